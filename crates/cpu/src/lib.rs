@@ -1,0 +1,1 @@
+//! The CPU backend: SIMD kernels on quantized weights, chosen at run time.

@@ -1,0 +1,1 @@
+//! Loading, sessions, cache book-keeping, sampling, measuring.

@@ -1,0 +1,1 @@
+//! GGUF files: bytes to metadata and a tensor directory, and back.

@@ -1,0 +1,1 @@
+//! The vocabulary of a transformer: ops, values, weights, recorder, backends, reference executor.

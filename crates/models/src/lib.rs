@@ -1,0 +1,1 @@
+//! Architectures, one file each: configuration from metadata, the recorded block, checkpoint names.

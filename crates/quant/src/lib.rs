@@ -1,0 +1,1 @@
+//! Quantization types: block layouts, scalar quantize and dequantize, sizes.

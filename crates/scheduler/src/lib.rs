@@ -1,0 +1,1 @@
+//! From a graph, a machine and a budget to a plan; pure.

@@ -1,0 +1,1 @@
+//! Strings to tokens and back: tokenizers from GGUF vocabularies, streaming decode.
