@@ -65,7 +65,7 @@ impl Bpe {
             }
         }
         let merges = merges(std::mem::take(&mut vocabulary.merges), longest)?;
-        let model = builder.vocab_and_merges(tokens, merges).build().map_err(Error::library)?;
+        let model = builder.vocab_and_merges(tokens, merges).build()?;
         let stages =
             pre.patterns.iter().map(|pattern| Stage::new(pattern)).collect::<Result<_, _>>()?;
         Ok(Self { model, stages, alphabet, nfc: pre.nfc, missing })
@@ -93,7 +93,7 @@ impl Bpe {
                     word.as_str()
                 }
             };
-            let tokens = self.model.tokenize(spelled).map_err(Error::library)?;
+            let tokens = self.model.tokenize(spelled)?;
             ids.extend(tokens.iter().map(|token| token.id));
         }
         Ok(())
@@ -114,15 +114,12 @@ impl Bpe {
 
     /// The words of `text`, in order and without gaps.
     fn words(&self, text: &str) -> Result<Vec<Range<usize>>, Error> {
-        let mut words = vec![0..text.len()];
-        for stage in &self.stages {
+        let whole = 0..text.len();
+        self.stages.iter().try_fold(vec![whole], |words, stage| {
             let mut cut = Vec::with_capacity(words.len());
-            for word in words {
-                stage.cut(text, word, &mut cut)?;
-            }
-            words = cut;
-        }
-        Ok(words)
+            words.into_iter().try_for_each(|word| stage.cut(text, word, &mut cut))?;
+            Ok(cut)
+        })
     }
 }
 
@@ -130,7 +127,7 @@ impl Stage {
     fn new(pattern: &str) -> Result<Self, Error> {
         // Patterns of this shape name letters, digits, white space, and all that is none of these.
         let covers = pattern.contains(r"[^\s\p{L}") || pattern.contains(r"[^\n]");
-        Ok(Self { pattern: SysRegex::new(pattern).map_err(Error::library)?, covers })
+        Ok(Self { pattern: SysRegex::new(pattern)?, covers })
     }
 
     /// Appends the matches within `word`, and what lies between them, to `cut`.

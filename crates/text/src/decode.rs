@@ -62,7 +62,7 @@ impl Decoder {
         let pieces = Arc::clone(tokenizer.pieces());
         Self {
             show_control: options.show_control,
-            stops: Stops::new(&options.stops),
+            stops: Stops::new(options.stops),
             pending: Vec::new(),
             drops_space: pieces.adds_space,
             pieces,
