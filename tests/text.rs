@@ -422,11 +422,11 @@ fn spaces_are_squeezed_where_the_vocabulary_says_so() {
 
 #[test]
 fn a_bad_vocabulary_is_an_error_that_names_it() {
-    type Spoil = fn(&mut Vocabulary);
+    type Case = (fn() -> Vocabulary, fn(&mut Vocabulary), &'static str);
     let spm: fn() -> Vocabulary = sentence_piece;
     let bytes: fn() -> Vocabulary = || byte_level("gpt-2", &["ab"], &["a b"]);
     let words: fn() -> Vocabulary = word_piece;
-    let cases: &[(fn() -> Vocabulary, Spoil, &str)] = &[
+    let cases: &[Case] = &[
         (spm, |v| v.tokens.clear(), "is empty"),
         (spm, |v| v.model = "rwkv".into(), "is 'rwkv'; known are"),
         (spm, |v| v.scores.truncate(3), "scores has 3 entries for"),
