@@ -1,1 +1,8 @@
 //! The CPU backend: SIMD kernels on quantized weights, chosen at run time.
+//!
+//! **Purpose.** [`Cpu`](backend) implements `bilayer_graph::Backend` on the host's cores, on weights in
+//! their mapped GGUF layout.
+//!
+//! **What it does not know.** Files, metadata, architectures, other devices.
+
+pub mod level;
