@@ -71,8 +71,7 @@ impl Pages {
     /// [`Error::Sequences`].
     pub fn open(&mut self) -> Result<SequenceId, Error> {
         let limit = self.sequences.len();
-        let slot =
-            self.sequences.iter().position(|s| !s.open).ok_or(Error::Sequences { limit })?;
+        let slot = self.sequences.iter().position(|s| !s.open).ok_or(Error::Sequences { limit })?;
         self.sequences[slot].open = true;
         Ok(SequenceId(slot as u32))
     }
@@ -130,7 +129,8 @@ impl Pages {
         }
         let held = self.slot(sequence).pages.len();
         let total = needed.div_ceil(PAGE_TOKENS);
-        let partial = (count > 0 && !first.is_multiple_of(PAGE_TOKENS)).then(|| first / PAGE_TOKENS);
+        let partial =
+            (count > 0 && !first.is_multiple_of(PAGE_TOKENS)).then(|| first / PAGE_TOKENS);
         let shared =
             partial.filter(|&i| self.references[self.slot(sequence).pages[i] as usize] > 1);
         if total - held + usize::from(shared.is_some()) > self.free.len() {

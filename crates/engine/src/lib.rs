@@ -1,1 +1,4 @@
 //! Loading, sessions, cache book-keeping, sampling, measuring.
+
+pub mod cache;
+pub mod sampling;

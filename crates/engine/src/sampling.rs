@@ -104,8 +104,11 @@ impl Sampler {
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, Error> {
         let Sampler { options, rng, candidates, history, dry, mirostat_mu } = self;
         candidates.clear();
-        candidates
-            .extend(logits.iter().zip(0..).map(|(&logit, id)| Candidate { id, logit, p: 0.0 }));
+        candidates.extend(logits.iter().zip(0..).map(|(&logit, id)| Candidate {
+            id,
+            logit,
+            p: 0.0,
+        }));
         logit_bias::apply(candidates, &options.logit_bias);
         penalties::apply(candidates, history, options);
         if let Some(dry_options) = &options.dry {

@@ -297,8 +297,10 @@ impl<'c> Recorder<'c> {
 
     /// The type of tensor `name` after its shape was found to be `expected` (leading ones aside).
     fn check(&self, name: &str, expected: &[u64]) -> Result<Type, Error> {
-        let entry =
-            self.catalog.find(name).ok_or_else(|| Error::MissingTensor { name: name.to_owned() })?;
+        let entry = self
+            .catalog
+            .find(name)
+            .ok_or_else(|| Error::MissingTensor { name: name.to_owned() })?;
         let significant = |shape: &[u64]| -> Vec<u64> {
             let ones = shape.iter().take_while(|&&d| d == 1).count();
             shape[ones.min(shape.len().saturating_sub(1))..].to_vec()

@@ -129,7 +129,12 @@ impl Options {
             within("xtc-threshold", xtc.threshold)?;
         }
         if let Some(mirostat) = &self.mirostat {
-            require("mirostat", mirostat.version, "0, 1 or 2", (1..=2).contains(&mirostat.version))?;
+            require(
+                "mirostat",
+                mirostat.version,
+                "0, 1 or 2",
+                (1..=2).contains(&mirostat.version),
+            )?;
             above("mirostat-ent", mirostat.tau, 0.0)?;
             above("mirostat-lr", mirostat.eta, 0.0)?;
         }

@@ -10,11 +10,13 @@ pub fn apply(candidates: &mut Vec<Candidate>, p: f32) {
     normalize(candidates);
     let keep = sorted_front(candidates, |front| {
         let mut mass = 0.0f64;
-        front.iter().position(|c| {
-            mass += f64::from(c.p);
-            mass >= f64::from(p)
-        })
-        .map(|last| last + 1)
+        front
+            .iter()
+            .position(|c| {
+                mass += f64::from(c.p);
+                mass >= f64::from(p)
+            })
+            .map(|last| last + 1)
     });
     candidates.truncate(keep);
 }

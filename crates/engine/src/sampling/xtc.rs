@@ -9,9 +9,8 @@ pub fn apply(candidates: &mut Vec<Candidate>, options: &Xtc, uniform: f32) {
         return;
     }
     normalize(candidates);
-    let above = sorted_front(candidates, |front| {
-        front.iter().position(|c| c.p < options.threshold)
-    });
+    let above =
+        sorted_front(candidates, |front| front.iter().position(|c| c.p < options.threshold));
     if above >= 2 {
         candidates.drain(..above - 1);
     }
