@@ -115,8 +115,6 @@ pub fn read(file: &File) -> Result<(Config, Graph), Error> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
     use bilayer_gguf::{File, NewTensor, to_bytes};
     use bilayer_quant::Type;
 

@@ -59,8 +59,6 @@ fn tiny() -> Metadata {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
     use bilayer_gguf::Value;
     use bilayer_graph::{Activation, OpKind, Rows};
     use bilayer_quant::Type;

@@ -90,8 +90,6 @@ impl Query<'_> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
     use bilayer_quant::Type;
 
     use super::{Inputs, attend};

@@ -92,8 +92,6 @@ pub(super) fn slot(pages: &[u32], position: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
     use bilayer_quant::Type;
 
     use super::{Cache, slot};

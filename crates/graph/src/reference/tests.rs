@@ -1,7 +1,5 @@
 //! The executor as a whole on a graph small enough for mental arithmetic, and what the ops' tests share.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use bilayer_quant::Type;
 
 use super::Reference;
