@@ -14,13 +14,10 @@ use crate::{Error, Model};
 /// Prepares a session on the processor alone.
 pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Error> {
     let began = Instant::now();
-    let cpu = Cpu::new(bilayer_cpu::Options {
-        threads: settings.threads,
-        level: settings.cpu_level,
-        ..Default::default()
-    })?;
+    let (threads, level) = (settings.threads, settings.cpu_level);
+    let cpu = Cpu::new(bilayer_cpu::Options { threads, level })?;
     let backends: Vec<Box<dyn Backend>> = vec![Box::new(cpu)];
-    on(model, backends, &|graph, machine, budget| plan(graph, machine, budget), &mut settings, began)
+    on(model, backends, &plan, &mut settings, began)
 }
 
 /// How a session's plan is made.
