@@ -5,4 +5,6 @@
 //!
 //! **What it does not know.** Files, metadata, architectures, other devices.
 
+pub mod columns;
+pub mod dot;
 pub mod level;
