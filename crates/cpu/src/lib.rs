@@ -5,4 +5,7 @@
 //!
 //! **What it does not know.** Files, metadata, architectures, other devices.
 
+pub mod gemm;
 pub mod level;
+mod panel;
+mod tile;
