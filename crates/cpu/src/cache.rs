@@ -147,6 +147,11 @@ impl Cache {
         Ok(Cache { layout, pages: limits.pages, memory })
     }
 
+    /// Number of pages.
+    pub(crate) fn pages(&self) -> usize {
+        self.pages
+    }
+
     /// Keys and values of one head of one page.
     ///
     /// # Safety

@@ -21,6 +21,7 @@ mod cache;
 pub mod columns;
 pub mod dot;
 pub mod gemm;
+pub mod host;
 mod lanes;
 pub mod level;
 mod math;
@@ -31,7 +32,7 @@ mod pool;
 pub mod probe;
 mod program;
 mod state;
-pub mod threads;
+
 mod tile;
 
 pub use backend::{Cpu, Error, Options};

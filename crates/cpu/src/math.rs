@@ -101,9 +101,7 @@ impl Function {
     fn apply<L: Lanes>(self, l: L, x: L::F) -> L::F {
         match self {
             Function::Scale(factor) => l.mul(l.splat(factor), x),
-            Function::SoftCap(cap) => {
-                l.mul(l.splat(cap), tanh(l, l.mul(x, l.splat(1.0 / cap))))
-            }
+            Function::SoftCap(cap) => l.mul(l.splat(cap), tanh(l, l.mul(x, l.splat(1.0 / cap)))),
             #[cfg(test)]
             Function::Exp => exp(l, x),
         }

@@ -37,8 +37,7 @@ impl Memory {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub(crate) fn new(bytes: usize, what: &str) -> Result<Memory, Error> {
-        let fail =
-            || Error::OutOfMemory { device: "cpu".to_owned(), what: what.to_owned(), bytes };
+        let fail = || Error::OutOfMemory { device: "cpu".to_owned(), what: what.to_owned(), bytes };
         // An alignment of 16 lets the allocator answer with fresh zero pages instead of clearing them
         // one by one; the remaining alignment is made by hand.
         let padded = bytes.checked_add(LINE_BYTES).ok_or_else(fail)?;

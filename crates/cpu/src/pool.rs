@@ -402,7 +402,7 @@ mod tests {
             }
         }
 
-        fn run(&self, pool: &mut Pool, job: &Arc<Job>, chunks: &[usize]) {
+        fn round(&self, pool: &mut Pool, job: &Arc<Job>, chunks: &[usize]) {
             for (left, &count) in self.left.iter().zip(chunks) {
                 left.store(count as u32, Ordering::SeqCst);
             }
@@ -446,7 +446,7 @@ mod tests {
             let counting = Arc::new(Counting::new(5, threads));
             let job = job_of(&counting);
             for round in 0..2000 {
-                counting.run(&mut pool, &job, &[4, 1 + round % 9, 1, 7, 2]);
+                counting.round(&mut pool, &job, &[4, 1 + round % 9, 1, 7, 2]);
                 counting.assert_whole(&job);
             }
         }
@@ -458,7 +458,7 @@ mod tests {
         let counting = Arc::new(Counting::new(4, 3));
         let job = job_of(&counting);
         for chunks in [[0, 9, 0, 0], [0, 0, 0, 0], [0, 0, 0, 3]] {
-            counting.run(&mut pool, &job, &chunks);
+            counting.round(&mut pool, &job, &chunks);
             counting.assert_whole(&job);
         }
         assert_eq!(job.stage_ns().count(), 4);
@@ -471,7 +471,7 @@ mod tests {
         let counting = Arc::new(Counting { slow_thread: Some(0), ..Counting::new(3, 2) });
         let job = job_of(&counting);
         for _ in 0..20 {
-            counting.run(&mut pool, &job, &[40, 40, 40]);
+            counting.round(&mut pool, &job, &[40, 40, 40]);
             counting.assert_whole(&job);
         }
     }
@@ -481,9 +481,9 @@ mod tests {
         let mut pool = Pool::new(2).unwrap();
         let counting = Arc::new(Counting { panic_at: Some((1, 3)), ..Counting::new(3, 2) });
         let job = job_of(&counting);
-        counting.run(&mut pool, &job, &[8, 8, 8]);
+        counting.round(&mut pool, &job, &[8, 8, 8]);
         assert!(job.panicked().unwrap().contains("stage 1, chunk 3"), "{:?}", job.panicked());
-        counting.run(&mut pool, &job, &[2, 0, 2]);
+        counting.round(&mut pool, &job, &[2, 0, 2]);
         counting.assert_whole(&job);
     }
 
@@ -499,7 +499,7 @@ mod tests {
             .collect();
         for round in 0..3000 {
             let (counting, job) = &jobs[round % 3];
-            counting.run(&mut pool, job, &[1 + round % 16, 16]);
+            counting.round(&mut pool, job, &[1 + round % 16, 16]);
             counting.assert_whole(job);
         }
         for left in &jobs[0].0.left {

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bilayer_graph::{CacheId, Error, Kernel, Rows, Step, Value};
+use bilayer_graph::{Error, Kernel, Rows, Step, Value};
 
 use crate::level::Level;
 use crate::memory::Memory;
@@ -146,8 +146,6 @@ pub(crate) struct Program {
     pub(crate) scratch_bytes: usize,
     pub(crate) inputs: Vec<(Value, Buffer)>,
     pub(crate) outputs: Vec<(Value, Buffer)>,
-    /// The caches it uses.
-    pub(crate) caches: Vec<CacheId>,
     /// The result of checking every op's output; present when asked for.
     pub(crate) check: Option<Arc<check::Verdict>>,
     state: UnsafeCell<State>,
@@ -164,7 +162,6 @@ pub(crate) struct Parts {
     pub(crate) arena_bytes: usize,
     pub(crate) inputs: Vec<(Value, Buffer)>,
     pub(crate) outputs: Vec<(Value, Buffer)>,
-    pub(crate) caches: Vec<CacheId>,
     pub(crate) check: Option<Arc<check::Verdict>>,
     pub(crate) state: State,
 }
@@ -188,7 +185,6 @@ impl Program {
             kernels: parts.kernels,
             inputs: parts.inputs,
             outputs: parts.outputs,
-            caches: parts.caches,
             check: parts.check,
             state: UnsafeCell::new(parts.state),
         })

@@ -60,6 +60,14 @@ impl State {
         }
     }
 
+    /// Most rows of a value in any step.
+    pub(crate) fn rows_max(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::Tokens => self.limits.tokens,
+            Rows::Outputs => self.limits.outputs,
+        }
+    }
+
     /// The page table of a span.
     pub(crate) fn page_table(&self, span: &Span) -> &[u32] {
         &self.pages[span.first_page as usize..]
@@ -98,7 +106,11 @@ impl State {
         at_most("page entries", limits.page_entries, step.pages.len())?;
         at_most("page copies", limits.pages, step.copies.len())?;
         if step.tokens.is_empty() {
-            return Err(Error::Limit { what: "tokens, and none is not a step", limit: 1, found: 0 });
+            return Err(Error::Limit {
+                what: "tokens, and none is not a step",
+                limit: 1,
+                found: 0,
+            });
         }
         for &token in step.tokens {
             below("as a token id", self.vocab, token)?;

@@ -88,6 +88,22 @@ impl Turn {
     }
 }
 
+/// Makes the step's page copies in all caches of the program, before anything else.
+pub(crate) struct Copy {
+    pub(crate) caches: Vec<Arc<Cache>>,
+}
+
+impl Stage for Copy {
+    fn chunks(&self, state: &State) -> usize {
+        if state.copies.is_empty() { 0 } else { self.caches.len() }
+    }
+
+    fn run(&self, context: Context<'_>, chunk: usize) {
+        // SAFETY: each chunk has a cache of its own.
+        unsafe { self.caches[chunk].copy(&context.state.copies) };
+    }
+}
+
 /// Writes keys and values, and turned queries.
 pub(crate) struct Store {
     pub(crate) shape: Shape,
@@ -115,9 +131,8 @@ impl Stage for Store {
         let Shape { kv_heads, head_dim: dim, .. } = self.shape;
         let (run, head) = (context.state.runs[chunk / kv_heads], chunk % kv_heads);
         let scratch = std::mem::take(&mut context.scratch);
-        let (keys, values) = bytemuck::cast_slice_mut::<u8, f32>(scratch).split_at_mut(
-            PAGE_TOKENS * dim,
-        );
+        let (keys, values) =
+            bytemuck::cast_slice_mut::<u8, f32>(scratch).split_at_mut(PAGE_TOKENS * dim);
         let (keys, values) = (&mut keys[..run.rows * dim], &mut values[..run.rows * dim]);
         let each = keys.chunks_exact_mut(dim).zip(values.chunks_exact_mut(dim)).enumerate();
         for (at, (key, value)) in each {
@@ -170,13 +185,13 @@ impl Stage for Sweep {
         4 * (rows * (dim + stride + PAGE_TOKENS + 2) + page) + 7 * 64
     }
 
-    fn run(&self, context: Context<'_>, chunk: usize) {
+    fn run(&self, mut context: Context<'_>, chunk: usize) {
         let shape = &self.shape;
         let (group, dim, stride) = (shape.group(), shape.head_dim, shape.stride());
         let tile = context.state.plans[shape.plan].tiles[chunk / shape.kv_heads];
         let kv_head = chunk % shape.kv_heads;
         let rows = tile.rows * group;
-        let mut scratch = Scratch(bytemuck::cast_slice_mut(context.scratch));
+        let mut scratch = Scratch(bytemuck::cast_slice_mut(std::mem::take(&mut context.scratch)));
         let queries = scratch.take(rows * dim);
         let sums = scratch.take(rows * stride);
         let (largest, weight) = (scratch.take(rows), scratch.take(rows));
@@ -272,7 +287,8 @@ impl Stage for Join {
             });
             let first = (merge.row * shape.heads + head) * shape.head_dim;
             // SAFETY: each chunk makes other heads or rows.
-            let out = unsafe { self.out.elements_mut(context.arena, first..first + shape.head_dim) };
+            let out =
+                unsafe { self.out.elements_mut(context.arena, first..first + shape.head_dim) };
             finish(parts, self.sinks.as_ref().map(|sinks| sinks[head]), out);
         }
     }
@@ -294,11 +310,7 @@ struct Part<'a> {
 }
 
 /// The softmax's weighted mean of all parts to `out [head_dim]`; a sink adds to the denominator alone.
-fn finish<'p>(
-    parts: impl Iterator<Item = Part<'p>> + Clone,
-    sink: Option<f32>,
-    out: &mut [f32],
-) {
+fn finish<'p>(parts: impl Iterator<Item = Part<'p>> + Clone, sink: Option<f32>, out: &mut [f32]) {
     let largest = parts.clone().map(|part| part.largest).fold(f32::MIN, f32::max);
     let largest = sink.map_or(largest, |sink| largest.max(sink));
     let mut weight = sink.map_or(0.0, |sink| (sink - largest).exp());

@@ -32,7 +32,8 @@ impl Stage for Embed {
         let rows = self.out.chunk_range(context.state, chunk);
         // SAFETY: each chunk makes other rows.
         let out = unsafe { self.out.get_mut(context.arena, rows.clone()) };
-        for (&token, out) in context.state.tokens[rows].iter().zip(out.chunks_exact_mut(self.out.width))
+        for (&token, out) in
+            context.state.tokens[rows].iter().zip(out.chunks_exact_mut(self.out.width))
         {
             let row = &self.table[self.row(token)];
             self.ty.dequantize(row, out).expect("loading has checked the table's bytes");

@@ -36,7 +36,13 @@ impl Stage for Gate {
 }
 
 /// `out[i] = activation(gate[i]) * up[i]`; slices of one length.
-pub(crate) fn join(level: Level, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+pub(crate) fn join(
+    level: Level,
+    activation: Activation,
+    gate: &[f32],
+    up: &[f32],
+    out: &mut [f32],
+) {
     dispatch(level, Join { activation, gate, up, out });
 }
 

@@ -23,10 +23,7 @@ impl Stage for HeadNorm {
         let rows = self.out.chunk_range(context.state, chunk);
         // SAFETY: the input was made by an earlier stage; each chunk makes other rows.
         let (input, out) = unsafe {
-            (
-                self.input.get(context.arena, rows.clone()),
-                self.out.get_mut(context.arena, rows),
-            )
+            (self.input.get(context.arena, rows.clone()), self.out.get_mut(context.arena, rows))
         };
         let dim = self.gain.len();
         for (x, out) in input.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {

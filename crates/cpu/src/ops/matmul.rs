@@ -153,6 +153,29 @@ impl Group {
         Group { norm, input, parts, prepared_offset: 0, formats, packings }
     }
 
+    /// Such as `rms_norm matmul q4_k.avx2 x2 q6_k.avx2`: the joined norm, each dot kernel and for how many
+    /// weights, and what is joined behind.
+    pub(crate) fn name(&self) -> String {
+        let mut counts: Vec<(&str, usize)> = Vec::new();
+        for linear in self.parts.iter().flat_map(Part::linears) {
+            match counts.iter_mut().find(|(name, _)| *name == linear.dot.name) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((linear.dot.name, 1)),
+            }
+        }
+        let norm = self.norm.iter().map(|(norm, _)| norm.stem().to_owned());
+        let kernels = counts.iter().map(|&(name, count)| match count {
+            1 => name.to_owned(),
+            _ => format!("{name} x{count}"),
+        });
+        let gated = self.parts.iter().any(|part| matches!(part, Part::Gated { .. }));
+        let added =
+            self.parts.iter().any(|part| matches!(part, Part::Plain { residual: Some(_), .. }));
+        let behind = [(gated, "gate"), (added, "add")].into_iter().filter(|(is, _)| *is);
+        let words = norm.chain(["matmul".to_owned()]).chain(kernels);
+        words.chain(behind.map(|(_, name)| name.to_owned())).collect::<Vec<_>>().join(" ")
+    }
+
     /// Bytes that the prepared inputs need for up to `rows` rows.
     pub(crate) fn prepared_bytes(&self, rows: usize) -> usize {
         (1..=rows).map(|count| self.inputs_bytes(count)).max().unwrap_or(0)
@@ -227,7 +250,8 @@ impl Stage for Prepare {
         let group = &*self.0;
         let count = context.state.rows(group.input.rows);
         let few = count < GEMM_ROWS;
-        let rows = if few { chunk..chunk + 1 } else { group.input.chunk_range(context.state, chunk) };
+        let rows =
+            if few { chunk..chunk + 1 } else { group.input.chunk_range(context.state, chunk) };
         if let Some((norm, source)) = &group.norm {
             for row in rows.clone() {
                 // SAFETY: the source was made by an earlier stage; each chunk norms other rows.

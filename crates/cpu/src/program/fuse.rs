@@ -243,7 +243,8 @@ impl<'g> Fuser<'g> {
             .nodes
             .clone()
             .filter(|&node| {
-                let same = matches!(self.op(node), Op::MatMul { input: other, .. } if *other == input);
+                let same =
+                    matches!(self.op(node), Op::MatMul { input: other, .. } if *other == input);
                 same && !self.taken[node]
             })
             .collect();
@@ -252,10 +253,9 @@ impl<'g> Fuser<'g> {
             if parts.iter().any(|part| part.nodes().contains(&matmul)) {
                 continue;
             }
-            let part = self.gated(matmul, &products).unwrap_or_else(|| Part::Plain {
-                matmul,
-                residual: self.residual(matmul, first),
-            });
+            let part = self
+                .gated(matmul, &products)
+                .unwrap_or_else(|| Part::Plain { matmul, residual: self.residual(matmul, first) });
             parts.push(part);
         }
         let norm = self.norm(input, first);

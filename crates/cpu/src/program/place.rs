@@ -49,7 +49,9 @@ mod tests {
         // A fixed sequence of pseudo-random requests (Knuth's MMIX generator).
         let mut seed = 7u64;
         let mut random = |below: usize| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) as usize % below
         };
         let requests: Vec<Request> = (0..200)
@@ -63,8 +65,8 @@ mod tests {
             assert!(offsets[a] % 64 == 0 && offsets[a] + one.bytes <= total);
             for (b, other) in requests.iter().enumerate().skip(a + 1) {
                 let together = one.first <= other.last && other.first <= one.last;
-                let apart = offsets[a] + one.bytes <= offsets[b]
-                    || offsets[b] + other.bytes <= offsets[a];
+                let apart =
+                    offsets[a] + one.bytes <= offsets[b] || offsets[b] + other.bytes <= offsets[a];
                 assert!(!together || apart, "{a} {one:?} and {b} {other:?}");
             }
         }

@@ -70,11 +70,6 @@ impl Plan {
         self.window == window && self.tile_tokens == tile_tokens
     }
 
-    /// Most tokens of a tile.
-    pub(crate) fn tile_tokens(&self) -> usize {
-        self.tile_tokens
-    }
-
     /// Places for partial results.
     pub(crate) fn parts_max(&self) -> usize {
         self.parts_max
@@ -185,7 +180,8 @@ mod tests {
     fn prompts_are_cut_by_tokens_and_depth_by_pages() {
         let mut plan = Plan::new(None, 16, 64);
         plan.lay(&[span(0, 40, 100), span(40, 2, 32 * 40)]);
-        let by_tokens: Vec<_> = plan.tiles[..3].iter().map(|t| (t.row, t.rows, t.end_page)).collect();
+        let by_tokens: Vec<_> =
+            plan.tiles[..3].iter().map(|t| (t.row, t.rows, t.end_page)).collect();
         assert_eq!(by_tokens, [(0, 16, 4), (16, 16, 5), (32, 8, 5)]);
         let by_pages: Vec<_> =
             plan.tiles[3..].iter().map(|t| (t.first_page, t.end_page, t.part)).collect();

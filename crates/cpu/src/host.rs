@@ -1,4 +1,4 @@
-//! How many threads to run by default: the physical cores that this process may use.
+//! What of the host this process may use: physical cores, and memory.
 
 use std::collections::BTreeSet;
 
@@ -40,6 +40,13 @@ impl Processors {
         let siblings = allowed.iter().map(|&cpu| system::siblings(cpu)).collect();
         Processors { allowed, siblings, quota: system::quota() }
     }
+}
+
+/// Memory the process may use, bytes: the machine's, or less where a control group says so; 0 where the
+/// system does not tell.
+#[must_use]
+pub fn memory_bytes() -> u64 {
+    system::memory_bytes()
 }
 
 /// The numbers of a list such as `0-3,8`, as Linux writes sets of processors; unreadable parts are left out.
@@ -97,6 +104,20 @@ mod system {
         (0..most).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
     }
 
+    pub fn memory_bytes() -> u64 {
+        // SAFETY: plain questions.
+        let (pages, page_bytes) =
+            unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+        let machine = u64::try_from(pages).unwrap_or(0) * u64::try_from(page_bytes).unwrap_or(0);
+        let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let group = groups.lines().find_map(|line| line.strip_prefix("0::"));
+        let folders = group.map(|group| chain("/sys/fs/cgroup", group)).unwrap_or_default();
+        let limit = |dir: std::path::PathBuf| -> Option<u64> {
+            read_to_string(dir.join("memory.max")).ok()?.trim().parse().ok()
+        };
+        folders.into_iter().filter_map(limit).fold(machine, u64::min)
+    }
+
     pub fn siblings(cpu: usize) -> Vec<usize> {
         let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
         read_to_string(path).map_or_else(|_| Vec::new(), |text| parse_list(&text))
@@ -140,6 +161,10 @@ mod system {
 
     pub fn allowed() -> Vec<usize> {
         (0..std::thread::available_parallelism().map_or(1, usize::from)).collect()
+    }
+
+    pub fn memory_bytes() -> u64 {
+        0
     }
 
     pub fn siblings(_cpu: usize) -> Vec<usize> {
@@ -187,5 +212,7 @@ mod tests {
         assert_eq!(share("-1", "100000"), None);
         assert_eq!(share("150000", "100000"), Some(1.5));
         assert!(Processors::of_this_process().threads() >= 1);
+        #[cfg(target_os = "linux")]
+        assert!(memory_bytes() > 1 << 20);
     }
 }
