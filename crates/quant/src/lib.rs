@@ -1,1 +1,143 @@
 //! Quantization types: block layouts, scalar quantize and dequantize, sizes.
+//!
+//! A GGUF tensor is rows of *blocks*; each type says how many weights a block holds and how its
+//! bytes spell them. One type is one file: a drawing of the bits, the block as a `repr(C)` struct,
+//! the scalar code that reads it (the oracle every faster kernel is tested against), the search
+//! that writes it where we quantize, and one [`Descriptor`]. Consumers walk [`all`] or look a type
+//! up; nothing outside a type's own file asks for its name.
+//!
+//! This crate knows no files, tensors, shapes, threads or devices. All layouts are little-endian
+//! and are facts of the GGUF format (`ggml-common.h` of llama.cpp); the code is our own.
+//!
+//! Read first: [`Type`], [`Descriptor`], and [`q4_0`] as the simplest type.
+//!
+//! ```
+//! use bilayer_quant::Type;
+//!
+//! let weights: Vec<_> = (0..256u16).map(|i| f32::from(i).sin()).collect();
+//! let mut bytes = vec![0; Type::Q4_K.row_bytes(weights.len())?];
+//! Type::Q4_K.quantize(&weights, None, &mut bytes)?;
+//!
+//! let mut back = vec![0.0; weights.len()];
+//! Type::Q4_K.dequantize(&bytes, &mut back)?;
+//! assert!(weights.iter().zip(&back).all(|(w, b)| (w - b).abs() < 0.1));
+//! # Ok::<(), bilayer_quant::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+#[cfg(target_endian = "big")]
+compile_error!("GGUF blocks are read in place, which needs a little-endian machine");
+
+mod blocks;
+mod descriptor;
+mod error;
+pub mod grids;
+pub mod k_scales;
+mod search;
+mod super_block;
+
+pub use descriptor::{Dequantize, Descriptor, Plane, Quantize, Type};
+pub use error::Error;
+
+/// Makes of each line a constant on [`Type`] and an entry of the table.
+macro_rules! table {
+    ($($module:ident :: $descriptor:ident => $constant:ident),+ $(,)?) => {
+        impl Type {
+            $(
+                #[doc = concat!("The type of [`", stringify!($module), "`](mod@", stringify!($module), ").")]
+                pub const $constant: Type = Type::new(&$module::$descriptor);
+            )+
+        }
+
+        static TABLE: &[Type] = &[$(Type::$constant),+];
+    };
+}
+
+pub mod bf16;
+pub mod f16;
+pub mod f32;
+pub mod iq1_m;
+pub mod iq1_s;
+pub mod iq2_s;
+pub mod iq2_xs;
+pub mod iq2_xxs;
+pub mod iq3_s;
+pub mod iq3_xxs;
+pub mod iq4_nl;
+pub mod iq4_xs;
+pub mod mxfp4;
+pub mod nvfp4;
+pub mod plain;
+pub mod q2_k;
+pub mod q3_k;
+pub mod q4_0;
+pub mod q4_1;
+pub mod q4_k;
+pub mod q5_0;
+pub mod q5_1;
+pub mod q5_k;
+pub mod q6_k;
+pub mod q8_0;
+pub mod tq1_0;
+pub mod tq2_0;
+
+table! {
+    f32::DESCRIPTOR => F32,
+    f16::DESCRIPTOR => F16,
+    bf16::DESCRIPTOR => BF16,
+    q4_0::DESCRIPTOR => Q4_0,
+    q4_1::DESCRIPTOR => Q4_1,
+    q5_0::DESCRIPTOR => Q5_0,
+    q5_1::DESCRIPTOR => Q5_1,
+    q8_0::DESCRIPTOR => Q8_0,
+    q2_k::DESCRIPTOR => Q2_K,
+    q3_k::DESCRIPTOR => Q3_K,
+    q4_k::DESCRIPTOR => Q4_K,
+    q5_k::DESCRIPTOR => Q5_K,
+    q6_k::DESCRIPTOR => Q6_K,
+    iq1_s::DESCRIPTOR => IQ1_S,
+    iq1_m::DESCRIPTOR => IQ1_M,
+    iq2_xxs::DESCRIPTOR => IQ2_XXS,
+    iq2_xs::DESCRIPTOR => IQ2_XS,
+    iq2_s::DESCRIPTOR => IQ2_S,
+    iq3_xxs::DESCRIPTOR => IQ3_XXS,
+    iq3_s::DESCRIPTOR => IQ3_S,
+    iq4_nl::DESCRIPTOR => IQ4_NL,
+    iq4_xs::DESCRIPTOR => IQ4_XS,
+    tq1_0::DESCRIPTOR => TQ1_0,
+    tq2_0::DESCRIPTOR => TQ2_0,
+    mxfp4::DESCRIPTOR => MXFP4,
+    nvfp4::DESCRIPTOR => NVFP4,
+    plain::I8 => I8,
+    plain::I16 => I16,
+    plain::I32 => I32,
+    plain::I64 => I64,
+    plain::F64 => F64,
+}
+
+/// Every type this build can size and dequantize, in a fixed order.
+#[must_use]
+pub fn all() -> &'static [Type] {
+    TABLE
+}
+
+/// The type with this number in a GGUF tensor directory.
+///
+/// # Errors
+/// [`Error::UnknownId`] for ids of removed, internal or newer types.
+pub fn by_id(id: u32) -> Result<Type, Error> {
+    TABLE.iter().copied().find(|t| t.gguf_id == id).ok_or(Error::UnknownId { id })
+}
+
+/// The type with this name, in upper or lower case (`Q4_K`, `q4_k`).
+///
+/// # Errors
+/// [`Error::UnknownName`], which lists the known names.
+pub fn by_name(name: &str) -> Result<Type, Error> {
+    TABLE
+        .iter()
+        .copied()
+        .find(|t| t.name.eq_ignore_ascii_case(name))
+        .ok_or_else(|| Error::UnknownName { name: name.to_owned() })
+}

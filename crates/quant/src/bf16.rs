@@ -1,0 +1,43 @@
+//! BF16: the upper half of a single-precision number.
+
+use crate::blocks;
+use crate::{Descriptor, Plane};
+
+/// The row of the table.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: "BF16",
+    gguf_id: 30,
+    block_weights: 1,
+    block_bytes: 2,
+    planes: &Plane::split([("value", 2)]),
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize(values, importance, bytes, |value: &[f32; 1], _| bits(value[0]));
+    }),
+    dequantize: |bytes, values| {
+        blocks::dequantize(bytes, values, |bits: &u16, out| *out = [value(*bits)]);
+    },
+    error_max: 0.0018,
+};
+
+/// The value of BF16 bits.
+#[inline]
+#[must_use]
+pub fn value(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// The nearest BF16, ties to even; what is finite stays finite, a NaN stays a (quiet) NaN.
+#[inline]
+#[must_use]
+pub fn bits(value: f32) -> u16 {
+    const LARGEST: u32 = 0x7f7f;
+    let bits = value.to_bits();
+    if value.is_nan() {
+        return (bits >> 16) as u16 | 0x40;
+    }
+    if value.is_infinite() {
+        return (bits >> 16) as u16;
+    }
+    let rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    ((rounded & 0x7fff).min(LARGEST) | rounded & 0x8000) as u16
+}

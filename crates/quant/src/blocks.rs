@@ -1,0 +1,51 @@
+//! Walking a slice of weights and a slice of bytes block by block.
+
+use bytemuck::{AnyBitPattern, NoUninit};
+use half::f16;
+
+/// Reads each block of `bytes` into its `N` weights.
+///
+/// Blocks are copied out one by one, because a tensor in a file may start at any address while a
+/// block with 16-bit fields wants an even one.
+pub(crate) fn dequantize<B: AnyBitPattern, const N: usize>(
+    bytes: &[u8],
+    values: &mut [f32],
+    block: impl Fn(&B, &mut [f32; N]),
+) {
+    let (values, rest) = values.as_chunks_mut::<N>();
+    let bytes = bytes.chunks_exact(size_of::<B>());
+    assert!(rest.is_empty() && bytes.remainder().is_empty() && bytes.len() == values.len());
+    for (bytes, values) in bytes.zip(values) {
+        block(&bytemuck::pod_read_unaligned(bytes), values);
+    }
+}
+
+/// Writes each `N` weights as one block of `bytes`.
+pub(crate) fn quantize<B: NoUninit, const N: usize>(
+    values: &[f32],
+    importance: Option<&[f32]>,
+    bytes: &mut [u8],
+    block: impl Fn(&[f32; N], Option<&[f32; N]>) -> B,
+) {
+    let (values, rest) = values.as_chunks::<N>();
+    let importance = importance.map(|weights| weights.as_chunks::<N>().0);
+    assert!(rest.is_empty() && bytes.len() == values.len() * size_of::<B>());
+    assert!(importance.is_none_or(|weights| weights.len() == values.len()));
+    for (index, bytes) in bytes.chunks_exact_mut(size_of::<B>()).enumerate() {
+        let block = block(&values[index], importance.map(|weights| &weights[index]));
+        bytes.copy_from_slice(bytemuck::bytes_of(&block));
+    }
+}
+
+/// The value of f16 bits.
+#[inline]
+pub(crate) fn f16_value(bits: u16) -> f32 {
+    f16::from_bits(bits).to_f32()
+}
+
+/// The nearest f16, ties to even; what is too large becomes ±65504, so that no block of finite
+/// weights comes back infinite.
+#[inline]
+pub(crate) fn f16_bits(value: f32) -> u16 {
+    f16::from_f32(value.clamp(-65504.0, 65504.0)).to_bits()
+}

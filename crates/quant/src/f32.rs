@@ -1,0 +1,15 @@
+//! F32: single precision, as it stands.
+
+use crate::{Descriptor, Plane};
+
+/// The row of the table.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: "F32",
+    gguf_id: 0,
+    block_weights: 1,
+    block_bytes: 4,
+    planes: &Plane::split([("value", 4)]),
+    quantize: Some(|values, _, bytes| bytes.copy_from_slice(bytemuck::cast_slice(values))),
+    dequantize: |bytes, values| bytemuck::cast_slice_mut::<f32, u8>(values).copy_from_slice(bytes),
+    error_max: 0.0,
+};

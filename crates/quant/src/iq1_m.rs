@@ -1,0 +1,65 @@
+//! IQ1_M: 256 weights as points of a ternary 8-dimensional grid; 1.75 bits a weight.
+//!
+//! ```text
+//! byte  0                  32              48              56
+//!       [ points: 32 bytes ][ high: 16 bytes ][ scales: 4 × u16 ]
+//!       points[i / 8]   low 8 bits of the number in the grid
+//!       high[i / 16]    half (i / 8) % 2: bits 0..3 high bits of the number, bit 3 the sign of
+//!                       the shift (set: negative)
+//!       scales[i / 64]  bits 3 k .. 3 k + 3 = s, k = (i / 16) % 4; bits 12..16 a quarter of d
+//!       d               f16 bits, the lowest quarter in scales[0]
+//!       weight i        = d · (2 s + 1) · (grid ± SHIFT)
+//! ```
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::blocks::{self, f16_value};
+use crate::grids;
+use crate::iq1_s::SHIFT;
+use crate::{Descriptor, Plane};
+
+/// One block of 256 weights.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Block {
+    /// Per 8 weights: low bits of the grid number.
+    pub points: [u8; 32],
+    /// Per 8 weights: high bits of the grid number and the sign of the shift.
+    pub high: [u8; 16],
+    /// Per 16 weights: a 3-bit scale; above them the shared scale in quarters.
+    pub scales: [u16; 4],
+}
+
+const _: () = assert!(size_of::<Block>() == 56);
+
+/// The row of the table.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: "IQ1_M",
+    gguf_id: 29,
+    block_weights: 256,
+    block_bytes: size_of::<Block>(),
+    planes: &Plane::split([("points", 32), ("high", 16), ("scales", 8)]),
+    quantize: None,
+    dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
+    error_max: f32::INFINITY,
+};
+
+/// The 256 weights of a block.
+pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
+    let d = f16_value(shared_scale(block));
+    for (i, out) in out.iter_mut().enumerate() {
+        let s = block.scales[i / 64] >> (i / 16 % 4 * 3) & 7;
+        let scale = d * f32::from(2 * s + 1);
+        let high = block.high[i / 16] >> (i / 8 % 2 * 4);
+        let shift = if high & 8 != 0 { -SHIFT } else { SHIFT };
+        let number = usize::from(block.points[i / 8]) | usize::from(high & 7) << 8;
+        *out = scale * (f32::from(grids::IQ1[number][i % 8]) + shift);
+    }
+}
+
+/// The shared scale, f16 bits, put together from its quarters.
+#[inline]
+#[must_use]
+pub fn shared_scale(block: &Block) -> u16 {
+    (0..4).fold(0, |bits, k| bits | block.scales[k] >> 12 << (4 * k))
+}

@@ -1,0 +1,54 @@
+//! IQ3_XXS: 256 weights as points of a 4-dimensional grid; 3.0625 bits a weight.
+//!
+//! ```text
+//! byte  0        2                   66                         98
+//!       [ d: f16 ][ points: 64 bytes ][ signs_scales: 8 × 4 bytes ]
+//!       points[i / 4]         the number in the grid
+//!       signs_scales[i / 32]  a word: bits 7 k .. 7 k + 7 the signs of 8 weights, k = (i / 8) % 4,
+//!                             bits 28..32 the scale s
+//!       weight i              = d · (s + 1/2) / 2 · ± grid
+//! ```
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::blocks::{self, f16_value};
+use crate::grids::{self, even_signs, signed};
+use crate::{Descriptor, Plane};
+
+/// One block of 256 weights.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Block {
+    /// The shared scale, f16 bits.
+    pub d: u16,
+    /// Per 4 weights: a grid number.
+    pub points: [u8; 64],
+    /// Per 32 weights: signs and scale, a little-endian word.
+    pub signs_scales: [[u8; 4]; 8],
+}
+
+const _: () = assert!(size_of::<Block>() == 98);
+
+/// The row of the table.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: "IQ3_XXS",
+    gguf_id: 18,
+    block_weights: 256,
+    block_bytes: size_of::<Block>(),
+    planes: &Plane::split([("d", 2), ("points", 64), ("signs_scales", 32)]),
+    quantize: None,
+    dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
+    error_max: f32::INFINITY,
+};
+
+/// The 256 weights of a block.
+pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
+    let d = f16_value(block.d);
+    for (i, out) in out.iter_mut().enumerate() {
+        let word = u32::from_le_bytes(block.signs_scales[i / 32]);
+        let scale = d * (0.5 + (word >> 28) as f32) * 0.5;
+        let signs = even_signs((word >> (i / 8 % 4 * 7) & 127) as u8);
+        let point = grids::IQ3_XXS[usize::from(block.points[i / 4])];
+        *out = signed(scale * f32::from(point[i % 4]), signs, i % 8);
+    }
+}

@@ -1,0 +1,92 @@
+//! IQ4_NL: 32 weights of 4 bits from an uneven codebook and one scale; 4.5 bits a weight.
+//!
+//! ```text
+//! byte  0        2                          18
+//!       [ d: f16 ][ quants: 16 bytes        ]
+//!       quants[i] = q[i + 16] << 4 | q[i]          weight = d · CODEBOOK[q]
+//! ```
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::blocks::{self, f16_bits, f16_value};
+use crate::search::{self, Sweep};
+use crate::{Descriptor, Plane};
+
+/// The sixteen values, denser near zero as gaussian weights are.
+pub const CODEBOOK: [i8; 16] =
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// One block of 32 weights.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Block {
+    /// The scale, f16 bits.
+    pub d: u16,
+    /// Two weights a byte: weight i in the low, weight 16 + i in the high half.
+    pub quants: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Block>() == 18);
+
+/// The row of the table.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: "IQ4_NL",
+    gguf_id: 20,
+    block_weights: 32,
+    block_bytes: size_of::<Block>(),
+    planes: &Plane::split([("d", 2), ("quants", 16)]),
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize(values, importance, bytes, quantize);
+    }),
+    dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
+    error_max: 0.078,
+};
+
+/// Where the largest weight may land: a little beyond or short of the end of the codebook.
+pub(crate) const SWEEP: Sweep = Sweep { first: -140.0, last: -110.0, count: 13 };
+
+/// The 32 weights of a block.
+pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
+    let d = f16_value(block.d);
+    for (i, byte) in block.quants.into_iter().enumerate() {
+        out[i] = d * f32::from(CODEBOOK[usize::from(byte & 15)]);
+        out[16 + i] = d * f32::from(CODEBOOK[usize::from(byte >> 4)]);
+    }
+}
+
+/// The scale that loses least.
+#[must_use]
+pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
+    let weights = search::weights(values, importance);
+    let d = f16_bits(search::scale(values, &weights, nearest, SWEEP));
+    let inverse = search::reciprocal(f16_value(d));
+    let q = values.map(|x| code(x * inverse));
+    Block { d, quants: std::array::from_fn(|i| q[i] | q[16 + i] << 4) }
+}
+
+/// Halfway between each value and the next.
+const MIDPOINTS: [f32; 15] = {
+    let mut midpoints = [0.0; 15];
+    let mut code = 0;
+    while code < 15 {
+        midpoints[code] = (CODEBOOK[code] as f32 + CODEBOOK[code + 1] as f32) / 2.0;
+        code += 1;
+    }
+    midpoints
+};
+
+/// The code nearest to `v`.
+pub(crate) fn code(v: f32) -> u8 {
+    MIDPOINTS.iter().map(|midpoint| u8::from(v > *midpoint)).sum()
+}
+
+/// The value nearest to `v`: steps added up without a branch, so that searches vectorize.
+#[inline]
+pub(crate) fn nearest(v: f32) -> f32 {
+    let mut value = f32::from(CODEBOOK[0]);
+    for code in 0..15 {
+        let step = f32::from(CODEBOOK[code + 1]) - f32::from(CODEBOOK[code]);
+        value += if v > MIDPOINTS[code] { step } else { 0.0 };
+    }
+    value
+}

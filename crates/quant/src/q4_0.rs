@@ -1,0 +1,71 @@
+//! Q4_0: 32 weights of 4 bits and one scale; 4.5 bits a weight.
+//!
+//! ```text
+//! byte  0        2                          18
+//!       [ d: f16 ][ quants: 16 bytes        ]
+//!       quants[i] = q[i + 16] << 4 | q[i]          weight = d · (q - 8)
+//! ```
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::blocks::{self, f16_bits, f16_value};
+use crate::search::{self, Sweep};
+use crate::{Descriptor, Plane};
+
+/// One block of 32 weights.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Block {
+    /// The scale, f16 bits.
+    pub d: u16,
+    /// Two weights a byte: weight i in the low, weight 16 + i in the high half.
+    pub quants: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Block>() == 18);
+
+/// The row of the table.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: "Q4_0",
+    gguf_id: 2,
+    block_weights: 32,
+    block_bytes: size_of::<Block>(),
+    planes: &Plane::split([("d", 2), ("quants", 16)]),
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize(values, importance, bytes, quantize);
+    }),
+    dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
+    error_max: 0.089,
+};
+
+const SWEEP: Sweep = Sweep { first: -9.2, last: -6.8, count: 17 };
+
+/// The 32 weights of a block.
+pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
+    let d = f16_value(block.d);
+    for (i, byte) in block.quants.into_iter().enumerate() {
+        out[i] = d * (f32::from(byte & 15) - 8.0);
+        out[16 + i] = d * (f32::from(byte >> 4) - 8.0);
+    }
+}
+
+/// Without importance the format's fixed rule: the weight of largest magnitude becomes -8, and
+/// the rest round (halves up). With importance, the scale that loses least.
+#[must_use]
+pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
+    let (d, q) = if importance.is_some() {
+        let weights = search::weights(values, importance);
+        let d = f16_bits(search::scale(values, &weights, nearest, SWEEP));
+        let inverse = search::reciprocal(f16_value(d));
+        (d, values.map(|x| (nearest(x * inverse) + 8.0) as u8))
+    } else {
+        let d = search::peak(values) / -8.0;
+        let inverse = search::reciprocal(d);
+        (f16_bits(d), values.map(|x| ((x * inverse + 8.5) as u8).min(15)))
+    };
+    Block { d, quants: std::array::from_fn(|i| q[i] | q[16 + i] << 4) }
+}
+
+fn nearest(v: f32) -> f32 {
+    search::round(v, -8.0, 7.0)
+}

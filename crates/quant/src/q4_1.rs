@@ -1,0 +1,60 @@
+//! Q4_1: 32 weights of 4 bits, one scale and one minimum; 5 bits a weight.
+//!
+//! ```text
+//! byte  0        2        4                          20
+//!       [ d: f16 ][ m: f16 ][ quants: 16 bytes        ]
+//!       quants[i] = q[i + 16] << 4 | q[i]          weight = d · q + m
+//! ```
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::blocks::{self, f16_value};
+use crate::search::{self, Sweep};
+use crate::{Descriptor, Plane};
+
+/// One block of 32 weights.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Block {
+    /// The scale, f16 bits.
+    pub d: u16,
+    /// The minimum, f16 bits.
+    pub m: u16,
+    /// Two weights a byte: weight i in the low, weight 16 + i in the high half.
+    pub quants: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Block>() == 20);
+
+/// The row of the table.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: "Q4_1",
+    gguf_id: 3,
+    block_weights: 32,
+    block_bytes: size_of::<Block>(),
+    planes: &Plane::split([("d", 2), ("m", 2), ("quants", 16)]),
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize(values, importance, bytes, quantize);
+    }),
+    dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
+    error_max: 0.081,
+};
+
+const SWEEP: Sweep = Sweep { first: 14.2, last: 18.8, count: 17 };
+
+/// The 32 weights of a block.
+pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
+    let (d, m) = (f16_value(block.d), f16_value(block.m));
+    for (i, byte) in block.quants.into_iter().enumerate() {
+        out[i] = d * f32::from(byte & 15) + m;
+        out[16 + i] = d * f32::from(byte >> 4) + m;
+    }
+}
+
+/// Without importance the format's fixed rule: 0 is the smallest weight and 15 the largest. With
+/// importance, the scale and minimum that lose least.
+#[must_use]
+pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
+    let (d, m, q) = search::single_line(values, importance, 15.0, SWEEP);
+    Block { d, m, quants: std::array::from_fn(|i| q[i] | q[16 + i] << 4) }
+}

@@ -1,0 +1,89 @@
+//! Q5_0: 32 weights of 5 bits and one scale; 5.5 bits a weight.
+//!
+//! ```text
+//! byte  0        2              6                          22
+//!       [ d: f16 ][ high: 32 bits ][ quants: 16 bytes        ]
+//!       quants[i] = low4(q[i + 16]) << 4 | low4(q[i]),  bit i of high = q[i] >> 4
+//!       weight = d · (q - 16)
+//! ```
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::blocks::{self, f16_bits, f16_value};
+use crate::search::{self, Sweep};
+use crate::{Descriptor, Plane};
+
+/// One block of 32 weights.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Block {
+    /// The scale, f16 bits.
+    pub d: u16,
+    /// The fifth bits, weight i at bit i of the little-endian word.
+    pub high: [u8; 4],
+    /// Four low bits: weight i in the low, weight 16 + i in the high half.
+    pub quants: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Block>() == 22);
+
+/// The row of the table.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: "Q5_0",
+    gguf_id: 6,
+    block_weights: 32,
+    block_bytes: size_of::<Block>(),
+    planes: &Plane::split([("d", 2), ("high", 4), ("quants", 16)]),
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize(values, importance, bytes, quantize);
+    }),
+    dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
+    error_max: 0.044,
+};
+
+const SWEEP: Sweep = Sweep { first: -18.4, last: -13.6, count: 17 };
+
+/// The 32 weights of a block.
+pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
+    let d = f16_value(block.d);
+    for (out, q) in out.iter_mut().zip(codes(block.high, &block.quants)) {
+        *out = d * (f32::from(q) - 16.0);
+    }
+}
+
+/// Without importance the format's fixed rule: the weight of largest magnitude becomes -16, and
+/// the rest round (halves up). With importance, the scale that loses least.
+#[must_use]
+pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
+    let (d, q) = if importance.is_some() {
+        let weights = search::weights(values, importance);
+        let d = f16_bits(search::scale(values, &weights, nearest, SWEEP));
+        let inverse = search::reciprocal(f16_value(d));
+        (d, values.map(|x| (nearest(x * inverse) + 16.0) as u8))
+    } else {
+        let d = search::peak(values) / -16.0;
+        let inverse = search::reciprocal(d);
+        (f16_bits(d), values.map(|x| ((x * inverse + 16.5) as u8).min(31)))
+    };
+    let (high, quants) = pack(&q);
+    Block { d, high, quants }
+}
+
+fn nearest(v: f32) -> f32 {
+    search::round(v, -16.0, 15.0)
+}
+
+/// The 32 five-bit codes behind the two arrays that Q5_0 and Q5_1 share.
+pub(crate) fn codes(high: [u8; 4], quants: &[u8; 16]) -> [u8; 32] {
+    let high = u32::from_le_bytes(high);
+    std::array::from_fn(|i| {
+        let low = if i < 16 { quants[i] & 15 } else { quants[i - 16] >> 4 };
+        low | ((high >> i & 1) as u8) << 4
+    })
+}
+
+/// The inverse of [`codes`].
+pub(crate) fn pack(q: &[u8; 32]) -> ([u8; 4], [u8; 16]) {
+    let high = (0..32).fold(0, |bits, i| bits | u32::from(q[i] >> 4) << i);
+    (high.to_le_bytes(), std::array::from_fn(|i| q[i] & 15 | q[16 + i] << 4))
+}

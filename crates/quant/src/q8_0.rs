@@ -1,0 +1,54 @@
+//! Q8_0: 32 weights of 8 bits and one scale; 8.5 bits a weight.
+//!
+//! ```text
+//! byte  0        2                          34
+//!       [ d: f16 ][ quants: 32 × i8          ]     weight = d · q
+//! ```
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::blocks::{self, f16_bits, f16_value};
+use crate::search;
+use crate::{Descriptor, Plane};
+
+/// One block of 32 weights.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Block {
+    /// The scale, f16 bits.
+    pub d: u16,
+    /// One weight a byte.
+    pub quants: [i8; 32],
+}
+
+const _: () = assert!(size_of::<Block>() == 34);
+
+/// The row of the table.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: "Q8_0",
+    gguf_id: 8,
+    block_weights: 32,
+    block_bytes: size_of::<Block>(),
+    planes: &Plane::split([("d", 2), ("quants", 32)]),
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize(values, importance, bytes, |values, _| quantize(values));
+    }),
+    dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
+    error_max: 0.0056,
+};
+
+/// The 32 weights of a block.
+pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
+    let d = f16_value(block.d);
+    for (out, q) in out.iter_mut().zip(block.quants) {
+        *out = d * f32::from(q);
+    }
+}
+
+/// The format's fixed rule: the largest magnitude becomes ±127, the rest round (halves outward).
+#[must_use]
+pub fn quantize(values: &[f32; 32]) -> Block {
+    let d = search::peak(values).abs() / 127.0;
+    let inverse = search::reciprocal(d);
+    Block { d: f16_bits(d), quants: values.map(|x| (x * inverse).round() as i8) }
+}

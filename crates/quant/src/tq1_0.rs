@@ -1,0 +1,66 @@
+//! TQ1_0: 256 ternary weights, five to a byte, and one scale; 1.6875 bits a weight.
+//!
+//! ```text
+//! byte  0                  48            52       54
+//!       [ quants: 48 bytes ][ rest: 4 bytes ][ d: f16 ]
+//!       quants[l]       l < 32: weights l, 32 + l, .. 128 + l
+//!       quants[32 + l]  l < 16: weights 160 + l, 176 + l, .. 224 + l
+//!       rest[l]         l < 4:  weights 240 + l, 244 + l, 248 + l, 252 + l
+//!       weight          = d · (digit - 1)
+//! ```
+//!
+//! A byte is a fraction in base 3, ceil(256 · 0.abcde₃): multiplying by 3ⁿ modulo 256 moves digit
+//! n to the front, and multiplying by 3 once more pushes it over the top.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::blocks::{self, f16_value};
+use crate::{Descriptor, Plane};
+
+/// One block of 256 weights.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Block {
+    /// Five digits a byte.
+    pub quants: [u8; 48],
+    /// Four digits a byte.
+    pub rest: [u8; 4],
+    /// The shared scale, f16 bits.
+    pub d: u16,
+}
+
+const _: () = assert!(size_of::<Block>() == 54);
+
+/// The row of the table.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: "TQ1_0",
+    gguf_id: 34,
+    block_weights: 256,
+    block_bytes: size_of::<Block>(),
+    planes: &Plane::split([("quants", 48), ("rest", 4), ("d", 2)]),
+    quantize: None,
+    dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
+    error_max: f32::INFINITY,
+};
+
+/// The 256 weights of a block.
+pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
+    let d = f16_value(block.d);
+    let (first, second) = block.quants.split_at(32);
+    let runs = [(0, first, 5), (160, second, 5), (240, &block.rest[..], 4)];
+    for (start, bytes, digits) in runs {
+        for n in 0..digits {
+            for (l, byte) in bytes.iter().enumerate() {
+                out[start + n * bytes.len() + l] = d * (f32::from(digit(*byte, n)) - 1.0);
+            }
+        }
+    }
+}
+
+/// Base-3 digit `n` of a byte, the most significant first.
+#[inline]
+#[must_use]
+pub fn digit(byte: u8, n: usize) -> u8 {
+    const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
+    ((u16::from(byte.wrapping_mul(POWERS[n])) * 3) >> 8) as u8
+}
