@@ -8,7 +8,7 @@ use std::path::Path;
 use bilayer_quant::Type;
 use bytes::Bytes;
 
-use crate::{Error, Metadata, TensorLayout, encode, limits, names};
+use crate::{Error, File, Metadata, Tensor, TensorLayout, encode, limits, names};
 
 /// What a tensor's source may fail with.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
@@ -34,6 +34,12 @@ impl<'a> NewTensor<'a> {
     pub fn bytes(name: &str, ty: Type, shape: &[u64], bytes: impl Into<Bytes>) -> Self {
         let data = Data::Bytes(bytes.into());
         Self { name: name.into(), ty, shape: shape.into(), data }
+    }
+
+    /// A tensor of an open model, as it is; its bytes are shared, not copied.
+    pub fn copied(file: &File, tensor: &Tensor) -> Self {
+        let layout = tensor.layout();
+        Self::bytes(tensor.name(), layout.ty(), layout.shape(), file.bytes(tensor))
     }
 
     /// A tensor whose bytes are made while the file is written. `fill` is called once, when the
