@@ -134,19 +134,25 @@ impl Rows<'_> {
     /// Asks the memory for the wanted bytes of `count` rows, as far as the weights go. A panel reads
     /// more streams than the hardware's prefetcher follows.
     pub fn prefetch(&self, count: usize) {
-        #[cfg(target_arch = "x86_64")]
         for row in 0..count {
-            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
             let start = row * self.row_bytes + self.start;
             let Some(bytes) = self.weights.get(start..start + self.len) else { break };
-            for line in bytes.chunks(64) {
-                // SAFETY: prefetching reads nothing and is part of x86-64.
-                unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
-            }
+            prefetch(bytes);
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = count;
     }
+}
+
+/// Asks the memory for some bytes, as far as the second-level cache, ahead of their use.
+#[inline(always)]
+pub(crate) fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(64) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: prefetching reads nothing and is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
 }
 
 /// Unpacks the rows into as many spans. Unsafe to call unless the processor has the level's features.

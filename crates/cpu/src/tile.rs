@@ -11,6 +11,8 @@ use crate::level::Level;
 use crate::panel::{Form, Span};
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_f32;
@@ -68,12 +70,19 @@ impl Adjust {
     }
 }
 
+/// Asserts that a strip holds the results of `tokens` tokens.
+#[inline(always)]
+pub(crate) fn check_strip(strip: &[f32], stride: usize, tokens: usize) {
+    assert!(tokens > 0 && stride >= ROWS && strip.len() >= (tokens - 1) * stride + ROWS);
+}
+
 /// Puts 16 rows' spans into the panel's rows `first..first + 16`.
 pub(crate) type Interleave =
     unsafe fn(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel);
 
-/// Adds panel x activations to `strip` `[tokens, 32]`; `block` is one span's packed activations.
-pub(crate) type Tile = unsafe fn(panel: &Panel, block: Block<'_>, strip: &mut [f32]);
+/// Adds panel x activations to `strip`, where a token's 32 results are `stride` after those of the
+/// token before; `block` is one span's packed activations.
+pub(crate) type Tile = unsafe fn(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize);
 
 /// The integer kernels of a level for a form. Unsafe to call unless the processor has the level.
 #[derive(Clone, Copy)]
@@ -83,14 +92,20 @@ pub(crate) struct Tiles {
     pub tile: Tile,
 }
 
-/// Adds `panel` x `columns` `[panel.len(), tokens]` to `strip` `[tokens, 32]`.
+/// Adds panel x activations to `strip`, as [`Tile`].
 pub(crate) type FloatTile =
-    unsafe fn(panel: &[[f32; ROWS]], columns: &[f32], tokens: usize, strip: &mut [f32]);
+    unsafe fn(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stride: usize);
+
+/// Packed f32 activations `[panel.len(), tokens]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Columns<'a> {
+    pub values: &'a [f32],
+    pub tokens: usize,
+}
 
 /// The float kernels of a level. Unsafe to call unless the processor has the level.
 #[derive(Clone, Copy)]
 pub(crate) struct FloatTiles {
-    /// Puts 16 rows' weights (`cols` of each, `stride` apart) into the panel's rows `first..first + 16`.
     pub interleave: FloatInterleave,
     pub tile: FloatTile,
 }
