@@ -69,6 +69,8 @@ pub(crate) enum Form {
     Signed32,
     /// Weights with minimums in groups of 32, activations scaled every 32.
     Affine32,
+    /// Signed weights in groups of 32, activations scaled every 256.
+    Signed32K,
     /// Weights with minimums in groups of 32, activations scaled every 256.
     Affine32K,
     /// Signed weights in groups of 16, activations scaled every 256.
@@ -79,20 +81,20 @@ pub(crate) enum Form {
 
 impl Form {
     /// Weights that share a scale.
-    pub fn group(self) -> usize {
+    pub const fn group(self) -> usize {
         match self {
-            Form::Signed32 | Form::Affine32 | Form::Affine32K => 32,
+            Form::Signed32 | Form::Affine32 | Form::Signed32K | Form::Affine32K => 32,
             Form::Signed16K | Form::Affine16K => 16,
         }
     }
 
     /// Whether quants are biased rather than followed by minimums.
-    pub fn is_signed(self) -> bool {
-        matches!(self, Form::Signed32 | Form::Signed16K)
+    pub const fn is_signed(self) -> bool {
+        matches!(self, Form::Signed32 | Form::Signed32K | Form::Signed16K)
     }
 
     /// Whether activations have one scale per 256 columns.
-    pub fn is_per_256(self) -> bool {
+    pub const fn is_per_256(self) -> bool {
         !matches!(self, Form::Signed32 | Form::Affine32)
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Scratch {
 impl Integer {
     pub fn new(quants: &Quants, packing: Packing) -> Integer {
         let level = packing.level;
-        let tiles = tile::tiles(level, quants.form, quants.bias);
+        let tiles = tile::tiles(level, quants);
         Integer { unpack: quants.unpack(level), tiles }
     }
 

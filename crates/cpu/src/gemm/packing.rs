@@ -3,7 +3,7 @@
 use crate::gemm::quantize;
 use crate::level::Level;
 use crate::panel::{Form, SPAN};
-use crate::tile;
+use crate::tile::{self, Shape};
 
 /// How a product wants its activations `[tokens, cols]` f32. Two products with equal packings share the
 /// packed activations.
@@ -218,6 +218,26 @@ pub(crate) struct Parts {
     pub sums: *const i32,
     pub float_sums: *const f32,
     pub scales: *const f32,
+}
+
+impl Parts {
+    /// What the integer sums of a group start from, for each token: zero where not signed.
+    ///
+    /// # Safety
+    /// The parts are those of a block of N tokens in the shape's format that has this group.
+    #[inline(always)]
+    pub unsafe fn starts<S: Shape, const N: usize>(&self, group: usize) -> [i32; N] {
+        let mut starts = [0; N];
+        if S::SIGNED {
+            for (t, start) in starts.iter_mut().enumerate() {
+                for sum in 0..S::SUMS {
+                    // SAFETY: a block has `SUMS` sums for each of its groups and tokens.
+                    *start += unsafe { *self.sums.add((group * S::SUMS + sum) * N + t) };
+                }
+            }
+        }
+        starts
+    }
 }
 
 impl Packing {

@@ -9,20 +9,15 @@
 use std::arch::x86_64::*;
 
 use crate::gemm::packing::Block;
-use crate::panel::{Form, Span};
+use crate::panel::{Quants, Span};
 use crate::tile::{Adjust, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip};
 
-pub(super) fn tiles(form: Form, bias: u8) -> Tiles {
-    let tile: Tile = by_form!(form, any_tile);
-    Tiles { adjust: Adjust::unsigned(form, bias), interleave, tile }
-}
+/// Most tokens in a tile.
+pub(super) const TOKENS: usize = 6;
 
-/// Keeps loads on their side of this line. Left alone, the compiler gathers the loads of many steps
-/// first and runs out of registers: three times slower.
-#[inline(always)]
-pub(super) fn in_order() {
-    // SAFETY: there are no instructions.
-    unsafe { std::arch::asm!("", options(nostack, preserves_flags)) }
+pub(super) fn tiles(quants: &Quants) -> Tiles {
+    let tile: Tile = by_form!(quants.form, any_tile);
+    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
 }
 
 /// 16 vectors of 16 dwords, transposed.
@@ -128,7 +123,7 @@ fn any_tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride
         4 => tile::<S, 4>(panel, block, strip, stride),
         5 => tile::<S, 5>(panel, block, strip, stride),
         6 => tile::<S, 6>(panel, block, strip, stride),
-        tokens => unreachable!("{tokens} tokens in a chunk of at most 6"),
+        tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
     }
 }
 
@@ -143,16 +138,16 @@ fn tile<S: Shape, const N: usize>(
     let steps = block.cols / 4;
     let parts = block.parts();
     assert!(block.tokens == N && steps <= 64);
-    check_strip(strip, stride, N);
+    check_strip(strip, stride, N, ROWS);
     let (strip, mut acc) = (strip.as_mut_ptr(), [[_mm512_setzero_ps(); 2]; N]);
     for group in 0..steps / S::STEPS {
         // SAFETY: the parts hold `steps` x N quants and a sum and, but for `PER_256`, a scale for
         // each group x N; the panel holds 64 steps and 16 groups.
         unsafe {
-            let sums = parts.sums.add(group * N);
             let first = group * S::STEPS;
             let quants = panel.quants.as_ptr().add(first).cast();
-            let dots = dots::<S, N>(quants, parts.quants.add(first * N), sums);
+            let start = parts.starts::<S, N>(group);
+            let dots = dots::<S, N>(quants, parts.quants.add(first * N), start);
             let w = halves(&panel.scales[group]);
             for t in 0..N {
                 for half in 0..2 {
@@ -172,10 +167,13 @@ fn tile<S: Shape, const N: usize>(
                 let sum = if S::FLOAT_SUMS {
                     _mm512_set1_ps(*parts.float_sums.add(group * N + t))
                 } else if S::PER_256 {
-                    _mm512_cvtepi32_ps(_mm512_set1_epi32(*sums.add(t)))
+                    _mm512_cvtepi32_ps(_mm512_set1_epi32(*parts.sums.add(group * N + t)))
                 } else {
                     let scale = _mm512_set1_ps(*parts.scales.add(group * N + t));
-                    _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_set1_epi32(*sums.add(t))), scale)
+                    _mm512_mul_ps(
+                        _mm512_cvtepi32_ps(_mm512_set1_epi32(*parts.sums.add(group * N + t))),
+                        scale,
+                    )
                 };
                 acc[t][0] = _mm512_fmadd_ps(sum, m[0], acc[t][0]);
                 acc[t][1] = _mm512_fmadd_ps(sum, m[1], acc[t][1]);
@@ -200,23 +198,20 @@ fn halves(rows: &[f32; ROWS]) -> [__m512; 2] {
     [load_floats(rows), load_floats(&rows[16..])]
 }
 
-/// The integer sums of one group: `sums`, where signed, + quants x activations.
+/// The integer sums of one group: `start` + quants x activations.
 ///
 /// # Safety
-/// From the pointers on there must be `STEPS` x 32 x 4 quants, `STEPS` x N x 4 activations, N sums.
+/// From the pointers on there must be `STEPS` x 32 x 4 quants and `STEPS` x N x 4 activations.
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
 unsafe fn dots<S: Shape, const N: usize>(
     quants: *const __m512i,
     x: *const i32,
-    sums: *const i32,
+    start: [i32; N],
 ) -> [[__m512i; 2]; N] {
     let mut dots = [[_mm512_setzero_si512(); 2]; N];
-    if S::SIGNED {
-        for (t, dots) in dots.iter_mut().enumerate() {
-            // SAFETY: there are N sums.
-            *dots = [_mm512_set1_epi32(unsafe { *sums.add(t) }); 2];
-        }
+    for (dots, start) in dots.iter_mut().zip(start) {
+        *dots = [_mm512_set1_epi32(start); 2];
     }
     for step in 0..S::STEPS {
         // SAFETY: there are `STEPS` times two vectors of quants, aligned as the panel is.
@@ -229,7 +224,7 @@ unsafe fn dots<S: Shape, const N: usize>(
             dots[0] = _mm512_dpbusd_epi32(dots[0], w[0], x);
             dots[1] = _mm512_dpbusd_epi32(dots[1], w[1], x);
         }
-        in_order();
+        super::in_order();
     }
     dots
 }

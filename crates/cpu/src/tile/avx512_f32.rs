@@ -44,7 +44,7 @@ fn tile<const N: usize>(
     stride: usize,
 ) {
     assert!(columns.values.len() == panel.len() * N);
-    check_strip(strip, stride, N);
+    check_strip(strip, stride, N, ROWS);
     let (x, strip) = (columns.values.as_ptr(), strip.as_mut_ptr());
     let mut acc = [[_mm512_setzero_ps(); 2]; N];
     for (t, acc) in acc.iter_mut().enumerate() {

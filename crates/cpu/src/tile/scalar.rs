@@ -5,14 +5,14 @@
 use std::ops::Range;
 
 use crate::gemm::packing::Block;
-use crate::panel::{Form, SPAN, Span};
+use crate::panel::{Quants, SPAN, Span};
 use crate::tile::{
     Adjust, Columns, FloatPanel, FloatTiles, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form,
 };
 
-pub(super) fn tiles(form: Form, bias: u8) -> Tiles {
-    let tile: Tile = by_form!(form, tile);
-    Tiles { adjust: Adjust::unsigned(form, bias), interleave, tile }
+pub(super) fn tiles(quants: &Quants) -> Tiles {
+    let tile: Tile = by_form!(quants.form, tile);
+    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
 }
 
 /// The float tiles in plain Rust.
@@ -43,7 +43,13 @@ fn tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: us
         let mut out = [0.0f32; ROWS];
         for group in 0..block.cols / 4 / S::STEPS {
             let index = group * tokens + token;
-            let mut dots = [if S::SIGNED { sums[index] } else { 0 }; ROWS];
+            let start = match S::SIGNED {
+                true => {
+                    (0..S::SUMS).map(|sum| sums[(group * S::SUMS + sum) * tokens + token]).sum()
+                }
+                false => 0,
+            };
+            let mut dots = [start; ROWS];
             for step in group * S::STEPS..(group + 1) * S::STEPS {
                 let x = steps[step * tokens + token].map(i32::from);
                 for (dot, w) in dots.iter_mut().zip(&panel.quants[step]) {
