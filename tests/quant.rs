@@ -1,6 +1,7 @@
 //! Every quantization type: sizes, golden bytes, round trips within the bound it promises.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "measured errors and skipped data are shown")]
 
 use std::collections::HashSet;
 use std::fs;

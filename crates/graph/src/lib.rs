@@ -1,1 +1,48 @@
-//! The vocabulary of a transformer: ops, values, weights, recorder, backends, reference executor.
+//! The vocabulary of a transformer: ops, values, weights, the recorder, backends and the reference executor.
+//!
+//! **Purpose.** An architecture is recorded once into a [`Graph`] of LLM-sized ops over ids; a scheduler
+//! cuts the graph into [`Segment`]s; a [`Backend`] compiles and runs them. [`reference::Reference`] is the
+//! naive backend every other one is tested against.
+//!
+//! **What it does not know.** Files, metadata keys, architectures' names, devices. It does no input or output.
+//!
+//! **Read first.** [`Op`], [`Graph`], [`Backend`].
+//!
+//! ```
+//! use bilayer_graph::{Catalog, Entry, Recorder};
+//! use bilayer_quant::Type;
+//!
+//! struct Two;
+//! impl Catalog for Two {
+//!     fn find(&self, name: &str) -> Option<Entry> {
+//!         (name == "w").then(|| Entry { ty: Type::F32, shape: vec![3, 2] })
+//!     }
+//! }
+//! let mut recorder = Recorder::new(&Two);
+//! let table = recorder.matrix("w", 3, 2)?;
+//! let hidden = recorder.embed("embed", table); // [T, 2]
+//! let logits = recorder.matmul("head", hidden, table, None); // [T, 3]
+//! let graph = recorder.finish(logits);
+//! assert_eq!(graph.width(logits), 3);
+//! # Ok::<(), bilayer_graph::Error>(())
+//! ```
+
+mod backend;
+mod error;
+mod graph;
+mod op;
+mod recorder;
+pub mod reference;
+mod step;
+mod weight;
+
+pub use backend::{Backend, Facts, Kernel, Kind, Limits, OpTime, Segment, SegmentId};
+pub use error::Error;
+pub use graph::{CacheInfo, Graph, Node, ValueInfo};
+pub use op::{Activation, Attend, CacheId, Op, OpKind, Pairs, Rope, Rows, Value};
+pub use recorder::{Catalog, Entry, Recorder};
+pub use step::{PAGE_TOKENS, PageCopy, Span, Step};
+pub use weight::{Weight, WeightId};
+
+/// Reference-counted bytes: a slice of a file map, of an embedded file, or of owned memory.
+pub type SharedBytes = bytes::Bytes;

@@ -2,9 +2,9 @@
 //!
 //! All of them minimize the weighted squared error Σ w (x - x')² by the same two moves: given a
 //! scale, each weight takes its nearest code; given the codes, the best scale is a least-squares
-//! solution. A sweep of starting scales keeps the result from the nearest local minimum. Sums are
-//! f32 in eight lanes of fixed order, which compilers turn into SIMD and which give the same
-//! result on every machine.
+//! solution. A sweep of starting scales keeps them out of poor local minima. Sums are f32 in eight
+//! lanes of fixed order, which compilers turn into SIMD and which give the same result on every
+//! machine.
 
 use crate::blocks::{f16_bits, f16_value};
 
@@ -23,6 +23,9 @@ impl Sweep {
         (0..self.count).map(move |k| self.first + step * f32::from(k))
     }
 }
+
+/// How often the best scale of a sweep is fitted again to the codes it gives.
+const REFINEMENTS: usize = 2;
 
 /// `x' = scale · code + min`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,11 +54,11 @@ pub(crate) fn round(value: f32, low: f32, high: f32) -> f32 {
     (value.clamp(low, high) + SHIFT) - SHIFT
 }
 
-/// What a squared error costs at each of the values: never negative, never all zero.
+/// What a squared error costs at each of the values: positive, while squares do not overflow.
 ///
 /// Beside the importance of the column, larger weights count more, as √(2 · mean square + x²): the
-/// form llama.cpp uses with importance, found there by measuring perplexity. Columns without importance
-/// keep a ten-thousandth of the mean, so that every search stays determined.
+/// form llama.cpp uses with importance, found there by measuring perplexity. Columns without
+/// importance keep a ten-thousandth of the mean, so that every search stays determined.
 pub(crate) fn weights<const N: usize>(
     values: &[f32; N],
     importance: Option<&[f32; N]>,
@@ -162,8 +165,6 @@ pub(crate) fn scale<const N: usize>(
     }
     last
 }
-
-const REFINEMENTS: usize = 2;
 
 /// The line `x ≈ scale · q + min` with whole codes `0..=top`, `scale ≥ 0` and `min ≤ min_max`.
 pub(crate) fn line<const N: usize>(

@@ -1,0 +1,172 @@
+//! Instruction levels: what the processor can do, found once and forced by option.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A set of instructions that kernels are written for, in rising order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Level {
+    /// Plain Rust.
+    Scalar,
+    /// AVX2, FMA, F16C.
+    Avx2,
+    /// AVX2 with 256-bit integer dot products (AVX-VNNI).
+    AvxVnni,
+    /// AVX-512 F, BW, DQ, VL, VNNI and VBMI: 512-bit integer dot products.
+    Avx512Vnni,
+    /// [`Level::Avx512Vnni`] with AMX-INT8 tiles for matrix products of many tokens.
+    Amx,
+}
+
+impl Level {
+    /// All levels in rising order.
+    pub const ALL: [Level; 5] =
+        [Level::Scalar, Level::Avx2, Level::AvxVnni, Level::Avx512Vnni, Level::Amx];
+
+    /// The name used by `--cpu-level` and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Scalar => "scalar",
+            Level::Avx2 => "avx2",
+            Level::AvxVnni => "avxvnni",
+            Level::Avx512Vnni => "avx512vnni",
+            Level::Amx => "amx",
+        }
+    }
+
+    /// Whether this processor runs the level.
+    pub fn is_available(self) -> bool {
+        match self {
+            Level::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            _ => x86::is_available(self),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => false,
+        }
+    }
+
+    /// The highest level this processor runs.
+    pub fn detect() -> Level {
+        *Level::ALL.iter().rev().find(|level| level.is_available()).expect("scalar always runs")
+    }
+
+    /// Every level this processor runs, in rising order.
+    pub fn available() -> impl Iterator<Item = Level> {
+        Level::ALL.into_iter().filter(|level| level.is_available())
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A level name that is not known, or not run by this processor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LevelError {
+    /// No such name.
+    #[error("no instruction level `{0}`; known: scalar, avx2, avxvnni, avx512vnni, amx")]
+    Unknown(String),
+    /// The processor lacks it.
+    #[error("this processor cannot run level `{0}`; the highest it runs is `{1}`")]
+    Unavailable(Level, Level),
+}
+
+impl FromStr for Level {
+    type Err = LevelError;
+
+    /// The level of that name, provided this processor runs it.
+    fn from_str(name: &str) -> Result<Level, LevelError> {
+        let level = Level::ALL
+            .into_iter()
+            .find(|level| level.name() == name)
+            .ok_or_else(|| LevelError::Unknown(name.to_owned()))?;
+        if level.is_available() {
+            Ok(level)
+        } else {
+            Err(LevelError::Unavailable(level, Level::detect()))
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! Detection on x86-64.
+
+    use std::arch::x86_64::{__cpuid_count, _xgetbv};
+    use std::sync::OnceLock;
+
+    use super::Level;
+
+    pub fn is_available(level: Level) -> bool {
+        let avx2 = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        match level {
+            Level::Scalar => true,
+            Level::Avx2 => avx2,
+            Level::AvxVnni => avx2 && is_x86_feature_detected!("avxvnni"),
+            Level::Avx512Vnni => avx2 && avx512(),
+            Level::Amx => avx2 && avx512() && amx(),
+        }
+    }
+
+    fn avx512() -> bool {
+        is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni")
+            && is_x86_feature_detected!("avx512vbmi")
+    }
+
+    /// AMX needs the CPU's word (CPUID 7.0, EDX bits 24 and 25), the kernel's word that it saves tile
+    /// state (XCR0 bits 17 and 18), and its permission for this process, which Linux gives on request.
+    /// Intel 64 manual, volume 1, chapter 18.
+    fn amx() -> bool {
+        static PERMITTED: OnceLock<bool> = OnceLock::new();
+        *PERMITTED.get_or_init(|| {
+            let edx = __cpuid_count(7, 0).edx;
+            if edx >> 24 & 0b11 != 0b11 {
+                return false;
+            }
+            // SAFETY: avx512 is detected before this runs, so XSAVE and XGETBV are enabled.
+            let saved = unsafe { xcr0() };
+            saved >> 17 & 0b11 == 0b11 && request_tiles()
+        })
+    }
+
+    #[target_feature(enable = "xsave")]
+    fn xcr0() -> u64 {
+        // SAFETY: register 0 is XCR0, present wherever XSAVE is.
+        unsafe { _xgetbv(0) }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn request_tiles() -> bool {
+        const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+        const XFEATURE_XTILEDATA: libc::c_long = 18;
+        // SAFETY: the call takes two integers and touches no memory of ours.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn request_tiles() -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_unknown_ones_are_refused() {
+        for level in Level::available() {
+            assert_eq!(level.name().parse(), Ok(level));
+        }
+        assert_eq!("sse9".parse::<Level>(), Err(LevelError::Unknown("sse9".to_owned())));
+        assert!(Level::detect().is_available());
+    }
+}

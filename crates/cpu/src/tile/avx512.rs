@@ -1,0 +1,230 @@
+//! The integer tile at 512 bits: 32 rows x up to 6 tokens with VNNI.
+//!
+//! Two vectors of 16 rows meet each token's four activations, broadcast; 12 dot products run side by
+//! side, which hides their latency, and per group of weights their sums become f32 and are multiplied
+//! by the scales. Quants are unsigned, signed ones 128 too high, so that integer sums start from the
+//! activations' sums times -128. Price: converting and scaling cost a fifth of the time in groups of
+//! 32, a third in groups of 16.
+
+use std::arch::x86_64::*;
+
+use crate::gemm::packing::Block;
+use crate::panel::{Quants, Span};
+use crate::tile::{Adjust, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip};
+
+/// Most tokens in a tile.
+pub(super) const TOKENS: usize = 6;
+
+pub(super) fn tiles(quants: &Quants) -> Tiles {
+    let tile: Tile = by_form!(quants.form, any_tile);
+    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
+}
+
+/// 16 vectors of 16 dwords, transposed.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
+    let mut a = rows;
+    for i in 0..8 {
+        a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+        a[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+    }
+    let mut b = a;
+    for i in 0..4 {
+        for half in 0..2 {
+            b[4 * i + 2 * half] = _mm512_unpacklo_epi64(a[4 * i + half], a[4 * i + 2 + half]);
+            b[4 * i + 2 * half + 1] = _mm512_unpackhi_epi64(a[4 * i + half], a[4 * i + 2 + half]);
+        }
+    }
+    // b[4 i + c]: column 4 l + c of rows 4 i .. 4 i + 4 in lane l.
+    let mut out = b;
+    for c in 0..4 {
+        let low = _mm512_shuffle_i32x4::<0x88>(b[c], b[4 + c]);
+        let high = _mm512_shuffle_i32x4::<0x88>(b[8 + c], b[12 + c]);
+        out[c] = _mm512_shuffle_i32x4::<0x88>(low, high);
+        out[8 + c] = _mm512_shuffle_i32x4::<0xdd>(low, high);
+        let low = _mm512_shuffle_i32x4::<0xdd>(b[c], b[4 + c]);
+        let high = _mm512_shuffle_i32x4::<0xdd>(b[8 + c], b[12 + c]);
+        out[4 + c] = _mm512_shuffle_i32x4::<0x88>(low, high);
+        out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(low, high);
+    }
+    out
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn load<T>(from: &[T; 64]) -> __m512i {
+    const { assert!(size_of::<T>() == 1) };
+    // SAFETY: 64 bytes are read from a reference to 64.
+    unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn load_floats(from: &[f32]) -> __m512 {
+    let from = &from[..16];
+    // SAFETY: the slice has 16 elements.
+    unsafe { _mm512_loadu_ps(from.as_ptr()) }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn store_floats(to: &mut [f32], value: __m512) {
+    let to = &mut to[..16];
+    // SAFETY: the slice has 16 elements.
+    unsafe { _mm512_storeu_ps(to.as_mut_ptr(), value) }
+}
+
+/// See [`crate::tile::Interleave`].
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel) {
+    let bias = _mm512_set1_epi8(adjust.quants as i8);
+    for part in 0..4 {
+        let mut rows = [_mm512_setzero_si512(); 16];
+        for (row, span) in rows.iter_mut().zip(spans) {
+            *row = _mm512_add_epi8(load(&span.quants.as_chunks::<64>().0[part]), bias);
+        }
+        for (step, value) in transpose(rows).into_iter().enumerate() {
+            let to = &mut panel.quants[16 * part + step][first..first + 16];
+            // SAFETY: 16 rows of four bytes are written, as many as the slice has.
+            unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) };
+        }
+    }
+    let mut rows = [_mm512_setzero_si512(); 16];
+    for (row, span) in rows.iter_mut().zip(spans) {
+        *row = _mm512_castps_si512(load_floats(&span.scales));
+    }
+    store_rows(&transpose(rows), first, &mut panel.scales);
+    if let Mins::Times(factor) = adjust.mins {
+        let factor = _mm512_set1_ps(factor);
+        for (row, span) in rows.iter_mut().zip(spans) {
+            *row = _mm512_castps_si512(_mm512_mul_ps(load_floats(&span.mins), factor));
+        }
+        store_rows(&transpose(rows), first, &mut panel.mins);
+    }
+}
+
+/// Stores values of rows `first..first + 16`, a vector for each of `to`.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn store_rows(values: &[__m512i; 16], first: usize, to: &mut [[f32; ROWS]]) {
+    for (to, value) in to.iter_mut().zip(values) {
+        store_floats(&mut to[first..], _mm512_castsi512_ps(*value));
+    }
+}
+
+/// See [`Tile`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn any_tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
+    match block.tokens {
+        1 => tile::<S, 1>(panel, block, strip, stride),
+        2 => tile::<S, 2>(panel, block, strip, stride),
+        3 => tile::<S, 3>(panel, block, strip, stride),
+        4 => tile::<S, 4>(panel, block, strip, stride),
+        5 => tile::<S, 5>(panel, block, strip, stride),
+        6 => tile::<S, 6>(panel, block, strip, stride),
+        tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
+    }
+}
+
+/// `N` = tokens of the block. Addresses are raw, because bounds checks between the loads cost a third.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn tile<S: Shape, const N: usize>(
+    panel: &Panel,
+    block: Block<'_>,
+    strip: &mut [f32],
+    stride: usize,
+) {
+    let steps = block.cols / 4;
+    let parts = block.parts();
+    assert!(block.tokens == N && steps <= 64);
+    check_strip(strip, stride, N, ROWS);
+    let (strip, mut acc) = (strip.as_mut_ptr(), [[_mm512_setzero_ps(); 2]; N]);
+    for group in 0..steps / S::STEPS {
+        // SAFETY: the parts hold `steps` x N quants and a sum and, but for `PER_256`, a scale for
+        // each group x N; the panel holds 64 steps and 16 groups.
+        unsafe {
+            let first = group * S::STEPS;
+            let quants = panel.quants.as_ptr().add(first).cast();
+            let start = parts.starts::<S, N>(group);
+            let dots = dots::<S, N>(quants, parts.quants.add(first * N), start);
+            let w = halves(&panel.scales[group]);
+            for t in 0..N {
+                for half in 0..2 {
+                    let mut dot = _mm512_cvtepi32_ps(dots[t][half]);
+                    if !S::PER_256 {
+                        let scale = _mm512_set1_ps(*parts.scales.add(group * N + t));
+                        dot = _mm512_mul_ps(dot, scale);
+                    }
+                    acc[t][half] = _mm512_fmadd_ps(dot, w[half], acc[t][half]);
+                }
+            }
+            if S::SIGNED {
+                continue;
+            }
+            let m = halves(&panel.mins[group]);
+            for t in 0..N {
+                let sum = if S::FLOAT_SUMS {
+                    _mm512_set1_ps(*parts.float_sums.add(group * N + t))
+                } else if S::PER_256 {
+                    _mm512_cvtepi32_ps(_mm512_set1_epi32(*parts.sums.add(group * N + t)))
+                } else {
+                    let scale = _mm512_set1_ps(*parts.scales.add(group * N + t));
+                    _mm512_mul_ps(
+                        _mm512_cvtepi32_ps(_mm512_set1_epi32(*parts.sums.add(group * N + t))),
+                        scale,
+                    )
+                };
+                acc[t][0] = _mm512_fmadd_ps(sum, m[0], acc[t][0]);
+                acc[t][1] = _mm512_fmadd_ps(sum, m[1], acc[t][1]);
+            }
+        }
+    }
+    for t in 0..N {
+        for half in 0..2 {
+            // SAFETY: the strip was checked, the scales of `PER_256` are N.
+            unsafe {
+                let to = strip.add(t * stride + 16 * half);
+                let scale = _mm512_set1_ps(if S::PER_256 { *parts.scales.add(t) } else { 1.0 });
+                _mm512_storeu_ps(to, _mm512_fmadd_ps(acc[t][half], scale, _mm512_loadu_ps(to)));
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn halves(rows: &[f32; ROWS]) -> [__m512; 2] {
+    [load_floats(rows), load_floats(&rows[16..])]
+}
+
+/// The integer sums of one group: `start` + quants x activations.
+///
+/// # Safety
+/// From the pointers on there must be `STEPS` x 32 x 4 quants and `STEPS` x N x 4 activations.
+#[target_feature(enable = "avx512f,avx512vnni")]
+#[inline]
+unsafe fn dots<S: Shape, const N: usize>(
+    quants: *const __m512i,
+    x: *const i32,
+    start: [i32; N],
+) -> [[__m512i; 2]; N] {
+    let mut dots = [[_mm512_setzero_si512(); 2]; N];
+    for (dots, start) in dots.iter_mut().zip(start) {
+        *dots = [_mm512_set1_epi32(start); 2];
+    }
+    for step in 0..S::STEPS {
+        // SAFETY: there are `STEPS` times two vectors of quants, aligned as the panel is.
+        let w = unsafe {
+            [_mm512_load_si512(quants.add(2 * step)), _mm512_load_si512(quants.add(2 * step + 1))]
+        };
+        for (t, dots) in dots.iter_mut().enumerate() {
+            // SAFETY: there are `STEPS` x N activations, at multiples of 4 bytes.
+            let x = _mm512_set1_epi32(unsafe { *x.add(step * N + t) });
+            dots[0] = _mm512_dpbusd_epi32(dots[0], w[0], x);
+            dots[1] = _mm512_dpbusd_epi32(dots[1], w[1], x);
+        }
+        super::in_order();
+    }
+    dots
+}

@@ -1,0 +1,74 @@
+//! The float tile at 512 bits: 32 rows x up to 6 tokens of fused multiply-adds.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use crate::panel::SPAN;
+use crate::tile::avx512::{load_floats, store_rows, transpose};
+use crate::tile::{Columns, FloatPanel, FloatTiles, ROWS, check_strip};
+
+pub(super) const TILES: FloatTiles = FloatTiles { interleave, tile: any_tile };
+
+/// See [`crate::tile::FloatInterleave`].
+#[target_feature(enable = "avx512f")]
+fn interleave(rows: &[[f32; SPAN]], cols: Range<usize>, first: usize, panel: &mut FloatPanel) {
+    for (part, panel) in panel[..cols.len()].chunks_mut(16).enumerate() {
+        let start = cols.start + 16 * part;
+        let mut values = [_mm512_setzero_si512(); 16];
+        for (value, row) in values.iter_mut().zip(rows) {
+            *value = _mm512_castps_si512(load_floats(&row[start..]));
+        }
+        store_rows(&transpose(values), first, panel);
+    }
+}
+
+/// See [`crate::tile::FloatTile`].
+#[target_feature(enable = "avx512f")]
+fn any_tile(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stride: usize) {
+    match columns.tokens {
+        1 => tile::<1>(panel, columns, strip, stride),
+        2 => tile::<2>(panel, columns, strip, stride),
+        3 => tile::<3>(panel, columns, strip, stride),
+        4 => tile::<4>(panel, columns, strip, stride),
+        5 => tile::<5>(panel, columns, strip, stride),
+        6 => tile::<6>(panel, columns, strip, stride),
+        tokens => unreachable!("{tokens} tokens in a chunk of at most 6"),
+    }
+}
+
+#[target_feature(enable = "avx512f")]
+fn tile<const N: usize>(
+    panel: &[[f32; ROWS]],
+    columns: Columns<'_>,
+    strip: &mut [f32],
+    stride: usize,
+) {
+    assert!(columns.values.len() == panel.len() * N);
+    check_strip(strip, stride, N, ROWS);
+    let (x, strip) = (columns.values.as_ptr(), strip.as_mut_ptr());
+    let mut acc = [[_mm512_setzero_ps(); 2]; N];
+    for (t, acc) in acc.iter_mut().enumerate() {
+        // SAFETY: the strip was checked.
+        *acc = unsafe {
+            let from = strip.add(t * stride);
+            [_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16))]
+        };
+    }
+    for (col, w) in panel.iter().enumerate() {
+        let w = [load_floats(w), load_floats(&w[16..])];
+        for (t, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: there are `panel.len()` x N values.
+            let x = _mm512_set1_ps(unsafe { *x.add(col * N + t) });
+            acc[0] = _mm512_fmadd_ps(w[0], x, acc[0]);
+            acc[1] = _mm512_fmadd_ps(w[1], x, acc[1]);
+        }
+    }
+    for (t, acc) in acc.iter().enumerate() {
+        // SAFETY: the strip was checked.
+        unsafe {
+            let to = strip.add(t * stride);
+            _mm512_storeu_ps(to, acc[0]);
+            _mm512_storeu_ps(to.add(16), acc[1]);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The one trait between the plan and a device, and the plain data it speaks in.
+
+use std::ops::Range;
+
+use bilayer_quant::Type;
+
+use crate::{Error, Graph, OpKind, SharedBytes, Step, Value, Weight};
+
+/// A piece of the graph that runs on one device without a transfer inside.
+#[derive(Clone, Debug)]
+pub struct Segment<'g> {
+    /// The whole graph.
+    pub graph: &'g Graph,
+    /// The nodes that belong to this segment.
+    pub nodes: Range<usize>,
+    /// Values made before the segment that it reads; written with [`Backend::write`] before each submit.
+    pub inputs: Vec<Value>,
+    /// Values of the segment that are read with [`Backend::read`].
+    pub outputs: Vec<Value>,
+}
+
+/// A compiled segment of one backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SegmentId(pub u32);
+
+/// Bounds that `compile` allocates for; no step may exceed them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Most tokens in a step (the physical batch).
+    pub tokens: usize,
+    /// Most output rows in a step.
+    pub outputs: usize,
+    /// Most spans in a step.
+    pub sequences: usize,
+    /// Pages in each layer's cache.
+    pub pages: usize,
+    /// Most entries in [`Step::pages`].
+    pub page_entries: usize,
+    /// How keys are stored: F16, F32 or Q8_0.
+    pub key_type: Type,
+    /// How values are stored: F16, F32 or Q8_0.
+    pub value_type: Type,
+    /// Whether the backend may fuse ops; off for comparison.
+    pub fuse: bool,
+    /// Whether every op's time is taken ([`Backend::timings`]).
+    pub timings: bool,
+    /// Whether every op's result is checked for NaN and infinities; slow, used to name the culprit.
+    pub check: bool,
+}
+
+/// What kind of processor a backend drives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The host's cores.
+    Cpu,
+    /// A graphics adapter.
+    Gpu,
+    /// The naive executor.
+    Reference,
+}
+
+/// What a device is and can do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Facts {
+    /// Its name for messages and plans.
+    pub name: String,
+    /// Its kind.
+    pub kind: Kind,
+    /// The kernel family chosen, such as an instruction level.
+    pub level: String,
+    /// Threads or lanes of work it runs at once.
+    pub threads: usize,
+    /// Memory it may use, bytes.
+    pub memory_bytes: u64,
+    /// Op kinds it runs.
+    pub ops: Vec<OpKind>,
+    /// Weight types it runs.
+    pub types: Vec<Type>,
+}
+
+/// The time one kernel took in the last step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpTime {
+    /// The first of the graph's nodes that the kernel covers.
+    pub node: u32,
+    /// Wall time, nanoseconds.
+    pub ns: u64,
+}
+
+/// A kernel that `compile` chose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// The graph's nodes it covers; more than one where ops were fused.
+    pub nodes: Vec<u32>,
+    /// Its name, such as `matmul q4_k avx512vnni`.
+    pub name: String,
+}
+
+/// A device that holds weights and runs plan segments. Called a few times per segment and step, so used as `dyn`.
+///
+/// Order of calls: `load` each weight, `compile` each segment, then per step `write` the inputs, `submit`,
+/// `read` the outputs. Nothing is allocated after `compile`.
+pub trait Backend: Send {
+    /// What the device is and can do.
+    fn facts(&self) -> &Facts;
+
+    /// Takes a weight's bytes, exactly [`Weight::bytes`] of them. The CPU keeps the map, a GPU uploads.
+    ///
+    /// # Errors
+    /// Wrong length, unsupported type, no memory.
+    fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), Error>;
+
+    /// Prepares a segment: chooses kernels, reserves buffers and the caches of its `Attend` ops. A cache
+    /// already reserved by an earlier segment is shared with it.
+    ///
+    /// # Errors
+    /// A weight is not loaded, an op is unsupported, no memory.
+    fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, Error>;
+
+    /// Starts a segment and returns before the work is done. A segment submitted before on this backend is
+    /// finished first.
+    ///
+    /// # Errors
+    /// The step exceeds the limits, or the device was lost.
+    fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), Error>;
+
+    /// Sets an input `[rows, width]` f32, row-major, of the next submit.
+    ///
+    /// # Errors
+    /// The device was lost.
+    fn write(&mut self, value: Value, data: &[f32]) -> Result<(), Error>;
+
+    /// Waits for the segment that makes `value` and copies `[rows, width]` f32, row-major.
+    ///
+    /// # Errors
+    /// An op failed or the device was lost.
+    fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error>;
+
+    /// Time per kernel of the last step; empty unless [`Limits::timings`].
+    fn timings(&self) -> &[OpTime];
+
+    /// The kernels chosen for a segment, in execution order.
+    fn kernels(&self, segment: SegmentId) -> Vec<Kernel>;
+}

@@ -1,0 +1,105 @@
+//! The recorded graph: nodes in execution order, values, weights and caches.
+
+use crate::{CacheId, Op, Rows, Value, Weight, WeightId};
+
+/// What is known of a value before anything runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ValueInfo {
+    /// Elements of one row.
+    pub width: usize,
+    /// Whether it has a row per token or per wanted output.
+    pub rows: Rows,
+}
+
+/// What a backend must reserve for one layer's cache.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CacheInfo {
+    /// The layer it belongs to.
+    pub layer: u32,
+    /// Key-value heads.
+    pub kv_heads: usize,
+    /// Elements of one head.
+    pub head_dim: usize,
+    /// The widest window that reads it; `None` when all positions are read.
+    pub window: Option<u32>,
+}
+
+impl CacheInfo {
+    /// Elements of one token's keys (and as many of its values).
+    pub fn width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+}
+
+/// One recorded op with its place and name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// The op.
+    pub op: Op,
+    /// The layer it belongs to; `None` for embedding and head.
+    pub layer: Option<u32>,
+    /// The field's usual name of what it makes, such as `attn_norm` or `ffn_out`.
+    pub name: &'static str,
+}
+
+impl Node {
+    /// `layer 3 ffn_out`, or `result_norm` outside the layers.
+    pub fn label(&self) -> String {
+        match self.layer {
+            Some(layer) => format!("layer {layer} {}", self.name),
+            None => self.name.to_owned(),
+        }
+    }
+}
+
+/// A model as plain data: what to compute, over which weights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Graph {
+    /// Ops in execution order; each reads only values made before it.
+    pub nodes: Vec<Node>,
+    /// All values; `Value(i)` is entry `i`.
+    pub values: Vec<ValueInfo>,
+    /// All weights; `WeightId(i)` is entry `i`.
+    pub weights: Vec<Weight>,
+    /// All caches; `CacheId(i)` is entry `i`.
+    pub caches: Vec<CacheInfo>,
+    /// The final value `[R, vocab]`.
+    pub logits: Value,
+}
+
+impl Graph {
+    /// Elements of one row of a value.
+    pub fn width(&self, value: Value) -> usize {
+        self.values[value.0 as usize].width
+    }
+
+    /// Whether a value has a row per token or per output.
+    pub fn rows(&self, value: Value) -> Rows {
+        self.values[value.0 as usize].rows
+    }
+
+    /// The weight of an id.
+    pub fn weight(&self, id: WeightId) -> &Weight {
+        &self.weights[id.0 as usize]
+    }
+
+    /// The cache of an id.
+    pub fn cache(&self, id: CacheId) -> &CacheInfo {
+        &self.caches[id.0 as usize]
+    }
+
+    /// Number of layers: one more than the highest layer any node belongs to.
+    pub fn layers(&self) -> u32 {
+        self.nodes.iter().filter_map(|n| n.layer).max().map_or(0, |last| last + 1)
+    }
+
+    /// Number of weights; those of a tensor used twice (a tied head) count once.
+    pub fn parameters(&self) -> usize {
+        self.weights.iter().map(|w| w.rows * w.cols).sum()
+    }
+
+    /// Bytes of all weights as stored; a tensor used twice (a tied head) counts once.
+    pub fn weight_bytes(&self) -> usize {
+        self.weights.iter().map(Weight::bytes).sum()
+    }
+}

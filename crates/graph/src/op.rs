@@ -1,0 +1,241 @@
+//! The ops: about a dozen LLM-sized kinds, plain data over value and weight ids.
+//!
+//! Every op makes exactly one value. Shapes are written `[rows, width]`, row-major, f32. `T` is the number
+//! of tokens in the step, `R` the number of rows whose logits are wanted.
+
+use std::sync::Arc;
+
+use crate::WeightId;
+
+/// An activation of the graph: `[T, width]` or `[R, width]` f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Value(pub u32);
+
+/// One layer's key and value cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CacheId(pub u32);
+
+/// The symbolic number of rows of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rows {
+    /// One row for each token of the step: `T`.
+    Tokens,
+    /// One row for each entry of [`crate::Step::outputs`]: `R`.
+    Outputs,
+}
+
+/// The elementwise non-linearity inside [`Op::Gate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, the tanh form of Hendrycks and Gimpel 2016.
+    GeluTanh,
+}
+
+/// Which elements of a head rotate together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pairs {
+    /// `(2i, 2i + 1)`: the order of GGUF's llama files.
+    Interleaved,
+    /// `(i, i + dims / 2)`: the order of most other checkpoints.
+    Halves,
+}
+
+/// A rotary embedding (Su et al. 2021) with all position-independent scaling already folded in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// Which elements form a pair.
+    pub pairs: Pairs,
+    /// Angle per position of each pair, radians; `dims = 2 * frequencies.len()` leading elements rotate.
+    pub frequencies: Arc<[f32]>,
+    /// Factor on cosine and sine (YaRN's attention factor); 1 for plain RoPE.
+    pub magnitude: f32,
+    /// `[1, dims / 2]` F32: each frequency is divided by its factor (`rope_freqs.weight`).
+    pub factors: Option<WeightId>,
+}
+
+/// Causal attention of the step's tokens over their sequences' cached and new keys and values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attend {
+    /// Queries `[T, heads * head_dim]`, already rotated.
+    pub q: Value,
+    /// New keys `[T, kv_heads * head_dim]`, already rotated; appended to the cache.
+    pub k: Value,
+    /// New values `[T, kv_heads * head_dim]`; appended to the cache.
+    pub v: Value,
+    /// `[T, heads * head_dim]`.
+    pub out: Value,
+    /// The cache the keys and values go to.
+    pub cache: CacheId,
+    /// Query heads; a multiple of `kv_heads`. Query head `h` reads key-value head `h / (heads / kv_heads)`.
+    pub heads: usize,
+    /// Key-value heads.
+    pub kv_heads: usize,
+    /// Elements of one head.
+    pub head_dim: usize,
+    /// Factor on the scores, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Sliding window: a token sees itself and the `window - 1` tokens before it. `None` sees all.
+    pub window: Option<u32>,
+    /// Scores become `softcap * tanh(score / softcap)` before the mask.
+    pub softcap: Option<f32>,
+    /// `[1, heads]` F32: one more logit per head in the softmax's denominator, with no value.
+    pub sinks: Option<WeightId>,
+}
+
+/// One operation of the graph.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "each op's formula says what its fields are")]
+pub enum Op {
+    /// Row `tokens[t]` of `table [vocab, width]` to `out [T, width]`.
+    Embed { table: WeightId, out: Value },
+    /// `out[r, i] = gain[i] * x[r, i] / sqrt(mean_j x[r, j]^2 + eps)`; a missing gain is all ones.
+    RmsNorm { input: Value, gain: Option<WeightId>, eps: f32, out: Value },
+    /// `out[r, i] = gain[i] * (x[r, i] - mean) / sqrt(variance + eps) + bias[i]` (biased variance).
+    LayerNorm { input: Value, gain: WeightId, bias: Option<WeightId>, eps: f32, out: Value },
+    /// [`Op::RmsNorm`] over each run of `head_dim` elements; `gain [1, head_dim]` is shared by the heads.
+    HeadNorm { input: Value, gain: WeightId, head_dim: usize, eps: f32, out: Value },
+    /// `out [rows, weight.rows] = input [rows, weight.cols] x transpose(weight) + bias`.
+    MatMul { input: Value, weight: WeightId, bias: Option<WeightId>, out: Value },
+    /// Rotates each run of `head_dim` elements by its token's position.
+    Rope { input: Value, head_dim: usize, rope: Rope, out: Value },
+    /// Cache append, mask, softmax and weighted sum.
+    Attend(Attend),
+    /// `out = activation(gate) * up`, elementwise.
+    Gate { gate: Value, up: Value, activation: Activation, out: Value },
+    /// `out = a + b`, elementwise.
+    Add { a: Value, b: Value, out: Value },
+    /// `out = factor * input`.
+    Scale { input: Value, factor: f32, out: Value },
+    /// `out = cap * tanh(input / cap)`.
+    SoftCap { input: Value, cap: f32, out: Value },
+    /// `out[i] = input[outputs[i]]`: from `[T, width]` to `[R, width]`.
+    Rows { input: Value, out: Value },
+}
+
+/// The kind of an [`Op`] without its operands; its name is the stem of every file that implements it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "each is documented at its namesake in `Op`")]
+pub enum OpKind {
+    Embed,
+    RmsNorm,
+    LayerNorm,
+    HeadNorm,
+    MatMul,
+    Rope,
+    Attend,
+    Gate,
+    Add,
+    Scale,
+    SoftCap,
+    Rows,
+}
+
+impl OpKind {
+    /// Every kind, in the order of [`Op`].
+    pub const ALL: [OpKind; 12] = [
+        OpKind::Embed,
+        OpKind::RmsNorm,
+        OpKind::LayerNorm,
+        OpKind::HeadNorm,
+        OpKind::MatMul,
+        OpKind::Rope,
+        OpKind::Attend,
+        OpKind::Gate,
+        OpKind::Add,
+        OpKind::Scale,
+        OpKind::SoftCap,
+        OpKind::Rows,
+    ];
+
+    /// The stem shared by the reference function, the CPU file, the shader and the profile row.
+    pub fn stem(self) -> &'static str {
+        match self {
+            OpKind::Embed => "embed",
+            OpKind::RmsNorm => "rms_norm",
+            OpKind::LayerNorm => "layer_norm",
+            OpKind::HeadNorm => "head_norm",
+            OpKind::MatMul => "matmul",
+            OpKind::Rope => "rope",
+            OpKind::Attend => "attend",
+            OpKind::Gate => "gate",
+            OpKind::Add => "add",
+            OpKind::Scale => "scale",
+            OpKind::SoftCap => "soft_cap",
+            OpKind::Rows => "rows",
+        }
+    }
+}
+
+impl Op {
+    /// The op's kind.
+    pub fn kind(&self) -> OpKind {
+        match self {
+            Op::Embed { .. } => OpKind::Embed,
+            Op::RmsNorm { .. } => OpKind::RmsNorm,
+            Op::LayerNorm { .. } => OpKind::LayerNorm,
+            Op::HeadNorm { .. } => OpKind::HeadNorm,
+            Op::MatMul { .. } => OpKind::MatMul,
+            Op::Rope { .. } => OpKind::Rope,
+            Op::Attend(_) => OpKind::Attend,
+            Op::Gate { .. } => OpKind::Gate,
+            Op::Add { .. } => OpKind::Add,
+            Op::Scale { .. } => OpKind::Scale,
+            Op::SoftCap { .. } => OpKind::SoftCap,
+            Op::Rows { .. } => OpKind::Rows,
+        }
+    }
+
+    /// The value the op makes.
+    pub fn out(&self) -> Value {
+        match self {
+            Op::Embed { out, .. }
+            | Op::RmsNorm { out, .. }
+            | Op::LayerNorm { out, .. }
+            | Op::HeadNorm { out, .. }
+            | Op::MatMul { out, .. }
+            | Op::Rope { out, .. }
+            | Op::Attend(Attend { out, .. })
+            | Op::Gate { out, .. }
+            | Op::Add { out, .. }
+            | Op::Scale { out, .. }
+            | Op::SoftCap { out, .. }
+            | Op::Rows { out, .. } => *out,
+        }
+    }
+
+    /// The values the op reads, in the order of its fields.
+    pub fn inputs(&self) -> impl Iterator<Item = Value> + use<> {
+        let three = match self {
+            Op::Embed { .. } => [None, None, None],
+            Op::RmsNorm { input, .. }
+            | Op::LayerNorm { input, .. }
+            | Op::HeadNorm { input, .. }
+            | Op::MatMul { input, .. }
+            | Op::Rope { input, .. }
+            | Op::Scale { input, .. }
+            | Op::SoftCap { input, .. }
+            | Op::Rows { input, .. } => [Some(*input), None, None],
+            Op::Attend(attend) => [Some(attend.q), Some(attend.k), Some(attend.v)],
+            Op::Gate { gate, up, .. } => [Some(*gate), Some(*up), None],
+            Op::Add { a, b, .. } => [Some(*a), Some(*b), None],
+        };
+        three.into_iter().flatten()
+    }
+
+    /// The weights the op reads.
+    pub fn weights(&self) -> impl Iterator<Item = WeightId> + use<> {
+        let two = match self {
+            Op::Embed { table, .. } => [Some(*table), None],
+            Op::RmsNorm { gain, .. } => [*gain, None],
+            Op::LayerNorm { gain, bias, .. } => [Some(*gain), *bias],
+            Op::HeadNorm { gain, .. } => [Some(*gain), None],
+            Op::MatMul { weight, bias, .. } => [Some(*weight), *bias],
+            Op::Rope { rope, .. } => [rope.factors, None],
+            Op::Attend(attend) => [attend.sinks, None],
+            _ => [None, None],
+        };
+        two.into_iter().flatten()
+    }
+}

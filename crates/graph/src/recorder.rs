@@ -1,0 +1,328 @@
+//! The recorder: a method per op that appends a node and returns the value it makes.
+
+use bilayer_quant::Type;
+
+use crate::{
+    Activation, Attend, CacheId, CacheInfo, Error, Graph, Node, Op, Rope, Rows, Value, ValueInfo,
+    Weight, WeightId,
+};
+
+/// What a model file holds under a tensor's name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// How it is stored.
+    pub ty: Type,
+    /// Dimensions, rightmost contiguous.
+    pub shape: Vec<u64>,
+}
+
+/// A tensor directory.
+pub trait Catalog {
+    /// The tensor of that name, if there is one.
+    fn find(&self, name: &str) -> Option<Entry>;
+
+    /// The tensor of that name, which the recording needs with shape `expected`. A model that does not
+    /// exist yet answers with just that shape: so its tensors are listed, sized or made at random.
+    fn find_as(&self, name: &str, expected: &[u64]) -> Option<Entry> {
+        let _ = expected;
+        self.find(name)
+    }
+}
+
+/// Records a model. Shapes of outside tensors are checked against the expected ones and give errors;
+/// widths between ops are our own and are asserted.
+pub struct Recorder<'c> {
+    catalog: &'c dyn Catalog,
+    layer: Option<u32>,
+    nodes: Vec<Node>,
+    values: Vec<ValueInfo>,
+    weights: Vec<Weight>,
+    caches: Vec<CacheInfo>,
+}
+
+impl<'c> Recorder<'c> {
+    /// A recorder that looks its weights up in `catalog`.
+    pub fn new(catalog: &'c dyn Catalog) -> Self {
+        Recorder {
+            catalog,
+            layer: None,
+            nodes: Vec::new(),
+            values: Vec::new(),
+            weights: Vec::new(),
+            caches: Vec::new(),
+        }
+    }
+
+    /// Says which layer the following ops belong to; `None` for embedding and head.
+    pub fn layer(&mut self, layer: Option<u32>) {
+        self.layer = layer;
+    }
+
+    /// Whether the file has a tensor of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.catalog.find(name).is_some()
+    }
+
+    /// The matrix `name`, `[rows, cols]`.
+    ///
+    /// # Errors
+    /// The tensor is missing, has another shape, or a type that has no such rows.
+    pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightId, Error> {
+        self.matrix_rows(name, rows, 0, rows, cols)
+    }
+
+    /// Rows `first_row..first_row + rows` of the matrix `name`, `[tensor_rows, cols]`.
+    ///
+    /// # Errors
+    /// As [`Recorder::matrix`].
+    pub fn matrix_rows(
+        &mut self,
+        name: &str,
+        tensor_rows: usize,
+        first_row: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<WeightId, Error> {
+        assert!(first_row + rows <= tensor_rows, "{name}: rows outside the tensor");
+        let expected = [tensor_rows as u64, cols as u64];
+        let ty = self.check(name, &expected)?;
+        Ok(self.weight(Weight {
+            id: WeightId(0),
+            name: name.to_owned(),
+            ty,
+            rows,
+            cols,
+            first_row,
+        }))
+    }
+
+    /// The vector `name` of `len` elements: a norm's gain, a bias. It must be stored as F32, F16 or BF16.
+    ///
+    /// # Errors
+    /// The tensor is missing, has another shape or is block-quantized.
+    pub fn vector(&mut self, name: &str, len: usize) -> Result<WeightId, Error> {
+        let ty = self.check(name, &[len as u64])?;
+        if ty.block_weights != 1 {
+            return Err(Error::VectorType { name: name.to_owned(), found: ty });
+        }
+        Ok(self.weight(Weight {
+            id: WeightId(0),
+            name: name.to_owned(),
+            ty,
+            rows: 1,
+            cols: len,
+            first_row: 0,
+        }))
+    }
+
+    /// The vector `name` if the file has it.
+    ///
+    /// # Errors
+    /// As [`Recorder::vector`], but for a missing tensor.
+    pub fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<WeightId>, Error> {
+        if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
+    }
+
+    /// A cache of the current layer.
+    pub fn cache(&mut self, kv_heads: usize, head_dim: usize, window: Option<u32>) -> CacheId {
+        let layer = self.layer.expect("a cache belongs to a layer");
+        self.caches.push(CacheInfo { layer, kv_heads, head_dim, window });
+        CacheId(self.caches.len() as u32 - 1)
+    }
+
+    /// Embedding rows of the step's tokens: `[T, table.cols]`.
+    pub fn embed(&mut self, name: &'static str, table: WeightId) -> Value {
+        let out = self.value(self.weight_of(table).cols, Rows::Tokens);
+        self.push(name, Op::Embed { table, out })
+    }
+
+    /// RMS norm over each row.
+    pub fn rms_norm(
+        &mut self,
+        name: &'static str,
+        input: Value,
+        gain: Option<WeightId>,
+        eps: f32,
+    ) -> Value {
+        gain.inspect(|&g| assert_eq!(self.weight_of(g).cols, self.width(input), "{name}"));
+        let out = self.like(input);
+        self.push(name, Op::RmsNorm { input, gain, eps, out })
+    }
+
+    /// Layer norm over each row.
+    pub fn layer_norm(
+        &mut self,
+        name: &'static str,
+        input: Value,
+        gain: WeightId,
+        bias: Option<WeightId>,
+        eps: f32,
+    ) -> Value {
+        assert_eq!(self.weight_of(gain).cols, self.width(input), "{name}");
+        let out = self.like(input);
+        self.push(name, Op::LayerNorm { input, gain, bias, eps, out })
+    }
+
+    /// RMS norm over each head of `gain`'s length.
+    pub fn head_norm(
+        &mut self,
+        name: &'static str,
+        input: Value,
+        gain: WeightId,
+        eps: f32,
+    ) -> Value {
+        let head_dim = self.weight_of(gain).cols;
+        assert_eq!(self.width(input) % head_dim, 0, "{name}");
+        let out = self.like(input);
+        self.push(name, Op::HeadNorm { input, gain, head_dim, eps, out })
+    }
+
+    /// `input x transpose(weight) + bias`: `[rows, weight.rows]`.
+    pub fn matmul(
+        &mut self,
+        name: &'static str,
+        input: Value,
+        weight: WeightId,
+        bias: Option<WeightId>,
+    ) -> Value {
+        assert_eq!(self.weight_of(weight).cols, self.width(input), "{name}");
+        bias.inspect(|&b| assert_eq!(self.weight_of(b).cols, self.weight_of(weight).rows));
+        let out = self.value(self.weight_of(weight).rows, self.rows(input));
+        self.push(name, Op::MatMul { input, weight, bias, out })
+    }
+
+    /// Rotates each head by its token's position.
+    pub fn rope(
+        &mut self,
+        name: &'static str,
+        input: Value,
+        head_dim: usize,
+        rope: &Rope,
+    ) -> Value {
+        assert!(2 * rope.frequencies.len() <= head_dim, "{name}");
+        assert_eq!(self.width(input) % head_dim, 0, "{name}");
+        assert_eq!(self.rows(input), Rows::Tokens, "{name}: positions belong to tokens");
+        let out = self.like(input);
+        self.push(name, Op::Rope { input, head_dim, rope: rope.clone(), out })
+    }
+
+    /// Attention; `attend.out` is filled in here, whatever it was.
+    pub fn attend(&mut self, name: &'static str, mut attend: Attend) -> Value {
+        assert_eq!(attend.heads % attend.kv_heads, 0, "{name}");
+        assert_eq!(self.width(attend.q), attend.heads * attend.head_dim, "{name}");
+        assert_eq!(self.width(attend.k), attend.kv_heads * attend.head_dim, "{name}");
+        assert_eq!(self.width(attend.v), attend.kv_heads * attend.head_dim, "{name}");
+        attend.out = self.value(attend.heads * attend.head_dim, Rows::Tokens);
+        self.push(name, Op::Attend(attend))
+    }
+
+    /// `activation(gate) * up`.
+    pub fn gate(
+        &mut self,
+        name: &'static str,
+        gate: Value,
+        up: Value,
+        activation: Activation,
+    ) -> Value {
+        assert_eq!(self.width(gate), self.width(up), "{name}");
+        let out = self.like(gate);
+        self.push(name, Op::Gate { gate, up, activation, out })
+    }
+
+    /// `a + b`.
+    pub fn add(&mut self, name: &'static str, a: Value, b: Value) -> Value {
+        assert_eq!(self.values[a.0 as usize], self.values[b.0 as usize], "{name}");
+        let out = self.like(a);
+        self.push(name, Op::Add { a, b, out })
+    }
+
+    /// `factor * input`.
+    pub fn scale(&mut self, name: &'static str, input: Value, factor: f32) -> Value {
+        let out = self.like(input);
+        self.push(name, Op::Scale { input, factor, out })
+    }
+
+    /// `cap * tanh(input / cap)`.
+    pub fn soft_cap(&mut self, name: &'static str, input: Value, cap: f32) -> Value {
+        let out = self.like(input);
+        self.push(name, Op::SoftCap { input, cap, out })
+    }
+
+    /// The rows whose logits are wanted: from `[T, width]` to `[R, width]`.
+    pub fn rows_wanted(&mut self, name: &'static str, input: Value) -> Value {
+        assert_eq!(self.rows(input), Rows::Tokens, "{name}");
+        let out = self.value(self.width(input), Rows::Outputs);
+        self.push(name, Op::Rows { input, out })
+    }
+
+    /// Elements of one row of `value`.
+    pub fn width(&self, value: Value) -> usize {
+        self.values[value.0 as usize].width
+    }
+
+    /// Ends the recording; `logits` is the value the model is run for.
+    pub fn finish(self, logits: Value) -> Graph {
+        let Recorder { nodes, values, weights, caches, .. } = self;
+        Graph { nodes, values, weights, caches, logits }
+    }
+
+    fn rows(&self, value: Value) -> Rows {
+        self.values[value.0 as usize].rows
+    }
+
+    fn weight_of(&self, id: WeightId) -> &Weight {
+        &self.weights[id.0 as usize]
+    }
+
+    fn like(&mut self, value: Value) -> Value {
+        self.value(self.width(value), self.rows(value))
+    }
+
+    fn value(&mut self, width: usize, rows: Rows) -> Value {
+        self.values.push(ValueInfo { width, rows });
+        Value(self.values.len() as u32 - 1)
+    }
+
+    fn push(&mut self, name: &'static str, op: Op) -> Value {
+        let out = op.out();
+        self.nodes.push(Node { op, layer: self.layer, name });
+        out
+    }
+
+    /// A weight asked for twice (a tied head) is one weight.
+    fn weight(&mut self, weight: Weight) -> WeightId {
+        let same = |w: &&Weight| {
+            w.name == weight.name && w.first_row == weight.first_row && w.rows == weight.rows
+        };
+        if let Some(known) = self.weights.iter().find(same) {
+            return known.id;
+        }
+        let id = WeightId(self.weights.len() as u32);
+        self.weights.push(Weight { id, ..weight });
+        id
+    }
+
+    /// The type of tensor `name` after its shape was found to be `expected` (leading ones aside).
+    fn check(&self, name: &str, expected: &[u64]) -> Result<Type, Error> {
+        let entry = self
+            .catalog
+            .find_as(name, expected)
+            .ok_or_else(|| Error::MissingTensor { name: name.to_owned() })?;
+        let significant = |shape: &[u64]| -> Vec<u64> {
+            let ones = shape.iter().take_while(|&&d| d == 1).count();
+            shape[ones.min(shape.len().saturating_sub(1))..].to_vec()
+        };
+        if significant(&entry.shape) != significant(expected) {
+            return Err(Error::TensorShape {
+                name: name.to_owned(),
+                expected: expected.to_vec(),
+                found: entry.shape,
+            });
+        }
+        let cols = expected[expected.len() - 1];
+        if !cols.is_multiple_of(entry.ty.block_weights as u64) {
+            return Err(Error::TensorBlock { name: name.to_owned(), ty: entry.ty, cols });
+        }
+        Ok(entry.ty)
+    }
+}

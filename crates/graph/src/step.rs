@@ -1,0 +1,56 @@
+//! One step: which tokens of which sequences run, where their keys and values lie, which rows are wanted.
+
+/// Tokens of one KV page.
+pub const PAGE_TOKENS: usize = 32;
+
+/// A run of consecutive tokens of one sequence inside a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The first of the step's rows that belongs to this run.
+    pub first_row: u32,
+    /// Number of rows.
+    pub rows: u32,
+    /// Position in the sequence of the first row; earlier positions are already cached.
+    pub first_position: u32,
+    /// Where the sequence's page table begins in [`Step::pages`]. Entry `p / PAGE_TOKENS` holds position `p`;
+    /// the table reaches at least the last row's position.
+    pub first_page: u32,
+}
+
+/// A page of every cache to be copied before the step runs (copy on write after a prefix was shared).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageCopy {
+    /// Page read.
+    pub from: u32,
+    /// Page written.
+    pub to: u32,
+}
+
+/// What a step runs: flat plain data, so that it can be kept, compared and uploaded as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// Token ids `[T]`, `1 <= T <= Limits::tokens`.
+    pub tokens: &'a [u32],
+    /// The runs that cover rows `0..T` in order, without gaps.
+    pub spans: &'a [Span],
+    /// Page tables, one after another.
+    pub pages: &'a [u32],
+    /// Rows whose logits are wanted `[R]`, ascending.
+    pub outputs: &'a [u32],
+    /// Copies made first.
+    pub copies: &'a [PageCopy],
+}
+
+impl Step<'_> {
+    /// Position in its sequence of each row.
+    pub fn positions(&self) -> impl Iterator<Item = u32> + '_ {
+        self.spans.iter().flat_map(|s| s.first_position..s.first_position + s.rows)
+    }
+
+    /// The page table of `span`, as long as its last position needs.
+    pub fn page_table(&self, span: &Span) -> &[u32] {
+        let tokens = (span.first_position + span.rows) as usize;
+        let first = span.first_page as usize;
+        &self.pages[first..first + tokens.div_ceil(PAGE_TOKENS)]
+    }
+}
