@@ -1,15 +1,19 @@
 //! Promise: text becomes the ids of the model makers' tokenizers and comes back unharmed.
 #![expect(clippy::unwrap_used, reason = "a failed test says where")]
 
-#[path = "../crates/engine/src/vocabulary.rs"]
-mod vocabulary;
+mod support {
+    pub mod data;
+}
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use bilayer_engine::vocabulary;
 use bilayer_text::{Decode, Decoder, Encode, Error, Tokenizer, Vocabulary};
 use proptest::prelude::*;
 use serde_json::Value;
+
+use support::data::shared;
 
 const PLAIN: Encode = Encode { add_special: false, parse_special: false };
 const SPECIAL: Encode = Encode { add_special: true, parse_special: false };
@@ -503,16 +507,6 @@ fn long_runs_are_tokenized() {
 
 // --- what the tests are made of -----------------------------------------------------------------
 
-/// The path of `name` in the shared data, or `None`, after printing that the test is skipped.
-fn shared(name: &str) -> Option<PathBuf> {
-    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/data")).join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    eprintln!("skipped: no shared data ({})", path.display());
-    None
-}
-
 /// All GGUF files below `folder`.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -524,7 +518,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 fn open(path: &Path) -> Tokenizer {
     let file = bilayer_gguf::File::open(path).unwrap();
-    let vocabulary = vocabulary::vocabulary(file.metadata()).unwrap();
+    let vocabulary = vocabulary(file.metadata()).unwrap();
     Tokenizer::new(vocabulary).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

@@ -48,7 +48,7 @@ const ENDS: &[&str] = &[
     "<|file_sep|>",
 ];
 
-/// Tokens after which white space always is text ([`Vocabulary::strip_after_special`]).
+/// Tokens after which white space is text in every model.
 const KEEPS_SPACE: &[&str] = &["<unk>", "<s>", "<|endoftext|>"];
 
 /// How to encode. By default neither: the text as it stands.
@@ -118,7 +118,7 @@ impl Tokenizer {
         let kinds: Vec<Kind> = (0..pieces.len() as u32).filter_map(|id| pieces.kind(id)).collect();
         let is_bert = vocabulary.model == "bert";
         let (first, last) = around(&vocabulary, pre, is_bert)?;
-        let strips = vocabulary.strip_after_special;
+        let strips = vocabulary.strips_after_special();
         let matcher = |wanted: fn(Kind) -> bool| {
             let tokens = vocabulary.tokens.iter().zip(0..).zip(&kinds);
             Matcher::new(tokens.filter(|(_, kind)| wanted(**kind)).map(|((token, id), _)| {
