@@ -236,6 +236,18 @@ proptest! {
     }
 
     #[test]
+    fn normalizing_tokenizers_take_any_text(text in text()) {
+        static TOKENIZERS: LazyLock<[Tokenizer; 2]> =
+            LazyLock::new(|| [word_piece(), byte_level("olmo", &[], &[])].map(tokenizer));
+        let [words, bytes] = &*TOKENIZERS;
+        let ids = words.encode(&text, SPECIAL).unwrap();
+        prop_assert!(ids.first() == Some(&1) && ids.last() == Some(&2), "{ids:?}");
+        // Composing is idempotent, and what comes back is composed.
+        let once = bytes.decode(&bytes.encode(&text, PLAIN).unwrap());
+        prop_assert_eq!(bytes.decode(&bytes.encode(&once, PLAIN).unwrap()), once);
+    }
+
+    #[test]
     fn streaming_reads_as_decoding_at_once(ids in proptest::collection::vec(0u32..300, 0..60)) {
         for tokenizer in built_in() {
             let mut decoder = Decoder::new(tokenizer, Decode::default());
