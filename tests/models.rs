@@ -318,6 +318,7 @@ fn random(architecture: &Architecture, variant: &Variant) -> Model {
 
 /// A random model on a backend, and tokens that fill more than two pages.
 struct Setting<'a> {
+    variant: &'a Variant,
     backend: &'a Tested,
     model: &'a Model,
     tokens: &'a [u32],
@@ -334,7 +335,7 @@ fn for_each_random(check: impl Fn(Setting<'_>)) {
             for backend in BACKENDS {
                 let what = &format!("{} {} on {}", architecture.name, variant.name, backend.name);
                 let same_max = (backend.same_max)(variant.ty);
-                check(Setting { backend, model, tokens, what, same_max });
+                check(Setting { variant, backend, model, tokens, what, same_max });
             }
         }
     }
@@ -342,7 +343,7 @@ fn for_each_random(check: impl Fn(Setting<'_>)) {
 
 #[test]
 fn every_backend_computes_what_the_reference_computes() {
-    for_each_random(|Setting { backend, model, tokens, what, same_max }| {
+    for_each_random(|Setting { backend, model, tokens, what, .. }| {
         let expected = Runner::single(model, Box::new(Reference::new()), LIMITS);
         let expected = expected.unwrap().prefill(tokens).unwrap();
         let found = Runner::single(model, (backend.make)(), LIMITS).unwrap().prefill(tokens);
@@ -376,7 +377,7 @@ fn variants_differ() {
 
 #[test]
 fn a_prompt_in_pieces_is_the_prompt_at_once() {
-    for_each_random(|Setting { backend, model, tokens, what, same_max }| {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
         let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let whole = runner.prefill(tokens).unwrap();
         for size in [1, 2, 3, 7, 31, 32, 33, 64] {
@@ -392,7 +393,7 @@ fn a_prompt_in_pieces_is_the_prompt_at_once() {
 
 #[test]
 fn only_the_wanted_rows_come_back() {
-    for_each_random(|Setting { backend, model, tokens, what, same_max }| {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
         let vocab = model.config.vocab;
         let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let whole = runner.prefill(tokens).unwrap();
@@ -413,7 +414,7 @@ fn only_the_wanted_rows_come_back() {
 
 #[test]
 fn sequences_in_one_step_do_not_see_each_other() {
-    for_each_random(|Setting { backend, model, tokens, what, same_max }| {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
         let vocab = model.config.vocab;
         let other = Random(13).tokens(45, vocab);
         let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
@@ -441,7 +442,7 @@ fn sequences_in_one_step_do_not_see_each_other() {
 
 #[test]
 fn it_does_not_matter_which_pages_a_sequence_has() {
-    for_each_random(|Setting { backend, model, tokens, what, same_max }| {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
         let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let in_order = runner.prefill(tokens).unwrap();
         for pages in [[2, 1, 0], [15, 0, 7], [5, 9, 3]] {
@@ -454,7 +455,7 @@ fn it_does_not_matter_which_pages_a_sequence_has() {
 
 #[test]
 fn a_copied_page_carries_a_shared_prefix() {
-    for_each_random(|Setting { backend, model, tokens, what, same_max }| {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
         let vocab = model.config.vocab;
         let mut other = tokens.to_vec();
         other[40..].reverse();
@@ -477,7 +478,7 @@ fn a_copied_page_carries_a_shared_prefix() {
 
 #[test]
 fn every_cut_gives_the_logits_of_the_whole() {
-    for_each_random(|Setting { backend, model, tokens, what, same_max }| {
+    for_each_random(|Setting { variant, backend, model, tokens, what, same_max }| {
         let (tokens, next) = (&tokens[..40], &tokens[39..40]);
         let mut whole = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let expected = whole.prefill(tokens).unwrap();
@@ -497,12 +498,17 @@ fn every_cut_gives_the_logits_of_the_whole() {
                 output: device(1),
                 layers: (0..layers).map(|layer| device(layer + 2)).collect(),
             };
-            let backends = vec![(backend.make)(), partner()];
-            let mut runner = Runner::placed(model, backends, &placement, LIMITS).unwrap();
             let mut parts = vec![placement.embedding];
             parts.extend(&placement.layers);
             parts.push(placement.output);
-            assert_eq!(runner.segments(), parts.chunk_by(|a, b| a == b).count());
+            let segments = parts.chunk_by(|a, b| a == b).count();
+            // What the parts contain changes nothing in how they are joined: one variant goes back and forth.
+            if segments > 2 && variant.name != SMALLEST.name {
+                continue;
+            }
+            let backends = vec![(backend.make)(), partner()];
+            let mut runner = Runner::placed(model, backends, &placement, LIMITS).unwrap();
+            assert_eq!(runner.segments(), segments);
             // A prompt and one token more, so that the caches of both sides are read.
             let mut found = runner.prefill(&tokens[..39]).unwrap();
             let run = Run { tokens: next, first_position: 39, pages: &IN_ORDER };
@@ -563,6 +569,20 @@ fn the_tensors_of_a_real_file_are_those_its_recording_asks_for() {
     asked.sort();
     there.sort();
     assert_eq!(asked, there);
+}
+
+#[test]
+fn a_file_by_an_early_converter_runs() {
+    let Some(folder) = shared("gguf-real") else { return };
+    let model = Model::open(&folder.join("llama-2-tiny-random.gguf"));
+    let tokens = Random(5).tokens(40, model.config.vocab);
+    let mut reference = Runner::single(&model, Box::new(Reference::new()), LIMITS).unwrap();
+    let expected = reference.prefill(&tokens).unwrap();
+    for backend in BACKENDS {
+        let mut runner = Runner::single(&model, (backend.make)(), LIMITS).unwrap();
+        let bound = (backend.error_max)(model.matrix_type());
+        assert_close(&runner.prefill(&tokens).unwrap(), &expected, bound, backend.name);
+    }
 }
 
 #[test]
