@@ -37,8 +37,8 @@ impl Model {
 
     fn new(file: File) -> Result<Model, Error> {
         let name = || file.name().to_owned();
-        let (config, graph) = bilayer_models::read(&file)
-            .map_err(|source| Error::Model { file: name(), source })?;
+        let (config, graph) =
+            bilayer_models::read(&file).map_err(|source| Error::Model { file: name(), source })?;
         let tokenizer = words(&file)?;
         Ok(Model { config, graph, tokenizer, file })
     }
