@@ -237,6 +237,37 @@ impl<'a> Job<'a> {
     }
 }
 
+/// Does `step` for each of `C` columns, written out: as a loop, the compiler gives up unrolling at
+/// eight columns, and sums that could stay in registers go through memory.
+#[inline(always)]
+fn each<const C: usize>(mut step: impl FnMut(usize)) {
+    const { assert!(C <= 8) };
+    if C > 0 {
+        step(0);
+    }
+    if C > 1 {
+        step(1);
+    }
+    if C > 2 {
+        step(2);
+    }
+    if C > 3 {
+        step(3);
+    }
+    if C > 4 {
+        step(4);
+    }
+    if C > 5 {
+        step(5);
+    }
+    if C > 6 {
+        step(6);
+    }
+    if C > 7 {
+        step(7);
+    }
+}
+
 /// `N` bytes of a block, at a constant place.
 #[inline(always)]
 fn part<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {

@@ -46,7 +46,7 @@ mod x86 {
 
     use std::arch::x86_64::*;
 
-    use super::super::{avx2, avx512, avxvnni, nibbles, q4_0, u16_at};
+    use super::super::{avx2, avx512, avxvnni, nibbles, q4_0};
     use super::{BLOCK, BYTES, CODEBOOK, Job, QUANTS};
 
     const OFFSET: f32 = 128.0;
@@ -82,19 +82,19 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, 1, true, C>(job, |quad, _| unpack(quad, true));
+        avx2::quad::<BYTES, 1, 8, C>(job, |quad, _| unpack(quad, true));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, 1, C>(job, |quad, _| unpack(quad, false));
+        avxvnni::quad::<BYTES, 1, 8, C>(job, |quad, _| unpack(quad, false));
     }
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn unpack(quad: &[u8; BYTES], signed: bool) -> avx2::Quad {
         let codes = nibbles::codes_256(quad, BLOCK, QUANTS);
-        let scales = avx2::quad_scales([0, 1, 2, 3].map(|b| u16_at(quad, b * BLOCK)));
+        let scales = avx2::quad_scales(quad, BLOCK, 0);
         avx2::Quad {
             quants: codes.map(|codes| codebook_256(codes, signed)),
             scales,

@@ -56,12 +56,12 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, 2, true, C>(job, |block, q| unpack(block, q, true));
+        avx2::quad::<BYTES, 2, 8, C>(job, |block, q| unpack(block, q, true));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, 2, C>(job, |block, q| unpack(block, q, false));
+        avxvnni::quad::<BYTES, 2, 8, C>(job, |block, q| unpack(block, q, false));
     }
 
     /// The eight scales of a block.
