@@ -2,6 +2,8 @@
 //!
 //! A backend under test is a row of [`BACKENDS`]; every test walks the table.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
+
 use std::path::Path;
 
 use bilayer_cpu::level::Level;
@@ -153,7 +155,9 @@ fn check_case(runner: &mut Runner<'_>, ids: &[u32], case: &Case, bound: f32, wha
 
 /// Checkpoints of the shared data, the architecture that runs them, and what their configuration has beyond that
 /// architecture's keys.
-const CHECKPOINTS: &[(&str, &str, fn(&mut Config))] = &[
+type Checkpoint = (&'static str, &'static str, fn(&mut Config));
+
+const CHECKPOINTS: &[Checkpoint] = &[
     ("llama", "llama", |_| {}),
     ("llama-256", "llama", |_| {}),
     ("llama3-rope", "llama", |_| {}),
