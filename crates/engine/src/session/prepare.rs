@@ -1,0 +1,163 @@
+//! From a model and settings to a session: plan, devices, weights, compiled segments, buffers.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use bilayer_cpu::Cpu;
+use bilayer_graph::{Backend, Graph, Limits, PAGE_TOKENS, Segment, Value};
+use bilayer_scheduler::{Budget, Machine, Plan};
+
+use super::{Batch, Carried, Compiled, Progress, Session, Settings, Spent};
+use crate::cache::Pages;
+use crate::{Error, Model};
+
+/// Prepares a session on the processor alone.
+pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Error> {
+    let began = Instant::now();
+    settings.check()?;
+    let cpu = Cpu::new(bilayer_cpu::Options {
+        threads: settings.threads,
+        level: settings.cpu_level,
+        ..Default::default()
+    })?;
+    let backends: Vec<Box<dyn Backend>> = vec![Box::new(cpu)];
+    let limits = limits(&settings, model);
+    let machine = Machine { devices: backends.iter().map(|b| b.facts().clone()).collect() };
+    let budget = Budget { limits };
+    let plan = bilayer_scheduler::plan(model.graph(), &machine, &budget)?;
+    on(model, backends, plan, limits, &mut settings, began)
+}
+
+/// Prepares a session for a plan that is already made, on devices that are already there.
+pub fn on(
+    model: &Model,
+    mut backends: Vec<Box<dyn Backend>>,
+    plan: Plan,
+    limits: Limits,
+    settings: &mut Settings<'_>,
+    began: Instant,
+) -> Result<Session, Error> {
+    let graph = model.graph().clone();
+    load(model, &graph, &plan, &mut backends, settings)?;
+    let carried = carried(&graph, &plan, limits);
+    let segments = compile(&graph, &plan, &mut backends, &carried, limits)?;
+    let vocab = graph.width(graph.logits);
+    let context = settings.context(model.config().context);
+    Ok(Session {
+        cache: Pages::new(limits.pages, limits.sequences, context),
+        batch: reserved(limits),
+        logits: vec![0.0; limits.outputs * vocab],
+        spent: Spent::default(),
+        load: began.elapsed(),
+        graph,
+        plan,
+        backends,
+        segments,
+        carried,
+        limits,
+        vocab,
+    })
+}
+
+/// The bounds of every step, from the settings.
+fn limits(settings: &Settings<'_>, model: &Model) -> Limits {
+    let context = settings.context(model.config().context);
+    let pages = context.div_ceil(PAGE_TOKENS) * settings.sequences;
+    Limits {
+        tokens: settings.ubatch_size.min(context * settings.sequences),
+        outputs: settings.outputs.unwrap_or(settings.sequences),
+        sequences: settings.sequences,
+        pages,
+        page_entries: pages,
+        key_type: settings.cache_type_k,
+        value_type: settings.cache_type_v,
+        fuse: settings.fuse,
+        timings: settings.timings,
+        check: false,
+    }
+}
+
+/// Hands every weight to the devices whose segments read it.
+fn load(
+    model: &Model,
+    graph: &Graph,
+    plan: &Plan,
+    backends: &mut [Box<dyn Backend>],
+    settings: &mut Settings<'_>,
+) -> Result<(), Error> {
+    let mut wanted = BTreeSet::new();
+    for segment in &plan.segments {
+        for node in &graph.nodes[segment.nodes.clone()] {
+            wanted.extend(node.op.weights().map(|weight| (segment.device, weight)));
+        }
+    }
+    let bytes_of = |weight| graph.weight(weight).bytes() as u64;
+    let total_bytes = wanted.iter().map(|&(_, weight)| bytes_of(weight)).sum();
+    let mut done_bytes = 0;
+    for (device, weight) in wanted {
+        let weight = graph.weight(weight);
+        let tensor = model.file().tensor(&weight.name).ok_or_else(|| {
+            bilayer_graph::Error::MissingTensor { name: weight.name.clone() }
+        })?;
+        let bytes = model.file().bytes(tensor).slice(weight.range_in_tensor());
+        backends[device].load(weight, bytes)?;
+        done_bytes += weight.bytes() as u64;
+        if let Some(progress) = settings.progress.as_mut() {
+            progress(Progress { done_bytes, total_bytes });
+        }
+    }
+    Ok(())
+}
+
+/// A buffer for each value that crosses from one segment to another.
+fn carried(graph: &Graph, plan: &Plan, limits: Limits) -> Vec<Carried> {
+    let values: BTreeSet<Value> =
+        plan.segments.iter().flat_map(|segment| segment.inputs.iter().copied()).collect();
+    let carry = |value| {
+        let width = graph.width(value);
+        Carried { value, width, data: vec![0.0; limits.tokens * width] }
+    };
+    values.into_iter().map(carry).collect()
+}
+
+/// Compiles every segment of the plan.
+pub fn compile(
+    graph: &Graph,
+    plan: &Plan,
+    backends: &mut [Box<dyn Backend>],
+    carried: &[Carried],
+    limits: Limits,
+) -> Result<Vec<Compiled>, Error> {
+    let place = |value: &Value| carried.iter().position(|c| c.value == *value);
+    let mut compiled = Vec::with_capacity(plan.segments.len());
+    for (i, planned) in plan.segments.iter().enumerate() {
+        let mut outputs = planned.outputs.clone();
+        let crossing = outputs.iter().filter_map(place).collect();
+        if i + 1 == plan.segments.len() && !outputs.contains(&graph.logits) {
+            outputs.push(graph.logits);
+        }
+        let segment = Segment {
+            graph,
+            nodes: planned.nodes.clone(),
+            inputs: planned.inputs.clone(),
+            outputs,
+        };
+        compiled.push(Compiled {
+            device: planned.device,
+            id: backends[planned.device].compile(&segment, limits)?,
+            inputs: planned.inputs.iter().filter_map(place).collect(),
+            outputs: crossing,
+        });
+    }
+    Ok(compiled)
+}
+
+fn reserved(limits: Limits) -> Batch {
+    Batch {
+        tokens: Vec::with_capacity(limits.tokens),
+        spans: Vec::with_capacity(limits.sequences),
+        pages: Vec::with_capacity(limits.page_entries),
+        outputs: Vec::with_capacity(limits.outputs),
+        copies: Vec::with_capacity(2 * limits.sequences),
+    }
+}
