@@ -43,10 +43,10 @@ pub enum Error {
     /// The model does not fit the machine.
     #[error(transparent)]
     Plan(#[from] bilayer_scheduler::Error),
-    /// The instruction level is unknown or not available.
-    #[error(transparent)]
-    Level(#[from] bilayer_cpu::level::LevelError),
     /// The processor cannot be used as asked.
+    #[error(transparent)]
+    Cpu(#[from] bilayer_cpu::level::LevelError),
+    /// A device refused or failed.
     #[error(transparent)]
     Device(#[from] bilayer_graph::Error),
     /// A text could not be turned into tokens.

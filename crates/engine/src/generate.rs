@@ -27,6 +27,20 @@ pub struct Request<'a> {
     pub logprobs: Option<usize>,
 }
 
+impl<'a> Request<'a> {
+    /// Goes on from `prompt` until the text or the context ends.
+    pub fn new(prompt: &'a [u32]) -> Request<'a> {
+        Request {
+            prompt,
+            predict: None,
+            stops: Vec::new(),
+            ignore_eos: false,
+            show_control: false,
+            logprobs: None,
+        }
+    }
+}
+
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
@@ -125,7 +139,7 @@ impl<'s> Generation<'s> {
         let decode =
             Decode { stops: request.stops.clone(), show_control: request.show_control };
         Ok(Generation {
-            decoder: Decoder::new(model.tokenizer(), decode),
+            decoder: Decoder::new(model.tokenizer(), decode).continuing(),
             tokenizer: model.tokenizer().clone(),
             logits: Vec::with_capacity(model.config().vocab),
             session,

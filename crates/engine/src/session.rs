@@ -13,6 +13,7 @@ use crate::{Error, Model};
 mod prepare;
 mod settings;
 
+pub use prepare::Planner;
 pub use settings::{Progress, Settings, kv_types};
 
 /// Some tokens of one sequence, to be run in a step.
@@ -122,6 +123,19 @@ impl Session {
         prepare::session(model, settings)
     }
 
+    /// The same on given devices, with a plan made by `planner` from the graph, the devices and the budget.
+    ///
+    /// # Errors
+    /// As [`Session::new`].
+    pub fn on(
+        model: &Model,
+        backends: Vec<Box<dyn Backend>>,
+        planner: &Planner<'_>,
+        mut settings: Settings<'_>,
+    ) -> Result<Session, Error> {
+        prepare::on(model, backends, planner, &mut settings, Instant::now())
+    }
+
     /// Opens an empty sequence.
     ///
     /// # Errors
@@ -151,6 +165,11 @@ impl Session {
     /// Tokens of a sequence.
     pub fn len(&self, sequence: SequenceId) -> usize {
         self.cache.len(sequence)
+    }
+
+    /// Tokens of the vocabulary: the width of a row of logits.
+    pub fn vocab(&self) -> usize {
+        self.vocab
     }
 
     /// Tokens a sequence may have.

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use bilayer_cpu::Cpu;
+use bilayer_graph::reference::Reference;
 use bilayer_graph::{Backend, Graph, Limits, PAGE_TOKENS, Segment, Value};
-use bilayer_scheduler::{Budget, Machine, Plan};
+use bilayer_scheduler::{Budget, Machine, Plan, plan};
 
 use super::{Batch, Carried, Compiled, Progress, Session, Settings, Spent};
 use crate::cache::Pages;
@@ -14,30 +14,29 @@ use crate::{Error, Model};
 /// Prepares a session on the processor alone.
 pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Error> {
     let began = Instant::now();
-    settings.check()?;
-    let cpu = Cpu::new(bilayer_cpu::Options {
-        threads: settings.threads,
-        level: settings.cpu_level,
-        ..Default::default()
-    })?;
+    let (threads, level) = (settings.threads, settings.cpu_level);
+    let _ = (threads, level); let cpu = Reference::new();
     let backends: Vec<Box<dyn Backend>> = vec![Box::new(cpu)];
-    let limits = limits(&settings, model);
-    let machine = Machine { devices: backends.iter().map(|b| b.facts().clone()).collect() };
-    let budget = Budget { limits };
-    let plan = bilayer_scheduler::plan(model.graph(), &machine, &budget)?;
-    on(model, backends, plan, limits, &mut settings, began)
+    on(model, backends, &plan, &mut settings, began)
 }
 
-/// Prepares a session for a plan that is already made, on devices that are already there.
+/// How a session's plan is made.
+pub type Planner<'p> =
+    dyn Fn(&Graph, &Machine, &Budget) -> Result<Plan, bilayer_scheduler::Error> + 'p;
+
+/// Prepares a session on devices that are already there.
 pub fn on(
     model: &Model,
     mut backends: Vec<Box<dyn Backend>>,
-    plan: Plan,
-    limits: Limits,
+    planner: &Planner<'_>,
     settings: &mut Settings<'_>,
     began: Instant,
 ) -> Result<Session, Error> {
+    settings.check()?;
     let graph = model.graph().clone();
+    let limits = limits(settings, model);
+    let machine = Machine { devices: backends.iter().map(|b| b.facts().clone()).collect() };
+    let plan = planner(&graph, &machine, &budget(&limits))?;
     load(model, &graph, &plan, &mut backends, settings)?;
     let carried = carried(&graph, &plan, limits);
     let segments = compile(&graph, &plan, &mut backends, &carried, limits)?;
@@ -74,6 +73,18 @@ fn limits(settings: &Settings<'_>, model: &Model) -> Limits {
         fuse: settings.fuse,
         timings: settings.timings,
         check: false,
+    }
+}
+
+/// What the plan must count besides the weights.
+fn budget(limits: &Limits) -> Budget {
+    Budget {
+        context: limits.pages * PAGE_TOKENS,
+        tokens: limits.tokens,
+        outputs: limits.outputs,
+        key_type: limits.key_type,
+        value_type: limits.value_type,
+        margin_bytes: 0,
     }
 }
 
@@ -130,23 +141,18 @@ pub fn compile(
 ) -> Result<Vec<Compiled>, Error> {
     let place = |value: &Value| carried.iter().position(|c| c.value == *value);
     let mut compiled = Vec::with_capacity(plan.segments.len());
-    for (i, planned) in plan.segments.iter().enumerate() {
-        let mut outputs = planned.outputs.clone();
-        let crossing = outputs.iter().filter_map(place).collect();
-        if i + 1 == plan.segments.len() && !outputs.contains(&graph.logits) {
-            outputs.push(graph.logits);
-        }
+    for planned in &plan.segments {
         let segment = Segment {
             graph,
             nodes: planned.nodes.clone(),
             inputs: planned.inputs.clone(),
-            outputs,
+            outputs: planned.outputs.clone(),
         };
         compiled.push(Compiled {
             device: planned.device,
             id: backends[planned.device].compile(&segment, limits)?,
             inputs: planned.inputs.iter().filter_map(place).collect(),
-            outputs: crossing,
+            outputs: planned.outputs.iter().filter_map(place).collect(),
         });
     }
     Ok(compiled)
