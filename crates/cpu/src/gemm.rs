@@ -1,0 +1,167 @@
+//! Matrix products of several tokens with weights in their GGUF layout.
+//!
+//! The activations are packed once per product ([`Packing`]). Each work item then takes a panel of
+//! weight rows, unpacks 256 columns of it at a time into the first-level cache in the order the
+//! instructions want, and sweeps all packed tokens over it, summing in f32. Nothing of the weights is
+//! stored, so a memory map serves prefill as it serves decode; unpacking costs a few per cent from a
+//! hundred tokens on.
+//!
+//! ```
+//! use bilayer_cpu::gemm::{Packed, gemm};
+//! use bilayer_cpu::level::Level;
+//! use bilayer_quant::Type;
+//!
+//! // [rows, cols] = [2, 4], [tokens, cols] = [3, 4].
+//! let weights: Vec<u8> = [1.0f32, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0].map(f32::to_le_bytes).concat();
+//! let x = [1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 1.0, 5.0, 0.0, 0.0, 0.0];
+//! let gemm = gemm(Type::F32, 4, Level::Scalar);
+//! let mut packed = vec![[0u64; 8]; gemm.packing.bytes(3) / 64];
+//! let packed = bytemuck::cast_slice_mut(&mut packed);
+//! for (chunk, out) in packed.chunks_exact_mut(gemm.packing.chunk_bytes(3)).enumerate() {
+//!     gemm.packing.pack(chunk, &x, 3, out);
+//! }
+//! let mut scratch = vec![0; gemm.scratch_bytes(3)];
+//! let mut out = [0.0; 6];
+//! gemm.run(&weights, Packed { data: packed, tokens: 3 }, &mut scratch, &mut out);
+//! assert_eq!(out, [1.0, 10.0, 0.0, 1.0, 5.0, 5.0]);
+//! ```
+
+use bilayer_quant::Type;
+
+use crate::level::Level;
+use crate::panel;
+use crate::tile::ROWS;
+
+mod float;
+mod integer;
+pub(crate) mod packing;
+mod quantize;
+
+pub use packing::{Packed, Packing};
+
+use float::Float;
+use integer::Integer;
+use packing::Format;
+
+/// How the products of one weight type are computed: the answer of [`gemm`].
+#[derive(Clone, Copy)]
+pub struct Gemm {
+    /// Names the kernels, such as `int8 avx512vnni`.
+    pub name: &'static str,
+    /// Most rows per [`Gemm::run`], and the best number.
+    pub panel_rows: usize,
+    /// How the activations are packed.
+    pub packing: Packing,
+    row_bytes: usize,
+    path: Path,
+}
+
+#[derive(Clone, Copy)]
+enum Path {
+    Integer(Integer),
+    Float(Float),
+}
+
+/// The product of weights of type `ty` with rows of `cols` columns, at a level the processor runs.
+/// Always answers: types without kernels of their own are dequantized to f32.
+///
+/// # Panics
+/// If `cols` is not a whole number of the type's blocks.
+pub fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
+    assert!(level.is_available(), "level {level} does not run here");
+    let row_bytes = ty.row_bytes(cols).expect("rows are whole blocks");
+    match panel::quants(ty) {
+        Some(quants) => {
+            let packing = Packing::new(Format::of(quants.form), cols, level);
+            let path = Path::Integer(Integer::new(quants, packing));
+            Gemm { name: name(level, true), panel_rows: ROWS, packing, row_bytes, path }
+        }
+        None => {
+            let packing = Packing::new(Format::F32, cols, level);
+            let path = Path::Float(Float::new(ty, packing));
+            Gemm { name: name(level, false), panel_rows: ROWS, packing, row_bytes, path }
+        }
+    }
+}
+
+fn name(level: Level, integer: bool) -> &'static str {
+    match (level, integer) {
+        (Level::Scalar, true) => "int8 scalar",
+        (Level::Avx2, true) => "int8 avx2",
+        (Level::AvxVnni, true) => "int8 avxvnni",
+        (Level::Avx512Vnni | Level::Amx, true) => "int8 avx512vnni",
+        (Level::Scalar, false) => "f32 scalar",
+        (Level::Avx2 | Level::AvxVnni, false) => "f32 avx2",
+        (Level::Avx512Vnni | Level::Amx, false) => "f32 avx512",
+    }
+}
+
+impl Gemm {
+    /// Bytes that [`Gemm::run`] works in; each thread needs its own.
+    pub fn scratch_bytes(&self, tokens: usize) -> usize {
+        let strip = tokens * ROWS * 4;
+        let own = match self.path {
+            Path::Integer(_) => size_of::<integer::Scratch>(),
+            Path::Float(_) => size_of::<float::Scratch>(),
+        };
+        // The caller's bytes may start anywhere.
+        own + strip + 64
+    }
+
+    /// Multiplies up to [`Gemm::panel_rows`] consecutive rows of weights in their GGUF layout with the
+    /// packed activations: `out` `[tokens, rows]` f32 is overwritten.
+    ///
+    /// Sums of int8 products are exact within a scale's columns; sums over scales are f32, in column
+    /// order. `scratch` needs no content and [`Gemm::scratch_bytes`].
+    ///
+    /// # Panics
+    /// If a length does not fit.
+    pub fn run(&self, weights: &[u8], packed: Packed<'_>, scratch: &mut [u8], out: &mut [f32]) {
+        let rows = weights.len() / self.row_bytes;
+        assert_eq!(weights.len(), rows * self.row_bytes, "whole rows");
+        assert!(rows <= self.panel_rows, "{rows} rows of at most {}", self.panel_rows);
+        assert_eq!(out.len(), rows * packed.tokens, "out is [tokens, rows]");
+        assert_eq!(packed.data.len(), self.packing.bytes(packed.tokens), "packed activations");
+        if out.is_empty() {
+            return;
+        }
+        let start = scratch.as_ptr().align_offset(64);
+        let scratch = &mut scratch[start..];
+        let source = (weights, self.row_bytes);
+        match self.path {
+            Path::Integer(integer) => {
+                let (own, rest) = scratch.split_at_mut(size_of::<integer::Scratch>());
+                let own = bytemuck::from_bytes_mut(own);
+                with_strip(rows, rest, out, |strip| {
+                    integer.run(self.packing, source, packed, own, strip);
+                });
+            }
+            Path::Float(float) => {
+                let (own, rest) = scratch.split_at_mut(size_of::<float::Scratch>());
+                let own = bytemuck::from_bytes_mut(own);
+                with_strip(rows, rest, out, |strip| {
+                    float.run(self.packing, source, packed, own, strip);
+                });
+            }
+        }
+    }
+}
+
+/// Has `fill` add to zeros in `[tokens, 32]` and gives `out` `[tokens, rows]`: the same thing where
+/// there are 32 rows.
+fn with_strip(rows: usize, rest: &mut [u8], out: &mut [f32], fill: impl FnOnce(&mut [f32])) {
+    if rows == ROWS {
+        out.fill(0.0);
+        return fill(out);
+    }
+    let tokens = out.len() / rows;
+    let strip = bytemuck::cast_slice_mut(&mut rest[..tokens * ROWS * 4]);
+    strip.fill(0.0);
+    fill(strip);
+    for (out, strip) in out.chunks_exact_mut(rows).zip(strip.chunks_exact(ROWS)) {
+        out.copy_from_slice(&strip[..rows]);
+    }
+}
+
+#[cfg(test)]
+mod tests;

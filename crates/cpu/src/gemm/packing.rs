@@ -1,0 +1,189 @@
+//! Packed activations: what they look like, how large they are, how they are written.
+
+use crate::gemm::quantize;
+use crate::level::Level;
+use crate::panel::{Form, SPAN};
+use crate::tile;
+
+/// How a product wants its activations `[tokens, cols]` f32. Two products with equal packings share the
+/// packed activations.
+///
+/// Tokens are packed in chunks of a few, each chunk in bytes of its own, so chunks may be packed in
+/// parallel and in any order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Packing {
+    pub(crate) format: Format,
+    pub(crate) cols: usize,
+    /// Most tokens in a chunk.
+    pub(crate) tokens_max: usize,
+    /// The level whose code packs.
+    pub(crate) level: Level,
+}
+
+/// The number format of packed activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Format {
+    /// f32, `[cols, tokens]`.
+    F32,
+    /// int8 with an f32 scale per 32 columns: |x - x'| <= max|x| / 254 within each.
+    Int8x32,
+    /// int8 with an f32 scale per 256 columns.
+    Int8x256,
+}
+
+impl Format {
+    /// What a form's weights are multiplied with.
+    pub(crate) fn of(form: Form) -> Format {
+        if form.is_per_256() { Format::Int8x256 } else { Format::Int8x32 }
+    }
+}
+
+impl Packing {
+    /// Chunks that [`Packing::pack`] is called for.
+    pub fn chunks(self, tokens: usize) -> usize {
+        tokens.div_ceil(self.tokens_max)
+    }
+
+    /// Bytes of each chunk: a multiple of 64.
+    pub fn chunk_bytes(self, tokens: usize) -> usize {
+        let per_token = match self.format {
+            Format::F32 => 4 * self.cols,
+            Format::Int8x32 => self.cols / 32 * Block::bytes_per_token(Format::Int8x32, 32),
+            Format::Int8x256 => self.cols / SPAN * Block::bytes_per_token(Format::Int8x256, SPAN),
+        };
+        (per_token * self.chunk_tokens(tokens)).next_multiple_of(64)
+    }
+
+    /// Bytes of all chunks, which lie one after the other.
+    pub fn bytes(self, tokens: usize) -> usize {
+        self.chunks(tokens) * self.chunk_bytes(tokens)
+    }
+
+    /// Tokens of every chunk but the last, which may have fewer: all about equally many.
+    pub(crate) fn chunk_tokens(self, tokens: usize) -> usize {
+        tokens.div_ceil(self.chunks(tokens).max(1))
+    }
+
+    /// The tokens of a chunk.
+    pub(crate) fn chunk_range(self, chunk: usize, tokens: usize) -> std::ops::Range<usize> {
+        let width = self.chunk_tokens(tokens);
+        (chunk * width).min(tokens)..((chunk + 1) * width).min(tokens)
+    }
+
+    /// Packs one chunk of the activations `x` `[tokens, cols]` into its [`Packing::chunk_bytes`],
+    /// which lie at `chunk * chunk_bytes` of all. All start best at a multiple of 64 bytes, and must at
+    /// one of 4.
+    ///
+    /// A token with a NaN or an infinity among its activations gives NaN or infinite results.
+    ///
+    /// # Panics
+    /// If `x` or `out` has another length, or `out` starts at an odd address.
+    pub fn pack(self, chunk: usize, x: &[f32], tokens: usize, out: &mut [u8]) {
+        assert_eq!(x.len(), tokens * self.cols, "activations are [tokens, cols]");
+        assert_eq!(out.len(), self.chunk_bytes(tokens), "one chunk at a time");
+        let range = self.chunk_range(chunk, tokens);
+        let count = range.len();
+        let x = &x[range.start * self.cols..range.end * self.cols];
+        if count == 0 {
+            return;
+        }
+        match self.format {
+            Format::F32 => {
+                let out = bytemuck::cast_slice_mut::<u8, f32>(out);
+                for (token, x) in x.chunks_exact(self.cols).enumerate() {
+                    for (out, x) in out.chunks_exact_mut(count).zip(x) {
+                        out[token] = *x;
+                    }
+                }
+            }
+            Format::Int8x32 | Format::Int8x256 => {
+                quantize::pack(self.level, self.format, x, self.cols, out);
+            }
+        }
+    }
+}
+
+/// Packed activations and how many tokens they hold.
+#[derive(Clone, Copy)]
+pub struct Packed<'a> {
+    /// All chunks, one after the other.
+    pub data: &'a [u8],
+    /// Tokens.
+    pub tokens: usize,
+}
+
+/// At most 256 columns of a chunk in int8, in parts one after the other (n tokens, g groups):
+///
+/// ```text
+/// quants       [cols / 4, n, 4] i8
+/// sums         [g, n] i32          -128 · sum of quants;  g = 32 columns (Int8x32), 16 (Int8x256)
+/// float sums   [cols / 32, n] f32  sum of quants          (Int8x256)
+/// scales       [g, n] f32 (Int8x32), [n] f32 (Int8x256)
+/// ```
+#[derive(Clone, Copy)]
+pub(crate) struct Block<'a> {
+    /// The bytes from the first part on.
+    pub bytes: &'a [u8],
+    /// `Int8x32` or `Int8x256`.
+    pub format: Format,
+    /// Columns: a multiple of 32, 256 in `Int8x256`.
+    pub cols: usize,
+    /// Tokens of the chunk.
+    pub tokens: usize,
+}
+
+impl<'a> Block<'a> {
+    /// Bytes of a block of `cols` columns, per token.
+    pub fn bytes_per_token(format: Format, cols: usize) -> usize {
+        match format {
+            Format::Int8x256 => cols + cols / 16 * 4 + cols / 32 * 4 + cols / 256 * 4,
+            _ => cols + cols / 32 * 8,
+        }
+    }
+
+    /// The block of the columns from `col` on in a chunk of `tokens` tokens.
+    pub fn of(packing: Packing, chunk: &'a [u8], tokens: usize, col: usize) -> Block<'a> {
+        let cols = (packing.cols - col).min(SPAN);
+        let start = tokens * Block::bytes_per_token(packing.format, col);
+        let len = tokens * Block::bytes_per_token(packing.format, cols);
+        Block { bytes: &chunk[start..start + len], format: packing.format, cols, tokens }
+    }
+
+    /// Where each part starts, in bytes: sums, float sums, scales.
+    pub fn offsets(&self) -> [usize; 3] {
+        let n = self.tokens;
+        let sums = self.cols * n;
+        match self.format {
+            Format::Int8x256 => [sums, sums + 64 * n, sums + 96 * n],
+            _ => [sums, sums + self.cols / 8 * n, sums + self.cols / 8 * n],
+        }
+    }
+
+    /// The activations.
+    pub fn quants(&self) -> &'a [u8] {
+        &self.bytes[..self.offsets()[0]]
+    }
+
+    /// The activations' sums times -128.
+    pub fn sums(&self) -> &'a [i32] {
+        let [sums, next, _] = self.offsets();
+        bytemuck::cast_slice(&self.bytes[sums..next])
+    }
+
+    /// The activations' sums per 32; only in `Int8x256`.
+    pub fn float_sums(&self) -> &'a [f32] {
+        let [_, sums, next] = self.offsets();
+        bytemuck::cast_slice(&self.bytes[sums..next])
+    }
+
+    /// The activations' scales.
+    pub fn scales(&self) -> &'a [f32] {
+        bytemuck::cast_slice(&self.bytes[self.offsets()[2]..])
+    }
+}
+
+impl Packing {
+    pub(crate) fn new(format: Format, cols: usize, level: Level) -> Packing {
+        Packing { format, cols, tokens_max: tile::tokens_max(level), level }
+    }
+}

@@ -1,0 +1,182 @@
+//! Products against an f64 oracle, for every level, type and awkward shape.
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+use bilayer_quant::Type;
+
+use super::*;
+
+/// Numbers without a pattern, about normal, reproducible.
+pub(crate) fn noise(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
+    let mut next = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+    };
+    (0..count).map(|_| next() + next() + next()).collect()
+}
+
+fn quantized(ty: Type, rows: usize, cols: usize, seed: u64) -> (Vec<u8>, Vec<f32>) {
+    let mut bytes = vec![0; rows * ty.row_bytes(cols).unwrap()];
+    if ty.quantize.is_some() {
+        ty.quantize(&noise(rows * cols, seed), None, &mut bytes).unwrap();
+    } else {
+        for (byte, value) in bytes.iter_mut().zip(noise(rows * cols, seed)) {
+            *byte = (value.abs() * 40.0) as u8;
+        }
+    }
+    let mut weights = vec![0.0; rows * cols];
+    ty.dequantize(&bytes, &mut weights).unwrap();
+    (bytes, weights)
+}
+
+fn product(gemm: &Gemm, bytes: &[u8], x: &[f32], tokens: usize) -> Vec<f32> {
+    let rows = bytes.len() / gemm.row_bytes;
+    let chunk_bytes = gemm.packing.chunk_bytes(tokens);
+    let mut packed = vec![[0u64; 8]; gemm.packing.bytes(tokens) / 64];
+    let data: &mut [u8] = bytemuck::cast_slice_mut(&mut packed);
+    for (chunk, out) in data.chunks_exact_mut(chunk_bytes).enumerate() {
+        gemm.packing.pack(chunk, x, tokens, out);
+    }
+    let mut scratch = vec![0xff; gemm.scratch_bytes(tokens)];
+    let mut out = vec![f32::NAN; rows * tokens];
+    let packed = Packed { data, tokens };
+    for first in (0..rows).step_by(gemm.panel_rows) {
+        let count = (rows - first).min(gemm.panel_rows);
+        let weights = &bytes[first * gemm.row_bytes..(first + count) * gemm.row_bytes];
+        let mut part = vec![f32::NAN; count * tokens];
+        gemm.run(weights, packed, &mut scratch, &mut part);
+        for token in 0..tokens {
+            out[token * rows + first..][..count]
+                .copy_from_slice(&part[token * count..(token + 1) * count]);
+        }
+    }
+    out
+}
+
+/// How far an activation may be from what was packed for it.
+fn rounding(format: Format, x: &[f32]) -> Vec<f64> {
+    let per = match format {
+        Format::F32 => return vec![0.0; x.len()],
+        Format::Int8x32 => 32,
+        Format::Int8x256 => 256,
+    };
+    x.chunks(per)
+        .flat_map(|x| {
+            let peak = x.iter().fold(0.0f64, |peak, x| peak.max(f64::from(x.abs())));
+            x.iter().map(move |_| peak / 253.0)
+        })
+        .collect()
+}
+
+fn check(ty: Type, level: Level, (rows, cols, tokens): (usize, usize, usize)) {
+    let (bytes, weights) = quantized(ty, rows, cols, 11);
+    let x = noise(tokens * cols, 5);
+    let gemm = gemm(ty, cols, level);
+    let out = product(&gemm, &bytes, &x, tokens);
+    let slack = rounding(gemm.packing.format, &x);
+    for token in 0..tokens {
+        for row in 0..rows {
+            let w = &weights[row * cols..(row + 1) * cols];
+            let range = token * cols..(token + 1) * cols;
+            let (mut exact, mut bound) = (0.0f64, 1e-30f64);
+            for ((w, x), slack) in w.iter().zip(&x[range.clone()]).zip(&slack[range]) {
+                let (w, x) = (f64::from(*w), f64::from(*x));
+                exact += w * x;
+                bound += w.abs() * (slack + x.abs() * (cols as f64 * 1.2e-7));
+            }
+            let found = f64::from(out[token * rows + row]);
+            assert!(
+                (found - exact).abs() <= bound,
+                "{ty} {level} [{rows}, {cols}] x {tokens}: row {row}, token {token}: \
+                 {found}, exactly {exact} ± {bound}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_type_agrees_with_f64_at_every_level() {
+    for ty in bilayer_quant::all().iter().copied() {
+        let cols = if ty.block_weights <= 32 { 480 } else { 512 };
+        for level in Level::available() {
+            check(ty, level, (35, cols, 7));
+        }
+    }
+}
+
+#[test]
+fn every_number_of_tokens_agrees() {
+    for ty in [Type::Q4_K, Type::Q8_0, Type::Q6_K, Type::F16] {
+        for level in Level::available().filter(|level| *level != Level::Scalar) {
+            for tokens in 1..=70 {
+                check(ty, level, (33, 256, tokens));
+            }
+        }
+    }
+}
+
+#[test]
+fn odd_rows_and_columns_agree() {
+    for level in Level::available() {
+        for rows in [1, 15, 16, 17, 32, 48, 64, 100] {
+            check(Type::Q4_K, level, (rows, 768, 9));
+            check(Type::Q4_0, level, (rows, 32, 3));
+            check(Type::Q5_1, level, (rows, 288, 3));
+        }
+        for cols in [1, 31, 100, 129, 257, 300] {
+            check(Type::F32, level, (40, cols, 5));
+            check(Type::BF16, level, (40, cols, 5));
+        }
+    }
+}
+
+#[test]
+fn integer_levels_agree_but_for_the_order_of_f32_sums() {
+    for ty in bilayer_quant::all().iter().copied().filter(|ty| panel::quants(*ty).is_some()) {
+        let (rows, cols, tokens) = (32, 512, 13);
+        let (bytes, weights) = quantized(ty, rows, cols, 3);
+        let x = noise(tokens * cols, 4);
+        let oracle = product(&gemm(ty, cols, Level::Scalar), &bytes, &x, tokens);
+        for level in Level::available() {
+            let gemm = gemm(ty, cols, level);
+            if gemm.packing.format != super::gemm(ty, cols, Level::Scalar).packing.format {
+                continue;
+            }
+            let found = product(&gemm, &bytes, &x, tokens);
+            for (i, (found, expected)) in found.iter().zip(&oracle).enumerate() {
+                let (token, row) = (i / rows, i % rows);
+                let bound: f32 = (0..cols)
+                    .map(|col| (weights[row * cols + col] * x[token * cols + col]).abs())
+                    .sum();
+                assert!((found - expected).abs() <= 3e-6 * bound, "{ty} {level} {i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_reaches_every_result_of_its_token() {
+    for ty in [Type::Q4_0, Type::Q4_K, Type::Q6_K, Type::F16, Type::F32, Type::IQ2_XXS] {
+        let (rows, cols, tokens) = (20, 512, 9);
+        let (bytes, _) = quantized(ty, rows, cols, 9);
+        for level in Level::available() {
+            for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut x = noise(tokens * cols, 2);
+                x[3 * cols + 300] = odd;
+                let out = product(&gemm(ty, cols, level), &bytes, &x, tokens);
+                for (i, value) in out.iter().enumerate() {
+                    assert_eq!(value.is_finite(), i / rows != 3, "{ty} {level} {odd} {i}: {value}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_packings_are_shared_between_types() {
+    let packing = |ty| gemm(ty, 512, Level::detect()).packing;
+    assert_eq!(packing(Type::Q4_K), packing(Type::Q6_K));
+    assert_eq!(packing(Type::Q4_0), packing(Type::Q8_0));
+    assert_ne!(packing(Type::F32), packing(Type::Q8_0));
+}

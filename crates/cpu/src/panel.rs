@@ -1,0 +1,323 @@
+//! Weights of some rows as bytes with scales: the one unpacking each quantized type has.
+//!
+//! A type's file in `panel/` turns the blocks of at most [`SPAN`] columns of one row into a [`Span`].
+//! The code is plain Rust without branches; [`Unpack`] compiles it once per instruction level, where
+//! the compiler vectorizes it. The tiles then reorder spans as their instructions want them.
+
+use bilayer_quant::Type;
+use bytemuck::{Pod, Zeroable};
+
+use crate::level::Level;
+
+mod iq4_nl;
+mod iq4_xs;
+mod mxfp4;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+
+/// Columns unpacked at once: one K-quant block, or eight blocks of 32.
+pub(crate) const SPAN: usize = 256;
+
+/// Every type with an unpacking of its own; all others are dequantized to f32.
+static TABLE: &[(Type, Quants)] = &[
+    (Type::Q4_0, Quants::of::<q4_0::Q4_0>()),
+    (Type::Q4_1, Quants::of::<q4_1::Q4_1>()),
+    (Type::Q5_0, Quants::of::<q5_0::Q5_0>()),
+    (Type::Q5_1, Quants::of::<q5_1::Q5_1>()),
+    (Type::Q8_0, Quants::of::<q8_0::Q8_0>()),
+    (Type::Q2_K, Quants::of::<q2_k::Q2K>()),
+    (Type::Q3_K, Quants::of::<q3_k::Q3K>()),
+    (Type::Q4_K, Quants::of::<q4_k::Q4K>()),
+    (Type::Q5_K, Quants::of::<q5_k::Q5K>()),
+    (Type::Q6_K, Quants::of::<q6_k::Q6K>()),
+    (Type::IQ4_NL, Quants::of::<iq4_nl::Iq4Nl>()),
+    (Type::IQ4_XS, Quants::of::<iq4_xs::Iq4Xs>()),
+    (Type::MXFP4, Quants::of::<mxfp4::Mxfp4>()),
+];
+
+/// The unpacking of a type, where it has one.
+pub(crate) fn quants(ty: Type) -> Option<&'static Quants> {
+    TABLE.iter().find(|(known, _)| *known == ty).map(|(_, quants)| quants)
+}
+
+/// Up to [`SPAN`] consecutive weights of a row: weight i = `scales[i / g] · quants[i] + mins[i / g]`,
+/// where g weights share a scale. Signed types leave `mins` alone and store their quants
+/// [`Quants::bias`] too high: weight i = `scales[i / g] · (quants[i] - bias)`.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Span {
+    /// The integers, in column order.
+    pub quants: [u8; SPAN],
+    /// A factor per group of g.
+    pub scales: [f32; 16],
+    /// An addend per group of g.
+    pub mins: [f32; 16],
+}
+
+/// How a type's scales lie and how activations are quantized to meet it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Signed weights in groups of 32, activations scaled every 32.
+    Signed32,
+    /// Weights with minimums in groups of 32, activations scaled every 32.
+    Affine32,
+    /// Weights with minimums in groups of 32, activations scaled every 256.
+    Affine32K,
+    /// Signed weights in groups of 16, activations scaled every 256.
+    Signed16K,
+    /// Weights with minimums in groups of 16, activations scaled every 256.
+    Affine16K,
+}
+
+impl Form {
+    /// Weights that share a scale.
+    pub fn group(self) -> usize {
+        match self {
+            Form::Signed32 | Form::Affine32 | Form::Affine32K => 32,
+            Form::Signed16K | Form::Affine16K => 16,
+        }
+    }
+
+    /// Whether quants are biased rather than followed by minimums.
+    pub fn is_signed(self) -> bool {
+        matches!(self, Form::Signed32 | Form::Signed16K)
+    }
+
+    /// Whether activations have one scale per 256 columns.
+    pub fn is_per_256(self) -> bool {
+        !matches!(self, Form::Signed32 | Form::Affine32)
+    }
+}
+
+/// A type's file in `panel/`.
+pub(crate) trait Unpack {
+    /// Where scales lie.
+    const FORM: Form;
+    /// What was added to signed quants; 0 where there are minimums.
+    const BIAS: u8;
+    /// The greatest quant as stored in a span.
+    const HIGHEST: u8;
+
+    /// Unpacks the blocks of one row's next columns, at most [`SPAN`].
+    fn unpack(blocks: &[u8], span: &mut Span);
+}
+
+/// The same bytes of several rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    /// The rows from the first of them on.
+    pub weights: &'a [u8],
+    /// From row to row.
+    pub row_bytes: usize,
+    /// The first byte wanted of each row.
+    pub start: usize,
+    /// Bytes wanted of each row.
+    pub len: usize,
+}
+
+impl Rows<'_> {
+    /// The wanted bytes of row `row`.
+    #[inline(always)]
+    pub fn row(&self, row: usize) -> &[u8] {
+        let start = row * self.row_bytes + self.start;
+        &self.weights[start..start + self.len]
+    }
+
+    /// Asks the memory for the wanted bytes of `count` rows, as far as the weights go. A panel reads
+    /// more streams than the hardware's prefetcher follows.
+    pub fn prefetch(&self, count: usize) {
+        #[cfg(target_arch = "x86_64")]
+        for row in 0..count {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            let start = row * self.row_bytes + self.start;
+            let Some(bytes) = self.weights.get(start..start + self.len) else { break };
+            for line in bytes.chunks(64) {
+                // SAFETY: prefetching reads nothing and is part of x86-64.
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = count;
+    }
+}
+
+/// Unpacks the rows into as many spans. Unsafe to call unless the processor has the level's features.
+pub(crate) type UnpackRows = unsafe fn(rows: Rows<'_>, spans: &mut [Span]);
+
+/// The unpacking of one type, compiled per level.
+#[derive(Clone, Copy)]
+pub(crate) struct Quants {
+    /// How scales lie.
+    pub form: Form,
+    /// What was added to signed quants.
+    pub bias: u8,
+    /// The greatest quant as stored.
+    pub highest: u8,
+    scalar: UnpackRows,
+    #[cfg(target_arch = "x86_64")]
+    avx2: UnpackRows,
+    #[cfg(target_arch = "x86_64")]
+    avx512: UnpackRows,
+}
+
+impl Quants {
+    const fn of<U: Unpack>() -> Quants {
+        Quants {
+            form: U::FORM,
+            bias: U::BIAS,
+            highest: U::HIGHEST,
+            scalar: rows::<U>,
+            #[cfg(target_arch = "x86_64")]
+            avx2: rows_avx2::<U>,
+            #[cfg(target_arch = "x86_64")]
+            avx512: rows_avx512::<U>,
+        }
+    }
+
+    /// The code for a level.
+    pub fn unpack(&self, level: Level) -> UnpackRows {
+        match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 | Level::AvxVnni => self.avx2,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Vnni | Level::Amx => self.avx512,
+            _ => self.scalar,
+        }
+    }
+}
+
+#[inline(always)]
+fn rows<U: Unpack>(rows: Rows<'_>, spans: &mut [Span]) {
+    for (row, span) in spans.iter_mut().enumerate() {
+        U::unpack(rows.row(row), span);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn rows_avx2<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
+    rows::<U>(source, spans);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
+fn rows_avx512<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
+    rows::<U>(source, spans);
+}
+
+/// The values of f16 bits, without a branch and without a subnormal f32 on the way (those cost a
+/// hundred cycles each, and the scales of Q6_K are often subnormal f16).
+#[inline(always)]
+pub(crate) fn f16_values<const N: usize>(bits: [u16; N]) -> [f32; N] {
+    const REBIAS: u32 = 112 << 23;
+    bits.map(|bits| {
+        let magnitude = u32::from(bits & 0x7fff);
+        let subnormal = (magnitude as f32 * (1.0 / 16_777_216.0)).to_bits();
+        let normal = (magnitude << 13) + REBIAS;
+        let special = normal + REBIAS;
+        let value = if magnitude < 0x0400 {
+            subnormal
+        } else if magnitude < 0x7c00 {
+            normal
+        } else {
+            special
+        };
+        f32::from_bits(value | u32::from(bits & 0x8000) << 16)
+    })
+}
+
+/// Splits 16 bytes into their 16 low and 16 high halves, as the 32-weight types store them.
+#[inline(always)]
+fn halves(packed: &[u8; 16]) -> [u8; 32] {
+    let mut quants = [0; 32];
+    for l in 0..16 {
+        quants[l] = packed[l] & 15;
+        quants[16 + l] = packed[l] >> 4;
+    }
+    quants
+}
+
+/// Unpacks up to eight blocks of 32 weights: `block` gives the quants, the scale's and the minimum's
+/// f16 bits.
+#[inline(always)]
+fn blocks_of_32<B: bytemuck::AnyBitPattern>(
+    bytes: &[u8],
+    span: &mut Span,
+    block: impl Fn(&B) -> ([u8; 32], u16, u16),
+) {
+    let (mut scales, mut mins) = ([0; 8], [0; 8]);
+    let parts = span.quants.as_chunks_mut::<32>().0;
+    for (part, bytes) in bytes.chunks_exact(size_of::<B>()).enumerate().take(8) {
+        (parts[part], scales[part], mins[part]) = block(&bytemuck::pod_read_unaligned(bytes));
+    }
+    span.scales[..8].copy_from_slice(&f16_values(scales));
+    span.mins[..8].copy_from_slice(&f16_values(mins));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers without a pattern.
+    fn noise(count: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn every_f16_has_its_value() {
+        for bits in 0..=u16::MAX {
+            let [value] = f16_values([bits]);
+            let expected = half::f16::from_bits(bits).to_f32();
+            assert!(value == expected || value.is_nan() && expected.is_nan(), "{bits:04x}");
+        }
+    }
+
+    #[test]
+    fn spans_spell_what_dequantizing_gives() {
+        for (ty, quants) in TABLE {
+            for cols in [32, 96, 256].into_iter().filter(|cols| cols % ty.block_weights == 0) {
+                let row_bytes = cols / ty.block_weights * ty.block_bytes;
+                let weights: Vec<f32> = noise(3 * cols, 7)
+                    .into_iter()
+                    .enumerate()
+                    .map(|(i, byte)| (f32::from(byte) - 100.0) * (1 + i / 32 % 5) as f32)
+                    .collect();
+                let mut bytes = vec![0; 3 * row_bytes];
+                ty.quantize(&weights, None, &mut bytes).expect("whole finite blocks");
+                let mut expected = vec![0.0; 3 * cols];
+                ty.dequantize(&bytes, &mut expected).expect("whole blocks");
+                for level in Level::available() {
+                    let mut spans = [Span::zeroed(); 3];
+                    let rows = Rows { weights: &bytes, row_bytes, start: 0, len: row_bytes };
+                    // SAFETY: the level is available.
+                    unsafe { quants.unpack(level)(rows, &mut spans) };
+                    for (i, expected) in expected.iter().enumerate() {
+                        let (span, col) = (&spans[i / cols], i % cols);
+                        let (q, group) = (span.quants[col], col / quants.form.group());
+                        assert!(q <= quants.highest, "{ty} {level}");
+                        let found = if quants.form.is_signed() {
+                            span.scales[group] * (f32::from(q) - f32::from(quants.bias))
+                        } else {
+                            span.scales[group] * f32::from(q) + span.mins[group]
+                        };
+                        let bound = 1e-5 * expected.abs().max(span.scales[group].abs() * 32.0);
+                        assert!((found - expected).abs() <= bound, "{ty} {level} {i}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! IQ4_NL unpacked: codes become the codebook's values, 128 too high.
+
+use bilayer_quant::iq4_nl::{Block, CODEBOOK};
+
+use super::{Form, Span, Unpack, blocks_of_32, halves};
+
+pub(crate) struct Iq4Nl;
+
+impl Unpack for Iq4Nl {
+    const FORM: Form = Form::Signed32;
+    const BIAS: u8 = 128;
+    const HIGHEST: u8 = 241;
+
+    #[inline(always)]
+    fn unpack(blocks: &[u8], span: &mut Span) {
+        blocks_of_32(blocks, span, |block: &Block| {
+            (halves(&block.quants).map(|code| VALUES[usize::from(code & 15)]), block.d, 0)
+        });
+    }
+}
+
+/// The codebook, 128 too high.
+pub(crate) const VALUES: [u8; 16] = {
+    let mut values = [0; 16];
+    let mut code = 0;
+    while code < 16 {
+        values[code] = CODEBOOK[code] as u8 ^ 0x80;
+        code += 1;
+    }
+    values
+};

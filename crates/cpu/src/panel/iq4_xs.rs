@@ -1,0 +1,28 @@
+//! IQ4_XS unpacked: the codebook's values 128 too high, which the minimums take back.
+
+use bilayer_quant::iq4_xs::{Block, scales};
+
+use super::iq4_nl::VALUES;
+use super::{Form, Span, Unpack, f16_values, halves};
+
+pub(crate) struct Iq4Xs;
+
+impl Unpack for Iq4Xs {
+    const FORM: Form = Form::Affine32K;
+    const BIAS: u8 = 0;
+    const HIGHEST: u8 = 241;
+
+    #[inline(always)]
+    fn unpack(blocks: &[u8], span: &mut Span) {
+        let block: Block = bytemuck::pod_read_unaligned(blocks);
+        let [d] = f16_values([block.d]);
+        for (part, scale) in scales(&block).into_iter().enumerate() {
+            span.scales[part] = d * f32::from(scale);
+            span.mins[part] = -128.0 * span.scales[part];
+        }
+        let parts = span.quants.as_chunks_mut::<32>().0;
+        for (part, packed) in parts.iter_mut().zip(block.quants.as_chunks::<16>().0) {
+            *part = halves(packed).map(|code| VALUES[usize::from(code & 15)]);
+        }
+    }
+}

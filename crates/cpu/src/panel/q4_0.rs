@@ -1,0 +1,18 @@
+//! Q4_0 unpacked: quants 8 too high, as they are stored.
+
+use bilayer_quant::q4_0::Block;
+
+use super::{Form, Span, Unpack, blocks_of_32, halves};
+
+pub(crate) struct Q4_0;
+
+impl Unpack for Q4_0 {
+    const FORM: Form = Form::Signed32;
+    const BIAS: u8 = 8;
+    const HIGHEST: u8 = 15;
+
+    #[inline(always)]
+    fn unpack(blocks: &[u8], span: &mut Span) {
+        blocks_of_32(blocks, span, |block: &Block| (halves(&block.quants), block.d, 0));
+    }
+}

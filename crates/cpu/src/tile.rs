@@ -1,0 +1,174 @@
+//! Micro-kernels: a panel of weights times a tile of tokens, per instruction level.
+//!
+//! All but AMX work on 32 rows side by side: a vector holds rows, activations are broadcast, and the
+//! results of a token are 32 consecutive f32. The integer tiles read a [`Panel`], the float tiles a
+//! [`FloatPanel`]; both fit the first-level cache and are swept over all tiles of tokens.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::gemm::packing::Block;
+use crate::level::Level;
+use crate::panel::{Form, Span};
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_f32;
+mod scalar;
+
+/// Rows of a panel.
+pub(crate) const ROWS: usize = 32;
+
+/// Columns of a [`FloatPanel`].
+pub(crate) const FLOAT_COLS: usize = 128;
+
+/// At most 256 columns of 32 rows, four columns of a row side by side as integer dot products want.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Panel {
+    /// `[columns / 4, rows, 4]`.
+    pub quants: [[[u8; 4]; ROWS]; 64],
+    /// `[groups, rows]`.
+    pub scales: [[f32; ROWS]; 16],
+    /// `[groups, rows]`.
+    pub mins: [[f32; ROWS]; 16],
+}
+
+/// At most 128 columns of 32 rows, `[columns, rows]`.
+pub(crate) type FloatPanel = [[f32; ROWS]; FLOAT_COLS];
+
+/// What a level changes on the way from spans to a panel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Adjust {
+    /// Added to every quant.
+    pub quants: u8,
+    /// What the panel's minimums are.
+    pub mins: Mins,
+}
+
+/// What a panel's minimums are. They meet the activations' sums, which may be stored multiplied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Mins {
+    /// Not read.
+    None,
+    /// The spans' minimums times this.
+    Times(f32),
+}
+
+impl Adjust {
+    /// For tiles that multiply unsigned quants, biased by 128 where signed: the activations' sums are
+    /// packed times -128, so that they start the integer sums of signed types.
+    pub(crate) fn unsigned(form: Form, bias: u8) -> Adjust {
+        let mins = match form {
+            Form::Signed32 | Form::Signed16K => Mins::None,
+            Form::Affine32K => Mins::Times(1.0),
+            Form::Affine32 | Form::Affine16K => Mins::Times(-1.0 / 128.0),
+        };
+        Adjust { quants: if form.is_signed() { 128 - bias } else { 0 }, mins }
+    }
+}
+
+/// Puts 16 rows' spans into the panel's rows `first..first + 16`.
+pub(crate) type Interleave =
+    unsafe fn(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel);
+
+/// Adds panel x activations to `strip` `[tokens, 32]`; `block` is one span's packed activations.
+pub(crate) type Tile = unsafe fn(panel: &Panel, block: Block<'_>, strip: &mut [f32]);
+
+/// The integer kernels of a level for a form. Unsafe to call unless the processor has the level.
+#[derive(Clone, Copy)]
+pub(crate) struct Tiles {
+    pub adjust: Adjust,
+    pub interleave: Interleave,
+    pub tile: Tile,
+}
+
+/// Adds `panel` x `columns` `[panel.len(), tokens]` to `strip` `[tokens, 32]`.
+pub(crate) type FloatTile =
+    unsafe fn(panel: &[[f32; ROWS]], columns: &[f32], tokens: usize, strip: &mut [f32]);
+
+/// The float kernels of a level. Unsafe to call unless the processor has the level.
+#[derive(Clone, Copy)]
+pub(crate) struct FloatTiles {
+    /// Puts 16 rows' weights (`cols` of each, `stride` apart) into the panel's rows `first..first + 16`.
+    pub interleave: FloatInterleave,
+    pub tile: FloatTile,
+}
+
+/// Puts columns `cols` of 16 rows, each [`crate::panel::SPAN`] long, into the panel's rows
+/// `first..first + 16`.
+pub(crate) type FloatInterleave = unsafe fn(
+    rows: &[[f32; crate::panel::SPAN]],
+    cols: std::ops::Range<usize>,
+    first: usize,
+    panel: &mut FloatPanel,
+);
+
+/// Most tokens in a tile of integers. A level's registers decide.
+pub(crate) fn tokens_max(level: Level) -> usize {
+    match level {
+        Level::Scalar => 4,
+        _ => 6,
+    }
+}
+
+/// The integer kernels of a level.
+pub(crate) fn tiles(level: Level, form: Form, bias: u8) -> Tiles {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512Vnni | Level::Amx => avx512::tiles(form, bias),
+        _ => scalar::tiles(form, bias),
+    }
+}
+
+/// The float kernels of a level.
+pub(crate) fn float_tiles(level: Level) -> FloatTiles {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512Vnni | Level::Amx => avx512_f32::TILES,
+        _ => scalar::FLOAT_TILES,
+    }
+}
+
+/// How a form's activations meet its weights, for the tiles' generics.
+pub(crate) trait Shape {
+    /// The form.
+    const FORM: Form;
+    /// Steps of four columns that share a scale.
+    const STEPS: usize = match Self::FORM {
+        Form::Signed32 | Form::Affine32 | Form::Affine32K => 8,
+        Form::Signed16K | Form::Affine16K => 4,
+    };
+    /// Whether the integer sums start from the activations' sums.
+    const SIGNED: bool = matches!(Self::FORM, Form::Signed32 | Form::Signed16K);
+    /// Whether activations have one scale per 256 columns.
+    const PER_256: bool = !matches!(Self::FORM, Form::Signed32 | Form::Affine32);
+    /// Whether the minimums meet sums stored as f32.
+    const FLOAT_SUMS: bool = matches!(Self::FORM, Form::Affine32K);
+}
+
+macro_rules! shapes {
+    ($($name:ident),*) => {$(
+        #[doc = concat!("[`Form::", stringify!($name), "`].")]
+        pub(crate) struct $name;
+        impl Shape for $name {
+            const FORM: Form = Form::$name;
+        }
+    )*};
+}
+
+shapes!(Signed32, Affine32, Affine32K, Signed16K, Affine16K);
+
+/// `$function::<Shape>` for the form `$form`.
+macro_rules! by_form {
+    ($form:expr, $function:ident) => {
+        match $form {
+            crate::panel::Form::Signed32 => $function::<crate::tile::Signed32>,
+            crate::panel::Form::Affine32 => $function::<crate::tile::Affine32>,
+            crate::panel::Form::Affine32K => $function::<crate::tile::Affine32K>,
+            crate::panel::Form::Signed16K => $function::<crate::tile::Signed16K>,
+            crate::panel::Form::Affine16K => $function::<crate::tile::Affine16K>,
+        }
+    };
+}
+pub(crate) use by_form;

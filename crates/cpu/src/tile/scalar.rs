@@ -1,0 +1,96 @@
+//! The tiles in plain Rust: the oracle of the other levels, and what unknown processors run.
+//!
+//! Loops run over the 32 rows innermost, so a compiler may vectorize them.
+
+use std::ops::Range;
+
+use crate::gemm::packing::Block;
+use crate::panel::{Form, SPAN, Span};
+use crate::tile::{Adjust, FloatPanel, FloatTiles, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form};
+
+pub(super) fn tiles(form: Form, bias: u8) -> Tiles {
+    let tile: Tile = by_form!(form, tile);
+    Tiles { adjust: Adjust::unsigned(form, bias), interleave, tile }
+}
+
+/// The float tiles in plain Rust.
+pub(super) const FLOAT_TILES: FloatTiles =
+    FloatTiles { interleave: float_interleave, tile: float_tile };
+
+/// See [`crate::tile::Interleave`].
+pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel) {
+    for (row, span) in spans.iter().enumerate() {
+        for (step, quants) in span.quants.as_chunks::<4>().0.iter().enumerate() {
+            panel.quants[step][first + row] = quants.map(|quant| quant.wrapping_add(adjust.quants));
+        }
+        for group in 0..16 {
+            panel.scales[group][first + row] = span.scales[group];
+            if let Mins::Times(factor) = adjust.mins {
+                panel.mins[group][first + row] = span.mins[group] * factor;
+            }
+        }
+    }
+}
+
+/// See [`Tile`]: integer sums per group and token are exact, everything after them is f32.
+fn tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32]) {
+    let tokens = block.tokens;
+    let steps = bytemuck::cast_slice::<u8, [i8; 4]>(block.quants());
+    let (sums, scales) = (block.sums(), block.scales());
+    for token in 0..tokens {
+        let mut out = [0.0f32; ROWS];
+        for group in 0..block.cols / 4 / S::STEPS {
+            let index = group * tokens + token;
+            let mut dots = [if S::SIGNED { sums[index] } else { 0 }; ROWS];
+            for step in group * S::STEPS..(group + 1) * S::STEPS {
+                let x = steps[step * tokens + token].map(i32::from);
+                for (dot, w) in dots.iter_mut().zip(&panel.quants[step]) {
+                    *dot += (0..4).map(|k| i32::from(w[k]) * x[k]).sum::<i32>();
+                }
+            }
+            let sum = match (S::SIGNED, S::FLOAT_SUMS) {
+                (true, _) => 0.0,
+                (false, true) => block.float_sums()[index],
+                (false, false) => sums[index] as f32,
+            };
+            let scale = if S::PER_256 { 1.0 } else { scales[index] };
+            for row in 0..ROWS {
+                out[row] += panel.scales[group][row] * (dots[row] as f32 * scale);
+                if !S::SIGNED {
+                    out[row] += panel.mins[group][row] * (sum * scale);
+                }
+            }
+        }
+        let scale = if S::PER_256 { scales[token] } else { 1.0 };
+        for (strip, out) in strip[token * ROWS..(token + 1) * ROWS].iter_mut().zip(out) {
+            *strip += out * scale;
+        }
+    }
+}
+
+fn float_interleave(
+    rows: &[[f32; SPAN]],
+    cols: Range<usize>,
+    first: usize,
+    panel: &mut FloatPanel,
+) {
+    for (row, weights) in rows.iter().enumerate() {
+        for (weight, panel) in weights[cols.clone()].iter().zip(panel.iter_mut()) {
+            panel[first + row] = *weight;
+        }
+    }
+}
+
+fn float_tile(panel: &[[f32; ROWS]], columns: &[f32], tokens: usize, strip: &mut [f32]) {
+    for (token, strip) in strip.as_chunks_mut::<ROWS>().0.iter_mut().enumerate().take(tokens) {
+        let mut out = [0.0f32; ROWS];
+        for (weights, x) in panel.iter().zip(columns.chunks_exact(tokens)) {
+            for (out, weight) in out.iter_mut().zip(weights) {
+                *out += weight * x[token];
+            }
+        }
+        for (strip, out) in strip.iter_mut().zip(out) {
+            *strip += out;
+        }
+    }
+}
