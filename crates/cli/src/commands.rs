@@ -11,21 +11,19 @@ mod man;
 mod run;
 mod tokenize;
 
-/// Runs a command; `run` on the demo model when none was named. Returns the exit code of a command that ended well
-/// or was interrupted.
-pub fn execute(command: Option<Command>) -> Result<u8, Failure> {
+/// Runs a command. Returns the exit code of one that ended well or was interrupted.
+pub fn execute(command: Command) -> Result<u8, Failure> {
     match command {
-        None => run::execute(&run::unasked()?),
-        Some(Command::Run(args)) => run::execute(&args),
-        Some(Command::Inspect(args)) => inspect::execute(&args),
-        Some(Command::Tokenize(args)) => tokenize::execute(&args),
-        Some(Command::Detokenize(args)) => detokenize::execute(&args),
-        Some(Command::Completions { shell }) => {
+        Command::Run(args) => run::execute(&args),
+        Command::Inspect(args) => inspect::execute(&args),
+        Command::Tokenize(args) => tokenize::execute(&args),
+        Command::Detokenize(args) => detokenize::execute(&args),
+        Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "bilayer", &mut script);
-            crate::output::text(&String::from_utf8_lossy(&script))?;
+            crate::output::bytes(&script)?;
             Ok(0)
         }
-        Some(Command::Man { out }) => man::execute(out.as_deref()),
+        Command::Man { out } => man::execute(out.as_deref()),
     }
 }

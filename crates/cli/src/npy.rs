@@ -1,30 +1,24 @@
-//! A float32 matrix as a NumPy file (format 1.0), written to a temporary file and renamed when complete.
+//! A float32 matrix as a NumPy file (format 1.0).
 
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::Path;
+
+use crate::new_file::NewFile;
 
 /// A `[rows, cols]` matrix in the making; dropped before [`Npy::finish`] it leaves nothing behind.
 pub struct Npy {
-    out: BufWriter<tempfile::NamedTempFile>,
-    path: PathBuf,
+    out: NewFile,
 }
 
 impl Npy {
     /// Begins a file for `rows` rows of `cols` values.
     ///
     /// # Errors
-    /// The folder cannot be written to.
+    /// Those of [`NewFile::create`].
     pub fn create(path: &Path, rows: usize, cols: usize) -> io::Result<Npy> {
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        if path.is_dir() {
-            return Err(io::Error::from(io::ErrorKind::IsADirectory));
-        }
-        let mut out = BufWriter::new(tempfile::NamedTempFile::new_in(folder)?);
+        let mut out = NewFile::create(path)?;
         out.write_all(&header(rows, cols))?;
-        Ok(Npy { out, path: path.to_owned() })
+        Ok(Npy { out })
     }
 
     /// Appends whole rows.
@@ -32,28 +26,23 @@ impl Npy {
     /// # Errors
     /// The disk is full.
     pub fn rows(&mut self, values: &[f32]) -> io::Result<()> {
-        for value in values {
-            self.out.write_all(&value.to_le_bytes())?;
-        }
-        Ok(())
+        values.iter().try_for_each(|value| self.out.write_all(&value.to_le_bytes()))
     }
 
     /// Puts the complete file in its place.
     ///
     /// # Errors
-    /// The disk is full or the name is taken by something that cannot be replaced.
+    /// Those of [`NewFile::finish`].
     pub fn finish(self) -> io::Result<()> {
-        let file = self.out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.as_file().sync_all()?;
-        file.persist(&self.path)?;
-        Ok(())
+        self.out.finish()
     }
 }
 
 /// Magic, version, and the dictionary padded so that the data begins at a multiple of 64.
 /// NumPy Enhancement Proposal 1.
 fn header(rows: usize, cols: usize) -> Vec<u8> {
-    let dictionary = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {cols}), }}");
+    let dictionary =
+        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {cols}), }}");
     let length = (10 + dictionary.len() + 1).next_multiple_of(64) - 10;
     let mut header = b"\x93NUMPY\x01\x00".to_vec();
     header.extend((length as u16).to_le_bytes());

@@ -22,8 +22,8 @@ pub fn set(bar: &ProgressBar, done: u64, total: u64) {
 
 fn styled(verb: &'static str, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    bar.set_style(style);
+    let plain = |_| ProgressStyle::default_bar();
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(plain));
     bar.set_message(verb);
     bar
 }

@@ -8,25 +8,26 @@ use crate::failure::Failure;
 use crate::{demo, output};
 
 #[derive(Serialize)]
-struct Document<'a> {
-    tokens: &'a [u32],
+struct Document {
+    tokens: Vec<u32>,
     text: String,
 }
 
 /// Prints the text that the ids stand for.
 pub fn execute(args: &Detokenize) -> Result<u8, Failure> {
-    let tokenizer = demo::tokenizer(args.model.as_deref())?;
+    let tokenizer = demo::tokenizer(args.vocabulary.model.as_deref())?;
     let given = if args.ids.is_empty() {
-        output::piped()?
-            .ok_or_else(|| Failure::usage("no ids: give IDS or pipe them in"))?
+        output::piped(None)?
+            .ok_or_else(|| Failure::usage("no ids; give some (15043,2787) or pipe them in"))?
     } else {
         args.ids.join(" ")
     };
-    let separators = |c: char| c == ',' || c.is_whitespace() || c == '[' || c == ']';
+    let separators = |c: char| c.is_whitespace() || [',', '[', ']'].contains(&c);
     let mut tokens = Vec::new();
     for word in given.split(separators).filter(|word| !word.is_empty()) {
-        let token: u32 =
-            word.parse().map_err(|_| Failure::usage(format!("`{word}` is no token id")))?;
+        let token: u32 = word.parse().map_err(|_| {
+            Failure::usage(format!("`{word}` is no token id; ids are numbers from 0"))
+        })?;
         let vocab = tokenizer.len();
         if token as usize >= vocab {
             return Err(Error::Token { token, vocab }.into());
@@ -35,7 +36,7 @@ pub fn execute(args: &Detokenize) -> Result<u8, Failure> {
     }
     let text = tokenizer.decode(&tokens);
     if args.json {
-        output::json(&Document { tokens: &tokens, text })?;
+        output::json(&Document { tokens, text })?;
     } else {
         output::line(&text)?;
     }

@@ -1,6 +1,7 @@
 //! `bilayer inspect`: what a file holds, and what would stop it from running.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::io::Read;
 use std::path::Path;
 
@@ -12,9 +13,6 @@ use sha2::{Digest, Sha256};
 use crate::args::Inspect;
 use crate::failure::Failure;
 use crate::{output, progress};
-
-/// Array elements shown in the table and in JSON.
-const SHOWN: usize = 8;
 
 #[derive(Serialize)]
 struct Document {
@@ -32,8 +30,10 @@ struct Document {
 #[derive(Serialize)]
 struct Tensor {
     name: String,
+    /// Rightmost contiguous.
     shape: Vec<u64>,
-    r#type: String,
+    r#type: &'static str,
+    /// From the start of its file, bytes.
     offset: u64,
     bytes: u64,
 }
@@ -41,7 +41,7 @@ struct Tensor {
 /// Lists the file.
 pub fn execute(args: &Inspect) -> Result<u8, Failure> {
     let path = args.path.as_deref().or(args.model.as_deref());
-    let path = path.ok_or_else(|| Failure::usage("inspect: which file?"))?;
+    let path = path.ok_or_else(|| Failure::usage("inspect: no file; give its path"))?;
     let file = bilayer_engine::open_file(path)?;
     let document = Document {
         architecture: file.metadata().str("general.architecture").ok().map(str::to_owned),
@@ -49,11 +49,15 @@ pub fn execute(args: &Inspect) -> Result<u8, Failure> {
         parameters: file.tensors().iter().map(|t| t.layout().elements()).sum(),
         bytes: file.file_bytes(),
         sha256: if args.hash { Some(hash(&file)?) } else { None },
-        metadata: file.metadata().iter().map(|(k, v)| (k.to_owned(), shown(v))).collect(),
+        metadata: file.metadata().iter().map(|(k, v)| (k.to_owned(), value(v))).collect(),
         tensors: file.tensors().iter().map(tensor).collect(),
         problems: bilayer_engine::problems(&file),
     };
-    if args.json { output::json(&document)? } else { output::text(&table(&document))? }
+    if args.json {
+        output::json(&document)?;
+    } else {
+        output::text(&listing(&file, &document))?;
+    }
     Ok(0)
 }
 
@@ -62,56 +66,48 @@ fn tensor(tensor: &bilayer_gguf::Tensor) -> Tensor {
     Tensor {
         name: tensor.name().to_owned(),
         shape: layout.shape().to_vec(),
-        r#type: layout.ty().to_string(),
+        r#type: layout.ty().name,
         offset: layout.offset(),
         bytes: layout.len_bytes(),
     }
 }
 
-fn table(document: &Document) -> String {
-    let mut text = String::new();
-    let mut line = |s: String| {
-        text.push_str(&s);
-        text.push('\n');
-    };
-    let architecture = document.architecture.as_deref().unwrap_or("none given");
-    line(format!("architecture  {architecture}"));
-    line(format!("GGUF version  {}", document.version));
-    line(format!("parameters    {}", document.parameters));
-    line(format!("bytes         {}", document.bytes));
-    if let Some(hash) = &document.sha256 {
-        line(format!("sha256        {hash}"));
-    }
+/// The document for readers; names and texts are the file's, so line breaks in them are escaped.
+fn listing(file: &File, document: &Document) -> String {
+    let architecture = document.architecture.as_deref().unwrap_or("none given").escape_debug();
+    let mut lines = vec![
+        format!("architecture  {architecture}"),
+        format!("GGUF version  {}", document.version),
+        format!("parameters    {}", document.parameters),
+        format!("bytes         {}", document.bytes),
+    ];
+    lines.extend(document.sha256.iter().map(|hash| format!("sha256        {hash}")));
     let mut types: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for tensor in &document.tensors {
-        let entry = types.entry(&tensor.r#type).or_default();
-        *entry = (entry.0 + 1, entry.1 + tensor.bytes);
+        let (count, bytes) = types.entry(tensor.r#type).or_default();
+        *count += 1;
+        *bytes += tensor.bytes;
     }
-    for (ty, (count, bytes)) in &types {
-        line(format!("type          {ty}: {count} tensors, {bytes} bytes"));
-    }
-    line(format!("\nmetadata ({} keys)", document.metadata.len()));
-    for (key, value) in &document.metadata {
-        line(format!("  {key} = {value}"));
-    }
-    line(format!("\ntensors ({})", document.tensors.len()));
-    for tensor in &document.tensors {
+    lines.extend(
+        types.iter().map(|(ty, (count, bytes))| format!("{ty:<13} {count} tensors, {bytes} bytes")),
+    );
+    lines.push(format!("\nmetadata ({} keys)", file.metadata().len()));
+    let entries = file.metadata().iter();
+    lines.extend(entries.map(|(key, value)| format!("  {} = {value}", key.escape_debug())));
+    lines.push(format!("\ntensors ({})", document.tensors.len()));
+    lines.extend(document.tensors.iter().map(|tensor| {
         let shape = tensor.shape.iter().map(u64::to_string).collect::<Vec<_>>().join(" x ");
-        line(format!("  {:<36} {:<8} {shape}  ({} bytes)", tensor.name, tensor.r#type, tensor.bytes));
-    }
-    if document.problems.is_empty() {
-        line("\nruns: yes".to_owned());
-    } else {
-        line("\nruns: no".to_owned());
-        for problem in &document.problems {
-            line(format!("  {problem}"));
-        }
-    }
-    text
+        let name = tensor.name.escape_debug().to_string();
+        format!("  {name:<28} {:<7} {shape:<16} {} bytes", tensor.r#type, tensor.bytes)
+    }));
+    let runs = if document.problems.is_empty() { "yes" } else { "no" };
+    lines.push(format!("\nruns: {runs}"));
+    lines.extend(document.problems.iter().map(|p| format!("  {}", p.escape_debug())));
+    lines.join("\n") + "\n"
 }
 
-/// A value as JSON; long arrays by their length and first elements.
-fn shown(value: &Value) -> serde_json::Value {
+/// A value as JSON, in full. Numbers that are not finite are null.
+fn value(value: &Value) -> serde_json::Value {
     match value {
         Value::U8(x) => json!(x),
         Value::I8(x) => json!(x),
@@ -130,27 +126,19 @@ fn shown(value: &Value) -> serde_json::Value {
 }
 
 fn elements(array: &Array) -> serde_json::Value {
-    fn first<T: Serialize + Copy>(values: &[T]) -> Vec<serde_json::Value> {
-        values.iter().take(SHOWN).map(|x| json!(x)).collect()
-    }
-    let first = match array {
-        Array::U8(v) => first(v),
-        Array::I8(v) => first(v),
-        Array::U16(v) => first(v),
-        Array::I16(v) => first(v),
-        Array::U32(v) => first(v),
-        Array::I32(v) => first(v),
-        Array::U64(v) => first(v),
-        Array::I64(v) => first(v),
-        Array::F32(v) => first(v),
-        Array::F64(v) => first(v),
-        Array::Bool(v) => first(v),
-        Array::String(v) => v.iter().take(SHOWN).map(|x| json!(x)).collect(),
-    };
-    if array.len() <= SHOWN {
-        serde_json::Value::Array(first)
-    } else {
-        json!({ "length": array.len(), "first": first })
+    match array {
+        Array::U8(x) => json!(x),
+        Array::I8(x) => json!(x),
+        Array::U16(x) => json!(x),
+        Array::I16(x) => json!(x),
+        Array::U32(x) => json!(x),
+        Array::I32(x) => json!(x),
+        Array::U64(x) => json!(x),
+        Array::I64(x) => json!(x),
+        Array::F32(x) => json!(x),
+        Array::F64(x) => json!(x),
+        Array::Bool(x) => json!(x),
+        Array::String(x) => x.iter().map(|text| json!(text)).collect(),
     }
 }
 
@@ -162,9 +150,10 @@ fn hash(file: &File) -> Result<String, Failure> {
     let mut done = 0;
     for name in file.shard_names() {
         let path = Path::new(name);
-        let mut shard = std::fs::File::open(path).map_err(|e| Failure::input(path, &e))?;
+        let failed = |error: std::io::Error| Failure::input(path, &error);
+        let mut shard = std::fs::File::open(path).map_err(failed)?;
         loop {
-            let read = shard.read(&mut buffer).map_err(|e| Failure::input(path, &e))?;
+            let read = shard.read(&mut buffer).map_err(failed)?;
             if read == 0 {
                 break;
             }
@@ -174,5 +163,9 @@ fn hash(file: &File) -> Result<String, Failure> {
         }
     }
     bar.finish_and_clear();
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hasher.finalize().iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
 }

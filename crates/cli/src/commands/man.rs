@@ -1,43 +1,39 @@
 //! `bilayer man`: the manual pages, generated from the flags.
 
+use std::io::{self, Write};
 use std::path::Path;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
 use crate::args::Cli;
 use crate::failure::Failure;
+use crate::new_file::NewFile;
+use crate::output;
 
 /// Prints the main page, or writes one page per command into a folder.
 pub fn execute(out: Option<&Path>) -> Result<u8, Failure> {
     let mut cli = Cli::command();
     cli.build();
     let Some(folder) = out else {
-        crate::output::text(&String::from_utf8_lossy(&page(cli)?))?;
+        let mut page = Vec::new();
+        Man::new(cli).render(&mut page).map_err(Failure::stdout)?;
+        output::bytes(&page)?;
         return Ok(0);
     };
-    let commands: Vec<_> = cli.get_subcommands().cloned().collect();
     std::fs::create_dir_all(folder).map_err(|error| Failure::output(folder, &error))?;
+    let commands: Vec<Command> = cli.get_subcommands().cloned().collect();
     for command in std::iter::once(cli).chain(commands) {
         let name = command.get_display_name().unwrap_or(command.get_name());
         let path = folder.join(format!("{name}.1"));
-        write(&path, &page(command.clone())?).map_err(|error| Failure::output(&path, &error))?;
+        write(command, &path).map_err(|error| Failure::output(&path, &error))?;
     }
     Ok(0)
 }
 
-fn page(command: clap::Command) -> Result<Vec<u8>, Failure> {
-    let mut page = Vec::new();
+fn write(command: Command, path: &Path) -> io::Result<()> {
+    let mut page = NewFile::create(path)?;
     Man::new(command).render(&mut page)?;
-    Ok(page)
-}
-
-/// Writes beside the name and renames, so that a page is there whole or not at all.
-fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    use std::io::Write;
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(bytes)?;
-    file.persist(path)?;
-    Ok(())
+    page.flush()?;
+    page.finish()
 }
