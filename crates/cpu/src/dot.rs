@@ -27,8 +27,17 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avxvnni;
 mod float;
+mod iq4_nl;
+mod iq4_xs;
+mod mxfp4;
+mod nibbles;
+mod q2_k;
+mod q3_k;
 mod q4_0;
+mod q4_1;
 mod q4_k;
+mod q5_0;
+mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
@@ -47,10 +56,18 @@ fn entries(ty: Type) -> &'static [Entry] {
         (Type::F16, float::F16),
         (Type::BF16, float::BF16),
         (Type::Q4_0, q4_0::ENTRIES),
+        (Type::Q4_1, q4_1::ENTRIES),
+        (Type::Q5_0, q5_0::ENTRIES),
+        (Type::Q5_1, q5_1::ENTRIES),
         (Type::Q8_0, q8_0::ENTRIES),
+        (Type::Q2_K, q2_k::ENTRIES),
+        (Type::Q3_K, q3_k::ENTRIES),
         (Type::Q4_K, q4_k::ENTRIES),
         (Type::Q5_K, q5_k::ENTRIES),
         (Type::Q6_K, q6_k::ENTRIES),
+        (Type::IQ4_NL, iq4_nl::ENTRIES),
+        (Type::IQ4_XS, iq4_xs::ENTRIES),
+        (Type::MXFP4, mxfp4::ENTRIES),
     ];
     TABLE.iter().find(|(of, _)| *of == ty).map_or(float::GENERIC, |(_, entries)| entries)
 }

@@ -36,6 +36,8 @@ mod float;
 mod integer;
 pub(crate) mod packing;
 mod quantize;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 
 pub use packing::{Packed, Packing};
 
@@ -60,6 +62,8 @@ pub struct Gemm {
 enum Path {
     Integer(Integer),
     Float(Float),
+    #[cfg(target_arch = "x86_64")]
+    Tiled(tiled::Tiled),
 }
 
 /// The product of weights of type `ty` with rows of `cols` columns, at a level the processor runs.
@@ -70,11 +74,23 @@ enum Path {
 pub fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
     assert!(level.is_available(), "level {level} does not run here");
     let row_bytes = ty.row_bytes(cols).expect("rows are whole blocks");
+    #[cfg(target_arch = "x86_64")]
+    if level == Level::Amx {
+        let packing = Packing::new(Format::Tiles { planes: tiled::planes(ty) }, cols, level);
+        let path = Path::Tiled(tiled::Tiled::new(ty));
+        return Gemm { name: "bf16 amx", panel_rows: tiled::RUN_ROWS, packing, row_bytes, path };
+    }
     match panel::quants(ty) {
         Some(quants) => {
             let packing = Packing::new(Format::of(quants.form), cols, level);
             let path = Path::Integer(Integer::new(quants, packing));
-            Gemm { name: name(level, true), panel_rows: ROWS, packing, row_bytes, path }
+            Gemm {
+                name: name(level, true),
+                panel_rows: integer::RUN_ROWS,
+                packing,
+                row_bytes,
+                path,
+            }
         }
         None => {
             let packing = Packing::new(Format::F32, cols, level);
@@ -99,10 +115,16 @@ fn name(level: Level, integer: bool) -> &'static str {
 impl Gemm {
     /// Bytes that [`Gemm::run`] works in; each thread needs its own.
     pub fn scratch_bytes(&self, tokens: usize) -> usize {
-        let strip = tokens * ROWS * 4;
+        let strip = match self.path {
+            #[cfg(target_arch = "x86_64")]
+            Path::Tiled(_) => tiled::Tiled::strip_bytes(tokens),
+            _ => tokens * self.panel_rows * 4,
+        };
         let own = match self.path {
             Path::Integer(_) => size_of::<integer::Scratch>(),
             Path::Float(_) => size_of::<float::Scratch>(),
+            #[cfg(target_arch = "x86_64")]
+            Path::Tiled(_) => size_of::<tiled::Scratch>(),
         };
         // The caller's bytes may start anywhere.
         own + strip + 64
@@ -128,37 +150,46 @@ impl Gemm {
         let start = scratch.as_ptr().align_offset(64);
         let scratch = &mut scratch[start..];
         let source = (weights, self.row_bytes);
+        let packing = self.packing;
         match self.path {
             Path::Integer(integer) => {
                 let (own, rest) = scratch.split_at_mut(size_of::<integer::Scratch>());
                 let own = bytemuck::from_bytes_mut(own);
                 with_strip(rows, rest, out, |strip| {
-                    integer.run(self.packing, source, packed, own, strip);
+                    integer.run(packing, source, packed, own, strip);
                 });
             }
             Path::Float(float) => {
                 let (own, rest) = scratch.split_at_mut(size_of::<float::Scratch>());
                 let own = bytemuck::from_bytes_mut(own);
                 with_strip(rows, rest, out, |strip| {
-                    float.run(self.packing, source, packed, own, strip);
+                    float.run(packing, source, packed, own, strip);
                 });
+            }
+            #[cfg(target_arch = "x86_64")]
+            Path::Tiled(tiled) => {
+                let (own, rest) = scratch.split_at_mut(size_of::<tiled::Scratch>());
+                let strip = &mut rest[..tiled::Tiled::strip_bytes(packed.tokens)];
+                let run = tiled::Run { weights, row_bytes: self.row_bytes, packing, packed };
+                tiled.run(&run, bytemuck::from_bytes_mut(own), strip, out);
             }
         }
     }
 }
 
-/// Has `fill` add to zeros in `[tokens, 32]` and gives `out` `[tokens, rows]`: the same thing where
-/// there are 32 rows.
+/// Has `fill` add to zeros in `[tokens, rows rounded up to 32s]` and gives `out` `[tokens, rows]`:
+/// the same thing where nothing is rounded.
 fn with_strip(rows: usize, rest: &mut [u8], out: &mut [f32], fill: impl FnOnce(&mut [f32])) {
-    if rows == ROWS {
+    let stride = rows.next_multiple_of(ROWS);
+    if rows == stride {
         out.fill(0.0);
         return fill(out);
     }
     let tokens = out.len() / rows;
-    let strip = bytemuck::cast_slice_mut(&mut rest[..tokens * ROWS * 4]);
+    let strip = bytemuck::cast_slice_mut(&mut rest[..tokens * stride * 4]);
     strip.fill(0.0);
     fill(strip);
-    for (out, strip) in out.chunks_exact_mut(rows).zip(strip.chunks_exact(ROWS)) {
+    for (out, strip) in out.chunks_exact_mut(rows).zip(strip.chunks_exact(stride)) {
         out.copy_from_slice(&strip[..rows]);
     }
 }

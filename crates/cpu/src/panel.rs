@@ -69,6 +69,8 @@ pub(crate) enum Form {
     Signed32,
     /// Weights with minimums in groups of 32, activations scaled every 32.
     Affine32,
+    /// Signed weights in groups of 32, activations scaled every 256.
+    Signed32K,
     /// Weights with minimums in groups of 32, activations scaled every 256.
     Affine32K,
     /// Signed weights in groups of 16, activations scaled every 256.
@@ -79,20 +81,20 @@ pub(crate) enum Form {
 
 impl Form {
     /// Weights that share a scale.
-    pub fn group(self) -> usize {
+    pub const fn group(self) -> usize {
         match self {
-            Form::Signed32 | Form::Affine32 | Form::Affine32K => 32,
+            Form::Signed32 | Form::Affine32 | Form::Signed32K | Form::Affine32K => 32,
             Form::Signed16K | Form::Affine16K => 16,
         }
     }
 
     /// Whether quants are biased rather than followed by minimums.
-    pub fn is_signed(self) -> bool {
-        matches!(self, Form::Signed32 | Form::Signed16K)
+    pub const fn is_signed(self) -> bool {
+        matches!(self, Form::Signed32 | Form::Signed32K | Form::Signed16K)
     }
 
     /// Whether activations have one scale per 256 columns.
-    pub fn is_per_256(self) -> bool {
+    pub const fn is_per_256(self) -> bool {
         !matches!(self, Form::Signed32 | Form::Affine32)
     }
 }
@@ -134,19 +136,25 @@ impl Rows<'_> {
     /// Asks the memory for the wanted bytes of `count` rows, as far as the weights go. A panel reads
     /// more streams than the hardware's prefetcher follows.
     pub fn prefetch(&self, count: usize) {
-        #[cfg(target_arch = "x86_64")]
         for row in 0..count {
-            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
             let start = row * self.row_bytes + self.start;
             let Some(bytes) = self.weights.get(start..start + self.len) else { break };
-            for line in bytes.chunks(64) {
-                // SAFETY: prefetching reads nothing and is part of x86-64.
-                unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
-            }
+            prefetch(bytes);
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = count;
     }
+}
+
+/// Asks the memory for some bytes, as far as the second-level cache, ahead of their use.
+#[inline(always)]
+pub(crate) fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(64) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: prefetching reads nothing and is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
 }
 
 /// Unpacks the rows into as many spans. Unsafe to call unless the processor has the level's features.

@@ -8,12 +8,20 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::gemm::packing::Block;
 use crate::level::Level;
-use crate::panel::{Form, Span};
+use crate::panel::{Form, Quants, Span};
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx2_f32;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_f32;
+#[cfg(target_arch = "x86_64")]
+mod avxvnni;
 mod scalar;
 
 /// Rows of a panel.
@@ -53,6 +61,8 @@ pub(crate) enum Mins {
     None,
     /// The spans' minimums times this.
     Times(f32),
+    /// The spans' scales times this.
+    ScalesTimes(f32),
 }
 
 impl Adjust {
@@ -60,7 +70,7 @@ impl Adjust {
     /// packed times -128, so that they start the integer sums of signed types.
     pub(crate) fn unsigned(form: Form, bias: u8) -> Adjust {
         let mins = match form {
-            Form::Signed32 | Form::Signed16K => Mins::None,
+            Form::Signed32 | Form::Signed32K | Form::Signed16K => Mins::None,
             Form::Affine32K => Mins::Times(1.0),
             Form::Affine32 | Form::Affine16K => Mins::Times(-1.0 / 128.0),
         };
@@ -68,12 +78,27 @@ impl Adjust {
     }
 }
 
+/// Asserts that a strip holds `rows` results of each of `tokens` tokens.
+#[inline(always)]
+pub(crate) fn check_strip(strip: &[f32], stride: usize, tokens: usize, rows: usize) {
+    assert!(tokens > 0 && stride >= rows && strip.len() >= (tokens - 1) * stride + rows);
+}
+
+/// Keeps loads on their side of this line. Left alone, the compiler gathers the loads of many steps
+/// first and runs out of registers: three times slower.
+#[inline(always)]
+pub(crate) fn in_order() {
+    // SAFETY: there are no instructions.
+    unsafe { std::arch::asm!("", options(nostack, preserves_flags)) }
+}
+
 /// Puts 16 rows' spans into the panel's rows `first..first + 16`.
 pub(crate) type Interleave =
     unsafe fn(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel);
 
-/// Adds panel x activations to `strip` `[tokens, 32]`; `block` is one span's packed activations.
-pub(crate) type Tile = unsafe fn(panel: &Panel, block: Block<'_>, strip: &mut [f32]);
+/// Adds panel x activations to `strip`, where a token's 32 results are `stride` after those of the
+/// token before; `block` is one span's packed activations.
+pub(crate) type Tile = unsafe fn(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize);
 
 /// The integer kernels of a level for a form. Unsafe to call unless the processor has the level.
 #[derive(Clone, Copy)]
@@ -83,14 +108,20 @@ pub(crate) struct Tiles {
     pub tile: Tile,
 }
 
-/// Adds `panel` x `columns` `[panel.len(), tokens]` to `strip` `[tokens, 32]`.
+/// Adds panel x activations to `strip`, as [`Tile`].
 pub(crate) type FloatTile =
-    unsafe fn(panel: &[[f32; ROWS]], columns: &[f32], tokens: usize, strip: &mut [f32]);
+    unsafe fn(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stride: usize);
+
+/// Packed f32 activations `[panel.len(), tokens]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Columns<'a> {
+    pub values: &'a [f32],
+    pub tokens: usize,
+}
 
 /// The float kernels of a level. Unsafe to call unless the processor has the level.
 #[derive(Clone, Copy)]
 pub(crate) struct FloatTiles {
-    /// Puts 16 rows' weights (`cols` of each, `stride` apart) into the panel's rows `first..first + 16`.
     pub interleave: FloatInterleave,
     pub tile: FloatTile,
 }
@@ -104,26 +135,37 @@ pub(crate) type FloatInterleave = unsafe fn(
     panel: &mut FloatPanel,
 );
 
-/// Most tokens in a tile of integers. A level's registers decide.
+/// Most tokens in a tile. A level's registers decide.
 pub(crate) fn tokens_max(level: Level) -> usize {
     match level {
-        Level::Scalar => 4,
-        _ => 6,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => avx2::TOKENS,
+        #[cfg(target_arch = "x86_64")]
+        Level::AvxVnni => avxvnni::TOKENS,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512Vnni | Level::Amx => avx512::TOKENS,
+        _ => 4,
     }
 }
 
 /// The integer kernels of a level.
-pub(crate) fn tiles(level: Level, form: Form, bias: u8) -> Tiles {
+pub(crate) fn tiles(level: Level, quants: &Quants) -> Tiles {
     match level {
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512Vnni | Level::Amx => avx512::tiles(form, bias),
-        _ => scalar::tiles(form, bias),
+        Level::Avx2 => avx2::tiles(quants),
+        #[cfg(target_arch = "x86_64")]
+        Level::AvxVnni => avxvnni::tiles(quants),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512Vnni | Level::Amx => avx512::tiles(quants),
+        _ => scalar::tiles(quants),
     }
 }
 
 /// The float kernels of a level.
 pub(crate) fn float_tiles(level: Level) -> FloatTiles {
     match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::AvxVnni => avx2_f32::TILES,
         #[cfg(target_arch = "x86_64")]
         Level::Avx512Vnni | Level::Amx => avx512_f32::TILES,
         _ => scalar::FLOAT_TILES,
@@ -135,14 +177,13 @@ pub(crate) trait Shape {
     /// The form.
     const FORM: Form;
     /// Steps of four columns that share a scale.
-    const STEPS: usize = match Self::FORM {
-        Form::Signed32 | Form::Affine32 | Form::Affine32K => 8,
-        Form::Signed16K | Form::Affine16K => 4,
-    };
+    const STEPS: usize = Self::FORM.group() / 4;
     /// Whether the integer sums start from the activations' sums.
-    const SIGNED: bool = matches!(Self::FORM, Form::Signed32 | Form::Signed16K);
+    const SIGNED: bool = Self::FORM.is_signed();
     /// Whether activations have one scale per 256 columns.
-    const PER_256: bool = !matches!(Self::FORM, Form::Signed32 | Form::Affine32);
+    const PER_256: bool = Self::FORM.is_per_256();
+    /// Packed sums that cover a group.
+    const SUMS: usize = if Self::PER_256 { Self::STEPS / 4 } else { 1 };
     /// Whether the minimums meet sums stored as f32.
     const FLOAT_SUMS: bool = matches!(Self::FORM, Form::Affine32K);
 }
@@ -157,7 +198,7 @@ macro_rules! shapes {
     )*};
 }
 
-shapes!(Signed32, Affine32, Affine32K, Signed16K, Affine16K);
+shapes!(Signed32, Affine32, Signed32K, Affine32K, Signed16K, Affine16K);
 
 /// `$function::<Shape>` for the form `$form`.
 macro_rules! by_form {
@@ -165,6 +206,7 @@ macro_rules! by_form {
         match $form {
             crate::panel::Form::Signed32 => $function::<crate::tile::Signed32>,
             crate::panel::Form::Affine32 => $function::<crate::tile::Affine32>,
+            crate::panel::Form::Signed32K => $function::<crate::tile::Signed32K>,
             crate::panel::Form::Affine32K => $function::<crate::tile::Affine32K>,
             crate::panel::Form::Signed16K => $function::<crate::tile::Signed16K>,
             crate::panel::Form::Affine16K => $function::<crate::tile::Affine16K>,

@@ -45,7 +45,7 @@ pub enum Error {
     Plan(#[from] bilayer_scheduler::Error),
     /// The processor cannot be used as asked.
     #[error(transparent)]
-    Cpu(#[from] bilayer_cpu::level::LevelError),
+    Cpu(#[from] bilayer_cpu::Error),
     /// A device refused or failed.
     #[error(transparent)]
     Device(#[from] bilayer_graph::Error),

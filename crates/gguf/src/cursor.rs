@@ -16,7 +16,9 @@ pub(crate) struct Cursor<'a> {
 /// A number that files hold in little-endian order.
 pub(crate) trait Number: Copy {
     const BYTES: usize;
-    fn read(bytes: &[u8]) -> Vec<Self>;
+    /// The number at the start of `bytes`, which are at least `BYTES` long.
+    fn one(bytes: &[u8]) -> Self;
+    fn all(bytes: &[u8]) -> Vec<Self>;
     fn append(self, out: &mut Vec<u8>);
 }
 
@@ -24,7 +26,10 @@ macro_rules! number {
     ($($number:ty)*) => {$(
         impl Number for $number {
             const BYTES: usize = size_of::<$number>();
-            fn read(bytes: &[u8]) -> Vec<Self> {
+            fn one(bytes: &[u8]) -> Self {
+                Self::from_le_bytes(bytes.as_chunks().0[0])
+            }
+            fn all(bytes: &[u8]) -> Vec<Self> {
                 bytes.as_chunks().0.iter().map(|chunk| Self::from_le_bytes(*chunk)).collect()
             }
             fn append(self, out: &mut Vec<u8>) {
@@ -88,7 +93,7 @@ impl<'a> Cursor<'a> {
     /// One number.
     pub fn number<N: Number>(&mut self, field: Arguments<'_>) -> Result<N, Error> {
         let bytes = self.take(N::BYTES as u64, field)?;
-        Ok(N::read(bytes)[0])
+        Ok(N::one(bytes))
     }
 
     /// `count` numbers.
@@ -98,7 +103,7 @@ impl<'a> Cursor<'a> {
         field: Arguments<'_>,
     ) -> Result<Vec<N>, Error> {
         self.check_count(count, N::BYTES as u64, limits::ARRAY_ELEMENTS, field)?;
-        Ok(N::read(self.take(count * N::BYTES as u64, field)?))
+        Ok(N::all(self.take(count * N::BYTES as u64, field)?))
     }
 
     /// A string's bytes: its length as u64, then that many bytes.

@@ -205,8 +205,8 @@ impl File {
     }
 
     /// The tensor's bytes: a slice of the map, shared and not copied, `layout().len_bytes()` long.
-    /// It starts at a multiple of `general.alignment` (of 64 for bytes given to
-    /// [`Self::from_bytes`] with a larger alignment) and keeps the pages alive on its own.
+    /// It starts at a multiple of `general.alignment` (at most that of a page, or 64 for bytes
+    /// given to [`Self::from_bytes`]) and keeps the pages alive on its own.
     pub fn bytes(&self, tensor: &Tensor) -> Bytes {
         tensor.bytes.clone()
     }

@@ -3,7 +3,7 @@
 //! [`File::open`] maps a model (all its shards) and checks every count, length, offset and name
 //! against what the file really holds before anything is allocated or believed; afterwards
 //! tensors are slices of the map and nothing is copied, so that a file of 40 GB opens in
-//! milliseconds. [`write`] makes such files: streamed tensor by tensor into a temporary file,
+//! milliseconds. [`write()`] makes such files: streamed tensor by tensor into a temporary file,
 //! flushed to the disk, then renamed.
 //!
 //! What this crate deliberately does not know: what the keys mean (that is `models` and `text`),

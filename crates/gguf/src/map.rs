@@ -12,7 +12,9 @@ use std::fs;
 use std::io::{self, Read};
 use std::ops::Range;
 
-use memmap2::{Advice, Mmap, MmapMut, UncheckedAdvice};
+#[cfg(unix)]
+use memmap2::{Advice, UncheckedAdvice};
+use memmap2::{Mmap, MmapMut};
 
 /// Read-only pages. The start is page-aligned in either case.
 pub(crate) struct Region {
@@ -74,15 +76,19 @@ impl Region {
 
     /// Asks for `part` to be read ahead.
     pub fn will_need(&self, part: &[u8]) {
-        if let (Some(range), true) = (self.place(part), self.of_file) {
+        #[cfg(unix)]
+        if let Some(range) = self.of_file.then(|| self.place(part)).flatten() {
             // Advice may be refused (old kernels, odd file systems) without consequence.
             let _ = self.pages.advise_range(Advice::WillNeed, range.start, range.len());
         }
+        #[cfg(not(unix))]
+        let _ = (part, Self::place);
     }
 
     /// Gives back the memory of `part`'s pages; the next access reads the file again.
     pub fn release(&self, part: &[u8]) {
-        if let (Some(range), true) = (self.place(part), self.of_file) {
+        #[cfg(unix)]
+        if let Some(range) = self.of_file.then(|| self.place(part)).flatten() {
             let (start, len) = (range.start, range.len());
             // SAFETY: the pages are a shared, read-only mapping of a file (`of_file`; anonymous
             // pages, which this would zero, are excluded), so after MADV_DONTNEED an access
@@ -90,11 +96,16 @@ impl Region {
             let _ =
                 unsafe { self.pages.unchecked_advise_range(UncheckedAdvice::DontNeed, start, len) };
         }
+        #[cfg(not(unix))]
+        let _ = part;
     }
 
     /// Keeps all pages in memory.
     pub fn lock(&self) -> io::Result<()> {
-        self.pages.lock()
+        #[cfg(unix)]
+        return self.pages.lock();
+        #[cfg(not(unix))]
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Where `part` lies in these pages; `None` for other memory.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::error::REMAKE;
@@ -13,7 +14,7 @@ use crate::{Array, DEFAULT_ALIGNMENT, Error, Strings, Value, limits};
 /// returns `None`; both err where the value is of another kind. An integer of any width and sign
 /// is accepted where its value fits, since converters differ in the width they write; a float
 /// of either width is accepted as `f32`; a number is never accepted for a string, flag or float.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Metadata {
     file: Arc<str>,
     entries: Vec<(String, Value)>,
@@ -23,6 +24,17 @@ pub struct Metadata {
 impl Default for Metadata {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// The entries with values as [`Value`]'s `Display` has them, short of whole vocabularies.
+impl fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut map = f.debug_map();
+        for (key, value) in self.iter() {
+            map.entry(&key, &format_args!("{value}"));
+        }
+        map.finish()
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use bilayer_quant::Type;
 use bytes::Bytes;
 
-use crate::{Error, Metadata, TensorLayout, encode, limits, names};
+use crate::{Array, Error, File, Metadata, Tensor, TensorLayout, Value, encode, limits, names};
 
 /// What a tensor's source may fail with.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
@@ -34,6 +34,12 @@ impl<'a> NewTensor<'a> {
     pub fn bytes(name: &str, ty: Type, shape: &[u64], bytes: impl Into<Bytes>) -> Self {
         let data = Data::Bytes(bytes.into());
         Self { name: name.into(), ty, shape: shape.into(), data }
+    }
+
+    /// A tensor of an open model, as it is; its bytes are shared, not copied.
+    pub fn copied(file: &File, tensor: &Tensor) -> Self {
+        let layout = tensor.layout();
+        Self::bytes(tensor.name(), layout.ty(), layout.shape(), file.bytes(tensor))
     }
 
     /// A tensor whose bytes are made while the file is written. `fill` is called once, when the
@@ -110,7 +116,7 @@ pub fn write<'a>(
 /// The same file in memory.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn to_bytes<'a>(
     metadata: &Metadata,
     tensors: impl IntoIterator<Item = NewTensor<'a>>,
@@ -142,7 +148,22 @@ impl<'a> Plan<'a> {
             _ => Ok(()),
         };
         limit("key count", metadata.len(), limits::KEYS)?;
-        metadata.iter().try_for_each(|(key, _)| names::check_key(file, key))?;
+        for (key, value) in metadata.iter() {
+            names::check_key(file, key)?;
+            match value {
+                Value::String(text) => {
+                    limit(&format!("length of key {key}"), text.len(), limits::STRING_BYTES)?
+                }
+                Value::Array(array) => {
+                    limit(&format!("elements of key {key}"), array.len(), limits::ARRAY_ELEMENTS)?
+                }
+                _ => (),
+            }
+            if let Value::Array(Array::String(strings)) = value {
+                let longest = strings.iter().map(str::len).max().unwrap_or_default();
+                limit(&format!("longest string of key {key}"), longest, limits::STRING_BYTES)?;
+            }
+        }
         let alignment = u64::from(metadata.alignment()?);
 
         let mut placed = vec![];

@@ -128,7 +128,8 @@ impl Bpe {
 
 impl Stage {
     fn new(pattern: &str) -> Result<Self, Error> {
-        let covers = [r"|\s+", r"|\s{1}", r"|\n+"].iter().any(|rest| pattern.ends_with(rest));
+        // Patterns of this shape name letters, digits, white space, and all that is none of these.
+        let covers = pattern.contains(r"[^\s\p{L}") || pattern.contains(r"[^\n]");
         Ok(Self { pattern: SysRegex::new(pattern).map_err(Error::library)?, covers })
     }
 

@@ -28,8 +28,10 @@
 //! `qwen35` `refact` `roberta-bpe` `seed-coder` `smaug-bpe` `smollm` `solar-open` `stablelm2`
 //! `starcoder` `talkie` `tekken` `trillion` `ufakzeka` `viking` `youtu`
 //!
-//! Where llama.cpp and the makers differ, the makers are right: text for the Qwen family, MPT,
-//! OLMo, ModernBERT and Command R is brought into NFC, as their tokenizers do.
+//! Where llama.cpp and the makers differ, the makers are right: BERT's vowel signs and Hangul,
+//! SentencePiece's ties, and text for `mpt`, `olmo`, `modern-bert`, `command-r` and `qwen35` in
+//! NFC. The exception is `qwen2`: its makers compose characters as well, but the recorded ids do
+//! not, so that text stays as it is written.
 //!
 //! ```
 //! use bilayer_text::{Decode, Decoder, Encode, Tokenizer, Vocabulary};

@@ -81,44 +81,51 @@ pub struct Quad {
     pub offsets: [__m256; 2],
 }
 
-/// Rows of `BYTES` per four blocks of 32 against `C` columns.
+/// Rows of `BYTES` per `QUADS` quads against `C` columns; `unpack` is asked for each in turn.
 ///
 /// As the 512-bit kernel, with blocks 0 and 2 in one vector and 1 and 3 in the other. `SIGNED`
 /// codes give their sign to the activations, because VPMADDUBSW would saturate on codes of more
 /// than seven bits; they need no offsets.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn quad<const BYTES: usize, const SIGNED: bool, const C: usize>(
+pub fn quad<const BYTES: usize, const QUADS: usize, const SIGNED: bool, const C: usize>(
     job: &mut Job<'_>,
-    unpack: impl Fn(&[u8; BYTES]) -> Quad,
+    unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
 ) {
     let columns = job.columns::<Quad32, C>();
-    let ones = _mm256_set1_epi16(1);
     for (r, row) in job.rows().enumerate() {
         let mut sums = [_mm256_setzero_ps(); C];
         let (whole, tail) = groups::<BYTES>(row);
         for (g, group) in whole.iter().chain(&tail).enumerate() {
             prefetch(group);
-            let weights = unpack(group);
-            let magnitudes = weights.quants.map(|quants| _mm256_abs_epi8(quants));
-            for (sum, column) in sums.iter_mut().zip(columns) {
-                let activations = bytemuck::bytes_of(&column[g].quants);
-                let mut dots = [_mm256_setzero_si256(); 4];
-                for b in 0..4 {
-                    let activations = load(activations, 32 * b);
-                    let pairs = if SIGNED {
-                        let signed = _mm256_sign_epi8(activations, weights.quants[b]);
-                        _mm256_maddubs_epi16(magnitudes[b], signed)
-                    } else {
-                        _mm256_maddubs_epi16(weights.quants[b], activations)
-                    };
-                    dots[b] = _mm256_madd_epi16(pairs, ones);
+            for q in 0..QUADS {
+                let weights = unpack(group, q);
+                for (sum, column) in sums.iter_mut().zip(columns) {
+                    let column = &column[g * QUADS + q];
+                    let dots = quad_dots::<SIGNED>(&weights, column);
+                    *sum = quad_close::<SIGNED>(&weights, dots, column, *sum);
                 }
-                *sum = quad_close::<SIGNED>(&weights, dots, &column[g], *sum);
             }
         }
         job.store(r, reduce(sums));
     }
+}
+
+/// The four blocks' dots, eight lanes each.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn quad_dots<const SIGNED: bool>(weights: &Quad, column: &Quad32) -> [__m256i; 4] {
+    let activations = bytemuck::bytes_of(&column.quants);
+    [0, 1, 2, 3].map(|b| {
+        let (quants, activations) = (weights.quants[b], load(activations, 32 * b));
+        let pairs = if SIGNED {
+            let signed = _mm256_sign_epi8(activations, quants);
+            _mm256_maddubs_epi16(_mm256_abs_epi8(quants), signed)
+        } else {
+            _mm256_maddubs_epi16(quants, activations)
+        };
+        _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+    })
 }
 
 /// Adds four blocks' dots, eight lanes each, to the sum.

@@ -1,5 +1,6 @@
 //! The families' loops with 512-bit vectors and VNNI integer dots.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx2::prefetch;
@@ -42,7 +43,7 @@ pub fn k<const BYTES: usize, const C: usize>(
                 for i in 0..4 {
                     let activations = load(bytemuck::bytes_of(&column.quants), 64 * i);
                     let lanes = _mm512_dpbusd_epi32(zero, weights.quants[i], activations);
-                    dots = _mm512_dpwssd_epi32(dots, lanes, weights.scales[i]);
+                    dots = dpwssd(dots, lanes, weights.scales[i]);
                 }
                 let scale = _mm512_mul_ps(weights.d, load_ps(&column.scale));
                 *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, *sum);
@@ -51,6 +52,24 @@ pub fn k<const BYTES: usize, const C: usize>(
         }
         job.store(r, reduce(sums));
     }
+}
+
+/// VPDPWSSD, kept one instruction: the compiler takes it for a multiply and an add, which shortens
+/// a chain nobody waits for and costs a third of the kernel's arithmetic.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn dpwssd(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    // SAFETY: the instruction reads and writes the named registers only, and is enabled above.
+    unsafe {
+        asm!(
+            "vpdpwssd {sums}, {a}, {b}",
+            sums = inout(zmm_reg) sums,
+            a = in(zmm_reg) a,
+            b = in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sums
 }
 
 /// Four blocks of 32 weights in natural order.
@@ -63,42 +82,51 @@ pub struct Quad {
     pub offsets: __m512,
 }
 
-/// Rows of `BYTES` per four blocks of 32 against `C` columns; `CODE_BITS` bounds the codes.
+/// Rows of `BYTES` per `QUADS` quads against `C` columns; `CODE_BITS` bounds the codes, and
+/// `unpack` is asked for each quad in turn.
 ///
 /// Each of two integer dots has eight lanes a block. One step of folding leaves four lanes each of
 /// all four blocks, so that conversion and scales, which cost as much as the dot itself, are paid
 /// once per 128 weights. Small codes fold as 16-bit numbers, an instruction less.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
-pub fn quad<const BYTES: usize, const CODE_BITS: u32, const C: usize>(
+pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const C: usize>(
     job: &mut Job<'_>,
-    unpack: impl Fn(&[u8; BYTES]) -> Quad,
+    unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
 ) {
     let columns = job.columns::<Quad32, C>();
-    let (zero, ones) = (_mm512_setzero_si512(), _mm512_set1_epi16(1));
     for (r, row) in job.rows().enumerate() {
         let mut sums = [_mm512_setzero_ps(); C];
         let (whole, tail) = groups::<BYTES>(row);
         for (g, group) in whole.iter().chain(&tail).enumerate() {
             prefetch(group);
-            let weights = unpack(group);
-            for (sum, column) in sums.iter_mut().zip(columns) {
-                let column = &column[g];
-                let activations = bytemuck::bytes_of(&column.quants);
-                let a = _mm512_dpbusd_epi32(zero, weights.quants[0], load(activations, 0));
-                let b = _mm512_dpbusd_epi32(zero, weights.quants[1], load(activations, 64));
-                let folded = if CODE_BITS <= 6 {
-                    _mm512_madd_epi16(_mm512_packs_epi32(a, b), ones)
-                } else {
-                    _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
-                };
-                let dots = _mm512_mul_ps(_mm512_cvtepi32_ps(folded), load_ps(&column.scales));
-                *sum = _mm512_fmadd_ps(dots, weights.scales, *sum);
-                *sum = _mm512_fmadd_ps(weights.offsets, load_ps(&column.sums), *sum);
+            for q in 0..QUADS {
+                let weights = unpack(group, q);
+                for (sum, column) in sums.iter_mut().zip(columns) {
+                    *sum = quad_add::<CODE_BITS>(&weights, &column[g * QUADS + q], *sum);
+                }
             }
         }
         job.store(r, reduce(sums));
     }
+}
+
+/// Adds a quad's dot to the sum.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+fn quad_add<const CODE_BITS: u32>(weights: &Quad, column: &Quad32, sum: __m512) -> __m512 {
+    let (zero, ones) = (_mm512_setzero_si512(), _mm512_set1_epi16(1));
+    let activations = bytemuck::bytes_of(&column.quants);
+    let a = _mm512_dpbusd_epi32(zero, weights.quants[0], load(activations, 0));
+    let b = _mm512_dpbusd_epi32(zero, weights.quants[1], load(activations, 64));
+    let folded = if CODE_BITS <= 6 {
+        _mm512_madd_epi16(_mm512_packs_epi32(a, b), ones)
+    } else {
+        _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
+    };
+    let dots = _mm512_mul_ps(_mm512_cvtepi32_ps(folded), load_ps(&column.scales));
+    let sum = _mm512_fmadd_ps(dots, weights.scales, sum);
+    _mm512_fmadd_ps(weights.offsets, load_ps(&column.sums), sum)
 }
 
 /// Rows of `BYTES` per 32 floats against `C` columns.
@@ -188,12 +216,40 @@ pub fn table(bytes: &[u8; 64]) -> __m512i {
 }
 
 /// Indices of 16-bit words that spread four numbers over [`QUAD_LANES`]: that of block b lies at
-/// word `at[b] · stride`.
-pub const fn quad_words(at: [usize; 4], stride: usize) -> [u8; 64] {
+/// byte `at[b]`.
+pub const fn quad_words(at: [usize; 4]) -> [u8; 64] {
     let mut order = [0; 64];
     let mut lane = 0;
     while lane < 16 {
-        order[2 * lane] = (at[QUAD_LANES[lane]] * stride) as u8;
+        order[2 * lane] = (at[QUAD_LANES[lane]] / 2) as u8;
+        lane += 1;
+    }
+    order
+}
+
+/// The f16 numbers at the words of a [`quad_words`] table.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn quad_scales(bytes: __m512i, words: &[u8; 64]) -> __m512 {
+    let bits = _mm512_permutexvar_epi16(table(words), bytes);
+    _mm512_cvtph_ps(_mm512_castsi512_si256(bits))
+}
+
+/// The same from two times 64 bytes; bytes of the second count from 64 on.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub fn quad_scales_2(first: __m512i, second: __m512i, words: &[u8; 64]) -> __m512 {
+    let bits = _mm512_permutex2var_epi16(first, table(words), second);
+    _mm512_cvtph_ps(_mm512_castsi512_si256(bits))
+}
+
+/// Indices of bytes that spread four over the low bytes of [`QUAD_LANES`]: that of block b lies at
+/// byte `at[b]`. The other bytes of a lane are of no use.
+pub const fn quad_bytes(at: [usize; 4]) -> [u8; 64] {
+    let mut order = [0; 64];
+    let mut lane = 0;
+    while lane < 16 {
+        order[4 * lane] = at[QUAD_LANES[lane]] as u8;
         lane += 1;
     }
     order

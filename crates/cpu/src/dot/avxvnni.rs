@@ -1,5 +1,6 @@
 //! The families' loops with AVX2 and 256-bit VNNI integer dots; the rest is that of AVX2.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx2::{K, KHalf, Quad, k_close, load, prefetch, quad_close, reduce};
@@ -29,7 +30,7 @@ pub fn k<const BYTES: usize, const C: usize>(
                     for i in 0..4 {
                         let activations = load(activations, 128 * h + 32 * i);
                         let pairs = _mm256_maddubs_epi16(half.quants[i], activations);
-                        *dots = _mm256_dpwssd_avx_epi32(*dots, pairs, half.scales[i]);
+                        *dots = dpwssd(*dots, pairs, half.scales[i]);
                     }
                 }
             }
@@ -41,12 +42,29 @@ pub fn k<const BYTES: usize, const C: usize>(
     }
 }
 
-/// Rows of `BYTES` per four blocks of 32 against `C` columns; codes are unsigned.
+/// VPDPWSSD, kept one instruction as in avx512.rs.
+#[inline]
+#[target_feature(enable = "avx2,avxvnni")]
+fn dpwssd(mut sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: the instruction reads and writes the named registers only, and is enabled above.
+    unsafe {
+        asm!(
+            "{{vex}} vpdpwssd {sums}, {a}, {b}",
+            sums = inout(ymm_reg) sums,
+            a = in(ymm_reg) a,
+            b = in(ymm_reg) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sums
+}
+
+/// Rows of `BYTES` per `QUADS` quads against `C` columns; codes are unsigned.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-pub fn quad<const BYTES: usize, const C: usize>(
+pub fn quad<const BYTES: usize, const QUADS: usize, const C: usize>(
     job: &mut Job<'_>,
-    unpack: impl Fn(&[u8; BYTES]) -> Quad,
+    unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
 ) {
     let columns = job.columns::<Quad32, C>();
     let zero = _mm256_setzero_si256();
@@ -55,14 +73,17 @@ pub fn quad<const BYTES: usize, const C: usize>(
         let (whole, tail) = groups::<BYTES>(row);
         for (g, group) in whole.iter().chain(&tail).enumerate() {
             prefetch(group);
-            let weights = unpack(group);
-            for (sum, column) in sums.iter_mut().zip(columns) {
-                let activations = bytemuck::bytes_of(&column[g].quants);
-                let dots = [0, 1, 2, 3].map(|b| {
-                    let activations = load(activations, 32 * b);
-                    _mm256_dpbusd_avx_epi32(zero, weights.quants[b], activations)
-                });
-                *sum = quad_close::<false>(&weights, dots, &column[g], *sum);
+            for q in 0..QUADS {
+                let weights = unpack(group, q);
+                for (sum, column) in sums.iter_mut().zip(columns) {
+                    let column = &column[g * QUADS + q];
+                    let activations = bytemuck::bytes_of(&column.quants);
+                    let dots = [0, 1, 2, 3].map(|b| {
+                        let activations = load(activations, 32 * b);
+                        _mm256_dpbusd_avx_epi32(zero, weights.quants[b], activations)
+                    });
+                    *sum = quad_close::<false>(&weights, dots, column, *sum);
+                }
             }
         }
         job.store(r, reduce(sums));

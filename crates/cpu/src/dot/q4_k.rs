@@ -11,6 +11,8 @@ use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{open_head, scale, unpack_512};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -173,5 +175,3 @@ mod x86 {
         }
     }
 }
-#[cfg(target_arch = "x86_64")]
-pub(super) use x86::{open_head, scale, unpack_512};

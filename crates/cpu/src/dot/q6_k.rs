@@ -10,6 +10,8 @@ use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{open_16, scales_16, spread_16};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -132,9 +134,15 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn open(block: &[u8; BYTES]) -> avx2::K {
-        let scales = avx2::load_128(block, SCALES);
-        let d = _mm256_broadcastss_ps(scale_128(block));
-        let unit = _mm256_mul_ps(d, _mm256_set1_ps(OFFSET));
+        open_16(avx2::load_128(block, SCALES), scale_128(block), OFFSET)
+    }
+
+    /// A block with sixteen signed scales, and `offset` the code of weight zero.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn open_16(scales: __m128i, d: __m128, offset: f32) -> avx2::K {
+        let d = _mm256_broadcastss_ps(d);
+        let unit = _mm256_mul_ps(d, _mm256_set1_ps(offset));
         let mins = [scales, _mm_unpackhi_epi64(scales, scales)]
             .map(|scales| _mm256_mul_ps(unit, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(scales))));
         avx2::K { d, scales: _mm256_cvtepi8_epi16(scales), mins }

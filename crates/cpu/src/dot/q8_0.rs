@@ -27,7 +27,7 @@ const BYTES: usize = 4 * BLOCK;
 const QUANTS: usize = 2;
 
 fn scalar<const C: usize>(job: &mut Job<'_>) {
-    scalar::quad::<BYTES, C>(job, |quad| scalar::Quad {
+    scalar::quad::<BYTES, 1, C>(job, |quad, _| scalar::Quad {
         quants: std::array::from_fn(|i| {
             i16::from(quad[i / 32 * BLOCK + QUANTS + i % 32].cast_signed())
         }),
@@ -50,12 +50,12 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, true, C>(job, |quad| unpack(quad));
+        avx2::quad::<BYTES, 1, true, C>(job, |quad, _| unpack(quad));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, C>(job, |quad| {
+        avxvnni::quad::<BYTES, 1, C>(job, |quad, _| {
             let mut unpacked = unpack(quad);
             let flip = _mm256_set1_epi8(i8::MIN);
             unpacked.quants = unpacked.quants.map(|quants| _mm256_xor_si256(quants, flip));
@@ -76,7 +76,7 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
-        avx512::quad::<BYTES, 8, C>(job, |quad| {
+        avx512::quad::<BYTES, 1, 8, C>(job, |quad, _| {
             let flip = _mm512_set1_epi8(i8::MIN);
             let pair = |b: usize| {
                 let [low, high] = [b, b + 1].map(|b| b * BLOCK + QUANTS);
@@ -93,13 +93,8 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     fn scales_512(quad: &[u8; BYTES]) -> __m512 {
-        /// The word of block 0, 1, 2, 3; bit 5 selects the second vector.
-        const ORDER: [u8; 64] = avx512::quad_words([0, 17, 32, 49], 1);
-        let bits = _mm512_permutex2var_epi16(
-            avx512::load(quad, 0),
-            avx512::table(&ORDER),
-            avx512::load(quad, 2 * BLOCK),
-        );
-        _mm512_cvtph_ps(_mm512_castsi512_si256(bits))
+        const WORDS: [u8; 64] = avx512::quad_words([0, BLOCK, 64, 64 + BLOCK]);
+        let (first, second) = (avx512::load(quad, 0), avx512::load(quad, 2 * BLOCK));
+        avx512::quad_scales_2(first, second, &WORDS)
     }
 }

@@ -48,19 +48,21 @@ pub struct Quad {
     pub offsets: [f32; 4],
 }
 
-/// Rows of `BYTES` per four blocks against `C` columns.
-pub fn quad<const BYTES: usize, const C: usize>(
+/// Rows of `BYTES` per `QUADS` quads against `C` columns; `unpack` is asked for each in turn.
+pub fn quad<const BYTES: usize, const QUADS: usize, const C: usize>(
     job: &mut Job<'_>,
-    unpack: impl Fn(&[u8; BYTES]) -> Quad,
+    unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
 ) {
     let columns = job.columns::<Quad32, C>();
     for (r, row) in job.rows().enumerate() {
         let mut sums = [0.0; C];
         let (whole, tail) = groups::<BYTES>(row);
         for (g, group) in whole.iter().chain(&tail).enumerate() {
-            let weights = unpack(group);
-            for (sum, column) in sums.iter_mut().zip(columns) {
-                *sum += quad_dot(&weights, &column[g]);
+            for q in 0..QUADS {
+                let weights = unpack(group, q);
+                for (sum, column) in sums.iter_mut().zip(columns) {
+                    *sum += quad_dot(&weights, &column[g * QUADS + q]);
+                }
             }
         }
         job.store(r, sums);

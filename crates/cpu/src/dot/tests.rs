@@ -82,7 +82,7 @@ fn turned(ty: Type, blocks: &[u8], values: &mut [f32]) {
     let mut turned = blocks.to_vec();
     for block in turned.chunks_mut(ty.block_bytes) {
         for plane in ty.planes.iter().filter(|plane| ["quants", "low"].contains(&plane.name)) {
-            block[plane.offset..][..plane.len].iter_mut().for_each(|byte| *byte ^= 0x88);
+            block[plane.offset..][..plane.len].iter_mut().for_each(|byte| *byte ^= 0xcc);
         }
     }
     (ty.dequantize)(&turned, values);

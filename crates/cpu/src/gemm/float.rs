@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::gemm::packing::{Packed, Packing};
 use crate::panel::SPAN;
-use crate::tile::{self, FLOAT_COLS, FloatPanel, FloatTiles, ROWS};
+use crate::tile::{self, Columns, FLOAT_COLS, FloatPanel, FloatTiles, ROWS};
 
 /// The parts of a float product.
 #[derive(Clone, Copy)]
@@ -79,8 +79,9 @@ impl Float {
             let columns = bytemuck::cast_slice::<u8, f32>(bytes);
             let columns = &columns[col * range.len()..(col + panel.len()) * range.len()];
             let strip = &mut strip[range.start * ROWS..range.end * ROWS];
+            let columns = Columns { values: columns, tokens: range.len() };
             // SAFETY: a packing's level is one that the processor runs.
-            unsafe { (self.tiles.tile)(panel, columns, range.len(), strip) };
+            unsafe { (self.tiles.tile)(panel, columns, strip, ROWS) };
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Products of quantized weights with int8 activations, panel by panel.
 
 use crate::gemm::packing::{Block, Packed, Packing};
-use crate::panel::{Quants, Rows, SPAN, Span};
+use crate::panel::{self, Quants, Rows, SPAN, Span};
 use crate::tile::{self, Panel, ROWS, Tiles};
 
 /// The parts of an integer product.
@@ -11,22 +11,29 @@ pub(super) struct Integer {
     tiles: Tiles,
 }
 
+/// Rows of a run: two panels. A block of activations then serves twice each time it comes from the
+/// outer caches, and both panels still fit the first-level cache.
+pub(super) const RUN_ROWS: usize = 2 * ROWS;
+
+/// How many chunks ahead activations are fetched.
+const AHEAD: usize = 2;
+
 /// What a run works in.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 pub(super) struct Scratch {
     spans: [Span; 16],
-    panel: Panel,
+    panels: [Panel; 2],
 }
 
 impl Integer {
     pub fn new(quants: &Quants, packing: Packing) -> Integer {
         let level = packing.level;
-        let tiles = tile::tiles(level, quants.form, quants.bias);
+        let tiles = tile::tiles(level, quants);
         Integer { unpack: quants.unpack(level), tiles }
     }
 
-    /// Adds the product of up to 32 rows to `strip` `[tokens, 32]`.
+    /// Adds the product of up to 64 rows to `strip` `[tokens, rows]`, rows rounded up to 32s.
     pub fn run(
         &self,
         packing: Packing,
@@ -36,43 +43,48 @@ impl Integer {
         strip: &mut [f32],
     ) {
         let rows = weights.len() / row_bytes;
+        let stride = rows.next_multiple_of(ROWS);
         let span_bytes = |cols: usize| row_bytes * cols / packing.cols;
         for col in (0..packing.cols).step_by(SPAN) {
             let cols = (packing.cols - col).min(SPAN);
             let part = Rows { weights, row_bytes, start: span_bytes(col), len: span_bytes(cols) };
             self.fill(part, rows, scratch);
             Rows { start: part.start + part.len, ..part }.prefetch(rows);
-            let chunks = packed.data.chunks_exact(packing.chunk_bytes(packed.tokens));
+            let panels = &scratch.panels[..rows.div_ceil(ROWS)];
+            let chunk_bytes = packing.chunk_bytes(packed.tokens);
+            let chunks = packed.data.chunks_exact(chunk_bytes);
             for (chunk, bytes) in chunks.enumerate() {
                 let range = packing.chunk_range(chunk, packed.tokens);
                 let block = Block::of(packing, bytes, range.len(), col);
-                let strip = &mut strip[range.start * ROWS..range.end * ROWS];
-                // SAFETY: a packing's level is one that the processor runs.
-                unsafe { (self.tiles.tile)(&scratch.panel, block, strip) };
+                let ahead = chunk * chunk_bytes..(chunk + 1 + AHEAD) * chunk_bytes;
+                if let Some(ahead) = packed.data.get(ahead) {
+                    let ahead = &ahead[AHEAD * chunk_bytes..];
+                    panel::prefetch(Block::of(packing, ahead, range.len(), col).bytes);
+                }
+                for (index, panel) in panels.iter().enumerate() {
+                    let strip = &mut strip[range.start * stride + index * ROWS..];
+                    // SAFETY: a packing's level is one that the processor runs.
+                    unsafe { (self.tiles.tile)(panel, block, strip, stride) };
+                }
             }
         }
     }
 
-    /// Unpacks the columns of `part`; rows beyond the last are zero.
+    /// Unpacks the columns of `part`; a panel's rows beyond the last are zero.
     fn fill(&self, part: Rows<'_>, rows: usize, scratch: &mut Scratch) {
-        for first in [0, 16] {
+        for first in (0..rows.next_multiple_of(ROWS)).step_by(16) {
             let count = rows.saturating_sub(first).min(16);
-            if count < 16 {
-                scratch.spans[count..].fill(bytemuck::Zeroable::zeroed());
-            }
+            scratch.spans[count..].fill(bytemuck::Zeroable::zeroed());
             if count > 0 {
                 let part = Rows { weights: &part.weights[first * part.row_bytes..], ..part };
                 // SAFETY: a packing's level is one that the processor runs.
                 unsafe { (self.unpack)(part, &mut scratch.spans[..count]) };
             }
+            let panel = &mut scratch.panels[first / ROWS];
             // SAFETY: as above.
             unsafe {
-                (self.tiles.interleave)(
-                    &scratch.spans,
-                    first,
-                    self.tiles.adjust,
-                    &mut scratch.panel,
-                );
+                let first = first % ROWS;
+                (self.tiles.interleave)(&scratch.spans, first, self.tiles.adjust, panel);
             }
         }
     }

@@ -3,7 +3,7 @@
 use crate::gemm::quantize;
 use crate::level::Level;
 use crate::panel::{Form, SPAN};
-use crate::tile;
+use crate::tile::{self, Shape};
 
 /// How a product wants its activations `[tokens, cols]` f32. Two products with equal packings share the
 /// packed activations.
@@ -29,6 +29,9 @@ pub(crate) enum Format {
     Int8x32,
     /// int8 with an f32 scale per 256 columns.
     Int8x256,
+    /// Tiles of 32 columns x 16 tokens in bf16: |x - x'| <= |x| / 256; with a second plane, which holds
+    /// the rests, |x| / 65536.
+    Tiles { planes: usize },
 }
 
 impl Format {
@@ -50,6 +53,7 @@ impl Packing {
             Format::F32 => 4 * self.cols,
             Format::Int8x32 => self.cols / 32 * Block::bytes_per_token(Format::Int8x32, 32),
             Format::Int8x256 => self.cols / SPAN * Block::bytes_per_token(Format::Int8x256, SPAN),
+            Format::Tiles { planes } => planes * self.cols.div_ceil(32) * 64,
         };
         (per_token * self.chunk_tokens(tokens)).next_multiple_of(64)
     }
@@ -59,8 +63,11 @@ impl Packing {
         self.chunks(tokens) * self.chunk_bytes(tokens)
     }
 
-    /// Tokens of every chunk but the last, which may have fewer: all about equally many.
+    /// Tokens of every chunk but the last, which may have fewer: all about equally many, or whole tiles.
     pub(crate) fn chunk_tokens(self, tokens: usize) -> usize {
+        if let Format::Tiles { .. } = self.format {
+            return self.tokens_max;
+        }
         tokens.div_ceil(self.chunks(tokens).max(1))
     }
 
@@ -98,6 +105,17 @@ impl Packing {
             }
             Format::Int8x32 | Format::Int8x256 => {
                 quantize::pack(self.level, self.format, x, self.cols, out);
+            }
+            Format::Tiles { planes } => {
+                #[cfg(target_arch = "x86_64")]
+                {
+                    let tiles = bytemuck::cast_slice_mut(out);
+                    let (tiles, rests) = tiles.split_at_mut(tiles.len() / planes);
+                    // SAFETY: products are tiled only where level AMX is available.
+                    unsafe { tile::amx::pack(x, self.cols, tiles, rests) };
+                }
+                #[cfg(not(target_arch = "x86_64"))]
+                unreachable!("no tiles of {planes} planes on this processor");
             }
         }
     }
@@ -159,6 +177,16 @@ impl<'a> Block<'a> {
         }
     }
 
+    /// The parts as addresses, all multiples of 4.
+    pub fn parts(&self) -> Parts {
+        Parts {
+            quants: bytemuck::cast_slice::<u8, i32>(self.quants()).as_ptr(),
+            sums: self.sums().as_ptr(),
+            float_sums: self.float_sums().as_ptr(),
+            scales: self.scales().as_ptr(),
+        }
+    }
+
     /// The activations.
     pub fn quants(&self) -> &'a [u8] {
         &self.bytes[..self.offsets()[0]]
@@ -182,8 +210,42 @@ impl<'a> Block<'a> {
     }
 }
 
+/// Where the parts of a [`Block`] start.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts {
+    /// Four activations each.
+    pub quants: *const i32,
+    pub sums: *const i32,
+    pub float_sums: *const f32,
+    pub scales: *const f32,
+}
+
+impl Parts {
+    /// What the integer sums of a group start from, for each token: zero where not signed.
+    ///
+    /// # Safety
+    /// The parts are those of a block of N tokens in the shape's format that has this group.
+    #[inline(always)]
+    pub unsafe fn starts<S: Shape, const N: usize>(&self, group: usize) -> [i32; N] {
+        let mut starts = [0; N];
+        if S::SIGNED {
+            for (t, start) in starts.iter_mut().enumerate() {
+                for sum in 0..S::SUMS {
+                    // SAFETY: a block has `SUMS` sums for each of its groups and tokens.
+                    *start += unsafe { *self.sums.add((group * S::SUMS + sum) * N + t) };
+                }
+            }
+        }
+        starts
+    }
+}
+
 impl Packing {
     pub(crate) fn new(format: Format, cols: usize, level: Level) -> Packing {
-        Packing { format, cols, tokens_max: tile::tokens_max(level), level }
+        let tokens_max = match format {
+            Format::Tiles { .. } => 16,
+            _ => tile::tokens_max(level),
+        };
+        Packing { format, cols, tokens_max, level }
     }
 }

@@ -1,4 +1,4 @@
-//! IQ4_XS unpacked: the codebook's values 128 too high, which the minimums take back.
+//! IQ4_XS unpacked: the codebook's values 128 too high.
 
 use bilayer_quant::iq4_xs::{Block, scales};
 
@@ -8,8 +8,8 @@ use super::{Form, Span, Unpack, f16_values, halves};
 pub(crate) struct Iq4Xs;
 
 impl Unpack for Iq4Xs {
-    const FORM: Form = Form::Affine32K;
-    const BIAS: u8 = 0;
+    const FORM: Form = Form::Signed32K;
+    const BIAS: u8 = 128;
     const HIGHEST: u8 = 241;
 
     #[inline(always)]
@@ -18,7 +18,6 @@ impl Unpack for Iq4Xs {
         let [d] = f16_values([block.d]);
         for (part, scale) in scales(&block).into_iter().enumerate() {
             span.scales[part] = d * f32::from(scale);
-            span.mins[part] = -128.0 * span.scales[part];
         }
         let parts = span.quants.as_chunks_mut::<32>().0;
         for (part, packed) in parts.iter_mut().zip(block.quants.as_chunks::<16>().0) {

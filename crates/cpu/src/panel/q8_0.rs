@@ -14,7 +14,11 @@ impl Unpack for Q8_0 {
     #[inline(always)]
     fn unpack(blocks: &[u8], span: &mut Span) {
         blocks_of_32(blocks, span, |block: &Block| {
-            (block.quants.map(|quant| quant as u8 ^ 0x80), block.d, 0)
+            let mut quants = [0; 32];
+            for l in 0..32 {
+                quants[l] = block.quants[l] as u8 ^ 0x80;
+            }
+            (quants, block.d, 0)
         });
     }
 }

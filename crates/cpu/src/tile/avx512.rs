@@ -9,12 +9,15 @@
 use std::arch::x86_64::*;
 
 use crate::gemm::packing::Block;
-use crate::panel::{Form, Span};
-use crate::tile::{Adjust, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form};
+use crate::panel::{Quants, Span};
+use crate::tile::{Adjust, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip};
 
-pub(super) fn tiles(form: Form, bias: u8) -> Tiles {
-    let tile: Tile = by_form!(form, any_tile);
-    Tiles { adjust: Adjust::unsigned(form, bias), interleave, tile }
+/// Most tokens in a tile.
+pub(super) const TOKENS: usize = 6;
+
+pub(super) fn tiles(quants: &Quants) -> Tiles {
+    let tile: Tile = by_form!(quants.form, any_tile);
+    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
 }
 
 /// 16 vectors of 16 dwords, transposed.
@@ -87,127 +90,141 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
             unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) };
         }
     }
-    lines(spans, first, |span| &span.scales, 1.0, &mut panel.scales);
+    let mut rows = [_mm512_setzero_si512(); 16];
+    for (row, span) in rows.iter_mut().zip(spans) {
+        *row = _mm512_castps_si512(load_floats(&span.scales));
+    }
+    store_rows(&transpose(rows), first, &mut panel.scales);
     if let Mins::Times(factor) = adjust.mins {
-        lines(spans, first, |span| &span.mins, factor, &mut panel.mins);
+        let factor = _mm512_set1_ps(factor);
+        for (row, span) in rows.iter_mut().zip(spans) {
+            *row = _mm512_castps_si512(_mm512_mul_ps(load_floats(&span.mins), factor));
+        }
+        store_rows(&transpose(rows), first, &mut panel.mins);
     }
 }
 
-/// Transposes 16 spans' scales or minimums, times `factor`.
+/// Stores values of rows `first..first + 16`, a vector for each of `to`.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn lines(
-    spans: &[Span; 16],
-    first: usize,
-    part: impl Fn(&Span) -> &[f32; 16],
-    factor: f32,
-    panel: &mut [[f32; ROWS]; 16],
-) {
-    let factor = _mm512_set1_ps(factor);
-    let mut rows = [_mm512_setzero_si512(); 16];
-    for (row, span) in rows.iter_mut().zip(spans) {
-        *row = _mm512_castps_si512(_mm512_mul_ps(load_floats(part(span)), factor));
-    }
-    for (to, value) in panel.iter_mut().zip(transpose(rows)) {
-        store_floats(&mut to[first..], _mm512_castsi512_ps(value));
+pub(super) fn store_rows(values: &[__m512i; 16], first: usize, to: &mut [[f32; ROWS]]) {
+    for (to, value) in to.iter_mut().zip(values) {
+        store_floats(&mut to[first..], _mm512_castsi512_ps(*value));
     }
 }
 
 /// See [`Tile`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn any_tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32]) {
+fn any_tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
     match block.tokens {
-        1 => tile::<S, 1>(panel, block, strip),
-        2 => tile::<S, 2>(panel, block, strip),
-        3 => tile::<S, 3>(panel, block, strip),
-        4 => tile::<S, 4>(panel, block, strip),
-        5 => tile::<S, 5>(panel, block, strip),
-        6 => tile::<S, 6>(panel, block, strip),
-        tokens => unreachable!("{tokens} tokens in a chunk of at most 6"),
+        1 => tile::<S, 1>(panel, block, strip, stride),
+        2 => tile::<S, 2>(panel, block, strip, stride),
+        3 => tile::<S, 3>(panel, block, strip, stride),
+        4 => tile::<S, 4>(panel, block, strip, stride),
+        5 => tile::<S, 5>(panel, block, strip, stride),
+        6 => tile::<S, 6>(panel, block, strip, stride),
+        tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
     }
 }
 
+/// `N` = tokens of the block. Addresses are raw, because bounds checks between the loads cost a third.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn tile<S: Shape, const N: usize>(panel: &Panel, block: Block<'_>, strip: &mut [f32]) {
-    let (strip, _) = strip.as_chunks_mut::<ROWS>();
-    let strip: &mut [[f32; ROWS]; N] = strip.try_into().expect("one row of the strip a token");
-    let (steps, _) = block.quants().as_chunks::<4>();
-    let (steps, _) = steps.as_chunks::<N>();
-    let (sums, _) = block.sums().as_chunks::<N>();
-    let (scales, _) = block.scales().as_chunks::<N>();
-    let mut acc = [[_mm512_setzero_ps(); 2]; N];
-    if !S::PER_256 {
-        for (acc, strip) in acc.iter_mut().zip(&*strip) {
-            *acc = [load_floats(strip), load_floats(&strip[16..])];
-        }
-    }
-    for (group, steps) in steps.chunks_exact(S::STEPS).enumerate() {
-        let start = if S::SIGNED { sums[group] } else { [0; N] };
-        let dots = dots::<S, N>(&panel.quants[group * S::STEPS..], steps, start);
-        let w = &panel.scales[group];
-        let w = [load_floats(w), load_floats(&w[16..])];
-        for t in 0..N {
-            for half in 0..2 {
-                let mut dot = _mm512_cvtepi32_ps(dots[t][half]);
-                if !S::PER_256 {
-                    dot = _mm512_mul_ps(dot, _mm512_set1_ps(scales[group][t]));
-                }
-                acc[t][half] = _mm512_fmadd_ps(dot, w[half], acc[t][half]);
-            }
-        }
-        if !S::SIGNED {
-            let sums = if S::FLOAT_SUMS {
-                block.float_sums().as_chunks::<N>().0[group]
-            } else if S::PER_256 {
-                sums[group].map(|sum| sum as f32)
-            } else {
-                std::array::from_fn(|t| sums[group][t] as f32 * scales[group][t])
-            };
-            let m = &panel.mins[group];
-            let m = [load_floats(m), load_floats(&m[16..])];
+fn tile<S: Shape, const N: usize>(
+    panel: &Panel,
+    block: Block<'_>,
+    strip: &mut [f32],
+    stride: usize,
+) {
+    let steps = block.cols / 4;
+    let parts = block.parts();
+    assert!(block.tokens == N && steps <= 64);
+    check_strip(strip, stride, N, ROWS);
+    let (strip, mut acc) = (strip.as_mut_ptr(), [[_mm512_setzero_ps(); 2]; N]);
+    for group in 0..steps / S::STEPS {
+        // SAFETY: the parts hold `steps` x N quants and a sum and, but for `PER_256`, a scale for
+        // each group x N; the panel holds 64 steps and 16 groups.
+        unsafe {
+            let first = group * S::STEPS;
+            let quants = panel.quants.as_ptr().add(first).cast();
+            let start = parts.starts::<S, N>(group);
+            let dots = dots::<S, N>(quants, parts.quants.add(first * N), start);
+            let w = halves(&panel.scales[group]);
             for t in 0..N {
                 for half in 0..2 {
-                    acc[t][half] = _mm512_fmadd_ps(_mm512_set1_ps(sums[t]), m[half], acc[t][half]);
+                    let mut dot = _mm512_cvtepi32_ps(dots[t][half]);
+                    if !S::PER_256 {
+                        let scale = _mm512_set1_ps(*parts.scales.add(group * N + t));
+                        dot = _mm512_mul_ps(dot, scale);
+                    }
+                    acc[t][half] = _mm512_fmadd_ps(dot, w[half], acc[t][half]);
                 }
+            }
+            if S::SIGNED {
+                continue;
+            }
+            let m = halves(&panel.mins[group]);
+            for t in 0..N {
+                let sum = if S::FLOAT_SUMS {
+                    _mm512_set1_ps(*parts.float_sums.add(group * N + t))
+                } else if S::PER_256 {
+                    _mm512_cvtepi32_ps(_mm512_set1_epi32(*parts.sums.add(group * N + t)))
+                } else {
+                    let scale = _mm512_set1_ps(*parts.scales.add(group * N + t));
+                    _mm512_mul_ps(
+                        _mm512_cvtepi32_ps(_mm512_set1_epi32(*parts.sums.add(group * N + t))),
+                        scale,
+                    )
+                };
+                acc[t][0] = _mm512_fmadd_ps(sum, m[0], acc[t][0]);
+                acc[t][1] = _mm512_fmadd_ps(sum, m[1], acc[t][1]);
             }
         }
     }
     for t in 0..N {
         for half in 0..2 {
-            let to = &mut strip[t][16 * half..];
-            let value = if S::PER_256 {
-                let scale = _mm512_set1_ps(scales[0][t]);
-                _mm512_fmadd_ps(acc[t][half], scale, load_floats(to))
-            } else {
-                acc[t][half]
-            };
-            store_floats(to, value);
+            // SAFETY: the strip was checked, the scales of `PER_256` are N.
+            unsafe {
+                let to = strip.add(t * stride + 16 * half);
+                let scale = _mm512_set1_ps(if S::PER_256 { *parts.scales.add(t) } else { 1.0 });
+                _mm512_storeu_ps(to, _mm512_fmadd_ps(acc[t][half], scale, _mm512_loadu_ps(to)));
+            }
         }
     }
 }
 
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn halves(rows: &[f32; ROWS]) -> [__m512; 2] {
+    [load_floats(rows), load_floats(&rows[16..])]
+}
+
 /// The integer sums of one group: `start` + quants x activations.
+///
+/// # Safety
+/// From the pointers on there must be `STEPS` x 32 x 4 quants and `STEPS` x N x 4 activations.
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
-fn dots<S: Shape, const N: usize>(
-    quants: &[[[u8; 4]; ROWS]],
-    steps: &[[[u8; 4]; N]],
+unsafe fn dots<S: Shape, const N: usize>(
+    quants: *const __m512i,
+    x: *const i32,
     start: [i32; N],
 ) -> [[__m512i; 2]; N] {
     let mut dots = [[_mm512_setzero_si512(); 2]; N];
-    if S::SIGNED {
-        for t in 0..N {
-            dots[t] = [_mm512_set1_epi32(start[t]); 2];
-        }
+    for (dots, start) in dots.iter_mut().zip(start) {
+        *dots = [_mm512_set1_epi32(start); 2];
     }
-    for (w, x) in quants[..S::STEPS].iter().zip(&steps[..S::STEPS]) {
-        let w: &[[u8; 64]; 2] = bytemuck::cast_ref(w);
-        let w = [load(&w[0]), load(&w[1])];
-        for t in 0..N {
-            let x = _mm512_set1_epi32(i32::from_le_bytes(x[t]));
-            dots[t][0] = _mm512_dpbusd_epi32(dots[t][0], w[0], x);
-            dots[t][1] = _mm512_dpbusd_epi32(dots[t][1], w[1], x);
+    for step in 0..S::STEPS {
+        // SAFETY: there are `STEPS` times two vectors of quants, aligned as the panel is.
+        let w = unsafe {
+            [_mm512_load_si512(quants.add(2 * step)), _mm512_load_si512(quants.add(2 * step + 1))]
+        };
+        for (t, dots) in dots.iter_mut().enumerate() {
+            // SAFETY: there are `STEPS` x N activations, at multiples of 4 bytes.
+            let x = _mm512_set1_epi32(unsafe { *x.add(step * N + t) });
+            dots[0] = _mm512_dpbusd_epi32(dots[0], w[0], x);
+            dots[1] = _mm512_dpbusd_epi32(dots[1], w[1], x);
         }
+        super::in_order();
     }
     dots
 }

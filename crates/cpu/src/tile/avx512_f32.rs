@@ -4,8 +4,8 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use crate::panel::SPAN;
-use crate::tile::avx512::{load_floats, store_floats, transpose};
-use crate::tile::{FloatPanel, FloatTiles, ROWS};
+use crate::tile::avx512::{load_floats, store_rows, transpose};
+use crate::tile::{Columns, FloatPanel, FloatTiles, ROWS, check_strip};
 
 pub(super) const TILES: FloatTiles = FloatTiles { interleave, tile: any_tile };
 
@@ -18,44 +18,57 @@ fn interleave(rows: &[[f32; SPAN]], cols: Range<usize>, first: usize, panel: &mu
         for (value, row) in values.iter_mut().zip(rows) {
             *value = _mm512_castps_si512(load_floats(&row[start..]));
         }
-        for (to, value) in panel.iter_mut().zip(transpose(values)) {
-            store_floats(&mut to[first..], _mm512_castsi512_ps(value));
-        }
+        store_rows(&transpose(values), first, panel);
     }
 }
 
 /// See [`crate::tile::FloatTile`].
 #[target_feature(enable = "avx512f")]
-fn any_tile(panel: &[[f32; ROWS]], columns: &[f32], tokens: usize, strip: &mut [f32]) {
-    match tokens {
-        1 => tile::<1>(panel, columns, strip),
-        2 => tile::<2>(panel, columns, strip),
-        3 => tile::<3>(panel, columns, strip),
-        4 => tile::<4>(panel, columns, strip),
-        5 => tile::<5>(panel, columns, strip),
-        6 => tile::<6>(panel, columns, strip),
+fn any_tile(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stride: usize) {
+    match columns.tokens {
+        1 => tile::<1>(panel, columns, strip, stride),
+        2 => tile::<2>(panel, columns, strip, stride),
+        3 => tile::<3>(panel, columns, strip, stride),
+        4 => tile::<4>(panel, columns, strip, stride),
+        5 => tile::<5>(panel, columns, strip, stride),
+        6 => tile::<6>(panel, columns, strip, stride),
         tokens => unreachable!("{tokens} tokens in a chunk of at most 6"),
     }
 }
 
 #[target_feature(enable = "avx512f")]
-fn tile<const N: usize>(panel: &[[f32; ROWS]], columns: &[f32], strip: &mut [f32]) {
-    let (strip, _) = strip.as_chunks_mut::<ROWS>();
-    let strip: &mut [[f32; ROWS]; N] = strip.try_into().expect("one row of the strip a token");
+fn tile<const N: usize>(
+    panel: &[[f32; ROWS]],
+    columns: Columns<'_>,
+    strip: &mut [f32],
+    stride: usize,
+) {
+    assert!(columns.values.len() == panel.len() * N);
+    check_strip(strip, stride, N, ROWS);
+    let (x, strip) = (columns.values.as_ptr(), strip.as_mut_ptr());
     let mut acc = [[_mm512_setzero_ps(); 2]; N];
-    for (acc, strip) in acc.iter_mut().zip(&*strip) {
-        *acc = [load_floats(strip), load_floats(&strip[16..])];
+    for (t, acc) in acc.iter_mut().enumerate() {
+        // SAFETY: the strip was checked.
+        *acc = unsafe {
+            let from = strip.add(t * stride);
+            [_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16))]
+        };
     }
-    for (w, x) in panel.iter().zip(columns.as_chunks::<N>().0) {
+    for (col, w) in panel.iter().enumerate() {
         let w = [load_floats(w), load_floats(&w[16..])];
-        for t in 0..N {
-            let x = _mm512_set1_ps(x[t]);
-            acc[t][0] = _mm512_fmadd_ps(w[0], x, acc[t][0]);
-            acc[t][1] = _mm512_fmadd_ps(w[1], x, acc[t][1]);
+        for (t, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: there are `panel.len()` x N values.
+            let x = _mm512_set1_ps(unsafe { *x.add(col * N + t) });
+            acc[0] = _mm512_fmadd_ps(w[0], x, acc[0]);
+            acc[1] = _mm512_fmadd_ps(w[1], x, acc[1]);
         }
     }
-    for (acc, strip) in acc.iter().zip(strip) {
-        store_floats(strip, acc[0]);
-        store_floats(&mut strip[16..], acc[1]);
+    for (t, acc) in acc.iter().enumerate() {
+        // SAFETY: the strip was checked.
+        unsafe {
+            let to = strip.add(t * stride);
+            _mm512_storeu_ps(to, acc[0]);
+            _mm512_storeu_ps(to.add(16), acc[1]);
+        }
     }
 }

@@ -5,12 +5,14 @@
 use std::ops::Range;
 
 use crate::gemm::packing::Block;
-use crate::panel::{Form, SPAN, Span};
-use crate::tile::{Adjust, FloatPanel, FloatTiles, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form};
+use crate::panel::{Quants, SPAN, Span};
+use crate::tile::{
+    Adjust, Columns, FloatPanel, FloatTiles, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form,
+};
 
-pub(super) fn tiles(form: Form, bias: u8) -> Tiles {
-    let tile: Tile = by_form!(form, tile);
-    Tiles { adjust: Adjust::unsigned(form, bias), interleave, tile }
+pub(super) fn tiles(quants: &Quants) -> Tiles {
+    let tile: Tile = by_form!(quants.form, tile);
+    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
 }
 
 /// The float tiles in plain Rust.
@@ -33,7 +35,7 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
 }
 
 /// See [`Tile`]: integer sums per group and token are exact, everything after them is f32.
-fn tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32]) {
+fn tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
     let tokens = block.tokens;
     let steps = bytemuck::cast_slice::<u8, [i8; 4]>(block.quants());
     let (sums, scales) = (block.sums(), block.scales());
@@ -41,7 +43,13 @@ fn tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32]) {
         let mut out = [0.0f32; ROWS];
         for group in 0..block.cols / 4 / S::STEPS {
             let index = group * tokens + token;
-            let mut dots = [if S::SIGNED { sums[index] } else { 0 }; ROWS];
+            let start = match S::SIGNED {
+                true => {
+                    (0..S::SUMS).map(|sum| sums[(group * S::SUMS + sum) * tokens + token]).sum()
+                }
+                false => 0,
+            };
+            let mut dots = [start; ROWS];
             for step in group * S::STEPS..(group + 1) * S::STEPS {
                 let x = steps[step * tokens + token].map(i32::from);
                 for (dot, w) in dots.iter_mut().zip(&panel.quants[step]) {
@@ -62,7 +70,7 @@ fn tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32]) {
             }
         }
         let scale = if S::PER_256 { scales[token] } else { 1.0 };
-        for (strip, out) in strip[token * ROWS..(token + 1) * ROWS].iter_mut().zip(out) {
+        for (strip, out) in strip[token * stride..][..ROWS].iter_mut().zip(out) {
             *strip += out * scale;
         }
     }
@@ -81,10 +89,10 @@ fn float_interleave(
     }
 }
 
-fn float_tile(panel: &[[f32; ROWS]], columns: &[f32], tokens: usize, strip: &mut [f32]) {
-    for (token, strip) in strip.as_chunks_mut::<ROWS>().0.iter_mut().enumerate().take(tokens) {
+fn float_tile(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stride: usize) {
+    for (token, strip) in strip.chunks_mut(stride).enumerate().take(columns.tokens) {
         let mut out = [0.0f32; ROWS];
-        for (weights, x) in panel.iter().zip(columns.chunks_exact(tokens)) {
+        for (weights, x) in panel.iter().zip(columns.values.chunks_exact(columns.tokens)) {
             for (out, weight) in out.iter_mut().zip(weights) {
                 *out += weight * x[token];
             }

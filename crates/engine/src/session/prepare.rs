@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use bilayer_graph::reference::Reference;
+use bilayer_cpu::Cpu;
 use bilayer_graph::{Backend, Graph, Limits, PAGE_TOKENS, Segment, Value};
 use bilayer_scheduler::{Budget, Machine, Plan, plan};
 
@@ -15,7 +15,7 @@ use crate::{Error, Model};
 pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Error> {
     let began = Instant::now();
     let (threads, level) = (settings.threads, settings.cpu_level);
-    let _ = (threads, level); let cpu = Reference::new();
+    let cpu = Cpu::new(bilayer_cpu::Options { threads, level })?;
     let backends: Vec<Box<dyn Backend>> = vec![Box::new(cpu)];
     on(model, backends, &plan, &mut settings, began)
 }

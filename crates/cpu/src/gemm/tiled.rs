@@ -1,0 +1,215 @@
+//! Products on AMX tiles in bf16, for every type.
+
+use std::ops::Range;
+
+use bilayer_quant::Type;
+use bytemuck::{Pod, Zeroable};
+
+use crate::gemm::packing::{Packed, Packing};
+use crate::level::Level;
+use crate::panel::{self, Quants, Rows, SPAN, Span};
+use crate::tile::amx::{self, Configured, TILE_COLS, TILE_ROWS, TileBytes};
+
+/// Rows of a run. Activations come from the outer caches once per run, so there are many.
+pub(super) const RUN_ROWS: usize = 128;
+
+/// Columns per sweep: 32 tokens of them (32 KiB) stay in the first-level cache, the panel (128 KiB)
+/// and the results (256 KiB at 512 tokens) in the second.
+const SWEEP_COLS: usize = 512;
+
+/// Tiles that the columns of a sweep take.
+const STEPS: usize = SWEEP_COLS / TILE_COLS;
+
+/// Rows and tokens of four tiles.
+const PAIR: usize = 2 * TILE_ROWS;
+
+/// The parts of a tiled product.
+#[derive(Clone, Copy)]
+pub(super) struct Tiled {
+    ty: Type,
+    quants: Option<&'static Quants>,
+}
+
+/// What a run works in, besides its results.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct Scratch {
+    spans: [Span; TILE_ROWS],
+    floats: [[f32; SPAN]; TILE_ROWS],
+    /// 16 rows each, rounded to bf16.
+    tiles: [[TileBytes; STEPS]; RUN_ROWS / TILE_ROWS],
+    /// What rounding lost.
+    rests: [[TileBytes; STEPS]; RUN_ROWS / TILE_ROWS],
+}
+
+/// What a run works on.
+pub(super) struct Run<'a> {
+    /// Rows in their GGUF layout.
+    pub weights: &'a [u8],
+    /// Bytes of each.
+    pub row_bytes: usize,
+    /// How the activations are packed.
+    pub packing: Packing,
+    /// The activations.
+    pub packed: Packed<'a>,
+}
+
+impl Run<'_> {
+    fn rows(&self) -> usize {
+        self.weights.len() / self.row_bytes
+    }
+
+    /// Tokens two tiles wide.
+    fn token_pairs(&self) -> usize {
+        self.packed.tokens.div_ceil(PAIR)
+    }
+
+    fn row_pairs(&self) -> usize {
+        self.rows().div_ceil(PAIR)
+    }
+
+    /// A chunk's tiles for some columns: the rounded activations, or (1) what rounding lost.
+    fn x(&self, chunk: usize, plane: usize, steps: Range<usize>) -> Option<&[TileBytes]> {
+        let bytes = self.packing.chunk_bytes(self.packed.tokens);
+        let chunk = self.packed.data.get(chunk * bytes..(chunk + 1) * bytes)?;
+        let tiles: &[TileBytes] = bytemuck::cast_slice(chunk);
+        let plane = plane * self.packing.cols.div_ceil(TILE_COLS);
+        tiles.get(plane + steps.start..plane + steps.end)
+    }
+}
+
+/// Numbers in bf16 that stand for an activation: a float weight's precision is worth two.
+pub(super) fn planes(ty: Type) -> usize {
+    if ty.block_weights == 1 { 2 } else { 1 }
+}
+
+impl Tiled {
+    pub fn new(ty: Type) -> Tiled {
+        Tiled { ty, quants: panel::quants(ty) }
+    }
+
+    /// Bytes of a run's results.
+    pub fn strip_bytes(tokens: usize) -> usize {
+        RUN_ROWS * tokens.next_multiple_of(PAIR) * 4
+    }
+
+    /// Overwrites `out` `[tokens, rows]`; `strip` is [`Tiled::strip_bytes`] and needs no content.
+    pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [u8], out: &mut [f32]) {
+        let (rows, tokens, cols) = (run.rows(), run.packed.tokens, run.packing.cols);
+        let strip = bytemuck::cast_slice_mut::<u8, [TileBytes; 4]>(strip);
+        let strip = &mut strip[..run.row_pairs() * run.token_pairs()];
+        strip.fill(Zeroable::zeroed());
+        // SAFETY: products are tiled only where level AMX is available.
+        let unit = unsafe { Configured::new() };
+        for col in (0..cols).step_by(SWEEP_COLS) {
+            let cols = col..(col + SWEEP_COLS).min(cols);
+            let mut has_rests = false;
+            for tile in 0..2 * run.row_pairs() {
+                has_rests |= self.fill(run, cols.clone(), tile, scratch);
+            }
+            self.sweep(run, cols, (scratch, has_rests), &unit, strip);
+        }
+        drop(unit);
+        for (index, block) in strip.iter().enumerate() {
+            let (token, row) = (index / run.row_pairs() * PAIR, index % run.row_pairs() * PAIR);
+            for (part, tile) in block.iter().enumerate() {
+                let (token, row) = (token + part % 2 * TILE_ROWS, row + part / 2 * TILE_ROWS);
+                if token < tokens && row < rows {
+                    let size = (rows - row, tokens - token);
+                    // SAFETY: level AMX includes AVX-512.
+                    unsafe { amx::scatter(tile, size, &mut out[token * rows + row..], rows) };
+                }
+            }
+        }
+    }
+
+    /// Adds the product of the filled panel to the results.
+    fn sweep(
+        &self,
+        run: &Run<'_>,
+        cols: Range<usize>,
+        (scratch, has_rests): (&Scratch, bool),
+        unit: &Configured,
+        strip: &mut [[TileBytes; 4]],
+    ) {
+        let steps = cols.start / TILE_COLS..cols.end.div_ceil(TILE_COLS);
+        let count = steps.len();
+        let x = |chunk, plane| run.x(chunk, plane, steps.clone());
+        for (pair, strip) in strip.chunks_exact_mut(run.row_pairs()).enumerate() {
+            self.prefetch(run, cols.end, pair);
+            let Some(first) = x(2 * pair, 0) else { return };
+            let (second, lost) = (x(2 * pair + 1, 0), x(2 * pair, 1));
+            let second_lost = x(2 * pair + 1, 1);
+            for (index, out) in strip.iter_mut().enumerate() {
+                let tiles =
+                    [&scratch.tiles[2 * index][..count], &scratch.tiles[2 * index + 1][..count]];
+                amx::multiply(unit, tiles, (first, second), out);
+                if let Some(lost) = lost {
+                    amx::multiply(unit, tiles, (lost, second_lost), out);
+                }
+                if has_rests {
+                    let rests = [
+                        &scratch.rests[2 * index][..count],
+                        &scratch.rests[2 * index + 1][..count],
+                    ];
+                    amx::multiply(unit, rests, (first, second), out);
+                }
+            }
+        }
+    }
+
+    /// Unpacks columns of 16 rows; those beyond the last are zero. Says whether rounding lost anything
+    /// worth a product of its own.
+    fn fill(&self, run: &Run<'_>, cols: Range<usize>, tile: usize, scratch: &mut Scratch) -> bool {
+        let first = tile * TILE_ROWS;
+        let count = run.rows().saturating_sub(first).min(TILE_ROWS);
+        if count < TILE_ROWS {
+            scratch.tiles[tile] = Zeroable::zeroed();
+            scratch.rests[tile] = Zeroable::zeroed();
+        }
+        let mut has_rests = false;
+        for col in cols.clone().step_by(SPAN).take_while(|_| count > 0) {
+            let span = col..(col + SPAN).min(cols.end);
+            let steps = (col - cols.start) / TILE_COLS..(span.end - cols.start).div_ceil(TILE_COLS);
+            let source = self.source(run, first, span.clone());
+            let tiles = &mut scratch.tiles[tile][steps.clone()];
+            if let Some(quants) = self.quants {
+                let spans = &mut scratch.spans[..count];
+                // SAFETY: level AMX is available.
+                unsafe { quants.unpack(Level::Amx)(source, spans) };
+                for (row, span) in spans.iter().enumerate() {
+                    // SAFETY: level AMX includes AVX-512.
+                    unsafe { amx::put_span(span, quants.form, quants.bias, row, tiles) };
+                }
+            } else {
+                let rests: &mut [TileBytes] = match planes(self.ty) {
+                    1 => &mut [],
+                    _ => &mut scratch.rests[tile][steps],
+                };
+                for (row, floats) in scratch.floats[..count].iter_mut().enumerate() {
+                    let floats = &mut floats[..span.len()];
+                    (self.ty.dequantize)(source.row(row), floats);
+                    // SAFETY: level AMX includes AVX-512.
+                    has_rests |= unsafe { amx::put_floats(floats, row, tiles, rests) };
+                }
+            }
+        }
+        has_rests
+    }
+
+    /// The bytes of columns `cols` of the rows from `first` on.
+    fn source<'a>(&self, run: &Run<'a>, first: usize, cols: Range<usize>) -> Rows<'a> {
+        let bytes = |cols: usize| cols / self.ty.block_weights * self.ty.block_bytes;
+        let weights = &run.weights[first * run.row_bytes..];
+        let (start, end) = (bytes(cols.start), bytes(cols.end));
+        Rows { weights, row_bytes: run.row_bytes, start, len: end - start }
+    }
+
+    /// Asks for a share of the weights that the next sweep unpacks, from column `col` on.
+    fn prefetch(&self, run: &Run<'_>, col: usize, pair: usize) {
+        let end = (col + SWEEP_COLS).min(run.packing.cols);
+        let share = run.rows().div_ceil(run.token_pairs());
+        let first = (pair * share).min(run.rows());
+        self.source(run, first, col..end).prefetch(share);
+    }
+}

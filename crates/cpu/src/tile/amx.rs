@@ -1,0 +1,287 @@
+//! AMX tiles: 16x16 f32 results from 16 weight rows and 16 tokens in bf16, 32 columns a step.
+//!
+//! Weights are unpacked to f32 and rounded to bf16, so every type takes the same path, and a product
+//! accumulates over all columns inside the tile unit without a scaling step in between. Two tiles of
+//! rows meet two tiles of tokens, so each loaded kilobyte is used twice. Price: int8 tiles would be
+//! twice as fast, but only with one scale for all columns; with a scale every 32 they are slower.
+//! Rounding to bf16 (at most 2^-8 of each number) loses less than int8 with shared scales does.
+//!
+//! Where 2^-8 is too much (float weights) numbers are split into a rounded part and the rounded rest,
+//! and the product of the two rests, 2^-16, is left out.
+//!
+//! The intrinsics are not stable, so this is assembly. The compiler never allocates tile registers;
+//! each block still names those it changes.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+
+use crate::panel::{Form, Span};
+use crate::tile::avx512::transpose;
+
+/// Bytes of a tile: 16 rows of 64.
+pub(crate) const TILE_BYTES: usize = 1024;
+
+/// Columns that a tile of bf16 covers.
+pub(crate) const TILE_COLS: usize = 32;
+
+/// Rows or tokens that a tile covers.
+pub(crate) const TILE_ROWS: usize = 16;
+
+/// A tile of weights `[rows, 32]` bf16, of activations `[16, tokens, 2]` bf16 or of results
+/// `[rows, tokens]` f32.
+pub(crate) type TileBytes = [u8; TILE_BYTES];
+
+/// This thread's tile unit, set to eight whole tiles until dropped.
+pub(crate) struct Configured(PhantomData<*const ()>);
+
+impl Configured {
+    /// Configures the tile unit.
+    ///
+    /// # Safety
+    /// The processor has AMX and the system allows it: [`crate::level::Level::Amx`] is available.
+    pub unsafe fn new() -> Configured {
+        /// Intel 64 manual, volume 1, table 18-1: palette 1, bytes per row from 16, rows from 48 on.
+        #[repr(C, align(64))]
+        struct Config([u8; 64]);
+        static CONFIG: Config = Config({
+            let mut bytes = [0; 64];
+            bytes[0] = 1;
+            let mut tile = 0;
+            while tile < 8 {
+                bytes[16 + 2 * tile] = 64;
+                bytes[48 + tile] = 16;
+                tile += 1;
+            }
+            bytes
+        });
+        // SAFETY: the caller has AMX; 64 bytes are read.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly)) };
+        Configured(PhantomData)
+    }
+}
+
+impl Drop for Configured {
+    fn drop(&mut self) {
+        // SAFETY: whoever configured had AMX. A released unit is not saved on context switches.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
+
+/// Adds 32 rows x 32 tokens, or 16 where there is no second tile of them, to `out` (tiles row 0 token 0, row 0 token 1, row 1 token 0, row 1
+/// token 1); all slices of tiles have the same length, the number of steps.
+pub(crate) fn multiply(
+    _unit: &Configured,
+    weights: [&[TileBytes]; 2],
+    x: (&[TileBytes], Option<&[TileBytes]>),
+    out: &mut [TileBytes; 4],
+) {
+    match x {
+        (x0, Some(x1)) => multiply_2x2(weights, [x0, x1], out),
+        (x0, None) => multiply_2x1(weights, x0, out),
+    }
+}
+
+fn multiply_2x2(weights: [&[TileBytes]; 2], x: [&[TileBytes]; 2], out: &mut [TileBytes; 4]) {
+    let steps = weights[0].len();
+    assert!(steps > 0 && [weights[1], x[0], x[1]].iter().all(|tiles| tiles.len() == steps));
+    // SAFETY: `multiply` was shown a configured unit; each address walks through `steps` tiles, `out` is four.
+    // Weights are loaded with the streaming hint: they come from the second-level cache, while the
+    // activations stay in the first.
+    unsafe {
+        asm!(
+            "tileloadd tmm0, [{out} + {stride}*1]",
+            "tileloadd tmm1, [{out} + {stride}*1 + 1024]",
+            "tileloadd tmm2, [{out} + {stride}*1 + 2048]",
+            "tileloadd tmm3, [{out} + {stride}*1 + 3072]",
+            "2:",
+            "tileloaddt1 tmm4, [{w0} + {stride}*1]",
+            "tileloadd tmm6, [{x0} + {stride}*1]",
+            "tileloaddt1 tmm5, [{w1} + {stride}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tileloadd tmm7, [{x1} + {stride}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {w0}, 1024",
+            "add {w1}, 1024",
+            "add {x0}, 1024",
+            "add {x1}, 1024",
+            "dec {steps}",
+            "jnz 2b",
+            "tilestored [{out} + {stride}*1], tmm0",
+            "tilestored [{out} + {stride}*1 + 1024], tmm1",
+            "tilestored [{out} + {stride}*1 + 2048], tmm2",
+            "tilestored [{out} + {stride}*1 + 3072], tmm3",
+            w0 = inout(reg) weights[0].as_ptr() => _,
+            w1 = inout(reg) weights[1].as_ptr() => _,
+            x0 = inout(reg) x[0].as_ptr() => _,
+            x1 = inout(reg) x[1].as_ptr() => _,
+            steps = inout(reg) steps => _,
+            out = in(reg) out.as_mut_ptr(),
+            stride = in(reg) 64usize,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
+
+fn multiply_2x1(weights: [&[TileBytes]; 2], x: &[TileBytes], out: &mut [TileBytes; 4]) {
+    let steps = weights[0].len();
+    assert!(steps > 0 && weights[1].len() == steps && x.len() == steps);
+    // SAFETY: `multiply` was shown a configured unit; each address walks through `steps` tiles, `out` is four.
+    unsafe {
+        asm!(
+            "tileloadd tmm0, [{out} + {stride}*1]",
+            "tileloadd tmm2, [{out} + {stride}*1 + 2048]",
+            "2:",
+            "tileloaddt1 tmm4, [{w0} + {stride}*1]",
+            "tileloadd tmm6, [{x0} + {stride}*1]",
+            "tileloaddt1 tmm5, [{w1} + {stride}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "add {w0}, 1024",
+            "add {w1}, 1024",
+            "add {x0}, 1024",
+            "dec {steps}",
+            "jnz 2b",
+            "tilestored [{out} + {stride}*1], tmm0",
+            "tilestored [{out} + {stride}*1 + 2048], tmm2",
+            w0 = inout(reg) weights[0].as_ptr() => _,
+            w1 = inout(reg) weights[1].as_ptr() => _,
+            x0 = inout(reg) x.as_ptr() => _,
+            steps = inout(reg) steps => _,
+            out = in(reg) out.as_mut_ptr(),
+            stride = in(reg) 64usize,
+            out("tmm0") _, out("tmm2") _, out("tmm4") _, out("tmm5") _, out("tmm6") _,
+            options(nostack),
+        );
+    }
+}
+
+/// Writes a row's span of `8` x 32 weights as row `row` of eight tiles.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+pub(crate) fn put_span(span: &Span, form: Form, bias: u8, row: usize, tiles: &mut [TileBytes]) {
+    let bias = f32::from(bias);
+    for (step, tile) in tiles.iter_mut().enumerate().take(8) {
+        let mut halves = [_mm512_setzero_ps(); 2];
+        for (half, out) in halves.iter_mut().enumerate() {
+            let first = 32 * step + 16 * half;
+            let group = first / form.group();
+            let quants: &[u8; 16] = &span.quants.as_chunks().0[first / 16];
+            // SAFETY: 16 bytes are read from a reference to 16.
+            let quants = unsafe { _mm_loadu_si128(quants.as_ptr().cast()) };
+            let quants = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(quants));
+            let scale = span.scales[group];
+            let min = if form.is_signed() { -bias * scale } else { span.mins[group] };
+            *out = _mm512_fmadd_ps(quants, _mm512_set1_ps(scale), _mm512_set1_ps(min));
+        }
+        put(_mm512_cvtne2ps_pbh(halves[1], halves[0]), row, tile);
+    }
+}
+
+/// Writes weights as row `row` of tiles, rounded, and what rounding lost in the same row of `rests`
+/// (none, or as many). Columns beyond the last are zero. Says whether rounding lost anything.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+pub(crate) fn put_floats(
+    weights: &[f32],
+    row: usize,
+    tiles: &mut [TileBytes],
+    rests: &mut [TileBytes],
+) -> bool {
+    let mut lost = _mm512_setzero_si512();
+    for (step, tile) in tiles.iter_mut().enumerate() {
+        let (rounded, rest) = split(&weights[(32 * step).min(weights.len())..]);
+        put(rounded, row, tile);
+        if let Some(tile) = rests.get_mut(step) {
+            put(rest, row, tile);
+            lost = _mm512_or_si512(lost, bits(rest));
+        }
+    }
+    _mm512_test_epi32_mask(lost, lost) != 0
+}
+
+/// Packs up to 16 tokens `[tokens, cols]` as tiles, and what rounding lost in `rests` (none, or as
+/// many). Tokens and columns beyond the last are zero.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+pub(crate) fn pack(x: &[f32], cols: usize, tiles: &mut [TileBytes], rests: &mut [TileBytes]) {
+    for (step, tile) in tiles.iter_mut().enumerate() {
+        let mut rounded = [_mm512_setzero_si512(); 16];
+        let mut rest = rounded;
+        for (token, x) in x.chunks_exact(cols).enumerate() {
+            let parts = split(&x[32 * step..]);
+            (rounded[token], rest[token]) = (bits(parts.0), bits(parts.1));
+        }
+        put_all(&transpose(rounded), tile);
+        if let Some(tile) = rests.get_mut(step) {
+            put_all(&transpose(rest), tile);
+        }
+    }
+}
+
+/// The next 32 numbers rounded to bf16, and the rounded rests. Missing numbers are zero.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+#[inline]
+fn split(x: &[f32]) -> (__m512bh, __m512bh) {
+    let mut halves = [_mm512_setzero_ps(); 2];
+    for (half, out) in halves.iter_mut().enumerate() {
+        let x = &x[(16 * half).min(x.len())..];
+        let mask = ((1u32 << x.len().min(16)) - 1) as u16;
+        // SAFETY: as many numbers are read as the slice has.
+        *out = unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr()) };
+    }
+    let rounded = _mm512_cvtne2ps_pbh(halves[1], halves[0]);
+    let words = bits(rounded);
+    let back = [_mm512_castsi512_si256(words), _mm512_extracti64x4_epi64::<1>(words)];
+    for (half, back) in halves.iter_mut().zip(back) {
+        let back = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(back));
+        *half = _mm512_sub_ps(*half, _mm512_castsi512_ps(back));
+    }
+    (rounded, _mm512_cvtne2ps_pbh(halves[1], halves[0]))
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn bits(value: __m512bh) -> __m512i {
+    // SAFETY: both are 64 bytes without invalid values.
+    unsafe { std::mem::transmute(value) }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn put(value: __m512bh, row: usize, tile: &mut TileBytes) {
+    let to = &mut tile.as_chunks_mut::<64>().0[row];
+    // SAFETY: 64 bytes are written to a reference to 64.
+    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bits(value)) }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn put_all(rows: &[__m512i; 16], tile: &mut TileBytes) {
+    for (to, row) in tile.as_chunks_mut::<64>().0.iter_mut().zip(rows) {
+        // SAFETY: 64 bytes are written to a reference to 64.
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), *row) }
+    }
+}
+
+/// Copies a tile of results `[16 rows, 16 tokens]` to `out` `[tokens, stride]`, of which it has
+/// `rows` and `tokens`.
+#[target_feature(enable = "avx512f")]
+pub(crate) fn scatter(
+    tile: &TileBytes,
+    (rows, tokens): (usize, usize),
+    out: &mut [f32],
+    stride: usize,
+) {
+    let mut values = [_mm512_setzero_si512(); 16];
+    for (value, row) in values.iter_mut().zip(tile.as_chunks::<64>().0) {
+        *value = crate::tile::avx512::load(row);
+    }
+    let mask = ((1u32 << rows.min(16)) - 1) as u16;
+    for (token, value) in transpose(values).into_iter().enumerate().take(tokens) {
+        let to = &mut out[token * stride..][..rows.min(16)];
+        // SAFETY: as many numbers are written as the slice has.
+        unsafe { _mm512_mask_storeu_ps(to.as_mut_ptr(), mask, _mm512_castsi512_ps(value)) };
+    }
+}

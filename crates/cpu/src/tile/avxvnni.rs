@@ -1,0 +1,129 @@
+//! The integer tile at 256 bits with VNNI: 16 rows x up to 6 tokens, a panel in two passes.
+//!
+//! As at 512 bits, with half the rows. Twelve integer sums and what meets them fill the 16 registers;
+//! the f32 sums wait in memory, which costs little because they are needed once per group.
+
+use std::arch::x86_64::*;
+
+use crate::gemm::packing::Block;
+use crate::panel::Quants;
+use crate::tile::avx2::{interleave, load_floats};
+use crate::tile::{Adjust, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip};
+
+/// Most tokens in a tile.
+pub(super) const TOKENS: usize = 6;
+
+pub(super) fn tiles(quants: &Quants) -> Tiles {
+    let tile: Tile = by_form!(quants.form, any_tile);
+    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
+}
+
+/// See [`Tile`].
+#[target_feature(enable = "avx2,fma,avxvnni")]
+fn any_tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
+    for first in [0, 16] {
+        let strip = &mut strip[first..];
+        match block.tokens {
+            1 => tile::<S, 1>(panel, first, block, strip, stride),
+            2 => tile::<S, 2>(panel, first, block, strip, stride),
+            3 => tile::<S, 3>(panel, first, block, strip, stride),
+            4 => tile::<S, 4>(panel, first, block, strip, stride),
+            5 => tile::<S, 5>(panel, first, block, strip, stride),
+            6 => tile::<S, 6>(panel, first, block, strip, stride),
+            tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
+        }
+    }
+}
+
+/// Rows `first..first + 16` of a panel; `N` = tokens of the block.
+#[target_feature(enable = "avx2,fma,avxvnni")]
+fn tile<S: Shape, const N: usize>(
+    panel: &Panel,
+    first: usize,
+    block: Block<'_>,
+    strip: &mut [f32],
+    stride: usize,
+) {
+    let steps = block.cols / 4;
+    let parts = block.parts();
+    assert!(block.tokens == N && steps <= 64 && first <= 16);
+    check_strip(strip, stride, N, 16);
+    let (strip, mut acc) = (strip.as_mut_ptr(), [[_mm256_setzero_ps(); 2]; N]);
+    for group in 0..steps / S::STEPS {
+        // SAFETY: the parts hold `steps` x N quants and, for each group x N, what its shape reads; the
+        // panel holds 64 steps of 32 x 4 quants, of which each group reads `S::STEPS`.
+        unsafe {
+            let step = group * S::STEPS;
+            let quants = panel.quants.as_ptr().cast::<u8>().add(step * 4 * ROWS + 4 * first);
+            let start = parts.starts::<S, N>(group);
+            let dots = dots::<N>(S::STEPS, quants, parts.quants.add(step * N), start);
+            let w = &panel.scales[group][first..];
+            let m = &panel.mins[group][first..];
+            for t in 0..N {
+                let index = group * N + t;
+                let scale = if S::PER_256 { 1.0 } else { *parts.scales.add(index) };
+                let sum = if S::FLOAT_SUMS {
+                    *parts.float_sums.add(index)
+                } else {
+                    *parts.sums.add(index) as f32 * scale
+                };
+                for half in 0..2 {
+                    let mut dot = _mm256_cvtepi32_ps(dots[t][half]);
+                    if !S::PER_256 {
+                        dot = _mm256_mul_ps(dot, _mm256_set1_ps(scale));
+                    }
+                    let out = &mut acc[t][half];
+                    *out = _mm256_fmadd_ps(dot, load_floats(&w[8 * half..]), *out);
+                    if !S::SIGNED {
+                        let m = load_floats(&m[8 * half..]);
+                        *out = _mm256_fmadd_ps(_mm256_set1_ps(sum), m, *out);
+                    }
+                }
+            }
+        }
+    }
+    for t in 0..N {
+        for half in 0..2 {
+            // SAFETY: the strip was checked, the scales of `PER_256` are N.
+            unsafe {
+                let to = strip.add(t * stride + 8 * half);
+                let scale = _mm256_set1_ps(if S::PER_256 { *parts.scales.add(t) } else { 1.0 });
+                _mm256_storeu_ps(to, _mm256_fmadd_ps(acc[t][half], scale, _mm256_loadu_ps(to)));
+            }
+        }
+    }
+}
+
+/// The integer sums of one group: `start` + quants x activations.
+///
+/// # Safety
+/// From the pointers on there must be `steps` x 32 x 4 quants, but for the last 16 rows of the last
+/// step, and `steps` x N x 4 activations.
+#[target_feature(enable = "avx2,avxvnni")]
+#[inline]
+unsafe fn dots<const N: usize>(
+    steps: usize,
+    quants: *const u8,
+    x: *const i32,
+    start: [i32; N],
+) -> [[__m256i; 2]; N] {
+    let mut dots = [[_mm256_setzero_si256(); 2]; N];
+    for t in 0..N {
+        dots[t] = [_mm256_set1_epi32(start[t]); 2];
+    }
+    for step in 0..steps {
+        // SAFETY: the caller has `steps` of them.
+        let w = unsafe {
+            let from = quants.add(step * 4 * ROWS).cast::<__m256i>();
+            [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))]
+        };
+        for t in 0..N {
+            // SAFETY: as above; activations lie at multiples of 4 bytes.
+            let x = _mm256_set1_epi32(unsafe { *x.add(step * N + t) });
+            dots[t][0] = _mm256_dpbusd_avx_epi32(dots[t][0], w[0], x);
+            dots[t][1] = _mm256_dpbusd_avx_epi32(dots[t][1], w[1], x);
+        }
+        super::in_order();
+    }
+    dots
+}
