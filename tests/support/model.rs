@@ -35,30 +35,7 @@ impl Model {
     /// Random weights of type `ty` in the shapes that `metadata` implies; the same seed gives the same model.
     /// Of the tensors a model may lack it has those in `optional`.
     pub fn random(metadata: &Metadata, ty: Type, optional: &[&str], seed: u64) -> Self {
-        let config = bilayer_models::config(metadata).unwrap();
-        let outline = Outline::new(ty, optional);
-        bilayer_models::record(&config, &outline).unwrap();
-        let mut random = Random(seed);
-        let tensors = outline.tensors().into_iter().map(|(name, entry)| {
-            let cols = *entry.shape.last().unwrap() as usize;
-            let rows = entry.shape.iter().product::<u64>() as usize / cols;
-            // Gains lie around 1 and divisors of frequencies around 2; rows of matrices have length about 1,
-            // so that activations stay in range.
-            let (centre, spread) = match (name.as_str(), rows) {
-                ("rope_freqs.weight", _) => (2.0, 0.5),
-                (name, 1) if name.ends_with("norm.weight") => (1.0, 0.2),
-                (_, 1) => (0.0, 0.1),
-                ("token_embd.weight", _) => (0.0, 1.0),
-                _ => (0.0, (3.0 / cols as f32).sqrt()),
-            };
-            let value = |_| centre + spread * random.next();
-            let values: Vec<f32> = (0..rows * cols).map(value).collect();
-            let mut bytes = vec![0; rows * entry.ty.row_bytes(cols).unwrap()];
-            entry.ty.quantize(&values, None, &mut bytes).unwrap();
-            NewTensor::bytes(&name, entry.ty, &entry.shape, bytes)
-        });
-        let tensors: Vec<_> = tensors.collect();
-        let bytes = to_bytes(metadata, tensors).unwrap();
+        let bytes = random_bytes(metadata, ty, optional, seed, &|_, _| ());
         Self::new(File::from_bytes("random", bytes).unwrap())
     }
 
@@ -72,6 +49,41 @@ impl Model {
         let tensor = self.file.tensor(&weight.name).unwrap();
         self.file.bytes(tensor).slice(weight.range_in_tensor())
     }
+}
+
+/// The file of [`Model::random`] after `change` of each tensor's values, which is told the tensor's name.
+pub fn random_bytes(
+    metadata: &Metadata,
+    ty: Type,
+    optional: &[&str],
+    seed: u64,
+    change: &dyn Fn(&str, &mut [f32]),
+) -> SharedBytes {
+    let config = bilayer_models::config(metadata).unwrap();
+    let outline = Outline::new(ty, optional);
+    bilayer_models::record(&config, &outline).unwrap();
+    let mut random = Random(seed);
+    let tensors = outline.tensors().into_iter().map(|(name, entry)| {
+        let cols = *entry.shape.last().unwrap() as usize;
+        let rows = entry.shape.iter().product::<u64>() as usize / cols;
+        // Gains lie around 1 and divisors of frequencies around 2; rows of matrices have length about 1,
+        // so that activations stay in range.
+        let (centre, spread) = match (name.as_str(), rows) {
+            ("rope_freqs.weight", _) => (2.0, 0.5),
+            (name, 1) if name.ends_with("norm.weight") => (1.0, 0.2),
+            (_, 1) => (0.0, 0.1),
+            ("token_embd.weight", _) => (0.0, 1.0),
+            _ => (0.0, (3.0 / cols as f32).sqrt()),
+        };
+        let value = |_| centre + spread * random.next();
+        let mut values: Vec<f32> = (0..rows * cols).map(value).collect();
+        change(&name, &mut values);
+        let mut bytes = vec![0; rows * entry.ty.row_bytes(cols).unwrap()];
+        entry.ty.quantize(&values, None, &mut bytes).unwrap();
+        NewTensor::bytes(&name, entry.ty, &entry.shape, bytes)
+    });
+    let tensors: Vec<_> = tensors.collect();
+    to_bytes(metadata, tensors).unwrap()
 }
 
 /// SplitMix64 (Steele et al. 2014).
