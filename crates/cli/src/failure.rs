@@ -47,8 +47,9 @@ impl Failure {
 
     /// An output file that cannot be made.
     pub fn output(path: &Path, error: &io::Error) -> Failure {
-        let advice = "choose a place that can be written to";
-        Failure::Line(NO_OUTPUT, format!("{}: cannot be written: {error}; {advice}", path.display()))
+        let advice = "choose a place that you may write to";
+        let line = format!("{}: cannot be written: {error}; {advice}", path.display());
+        Failure::Line(NO_OUTPUT, line)
     }
 
     /// An input file that cannot be read.
@@ -145,6 +146,7 @@ fn one_line(line: &str) -> String {
 }
 
 fn code(error: &Error) -> u8 {
+    use bilayer_cpu::Error as Cpu;
     use bilayer_cpu::level::LevelError;
     use bilayer_graph::Error as Device;
     match error {
@@ -157,8 +159,9 @@ fn code(error: &Error) -> u8 {
         Error::LogitsNotFinite | Error::Device(Device::NotFinite { .. }) => BAD_MODEL,
         Error::Setting { .. } | Error::SamplingOptions(_) | Error::Token { .. } => USAGE,
         Error::Sampling(_) | Error::Text(_) => USAGE,
-        Error::Cpu(LevelError::Unknown(_)) => USAGE,
-        Error::Cpu(LevelError::Unavailable(..)) => NO_DEVICE,
+        Error::Cpu(Cpu::Level(LevelError::Unknown(_)) | Cpu::Threads(_)) => USAGE,
+        Error::Cpu(Cpu::Level(LevelError::Unavailable(..))) => NO_DEVICE,
+        Error::Cpu(Cpu::Spawn { .. }) => DOES_NOT_FIT,
         Error::Plan(bilayer_scheduler::Error::NoDevice) => NO_DEVICE,
         Error::Plan(_) | Error::Cache(_) => DOES_NOT_FIT,
         Error::Device(Device::OutOfMemory { .. }) => DOES_NOT_FIT,
@@ -188,6 +191,7 @@ fn advice(error: &Error) -> &'static str {
             "; the weights or the file are damaged: fetch the file again"
         }
         Error::Device(Device::OutOfMemory { .. }) => "; use a shorter context (-c)",
+        Error::Cpu(bilayer_cpu::Error::Spawn { .. }) => "; use fewer threads (-t)",
         Error::Device(_) => "; this is our own fault: please report it",
         _ => "",
     }

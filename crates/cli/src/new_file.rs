@@ -35,21 +35,22 @@ impl Write for Place {
 }
 
 impl NewFile {
-    /// Begins a file.
+    /// Begins a file; at the end of a symbolic link, not in its place.
     ///
     /// # Errors
     /// The folder cannot be written to, or the name is a folder's.
     pub fn create(path: &Path) -> io::Result<NewFile> {
-        let place = match fs::metadata(path) {
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let place = match fs::metadata(&path) {
             Ok(there) if there.is_dir() => {
                 return Err(io::Error::from(io::ErrorKind::IsADirectory));
             }
             Ok(there) if !there.is_file() => {
-                Place::Device(fs::OpenOptions::new().write(true).open(path)?)
+                Place::Device(fs::OpenOptions::new().write(true).open(&path)?)
             }
-            _ => Place::Draft(draft(path)?),
+            _ => Place::Draft(draft(&path)?),
         };
-        Ok(NewFile { out: BufWriter::with_capacity(1 << 20, place), path: path.to_owned() })
+        Ok(NewFile { out: BufWriter::with_capacity(1 << 20, place), path })
     }
 
     /// Puts the complete file in its place.

@@ -49,16 +49,14 @@ pub struct ModelArgs {
     pub cpu_level: Option<String>,
 }
 
-/// When attention is fused; the other spellings are those llama.cpp takes.
+/// When attention is fused: always, never, or where the device can. The other spellings are those llama.cpp takes.
+// No doc comments on the variants: clap would print them as a list of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FlashAttn {
-    /// Always.
     #[value(alias = "1", alias = "true", alias = "enabled")]
     On,
-    /// Never.
     #[value(alias = "0", alias = "false", alias = "disabled")]
     Off,
-    /// Where the device can.
     #[value(alias = "-1")]
     Auto,
 }

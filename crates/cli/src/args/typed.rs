@@ -29,10 +29,8 @@ const ALWAYS: &[&str] = &[
 ];
 
 /// Commands that will come (their names are taken).
-const LATER: &[&str] = &[
-    "bench", "profile", "plan", "verify", "devices", "perplexity", "convert", "quantize", "imatrix",
-    "synth", "embed", "rerank", "classify", "serve", "batch", "prune",
-];
+const LATER: &str = "bench profile plan verify devices perplexity convert quantize imatrix synth \
+                     embed rerank classify serve batch prune";
 
 const PROCESSOR: &str = "this version computes on the processor alone; leave it out";
 const COMPLETES: &str = "`run` completes plain text; give the whole prompt with -p or -f";
@@ -79,7 +77,7 @@ pub fn ready(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>, Failu
     let shows = ["-h", "--help", "-V", "--version"];
     match rest.first().and_then(|first| first.to_str()) {
         Some(first) if shows.contains(&first) => {}
-        Some(first) if LATER.contains(&first) => {
+        Some(first) if LATER.split(' ').any(|later| later == first) => {
             return Err(Failure::usage(format!(
                 "the command `{first}` is not there yet; `bilayer --help` lists those that are"
             )));
@@ -106,11 +104,8 @@ pub fn ready(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>, Failu
 
 /// The `LLAMA_ARG_*` variables among `set` that no command reads.
 pub fn unread_variables(set: impl Iterator<Item = OsString>, cli: &Command) -> BTreeSet<String> {
-    let read: BTreeSet<&OsStr> = cli
-        .get_subcommands()
-        .flat_map(Command::get_arguments)
-        .filter_map(Arg::get_env)
-        .collect();
+    let read: BTreeSet<&OsStr> =
+        cli.get_subcommands().flat_map(Command::get_arguments).filter_map(Arg::get_env).collect();
     set.filter(|name| !read.contains(name.as_os_str()))
         .filter_map(|name| name.into_string().ok())
         .filter(|name| name.starts_with("LLAMA_ARG_"))

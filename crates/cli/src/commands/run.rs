@@ -6,7 +6,7 @@ use std::time::Instant;
 use bilayer_engine::generate::{Generation, Request, Statistics, Stop, Token};
 use bilayer_engine::sampling::{Options, Sampler};
 use bilayer_engine::session::{Run as StepRun, Session, Wanted};
-use bilayer_engine::{Error, Model};
+use bilayer_engine::{Error, Model, cache};
 
 use crate::args::Run;
 use crate::failure::{Failure, INTERRUPTED};
@@ -54,6 +54,10 @@ pub fn execute(args: &Run) -> Result<u8, Failure> {
     let mut logits_file = logits_file(args, &model, question.prompt.len())?;
     let mut session = settings::session(args, &model, question.prompt.len())?;
     let load = began.elapsed() - waited;
+    let (needed, context) = (question.prompt.len(), session.context());
+    if needed > context {
+        return Err(Error::from(cache::Error::Context { needed, context }).into());
+    }
     output::note(&report::opening(&model, &session));
     interrupt::answering();
     if let Some((path, file)) = logits_file.take() {

@@ -106,13 +106,15 @@ pub fn session(args: &Run, model: &Model, prompt: usize) -> Result<Session, Fail
     let flags = &args.model;
     let bar = progress::bytes("loading");
     let mut tell = |p: Progress| progress::set(&bar, p.done_bytes, p.total_bytes);
-    let level: Option<Level> =
-        flags.cpu_level.as_deref().map(str::parse).transpose().map_err(Error::Cpu)?;
+    let level = flags.cpu_level.as_deref().map(str::parse::<Level>).transpose();
+    if flags.batch_size == 0 {
+        return Err(Failure::usage("batch-size is 0; it must be at least 1"));
+    }
     let ubatch_size = flags.ubatch_size.min(flags.batch_size);
     let settings = Settings {
         // As with llama.cpp, 0 and less leave the choice to us.
         threads: flags.threads.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0),
-        cpu_level: level,
+        cpu_level: level.map_err(|error| Error::Cpu(error.into()))?,
         ctx_size: flags.ctx_size,
         ubatch_size,
         outputs: args.logits.as_ref().map(|_| ubatch_size.min(prompt)),
