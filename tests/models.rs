@@ -2,8 +2,12 @@
 //!
 //! A backend under test is a row of [`BACKENDS`]; every test walks the table.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
+
 use std::path::Path;
 
+use bilayer_cpu::level::Level;
+use bilayer_cpu::{Cpu, Options};
 use bilayer_gguf::Metadata;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Backend, Error, Limits, PageCopy};
@@ -30,17 +34,45 @@ struct Tested {
     make: fn() -> Box<dyn Backend>,
     /// Bound on [`error`] against exact arithmetic on matrices of a type.
     error_max: fn(Type) -> f32,
-    /// Bound on [`error`] between two ways to feed the same tokens.
-    same_max: f32,
+    /// Bound on [`error`] between two ways to feed the same tokens to matrices of a type.
+    same_max: fn(Type) -> f32,
 }
 
-const BACKENDS: &[Tested] = &[Tested {
-    name: "reference",
-    make: || Box::new(Reference::new()),
-    // Expected logits are printed with five decimals, which alone makes 4e-6, and come from f32 sums.
-    error_max: |_| 1e-5,
-    same_max: 0.0,
-}];
+const BACKENDS: &[Tested] = &[
+    Tested {
+        name: "reference",
+        make: || Box::new(Reference::new()),
+        // Expected logits are printed with five decimals, which alone makes 4e-6, and come from f32 sums.
+        error_max: |_| 1e-5,
+        same_max: |_| 0.0,
+    },
+    Tested {
+        name: "cpu",
+        make: || Box::new(Cpu::new(Options { threads: Some(2), level: None }).unwrap()),
+        error_max: cpu_error_max,
+        same_max: cpu_same_max,
+    },
+    Tested {
+        name: "cpu scalar",
+        make: || {
+            let level = Some(Level::Scalar);
+            Box::new(Cpu::new(Options { threads: Some(1), level }).unwrap())
+        },
+        error_max: cpu_error_max,
+        same_max: cpu_same_max,
+    },
+];
+
+/// Floats meet float activations, quantized weights meet activations quantized to eight bits (1.7e-2 measured).
+fn cpu_error_max(ty: Type) -> f32 {
+    if ty.block_weights == 1 { 1e-5 } else { 0.02 }
+}
+
+/// One token and many run on different kernels, which sum floats in different orders (7e-7 measured) and may round
+/// activations in runs of different lengths (1.1e-2 measured).
+fn cpu_same_max(ty: Type) -> f32 {
+    if ty.block_weights == 1 { 3e-6 } else { 0.02 }
+}
 
 /// √(Σ(found - expected)² / Σ expected²).
 fn error(found: &[f32], expected: &[f32]) -> f32 {
@@ -118,12 +150,14 @@ fn check_case(runner: &mut Runner<'_>, ids: &[u32], case: &Case, bound: f32, wha
     }
     let last = &logits[logits.len() - vocab..];
     assert_close(last, &case.logits_last, bound, &format!("{what}, last logits"));
-    assert_best(&logits, &case.argmax_each, 2.0 * bound, what);
+    assert_best(&logits, &case.argmax_each, 4.0 * bound, what);
 }
 
 /// Checkpoints of the shared data, the architecture that runs them, and what their configuration has beyond that
 /// architecture's keys.
-const CHECKPOINTS: &[(&str, &str, fn(&mut Config))] = &[
+type Checkpoint = (&'static str, &'static str, fn(&mut Config));
+
+const CHECKPOINTS: &[Checkpoint] = &[
     ("llama", "llama", |_| {}),
     ("llama-256", "llama", |_| {}),
     ("llama3-rope", "llama", |_| {}),
@@ -224,45 +258,88 @@ fn every_quantization_gives_the_logits_of_its_weights() {
     }
 }
 
-/// What a model may have beyond its smallest metadata: keys, and tensors that may be absent.
-type Variant = (&'static str, &'static [&'static str], fn(&mut Metadata, &str));
+/// A random model of an architecture's smallest metadata and something more.
+#[derive(Clone, Copy)]
+struct Variant {
+    name: &'static str,
+    /// The type of its matrices.
+    ty: Type,
+    /// Tensors it has that a model may lack.
+    optional: &'static [&'static str],
+    /// Sets keys of the architecture by the given prefix.
+    change: fn(&mut Metadata, &str),
+}
 
-const VARIANTS: &[Variant] = &[
-    ("smallest", &[], |_, _| {}),
-    ("untied", &["output.weight"], |_, _| {}),
-    ("biases", &["blk.0.attn_q.bias", "blk.1.attn_output.bias", "blk.2.ffn_up.bias"], |_, _| {}),
-    ("factors", &["rope_freqs.weight"], |_, _| {}),
-    ("window", &[], |metadata, name| {
-        metadata.set(&format!("{name}.attention.sliding_window"), 5u32);
-    }),
-    ("yarn", &[], |metadata, name| {
-        metadata.set(&format!("{name}.rope.scaling.type"), "yarn");
-        metadata.set(&format!("{name}.rope.scaling.factor"), 4f32);
-        metadata.set(&format!("{name}.rope.scaling.original_context_length"), 64u32);
-    }),
-    ("long heads", &[], |metadata, name| {
+const SMALLEST: Variant =
+    Variant { name: "smallest", ty: Type::F32, optional: &[], change: |_, _| {} };
+
+const LONG_HEADS: Variant = Variant {
+    name: "long heads",
+    change: |metadata, name| {
         metadata.set(&format!("{name}.attention.key_length"), 32u32);
         metadata.set(&format!("{name}.attention.value_length"), 32u32);
         metadata.set(&format!("{name}.rope.dimension_count"), 16u32);
-    }),
+    },
+    ..SMALLEST
+};
+
+const VARIANTS: &[Variant] = &[
+    SMALLEST,
+    LONG_HEADS,
+    Variant { name: "half", ty: Type::F16, ..SMALLEST },
+    Variant { name: "eight bits", ty: Type::Q8_0, ..SMALLEST },
+    Variant { name: "four bits", ty: Type::Q4_0, ..SMALLEST },
+    Variant { name: "untied", optional: &["output.weight"], ..SMALLEST },
+    Variant {
+        name: "biases",
+        optional: &["blk.0.attn_q.bias", "blk.1.attn_output.bias", "blk.2.ffn_up.bias"],
+        ..SMALLEST
+    },
+    Variant { name: "factors", optional: &["rope_freqs.weight"], ..SMALLEST },
+    Variant {
+        name: "window",
+        change: |metadata, name| {
+            metadata.set(&format!("{name}.attention.sliding_window"), 5u32);
+        },
+        ..SMALLEST
+    },
+    Variant {
+        name: "yarn",
+        change: |metadata, name| {
+            metadata.set(&format!("{name}.rope.scaling.type"), "yarn");
+            metadata.set(&format!("{name}.rope.scaling.factor"), 4f32);
+            metadata.set(&format!("{name}.rope.scaling.original_context_length"), 64u32);
+        },
+        ..SMALLEST
+    },
 ];
 
-/// A random model of the architecture's smallest metadata with a variant's changes.
 fn random(architecture: &Architecture, variant: &Variant) -> Model {
     let mut metadata = (architecture.tiny)();
-    variant.2(&mut metadata, architecture.name);
-    Model::random(&metadata, Type::F32, variant.1, 7)
+    (variant.change)(&mut metadata, architecture.name);
+    Model::random(&metadata, variant.ty, variant.optional, 7)
 }
 
-/// Calls `check` for every backend, architecture and variant with tokens that fill more than two pages.
-fn for_each_random(check: impl Fn(&Tested, &Model, &[u32], &str)) {
+/// A random model on a backend, and tokens that fill more than two pages.
+struct Setting<'a> {
+    variant: &'a Variant,
+    backend: &'a Tested,
+    model: &'a Model,
+    tokens: &'a [u32],
+    what: &'a str,
+    same_max: f32,
+}
+
+/// Calls `check` for every backend, architecture and variant.
+fn for_each_random(check: impl Fn(Setting<'_>)) {
     for architecture in bilayer_models::all() {
         for variant in VARIANTS {
-            let model = random(architecture, variant);
-            let tokens = Random(11).tokens(70, model.config.vocab);
+            let model = &random(architecture, variant);
+            let tokens = &Random(11).tokens(70, model.config.vocab);
             for backend in BACKENDS {
-                let what = format!("{} {} on {}", architecture.name, variant.0, backend.name);
-                check(backend, &model, &tokens, &what);
+                let what = &format!("{} {} on {}", architecture.name, variant.name, backend.name);
+                let same_max = (backend.same_max)(variant.ty);
+                check(Setting { variant, backend, model, tokens, what, same_max });
             }
         }
     }
@@ -270,11 +347,11 @@ fn for_each_random(check: impl Fn(&Tested, &Model, &[u32], &str)) {
 
 #[test]
 fn every_backend_computes_what_the_reference_computes() {
-    for_each_random(|backend, model, tokens, what| {
+    for_each_random(|Setting { backend, model, tokens, what, .. }| {
         let expected = Runner::single(model, Box::new(Reference::new()), LIMITS);
         let expected = expected.unwrap().prefill(tokens).unwrap();
         let found = Runner::single(model, (backend.make)(), LIMITS).unwrap().prefill(tokens);
-        assert_close(&found.unwrap(), &expected, (backend.error_max)(Type::F32), what);
+        assert_close(&found.unwrap(), &expected, (backend.error_max)(model.matrix_type()), what);
         // A model that says the same whatever it is told would pass everything here.
         let vocab = model.config.vocab;
         assert!(
@@ -295,16 +372,16 @@ fn variants_differ() {
             let logits = runner.prefill(&tokens).unwrap();
             let last = logits[logits.len() - model.config.vocab..].to_vec();
             for (other, name) in &seen {
-                assert!(error(&last, other) > 1e-3, "{} changes nothing over {name}", variant.0);
+                assert!(error(&last, other) > 1e-4, "{} changes nothing over {name}", variant.name);
             }
-            seen.push((last, variant.0));
+            seen.push((last, variant.name));
         }
     }
 }
 
 #[test]
 fn a_prompt_in_pieces_is_the_prompt_at_once() {
-    for_each_random(|backend, model, tokens, what| {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
         let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let whole = runner.prefill(tokens).unwrap();
         for size in [1, 2, 3, 7, 31, 32, 33, 64] {
@@ -313,14 +390,14 @@ fn a_prompt_in_pieces_is_the_prompt_at_once() {
                 let run = Run { tokens: piece, first_position: i * size, pages: &IN_ORDER };
                 pieces.extend(runner.step(&[run], &all(piece.len()), &[]).unwrap());
             }
-            assert_close(&pieces, &whole, backend.same_max, &format!("{what}, pieces of {size}"));
+            assert_close(&pieces, &whole, same_max, &format!("{what}, pieces of {size}"));
         }
     });
 }
 
 #[test]
 fn only_the_wanted_rows_come_back() {
-    for_each_random(|backend, model, tokens, what| {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
         let vocab = model.config.vocab;
         let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let whole = runner.prefill(tokens).unwrap();
@@ -328,20 +405,20 @@ fn only_the_wanted_rows_come_back() {
         let some = runner.step(&[run], &[3, 32, 69], &[]).unwrap();
         let picked: Vec<f32> =
             [3, 32, 69].iter().flat_map(|&r| &whole[r * vocab..][..vocab]).copied().collect();
-        assert_close(&some, &picked, backend.same_max, what);
+        assert_close(&some, &picked, same_max, what);
         // A piece of a prompt of which nothing is wanted still fills the cache.
         let (start, end) = tokens.split_at(40);
         let first = Run { tokens: start, first_position: 0, pages: &IN_ORDER };
         assert!(runner.step(&[first], &[], &[]).unwrap().is_empty(), "{what}");
         let second = Run { tokens: end, first_position: 40, pages: &IN_ORDER };
         let last = runner.step(&[second], &[29], &[]).unwrap();
-        assert_close(&last, &picked[2 * vocab..], backend.same_max, what);
+        assert_close(&last, &picked[2 * vocab..], same_max, what);
     });
 }
 
 #[test]
 fn sequences_in_one_step_do_not_see_each_other() {
-    for_each_random(|backend, model, tokens, what| {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
         let vocab = model.config.vocab;
         let other = Random(13).tokens(45, vocab);
         let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
@@ -362,27 +439,27 @@ fn sequences_in_one_step_do_not_see_each_other() {
             first.extend_from_slice(a);
             second.extend_from_slice(b);
         }
-        assert_close(&first, &alone[0], backend.same_max, what);
-        assert_close(&second, &alone[1], backend.same_max, what);
+        assert_close(&first, &alone[0], same_max, what);
+        assert_close(&second, &alone[1], same_max, what);
     });
 }
 
 #[test]
 fn it_does_not_matter_which_pages_a_sequence_has() {
-    for_each_random(|backend, model, tokens, what| {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
         let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let in_order = runner.prefill(tokens).unwrap();
         for pages in [[2, 1, 0], [15, 0, 7], [5, 9, 3]] {
             let run = Run { tokens, first_position: 0, pages: &pages };
             let logits = runner.step(&[run], &all(tokens.len()), &[]).unwrap();
-            assert_close(&logits, &in_order, backend.same_max, &format!("{what}, {pages:?}"));
+            assert_close(&logits, &in_order, same_max, &format!("{what}, {pages:?}"));
         }
     });
 }
 
 #[test]
 fn a_copied_page_carries_a_shared_prefix() {
-    for_each_random(|backend, model, tokens, what| {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
         let vocab = model.config.vocab;
         let mut other = tokens.to_vec();
         other[40..].reverse();
@@ -393,27 +470,27 @@ fn a_copied_page_carries_a_shared_prefix() {
         let run = Run { tokens: &other[40..], first_position: 40, pages: &[0, 4, 5] };
         let copies = [PageCopy { from: 1, to: 4 }];
         let logits = runner.step(&[run], &all(30), &copies).unwrap();
-        assert_close(&logits, &alone[40 * vocab..], backend.same_max, what);
+        assert_close(&logits, &alone[40 * vocab..], same_max, what);
         // The first sequence is as it was.
         let run = Run { tokens: &tokens[69..], first_position: 69, pages: &IN_ORDER };
         let mut fresh = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let expected = fresh.prefill(tokens).unwrap();
         let last = runner.step(&[run], &[0], &[]).unwrap();
-        assert_close(&last, &expected[69 * vocab..], backend.same_max, what);
+        assert_close(&last, &expected[69 * vocab..], same_max, what);
     });
 }
 
 #[test]
 fn every_cut_gives_the_logits_of_the_whole() {
-    for_each_random(|backend, model, tokens, what| {
+    for_each_random(|Setting { variant, backend, model, tokens, what, same_max }| {
         let (tokens, next) = (&tokens[..40], &tokens[39..40]);
         let mut whole = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let expected = whole.prefill(tokens).unwrap();
         let layers = model.config.layers.len();
         let reference: fn() -> Box<dyn Backend> = || Box::new(Reference::new());
         let partners = [
-            (backend.make, backend.same_max, "with its like"),
-            (reference, (backend.error_max)(Type::F32), "with the reference"),
+            (backend.make, same_max, "with its like"),
+            (reference, (backend.error_max)(model.matrix_type()), "with the reference"),
         ];
         // Each bit says which of the two has the part: embedding, head, layers.
         for (bits, (partner, bound, with)) in
@@ -425,12 +502,17 @@ fn every_cut_gives_the_logits_of_the_whole() {
                 output: device(1),
                 layers: (0..layers).map(|layer| device(layer + 2)).collect(),
             };
-            let backends = vec![(backend.make)(), partner()];
-            let mut runner = Runner::placed(model, backends, &placement, LIMITS).unwrap();
             let mut parts = vec![placement.embedding];
             parts.extend(&placement.layers);
             parts.push(placement.output);
-            assert_eq!(runner.segments(), parts.chunk_by(|a, b| a == b).count());
+            let segments = parts.chunk_by(|a, b| a == b).count();
+            // What the parts contain changes nothing in how they are joined: one variant goes back and forth.
+            if segments > 2 && variant.name != SMALLEST.name {
+                continue;
+            }
+            let backends = vec![(backend.make)(), partner()];
+            let mut runner = Runner::placed(model, backends, &placement, LIMITS).unwrap();
+            assert_eq!(runner.segments(), segments);
             // A prompt and one token more, so that the caches of both sides are read.
             let mut found = runner.prefill(&tokens[..39]).unwrap();
             let run = Run { tokens: next, first_position: 39, pages: &IN_ORDER };
@@ -442,9 +524,8 @@ fn every_cut_gives_the_logits_of_the_whole() {
 
 #[test]
 fn narrow_caches_change_little_but_something() {
-    let long_heads = VARIANTS.iter().find(|(name, ..)| *name == "long heads").unwrap();
     for architecture in bilayer_models::all() {
-        let model = random(architecture, long_heads);
+        let model = random(architecture, &LONG_HEADS);
         let tokens = Random(11).tokens(70, model.config.vocab);
         for backend in BACKENDS {
             let logits = |key_type, value_type| {
@@ -469,7 +550,7 @@ fn narrow_caches_change_little_but_something() {
 
 #[test]
 fn a_cache_type_that_does_not_fit_the_heads_is_refused_at_load() {
-    let model = random(bilayer_models::all()[0], &VARIANTS[0]);
+    let model = random(bilayer_models::all()[0], &SMALLEST);
     assert_eq!(model.config.head_dim, 16);
     for backend in BACKENDS {
         let limits = Limits { key_type: Type::Q8_0, ..LIMITS };
@@ -492,6 +573,20 @@ fn the_tensors_of_a_real_file_are_those_its_recording_asks_for() {
     asked.sort();
     there.sort();
     assert_eq!(asked, there);
+}
+
+#[test]
+fn a_file_by_an_early_converter_runs() {
+    let Some(folder) = shared("gguf-real") else { return };
+    let model = Model::open(&folder.join("llama-2-tiny-random.gguf"));
+    let tokens = Random(5).tokens(40, model.config.vocab);
+    let mut reference = Runner::single(&model, Box::new(Reference::new()), LIMITS).unwrap();
+    let expected = reference.prefill(&tokens).unwrap();
+    for backend in BACKENDS {
+        let mut runner = Runner::single(&model, (backend.make)(), LIMITS).unwrap();
+        let bound = (backend.error_max)(model.matrix_type());
+        assert_close(&runner.prefill(&tokens).unwrap(), &expected, bound, backend.name);
+    }
 }
 
 #[test]

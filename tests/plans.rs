@@ -1,5 +1,7 @@
 //! The promise that a plan says, before anything is loaded, what goes where and how much it takes.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
+
 use bilayer_gguf::Metadata;
 use bilayer_graph::{Facts, Graph, Kind, OpKind};
 use bilayer_models::Outline;

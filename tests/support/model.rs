@@ -1,5 +1,7 @@
 //! Models for tests: files of the shared data, and random ones made from an architecture's smallest metadata.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::path::Path;
 
 use bilayer_gguf::{File, Metadata, NewTensor, to_bytes};
@@ -32,8 +34,7 @@ impl Model {
         Self::new(File::open(path).unwrap())
     }
 
-    /// Random weights of type `ty` in the shapes that `metadata` implies; the same seed gives the same model.
-    /// Of the tensors a model may lack it has those in `optional`.
+    /// A model of [`random_bytes`] as they are.
     pub fn random(metadata: &Metadata, ty: Type, optional: &[&str], seed: u64) -> Self {
         let bytes = random_bytes(metadata, ty, optional, seed, &|_, _| ());
         Self::new(File::from_bytes("random", bytes).unwrap())
@@ -51,7 +52,9 @@ impl Model {
     }
 }
 
-/// The file of [`Model::random`] after `change` of each tensor's values, which is told the tensor's name.
+/// A file with random weights of type `ty` in the shapes that `metadata` implies, each tensor's values after
+/// `change` of them; the same seed gives the same file. Of the tensors a model may lack it has those in
+/// `optional`.
 pub fn random_bytes(
     metadata: &Metadata,
     ty: Type,
