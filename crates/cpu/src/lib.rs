@@ -5,6 +5,8 @@
 //!
 //! **What it does not know.** Files, metadata, architectures, other devices.
 
+pub mod columns;
+pub mod dot;
 pub mod gemm;
 pub mod level;
 mod panel;

@@ -1,0 +1,95 @@
+//! Columns hold what they say, at every level the same bits.
+
+use super::*;
+
+/// Column bytes with the alignment kernels ask for.
+fn prepared(format: Format, level: Level, x: &[f32]) -> Vec<Quad32> {
+    let bytes = format.column_bytes(x.len());
+    // Garbage beforehand shows what a format leaves unwritten.
+    let mut out = vec![Quad32::zeroed(); bytes.div_ceil(size_of::<Quad32>())];
+    bytemuck::cast_slice_mut(&mut out).fill(0xa5u8);
+    format.prepare(level, x, &mut bytemuck::cast_slice_mut(&mut out)[..bytes]);
+    bytemuck::cast_slice_mut(&mut out)[bytes..].fill(0u8);
+    out
+}
+
+fn wave(cols: usize) -> Vec<f32> {
+    (0..cols).map(|i| (i as f32 * 0.37).sin() * (1.0 + (i / 32) as f32)).collect()
+}
+
+#[test]
+fn a_column_gives_back_its_activations_within_half_a_step() {
+    for cols in [32, 96, 128, 160, 896] {
+        let x = wave(cols);
+        let column = prepared(Format::Q8x32, Level::Scalar, &x);
+        for (i, x) in x.iter().enumerate() {
+            let (quad, lane) = (&column[i / 128], [0, 8, 2, 10][i % 128 / 32]);
+            let back = quad.scales[lane] * f32::from(quad.quants[i % 128]);
+            assert!((back - x).abs() <= quad.scales[lane] * 0.5001, "{cols} {i}: {back} {x}");
+        }
+        for i in cols..cols.next_multiple_of(128) {
+            let quad = &column[i / 128];
+            assert_eq!(quad.quants[i % 128], 0);
+            assert_eq!(quad.scales[[0, 8, 2, 10][i % 128 / 32]], 0.0);
+        }
+        for quad in &column {
+            for (lane, block) in QUAD_LANES.into_iter().enumerate() {
+                let quants = &quad.quants[block * 32..][..32];
+                let sum: f32 = quants.iter().map(|q| f32::from(*q)).sum();
+                assert_eq!(quad.sums[lane], 0.25 * quad.scales[lane] * sum);
+            }
+        }
+    }
+    let x = wave(768);
+    let column = prepared(Format::Q8x256, Level::Scalar, &x);
+    let column: &[Block256] = bytemuck::cast_slice(&bytemuck::cast_slice::<_, u8>(&column)[..1152]);
+    for (x, block) in x.chunks(256).zip(column) {
+        for (i, x) in x.iter().enumerate() {
+            let back = block.scale[i % 16] * f32::from(block.quants[i]);
+            assert!((back - x).abs() <= block.scale[0] * 0.5001);
+        }
+        for (sum, quants) in block.sums.iter().zip(block.quants.chunks(16)) {
+            let exact: f32 = quants.iter().map(|q| f32::from(*q)).sum();
+            assert_eq!(*sum, block.scale[0] * exact);
+        }
+    }
+}
+
+#[test]
+fn every_level_prepares_the_same_bits() {
+    let mut x = wave(1024);
+    x[..256].fill(0.0);
+    x[256..512].iter_mut().for_each(|x| *x *= 1e30);
+    x[512..768].iter_mut().for_each(|x| *x *= 1e-38);
+    for level in Level::available() {
+        for format in [Format::F32, Format::Q8x32, Format::Q8x256] {
+            let expected = prepared(format, Level::Scalar, &x);
+            let found = prepared(format, level, &x);
+            assert_eq!(
+                bytemuck::cast_slice::<_, u8>(&found),
+                bytemuck::cast_slice::<_, u8>(&expected),
+                "{format:?} at {level}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_shows_in_the_scale_and_zeros_have_none() {
+    for level in Level::available() {
+        for wrong in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = wave(256);
+            x[77] = wrong;
+            let column = prepared(Format::Q8x32, level, &x);
+            // Column 77 lies in block 2, whose first lane is 2.
+            assert!(!column[0].scales[2].is_finite());
+            assert!(column[0].scales[0].is_finite());
+            let column = prepared(Format::Q8x256, level, &x);
+            let block: &Block256 = bytemuck::from_bytes(&bytemuck::cast_slice(&column)[..384]);
+            assert!(block.scale.iter().all(|scale| !scale.is_finite()));
+        }
+        let column = prepared(Format::Q8x32, level, &[0.0; 128]);
+        assert_eq!(column[0].scales, [0.0; 16]);
+        assert_eq!(column[0].quants, [0; 128]);
+    }
+}

@@ -1,0 +1,304 @@
+//! Dot products of consecutive weight rows with a few activation columns, straight from GGUF bytes.
+//!
+//! Decode reads every weight once per token, so the memory sets the pace and a kernel's duty is to
+//! keep out of its way. The rules all kernels here follow:
+//!
+//! - One row after another as one sequential stream, prefetched [`AHEAD`] bytes in front: hardware
+//!   prefetchers stop at page ends, and two rows at a time would make two streams of them.
+//! - Nothing is repacked. A block is unpacked once in registers and met with up to eight columns.
+//! - Products and sums inside a block are exact integers; a block's sum is scaled and added up in
+//!   f32. The kernels of one type differ between levels by f32 summation order alone.
+//!
+//! Two families carry the types: `k` kernels meet blocks of 256 with [`Format::Q8x256`], `quad`
+//! kernels meet four blocks of 32 at a time with [`Format::Q8x32`]. A family's loop is written once
+//! per level (`scalar.rs`, `avx2.rs`, `avxvnni.rs`, `avx512.rs`); a type's file only unpacks.
+//! Types or levels without a kernel dequantize each block and use the f32 dot (`float.rs`).
+
+use bilayer_quant::Type;
+use bytemuck::Pod;
+
+use crate::columns::{Columns, Format};
+use crate::level::Level;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avxvnni;
+mod float;
+mod iq4_nl;
+mod iq4_xs;
+mod mxfp4;
+mod nibbles;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+mod scalar;
+
+/// How far ahead of the block at hand kernels prefetch, bytes: tuned in benches/dot.rs.
+pub const AHEAD: usize = 8 << 10;
+
+/// Bytes of rows that a second group of columns finds still in the second-level cache.
+const TILE_BYTES: usize = 128 << 10;
+
+/// A type's kernels; adding a type is one file and one line.
+fn entries(ty: Type) -> &'static [Entry] {
+    const TABLE: &[(Type, &[Entry])] = &[
+        (Type::F32, float::F32),
+        (Type::F16, float::F16),
+        (Type::BF16, float::BF16),
+        (Type::Q4_0, q4_0::ENTRIES),
+        (Type::Q4_1, q4_1::ENTRIES),
+        (Type::Q5_0, q5_0::ENTRIES),
+        (Type::Q5_1, q5_1::ENTRIES),
+        (Type::Q8_0, q8_0::ENTRIES),
+        (Type::Q2_K, q2_k::ENTRIES),
+        (Type::Q3_K, q3_k::ENTRIES),
+        (Type::Q4_K, q4_k::ENTRIES),
+        (Type::Q5_K, q5_k::ENTRIES),
+        (Type::Q6_K, q6_k::ENTRIES),
+        (Type::IQ4_NL, iq4_nl::ENTRIES),
+        (Type::IQ4_XS, iq4_xs::ENTRIES),
+        (Type::MXFP4, mxfp4::ENTRIES),
+    ];
+    TABLE.iter().find(|(of, _)| *of == ty).map_or(float::GENERIC, |(_, entries)| entries)
+}
+
+/// One line of a type's table: the kernels of a level.
+#[derive(Clone, Copy)]
+struct Entry {
+    level: Level,
+    name: &'static str,
+    format: Format,
+    /// Kernels by the columns they take at once, in rising order, the first for one column.
+    kernels: &'static [(usize, Kernel)],
+}
+
+/// A line of a type's table: level, name, format, and a function over the numbers of columns.
+macro_rules! entry {
+    ($level:ident, $name:literal, $format:ident, $kernel:ident[$($width:literal)+]) => {
+        Entry {
+            level: Level::$level,
+            name: $name,
+            format: Format::$format,
+            kernels: &[$(($width, $kernel::<$width>)),+],
+        }
+    };
+}
+use entry;
+
+/// Computes a [`Job`]; unsafe to call on a processor without its level.
+type Kernel = unsafe fn(&mut Job<'_>);
+
+/// A dot kernel for rows of one type and length.
+#[derive(Clone, Copy)]
+pub struct Dot {
+    /// Type and level, `q4_k.avx512vnni`, or what stands in for them, `generic.avx2`.
+    pub name: &'static str,
+    /// How activations are to be prepared.
+    pub format: Format,
+    /// The most columns that one reading of the weights serves; more are taken in groups.
+    pub columns_max: usize,
+    ty: Type,
+    cols: usize,
+    kernels: &'static [(usize, Kernel)],
+}
+
+/// The kernel for rows of `cols` weights of type `ty`: the best at or below `level`, in the end
+/// the generic one, so there always is one.
+///
+/// # Panics
+/// Where `cols` is not whole blocks of `ty`, and where this processor lacks `level`.
+#[must_use]
+pub fn dot(ty: Type, cols: usize, level: Level) -> Dot {
+    assert!(level.is_available(), "this processor cannot run {level}");
+    assert!(cols.is_multiple_of(ty.block_weights), "{cols} columns are not whole {ty} blocks");
+    let entry = entries(ty)
+        .iter()
+        .filter(|entry| entry.level <= level && entry.level.is_available())
+        .max_by_key(|entry| entry.level)
+        .expect("every table has a scalar line");
+    Dot {
+        name: entry.name,
+        format: entry.format,
+        columns_max: entry.kernels.last().map_or(1, |(width, _)| *width),
+        ty,
+        cols,
+        kernels: entry.kernels,
+    }
+}
+
+impl Dot {
+    /// Bytes of one weight row.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.cols / self.ty.block_weights * self.ty.block_bytes
+    }
+
+    /// Computes `out[c * rows + r]` = weight row `r` · column `c`.
+    ///
+    /// `weights` are consecutive rows in GGUF layout at any address, `out` is `[columns, rows]`.
+    /// Accumulates in f32. Any number of columns is right; up to `columns_max` cost one reading.
+    ///
+    /// # Panics
+    /// Where the sizes do not fit each other or the column data is not aligned.
+    pub fn run(&self, weights: &[u8], columns: Columns<'_>, out: &mut [f32]) {
+        let row_bytes = self.row_bytes();
+        assert_eq!(columns.cols, self.cols, "columns of another length");
+        let column_bytes = self.format.column_bytes(self.cols);
+        assert_eq!(columns.data.len(), columns.count * column_bytes, "bytes of the columns");
+        if row_bytes == 0 || columns.count == 0 || weights.is_empty() {
+            out.fill(0.0);
+            return;
+        }
+        assert!(weights.len().is_multiple_of(row_bytes), "{} bytes: no whole rows", weights.len());
+        let rows = weights.len() / row_bytes;
+        assert_eq!(out.len(), rows * columns.count, "results");
+        let one_group = columns.count <= self.columns_max;
+        let tile_rows = if one_group { rows } else { (TILE_BYTES / row_bytes).max(1) };
+        for (tile, weights) in weights.chunks(tile_rows * row_bytes).enumerate() {
+            let mut first = 0;
+            while first < columns.count {
+                let (width, kernel) = self.kernel(columns.count - first);
+                let mut job = Job {
+                    ty: self.ty,
+                    weights,
+                    row_bytes,
+                    columns,
+                    first,
+                    out,
+                    rows,
+                    row: tile * tile_rows,
+                };
+                // SAFETY: `dot` has checked that this processor runs the kernel's level.
+                unsafe { kernel(&mut job) };
+                first += width;
+            }
+        }
+    }
+
+    /// The kernel for the next of `count` remaining columns: the narrowest that takes them all if
+    /// at most a quarter of it is idle, else the widest that is not idle at all.
+    fn kernel(&self, count: usize) -> (usize, Kernel) {
+        let fits = self.kernels.iter().find(|(width, _)| *width >= count);
+        match fits {
+            Some(fits) if 4 * count >= 3 * fits.0 => *fits,
+            _ => *self
+                .kernels
+                .iter()
+                .rev()
+                .find(|(width, _)| *width <= count)
+                .expect("every line has a kernel for one column"),
+        }
+    }
+}
+
+/// What one call of a kernel computes: some consecutive rows against a group of columns.
+struct Job<'a> {
+    ty: Type,
+    /// The rows' bytes.
+    weights: &'a [u8],
+    row_bytes: usize,
+    columns: Columns<'a>,
+    /// The first column of the group.
+    first: usize,
+    /// The results of all rows and columns, `[columns, rows]`.
+    out: &'a mut [f32],
+    rows: usize,
+    /// The place of the first row of `weights` among all.
+    row: usize,
+}
+
+impl<'a> Job<'a> {
+    /// The columns of the group; where fewer than `C` are left, the last stands in for the rest.
+    fn columns<T: Pod, const C: usize>(&self) -> [&'a [T]; C] {
+        let last = self.columns.count - 1;
+        std::array::from_fn(|c| self.columns.column(last.min(self.first + c)))
+    }
+
+    /// The rows, in order.
+    fn rows(&self) -> std::slice::ChunksExact<'a, u8> {
+        self.weights.chunks_exact(self.row_bytes)
+    }
+
+    /// Keeps the results of the `index`th row of the job, those of stand-ins excepted.
+    fn store<const C: usize>(&mut self, index: usize, sums: [f32; C]) {
+        for (c, sum) in sums.into_iter().take(self.columns.count - self.first).enumerate() {
+            self.out[(self.first + c) * self.rows + self.row + index] = sum;
+        }
+    }
+}
+
+/// Does `step` for each of `C` columns, written out: as a loop, the compiler gives up unrolling at
+/// eight columns, and sums that could stay in registers go through memory.
+#[inline(always)]
+fn each<const C: usize>(mut step: impl FnMut(usize)) {
+    const { assert!(C <= 8) };
+    if C > 0 {
+        step(0);
+    }
+    if C > 1 {
+        step(1);
+    }
+    if C > 2 {
+        step(2);
+    }
+    if C > 3 {
+        step(3);
+    }
+    if C > 4 {
+        step(4);
+    }
+    if C > 5 {
+        step(5);
+    }
+    if C > 6 {
+        step(6);
+    }
+    if C > 7 {
+        step(7);
+    }
+}
+
+/// `N` bytes of a block, at a constant place.
+#[inline(always)]
+fn part<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
+    block[at..].first_chunk().expect("blocks have constant layouts")
+}
+
+/// The 16 bits at `at`.
+#[inline(always)]
+fn u16_at(block: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(*part(block, at))
+}
+
+/// The f16 at `at`.
+#[inline(always)]
+fn f16_at(block: &[u8], at: usize) -> f32 {
+    half::f16::from_bits(u16_at(block, at)).to_f32()
+}
+
+/// Whole groups of `N` bytes, and what is left of the row as one more group, zeros at its end.
+///
+/// Zeros are harmless whatever the type makes of them: the columns are zero there too.
+#[inline(always)]
+fn groups<const N: usize>(row: &[u8]) -> (&[[u8; N]], Option<[u8; N]>) {
+    let (groups, rest) = row.as_chunks::<N>();
+    let tail = (!rest.is_empty()).then(|| {
+        let mut tail = [0; N];
+        tail[..rest.len()].copy_from_slice(rest);
+        tail
+    });
+    (groups, tail)
+}
+
+#[cfg(test)]
+mod tests;

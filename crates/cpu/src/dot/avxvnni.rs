@@ -1,0 +1,91 @@
+//! The families' loops with AVX2 and 256-bit VNNI integer dots; the rest is that of AVX2.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+use super::avx2::{K, KHalf, Quad, fold, k_close, load, prefetch, quad_close, reduce};
+use super::{Job, groups};
+use crate::columns::{Block256, Quad32};
+
+/// Rows of `BYTES` a block of 256 against `C` columns: VPDPWSSD multiplies the pairs' sums with
+/// their scales and adds them up, one instruction where AVX2 takes two.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub fn k<const BYTES: usize, const C: usize>(
+    job: &mut Job<'_>,
+    open: impl Fn(&[u8; BYTES]) -> K,
+    half: impl Fn(&[u8; BYTES], &K, usize) -> KHalf,
+) {
+    let columns = job.columns::<Block256, C>();
+    for (r, row) in job.rows().enumerate() {
+        let mut sums = [_mm256_setzero_ps(); C];
+        for (b, block) in row.as_chunks::<BYTES>().0.iter().enumerate() {
+            prefetch(block);
+            let weights = open(block);
+            let mut dots = [_mm256_setzero_si256(); C];
+            for h in 0..2 {
+                let half = half(block, &weights, h);
+                for (dots, column) in dots.iter_mut().zip(columns) {
+                    let activations = bytemuck::bytes_of(&column[b].quants);
+                    for i in 0..4 {
+                        let activations = load(activations, 128 * h + 32 * i);
+                        let pairs = _mm256_maddubs_epi16(half.quants[i], activations);
+                        *dots = dpwssd(*dots, pairs, half.scales[i]);
+                    }
+                }
+            }
+            for ((sum, dots), column) in sums.iter_mut().zip(dots).zip(columns) {
+                *sum = k_close(&weights, dots, &column[b], *sum);
+            }
+        }
+        job.store(r, reduce(sums));
+    }
+}
+
+/// VPDPWSSD, kept one instruction as in avx512.rs.
+#[inline]
+#[target_feature(enable = "avx2,avxvnni")]
+fn dpwssd(mut sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: the instruction reads and writes the named registers only, and is enabled above.
+    unsafe {
+        asm!(
+            "{{vex}} vpdpwssd {sums}, {a}, {b}",
+            sums = inout(ymm_reg) sums,
+            a = in(ymm_reg) a,
+            b = in(ymm_reg) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sums
+}
+
+/// Rows of `BYTES` per `QUADS` quads against `C` columns; codes are unsigned.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const C: usize>(
+    job: &mut Job<'_>,
+    unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
+) {
+    let columns = job.columns::<Quad32, C>();
+    let zero = _mm256_setzero_si256();
+    for (r, row) in job.rows().enumerate() {
+        let mut sums = [_mm256_setzero_ps(); C];
+        let (whole, tail) = groups::<BYTES>(row);
+        for (g, group) in whole.iter().chain(&tail).enumerate() {
+            prefetch(group);
+            for q in 0..QUADS {
+                let weights = unpack(group, q);
+                for (sum, column) in sums.iter_mut().zip(columns) {
+                    let column = &column[g * QUADS + q];
+                    let activations = bytemuck::bytes_of(&column.quants);
+                    let dots = [0, 1, 2, 3].map(|b| {
+                        let activations = load(activations, 32 * b);
+                        _mm256_dpbusd_avx_epi32(zero, weights.quants[b], activations)
+                    });
+                    *sum = quad_close::<true>(&weights, fold::<CODE_BITS>(dots), column, *sum);
+                }
+            }
+        }
+        job.store(r, reduce(sums));
+    }
+}

@@ -1,0 +1,116 @@
+//! IQ4_NL rows: as Q4_0, with a codebook.
+
+use bilayer_quant::iq4_nl::{Block, CODEBOOK};
+
+use super::{Entry, Job, entry, f16_at, nibbles, scalar};
+use crate::columns::Format;
+use crate::level::Level;
+
+#[cfg(target_arch = "x86_64")]
+use x86::{avx2, avx512, avxvnni};
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{codebook_256, codebook_512};
+
+/// The type's kernels.
+pub(super) const ENTRIES: &[Entry] = &[
+    entry!(Scalar, "iq4_nl.scalar", Q8x32, scalar[1 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(Avx2, "iq4_nl.avx2", Q8x32, avx2[1 2 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(AvxVnni, "iq4_nl.avxvnni", Q8x32, avxvnni[1 2 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(Avx512Vnni, "iq4_nl.avx512vnni", Q8x32, avx512[1 2 4 8]),
+];
+
+const BLOCK: usize = size_of::<Block>();
+/// Bytes of four blocks.
+const BYTES: usize = 4 * BLOCK;
+/// Where the codes of a block start: after the scale.
+const QUANTS: usize = 2;
+
+fn scalar<const C: usize>(job: &mut Job<'_>) {
+    scalar::quad::<BYTES, 1, C>(job, |quad, _| {
+        let code = |i| usize::from(nibbles::code(quad, BLOCK, QUANTS, i));
+        scalar::Quad {
+            quants: std::array::from_fn(|i| i16::from(CODEBOOK[code(i)])),
+            scales: [0, 1, 2, 3].map(|b| f16_at(quad, b * BLOCK)),
+            offsets: [0.0; 4],
+        }
+    });
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! The same for AVX2 and AVX-512. Codebook values are lifted above zero for VPDPBUSD, as in
+    //! q8_0.rs.
+
+    use std::arch::x86_64::*;
+
+    use super::super::{avx2, avx512, avxvnni, nibbles, q4_0};
+    use super::{BLOCK, BYTES, CODEBOOK, Job, QUANTS};
+
+    const OFFSET: f32 = 128.0;
+
+    /// The codebook, and the codebook plus [`OFFSET`].
+    const SIGNED: [u8; 16] = lifted(0);
+    const UNSIGNED: [u8; 16] = lifted(0x80);
+
+    const fn lifted(sign: u8) -> [u8; 16] {
+        let mut values = [0; 16];
+        let mut code = 0;
+        while code < 16 {
+            values[code] = CODEBOOK[code].cast_unsigned() ^ sign;
+            code += 1;
+        }
+        values
+    }
+
+    /// Values of codes, as the level's loop wants them.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn codebook_256(codes: __m256i, signed: bool) -> __m256i {
+        let values = avx2::load_128(if signed { &SIGNED } else { &UNSIGNED }, 0);
+        _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes)
+    }
+
+    /// Values of codes plus [`OFFSET`].
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub fn codebook_512(codes: __m512i) -> __m512i {
+        _mm512_shuffle_epi8(_mm512_broadcast_i32x4(avx2::load_128(&UNSIGNED, 0)), codes)
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn avx2<const C: usize>(job: &mut Job<'_>) {
+        avx2::quad::<BYTES, 1, 8, C>(job, |quad, _| unpack(quad, true));
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+    pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
+        avxvnni::quad::<BYTES, 1, 8, C>(job, |quad, _| unpack(quad, false));
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn unpack(quad: &[u8; BYTES], signed: bool) -> avx2::Quad {
+        let codes = nibbles::codes_256(quad, BLOCK, QUANTS);
+        let scales = avx2::quad_scales(quad, BLOCK, 0);
+        avx2::Quad {
+            quants: codes.map(|codes| codebook_256(codes, signed)),
+            scales,
+            offsets: scales.map(|scale| _mm256_mul_ps(scale, _mm256_set1_ps(-OFFSET))),
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    pub fn avx512<const C: usize>(job: &mut Job<'_>) {
+        avx512::quad::<BYTES, 1, 8, C>(job, |quad, _| {
+            let (codes, scales) = q4_0::unpack_512(quad);
+            avx512::Quad {
+                quants: codes.map(|codes| codebook_512(codes)),
+                scales,
+                offsets: _mm512_mul_ps(scales, _mm512_set1_ps(-OFFSET)),
+            }
+        });
+    }
+}

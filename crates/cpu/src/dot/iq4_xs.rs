@@ -1,0 +1,132 @@
+//! IQ4_XS rows: eight blocks of IQ4_NL's codes whose scales are packed; two quads a block.
+
+use std::mem::offset_of;
+
+use bilayer_quant::iq4_nl::CODEBOOK;
+use bilayer_quant::iq4_xs::{Block, scales};
+
+use super::{Entry, Job, entry, nibbles, scalar};
+use crate::columns::Format;
+use crate::level::Level;
+
+#[cfg(target_arch = "x86_64")]
+use x86::{avx2, avx512, avxvnni};
+
+/// The type's kernels.
+pub(super) const ENTRIES: &[Entry] = &[
+    entry!(Scalar, "iq4_xs.scalar", Q8x32, scalar[1 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(Avx2, "iq4_xs.avx2", Q8x32, avx2[1 2 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(AvxVnni, "iq4_xs.avxvnni", Q8x32, avxvnni[1 2 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(Avx512Vnni, "iq4_xs.avx512vnni", Q8x32, avx512[1 2 4 8]),
+];
+
+const BYTES: usize = size_of::<Block>();
+const QUANTS: usize = offset_of!(Block, quants);
+/// Bytes of the nibbles of 32 weights.
+const PART: usize = 16;
+
+fn scalar<const C: usize>(job: &mut Job<'_>) {
+    scalar::quad::<BYTES, 2, C>(job, |bytes, q| {
+        let block: Block = bytemuck::pod_read_unaligned(bytes);
+        let d = half::f16::from_bits(block.d).to_f32();
+        let code = |i| usize::from(nibbles::code(bytes, PART, QUANTS + 4 * PART * q, i));
+        let scales = scales(&block);
+        scalar::Quad {
+            quants: std::array::from_fn(|i| i16::from(CODEBOOK[code(i)])),
+            scales: std::array::from_fn(|b| d * f32::from(scales[4 * q + b])),
+            offsets: [0.0; 4],
+        }
+    });
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! The same for AVX2 and AVX-512.
+
+    use std::arch::x86_64::*;
+
+    use super::super::{avx2, avx512, avxvnni, iq4_nl, nibbles, part, u16_at};
+    use super::{BYTES, Job, PART, QUANTS};
+    use crate::columns::QUAD_LANES;
+
+    const OFFSET: f32 = 128.0;
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn avx2<const C: usize>(job: &mut Job<'_>) {
+        avx2::quad::<BYTES, 2, 8, C>(job, |block, q| unpack(block, q, true));
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+    pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
+        avxvnni::quad::<BYTES, 2, 8, C>(job, |block, q| unpack(block, q, false));
+    }
+
+    /// The eight scales of a block.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn scales(block: &[u8; BYTES]) -> __m256 {
+        let low = _mm256_set1_epi32(i32::from_le_bytes(*part(block, 4)));
+        let low = _mm256_srlv_epi32(low, _mm256_set_epi32(28, 24, 20, 16, 12, 8, 4, 0));
+        let low = _mm256_and_si256(low, _mm256_set1_epi32(15));
+        // Each has two high bits at 2 p, which are to be bits 4 and 5.
+        let high = _mm256_set1_epi32(i32::from(u16_at(block, 2)) << 4);
+        let high = _mm256_srlv_epi32(high, _mm256_set_epi32(14, 12, 10, 8, 6, 4, 2, 0));
+        let high = _mm256_and_si256(high, _mm256_set1_epi32(0x30));
+        let scales = _mm256_sub_epi32(_mm256_or_si256(low, high), _mm256_set1_epi32(32));
+        let d = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16_at(block, 0))));
+        _mm256_mul_ps(_mm256_broadcastss_ps(d), _mm256_cvtepi32_ps(scales))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn unpack(block: &[u8; BYTES], q: usize, signed: bool) -> avx2::Quad {
+        let scales = scales(block);
+        let scales = avx2::quad_lanes(if q == 0 {
+            _mm256_castps256_ps128(scales)
+        } else {
+            _mm256_extractf128_ps::<1>(scales)
+        });
+        let codes = nibbles::codes_256(block, PART, QUANTS + 4 * PART * q);
+        avx2::Quad {
+            quants: codes.map(|codes| iq4_nl::codebook_256(codes, signed)),
+            scales,
+            offsets: scales.map(|scale| _mm256_mul_ps(scale, _mm256_set1_ps(-OFFSET))),
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    pub fn avx512<const C: usize>(job: &mut Job<'_>) {
+        const FIRST: [u8; 64] = nibbles::order(0, PART);
+        const LAST: [u8; 64] = nibbles::order(2 * PART, 3 * PART);
+        avx512::quad::<BYTES, 2, 8, C>(job, |block, q| {
+            let lanes = avx512::load_ps(if q == 0 { &LOW_LANES } else { &HIGH_LANES });
+            let scales = _mm512_zextps256_ps512(scales(block));
+            let scales = _mm512_permutexvar_ps(_mm512_castps_si512(lanes), scales);
+            let bytes = avx512::load(block, QUANTS + 64 * q);
+            avx512::Quad {
+                quants: [FIRST, LAST]
+                    .each_ref()
+                    .map(|order| iq4_nl::codebook_512(nibbles::codes_512(bytes, order))),
+                scales,
+                offsets: _mm512_mul_ps(scales, _mm512_set1_ps(-OFFSET)),
+            }
+        });
+    }
+
+    /// The scales over the lanes, bits of indices.
+    const LOW_LANES: [f32; 16] = lanes(0);
+    const HIGH_LANES: [f32; 16] = lanes(4);
+
+    const fn lanes(first: usize) -> [f32; 16] {
+        let mut lanes = [0.0; 16];
+        let mut lane = 0;
+        while lane < 16 {
+            lanes[lane] = f32::from_bits((first + QUAD_LANES[lane]) as u32);
+            lane += 1;
+        }
+        lanes
+    }
+}

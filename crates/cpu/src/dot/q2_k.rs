@@ -1,0 +1,146 @@
+//! Q2_K rows.
+
+use std::mem::offset_of;
+
+use bilayer_quant::q2_k::Block;
+
+use super::{Entry, Job, entry, f16_at, scalar};
+use crate::columns::Format;
+use crate::level::Level;
+
+#[cfg(target_arch = "x86_64")]
+use x86::{avx2, avx512, avxvnni};
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{codes_256, codes_512};
+
+/// The type's kernels.
+pub(super) const ENTRIES: &[Entry] = &[
+    entry!(Scalar, "q2_k.scalar", Q8x256, scalar[1 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(Avx2, "q2_k.avx2", Q8x256, avx2[1 2 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(AvxVnni, "q2_k.avxvnni", Q8x256, avxvnni[1 2 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(Avx512Vnni, "q2_k.avx512vnni", Q8x256, avx512[1 2 4 8]),
+];
+
+const BYTES: usize = size_of::<Block>();
+const QUANTS: usize = offset_of!(Block, quants);
+const D: usize = offset_of!(Block, d);
+const DMIN: usize = offset_of!(Block, dmin);
+
+fn scalar<const C: usize>(job: &mut Job<'_>) {
+    scalar::k::<BYTES, C>(job, |block| {
+        let dmin = f16_at(block, DMIN);
+        scalar::K {
+            quants: std::array::from_fn(|i| code(&block[QUANTS..], i)),
+            scales: std::array::from_fn(|p| i32::from(block[p] & 15)),
+            d: f16_at(block, D),
+            mins: std::array::from_fn(|p| dmin * f32::from(block[p] >> 4)),
+        }
+    });
+}
+
+/// The two bits of weight `i`, as Q2_K and Q3_K store them.
+pub(super) fn code(quants: &[u8], i: usize) -> u8 {
+    quants[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! The same for AVX2 and AVX-512.
+
+    use std::arch::x86_64::*;
+
+    use super::super::{avx2, avx512, avxvnni, part, q6_k};
+    use super::{BYTES, D, Job, QUANTS};
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn avx2<const C: usize>(job: &mut Job<'_>) {
+        avx2::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+    pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
+        avxvnni::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    pub fn avx512<const C: usize>(job: &mut Job<'_>) {
+        avx512::k::<BYTES, C>(job, |block| {
+            let (scales, mins) = scales_mins(block);
+            let (d, dmin) = units(block);
+            let mins = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(mins));
+            avx512::K {
+                quants: codes_512(block, QUANTS),
+                scales: q6_k::spread_16(scales),
+                d: _mm512_broadcastss_ps(d),
+                mins: _mm512_mul_ps(_mm512_broadcastss_ps(dmin), mins),
+            }
+        });
+    }
+
+    /// The two bits of 256 weights, four a byte and 32 apart, from `at` on.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub fn codes_512(block: &[u8], at: usize) -> [__m512i; 4] {
+        let shifts =
+            [_mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0), _mm512_set_epi64(6, 6, 6, 6, 4, 4, 4, 4)];
+        let bytes = [0, 32].map(|half| avx512::load_twice(block, at + half));
+        [0, 1, 2, 3].map(|i| {
+            let shifted = _mm512_srlv_epi64(bytes[i / 2], shifts[i % 2]);
+            _mm512_and_si512(shifted, _mm512_set1_epi8(3))
+        })
+    }
+
+    /// The two bits of half a block's weights.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn codes_256(block: &[u8], at: usize, h: usize) -> [__m256i; 4] {
+        let bytes = avx2::load(block, at + 32 * h);
+        let turned = [
+            bytes,
+            _mm256_srli_epi16::<2>(bytes),
+            _mm256_srli_epi16::<4>(bytes),
+            _mm256_srli_epi16::<6>(bytes),
+        ];
+        turned.map(|bytes| _mm256_and_si256(bytes, _mm256_set1_epi8(3)))
+    }
+
+    /// The sixteen scales and minimums, one a byte.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn scales_mins(block: &[u8; BYTES]) -> (__m128i, __m128i) {
+        let both = avx2::load_128(block, 0);
+        let nibbles = _mm_set1_epi8(15);
+        (_mm_and_si128(both, nibbles), _mm_and_si128(_mm_srli_epi16::<4>(both), nibbles))
+    }
+
+    /// The block's scale and its minimums' scale, in first lanes.
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    fn units(block: &[u8; BYTES]) -> (__m128, __m128) {
+        let units = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from_le_bytes(*part(block, D))));
+        (units, _mm_movehdup_ps(units))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn open(block: &[u8; BYTES]) -> avx2::K {
+        let (scales, mins) = scales_mins(block);
+        let (d, dmin) = units(block);
+        let dmin = _mm256_broadcastss_ps(dmin);
+        avx2::K {
+            d: _mm256_broadcastss_ps(d),
+            scales: _mm256_cvtepi8_epi16(scales),
+            mins: [mins, _mm_unpackhi_epi64(mins, mins)]
+                .map(|mins| _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(mins)))),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn half(block: &[u8; BYTES], k: &avx2::K, h: usize) -> avx2::KHalf {
+        avx2::KHalf { quants: codes_256(block, QUANTS, h), scales: q6_k::scales_16(k.scales, h) }
+    }
+}

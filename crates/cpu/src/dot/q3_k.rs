@@ -1,0 +1,137 @@
+//! Q3_K rows: as Q2_K, with a third bit and signed scales.
+
+use std::mem::offset_of;
+
+use bilayer_quant::q3_k::{Block, scales};
+
+use super::{Entry, Job, entry, f16_at, part, q2_k, scalar};
+use crate::columns::Format;
+use crate::level::Level;
+
+#[cfg(target_arch = "x86_64")]
+use x86::{avx2, avx512, avxvnni};
+
+/// The type's kernels.
+pub(super) const ENTRIES: &[Entry] = &[
+    entry!(Scalar, "q3_k.scalar", Q8x256, scalar[1 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(Avx2, "q3_k.avx2", Q8x256, avx2[1 2 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(AvxVnni, "q3_k.avxvnni", Q8x256, avxvnni[1 2 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(Avx512Vnni, "q3_k.avx512vnni", Q8x256, avx512[1 2 4 8]),
+];
+
+const BYTES: usize = size_of::<Block>();
+const HIGH: usize = offset_of!(Block, high);
+const QUANTS: usize = offset_of!(Block, quants);
+const SCALES: usize = offset_of!(Block, scales);
+const D: usize = offset_of!(Block, d);
+/// The code of weight zero.
+const OFFSET: f32 = 4.0;
+
+fn scalar<const C: usize>(job: &mut Job<'_>) {
+    scalar::k::<BYTES, C>(job, |block| {
+        let code = |i: usize| {
+            let high = block[HIGH + i % 32] >> (i / 32) & 1;
+            q2_k::code(&block[QUANTS..], i) | high << 2
+        };
+        let (d, scales) = (f16_at(block, D), scales(part(block, SCALES)));
+        scalar::K {
+            quants: std::array::from_fn(code),
+            scales: scales.map(i32::from),
+            d,
+            mins: scales.map(|scale| d * OFFSET * f32::from(scale)),
+        }
+    });
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! The same for AVX2 and AVX-512.
+
+    use std::arch::x86_64::*;
+
+    use super::super::{avx2, avx512, avxvnni, q2_k, q6_k};
+    use super::{BYTES, HIGH, Job, OFFSET, QUANTS};
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn avx2<const C: usize>(job: &mut Job<'_>) {
+        avx2::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+    pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
+        avxvnni::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    pub fn avx512<const C: usize>(job: &mut Job<'_>) {
+        // What moves bits 2 i and 2 i + 1 of the two halves to bit 2, turning 64 bits leftwards.
+        const TURNS: [[i64; 2]; 4] = [[2, 1], [0, 63], [62, 61], [60, 59]];
+        avx512::k::<BYTES, C>(job, |block| {
+            let third = _mm512_set1_epi8(4);
+            let high = avx512::load_twice(block, HIGH);
+            let low = q2_k::codes_512(block, QUANTS);
+            let quants = [0, 1, 2, 3].map(|i| {
+                let [a, b] = TURNS[i];
+                let turned = _mm512_rolv_epi64(high, _mm512_set_epi64(b, b, b, b, a, a, a, a));
+                // low | turned & third
+                _mm512_ternarylogic_epi64::<0xf8>(low[i], turned, third)
+            });
+            let (scales, d) = scales_unit(block);
+            let d = _mm512_broadcastss_ps(d);
+            let floats = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(scales));
+            avx512::K {
+                quants,
+                scales: q6_k::spread_16(scales),
+                d,
+                mins: _mm512_mul_ps(floats, _mm512_mul_ps(d, _mm512_set1_ps(OFFSET))),
+            }
+        });
+    }
+
+    /// The sixteen signed scales, one a byte, and the block's scale in the first lane.
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    fn scales_unit(block: &[u8; BYTES]) -> (__m128i, __m128) {
+        // The last 16 bytes of a block: two of codes, twelve of scales, two of the block's scale.
+        let tail = avx2::load_128(block, BYTES - 16);
+        let low =
+            _mm_shuffle_epi8(tail, _mm_set_epi64x(0x0908_0706_0504_0302, 0x0908_0706_0504_0302));
+        let low = _mm_and_si128(_mm_srlv_epi64(low, _mm_set_epi64x(4, 0)), _mm_set1_epi8(15));
+        let high = _mm_shuffle_epi8(tail, _mm_set1_epi32(0x0d0c_0b0a));
+        let high = _mm_srlv_epi32(high, _mm_set_epi32(6, 4, 2, 0));
+        let high = _mm_slli_epi16::<4>(_mm_and_si128(high, _mm_set1_epi8(3)));
+        let scales = _mm_sub_epi8(_mm_or_si128(low, high), _mm_set1_epi8(32));
+        (scales, _mm_cvtph_ps(_mm_srli_si128::<14>(tail)))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn open(block: &[u8; BYTES]) -> avx2::K {
+        let (scales, d) = scales_unit(block);
+        q6_k::open_16(scales, d, OFFSET)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn half(block: &[u8; BYTES], k: &avx2::K, h: usize) -> avx2::KHalf {
+        let bits = avx2::load(block, HIGH);
+        let bits = _mm256_srl_epi16(bits, _mm_cvtsi32_si128(4 * h as i32));
+        let turned = [
+            _mm256_slli_epi16::<2>(bits),
+            _mm256_slli_epi16::<1>(bits),
+            bits,
+            _mm256_srli_epi16::<1>(bits),
+        ];
+        let low = q2_k::codes_256(block, QUANTS, h);
+        avx2::KHalf {
+            quants: [0, 1, 2, 3].map(|i| {
+                let third = _mm256_and_si256(turned[i], _mm256_set1_epi8(4));
+                _mm256_or_si256(low[i], third)
+            }),
+            scales: q6_k::scales_16(k.scales, h),
+        }
+    }
+}

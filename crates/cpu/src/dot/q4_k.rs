@@ -1,0 +1,177 @@
+//! Q4_K rows.
+
+use std::mem::offset_of;
+
+use bilayer_quant::k_scales::scales_mins;
+use bilayer_quant::q4_k::Block;
+
+use super::{Entry, Job, entry, f16_at, part, scalar};
+use crate::columns::Format;
+use crate::level::Level;
+
+#[cfg(target_arch = "x86_64")]
+use x86::{avx2, avx512, avxvnni};
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{open_head, scale, unpack_512};
+
+/// The type's kernels.
+pub(super) const ENTRIES: &[Entry] = &[
+    entry!(Scalar, "q4_k.scalar", Q8x256, scalar[1 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(Avx2, "q4_k.avx2", Q8x256, avx2[1 2 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(AvxVnni, "q4_k.avxvnni", Q8x256, avxvnni[1 2 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(Avx512Vnni, "q4_k.avx512vnni", Q8x256, avx512[1 2 4 8]),
+];
+
+const BYTES: usize = size_of::<Block>();
+const SCALES: usize = offset_of!(Block, scales);
+const QUANTS: usize = offset_of!(Block, quants);
+
+fn scalar<const C: usize>(job: &mut Job<'_>) {
+    scalar::k::<BYTES, C>(job, |block| {
+        let quants = &block[QUANTS..];
+        let code = |i: usize| quants[i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
+        unpack(block, part(block, SCALES), std::array::from_fn(code))
+    });
+}
+
+/// The scalar block of Q4_K and Q5_K, which start alike.
+pub(super) fn unpack(block: &[u8], packed: &[u8; 12], quants: [u8; 256]) -> scalar::K {
+    let (scales, mins) = scales_mins(packed);
+    let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
+    scalar::K {
+        quants,
+        scales: std::array::from_fn(|p| i32::from(scales[p / 2])),
+        d,
+        mins: std::array::from_fn(|p| dmin * f32::from(mins[p / 2])),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! The same for AVX2 and AVX-512.
+
+    use std::arch::x86_64::*;
+
+    use super::super::{avx2, avx512, avxvnni};
+    use super::{BYTES, Job, QUANTS};
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn avx2<const C: usize>(job: &mut Job<'_>) {
+        avx2::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+    pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
+        avxvnni::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    pub fn avx512<const C: usize>(job: &mut Job<'_>) {
+        avx512::k::<BYTES, C>(job, |block| {
+            let nibbles = _mm512_set1_epi8(15);
+            // Twice the same 32 bytes, the second time shifted by four: weights in order.
+            let shifts = _mm512_set_epi64(4, 4, 4, 4, 0, 0, 0, 0);
+            let quants = [0, 32, 64, 96].map(|at| {
+                let bytes = avx512::load_twice(block, QUANTS + at);
+                _mm512_and_si512(_mm512_srlv_epi64(bytes, shifts), nibbles)
+            });
+            unpack_512(block, quants)
+        });
+    }
+
+    /// The 512-bit block of Q4_K and Q5_K, which start alike.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    pub fn unpack_512(block: &[u8], quants: [__m512i; 4]) -> avx512::K {
+        // Scale p in the low byte of eight lanes, minimum p in two; byte 63 is always zero.
+        const SCALES: [[u8; 64]; 4] = {
+            let mut table = [[63; 64]; 4];
+            let mut lane = 0;
+            while lane < 64 {
+                table[lane / 16][lane % 16 * 4] = lane as u8 / 8;
+                lane += 1;
+            }
+            table
+        };
+        const MINS: [u8; 64] = {
+            let mut table = [63; 64];
+            let mut lane = 0;
+            while lane < 16 {
+                table[lane * 4] = 8 + lane as u8 / 2;
+                lane += 1;
+            }
+            table
+        };
+        let head = avx2::load_128(block, 0);
+        let numbers = _mm512_zextsi128_si512(scales_mins_128(head));
+        let spread = |table: &[u8; 64]| _mm512_permutexvar_epi8(avx512::table(table), numbers);
+        let floats = _mm_cvtph_ps(head);
+        let dmin = _mm512_broadcastss_ps(_mm_movehdup_ps(floats));
+        avx512::K {
+            quants,
+            scales: SCALES.each_ref().map(spread),
+            d: _mm512_broadcastss_ps(floats),
+            mins: _mm512_mul_ps(dmin, _mm512_cvtepi32_ps(spread(&MINS))),
+        }
+    }
+
+    /// The sixteen numbers of `k_scales`, scales then minimums, one a byte, from the first 16
+    /// bytes of a block: the packed ones are its last three lanes.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn scales_mins_128(head: __m128i) -> __m128i {
+        let low = _mm_shuffle_epi32::<0b11_10_11_01>(head);
+        let low = _mm_srlv_epi32(low, _mm_set_epi32(4, 0, 0, 0));
+        let low_mask = _mm_set_epi32(0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f);
+        let high = _mm_srli_epi32::<2>(_mm_shuffle_epi32::<0b10_10_01_01>(head));
+        let high_mask = _mm_set_epi32(0x3030_3030, 0, 0x3030_3030, 0);
+        _mm_or_si128(_mm_and_si128(low, low_mask), _mm_and_si128(high, high_mask))
+    }
+
+    /// Scales as eight 16-bit numbers in both halves, minimums over the activations' sums.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn open(block: &[u8; BYTES]) -> avx2::K {
+        open_head(avx2::load_128(block, 0))
+    }
+
+    /// [`open`] for the first 16 bytes of a Q4_K or Q5_K block.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn open_head(head: __m128i) -> avx2::K {
+        let numbers = scales_mins_128(head);
+        let floats = _mm_cvtph_ps(head);
+        let dmin = _mm256_broadcastss_ps(_mm_movehdup_ps(floats));
+        // Each minimum twice, as 16 bytes, then as floats.
+        let mins = _mm_unpackhi_epi8(numbers, numbers);
+        let mins = [mins, _mm_unpackhi_epi64(mins, mins)]
+            .map(|mins| _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(mins))));
+        avx2::K {
+            d: _mm256_broadcastss_ps(floats),
+            scales: _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(numbers)),
+            mins,
+        }
+    }
+
+    /// Scale `p` in all 16-bit lanes.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn scale(scales: __m256i, p: usize) -> __m256i {
+        _mm256_shuffle_epi8(scales, _mm256_set1_epi16(0x0100 + 0x0202 * p as i16))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn half(block: &[u8; BYTES], k: &avx2::K, h: usize) -> avx2::KHalf {
+        let nibbles = _mm256_set1_epi8(15);
+        let [a, b] = [0, 32].map(|at| avx2::load(block, QUANTS + 64 * h + at));
+        let high = |bytes| _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibbles);
+        avx2::KHalf {
+            quants: [_mm256_and_si256(a, nibbles), high(a), _mm256_and_si256(b, nibbles), high(b)],
+            scales: [0, 1, 2, 3].map(|i| scale(k.scales, 4 * h + i)),
+        }
+    }
+}

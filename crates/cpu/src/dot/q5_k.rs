@@ -1,0 +1,106 @@
+//! Q5_K rows: as Q4_K, with a fifth bit.
+
+use std::mem::offset_of;
+
+use bilayer_quant::q5_k::Block;
+
+use super::{Entry, Job, entry, part, q4_k, scalar};
+use crate::columns::Format;
+use crate::level::Level;
+
+#[cfg(target_arch = "x86_64")]
+use x86::{avx2, avx512, avxvnni};
+
+/// The type's kernels.
+pub(super) const ENTRIES: &[Entry] = &[
+    entry!(Scalar, "q5_k.scalar", Q8x256, scalar[1 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(Avx2, "q5_k.avx2", Q8x256, avx2[1 2 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(AvxVnni, "q5_k.avxvnni", Q8x256, avxvnni[1 2 4]),
+    #[cfg(target_arch = "x86_64")]
+    entry!(Avx512Vnni, "q5_k.avx512vnni", Q8x256, avx512[1 2 4 8]),
+];
+
+const BYTES: usize = size_of::<Block>();
+const SCALES: usize = offset_of!(Block, scales);
+const HIGH: usize = offset_of!(Block, high);
+const QUANTS: usize = offset_of!(Block, quants);
+
+fn scalar<const C: usize>(job: &mut Job<'_>) {
+    scalar::k::<BYTES, C>(job, |block| {
+        let (high, quants) = (&block[HIGH..], &block[QUANTS..]);
+        let low = |i: usize| quants[i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
+        let code = |i: usize| low(i) | (high[i % 32] >> (i / 32) & 1) << 4;
+        q4_k::unpack(block, part(block, SCALES), std::array::from_fn(code))
+    });
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! The same for AVX2 and AVX-512.
+
+    use std::arch::x86_64::*;
+
+    use super::super::{avx2, avx512, avxvnni, q4_k};
+    use super::{BYTES, HIGH, Job, QUANTS};
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn avx2<const C: usize>(job: &mut Job<'_>) {
+        avx2::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+    pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
+        avxvnni::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    pub fn avx512<const C: usize>(job: &mut Job<'_>) {
+        // What moves bits 2 i and 2 i + 1 of the two halves to bit 4, turning 64 bits leftwards.
+        const TURNS: [[i64; 2]; 4] = [[4, 3], [2, 1], [0, 63], [62, 61]];
+        avx512::k::<BYTES, C>(job, |block| {
+            let nibbles = _mm512_set1_epi8(15);
+            let fifth = _mm512_set1_epi8(16);
+            let shifts = _mm512_set_epi64(4, 4, 4, 4, 0, 0, 0, 0);
+            let high = avx512::load_twice(block, HIGH);
+            let quants = [0, 1, 2, 3].map(|i| {
+                let bytes = avx512::load_twice(block, QUANTS + 32 * i);
+                let low = _mm512_and_si512(_mm512_srlv_epi64(bytes, shifts), nibbles);
+                let [a, b] = TURNS[i];
+                let turned = _mm512_rolv_epi64(high, _mm512_set_epi64(b, b, b, b, a, a, a, a));
+                // low | turned & fifth
+                _mm512_ternarylogic_epi64::<0xf8>(low, turned, fifth)
+            });
+            q4_k::unpack_512(block, quants)
+        });
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn open(block: &[u8; BYTES]) -> avx2::K {
+        q4_k::open_head(avx2::load_128(block, 0))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn half(block: &[u8; BYTES], k: &avx2::K, h: usize) -> avx2::KHalf {
+        let (nibbles, fifth) = (_mm256_set1_epi8(15), _mm256_set1_epi8(16));
+        let [a, b] = [0, 32].map(|at| avx2::load(block, QUANTS + 64 * h + at));
+        let bits = avx2::load(block, HIGH);
+        let bits = _mm256_srl_epi16(bits, _mm_cvtsi32_si128(4 * h as i32));
+        let join = |low, turned| {
+            let low = _mm256_and_si256(low, nibbles);
+            _mm256_or_si256(low, _mm256_and_si256(turned, fifth))
+        };
+        avx2::KHalf {
+            quants: [
+                join(a, _mm256_slli_epi16::<4>(bits)),
+                join(_mm256_srli_epi16::<4>(a), _mm256_slli_epi16::<3>(bits)),
+                join(b, _mm256_slli_epi16::<2>(bits)),
+                join(_mm256_srli_epi16::<4>(b), _mm256_slli_epi16::<1>(bits)),
+            ],
+            scales: [0, 1, 2, 3].map(|i| q4_k::scale(k.scales, 4 * h + i)),
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Every type at every level against exact sums, on rows and activations meant to hurt.
+
+use bytemuck::Zeroable;
+
+use super::*;
+use crate::columns::{Block256, Quad32};
+
+/// Of the sum of absolute products, offsets included: what f32 summation may lose.
+const ROUNDING: f64 = 1e-5;
+
+/// A small generator of our own: xorshift64*, Vigna 2016.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Uniform in -1..1.
+    fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// Ways to fill the bytes of blocks, scales excepted.
+#[derive(Clone, Copy, Debug)]
+enum Codes {
+    Random,
+    /// All codes, and the scales inside a super-block, at one end.
+    All(u8),
+}
+
+/// Consecutive rows whose scales are finite and of any sign and size.
+fn rows(ty: Type, rows: usize, cols: usize, codes: Codes, random: &mut Random) -> Vec<u8> {
+    if ty.block_weights == 1 {
+        return floats(ty, rows * cols, random);
+    }
+    let mut values = vec![0.0; ty.block_weights];
+    let mut bytes = Vec::new();
+    while bytes.len() < rows * cols / ty.block_weights * ty.block_bytes {
+        let block = block(ty, codes, random);
+        (ty.dequantize)(&block, &mut values);
+        // Some types hide a scale among the codes, and it may have come out infinite.
+        if values.iter().all(|value| value.is_finite()) {
+            bytes.extend(block);
+        } else if let Codes::All(_) = codes {
+            return self::rows(ty, rows, cols, Codes::Random, random);
+        }
+    }
+    bytes
+}
+
+/// One block.
+fn block(ty: Type, codes: Codes, random: &mut Random) -> Vec<u8> {
+    let mut block: Vec<u8> = match codes {
+        Codes::Random => (0..ty.block_bytes).map(|_| random.next() as u8).collect(),
+        Codes::All(byte) => vec![byte; ty.block_bytes],
+    };
+    for plane in ty.planes {
+        let field = &mut block[plane.offset..][..plane.len];
+        match (plane.name, plane.len) {
+            ("d" | "dmin" | "m", 2) => {
+                let exponent = [1e-6, 0.01, 1.0, 100.0][random.next() as usize % 4];
+                let scale = half::f16::from_f32(random.unit() * exponent);
+                field.copy_from_slice(&scale.to_le_bytes());
+            }
+            ("e", 1) => field[0] = 110 + (random.next() % 20) as u8,
+            _ => {}
+        }
+    }
+    block
+}
+
+/// The weights that the same blocks would hold with half of the bits of their codes turned.
+///
+/// Kernels that lift codes above zero by an offset round in proportion to the codes, not to the
+/// weights: a row of zeros between large scales may lose more than itself.
+fn turned(ty: Type, blocks: &[u8], values: &mut [f32]) {
+    let mut turned = blocks.to_vec();
+    for block in turned.chunks_mut(ty.block_bytes) {
+        for plane in ty.planes.iter().filter(|plane| ["quants", "low"].contains(&plane.name)) {
+            block[plane.offset..][..plane.len].iter_mut().for_each(|byte| *byte ^= 0xcc);
+        }
+    }
+    (ty.dequantize)(&turned, values);
+}
+
+/// Values of a type of single weights.
+fn floats(ty: Type, count: usize, random: &mut Random) -> Vec<u8> {
+    let values: Vec<f32> = (0..count).map(|_| random.unit() * 3.0).collect();
+    let mut bytes = vec![0; count * ty.block_bytes];
+    match ty.quantize {
+        Some(quantize) => quantize(&values, None, &mut bytes),
+        None if ty == Type::F64 => {
+            let doubles: Vec<f64> = values.iter().map(|v| f64::from(*v)).collect();
+            bytes.copy_from_slice(bytemuck::cast_slice(&doubles));
+        }
+        None => bytes.fill_with(|| random.next() as u8),
+    }
+    bytes
+}
+
+/// Ways to fill the activations.
+const ACTIVATIONS: [fn(&mut Random, usize) -> f32; 4] = [
+    |random, _| random.unit(),
+    |random, i| random.unit() * [1e-8, 1.0, 1e4][i / 32 % 3],
+    |_, i| if i.is_multiple_of(2) { 1.0 } else { -1.0 },
+    |_, _| -0.75,
+];
+
+/// Aligned column bytes.
+struct Prepared {
+    bytes: Vec<Quad32>,
+    len: usize,
+}
+
+impl Prepared {
+    fn new(dot: &Dot, level: Level, activations: &[Vec<f32>], cols: usize) -> Prepared {
+        let column_bytes = dot.format.column_bytes(cols);
+        let len = column_bytes * activations.len();
+        let mut bytes = vec![Quad32::zeroed(); len.div_ceil(size_of::<Quad32>())];
+        let data: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut bytes)[..len];
+        for (x, column) in activations.iter().zip(data.chunks_exact_mut(column_bytes)) {
+            dot.format.prepare(level, x, column);
+        }
+        Prepared { bytes, len }
+    }
+
+    fn columns(&self, cols: usize, count: usize) -> Columns<'_> {
+        Columns { data: &bytemuck::cast_slice(&self.bytes)[..self.len], cols, count }
+    }
+}
+
+/// The activations that a prepared column stands for, and the half step by which each may differ
+/// from what it was made of.
+fn decoded(format: Format, columns: Columns<'_>, index: usize) -> Vec<(f64, f64)> {
+    let one = |scale: f32, quant: i8| {
+        (f64::from(scale) * f64::from(quant), f64::from(scale) * 0.5001 + 1e-36)
+    };
+    match format {
+        Format::F32 => columns.column::<f32>(index).iter().map(|x| (f64::from(*x), 0.0)).collect(),
+        Format::Q8x32 => {
+            let quads = columns.column::<Quad32>(index).iter();
+            quads
+                .flat_map(|quad| {
+                    (0..128).map(|i| one(quad.scales[[0, 8, 2, 10][i / 32]], quad.quants[i]))
+                })
+                .collect()
+        }
+        Format::Q8x256 => {
+            let blocks = columns.column::<Block256>(index).iter();
+            blocks.flat_map(|block| block.quants.iter().map(|q| one(block.scale[0], *q))).collect()
+        }
+    }
+}
+
+/// One case: all results against exact sums over the prepared and over the given activations.
+fn check(
+    ty: Type,
+    level: Level,
+    (row_count, cols, count): (usize, usize, usize),
+    codes: Codes,
+    fill: fn(&mut Random, usize) -> f32,
+    random: &mut Random,
+) {
+    let weights = rows(ty, row_count, cols, codes, random);
+    let mut values = vec![0.0; row_count * cols];
+    (ty.dequantize)(&weights, &mut values);
+    let mut turned_values = values.clone();
+    turned(ty, &weights, &mut turned_values);
+    let activations: Vec<Vec<f32>> =
+        (0..count).map(|_| (0..cols).map(|i| fill(random, i)).collect()).collect();
+    let dot = dot(ty, cols, level);
+    let prepared = Prepared::new(&dot, level, &activations, cols);
+    let columns = prepared.columns(cols, count);
+    // An odd address, as a row in a mapped file may have.
+    let mut shifted = vec![0];
+    shifted.extend(&weights);
+    let mut out = vec![f32::NAN; row_count * count];
+    dot.run(&shifted[1..], columns, &mut out);
+    for c in 0..count {
+        let decoded = decoded(dot.format, columns, c);
+        for r in 0..row_count {
+            let (mut near, mut exact, mut size, mut step) = (0.0, 0.0, 0.0, 0.0);
+            for i in 0..cols {
+                let (w, x) = (f64::from(values[r * cols + i]), f64::from(activations[c][i]));
+                near += w * decoded[i].0;
+                exact += w * x;
+                let turned = f64::from(turned_values[r * cols + i]);
+                size += (w.abs() + turned.abs()) * decoded[i].0.abs();
+                step += w.abs() * decoded[i].1;
+            }
+            let found = f64::from(out[c * row_count + r]);
+            let place = format!("{} {cols} cols, {codes:?}, row {r}, column {c}", dot.name);
+            let bound = ROUNDING * size + 1e-30;
+            assert!((found - near).abs() <= bound, "{place}: {found} for {near}, bound {bound}");
+            let bound = bound + step;
+            assert!((found - exact).abs() <= bound, "{place}: {found} for {exact}, bound {bound}");
+        }
+    }
+}
+
+#[test]
+fn every_type_at_every_level_is_exact_but_for_f32_rounding() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for ty in bilayer_quant::all() {
+        let lengths: &[usize] = match ty.block_weights {
+            256 => &[256, 768, 2304],
+            64 => &[64, 192, 576],
+            32 => &[32, 64, 96, 128, 160, 864, 1024],
+            _ => &[1, 31, 32, 33, 100, 1024],
+        };
+        for level in Level::available() {
+            for cols in lengths {
+                for codes in [Codes::Random, Codes::All(0), Codes::All(0xff), Codes::All(0x80)] {
+                    for fill in ACTIVATIONS {
+                        check(*ty, level, (2, *cols, 1), codes, fill, &mut random);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn any_number_of_rows_and_columns_lands_in_its_place() {
+    let mut random = Random(0x0123_4567_89ab_cdef);
+    for ty in bilayer_quant::all() {
+        let cols = ty.block_weights.max(32) * 3;
+        for level in Level::available() {
+            for count in [1, 2, 3, 4, 5, 6, 7, 8, 9, 23] {
+                for row_count in 1..=5 {
+                    let shape = (row_count, cols, count);
+                    check(*ty, level, shape, Codes::Random, ACTIVATIONS[0], &mut random);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_beyond_a_tile_meet_all_groups_of_columns() {
+    let mut random = Random(77);
+    for ty in [Type::Q4_K, Type::Q8_0, Type::F16] {
+        let row_count = 2 * TILE_BYTES / ty.row_bytes(512).expect("whole blocks") + 3;
+        check(
+            ty,
+            Level::detect(),
+            (row_count, 512, 10),
+            Codes::Random,
+            ACTIVATIONS[0],
+            &mut random,
+        );
+    }
+}
+
+#[test]
+fn an_activation_that_is_not_finite_shows_in_every_row() {
+    let mut random = Random(5);
+    for ty in bilayer_quant::all() {
+        let cols = ty.block_weights.max(32) * 2;
+        let mut weights = rows(*ty, 3, cols, Codes::Random, &mut random);
+        // A row of zeros must not hide it.
+        let zeros = weights.len() / 3;
+        if ty.name != "MXFP4" {
+            weights[..zeros].fill(0);
+        }
+        for level in Level::available() {
+            for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut x: Vec<f32> = (0..cols).map(|_| random.unit()).collect();
+                x[cols - 5] = wrong;
+                let dot = dot(*ty, cols, level);
+                let prepared = Prepared::new(&dot, level, &[x], cols);
+                let mut out = [0.0; 3];
+                dot.run(&weights, prepared.columns(cols, 1), &mut out);
+                let name = dot.name;
+                // An infinity times a plain zero is NaN, so no weight can hide it.
+                assert!(out.iter().all(|v| !v.is_finite()), "{name} {wrong}: {out:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_columns_and_no_rows_are_fine_and_wrong_sizes_are_not() {
+    let dot = dot(Type::Q8_0, 64, Level::Scalar);
+    dot.run(&[], Columns { data: &[], cols: 64, count: 0 }, &mut []);
+    let prepared = Prepared::new(&dot, Level::Scalar, &[vec![1.0; 64]], 64);
+    dot.run(&[], prepared.columns(64, 1), &mut []);
+    let wrong = std::panic::catch_unwind(|| {
+        dot.run(&[0; 67], prepared.columns(64, 1), &mut [0.0]);
+    });
+    assert!(wrong.is_err(), "67 bytes are not whole rows");
+    let wrong = std::panic::catch_unwind(|| {
+        dot.run(&[0; 68], prepared.columns(64, 1), &mut [0.0, 0.0]);
+    });
+    assert!(wrong.is_err(), "one row against one column is one result");
+}
+
+#[test]
+fn each_level_takes_its_own_kernel() {
+    for (ty, stem) in [(Type::Q4_K, "q4_k"), (Type::Q8_0, "q8_0"), (Type::Q6_K, "q6_k")] {
+        for level in Level::available().filter(|level| *level != Level::Amx) {
+            assert_eq!(dot(ty, 256, level).name, format!("{stem}.{level}"));
+        }
+    }
+    assert_eq!(dot(Type::IQ1_S, 256, Level::Scalar).name, "generic.scalar");
+}
