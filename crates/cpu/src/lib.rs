@@ -1,13 +1,37 @@
 //! The CPU backend: SIMD kernels on quantized weights, chosen at run time.
 //!
-//! **Purpose.** [`Cpu`](backend) implements `bilayer_graph::Backend` on the host's cores, on weights in
-//! their mapped GGUF layout.
+//! **Purpose.** [`Cpu`] implements [`bilayer_graph::Backend`] on the host's cores, on weights in their
+//! mapped GGUF layout.
 //!
 //! **What it does not know.** Files, metadata, architectures, other devices.
+//!
+//! **Read first.** [`Cpu`], [`level::Level`], [`dot::Dot`] and [`gemm::Gemm`].
+//!
+//! ```
+//! use bilayer_cpu::{Cpu, Options};
+//! use bilayer_graph::Backend;
+//!
+//! let cpu = Cpu::new(Options { threads: Some(2), ..Options::default() })?;
+//! assert_eq!(cpu.facts().threads, 2);
+//! # Ok::<(), bilayer_cpu::Error>(())
+//! ```
 
+mod backend;
+mod cache;
 pub mod columns;
 pub mod dot;
 pub mod gemm;
+pub mod host;
+mod lanes;
 pub mod level;
+mod math;
+mod memory;
+mod ops;
 mod panel;
+mod pool;
+pub mod probe;
+mod program;
+mod state;
 mod tile;
+
+pub use backend::{Cpu, Error, Options};

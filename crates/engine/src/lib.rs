@@ -1,1 +1,49 @@
 //! Loading, sessions, cache book-keeping, sampling, measuring.
+//!
+//! **Purpose.** From a model file to text: [`Model`] opens and understands a file, [`Session`](session::Session)
+//! places it on devices and steps tokens through it, [`Generation`](generate::Generation) turns a prompt into an
+//! answer.
+//!
+//! **What it does not know.** Flags, terminals, sockets. It prints nothing.
+//!
+//! **Read first.** [`Model`], [`session::Session`], [`generate::Generation`].
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use std::sync::atomic::AtomicBool;
+//!
+//! use bilayer_engine::generate::{Generation, Request};
+//! use bilayer_engine::sampling::{Options, Sampler};
+//! use bilayer_engine::session::{Session, Settings};
+//! use bilayer_engine::{Model, OpenOptions};
+//! use bilayer_text::Encode;
+//!
+//! let model = Model::open(Path::new("model.gguf"), OpenOptions::default())?;
+//! let mut session = Session::new(&model, Settings::default())?;
+//! let encode = Encode { add_special: true, parse_special: true };
+//! let prompt = model.tokenizer().encode("Once upon a time", encode)?;
+//!
+//! let sequence = session.open()?;
+//! let sampler = Sampler::new(Options::default(), session.vocab(), session.context(), Vec::new())?;
+//! let request = Request { predict: Some(64), ..Request::new(&prompt) };
+//! let interrupt = AtomicBool::new(false);
+//! let mut answer = Generation::new(&model, &mut session, sequence, sampler, request, &interrupt)?;
+//! while let Some(token) = answer.next()? {
+//!     print!("{}", token.text);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod cache;
+mod error;
+pub mod generate;
+mod model;
+pub mod sampling;
+pub mod session;
+mod vocabulary;
+
+pub use bilayer_gguf::OpenOptions;
+pub use bilayer_graph::SharedBytes;
+pub use error::Error;
+pub use model::{Model, open_file, problems, tokenizer};
+pub use vocabulary::vocabulary;

@@ -93,6 +93,11 @@ impl Graph {
         self.nodes.iter().filter_map(|n| n.layer).max().map_or(0, |last| last + 1)
     }
 
+    /// Number of weights; those of a tensor used twice (a tied head) count once.
+    pub fn parameters(&self) -> usize {
+        self.weights.iter().map(|w| w.rows * w.cols).sum()
+    }
+
     /// Bytes of all weights as stored; a tensor used twice (a tied head) counts once.
     pub fn weight_bytes(&self) -> usize {
         self.weights.iter().map(Weight::bytes).sum()

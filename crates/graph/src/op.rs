@@ -86,6 +86,7 @@ pub struct Attend {
 
 /// One operation of the graph.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "each op's formula says what its fields are")]
 pub enum Op {
     /// Row `tokens[t]` of `table [vocab, width]` to `out [T, width]`.
     Embed { table: WeightId, out: Value },

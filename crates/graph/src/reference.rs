@@ -1,1 +1,323 @@
-//! The naive executor: f32 throughout, one loop nest per op, the oracle of every other backend.
+//! The naive executor: f32 values, one loop nest per op, the oracle of every other backend.
+//!
+//! Nothing here is fast and nothing is clever: weights are dequantized to f32 when loaded, sums run in
+//! f64 from left to right and are rounded once, and every value of a segment keeps a buffer of its
+//! own, so that after a step [`Backend::read`] shows any of them, not only the segment's outputs.
+
+mod add;
+mod attend;
+mod cache;
+mod embed;
+mod gate;
+mod head_norm;
+mod layer_norm;
+mod matmul;
+mod rms_norm;
+mod rope;
+mod rows;
+mod scale;
+mod soft_cap;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::{
+    Backend, CacheId, Error, Facts, Kernel, Kind, Limits, Node, Op, OpKind, OpTime, PAGE_TOKENS,
+    Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo, Weight, WeightId,
+};
+use cache::Cache;
+
+const NAME: &str = "reference";
+
+/// The naive executor. It runs in `submit` itself and reports an op's failure at the next `read`.
+#[derive(Debug)]
+pub struct Reference {
+    facts: Facts,
+    weights: BTreeMap<WeightId, Vec<f32>>,
+    values: BTreeMap<Value, Buffer>,
+    caches: BTreeMap<CacheId, Cache>,
+    segments: Vec<Arc<Compiled>>,
+    timings: Vec<OpTime>,
+    failure: Option<Error>,
+}
+
+/// A value's rows of the current step, in room for the most rows a step may have.
+#[derive(Debug)]
+struct Buffer {
+    info: ValueInfo,
+    data: Vec<f32>,
+    len: usize,
+}
+
+/// What `submit` walks.
+#[derive(Debug)]
+struct Compiled {
+    nodes: Vec<(u32, Node)>,
+    inputs: Vec<Value>,
+    /// The caches this segment reserved: it makes the step's page copies in them.
+    caches: Vec<CacheId>,
+    limits: Limits,
+}
+
+impl Default for Reference {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Reference {
+    /// An executor that holds nothing yet.
+    pub fn new() -> Self {
+        Reference {
+            facts: Facts {
+                name: NAME.to_owned(),
+                kind: Kind::Reference,
+                level: "naive".to_owned(),
+                threads: 1,
+                memory_bytes: u64::MAX,
+                ops: OpKind::ALL.to_vec(),
+                types: bilayer_quant::all().to_vec(),
+            },
+            weights: BTreeMap::new(),
+            values: BTreeMap::new(),
+            caches: BTreeMap::new(),
+            segments: Vec::new(),
+            timings: Vec::new(),
+            failure: None,
+        }
+    }
+
+    /// A buffer for `value` with room for the rows a step may have.
+    fn reserve(&mut self, value: Value, info: &ValueInfo, limits: &Limits) {
+        let rows = match info.rows {
+            Rows::Tokens => limits.tokens,
+            Rows::Outputs => limits.outputs,
+        };
+        let buffer = self.values.entry(value).or_insert_with(|| Buffer {
+            info: info.clone(),
+            data: Vec::new(),
+            len: 0,
+        });
+        let room = buffer.data.len().max(rows * info.width);
+        buffer.data.resize(room, 0.0);
+    }
+
+    /// The rows of a value that an earlier op or `write` made.
+    fn rows(&self, value: Value) -> &[f32] {
+        rows_in(&self.values, value)
+    }
+
+    /// Runs one op: takes its output's buffer out, fills it, puts it back.
+    fn run(&mut self, op: &Op, step: &Step<'_>) {
+        let mut buffer = self.values.remove(&op.out()).expect("compile reserved every output");
+        buffer.len = rows_of(&buffer.info, step) * buffer.info.width;
+        let out = &mut buffer.data[..buffer.len];
+        let weight = |id: &WeightId| self.weights[id].as_slice();
+        match op {
+            Op::Embed { table, .. } => {
+                embed::embed(weight(table), step.tokens, buffer.info.width, out);
+            }
+            Op::RmsNorm { input, gain, eps, .. } => {
+                let gain = gain.as_ref().map(weight);
+                rms_norm::rms_norm(self.rows(*input), gain, buffer.info.width, *eps, out);
+            }
+            Op::LayerNorm { input, gain, bias, eps, .. } => {
+                let bias = bias.as_ref().map(weight);
+                let norm = layer_norm::LayerNorm { gain: weight(gain), bias, eps: *eps };
+                layer_norm::layer_norm(&norm, self.rows(*input), out);
+            }
+            Op::HeadNorm { input, gain, eps, .. } => {
+                head_norm::head_norm(self.rows(*input), weight(gain), *eps, out);
+            }
+            Op::MatMul { input, weight: matrix, bias, .. } => {
+                let cols = self.values[input].info.width;
+                let bias = bias.as_ref().map(weight);
+                matmul::matmul(self.rows(*input), weight(matrix), bias, cols, out);
+            }
+            Op::Rope { input, head_dim, rope, .. } => {
+                let rotation = rope::Rotation {
+                    pairs: rope.pairs,
+                    frequencies: &rope.frequencies,
+                    factors: rope.factors.as_ref().map(weight),
+                    magnitude: rope.magnitude,
+                    head_dim: *head_dim,
+                };
+                rope::rope(&rotation, self.rows(*input), step.positions(), out);
+            }
+            Op::Attend(op) => {
+                let inputs = attend::Inputs {
+                    q: rows_in(&self.values, op.q),
+                    k: rows_in(&self.values, op.k),
+                    v: rows_in(&self.values, op.v),
+                    sinks: op.sinks.as_ref().map(weight),
+                };
+                let cache = self.caches.get_mut(&op.cache).expect("compile reserved the cache");
+                attend::attend(op, &inputs, cache, step, out);
+            }
+            Op::Gate { gate, up, activation, .. } => {
+                gate::gate(*activation, self.rows(*gate), self.rows(*up), out);
+            }
+            Op::Add { a, b, .. } => add::add(self.rows(*a), self.rows(*b), out),
+            Op::Scale { input, factor, .. } => scale::scale(self.rows(*input), *factor, out),
+            Op::SoftCap { input, cap, .. } => soft_cap::soft_cap(self.rows(*input), *cap, out),
+            Op::Rows { input, .. } => {
+                rows::rows(self.rows(*input), step.outputs, buffer.info.width, out);
+            }
+        }
+        self.values.insert(op.out(), buffer);
+    }
+}
+
+impl Backend for Reference {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), Error> {
+        let wrong_length = || Error::WeightBytes {
+            name: weight.name.clone(),
+            expected: weight.bytes(),
+            found: bytes.len(),
+        };
+        let mut floats = vec![0.0; weight.rows * weight.cols];
+        weight.ty.dequantize(&bytes, &mut floats).map_err(|_| wrong_length())?;
+        self.weights.insert(weight.id, floats);
+        Ok(())
+    }
+
+    fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, Error> {
+        let graph = segment.graph;
+        let mut caches = Vec::new();
+        for &input in &segment.inputs {
+            self.reserve(input, &graph.values[input.0 as usize], &limits);
+        }
+        for node in &graph.nodes[segment.nodes.clone()] {
+            if let Some(id) = node.op.weights().find(|id| !self.weights.contains_key(id)) {
+                let name = graph.weight(id).name.clone();
+                return Err(Error::WeightNotLoaded { name, device: NAME.to_owned() });
+            }
+            for input in node.op.inputs() {
+                assert!(self.values.contains_key(&input), "{}: not an input", node.label());
+            }
+            self.reserve(node.op.out(), &graph.values[node.op.out().0 as usize], &limits);
+            let Op::Attend(op) = &node.op else { continue };
+            if let Some(cache) = self.caches.get(&op.cache) {
+                assert_eq!(cache.pages(), limits.pages, "segments share a cache of one size");
+            } else {
+                self.caches.insert(op.cache, Cache::new(graph.cache(op.cache), &limits)?);
+                caches.push(op.cache);
+            }
+        }
+        let nodes = segment.nodes.clone().map(|n| (n as u32, graph.nodes[n].clone())).collect();
+        let inputs = segment.inputs.clone();
+        self.segments.push(Arc::new(Compiled { nodes, inputs, caches, limits }));
+        Ok(SegmentId(self.segments.len() as u32 - 1))
+    }
+
+    fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), Error> {
+        let compiled = Arc::clone(&self.segments[segment.0 as usize]);
+        check_limits(&compiled.limits, step)?;
+        for &value in &compiled.inputs {
+            let Buffer { info, len, .. } = &self.values[&value];
+            assert_eq!(*len, rows_of(info, step) * info.width, "{value:?} was not written");
+        }
+        self.timings.clear();
+        self.failure = None;
+        for cache in &compiled.caches {
+            self.caches.get_mut(cache).expect("compile reserved it").copy(step.copies);
+        }
+        for (place, node) in &compiled.nodes {
+            let start = Instant::now();
+            self.run(&node.op, step);
+            if compiled.limits.timings {
+                let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                self.timings.push(OpTime { node: *place, ns });
+            }
+            if compiled.limits.check && !self.rows(node.op.out()).iter().all(|v| v.is_finite()) {
+                let op = node.op.kind().stem();
+                self.failure = Some(Error::NotFinite { label: node.label(), op });
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, value: Value, data: &[f32]) -> Result<(), Error> {
+        let buffer = self.values.get_mut(&value).expect("a segment has the value as its input");
+        buffer.data[..data.len()].copy_from_slice(data);
+        buffer.len = data.len();
+        Ok(())
+    }
+
+    fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error> {
+        if let Some(error) = &self.failure {
+            return Err(error.clone());
+        }
+        data.copy_from_slice(self.rows(value));
+        Ok(())
+    }
+
+    fn timings(&self) -> &[OpTime] {
+        &self.timings
+    }
+
+    fn kernels(&self, segment: SegmentId) -> Vec<Kernel> {
+        let kernel = |(place, node): &(u32, Node)| Kernel {
+            nodes: vec![*place],
+            name: format!("{} {NAME}", node.op.kind().stem()),
+        };
+        self.segments[segment.0 as usize].nodes.iter().map(kernel).collect()
+    }
+}
+
+/// The rows of a value in `values`.
+fn rows_in(values: &BTreeMap<Value, Buffer>, value: Value) -> &[f32] {
+    let buffer = &values[&value];
+    &buffer.data[..buffer.len]
+}
+
+/// How many rows a value has in this step.
+fn rows_of(info: &ValueInfo, step: &Step<'_>) -> usize {
+    match info.rows {
+        Rows::Tokens => step.tokens.len(),
+        Rows::Outputs => step.outputs.len(),
+    }
+}
+
+/// Refuses a step that is larger than compiled for; a step that contradicts itself is our own mistake.
+fn check_limits(limits: &Limits, step: &Step<'_>) -> Result<(), Error> {
+    let counts = [
+        ("tokens", limits.tokens, step.tokens.len()),
+        ("outputs", limits.outputs, step.outputs.len()),
+        ("sequences", limits.sequences, step.spans.len()),
+        ("page entries", limits.page_entries, step.pages.len()),
+    ];
+    for (what, limit, found) in counts {
+        if found > limit {
+            return Err(Error::Limit { what, limit, found });
+        }
+    }
+    let copied = step.copies.iter().flat_map(|copy| [&copy.from, &copy.to]);
+    if let Some(&page) = step.pages.iter().chain(copied).max()
+        && page as usize >= limits.pages
+    {
+        return Err(Error::Limit { what: "pages", limit: limits.pages, found: page as usize + 1 });
+    }
+    let mut rows = 0;
+    for span in step.spans {
+        assert_eq!(span.first_row, rows, "spans cover the rows in order");
+        rows += span.rows;
+        let last = (span.first_position + span.rows - 1) as usize;
+        assert!(
+            span.first_page as usize + last / PAGE_TOKENS < step.pages.len(),
+            "short page table"
+        );
+    }
+    assert_eq!(rows as usize, step.tokens.len(), "spans cover all rows");
+    assert!(step.outputs.iter().all(|&row| row < rows), "an output is a row of the step");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

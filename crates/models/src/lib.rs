@@ -1,1 +1,159 @@
-//! Architectures, one file each: configuration from metadata, the recorded block, checkpoint names.
+//! Architectures, one file each: configuration from metadata, the recorded graph, checkpoint names.
+//!
+//! **Purpose.** From a file's metadata to a typed, checked [`Config`], and from that to a recorded
+//! [`Graph`]. What architectures share is code driven by the configuration's fields; an architecture's own
+//! file says which keys and names it has, and is listed in one table.
+//!
+//! **What it does not know.** Devices, placements, kernels, tokens.
+//!
+//! **Read first.** [`Config`], [`Architecture`], and `decoder.rs` for the forward pass.
+//!
+//! ```
+//! use bilayer_models::{Outline, all, record};
+//! use bilayer_quant::Type;
+//!
+//! // A model that exists nowhere, from the smallest metadata the architecture accepts.
+//! let architecture = all()[0];
+//! let config = (architecture.config)(&(architecture.tiny)())?;
+//! let outline = Outline::new(Type::Q4_0, &[]);
+//! let graph = record(&config, &outline)?;
+//! assert_eq!(graph.layers() as usize, config.layers.len());
+//! assert!(outline.tensors().iter().any(|(name, _)| name == "blk.0.attn_q.weight"));
+//! # Ok::<(), bilayer_models::Error>(())
+//! ```
+
+mod catalog;
+mod config;
+mod decoder;
+mod error;
+mod keys;
+mod llama;
+mod names;
+mod rope;
+
+use std::collections::HashSet;
+
+use bilayer_gguf::{File, Metadata};
+use bilayer_graph::{Catalog, Graph, Recorder, Value};
+
+pub use catalog::{Directory, Outline};
+pub use config::{Config, Layer, limits};
+pub use error::Error;
+pub use names::{Name, RowOrder, interleaved_source, translate};
+pub use rope::{Llama3, Rotary, Scaling};
+
+/// Everything the program knows about an architecture.
+#[derive(Debug)]
+pub struct Architecture {
+    /// `general.architecture` of its files, and the prefix of its keys.
+    pub name: &'static str,
+    /// Reads and checks the metadata.
+    pub config: fn(&Metadata) -> Result<Config, Error>,
+    /// Records the whole model; the result is the logits.
+    pub record: fn(&Config, &mut Recorder<'_>) -> Result<Value, bilayer_graph::Error>,
+    /// The smallest metadata it accepts, from which tests make a random model.
+    pub tiny: fn() -> Metadata,
+    /// Tensor names in GGUF and in checkpoints.
+    pub names: &'static [Name],
+    /// Ends of names of tensors that files may hold and the model does not need.
+    pub ignored: &'static [&'static str],
+}
+
+/// The table.
+static ARCHITECTURES: [&Architecture; 1] = [&llama::ARCHITECTURE];
+
+/// Every architecture.
+pub fn all() -> &'static [&'static Architecture] {
+    &ARCHITECTURES
+}
+
+/// The architecture of that name.
+///
+/// # Errors
+/// [`Error::UnknownArchitecture`], which lists the known ones.
+pub fn find(name: &str) -> Result<&'static Architecture, Error> {
+    let found = ARCHITECTURES.iter().find(|architecture| architecture.name == name);
+    found.copied().ok_or_else(|| Error::UnknownArchitecture { name: name.to_owned() })
+}
+
+/// The checked configuration of a file.
+///
+/// # Errors
+/// The architecture is not known, or a key is absent, of another kind or out of bounds.
+pub fn config(metadata: &Metadata) -> Result<Config, Error> {
+    (find(metadata.str("general.architecture")?)?.config)(metadata)
+}
+
+/// The graph of a model with the tensors of `catalog`.
+///
+/// # Errors
+/// A tensor is missing or has another shape or type than the configuration implies.
+pub fn record(config: &Config, catalog: &dyn Catalog) -> Result<Graph, Error> {
+    let mut recorder = Recorder::new(catalog);
+    let logits = (find(config.architecture)?.record)(config, &mut recorder)?;
+    Ok(recorder.finish(logits))
+}
+
+/// Configuration and graph of a file, every tensor of which has its place.
+///
+/// # Errors
+/// As [`config`] and [`record`]; [`Error::UnusedTensor`] where the file holds more than the graph reads.
+pub fn read(file: &File) -> Result<(Config, Graph), Error> {
+    let config = config(file.metadata())?;
+    let graph = record(&config, &Directory(file))?;
+    let architecture = find(config.architecture)?;
+    let used: HashSet<&str> = graph.weights.iter().map(|weight| weight.name.as_str()).collect();
+    let ignored = |name: &str| architecture.ignored.iter().any(|end| name.ends_with(end));
+    let unused = |name: &&str| !used.contains(name) && !ignored(name);
+    match file.tensors().iter().map(|tensor| tensor.name()).find(unused) {
+        None => Ok((config, graph)),
+        Some(name) => {
+            Err(Error::UnusedTensor { name: name.to_owned(), architecture: architecture.name })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_gguf::{File, NewTensor, to_bytes};
+    use bilayer_quant::Type;
+
+    use super::{Error, Outline, all, find, read, record};
+
+    /// A file of zeros with every tensor the first architecture needs, less `without`, plus `with`.
+    fn file(without: &str, with: &[&str]) -> File {
+        let metadata = (all()[0].tiny)();
+        let outline = Outline::new(Type::F16, &[]);
+        record(&(all()[0].config)(&metadata).unwrap(), &outline).unwrap();
+        let mut tensors = outline.tensors();
+        tensors.retain(|(name, _)| name != without);
+        let extra = with.iter().map(|name| NewTensor::zeros(name, Type::F32, &[8]));
+        let needed = tensors.iter().map(|(name, e)| NewTensor::zeros(name, e.ty, &e.shape));
+        let bytes = to_bytes(&metadata, needed.chain(extra)).unwrap();
+        File::from_bytes("test", bytes).unwrap()
+    }
+
+    #[test]
+    fn a_whole_file_is_read_and_a_harmless_tensor_ignored() {
+        let (config, graph) = read(&file("", &["blk.0.attn_rot_embd.weight"])).unwrap();
+        assert_eq!(config.layers.len() as u32, graph.layers());
+    }
+
+    #[test]
+    fn missing_and_unused_tensors_are_named() {
+        let error = read(&file("blk.1.ffn_up.weight", &[])).unwrap_err().to_string();
+        assert!(error.contains("`blk.1.ffn_up.weight` is missing"), "{error}");
+        let error = read(&file("", &["blk.1.attn_q_norm.weight"])).unwrap_err();
+        let named = matches!(&error, Error::UnusedTensor { name, .. } if name == "blk.1.attn_q_norm.weight");
+        assert!(named, "{error}");
+    }
+
+    #[test]
+    fn an_unknown_architecture_is_named_and_the_known_are_listed() {
+        let error = find("mamba").unwrap_err().to_string();
+        assert!(error.contains("`mamba`"), "{error}");
+        for architecture in all() {
+            assert!(error.contains(architecture.name), "{error}");
+        }
+    }
+}

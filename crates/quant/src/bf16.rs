@@ -16,7 +16,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     dequantize: |bytes, values| {
         blocks::dequantize(bytes, values, |bits: &u16, out| *out = [value(*bits)]);
     },
-    error_max: 0.0025,
+    error_max: 0.0018,
 };
 
 /// The value of BF16 bits.

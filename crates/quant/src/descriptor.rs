@@ -34,8 +34,8 @@ pub struct Descriptor {
     pub quantize: Option<Quantize>,
     /// The scalar dequantizer, the oracle. Called through [`Type::dequantize`].
     pub dequantize: Dequantize,
-    /// Bound on √(Σ(x - x')² / Σx²) over a round trip of gaussian weights, with or without
-    /// importance; infinite where there is no `quantize`.
+    /// Bound on √(Σw(x - x')² / Σwx²) over a round trip of gaussian weights, w the importance or 1;
+    /// infinite where there is no `quantize`.
     pub error_max: f32,
 }
 

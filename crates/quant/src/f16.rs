@@ -18,7 +18,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     dequantize: |bytes, values| {
         blocks::dequantize(bytes, values, |bits: &u16, out| *out = [f16_value(*bits)]);
     },
-    error_max: 0.0003,
+    error_max: 0.00022,
 };
 
 /// The nearest F16, ties to even; what is finite stays finite, a NaN stays a NaN.

@@ -39,10 +39,10 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         blocks::quantize(values, importance, bytes, quantize);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: 0.1,
+    error_max: 0.078,
 };
 
-/// Where the largest weight may land; the ends of the codebook are uneven, so either is tried.
+/// Where the largest weight may land: a little beyond or short of the end of the codebook.
 pub(crate) const SWEEP: Sweep = Sweep { first: -140.0, last: -110.0, count: 13 };
 
 /// The 32 weights of a block.

@@ -43,9 +43,9 @@ mod tests {
 
     #[test]
     fn packing_round_trips() {
-        for seed in 0..64u8 {
-            let scales = std::array::from_fn(|i| (seed * 7 + i as u8 * 11) % 64);
-            let mins = std::array::from_fn(|i| (seed * 5 + i as u8 * 13 + 1) % 64);
+        for seed in 0..64 {
+            let scales = std::array::from_fn(|i| ((seed * 7 + i * 11) % 64) as u8);
+            let mins = std::array::from_fn(|i| ((seed * 5 + i * 13 + 1) % 64) as u8);
             assert_eq!(scales_mins(&pack_scales_mins(&scales, &mins)), (scales, mins));
         }
     }

@@ -40,13 +40,12 @@ mod super_block;
 pub use descriptor::{Dequantize, Descriptor, Plane, Quantize, Type};
 pub use error::Error;
 
-/// Declares every type once: its file, its constant on [`Type`], its line in the table.
+/// Makes of each line a constant on [`Type`] and an entry of the table.
 macro_rules! table {
     ($($module:ident :: $descriptor:ident => $constant:ident),+ $(,)?) => {
         impl Type {
             $(
-                #[doc = concat!("The type described in [`", stringify!($module), "`].")]
-                #[allow(non_upper_case_globals, reason = "Q4_K and its like are the format's own names")]
+                #[doc = concat!("The type of [`", stringify!($module), "`](mod@", stringify!($module), ").")]
                 pub const $constant: Type = Type::new(&$module::$descriptor);
             )+
         }

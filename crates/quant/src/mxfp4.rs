@@ -41,7 +41,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         blocks::quantize(values, importance, bytes, quantize);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: 0.15,
+    error_max: 0.125,
 };
 
 /// Half the value of an E8M0 exponent, 2^(e - 128); the two smallest are subnormal.
@@ -73,8 +73,7 @@ pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
             let weights = search::weights(values, importance);
             let loss = |e: u8| {
                 let scale = half_scale(e);
-                let codes = values.map(|x| nearest(x, scale));
-                search::loss(values, &weights, |i| scale * f32::from(CODEBOOK[codes[i]]))
+                search::loss(values, &weights, |x| scale * f32::from(CODEBOOK[nearest(x, scale)]))
             };
             let candidates = [fixed, fixed.saturating_sub(1), (fixed + 1).min(252)];
             candidates.into_iter().min_by(|a, b| loss(*a).total_cmp(&loss(*b))).unwrap_or(fixed)

@@ -42,10 +42,10 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         blocks::quantize(values, importance, bytes, quantize);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: 0.5,
+    error_max: 0.275,
 };
 
-const SWEEP: Sweep = Sweep { first: 2.4, last: 4.2, count: 10 };
+const SWEEP: Sweep = Sweep { first: 2.4, last: 3.9, count: 6 };
 
 /// The 256 weights of a block.
 pub fn dequantize(block: &Block, out: &mut [f32; 256]) {

@@ -45,10 +45,10 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         blocks::quantize(values, importance, bytes, quantize);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: 0.5,
+    error_max: 0.151,
 };
 
-const SWEEP: Sweep = Sweep { first: -5.0, last: -3.0, count: 11 };
+const SWEEP: Sweep = Sweep { first: -5.5, last: -3.0, count: 11 };
 
 /// The 256 weights of a block.
 pub fn dequantize(block: &Block, out: &mut [f32; 256]) {

@@ -35,7 +35,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         blocks::quantize(values, importance, bytes, quantize);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: 0.1,
+    error_max: 0.089,
 };
 
 const SWEEP: Sweep = Sweep { first: -9.2, last: -6.8, count: 17 };

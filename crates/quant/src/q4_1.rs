@@ -37,7 +37,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         blocks::quantize(values, importance, bytes, quantize);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: 0.1,
+    error_max: 0.081,
 };
 
 const SWEEP: Sweep = Sweep { first: 14.2, last: 18.8, count: 17 };

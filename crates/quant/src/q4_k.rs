@@ -43,10 +43,10 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         blocks::quantize(values, importance, bytes, quantize);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: 0.1,
+    error_max: 0.073,
 };
 
-const SWEEP: Sweep = Sweep { first: 13.5, last: 17.0, count: 8 };
+const SWEEP: Sweep = Sweep { first: 13.7, last: 16.7, count: 6 };
 
 /// The 256 weights of a block.
 pub fn dequantize(block: &Block, out: &mut [f32; 256]) {

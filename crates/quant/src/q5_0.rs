@@ -38,7 +38,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         blocks::quantize(values, importance, bytes, quantize);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: 0.1,
+    error_max: 0.044,
 };
 
 const SWEEP: Sweep = Sweep { first: -18.4, last: -13.6, count: 17 };
@@ -78,7 +78,7 @@ pub(crate) fn codes(high: [u8; 4], quants: &[u8; 16]) -> [u8; 32] {
     let high = u32::from_le_bytes(high);
     std::array::from_fn(|i| {
         let low = if i < 16 { quants[i] & 15 } else { quants[i - 16] >> 4 };
-        low | (high >> i & 1) as u8 * 16
+        low | ((high >> i & 1) as u8) << 4
     })
 }
 

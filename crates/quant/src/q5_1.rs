@@ -41,7 +41,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         blocks::quantize(values, importance, bytes, quantize);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: 0.1,
+    error_max: 0.0395,
 };
 
 const SWEEP: Sweep = Sweep { first: 29.4, last: 38.8, count: 17 };

@@ -53,10 +53,10 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         blocks::quantize(values, importance, bytes, quantize);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: 0.1,
+    error_max: 0.036,
 };
 
-const SWEEP: Sweep = Sweep { first: 29.5, last: 33.0, count: 8 };
+const SWEEP: Sweep = Sweep { first: 30.0, last: 32.5, count: 4 };
 
 /// The 256 weights of a block.
 pub fn dequantize(block: &Block, out: &mut [f32; 256]) {

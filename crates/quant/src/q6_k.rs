@@ -42,7 +42,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         blocks::quantize(values, importance, bytes, quantize);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: 0.1,
+    error_max: 0.0178,
 };
 
 const SWEEP: Sweep = Sweep { first: -33.5, last: -30.5, count: 13 };

@@ -34,7 +34,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         blocks::quantize(values, importance, bytes, |values, _| quantize(values));
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: 0.01,
+    error_max: 0.0056,
 };
 
 /// The 32 weights of a block.

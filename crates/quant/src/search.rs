@@ -2,9 +2,9 @@
 //!
 //! All of them minimize the weighted squared error Σ w (x - x')² by the same two moves: given a
 //! scale, each weight takes its nearest code; given the codes, the best scale is a least-squares
-//! solution. A sweep of starting scales keeps the result from the nearest local minimum. Sums are
-//! f32 in eight lanes of fixed order, which compilers turn into SIMD and which give the same
-//! result on every machine.
+//! solution. A sweep of starting scales keeps them out of poor local minima. Sums are f32 in eight
+//! lanes of fixed order, which compilers turn into SIMD and which give the same result on every
+//! machine.
 
 use crate::blocks::{f16_bits, f16_value};
 
@@ -23,6 +23,9 @@ impl Sweep {
         (0..self.count).map(move |k| self.first + step * f32::from(k))
     }
 }
+
+/// How often the best scale of a sweep is fitted again to the codes it gives.
+const REFINEMENTS: usize = 2;
 
 /// `x' = scale · code + min`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,21 +54,23 @@ pub(crate) fn round(value: f32, low: f32, high: f32) -> f32 {
     (value.clamp(low, high) + SHIFT) - SHIFT
 }
 
-/// What a squared error costs at each of the values: never negative, never all zero.
+/// What a squared error costs at each of the values: positive, while squares do not overflow.
 ///
-/// Beside the importance of the column, larger weights count more, as √(mean square + x²); a
-/// choice that llama.cpp's authors found by measuring perplexity. Columns without importance
-/// keep a ten-thousandth of the mean, so that every search stays determined.
+/// Beside the importance of the column, larger weights count more, as √(2 · mean square + x²): the
+/// form llama.cpp uses with importance, found there by measuring perplexity. Columns without
+/// importance keep a ten-thousandth of the mean, so that every search stays determined.
 pub(crate) fn weights<const N: usize>(
     values: &[f32; N],
     importance: Option<&[f32; N]>,
 ) -> [f32; N] {
-    let mean_square = sum::<N>(|i| values[i] * values[i]) / N as f32;
+    let [total] = sums(values, values, |x, _| [lanes(|k| x[k] * x[k])]);
+    let mean_square = total / N as f32;
     let inverse = reciprocal(mean_square);
-    let mut weights = values.map(|x| (1.0 + x * x * inverse).sqrt());
+    let mut weights = values.map(|x| (2.0 + x * x * inverse).sqrt());
     if let Some(importance) = importance {
         let importance = importance.map(|v| v.max(0.0));
-        let inverse = reciprocal(sum::<N>(|i| importance[i]) / N as f32);
+        let [total] = sums(&importance, &importance, |v, _| [*v]);
+        let inverse = reciprocal(total / N as f32);
         for (weight, importance) in weights.iter_mut().zip(importance) {
             *weight *= importance.min(f32::MAX) * inverse + 1e-4;
         }
@@ -73,51 +78,60 @@ pub(crate) fn weights<const N: usize>(
     weights
 }
 
-/// `Σ term(i)` over `0..N`, in eight lanes.
-#[inline]
-fn sum<const N: usize>(term: impl Fn(usize) -> f32) -> f32 {
-    let [total] = sums::<N, 1>(|i| [term(i)]);
-    total
+/// Eight neighbouring values; loops over them become SIMD.
+type Lanes = [f32; 8];
+
+#[inline(always)]
+fn lanes(value: impl Fn(usize) -> f32) -> Lanes {
+    let mut lanes = [0.0; 8];
+    for (k, lane) in lanes.iter_mut().enumerate() {
+        *lane = value(k);
+    }
+    lanes
 }
 
-/// `T` sums at once over `0..N`, each in eight lanes; `N` is a multiple of eight.
-#[inline]
-fn sums<const N: usize, const T: usize>(terms: impl Fn(usize) -> [f32; T]) -> [f32; T] {
+/// `T` sums at once over two arrays, of `terms` that map eight values of each; `N` is a multiple
+/// of eight.
+#[inline(always)]
+fn sums<const N: usize, const T: usize>(
+    x: &[f32; N],
+    w: &[f32; N],
+    terms: impl Fn(&Lanes, &Lanes) -> [Lanes; T],
+) -> [f32; T] {
     const { assert!(N.is_multiple_of(8)) };
-    let mut lanes = [[0.0; 8]; T];
-    for start in (0..N).step_by(8) {
-        for lane in 0..8 {
-            let terms = terms(start + lane);
-            for (lanes, term) in lanes.iter_mut().zip(terms) {
-                lanes[lane] += term;
-            }
+    let mut totals = [[0.0; 8]; T];
+    for (x, w) in x.as_chunks().0.iter().zip(w.as_chunks().0) {
+        let terms = terms(x, w);
+        for t in 0..T {
+            totals[t] = lanes(|k| totals[t][k] + terms[t][k]);
         }
     }
-    lanes.map(|l| ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7])))
+    totals.map(|l| ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7])))
 }
 
-/// `Σ w (x - x')²`.
-#[inline]
-pub(crate) fn loss<const N: usize>(x: &[f32; N], w: &[f32; N], back: impl Fn(usize) -> f32) -> f32 {
-    sum::<N>(|i| {
-        let error = x[i] - back(i);
-        w[i] * error * error
-    })
+/// `Σ w (x - back(x))²`.
+#[inline(always)]
+pub(crate) fn loss<const N: usize>(x: &[f32; N], w: &[f32; N], back: impl Fn(f32) -> f32) -> f32 {
+    let [loss] = sums(x, w, |x, w| {
+        let error = lanes(|k| x[k] - back(x[k]));
+        [lanes(|k| w[k] * error[k] * error[k])]
+    });
+    loss
 }
 
 /// `[Σ w x q, Σ w q²]` for the codes nearest under `1 / inverse`: their quotient is the best scale
 /// for these codes, and `(Σ w x q)² / Σ w q²` is how much of `Σ w x²` it explains.
-#[inline]
+#[inline(always)]
 pub(crate) fn scale_sums<const N: usize>(
     x: &[f32; N],
     w: &[f32; N],
     inverse: f32,
     nearest: impl Fn(f32) -> f32,
 ) -> [f32; 2] {
-    sums::<N, 2>(|i| {
-        let q = nearest(x[i] * inverse);
-        let wq = w[i] * q;
-        [wq * x[i], wq * q]
+    sums(x, w, |x, w| {
+        let q = lanes(|k| nearest(x[k] * inverse));
+        let wq = lanes(|k| w[k] * q[k]);
+        [lanes(|k| wq[k] * x[k]), lanes(|k| wq[k] * q[k])]
     })
 }
 
@@ -151,8 +165,6 @@ pub(crate) fn scale<const N: usize>(
     }
     last
 }
-
-const REFINEMENTS: usize = 2;
 
 /// The line `x ≈ scale · q + min` with whole codes `0..=top`, `scale ≥ 0` and `min ≤ min_max`.
 pub(crate) fn line<const N: usize>(
@@ -189,10 +201,10 @@ pub(crate) fn line<const N: usize>(
 /// The least-squares line through the codes that `start` gives.
 fn fit<const N: usize>(x: &[f32; N], w: &[f32; N], start: Line, top: f32, min_max: f32) -> Line {
     let inverse = reciprocal(start.scale);
-    let [s, sx, sq, sqq, sxq] = sums::<N, 5>(|i| {
-        let q = round((x[i] - start.min) * inverse, 0.0, top);
-        let wq = w[i] * q;
-        [w[i], w[i] * x[i], wq, wq * q, wq * x[i]]
+    let [s, sx, sq, sqq, sxq] = sums(x, w, |x, w| {
+        let q = lanes(|k| round((x[k] - start.min) * inverse, 0.0, top));
+        let wq = lanes(|k| w[k] * q[k]);
+        [*w, lanes(|k| w[k] * x[k]), wq, lanes(|k| wq[k] * q[k]), lanes(|k| wq[k] * x[k])]
     });
     let determinant = s * sqq - sq * sq;
     if determinant <= 0.0 {
@@ -209,7 +221,7 @@ fn fit<const N: usize>(x: &[f32; N], w: &[f32; N], start: Line, top: f32, min_ma
 #[inline]
 pub(crate) fn line_loss<const N: usize>(x: &[f32; N], w: &[f32; N], line: Line, top: f32) -> f32 {
     let inverse = reciprocal(line.scale);
-    loss(x, w, |i| line.scale * round((x[i] - line.min) * inverse, 0.0, top) + line.min)
+    loss(x, w, |x| line.scale * round((x - line.min) * inverse, 0.0, top) + line.min)
 }
 
 /// The nearest codes on the line.

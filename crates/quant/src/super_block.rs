@@ -10,8 +10,6 @@ use crate::search::{self, Line, Sweep};
 
 /// Weights beyond this would overflow the sums; no super-block can represent a tenth of it.
 const LARGEST: f32 = (1u32 << 30) as f32;
-/// The smallest positive f16: a shared scale below it would make the whole block zero.
-const SMALLEST_SCALE: f32 = 1.0 / (1u32 << 24) as f32;
 /// How often shared scale and integers are settled in turn.
 const ROUNDS: usize = 2;
 
@@ -55,8 +53,7 @@ pub(crate) fn scales<const N: usize, const PARTS: usize>(
     if peak == 0.0 {
         return best;
     }
-    let start = peak / lowest;
-    let mut d = f16_bits(start.abs().max(SMALLEST_SCALE).copysign(start));
+    let mut d = f16_bits_outward(peak / lowest);
     let mut centres = wanted.map(|scale| scale / f16_value(d));
     let mut least = f32::INFINITY;
     for _ in 0..ROUNDS {
@@ -94,7 +91,7 @@ fn scale_loss<const N: usize>(
     nearest: impl Fn(f32) -> f32,
 ) -> f32 {
     let inverse = search::reciprocal(scale);
-    search::loss(x, w, |i| scale * nearest(x[i] * inverse))
+    search::loss(x, w, |x| scale * nearest(x * inverse))
 }
 
 /// A shared scale and a shared minimum (f16 bits), and each part's integers for both.
@@ -127,12 +124,10 @@ pub(crate) fn lines<const N: usize, const PARTS: usize>(
     let Parts { x, w } = parts;
     let wanted: [Line; PARTS] =
         std::array::from_fn(|part| search::line(&x[part], &w[part], top, 0.0, sweep));
-    let shared = |largest: f32| match largest {
-        0.0 => 0,
-        _ => f16_bits((largest / integer_top).max(SMALLEST_SCALE)),
-    };
-    let mut d = shared(wanted.iter().fold(0.0, |a: f32, b| a.max(b.scale)));
-    let mut dmin = shared(wanted.iter().fold(0.0, |a: f32, b| a.max(-b.min)));
+    let largest_scale = wanted.iter().fold(0.0, |a: f32, b| a.max(b.scale));
+    let largest_min = wanted.iter().fold(0.0, |a: f32, b| a.max(-b.min));
+    let mut d = f16_bits_outward(largest_scale / integer_top);
+    let mut dmin = f16_bits_outward(largest_min / integer_top);
     let nearest = |v: f32, unit: u16| {
         search::round(v * search::reciprocal(f16_value(unit)), 0.0, integer_top)
     };
@@ -166,6 +161,15 @@ pub(crate) fn lines<const N: usize, const PARTS: usize>(
         }
     }
     best
+}
+
+/// The f16 next to `value`, away from zero: with a shared scale rounded inward the largest part
+/// would want an integer beyond the last, by much where f16 is subnormal, as for small weights.
+fn f16_bits_outward(value: f32) -> u16 {
+    const LARGEST: u16 = 0x7bff;
+    let bits = f16_bits(value);
+    let inward = f16_value(bits).abs() < value.abs() && bits & 0x7fff < LARGEST;
+    bits + u16::from(inward)
 }
 
 /// The pair of integers and all pairs one step away.

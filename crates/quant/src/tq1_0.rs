@@ -62,5 +62,5 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
 #[must_use]
 pub fn digit(byte: u8, n: usize) -> u8 {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
-    (u16::from(byte.wrapping_mul(POWERS[n])) * 3 >> 8) as u8
+    ((u16::from(byte.wrapping_mul(POWERS[n])) * 3) >> 8) as u8
 }

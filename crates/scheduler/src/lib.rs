@@ -1,1 +1,48 @@
-//! From a graph, a machine and a budget to a plan; pure.
+//! From a graph, a machine and a budget to a plan: which device runs what, and whether it fits.
+//!
+//! **Purpose.** [`plan`] decides, before anything is loaded, which device holds which layers, cuts the graph into
+//! segments at the boundaries, and adds up the memory. A plan is plain data that can be printed, compared and
+//! written as JSON.
+//!
+//! **What it does not know.** Devices (only their [`Facts`](bilayer_graph::Facts)), files, clocks. It is pure:
+//! the same input gives the same plan.
+//!
+//! **Read first.** [`Plan`], [`Placement`], [`cut`].
+//!
+//! ```
+//! use bilayer_graph::{Backend, Catalog, Entry, Recorder, reference::Reference};
+//! use bilayer_quant::Type;
+//! use bilayer_scheduler::{Budget, Machine, plan};
+//!
+//! struct One;
+//! impl Catalog for One {
+//!     fn find(&self, _: &str) -> Option<Entry> {
+//!         Some(Entry { ty: Type::F32, shape: vec![3, 2] })
+//!     }
+//! }
+//! let mut recorder = Recorder::new(&One);
+//! let table = recorder.matrix("table", 3, 2)?;
+//! let hidden = recorder.embed("embed", table);
+//! let logits = recorder.matmul("head", hidden, table, None);
+//! let graph = recorder.finish(logits);
+//!
+//! let machine = Machine { devices: vec![Reference::new().facts().clone()] };
+//! let plan = plan(&graph, &machine, &Budget::default())?;
+//! assert_eq!(plan.map, "out:reference");
+//! assert_eq!(plan.devices[0].weight_bytes, 3 * 2 * 4); // tied: counted once
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod cut;
+mod error;
+mod machine;
+mod memory;
+mod placement;
+mod plan;
+
+pub use cut::{PlannedSegment, cut};
+pub use error::Error;
+pub use machine::{Budget, Machine};
+pub use memory::Bytes;
+pub use placement::Placement;
+pub use plan::{DevicePlan, LayerPlan, Plan, place, plan};

@@ -1,1 +1,74 @@
 //! Strings to tokens and back: tokenizers from GGUF vocabularies, streaming decode.
+//!
+//! A tokenizer is made from what a GGUF file says of its vocabulary and nothing else, and gives
+//! the ids of the model makers' own tokenizer. [`Vocabulary`] is that as plain data, so that this
+//! crate reads no files.
+//!
+//! What this crate deliberately does not know: files, models, chat formats, sampling.
+//!
+//! Read first: [`Tokenizer`], [`Decoder`], [`Vocabulary`].
+//!
+//! | `tokenizer.ggml.model` | how |
+//! |---|---|
+//! | `llama` | SentencePiece's merging by score, with bytes for characters that have no token |
+//! | `gpt2` | byte pairs over bytes: words by `tokenizer.ggml.pre`, then the merges by rank |
+//! | `gemma4` | byte pairs over characters, spaces as U+2581, with bytes for the rest |
+//! | `bert` | BERT's normalisation, then WordPiece |
+//!
+//! The values of `tokenizer.ggml.pre` that are known; any other is an error, as is its absence:
+//!
+//! `a.x-4.0` `bailingmoe` `bailingmoe2` `bloom` `chameleon` `chatglm-bpe` `codeshell`
+//! `command-r` `dbrx` `deepseek-coder` `deepseek-llm` `deepseek-r1-qwen` `deepseek-v3` `default`
+//! `exaone` `exaone-moe` `exaone4` `f2llmv2` `falcon` `falcon-h1` `falcon3` `gigachat` `glm4`
+//! `glm5` `gpt-2` `gpt-4o` `gpt3-finnish` `granite-docling` `grok-2` `hunyuan` `hunyuan-dense`
+//! `hy_v4` `jais` `jais-2` `jina-de` `jina-es` `jina-v1-en` `jina-v2-code` `jina-v2-de`
+//! `jina-v2-es` `jina-v5-nano` `joyai-llm` `kanana2` `kimi-k2` `kormo` `lfm2` `llada-moe`
+//! `llama-bpe` `llama-v3` `llama3` `llama4` `megrez` `mellum` `mellum2` `midm-2.0` `minerva-7b`
+//! `minicpm5` `minimax-m2` `modern-bert` `mpt` `olmo` `phi-2` `pixtral` `poro-chat` `qwen2`
+//! `qwen35` `refact` `roberta-bpe` `seed-coder` `smaug-bpe` `smollm` `solar-open` `stablelm2`
+//! `starcoder` `talkie` `tekken` `trillion` `ufakzeka` `viking` `youtu`
+//!
+//! Where llama.cpp and the makers differ, the makers are right: BERT's vowel signs and Hangul,
+//! SentencePiece's ties, and text for `mpt`, `olmo`, `modern-bert`, `command-r` and `qwen35` in
+//! NFC. The exception is `qwen2`: its makers compose characters as well, but the recorded ids do
+//! not, so that text stays as it is written.
+//!
+//! ```
+//! use bilayer_text::{Decode, Decoder, Encode, Tokenizer, Vocabulary};
+//!
+//! let strings = |list: &[&str]| list.iter().map(|&item| item.to_owned()).collect();
+//! let tokenizer = Tokenizer::new(Vocabulary {
+//!     model: "gpt2".into(),
+//!     pre: Some("gpt-2".into()),
+//!     tokens: strings(&["a", "b", "Ġ", "Ġa", "<|endoftext|>"]),
+//!     types: vec![1, 1, 1, 1, 3],
+//!     merges: strings(&["Ġ a"]),
+//!     eos: Some(4),
+//!     ..Vocabulary::default()
+//! })?;
+//! let ids = tokenizer.encode("b a<|endoftext|>", Encode { parse_special: true, ..Encode::default() })?;
+//! assert_eq!(ids, [1, 3, 4]);
+//! assert!(tokenizer.is_end(4));
+//!
+//! let mut decoder = Decoder::new(&tokenizer, Decode::default());
+//! let texts: Vec<String> = ids.iter().map(|&id| decoder.push(id).text).collect();
+//! assert_eq!(texts, ["b", " a", ""]);
+//! # Ok::<(), bilayer_text::Error>(())
+//! ```
+
+mod bpe;
+mod decode;
+mod error;
+mod pieces;
+mod pre;
+mod special;
+mod spm;
+mod stops;
+mod tokenizer;
+mod vocabulary;
+mod wordpiece;
+
+pub use decode::{Decode, Decoder, Piece};
+pub use error::Error;
+pub use tokenizer::{Encode, Tokenizer};
+pub use vocabulary::Vocabulary;

@@ -1,2 +1,92 @@
-//! Project chores.
-fn main() {}
+//! Project chores: `cargo xtask test` makes ready what the tests need and runs the whole suite.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+const USAGE: &str = "\
+cargo xtask test [-- ARGS]    make ready what the tests need, then run the whole suite (ARGS go to cargo test)";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let done = match args.first().map(String::as_str) {
+        Some("test") => test(&args[1..]),
+        Some(other) => Err(anyhow::anyhow!("no task `{other}`\n{USAGE}")),
+        None => Err(anyhow::anyhow!("which task?\n{USAGE}")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prepares, then runs `cargo test` over the workspace; its closing lines are left as they are.
+fn test(args: &[String]) -> Result<()> {
+    prepare_vulkan()?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["test", "--workspace", "--locked", "--no-fail-fast"])
+        .args(args.iter().skip_while(|a| *a == "--"))
+        .status()
+        .context("cargo could not be started")?;
+    if !status.success() {
+        bail!("the suite failed");
+    }
+    Ok(())
+}
+
+/// The GPU tests need a Vulkan driver; a software one serves. Installs it where that is possible and says
+/// what to install where it is not. Without one they print that they were skipped.
+fn prepare_vulkan() -> Result<()> {
+    if !cfg!(target_os = "linux") || has_vulkan_driver() {
+        return Ok(());
+    }
+    let advice = "no Vulkan driver found: install one (Debian and Ubuntu: mesa-vulkan-drivers; \
+                  Fedora: mesa-vulkan-drivers; Arch: vulkan-swrast) to run the GPU tests";
+    if !may_install() {
+        eprintln!("xtask: {advice}");
+        return Ok(());
+    }
+    eprintln!("xtask: no Vulkan driver found, installing mesa-vulkan-drivers");
+    apt_get(&["update"])?;
+    apt_get(&["install", "--yes", "--no-install-recommends", "mesa-vulkan-drivers", "libvulkan1"])?;
+    if !has_vulkan_driver() {
+        bail!("mesa-vulkan-drivers was installed but no driver manifest appeared; {advice}");
+    }
+    Ok(())
+}
+
+/// Whether the Vulkan loader would find a driver manifest.
+fn has_vulkan_driver() -> bool {
+    if std::env::var_os("VK_DRIVER_FILES").is_some()
+        || std::env::var_os("VK_ICD_FILENAMES").is_some()
+    {
+        return true;
+    }
+    ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"]
+        .iter()
+        .filter_map(|folder| std::fs::read_dir(folder).ok())
+        .any(|mut entries| entries.next().is_some())
+}
+
+/// Debian's package manager is here and we are root.
+fn may_install() -> bool {
+    let root = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0");
+    root && Path::new("/usr/bin/apt-get").exists()
+}
+
+fn apt_get(args: &[&str]) -> Result<()> {
+    let status = Command::new("apt-get")
+        .args(args)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .status()
+        .context("apt-get could not be started")?;
+    if !status.success() {
+        bail!("apt-get {} failed", args.join(" "));
+    }
+    Ok(())
+}

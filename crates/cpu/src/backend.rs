@@ -1,0 +1,318 @@
+//! The backend itself: weights and caches it holds, segments it compiles, the one that runs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bilayer_graph::{
+    Backend, CacheId, Error as GraphError, Facts, Kernel, Kind, Limits, Op, OpKind, OpTime,
+    Segment, SegmentId, SharedBytes, Step, Value, Weight, WeightId,
+};
+
+use crate::cache::{Cache, Layout};
+use crate::host::{self, Processors};
+use crate::level::{Level, LevelError};
+use crate::pool::{Job, Pool};
+use crate::program::lower::{Holdings, lower};
+use crate::program::{Buffer, Program, Run};
+
+/// The name in messages.
+const NAME: &str = "cpu";
+
+/// Most threads.
+const THREADS_MAX: usize = 1024;
+
+/// How the backend runs; the default is all that this process may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Threads; without it one for each physical core allowed.
+    pub threads: Option<usize>,
+    /// Instruction level; without it the highest this processor runs.
+    pub level: Option<Level>,
+}
+
+/// Why there is no backend.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The level is not run by this processor.
+    #[error(transparent)]
+    Level(#[from] LevelError),
+    /// No such number of threads.
+    #[error("cannot run {0} threads; choose 1 to 1024")]
+    Threads(usize),
+    /// The system starts no more threads.
+    #[error("cannot start {threads} threads: {source}")]
+    Spawn {
+        /// Threads asked for.
+        threads: usize,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+/// The host's cores as a backend.
+///
+/// With two threads or more, work goes on after `submit` returns; with one thread it is done inside the
+/// next `read`, or the next `submit`. The thread that calls `read` works along with the others.
+///
+/// Results do not depend on the number of threads: how the work is cut follows from the step alone, and so
+/// does the order of every sum. They differ in the last bits between instruction levels.
+pub struct Cpu {
+    facts: Facts,
+    level: Level,
+    weights: HashMap<WeightId, SharedBytes>,
+    caches: HashMap<CacheId, Arc<Cache>>,
+    segments: Vec<Compiled>,
+    /// The segment that was submitted last and not yet finished.
+    running: Option<usize>,
+    submits: u64,
+    timings: Vec<OpTime>,
+    pool: Pool,
+}
+
+struct Compiled {
+    program: Arc<Program>,
+    job: Arc<Job>,
+    /// Elements written of each input.
+    written: Vec<usize>,
+    /// The number of the last submit; 0 before the first.
+    submitted: u64,
+}
+
+impl Compiled {
+    fn output(&self, value: Value) -> Option<Buffer> {
+        find(&self.program.outputs, value)
+    }
+
+    /// What went wrong in the last run.
+    fn failure(&self) -> Option<GraphError> {
+        if let Some(reason) = self.job.panicked() {
+            return Some(GraphError::DeviceLost { device: NAME.to_owned(), reason });
+        }
+        self.program.check.as_ref()?.failure()
+    }
+}
+
+fn find(buffers: &[(Value, Buffer)], value: Value) -> Option<Buffer> {
+    buffers.iter().find(|(known, _)| *known == value).map(|(_, buffer)| *buffer)
+}
+
+impl Cpu {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// A level this processor does not run, a number of threads out of range, no threads from the system.
+    pub fn new(options: Options) -> Result<Cpu, Error> {
+        let level = options.level.unwrap_or_else(Level::detect);
+        if !level.is_available() {
+            return Err(LevelError::Unavailable(level, Level::detect()).into());
+        }
+        let threads = options.threads.unwrap_or_else(|| Processors::of_this_process().threads());
+        if threads == 0 || threads > THREADS_MAX {
+            return Err(Error::Threads(threads));
+        }
+        let pool = Pool::new(threads).map_err(|source| Error::Spawn { threads, source })?;
+        let facts = Facts {
+            name: NAME.to_owned(),
+            kind: Kind::Cpu,
+            level: level.name().to_owned(),
+            threads,
+            memory_bytes: host::memory_bytes(),
+            ops: OpKind::ALL.to_vec(),
+            types: bilayer_quant::all().to_vec(),
+        };
+        Ok(Cpu {
+            facts,
+            level,
+            weights: HashMap::new(),
+            caches: HashMap::new(),
+            segments: Vec::new(),
+            running: None,
+            submits: 0,
+            timings: Vec::new(),
+            pool,
+        })
+    }
+
+    /// Works until no segment runs.
+    fn finish(&mut self) {
+        let Some(index) = self.running.take() else { return };
+        let compiled = &self.segments[index];
+        self.pool.finish(&compiled.job);
+        self.timings.clear();
+        let mut stages = compiled.job.stage_ns().enumerate().peekable();
+        if stages.peek().is_none() {
+            return;
+        }
+        // Stages belong to kernels in order; those before the first kernel copy pages.
+        let mut kernels = compiled.program.kernels.iter().peekable();
+        let mut ns = 0;
+        for (stage, stage_ns) in stages {
+            let Some(placed) = kernels.peek() else { break };
+            if placed.stages.contains(&stage) {
+                ns += stage_ns;
+            }
+            if stage + 1 == placed.stages.end {
+                self.timings.push(OpTime { node: placed.kernel.nodes[0], ns });
+                ns = 0;
+                kernels.next();
+            }
+        }
+    }
+
+    /// Reserves the caches of a segment that are not there yet.
+    fn reserve(&mut self, segment: &Segment<'_>, limits: &Limits) -> Result<(), GraphError> {
+        for node in &segment.graph.nodes[segment.nodes.clone()] {
+            let Op::Attend(attend) = &node.op else { continue };
+            let info = segment.graph.cache(attend.cache);
+            if let Some(cache) = self.caches.get(&attend.cache) {
+                if cache.layout != Layout::new(info, limits)? || cache.pages() != limits.pages {
+                    return Err(GraphError::Limit {
+                        what: "pages in a cache that another segment has reserved",
+                        limit: cache.pages(),
+                        found: limits.pages,
+                    });
+                }
+                continue;
+            }
+            self.caches.insert(attend.cache, Arc::new(Cache::new(info, limits)?));
+        }
+        Ok(())
+    }
+}
+
+/// A call with a segment or a value that was never compiled.
+fn unknown(what: &'static str, found: u32, limit: usize) -> GraphError {
+    GraphError::Limit { what, limit, found: found as usize }
+}
+
+impl Backend for Cpu {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), GraphError> {
+        if bytes.len() != weight.bytes() {
+            return Err(GraphError::WeightBytes {
+                name: weight.name.clone(),
+                expected: weight.bytes(),
+                found: bytes.len(),
+            });
+        }
+        self.weights.insert(weight.id, bytes);
+        Ok(())
+    }
+
+    fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, GraphError> {
+        let graph = segment.graph;
+        for node in &graph.nodes[segment.nodes.clone()] {
+            if let Some(id) = node.op.weights().find(|id| !self.weights.contains_key(id)) {
+                let name = graph.weight(id).name.clone();
+                return Err(GraphError::WeightNotLoaded { name, device: NAME.to_owned() });
+            }
+        }
+        self.reserve(segment, &limits)?;
+        let (weights, caches) = (&self.weights, &self.caches);
+        let parts = lower(segment, limits, &Holdings { weights, caches, level: self.level });
+        let program = Arc::new(Program::new(parts, self.level, self.pool.threads())?);
+        let run = Box::new(Run(program.clone()));
+        let job = Arc::new(Job::new(program.stages.len(), limits.timings, run));
+        if limits.timings {
+            let more = program.kernels.len().saturating_sub(self.timings.len());
+            self.timings.reserve(more);
+        }
+        let written = vec![0; program.inputs.len()];
+        self.segments.push(Compiled { program, job, written, submitted: 0 });
+        Ok(SegmentId(self.segments.len() as u32 - 1))
+    }
+
+    fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), GraphError> {
+        self.finish();
+        let count = self.segments.len();
+        let index = segment.0 as usize;
+        let Some(compiled) = self.segments.get_mut(index) else {
+            return Err(unknown("as a segment's number", segment.0, count));
+        };
+        let program = &compiled.program;
+        // SAFETY: nothing runs since `finish`, and no borrow of the state outlives a call of this type.
+        unsafe { program.set(step)? };
+        for ((_, buffer), &found) in program.inputs.iter().zip(&compiled.written) {
+            let limit = program.state().rows(buffer.rows) * buffer.width;
+            if found != limit {
+                return Err(GraphError::Limit {
+                    what: "elements written of an input",
+                    limit,
+                    found,
+                });
+            }
+        }
+        if let Some(check) = &program.check {
+            check.clear();
+        }
+        compiled.job.open(program.chunks());
+        self.submits += 1;
+        compiled.submitted = self.submits;
+        self.running = Some(index);
+        self.pool.publish(&compiled.job);
+        Ok(())
+    }
+
+    fn write(&mut self, value: Value, data: &[f32]) -> Result<(), GraphError> {
+        let reads = |compiled: &Compiled| find(&compiled.program.inputs, value).is_some();
+        if self.running.is_some_and(|index| reads(&self.segments[index])) {
+            self.finish();
+        }
+        let mut known = false;
+        for compiled in &mut self.segments {
+            let inputs = compiled.program.inputs.iter().zip(&mut compiled.written);
+            for ((_, buffer), written) in inputs.filter(|((input, _), _)| *input == value) {
+                let limit = buffer.width * compiled.program.state().rows_max(buffer.rows);
+                if data.len() > limit {
+                    let what = "elements of an input";
+                    return Err(GraphError::Limit { what, limit, found: data.len() });
+                }
+                // SAFETY: no segment that has this value as its input is running.
+                let to = unsafe { buffer.elements_mut(&compiled.program.arena, 0..data.len()) };
+                to.copy_from_slice(data);
+                *written = data.len();
+                known = true;
+            }
+        }
+        if known { Ok(()) } else { Err(unknown("as the number of an input", value.0, 0)) }
+    }
+
+    fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), GraphError> {
+        let made = self
+            .segments
+            .iter()
+            .enumerate()
+            .filter(|(_, compiled)| compiled.submitted > 0 && compiled.output(value).is_some());
+        let Some((index, _)) = made.max_by_key(|(_, compiled)| compiled.submitted) else {
+            return Err(unknown("as the number of an output", value.0, 0));
+        };
+        if self.running == Some(index) {
+            self.finish();
+        }
+        let compiled = &self.segments[index];
+        if let Some(failure) = compiled.failure() {
+            return Err(failure);
+        }
+        let buffer = compiled.output(value).expect("just found");
+        let limit = compiled.program.state().rows(buffer.rows) * buffer.width;
+        if data.len() != limit {
+            return Err(GraphError::Limit { what: "elements to read", limit, found: data.len() });
+        }
+        // SAFETY: the segment has ended, and starts again only by a call that borrows `self` mutably.
+        data.copy_from_slice(unsafe { buffer.elements(&compiled.program.arena, 0..limit) });
+        Ok(())
+    }
+
+    fn timings(&self) -> &[OpTime] {
+        &self.timings
+    }
+
+    fn kernels(&self, segment: SegmentId) -> Vec<Kernel> {
+        let compiled = self.segments.get(segment.0 as usize);
+        let kernels = compiled.into_iter().flat_map(|compiled| &compiled.program.kernels);
+        kernels.map(|placed| placed.kernel.clone()).collect()
+    }
+}

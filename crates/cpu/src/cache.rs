@@ -1,0 +1,271 @@
+//! One layer's keys and values: pages of 32 tokens, laid out for the two matrix products of attention.
+//!
+//! ```text
+//! page      [kv_heads] blocks
+//! block     [ keys: head_dim x 32 tokens ][ values: 32 tokens x value_stride ]
+//! ```
+//!
+//! Keys lie transposed, so that the scores of 32 tokens are sums of whole vectors times one query element,
+//! with no sum across lanes. Values lie by token, so that the output is sums of whole rows times one weight.
+//! A head's block is contiguous: a sweep over a sequence reads one block a page. `value_stride` is `head_dim`
+//! rounded up to 16 elements. Q8_0 keeps its 32-element blocks along `head_dim`: the bytes as above, then the
+//! f16 scales, `[head_dim / 32, 32]` of the keys and `[32, head_dim / 32]` of the values.
+
+use bilayer_graph::{CacheInfo, Error, Limits, OpKind, PAGE_TOKENS, PageCopy};
+use bilayer_quant::{Type, q8_0};
+use half::f16;
+
+use crate::memory::{Memory, lines};
+
+/// Weights of a Q8_0 block.
+const Q8_BLOCK: usize = 32;
+
+/// How an element is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    F16,
+    F32,
+    Q8,
+}
+
+impl Stored {
+    fn of(ty: Type, head_dim: usize) -> Result<Stored, Error> {
+        let stored = [(Type::F16, Stored::F16), (Type::F32, Stored::F32), (Type::Q8_0, Stored::Q8)]
+            .into_iter()
+            .find(|(known, _)| *known == ty);
+        match stored {
+            Some((_, Stored::Q8)) if !head_dim.is_multiple_of(Q8_BLOCK) => {
+                Err(unsupported(format!("a {ty} cache of heads of {head_dim}")))
+            }
+            Some((_, stored)) => Ok(stored),
+            None => Err(unsupported(format!("a cache of type {ty}"))),
+        }
+    }
+
+    /// Bytes of `rows x cols` elements, the scales of Q8_0 included.
+    fn bytes(self, elements: usize) -> usize {
+        match self {
+            Stored::F16 => 2 * elements,
+            Stored::F32 => 4 * elements,
+            Stored::Q8 => elements + elements / Q8_BLOCK * 2,
+        }
+    }
+}
+
+fn unsupported(what: String) -> Error {
+    Error::Unsupported { device: "cpu".to_owned(), op: OpKind::Attend, what }
+}
+
+/// The shape of a cache's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    /// Elements between the values of one token and the next.
+    pub(crate) value_stride: usize,
+    pub(crate) key: Stored,
+    pub(crate) value: Stored,
+    key_bytes: usize,
+    block_bytes: usize,
+}
+
+impl Layout {
+    /// # Errors
+    /// A type that no cache has, or that does not fit the head.
+    pub(crate) fn new(info: &CacheInfo, limits: &Limits) -> Result<Layout, Error> {
+        let key = Stored::of(limits.key_type, info.head_dim)?;
+        let value = Stored::of(limits.value_type, info.head_dim)?;
+        let value_stride = info.head_dim.next_multiple_of(16);
+        let key_bytes = lines(key.bytes(info.head_dim * PAGE_TOKENS));
+        Ok(Layout {
+            kv_heads: info.kv_heads,
+            head_dim: info.head_dim,
+            value_stride,
+            key,
+            value,
+            key_bytes,
+            block_bytes: key_bytes + lines(value.bytes(value_stride * PAGE_TOKENS)),
+        })
+    }
+
+    /// Bytes of a page.
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.kv_heads * self.block_bytes
+    }
+
+    fn key_elements(&self) -> usize {
+        self.head_dim * PAGE_TOKENS
+    }
+
+    fn value_elements(&self) -> usize {
+        self.value_stride * PAGE_TOKENS
+    }
+}
+
+/// A cache.
+pub(crate) struct Cache {
+    pub(crate) layout: Layout,
+    pages: usize,
+    memory: Memory,
+}
+
+/// One head's keys or values of one page: elements, and the scales where they have some.
+#[derive(Clone, Copy)]
+pub(crate) struct Panel<'a> {
+    pub(crate) stored: Stored,
+    /// The elements' bytes, then the scales'.
+    pub(crate) bytes: &'a [u8],
+    /// Number of elements.
+    pub(crate) elements: usize,
+}
+
+impl<'a> Panel<'a> {
+    /// The elements as f16 bits.
+    pub(crate) fn f16(self) -> &'a [u16] {
+        &bytemuck::cast_slice(self.bytes)[..self.elements]
+    }
+
+    /// The elements as f32.
+    pub(crate) fn f32(self) -> &'a [f32] {
+        &bytemuck::cast_slice(self.bytes)[..self.elements]
+    }
+
+    /// The elements as signed bytes, and the scales as f16 bits.
+    pub(crate) fn q8(self) -> (&'a [i8], &'a [u16]) {
+        let (quants, scales) = self.bytes.split_at(self.elements);
+        (bytemuck::cast_slice(quants), &bytemuck::cast_slice(scales)[..self.elements / Q8_BLOCK])
+    }
+}
+
+impl Cache {
+    /// # Errors
+    /// No memory, or a type that no cache has.
+    pub(crate) fn new(info: &CacheInfo, limits: &Limits) -> Result<Cache, Error> {
+        let layout = Layout::new(info, limits)?;
+        let bytes = layout.page_bytes().saturating_mul(limits.pages);
+        let memory = Memory::new(bytes, "keys and values")?;
+        Ok(Cache { layout, pages: limits.pages, memory })
+    }
+
+    /// Number of pages.
+    pub(crate) fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Keys and values of one head of one page.
+    ///
+    /// # Safety
+    /// Nobody writes to them while the slices live.
+    pub(crate) unsafe fn block(&self, page: u32, kv_head: usize) -> (Panel<'_>, Panel<'_>) {
+        let layout = &self.layout;
+        let start = self.start(page, kv_head);
+        // SAFETY: the caller's.
+        let bytes = unsafe { self.memory.get::<u8>(start, layout.block_bytes) };
+        let (keys, values) = bytes.split_at(layout.key_bytes);
+        (
+            Panel { stored: layout.key, bytes: keys, elements: layout.key_elements() },
+            Panel { stored: layout.value, bytes: values, elements: layout.value_elements() },
+        )
+    }
+
+    /// Stores the keys and values of tokens `slot..` of one head of one page; `keys` and `values` are
+    /// `[tokens, head_dim]`.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes that head's block meanwhile.
+    pub(crate) unsafe fn store(
+        &self,
+        page: u32,
+        kv_head: usize,
+        slot: usize,
+        keys: &[f32],
+        values: &[f32],
+    ) {
+        let layout = &self.layout;
+        let start = self.start(page, kv_head);
+        // SAFETY: the caller's.
+        let bytes = unsafe { self.memory.get_mut::<u8>(start, layout.block_bytes) };
+        let (key_bytes, value_bytes) = bytes.split_at_mut(layout.key_bytes);
+        let dim = layout.head_dim;
+        store_keys(key_bytes, layout, slot, keys);
+        for (at, row) in values.chunks_exact(dim).enumerate() {
+            store_values(value_bytes, layout, slot + at, row);
+        }
+    }
+
+    /// Copies pages, one after another.
+    ///
+    /// # Safety
+    /// Nobody else uses the cache meanwhile.
+    pub(crate) unsafe fn copy(&self, copies: &[PageCopy]) {
+        let bytes = self.layout.page_bytes();
+        for copy in copies.iter().filter(|copy| copy.from != copy.to) {
+            // SAFETY: two different pages, and nobody else's, says the caller.
+            unsafe {
+                let from = self.memory.get::<u8>(self.start(copy.from, 0), bytes);
+                self.memory.get_mut::<u8>(self.start(copy.to, 0), bytes).copy_from_slice(from);
+            }
+        }
+    }
+
+    fn start(&self, page: u32, kv_head: usize) -> usize {
+        assert!((page as usize) < self.pages && kv_head < self.layout.kv_heads);
+        page as usize * self.layout.page_bytes() + kv_head * self.layout.block_bytes
+    }
+}
+
+/// `keys [tokens, head_dim]` to columns `slot..` of `[head_dim, 32]`.
+fn store_keys(bytes: &mut [u8], layout: &Layout, slot: usize, keys: &[f32]) {
+    let (dim, elements) = (layout.head_dim, layout.key_elements());
+    for (token, row) in keys.chunks_exact(dim).enumerate() {
+        let column = slot + token;
+        match layout.key {
+            Stored::F16 => {
+                let to = bytemuck::cast_slice_mut::<u8, u16>(bytes)[column..].iter_mut();
+                for (to, &x) in to.step_by(PAGE_TOKENS).zip(row) {
+                    *to = f16::from_f32(x).to_bits();
+                }
+            }
+            Stored::F32 => {
+                let to = bytemuck::cast_slice_mut::<u8, f32>(bytes)[column..].iter_mut();
+                to.step_by(PAGE_TOKENS).zip(row).for_each(|(to, &x)| *to = x);
+            }
+            Stored::Q8 => {
+                let (quants, scales) = bytes.split_at_mut(elements);
+                let scales = bytemuck::cast_slice_mut::<u8, u16>(scales);
+                for (at, block) in row.as_chunks::<Q8_BLOCK>().0.iter().enumerate() {
+                    let block = q8_0::quantize(block);
+                    scales[at * PAGE_TOKENS + column] = block.d;
+                    let to = quants[at * Q8_BLOCK * PAGE_TOKENS + column..].iter_mut();
+                    for (to, q) in to.step_by(PAGE_TOKENS).zip(block.quants) {
+                        *to = q as u8;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `row [head_dim]` to row `token` of `[32, value_stride]`.
+fn store_values(bytes: &mut [u8], layout: &Layout, token: usize, row: &[f32]) {
+    let first = token * layout.value_stride;
+    match layout.value {
+        Stored::F16 => {
+            let to = &mut bytemuck::cast_slice_mut::<u8, u16>(bytes)[first..];
+            to.iter_mut().zip(row).for_each(|(to, &x)| *to = f16::from_f32(x).to_bits());
+        }
+        Stored::F32 => {
+            bytemuck::cast_slice_mut::<u8, f32>(bytes)[first..][..row.len()].copy_from_slice(row);
+        }
+        Stored::Q8 => {
+            let (quants, scales) = bytes.split_at_mut(layout.value_elements());
+            let scales = bytemuck::cast_slice_mut::<u8, u16>(scales);
+            let blocks = row.as_chunks::<Q8_BLOCK>().0.iter().map(q8_0::quantize);
+            for (at, block) in blocks.enumerate() {
+                scales[first / Q8_BLOCK + at] = block.d;
+                let to = &mut quants[first + at * Q8_BLOCK..][..Q8_BLOCK];
+                to.copy_from_slice(bytemuck::cast_slice(&block.quants));
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What of the host this process may use: physical cores, and memory.
+
+use std::collections::BTreeSet;
+
+/// What is known of the processors, as plain data.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Processors {
+    /// Logical processors the process may run on.
+    pub allowed: Vec<usize>,
+    /// For each of `allowed`, the logical processors that share its core (itself among them); empty where
+    /// the system does not say.
+    pub siblings: Vec<Vec<usize>>,
+    /// Processor time granted by control groups, in processors; `None` without a limit.
+    pub quota: Option<f64>,
+}
+
+impl Processors {
+    /// The threads to run: one for each allowed core, no more than the quota pays for, at least one.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        let cores: BTreeSet<usize> = self
+            .allowed
+            .iter()
+            .enumerate()
+            .map(|(at, &cpu)| {
+                let siblings = self.siblings.get(at).map_or(&[][..], Vec::as_slice);
+                // A core is named by its first allowed processor.
+                siblings.iter().copied().filter(|s| self.allowed.contains(s)).min().unwrap_or(cpu)
+            })
+            .collect();
+        // A quota of 2.5 processors runs three threads half throttled: 2 are faster.
+        let paid = self.quota.map_or(usize::MAX, |quota| quota.max(1.0) as usize);
+        cores.len().min(paid).max(1)
+    }
+
+    /// Asks the system.
+    #[must_use]
+    pub fn of_this_process() -> Processors {
+        let allowed = system::allowed();
+        let siblings = allowed.iter().map(|&cpu| system::siblings(cpu)).collect();
+        Processors { allowed, siblings, quota: system::quota() }
+    }
+}
+
+/// Memory the process may use, bytes: the machine's, or less where a control group says so; 0 where the
+/// system does not tell.
+#[must_use]
+pub fn memory_bytes() -> u64 {
+    system::memory_bytes()
+}
+
+/// The numbers of a list such as `0-3,8`, as Linux writes sets of processors; unreadable parts are left out.
+fn parse_list(list: &str) -> Vec<usize> {
+    let mut numbers = Vec::new();
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.trim().parse::<usize>(), last.trim().parse::<usize>())
+        {
+            numbers.extend(first..=last.min(first + 4096));
+        }
+    }
+    numbers
+}
+
+/// Processors granted by a version 2 `cpu.max`: `200000 100000`, or `max 100000` for no limit.
+fn parse_cpu_max(text: &str) -> Option<f64> {
+    let (quota, period) = text.trim().split_once(' ')?;
+    share(quota, period)
+}
+
+/// Processors granted by a quota and a period in microseconds; `-1` and `max` are no limit.
+fn share(quota: &str, period: &str) -> Option<f64> {
+    let quota: f64 = quota.trim().parse().ok()?;
+    let period: f64 = period.trim().parse().ok()?;
+    (quota > 0.0 && period > 0.0).then(|| quota / period)
+}
+
+/// The folders of `group` and its parents under `root`, innermost first.
+#[cfg(target_os = "linux")]
+fn chain(root: &str, group: &str) -> Vec<std::path::PathBuf> {
+    let inner = std::path::Path::new(root).join(group.trim_start_matches('/'));
+    inner.ancestors().take_while(|path| path.starts_with(root)).map(Into::into).collect()
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    //! Answers of Linux: the affinity mask, sysfs, and both versions of control groups.
+
+    use std::fs::read_to_string;
+
+    use super::{chain, parse_cpu_max, parse_list, share};
+
+    pub fn allowed() -> Vec<usize> {
+        // SAFETY: an all-zero set is a valid empty set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes at most the given size into `set`, which outlives the call.
+        let rc = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
+        if rc != 0 {
+            let count = std::thread::available_parallelism().map_or(1, usize::from);
+            return (0..count).collect();
+        }
+        let most = 8 * size_of::<libc::cpu_set_t>();
+        // SAFETY: `cpu` is less than the number of bits of the set.
+        (0..most).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
+    }
+
+    pub fn memory_bytes() -> u64 {
+        // SAFETY: plain questions.
+        let (pages, page_bytes) =
+            unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+        let machine = u64::try_from(pages).unwrap_or(0) * u64::try_from(page_bytes).unwrap_or(0);
+        let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let group = groups.lines().find_map(|line| line.strip_prefix("0::"));
+        let folders = group.map(|group| chain("/sys/fs/cgroup", group)).unwrap_or_default();
+        let limit = |dir: std::path::PathBuf| -> Option<u64> {
+            read_to_string(dir.join("memory.max")).ok()?.trim().parse().ok()
+        };
+        folders.into_iter().filter_map(limit).fold(machine, u64::min)
+    }
+
+    pub fn siblings(cpu: usize) -> Vec<usize> {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        read_to_string(path).map_or_else(|_| Vec::new(), |text| parse_list(&text))
+    }
+
+    /// The least quota of the process's control group and all groups around it.
+    pub fn quota() -> Option<f64> {
+        let groups = read_to_string("/proc/self/cgroup").ok()?;
+        let mut least: Option<f64> = None;
+        for line in groups.lines() {
+            let mut fields = line.splitn(3, ':');
+            let (_, Some(controllers), Some(group)) = (fields.next(), fields.next(), fields.next())
+            else {
+                continue;
+            };
+            let found: Vec<f64> = if controllers.is_empty() {
+                let max = |dir: std::path::PathBuf| read_to_string(dir.join("cpu.max")).ok();
+                let folders = chain("/sys/fs/cgroup", group).into_iter();
+                folders.filter_map(|dir| parse_cpu_max(&max(dir)?)).collect()
+            } else if controllers.split(',').any(|name| name == "cpu") {
+                let folders = chain("/sys/fs/cgroup/cpu", group).into_iter();
+                folders
+                    .filter_map(|dir| {
+                        let quota = read_to_string(dir.join("cpu.cfs_quota_us")).ok()?;
+                        let period = read_to_string(dir.join("cpu.cfs_period_us")).ok()?;
+                        share(&quota, &period)
+                    })
+                    .collect()
+            } else {
+                continue;
+            };
+            least = found.into_iter().chain(least).reduce(f64::min);
+        }
+        least
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    //! Elsewhere the standard library's count is all that is asked.
+
+    pub fn allowed() -> Vec<usize> {
+        (0..std::thread::available_parallelism().map_or(1, usize::from)).collect()
+    }
+
+    pub fn memory_bytes() -> u64 {
+        0
+    }
+
+    pub fn siblings(_cpu: usize) -> Vec<usize> {
+        Vec::new()
+    }
+
+    pub fn quota() -> Option<f64> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn siblings_count_once_and_the_quota_bounds() {
+        let pairs = |cpus: &[usize]| -> Vec<Vec<usize>> {
+            cpus.iter().map(|&c| vec![c % 4, c % 4 + 4]).collect()
+        };
+        let all: Vec<usize> = (0..8).collect();
+        // (allowed, siblings, quota) -> threads
+        let cases = [
+            (all.clone(), pairs(&all), None, 4),
+            (all.clone(), Vec::new(), None, 8),
+            (all.clone(), pairs(&all), Some(2.5), 2),
+            (all.clone(), pairs(&all), Some(0.5), 1),
+            (all.clone(), pairs(&all), Some(16.0), 4),
+            (vec![4, 5], pairs(&[4, 5]), None, 2),
+            (vec![1, 5], pairs(&[1, 5]), None, 1),
+            (Vec::new(), Vec::new(), None, 1),
+        ];
+        for (allowed, siblings, quota, threads) in cases {
+            let processors = Processors { allowed, siblings, quota };
+            assert_eq!(processors.threads(), threads, "{processors:?}");
+        }
+    }
+
+    #[test]
+    fn the_texts_of_the_kernel_are_read() {
+        assert_eq!(parse_list("0-2,8\n"), [0, 1, 2, 8]);
+        assert_eq!(parse_list(""), Vec::<usize>::new());
+        assert_eq!(parse_cpu_max("200000 100000\n"), Some(2.0));
+        assert_eq!(parse_cpu_max("max 100000"), None);
+        assert_eq!(share("-1", "100000"), None);
+        assert_eq!(share("150000", "100000"), Some(1.5));
+        assert!(Processors::of_this_process().threads() >= 1);
+        #[cfg(target_os = "linux")]
+        assert!(memory_bytes() > 1 << 20);
+    }
+}

@@ -1,0 +1,142 @@
+//! Vectorised exponential and what is made of it: silu, tanh, the tanh form of GELU.
+
+use crate::lanes::{Kernel, Lanes, dispatch};
+use crate::level::Level;
+
+/// `exp(v)` with a relative error below 2e-7; 0 below about -87.7, infinity above about 88.4.
+///
+/// `exp(v) = 2^n * exp(r)` with `n` the whole number nearest to `v / ln 2` and `|r| <= ln 2 / 2`. `r` is
+/// taken with `ln 2` in two parts so that `n * ln 2` is exact (Cody and Waite 1980). `exp(r)` is a polynomial
+/// of degree 6, the coefficients those of Cephes' `expf` (Moshier).
+#[inline(always)]
+pub(crate) fn exp<L: Lanes>(l: L, v: L::F) -> L::F {
+    // The bounds come first so that NaN stays NaN.
+    let v = l.min(l.splat(88.8), l.max(l.splat(-87.9), v));
+    let n = l.round(l.mul(v, l.splat(std::f32::consts::LOG2_E)));
+    let r = l.fma(n, l.splat(-0.693_359_4), v);
+    let r = l.fma(n, l.splat(2.121_944_4e-4), r);
+    let mut p = l.splat(1.987_569_1e-4);
+    for coefficient in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+        p = l.fma(p, r, l.splat(coefficient));
+    }
+    let p = l.fma(l.mul(r, r), p, l.add(r, l.splat(1.0)));
+    l.mul(p, l.exp2_whole(n))
+}
+
+/// `tanh(v) = 1 - 2 / (exp(2 v) + 1)`; absolute error below 3e-7.
+#[inline(always)]
+pub(crate) fn tanh<L: Lanes>(l: L, v: L::F) -> L::F {
+    let e = exp(l, l.add(v, v));
+    l.sub(l.splat(1.0), l.div(l.splat(2.0), l.add(e, l.splat(1.0))))
+}
+
+/// `v / (1 + exp(-v))`.
+#[inline(always)]
+pub(crate) fn silu<L: Lanes>(l: L, v: L::F) -> L::F {
+    let e = exp(l, l.sub(l.splat(0.0), v));
+    l.div(v, l.add(l.splat(1.0), e))
+}
+
+/// `0.5 v (1 + tanh(sqrt(2/pi) (v + 0.044715 v^3)))`.
+#[inline(always)]
+pub(crate) fn gelu_tanh<L: Lanes>(l: L, v: L::F) -> L::F {
+    const SQRT_2_OVER_PI: f32 = 0.797_884_6;
+    let cube = l.mul(l.mul(v, v), v);
+    let inner = l.mul(l.splat(SQRT_2_OVER_PI), l.fma(cube, l.splat(0.044_715), v));
+    let half = l.mul(l.splat(0.5), v);
+    l.fma(half, tanh(l, inner), half)
+}
+
+/// An elementwise function of one variable, by name; what [`map`] applies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Function {
+    /// `factor * x`.
+    Scale(f32),
+    /// `cap * tanh(x / cap)`.
+    SoftCap(f32),
+    /// The exponential alone.
+    #[cfg(test)]
+    Exp,
+}
+
+/// `out[i] = function(input[i])`; slices of one length.
+pub(crate) fn map(level: Level, function: Function, input: &[f32], out: &mut [f32]) {
+    dispatch(level, Map { function, input, out });
+}
+
+struct Map<'a> {
+    function: Function,
+    input: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Map<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        assert_eq!(self.input.len(), self.out.len());
+        let whole = self.input.len() / L::N * L::N;
+        for at in (0..whole).step_by(L::N) {
+            // SAFETY: `at + N` is within both slices.
+            unsafe {
+                let y = self.function.apply(l, l.load(self.input.as_ptr().add(at)));
+                l.store(y, self.out.as_mut_ptr().add(at));
+            }
+        }
+        let mut rest = [0.0; 32];
+        let tail = self.input.len() - whole;
+        rest[..tail].copy_from_slice(&self.input[whole..]);
+        // SAFETY: N <= 32.
+        unsafe {
+            let y = self.function.apply(l, l.load(rest.as_ptr()));
+            l.store(y, rest.as_mut_ptr());
+        }
+        self.out[whole..].copy_from_slice(&rest[..tail]);
+    }
+}
+
+impl Function {
+    #[inline(always)]
+    fn apply<L: Lanes>(self, l: L, x: L::F) -> L::F {
+        match self {
+            Function::Scale(factor) => l.mul(l.splat(factor), x),
+            Function::SoftCap(cap) => l.mul(l.splat(cap), tanh(l, l.mul(x, l.splat(1.0 / cap)))),
+            #[cfg(test)]
+            Function::Exp => exp(l, x),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_and_tanh_are_within_their_stated_errors() {
+        let x: Vec<f32> = (-87_000..88_000).map(|i| i as f32 * 1e-3 + 3.7e-4).collect();
+        let mut y = vec![0.0; x.len()];
+        for level in Level::available() {
+            map(level, Function::Exp, &x, &mut y);
+            let error = |(&x, &y): (&f32, &f32)| (f64::from(y) / f64::from(x).exp() - 1.0).abs();
+            let worst = x.iter().zip(&y).map(error).fold(0.0, f64::max);
+            assert!(worst < 2e-7, "{level}: {worst}");
+
+            map(level, Function::SoftCap(2.0), &x, &mut y);
+            let error =
+                |(&x, &y): (&f32, &f32)| (f64::from(y) / 2.0 - (f64::from(x) / 2.0).tanh()).abs();
+            let worst = x.iter().zip(&y).map(error).fold(0.0, f64::max);
+            assert!(worst < 3e-7, "{level}: {worst}");
+        }
+    }
+
+    #[test]
+    fn exp_ends_in_zero_and_infinity() {
+        let x = [f32::NEG_INFINITY, -1e30, -100.0, 0.0, 100.0, f32::INFINITY, f32::MIN];
+        for level in Level::available() {
+            let mut y = [7.0; 7];
+            map(level, Function::Exp, &x, &mut y);
+            assert_eq!(y, [0.0, 0.0, 0.0, 1.0, f32::INFINITY, f32::INFINITY, 0.0], "{level}");
+        }
+    }
+}

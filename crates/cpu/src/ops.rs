@@ -1,0 +1,14 @@
+//! The ops, one file each: what runs, on which chunks.
+
+pub(crate) mod add;
+pub(crate) mod attend;
+pub(crate) mod embed;
+pub(crate) mod gate;
+pub(crate) mod head_norm;
+pub(crate) mod layer_norm;
+pub(crate) mod matmul;
+pub(crate) mod rms_norm;
+pub(crate) mod rope;
+pub(crate) mod rows;
+pub(crate) mod scale;
+pub(crate) mod soft_cap;

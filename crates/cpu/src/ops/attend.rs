@@ -1,0 +1,339 @@
+//! Attention over paged keys and values: store, sweep, merge.
+//!
+//! Three stages. [`Store`] turns queries and keys and writes keys and values to their pages. [`Sweep`] runs
+//! the plan's tiles, one chunk for each tile and key-value head. [`Join`] merges the partial results of rows
+//! whose pages were cut into several tiles, in the order of the pages.
+
+use std::sync::Arc;
+
+use bilayer_graph::{PAGE_TOKENS, Pairs};
+
+use crate::cache::Cache;
+use crate::memory::lines;
+use crate::ops::rms_norm::rms_norm;
+use crate::ops::rope::{self, Table};
+use crate::program::{Buffer, Context, Stage};
+use crate::state::State;
+use plan::Tile;
+
+pub(crate) mod plan;
+mod tile;
+
+/// Rows of queries that a tile aims at: enough to make use of each converted page.
+const TILE_ROWS: usize = 64;
+
+/// Tokens of a tile, given the query heads of each key-value head.
+pub(crate) fn tile_tokens(group: usize) -> usize {
+    (TILE_ROWS / group).clamp(1, PAGE_TOKENS)
+}
+
+/// The shape of one attention op.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Shape {
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) scale: f32,
+    pub(crate) window: Option<u32>,
+    pub(crate) softcap: Option<f32>,
+    /// The plan in [`State::plans`].
+    pub(crate) plan: usize,
+}
+
+impl Shape {
+    /// Query heads of a key-value head.
+    fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Elements of a row of sums: `head_dim` rounded up to whole vectors.
+    fn stride(&self) -> usize {
+        self.head_dim.next_multiple_of(16)
+    }
+
+    /// Elements of one token's partial results: for each head the sums, the largest score, the weight.
+    fn part_len(&self) -> usize {
+        self.heads * (self.stride() + 2)
+    }
+
+    /// Bytes for the partial results of `parts` tokens.
+    pub(crate) fn parts_bytes(&self, parts: usize) -> usize {
+        4 * parts * self.part_len()
+    }
+}
+
+/// What is done to queries or keys before they are used: a head norm, then a rotation.
+#[derive(Clone, Default)]
+pub(crate) struct Turn {
+    pub(crate) norm: Option<(Arc<[f32]>, f32)>,
+    pub(crate) rope: Option<(Pairs, Table)>,
+}
+
+impl Turn {
+    /// Turns a row's heads, `[heads, head_dim]`, to `out`.
+    fn apply(&self, context: &Context<'_>, row: usize, dim: usize, x: &[f32], out: &mut [f32]) {
+        match &self.norm {
+            Some((gain, eps)) => {
+                for (x, out) in x.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {
+                    rms_norm(context.level, Some(gain), *eps, x, out);
+                }
+            }
+            None => out.copy_from_slice(x),
+        }
+        if let Some((pairs, table)) = self.rope {
+            // SAFETY: the table was made by an earlier stage.
+            let table = unsafe { table.buffer.get(context.arena, row..row + 1) };
+            rope::turn(context.level, pairs, table, dim, out);
+        }
+    }
+}
+
+/// Makes the step's page copies in all caches of the program, before anything else.
+pub(crate) struct Copy {
+    pub(crate) caches: Vec<Arc<Cache>>,
+}
+
+impl Stage for Copy {
+    fn chunks(&self, state: &State) -> usize {
+        if state.copies.is_empty() { 0 } else { self.caches.len() }
+    }
+
+    fn run(&self, context: Context<'_>, chunk: usize) {
+        // SAFETY: each chunk has a cache of its own.
+        unsafe { self.caches[chunk].copy(&context.state.copies) };
+    }
+}
+
+/// Writes keys and values, and turned queries.
+pub(crate) struct Store {
+    pub(crate) shape: Shape,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) q: Buffer,
+    pub(crate) k: Buffer,
+    pub(crate) v: Buffer,
+    pub(crate) q_turn: Turn,
+    pub(crate) k_turn: Turn,
+    /// Where turned queries go; `None` when they are used as they are.
+    pub(crate) turned: Option<Buffer>,
+}
+
+impl Stage for Store {
+    /// A chunk is a key-value head of a run of tokens in one page.
+    fn chunks(&self, state: &State) -> usize {
+        state.runs.len() * self.shape.kv_heads
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        2 * lines(4 * PAGE_TOKENS * self.shape.head_dim)
+    }
+
+    fn run(&self, mut context: Context<'_>, chunk: usize) {
+        let Shape { kv_heads, head_dim: dim, .. } = self.shape;
+        let (run, head) = (context.state.runs[chunk / kv_heads], chunk % kv_heads);
+        let scratch = std::mem::take(&mut context.scratch);
+        let (keys, values) =
+            bytemuck::cast_slice_mut::<u8, f32>(scratch).split_at_mut(PAGE_TOKENS * dim);
+        let (keys, values) = (&mut keys[..run.rows * dim], &mut values[..run.rows * dim]);
+        let each = keys.chunks_exact_mut(dim).zip(values.chunks_exact_mut(dim)).enumerate();
+        for (at, (key, value)) in each {
+            let row = run.row + at;
+            let first = (row * kv_heads + head) * dim;
+            // SAFETY: made by earlier stages.
+            unsafe {
+                let k = self.k.elements(context.arena, first..first + dim);
+                self.k_turn.apply(&context, row, dim, k, key);
+                value.copy_from_slice(self.v.elements(context.arena, first..first + dim));
+            }
+            if let Some(turned) = self.turned {
+                let group = self.shape.group() * dim;
+                let first = (row * kv_heads + head) * group;
+                // SAFETY: queries were made by an earlier stage; each chunk turns other heads or rows.
+                unsafe {
+                    let q = self.q.elements(context.arena, first..first + group);
+                    let out = turned.elements_mut(context.arena, first..first + group);
+                    self.q_turn.apply(&context, row, dim, q, out);
+                }
+            }
+        }
+        // SAFETY: each chunk stores to another page or another head; nobody reads in this stage.
+        unsafe { self.cache.store(run.page, head, run.slot, keys, values) };
+    }
+}
+
+/// Sweeps tiles of queries over pages.
+pub(crate) struct Sweep {
+    pub(crate) shape: Shape,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) q: Buffer,
+    pub(crate) out: Buffer,
+    /// `[parts, part_len]`.
+    pub(crate) parts_offset: usize,
+    /// `[heads]`: a further logit without a value.
+    pub(crate) sinks: Option<Arc<[f32]>>,
+    pub(crate) tile_tokens: usize,
+}
+
+impl Stage for Sweep {
+    fn chunks(&self, state: &State) -> usize {
+        state.plans[self.shape.plan].tiles.len() * self.shape.kv_heads
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        let rows = self.tile_tokens * self.shape.group();
+        let (dim, stride) = (self.shape.head_dim, self.shape.stride());
+        let page = PAGE_TOKENS * (dim + stride);
+        4 * (rows * (dim + stride + PAGE_TOKENS + 2) + page) + 7 * 64
+    }
+
+    fn run(&self, mut context: Context<'_>, chunk: usize) {
+        let shape = &self.shape;
+        let (group, dim, stride) = (shape.group(), shape.head_dim, shape.stride());
+        let tile = context.state.plans[shape.plan].tiles[chunk / shape.kv_heads];
+        let kv_head = chunk % shape.kv_heads;
+        let rows = tile.rows * group;
+        let mut scratch = Scratch(bytemuck::cast_slice_mut(std::mem::take(&mut context.scratch)));
+        let queries = scratch.take(rows * dim);
+        let sums = scratch.take(rows * stride);
+        let (largest, weight) = (scratch.take(rows), scratch.take(rows));
+        for (at, queries) in queries.chunks_exact_mut(group * dim).enumerate() {
+            let first = ((tile.row + at) * shape.kv_heads + kv_head) * group * dim;
+            // SAFETY: made by an earlier stage.
+            let q = unsafe { self.q.elements(context.arena, first..first + group * dim) };
+            for (to, q) in queries.iter_mut().zip(q) {
+                *to = q * shape.scale;
+            }
+        }
+        let span = &context.state.spans[tile.span];
+        let table = context.state.page_table(span);
+        let sweep = tile::Sweep {
+            // SAFETY: keys and values were stored by the stage before, and are only read in this one.
+            page: |page: usize| unsafe { self.cache.block(table[page], kv_head) },
+            first_page: tile.first_page,
+            end_page: tile.end_page,
+            position: tile.position,
+            group,
+            window: shape.window,
+            softcap: shape.softcap,
+            head_dim: dim,
+            value_stride: stride,
+            queries,
+            sums: &mut *sums,
+            largest: &mut *largest,
+            weight: &mut *weight,
+            scores: scratch.take(rows * PAGE_TOKENS),
+            keys: scratch.take(PAGE_TOKENS * dim),
+            values: scratch.take(PAGE_TOKENS * stride),
+        };
+        crate::lanes::dispatch(context.level, sweep);
+        for row in 0..rows {
+            let part = Part {
+                sums: &sums[row * stride..][..stride],
+                largest: largest[row],
+                weight: weight[row],
+            };
+            self.put(&context, &tile, row / group, kv_head * group + row % group, &part);
+        }
+    }
+}
+
+impl Sweep {
+    /// Hands over one row's result: the final one, or a partial one to be joined.
+    fn put(&self, context: &Context<'_>, tile: &Tile, token: usize, head: usize, part: &Part<'_>) {
+        let shape = &self.shape;
+        if let Some(first) = tile.part {
+            // SAFETY: each tile, token and head has a place of its own.
+            let place = unsafe {
+                let at = self.parts_offset + 4 * part_at(shape, first + token, head);
+                context.arena.get_mut::<f32>(at, shape.stride() + 2)
+            };
+            place[..shape.stride()].copy_from_slice(part.sums);
+            place[shape.stride()..].copy_from_slice(&[part.largest, part.weight]);
+            return;
+        }
+        let first = ((tile.row + token) * shape.heads + head) * shape.head_dim;
+        // SAFETY: each tile, token and head has a place of its own.
+        let out = unsafe { self.out.elements_mut(context.arena, first..first + shape.head_dim) };
+        let sink = self.sinks.as_ref().map(|sinks| sinks[head]);
+        finish(std::slice::from_ref(part).iter().copied(), sink, out);
+    }
+}
+
+/// Joins the partial results of the rows that have several.
+pub(crate) struct Join {
+    pub(crate) shape: Shape,
+    pub(crate) out: Buffer,
+    pub(crate) parts_offset: usize,
+    pub(crate) sinks: Option<Arc<[f32]>>,
+}
+
+impl Stage for Join {
+    fn chunks(&self, state: &State) -> usize {
+        state.plans[self.shape.plan].merges.len() * self.shape.kv_heads
+    }
+
+    fn run(&self, context: Context<'_>, chunk: usize) {
+        let shape = &self.shape;
+        let merge = context.state.plans[shape.plan].merges[chunk / shape.kv_heads];
+        let first_head = chunk % shape.kv_heads * shape.group();
+        for head in first_head..first_head + shape.group() {
+            let parts = (0..merge.count).map(|at| {
+                let at = part_at(shape, merge.part + at * merge.stride, head);
+                // SAFETY: written by the stage before.
+                let part = unsafe {
+                    context.arena.get::<f32>(self.parts_offset + 4 * at, shape.stride() + 2)
+                };
+                let (sums, rest) = part.split_at(shape.stride());
+                Part { sums, largest: rest[0], weight: rest[1] }
+            });
+            let first = (merge.row * shape.heads + head) * shape.head_dim;
+            // SAFETY: each chunk makes other heads or rows.
+            let out =
+                unsafe { self.out.elements_mut(context.arena, first..first + shape.head_dim) };
+            finish(parts, self.sinks.as_ref().map(|sinks| sinks[head]), out);
+        }
+    }
+}
+
+/// Where the partial results of a head lie, in elements.
+fn part_at(shape: &Shape, part: usize, head: usize) -> usize {
+    part * shape.part_len() + head * (shape.stride() + 2)
+}
+
+/// What a sweep over some of a row's pages leaves.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    /// The sum of values, each times `exp(score - largest)`.
+    sums: &'a [f32],
+    largest: f32,
+    /// The sum of the weights alone.
+    weight: f32,
+}
+
+/// The softmax's weighted mean of all parts to `out [head_dim]`; a sink adds to the denominator alone.
+fn finish<'p>(parts: impl Iterator<Item = Part<'p>> + Clone, sink: Option<f32>, out: &mut [f32]) {
+    let largest = parts.clone().map(|part| part.largest).fold(f32::MIN, f32::max);
+    let largest = sink.map_or(largest, |sink| largest.max(sink));
+    let mut weight = sink.map_or(0.0, |sink| (sink - largest).exp());
+    for part in parts.clone() {
+        weight += part.weight * (part.largest - largest).exp();
+    }
+    out.fill(0.0);
+    for part in parts {
+        let factor = (part.largest - largest).exp() / weight;
+        for (out, sum) in out.iter_mut().zip(part.sums) {
+            *out += factor * sum;
+        }
+    }
+}
+
+/// Hands out parts of a thread's scratch, each on a cache line of its own.
+struct Scratch<'a>(&'a mut [f32]);
+
+impl<'a> Scratch<'a> {
+    fn take(&mut self, len: usize) -> &'a mut [f32] {
+        let all = std::mem::take(&mut self.0);
+        let (part, rest) = all.split_at_mut(len.next_multiple_of(16));
+        self.0 = rest;
+        &mut part[..len]
+    }
+}

@@ -1,0 +1,211 @@
+//! How a step's attention is cut into tiles: by tokens where there are many, by pages where there are few.
+//!
+//! The cut depends on the step alone, never on the number of threads, so the order of every sum is fixed.
+
+use bilayer_graph::{PAGE_TOKENS, Span};
+
+/// Pages a tile of few tokens reads at least, before its sequence's pages are cut: 512 positions.
+const CUT_PAGES: usize = 16;
+
+/// Tokens whose partial results have room, beside two for each token of the step.
+const PARTS: usize = 256;
+
+/// Some tokens of a span, together with the pages they are compared to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tile {
+    /// The span's place in the step.
+    pub(crate) span: usize,
+    /// The first row of the step.
+    pub(crate) row: usize,
+    /// Number of rows.
+    pub(crate) rows: usize,
+    /// Position in the sequence of the first row.
+    pub(crate) position: usize,
+    /// The first page read, counted in the span's table.
+    pub(crate) first_page: usize,
+    /// One more than the last page read.
+    pub(crate) end_page: usize,
+    /// Where the partial results go, one place for each row; `None`: the tile reads all that its rows see.
+    pub(crate) part: Option<usize>,
+}
+
+/// A row whose partial results must be joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Merge {
+    /// The row of the step.
+    pub(crate) row: usize,
+    /// The place of the first partial result.
+    pub(crate) part: usize,
+    /// Places from one partial result of the row to the next.
+    pub(crate) stride: usize,
+    /// Number of partial results.
+    pub(crate) count: usize,
+}
+
+/// The tiles of one kind of attention.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Plan {
+    window: Option<u32>,
+    tile_tokens: usize,
+    parts_max: usize,
+    pub(crate) tiles: Vec<Tile>,
+    pub(crate) merges: Vec<Merge>,
+}
+
+impl Plan {
+    /// Room for steps of `tokens` tokens, cut into tiles of at most `tile_tokens`.
+    pub(crate) fn new(window: Option<u32>, tile_tokens: usize, tokens: usize) -> Plan {
+        let parts_max = PARTS + 2 * tokens;
+        Plan {
+            window,
+            tile_tokens,
+            parts_max,
+            tiles: Vec::with_capacity(tokens + parts_max),
+            merges: Vec::with_capacity(tokens),
+        }
+    }
+
+    /// Whether this plan serves attention of that window and tile.
+    pub(crate) fn serves(&self, window: Option<u32>, tile_tokens: usize) -> bool {
+        self.window == window && self.tile_tokens == tile_tokens
+    }
+
+    /// Places for partial results.
+    pub(crate) fn parts_max(&self) -> usize {
+        self.parts_max
+    }
+
+    /// Cuts a step.
+    pub(crate) fn lay(&mut self, spans: &[Span]) {
+        let cut_pages = self.cut_pages(spans);
+        self.tiles.clear();
+        self.merges.clear();
+        let mut part = 0;
+        for (index, span) in spans.iter().enumerate() {
+            let whole = self.whole(index, span);
+            if self.cuts(span, cut_pages) > 1 {
+                part = self.push_cuts(whole, cut_pages, part);
+            } else {
+                self.push_tokens(whole);
+            }
+        }
+        debug_assert!(part <= self.parts_max);
+    }
+
+    /// The span as one tile.
+    fn whole(&self, index: usize, span: &Span) -> Tile {
+        let (position, rows) = (span.first_position as usize, span.rows as usize);
+        Tile {
+            span: index,
+            row: span.first_row as usize,
+            rows,
+            position,
+            first_page: self.first_page(position),
+            end_page: (position + rows).div_ceil(PAGE_TOKENS),
+            part: None,
+        }
+    }
+
+    /// The page of the first position that a token at `position` sees.
+    fn first_page(&self, position: usize) -> usize {
+        self.window.map_or(0, |w| (position + 1).saturating_sub(w as usize)) / PAGE_TOKENS
+    }
+
+    /// Into how many tiles a span's pages are cut; 1 for spans of more than one tile of tokens.
+    fn cuts(&self, span: &Span, cut_pages: usize) -> usize {
+        let whole = self.whole(0, span);
+        if whole.rows > self.tile_tokens {
+            return 1;
+        }
+        (whole.end_page - whole.first_page).div_ceil(cut_pages)
+    }
+
+    /// The least power of two of [`CUT_PAGES`] whose partial results have room.
+    fn cut_pages(&self, spans: &[Span]) -> usize {
+        let mut cut_pages = CUT_PAGES;
+        loop {
+            let parts = |span: &Span| match self.cuts(span, cut_pages) {
+                1 => 0,
+                cuts => cuts * span.rows as usize,
+            };
+            if spans.iter().map(parts).sum::<usize>() <= self.parts_max {
+                return cut_pages;
+            }
+            cut_pages *= 2;
+        }
+    }
+
+    fn push_cuts(&mut self, whole: Tile, cut_pages: usize, mut part: usize) -> usize {
+        let first_part = part;
+        for first_page in (whole.first_page..whole.end_page).step_by(cut_pages) {
+            let end_page = (first_page + cut_pages).min(whole.end_page);
+            self.tiles.push(Tile { first_page, end_page, part: Some(part), ..whole });
+            part += whole.rows;
+        }
+        let (stride, count) = (whole.rows, (part - first_part) / whole.rows);
+        self.merges.extend((0..whole.rows).map(|at| Merge {
+            row: whole.row + at,
+            part: first_part + at,
+            stride,
+            count,
+        }));
+        part
+    }
+
+    fn push_tokens(&mut self, whole: Tile) {
+        for done in (0..whole.rows).step_by(self.tile_tokens) {
+            let rows = self.tile_tokens.min(whole.rows - done);
+            let position = whole.position + done;
+            self.tiles.push(Tile {
+                row: whole.row + done,
+                rows,
+                position,
+                first_page: self.first_page(position),
+                end_page: (position + rows).div_ceil(PAGE_TOKENS),
+                ..whole
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(first_row: u32, rows: u32, first_position: u32) -> Span {
+        Span { first_row, rows, first_position, first_page: 0 }
+    }
+
+    #[test]
+    fn prompts_are_cut_by_tokens_and_depth_by_pages() {
+        let mut plan = Plan::new(None, 16, 64);
+        plan.lay(&[span(0, 40, 100), span(40, 2, 32 * 40)]);
+        let by_tokens: Vec<_> =
+            plan.tiles[..3].iter().map(|t| (t.row, t.rows, t.end_page)).collect();
+        assert_eq!(by_tokens, [(0, 16, 4), (16, 16, 5), (32, 8, 5)]);
+        let by_pages: Vec<_> =
+            plan.tiles[3..].iter().map(|t| (t.first_page, t.end_page, t.part)).collect();
+        assert_eq!(by_pages, [(0, 16, Some(0)), (16, 32, Some(2)), (32, 41, Some(4))]);
+        let merge = |row, part| Merge { row, part, stride: 2, count: 3 };
+        assert_eq!(plan.merges, [merge(40, 0), merge(41, 1)]);
+    }
+
+    #[test]
+    fn a_window_leaves_out_the_pages_before_it() {
+        let mut plan = Plan::new(Some(33), 16, 64);
+        plan.lay(&[span(0, 1, 1000)]);
+        assert_eq!((plan.tiles[0].first_page, plan.tiles[0].end_page), (30, 32));
+        assert_eq!(plan.tiles[0].part, None);
+    }
+
+    #[test]
+    fn partial_results_always_have_room() {
+        let spans: Vec<_> = (0..64).map(|row| span(row, 1, 300_000 + row)).collect();
+        let mut plan = Plan::new(None, 16, 64);
+        let room = plan.tiles.capacity();
+        plan.lay(&spans);
+        let used = plan.merges.iter().map(|m| m.count).sum::<usize>();
+        assert!(used <= plan.parts_max() && used > plan.parts_max() / 4, "{used}");
+        assert_eq!(plan.tiles.capacity(), room);
+    }
+}

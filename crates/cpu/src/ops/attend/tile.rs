@@ -1,0 +1,450 @@
+//! The sweep of one tile of queries over the pages of one key-value head, with the softmax kept running.
+//!
+//! **The idea.** All query heads of a key-value head and all tokens of the tile are rows of one small matrix
+//! `[rows, head_dim]`. For each page: scores `[rows, 32]` = queries x keys, then weights
+//! `exp(score - largest so far)`, then `output [rows, head_dim]` = output x correction + weights x values
+//! (Milakov and Gimelshein 2018; Dao et al. 2022). Keys and values lie in the page as the right-hand matrices
+//! of these two products.
+//!
+//! **Deviations.** Few rows (decode) read f16 straight from the page and convert in registers; many rows
+//! convert a page once into f32 scratch. Masks are looked at only in pages that some row does not see whole.
+//! The next page is prefetched a line for each line used, because hardware prefetchers stop at page ends.
+//!
+//! **Price.** Results of levels differ in the last bits: the sums have another order. Sums are f32.
+
+use bilayer_graph::PAGE_TOKENS;
+
+use crate::cache::{Panel, Stored};
+use crate::lanes::{Kernel, Lanes};
+use crate::math;
+
+/// Most vectors of a row that [`mix`] holds in registers.
+const BLOCK: usize = 4;
+
+/// What one tile computes; all slices lie in the thread's scratch.
+pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> {
+    /// Keys and values of a page of the span's table.
+    pub(crate) page: P,
+    pub(crate) first_page: usize,
+    pub(crate) end_page: usize,
+    /// Position of the first token.
+    pub(crate) position: usize,
+    /// Rows of one token: query heads of this key-value head.
+    pub(crate) group: usize,
+    pub(crate) window: Option<u32>,
+    pub(crate) softcap: Option<f32>,
+    pub(crate) head_dim: usize,
+    pub(crate) value_stride: usize,
+    /// `[rows, head_dim]`, scaled; row `t * group + g` is head `g` of token `t`.
+    pub(crate) queries: &'a [f32],
+    /// `[rows, value_stride]`: the weighted sums of values, not yet divided.
+    pub(crate) sums: &'a mut [f32],
+    /// `[rows]`: the largest score so far.
+    pub(crate) largest: &'a mut [f32],
+    /// `[rows]`: the sum of weights so far.
+    pub(crate) weight: &'a mut [f32],
+    /// `[rows, 32]`: scores, then weights of a page.
+    pub(crate) scores: &'a mut [f32],
+    /// `[head_dim, 32]` and `[32, value_stride]`: a page as f32.
+    pub(crate) keys: &'a mut [f32],
+    pub(crate) values: &'a mut [f32],
+}
+
+impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Kernel for Sweep<'_, 'p, P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(mut self, l: L) {
+        let rows = self.largest.len();
+        assert_eq!(self.queries.len(), rows * self.head_dim);
+        assert_eq!(self.sums.len(), rows * self.value_stride);
+        assert_eq!(self.scores.len(), rows * PAGE_TOKENS);
+        assert_eq!(self.weight.len(), rows);
+        assert_eq!(self.keys.len(), self.head_dim * PAGE_TOKENS);
+        assert_eq!(self.values.len(), self.value_stride * PAGE_TOKENS);
+        assert!(self.value_stride.is_multiple_of(16) && self.value_stride >= self.head_dim);
+        self.sums.fill(0.0);
+        self.largest.fill(f32::MIN);
+        self.weight.fill(0.0);
+        let direct = rows <= L::TILE_ROWS;
+        let mut current = (self.page)(self.first_page);
+        for page in self.first_page..self.end_page {
+            let next = if page + 1 < self.end_page { (self.page)(page + 1) } else { current };
+            let (keys, values) = current;
+            let ahead = next.0.bytes.as_ptr();
+            match keys.stored {
+                Stored::F32 => self.score(l, F32(keys.f32().as_ptr()), ahead),
+                Stored::F16 if direct => self.score(l, F16(keys.f16().as_ptr()), ahead),
+                _ => {
+                    unpack_keys(l, keys, self.keys);
+                    self.score(l, F32(self.keys.as_ptr()), ahead);
+                }
+            }
+            let (seen_from, seen_to) = self.weigh(l, page);
+            let ahead = next.1.bytes.as_ptr();
+            let seen = seen_from..seen_to;
+            match values.stored {
+                Stored::F32 => self.mix(l, F32(values.f32().as_ptr()), seen, ahead),
+                Stored::F16 if direct => self.mix(l, F16(values.f16().as_ptr()), seen, ahead),
+                _ => {
+                    unpack_values(l, values, self.value_stride, self.values);
+                    self.mix(l, F32(self.values.as_ptr()), seen, ahead);
+                }
+            }
+            current = next;
+        }
+    }
+}
+
+impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
+    /// `scores = queries x keys`, a group of rows at a time.
+    #[inline(always)]
+    fn score<L: Lanes, S: Source>(&mut self, l: L, keys: S, ahead: *const u8) {
+        let rows = self.largest.len();
+        let dim = self.head_dim;
+        let mut row = 0;
+        while row < rows {
+            let (q, s) = (&self.queries[row * dim..], &mut self.scores[row * PAGE_TOKENS..]);
+            let (q, s) = (q.as_ptr(), s.as_mut_ptr());
+            let ahead = (row == 0).then_some(ahead);
+            // SAFETY: `row + R <= rows`, and the slices have the lengths checked in `run`.
+            row += unsafe {
+                match (rows - row).min(L::TILE_ROWS) {
+                    1 => score::<L, S, 1>(l, q, dim, keys, s, ahead),
+                    2 => score::<L, S, 2>(l, q, dim, keys, s, ahead),
+                    3 => score::<L, S, 3>(l, q, dim, keys, s, ahead),
+                    4 => score::<L, S, 4>(l, q, dim, keys, s, ahead),
+                    5 => score::<L, S, 5>(l, q, dim, keys, s, ahead),
+                    6 => score::<L, S, 6>(l, q, dim, keys, s, ahead),
+                    7 => score::<L, S, 7>(l, q, dim, keys, s, ahead),
+                    _ => score::<L, S, 8>(l, q, dim, keys, s, ahead),
+                }
+            };
+        }
+    }
+
+    /// `sums = sums x correction + weights x values`; the corrections were applied by [`Sweep::weigh`].
+    #[inline(always)]
+    fn mix<L: Lanes, S: Source>(
+        &mut self,
+        l: L,
+        values: S,
+        seen: std::ops::Range<usize>,
+        ahead: *const u8,
+    ) {
+        let rows = self.largest.len();
+        let stride = self.value_stride;
+        let mut row = 0;
+        while row < rows {
+            let (p, o) = (&self.scores[row * PAGE_TOKENS..], &mut self.sums[row * stride..]);
+            let (p, o) = (p.as_ptr(), o.as_mut_ptr());
+            let seen = seen.clone();
+            let ahead = (row == 0).then_some(ahead);
+            // SAFETY: `row + R <= rows`, and the slices have the lengths checked in `run`.
+            row += unsafe {
+                match (rows - row).min(L::TILE_ROWS) {
+                    1 => mix::<L, S, 1>(l, p, stride, values, seen, o, ahead),
+                    2 => mix::<L, S, 2>(l, p, stride, values, seen, o, ahead),
+                    3 => mix::<L, S, 3>(l, p, stride, values, seen, o, ahead),
+                    4 => mix::<L, S, 4>(l, p, stride, values, seen, o, ahead),
+                    5 => mix::<L, S, 5>(l, p, stride, values, seen, o, ahead),
+                    6 => mix::<L, S, 6>(l, p, stride, values, seen, o, ahead),
+                    7 => mix::<L, S, 7>(l, p, stride, values, seen, o, ahead),
+                    _ => mix::<L, S, 8>(l, p, stride, values, seen, o, ahead),
+                }
+            };
+        }
+    }
+
+    /// Scores to weights: softcap, mask, the largest, the exponentials. Answers which tokens of the page any
+    /// row sees, so that what lies in the others' places (perhaps NaN) meets no weight, not even 0.
+    #[inline(always)]
+    fn weigh<L: Lanes>(&mut self, l: L, page: usize) -> (usize, usize) {
+        let first = page * PAGE_TOKENS;
+        let rows = self.largest.len();
+        let window = self.window.map_or(usize::MAX, |w| w as usize);
+        let (mut seen_from, mut seen_to) = (PAGE_TOKENS, 0);
+        for row in 0..rows {
+            let position = self.position + row / self.group;
+            let from = (position + 1).saturating_sub(window).saturating_sub(first);
+            let to = (position + 1).saturating_sub(first).min(PAGE_TOKENS);
+            let from = from.min(to);
+            seen_from = seen_from.min(from);
+            seen_to = seen_to.max(to);
+            let scores = &mut self.scores[row * PAGE_TOKENS..][..PAGE_TOKENS];
+            if let Some(cap) = self.softcap {
+                cap_scores(l, cap, scores);
+            }
+            scores[..from].fill(f32::NEG_INFINITY);
+            scores[to..].fill(f32::NEG_INFINITY);
+            let (largest, weight) = weigh_row(l, scores, self.largest[row]);
+            if largest > self.largest[row] {
+                let correction = (self.largest[row] - largest).exp();
+                self.largest[row] = largest;
+                self.weight[row] *= correction;
+                let sums = &mut self.sums[row * self.value_stride..][..self.value_stride];
+                scale(l, correction, sums);
+            }
+            self.weight[row] += weight;
+        }
+        (seen_from.min(seen_to), seen_to)
+    }
+}
+
+#[inline(always)]
+fn cap_scores<L: Lanes>(l: L, cap: f32, scores: &mut [f32]) {
+    for chunk in scores.chunks_exact_mut(L::N) {
+        // SAFETY: the chunk has N elements.
+        unsafe {
+            let x = l.mul(l.load(chunk.as_ptr()), l.splat(1.0 / cap));
+            l.store(l.mul(l.splat(cap), math::tanh(l, x)), chunk.as_mut_ptr());
+        }
+    }
+}
+
+/// The largest of the scores and `largest`, and the sum of the weights that replace the scores.
+#[inline(always)]
+fn weigh_row<L: Lanes>(l: L, scores: &mut [f32], largest: f32) -> (f32, f32) {
+    let mut most = l.splat(largest);
+    for chunk in scores.chunks_exact(L::N) {
+        // SAFETY: the chunk has N elements.
+        most = l.max(most, unsafe { l.load(chunk.as_ptr()) });
+    }
+    let largest = l.largest(most);
+    let mut sum = l.splat(0.0);
+    for chunk in scores.chunks_exact_mut(L::N) {
+        // SAFETY: the chunk has N elements.
+        unsafe {
+            let w = math::exp(l, l.sub(l.load(chunk.as_ptr()), l.splat(largest)));
+            l.store(w, chunk.as_mut_ptr());
+            sum = l.add(sum, w);
+        }
+    }
+    (largest, l.sum(sum))
+}
+
+#[inline(always)]
+fn scale<L: Lanes>(l: L, factor: f32, row: &mut [f32]) {
+    for chunk in row.chunks_exact_mut(L::N) {
+        // SAFETY: the chunk has N elements.
+        unsafe {
+            let x = l.mul(l.load(chunk.as_ptr()), l.splat(factor));
+            l.store(x, chunk.as_mut_ptr());
+        }
+    }
+}
+
+/// A matrix that converts as it is read.
+trait Source: Copy {
+    /// Elements from `at` on.
+    ///
+    /// # Safety
+    /// They lie within the matrix.
+    unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F;
+}
+
+#[derive(Clone, Copy)]
+struct F32(*const f32);
+
+impl Source for F32 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
+        // SAFETY: the caller's.
+        unsafe { l.load(self.0.add(at)) }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct F16(*const u16);
+
+impl Source for F16 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
+        // SAFETY: the caller's.
+        unsafe { l.load_f16(self.0.add(at)) }
+    }
+}
+
+/// `s [R, 32] = q [R, dim] x keys [dim, 32]`; answers R.
+///
+/// # Safety
+/// The matrices are as large as said, `s` apart from the others.
+#[inline(always)]
+unsafe fn score<L: Lanes, S: Source, const R: usize>(
+    l: L,
+    q: *const f32,
+    dim: usize,
+    keys: S,
+    s: *mut f32,
+    ahead: Option<*const u8>,
+) -> usize {
+    // A vector of 8 lanes needs four for 32 tokens; with 16 lanes the last two stay unused.
+    let mut sums = [[l.splat(0.0); 4]; R];
+    for d in 0..dim {
+        let mut key = [l.splat(0.0); 4];
+        for c in 0..PAGE_TOKENS / L::N {
+            // SAFETY: row `d` of the keys.
+            key[c] = unsafe { keys.load(l, d * PAGE_TOKENS + c * L::N) };
+        }
+        if let Some(ahead) = ahead {
+            l.prefetch(ahead.wrapping_add(d * 64));
+        }
+        for (r, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: `r < R` and `d < dim`.
+            let q = l.splat(unsafe { *q.add(r * dim + d) });
+            for c in 0..PAGE_TOKENS / L::N {
+                sums[c] = l.fma(q, key[c], sums[c]);
+            }
+        }
+    }
+    for (r, sums) in sums.iter().enumerate() {
+        for (c, &sum) in sums.iter().enumerate().take(PAGE_TOKENS / L::N) {
+            // SAFETY: `r < R`, and the columns end at 32.
+            unsafe { l.store(sum, s.add(r * PAGE_TOKENS + c * L::N)) };
+        }
+    }
+    R
+}
+
+/// `o [R, stride] += p [R, 32] x values [32, stride]` over the tokens `seen`; answers R.
+///
+/// # Safety
+/// The matrices are as large as said, `o` apart from the others; `stride` is a multiple of 16, `seen` within
+/// 32.
+#[inline(always)]
+unsafe fn mix<L: Lanes, S: Source, const R: usize>(
+    l: L,
+    p: *const f32,
+    stride: usize,
+    values: S,
+    seen: std::ops::Range<usize>,
+    o: *mut f32,
+    ahead: Option<*const u8>,
+) -> usize {
+    let vectors = stride / L::N;
+    let mut first = 0;
+    while first < vectors {
+        let at = first * L::N;
+        let left = vectors - first;
+        // SAFETY: the caller's; columns `at..` of all matrices, as many as are left.
+        unsafe {
+            // With many rows two vectors of each fill the registers, with few rows four hide the latency.
+            first += if R <= 4 && left >= BLOCK {
+                mix_block::<L, S, R, BLOCK>(l, p, stride, values, &seen, o, at, ahead)
+            } else if left >= 2 {
+                mix_block::<L, S, R, 2>(l, p, stride, values, &seen, o, at, ahead)
+            } else {
+                mix_block::<L, S, R, 1>(l, p, stride, values, &seen, o, at, ahead)
+            };
+        }
+    }
+    R
+}
+
+/// [`mix`] for the `B` vectors of columns from `at` on; answers B.
+///
+/// # Safety
+/// As [`mix`], and `at + B * N <= stride`.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "the operands of one block of a matrix product")]
+unsafe fn mix_block<L: Lanes, S: Source, const R: usize, const B: usize>(
+    l: L,
+    p: *const f32,
+    stride: usize,
+    values: S,
+    seen: &std::ops::Range<usize>,
+    o: *mut f32,
+    at: usize,
+    ahead: Option<*const u8>,
+) -> usize {
+    let mut sums = [[l.splat(0.0); B]; R];
+    for r in 0..R {
+        for b in 0..B {
+            // SAFETY: row `r`, column `at + b * N`.
+            sums[r][b] = unsafe { l.load(o.add(r * stride + at + b * L::N)) };
+        }
+    }
+    for t in seen.clone() {
+        let mut value = [l.splat(0.0); B];
+        for b in 0..B {
+            // SAFETY: row `t` of the values.
+            value[b] = unsafe { values.load(l, t * stride + at + b * L::N) };
+        }
+        if let Some(ahead) = ahead {
+            // Two bytes an element, the usual case; more for f32, where the hardware helps.
+            l.prefetch(ahead.wrapping_add((t * stride + at) * 2));
+        }
+        for (r, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: `r < R` and `t < 32`.
+            let p = l.splat(unsafe { *p.add(r * PAGE_TOKENS + t) });
+            for b in 0..B {
+                sums[b] = l.fma(p, value[b], sums[b]);
+            }
+        }
+    }
+    for r in 0..R {
+        for b in 0..B {
+            // SAFETY: row `r`, column `at + b * N`.
+            unsafe { l.store(sums[r][b], o.add(r * stride + at + b * L::N)) };
+        }
+    }
+    B
+}
+
+/// Keys of a page as f32: `[head_dim, 32]`.
+#[inline(always)]
+fn unpack_keys<L: Lanes>(l: L, panel: Panel<'_>, out: &mut [f32]) {
+    match panel.stored {
+        Stored::F32 => out.copy_from_slice(panel.f32()),
+        Stored::F16 => unpack_f16(l, panel.f16(), out),
+        Stored::Q8 => {
+            let (quants, scales) = panel.q8();
+            for (row, (quants, out)) in
+                quants.chunks_exact(PAGE_TOKENS).zip(out.chunks_exact_mut(PAGE_TOKENS)).enumerate()
+            {
+                let scales = &scales[row / 32 * PAGE_TOKENS..][..PAGE_TOKENS];
+                for at in (0..PAGE_TOKENS).step_by(L::N) {
+                    // SAFETY: all three have 32 elements, a multiple of N.
+                    unsafe {
+                        let scale = l.load_f16(scales.as_ptr().add(at));
+                        let x = l.mul(scale, l.load_i8(quants.as_ptr().add(at)));
+                        l.store(x, out.as_mut_ptr().add(at));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Values of a page as f32: `[32, stride]`.
+#[inline(always)]
+fn unpack_values<L: Lanes>(l: L, panel: Panel<'_>, stride: usize, out: &mut [f32]) {
+    match panel.stored {
+        Stored::F32 => out.copy_from_slice(panel.f32()),
+        Stored::F16 => unpack_f16(l, panel.f16(), out),
+        Stored::Q8 => {
+            let (quants, scales) = panel.q8();
+            debug_assert!(stride.is_multiple_of(32));
+            for ((quants, out), &scale) in
+                quants.chunks_exact(32).zip(out.chunks_exact_mut(32)).zip(scales)
+            {
+                let scale = l.splat(half::f16::from_bits(scale).to_f32_const());
+                for at in (0..32).step_by(L::N) {
+                    // SAFETY: both have 32 elements, a multiple of N.
+                    unsafe {
+                        let x = l.mul(scale, l.load_i8(quants.as_ptr().add(at)));
+                        l.store(x, out.as_mut_ptr().add(at));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn unpack_f16<L: Lanes>(l: L, from: &[u16], out: &mut [f32]) {
+    for (from, out) in from.chunks_exact(L::N).zip(out.chunks_exact_mut(L::N)) {
+        // SAFETY: both chunks have N elements.
+        unsafe { l.store(l.load_f16(from.as_ptr()), out.as_mut_ptr()) };
+    }
+}

@@ -1,0 +1,91 @@
+//! Gated linear unit: an activation of one branch times the other.
+
+use bilayer_graph::Activation;
+
+use crate::lanes::{Kernel, Lanes, dispatch};
+use crate::level::Level;
+use crate::math;
+use crate::program::{Buffer, Context, Stage};
+use crate::state::State;
+
+/// `out = activation(gate) * up`.
+pub(crate) struct Gate {
+    pub(crate) gate: Buffer,
+    pub(crate) up: Buffer,
+    pub(crate) activation: Activation,
+    pub(crate) out: Buffer,
+}
+
+impl Stage for Gate {
+    fn chunks(&self, state: &State) -> usize {
+        self.out.element_chunks(state)
+    }
+
+    fn run(&self, context: Context<'_>, chunk: usize) {
+        let range = self.out.element_range(context.state, chunk);
+        // SAFETY: the inputs were made by earlier stages; each chunk makes other elements.
+        let (gate, up, out) = unsafe {
+            (
+                self.gate.elements(context.arena, range.clone()),
+                self.up.elements(context.arena, range.clone()),
+                self.out.elements_mut(context.arena, range),
+            )
+        };
+        join(context.level, self.activation, gate, up, out);
+    }
+}
+
+/// `out[i] = activation(gate[i]) * up[i]`; slices of one length.
+pub(crate) fn join(
+    level: Level,
+    activation: Activation,
+    gate: &[f32],
+    up: &[f32],
+    out: &mut [f32],
+) {
+    dispatch(level, Join { activation, gate, up, out });
+}
+
+struct Join<'a> {
+    activation: Activation,
+    gate: &'a [f32],
+    up: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Join<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        assert!(self.gate.len() == self.out.len() && self.up.len() == self.out.len());
+        let whole = self.out.len() / L::N * L::N;
+        for at in (0..whole).step_by(L::N) {
+            // SAFETY: `at + N` is within all three slices.
+            unsafe {
+                let gate = l.load(self.gate.as_ptr().add(at));
+                let up = l.load(self.up.as_ptr().add(at));
+                l.store(apply(l, self.activation, gate, up), self.out.as_mut_ptr().add(at));
+            }
+        }
+        let tail = self.out.len() - whole;
+        let (mut gate, mut up) = ([0.0; 32], [0.0; 32]);
+        gate[..tail].copy_from_slice(&self.gate[whole..]);
+        up[..tail].copy_from_slice(&self.up[whole..]);
+        // SAFETY: N <= 32.
+        unsafe {
+            let out = apply(l, self.activation, l.load(gate.as_ptr()), l.load(up.as_ptr()));
+            l.store(out, gate.as_mut_ptr());
+        }
+        self.out[whole..].copy_from_slice(&gate[..tail]);
+    }
+}
+
+#[inline(always)]
+fn apply<L: Lanes>(l: L, activation: Activation, gate: L::F, up: L::F) -> L::F {
+    let active = match activation {
+        Activation::Silu => math::silu(l, gate),
+        Activation::GeluTanh => math::gelu_tanh(l, gate),
+    };
+    l.mul(active, up)
+}

@@ -1,0 +1,421 @@
+//! Matrix products: one input, several weights; dot kernels for few rows and matrix kernels for many.
+//!
+//! Three stages. [`Prepare`] norms the input, where the norm was joined, and for few rows lays it out as the
+//! dot kernels want it; [`Pack`] does that for many rows. Both do it once for all weights that want the same.
+//! [`Multiply`] runs chunks of weight rows and puts the results where they belong: plus bias and residual, or
+//! through the gate.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bilayer_graph::{Activation, SharedBytes};
+use bilayer_quant::Type;
+
+use crate::columns::{Columns, Format};
+use crate::dot::{Dot, dot};
+use crate::gemm::{Gemm, Packed, Packing, gemm};
+use crate::level::Level;
+use crate::memory::lines;
+use crate::ops::gate;
+use crate::ops::layer_norm::Norm;
+use crate::program::{Buffer, Context, Stage};
+use crate::state::State;
+
+/// From this many rows on the matrix kernels are used.
+pub(crate) const GEMM_ROWS: usize = 9;
+
+/// Weights a chunk has at least, bytes: a few microseconds of memory bandwidth.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// Results of one weight row never share a cache line with another chunk's.
+const CHUNK_ROWS: usize = 16;
+
+/// One weight with its kernels.
+pub(crate) struct Linear {
+    weight: SharedBytes,
+    rows: usize,
+    cols: usize,
+    row_bytes: usize,
+    bias: Option<Arc<[f32]>>,
+    pub(crate) dot: Dot,
+    pub(crate) gemm: Gemm,
+}
+
+/// What a [`Linear`] multiplies.
+pub(crate) struct Shape {
+    pub(crate) ty: Type,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+}
+
+impl Linear {
+    /// `weight [rows, cols]`, `bias [rows]`.
+    pub(crate) fn new(
+        weight: SharedBytes,
+        shape: &Shape,
+        bias: Option<Arc<[f32]>>,
+        level: Level,
+    ) -> Linear {
+        let &Shape { ty, rows, cols } = shape;
+        let row_bytes = weight.len() / rows.max(1);
+        let (dot, gemm) = (dot(ty, cols, level), gemm(ty, cols, level));
+        Linear { weight, rows, cols, row_bytes, bias, dot, gemm }
+    }
+
+    /// Rows `range` of the product with all prepared inputs, plus bias: `out [count, range.len()]`.
+    fn product(&self, inputs: &Inputs<'_>, range: Range<usize>, rest: &mut [u8], out: &mut [f32]) {
+        let weights = &self.weight[range.start * self.row_bytes..range.end * self.row_bytes];
+        if inputs.count < GEMM_ROWS {
+            let data = inputs.columns(self.dot.format);
+            let columns = Columns { data, cols: self.cols, count: inputs.count };
+            self.dot.run(weights, columns, out);
+        } else {
+            let data = inputs.packed(self.gemm.packing);
+            self.gemm.run(weights, Packed { data, tokens: inputs.count }, rest, out);
+        }
+        if let Some(bias) = &self.bias {
+            let bias = &bias[range];
+            for out in out.chunks_exact_mut(bias.len()) {
+                out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+            }
+        }
+    }
+}
+
+/// One result of a group.
+pub(crate) enum Part {
+    /// A product, plus perhaps a value of its shape.
+    Plain { linear: Linear, residual: Option<Buffer>, out: Buffer },
+    /// `activation(gate) * up`; both of one shape.
+    Gated { gate: Linear, up: Linear, activation: Activation, out: Buffer },
+}
+
+impl Part {
+    pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear> {
+        let (first, second) = match self {
+            Part::Plain { linear, .. } => (linear, None),
+            Part::Gated { gate, up, .. } => (gate, Some(up)),
+        };
+        std::iter::once(first).chain(second)
+    }
+
+    fn first(&self) -> &Linear {
+        match self {
+            Part::Plain { linear, .. } | Part::Gated { gate: linear, .. } => linear,
+        }
+    }
+
+    /// Weight rows of a chunk.
+    fn chunk_rows(&self, count: usize) -> usize {
+        let row_bytes: usize = self.linears().map(|linear| linear.row_bytes).sum();
+        let rows = CHUNK_BYTES.div_ceil(row_bytes.max(1));
+        if count < GEMM_ROWS {
+            return rows.next_multiple_of(CHUNK_ROWS);
+        }
+        // Many tokens make a panel's work long enough; with few, some panels go together.
+        let panel = self.panel_rows();
+        if count >= 64 { panel } else { rows.next_multiple_of(panel) }
+    }
+
+    fn panel_rows(&self) -> usize {
+        self.linears().map(|linear| linear.gemm.panel_rows).min().unwrap_or(1)
+    }
+
+    fn chunks(&self, count: usize) -> usize {
+        self.first().rows.div_ceil(self.chunk_rows(count))
+    }
+}
+
+/// Products over one input.
+pub(crate) struct Group {
+    /// The norm that makes the input, and what it reads.
+    pub(crate) norm: Option<(Norm, Buffer)>,
+    /// The input, after the norm.
+    pub(crate) input: Buffer,
+    pub(crate) parts: Vec<Part>,
+    /// Where in the arena the prepared inputs lie.
+    pub(crate) prepared_offset: usize,
+    formats: Vec<Format>,
+    packings: Vec<Packing>,
+}
+
+impl Group {
+    pub(crate) fn new(norm: Option<(Norm, Buffer)>, input: Buffer, parts: Vec<Part>) -> Group {
+        let (mut formats, mut packings) = (Vec::new(), Vec::new());
+        for linear in parts.iter().flat_map(Part::linears) {
+            if !formats.contains(&linear.dot.format) {
+                formats.push(linear.dot.format);
+            }
+            if !packings.contains(&linear.gemm.packing) {
+                packings.push(linear.gemm.packing);
+            }
+        }
+        Group { norm, input, parts, prepared_offset: 0, formats, packings }
+    }
+
+    /// Such as `rms_norm matmul q4_k.avx2 x2 q6_k.avx2`: the joined norm, each dot kernel and for how many
+    /// weights, and what is joined behind.
+    pub(crate) fn name(&self) -> String {
+        let mut counts: Vec<(&str, usize)> = Vec::new();
+        for linear in self.parts.iter().flat_map(Part::linears) {
+            match counts.iter_mut().find(|(name, _)| *name == linear.dot.name) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((linear.dot.name, 1)),
+            }
+        }
+        let norm = self.norm.iter().map(|(norm, _)| norm.stem().to_owned());
+        let kernels = counts.iter().map(|&(name, count)| match count {
+            1 => name.to_owned(),
+            _ => format!("{name} x{count}"),
+        });
+        let gated = self.parts.iter().any(|part| matches!(part, Part::Gated { .. }));
+        let added =
+            self.parts.iter().any(|part| matches!(part, Part::Plain { residual: Some(_), .. }));
+        let behind = [(gated, "gate"), (added, "add")].into_iter().filter(|(is, _)| *is);
+        let words = norm.chain(["matmul".to_owned()]).chain(kernels);
+        words.chain(behind.map(|(_, name)| name.to_owned())).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Bytes that the prepared inputs need for up to `rows` rows.
+    pub(crate) fn prepared_bytes(&self, rows: usize) -> usize {
+        (1..=rows).map(|count| self.inputs_bytes(count)).max().unwrap_or(0)
+    }
+
+    fn inputs_bytes(&self, count: usize) -> usize {
+        if count < GEMM_ROWS {
+            self.formats.iter().map(|f| count * f.column_bytes(self.input.width)).sum()
+        } else {
+            self.packings.iter().map(|packing| packing.bytes(count)).sum()
+        }
+    }
+
+    /// The stages of the group; `rows` is the most rows of its input.
+    pub(crate) fn stages(self, rows: usize) -> Vec<Box<dyn Stage>> {
+        let group = Arc::new(self);
+        vec![
+            Box::new(Prepare(group.clone())),
+            Box::new(Pack(group.clone())),
+            Box::new(Multiply { group, rows }),
+        ]
+    }
+
+    /// The prepared inputs.
+    ///
+    /// # Safety
+    /// Nobody writes to them meanwhile: they were made by an earlier stage.
+    unsafe fn inputs<'a>(&'a self, context: &Context<'a>) -> Inputs<'a> {
+        let count = context.state.rows(self.input.rows);
+        // SAFETY: the caller's.
+        let data = unsafe { context.arena.get(self.prepared_offset, self.inputs_bytes(count)) };
+        Inputs { group: self, count, data }
+    }
+}
+
+/// The prepared inputs of a group.
+struct Inputs<'a> {
+    group: &'a Group,
+    count: usize,
+    data: &'a [u8],
+}
+
+impl<'a> Inputs<'a> {
+    fn columns(&self, format: Format) -> &'a [u8] {
+        let bytes = |format: Format| self.count * format.column_bytes(self.group.input.width);
+        let before = self.group.formats.iter().take_while(|f| **f != format);
+        let start: usize = before.map(|format| bytes(*format)).sum();
+        &self.data[start..start + bytes(format)]
+    }
+
+    fn packed(&self, packing: Packing) -> &'a [u8] {
+        let before = self.group.packings.iter().take_while(|p| **p != packing);
+        let start: usize = before.map(|packing| packing.bytes(self.count)).sum();
+        &self.data[start..start + packing.bytes(self.count)]
+    }
+}
+
+/// Norms rows of the input; for few rows also makes their columns.
+struct Prepare(Arc<Group>);
+
+impl Stage for Prepare {
+    fn chunks(&self, state: &State) -> usize {
+        let count = state.rows(self.0.input.rows);
+        match &self.0.norm {
+            _ if count < GEMM_ROWS => count,
+            Some(_) => self.0.input.row_chunks(state),
+            None => 0,
+        }
+    }
+
+    fn run(&self, context: Context<'_>, chunk: usize) {
+        let group = &*self.0;
+        let count = context.state.rows(group.input.rows);
+        let few = count < GEMM_ROWS;
+        let rows =
+            if few { chunk..chunk + 1 } else { group.input.chunk_range(context.state, chunk) };
+        if let Some((norm, source)) = &group.norm {
+            for row in rows.clone() {
+                // SAFETY: the source was made by an earlier stage; each chunk norms other rows.
+                unsafe {
+                    let x = source.get(context.arena, row..row + 1);
+                    norm.apply(context.level, x, group.input.get_mut(context.arena, row..row + 1));
+                }
+            }
+        }
+        if !few {
+            return;
+        }
+        // SAFETY: made above or by an earlier stage; written by nobody else.
+        let x = unsafe { group.input.get(context.arena, rows) };
+        let mut start = group.prepared_offset;
+        for format in &group.formats {
+            let bytes = format.column_bytes(group.input.width);
+            // SAFETY: each chunk and format has a column of its own.
+            let column = unsafe { context.arena.get_mut(start + chunk * bytes, bytes) };
+            format.prepare(context.level, x, column);
+            start += count * bytes;
+        }
+    }
+}
+
+/// Packs many rows of the input for the matrix kernels.
+struct Pack(Arc<Group>);
+
+impl Stage for Pack {
+    fn chunks(&self, state: &State) -> usize {
+        let count = state.rows(self.0.input.rows);
+        if count < GEMM_ROWS {
+            return 0;
+        }
+        self.0.packings.iter().map(|packing| packing.chunks(count)).sum()
+    }
+
+    fn run(&self, context: Context<'_>, mut chunk: usize) {
+        let group = &*self.0;
+        let count = context.state.rows(group.input.rows);
+        // SAFETY: made by an earlier stage.
+        let x = unsafe { group.input.get(context.arena, 0..count) };
+        let mut start = group.prepared_offset;
+        for packing in &group.packings {
+            if chunk < packing.chunks(count) {
+                let bytes = packing.chunk_bytes(count);
+                // SAFETY: each chunk has bytes of its own.
+                let out = unsafe { context.arena.get_mut(start + chunk * bytes, bytes) };
+                return packing.pack(chunk, x, count, out);
+            }
+            chunk -= packing.chunks(count);
+            start += packing.bytes(count);
+        }
+    }
+}
+
+/// Runs chunks of weight rows.
+struct Multiply {
+    group: Arc<Group>,
+    /// Most rows of the input.
+    rows: usize,
+}
+
+impl Multiply {
+    /// Weight rows of a tile: all of a chunk for few inputs, a panel for many.
+    fn tile_rows(part: &Part, count: usize) -> usize {
+        if count < GEMM_ROWS { part.chunk_rows(count) } else { part.panel_rows() }
+    }
+
+    fn tile_bytes(part: &Part, count: usize) -> usize {
+        lines(4 * Self::tile_rows(part, count) * count)
+    }
+}
+
+impl Stage for Multiply {
+    fn chunks(&self, state: &State) -> usize {
+        let count = state.rows(self.group.input.rows);
+        if count == 0 {
+            return 0;
+        }
+        self.group.parts.iter().map(|part| part.chunks(count)).sum()
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        let few = self.rows.min(GEMM_ROWS - 1);
+        let of_part = |part: &Part| {
+            let gemm = part.linears().map(|linear| linear.gemm.scratch_bytes(self.rows)).max();
+            let tiles = Self::tile_bytes(part, few).max(Self::tile_bytes(part, self.rows));
+            2 * tiles + lines(gemm.unwrap_or(0))
+        };
+        self.group.parts.iter().map(of_part).max().unwrap_or(0)
+    }
+
+    fn run(&self, mut context: Context<'_>, mut chunk: usize) {
+        let scratch = std::mem::take(&mut context.scratch);
+        // SAFETY: prepared by an earlier stage.
+        let inputs = unsafe { self.group.inputs(&context) };
+        for part in &self.group.parts {
+            let chunks = part.chunks(inputs.count);
+            if chunk >= chunks {
+                chunk -= chunks;
+                continue;
+            }
+            let rows = part.chunk_rows(inputs.count);
+            let end = ((chunk + 1) * rows).min(part.first().rows);
+            let tile_bytes = Self::tile_bytes(part, inputs.count);
+            let step = Self::tile_rows(part, inputs.count);
+            for first in (chunk * rows..end).step_by(step) {
+                let range = first..(first + step).min(end);
+                tile(&context, part, &inputs, range, tile_bytes, scratch);
+            }
+            return;
+        }
+    }
+}
+
+/// Computes some rows of a part and puts them into its value.
+fn tile(
+    context: &Context<'_>,
+    part: &Part,
+    inputs: &Inputs<'_>,
+    range: Range<usize>,
+    tile_bytes: usize,
+    scratch: &mut [u8],
+) {
+    let rows = range.len();
+    let (one, rest) = scratch.split_at_mut(tile_bytes);
+    let (two, rest) = rest.split_at_mut(tile_bytes);
+    let one = &mut bytemuck::cast_slice_mut::<u8, f32>(one)[..rows * inputs.count];
+    let elements = |out: &Buffer, token: usize| {
+        let first = token * out.width + range.start;
+        first..first + rows
+    };
+    match part {
+        Part::Plain { linear, residual, out } => {
+            linear.product(inputs, range.clone(), rest, one);
+            for (token, results) in one.chunks_exact(rows).enumerate() {
+                let at = elements(out, token);
+                // SAFETY: each chunk makes other elements; the residual was made by an earlier stage.
+                unsafe {
+                    let out = out.elements_mut(context.arena, at.clone());
+                    match residual.map(|residual| residual.elements(context.arena, at)) {
+                        Some(residual) => add(results, residual, out),
+                        None => out.copy_from_slice(results),
+                    }
+                }
+            }
+        }
+        Part::Gated { gate, up, activation, out } => {
+            let two = &mut bytemuck::cast_slice_mut::<u8, f32>(two)[..rows * inputs.count];
+            gate.product(inputs, range.clone(), rest, one);
+            up.product(inputs, range.clone(), rest, two);
+            let results = one.chunks_exact(rows).zip(two.chunks_exact(rows));
+            for (token, (gate, up)) in results.enumerate() {
+                // SAFETY: each chunk makes other elements.
+                let out = unsafe { out.elements_mut(context.arena, elements(out, token)) };
+                gate::join(context.level, *activation, gate, up, out);
+            }
+        }
+    }
+}
+
+fn add(a: &[f32], b: &[f32], out: &mut [f32]) {
+    for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+        *out = a + b;
+    }
+}

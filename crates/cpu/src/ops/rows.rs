@@ -1,0 +1,27 @@
+//! Picks the rows whose logits are wanted.
+
+use crate::program::{Buffer, Context, Stage};
+use crate::state::State;
+
+/// `out[i] = input[outputs[i]]`: `[T, width]` to `[R, width]`.
+pub(crate) struct Rows {
+    pub(crate) input: Buffer,
+    pub(crate) out: Buffer,
+}
+
+impl Stage for Rows {
+    fn chunks(&self, state: &State) -> usize {
+        self.out.row_chunks(state)
+    }
+
+    fn run(&self, context: Context<'_>, chunk: usize) {
+        for at in self.out.chunk_range(context.state, chunk) {
+            let row = context.state.outputs[at] as usize;
+            // SAFETY: the input was made by an earlier stage; each chunk makes other rows.
+            unsafe {
+                let from = self.input.get(context.arena, row..row + 1);
+                self.out.get_mut(context.arena, at..at + 1).copy_from_slice(from);
+            }
+        }
+    }
+}

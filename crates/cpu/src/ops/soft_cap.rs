@@ -1,0 +1,30 @@
+//! Soft capping: values squeezed between `-cap` and `cap`.
+
+use crate::math::{Function, map};
+use crate::program::{Buffer, Context, Stage};
+use crate::state::State;
+
+/// `out = cap * tanh(input / cap)`.
+pub(crate) struct SoftCap {
+    pub(crate) input: Buffer,
+    pub(crate) cap: f32,
+    pub(crate) out: Buffer,
+}
+
+impl Stage for SoftCap {
+    fn chunks(&self, state: &State) -> usize {
+        self.out.element_chunks(state)
+    }
+
+    fn run(&self, context: Context<'_>, chunk: usize) {
+        let range = self.out.element_range(context.state, chunk);
+        // SAFETY: the input was made by an earlier stage; each chunk makes other elements.
+        let (input, out) = unsafe {
+            (
+                self.input.elements(context.arena, range.clone()),
+                self.out.elements_mut(context.arena, range),
+            )
+        };
+        map(context.level, Function::SoftCap(self.cap), input, out);
+    }
+}

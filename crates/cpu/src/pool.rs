@@ -1,0 +1,512 @@
+//! The thread pool: jobs of many stages, joined by whoever has time, spinning before they park.
+//!
+//! **The idea.** A [`Job`] is a list of stages, a stage a number of chunks. One word, the ticket, says which
+//! stage runs and which chunk is next; a thread claims a chunk by raising it. Whoever finishes the last chunk
+//! of a stage moves the ticket to the next stage, which is all the barrier there is: no thread is counted in
+//! or out, so a worker that the system has put aside delays nobody unless it holds a chunk, and the thread
+//! that waits for the result works along.
+//!
+//! **Waiting** is spinning for some tens of microseconds, then yielding, then parking. A thread that finds
+//! itself put aside while it spun takes that as a sign of a crowded machine and spins less from then on.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Most chunks of a stage.
+pub(crate) const CHUNKS_MAX: usize = (1 << 24) - 1;
+
+/// Most stages of a job.
+pub(crate) const STAGES_MAX: usize = (1 << 16) - 1;
+
+/// Longest spin, while other threads are not in the way.
+const SPIN: Duration = Duration::from_micros(60);
+
+/// How long a thread yields between spinning and parking.
+const YIELD: Duration = Duration::from_micros(100);
+
+/// A gap this long between two looks at the clock while spinning means that the thread was put aside.
+const PUT_ASIDE: Duration = Duration::from_micros(300);
+
+/// What a job does.
+pub(crate) trait Work: Send + Sync {
+    /// Runs one chunk of a stage. `thread` is below the pool's thread count and no two threads that run at
+    /// once share it.
+    fn run(&self, stage: usize, chunk: usize, thread: usize);
+}
+
+/// A value that has its cache lines to itself; two, because processors fetch lines in pairs.
+#[derive(Default)]
+#[repr(align(128))]
+struct Padded<T>(T);
+
+/// The ticket: generation in the upper 24 bits, then 16 bits of stage, then 24 bits of next chunk. The
+/// generation keeps a thread that slept through the end of a run from claiming in the next one by mistake.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Ticket(u64);
+
+impl Ticket {
+    fn new(generation: u64, stage: usize) -> Ticket {
+        Ticket(generation << 40 | (stage as u64) << 24)
+    }
+
+    fn generation(self) -> u64 {
+        self.0 >> 40
+    }
+
+    fn stage(self) -> usize {
+        (self.0 >> 24) as usize & STAGES_MAX
+    }
+
+    fn next(self) -> u32 {
+        self.0 as u32 & CHUNKS_MAX as u32
+    }
+}
+
+/// A list of stages that a pool can run again and again, each time with other numbers of chunks.
+pub(crate) struct Job {
+    ticket: Padded<AtomicU64>,
+    done: Padded<AtomicU32>,
+    /// Chunks of each stage in this run.
+    chunks: Box<[AtomicU32]>,
+    /// When each stage ended, nanoseconds after `epoch`; empty when times are not taken.
+    ends: Box<[AtomicU64]>,
+    epoch: Instant,
+    gate: Gate,
+    cancelled: AtomicBool,
+    panic: Mutex<Option<String>>,
+    work: Box<dyn Work>,
+}
+
+impl Job {
+    /// A finished job of `stages` stages.
+    pub(crate) fn new(stages: usize, timings: bool, work: Box<dyn Work>) -> Job {
+        assert!(stages < STAGES_MAX, "{stages} stages");
+        Job {
+            ticket: Padded(AtomicU64::new(Ticket::new(0, stages).0)),
+            done: Padded::default(),
+            chunks: (0..stages).map(|_| AtomicU32::new(0)).collect(),
+            ends: (0..if timings { stages + 1 } else { 0 }).map(|_| AtomicU64::new(0)).collect(),
+            epoch: Instant::now(),
+            gate: Gate::default(),
+            cancelled: AtomicBool::new(false),
+            panic: Mutex::new(None),
+            work,
+        }
+    }
+
+    /// Whether the last run has ended.
+    pub(crate) fn is_finished(&self) -> bool {
+        Ticket(self.ticket.0.load(Ordering::Acquire)).stage() == self.chunks.len()
+    }
+
+    /// Opens a run with the given numbers of chunks. Threads may work on it from here on.
+    ///
+    /// # Panics
+    /// When the last run has not ended.
+    pub(crate) fn open(&self, chunks: impl Iterator<Item = usize>) {
+        let last = Ticket(self.ticket.0.load(Ordering::Acquire));
+        assert_eq!(last.stage(), self.chunks.len(), "the last run has not ended");
+        let mut stages = 0;
+        for (count, stage) in chunks.zip(&self.chunks) {
+            assert!(count < CHUNKS_MAX, "{count} chunks");
+            stage.store(count as u32, Ordering::Relaxed);
+            stages += 1;
+        }
+        assert_eq!(stages, self.chunks.len(), "a number of chunks for each stage");
+        self.cancelled.store(false, Ordering::Relaxed);
+        *lock(&self.panic) = None;
+        if let Some(first) = self.ends.first() {
+            first.store(self.now(), Ordering::Relaxed);
+        }
+        self.turn_to(last.generation() + 1, 0);
+    }
+
+    /// Runs chunks until the run has ended, whoever ends it.
+    fn work(&self, thread: usize, patience: &mut Patience) {
+        loop {
+            let word = self.ticket.0.load(Ordering::Acquire);
+            let ticket = Ticket(word);
+            let stage = ticket.stage();
+            let Some(chunks) = self.chunks.get(stage) else { return };
+            // The count belongs to the ticket's generation, or else the exchange below fails.
+            let chunks = chunks.load(Ordering::Relaxed);
+            if ticket.next() >= chunks {
+                let moved = || self.ticket.0.load(Ordering::Acquire) != word;
+                patience.wait(&self.gate, moved);
+                continue;
+            }
+            let claim = self.ticket.0.compare_exchange_weak(
+                word,
+                word + 1,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+            if claim.is_err() {
+                continue;
+            }
+            self.run_chunk(stage, ticket.next() as usize, thread);
+            if self.done.0.fetch_add(1, Ordering::AcqRel) + 1 == chunks {
+                self.end_stage(stage);
+                self.turn_to(ticket.generation(), stage + 1);
+            }
+        }
+    }
+
+    /// After a panic or a cancellation the remaining chunks are skipped, so that the run still ends.
+    fn run_chunk(&self, stage: usize, chunk: usize, thread: usize) {
+        if self.cancelled.load(Ordering::Relaxed) {
+            return;
+        }
+        let run = AssertUnwindSafe(|| self.work.run(stage, chunk, thread));
+        if let Err(payload) = catch_unwind(run) {
+            let text = payload
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| payload.downcast_ref::<&str>().copied());
+            let text = text.unwrap_or("no message");
+            *lock(&self.panic) = Some(format!("stage {stage}, chunk {chunk} panicked: {text}"));
+            self.cancelled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Moves the ticket to `stage`, or past it where there is nothing to do.
+    fn turn_to(&self, generation: u64, mut stage: usize) {
+        while self.chunks.get(stage).is_some_and(|c| c.load(Ordering::Relaxed) == 0) {
+            self.end_stage(stage);
+            stage += 1;
+        }
+        self.done.0.store(0, Ordering::Relaxed);
+        let ticket = Ticket::new(generation & 0xff_ffff, stage);
+        self.ticket.0.store(ticket.0, Ordering::SeqCst);
+        self.gate.wake();
+    }
+
+    fn end_stage(&self, stage: usize) {
+        if let Some(end) = self.ends.get(stage + 1) {
+            end.store(self.now(), Ordering::Relaxed);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    /// Nanoseconds each stage of the last run took; nothing when times are not taken.
+    pub(crate) fn stage_ns(&self) -> impl Iterator<Item = u64> {
+        let at = |end: &AtomicU64| end.load(Ordering::Relaxed);
+        self.ends.windows(2).map(move |pair| at(&pair[1]).saturating_sub(at(&pair[0])))
+    }
+
+    /// What the panic of the last run said, if a chunk panicked.
+    pub(crate) fn panicked(&self) -> Option<String> {
+        lock(&self.panic).clone()
+    }
+}
+
+/// Where threads park, and those who change what they wait for wake them.
+#[derive(Default)]
+struct Gate {
+    parked: Padded<AtomicU32>,
+    mutex: Mutex<()>,
+    condvar: Condvar,
+}
+
+impl Gate {
+    /// Parks until `ready`. Between the count and the last look there must be no gap that `wake` could fall
+    /// into: count, then look, here; change, then look at the count, there; all sequentially consistent.
+    fn park(&self, ready: impl Fn() -> bool) {
+        let mut guard = lock(&self.mutex);
+        self.parked.0.fetch_add(1, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        while !ready() {
+            guard = self.condvar.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.parked.0.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Called after the change.
+    fn wake(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.parked.0.load(Ordering::SeqCst) > 0 {
+            drop(lock(&self.mutex));
+            self.condvar.notify_all();
+        }
+    }
+}
+
+/// How long a thread is willing to spin.
+struct Patience {
+    spin: Duration,
+    spin_max: Duration,
+}
+
+impl Patience {
+    fn new(spin_max: Duration) -> Patience {
+        Patience { spin: spin_max, spin_max }
+    }
+
+    fn wait(&mut self, gate: &Gate, ready: impl Fn() -> bool) {
+        let start = Instant::now();
+        let mut last = start;
+        loop {
+            for _ in 0..16 {
+                if ready() {
+                    self.spin = (self.spin * 2).max(Duration::from_micros(1)).min(self.spin_max);
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+            let now = Instant::now();
+            if now - last > PUT_ASIDE {
+                self.spin /= 8;
+            }
+            last = now;
+            if now - start >= self.spin {
+                break;
+            }
+        }
+        while last - start < self.spin + YIELD {
+            std::thread::yield_now();
+            if ready() {
+                return;
+            }
+            last = Instant::now();
+        }
+        gate.park(ready);
+    }
+}
+
+struct Shared {
+    /// Counts the jobs that were published.
+    epoch: Padded<AtomicU64>,
+    stop: AtomicBool,
+    slot: Mutex<Option<Arc<Job>>>,
+    gate: Gate,
+}
+
+/// `threads - 1` workers; the thread that owns the pool is the last.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    patience: Patience,
+}
+
+impl Pool {
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub(crate) fn new(threads: usize) -> std::io::Result<Pool> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let spin_max = if threads > processors { Duration::ZERO } else { SPIN };
+        let shared = Arc::new(Shared {
+            epoch: Padded::default(),
+            stop: AtomicBool::new(false),
+            slot: Mutex::new(None),
+            gate: Gate::default(),
+        });
+        // Workers join here one by one, so that those already started end when a later one fails.
+        let mut pool = Pool { shared, workers: Vec::new(), patience: Patience::new(spin_max) };
+        for thread in 0..threads.saturating_sub(1) {
+            let shared = pool.shared.clone();
+            let run = move || serve(&shared, thread, Patience::new(spin_max));
+            let named = std::thread::Builder::new().name(format!("bilayer cpu {thread}"));
+            pool.workers.push(named.spawn(run)?);
+        }
+        Ok(pool)
+    }
+
+    /// Threads that work: the workers and the owner.
+    pub(crate) fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Lets the workers at an open job.
+    pub(crate) fn publish(&mut self, job: &Arc<Job>) {
+        if self.workers.is_empty() {
+            return;
+        }
+        *lock(&self.shared.slot) = Some(job.clone());
+        self.shared.epoch.0.fetch_add(1, Ordering::SeqCst);
+        self.shared.gate.wake();
+    }
+
+    /// Works along until the job has ended.
+    pub(crate) fn finish(&mut self, job: &Job) {
+        job.work(self.workers.len(), &mut self.patience);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if let Some(job) = lock(&self.shared.slot).take() {
+            job.cancelled.store(true, Ordering::Relaxed);
+        }
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.epoch.0.fetch_add(1, Ordering::SeqCst);
+        self.shared.gate.wake();
+        for worker in self.workers.drain(..) {
+            // A worker catches the panics of its chunks; should it die otherwise, there is no more to do.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// A worker's life.
+fn serve(shared: &Shared, thread: usize, mut patience: Patience) {
+    let mut seen = 0;
+    loop {
+        patience.wait(&shared.gate, || shared.epoch.0.load(Ordering::SeqCst) != seen);
+        seen = shared.epoch.0.load(Ordering::SeqCst);
+        if shared.stop.load(Ordering::SeqCst) {
+            return;
+        }
+        let job = lock(&shared.slot).clone();
+        if let Some(job) = job {
+            job.work(thread, &mut patience);
+        }
+    }
+}
+
+/// A panic while the lock was held leaves nothing half done here: the data is replaced whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    /// Counts the chunks that are left of each stage of a run, and asserts that a stage begins when those
+    /// before it have ended and that a thread's number is not given twice.
+    struct Counting {
+        left: Vec<AtomicU32>,
+        ran: AtomicU32,
+        running: Vec<AtomicBool>,
+        slow_thread: Option<usize>,
+        panic_at: Option<(usize, usize)>,
+    }
+
+    impl Counting {
+        fn new(stages: usize, threads: usize) -> Counting {
+            Counting {
+                left: (0..stages).map(|_| AtomicU32::new(0)).collect(),
+                ran: AtomicU32::new(0),
+                running: (0..threads).map(|_| AtomicBool::new(false)).collect(),
+                slow_thread: None,
+                panic_at: None,
+            }
+        }
+
+        fn round(&self, pool: &mut Pool, job: &Arc<Job>, chunks: &[usize]) {
+            for (left, &count) in self.left.iter().zip(chunks) {
+                left.store(count as u32, Ordering::SeqCst);
+            }
+            job.open(chunks.iter().copied());
+            pool.publish(job);
+            pool.finish(job);
+            assert!(job.is_finished());
+        }
+
+        fn assert_whole(&self, job: &Job) {
+            assert_eq!(job.panicked(), None);
+            assert!(self.left.iter().all(|left| left.load(Ordering::SeqCst) == 0));
+        }
+    }
+
+    impl Work for Arc<Counting> {
+        fn run(&self, stage: usize, chunk: usize, thread: usize) {
+            assert!(!self.running[thread].swap(true, Ordering::SeqCst), "thread {thread} twice");
+            let early = self.left[..stage].iter().any(|left| left.load(Ordering::SeqCst) > 0);
+            assert!(!early, "stage {stage} began early");
+            if self.slow_thread == Some(thread) && chunk % 7 == 0 {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            self.running[thread].store(false, Ordering::SeqCst);
+            assert_ne!(self.panic_at, Some((stage, chunk)), "as asked");
+            self.ran.fetch_add(1, Ordering::SeqCst);
+            assert_ne!(self.left[stage].fetch_sub(1, Ordering::SeqCst), 0, "a chunk ran twice");
+        }
+    }
+
+    fn job_of(counting: &Arc<Counting>) -> Arc<Job> {
+        Arc::new(Job::new(counting.left.len(), true, Box::new(counting.clone())))
+    }
+
+    #[test]
+    fn every_chunk_runs_once_in_order_of_stages() {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        for threads in [1, 2, 3, processors + 3] {
+            let mut pool = Pool::new(threads).unwrap();
+            assert_eq!(pool.threads(), threads);
+            let counting = Arc::new(Counting::new(5, threads));
+            let job = job_of(&counting);
+            for round in 0..2000 {
+                counting.round(&mut pool, &job, &[4, 1 + round % 9, 1, 7, 2]);
+                counting.assert_whole(&job);
+            }
+        }
+    }
+
+    #[test]
+    fn empty_stages_are_passed() {
+        let mut pool = Pool::new(3).unwrap();
+        let counting = Arc::new(Counting::new(4, 3));
+        let job = job_of(&counting);
+        for chunks in [[0, 9, 0, 0], [0, 0, 0, 0], [0, 0, 0, 3]] {
+            counting.round(&mut pool, &job, &chunks);
+            counting.assert_whole(&job);
+        }
+        assert_eq!(job.stage_ns().count(), 4);
+        assert_eq!(counting.ran.load(Ordering::SeqCst), 12);
+    }
+
+    #[test]
+    fn a_slow_worker_holds_up_only_its_own_chunk() {
+        let mut pool = Pool::new(2).unwrap();
+        let counting = Arc::new(Counting { slow_thread: Some(0), ..Counting::new(3, 2) });
+        let job = job_of(&counting);
+        for _ in 0..20 {
+            counting.round(&mut pool, &job, &[40, 40, 40]);
+            counting.assert_whole(&job);
+        }
+    }
+
+    #[test]
+    fn a_panic_is_reported_and_the_next_run_is_whole() {
+        let mut pool = Pool::new(2).unwrap();
+        let counting = Arc::new(Counting { panic_at: Some((1, 3)), ..Counting::new(3, 2) });
+        let job = job_of(&counting);
+        counting.round(&mut pool, &job, &[8, 8, 8]);
+        assert!(job.panicked().unwrap().contains("stage 1, chunk 3"), "{:?}", job.panicked());
+        counting.round(&mut pool, &job, &[2, 0, 2]);
+        counting.assert_whole(&job);
+    }
+
+    #[test]
+    fn jobs_alternate_and_dropping_an_unfinished_one_ends() {
+        let mut pool = Pool::new(4).unwrap();
+        let jobs: Vec<(Arc<Counting>, Arc<Job>)> = (0..3)
+            .map(|_| {
+                let counting = Arc::new(Counting::new(2, 4));
+                let job = job_of(&counting);
+                (counting, job)
+            })
+            .collect();
+        for round in 0..3000 {
+            let (counting, job) = &jobs[round % 3];
+            counting.round(&mut pool, job, &[1 + round % 16, 16]);
+            counting.assert_whole(job);
+        }
+        for left in &jobs[0].0.left {
+            left.store(16, Ordering::SeqCst);
+        }
+        jobs[0].1.open([16, 16].into_iter());
+        pool.publish(&jobs[0].1);
+        drop(pool);
+    }
+}

@@ -1,0 +1,235 @@
+//! A compiled segment: stages over one arena, run by the threads of a pool.
+
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bilayer_graph::{Error, Kernel, Rows, Step, Value};
+
+use crate::level::Level;
+use crate::memory::Memory;
+use crate::pool::Work;
+use crate::state::State;
+
+pub(crate) mod check;
+pub(crate) mod fuse;
+pub(crate) mod lower;
+pub(crate) mod place;
+
+/// Elements of one chunk of elementwise work: a few microseconds.
+const CHUNK_ELEMENTS: usize = 16 << 10;
+
+/// A part of a program: some chunks, run by any threads in any order, all after the stage before.
+pub(crate) trait Stage: Send + Sync {
+    /// Chunks in this step; 0 passes the stage over.
+    fn chunks(&self, state: &State) -> usize;
+
+    /// Runs one chunk. Chunks of a stage write to different places.
+    fn run(&self, context: Context<'_>, chunk: usize);
+
+    /// Bytes that [`Context::scratch`] must have.
+    fn scratch_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// What a chunk runs with.
+pub(crate) struct Context<'a> {
+    /// The program's values and other buffers.
+    pub(crate) arena: &'a Memory,
+    /// The step.
+    pub(crate) state: &'a State,
+    /// The thread's own memory, 64-byte aligned, of unknown content.
+    pub(crate) scratch: &'a mut [u8],
+    /// The instruction level.
+    pub(crate) level: Level,
+}
+
+/// Where a value lies in the arena: `[rows, width]` f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Buffer {
+    /// Bytes from the arena's start.
+    pub(crate) offset: usize,
+    /// Elements of a row.
+    pub(crate) width: usize,
+    /// Tokens or outputs.
+    pub(crate) rows: Rows,
+}
+
+impl Buffer {
+    /// Some rows, for reading.
+    ///
+    /// # Safety
+    /// No other thread writes to them meanwhile: they were made by an earlier stage.
+    pub(crate) unsafe fn get<'m>(&self, arena: &'m Memory, rows: Range<usize>) -> &'m [f32] {
+        // SAFETY: the caller's.
+        unsafe { arena.get(self.offset + 4 * rows.start * self.width, rows.len() * self.width) }
+    }
+
+    /// Some rows, for writing.
+    ///
+    /// # Safety
+    /// No other thread uses them meanwhile: the stage makes this value, each chunk other rows of it.
+    pub(crate) unsafe fn get_mut<'m>(
+        &self,
+        arena: &'m Memory,
+        rows: Range<usize>,
+    ) -> &'m mut [f32] {
+        let (first, len) = (rows.start * self.width, rows.len() * self.width);
+        // SAFETY: the caller's.
+        unsafe { self.elements_mut(arena, first..first + len) }
+    }
+
+    /// Some elements, counted over all rows, for reading.
+    ///
+    /// # Safety
+    /// As [`Buffer::get`].
+    pub(crate) unsafe fn elements<'m>(&self, arena: &'m Memory, at: Range<usize>) -> &'m [f32] {
+        // SAFETY: the caller's.
+        unsafe { arena.get(self.offset + 4 * at.start, at.len()) }
+    }
+
+    /// Some elements, counted over all rows, for writing.
+    ///
+    /// # Safety
+    /// As [`Buffer::get_mut`], of the elements.
+    pub(crate) unsafe fn elements_mut<'m>(
+        &self,
+        arena: &'m Memory,
+        at: Range<usize>,
+    ) -> &'m mut [f32] {
+        // SAFETY: the caller's.
+        unsafe { arena.get_mut(self.offset + 4 * at.start, at.len()) }
+    }
+
+    /// Chunks of rows for work whose cost is some passes over the value.
+    pub(crate) fn row_chunks(&self, state: &State) -> usize {
+        state.rows(self.rows).div_ceil(self.chunk_rows())
+    }
+
+    /// The rows of a chunk.
+    pub(crate) fn chunk_range(&self, state: &State, chunk: usize) -> Range<usize> {
+        let rows = self.chunk_rows();
+        chunk * rows..((chunk + 1) * rows).min(state.rows(self.rows))
+    }
+
+    fn chunk_rows(&self) -> usize {
+        (CHUNK_ELEMENTS / self.width.max(1)).max(1)
+    }
+
+    /// Chunks of elements for elementwise work.
+    pub(crate) fn element_chunks(&self, state: &State) -> usize {
+        (state.rows(self.rows) * self.width).div_ceil(CHUNK_ELEMENTS)
+    }
+
+    /// The elements of a chunk.
+    pub(crate) fn element_range(&self, state: &State, chunk: usize) -> Range<usize> {
+        let all = state.rows(self.rows) * self.width;
+        chunk * CHUNK_ELEMENTS..((chunk + 1) * CHUNK_ELEMENTS).min(all)
+    }
+}
+
+/// A kernel of a program: what it covers and which stages are its.
+pub(crate) struct Placed {
+    pub(crate) kernel: Kernel,
+    pub(crate) stages: Range<usize>,
+}
+
+/// A compiled segment.
+pub(crate) struct Program {
+    pub(crate) level: Level,
+    pub(crate) stages: Vec<Box<dyn Stage>>,
+    pub(crate) kernels: Vec<Placed>,
+    pub(crate) arena: Memory,
+    /// Each thread's scratch, one after the other.
+    pub(crate) scratch: Memory,
+    pub(crate) scratch_bytes: usize,
+    pub(crate) inputs: Vec<(Value, Buffer)>,
+    pub(crate) outputs: Vec<(Value, Buffer)>,
+    /// The result of checking every op's output; present when asked for.
+    pub(crate) check: Option<Arc<check::Verdict>>,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: everything but the state is constant or made for sharing. The state is written by `set` alone,
+// whose caller holds that no run is open; while one is open, threads only read it.
+unsafe impl Sync for Program {}
+
+/// The parts that lowering makes.
+pub(crate) struct Parts {
+    pub(crate) stages: Vec<Box<dyn Stage>>,
+    pub(crate) kernels: Vec<Placed>,
+    pub(crate) arena_bytes: usize,
+    pub(crate) inputs: Vec<(Value, Buffer)>,
+    pub(crate) outputs: Vec<(Value, Buffer)>,
+    pub(crate) check: Option<Arc<check::Verdict>>,
+    pub(crate) state: State,
+}
+
+impl Program {
+    /// Reserves the memory of a program for `threads` threads.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn new(parts: Parts, level: Level, threads: usize) -> Result<Program, Error> {
+        let scratch_bytes = parts.stages.iter().map(|stage| stage.scratch_bytes()).max();
+        // A pair of lines between the threads' parts, so that none fetches another's.
+        let scratch_bytes = scratch_bytes.unwrap_or(0).next_multiple_of(128) + 128;
+        let scratch = Memory::new(scratch_bytes * threads, "scratch of the threads")?;
+        Ok(Program {
+            level,
+            arena: Memory::new(parts.arena_bytes, "activations")?,
+            scratch,
+            scratch_bytes,
+            stages: parts.stages,
+            kernels: parts.kernels,
+            inputs: parts.inputs,
+            outputs: parts.outputs,
+            check: parts.check,
+            state: UnsafeCell::new(parts.state),
+        })
+    }
+
+    /// The current step.
+    pub(crate) fn state(&self) -> &State {
+        // SAFETY: `set` is not running, as its caller promised.
+        unsafe { &*self.state.get() }
+    }
+
+    /// Takes a step over.
+    ///
+    /// # Errors
+    /// As [`State::set`].
+    ///
+    /// # Safety
+    /// No run of the program is open, and nothing that [`Program::state`] returned is still in use.
+    pub(crate) unsafe fn set(&self, step: &Step<'_>) -> Result<(), Error> {
+        // SAFETY: the caller's.
+        unsafe { &mut *self.state.get() }.set(step)
+    }
+
+    /// Chunks of each stage in the current step.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = usize> {
+        self.stages.iter().map(|stage| stage.chunks(self.state()))
+    }
+}
+
+/// A program as the pool's work.
+pub(crate) struct Run(pub(crate) Arc<Program>);
+
+impl Work for Run {
+    fn run(&self, stage: usize, chunk: usize, thread: usize) {
+        let program = &*self.0;
+        // SAFETY: the pool gives a number to one thread at a time, and the parts do not overlap.
+        let scratch = unsafe {
+            program.scratch.get_mut(thread * program.scratch_bytes, program.scratch_bytes - 128)
+        };
+        let context = Context {
+            arena: &program.arena,
+            state: program.state(),
+            scratch,
+            level: program.level,
+        };
+        program.stages[stage].run(context, chunk);
+    }
+}

@@ -1,0 +1,57 @@
+//! Finds the first op whose result is not finite, when asked to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bilayer_graph::Error;
+
+use super::{Buffer, Context, Stage};
+use crate::state::State;
+
+/// What the checks of a program found in the last run.
+pub(crate) struct Verdict {
+    /// The lowest node that failed; `u32::MAX` when none did.
+    worst: AtomicU32,
+    /// For each checked node: its place, label and stem.
+    names: Vec<(u32, String, &'static str)>,
+}
+
+impl Verdict {
+    pub(crate) fn new(names: Vec<(u32, String, &'static str)>) -> Verdict {
+        Verdict { worst: AtomicU32::new(u32::MAX), names }
+    }
+
+    /// Forgets the last run.
+    pub(crate) fn clear(&self) {
+        self.worst.store(u32::MAX, Ordering::Relaxed);
+    }
+
+    /// The failure of the last run, if there was one.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        let worst = self.worst.load(Ordering::Relaxed);
+        let (_, label, op) = self.names.iter().find(|(node, ..)| *node == worst)?;
+        Some(Error::NotFinite { label: label.clone(), op })
+    }
+}
+
+/// Looks at the value that a node has made.
+pub(crate) struct Check {
+    pub(crate) verdict: Arc<Verdict>,
+    pub(crate) node: u32,
+    pub(crate) value: Buffer,
+}
+
+impl Stage for Check {
+    fn chunks(&self, state: &State) -> usize {
+        self.value.element_chunks(state)
+    }
+
+    fn run(&self, context: Context<'_>, chunk: usize) {
+        let range = self.value.element_range(context.state, chunk);
+        // SAFETY: made by the stage before.
+        let values = unsafe { self.value.elements(context.arena, range) };
+        if !values.iter().all(|x| x.is_finite()) {
+            self.verdict.worst.fetch_min(self.node, Ordering::Relaxed);
+        }
+    }
+}

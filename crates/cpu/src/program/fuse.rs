@@ -1,0 +1,308 @@
+//! Peephole fusion: a segment's nodes to items, each of which becomes one kernel.
+//!
+//! What is joined, each only where nobody else reads what disappears:
+//!
+//! - the matrix products over one input (q, k and v; gate and up), which share its preparation;
+//! - the RMS or layer norm that makes this input, with the first of them;
+//! - `activation(gate) * up` with the two products that make gate and up;
+//! - a residual `Add` with the product that makes one side, if the other side is there before;
+//! - head norm and rotation of queries and keys, with the attention that reads them.
+//!
+//! Joined products move up to the first of them, which is sound: nothing between reads them, and what they
+//! read is there.
+
+use std::collections::HashMap;
+
+use bilayer_graph::{Attend, Graph, Op, Segment, Value};
+
+/// One kernel to be: the nodes it covers, ascending, and what it does.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Item {
+    pub(crate) nodes: Vec<usize>,
+    pub(crate) kind: Kind,
+}
+
+/// What an item does; numbers are nodes of the graph.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Kind {
+    /// One op as it is.
+    Plain(usize),
+    /// Products over one input.
+    Multiply { input: Value, norm: Option<usize>, parts: Vec<Part> },
+    /// Attention.
+    Attend { node: usize, q: Turn, k: Turn },
+}
+
+/// One result of a [`Kind::Multiply`].
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Part {
+    /// A product, plus perhaps a value.
+    Plain { matmul: usize, residual: Option<Residual> },
+    /// Two products joined by a `Gate` node.
+    Gated { gate: usize, up: usize, node: usize },
+}
+
+/// An `Add` node and the value it adds to the product.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Residual {
+    pub(crate) node: usize,
+    pub(crate) other: Value,
+}
+
+/// What happens to queries or keys before they meet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Turn {
+    pub(crate) input: Value,
+    pub(crate) norm: Option<usize>,
+    pub(crate) rope: Option<usize>,
+}
+
+impl Turn {
+    fn plain(input: Value) -> Turn {
+        Turn { input, norm: None, rope: None }
+    }
+
+    /// Whether anything happens.
+    pub(crate) fn is_some(&self) -> bool {
+        self.norm.is_some() || self.rope.is_some()
+    }
+}
+
+impl Item {
+    /// The values the item reads.
+    pub(crate) fn reads(&self, graph: &Graph) -> Vec<Value> {
+        let op = |node: usize| &graph.nodes[node].op;
+        match &self.kind {
+            Kind::Plain(node) => op(*node).inputs().collect(),
+            Kind::Multiply { input, norm, parts } => {
+                let first = norm.map_or(vec![*input], |norm| op(norm).inputs().collect());
+                let residual = |part: &Part| match part {
+                    Part::Plain { residual, .. } => residual.map(|r| r.other),
+                    Part::Gated { .. } => None,
+                };
+                first.into_iter().chain(parts.iter().filter_map(residual)).collect()
+            }
+            Kind::Attend { node, q, k } => {
+                let Op::Attend(attend) = op(*node) else { unreachable!("an attend node") };
+                vec![q.input, k.input, attend.v]
+            }
+        }
+    }
+
+    /// The values the item makes.
+    pub(crate) fn writes(&self, graph: &Graph) -> Vec<Value> {
+        let out = |node: usize| graph.nodes[node].op.out();
+        match &self.kind {
+            Kind::Plain(node) | Kind::Attend { node, .. } => vec![out(*node)],
+            Kind::Multiply { norm, parts, .. } => {
+                norm.map(out).into_iter().chain(parts.iter().map(|part| out(part.last()))).collect()
+            }
+        }
+    }
+}
+
+impl Part {
+    /// The node whose value the part makes.
+    pub(crate) fn last(&self) -> usize {
+        match self {
+            Part::Plain { matmul, residual } => residual.map_or(*matmul, |r| r.node),
+            Part::Gated { node, .. } => *node,
+        }
+    }
+
+    fn nodes(&self) -> Vec<usize> {
+        match self {
+            Part::Plain { matmul, residual } => {
+                std::iter::once(*matmul).chain(residual.map(|r| r.node)).collect()
+            }
+            Part::Gated { gate, up, node } => vec![*gate, *up, *node],
+        }
+    }
+}
+
+/// The items of a segment, in execution order.
+pub(crate) fn items(segment: &Segment<'_>, fuse: bool) -> Vec<Item> {
+    let graph = segment.graph;
+    if fuse {
+        return Fuser::new(segment).items();
+    }
+    let plain = |node: usize| {
+        let kind = match &graph.nodes[node].op {
+            Op::MatMul { input, .. } => Kind::Multiply {
+                input: *input,
+                norm: None,
+                parts: vec![Part::Plain { matmul: node, residual: None }],
+            },
+            Op::Attend(attend) => {
+                Kind::Attend { node, q: Turn::plain(attend.q), k: Turn::plain(attend.k) }
+            }
+            _ => Kind::Plain(node),
+        };
+        Item { nodes: vec![node], kind }
+    };
+    segment.nodes.clone().map(plain).collect()
+}
+
+struct Fuser<'g> {
+    graph: &'g Graph,
+    nodes: std::ops::Range<usize>,
+    /// The segment's node that makes a value.
+    maker: HashMap<Value, usize>,
+    /// How often a value is read, by nodes and from outside.
+    uses: HashMap<Value, usize>,
+    /// Nodes that another item has taken in.
+    taken: Vec<bool>,
+}
+
+impl<'g> Fuser<'g> {
+    fn new(segment: &Segment<'g>) -> Fuser<'g> {
+        let graph = segment.graph;
+        let nodes = segment.nodes.clone();
+        let maker = nodes.clone().map(|node| (graph.nodes[node].op.out(), node)).collect();
+        let mut uses: HashMap<Value, usize> = HashMap::new();
+        let read = nodes.clone().flat_map(|node| graph.nodes[node].op.inputs());
+        for value in read.chain(segment.outputs.iter().copied()) {
+            *uses.entry(value).or_default() += 1;
+        }
+        Fuser { graph, maker, uses, taken: vec![false; graph.nodes.len()], nodes }
+    }
+
+    fn op(&self, node: usize) -> &'g Op {
+        &self.graph.nodes[node].op
+    }
+
+    /// The node that makes a value read once.
+    fn sole(&self, value: Value) -> Option<usize> {
+        let node = *self.maker.get(&value)?;
+        (self.uses[&value] == 1 && !self.taken[node]).then_some(node)
+    }
+
+    fn items(mut self) -> Vec<Item> {
+        // The item of a node, at the place where it runs. Later searches see what earlier ones took.
+        let mut placed: Vec<(usize, Item)> = Vec::new();
+        for node in self.nodes.clone() {
+            if let Op::Attend(attend) = self.op(node) {
+                let item = self.attend(node, attend);
+                placed.push((node, item));
+            }
+        }
+        for node in self.nodes.clone() {
+            if !self.taken[node] && matches!(self.op(node), Op::MatMul { .. }) {
+                let item = self.multiply(node);
+                placed.push((node, item));
+            }
+        }
+        for node in self.nodes.clone() {
+            if !self.taken[node] {
+                placed.push((node, Item { nodes: vec![node], kind: Kind::Plain(node) }));
+            }
+        }
+        placed.sort_by_key(|(node, _)| *node);
+        placed.into_iter().map(|(_, item)| item).collect()
+    }
+
+    fn take(&mut self, mut nodes: Vec<usize>, kind: Kind) -> Item {
+        nodes.sort_unstable();
+        for &node in &nodes {
+            self.taken[node] = true;
+        }
+        Item { nodes, kind }
+    }
+
+    fn attend(&mut self, node: usize, attend: &Attend) -> Item {
+        let q = self.turn(attend.q, attend.head_dim);
+        let k = self.turn(attend.k, attend.head_dim);
+        let turns = [q.norm, q.rope, k.norm, k.rope];
+        let nodes = turns.into_iter().flatten().chain([node]).collect();
+        self.take(nodes, Kind::Attend { node, q, k })
+    }
+
+    /// The rotation and the head norm before it that make `value`.
+    fn turn(&self, value: Value, head: usize) -> Turn {
+        let mut turn = Turn::plain(value);
+        if let Some(node) = self.sole(turn.input)
+            && let Op::Rope { input, head_dim, .. } = self.op(node)
+            && *head_dim == head
+        {
+            turn = Turn { input: *input, norm: None, rope: Some(node) };
+        }
+        if let Some(node) = self.sole(turn.input)
+            && let Op::HeadNorm { input, head_dim, .. } = self.op(node)
+            && *head_dim == head
+        {
+            turn = Turn { input: *input, norm: Some(node), ..turn };
+        }
+        turn
+    }
+
+    /// All products over the input of the product `first`.
+    fn multiply(&mut self, first: usize) -> Item {
+        let Op::MatMul { input, .. } = self.op(first) else { unreachable!("a product") };
+        let input = *input;
+        let products: Vec<usize> = self
+            .nodes
+            .clone()
+            .filter(|&node| {
+                let same =
+                    matches!(self.op(node), Op::MatMul { input: other, .. } if *other == input);
+                same && !self.taken[node]
+            })
+            .collect();
+        let mut parts: Vec<Part> = Vec::new();
+        for &matmul in &products {
+            if parts.iter().any(|part| part.nodes().contains(&matmul)) {
+                continue;
+            }
+            let part = self
+                .gated(matmul, &products)
+                .unwrap_or_else(|| Part::Plain { matmul, residual: self.residual(matmul, first) });
+            parts.push(part);
+        }
+        let norm = self.norm(input, first);
+        let nodes = norm.into_iter().chain(parts.iter().flat_map(Part::nodes)).collect();
+        self.take(nodes, Kind::Multiply { input, norm, parts })
+    }
+
+    /// The gate that reads product `one` and another of `products`, and nobody else does.
+    fn gated(&self, one: usize, products: &[usize]) -> Option<Part> {
+        let reader = self.reader(one)?;
+        let Op::Gate { gate, up, .. } = self.op(reader) else { return None };
+        let (gate, up) = (self.sole(*gate)?, self.sole(*up)?);
+        let both = gate != up && products.contains(&gate) && products.contains(&up);
+        both.then_some(Part::Gated { gate, up, node: reader })
+    }
+
+    /// The sum that alone reads the product, if its other side is made before node `first`.
+    fn residual(&self, matmul: usize, first: usize) -> Option<Residual> {
+        let node = self.reader(matmul)?;
+        let Op::Add { a, b, .. } = self.op(node) else { return None };
+        let other = if *a == self.op(matmul).out() { *b } else { *a };
+        let made = self.maker.get(&other).is_none_or(|&maker| {
+            // A norm may wait for the first product that reads it.
+            maker < first && (!self.is_norm(maker) || self.first_reader(other) <= Some(first))
+        });
+        made.then_some(Residual { node, other })
+    }
+
+    /// The only reader of a node's value.
+    fn reader(&self, node: usize) -> Option<usize> {
+        let value = self.op(node).out();
+        self.sole(value)?;
+        self.nodes.clone().find(|&n| !self.taken[n] && self.op(n).inputs().any(|v| v == value))
+    }
+
+    /// The norm that makes `input`, if the product `first` is the first to read it.
+    fn norm(&self, input: Value, first: usize) -> Option<usize> {
+        let node = *self.maker.get(&input)?;
+        let free = self.is_norm(node) && !self.taken[node];
+        (free && self.first_reader(input) == Some(first)).then_some(node)
+    }
+
+    fn is_norm(&self, node: usize) -> bool {
+        matches!(self.op(node), Op::RmsNorm { .. } | Op::LayerNorm { .. })
+    }
+
+    fn first_reader(&self, value: Value) -> Option<usize> {
+        self.nodes.clone().find(|&node| self.op(node).inputs().any(|read| read == value))
+    }
+}

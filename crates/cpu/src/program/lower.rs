@@ -1,0 +1,440 @@
+//! Items to stages: buffers placed, weights bound, kernels chosen and named.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bilayer_graph::{
+    Attend, CacheId, Graph, Kernel, Limits, Op, Rope, Rows, Segment, SharedBytes, Value, WeightId,
+};
+
+use super::check::{Check, Verdict};
+use super::fuse::{self, Item, Kind, Part, items};
+use super::place::{Request, place};
+use super::{Buffer, Parts, Placed, Stage};
+use crate::cache::Cache;
+use crate::level::Level;
+use crate::memory::lines;
+use crate::ops::attend::plan::Plan;
+use crate::ops::attend::{self, tile_tokens};
+use crate::ops::layer_norm::Norm;
+use crate::ops::matmul::{self, Group, Linear};
+use crate::ops::rope::{self, MakeTable, Table};
+use crate::ops::{add, embed, gate, head_norm, rms_norm, rows, scale, soft_cap};
+use crate::state::State;
+
+/// What the backend holds.
+pub(crate) struct Holdings<'a> {
+    pub(crate) weights: &'a HashMap<WeightId, SharedBytes>,
+    pub(crate) caches: &'a HashMap<CacheId, Arc<Cache>>,
+    pub(crate) level: Level,
+}
+
+/// The parts of the program for a segment. All its weights are loaded and its caches reserved.
+pub(crate) fn lower(segment: &Segment<'_>, limits: Limits, holdings: &Holdings<'_>) -> Parts {
+    // Checking looks at every op's result, so every op must have one.
+    let items = items(segment, limits.fuse && !limits.check);
+    let mut lowering = Lowering::new(segment, limits, holdings, &items);
+    lowering.copies(segment);
+    for (at, item) in items.iter().enumerate() {
+        lowering.item(at, item);
+    }
+    lowering.parts(segment)
+}
+
+struct Lowering<'a> {
+    graph: &'a Graph,
+    limits: Limits,
+    holdings: &'a Holdings<'a>,
+    /// Where each value lies, by number; those that fusion dissolved are absent.
+    buffers: HashMap<Value, Buffer>,
+    /// Where each item's own memory begins.
+    own: Vec<usize>,
+    arena_bytes: usize,
+    tables: Vec<Rotation>,
+    plans: Vec<Plan>,
+    stages: Vec<Box<dyn Stage>>,
+    kernels: Vec<Placed>,
+    caches: Vec<CacheId>,
+    verdict: Option<Arc<Verdict>>,
+}
+
+/// A rotation table of the program.
+struct Rotation {
+    rope: Rope,
+    table: Table,
+    /// Whether the stage that fills it is already there.
+    made: bool,
+}
+
+impl<'a> Lowering<'a> {
+    fn new(
+        segment: &Segment<'a>,
+        limits: Limits,
+        holdings: &'a Holdings<'a>,
+        items: &[Item],
+    ) -> Lowering<'a> {
+        let graph = segment.graph;
+        let names = segment.nodes.clone().map(|node| {
+            let of = &graph.nodes[node];
+            (node as u32, of.label(), of.op.kind().stem())
+        });
+        let verdict = limits.check.then(|| Arc::new(Verdict::new(names.collect())));
+        let mut lowering = Lowering {
+            graph,
+            limits,
+            holdings,
+            buffers: HashMap::new(),
+            own: Vec::new(),
+            arena_bytes: 0,
+            tables: Vec::new(),
+            plans: Vec::new(),
+            stages: Vec::new(),
+            kernels: Vec::new(),
+            caches: Vec::new(),
+            verdict,
+        };
+        lowering.place(segment, items);
+        lowering
+    }
+
+    /// Places all values, each item's own memory and the rotation tables.
+    fn place(&mut self, segment: &Segment<'_>, items: &[Item]) {
+        let graph = self.graph;
+        let mut spans: HashMap<Value, (usize, usize)> = HashMap::new();
+        for &value in &segment.inputs {
+            spans.insert(value, (0, 0));
+        }
+        for (at, item) in items.iter().enumerate() {
+            for value in item.writes(graph) {
+                spans.insert(value, (at, at));
+            }
+            for value in item.reads(graph) {
+                spans.get_mut(&value).expect("values are made before they are read").1 = at;
+            }
+        }
+        for value in &segment.outputs {
+            spans.get_mut(value).expect("outputs are made in the segment").1 = items.len();
+        }
+        let mut values: Vec<(Value, (usize, usize))> = spans.into_iter().collect();
+        values.sort_unstable();
+        let mut requests: Vec<Request> = values
+            .iter()
+            .map(|&(value, (first, last))| Request { bytes: self.value_bytes(value), first, last })
+            .collect();
+        for (at, item) in items.iter().enumerate() {
+            requests.push(Request { bytes: self.own_bytes(item), first: at, last: at });
+        }
+        for node in segment.nodes.clone() {
+            if let Op::Rope { rope, .. } = &graph.nodes[node].op {
+                self.add_table(rope);
+            }
+        }
+        for rotation in &self.tables {
+            let bytes = 4 * self.limits.tokens * rotation.table.buffer.width;
+            requests.push(Request { bytes, first: 0, last: items.len() });
+        }
+        let (offsets, bytes) = place(&requests);
+        self.arena_bytes = bytes;
+        let (of_values, rest) = offsets.split_at(values.len());
+        let (of_items, of_tables) = rest.split_at(items.len());
+        for (&(value, _), &offset) in values.iter().zip(of_values) {
+            let (width, rows) = (graph.width(value), graph.rows(value));
+            self.buffers.insert(value, Buffer { offset, width, rows });
+        }
+        self.own = of_items.to_vec();
+        for (rotation, &offset) in self.tables.iter_mut().zip(of_tables) {
+            rotation.table.buffer.offset = offset;
+        }
+    }
+
+    /// The stage that copies pages in all caches of the segment.
+    fn copies(&mut self, segment: &Segment<'_>) {
+        for node in segment.nodes.clone() {
+            if let Op::Attend(attend) = &self.graph.nodes[node].op
+                && !self.caches.contains(&attend.cache)
+            {
+                self.caches.push(attend.cache);
+            }
+        }
+        if !self.caches.is_empty() {
+            let caches = self.caches.iter().map(|id| self.holdings.caches[id].clone()).collect();
+            self.stages.push(Box::new(attend::Copy { caches }));
+        }
+    }
+
+    fn value_bytes(&self, value: Value) -> usize {
+        4 * self.rows_max(self.graph.rows(value)) * self.graph.width(value)
+    }
+
+    fn rows_max(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::Tokens => self.limits.tokens,
+            Rows::Outputs => self.limits.outputs,
+        }
+    }
+
+    fn add_table(&mut self, rope: &Rope) {
+        if self.table_index(rope).is_none() {
+            let width = 2 * rope.frequencies.len();
+            let table = Table { buffer: Buffer { offset: 0, width, rows: Rows::Tokens } };
+            self.tables.push(Rotation { rope: rope.clone(), table, made: false });
+        }
+    }
+
+    fn table_index(&self, rope: &Rope) -> Option<usize> {
+        // Which elements form a pair does not matter to the angles.
+        let same = |known: &Rope| Rope { pairs: rope.pairs, ..known.clone() } == *rope;
+        self.tables.iter().position(|rotation| same(&rotation.rope))
+    }
+
+    /// Bytes that an item needs beside its values.
+    fn own_bytes(&self, item: &Item) -> usize {
+        match &item.kind {
+            Kind::Plain(_) => 0,
+            Kind::Multiply { input, .. } => {
+                let group = self.group(item, |value| Buffer {
+                    offset: 0,
+                    width: self.graph.width(value),
+                    rows: self.graph.rows(value),
+                });
+                group.prepared_bytes(self.rows_max(self.graph.rows(*input)))
+            }
+            Kind::Attend { node, q, .. } => {
+                let attend = self.attend_of(*node);
+                let plan = Plan::new(attend.window, 1, self.limits.tokens);
+                let turned = if q.is_some() { self.value_bytes(attend.q) } else { 0 };
+                lines(turned) + shape(attend, 0).parts_bytes(plan.parts_max())
+            }
+        }
+    }
+
+    fn attend_of(&self, node: usize) -> &'a Attend {
+        match &self.graph.nodes[node].op {
+            Op::Attend(attend) => attend,
+            _ => unreachable!("an attend node"),
+        }
+    }
+
+    /// A vector weight as f32.
+    fn vector(&self, id: WeightId) -> Arc<[f32]> {
+        let weight = self.graph.weight(id);
+        let mut values = vec![0.0; weight.rows * weight.cols];
+        let bytes = &self.holdings.weights[&id];
+        weight.ty.dequantize(bytes, &mut values).expect("loading has checked the bytes");
+        values.into()
+    }
+
+    fn linear(&self, node: usize) -> Linear {
+        let Op::MatMul { weight, bias, .. } = self.graph.nodes[node].op else {
+            unreachable!("a product")
+        };
+        let bytes = self.holdings.weights[&weight].clone();
+        let weight = self.graph.weight(weight);
+        let shape = matmul::Shape { ty: weight.ty, rows: weight.rows, cols: weight.cols };
+        Linear::new(bytes, &shape, bias.map(|bias| self.vector(bias)), self.holdings.level)
+    }
+
+    fn norm(&self, node: usize) -> Norm {
+        match self.graph.nodes[node].op {
+            Op::RmsNorm { gain, eps, .. } => {
+                Norm::Rms { gain: gain.map(|gain| self.vector(gain)), eps }
+            }
+            Op::LayerNorm { gain, bias, eps, .. } => {
+                let bias = bias.map(|bias| self.vector(bias));
+                Norm::Layer { gain: self.vector(gain), bias, eps }
+            }
+            _ => unreachable!("a norm"),
+        }
+    }
+
+    /// The group of a [`Kind::Multiply`], its values where `buffer` says.
+    fn group(&self, item: &Item, buffer: impl Fn(Value) -> Buffer) -> Group {
+        let Kind::Multiply { input, norm, parts } = &item.kind else { unreachable!("products") };
+        let out = |node: usize| buffer(self.graph.nodes[node].op.out());
+        let parts = parts.iter().map(|part| match part {
+            Part::Plain { matmul, residual } => matmul::Part::Plain {
+                linear: self.linear(*matmul),
+                residual: residual.map(|residual| buffer(residual.other)),
+                out: out(part.last()),
+            },
+            Part::Gated { gate, up, node } => {
+                let Op::Gate { activation, .. } = self.graph.nodes[*node].op else {
+                    unreachable!("a gate")
+                };
+                let (gate, up) = (self.linear(*gate), self.linear(*up));
+                matmul::Part::Gated { gate, up, activation, out: out(*node) }
+            }
+        });
+        let parts = parts.collect();
+        let norm = norm.map(|node| {
+            let source = self.graph.nodes[node].op.inputs().next().expect("a norm has an input");
+            (self.norm(node), buffer(source))
+        });
+        Group::new(norm, buffer(*input), parts)
+    }
+
+    fn item(&mut self, at: usize, item: &Item) {
+        let first = self.stages.len();
+        let name = match &item.kind {
+            Kind::Plain(node) => self.plain(*node),
+            Kind::Multiply { input, .. } => {
+                let buffers = &self.buffers;
+                let mut group = self.group(item, |value| buffers[&value]);
+                group.prepared_offset = self.own[at];
+                let name = group.name();
+                let rows = self.rows_max(self.graph.rows(*input));
+                self.stages.extend(group.stages(rows));
+                name
+            }
+            Kind::Attend { node, q, k } => self.attend(*node, q, k, self.own[at]),
+        };
+        if let (Some(verdict), &[node]) = (self.verdict.clone(), item.nodes.as_slice()) {
+            let value = self.buffers[&self.graph.nodes[node].op.out()];
+            self.stages.push(Box::new(Check { verdict, node: node as u32, value }));
+        }
+        let nodes = item.nodes.iter().map(|&node| node as u32).collect();
+        let kernel = Kernel { nodes, name };
+        self.kernels.push(Placed { kernel, stages: first..self.stages.len() });
+    }
+
+    /// An op as it is; answers its name.
+    fn plain(&mut self, node: usize) -> String {
+        let op = &self.graph.nodes[node].op;
+        let out = self.buffers[&op.out()];
+        let at = |value: &Value| self.buffers[value];
+        let stage: Box<dyn Stage> = match op {
+            Op::Embed { table, .. } => {
+                let weight = self.graph.weight(*table);
+                let (ty, row_bytes) = (weight.ty, weight.row_bytes());
+                let table = self.holdings.weights[table].clone();
+                Box::new(embed::Embed { table, ty, row_bytes, out })
+            }
+            Op::RmsNorm { input, .. } | Op::LayerNorm { input, .. } => {
+                let norm = self.norm(node);
+                Box::new(rms_norm::RowNorm { norm, input: at(input), out })
+            }
+            Op::HeadNorm { input, gain, eps, .. } => {
+                let gain = self.vector(*gain);
+                Box::new(head_norm::HeadNorm { gain, eps: *eps, input: at(input), out })
+            }
+            Op::Rope { input, head_dim, rope, .. } => {
+                let (input, head_dim) = (at(input), *head_dim);
+                let table = self.table(rope);
+                Box::new(rope::Turn { table, pairs: rope.pairs, head_dim, input, out })
+            }
+            Op::Gate { gate, up, activation, .. } => {
+                let (gate, up) = (at(gate), at(up));
+                Box::new(gate::Gate { gate, up, activation: *activation, out })
+            }
+            Op::Add { a, b, .. } => Box::new(add::Add { a: at(a), b: at(b), out }),
+            Op::Scale { input, factor, .. } => {
+                Box::new(scale::Scale { input: at(input), factor: *factor, out })
+            }
+            Op::SoftCap { input, cap, .. } => {
+                Box::new(soft_cap::SoftCap { input: at(input), cap: *cap, out })
+            }
+            Op::Rows { input, .. } => Box::new(rows::Rows { input: at(input), out }),
+            Op::MatMul { .. } | Op::Attend(_) => unreachable!("items of their own"),
+        };
+        self.stages.push(stage);
+        format!("{} {}", op.kind().stem(), self.holdings.level)
+    }
+
+    /// The table of a rotation; the first that asks gets the stage that fills it too.
+    fn table(&mut self, rope: &Rope) -> Table {
+        let index = self.table_index(rope).expect("placing has met every rotation");
+        let table = self.tables[index].table;
+        if !self.tables[index].made {
+            self.tables[index].made = true;
+            let factors = rope.factors.map(|factors| self.vector(factors));
+            self.stages.push(Box::new(MakeTable::new(rope, factors.as_deref(), table)));
+        }
+        table
+    }
+
+    fn turn(&mut self, turn: &fuse::Turn) -> attend::Turn {
+        let norm = turn.norm.map(|node| match self.graph.nodes[node].op {
+            Op::HeadNorm { gain, eps, .. } => (self.vector(gain), eps),
+            _ => unreachable!("a head norm"),
+        });
+        let rope = turn.rope.map(|node| match &self.graph.nodes[node].op {
+            Op::Rope { rope, .. } => (rope.pairs, self.table(rope)),
+            _ => unreachable!("a rotation"),
+        });
+        attend::Turn { norm, rope }
+    }
+
+    fn attend(&mut self, node: usize, q: &fuse::Turn, k: &fuse::Turn, own: usize) -> String {
+        let attend = self.attend_of(node);
+        let tile_tokens = tile_tokens(attend.heads / attend.kv_heads);
+        let plan = self.plans.iter().position(|plan| plan.serves(attend.window, tile_tokens));
+        let plan = plan.unwrap_or_else(|| {
+            self.plans.push(Plan::new(attend.window, tile_tokens, self.limits.tokens));
+            self.plans.len() - 1
+        });
+        let shape = shape(attend, plan);
+        let (q_turn, k_turn) = (self.turn(q), self.turn(k));
+        let cache = self.holdings.caches[&attend.cache].clone();
+        let source = self.buffers[&q.input];
+        let turned = q.is_some().then_some(Buffer { offset: own, ..source });
+        let turned_bytes = if q.is_some() { self.value_bytes(attend.q) } else { 0 };
+        let parts_offset = own + lines(turned_bytes);
+        let sinks = attend.sinks.map(|sinks| self.vector(sinks));
+        let out = self.buffers[&attend.out];
+        self.stages.push(Box::new(attend::Store {
+            shape,
+            cache: cache.clone(),
+            q: source,
+            k: self.buffers[&k.input],
+            v: self.buffers[&attend.v],
+            q_turn,
+            k_turn,
+            turned,
+        }));
+        let q = turned.unwrap_or(source);
+        self.stages.push(Box::new(attend::Sweep {
+            shape,
+            cache,
+            q,
+            out,
+            parts_offset,
+            sinks: sinks.clone(),
+            tile_tokens,
+        }));
+        self.stages.push(Box::new(attend::Join { shape, out, parts_offset, sinks }));
+        let kept = format!("{}/{}", self.limits.key_type, self.limits.value_type);
+        format!("attend {} {}", kept.to_lowercase(), self.holdings.level)
+    }
+
+    fn parts(self, segment: &Segment<'_>) -> Parts {
+        let graph = self.graph;
+        let ops = || segment.nodes.clone().map(|node| &graph.nodes[node].op);
+        let vocab = ops().filter_map(|op| match op {
+            Op::Embed { table, .. } => Some(graph.weight(*table).rows),
+            _ => None,
+        });
+        let vocab = vocab.min().unwrap_or(usize::MAX);
+        let buffer = |&value: &Value| (value, self.buffers[&value]);
+        Parts {
+            inputs: segment.inputs.iter().map(buffer).collect(),
+            outputs: segment.outputs.iter().map(buffer).collect(),
+            stages: self.stages,
+            kernels: self.kernels,
+            arena_bytes: self.arena_bytes,
+            check: self.verdict,
+            state: State::new(self.limits, vocab, self.plans),
+        }
+    }
+}
+
+fn shape(attend: &Attend, plan: usize) -> attend::Shape {
+    attend::Shape {
+        heads: attend.heads,
+        kv_heads: attend.kv_heads,
+        head_dim: attend.head_dim,
+        scale: attend.scale,
+        window: attend.window,
+        softcap: attend.softcap,
+        plan,
+    }
+}

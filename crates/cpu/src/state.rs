@@ -1,0 +1,262 @@
+//! The step that a program runs: its own checked copy, and what is derived from it once for all layers.
+
+use bilayer_graph::{Error, Limits, PAGE_TOKENS, PageCopy, Rows, Span, Step};
+
+use crate::ops::attend::plan::Plan;
+
+/// Consecutive tokens of a span that lie in one page: what is stored together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// The first row of the step.
+    pub(crate) row: usize,
+    /// Number of rows.
+    pub(crate) rows: usize,
+    /// The page.
+    pub(crate) page: u32,
+    /// The place of the first token within the page.
+    pub(crate) slot: usize,
+}
+
+/// A step's data, in buffers reserved for the limits.
+pub(crate) struct State {
+    limits: Limits,
+    /// Rows of the smallest embedding table; tokens must be below.
+    vocab: usize,
+    /// Whether pages are used at all.
+    cached: bool,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) positions: Vec<u32>,
+    pub(crate) spans: Vec<Span>,
+    pub(crate) pages: Vec<u32>,
+    pub(crate) outputs: Vec<u32>,
+    pub(crate) copies: Vec<PageCopy>,
+    pub(crate) runs: Vec<Run>,
+    /// The tiles of attention, one plan for each kind of attention in the program.
+    pub(crate) plans: Vec<Plan>,
+}
+
+impl State {
+    pub(crate) fn new(limits: Limits, vocab: usize, plans: Vec<Plan>) -> State {
+        State {
+            limits,
+            vocab,
+            cached: !plans.is_empty(),
+            tokens: Vec::with_capacity(limits.tokens),
+            positions: Vec::with_capacity(limits.tokens),
+            spans: Vec::with_capacity(limits.sequences),
+            pages: Vec::with_capacity(limits.page_entries),
+            outputs: Vec::with_capacity(limits.outputs),
+            copies: Vec::with_capacity(limits.pages),
+            runs: Vec::with_capacity(limits.tokens),
+            plans,
+        }
+    }
+
+    /// Rows of a value in this step.
+    pub(crate) fn rows(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::Tokens => self.tokens.len(),
+            Rows::Outputs => self.outputs.len(),
+        }
+    }
+
+    /// Most rows of a value in any step.
+    pub(crate) fn rows_max(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::Tokens => self.limits.tokens,
+            Rows::Outputs => self.limits.outputs,
+        }
+    }
+
+    /// The page table of a span.
+    pub(crate) fn page_table(&self, span: &Span) -> &[u32] {
+        &self.pages[span.first_page as usize..]
+    }
+
+    /// Takes a step over.
+    ///
+    /// # Errors
+    /// It is over a limit, or its numbers do not fit together; the state is then the one before.
+    pub(crate) fn set(&mut self, step: &Step<'_>) -> Result<(), Error> {
+        self.check(step)?;
+        refill(&mut self.tokens, step.tokens);
+        refill(&mut self.spans, step.spans);
+        refill(&mut self.pages, step.pages);
+        refill(&mut self.outputs, step.outputs);
+        refill(&mut self.copies, step.copies);
+        self.positions.clear();
+        self.positions.extend(step.positions());
+        self.runs.clear();
+        if self.cached {
+            for span in step.spans {
+                push_runs(&mut self.runs, span, step.page_table(span));
+            }
+        }
+        for plan in &mut self.plans {
+            plan.lay(step.spans);
+        }
+        Ok(())
+    }
+
+    fn check(&self, step: &Step<'_>) -> Result<(), Error> {
+        let limits = &self.limits;
+        at_most("tokens", limits.tokens, step.tokens.len())?;
+        at_most("outputs", limits.outputs, step.outputs.len())?;
+        at_most("sequences", limits.sequences, step.spans.len())?;
+        at_most("page entries", limits.page_entries, step.pages.len())?;
+        at_most("page copies", limits.pages, step.copies.len())?;
+        if step.tokens.is_empty() {
+            return Err(Error::Limit {
+                what: "tokens, and none is not a step",
+                limit: 1,
+                found: 0,
+            });
+        }
+        for &token in step.tokens {
+            below("as a token id", self.vocab, token)?;
+        }
+        for copy in step.copies {
+            below("as a page", limits.pages, copy.from.max(copy.to))?;
+        }
+        if self.cached {
+            for &page in step.pages {
+                below("as a page", limits.pages, page)?;
+            }
+        }
+        let mut covered = 0;
+        for span in step.spans {
+            if span.first_row as usize != covered || span.rows == 0 {
+                let found = span.first_row as usize;
+                return Err(Error::Limit { what: "as a span's first row", limit: covered, found });
+            }
+            covered += span.rows as usize;
+            let end = u64::from(span.first_position) + u64::from(span.rows);
+            let pages = end.div_ceil(PAGE_TOKENS as u64) + u64::from(span.first_page);
+            at_most("as a position", u32::MAX as usize, end as usize)?;
+            if self.cached {
+                at_most("pages in a span's table", step.pages.len(), pages as usize)?;
+            }
+        }
+        if covered != step.tokens.len() {
+            return Err(Error::Limit {
+                what: "rows in its spans",
+                limit: step.tokens.len(),
+                found: covered,
+            });
+        }
+        for &row in step.outputs {
+            below("as an output row", step.tokens.len(), row)?;
+        }
+        Ok(())
+    }
+}
+
+fn at_most(what: &'static str, limit: usize, found: usize) -> Result<(), Error> {
+    if found > limit { Err(Error::Limit { what, limit, found }) } else { Ok(()) }
+}
+
+fn below(what: &'static str, bound: usize, found: u32) -> Result<(), Error> {
+    let found = found as usize;
+    if found >= bound {
+        Err(Error::Limit { what, limit: bound.saturating_sub(1), found })
+    } else {
+        Ok(())
+    }
+}
+
+/// The content of `from` in the memory of `to`, which is large enough once the limits are checked.
+fn refill<T: Copy>(to: &mut Vec<T>, from: &[T]) {
+    to.clear();
+    to.extend_from_slice(from);
+}
+
+fn push_runs(runs: &mut Vec<Run>, span: &Span, table: &[u32]) {
+    let (mut row, end) = (span.first_row as usize, (span.first_row + span.rows) as usize);
+    let mut position = span.first_position as usize;
+    while row < end {
+        let slot = position % PAGE_TOKENS;
+        let rows = (PAGE_TOKENS - slot).min(end - row);
+        runs.push(Run { row, rows, page: table[position / PAGE_TOKENS], slot });
+        row += rows;
+        position += rows;
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use bilayer_quant::Type;
+
+    fn limits() -> Limits {
+        Limits {
+            tokens: 40,
+            outputs: 4,
+            sequences: 3,
+            pages: 8,
+            page_entries: 8,
+            key_type: Type::F16,
+            value_type: Type::F16,
+            fuse: true,
+            timings: false,
+            check: false,
+        }
+    }
+
+    fn span(first_row: u32, rows: u32, first_position: u32, first_page: u32) -> Span {
+        Span { first_row, rows, first_position, first_page }
+    }
+
+    #[test]
+    fn runs_end_at_pages_and_spans() {
+        let mut state = State::new(limits(), 100, vec![Plan::new(None, 4, 40)]);
+        let step = Step {
+            tokens: &[1; 38],
+            spans: &[span(0, 36, 30, 0), span(36, 2, 0, 3)],
+            pages: &[5, 6, 7, 2],
+            outputs: &[37],
+            copies: &[],
+        };
+        state.set(&step).unwrap();
+        let run = |row, rows, page, slot| Run { row, rows, page, slot };
+        assert_eq!(
+            state.runs,
+            [run(0, 2, 5, 30), run(2, 32, 6, 0), run(34, 2, 7, 0), run(36, 2, 2, 0)]
+        );
+        assert_eq!(state.positions[35..], [65, 0, 1]);
+    }
+
+    #[test]
+    fn steps_that_do_not_fit_are_refused() {
+        let mut state = State::new(limits(), 100, vec![Plan::new(None, 4, 40)]);
+        let good = Step {
+            tokens: &[1, 2],
+            spans: &[span(0, 2, 0, 0)],
+            pages: &[0],
+            outputs: &[1],
+            copies: &[],
+        };
+        state.set(&good).unwrap();
+        let copies = [PageCopy { from: 0, to: 8 }];
+        let bad = [
+            Step { tokens: &[1; 41], ..good },
+            Step { tokens: &[], spans: &[], ..good },
+            Step { tokens: &[1, 100], ..good },
+            Step { spans: &[span(0, 1, 0, 0)], ..good },
+            Step { spans: &[span(1, 2, 0, 0)], ..good },
+            Step { spans: &[span(0, 3, 0, 0)], ..good },
+            Step { spans: &[span(0, 2, 31, 0)], ..good },
+            Step { spans: &[span(0, 2, u32::MAX, 0)], ..good },
+            Step { spans: &[span(0, 2, 0, u32::MAX)], ..good },
+            Step { spans: &[span(0, 2, 0, 0), span(2, 0, 0, 0)], ..good },
+            Step { pages: &[8], ..good },
+            Step { outputs: &[2], ..good },
+            Step { outputs: &[0; 5], ..good },
+            Step { copies: &copies, ..good },
+        ];
+        for step in bad {
+            assert!(matches!(state.set(&step), Err(Error::Limit { .. })), "{step:?}");
+            assert_eq!(state.tokens, [1, 2]);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Who owns which page of the KV cache: page tables, prefix sharing, copy on write.
+//!
+//! A page holds [`PAGE_TOKENS`] positions of every layer; the bytes lie with the backends, this is the book-keeping.
+//! Invariants: a page is free or referenced, never both; a page that is about to be written is referenced once.
+
+use bilayer_graph::{PAGE_TOKENS, PageCopy};
+
+/// One sequence of the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceId(pub(crate) u32);
+
+/// What the cache cannot do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Every sequence slot is in use.
+    #[error("all {limit} sequences are in use")]
+    Sequences {
+        /// Slots there are.
+        limit: usize,
+    },
+    /// The sequence would be longer than the context.
+    #[error("{needed} tokens do not fit into the context of {context} tokens")]
+    Context {
+        /// Tokens the sequence would have.
+        needed: usize,
+        /// Tokens a sequence may have.
+        context: usize,
+    },
+    /// No page is free.
+    #[error("the KV cache of {pages} pages is full")]
+    Full {
+        /// Pages there are.
+        pages: usize,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Sequence {
+    open: bool,
+    tokens: usize,
+    pages: Vec<u32>,
+}
+
+/// The book-keeping. All of its memory is reserved by [`Pages::new`].
+#[derive(Debug)]
+pub struct Pages {
+    /// Pages nobody references; the last is taken first.
+    free: Vec<u32>,
+    /// How many page tables name each page.
+    references: Vec<u32>,
+    sequences: Vec<Sequence>,
+    context: usize,
+}
+
+impl Pages {
+    /// `pages` pages for at most `sequences` sequences of at most `context` tokens each.
+    pub fn new(pages: usize, sequences: usize, context: usize) -> Pages {
+        let table = context.div_ceil(PAGE_TOKENS);
+        let slot = || Sequence { pages: Vec::with_capacity(table), ..Sequence::default() };
+        Pages {
+            free: (0..pages as u32).rev().collect(),
+            references: vec![0; pages],
+            sequences: (0..sequences).map(|_| slot()).collect(),
+            context,
+        }
+    }
+
+    /// Opens an empty sequence.
+    ///
+    /// # Errors
+    /// [`Error::Sequences`].
+    pub fn open(&mut self) -> Result<SequenceId, Error> {
+        let limit = self.sequences.len();
+        let slot = self.sequences.iter().position(|s| !s.open).ok_or(Error::Sequences { limit })?;
+        self.sequences[slot].open = true;
+        Ok(SequenceId(slot as u32))
+    }
+
+    /// Opens a sequence that begins with all of `from`'s tokens and shares its pages.
+    ///
+    /// # Errors
+    /// [`Error::Sequences`].
+    pub fn fork(&mut self, from: SequenceId) -> Result<SequenceId, Error> {
+        let to = self.open()?;
+        self.sequences[to.0 as usize].tokens = self.len(from);
+        for i in 0..self.slot(from).pages.len() {
+            let page = self.slot(from).pages[i];
+            self.references[page as usize] += 1;
+            self.sequences[to.0 as usize].pages.push(page);
+        }
+        Ok(to)
+    }
+
+    /// Forgets a sequence; pages nobody else references become free.
+    pub fn close(&mut self, sequence: SequenceId) {
+        self.truncate(sequence, 0);
+        self.sequences[sequence.0 as usize].open = false;
+    }
+
+    /// Keeps the first `tokens` tokens of a sequence.
+    pub fn truncate(&mut self, sequence: SequenceId, tokens: usize) {
+        assert!(tokens <= self.len(sequence), "truncate cannot lengthen a sequence");
+        let slot = &mut self.sequences[sequence.0 as usize];
+        slot.tokens = tokens;
+        while slot.pages.len() > tokens.div_ceil(PAGE_TOKENS) {
+            let page = slot.pages.pop().expect("the table is longer than needed");
+            self.references[page as usize] -= 1;
+            if self.references[page as usize] == 0 {
+                self.free.push(page);
+            }
+        }
+    }
+
+    /// Makes room for `count` more tokens and returns the position of the first. Pages that the sequence
+    /// shares and is about to write are replaced by its own; what must be copied is added to `copies`.
+    ///
+    /// # Errors
+    /// [`Error::Context`], [`Error::Full`]; nothing has changed then.
+    pub fn append(
+        &mut self,
+        sequence: SequenceId,
+        count: usize,
+        copies: &mut Vec<PageCopy>,
+    ) -> Result<usize, Error> {
+        let first = self.len(sequence);
+        let needed = first + count;
+        if needed > self.context {
+            return Err(Error::Context { needed, context: self.context });
+        }
+        let held = self.slot(sequence).pages.len();
+        let total = needed.div_ceil(PAGE_TOKENS);
+        let partial =
+            (count > 0 && !first.is_multiple_of(PAGE_TOKENS)).then(|| first / PAGE_TOKENS);
+        let shared =
+            partial.filter(|&i| self.references[self.slot(sequence).pages[i] as usize] > 1);
+        if total - held + usize::from(shared.is_some()) > self.free.len() {
+            return Err(Error::Full { pages: self.references.len() });
+        }
+        if let Some(index) = shared {
+            let to = self.take();
+            let slot = &mut self.sequences[sequence.0 as usize];
+            let from = std::mem::replace(&mut slot.pages[index], to);
+            self.references[from as usize] -= 1;
+            copies.push(PageCopy { from, to });
+        }
+        for _ in held..total {
+            let page = self.take();
+            self.sequences[sequence.0 as usize].pages.push(page);
+        }
+        self.sequences[sequence.0 as usize].tokens = needed;
+        Ok(first)
+    }
+
+    /// Tokens of a sequence.
+    pub fn len(&self, sequence: SequenceId) -> usize {
+        self.slot(sequence).tokens
+    }
+
+    /// Whether a sequence has no tokens.
+    pub fn is_empty(&self, sequence: SequenceId) -> bool {
+        self.len(sequence) == 0
+    }
+
+    /// The pages of a sequence; entry `i` holds positions from `i * PAGE_TOKENS`.
+    pub fn table(&self, sequence: SequenceId) -> &[u32] {
+        &self.slot(sequence).pages
+    }
+
+    /// Tokens a sequence may have.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Pages nobody references.
+    pub fn free_pages(&self) -> usize {
+        self.free.len()
+    }
+
+    fn take(&mut self) -> u32 {
+        let page = self.free.pop().expect("counted before");
+        self.references[page as usize] = 1;
+        page
+    }
+
+    fn slot(&self, sequence: SequenceId) -> &Sequence {
+        let slot = &self.sequences[sequence.0 as usize];
+        assert!(slot.open, "sequence {} was closed", sequence.0);
+        slot
+    }
+}

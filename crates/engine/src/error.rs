@@ -1,0 +1,75 @@
+//! What can go wrong between a path and a text; the command line maps each variant to an exit code.
+
+use crate::{cache, sampling};
+
+/// Errors of loading and running a model.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no such file.
+    #[error("{path}: no such file; give the path of a .gguf file with -m")]
+    NoSuchFile {
+        /// The path as given.
+        path: String,
+    },
+    /// The file cannot be read, or is no well-formed GGUF file.
+    #[error(transparent)]
+    File(bilayer_gguf::Error),
+    /// The file is GGUF but no model this program runs.
+    #[error("{file}: {source}")]
+    Model {
+        /// The file.
+        file: String,
+        /// What is missing, odd or not supported.
+        source: bilayer_models::Error,
+    },
+    /// The file's vocabulary cannot be used.
+    #[error("{file}: {source}")]
+    Vocabulary {
+        /// The file.
+        file: String,
+        /// What is missing, odd or not supported.
+        source: bilayer_text::Error,
+    },
+    /// A setting of the session is out of range.
+    #[error("{name} is {found}; it must be {expected}")]
+    Setting {
+        /// The setting as the command line spells it.
+        name: &'static str,
+        /// What was given.
+        found: String,
+        /// What may be given.
+        expected: String,
+    },
+    /// The model does not fit the machine.
+    #[error(transparent)]
+    Plan(#[from] bilayer_scheduler::Error),
+    /// The processor cannot be used as asked.
+    #[error(transparent)]
+    Cpu(#[from] bilayer_cpu::Error),
+    /// A device refused or failed.
+    #[error(transparent)]
+    Device(#[from] bilayer_graph::Error),
+    /// A text could not be turned into tokens.
+    #[error(transparent)]
+    Text(bilayer_text::Error),
+    /// A prompt or an answer does not fit the context, or no sequence is free.
+    #[error(transparent)]
+    Cache(#[from] cache::Error),
+    /// A sampler's option is out of range.
+    #[error(transparent)]
+    SamplingOptions(#[from] sampling::OptionsError),
+    /// No token could be chosen.
+    #[error(transparent)]
+    Sampling(#[from] sampling::Error),
+    /// The logits are not finite and no op could be found that made them so.
+    #[error("the logits are not finite: the weights or the file are damaged")]
+    LogitsNotFinite,
+    /// A token id outside the vocabulary.
+    #[error("token {token} is not in the vocabulary of {vocab} tokens")]
+    Token {
+        /// The id.
+        token: u32,
+        /// Tokens there are.
+        vocab: usize,
+    },
+}

@@ -1,0 +1,108 @@
+//! A model that was opened and understood, before any device has it: file, configuration, graph, tokenizer.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bilayer_gguf::{File, OpenOptions};
+use bilayer_graph::Graph;
+use bilayer_models::Config;
+use bilayer_text::Tokenizer;
+
+use crate::{Error, SharedBytes, vocabulary::vocabulary};
+
+/// A complete, supported model.
+pub struct Model {
+    file: File,
+    config: Config,
+    graph: Graph,
+    tokenizer: Arc<Tokenizer>,
+}
+
+impl Model {
+    /// Opens a model file (or the first of its shards). No tensor is read.
+    ///
+    /// # Errors
+    /// The file is missing, unreadable, damaged, no model, or one that is not supported.
+    pub fn open(path: &Path, options: OpenOptions<'_>) -> Result<Model, Error> {
+        Model::new(open_with(path, options)?)
+    }
+
+    /// Understands a model that is already in memory, such as one embedded in the binary.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn from_bytes(name: &str, bytes: SharedBytes) -> Result<Model, Error> {
+        Model::new(File::from_bytes(name, bytes).map_err(Error::File)?)
+    }
+
+    fn new(file: File) -> Result<Model, Error> {
+        let name = || file.name().to_owned();
+        let (config, graph) = bilayer_models::read(&file)
+            .map_err(|source| Error::Model { file: name(), source })?;
+        let tokenizer = words(&file)?;
+        Ok(Model { config, graph, tokenizer, file })
+    }
+
+    /// The file with its metadata and tensor directory.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The typed configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The recorded graph.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+}
+
+/// Opens a file without asking whether it is a model.
+///
+/// # Errors
+/// The file is missing, unreadable or damaged.
+pub fn open_file(path: &Path) -> Result<File, Error> {
+    open_with(path, OpenOptions::default())
+}
+
+/// The tokenizer of a file, which need not hold any tensors.
+///
+/// # Errors
+/// The file is missing, unreadable or damaged, or its vocabulary cannot be used.
+pub fn tokenizer(path: &Path) -> Result<Arc<Tokenizer>, Error> {
+    words(&open_file(path)?)
+}
+
+/// What would stop a file from running; empty for a model that runs.
+pub fn problems(file: &File) -> Vec<String> {
+    let model = bilayer_models::read(file).err().map(|error| error.to_string());
+    let words = words(file).err().map(|error| match error {
+        Error::Vocabulary { source, .. } => source.to_string(),
+        Error::Model { source, .. } => source.to_string(),
+        other => other.to_string(),
+    });
+    model.into_iter().chain(words).collect()
+}
+
+fn open_with(path: &Path, options: OpenOptions<'_>) -> Result<File, Error> {
+    if !path.exists() {
+        return Err(Error::NoSuchFile { path: path.display().to_string() });
+    }
+    File::open_with(path, options).map_err(Error::File)
+}
+
+fn words(file: &File) -> Result<Arc<Tokenizer>, Error> {
+    let name = || file.name().to_owned();
+    let words = vocabulary(file.metadata())
+        .map_err(|source| Error::Model { file: name(), source: source.into() })?;
+    let tokenizer =
+        Tokenizer::new(words).map_err(|source| Error::Vocabulary { file: name(), source })?;
+    Ok(Arc::new(tokenizer))
+}

@@ -1,0 +1,199 @@
+//! From logits to a token: a chain of pure samplers over a list of candidates, seeded.
+//!
+//! The order is llama.cpp's default: logit bias, penalties, DRY, top-k, typical, top-p, min-p, XTC, temperature,
+//! draw. With mirostat the truncations between DRY and temperature are replaced by its own. Temperature 0 takes
+//! the most likely candidate after bias and penalties, the lowest id where several tie.
+//!
+//! Random numbers are the first words of a ChaCha8 stream keyed by the seed (little-endian, zero-padded), one
+//! 32-bit word per draw, so a seed gives the same text with every release.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+mod draw;
+mod dry;
+mod greedy;
+mod logit_bias;
+mod logprobs;
+mod min_p;
+mod mirostat;
+mod options;
+mod penalties;
+mod temperature;
+mod top_k;
+mod top_p;
+mod typical;
+mod xtc;
+
+pub use logprobs::{TokenLogprob, logprobs};
+pub use options::{Dry, Mirostat, Options, OptionsError, Xtc};
+
+/// A token that may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// The token.
+    pub id: u32,
+    /// Its unnormalised log-probability.
+    pub logit: f32,
+    /// Its probability; set by [`normalize`].
+    pub p: f32,
+}
+
+/// Why no token could be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Every candidate's logit is minus infinity.
+    #[error("no token is left to choose from: the logit biases exclude all")]
+    NothingLeft,
+}
+
+/// A sampler chain with its state. All of its memory is reserved by [`Sampler::new`].
+#[derive(Debug)]
+pub struct Sampler {
+    options: Options,
+    rng: ChaCha8Rng,
+    candidates: Vec<Candidate>,
+    /// Tokens accepted so far, oldest first.
+    history: Vec<u32>,
+    dry: dry::State,
+    mirostat_mu: f32,
+}
+
+impl Sampler {
+    /// A sampler for a vocabulary of `vocab` tokens and at most `context` accepted tokens. `breakers[id]` says
+    /// that token `id` ends a DRY match; it may be empty.
+    ///
+    /// # Errors
+    /// An option outside its range.
+    pub fn new(
+        options: Options,
+        vocab: usize,
+        context: usize,
+        breakers: Vec<bool>,
+    ) -> Result<Sampler, OptionsError> {
+        options.check(vocab)?;
+        let mut key = [0u8; 32];
+        key[..8].copy_from_slice(&options.seed.to_le_bytes());
+        Ok(Sampler {
+            rng: ChaCha8Rng::from_seed(key),
+            candidates: Vec::with_capacity(vocab),
+            history: Vec::with_capacity(context),
+            dry: dry::State::new(vocab, context, breakers),
+            mirostat_mu: options.mirostat.map_or(0.0, |m| 2.0 * m.tau),
+            options,
+        })
+    }
+
+    /// The options it was made with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Takes a token of the prompt or of the answer into the history that penalties look at.
+    pub fn accept(&mut self, token: u32) {
+        if self.history.len() == self.history.capacity() {
+            self.history.remove(0);
+        }
+        self.history.push(token);
+    }
+
+    /// Chooses a token from finite `logits [vocab]` and accepts it.
+    ///
+    /// # Errors
+    /// [`Error::NothingLeft`].
+    pub fn sample(&mut self, logits: &[f32]) -> Result<u32, Error> {
+        let Sampler { options, rng, candidates, history, dry, mirostat_mu } = self;
+        candidates.clear();
+        candidates.extend(logits.iter().zip(0..).map(|(&logit, id)| Candidate {
+            id,
+            logit,
+            p: 0.0,
+        }));
+        logit_bias::apply(candidates, &options.logit_bias);
+        penalties::apply(candidates, history, options);
+        if let Some(dry_options) = &options.dry {
+            dry::apply(candidates, history, dry_options, dry);
+        }
+        candidates.retain(|c| c.logit > f32::NEG_INFINITY);
+        if candidates.is_empty() {
+            return Err(Error::NothingLeft);
+        }
+        let token = if options.temperature <= 0.0 {
+            greedy::choose(candidates)
+        } else if let Some(mirostat) = &options.mirostat {
+            temperature::apply(candidates, options);
+            mirostat::choose(candidates, mirostat, mirostat_mu, uniform(rng))
+        } else {
+            top_k::apply(candidates, options.top_k);
+            typical::apply(candidates, options.typical);
+            top_p::apply(candidates, options.top_p);
+            min_p::apply(candidates, options.min_p);
+            if let Some(xtc) = &options.xtc {
+                xtc::apply(candidates, xtc, uniform(rng));
+            }
+            temperature::apply(candidates, options);
+            normalize(candidates);
+            draw::choose(candidates, uniform(rng))
+        };
+        self.accept(token);
+        Ok(token)
+    }
+}
+
+/// A number in `[0, 1)` with 24 random bits.
+fn uniform(rng: &mut ChaCha8Rng) -> f32 {
+    (rng.next_u32() >> 8) as f32 / (1u32 << 24) as f32
+}
+
+/// Sets every candidate's probability to its share after softmax; sums in f64.
+fn normalize(candidates: &mut [Candidate]) {
+    let max = candidates.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0f64;
+    for c in candidates.iter_mut() {
+        c.p = (c.logit - max).exp();
+        sum += f64::from(c.p);
+    }
+    let scale = (1.0 / sum) as f32;
+    for c in candidates.iter_mut() {
+        c.p *= scale;
+    }
+}
+
+/// Most likely first; equal logits by id.
+fn by_logit(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
+}
+
+/// Brings the `count` most likely candidates to the front, in order; the rest follow in any order.
+fn sort_front(candidates: &mut [Candidate], count: usize) {
+    if count < candidates.len() {
+        candidates.select_nth_unstable_by(count, by_logit);
+        candidates[..count].sort_unstable_by(by_logit);
+    } else {
+        candidates.sort_unstable_by(by_logit);
+    }
+}
+
+/// Number of most likely candidates, brought to the front in order, that `enough` asks for: it is given growing
+/// sorted fronts until it names a length or all are sorted. Sorting a 128k vocabulary for the 50 tokens that
+/// matter would cost more than a small model's step.
+fn sorted_front(
+    candidates: &mut [Candidate],
+    enough: impl Fn(&[Candidate]) -> Option<usize>,
+) -> usize {
+    let mut front = 128;
+    loop {
+        sort_front(candidates, front);
+        let sorted = front.min(candidates.len());
+        if let Some(length) = enough(&candidates[..sorted]) {
+            return length;
+        }
+        if sorted == candidates.len() {
+            return sorted;
+        }
+        front *= 4;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! DRY: a penalty on tokens that would continue a repetition (p-e-w 2024).
+//!
+//! If the last `n >= allowed_length` tokens stood earlier in the history, the token that followed them there is
+//! penalised by `multiplier * base^(n - allowed_length)`. Matches do not reach across breaker tokens. The length
+//! of every earlier match is found in one pass by the Z function of the reversed history.
+
+use super::Candidate;
+use super::options::Dry;
+
+/// Buffers kept between tokens.
+#[derive(Debug)]
+pub struct State {
+    breakers: Vec<bool>,
+    /// Z function of the reversed window.
+    z: Vec<u32>,
+    /// Longest match that each token would continue; 0 outside `apply`.
+    lengths: Vec<u32>,
+}
+
+impl State {
+    /// Buffers for a vocabulary of `vocab` tokens and a history of `context`.
+    pub fn new(vocab: usize, context: usize, breakers: Vec<bool>) -> State {
+        State { breakers, z: Vec::with_capacity(context), lengths: vec![0; vocab] }
+    }
+}
+
+/// Penalises continuations of repetitions in `history`; `candidates[id]` is token `id`.
+pub fn apply(candidates: &mut [Candidate], history: &[u32], options: &Dry, state: &mut State) {
+    let window = options.last_n.unwrap_or(history.len()).min(history.len());
+    let recent = &history[history.len() - window..];
+    let is_breaker = |id: u32| state.breakers.get(id as usize).copied().unwrap_or(false);
+    let longest = recent.iter().rev().take_while(|&&id| !is_breaker(id)).count();
+    if options.multiplier == 0.0 || longest < options.allowed_length || recent.len() < 2 {
+        return;
+    }
+    z_reversed(recent, &mut state.z);
+    for i in 1..recent.len() {
+        // A match of `z[i]` tokens ends at `end`; the token after it is the one to avoid.
+        let end = recent.len() - 1 - i;
+        let next = recent[end + 1] as usize;
+        let length = state.z[i].min(longest as u32);
+        state.lengths[next] = state.lengths[next].max(length);
+    }
+    for &id in recent {
+        let length = std::mem::take(&mut state.lengths[id as usize]) as usize;
+        if length >= options.allowed_length {
+            let excess = (length - options.allowed_length) as f32;
+            let penalty = options.multiplier * options.base.powf(excess);
+            candidates[id as usize].logit -= penalty.min(f32::MAX);
+        }
+    }
+}
+
+/// `z[i]`: how many tokens of the reversed `tokens` from `i` on equal its beginning.
+fn z_reversed(tokens: &[u32], z: &mut Vec<u32>) {
+    let n = tokens.len();
+    let at = |i: usize| tokens[n - 1 - i];
+    z.clear();
+    z.resize(n, 0);
+    let (mut left, mut right) = (0, 0);
+    for i in 1..n {
+        let mut length = if i < right { (z[i - left] as usize).min(right - i) } else { 0 };
+        while i + length < n && at(length) == at(i + length) {
+            length += 1;
+        }
+        z[i] = length as u32;
+        if i + length > right {
+            (left, right) = (i, i + length);
+        }
+    }
+}

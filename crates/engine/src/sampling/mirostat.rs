@@ -1,0 +1,46 @@
+//! Mirostat (Basu et al. 2021): truncates so that the text's surprise stays at a target.
+
+use super::options::Mirostat;
+use super::{Candidate, by_logit, draw, normalize};
+
+/// Candidates the Zipf exponent is estimated from, as in the paper.
+const ESTIMATED: usize = 100;
+
+/// Chooses a token and moves `mu`, the largest surprise allowed (bits), towards the target.
+pub fn choose(
+    candidates: &mut Vec<Candidate>,
+    options: &Mirostat,
+    mu: &mut f32,
+    uniform: f32,
+) -> u32 {
+    candidates.sort_unstable_by(by_logit);
+    normalize(candidates);
+    let keep = if options.version == 1 {
+        kept_by_zipf(candidates, *mu)
+    } else {
+        candidates.iter().take_while(|c| -c.p.log2() <= *mu).count()
+    };
+    candidates.truncate(keep.max(1));
+    normalize(candidates);
+    let token = draw::choose(candidates, uniform);
+    let chosen = candidates.iter().find(|c| c.id == token).map_or(1.0, |c| c.p);
+    *mu -= options.eta * (-chosen.log2() - options.tau);
+    token
+}
+
+/// Top-k of version 1: the k whose expected surprise under Zipf's law with the estimated exponent is `mu`
+/// (equations 27 to 30 of the paper).
+fn kept_by_zipf(candidates: &[Candidate], mu: f32) -> usize {
+    let (mut products, mut squares) = (0.0f64, 0.0f64);
+    for (i, pair) in candidates.windows(2).take(ESTIMATED - 1).enumerate() {
+        let t = ((i + 2) as f64 / (i + 1) as f64).ln();
+        let b = f64::from(pair[0].p / pair[1].p.max(f32::MIN_POSITIVE)).ln();
+        products += t * b;
+        squares += t * t;
+    }
+    let s = if squares > 0.0 { products / squares } else { 1.0 };
+    let epsilon = s - 1.0;
+    let n = candidates.len() as f64;
+    let k = (epsilon * f64::from(mu).exp2() / (1.0 - n.powf(-epsilon))).powf(1.0 / s);
+    if k.is_finite() { (k.round() as usize).clamp(1, candidates.len()) } else { candidates.len() }
+}

@@ -1,0 +1,27 @@
+//! Repeat (Keskar et al. 2019), presence and frequency penalties on recent tokens.
+
+use super::{Candidate, Options};
+
+/// Lowers the logits of tokens among the last `repeat_last_n` of `history`; `candidates[id]` is token `id`.
+///
+/// For a token seen `n` times: `logit / repeat` (times `repeat` when not positive), then
+/// `- n * frequency - presence`.
+pub fn apply(candidates: &mut [Candidate], history: &[u32], options: &Options) {
+    let Options { repeat_penalty, presence_penalty, frequency_penalty, .. } = *options;
+    if repeat_penalty == 1.0 && presence_penalty == 0.0 && frequency_penalty == 0.0 {
+        return;
+    }
+    let window = options.repeat_last_n.unwrap_or(history.len()).min(history.len());
+    let recent = &history[history.len() - window..];
+    // `p` is not used yet at this end of the chain: it marks the tokens that have had their share.
+    for &id in recent {
+        let c = &mut candidates[id as usize];
+        if c.p == 0.0 {
+            let positive = c.logit > 0.0;
+            c.logit = if positive { c.logit / repeat_penalty } else { c.logit * repeat_penalty };
+            c.logit -= presence_penalty;
+            c.p = 1.0;
+        }
+        c.logit -= frequency_penalty;
+    }
+}

@@ -1,0 +1,26 @@
+//! Temperature: sharpens or flattens the distribution; optionally moved by its entropy.
+
+use super::{Candidate, Options, normalize};
+
+/// Divides the logits by the temperature. With a `dynatemp_range` the temperature moves between
+/// `t - range` and `t + range` as the entropy moves between 0 and that of the uniform distribution.
+pub fn apply(candidates: &mut [Candidate], options: &Options) {
+    let mut t = options.temperature;
+    if options.dynatemp_range > 0.0 && candidates.len() > 1 {
+        normalize(candidates);
+        let entropy: f64 = candidates
+            .iter()
+            .filter(|c| c.p > 0.0)
+            .map(|c| -f64::from(c.p) * f64::from(c.p).ln())
+            .sum();
+        let share = (entropy / (candidates.len() as f64).ln()) as f32;
+        let low = (t - options.dynatemp_range).max(0.0);
+        let high = t + options.dynatemp_range;
+        t = low + (high - low) * share.powf(options.dynatemp_exponent);
+    }
+    // The draw needs a distribution: an entropy of nearly 0 may not bring the temperature to 0.
+    let inverse = 1.0 / t.max(1e-3);
+    for c in candidates {
+        c.logit *= inverse;
+    }
+}

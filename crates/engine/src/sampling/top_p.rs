@@ -1,0 +1,22 @@
+//! Top-p, nucleus sampling (Holtzman et al. 2019): keep the smallest most likely set of a given mass.
+
+use super::{Candidate, normalize, sorted_front};
+
+/// Keeps the shortest most likely front whose mass is at least `p`; at least one, all when `p` is 1.
+pub fn apply(candidates: &mut Vec<Candidate>, p: f32) {
+    if p >= 1.0 {
+        return;
+    }
+    normalize(candidates);
+    let keep = sorted_front(candidates, |front| {
+        let mut mass = 0.0f64;
+        front
+            .iter()
+            .position(|c| {
+                mass += f64::from(c.p);
+                mass >= f64::from(p)
+            })
+            .map(|last| last + 1)
+    });
+    candidates.truncate(keep);
+}

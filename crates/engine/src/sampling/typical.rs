@@ -1,0 +1,21 @@
+//! Locally typical sampling (Meister et al. 2022): keep what is about as surprising as the distribution itself.
+
+use super::{Candidate, normalize};
+
+/// Keeps the candidates whose surprise is nearest the entropy, up to the mass `p`; 1 keeps all.
+pub fn apply(candidates: &mut Vec<Candidate>, p: f32) {
+    if p >= 1.0 {
+        return;
+    }
+    normalize(candidates);
+    let surprise = |c: &Candidate| -f64::from(c.p.max(f32::MIN_POSITIVE)).ln();
+    let entropy: f64 = candidates.iter().map(|c| f64::from(c.p) * surprise(c)).sum();
+    let distance = |c: &Candidate| (surprise(c) - entropy).abs();
+    candidates.sort_unstable_by(|a, b| distance(a).total_cmp(&distance(b)).then(a.id.cmp(&b.id)));
+    let mut mass = 0.0f64;
+    let enough = candidates.iter().position(|c| {
+        mass += f64::from(c.p);
+        mass >= f64::from(p)
+    });
+    candidates.truncate(enough.map_or(candidates.len(), |last| last + 1));
+}

@@ -1,0 +1,102 @@
+//! What a session is asked for, with the defaults.
+
+use bilayer_cpu::level::Level;
+use bilayer_quant::Type;
+
+use crate::Error;
+
+/// The context of a session that names none, unless the model's own is shorter.
+pub const CONTEXT: usize = 8192;
+
+/// How far loading has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of weights handed to devices.
+    pub done_bytes: u64,
+    /// Bytes of all weights.
+    pub total_bytes: u64,
+}
+
+/// Settings of a session; names are the command line's.
+pub struct Settings<'a> {
+    /// Worker threads; `None` is one per physical core allowed to the process.
+    pub threads: Option<usize>,
+    /// Instruction level; `None` is the highest there is.
+    pub cpu_level: Option<Level>,
+    /// Tokens a sequence may have: `None` is the model's own but at most [`CONTEXT`], 0 the model's own.
+    pub ctx_size: Option<usize>,
+    /// Sequences at once.
+    pub sequences: usize,
+    /// Tokens in one step (the physical batch).
+    pub ubatch_size: usize,
+    /// Wanted rows in one step; `None` is one for each sequence.
+    pub outputs: Option<usize>,
+    /// How keys are stored.
+    pub cache_type_k: Type,
+    /// How values are stored.
+    pub cache_type_v: Type,
+    /// Whether backends may fuse ops.
+    pub fuse: bool,
+    /// Whether backends take every op's time.
+    pub timings: bool,
+    /// Told while weights are loaded.
+    pub progress: Option<&'a mut dyn FnMut(Progress)>,
+}
+
+impl Default for Settings<'_> {
+    fn default() -> Self {
+        Settings {
+            threads: None,
+            cpu_level: None,
+            ctx_size: None,
+            sequences: 1,
+            ubatch_size: 512,
+            outputs: None,
+            cache_type_k: Type::F16,
+            cache_type_v: Type::F16,
+            fuse: true,
+            timings: false,
+            progress: None,
+        }
+    }
+}
+
+impl Settings<'_> {
+    /// Tokens a sequence may have, for a model trained for `own` tokens.
+    pub(super) fn context(&self, own: usize) -> usize {
+        match self.ctx_size {
+            None => own.min(CONTEXT),
+            Some(0) => own,
+            Some(tokens) => tokens,
+        }
+    }
+
+    /// Whether every setting is in range.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let bounds = [
+            ("threads", self.threads.unwrap_or(1), 1, 512),
+            ("ctx-size", self.ctx_size.unwrap_or(0), 0, 1 << 24),
+            ("parallel", self.sequences, 1, 256),
+            ("ubatch-size", self.ubatch_size, 1, 1 << 16),
+        ];
+        for (name, found, low, high) in bounds {
+            if !(low..=high).contains(&found) {
+                let expected = format!("between {low} and {high}");
+                return Err(Error::Setting { name, found: found.to_string(), expected });
+            }
+        }
+        let types = [("cache-type-k", self.cache_type_k), ("cache-type-v", self.cache_type_v)];
+        for (name, ty) in types {
+            if !kv_types().contains(&ty) {
+                let expected = "f16, f32 or q8_0".to_owned();
+                return Err(Error::Setting { name, found: ty.to_string(), expected });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The types keys and values may have.
+pub fn kv_types() -> [Type; 3] {
+    [Type::F16, Type::F32, Type::Q8_0]
+}

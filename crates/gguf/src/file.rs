@@ -1,0 +1,358 @@
+//! An open model: its metadata, its tensor directory and its bytes, of one file or all shards.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+use crate::cursor::Cursor;
+use crate::map::Region;
+use crate::parse::{Parsed, parse};
+use crate::{Error, Metadata, TensorLayout, limits, shards};
+
+/// An open GGUF model.
+///
+/// The bytes of tensors are slices of the mapped file (see [`File::open_with`] for the other
+/// way). Do not truncate or overwrite a file in place while it is open: reading a page that is
+/// gone ends the process (SIGBUS), which no check here can prevent; replacing it by rename is
+/// safe. [`File::check_unchanged`] notices most such changes early.
+#[derive(Debug)]
+pub struct File {
+    name: String,
+    version: u32,
+    metadata: Metadata,
+    tensors: Vec<Tensor>,
+    places: HashMap<String, usize>,
+    shards: Vec<Shard>,
+}
+
+/// A tensor of an open model: name, layout and (shared) bytes.
+#[derive(Debug, Clone)]
+pub struct Tensor {
+    name: String,
+    layout: TensorLayout,
+    shard: usize,
+    bytes: Bytes,
+}
+
+/// How to open a file.
+pub struct OpenOptions<'a> {
+    /// Map the file (the default), or else read all of it into memory first (`--no-mmap`).
+    pub map: bool,
+    /// Called while reading, after each 16 MiB; never when mapping.
+    pub progress: Option<&'a mut dyn FnMut(Progress<'_>)>,
+}
+
+impl Default for OpenOptions<'_> {
+    fn default() -> Self {
+        Self { map: true, progress: None }
+    }
+}
+
+/// How far a file has been read.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress<'a> {
+    /// The file's path.
+    pub file: &'a str,
+    /// Bytes read so far.
+    pub done_bytes: u64,
+    /// Bytes in all.
+    pub total_bytes: u64,
+}
+
+/// One file of a model.
+pub(crate) struct Shard {
+    pub name: String,
+    bytes: Bytes,
+    /// Absent for bytes that were given to us.
+    region: Option<Arc<Region>>,
+    /// The open file and how it was when it was mapped.
+    mapped: Option<(fs::File, u64, Option<SystemTime>)>,
+}
+
+impl std::fmt::Debug for Shard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shard").field("name", &self.name).field("bytes", &self.bytes.len()).finish()
+    }
+}
+
+/// Lets `Bytes` keep the pages alive.
+struct Pages(Arc<Region>);
+
+impl AsRef<[u8]> for Pages {
+    fn as_ref(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
+}
+
+impl Tensor {
+    /// The tensor's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its type, shape and place.
+    pub fn layout(&self) -> &TensorLayout {
+        &self.layout
+    }
+
+    /// Which shard holds it, an index into [`File::shard_names`].
+    pub fn shard(&self) -> usize {
+        self.shard
+    }
+}
+
+impl File {
+    /// Maps the model at `path`. Of a model in shards (`NAME-00001-of-00005.gguf`) give the
+    /// first; all are opened, and [`Self::metadata`] is the first one's.
+    ///
+    /// # Errors
+    /// All that can be wrong with a file, see [`Error`].
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_with(path, OpenOptions::default())
+    }
+
+    /// As [`Self::open`], mapped or read into memory.
+    ///
+    /// # Errors
+    /// All that can be wrong with a file, see [`Error`].
+    pub fn open_with(path: &Path, mut options: OpenOptions<'_>) -> Result<Self, Error> {
+        let first = Shard::open(path, &mut options)?;
+        let parsed = parse(&first.name, &first.bytes)?;
+        let version = parsed.version;
+        let mut shards = vec![];
+        let mut tensors = vec![];
+        let others = shards::others(path, &first.name, &parsed.metadata)?;
+        let (metadata, count) = (parsed.metadata, others.len());
+        add(&mut shards, &mut tensors, first, parsed.tensors)?;
+        for (index, path) in others.iter().enumerate() {
+            let shard = Shard::open(path, &mut options)?;
+            let Parsed { metadata, tensors: more, .. } = parse(&shard.name, &shard.bytes)?;
+            shards::check_member(&shard.name, &metadata, index + 1, count + 1)?;
+            add(&mut shards, &mut tensors, shard, more)?;
+        }
+        if !others.is_empty() {
+            shards::check_total(&shards[0].name, &metadata, tensors.len())?;
+        }
+        Self::build(version, metadata, shards, tensors)
+    }
+
+    /// A model that is already in memory, such as one embedded in the program; `name` stands for
+    /// the path in messages. The bytes are copied only if they are not aligned to 64.
+    ///
+    /// # Errors
+    /// All that can be wrong with a file, see [`Error`]; a shard of several is refused.
+    pub fn from_bytes(name: &str, bytes: Bytes) -> Result<Self, Error> {
+        let parsed = parse(name, &bytes)?;
+        shards::check_single(name, &parsed.metadata)?;
+        let shard = Shard::in_memory(name, bytes)?;
+        let (mut shards, mut tensors) = (vec![], vec![]);
+        add(&mut shards, &mut tensors, shard, parsed.tensors)?;
+        Self::build(parsed.version, parsed.metadata, shards, tensors)
+    }
+
+    fn build(
+        version: u32,
+        metadata: Metadata,
+        shards: Vec<Shard>,
+        tensors: Vec<Tensor>,
+    ) -> Result<Self, Error> {
+        let mut places: HashMap<String, usize> = HashMap::with_capacity(tensors.len());
+        for (place, tensor) in tensors.iter().enumerate() {
+            if let Some(other) = places.insert(tensor.name.clone(), place) {
+                let first = &shards[tensors[other].shard].name;
+                return Err(Error::Duplicate {
+                    file: shards[tensor.shard].name.clone(),
+                    field: format!("tensor {}", tensor.name),
+                    place: format!(" (first in {first})"),
+                });
+            }
+        }
+        Ok(Self { name: shards[0].name.clone(), version, metadata, tensors, places, shards })
+    }
+
+    /// The path of the (first) file, or the name that was given, for messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The paths of all files of the model, the first first.
+    pub fn shard_names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.shards.iter().map(|shard| shard.name.as_str())
+    }
+
+    /// The format's version: 2 or 3.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The keys and values (of the first shard).
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// All tensors, in the order of the directory, shard by shard.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// The tensor of that name.
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.places.get(name).map(|&place| &self.tensors[place])
+    }
+
+    /// The tensor's bytes: a slice of the map, shared and not copied, `layout().len_bytes()` long.
+    /// It starts at a multiple of `general.alignment` (at most that of a page, or 64 for bytes
+    /// given to [`Self::from_bytes`]) and keeps the pages alive on its own.
+    pub fn bytes(&self, tensor: &Tensor) -> Bytes {
+        tensor.bytes.clone()
+    }
+
+    /// The size of all files together, in bytes.
+    pub fn file_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.bytes.len() as u64).sum()
+    }
+
+    /// Whether tensors are slices of mapped files, which come from disk page by page.
+    pub fn is_mapped(&self) -> bool {
+        self.shards.iter().any(|shard| shard.region.as_ref().is_some_and(|region| region.is_map()))
+    }
+
+    /// Asks the operating system to read the tensor ahead. Returns at once; only advice, and
+    /// nothing where the file is not mapped.
+    pub fn prefetch(&self, tensor: &Tensor) {
+        if let Some(region) = self.region_of(tensor) {
+            region.will_need(&tensor.bytes);
+        }
+    }
+
+    /// Gives back the memory of the tensor's pages, after an upload to a device, say. The bytes
+    /// stay valid: the next access reads the file again. Only advice, and nothing where the file
+    /// is not mapped.
+    pub fn release(&self, tensor: &Tensor) {
+        if let Some(region) = self.region_of(tensor) {
+            region.release(&tensor.bytes);
+        }
+    }
+
+    /// Reads all pages and keeps them in memory (`--mlock`).
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the limit on locked memory is too small.
+    pub fn lock(&self) -> Result<(), Error> {
+        let action = "lock its memory (raise the limit, ulimit -l, or leave out --mlock)";
+        for shard in &self.shards {
+            let Some(region) = &shard.region else { continue };
+            let file = || shard.name.clone();
+            region.lock().map_err(|source| Error::Io { file: file(), action, source })?;
+        }
+        Ok(())
+    }
+
+    /// Whether the mapped files still have the size and time of change they had when opened. Costs
+    /// a system call per shard. A file replaced by rename has not changed in this sense: the old
+    /// one is still mapped.
+    ///
+    /// # Errors
+    /// [`Error::Changed`], [`Error::Io`].
+    pub fn check_unchanged(&self) -> Result<(), Error> {
+        for shard in &self.shards {
+            let Some((file, expected, modified)) = &shard.mapped else { continue };
+            let facts = file.metadata().map_err(|source| io(&shard.name, "examine it", source))?;
+            if facts.len() != *expected || facts.modified().ok() != *modified {
+                let (file, found) = (shard.name.clone(), facts.len());
+                return Err(Error::Changed { file, expected: *expected, found });
+            }
+        }
+        Ok(())
+    }
+
+    fn region_of(&self, tensor: &Tensor) -> Option<&Region> {
+        self.shards.get(tensor.shard)?.region.as_deref()
+    }
+}
+
+/// Adds a shard and cuts its tensors out of it.
+fn add(
+    shards: &mut Vec<Shard>,
+    tensors: &mut Vec<Tensor>,
+    shard: Shard,
+    layouts: Vec<(String, TensorLayout)>,
+) -> Result<(), Error> {
+    let found = (tensors.len() + layouts.len()) as u64;
+    if found > limits::TENSORS {
+        let field = "tensor count of all shards".into();
+        return Err(Error::Limit { file: shard.name, field, max: limits::TENSORS, found });
+    }
+    tensors.extend(layouts.into_iter().map(|(name, layout)| {
+        // Both numbers were held against the file's length, which is a usize.
+        let (start, len) = (layout.offset() as usize, layout.len_bytes() as usize);
+        Tensor { name, layout, shard: shards.len(), bytes: shard.bytes.slice(start..start + len) }
+    }));
+    shards.push(shard);
+    Ok(())
+}
+
+impl Shard {
+    fn open(path: &Path, options: &mut OpenOptions<'_>) -> Result<Self, Error> {
+        let name = path.display().to_string();
+        // Asked before opening, since opening a pipe would wait for its other end.
+        let facts = fs::metadata(path).map_err(|source| io(&name, "open it", source))?;
+        if !facts.is_file() {
+            let found = if facts.is_dir() { "a folder" } else { "a pipe or device" };
+            return Err(Error::NotAFile { file: name, found });
+        }
+        let mut file = fs::File::open(path).map_err(|source| io(&name, "open it", source))?;
+        let facts = file.metadata().map_err(|source| io(&name, "examine it", source))?;
+        let Ok(len) = usize::try_from(facts.len()) else {
+            let (found, max) = (facts.len(), usize::MAX as u64);
+            return Err(Error::Limit { file: name, field: "file size".into(), max, found });
+        };
+        if len == 0 {
+            return Err(empty(&name));
+        }
+        if options.map {
+            let region = Region::map(&file).map_err(|source| io(&name, "map it", source))?;
+            let mapped = Some((file, facts.len(), facts.modified().ok()));
+            return Ok(Self { mapped, ..Self::of(name, region) });
+        }
+        let region = Region::read(&mut file, len, |done_bytes| {
+            if let Some(progress) = &mut options.progress {
+                progress(Progress { file: &name, done_bytes, total_bytes: len as u64 });
+            }
+        });
+        let region = region.map_err(|source| io(&name, "read it into memory", source))?;
+        Ok(Self::of(name, region))
+    }
+
+    fn in_memory(name: &str, bytes: Bytes) -> Result<Self, Error> {
+        // So that kernels may rely on the alignment of blocks wherever a model comes from.
+        if bytes.as_ptr().addr().is_multiple_of(64) {
+            return Ok(Self { name: name.into(), bytes, region: None, mapped: None });
+        }
+        let region = Region::copy(&bytes).map_err(|source| io(name, "copy it", source))?;
+        Ok(Self::of(name.into(), region))
+    }
+
+    fn of(name: String, region: Region) -> Self {
+        let region = Arc::new(region);
+        let bytes = Bytes::from_owner(Pages(region.clone()));
+        Self { name, bytes, region: Some(region), mapped: None }
+    }
+}
+
+fn io(name: &str, action: &'static str, source: std::io::Error) -> Error {
+    Error::Io { file: name.into(), action, source }
+}
+
+/// The error for a file without a byte, which cannot be mapped.
+fn empty(name: &str) -> Error {
+    let mut cursor = Cursor::new(name, &[]);
+    match cursor.take(4, format_args!("field magic")) {
+        Err(error) => error,
+        Ok(_) => unreachable!("there are no bytes to take"),
+    }
+}

@@ -1,0 +1,330 @@
+//! Metadata values: twelve scalar kinds and flat arrays of them.
+
+use std::fmt;
+
+/// One metadata value. The variants are the format's types.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "each variant is its type")]
+pub enum Value {
+    U8(u8),
+    I8(i8),
+    U16(u16),
+    I16(i16),
+    U32(u32),
+    I32(i32),
+    F32(f32),
+    Bool(bool),
+    String(String),
+    Array(Array),
+    U64(u64),
+    I64(i64),
+    F64(f64),
+}
+
+/// A metadata array. All elements have one type; arrays of arrays are refused on reading.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "each variant is its element type")]
+pub enum Array {
+    U8(Vec<u8>),
+    I8(Vec<i8>),
+    U16(Vec<u16>),
+    I16(Vec<i16>),
+    U32(Vec<u32>),
+    I32(Vec<i32>),
+    F32(Vec<f32>),
+    Bool(Vec<bool>),
+    String(Strings),
+    U64(Vec<u64>),
+    I64(Vec<i64>),
+    F64(Vec<f64>),
+}
+
+/// Many strings in one allocation: a vocabulary of 256,000 tokens costs two `Vec`s.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Strings {
+    text: String,
+    /// Where each string ends in `text`, in bytes; each starts where the one before ends.
+    ends: Vec<usize>,
+}
+
+impl Strings {
+    /// How many strings there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// String `index`, counted from 0.
+    pub fn get(&self, index: usize) -> Option<&str> {
+        let end = *self.ends.get(index)?;
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        Some(&self.text[start..end])
+    }
+
+    /// The strings in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> + DoubleEndedIterator + Clone {
+        (0..self.len()).map(|index| self.get(index).unwrap_or_default())
+    }
+
+    /// Adds a string at the end.
+    pub fn push(&mut self, string: &str) {
+        self.text.push_str(string);
+        self.ends.push(self.text.len());
+    }
+
+    /// Takes the strings apart that lie end to end in `text`. Errs with the index of the first
+    /// string that is not UTF-8, the byte in it where it fails, and that byte's value.
+    pub(crate) fn from_parts(text: Vec<u8>, ends: Vec<usize>) -> Result<Self, (usize, usize, u8)> {
+        let locate = |at: usize, byte: u8| {
+            let index = ends.partition_point(|&end| end <= at);
+            let start = if index == 0 { 0 } else { ends[index - 1] };
+            (index, at - start, byte)
+        };
+        let text = String::from_utf8(text).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            locate(at, error.as_bytes()[at])
+        })?;
+        // The whole is UTF-8; each part is if it ends between two characters.
+        if let Some(&end) = ends.iter().find(|&&end| !text.is_char_boundary(end)) {
+            let start = text.floor_char_boundary(end);
+            return Err(locate(start, text.as_bytes()[start]));
+        }
+        Ok(Self { text, ends })
+    }
+}
+
+impl<S: AsRef<str>> FromIterator<S> for Strings {
+    fn from_iter<I: IntoIterator<Item = S>>(strings: I) -> Self {
+        let mut all = Self::default();
+        strings.into_iter().for_each(|string| all.push(string.as_ref()));
+        all
+    }
+}
+
+/// Does the same with the elements of an array of any type.
+macro_rules! each {
+    ($array:expr, $elements:ident => $do:expr) => {
+        match $array {
+            Array::U8($elements) => $do,
+            Array::I8($elements) => $do,
+            Array::U16($elements) => $do,
+            Array::I16($elements) => $do,
+            Array::U32($elements) => $do,
+            Array::I32($elements) => $do,
+            Array::F32($elements) => $do,
+            Array::Bool($elements) => $do,
+            Array::String($elements) => $do,
+            Array::U64($elements) => $do,
+            Array::I64($elements) => $do,
+            Array::F64($elements) => $do,
+        }
+    };
+}
+
+impl Array {
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        each!(self, elements => elements.len())
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The type of its elements.
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::U8(_) => Kind::U8,
+            Self::I8(_) => Kind::I8,
+            Self::U16(_) => Kind::U16,
+            Self::I16(_) => Kind::I16,
+            Self::U32(_) => Kind::U32,
+            Self::I32(_) => Kind::I32,
+            Self::F32(_) => Kind::F32,
+            Self::Bool(_) => Kind::Bool,
+            Self::String(_) => Kind::String,
+            Self::U64(_) => Kind::U64,
+            Self::I64(_) => Kind::I64,
+            Self::F64(_) => Kind::F64,
+        }
+    }
+
+    /// The elements where they are integers, each of which fits `N`.
+    pub(crate) fn integers<N: TryFrom<i128>>(&self) -> Option<Vec<N>> {
+        fn fit<T: Copy + Into<i128>, N: TryFrom<i128>>(elements: &[T]) -> Option<Vec<N>> {
+            elements.iter().map(|&element| N::try_from(element.into()).ok()).collect()
+        }
+        match self {
+            Self::U8(elements) => fit(elements),
+            Self::I8(elements) => fit(elements),
+            Self::U16(elements) => fit(elements),
+            Self::I16(elements) => fit(elements),
+            Self::U32(elements) => fit(elements),
+            Self::I32(elements) => fit(elements),
+            Self::U64(elements) => fit(elements),
+            Self::I64(elements) => fit(elements),
+            Self::F32(_) | Self::Bool(_) | Self::String(_) | Self::F64(_) => None,
+        }
+    }
+}
+
+impl Value {
+    /// The format's type of this value.
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::U8(_) => Kind::U8,
+            Self::I8(_) => Kind::I8,
+            Self::U16(_) => Kind::U16,
+            Self::I16(_) => Kind::I16,
+            Self::U32(_) => Kind::U32,
+            Self::I32(_) => Kind::I32,
+            Self::F32(_) => Kind::F32,
+            Self::Bool(_) => Kind::Bool,
+            Self::String(_) => Kind::String,
+            Self::Array(_) => Kind::Array,
+            Self::U64(_) => Kind::U64,
+            Self::I64(_) => Kind::I64,
+            Self::F64(_) => Kind::F64,
+        }
+    }
+
+    /// The value where it is an integer that fits `N`.
+    pub(crate) fn integer<N: TryFrom<i128>>(&self) -> Option<N> {
+        let wide: i128 = match *self {
+            Self::U8(number) => number.into(),
+            Self::I8(number) => number.into(),
+            Self::U16(number) => number.into(),
+            Self::I16(number) => number.into(),
+            Self::U32(number) => number.into(),
+            Self::I32(number) => number.into(),
+            Self::U64(number) => number.into(),
+            Self::I64(number) => number.into(),
+            _ => return None,
+        };
+        N::try_from(wide).ok()
+    }
+
+    /// The type's name in the format's documents, `u32`, `string`; for an array `array of u32`.
+    pub fn type_name(&self) -> String {
+        match self {
+            Self::Array(array) => format!("array of {}", array.kind().name()),
+            _ => self.kind().name().into(),
+        }
+    }
+}
+
+/// Type and beginning of a value, on one line of at most some 100 characters.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 6;
+        match self {
+            Self::U8(number) => write!(f, "{number}"),
+            Self::I8(number) => write!(f, "{number}"),
+            Self::U16(number) => write!(f, "{number}"),
+            Self::I16(number) => write!(f, "{number}"),
+            Self::U32(number) => write!(f, "{number}"),
+            Self::I32(number) => write!(f, "{number}"),
+            Self::U64(number) => write!(f, "{number}"),
+            Self::I64(number) => write!(f, "{number}"),
+            Self::F32(number) => write!(f, "{number:?}"),
+            Self::F64(number) => write!(f, "{number:?}"),
+            Self::Bool(flag) => write!(f, "{flag}"),
+            Self::String(text) => write!(f, "\"{}\"", crate::names::shown(text)),
+            Self::Array(array) => {
+                write!(f, "{} x {} [", array.len(), array.kind().name())?;
+                let mut shown = String::new();
+                match array {
+                    Array::String(strings) => {
+                        for string in strings.iter().take(SHOWN) {
+                            let start: String = string.chars().take(10).collect();
+                            shown.push_str(&format!("{start:?}, "));
+                        }
+                    }
+                    _ => each!(array, elements => for element in elements.iter().take(SHOWN) {
+                        shown.push_str(&format!("{element:?}, "));
+                    }),
+                }
+                let more = if array.len() > SHOWN { ", ..." } else { "" };
+                write!(f, "{}{more}]", shown.trim_end_matches(", "))
+            }
+        }
+    }
+}
+
+/// The format's value types, by their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    U8 = 0,
+    I8 = 1,
+    U16 = 2,
+    I16 = 3,
+    U32 = 4,
+    I32 = 5,
+    F32 = 6,
+    Bool = 7,
+    String = 8,
+    Array = 9,
+    U64 = 10,
+    I64 = 11,
+    F64 = 12,
+}
+
+/// In the order of their numbers.
+const KINDS: [(Kind, &str); 13] = [
+    (Kind::U8, "u8"),
+    (Kind::I8, "i8"),
+    (Kind::U16, "u16"),
+    (Kind::I16, "i16"),
+    (Kind::U32, "u32"),
+    (Kind::I32, "i32"),
+    (Kind::F32, "f32"),
+    (Kind::Bool, "bool"),
+    (Kind::String, "string"),
+    (Kind::Array, "array"),
+    (Kind::U64, "u64"),
+    (Kind::I64, "i64"),
+    (Kind::F64, "f64"),
+];
+
+impl Kind {
+    pub fn by_id(id: u32) -> Option<Self> {
+        KINDS.get(usize::try_from(id).ok()?).map(|(kind, _)| *kind)
+    }
+
+    pub fn name(self) -> &'static str {
+        KINDS[self as usize].1
+    }
+}
+
+macro_rules! from {
+    ($($from:ty => $variant:ident),*) => {$(
+        impl From<$from> for Value {
+            fn from(value: $from) -> Self {
+                Self::$variant(value.into())
+            }
+        }
+    )*};
+}
+from!(u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, u64 => U64, i64 => I64);
+from!(f32 => F32, f64 => F64, bool => Bool, &str => String, String => String, Array => Array);
+from!(Vec<u8> => Array, Vec<i8> => Array, Vec<u16> => Array, Vec<i16> => Array);
+from!(Vec<u32> => Array, Vec<i32> => Array, Vec<u64> => Array, Vec<i64> => Array);
+from!(Vec<f32> => Array, Vec<f64> => Array, Vec<bool> => Array, Strings => Array);
+
+macro_rules! from_elements {
+    ($($from:ty => $variant:ident),*) => {$(
+        impl From<$from> for Array {
+            fn from(elements: $from) -> Self {
+                Self::$variant(elements)
+            }
+        }
+    )*};
+}
+from_elements!(Vec<u8> => U8, Vec<i8> => I8, Vec<u16> => U16, Vec<i16> => I16, Vec<u32> => U32);
+from_elements!(Vec<i32> => I32, Vec<u64> => U64, Vec<i64> => I64, Vec<f32> => F32);
+from_elements!(Vec<f64> => F64, Vec<bool> => Bool, Strings => String);

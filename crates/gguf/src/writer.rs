@@ -1,0 +1,304 @@
+//! Writes a file: header, then each tensor from its source, all or nothing.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use bilayer_quant::Type;
+use bytes::Bytes;
+
+use crate::{Array, Error, File, Metadata, Tensor, TensorLayout, Value, encode, limits, names};
+
+/// What a tensor's source may fail with.
+pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
+
+type Fill<'a> = Box<dyn FnOnce(&mut dyn Write) -> Result<(), SourceError> + 'a>;
+
+/// A tensor to be written: name, type, shape `[.., rows, cols]`, and where its bytes come from.
+pub struct NewTensor<'a> {
+    name: String,
+    ty: Type,
+    shape: Vec<u64>,
+    data: Data<'a>,
+}
+
+enum Data<'a> {
+    Zeros,
+    Bytes(Bytes),
+    Stream(Fill<'a>),
+}
+
+impl<'a> NewTensor<'a> {
+    /// A tensor whose bytes are at hand.
+    pub fn bytes(name: &str, ty: Type, shape: &[u64], bytes: impl Into<Bytes>) -> Self {
+        let data = Data::Bytes(bytes.into());
+        Self { name: name.into(), ty, shape: shape.into(), data }
+    }
+
+    /// A tensor of an open model, as it is; its bytes are shared, not copied.
+    pub fn copied(file: &File, tensor: &Tensor) -> Self {
+        let layout = tensor.layout();
+        Self::bytes(tensor.name(), layout.ty(), layout.shape(), file.bytes(tensor))
+    }
+
+    /// A tensor whose bytes are made while the file is written. `fill` is called once, when the
+    /// tensors before are written, and gives its bytes to `write_all` in pieces of any size, so
+    /// that no more of the model than it wishes is in memory.
+    pub fn stream(
+        name: &str,
+        ty: Type,
+        shape: &[u64],
+        fill: impl FnOnce(&mut dyn Write) -> Result<(), SourceError> + 'a,
+    ) -> Self {
+        let data = Data::Stream(Box::new(fill));
+        Self { name: name.into(), ty, shape: shape.into(), data }
+    }
+
+    /// A tensor of zero bytes, which take no room on the disk: a model of nothing else is hollow,
+    /// with the header, the size and the tensors of a real one.
+    pub fn zeros(name: &str, ty: Type, shape: &[u64]) -> Self {
+        Self { name: name.into(), ty, shape: shape.into(), data: Data::Zeros }
+    }
+}
+
+/// Writes `metadata` and `tensors`, in their order, to `path`: first to a temporary file in the
+/// same folder, then flushed to the disk and renamed. On an error nothing is left behind and a
+/// file that was at `path` is untouched. The file may be one that is open as input.
+///
+/// The layout is canonical: version 3, every tensor (the last too) padded with zeros to
+/// `general.alignment`, no gaps; the same input gives the same bytes.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::NotAFile`], [`Error::Source`], [`Error::SourceLength`]; and those of
+/// reading for keys, names, shapes and alignments that the reader would refuse.
+pub fn write<'a>(
+    path: &Path,
+    metadata: &Metadata,
+    tensors: impl IntoIterator<Item = NewTensor<'a>>,
+) -> Result<(), Error> {
+    let file = path.display().to_string();
+    let plan = Plan::new(&file, metadata, tensors)?;
+    if path.is_dir() {
+        return Err(Error::NotAFile { file, found: "a folder" });
+    }
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let io = |action| {
+        let file = &file;
+        move |source| Error::Io { file: file.clone(), action, source }
+    };
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".").suffix(".gguf.part");
+    // The default is a private file; this one shall have the rights of any new file.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let temporary =
+        builder.tempfile_in(folder).map_err(io("create a temporary file in its folder"))?;
+
+    let mut out = BufWriter::with_capacity(1 << 20, temporary.as_file());
+    let total_bytes = plan.write(&file, &mut out)?;
+    out.flush().map_err(io("write it"))?;
+    drop(out);
+    // Zeros at the end were skipped, not written.
+    temporary.as_file().set_len(total_bytes).map_err(io("write it"))?;
+    temporary.as_file().sync_all().map_err(io("flush it to the disk"))?;
+    temporary.persist(path).map_err(|error| io("put it in place")(error.error))?;
+    // Makes the new name last, too. Where folders cannot be opened there is nothing to flush.
+    if let Ok(folder) = fs::File::open(folder) {
+        folder.sync_all().map_err(io("flush its folder to the disk"))?;
+    }
+    Ok(())
+}
+
+/// The same file in memory.
+///
+/// # Errors
+/// As [`write()`].
+pub fn to_bytes<'a>(
+    metadata: &Metadata,
+    tensors: impl IntoIterator<Item = NewTensor<'a>>,
+) -> Result<Bytes, Error> {
+    let file = "memory";
+    let mut out = Vec::new();
+    Plan::new(file, metadata, tensors)?.write(file, &mut out)?;
+    Ok(out.into())
+}
+
+/// A checked file, ready to be written.
+struct Plan<'a> {
+    header: Vec<u8>,
+    alignment: u64,
+    tensors: Vec<(String, TensorLayout, Data<'a>)>,
+}
+
+impl<'a> Plan<'a> {
+    /// Places all tensors and applies the rules of the reader.
+    fn new(
+        file: &str,
+        metadata: &Metadata,
+        tensors: impl IntoIterator<Item = NewTensor<'a>>,
+    ) -> Result<Self, Error> {
+        let limit = |field: &str, found: usize, max: u64| match found as u64 {
+            found if found > max => {
+                Err(Error::Limit { file: file.into(), field: field.into(), max, found })
+            }
+            _ => Ok(()),
+        };
+        limit("key count", metadata.len(), limits::KEYS)?;
+        for (key, value) in metadata.iter() {
+            names::check_key(file, key)?;
+            match value {
+                Value::String(text) => {
+                    limit(&format!("length of key {key}"), text.len(), limits::STRING_BYTES)?
+                }
+                Value::Array(array) => {
+                    limit(&format!("elements of key {key}"), array.len(), limits::ARRAY_ELEMENTS)?
+                }
+                _ => (),
+            }
+            if let Value::Array(Array::String(strings)) = value {
+                let longest = strings.iter().map(str::len).max().unwrap_or_default();
+                limit(&format!("longest string of key {key}"), longest, limits::STRING_BYTES)?;
+            }
+        }
+        let alignment = u64::from(metadata.alignment()?);
+
+        let mut placed = vec![];
+        let mut seen = HashSet::new();
+        let mut offset = 0;
+        for NewTensor { name, ty, shape, data } in tensors {
+            names::check_tensor(file, &name)?;
+            if !seen.insert(name.clone()) {
+                let (file, field) = (file.into(), format!("tensor {name}"));
+                return Err(Error::Duplicate { file, field, place: String::new() });
+            }
+            let layout = TensorLayout::new(file, &name, ty, &shape, offset)?;
+            // The layout's end is below 2^63, so rounding it up cannot overflow.
+            offset = (offset + layout.len_bytes()).next_multiple_of(alignment);
+            placed.push((name, layout, data));
+        }
+        limit("tensor count", placed.len(), limits::TENSORS)?;
+        let directory: Vec<_> =
+            placed.iter().map(|(name, layout, _)| (name.as_str(), *layout)).collect();
+        let header = encode::header(metadata, &directory);
+        Ok(Self { header, alignment, tensors: placed })
+    }
+
+    /// Writes everything; returns the length of the file in bytes.
+    fn write(self, file: &str, out: &mut dyn Output) -> Result<u64, Error> {
+        let io = |source| Error::Io { file: file.into(), action: "write it", source };
+        let mut at = self.header.len() as u64;
+        out.write_all(&self.header).map_err(io)?;
+        let padding = |at: u64| at.next_multiple_of(self.alignment) - at;
+        out.skip(padding(at)).map_err(io)?;
+        at += padding(at);
+        for (name, layout, data) in self.tensors {
+            let len = layout.len_bytes();
+            match data {
+                Data::Zeros => out.skip(len).map_err(io)?,
+                Data::Bytes(bytes) => {
+                    exact(file, name, out, len, Box::new(move |out| Ok(out.write_all(&bytes)?)))?;
+                }
+                Data::Stream(fill) => exact(file, name, out, len, fill)?,
+            }
+            out.skip(padding(at + len)).map_err(io)?;
+            at += len + padding(at + len);
+        }
+        Ok(at)
+    }
+}
+
+/// Lets `fill` write exactly `len` bytes.
+fn exact(
+    file: &str,
+    tensor: String,
+    out: &mut dyn Output,
+    len: u64,
+    fill: Fill<'_>,
+) -> Result<(), Error> {
+    let mut counted = Counted { out, left: len, excess: 0, error: None };
+    let result = fill(&mut counted);
+    let Counted { left, excess, error, .. } = counted;
+    let file = file.to_owned();
+    // The disk's error comes before what the source made of it.
+    if let Some(source) = error {
+        return Err(Error::Io { file, action: "write it", source });
+    }
+    if excess > 0 {
+        return Err(Error::SourceLength { file, tensor, expected: len, found: len + excess });
+    }
+    result.map_err(|source| Error::Source {
+        file: file.clone(),
+        tensor: tensor.clone(),
+        source,
+    })?;
+    if left > 0 {
+        return Err(Error::SourceLength { file, tensor, expected: len, found: len - left });
+    }
+    Ok(())
+}
+
+/// Counts what a source writes, and remembers whose fault an error was.
+struct Counted<'a> {
+    out: &'a mut dyn Output,
+    left: u64,
+    excess: u64,
+    error: Option<io::Error>,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let len = bytes.len() as u64;
+        if len > self.left {
+            self.excess = len - self.left;
+            return Err(io::Error::other("more bytes than type and shape say"));
+        }
+        match self.out.write(bytes) {
+            Ok(written) => {
+                self.left -= written as u64;
+                Ok(written)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+            Err(error) => {
+                let copy = io::Error::new(error.kind(), error.to_string());
+                self.error = Some(error);
+                Err(copy)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Where a file goes.
+trait Output: Write {
+    /// Lets `len` bytes be zero.
+    fn skip(&mut self, len: u64) -> io::Result<()>;
+}
+
+impl Output for BufWriter<&fs::File> {
+    fn skip(&mut self, len: u64) -> io::Result<()> {
+        // Below this, bytes are cheaper than a hole.
+        const HOLE: u64 = 1 << 16;
+        if len < HOLE {
+            return io::copy(&mut io::Read::take(io::repeat(0), len), self).map(drop);
+        }
+        let len = i64::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+        self.seek(SeekFrom::Current(len)).map(drop)
+    }
+}
+
+impl Output for Vec<u8> {
+    fn skip(&mut self, len: u64) -> io::Result<()> {
+        let len = usize::try_from(len).ok().and_then(|len| self.len().checked_add(len));
+        let len = len.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        self.try_reserve(len - self.len())?;
+        self.resize(len, 0);
+        Ok(())
+    }
+}

@@ -1,0 +1,213 @@
+//! Attention: append to the cache, score, mask, softmax, weighted sum.
+
+use super::cache::{Cache, slot};
+use super::soft_cap::capped;
+use crate::{Attend, Step};
+
+/// The rows the op reads.
+pub(super) struct Inputs<'a> {
+    /// `[T, heads * head_dim]`.
+    pub q: &'a [f32],
+    /// `[T, kv_heads * head_dim]`.
+    pub k: &'a [f32],
+    /// `[T, kv_heads * head_dim]`.
+    pub v: &'a [f32],
+    /// `[heads]`.
+    pub sinks: Option<&'a [f32]>,
+}
+
+/// To `out [T, heads * head_dim]`. Scores, softmax and sums are f64; keys and values were rounded
+/// by the cache, those of this step too.
+pub(super) fn attend(
+    op: &Attend,
+    inputs: &Inputs<'_>,
+    cache: &mut Cache,
+    step: &Step<'_>,
+    out: &mut [f32],
+) {
+    let kv_width = op.kv_heads * op.head_dim;
+    for span in step.spans {
+        let pages = step.page_table(span);
+        for r in 0..span.rows {
+            let row = (span.first_row + r) as usize;
+            let slot = slot(pages, span.first_position + r);
+            cache.keys.store(slot, &inputs.k[row * kv_width..][..kv_width]);
+            cache.values.store(slot, &inputs.v[row * kv_width..][..kv_width]);
+        }
+        for r in 0..span.rows {
+            let row = (span.first_row + r) as usize;
+            for head in 0..op.heads {
+                let query = Query { op, head, position: span.first_position + r, pages };
+                let place = (row * op.heads + head) * op.head_dim;
+                let q = &inputs.q[place..][..op.head_dim];
+                let sink = inputs.sinks.map(|sinks| sinks[head]);
+                query.answer(q, sink, cache, &mut out[place..][..op.head_dim]);
+            }
+        }
+    }
+}
+
+/// One head of one token.
+struct Query<'a> {
+    op: &'a Attend,
+    head: usize,
+    position: u32,
+    pages: &'a [u32],
+}
+
+impl Query<'_> {
+    /// `q`, `out`: `[head_dim]`.
+    fn answer(&self, q: &[f32], sink: Option<f32>, cache: &Cache, out: &mut [f32]) {
+        let op = self.op;
+        let kv_head = self.head / (op.heads / op.kv_heads);
+        let seen = op.window.unwrap_or(u32::MAX);
+        assert!(seen > 0, "a window of 0 sees nothing");
+        let first = (self.position + 1).saturating_sub(seen);
+        let slots: Vec<usize> = (first..=self.position).map(|p| slot(self.pages, p)).collect();
+
+        // scores [positions seen]
+        let score = |&slot: &usize| {
+            let key = cache.keys.head(slot, kv_head, op.head_dim);
+            let products = q.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k));
+            let score = products.sum::<f64>() * f64::from(op.scale);
+            op.softcap.map_or(score, |cap| capped(score, cap))
+        };
+        let scores: Vec<f64> = slots.iter().map(score).collect();
+
+        // softmax; the sink takes its share of the denominator and gives nothing
+        let sink = sink.map_or(f64::NEG_INFINITY, f64::from);
+        let max = scores.iter().copied().fold(sink, f64::max);
+        let parts: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
+        let total = parts.iter().sum::<f64>() + (sink - max).exp();
+
+        for (i, out) in out.iter_mut().enumerate() {
+            let value = |slot: usize| f64::from(cache.values.head(slot, kv_head, op.head_dim)[i]);
+            let sum: f64 = slots.iter().zip(&parts).map(|(&slot, part)| part * value(slot)).sum();
+            *out = (sum / total) as f32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_quant::Type;
+
+    use super::{Inputs, attend};
+    use crate::reference::cache::Cache;
+    use crate::reference::tests::{assert_near, limits};
+    use crate::{Attend, CacheId, CacheInfo, Limits, Span, Step, Value};
+
+    /// One head of one element, scale 1.
+    fn op() -> Attend {
+        Attend {
+            q: Value(0),
+            k: Value(1),
+            v: Value(2),
+            out: Value(3),
+            cache: CacheId(0),
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 1,
+            scale: 1.0,
+            window: None,
+            softcap: None,
+            sinks: None,
+        }
+    }
+
+    fn cache(op: &Attend, pages: usize) -> Cache {
+        let (kv_heads, head_dim) = (op.kv_heads, op.head_dim);
+        let info = CacheInfo { layer: 0, kv_heads, head_dim, window: op.window };
+        let types = Limits { key_type: Type::F32, value_type: Type::F32, ..limits() };
+        Cache::new(&info, &Limits { pages, ..types }).unwrap()
+    }
+
+    /// Runs one sequence from position 0 in pages 0, 1, ...
+    fn run(op: &Attend, q: &[f32], k: &[f32], v: &[f32], sinks: Option<&[f32]>) -> Vec<f32> {
+        let rows = (k.len() / op.kv_heads / op.head_dim) as u32;
+        let spans = [Span { first_row: 0, rows, first_position: 0, first_page: 0 }];
+        let (tokens, pages) = (vec![0; rows as usize], [0, 1]);
+        let step =
+            Step { tokens: &tokens, spans: &spans, pages: &pages, outputs: &[], copies: &[] };
+        let mut out = vec![f32::NAN; q.len()];
+        attend(op, &Inputs { q, k, v, sinks }, &mut cache(op, 2), &step, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_token_weighs_itself_and_what_came_before_by_the_softmax_of_the_scores() {
+        // Keys 0 and ln 3 give weights 1/4 and 3/4; the first token sees only itself.
+        let ln3 = 3f32.ln();
+        let out = run(&op(), &[1.0, 1.0], &[0.0, ln3], &[8.0, 4.0], None);
+        assert_near(&out, &[8.0, 0.25 * 8.0 + 0.75 * 4.0], 1e-6);
+    }
+
+    #[test]
+    fn scores_are_scaled_then_capped() {
+        // Score 1 * ln 9 * 0.5 = ln 3.
+        let op = Attend { scale: 0.5, ..op() };
+        let out = run(&op, &[1.0, 1.0], &[0.0, 9f32.ln()], &[8.0, 4.0], None);
+        assert_near(&out[1..], &[5.0], 1e-6);
+        // Capped at c = ln 3 / 0.6, the score c ln 2 becomes c tanh(ln 2) = 0.6 c = ln 3.
+        let cap = 3f32.ln() / 0.6;
+        let op = Attend { scale: 1.0, softcap: Some(cap), ..op };
+        let out = run(&op, &[1.0, 1.0], &[0.0, cap * 2f32.ln()], &[8.0, 4.0], None);
+        assert_near(&out[1..], &[5.0], 1e-6);
+    }
+
+    #[test]
+    fn a_window_counts_the_token_itself() {
+        let op = Attend { window: Some(2), ..op() };
+        let out = run(&op, &[0.0; 4], &[0.0; 4], &[1.0, 3.0, 5.0, 9.0], None);
+        assert_near(&out, &[1.0, 2.0, 4.0, 7.0], 1e-6);
+    }
+
+    #[test]
+    fn a_sink_takes_weight_and_gives_nothing() {
+        // Score 0 beside a sink of ln 3: weight 1/4.
+        let out = run(&op(), &[1.0], &[0.0], &[8.0], Some(&[3f32.ln()]));
+        assert_near(&out, &[2.0], 1e-6);
+        // A very negative score beside it must not overflow.
+        let out = run(&op(), &[1.0], &[-1e6], &[8.0], Some(&[0.0]));
+        assert_near(&out, &[0.0], 1e-6);
+    }
+
+    #[test]
+    fn query_heads_share_key_value_heads_in_groups() {
+        // Four query heads over two: heads 0 and 1 read values 5 and 6, heads 2 and 3 read 7 and 8.
+        let op = Attend { heads: 4, kv_heads: 2, head_dim: 2, ..op() };
+        let out = run(&op, &[0.0; 8], &[0.0; 4], &[5.0, 6.0, 7.0, 8.0], None);
+        assert_eq!(out, [5.0, 6.0, 5.0, 6.0, 7.0, 8.0, 7.0, 8.0]);
+    }
+
+    #[test]
+    fn spans_are_apart_and_continue_what_is_cached() {
+        let op = op();
+        let mut cache = cache(&op, 4);
+        let (q, zeros) = ([0.0; 40], [0.0; 40]);
+        let ramp: Vec<f32> = (0..33).map(|i| i as f32).collect();
+        // 33 tokens in pages 3 and 0: the mean of 0..=p is p / 2.
+        let spans = [Span { first_row: 0, rows: 33, first_position: 0, first_page: 1 }];
+        let tokens = [0; 33];
+        let pages = [9, 3, 0];
+        let step =
+            Step { tokens: &tokens, spans: &spans, pages: &pages, outputs: &[], copies: &[] };
+        let mut out = [f32::NAN; 33];
+        let inputs = Inputs { q: &q[..33], k: &zeros[..33], v: &ramp, sinks: None };
+        attend(&op, &inputs, &mut cache, &step, &mut out);
+        let halves: Vec<f32> = (0..33).map(|p| p as f32 / 2.0).collect();
+        assert_near(&out, &halves, 1e-5);
+        // Then a new sequence in page 1, and one token more of the first.
+        let spans = [
+            Span { first_row: 0, rows: 2, first_position: 0, first_page: 0 },
+            Span { first_row: 2, rows: 1, first_position: 33, first_page: 1 },
+        ];
+        let pages = [1, 3, 0];
+        let step =
+            Step { tokens: &[0; 3], spans: &spans, pages: &pages, outputs: &[], copies: &[] };
+        let mut out = [f32::NAN; 3];
+        let inputs = Inputs { q: &q[..3], k: &zeros[..3], v: &[-1.0, -3.0, 33.0], sinks: None };
+        attend(&op, &inputs, &mut cache, &step, &mut out);
+        assert_near(&out, &[-1.0, -2.0, 16.5], 1e-5);
+    }
+}

@@ -1,0 +1,147 @@
+//! The keys and values of one layer: pages of 32 tokens, rounded as a device would store them.
+
+use bilayer_quant::Type;
+
+use crate::{CacheInfo, Error, Limits, OpKind, PAGE_TOKENS, PageCopy};
+
+/// One layer's keys and values.
+#[derive(Debug)]
+pub(super) struct Cache {
+    pub keys: Rows,
+    pub values: Rows,
+    pages: usize,
+}
+
+/// One row of all heads per token of every page: `[pages * PAGE_TOKENS, width]`.
+#[derive(Debug)]
+pub(super) struct Rows {
+    ty: Type,
+    width: usize,
+    rows: Vec<f32>,
+    block: Vec<u8>,
+}
+
+impl Cache {
+    /// An empty cache.
+    ///
+    /// # Errors
+    /// A type that is not a cache type, or whose blocks do not fit a head: a block never spans two
+    /// heads, because a device reads one head at a time.
+    pub fn new(info: &CacheInfo, limits: &Limits) -> Result<Self, Error> {
+        let tokens = limits.pages * PAGE_TOKENS;
+        let rows = |ty: Type| {
+            let known = [Type::F32, Type::F16, Type::Q8_0].contains(&ty);
+            if !known || !info.head_dim.is_multiple_of(ty.block_weights) {
+                return Err(Error::Unsupported {
+                    device: super::NAME.to_owned(),
+                    op: OpKind::Attend,
+                    what: format!("a cache of type {ty} and heads of {}", info.head_dim),
+                });
+            }
+            let width = info.width();
+            let block = vec![0; width / ty.block_weights * ty.block_bytes];
+            Ok(Rows { ty, width, rows: vec![0.0; tokens * width], block })
+        };
+        let (keys, values) = (rows(limits.key_type)?, rows(limits.value_type)?);
+        Ok(Cache { keys, values, pages: limits.pages })
+    }
+
+    /// Pages it has.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Copies whole pages, in order.
+    pub fn copy(&mut self, copies: &[PageCopy]) {
+        for copy in copies {
+            for rows in [&mut self.keys, &mut self.values] {
+                let page = PAGE_TOKENS * rows.width;
+                let from = copy.from as usize * page;
+                rows.rows.copy_within(from..from + page, copy.to as usize * page);
+            }
+        }
+    }
+}
+
+impl Rows {
+    /// Stores one token's row at its slot, rounded through the cache's type.
+    pub fn store(&mut self, slot: usize, row: &[f32]) {
+        let kept = &mut self.rows[slot * self.width..][..self.width];
+        if self.ty == Type::F32 {
+            kept.copy_from_slice(row);
+            return;
+        }
+        let stored = self.ty.quantize(row, None, &mut self.block);
+        if stored.and_then(|()| self.ty.dequantize(&self.block, kept)).is_err() {
+            // Only a value that is not finite is refused; it must not be hidden.
+            kept.fill(f32::NAN);
+        }
+    }
+
+    /// One head's part `[head_dim]` of the row at `slot`.
+    pub fn head(&self, slot: usize, head: usize, head_dim: usize) -> &[f32] {
+        &self.rows[slot * self.width + head * head_dim..][..head_dim]
+    }
+}
+
+/// Where a position of a sequence lies, given its page table.
+pub(super) fn slot(pages: &[u32], position: u32) -> usize {
+    let position = position as usize;
+    pages[position / PAGE_TOKENS] as usize * PAGE_TOKENS + position % PAGE_TOKENS
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_quant::Type;
+
+    use super::{Cache, slot};
+    use crate::reference::tests::limits;
+    use crate::{CacheInfo, Limits, PageCopy};
+
+    fn cache(ty: Type, head_dim: usize) -> Cache {
+        let info = CacheInfo { layer: 0, kv_heads: 1, head_dim, window: None };
+        Cache::new(&info, &Limits { key_type: ty, pages: 3, ..limits() }).unwrap()
+    }
+
+    #[test]
+    fn a_position_lies_in_the_page_its_table_names() {
+        assert_eq!(slot(&[7, 2], 31), 7 * 32 + 31);
+        assert_eq!(slot(&[7, 2], 32), 2 * 32);
+    }
+
+    #[test]
+    fn rows_round_as_their_type_does() {
+        let mut exact = cache(Type::F32, 1);
+        exact.keys.store(5, &[0.1]);
+        assert_eq!(exact.keys.head(5, 0, 1), [0.1]);
+        // The half nearest 0.1 is 0x2E66.
+        let mut half = cache(Type::F16, 1);
+        half.keys.store(5, &[0.1]);
+        assert_eq!(half.keys.head(5, 0, 1), [0.099_975_586]);
+        // Scale 127 / 127 = 1: integers stay, halves round away from zero.
+        let mut eight = cache(Type::Q8_0, 32);
+        let mut row = [0.0; 32];
+        (row[0], row[1], row[2]) = (127.0, 3.2, -2.5);
+        eight.keys.store(0, &row);
+        assert_eq!(eight.keys.head(0, 0, 32)[..4], [127.0, 3.0, -3.0, 0.0]);
+    }
+
+    #[test]
+    fn a_block_never_spans_heads_and_other_types_are_refused() {
+        for (ty, head_dim) in [(Type::Q8_0, 48), (Type::Q4_0, 32), (Type::I8, 32)] {
+            let info = CacheInfo { layer: 0, kv_heads: 2, head_dim, window: None };
+            let error = Cache::new(&info, &Limits { value_type: ty, ..limits() }).unwrap_err();
+            assert!(error.to_string().contains(ty.name), "{error}");
+        }
+    }
+
+    #[test]
+    fn copies_are_made_in_order() {
+        let mut cache = cache(Type::F32, 1);
+        cache.keys.store(slot(&[0], 31), &[1.0]);
+        cache.values.store(slot(&[0], 31), &[2.0]);
+        cache.copy(&[PageCopy { from: 0, to: 1 }, PageCopy { from: 1, to: 2 }]);
+        assert_eq!(cache.keys.head(slot(&[2], 31), 0, 1), [1.0]);
+        assert_eq!(cache.values.head(slot(&[2], 31), 0, 1), [2.0]);
+    }
+}

@@ -1,0 +1,60 @@
+//! Tensor directories: that of a file, and that of a model that does not exist yet.
+
+use std::cell::RefCell;
+
+use bilayer_gguf::File;
+use bilayer_graph::{Catalog, Entry};
+use bilayer_quant::Type;
+
+/// The directory of a GGUF file.
+pub struct Directory<'f>(pub &'f File);
+
+impl Catalog for Directory<'_> {
+    fn find(&self, name: &str) -> Option<Entry> {
+        let layout = self.0.tensor(name)?.layout();
+        Some(Entry { ty: layout.ty(), shape: layout.shape().to_vec() })
+    }
+}
+
+/// The directory of a model that does not exist yet: it has whatever the recording needs, in the needed shape,
+/// and remembers it. So random models are made, and models are sized before they are downloaded.
+pub struct Outline<'a> {
+    matrices: Type,
+    optional: &'a [&'a str],
+    needed: RefCell<Vec<(String, Entry)>>,
+}
+
+impl<'a> Outline<'a> {
+    /// Matrices are of type `matrices`, or F16 where a row is not whole blocks; vectors are F32. Of the tensors
+    /// that a model may lack it has those named in `optional`.
+    pub fn new(matrices: Type, optional: &'a [&'a str]) -> Self {
+        Outline { matrices, optional, needed: RefCell::default() }
+    }
+
+    /// What the recording needed, in its order: names, types and shapes, rightmost contiguous.
+    pub fn tensors(&self) -> Vec<(String, Entry)> {
+        self.needed.borrow().clone()
+    }
+}
+
+impl Catalog for Outline<'_> {
+    /// Asked only whether the tensor is there; its shape is not known yet.
+    fn find(&self, name: &str) -> Option<Entry> {
+        self.optional.contains(&name).then_some(Entry { ty: self.matrices, shape: Vec::new() })
+    }
+
+    fn find_as(&self, name: &str, expected: &[u64]) -> Option<Entry> {
+        let cols = *expected.last()?;
+        let ty = match expected {
+            [_] => Type::F32,
+            _ if cols.is_multiple_of(self.matrices.block_weights as u64) => self.matrices,
+            _ => Type::F16,
+        };
+        let entry = Entry { ty, shape: expected.to_vec() };
+        let mut needed = self.needed.borrow_mut();
+        if !needed.iter().any(|(known, _)| known == name) {
+            needed.push((name.to_owned(), entry.clone()));
+        }
+        Some(entry)
+    }
+}

@@ -1,0 +1,159 @@
+//! The typed description of a model: what metadata says, complete and checked, before any tensor is seen.
+
+use bilayer_graph::{Activation, Pairs};
+
+use crate::keys::Keys;
+use crate::{Error, Rotary};
+
+/// The bounds on what metadata may declare; published models stay far below them.
+pub mod limits {
+    /// Layers.
+    pub const LAYERS: usize = 10_000;
+    /// Width of the hidden state, of a head and of the feed-forward.
+    pub const WIDTH: usize = 1 << 20;
+    /// Query or key-value heads of a layer.
+    pub const HEADS: usize = 1 << 14;
+    /// Tokens of the vocabulary.
+    pub const VOCAB: usize = 1 << 24;
+    /// Tokens of context.
+    pub const CONTEXT: usize = 1 << 30;
+}
+
+/// A decoder-only transformer. Architectures differ in these fields, never in code that asks for a name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The table line it was read by.
+    pub architecture: &'static str,
+    /// Rows of the embedding and of the output head.
+    pub vocab: usize,
+    /// Elements of the hidden state.
+    pub width: usize,
+    /// Elements of one head.
+    pub head_dim: usize,
+    /// Tokens the model was trained to see at once.
+    pub context: usize,
+    /// The term under every norm's root.
+    pub norm_eps: f32,
+    /// The layers from first to last; at least one.
+    pub layers: Vec<Layer>,
+    /// How positions turn queries and keys.
+    pub rope: Rotary,
+    /// The non-linearity of the feed-forward's gate.
+    pub activation: Activation,
+    /// Factor on attention scores.
+    pub attention_scale: f32,
+    /// Soft cap on attention scores.
+    pub attention_softcap: Option<f32>,
+    /// Factor on the embedded tokens.
+    pub embedding_scale: Option<f32>,
+    /// Factor on what attention and feed-forward add to the residual.
+    pub residual_scale: Option<f32>,
+    /// Factor on the logits.
+    pub logit_scale: Option<f32>,
+    /// Soft cap on the logits, after the factor.
+    pub logit_softcap: Option<f32>,
+}
+
+/// What may differ from layer to layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// Query heads; a multiple of `kv_heads`.
+    pub heads: usize,
+    /// Key-value heads.
+    pub kv_heads: usize,
+    /// Elements of the feed-forward's inner state.
+    pub feed_forward: usize,
+    /// Sliding window: a token sees itself and the `window - 1` tokens before it.
+    pub window: Option<u32>,
+}
+
+impl Config {
+    /// Reads what all rotary decoders with RMS norms share. The architecture's own file sets the rest.
+    ///
+    /// # Errors
+    /// A key is absent, of another kind or out of bounds.
+    pub(crate) fn read(keys: &Keys<'_>, pairs: Pairs) -> Result<Self, Error> {
+        let width = keys.size("embedding_length", 1..=limits::WIDTH)?;
+        let layers = layers(keys)?;
+        let head_dim = head_dim(keys, width, layers[0].heads)?;
+        Ok(Config {
+            architecture: keys.architecture,
+            vocab: vocab(keys)?,
+            width,
+            head_dim,
+            context: keys.size("context_length", 1..=limits::CONTEXT)?,
+            norm_eps: keys.eps("attention.layer_norm_rms_epsilon")?,
+            layers,
+            rope: Rotary::read(keys, head_dim, pairs)?,
+            activation: Activation::Silu,
+            attention_scale: keys
+                .positive_or_zero("attention.scale")?
+                .unwrap_or(1.0 / (head_dim as f32).sqrt()),
+            attention_softcap: keys.positive_or_zero("attn_logit_softcapping")?,
+            embedding_scale: keys.positive_or_zero("embedding_scale")?,
+            residual_scale: keys.positive_or_zero("residual_scale")?,
+            logit_scale: None,
+            logit_softcap: keys.positive_or_zero("final_logit_softcapping")?,
+        })
+    }
+}
+
+/// The token list is the vocabulary; a file without tokenizer gives its size alone.
+fn vocab(keys: &Keys<'_>) -> Result<usize, Error> {
+    let key = "tokenizer.ggml.tokens";
+    let Some(tokens) = keys.metadata.opt_strings(key)? else {
+        return keys.size("vocab_size", 1..=limits::VOCAB);
+    };
+    match tokens.len() {
+        0 => Err(Error::Value {
+            key: key.to_owned(),
+            expected: "at least one token".to_owned(),
+            found: "none".to_owned(),
+        }),
+        len => Ok(len),
+    }
+}
+
+fn layers(keys: &Keys<'_>) -> Result<Vec<Layer>, Error> {
+    let count = keys.size("block_count", 1..=limits::LAYERS)?;
+    let heads = keys.each("attention.head_count", count, 1..=limits::HEADS)?;
+    let kv_heads = keys
+        .opt_each("attention.head_count_kv", count, 1..=limits::HEADS)?
+        .unwrap_or_else(|| heads.clone());
+    let feed_forward = keys.each("feed_forward_length", count, 1..=limits::WIDTH)?;
+    // 0 is how converters say that there is no window.
+    let window = keys.opt_size("attention.sliding_window", 0..=limits::CONTEXT)?;
+    let window = window.filter(|&window| window > 0).map(|window| window as u32);
+    let mut layers = Vec::with_capacity(count);
+    for i in 0..count {
+        let (heads, kv_heads) = (heads[i], kv_heads[i]);
+        if !heads.is_multiple_of(kv_heads) {
+            let expected = format!("a divisor of the {heads} query heads of layer {i}");
+            return Err(keys.value("attention.head_count_kv", expected, kv_heads));
+        }
+        layers.push(Layer { heads, kv_heads, feed_forward: feed_forward[i], window });
+    }
+    Ok(layers)
+}
+
+/// The key's length, or the width shared out among the heads.
+fn head_dim(keys: &Keys<'_>, width: usize, heads: usize) -> Result<usize, Error> {
+    let Some(head_dim) = keys.opt_size("attention.key_length", 1..=limits::WIDTH)? else {
+        if !width.is_multiple_of(heads) {
+            let expected = format!("a divisor of the width {width}, or attention.key_length");
+            return Err(keys.value("attention.head_count", expected, heads));
+        }
+        let name = "attention.value_length";
+        return same_length(keys, name, width / heads);
+    };
+    same_length(keys, "attention.value_length", head_dim)
+}
+
+fn same_length(keys: &Keys<'_>, name: &str, head_dim: usize) -> Result<usize, Error> {
+    let found = keys.opt_size(name, 1..=limits::WIDTH)?.unwrap_or(head_dim);
+    if found == head_dim {
+        return Ok(head_dim);
+    }
+    let feature = "a value head of another length than the key head";
+    Err(Error::Unsupported { key: keys.key(name), found: found.to_string(), feature })
+}

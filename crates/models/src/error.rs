@@ -1,0 +1,53 @@
+//! What can be wrong between a file's metadata and a recorded graph.
+
+/// Errors of this crate; each names the key, the tensor or the architecture.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A key is absent or of another kind.
+    #[error(transparent)]
+    Metadata(#[from] bilayer_gguf::Error),
+    /// The file's architecture has no file here.
+    #[error("architecture `{name}` is not supported; known are: {}", known())]
+    UnknownArchitecture {
+        /// What `general.architecture` says.
+        name: String,
+    },
+    /// A key's value cannot be that of a model.
+    #[error("key {key}: expected {expected}, found {found}; convert the model again")]
+    Value {
+        /// The key.
+        key: String,
+        /// What a model may have there.
+        expected: String,
+        /// What the file has.
+        found: String,
+    },
+    /// A key asks for something this architecture's code does not do.
+    #[error("key {key} is {found}: {feature} is not supported for this architecture")]
+    Unsupported {
+        /// The key.
+        key: String,
+        /// What the file has.
+        found: String,
+        /// What it would take.
+        feature: &'static str,
+    },
+    /// The file holds a tensor that the recorded model would not use: its logits would be wrong.
+    #[error(
+        "tensor `{name}` has no place in architecture `{architecture}` as it is known here; \
+         the model is of a variant that is not supported"
+    )]
+    UnusedTensor {
+        /// The tensor.
+        name: String,
+        /// The architecture.
+        architecture: &'static str,
+    },
+    /// A tensor is missing or has another shape or type than the metadata implies.
+    #[error(transparent)]
+    Graph(#[from] bilayer_graph::Error),
+}
+
+fn known() -> String {
+    crate::all().iter().map(|architecture| architecture.name).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,125 @@
+//! Reads an architecture's own keys, each checked against what any model may have there.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use bilayer_gguf::{Metadata, Value};
+
+use crate::Error;
+
+/// The keys `<architecture>.*` of a file.
+pub(crate) struct Keys<'m> {
+    pub metadata: &'m Metadata,
+    pub architecture: &'static str,
+}
+
+impl Keys<'_> {
+    /// The whole key.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    /// A count or length within `range`.
+    pub fn size(&self, name: &str, range: RangeInclusive<usize>) -> Result<usize, Error> {
+        self.within(name, self.metadata.usize(&self.key(name))?, range)
+    }
+
+    /// As [`Keys::size`]; `None` where the key is absent.
+    pub fn opt_size(
+        &self,
+        name: &str,
+        range: RangeInclusive<usize>,
+    ) -> Result<Option<usize>, Error> {
+        let size = self.metadata.opt_usize(&self.key(name))?;
+        size.map(|size| self.within(name, size, range)).transpose()
+    }
+
+    /// A count or length for each of `layers` layers; one number stands for all.
+    pub fn each(
+        &self,
+        name: &str,
+        layers: usize,
+        range: RangeInclusive<usize>,
+    ) -> Result<Vec<usize>, Error> {
+        let each = self.metadata.u32_each(&self.key(name), layers)?;
+        each.into_iter().map(|size| self.within(name, size as usize, range.clone())).collect()
+    }
+
+    /// As [`Keys::each`]; `None` where the key is absent.
+    pub fn opt_each(
+        &self,
+        name: &str,
+        layers: usize,
+        range: RangeInclusive<usize>,
+    ) -> Result<Option<Vec<usize>>, Error> {
+        if self.has(name) { self.each(name, layers, range).map(Some) } else { Ok(None) }
+    }
+
+    /// A factor, base or cap: finite and above 0. `None` where the key is absent.
+    pub fn positive(&self, name: &str) -> Result<Option<f32>, Error> {
+        let Some(value) = self.metadata.opt_f32(&self.key(name))? else { return Ok(None) };
+        if value.is_finite() && value > 0.0 {
+            return Ok(Some(value));
+        }
+        Err(self.value(name, "a finite number above 0", value))
+    }
+
+    /// As [`Keys::positive`], but 0 stands for absent, as converters write it.
+    pub fn positive_or_zero(&self, name: &str) -> Result<Option<f32>, Error> {
+        if self.metadata.opt_f32(&self.key(name))? == Some(0.0) {
+            return Ok(None);
+        }
+        self.positive(name)
+    }
+
+    /// The term under a norm's root.
+    pub fn eps(&self, name: &str) -> Result<f32, Error> {
+        let eps = self.metadata.f32(&self.key(name))?;
+        // Published models have 1e-12 to 1e-5; 0 would divide a row of zeros by zero.
+        if eps > 0.0 && eps < 1.0 {
+            return Ok(eps);
+        }
+        Err(self.value(name, "a number between 0 and 1", eps))
+    }
+
+    /// Refuses a file that sets `name` to anything but a zero, `false` or an empty string.
+    pub fn refuse(&self, name: &str, feature: &'static str) -> Result<(), Error> {
+        let key = self.key(name);
+        let Some(value) = self.metadata.get(&key) else { return Ok(()) };
+        let off = match value {
+            Value::Bool(flag) => !flag,
+            Value::String(text) => text.is_empty(),
+            Value::F32(number) => *number == 0.0,
+            _ => self.metadata.opt_u64(&key).is_ok_and(|number| number == Some(0)),
+        };
+        if off {
+            Ok(())
+        } else {
+            Err(Error::Unsupported { key, found: value.to_string(), feature })
+        }
+    }
+
+    /// Whether the file has the key.
+    pub fn has(&self, name: &str) -> bool {
+        self.metadata.get(&self.key(name)).is_some()
+    }
+
+    /// The error for a key whose value no model can have.
+    pub fn value(&self, name: &str, expected: impl Display, found: impl Display) -> Error {
+        let (expected, found) = (expected.to_string(), found.to_string());
+        Error::Value { key: self.key(name), expected, found }
+    }
+
+    fn within(
+        &self,
+        name: &str,
+        size: usize,
+        range: RangeInclusive<usize>,
+    ) -> Result<usize, Error> {
+        if range.contains(&size) {
+            return Ok(size);
+        }
+        let expected = format!("{} to {}", range.start(), range.end());
+        Err(self.value(name, expected, size))
+    }
+}

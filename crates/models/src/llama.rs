@@ -1,0 +1,254 @@
+//! Llama 1 to 3 and all that share its files: Mistral, Yi, SmolLM, TinyLlama, ...
+//!
+//! GGUF stores queries and keys with each head's rows in rotation pairs `(2i, 2i + 1)`; checkpoints have halves.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::Pairs;
+
+use crate::keys::Keys;
+use crate::{Architecture, Config, Error, Name, decoder};
+
+const NAME: &str = "llama";
+
+/// The table line.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    tiny,
+    names: NAMES,
+    // Frequencies that early converters wrote out; they follow from the metadata.
+    ignored: &[".attn_rot_embd.weight"],
+};
+
+const NAMES: &[Name] = &[
+    Name::kept("token_embd", "model.embed_tokens"),
+    Name::kept("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),
+    Name::interleaved("blk.{}.attn_q", "model.layers.{}.self_attn.q_proj"),
+    Name::interleaved("blk.{}.attn_k", "model.layers.{}.self_attn.k_proj"),
+    Name::kept("blk.{}.attn_v", "model.layers.{}.self_attn.v_proj"),
+    Name::kept("blk.{}.attn_output", "model.layers.{}.self_attn.o_proj"),
+    Name::kept("blk.{}.ffn_norm", "model.layers.{}.post_attention_layernorm"),
+    Name::kept("blk.{}.ffn_gate", "model.layers.{}.mlp.gate_proj"),
+    Name::kept("blk.{}.ffn_up", "model.layers.{}.mlp.up_proj"),
+    Name::kept("blk.{}.ffn_down", "model.layers.{}.mlp.down_proj"),
+    Name::kept("output_norm", "model.norm"),
+    Name::kept("output", "lm_head"),
+];
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    keys.refuse("expert_count", "a mixture of experts")?;
+    Config::read(&keys, Pairs::Interleaved)
+}
+
+fn tiny() -> Metadata {
+    let mut metadata = Metadata::new();
+    metadata.set("general.architecture", NAME);
+    let mut set = |name: &str, size: u32| metadata.set(&format!("{NAME}.{name}"), size);
+    set("vocab_size", 128);
+    set("context_length", 256);
+    set("embedding_length", 64);
+    set("block_count", 3);
+    set("feed_forward_length", 96);
+    set("attention.head_count", 4);
+    set("attention.head_count_kv", 2);
+    metadata.set(&format!("{NAME}.attention.layer_norm_rms_epsilon"), 1e-5f32);
+    metadata
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_gguf::Value;
+    use bilayer_graph::{Activation, OpKind, Rows};
+    use bilayer_quant::Type;
+
+    use super::{Pairs, config, tiny};
+    use crate::{Config, Layer, Outline, Rotary, Scaling, record};
+
+    /// The tiny model's configuration after `change`s of keys under `llama.`.
+    fn changed(changes: &[(&str, Value)]) -> Result<Config, crate::Error> {
+        let mut metadata = tiny();
+        for (name, value) in changes {
+            metadata.set(&format!("llama.{name}"), value.clone());
+        }
+        config(&metadata)
+    }
+
+    #[test]
+    fn tiny_is_read_whole() {
+        let layer = Layer { heads: 4, kv_heads: 2, feed_forward: 96, window: None };
+        let expected = Config {
+            architecture: "llama",
+            vocab: 128,
+            width: 64,
+            head_dim: 16,
+            context: 256,
+            norm_eps: 1e-5,
+            layers: vec![layer; 3],
+            rope: Rotary {
+                dims: 16,
+                base: 10_000.0,
+                pairs: Pairs::Interleaved,
+                scaling: Scaling::None,
+                attn_factor: 1.0,
+            },
+            activation: Activation::Silu,
+            attention_scale: 0.25,
+            attention_softcap: None,
+            embedding_scale: None,
+            residual_scale: None,
+            logit_scale: None,
+            logit_softcap: None,
+        };
+        assert_eq!(config(&tiny()).unwrap(), expected);
+    }
+
+    #[test]
+    fn every_needed_key_is_named_when_it_is_absent() {
+        for name in [
+            "vocab_size",
+            "context_length",
+            "embedding_length",
+            "block_count",
+            "feed_forward_length",
+            "attention.head_count",
+            "attention.layer_norm_rms_epsilon",
+        ] {
+            let mut metadata = tiny();
+            let key = format!("llama.{name}");
+            metadata.remove(&key).unwrap();
+            let message = config(&metadata).unwrap_err().to_string();
+            assert!(message.contains(&key), "{message}");
+        }
+    }
+
+    #[test]
+    fn implausible_values_are_refused_by_key() {
+        let cases: [(&str, Value); 24] = [
+            ("block_count", 0u32.into()),
+            ("block_count", 10_001u32.into()),
+            ("block_count", "three".into()),
+            ("attention.head_count", 0u32.into()),
+            ("attention.head_count", 5u32.into()), // 64 is no multiple
+            ("attention.head_count", vec![4u32, 4].into()), // not one per layer
+            ("attention.head_count_kv", 0u32.into()),
+            ("attention.head_count_kv", 3u32.into()),
+            ("attention.head_count_kv", 8u32.into()),
+            ("embedding_length", 0u32.into()),
+            ("embedding_length", u32::MAX.into()),
+            ("feed_forward_length", 0u32.into()),
+            ("context_length", 0u32.into()),
+            ("vocab_size", 0u32.into()),
+            ("attention.key_length", 0u32.into()),
+            ("attention.value_length", 8u32.into()),
+            ("attention.layer_norm_rms_epsilon", 0f32.into()),
+            ("attention.layer_norm_rms_epsilon", f32::NAN.into()),
+            ("rope.dimension_count", 7u32.into()),
+            ("rope.dimension_count", 18u32.into()),
+            ("rope.freq_base", f32::INFINITY.into()),
+            ("rope.scaling.factor", (-2f32).into()),
+            ("rope.scaling.type", "longrope".into()),
+            ("expert_count", 8u32.into()),
+        ];
+        for (name, value) in cases {
+            let message = changed(&[(name, value.clone())]).unwrap_err().to_string();
+            assert!(message.contains(&format!("llama.{name}")), "{name} = {value}: {message}");
+        }
+        // An odd head cannot be split into pairs: 3 heads of 1 / 3 of 9.
+        let odd = [
+            ("embedding_length", 9u32.into()),
+            ("attention.head_count", 3u32.into()),
+            ("attention.head_count_kv", 3u32.into()),
+        ];
+        assert!(changed(&odd).unwrap_err().to_string().contains("rope.dimension_count"));
+    }
+
+    #[test]
+    fn optional_keys_become_features() {
+        let yarn = [
+            ("rope.scaling.type", "yarn".into()),
+            ("rope.scaling.factor", 4f32.into()),
+            ("rope.scaling.original_context_length", 64u32.into()),
+            ("rope.scaling.attn_factor", 2f32.into()),
+            ("rope.scaling.yarn_beta_fast", 16f32.into()),
+            ("rope.freq_base", 500_000f32.into()),
+            ("rope.dimension_count", 8u32.into()),
+            ("attention.key_length", 32u32.into()),
+            ("attention.value_length", 32u32.into()),
+            ("attention.sliding_window", 8u32.into()),
+            ("attention.head_count_kv", vec![4u32, 2, 1].into()),
+            ("attention.scale", 0.5f32.into()),
+            ("residual_scale", 0.1f32.into()),
+        ];
+        let config = changed(&yarn).unwrap();
+        assert_eq!((config.head_dim, config.rope.dims, config.rope.base), (32, 8, 500_000.0));
+        assert_eq!((config.rope.attn_factor, config.attention_scale), (2.0, 0.5));
+        assert_eq!(config.residual_scale, Some(0.1));
+        let scaling = Scaling::Yarn {
+            factor: 4.0,
+            original_context: 64,
+            ext_factor: 1.0,
+            beta_fast: 16.0,
+            beta_slow: 1.0,
+        };
+        assert_eq!(config.rope.scaling, scaling);
+        let each: Vec<_> = config.layers.iter().map(|l| (l.kv_heads, l.window)).collect();
+        assert_eq!(each, [(4, Some(8)), (2, Some(8)), (1, Some(8))]);
+    }
+
+    #[test]
+    fn a_factor_without_a_type_is_linear() {
+        for name in ["rope.scaling.factor", "rope.scale_linear"] {
+            let config = changed(&[(name, 2f32.into())]).unwrap();
+            assert_eq!(config.rope.scaling, Scaling::Linear { factor: 2.0 }, "{name}");
+        }
+        let none = [("rope.scaling.type", "none".into()), ("rope.scaling.factor", 2f32.into())];
+        assert_eq!(changed(&none).unwrap().rope.scaling, Scaling::None);
+    }
+
+    #[test]
+    fn the_token_list_wins_over_the_vocabulary_size() {
+        let mut metadata = tiny();
+        let tokens: bilayer_gguf::Strings = ["a", "b", "c"].iter().copied().collect();
+        metadata.set("tokenizer.ggml.tokens", tokens);
+        assert_eq!(config(&metadata).unwrap().vocab, 3);
+    }
+
+    #[test]
+    fn the_last_layer_and_the_head_run_only_the_wanted_rows() {
+        let config = config(&tiny()).unwrap();
+        let graph = record(&config, &Outline::new(Type::F32, &["output.weight"])).unwrap();
+        assert_eq!(graph.layers(), 3);
+        assert_eq!((graph.width(graph.logits), graph.rows(graph.logits)), (128, Rows::Outputs));
+        let first_wanted = graph.nodes.iter().position(|n| n.op.kind() == OpKind::Rows).unwrap();
+        for (i, node) in graph.nodes.iter().enumerate() {
+            let expected = if i < first_wanted { Rows::Tokens } else { Rows::Outputs };
+            assert_eq!(graph.rows(node.op.out()), expected, "{}", node.label());
+        }
+        let names: Vec<_> = graph.nodes[first_wanted - 10..].iter().map(|n| n.label()).collect();
+        let expected = "layer 1 l_out, layer 2 attn_norm, layer 2 attn_q, layer 2 attn_k, \
+            layer 2 attn_v, layer 2 attn_q_rope, layer 2 attn_k_rope, layer 2 attn, \
+            layer 2 attn_wanted, layer 2 inp_wanted, layer 2 attn_out, layer 2 ffn_inp, \
+            layer 2 ffn_norm, layer 2 ffn_gate, layer 2 ffn_up, layer 2 ffn_act, layer 2 ffn_down, \
+            layer 2 l_out, result_norm, result_output";
+        assert_eq!(names[2..].join(", "), expected);
+    }
+
+    #[test]
+    fn a_tied_head_and_biases_follow_the_file() {
+        let config = config(&tiny()).unwrap();
+        let biases = ["blk.1.attn_q.bias", "blk.1.ffn_down.bias", "rope_freqs.weight"];
+        let outline = Outline::new(Type::Q8_0, &biases);
+        let graph = record(&config, &outline).unwrap();
+        assert!(!graph.weights.iter().any(|w| w.name == "output.weight"));
+        let tensors = outline.tensors();
+        let shape = |name: &str| &tensors.iter().find(|(n, _)| n == name).unwrap().1;
+        assert_eq!(shape("blk.1.attn_q.bias").shape, [64]);
+        assert_eq!(shape("rope_freqs.weight").shape, [8]);
+        assert_eq!(shape("rope_freqs.weight").ty, Type::F32);
+        assert_eq!(shape("blk.2.attn_k.weight").shape, [32, 64]);
+        assert_eq!(shape("blk.2.attn_k.weight").ty, Type::Q8_0);
+        assert_eq!(tensors.len(), 2 + 3 * 9 + biases.len());
+    }
+}

@@ -1,0 +1,262 @@
+//! Rotary embeddings: from base and scaling rule to one frequency per pair.
+
+use std::f64::consts::TAU;
+use std::sync::Arc;
+
+use bilayer_graph::{Pairs, Rope, WeightId};
+
+use crate::keys::Keys;
+use crate::{Error, limits};
+
+/// How positions turn queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rotary {
+    /// Leading elements of each head that rotate; even.
+    pub dims: usize,
+    /// Pair `i` turns by `base ^ (-2 i / dims)` radians per position before scaling.
+    pub base: f32,
+    /// Which elements form a pair.
+    pub pairs: Pairs,
+    /// How the trained context was stretched.
+    pub scaling: Scaling,
+    /// Factor on cosine and sine, besides that of the scaling.
+    pub attn_factor: f32,
+}
+
+/// How a context longer than the first training's is reached. Llama 3's rule needs no variant: GGUF files
+/// carry its result as factors in `rope_freqs.weight` ([`Llama3::factors`]).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scaling {
+    /// As trained.
+    None,
+    /// All frequencies divided by a factor (Chen et al. 2023).
+    Linear {
+        /// How many times longer.
+        factor: f32,
+    },
+    /// YaRN (Peng et al. 2023): slow pairs interpolated, fast ones kept, a ramp between.
+    Yarn {
+        /// How many times longer.
+        factor: f32,
+        /// Tokens of context of the first training.
+        original_context: usize,
+        /// How much of the ramp is applied, 1 for all.
+        ext_factor: f32,
+        /// Turns within the original context from which on a pair is kept.
+        beta_fast: f32,
+        /// Turns within the original context up to which a pair is interpolated.
+        beta_slow: f32,
+    },
+}
+
+impl Rotary {
+    /// Reads `rope.*`.
+    ///
+    /// # Errors
+    /// A key is of another kind, out of bounds, or names a scaling that is not known.
+    pub(crate) fn read(keys: &Keys<'_>, head_dim: usize, pairs: Pairs) -> Result<Self, Error> {
+        let name = "rope.dimension_count";
+        let dims = keys.opt_size(name, 2..=head_dim)?.unwrap_or(head_dim);
+        if !dims.is_multiple_of(2) {
+            return Err(keys.value(name, "an even number (by default the head's length)", dims));
+        }
+        keys.refuse("rope.scaling.yarn_log_multiplier", "YaRN's logarithmic multiplier")?;
+        let yarn_factor = keys.positive_or_zero("rope.scaling.yarn_attn_factor")?.unwrap_or(1.0);
+        let attn_factor = keys.positive_or_zero("rope.scaling.attn_factor")?.unwrap_or(1.0);
+        Ok(Rotary {
+            dims,
+            base: keys.positive("rope.freq_base")?.unwrap_or(10_000.0),
+            pairs,
+            scaling: Scaling::read(keys)?,
+            attn_factor: attn_factor * yarn_factor,
+        })
+    }
+
+    /// Radians per position of each pair, `[dims / 2]`; computed in f64.
+    pub fn frequencies(&self) -> Vec<f32> {
+        let pairs = self.dims / 2;
+        (0..pairs).map(|i| self.scaled(i, frequency(self.base, self.dims, i)) as f32).collect()
+    }
+
+    /// Factor on cosine and sine: YaRN's `0.1 ln(factor) + 1` (its section 3.4) times `attn_factor`.
+    pub fn magnitude(&self) -> f32 {
+        match self.scaling {
+            Scaling::Yarn { factor, ext_factor, .. } if ext_factor != 0.0 && factor > 1.0 => {
+                self.attn_factor * (0.1 * factor.ln() + 1.0)
+            }
+            _ => self.attn_factor,
+        }
+    }
+
+    /// The op's parameters.
+    pub(crate) fn rope(&self, factors: Option<WeightId>) -> Rope {
+        let frequencies = Arc::from(self.frequencies());
+        Rope { pairs: self.pairs, frequencies, magnitude: self.magnitude(), factors }
+    }
+
+    /// The frequency of pair `i` after scaling.
+    fn scaled(&self, i: usize, frequency: f64) -> f64 {
+        match self.scaling {
+            Scaling::None => frequency,
+            Scaling::Linear { factor } => frequency / f64::from(factor),
+            Scaling::Yarn { factor, original_context, ext_factor, beta_fast, beta_slow } => {
+                // The pair that makes `turns` turns within the original context (YaRN, section 3.2).
+                let pair = |turns: f32| {
+                    let wavelength = original_context as f64 / (f64::from(turns) * TAU);
+                    self.dims as f64 * wavelength.ln() / (2.0 * f64::from(self.base).ln())
+                };
+                let low = pair(beta_fast).floor().max(0.0);
+                let high = pair(beta_slow).ceil().min(self.dims as f64 - 1.0);
+                let ramp = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
+                let kept = (1.0 - ramp) * f64::from(ext_factor);
+                frequency / f64::from(factor) * (1.0 - kept) + frequency * kept
+            }
+        }
+    }
+}
+
+impl Scaling {
+    fn read(keys: &Keys<'_>) -> Result<Self, Error> {
+        let factor = match keys.positive_or_zero("rope.scaling.factor")? {
+            Some(factor) => Some(factor),
+            // The older name of the same key.
+            None => keys.positive_or_zero("rope.scale_linear")?,
+        };
+        let name = "rope.scaling.type";
+        // A factor without a type is linear: so it was before there were types.
+        match (keys.metadata.opt_str(&keys.key(name))?.unwrap_or("linear"), factor) {
+            ("none", _) | ("linear", None) => Ok(Scaling::None),
+            ("linear", Some(factor)) => Ok(Scaling::Linear { factor }),
+            ("yarn", Some(factor)) => Self::yarn(keys, factor),
+            ("yarn", None) => {
+                let found = "nothing";
+                Err(keys.value("rope.scaling.factor", "a number above 0 for YaRN", found))
+            }
+            (other, _) => Err(Error::Unsupported {
+                key: keys.key(name),
+                found: format!("\"{other}\""),
+                feature: "this kind of rope scaling",
+            }),
+        }
+    }
+
+    fn yarn(keys: &Keys<'_>, factor: f32) -> Result<Self, Error> {
+        let name = "rope.scaling.original_context_length";
+        let original_context = match keys.opt_size(name, 1..=limits::CONTEXT)? {
+            Some(tokens) => tokens,
+            None => keys.size("context_length", 1..=limits::CONTEXT)?,
+        };
+        let number = |name: &str, default| Ok::<_, Error>(keys.positive(name)?.unwrap_or(default));
+        Ok(Scaling::Yarn {
+            factor,
+            original_context,
+            ext_factor: number("rope.scaling.yarn_ext_factor", 1.0)?,
+            beta_fast: number("rope.scaling.yarn_beta_fast", 32.0)?,
+            beta_slow: number("rope.scaling.yarn_beta_slow", 1.0)?,
+        })
+    }
+}
+
+/// Llama 3.1's rule for a longer context: the parameters as its checkpoints' `rope_scaling` has them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Llama3 {
+    /// How many times longer.
+    pub factor: f32,
+    /// Pairs with fewer turns within the original context than this are slowed by `factor`.
+    pub low_freq_factor: f32,
+    /// Pairs with more turns within the original context than this are kept.
+    pub high_freq_factor: f32,
+    /// Tokens of context of the first training.
+    pub original_context: usize,
+}
+
+impl Llama3 {
+    /// What each pair's frequency is divided by, `[dims / 2]`: the tensor `rope_freqs.weight`.
+    pub fn factors(&self, base: f32, dims: usize) -> Vec<f32> {
+        let (low, high) = (f64::from(self.low_freq_factor), f64::from(self.high_freq_factor));
+        let slowed = f64::from(self.factor);
+        let factor = |i| {
+            let turns = self.original_context as f64 * frequency(base, dims, i) / TAU;
+            // How much of the frequency is kept: 0 up to `low` turns, 1 from `high` turns on.
+            let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+            (1.0 / ((1.0 - kept) / slowed + kept)) as f32
+        };
+        (0..dims / 2).map(factor).collect()
+    }
+}
+
+/// Radians per position of pair `i` as trained.
+fn frequency(base: f32, dims: usize, i: usize) -> f64 {
+    f64::from(base).powf(-2.0 * i as f64 / dims as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_graph::Pairs;
+
+    use super::{Llama3, Rotary, Scaling};
+
+    fn rotary(scaling: Scaling) -> Rotary {
+        Rotary { dims: 8, base: 10_000.0, pairs: Pairs::Interleaved, scaling, attn_factor: 1.0 }
+    }
+
+    fn assert_near(found: &[f32], expected: &[f32]) {
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found / expected - 1.0).abs() < 1e-6, "{found}, expected {expected}");
+        }
+    }
+
+    #[test]
+    fn plain_and_linear_frequencies_fall_by_the_base() {
+        assert_near(&rotary(Scaling::None).frequencies(), &[1.0, 0.1, 0.01, 0.001]);
+        let linear = Scaling::Linear { factor: 4.0 };
+        assert_near(&rotary(linear).frequencies(), &[0.25, 0.025, 0.0025, 0.000_25]);
+        assert_eq!(rotary(linear).magnitude(), 1.0);
+    }
+
+    /// With 2048 tokens the pairs turn 326, 32.6, 3.26 and 0.326 times. The pair of 32 turns lies at
+    /// 8 ln(2048 / 64 pi) / (2 ln 10^4) = 1.008 (floor 1), that of 1 turn at 2.513 (ceil 3): the ramp is 0, 0,
+    /// 1/2, 1.
+    #[test]
+    fn yarn_keeps_the_fast_pairs_and_interpolates_the_slow() {
+        let yarn = Scaling::Yarn {
+            factor: 4.0,
+            original_context: 2048,
+            ext_factor: 1.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+        };
+        assert_near(&rotary(yarn).frequencies(), &[1.0, 0.1, 0.006_25, 0.000_25]);
+        let magnitude = rotary(yarn).magnitude();
+        assert!((magnitude - 1.138_629_4).abs() < 1e-6, "0.1 ln 4 + 1, not {magnitude}");
+    }
+
+    #[test]
+    fn yarn_without_its_ramp_is_linear() {
+        let yarn = Scaling::Yarn {
+            factor: 4.0,
+            original_context: 2048,
+            ext_factor: 0.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+        };
+        let linear = Scaling::Linear { factor: 4.0 };
+        assert_eq!(rotary(yarn).frequencies(), rotary(linear).frequencies());
+        assert_eq!(rotary(yarn).magnitude(), 1.0);
+    }
+
+    /// 2 pi * 100 tokens: the pairs of base 10^4 turn 100, 10, 1 and 0.1 times.
+    #[test]
+    fn llama3_keeps_fast_pairs_slows_slow_ones_and_blends_between() {
+        let rule = Llama3 {
+            factor: 8.0,
+            low_freq_factor: 4.0,
+            high_freq_factor: 16.0,
+            original_context: 628,
+        };
+        // 9.9949 turns: kept (9.9949 - 4) / 12 = 0.49958, so 1 / (0.50042 / 8 + 0.49958).
+        let blended = 1.0 / (0.500_423_1 / 8.0 + 0.499_576_9);
+        assert_near(&rule.factors(10_000.0, 8), &[1.0, blended, 8.0, 8.0]);
+    }
+}

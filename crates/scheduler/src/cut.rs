@@ -1,0 +1,79 @@
+//! Cuts a placed graph into segments: runs of nodes on one device, and the values that cross between them.
+
+use std::ops::Range;
+
+use bilayer_graph::{Graph, Segment, Value};
+use serde::{Serialize, Serializer};
+
+use crate::Placement;
+
+/// A run of nodes on one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlannedSegment {
+    /// The device's place in the machine.
+    pub device: usize,
+    /// The graph's nodes it runs.
+    pub nodes: Range<usize>,
+    /// Values made by earlier segments that it reads, ascending.
+    #[serde(serialize_with = "numbers")]
+    pub inputs: Vec<Value>,
+    /// Values it makes that later segments read, and the logits; ascending.
+    #[serde(serialize_with = "numbers")]
+    pub outputs: Vec<Value>,
+}
+
+impl PlannedSegment {
+    /// What a backend compiles.
+    pub fn segment<'g>(&self, graph: &'g Graph) -> Segment<'g> {
+        let (inputs, outputs) = (self.inputs.clone(), self.outputs.clone());
+        Segment { graph, nodes: self.nodes.clone(), inputs, outputs }
+    }
+}
+
+/// The segments of `graph` under any placement, in execution order. Also what returns to a device it was on
+/// before goes by way of the host: a segment's inputs are whatever it did not make itself.
+pub fn cut(graph: &Graph, placement: &Placement) -> Vec<PlannedSegment> {
+    let devices = placement.devices(graph);
+    let mut segments: Vec<PlannedSegment> = Vec::new();
+    for (node, &device) in devices.iter().enumerate() {
+        match segments.last_mut() {
+            Some(last) if last.device == device => last.nodes.end = node + 1,
+            _ => {
+                let (inputs, outputs) = (Vec::new(), Vec::new());
+                segments.push(PlannedSegment { device, nodes: node..node + 1, inputs, outputs });
+            }
+        }
+    }
+
+    // The segment that makes each value.
+    let mut maker = vec![0; graph.values.len()];
+    for (number, segment) in segments.iter().enumerate() {
+        for node in &graph.nodes[segment.nodes.clone()] {
+            maker[node.op.out().0 as usize] = number;
+        }
+    }
+    for number in 0..segments.len() {
+        for node in &graph.nodes[segments[number].nodes.clone()] {
+            for value in node.op.inputs() {
+                let made_in = maker[value.0 as usize];
+                if made_in != number {
+                    insert(&mut segments[number].inputs, value);
+                    insert(&mut segments[made_in].outputs, value);
+                }
+            }
+        }
+    }
+    insert(&mut segments[maker[graph.logits.0 as usize]].outputs, graph.logits);
+    segments
+}
+
+/// Adds `value` in its place unless it is there.
+fn insert(values: &mut Vec<Value>, value: Value) {
+    if let Err(place) = values.binary_search(&value) {
+        values.insert(place, value);
+    }
+}
+
+fn numbers<S: Serializer>(values: &[Value], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(values.iter().map(|value| value.0))
+}

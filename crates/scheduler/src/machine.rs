@@ -1,0 +1,110 @@
+//! What there is to plan for: the devices, and what a session asks of them.
+
+use bilayer_graph::{CacheInfo, Facts, Kind, PAGE_TOKENS, Rows, ValueInfo};
+use bilayer_quant::Type;
+
+/// The devices, in the order that plans number them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// What each is and can do.
+    pub devices: Vec<Facts>,
+}
+
+impl Machine {
+    /// Each device's short name: its kind, numbered where there are several of it.
+    pub fn labels(&self) -> Vec<String> {
+        let kind = |facts: &Facts| match facts.kind {
+            Kind::Cpu => "cpu",
+            Kind::Gpu => "gpu",
+            Kind::Reference => "reference",
+        };
+        let of =
+            |wanted: &str, devices: &[Facts]| devices.iter().filter(|d| kind(d) == wanted).count();
+        let label = |(i, facts): (usize, &Facts)| match of(kind(facts), &self.devices) {
+            1 => kind(facts).to_owned(),
+            _ => format!("{}{}", kind(facts), of(kind(facts), &self.devices[..i])),
+        };
+        self.devices.iter().enumerate().map(label).collect()
+    }
+}
+
+/// What a session will hold besides the weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget {
+    /// Tokens of context that all sequences together may keep.
+    pub context: usize,
+    /// Most tokens in a step.
+    pub tokens: usize,
+    /// Most output rows in a step.
+    pub outputs: usize,
+    /// How keys are stored.
+    pub key_type: Type,
+    /// How values are stored.
+    pub value_type: Type,
+    /// Memory left free on every device.
+    pub margin_bytes: u64,
+}
+
+impl Default for Budget {
+    /// One sequence of 4096 tokens in F16, steps of 512, no margin.
+    fn default() -> Self {
+        Budget {
+            context: 4096,
+            tokens: 512,
+            outputs: 1,
+            key_type: Type::F16,
+            value_type: Type::F16,
+            margin_bytes: 0,
+        }
+    }
+}
+
+impl Budget {
+    /// Pages of every cache.
+    pub fn pages(&self) -> usize {
+        self.context.div_ceil(PAGE_TOKENS)
+    }
+
+    /// Bytes of one cache's keys and values over all pages.
+    pub fn kv_bytes(&self, cache: &CacheInfo) -> u64 {
+        let row = |ty: Type| (cache.width().div_ceil(ty.block_weights) * ty.block_bytes) as u64;
+        let token = row(self.key_type).saturating_add(row(self.value_type));
+        token.saturating_mul((self.pages() * PAGE_TOKENS) as u64)
+    }
+
+    /// Bytes of a value in the largest step, f32.
+    pub fn value_bytes(&self, value: &ValueInfo) -> u64 {
+        let rows = match value.rows {
+            Rows::Tokens => self.tokens,
+            Rows::Outputs => self.outputs,
+        };
+        (rows as u64).saturating_mul((value.width * size_of::<f32>()) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_graph::{Backend, CacheInfo, Kind, reference::Reference};
+    use bilayer_quant::Type;
+
+    use super::{Budget, Machine};
+
+    #[test]
+    fn labels_are_numbered_where_a_kind_is_there_twice() {
+        let device = |kind| {
+            let mut facts = Reference::new().facts().clone();
+            facts.kind = kind;
+            facts
+        };
+        let devices = vec![device(Kind::Gpu), device(Kind::Cpu), device(Kind::Gpu)];
+        assert_eq!(Machine { devices }.labels(), ["gpu0", "cpu", "gpu1"]);
+    }
+
+    #[test]
+    fn caches_are_whole_pages_of_stored_rows() {
+        let cache = CacheInfo { layer: 0, kv_heads: 2, head_dim: 64, window: None };
+        let budget = Budget { context: 33, value_type: Type::Q8_0, ..Budget::default() };
+        // Two pages; a row of 128 keys is 256 bytes in F16, 4 blocks of 34 in Q8_0.
+        assert_eq!(budget.kv_bytes(&cache), 64 * (256 + 136));
+    }
+}

@@ -1,0 +1,241 @@
+//! The plan: what runs where, what each device holds, and its printed form.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use bilayer_graph::{CacheId, Facts, Graph, Op, Value};
+use serde::Serialize;
+
+use crate::memory::{activation_bytes, staging_bytes, sum, weight_bytes, weights};
+use crate::{Budget, Bytes, Error, Machine, Placement, PlannedSegment, cut};
+
+/// A placed model that fits.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    /// The placement in one line: `out:gpu 31-12:gpu 11-0:cpu`.
+    pub map: String,
+    /// Label of the device of the embedding.
+    pub embedding: String,
+    /// Label of the device of the head.
+    pub output: String,
+    /// Each layer.
+    pub layers: Vec<LayerPlan>,
+    /// Each device of the machine, in its order.
+    pub devices: Vec<DevicePlan>,
+    /// What runs, in order.
+    pub segments: Vec<PlannedSegment>,
+    /// The final value, an output of the last segment.
+    #[serde(skip)]
+    pub logits: Value,
+}
+
+/// One layer's place and size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LayerPlan {
+    /// Its number, from 0.
+    pub index: u32,
+    /// Label of its device.
+    pub device: String,
+    /// Its weights as stored.
+    pub weight_bytes: u64,
+    /// Its cache at the budget's context.
+    pub kv_bytes: u64,
+}
+
+/// What one device would hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DevicePlan {
+    /// Its short name in the map.
+    pub label: String,
+    /// Its own name.
+    pub name: String,
+    /// Its memory less the margin.
+    pub budget_bytes: u64,
+    /// The sum of the following.
+    pub used_bytes: u64,
+    /// Weights as stored, each once.
+    pub weight_bytes: u64,
+    /// Caches at the budget's context.
+    pub kv_bytes: u64,
+    /// Values alive at once in each segment, in the largest step, f32; its segments summed.
+    pub activation_bytes: u64,
+    /// Values that cross to and from the device, f32.
+    pub staging_bytes: u64,
+}
+
+/// Places all of `graph` on the machine's first device.
+///
+/// # Errors
+/// There is no device, it cannot run an op or type, or it does not fit.
+pub fn plan(graph: &Graph, machine: &Machine, budget: &Budget) -> Result<Plan, Error> {
+    place(graph, machine, budget, &Placement::single(graph.layers(), 0))
+}
+
+/// The plan of a given placement, whose device indices are those of `machine`.
+///
+/// # Errors
+/// As [`plan`], for each device.
+pub fn place(
+    graph: &Graph,
+    machine: &Machine,
+    budget: &Budget,
+    placement: &Placement,
+) -> Result<Plan, Error> {
+    if machine.devices.is_empty() {
+        return Err(Error::NoDevice);
+    }
+    let labels = machine.labels();
+    let segments = cut(graph, placement);
+    for segment in &segments {
+        check_support(graph, segment, &machine.devices[segment.device], &labels[segment.device])?;
+    }
+    let mut devices = Vec::with_capacity(labels.len());
+    for (index, label) in labels.iter().enumerate() {
+        let facts = &machine.devices[index];
+        let mine = segments.iter().filter(|segment| segment.device == index);
+        devices.push(device(graph, budget, facts, label, mine)?);
+    }
+    let layers = (0..graph.layers()).map(|index| layer(graph, budget, placement, &labels, index));
+    Ok(Plan {
+        map: placement.map(&labels),
+        embedding: labels[placement.embedding].clone(),
+        output: labels[placement.output].clone(),
+        layers: layers.collect(),
+        devices,
+        segments,
+        logits: graph.logits,
+    })
+}
+
+/// Refuses a segment with an op or a weight type that its device lacks.
+fn check_support(
+    graph: &Graph,
+    segment: &PlannedSegment,
+    facts: &Facts,
+    label: &str,
+) -> Result<(), Error> {
+    for node in &graph.nodes[segment.nodes.clone()] {
+        let kind = node.op.kind();
+        let unsupported =
+            |what| Error::Unsupported { device: label.to_owned(), what, label: node.label() };
+        if !facts.ops.contains(&kind) {
+            return Err(unsupported(kind.stem().to_owned()));
+        }
+        for weight in node.op.weights().map(|id| graph.weight(id)) {
+            if !facts.types.contains(&weight.ty) {
+                return Err(unsupported(format!("{} with weights of {}", kind.stem(), weight.ty)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn device<'s>(
+    graph: &Graph,
+    budget: &Budget,
+    facts: &Facts,
+    label: &str,
+    segments: impl Iterator<Item = &'s PlannedSegment> + Clone,
+) -> Result<DevicePlan, Error> {
+    let nodes = segments.clone().flat_map(|segment| segment.nodes.clone());
+    let caches: BTreeSet<CacheId> =
+        nodes.clone().filter_map(|node| cache(&graph.nodes[node].op)).collect();
+    let weight_bytes = weight_bytes(graph, &weights(graph, nodes));
+    let kv_bytes = sum(caches.iter().map(|&id| budget.kv_bytes(graph.cache(id))));
+    let activations = segments.clone().map(|segment| activation_bytes(graph, segment, budget));
+    let activation_bytes = sum(activations);
+    let staging_bytes = sum(segments.map(|segment| staging_bytes(graph, segment, budget)));
+    let used_bytes = sum([weight_bytes, kv_bytes, activation_bytes, staging_bytes]);
+    let budget_bytes = facts.memory_bytes.saturating_sub(budget.margin_bytes);
+    if used_bytes > budget_bytes {
+        return Err(Error::DoesNotFit {
+            device: label.to_owned(),
+            budget_bytes,
+            used_bytes,
+            weight_bytes,
+            kv_bytes,
+            activation_bytes: activation_bytes.saturating_add(staging_bytes),
+        });
+    }
+    Ok(DevicePlan {
+        label: label.to_owned(),
+        name: facts.name.clone(),
+        budget_bytes,
+        used_bytes,
+        weight_bytes,
+        kv_bytes,
+        activation_bytes,
+        staging_bytes,
+    })
+}
+
+/// The cache that an op appends to and reads.
+fn cache(op: &Op) -> Option<CacheId> {
+    match op {
+        Op::Attend(attend) => Some(attend.cache),
+        _ => None,
+    }
+}
+
+fn layer(
+    graph: &Graph,
+    budget: &Budget,
+    placement: &Placement,
+    labels: &[String],
+    index: u32,
+) -> LayerPlan {
+    let nodes = (0..graph.nodes.len()).filter(|&node| graph.nodes[node].layer == Some(index));
+    let caches = graph.caches.iter().filter(|cache| cache.layer == index);
+    LayerPlan {
+        index,
+        device: labels[placement.layers[index as usize]].clone(),
+        weight_bytes: weight_bytes(graph, &weights(graph, nodes)),
+        kv_bytes: sum(caches.map(|cache| budget.kv_bytes(cache))),
+    }
+}
+
+impl fmt::Display for Plan {
+    /// The map, a line per device in use, a line per run of equal layers.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.map)?;
+        writeln!(f)?;
+        let heads = ["device", "budget", "used", "weights", "cache", "activations", "staging"];
+        let [first, rest @ ..] = heads;
+        write!(f, "{first:<10}")?;
+        rest.iter().try_for_each(|head| write!(f, " {head:>11}"))?;
+        writeln!(f)?;
+        for device in self.devices.iter().filter(|device| device.used_bytes > 0) {
+            let sizes = [
+                device.budget_bytes,
+                device.used_bytes,
+                device.weight_bytes,
+                device.kv_bytes,
+                device.activation_bytes,
+                device.staging_bytes,
+            ];
+            write!(f, "{:<10}", device.label)?;
+            for size in sizes {
+                match size {
+                    u64::MAX => write!(f, " {:>11}", "unlimited")?,
+                    size => write!(f, " {:>11}", Bytes(size))?,
+                }
+            }
+            writeln!(f)?;
+        }
+        writeln!(f)?;
+        writeln!(f, "{:<10} {:<10} {:>11} {:>11}", "layers", "device", "weights", "cache")?;
+        let alike = |a: &LayerPlan, b: &LayerPlan| {
+            (&a.device, a.weight_bytes, a.kv_bytes) == (&b.device, b.weight_bytes, b.kv_bytes)
+        };
+        for run in self.layers.chunk_by(alike) {
+            let (first, last) = (&run[0], &run[run.len() - 1]);
+            let range = match run.len() {
+                1 => format!("{}", first.index),
+                _ => format!("{}-{} each", first.index, last.index),
+            };
+            let (weights, cache) = (Bytes(first.weight_bytes), Bytes(first.kv_bytes));
+            writeln!(f, "{range:<10} {:<10} {weights:>11} {cache:>11}", first.device)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! Tokens to text as they come: whole characters only, stop strings withheld.
+
+use std::sync::Arc;
+
+use crate::Tokenizer;
+use crate::pieces::Pieces;
+use crate::stops::Stops;
+
+/// How to decode.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Decode {
+    /// Texts that end the text; neither they nor what follows is ever given out. Empty ones
+    /// never match.
+    pub stops: Vec<String>,
+    /// Whether control and unknown tokens are spelled out; otherwise they are left out.
+    pub show_control: bool,
+}
+
+/// What one more token adds to the text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Piece {
+    /// The text that is certain by now; may be empty.
+    pub text: String,
+    /// Which of [`Decode::stops`] has completed; from then on there is no more text.
+    pub stop: Option<usize>,
+}
+
+/// Turns tokens into text one by one, in time that does not grow with the text before.
+///
+/// The texts of all pushes and of [`finish`](Self::finish), joined, are [`Tokenizer::decode`]
+/// of the tokens, however they come. Bytes that are not UTF-8 become U+FFFD, one for each
+/// maximal part of a character, as soon as no further byte can complete them.
+///
+/// ```
+/// # use bilayer_text::{Decode, Decoder, Tokenizer, Vocabulary};
+/// # let tokens = ["<s>", "Hi", "St", "op", "!"].map(String::from).to_vec();
+/// # let merges = ["H i", "S t", "o p"].map(String::from).to_vec();
+/// # let letters = "HiStop".chars().map(String::from);
+/// # let tokenizer = Tokenizer::new(Vocabulary { model: "gpt2".into(), pre: Some("gpt-2".into()),
+/// #     tokens: tokens.into_iter().chain(letters).collect(), merges, ..Vocabulary::default() })?;
+/// let options = Decode { stops: vec!["Stop".into()], ..Decode::default() };
+/// let mut decoder = Decoder::new(&tokenizer, options);
+/// assert_eq!(decoder.push(1).text, "Hi");
+/// assert_eq!(decoder.push(2).text, "", "St may begin the stop string");
+/// assert_eq!(decoder.push(3).stop, Some(0));
+/// # Ok::<(), bilayer_text::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Decoder {
+    pieces: Arc<Pieces>,
+    show_control: bool,
+    stops: Stops,
+    /// Bytes of a character that is not complete.
+    pending: Vec<u8>,
+    /// Whether a leading space still is the one that encoding put there.
+    drops_space: bool,
+}
+
+impl Decoder {
+    /// A decoder at the start of a text: the space that encoding puts in front is dropped.
+    pub fn new(tokenizer: &Tokenizer, options: Decode) -> Self {
+        let pieces = Arc::clone(tokenizer.pieces());
+        Self {
+            show_control: options.show_control,
+            stops: Stops::new(&options.stops),
+            pending: Vec::new(),
+            drops_space: pieces.adds_space,
+            pieces,
+        }
+    }
+
+    /// The same where the tokens go on a text that is already there, such as a prompt that the
+    /// model completes: a leading space belongs to the text.
+    #[must_use]
+    pub fn continuing(mut self) -> Self {
+        self.drops_space = false;
+        self
+    }
+
+    /// Takes the next token; ids outside the vocabulary stand for nothing.
+    pub fn push(&mut self, id: u32) -> Piece {
+        let mut text = String::new();
+        if let Some(bytes) = visible(&self.pieces, id, self.show_control, &mut self.drops_space) {
+            self.pending.extend_from_slice(bytes);
+            let read = whole(&self.pending, &mut text);
+            self.pending.drain(..read);
+        }
+        Piece { text: self.stops.push(&text), stop: self.stops.found() }
+    }
+
+    /// The text that was withheld: no more tokens will come. An incomplete character becomes
+    /// U+FFFD. Afterwards the decoder is at the start of nothing: it is empty.
+    pub fn finish(&mut self) -> String {
+        let pending = std::mem::take(&mut self.pending);
+        let text = self.stops.push(&String::from_utf8_lossy(&pending));
+        text + &self.stops.finish()
+    }
+}
+
+/// The bytes of all `ids` as text.
+pub(crate) fn decode(pieces: &Pieces, ids: &[u32]) -> String {
+    let mut bytes = Vec::with_capacity(ids.len() * 4);
+    let mut drops_space = pieces.adds_space;
+    for &id in ids {
+        bytes.extend_from_slice(visible(pieces, id, false, &mut drops_space).unwrap_or_default());
+    }
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// The bytes of token `id` that a reader sees; the first such token loses the space that
+/// encoding put before the text.
+fn visible<'a>(
+    pieces: &'a Pieces,
+    id: u32,
+    show_control: bool,
+    drops_space: &mut bool,
+) -> Option<&'a [u8]> {
+    let bytes = pieces.get(id)?;
+    let kind = pieces.kind(id)?;
+    if kind.is_hidden() {
+        return show_control.then_some(bytes);
+    }
+    if std::mem::take(drops_space) && !kind.is_plain() {
+        return Some(bytes.strip_prefix(b" ").unwrap_or(bytes));
+    }
+    Some(bytes)
+}
+
+/// Appends the characters that `bytes` holds, and U+FFFD for what can be none, to `text`;
+/// returns how many bytes that used up. Less than a character may be left.
+fn whole(bytes: &[u8], text: &mut String) -> usize {
+    let mut used = 0;
+    loop {
+        match std::str::from_utf8(&bytes[used..]) {
+            Ok(rest) => {
+                text.push_str(rest);
+                return bytes.len();
+            }
+            Err(error) => {
+                let valid = &bytes[used..][..error.valid_up_to()];
+                text.push_str(&String::from_utf8_lossy(valid));
+                used += valid.len();
+                let Some(invalid) = error.error_len() else { return used };
+                text.push(char::REPLACEMENT_CHARACTER);
+                used += invalid;
+            }
+        }
+    }
+}

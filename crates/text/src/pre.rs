@@ -1,0 +1,288 @@
+//! How byte-level vocabularies cut text into words: one table, by `tokenizer.ggml.pre`.
+//!
+//! Merges never cross a word. Each row holds the patterns of the model makers' tokenizer; a
+//! pattern is applied to each piece that the one before it left, and both its matches and what
+//! lies between them become pieces.
+//!
+//! NFC: MPT, OLMo, ModernBERT, Command R and Qwen 3.5 as their tokenizers have it. Qwen's has it
+//! too, but the recorded ids for `qwen2` are without, as llama.cpp gives them, and those decide.
+//!
+//! Sources: the makers' `tokenizer.json` and `tiktoken` files, by way of the list of names in
+//! llama.cpp (`llama-vocab.cpp`). Where that adapts a pattern to its engine, the makers' is here.
+
+/// One way to cut text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pre {
+    /// The values of `tokenizer.ggml.pre` that mean it.
+    pub names: &'static [&'static str],
+    /// The patterns, in order.
+    pub patterns: &'static [&'static str],
+    /// Whether text is brought into Unicode's NFC first.
+    pub nfc: bool,
+    /// Whether a word that is a token as a whole needs no merging.
+    pub whole_words: bool,
+    /// Whether `bos` starts a text where the file does not say.
+    pub add_bos: bool,
+}
+
+const PLAIN: Pre =
+    Pre { names: &[], patterns: &[], nfc: false, whole_words: false, add_bos: false };
+
+/// GPT-2.
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+/// GPT-4 (`cl100k`) and with it Llama 3: digits in threes.
+const GPT4: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// As GPT-4, each digit alone: Qwen 2.
+const GPT4_DIGITS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// GPT-4o (`o200k`): words are cut before a capital, contractions stay with their word.
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// The last pattern of DeepSeek V3 and its kin.
+const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
+/// BLOOM: runs without space and common punctuation.
+const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
+/// The letters of the DeepSeek LLM: those of scripts with capitals.
+const DEEPSEEK_LETTERS: &str = concat!(
+    r"\s?[A-Za-z\u{b5}\u{c0}-\u{d6}\u{d8}-\u{f6}\u{f8}-\u{1ba}\u{1bc}-\u{1bf}\u{1c4}-\u{293}",
+    r"\u{295}-\u{2af}\u{370}-\u{373}\u{376}\u{377}\u{37b}-\u{37d}\u{37f}\u{386}\u{388}-\u{38a}",
+    r"\u{38c}\u{38e}-\u{3a1}\u{3a3}-\u{3f5}\u{3f7}-\u{481}\u{48a}-\u{52f}\u{531}-\u{556}",
+    r"\u{10a0}-\u{10c5}\u{13a0}-\u{13f5}\u{13f8}-\u{13fd}\u{1c90}-\u{1cba}\u{1cbd}-\u{1cbf}",
+    r"\u{1d00}-\u{1d2b}\u{1d6b}-\u{1d77}\u{1d79}-\u{1d9a}\u{1e00}-\u{1f15}\u{1f18}-\u{1f1d}",
+    r"\u{1f20}-\u{1f45}\u{1f48}-\u{1f4d}\u{1f50}-\u{1f57}\u{1f59}\u{1f5b}\u{1f5d}",
+    r"\u{1f5f}-\u{1f7d}\u{1f80}-\u{1fb4}\u{1fb6}-\u{1fbc}\u{1fbe}\u{1fc2}-\u{1fc4}",
+    r"\u{1fc6}-\u{1fcc}\u{1fd0}-\u{1fd3}\u{1fd6}-\u{1fdb}\u{1fe0}-\u{1fec}\u{1ff2}-\u{1ff4}",
+    r"\u{1ff6}-\u{1ffc}\u{2102}\u{2107}\u{210a}-\u{2113}\u{2115}\u{2119}-\u{211d}\u{2124}",
+    r"\u{2126}\u{2128}\u{212a}-\u{212d}\u{212f}-\u{2134}\u{2139}\u{213c}-\u{213f}",
+    r"\u{2145}-\u{2149}\u{214e}\u{2183}\u{2184}\u{2c00}-\u{2c7b}\u{2c7e}-\u{2ce4}",
+    r"\u{2ceb}-\u{2cee}\u{2cf2}\u{2cf3}\u{a640}-\u{a66d}\u{a680}-\u{a69b}\u{a722}-\u{a76f}",
+    r"\u{a771}-\u{a787}\u{a78b}-\u{a78e}\u{ab70}-\u{abbf}\u{fb00}-\u{fb06}\u{fb13}-\u{fb17}",
+    r"\u{ff21}-\u{ff3a}\u{ff41}-\u{ff5a}\u{10400}-\u{1044f}\u{104b0}-\u{104d3}",
+    r"\u{104d8}-\u{104fb}\u{10c80}-\u{10cb2}\u{10cc0}-\u{10cf2}\u{118a0}-\u{118df}",
+    r"\u{1e900}-\u{1e943}]+",
+);
+/// Runs of CJK ideographs and kana.
+const CJK: &str = "[一-龥぀-ゟ゠-ヿ]+";
+/// As [`CJK`] with Hangul, in the first DeepSeek models.
+const CJK_HANGUL: &str = "[一-龥ࠀ-一가-퟿]+";
+
+/// All that are known.
+pub(crate) const TABLE: &[Pre] = &[
+    Pre {
+        names: &[
+            "gpt-2",
+            "phi-2",
+            "roberta-bpe",
+            "jina-v1-en",
+            "jina-v2-code",
+            "jina-es",
+            "jina-de",
+            "jina-v2-es",
+            "jina-v2-de",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+            "exaone4",
+            "jais",
+            "trillion",
+            "granite-docling",
+        ],
+        patterns: &[GPT2],
+        ..PLAIN
+    },
+    Pre { names: &["mpt", "olmo", "modern-bert"], patterns: &[GPT2], nfc: true, ..PLAIN },
+    Pre {
+        names: &["starcoder", "refact", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
+        patterns: &[r"\p{N}", GPT2],
+        ..PLAIN
+    },
+    Pre { names: &["command-r"], patterns: &[r"\p{N}", GPT2], nfc: true, ..PLAIN },
+    Pre {
+        names: &["falcon"],
+        patterns: &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"],
+        ..PLAIN
+    },
+    Pre {
+        names: &["default"],
+        patterns: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
+        ..PLAIN
+    },
+    Pre {
+        names: &[
+            "llama-bpe",
+            "llama3",
+            "llama-v3",
+            "falcon3",
+            "falcon-h1",
+            "pixtral",
+            "midm-2.0",
+            "lfm2",
+            "jina-v5-nano",
+        ],
+        patterns: &[GPT4],
+        whole_words: true,
+        add_bos: true,
+        ..PLAIN
+    },
+    Pre { names: &["dbrx", "smaug-bpe", "chatglm-bpe"], patterns: &[GPT4], ..PLAIN },
+    Pre { names: &["glm4", "glm5"], patterns: &[GPT4], whole_words: true, ..PLAIN },
+    Pre {
+        names: &["qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"],
+        patterns: &[GPT4_DIGITS],
+
+        ..PLAIN
+    },
+    Pre {
+        names: &["stablelm2", "hunyuan", "solar-open", "grok-2"],
+        patterns: &[GPT4_DIGITS],
+        ..PLAIN
+    },
+    Pre {
+        names: &["qwen35"],
+        patterns: &[
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ],
+        nfc: true,
+        ..PLAIN
+    },
+    Pre {
+        names: &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"],
+        patterns: &[GPT4O],
+        ..PLAIN
+    },
+    Pre {
+        names: &["tekken"],
+        patterns: &[
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ],
+        whole_words: true,
+        add_bos: true,
+        ..PLAIN
+    },
+    Pre {
+        names: &["deepseek-llm"],
+        patterns: &[
+            "[\r\n]",
+            DEEPSEEK_LETTERS,
+            r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+            r"\s+$",
+            CJK_HANGUL,
+            r"\p{N}+",
+        ],
+        ..PLAIN
+    },
+    Pre {
+        names: &["deepseek-coder"],
+        patterns: &["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CJK_HANGUL, r"\p{N}"],
+        ..PLAIN
+    },
+    Pre {
+        names: &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
+        patterns: &[r"\p{N}{1,3}", CJK, DEEPSEEK3],
+        ..PLAIN
+    },
+    Pre {
+        names: &["kimi-k2"],
+        patterns: &[
+            r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ],
+        ..PLAIN
+    },
+    Pre { names: &["bloom", "poro-chat", "gpt3-finnish"], patterns: &[BLOOM], ..PLAIN },
+    Pre { names: &["viking"], patterns: &[BLOOM, r"\p{N}"], ..PLAIN },
+    Pre {
+        names: &["jais-2"],
+        patterns: &[
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}",
+        ],
+        ..PLAIN
+    },
+    Pre {
+        names: &["chameleon"],
+        patterns: &[
+            "<sentinel:[0-9]+>",
+            "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",
+            "([\t\n]|    |  )",
+            r"\p{N}",
+            r"[\p{P}!-/:-@\[-`{-~]",
+            GPT2,
+        ],
+        add_bos: true,
+        ..PLAIN
+    },
+    Pre {
+        names: &["youtu"],
+        patterns: &[
+            "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+",
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ],
+        whole_words: true,
+        ..PLAIN
+    },
+    Pre {
+        names: &["exaone-moe"],
+        patterns: &[
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
+        ],
+        ..PLAIN
+    },
+    Pre {
+        names: &["bailingmoe", "bailingmoe2", "llada-moe"],
+        patterns: &[
+            r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
+        ],
+        ..PLAIN
+    },
+    Pre {
+        names: &["seed-coder"],
+        patterns: &[
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ],
+        ..PLAIN
+    },
+    Pre {
+        names: &["minicpm5"],
+        patterns: &[
+            r"\p{N}{1,3}",
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ],
+        whole_words: true,
+        ..PLAIN
+    },
+    Pre {
+        names: &["ufakzeka"],
+        patterns: &[
+            r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ],
+        ..PLAIN
+    },
+];
+
+/// The `gemma4` kind of vocabulary: the makers merge over the whole text; since no token has
+/// both newlines and other characters, cutting there changes nothing but the time.
+pub(crate) const GEMMA4: Pre = Pre { patterns: &[r"[^\n]+|\n+"], add_bos: true, ..PLAIN };
+
+/// The row for a value of `tokenizer.ggml.pre`.
+pub(crate) fn find(name: &str) -> Option<&'static Pre> {
+    TABLE.iter().find(|pre| pre.names.contains(&name))
+}
+
+/// All names of the table, for people.
+pub(crate) fn names() -> String {
+    let mut names: Vec<&str> = TABLE.iter().flat_map(|pre| pre.names).copied().collect();
+    names.sort_unstable();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_means_one_row_and_the_documentation_lists_it() {
+        let documented = include_str!("lib.rs");
+        for name in TABLE.iter().flat_map(|pre| pre.names) {
+            let rows = TABLE.iter().filter(|pre| pre.names.contains(name)).count();
+            assert_eq!(rows, 1, "{name}");
+            assert!(documented.contains(&format!("`{name}`")), "{name} is not in lib.rs");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Finds stop strings in a text that arrives in parts, and holds back what may begin one.
+
+/// The matcher of each stop string (Knuth, Morris, Pratt) and the text not yet let go.
+///
+/// A character is looked at once for each stop string; what is held is never longer than the
+/// longest of them. The match that ends first counts, of those that end together the longest, so
+/// that the outcome does not depend on how the text was cut.
+#[derive(Debug, Default)]
+pub(crate) struct Stops {
+    stops: Vec<Stop>,
+    held: String,
+    found: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Stop {
+    text: Box<[u8]>,
+    /// `borders[n]`: the longest proper prefix of the stop string that ends its first `n` bytes.
+    borders: Box<[usize]>,
+    /// How many bytes of the stop string the text ends with now.
+    matched: usize,
+}
+
+impl Stops {
+    /// An empty stop string never matches.
+    pub fn new(stops: &[String]) -> Self {
+        let stops = stops.iter().map(|stop| Stop::new(stop.as_bytes())).collect();
+        Self { stops, ..Self::default() }
+    }
+
+    /// Which stop string ended the text.
+    pub fn found(&self) -> Option<usize> {
+        self.found
+    }
+
+    /// Takes more text and returns what no stop string can begin with any more.
+    pub fn push(&mut self, text: &str) -> String {
+        if self.found.is_some() {
+            return String::new();
+        }
+        for (at, byte) in text.bytes().enumerate() {
+            let mut longest = None;
+            for (index, stop) in self.stops.iter_mut().enumerate() {
+                if stop.step(byte) && longest.is_none_or(|(len, _)| len < stop.text.len()) {
+                    longest = Some((stop.text.len(), index));
+                }
+            }
+            if let Some((len, index)) = longest {
+                self.found = Some(index);
+                self.held.push_str(&text[..=at]);
+                self.held.truncate(self.held.len() - len);
+                return std::mem::take(&mut self.held);
+            }
+        }
+        self.held.push_str(text);
+        let matched = self.stops.iter().map(|stop| stop.matched).max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - matched);
+        std::mem::replace(&mut self.held, rest)
+    }
+
+    /// What was held: no more text will come.
+    pub fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+impl Stop {
+    fn new(text: &[u8]) -> Self {
+        let mut borders = vec![0; text.len() + 1];
+        let mut border = 0;
+        for at in 1..text.len() {
+            while border > 0 && text[border] != text[at] {
+                border = borders[border];
+            }
+            border += usize::from(text[border] == text[at]);
+            borders[at + 1] = border;
+        }
+        Self { text: text.into(), borders: borders.into(), matched: 0 }
+    }
+
+    /// Takes the next byte of the text; true where the stop string ends with it.
+    fn step(&mut self, byte: u8) -> bool {
+        if self.text.is_empty() {
+            return false;
+        }
+        while self.matched > 0 && self.text[self.matched] != byte {
+            self.matched = self.borders[self.matched];
+        }
+        self.matched += usize::from(self.text[self.matched] == byte);
+        self.matched == self.text.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_let_go_that_a_stop_string_may_begin_with() {
+        let mut stops = Stops::new(&["aab".into(), String::new()]);
+        let parts = ["xa", "a", "a", "c", "a"].map(|part| stops.push(part));
+        assert_eq!(parts, ["x", "", "a", "aac", ""]);
+        assert_eq!(stops.push("abz"), "");
+        assert_eq!(
+            (stops.found(), stops.push("more"), stops.finish()),
+            (Some(0), String::new(), String::new())
+        );
+    }
+
+    #[test]
+    fn the_first_end_wins_then_the_longest() {
+        let cases = [("xabcd", ["bc", "abcd"], "xa", 0), ("xabcd", ["bc", "abc"], "x", 1)];
+        for (text, stops, before, found) in cases {
+            for cut in 0..text.len() {
+                let mut stops = Stops::new(&stops.map(String::from));
+                let shown = stops.push(&text[..cut]) + &stops.push(&text[cut..]);
+                assert_eq!((shown.as_str(), stops.found()), (before, Some(found)), "cut at {cut}");
+            }
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! The tokenizer of one model: special tokens, the kind of vocabulary, the pieces.
+
+use std::sync::Arc;
+
+use crate::bpe::Bpe;
+use crate::decode;
+use crate::pieces::{Alphabet, Pieces};
+use crate::pre::{self, Pre};
+use crate::special::{Fragment, Matcher};
+use crate::spm::Spm;
+use crate::vocabulary::Kind;
+use crate::wordpiece::Words;
+use crate::{Error, Vocabulary};
+
+/// The values of `tokenizer.ggml.model` that are known.
+const MODELS: &str = "llama (SentencePiece), gpt2 (byte-level), gemma4, bert (WordPiece)";
+
+/// Control tokens that end a model's turn by their well-known spelling, whatever the file says.
+///
+/// Source: the list of llama.cpp (`llama-vocab.cpp`), from the makers' chat formats.
+const ENDS: &[&str] = &[
+    "</s>",
+    "<eos>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "[e~[",
+    "<turn|>",
+    "<end_of_turn>",
+    "<end_of_utterance>",
+    "<|call|>",
+    "<|calls|>",
+    "<|end|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<|eot_id|>",
+    "<|flush|>",
+    "<|im_end|>",
+    "<|return|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "<|fim_pad|>",
+    "<fim_pad>",
+    "<fim-pad>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+];
+
+/// Tokens after which white space always is text ([`Vocabulary::strip_after_special`]).
+const KEEPS_SPACE: &[&str] = &["<unk>", "<s>", "<|endoftext|>"];
+
+/// How to encode. By default neither: the text as it stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Encode {
+    /// Add the tokens that the model expects around a text: `bos`, `eos`, `[CLS]`, `[SEP]`.
+    pub add_special: bool,
+    /// Take the spellings of control tokens within the text as those tokens. Right for the
+    /// output of chat templates, never for what a user wrote.
+    pub parse_special: bool,
+}
+
+/// Turns text into tokens and back. Immutable: one serves all threads.
+///
+/// ```
+/// use bilayer_text::{Encode, Tokenizer, Vocabulary};
+///
+/// let strings = |list: &[&str]| list.iter().map(|&item| item.to_owned()).collect();
+/// let tokenizer = Tokenizer::new(Vocabulary {
+///     model: "llama".into(),
+///     tokens: strings(&["<unk>", "<s>", "▁", "h", "i", "hi", "▁hi"]),
+///     scores: vec![0.0, 0.0, -3.0, -4.0, -5.0, -1.0, -2.0],
+///     types: vec![2, 3, 1, 1, 1, 1, 1],
+///     bos: Some(1),
+///     unk: Some(0),
+///     ..Vocabulary::default()
+/// })?;
+/// let ids = tokenizer.encode("hi hi", Encode { add_special: true, parse_special: false })?;
+/// assert_eq!(ids, [1, 6, 6]);
+/// assert_eq!(tokenizer.decode(&ids), "hi hi");
+/// # Ok::<(), bilayer_text::Error>(())
+/// ```
+pub struct Tokenizer {
+    model: Model,
+    pieces: Arc<Pieces>,
+    /// User-defined tokens: matched in every text.
+    user_defined: Matcher,
+    /// Those and the control and unknown tokens: matched where special tokens are parsed.
+    special: Matcher,
+    ends: Vec<u32>,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    sep: Option<u32>,
+    pad: Option<u32>,
+    /// Put before each text.
+    first: Option<u32>,
+    /// Put after each text.
+    last: Option<u32>,
+    adds_sep: bool,
+}
+
+enum Model {
+    Spm(Spm),
+    Bpe(Box<Bpe>),
+    Words(Box<Words>),
+}
+
+impl Tokenizer {
+    /// Checks `vocabulary` and builds its tokenizer.
+    ///
+    /// # Errors
+    /// All of [`Error`] but [`Error::NoToken`] and [`Error::Pattern`].
+    pub fn new(mut vocabulary: Vocabulary) -> Result<Self, Error> {
+        let kinds = vocabulary.check()?;
+        let (alphabet, pre) = recipe(&vocabulary)?;
+        let mut pieces = Pieces::new(&vocabulary.tokens, kinds, alphabet)?;
+        let kinds: Vec<Kind> = (0..pieces.len() as u32).filter_map(|id| pieces.kind(id)).collect();
+        let is_bert = vocabulary.model == "bert";
+        let (first, last) = around(&vocabulary, pre, is_bert)?;
+        let strips = vocabulary.strip_after_special;
+        let matcher = |wanted: fn(Kind) -> bool| {
+            let tokens = vocabulary.tokens.iter().zip(0..).zip(&kinds);
+            Matcher::new(tokens.filter(|(_, kind)| wanted(**kind)).map(|((token, id), _)| {
+                (token.as_str(), id, strips && !KEEPS_SPACE.contains(&token.as_str()))
+            }))
+        };
+        let user_defined = matcher(|kind| kind == Kind::UserDefined);
+        let special = matcher(Kind::is_plain);
+        let ends = ends(&vocabulary, &kinds);
+        let model = match pre {
+            Some(pre) => Model::Bpe(Box::new(Bpe::new(&mut vocabulary, &kinds, pre, alphabet)?)),
+            None if is_bert => Model::Words(Box::new(Words::new(&mut vocabulary, &kinds)?)),
+            None => Model::Spm(Spm::new(&mut vocabulary, &kinds)?),
+        };
+        pieces.adds_space = match &model {
+            Model::Spm(spm) => spm.adds_space(),
+            Model::Bpe(_) => false,
+            Model::Words(_) => true,
+        };
+        Ok(Self {
+            model,
+            pieces: Arc::new(pieces),
+            user_defined,
+            special,
+            ends,
+            bos: vocabulary.bos,
+            eos: vocabulary.eos,
+            sep: vocabulary.sep,
+            pad: vocabulary.pad,
+            first,
+            last,
+            adds_sep: vocabulary.add_sep.unwrap_or(is_bert),
+        })
+    }
+
+    /// The tokens of `text`.
+    ///
+    /// # Errors
+    /// [`Error::NoToken`] where the vocabulary cannot express the text; [`Error::Pattern`],
+    /// [`Error::Library`].
+    pub fn encode(&self, text: &str, options: Encode) -> Result<Vec<u32>, Error> {
+        let mut ids = Vec::with_capacity(text.len() / 3 + 2);
+        let matcher = if options.parse_special { &self.special } else { &self.user_defined };
+        ids.extend(self.first.filter(|_| options.add_special));
+        for fragment in matcher.split(text) {
+            match (fragment, &self.model) {
+                (Fragment::Token(id), _) => ids.push(id),
+                (Fragment::Text(text), Model::Spm(spm)) => spm.encode(text, &mut ids)?,
+                (Fragment::Text(text), Model::Bpe(bpe)) => bpe.encode(text, &mut ids)?,
+                (Fragment::Text(text), Model::Words(words)) => words.encode(text, &mut ids)?,
+            }
+        }
+        ids.extend(self.last.filter(|_| options.add_special));
+        Ok(ids)
+    }
+
+    /// The text of `ids`: control and unknown tokens are left out, as are ids outside the
+    /// vocabulary; the space that encoding puts before a text is dropped; bytes that are not
+    /// UTF-8 become U+FFFD. [`Decoder`](crate::Decoder) has more choices.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        decode::decode(&self.pieces, ids)
+    }
+
+    /// The bytes that token `id` stands for, a leading space included, not always whole
+    /// characters; for a control token its spelling.
+    pub fn piece(&self, id: u32) -> Option<&[u8]> {
+        self.pieces.get(id)
+    }
+
+    /// Whether token `id` means something to the model and is no text.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.pieces.kind(id) == Some(Kind::Control)
+    }
+
+    /// Whether token `id` ends what a model says: `eos`, `eot`, `eom`, or a control token that is
+    /// well known to do so, such as `<|im_end|>`.
+    pub fn is_end(&self, id: u32) -> bool {
+        self.ends.contains(&id)
+    }
+
+    /// All tokens for which [`is_end`](Self::is_end) holds, in rising order.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
+    /// Tokens in the vocabulary.
+    #[expect(clippy::len_without_is_empty, reason = "a vocabulary is never empty")]
+    pub fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// The token that begins a text, whether or not it is added by itself.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The token that ends a text.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// The token between the parts of an input.
+    pub fn sep(&self) -> Option<u32> {
+        self.sep
+    }
+
+    /// The token that fills up batches.
+    pub fn pad(&self) -> Option<u32> {
+        self.pad
+    }
+
+    /// Whether [`Encode::add_special`] puts a token before the text: `bos` or `[CLS]`.
+    pub fn adds_bos(&self) -> bool {
+        self.first.is_some()
+    }
+
+    /// Whether [`Encode::add_special`] puts a token after the text: `eos` or `[SEP]`.
+    pub fn adds_eos(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// Whether [`sep`](Self::sep) belongs between the two texts of a pair.
+    pub fn adds_sep(&self) -> bool {
+        self.adds_sep
+    }
+
+    pub(crate) fn pieces(&self) -> &Arc<Pieces> {
+        &self.pieces
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let model = match &self.model {
+            Model::Spm(_) => "SentencePiece",
+            Model::Bpe(_) => "byte pairs",
+            Model::Words(_) => "WordPiece",
+        };
+        f.debug_struct("Tokenizer").field("model", &model).field("len", &self.len()).finish()
+    }
+}
+
+/// How tokens are spelled and, where there are merges, how text is cut.
+fn recipe(vocabulary: &Vocabulary) -> Result<(Alphabet, Option<&'static Pre>), Error> {
+    match vocabulary.model.as_str() {
+        "llama" | "bert" => Ok((Alphabet::Escaped, None)),
+        "gemma4" => Ok((Alphabet::Escaped, Some(&pre::GEMMA4))),
+        "gpt2" => {
+            let name = vocabulary.pre.as_deref();
+            let name = name.ok_or_else(|| Error::MissingPre { known: pre::names() })?;
+            let unknown = || Error::UnknownPre { found: name.to_owned(), known: pre::names() };
+            Ok((Alphabet::Bytes, Some(pre::find(name).ok_or_else(unknown)?)))
+        }
+        found => Err(Error::UnknownModel { found: found.to_owned(), known: MODELS }),
+    }
+}
+
+/// The tokens put before and after each text.
+fn around(
+    vocabulary: &Vocabulary,
+    pre: Option<&Pre>,
+    is_bert: bool,
+) -> Result<(Option<u32>, Option<u32>), Error> {
+    let missing = |flag, place, key| Error::MissingSpecial { flag, place, key };
+    if is_bert {
+        let named = |name| vocabulary.tokens.iter().position(|token| token == name);
+        let named = |name| named(name).map(|id| id as u32);
+        let first = vocabulary.cls.or(vocabulary.bos).or_else(|| named("[CLS]"));
+        let last = vocabulary.sep.or(vocabulary.eos).or_else(|| named("[SEP]"));
+        let first = first.ok_or_else(|| missing("the model 'bert'", "start", "cls_token_id"))?;
+        let last = last.ok_or_else(|| missing("the model 'bert'", "end", "seperator_token_id"))?;
+        return Ok((Some(first), Some(last)));
+    }
+    // Where the file is silent, SentencePiece models begin with `bos`, the others as their row says.
+    let by_default = pre.is_none_or(|pre| pre.add_bos) && vocabulary.bos.is_some();
+    let first = if vocabulary.add_bos.unwrap_or(by_default) {
+        let absent = || missing("tokenizer.ggml.add_bos_token", "start", "bos_token_id");
+        Some(vocabulary.bos.ok_or_else(absent)?)
+    } else {
+        None
+    };
+    let last = if vocabulary.add_eos.unwrap_or(false) {
+        let absent = || missing("tokenizer.ggml.add_eos_token", "end", "eos_token_id");
+        Some(vocabulary.eos.ok_or_else(absent)?)
+    } else {
+        None
+    };
+    Ok((first, last))
+}
+
+/// The tokens that end what a model says.
+fn ends(vocabulary: &Vocabulary, kinds: &[Kind]) -> Vec<u32> {
+    let named = vocabulary
+        .tokens
+        .iter()
+        .zip(0..)
+        .zip(kinds)
+        .filter(|((token, _), kind)| **kind == Kind::Control && ENDS.contains(&token.as_str()));
+    let mut ends: Vec<u32> = named.map(|((_, id), _)| id).collect();
+    ends.extend([vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten());
+    ends.sort_unstable();
+    ends.dedup();
+    // In the formats that have both of a pair, `<|end|>` only ends one message of a turn.
+    let has = |name| ends.iter().any(|&id| vocabulary.tokens[id as usize] == name);
+    let turn_goes_on = (has("<|return|>") && has("<|call|>"))
+        || (has("<|flush|>") && (has("<|call|>") || has("<|calls|>")));
+    let kept = |id: u32| !turn_goes_on || vocabulary.tokens[id as usize] != "<|end|>";
+    ends.iter().copied().filter(|&id| kept(id)).collect()
+}

@@ -1,0 +1,531 @@
+//! The promise of sessions: the same tokens give the same logits however they are stepped, pages and seeds are
+//! honest, answers end where they should, and nothing is allocated on the token path.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::AtomicBool;
+
+use bilayer_cpu::level::Level;
+use bilayer_engine::cache::{self, Pages, SequenceId};
+use bilayer_engine::generate::{Generation, Request, Stop};
+use bilayer_engine::sampling::{Options, Sampler};
+use bilayer_engine::session::{Run, Session, Settings, Wanted};
+use bilayer_engine::{Error, Model, OpenOptions};
+use bilayer_graph::{Backend, PAGE_TOKENS, reference::Reference};
+use bilayer_quant::Type;
+use bilayer_scheduler::{Placement, place};
+use proptest::prelude::*;
+use serde::Deserialize;
+
+mod support {
+    pub mod data;
+    pub mod model;
+    pub mod words;
+}
+
+use support::data::shared;
+use support::words;
+
+/// Counts what the thread that asks for it allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+// SAFETY: every call is passed on to the system's allocator as it is; the counter allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get().map(|n| n + 1)));
+        // SAFETY: the caller's promise is the one `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How many allocations this thread makes in `work`.
+fn allocations(work: impl FnOnce()) -> usize {
+    ALLOCATIONS.with(|count| count.set(Some(0)));
+    work();
+    ALLOCATIONS.with(|count| count.take()).unwrap()
+}
+
+#[derive(Deserialize)]
+struct Reference260k {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    ids: Vec<u32>,
+    logits_last: Vec<f32>,
+    argmax_each: Vec<u32>,
+    greedy_ids: Vec<u32>,
+}
+
+/// A random model of the first architecture's smallest shape, with a vocabulary of letters.
+fn tiny() -> Model {
+    Model::from_bytes("tiny", words::tiny(Type::F32, 7)).unwrap()
+}
+
+fn settings() -> Settings<'static> {
+    Settings { threads: Some(2), ctx_size: Some(256), ..Settings::default() }
+}
+
+fn session(model: &Model) -> Session {
+    Session::new(model, Settings { sequences: 4, outputs: Some(64), ..settings() }).unwrap()
+}
+
+/// Logits `[tokens, vocab]` of one run.
+fn logits(session: &mut Session, sequence: SequenceId, tokens: &[u32]) -> Vec<f32> {
+    session.step(&[Run { sequence, tokens, wanted: Wanted::All }]).unwrap().to_vec()
+}
+
+/// The largest difference as a share of the largest magnitude.
+fn off(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let largest = expected.iter().fold(0.0f32, |a, x| a.max(x.abs()));
+    found.iter().zip(expected).fold(0.0f32, |a, (f, e)| a.max((f - e).abs())) / largest
+}
+
+fn argmax(row: &[f32]) -> u32 {
+    (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as u32
+}
+
+/// Some tokens of the tiny vocabulary, past its special ones.
+fn some(n: usize, seed: usize) -> Vec<u32> {
+    (0..n).map(|i| 3 + ((i * 31 + seed * 17 + i * i * 7) % 120) as u32).collect()
+}
+
+fn generate(session: &mut Session, model: &Model, options: Options, request: Request<'_>) -> Answer {
+    let sampler =
+        Sampler::new(options, session.vocab(), session.context(), Vec::new()).unwrap();
+    let sequence = session.open().unwrap();
+    let interrupt = AtomicBool::new(false);
+    let mut generation =
+        Generation::new(model, session, sequence, sampler, request, &interrupt).unwrap();
+    let (mut ids, mut text) = (Vec::new(), String::new());
+    while let Some(token) = generation.next().unwrap() {
+        ids.push(token.id);
+        text.push_str(&token.text);
+    }
+    text.push_str(&generation.finish());
+    let stop = generation.stop().unwrap();
+    session.close(sequence);
+    Answer { ids, text, stop }
+}
+
+#[derive(Debug, PartialEq)]
+struct Answer {
+    ids: Vec<u32>,
+    text: String,
+    stop: Stop,
+}
+
+fn greedy() -> Options {
+    Options { temperature: 0.0, ..Options::default() }
+}
+
+#[test]
+fn chunks_of_any_size_give_the_same_logits() {
+    let model = tiny();
+    let mut session = session(&model);
+    let tokens = some(50, 1);
+    let sequence = session.open().unwrap();
+    let whole = logits(&mut session, sequence, &tokens);
+    for chunk in [1, 2, 3, 7, 16, 31, 33, 49] {
+        let sequence = session.open().unwrap();
+        let mut parts = Vec::new();
+        for part in tokens.chunks(chunk) {
+            parts.extend(logits(&mut session, sequence, part));
+        }
+        session.close(sequence);
+        assert!(off(&parts, &whole) < 1e-5, "chunks of {chunk}: {}", off(&parts, &whole));
+    }
+}
+
+#[test]
+fn sequences_stepped_together_equal_each_alone() {
+    let model = tiny();
+    let mut session = session(&model);
+    let texts = [some(9, 1), some(5, 2), some(14, 3)];
+    let alone: Vec<f32> = texts
+        .iter()
+        .flat_map(|tokens| {
+            let sequence = session.open().unwrap();
+            let rows = logits(&mut session, sequence, tokens);
+            session.close(sequence);
+            rows
+        })
+        .collect();
+    let sequences: Vec<SequenceId> = texts.iter().map(|_| session.open().unwrap()).collect();
+    let runs: Vec<Run<'_>> = sequences
+        .iter()
+        .zip(&texts)
+        .map(|(&sequence, tokens)| Run { sequence, tokens, wanted: Wanted::All })
+        .collect();
+    let together = session.step(&runs).unwrap();
+    assert!(off(together, &alone) < 1e-5);
+}
+
+#[test]
+fn a_fork_and_a_rollback_equal_recomputation() {
+    let model = tiny();
+    let mut session = session(&model);
+    let (head, a, b) = (some(41, 1), some(30, 2), some(30, 3));
+    let base = session.open().unwrap();
+    logits(&mut session, base, &head);
+    let fork = session.fork(base).unwrap();
+    // Both write into the page they share: the copy must keep them apart.
+    let of_fork = logits(&mut session, fork, &a);
+    let of_base = logits(&mut session, base, &b);
+    session.truncate(base, head.len());
+    let of_rollback = logits(&mut session, base, &a);
+    let fresh = |session: &mut Session, tail: &[u32]| {
+        let sequence = session.open().unwrap();
+        logits(session, sequence, &head);
+        let rows = logits(session, sequence, tail);
+        session.close(sequence);
+        rows
+    };
+    let (with_a, with_b) = (fresh(&mut session, &a), fresh(&mut session, &b));
+    assert_eq!(of_fork, with_a, "the fork");
+    assert_eq!(of_base, with_b, "the base");
+    assert_eq!(of_rollback, with_a, "the rollback");
+    assert_ne!(with_a, with_b);
+}
+
+#[test]
+fn a_plan_over_two_devices_gives_the_same_answer() {
+    let model = tiny();
+    let prompt = some(12, 4);
+    let request = || Request { predict: Some(40), ..Request::new(&prompt) };
+    let one = generate(&mut session(&model), &model, greedy(), request());
+    let layers = model.graph().layers() as usize;
+    for split in 0..=layers {
+        let backends: Vec<Box<dyn Backend>> =
+            vec![Box::new(Reference::new()), Box::new(Reference::new())];
+        let placement = Placement {
+            embedding: 0,
+            layers: (0..layers).map(|layer| usize::from(layer >= split)).collect(),
+            output: 1,
+        };
+        let planner = |graph: &_, machine: &_, budget: &_| place(graph, machine, budget, &placement);
+        let mut session = Session::on(&model, backends, &planner, settings()).unwrap();
+        assert_eq!(generate(&mut session, &model, greedy(), request()), one, "cut at {split}");
+    }
+}
+
+#[test]
+fn answers_end_for_each_reason() {
+    let model = tiny();
+    let mut session = session(&model);
+    let prompt = some(6, 5);
+    let plain = || Request { predict: Some(30), ignore_eos: true, ..Request::new(&prompt) };
+    let full = generate(&mut session, &model, greedy(), plain());
+    assert_eq!((full.ids.len(), full.stop), (30, Stop::Length));
+
+    // A stop text from the middle of that answer, cut at characters.
+    let characters: Vec<char> = full.text.chars().collect();
+    let stop: String = characters[5..8].iter().collect();
+    let stops = vec!["never to be seen".to_owned(), stop.clone()];
+    let stopped = generate(&mut session, &model, greedy(), Request { stops, ..plain() });
+    assert_eq!(stopped.stop, Stop::Text(1));
+    let before = &full.text[..full.text.find(&stop).unwrap()];
+    assert_eq!(stopped.text, before, "the stop text is withheld whole");
+
+    let endless = Request { predict: None, ignore_eos: true, ..Request::new(&prompt) };
+    let answer = generate(&mut session, &model, greedy(), endless);
+    assert_eq!(answer.stop, Stop::Context);
+    assert_eq!(answer.ids.len(), 256 - prompt.len() + 1, "the last token needs no room");
+
+    let end = model.tokenizer().eos().unwrap();
+    let forced = Options { logit_bias: vec![(end, 1e6)], ..greedy() };
+    let ended = generate(&mut session, &model, forced, Request { ignore_eos: false, ..plain() });
+    assert_eq!((ended.ids, ended.text.as_str(), ended.stop), (vec![end], "", Stop::EndOfText));
+}
+
+#[test]
+fn an_interrupt_ends_the_answer_and_the_prompt() {
+    let model = tiny();
+    let mut session = session(&model);
+    let prompt = some(6, 5);
+    let sampler = || Sampler::new(greedy(), 128, 256, Vec::new()).unwrap();
+    let interrupt = AtomicBool::new(true);
+    let sequence = session.open().unwrap();
+    let request = Request::new(&prompt);
+    let mut answer =
+        Generation::new(&model, &mut session, sequence, sampler(), request, &interrupt).unwrap();
+    assert_eq!(answer.next().unwrap(), None);
+    assert_eq!(answer.stop(), Some(Stop::Interrupted));
+}
+
+#[test]
+fn a_seed_gives_the_same_answer_and_another_seed_another() {
+    let model = tiny();
+    let mut session = session(&model);
+    let prompt = some(6, 5);
+    let mut run = |seed| {
+        let options = Options { seed, temperature: 1.0, ..Options::default() };
+        let request = Request { predict: Some(40), ignore_eos: true, ..Request::new(&prompt) };
+        generate(&mut session, &model, options, request)
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1).ids, run(2).ids);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_changes_nothing() {
+    let model = tiny();
+    let mut session = session(&model);
+    let sequence = session.open().unwrap();
+    let expected = logits(&mut session, sequence, &some(5, 1));
+    session.truncate(sequence, 0);
+
+    let long = some(257, 1);
+    let error = session.prefill(sequence, &long, &mut |_| true).unwrap_err();
+    assert!(
+        matches!(error, Error::Cache(cache::Error::Context { needed: 257, context: 256 })),
+        "{error}"
+    );
+    let wrong = [5, 128];
+    let error = session.step(&[Run { sequence, tokens: &wrong, wanted: Wanted::Last }]).unwrap_err();
+    assert!(matches!(error, Error::Token { token: 128, vocab: 128 }), "{error}");
+    let many = some(65, 1);
+    let error = session.step(&[Run { sequence, tokens: &many, wanted: Wanted::All }]).unwrap_err();
+    assert!(error.to_string().contains("outputs"), "{error}");
+    assert_eq!(session.len(sequence), 0);
+    assert_eq!(logits(&mut session, sequence, &some(5, 1)), expected);
+
+    for bad in [
+        Settings { threads: Some(0), ..settings() },
+        Settings { ubatch_size: 0, ..settings() },
+        Settings { cache_type_k: Type::Q4_0, ..settings() },
+    ] {
+        let error = Session::new(&model, bad).err().expect("a setting out of range");
+        assert!(matches!(error, Error::Setting { .. }), "{error}");
+    }
+}
+
+#[test]
+fn damaged_weights_are_named_by_their_layer() {
+    let bytes = words::tiny_with(Type::F32, 7, &|name, values| {
+        if name == "blk.1.ffn_down.weight" {
+            values[17] = f32::NAN;
+        }
+    });
+    let model = Model::from_bytes("damaged", bytes).unwrap();
+    let mut session = Session::new(&model, settings()).unwrap();
+    let sequence = session.open().unwrap();
+    let run = [Run { sequence, tokens: &[5, 6], wanted: Wanted::Last }];
+    let error = session.step(&run).unwrap_err().to_string();
+    assert!(error.contains("layer 1") && error.contains("ffn_down"), "{error}");
+    assert_eq!(session.len(sequence), 0, "the sequence is as it was");
+}
+
+#[test]
+fn nothing_is_allocated_on_the_token_path() {
+    let model = tiny();
+    let mut session = Session::new(&model, settings()).unwrap();
+    let options = Options { temperature: 0.9, repeat_penalty: 1.1, ..Options::default() };
+    let mut sampler = Sampler::new(options, 128, 256, Vec::new()).unwrap();
+    let sequence = session.open().unwrap();
+    let mut next = 5;
+    let mut step = |session: &mut Session| {
+        let run = Run { sequence, tokens: &[next], wanted: Wanted::Last };
+        next = sampler.sample(session.step(&[run]).unwrap()).unwrap();
+    };
+    step(&mut session);
+    let prompt = some(70, 1);
+    let counted = allocations(|| {
+        session.prefill(sequence, &prompt, &mut |_| true).unwrap();
+        for _ in 0..100 {
+            step(&mut session);
+        }
+    });
+    assert_eq!(counted, 0);
+    assert!(allocations(|| drop(vec![1u8])) > 0, "the counter counts");
+}
+
+#[test]
+fn stories_give_their_reference_ids_at_every_level() {
+    let Some(folder) = shared("stories260k") else { return };
+    let json = std::fs::read_to_string(folder.join("reference.json")).unwrap();
+    let reference: Reference260k = serde_json::from_str(&json).unwrap();
+    let model =
+        Model::open(&folder.join("stories260k-f32.gguf"), OpenOptions::default()).unwrap();
+    for level in Level::available() {
+        for ty in bilayer_engine::session::kv_types() {
+            let settings = Settings {
+                cpu_level: Some(level),
+                cache_type_k: ty,
+                cache_type_v: ty,
+                ..Settings { ctx_size: Some(512), ..settings() }
+            };
+            let mut session = Session::new(&model, settings).unwrap();
+            for case in &reference.cases {
+                let expected = &case.greedy_ids[case.ids.len()..];
+                let predict = Some(expected.len());
+                let request = Request { predict, ignore_eos: true, ..Request::new(&case.ids) };
+                let answer = generate(&mut session, &model, greedy(), request);
+                // A cache of 8 bits may part from the exact text; it must not at once.
+                let certain = if ty == Type::Q8_0 { 12 } else { expected.len() };
+                assert_eq!(answer.ids[..certain], expected[..certain], "{level} {ty}");
+            }
+        }
+    }
+}
+
+/// Bounds on the largest difference as a share of the largest logit: the files' own rounding, and that of
+/// activations to 8 bits where the weights are blocks.
+#[test]
+fn smaller_files_stay_near_the_reference_logits() {
+    let Some(folder) = shared("stories260k") else { return };
+    let json = std::fs::read_to_string(folder.join("reference.json")).unwrap();
+    let reference: Reference260k = serde_json::from_str(&json).unwrap();
+    for (file, bound, agree) in [("f32", 2e-4, 1.0), ("f16", 2e-3, 1.0), ("q8_0", 0.03, 0.97), ("q4_0", 0.25, 0.75)] {
+        let path = folder.join(format!("stories260k-{file}.gguf"));
+        let model = Model::open(&path, OpenOptions::default()).unwrap();
+        let settings = Settings { outputs: Some(64), ..settings() };
+        let mut session = Session::new(&model, settings).unwrap();
+        let (mut same, mut all) = (0, 0);
+        for case in &reference.cases {
+            let sequence = session.open().unwrap();
+            let rows = logits(&mut session, sequence, &case.ids);
+            session.close(sequence);
+            let last = &rows[rows.len() - session.vocab()..];
+            let off = off(last, &case.logits_last);
+            assert!(off < bound, "{file}: {off} is over {bound}");
+            let rows = rows.chunks_exact(session.vocab());
+            same += rows.zip(&case.argmax_each).filter(|(row, best)| argmax(row) == **best).count();
+            all += case.ids.len();
+        }
+        let share = same as f64 / all as f64;
+        assert!(share >= agree, "{file}: {same} of {all} best tokens agree");
+    }
+}
+
+/// What a sequence of cache operations does, on the pages and on a plain map of each sequence's tokens.
+#[derive(Clone, Debug)]
+enum Action {
+    Open,
+    Fork(usize),
+    Close(usize),
+    Append(usize, usize),
+    Truncate(usize, usize),
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        2 => Just(Action::Open),
+        2 => (0..4usize).prop_map(Action::Fork),
+        1 => (0..4usize).prop_map(Action::Close),
+        6 => (0..4usize, 0..80usize).prop_map(|(s, n)| Action::Append(s, n)),
+        2 => (0..4usize, 0..200usize).prop_map(|(s, n)| Action::Truncate(s, n)),
+    ]
+}
+
+/// Pages with contents: what a backend's memory would hold.
+struct Memory {
+    pages: Pages,
+    contents: Vec<[u64; PAGE_TOKENS]>,
+    /// Each open sequence with the tokens it should hold.
+    model: Vec<(SequenceId, Vec<u64>)>,
+    stamp: u64,
+}
+
+impl Memory {
+    fn apply(&mut self, action: &Action) {
+        let count = self.model.len();
+        match *action {
+            Action::Open => match self.pages.open() {
+                Ok(id) => self.model.push((id, Vec::new())),
+                Err(error) => assert!(count == 4, "{error}"),
+            },
+            _ if count == 0 => {}
+            Action::Fork(s) => {
+                let (from, tokens) = self.model[s % count].clone();
+                match self.pages.fork(from) {
+                    Ok(id) => self.model.push((id, tokens)),
+                    Err(error) => assert!(count == 4, "{error}"),
+                }
+            }
+            Action::Close(s) => {
+                let (id, _) = self.model.remove(s % count);
+                self.pages.close(id);
+            }
+            Action::Append(s, n) => self.append(s % count, n),
+            Action::Truncate(s, n) => {
+                let (id, tokens) = &mut self.model[s % count];
+                tokens.truncate(n);
+                self.pages.truncate(*id, tokens.len());
+            }
+        }
+    }
+
+    fn append(&mut self, s: usize, n: usize) {
+        let id = self.model[s].0;
+        let mut copies = Vec::new();
+        let before = (self.pages.len(id), self.pages.free_pages(), self.pages.table(id).to_vec());
+        match self.pages.append(id, n, &mut copies) {
+            Err(_) => {
+                let after = (self.pages.len(id), self.pages.free_pages(), self.pages.table(id).to_vec());
+                assert_eq!(before, after, "a refused append changes nothing");
+                assert!(copies.is_empty());
+            }
+            Ok(first) => {
+                for copy in copies {
+                    self.contents[copy.to as usize] = self.contents[copy.from as usize];
+                }
+                assert_eq!(first, self.model[s].1.len());
+                for position in first..first + n {
+                    self.stamp += 1;
+                    let page = self.pages.table(id)[position / PAGE_TOKENS];
+                    self.contents[page as usize][position % PAGE_TOKENS] = self.stamp;
+                    self.model[s].1.push(self.stamp);
+                }
+            }
+        }
+    }
+
+    fn check(&self) {
+        let mut used = std::collections::BTreeSet::new();
+        for (id, tokens) in &self.model {
+            let table = self.pages.table(*id);
+            assert_eq!(self.pages.len(*id), tokens.len());
+            assert_eq!(table.len(), tokens.len().div_ceil(PAGE_TOKENS));
+            used.extend(table.iter().copied());
+            for (position, expected) in tokens.iter().enumerate() {
+                let page = table[position / PAGE_TOKENS] as usize;
+                assert_eq!(self.contents[page][position % PAGE_TOKENS], *expected);
+            }
+        }
+        assert_eq!(used.len() + self.pages.free_pages(), self.contents.len(), "pages are conserved");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn pages_hold_what_a_plain_map_holds(actions in prop::collection::vec(action(), 1..60)) {
+        let pages = 12;
+        let mut memory = Memory {
+            pages: Pages::new(pages, 4, 200),
+            contents: vec![[0; PAGE_TOKENS]; pages],
+            model: Vec::new(),
+            stamp: 0,
+        };
+        for action in &actions {
+            memory.apply(action);
+            memory.check();
+        }
+    }
+}

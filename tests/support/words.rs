@@ -1,0 +1,47 @@
+//! Whole tiny models with a vocabulary of letters, so that text goes in and comes out.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::SharedBytes;
+use bilayer_quant::Type;
+
+use super::model::random_bytes;
+
+/// Token types of `tokenizer.ggml.token_type`.
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+
+/// The first architecture's smallest model, with random weights of type `ty`, as a GGUF file.
+pub fn tiny(ty: Type, seed: u64) -> SharedBytes {
+    tiny_with(ty, seed, &|_, _| ())
+}
+
+/// The same after `change` of each tensor's values, which is told the tensor's name.
+pub fn tiny_with(ty: Type, seed: u64, change: &dyn Fn(&str, &mut [f32])) -> SharedBytes {
+    let mut metadata = (bilayer_models::all()[0].tiny)();
+    let vocab = bilayer_models::config(&metadata).unwrap().vocab;
+    add(&mut metadata, vocab);
+    random_bytes(&metadata, ty, &[], seed, change)
+}
+
+/// Adds a vocabulary of single characters: `<unk>`, `<s>`, `</s>`, the space, then from `!` on.
+fn add(metadata: &mut Metadata, vocab: usize) {
+    let special = ["<unk>", "<s>", "</s>", "\u{2581}"].map(str::to_owned);
+    let letters = ('!'..).map(String::from);
+    let tokens: Vec<String> = special.into_iter().chain(letters).take(vocab).collect();
+    let types: Vec<i32> = (0..vocab)
+        .map(|id| match id {
+            0 => UNKNOWN,
+            1 | 2 => CONTROL,
+            _ => NORMAL,
+        })
+        .collect();
+    metadata.set("general.name", "tiny");
+    metadata.set("tokenizer.ggml.model", "llama");
+    metadata.set("tokenizer.ggml.tokens", tokens);
+    metadata.set("tokenizer.ggml.scores", vec![0.0f32; vocab]);
+    metadata.set("tokenizer.ggml.token_type", types);
+    metadata.set("tokenizer.ggml.bos_token_id", 1u32);
+    metadata.set("tokenizer.ggml.eos_token_id", 2u32);
+    metadata.set("tokenizer.ggml.unknown_token_id", 0u32);
+}

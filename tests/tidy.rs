@@ -1,0 +1,328 @@
+//! The promises about the code itself: who may name whom, what each room must not contain, and the limits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use bilayer_graph::OpKind;
+use regex::Regex;
+
+/// Ours that each crate may name (ARCHITECTURE.md, part 1). xtask names none.
+const MAY_NAME: &[(&str, &[&str])] = &[
+    ("quant", &[]),
+    ("text", &[]),
+    ("gguf", &["quant"]),
+    ("graph", &["quant"]),
+    ("models", &["gguf", "graph", "quant"]),
+    ("scheduler", &["graph", "quant"]),
+    ("cpu", &["graph", "quant"]),
+    ("engine", &["cpu", "gguf", "graph", "models", "quant", "scheduler", "text"]),
+    ("cli", &["cpu", "engine", "gguf", "graph", "models", "quant", "scheduler", "text"]),
+    ("xtask", &[]),
+];
+
+/// A word that only some crates may contain, and why.
+const RESERVED: &[(&str, &[&str], &str)] = &[
+    (r"\b(wgpu|pollster|naga)\b", &["gpu"], "only gpu speaks to a graphics adapter"),
+    (r"\bmemmap2\b", &["gguf"], "only gguf maps files"),
+    (r"\bclap(_complete|_mangen)?::", &["cli"], "only cli has flags"),
+    (r"\benv::(var|var_os|vars)\b", &["cli", "xtask"], "only cli reads the environment"),
+    (r"\be?println?!", &["cli", "xtask"], "only cli prints"),
+    (r"\bstd::net\b|\bTcp(Listener|Stream)\b", &["server"], "only server opens a socket"),
+    (r"\bunsafe\b", &["cpu", "gguf", "gpu"], "unsafe code has three rooms"),
+    (
+        r"\bstd::(fs|io|process)\b|\bFile::open\b",
+        &["gguf", "cli", "engine", "convert", "server", "xtask", "cpu"],
+        "graph, scheduler, models, quant and text do no input or output",
+    ),
+];
+
+/// Files that are one table or one codebook and may be longer than the limit.
+const TABLES: &[&str] = &["crates/quant/src/grids/"];
+
+/// Lines a source file may have (STYLE.md).
+const LINES_MAX: usize = 600;
+
+struct Source {
+    /// Relative to the root, with forward slashes.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// The crate under crates/ the file belongs to.
+    fn krate(&self) -> &str {
+        self.path.strip_prefix("crates/").and_then(|p| p.split('/').next()).unwrap_or("")
+    }
+
+    /// The text with line comments, block strings' contents kept and `#[cfg(test)]` modules cut off.
+    fn code(&self) -> String {
+        let shipped = self.text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        shipped.lines().map(strip_comment).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// A line up to its `//`, unless that stands inside a string.
+fn strip_comment(line: &str) -> &str {
+    let mut in_string = false;
+    let bytes = line.as_bytes();
+    for i in 0..bytes.len() {
+        match bytes[i] {
+            b'"' if i == 0 || bytes[i - 1] != b'\\' => in_string = !in_string,
+            b'/' if !in_string && bytes.get(i + 1) == Some(&b'/') => return &line[..i],
+            _ => {}
+        }
+    }
+    line
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every file below `folder` (relative to the root) with one of the extensions.
+fn files(folder: &str, extensions: &[&str]) -> Vec<Source> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for entry in entries {
+            let path: PathBuf = entry.expect("a readable folder").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| extensions.iter().any(|x| e == *x)) {
+                let relative = path.strip_prefix(root()).expect("below the root");
+                let relative = relative.to_string_lossy().replace('\\', "/");
+                let text = std::fs::read_to_string(&path).expect("a text file");
+                found.push(Source { path: relative, text });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+fn crates() -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(root().join("crates"))
+        .expect("crates/")
+        .map(|e| e.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Sources of all crates, without what cargo builds.
+fn crate_sources() -> Vec<Source> {
+    crates().iter().flat_map(|name| files(&format!("crates/{name}/src"), &["rs"])).collect()
+}
+
+fn assert_none(broken: &[String], rule: &str) {
+    assert!(broken.is_empty(), "{rule}:\n  {}", broken.join("\n  "));
+}
+
+#[test]
+fn dependencies_point_down() {
+    let table: BTreeMap<_, _> = MAY_NAME.iter().copied().collect();
+    let mut broken = Vec::new();
+    for name in crates() {
+        let Some(allowed) = table.get(name.as_str()) else {
+            broken.push(format!("crates/{name} is not in the dependency table"));
+            continue;
+        };
+        let path = root().join("crates").join(&name).join("Cargo.toml");
+        let manifest: toml::Table =
+            std::fs::read_to_string(path).expect("a manifest").parse().expect("valid TOML");
+        for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            let Some(table) = manifest.get(section).and_then(|s| s.as_table()) else { continue };
+            for (dependency, value) in table {
+                if let Some(ours) = dependency.strip_prefix("bilayer-")
+                    && !allowed.contains(&ours)
+                {
+                    broken.push(format!("crates/{name} names {ours}"));
+                }
+                if value.as_str().is_some() || value.get("version").is_some() {
+                    broken.push(format!("crates/{name}: {dependency} gives a version of its own"));
+                }
+            }
+        }
+        if manifest.get("lints").is_none() {
+            broken.push(format!("crates/{name} does not take the workspace's lints"));
+        }
+    }
+    assert_none(&broken, "dependencies");
+}
+
+#[test]
+fn reserved_words_stay_in_their_rooms() {
+    let mut broken = Vec::new();
+    let sources = crate_sources();
+    for (pattern, rooms, why) in RESERVED {
+        let pattern = Regex::new(pattern).expect("a valid pattern");
+        for source in sources.iter().filter(|s| !rooms.contains(&s.krate())) {
+            let code = source.code().replace("forbid(unsafe_code)", "");
+            if let Some(hit) = pattern.find(&code) {
+                broken.push(format!("{} has `{}`: {why}", source.path, hit.as_str()));
+            }
+        }
+    }
+    for source in sources.iter().filter(|s| s.krate() == "scheduler") {
+        if source.code().contains("std::time") {
+            broken.push(format!("{}: the scheduler has no clock", source.path));
+        }
+    }
+    assert_none(&broken, "invariants");
+}
+
+/// Behaviour follows features of a description, never its name: outside its own file (and the tables that list
+/// all of a kind) no code mentions an architecture's name as a string.
+#[test]
+fn architectures_are_not_branched_on_by_name() {
+    let names: Vec<&str> = bilayer_models::all().iter().map(|a| a.name).collect();
+    assert!(!names.is_empty());
+    let mut broken = Vec::new();
+    for source in crate_sources() {
+        for name in &names {
+            let own = source.path == format!("crates/models/src/{name}.rs");
+            let vocabulary = source.krate() == "text"; // tokenizer.ggml.model has a "llama" too
+            if !own && !vocabulary && source.code().contains(&format!("\"{name}\"")) {
+                broken.push(format!("{} mentions \"{name}\"", source.path));
+            }
+        }
+    }
+    assert_none(&broken, "names of architectures");
+}
+
+#[test]
+fn files_keep_to_the_limits() {
+    let mut broken = Vec::new();
+    for source in crate_sources().into_iter().chain(files("benches", &["rs"])) {
+        let first = source.text.lines().next().unwrap_or_default();
+        if !first.starts_with("//! ") {
+            broken.push(format!("{}: the first line must be a `//!` sentence", source.path));
+        }
+        let lines = source.text.lines().count();
+        if lines > LINES_MAX && !TABLES.iter().any(|t| source.path.starts_with(t)) {
+            broken.push(format!("{}: {lines} lines, the limit is {LINES_MAX}", source.path));
+        }
+        if source.path.ends_with("/mod.rs") {
+            broken.push(format!("{}: `foo.rs` and `foo/`, never `mod.rs`", source.path));
+        }
+        let stem = source.path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
+        if ["utils", "util", "common", "helpers", "helper", "manager", "misc"].contains(&stem) {
+            broken.push(format!("{}: a name that says nothing", source.path));
+        }
+    }
+    for source in files("examples", &["rs"]) {
+        let lines = source.text.lines().count();
+        if lines > 60 {
+            broken.push(format!("{}: {lines} lines, an example has at most 60", source.path));
+        }
+    }
+    assert_none(&broken, "limits");
+}
+
+#[test]
+fn every_source_file_belongs_to_a_module_tree() {
+    let sources = crate_sources();
+    let mut broken = Vec::new();
+    for source in &sources {
+        let name = source.path.rsplit('/').next().unwrap_or_default();
+        if name == "lib.rs" || name == "main.rs" {
+            continue;
+        }
+        let stem = name.trim_end_matches(".rs");
+        let declared = Regex::new(&format!(r"\bmod {stem}\b|\b{stem},? *;?")).expect("valid");
+        let named = sources
+            .iter()
+            .filter(|s| s.krate() == source.krate() && s.path != source.path)
+            .any(|s| declared.is_match(&s.text));
+        if !named {
+            broken.push(format!("{} is compiled by nobody", source.path));
+        }
+    }
+    assert_none(&broken, "dead files");
+}
+
+#[test]
+fn every_op_has_its_reference_and_its_cpu_file() {
+    let mut broken = Vec::new();
+    for kind in OpKind::ALL {
+        for folder in ["crates/graph/src/reference", "crates/cpu/src/ops"] {
+            let path = format!("{folder}/{}.rs", kind.stem());
+            if !root().join(&path).exists() {
+                broken.push(format!("{path} is missing"));
+            }
+        }
+    }
+    assert_none(&broken, "one stem per op");
+}
+
+#[test]
+fn shader_stems_are_op_stems() {
+    let mut stems: BTreeSet<String> = OpKind::ALL.iter().map(|k| k.stem().to_owned()).collect();
+    stems.extend(bilayer_quant::all().iter().map(|t| t.name.to_lowercase()));
+    let broken: Vec<String> = files("shaders", &["wgsl"])
+        .into_iter()
+        .filter(|s| {
+            let name = s.path.rsplit('/').next().unwrap_or_default();
+            !stems.contains(name.trim_end_matches(".wgsl"))
+        })
+        .map(|s| format!("{} is no op's and no type's", s.path))
+        .collect();
+    assert_none(&broken, "shaders");
+}
+
+#[test]
+fn the_top_level_and_the_map_agree() {
+    let given = [
+        "Cargo.toml",
+        "Cargo.lock",
+        "README.md",
+        "crates",
+        "shaders",
+        "benches",
+        "tests",
+        "examples",
+        "target",
+    ];
+    let mut broken = Vec::new();
+    for entry in std::fs::read_dir(root()).expect("the root") {
+        let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
+        if !name.starts_with('.') && !given.contains(&name.as_str()) {
+            broken.push(format!("{name} does not belong to the top level"));
+        }
+    }
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+    for name in crates() {
+        if !readme.contains(&format!("crates/{name}")) {
+            broken.push(format!("README.md's map lacks crates/{name}"));
+        }
+    }
+    for room in Regex::new(r"crates/([a-z_]+)").expect("valid").captures_iter(&readme) {
+        if !root().join(&room[0]).exists() {
+            broken.push(format!("README.md names {}, which is not there", &room[0]));
+        }
+    }
+    assert_none(&broken, "the map");
+}
+
+/// A check that never fires proves nothing: each of the patterns above catches a made-up offender.
+#[test]
+fn the_checks_can_fail() {
+    let offenders = [
+        "use wgpu::Device;",
+        "memmap2::Mmap::map(&f)",
+        "clap::Parser",
+        "std::env::var(\"X\")",
+        "println!(\"x\")",
+        "std::net::TcpListener",
+        "unsafe { x }",
+        "std::fs::read(p)",
+    ];
+    for ((pattern, _, why), offender) in RESERVED.iter().zip(offenders) {
+        let pattern = Regex::new(pattern).expect("valid");
+        let source = Source { path: "crates/x/src/a.rs".into(), text: offender.to_owned() };
+        assert!(pattern.is_match(&source.code()), "{why}");
+        let comment = Source { path: "crates/x/src/a.rs".into(), text: format!("// {offender}") };
+        assert!(!pattern.is_match(&comment.code()), "comments are free: {why}");
+    }
+}
