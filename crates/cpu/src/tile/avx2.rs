@@ -5,6 +5,10 @@
 //! at 6. Biases are taken back through the minimums. Quants of a full byte would overflow: they are
 //! multiplied as magnitudes with activations that carry their signs, and widened every step, which
 //! costs twice the time of 4 bits.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "t counts tokens and half halves of the rows, in several arrays at once"
+)]
 
 use std::arch::x86_64::*;
 

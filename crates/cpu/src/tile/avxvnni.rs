@@ -2,6 +2,10 @@
 //!
 //! As at 512 bits, with half the rows. Twelve integer sums and what meets them fill the 16 registers;
 //! the f32 sums wait in memory, which costs little because they are needed once per group.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "t counts tokens and half halves of the rows, in several arrays at once"
+)]
 
 use std::arch::x86_64::*;
 
