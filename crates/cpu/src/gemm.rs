@@ -63,7 +63,34 @@ enum Path {
     Integer(Integer),
     Float(Float),
     #[cfg(target_arch = "x86_64")]
-    Tiled(tiled::Tiled),
+    Tiled {
+        tiled: tiled::Tiled,
+        /// The way of few tokens.
+        few: Option<Integer>,
+    },
+}
+
+impl Path {
+    /// The way of so many tokens.
+    fn at(self, tokens: usize) -> Path {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Path::Tiled { few: Some(few), .. } if tokens < packing::TILES_TOKENS => {
+                Path::Integer(few)
+            }
+            _ => self,
+        }
+    }
+
+    /// Rows of a run.
+    fn rows(self) -> usize {
+        match self {
+            Path::Integer(_) => integer::RUN_ROWS,
+            Path::Float(_) => ROWS,
+            #[cfg(target_arch = "x86_64")]
+            Path::Tiled { .. } => tiled::RUN_ROWS,
+        }
+    }
 }
 
 /// The product of weights of type `ty` with rows of `cols` columns, at a level the processor runs.
@@ -76,8 +103,11 @@ pub fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
     let row_bytes = ty.row_bytes(cols).expect("rows are whole blocks");
     #[cfg(target_arch = "x86_64")]
     if level == Level::Amx {
-        let packing = Packing::new(Format::Tiles { planes: tiled::planes(ty) }, cols, level);
-        let path = Path::Tiled(tiled::Tiled::new(ty));
+        let quants = panel::quants(ty);
+        let packing = Packing::new(Format::Tiles { planes: tiled::planes(ty) }, cols, level)
+            .with_few(quants.map(|quants| Format::of(quants.form)));
+        let few = quants.map(|quants| Integer::new(quants, packing));
+        let path = Path::Tiled { tiled: tiled::Tiled::new(ty), few };
         return Gemm { name: "bf16 amx", panel_rows: tiled::RUN_ROWS, packing, row_bytes, path };
     }
     match panel::quants(ty) {
@@ -122,14 +152,14 @@ impl Gemm {
     pub fn scratch_bytes(&self, tokens: usize) -> usize {
         let strip = match self.path {
             #[cfg(target_arch = "x86_64")]
-            Path::Tiled(_) => tiled::Tiled::strip_bytes(tokens),
-            _ => tokens * self.panel_rows * 4,
+            Path::Tiled { .. } => tiled::Tiled::strip_bytes(tokens),
+            _ => tokens * self.path.rows() * 4,
         };
         let own = match self.path {
             Path::Integer(_) => size_of::<integer::Scratch>(),
             Path::Float(_) => size_of::<float::Scratch>(),
             #[cfg(target_arch = "x86_64")]
-            Path::Tiled(_) => size_of::<tiled::Scratch>(),
+            Path::Tiled { .. } => size_of::<tiled::Scratch>(),
         };
         // The caller's bytes may start anywhere.
         own + strip + 64
@@ -153,11 +183,12 @@ impl Gemm {
         }
         let start = scratch.as_ptr().align_offset(64);
         let scratch = &mut scratch[start..];
-        let panels = weights.chunks(self.panel_rows * self.row_bytes);
+        let (path, packing) = (self.path.at(packed.tokens), self.packing.at(packed.tokens));
+        let panels = weights.chunks(path.rows() * self.row_bytes);
         for (index, weights) in panels.enumerate() {
-            let run = Run { weights, row_bytes: self.row_bytes, packing: self.packing, packed };
-            let mut out = Out { values: &mut out[index * self.panel_rows..], stride: rows };
-            match self.path {
+            let run = Run { weights, row_bytes: self.row_bytes, packing, packed };
+            let mut out = Out { values: &mut out[index * path.rows()..], stride: rows };
+            match path {
                 Path::Integer(integer) => {
                     let (own, rest) = scratch.split_at_mut(size_of::<integer::Scratch>());
                     let own = bytemuck::from_bytes_mut(own);
@@ -169,7 +200,7 @@ impl Gemm {
                     out.add_to(&run, rest, |strip, stride| float.run(&run, own, strip, stride));
                 }
                 #[cfg(target_arch = "x86_64")]
-                Path::Tiled(tiled) => {
+                Path::Tiled { tiled, .. } => {
                     let (own, rest) = scratch.split_at_mut(size_of::<tiled::Scratch>());
                     let strip = &mut rest[..tiled::Tiled::strip_bytes(packed.tokens)];
                     tiled.run(&run, bytemuck::from_bytes_mut(own), strip, &mut out);
