@@ -27,8 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new())?;
     let request = Request { predict: Some(128), ..Request::new(&prompt) };
     let interrupt = AtomicBool::new(false);
-    let mut answer =
-        Generation::new(&model, &mut session, sequence, sampler, request, &interrupt)?;
+    let mut answer = Generation::new(&model, &mut session, sequence, sampler, request, &interrupt)?;
     while let Some(token) = answer.next()? {
         print!("{}", token.text);
         std::io::stdout().flush()?;

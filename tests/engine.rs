@@ -80,8 +80,20 @@ fn settings() -> Settings<'static> {
 }
 
 fn session(model: &Model) -> Session {
-    Session::new(model, Settings { sequences: 4, outputs: Some(64), ..settings() }).unwrap()
+    cached(model, Type::F16)
 }
+
+/// With keys and values stored as `ty`.
+fn cached(model: &Model, ty: Type) -> Session {
+    let (cache_type_k, cache_type_v) = (ty, ty);
+    let settings =
+        Settings { sequences: 4, outputs: Some(64), cache_type_k, cache_type_v, ..settings() };
+    Session::new(model, settings).unwrap()
+}
+
+/// Bounds on [`off`] between ways to feed the same tokens: the order of sums, and in F16 keys and values that
+/// fall on the other side of a rounding boundary.
+const SAME: [(Type, f32); 2] = [(Type::F32, 3e-5), (Type::F16, 1e-3)];
 
 /// Logits `[tokens, vocab]` of one run.
 fn logits(session: &mut Session, sequence: SequenceId, tokens: &[u32]) -> Vec<f32> {
@@ -104,9 +116,13 @@ fn some(n: usize, seed: usize) -> Vec<u32> {
     (0..n).map(|i| 3 + ((i * 31 + seed * 17 + i * i * 7) % 120) as u32).collect()
 }
 
-fn generate(session: &mut Session, model: &Model, options: Options, request: Request<'_>) -> Answer {
-    let sampler =
-        Sampler::new(options, session.vocab(), session.context(), Vec::new()).unwrap();
+fn generate(
+    session: &mut Session,
+    model: &Model,
+    options: Options,
+    request: Request<'_>,
+) -> Answer {
+    let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new()).unwrap();
     let sequence = session.open().unwrap();
     let interrupt = AtomicBool::new(false);
     let mut generation =
@@ -136,43 +152,49 @@ fn greedy() -> Options {
 #[test]
 fn chunks_of_any_size_give_the_same_logits() {
     let model = tiny();
-    let mut session = session(&model);
-    let tokens = some(50, 1);
-    let sequence = session.open().unwrap();
-    let whole = logits(&mut session, sequence, &tokens);
-    for chunk in [1, 2, 3, 7, 16, 31, 33, 49] {
+    for (ty, bound) in SAME {
+        let mut session = cached(&model, ty);
+        let tokens = some(50, 1);
         let sequence = session.open().unwrap();
-        let mut parts = Vec::new();
-        for part in tokens.chunks(chunk) {
-            parts.extend(logits(&mut session, sequence, part));
+        let whole = logits(&mut session, sequence, &tokens);
+        for chunk in [1, 2, 3, 7, 16, 31, 33, 49] {
+            let sequence = session.open().unwrap();
+            let mut parts = Vec::new();
+            for part in tokens.chunks(chunk) {
+                parts.extend(logits(&mut session, sequence, part));
+            }
+            session.close(sequence);
+            let off = off(&parts, &whole);
+            assert!(off < bound, "{ty}, chunks of {chunk}: {off}");
         }
-        session.close(sequence);
-        assert!(off(&parts, &whole) < 1e-5, "chunks of {chunk}: {}", off(&parts, &whole));
     }
 }
 
 #[test]
 fn sequences_stepped_together_equal_each_alone() {
     let model = tiny();
-    let mut session = session(&model);
-    let texts = [some(9, 1), some(5, 2), some(14, 3)];
-    let alone: Vec<f32> = texts
-        .iter()
-        .flat_map(|tokens| {
-            let sequence = session.open().unwrap();
-            let rows = logits(&mut session, sequence, tokens);
-            session.close(sequence);
-            rows
-        })
-        .collect();
-    let sequences: Vec<SequenceId> = texts.iter().map(|_| session.open().unwrap()).collect();
-    let runs: Vec<Run<'_>> = sequences
-        .iter()
-        .zip(&texts)
-        .map(|(&sequence, tokens)| Run { sequence, tokens, wanted: Wanted::All })
-        .collect();
-    let together = session.step(&runs).unwrap();
-    assert!(off(together, &alone) < 1e-5);
+    for (ty, bound) in SAME {
+        let mut session = cached(&model, ty);
+        let texts = [some(9, 1), some(5, 2), some(14, 3)];
+        let alone: Vec<f32> = texts
+            .iter()
+            .flat_map(|tokens| {
+                let sequence = session.open().unwrap();
+                let rows = logits(&mut session, sequence, tokens);
+                session.close(sequence);
+                rows
+            })
+            .collect();
+        let sequences: Vec<SequenceId> = texts.iter().map(|_| session.open().unwrap()).collect();
+        let runs: Vec<Run<'_>> = sequences
+            .iter()
+            .zip(&texts)
+            .map(|(&sequence, tokens)| Run { sequence, tokens, wanted: Wanted::All })
+            .collect();
+        let together = session.step(&runs).unwrap();
+        let off = off(together, &alone);
+        assert!(off < bound, "{ty}: {off}");
+    }
 }
 
 #[test]
@@ -217,7 +239,8 @@ fn a_plan_over_two_devices_gives_the_same_answer() {
             layers: (0..layers).map(|layer| usize::from(layer >= split)).collect(),
             output: 1,
         };
-        let planner = |graph: &_, machine: &_, budget: &_| place(graph, machine, budget, &placement);
+        let planner =
+            |graph: &_, machine: &_, budget: &_| place(graph, machine, budget, &placement);
         let mut session = Session::on(&model, backends, &planner, settings()).unwrap();
         assert_eq!(generate(&mut session, &model, greedy(), request()), one, "cut at {split}");
     }
@@ -296,7 +319,8 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         "{error}"
     );
     let wrong = [5, 128];
-    let error = session.step(&[Run { sequence, tokens: &wrong, wanted: Wanted::Last }]).unwrap_err();
+    let error =
+        session.step(&[Run { sequence, tokens: &wrong, wanted: Wanted::Last }]).unwrap_err();
     assert!(matches!(error, Error::Token { token: 128, vocab: 128 }), "{error}");
     let many = some(65, 1);
     let error = session.step(&[Run { sequence, tokens: &many, wanted: Wanted::All }]).unwrap_err();
@@ -354,31 +378,32 @@ fn nothing_is_allocated_on_the_token_path() {
     assert!(allocations(|| drop(vec![1u8])) > 0, "the counter counts");
 }
 
+/// The reference was computed in F32. With the cache in F16 the last prompt, which is unlike anything the model
+/// was trained on, meets a near tie after 23 tokens.
 #[test]
 fn stories_give_their_reference_ids_at_every_level() {
     let Some(folder) = shared("stories260k") else { return };
     let json = std::fs::read_to_string(folder.join("reference.json")).unwrap();
     let reference: Reference260k = serde_json::from_str(&json).unwrap();
-    let model =
-        Model::open(&folder.join("stories260k-f32.gguf"), OpenOptions::default()).unwrap();
-    for level in Level::available() {
-        for ty in bilayer_engine::session::kv_types() {
-            let settings = Settings {
-                cpu_level: Some(level),
-                cache_type_k: ty,
-                cache_type_v: ty,
-                ..Settings { ctx_size: Some(512), ..settings() }
-            };
-            let mut session = Session::new(&model, settings).unwrap();
-            for case in &reference.cases {
-                let expected = &case.greedy_ids[case.ids.len()..];
-                let predict = Some(expected.len());
-                let request = Request { predict, ignore_eos: true, ..Request::new(&case.ids) };
-                let answer = generate(&mut session, &model, greedy(), request);
-                // A cache of 8 bits may part from the exact text; it must not at once.
-                let certain = if ty == Type::Q8_0 { 12 } else { expected.len() };
-                assert_eq!(answer.ids[..certain], expected[..certain], "{level} {ty}");
-            }
+    let model = Model::open(&folder.join("stories260k-f32.gguf"), OpenOptions::default()).unwrap();
+    let cases = reference.cases.len();
+    for (level, ty) in Level::available().flat_map(|l| [(l, Type::F32), (l, Type::F16)]) {
+        let settings = Settings {
+            cpu_level: Some(level),
+            cache_type_k: ty,
+            cache_type_v: ty,
+            ctx_size: Some(512),
+            ..settings()
+        };
+        let mut session = Session::new(&model, settings).unwrap();
+        for (i, case) in reference.cases.iter().enumerate() {
+            let expected = &case.greedy_ids[case.ids.len()..];
+            let predict = Some(expected.len());
+            let request = Request { predict, ignore_eos: true, ..Request::new(&case.ids) };
+            let answer = generate(&mut session, &model, greedy(), request);
+            let near_tie = ty == Type::F16 && i + 1 == cases;
+            let certain = if near_tie { 20 } else { expected.len() };
+            assert_eq!(answer.ids[..certain], expected[..certain], "{level} {ty} prompt {i}");
         }
     }
 }
@@ -390,11 +415,12 @@ fn smaller_files_stay_near_the_reference_logits() {
     let Some(folder) = shared("stories260k") else { return };
     let json = std::fs::read_to_string(folder.join("reference.json")).unwrap();
     let reference: Reference260k = serde_json::from_str(&json).unwrap();
-    for (file, bound, agree) in [("f32", 2e-4, 1.0), ("f16", 2e-3, 1.0), ("q8_0", 0.03, 0.97), ("q4_0", 0.25, 0.75)] {
+    for (file, bound, agree) in
+        [("f32", 2e-5, 1.0), ("f16", 2e-3, 0.98), ("q8_0", 0.03, 0.97), ("q4_0", 0.25, 0.75)]
+    {
         let path = folder.join(format!("stories260k-{file}.gguf"));
         let model = Model::open(&path, OpenOptions::default()).unwrap();
-        let settings = Settings { outputs: Some(64), ..settings() };
-        let mut session = Session::new(&model, settings).unwrap();
+        let mut session = cached(&model, Type::F32);
         let (mut same, mut all) = (0, 0);
         for case in &reference.cases {
             let sequence = session.open().unwrap();
@@ -410,6 +436,22 @@ fn smaller_files_stay_near_the_reference_logits() {
         let share = same as f64 / all as f64;
         assert!(share >= agree, "{file}: {same} of {all} best tokens agree");
     }
+}
+
+/// A cache of 8 bits costs about what 8-bit activations cost.
+#[test]
+fn a_cache_of_8_bits_stays_near_that_of_32() {
+    let Some(folder) = shared("quant/llama-256") else { return };
+    let model = Model::open(&folder.join("q8_0.gguf"), OpenOptions::default()).unwrap();
+    let tokens = some(60, 9);
+    let of = |ty| {
+        let mut session = cached(&model, ty);
+        let sequence = session.open().unwrap();
+        logits(&mut session, sequence, &tokens)
+    };
+    let (exact, small) = (of(Type::F32), of(Type::Q8_0));
+    let off = off(&small, &exact);
+    assert!(off > 0.0 && off < 0.03, "{off}");
 }
 
 /// What a sequence of cache operations does, on the pages and on a plain map of each sequence's tokens.
@@ -476,7 +518,8 @@ impl Memory {
         let before = (self.pages.len(id), self.pages.free_pages(), self.pages.table(id).to_vec());
         match self.pages.append(id, n, &mut copies) {
             Err(_) => {
-                let after = (self.pages.len(id), self.pages.free_pages(), self.pages.table(id).to_vec());
+                let after =
+                    (self.pages.len(id), self.pages.free_pages(), self.pages.table(id).to_vec());
                 assert_eq!(before, after, "a refused append changes nothing");
                 assert!(copies.is_empty());
             }
@@ -507,7 +550,11 @@ impl Memory {
                 assert_eq!(self.contents[page][position % PAGE_TOKENS], *expected);
             }
         }
-        assert_eq!(used.len() + self.pages.free_pages(), self.contents.len(), "pages are conserved");
+        assert_eq!(
+            used.len() + self.pages.free_pages(),
+            self.contents.len(),
+            "pages are conserved"
+        );
     }
 }
 

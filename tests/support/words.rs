@@ -1,6 +1,6 @@
 //! Whole tiny models with a vocabulary of letters, so that text goes in and comes out.
 
-use bilayer_gguf::Metadata;
+use bilayer_gguf::{Metadata, Strings};
 use bilayer_graph::SharedBytes;
 use bilayer_quant::Type;
 
@@ -28,7 +28,7 @@ pub fn tiny_with(ty: Type, seed: u64, change: &dyn Fn(&str, &mut [f32])) -> Shar
 fn add(metadata: &mut Metadata, vocab: usize) {
     let special = ["<unk>", "<s>", "</s>", "\u{2581}"].map(str::to_owned);
     let letters = ('!'..).map(String::from);
-    let tokens: Vec<String> = special.into_iter().chain(letters).take(vocab).collect();
+    let tokens: Strings = special.into_iter().chain(letters).take(vocab).collect();
     let types: Vec<i32> = (0..vocab)
         .map(|id| match id {
             0 => UNKNOWN,

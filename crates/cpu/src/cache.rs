@@ -15,6 +15,8 @@ use bilayer_graph::{CacheInfo, Error, Limits, OpKind, PAGE_TOKENS, PageCopy};
 use bilayer_quant::{Type, q8_0};
 use half::f16;
 
+use crate::level::Level;
+use crate::math::to_f16;
 use crate::memory::{Memory, lines};
 
 /// Weights of a Q8_0 block.
@@ -119,6 +121,18 @@ pub(crate) struct Panel<'a> {
     pub(crate) elements: usize,
 }
 
+/// Keys and values of consecutive tokens of one head of one page.
+pub(crate) struct Tokens<'a> {
+    pub(crate) page: u32,
+    pub(crate) kv_head: usize,
+    /// The place of the first token within the page.
+    pub(crate) slot: usize,
+    /// `[tokens, head_dim]`.
+    pub(crate) keys: &'a [f32],
+    /// `[tokens, head_dim]`.
+    pub(crate) values: &'a [f32],
+}
+
 impl<'a> Panel<'a> {
     /// The elements as f16 bits.
     pub(crate) fn f16(self) -> &'a [u16] {
@@ -168,28 +182,22 @@ impl Cache {
         )
     }
 
-    /// Stores the keys and values of tokens `slot..` of one head of one page; `keys` and `values` are
-    /// `[tokens, head_dim]`.
+    /// Stores keys and values.
     ///
     /// # Safety
     /// Nobody else reads or writes that head's block meanwhile.
-    pub(crate) unsafe fn store(
-        &self,
-        page: u32,
-        kv_head: usize,
-        slot: usize,
-        keys: &[f32],
-        values: &[f32],
-    ) {
+    pub(crate) unsafe fn store(&self, level: Level, tokens: &Tokens<'_>) {
         let layout = &self.layout;
-        let start = self.start(page, kv_head);
+        let start = self.start(tokens.page, tokens.kv_head);
         // SAFETY: the caller's.
         let bytes = unsafe { self.memory.get_mut::<u8>(start, layout.block_bytes) };
         let (key_bytes, value_bytes) = bytes.split_at_mut(layout.key_bytes);
         let dim = layout.head_dim;
-        store_keys(key_bytes, layout, slot, keys);
-        for (at, row) in values.chunks_exact(dim).enumerate() {
-            store_values(value_bytes, layout, slot + at, row);
+        for (at, row) in tokens.keys.chunks_exact(dim).enumerate() {
+            store_key(level, key_bytes, layout, tokens.slot + at, row);
+        }
+        for (at, row) in tokens.values.chunks_exact(dim).enumerate() {
+            store_value(level, value_bytes, layout, tokens.slot + at, row);
         }
     }
 
@@ -214,32 +222,32 @@ impl Cache {
     }
 }
 
-/// `keys [tokens, head_dim]` to columns `slot..` of `[head_dim, 32]`.
-fn store_keys(bytes: &mut [u8], layout: &Layout, slot: usize, keys: &[f32]) {
-    let (dim, elements) = (layout.head_dim, layout.key_elements());
-    for (token, row) in keys.chunks_exact(dim).enumerate() {
-        let column = slot + token;
-        match layout.key {
-            Stored::F16 => {
-                let to = bytemuck::cast_slice_mut::<u8, u16>(bytes)[column..].iter_mut();
-                for (to, &x) in to.step_by(PAGE_TOKENS).zip(row) {
-                    *to = f16::from_f32(x).to_bits();
+/// `row [head_dim]` to column `column` of `[head_dim, 32]`.
+fn store_key(level: Level, bytes: &mut [u8], layout: &Layout, column: usize, row: &[f32]) {
+    match layout.key {
+        Stored::F16 => {
+            let to = bytemuck::cast_slice_mut::<u8, u16>(bytes);
+            for (row, to) in row.chunks(64).zip(to.chunks_mut(64 * PAGE_TOKENS)) {
+                let mut bits = [0; 64];
+                to_f16(level, row, &mut bits[..row.len()]);
+                for (to, &bits) in to.chunks_exact_mut(PAGE_TOKENS).zip(&bits[..row.len()]) {
+                    to[column] = bits;
                 }
             }
-            Stored::F32 => {
-                let to = bytemuck::cast_slice_mut::<u8, f32>(bytes)[column..].iter_mut();
-                to.step_by(PAGE_TOKENS).zip(row).for_each(|(to, &x)| *to = x);
-            }
-            Stored::Q8 => {
-                let (quants, scales) = bytes.split_at_mut(elements);
-                let scales = bytemuck::cast_slice_mut::<u8, u16>(scales);
-                for (at, block) in row.as_chunks::<Q8_BLOCK>().0.iter().enumerate() {
-                    let block = q8_0::quantize(block);
-                    scales[at * PAGE_TOKENS + column] = block.d;
-                    let to = quants[at * Q8_BLOCK * PAGE_TOKENS + column..].iter_mut();
-                    for (to, q) in to.step_by(PAGE_TOKENS).zip(block.quants) {
-                        *to = q as u8;
-                    }
+        }
+        Stored::F32 => {
+            let to = bytemuck::cast_slice_mut::<u8, f32>(bytes)[column..].iter_mut();
+            to.step_by(PAGE_TOKENS).zip(row).for_each(|(to, &x)| *to = x);
+        }
+        Stored::Q8 => {
+            let (quants, scales) = bytes.split_at_mut(layout.key_elements());
+            let scales = bytemuck::cast_slice_mut::<u8, u16>(scales);
+            for (at, block) in row.as_chunks::<Q8_BLOCK>().0.iter().enumerate() {
+                let block = quantize(block);
+                scales[at * PAGE_TOKENS + column] = block.d;
+                let to = quants[at * Q8_BLOCK * PAGE_TOKENS + column..].iter_mut();
+                for (to, q) in to.step_by(PAGE_TOKENS).zip(block.quants) {
+                    *to = q as u8;
                 }
             }
         }
@@ -247,12 +255,12 @@ fn store_keys(bytes: &mut [u8], layout: &Layout, slot: usize, keys: &[f32]) {
 }
 
 /// `row [head_dim]` to row `token` of `[32, value_stride]`.
-fn store_values(bytes: &mut [u8], layout: &Layout, token: usize, row: &[f32]) {
+fn store_value(level: Level, bytes: &mut [u8], layout: &Layout, token: usize, row: &[f32]) {
     let first = token * layout.value_stride;
     match layout.value {
         Stored::F16 => {
             let to = &mut bytemuck::cast_slice_mut::<u8, u16>(bytes)[first..];
-            to.iter_mut().zip(row).for_each(|(to, &x)| *to = f16::from_f32(x).to_bits());
+            to_f16(level, row, &mut to[..row.len()]);
         }
         Stored::F32 => {
             bytemuck::cast_slice_mut::<u8, f32>(bytes)[first..][..row.len()].copy_from_slice(row);
@@ -260,7 +268,7 @@ fn store_values(bytes: &mut [u8], layout: &Layout, token: usize, row: &[f32]) {
         Stored::Q8 => {
             let (quants, scales) = bytes.split_at_mut(layout.value_elements());
             let scales = bytemuck::cast_slice_mut::<u8, u16>(scales);
-            let blocks = row.as_chunks::<Q8_BLOCK>().0.iter().map(q8_0::quantize);
+            let blocks = row.as_chunks::<Q8_BLOCK>().0.iter().map(quantize);
             for (at, block) in blocks.enumerate() {
                 scales[first / Q8_BLOCK + at] = block.d;
                 let to = &mut quants[first + at * Q8_BLOCK..][..Q8_BLOCK];
@@ -268,4 +276,13 @@ fn store_values(bytes: &mut [u8], layout: &Layout, token: usize, row: &[f32]) {
             }
         }
     }
+}
+
+/// The type's own rule; a block with a value that is not finite gets a NaN scale, so that it shows.
+fn quantize(values: &[f32; Q8_BLOCK]) -> q8_0::Block {
+    let mut block = q8_0::quantize(values);
+    if !values.iter().all(|x| x.is_finite()) {
+        block.d = f16::NAN.to_bits();
+    }
+    block
 }

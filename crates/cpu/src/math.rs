@@ -108,6 +108,39 @@ impl Function {
     }
 }
 
+/// Rounds to f16, ties to even; too large a number becomes the largest, an infinity NaN. Slices of one length.
+pub(crate) fn to_f16(level: Level, input: &[f32], out: &mut [u16]) {
+    dispatch(level, ToF16 { input, out });
+}
+
+struct ToF16<'a> {
+    input: &'a [f32],
+    out: &'a mut [u16],
+}
+
+impl Kernel for ToF16<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        assert_eq!(self.input.len(), self.out.len());
+        let whole = self.input.len() / L::N * L::N;
+        for at in (0..whole).step_by(L::N) {
+            // SAFETY: `at + N` is within both slices.
+            unsafe {
+                let x = l.load(self.input.as_ptr().add(at));
+                let bounded = l.min(l.splat(65504.0), l.max(l.splat(-65504.0), x));
+                // Adding 0 times an infinity shows it.
+                let shown = l.fma(x, l.splat(0.0), bounded);
+                l.store_f16(shown, self.out.as_mut_ptr().add(at));
+            }
+        }
+        for (out, &x) in self.out[whole..].iter_mut().zip(&self.input[whole..]) {
+            *out = half::f16::from_f32_const(x.clamp(-65504.0, 65504.0) + x * 0.0).to_bits();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -136,8 +136,7 @@ impl<'s> Generation<'s> {
         if needed > context {
             return Err(crate::cache::Error::Context { needed, context }.into());
         }
-        let decode =
-            Decode { stops: request.stops.clone(), show_control: request.show_control };
+        let decode = Decode { stops: request.stops.clone(), show_control: request.show_control };
         Ok(Generation {
             decoder: Decoder::new(model.tokenizer(), decode).continuing(),
             tokenizer: model.tokenizer().clone(),
@@ -182,7 +181,10 @@ impl<'s> Generation<'s> {
     ///
     /// # Errors
     /// Those of [`Session::step`] and [`Sampler::sample`].
-    #[expect(clippy::should_implement_trait, reason = "an iterator of results would go on after an error")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator of results would go on after an error"
+    )]
     pub fn next(&mut self) -> Result<Option<Token>, Error> {
         if self.statistics.prompt_tokens == 0 {
             self.prefill(&mut |_| ())?;
@@ -194,15 +196,13 @@ impl<'s> Generation<'s> {
             return Ok(None);
         }
         if let Some(token) = self.pending.take() {
-            let run =
-                Run { sequence: self.sequence, tokens: &[token], wanted: Wanted::Last };
+            let run = Run { sequence: self.sequence, tokens: &[token], wanted: Wanted::Last };
             let logits = self.session.step(&[run])?;
             self.logits.clear();
             self.logits.extend_from_slice(logits);
         }
         let id = self.sampler.sample(&self.logits)?;
-        let logprobs =
-            self.request.logprobs.map(|top| sampling::logprobs(&self.logits, id, top));
+        let logprobs = self.request.logprobs.map(|top| sampling::logprobs(&self.logits, id, top));
         self.count();
         if self.tokenizer.is_end(id) && !self.request.ignore_eos {
             self.stop = Some(Stop::EndOfText);

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bilayer_graph::{
-    Backend, Kernel, Limits, PageCopy, SegmentId, Span, Step, Value,
-};
+use bilayer_graph::{Backend, Kernel, Limits, PageCopy, Rows, SegmentId, Span, Step, Value};
 use bilayer_scheduler::Plan;
 
 use crate::cache::{Pages, SequenceId};
@@ -60,11 +58,23 @@ struct Compiled {
     outputs: Vec<usize>,
 }
 
-/// A value that crosses between segments, `[tokens, width]` f32.
+/// A value that crosses between segments, `[rows, width]` f32.
 struct Carried {
     value: Value,
+    rows: Rows,
     width: usize,
     data: Vec<f32>,
+}
+
+impl Carried {
+    /// Elements of the value in a step.
+    fn len(&self, step: &Step<'_>) -> usize {
+        let rows = match self.rows {
+            Rows::Tokens => step.tokens.len(),
+            Rows::Outputs => step.outputs.len(),
+        };
+        rows * self.width
+    }
 }
 
 /// The arrays of a step, kept between steps so that none is allocated.
@@ -120,6 +130,7 @@ impl Session {
     /// # Errors
     /// A setting out of range, a plan that does not fit, a device that refuses.
     pub fn new(model: &Model, settings: Settings<'_>) -> Result<Session, Error> {
+        settings.check()?;
         prepare::session(model, settings)
     }
 
@@ -133,6 +144,7 @@ impl Session {
         planner: &Planner<'_>,
         mut settings: Settings<'_>,
     ) -> Result<Session, Error> {
+        settings.check()?;
         prepare::on(model, backends, planner, &mut settings, Instant::now())
     }
 
@@ -309,27 +321,27 @@ impl Session {
     fn walk(&mut self) -> Result<(), Error> {
         let Session { backends, segments, carried, batch, logits, spent, plan, vocab, .. } = self;
         let step = batch.step();
-        let (tokens, outputs) = (step.tokens.len(), step.outputs.len());
         let last = segments.len() - 1;
         for (i, segment) in segments.iter().enumerate() {
             let backend = &mut backends[segment.device];
             let began = Instant::now();
             for &input in &segment.inputs {
-                let Carried { value, width, data } = &carried[input];
-                backend.write(*value, &data[..tokens * width])?;
+                let carried = &carried[input];
+                backend.write(carried.value, &carried.data[..carried.len(&step)])?;
             }
             let written = Instant::now();
             backend.submit(segment.id, &step)?;
             let mut waited = Instant::now();
             for (n, &output) in segment.outputs.iter().enumerate() {
-                let Carried { value, width, data } = &mut carried[output];
-                backend.read(*value, &mut data[..tokens * *width])?;
+                let carried = &mut carried[output];
+                let len = carried.len(&step);
+                backend.read(carried.value, &mut carried.data[..len])?;
                 if n == 0 {
                     waited = Instant::now();
                 }
             }
             if i == last {
-                backend.read(plan.logits, &mut logits[..outputs * *vocab])?;
+                backend.read(plan.logits, &mut logits[..step.outputs.len() * *vocab])?;
                 waited = Instant::now();
             }
             let read = Instant::now();

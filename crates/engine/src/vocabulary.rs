@@ -17,10 +17,8 @@ pub fn vocabulary(metadata: &Metadata) -> Result<Vocabulary, Error> {
         let strings = metadata.opt_strings(&key(name))?;
         Ok(strings.map(|strings| strings.iter().map(str::to_owned).collect()).unwrap_or_default())
     };
-    // No key says whose tokens take the white space after them; the makers of Phi-3 want it.
-    let name = metadata.opt_str("general.name")?.unwrap_or_default().to_lowercase();
-    let strip_after_special = ["phi-3", "phi3"].iter().any(|family| name.contains(family));
     Ok(Vocabulary {
+        name: metadata.opt_str("general.name")?.unwrap_or_default().to_owned(),
         model: metadata.str(&key("model"))?.to_owned(),
         pre: metadata.opt_str(&key("pre"))?.map(str::to_owned),
         tokens: metadata.strings(&key("tokens"))?.iter().map(str::to_owned).collect(),
@@ -43,6 +41,5 @@ pub fn vocabulary(metadata: &Metadata) -> Result<Vocabulary, Error> {
         remove_extra_whitespaces: flag("remove_extra_whitespaces")?,
         lowercase: flag("normalizer.lowercase")?,
         strip_accents: flag("normalizer.strip_accents")?,
-        strip_after_special,
     })
 }

@@ -48,10 +48,16 @@ pub struct Piece {
 #[derive(Debug)]
 pub struct Decoder {
     pieces: Arc<Pieces>,
-    show_control: bool,
+    view: View,
     stops: Stops,
     /// Bytes of a character that is not complete.
     pending: Vec<u8>,
+}
+
+/// What a reader sees of tokens.
+#[derive(Debug)]
+struct View {
+    show_control: bool,
     /// Whether a leading space still is the one that encoding put there.
     drops_space: bool,
 }
@@ -61,10 +67,9 @@ impl Decoder {
     pub fn new(tokenizer: &Tokenizer, options: Decode) -> Self {
         let pieces = Arc::clone(tokenizer.pieces());
         Self {
-            show_control: options.show_control,
-            stops: Stops::new(&options.stops),
+            view: View { show_control: options.show_control, drops_space: pieces.adds_space },
+            stops: Stops::new(options.stops),
             pending: Vec::new(),
-            drops_space: pieces.adds_space,
             pieces,
         }
     }
@@ -73,14 +78,14 @@ impl Decoder {
     /// model completes: a leading space belongs to the text.
     #[must_use]
     pub fn continuing(mut self) -> Self {
-        self.drops_space = false;
+        self.view.drops_space = false;
         self
     }
 
     /// Takes the next token; ids outside the vocabulary stand for nothing.
     pub fn push(&mut self, id: u32) -> Piece {
         let mut text = String::new();
-        if let Some(bytes) = visible(&self.pieces, id, self.show_control, &mut self.drops_space) {
+        if let Some(bytes) = self.view.bytes(&self.pieces, id) {
             self.pending.extend_from_slice(bytes);
             let read = whole(&self.pending, &mut text);
             self.pending.drain(..read);
@@ -100,31 +105,28 @@ impl Decoder {
 /// The bytes of all `ids` as text.
 pub(crate) fn decode(pieces: &Pieces, ids: &[u32]) -> String {
     let mut bytes = Vec::with_capacity(ids.len() * 4);
-    let mut drops_space = pieces.adds_space;
+    let mut view = View { show_control: false, drops_space: pieces.adds_space };
     for &id in ids {
-        bytes.extend_from_slice(visible(pieces, id, false, &mut drops_space).unwrap_or_default());
+        bytes.extend_from_slice(view.bytes(pieces, id).unwrap_or_default());
     }
     String::from_utf8(bytes)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// The bytes of token `id` that a reader sees; the first such token loses the space that
-/// encoding put before the text.
-fn visible<'a>(
-    pieces: &'a Pieces,
-    id: u32,
-    show_control: bool,
-    drops_space: &mut bool,
-) -> Option<&'a [u8]> {
-    let bytes = pieces.get(id)?;
-    let kind = pieces.kind(id)?;
-    if kind.is_hidden() {
-        return show_control.then_some(bytes);
+impl View {
+    /// The bytes of token `id` that are seen; the first such token loses the space that encoding
+    /// put before the text.
+    fn bytes<'a>(&mut self, pieces: &'a Pieces, id: u32) -> Option<&'a [u8]> {
+        let bytes = pieces.get(id)?;
+        let kind = pieces.kind(id)?;
+        if kind.is_hidden() {
+            return self.show_control.then_some(bytes);
+        }
+        if std::mem::take(&mut self.drops_space) && !kind.is_plain() {
+            return Some(bytes.strip_prefix(b" ").unwrap_or(bytes));
+        }
+        Some(bytes)
     }
-    if std::mem::take(drops_space) && !kind.is_plain() {
-        return Some(bytes.strip_prefix(b" ").unwrap_or(bytes));
-    }
-    Some(bytes)
 }
 
 /// Appends the characters that `bytes` holds, and U+FFFD for what can be none, to `text`;

@@ -137,8 +137,8 @@ pub enum Error {
     Library(String),
 }
 
-impl Error {
-    pub(crate) fn library(error: Box<dyn std::error::Error + Send + Sync>) -> Self {
+impl From<tokenizers::Error> for Error {
+    fn from(error: tokenizers::Error) -> Self {
         Self::Library(error.to_string())
     }
 }

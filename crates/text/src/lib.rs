@@ -29,9 +29,9 @@
 //! `starcoder` `talkie` `tekken` `trillion` `ufakzeka` `viking` `youtu`
 //!
 //! Where llama.cpp and the makers differ, the makers are right: BERT's vowel signs and Hangul,
-//! SentencePiece's ties, and text for `mpt`, `olmo`, `modern-bert`, `command-r` and `qwen35` in
-//! NFC. The exception is `qwen2`: its makers compose characters as well, but the recorded ids do
-//! not, so that text stays as it is written.
+//! SentencePiece's ties, and text for `mpt`, `olmo`, `modern-bert` and `command-r` in NFC. The
+//! exception is Qwen: its makers compose characters as well, but the recorded ids do not, so that
+//! text for `qwen2` and `qwen35` stays as it is written.
 //!
 //! ```
 //! use bilayer_text::{Decode, Decoder, Encode, Tokenizer, Vocabulary};

@@ -4,8 +4,8 @@
 //! pattern is applied to each piece that the one before it left, and both its matches and what
 //! lies between them become pieces.
 //!
-//! NFC: MPT, OLMo, ModernBERT, Command R and Qwen 3.5 as their tokenizers have it. Qwen's has it
-//! too, but the recorded ids for `qwen2` are without, as llama.cpp gives them, and those decide.
+//! NFC: MPT, OLMo, ModernBERT and Command R as their tokenizers have it. Qwen's have it too, but
+//! the recorded ids for `qwen2` and `qwen35` are without, as llama.cpp gives them, and those decide.
 //!
 //! Sources: the makers' `tokenizer.json` and `tiktoken` files, by way of the list of names in
 //! llama.cpp (`llama-vocab.cpp`). Where that adapts a pattern to its engine, the makers' is here.
@@ -140,7 +140,6 @@ pub(crate) const TABLE: &[Pre] = &[
         patterns: &[
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
         ],
-        nfc: true,
         ..PLAIN
     },
     Pre {

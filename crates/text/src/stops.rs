@@ -23,8 +23,8 @@ struct Stop {
 
 impl Stops {
     /// An empty stop string never matches.
-    pub fn new(stops: &[String]) -> Self {
-        let stops = stops.iter().map(|stop| Stop::new(stop.as_bytes())).collect();
+    pub fn new(stops: Vec<String>) -> Self {
+        let stops = stops.into_iter().map(|stop| Stop::new(stop.into_bytes())).collect();
         Self { stops, ..Self::default() }
     }
 
@@ -65,7 +65,7 @@ impl Stops {
 }
 
 impl Stop {
-    fn new(text: &[u8]) -> Self {
+    fn new(text: Vec<u8>) -> Self {
         let mut borders = vec![0; text.len() + 1];
         let mut border = 0;
         for at in 1..text.len() {
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn nothing_is_let_go_that_a_stop_string_may_begin_with() {
-        let mut stops = Stops::new(&["aab".into(), String::new()]);
+        let mut stops = Stops::new(vec!["aab".into(), String::new()]);
         let parts = ["xa", "a", "a", "c", "a"].map(|part| stops.push(part));
         assert_eq!(parts, ["x", "", "a", "aac", ""]);
         assert_eq!(stops.push("abz"), "");
@@ -112,7 +112,7 @@ mod tests {
         let cases = [("xabcd", ["bc", "abcd"], "xa", 0), ("xabcd", ["bc", "abc"], "x", 1)];
         for (text, stops, before, found) in cases {
             for cut in 0..text.len() {
-                let mut stops = Stops::new(&stops.map(String::from));
+                let mut stops = Stops::new(stops.map(String::from).to_vec());
                 let shown = stops.push(&text[..cut]) + &stops.push(&text[cut..]);
                 assert_eq!((shown.as_str(), stops.found()), (before, Some(found)), "cut at {cut}");
             }

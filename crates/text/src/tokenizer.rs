@@ -48,7 +48,7 @@ const ENDS: &[&str] = &[
     "<|file_sep|>",
 ];
 
-/// Tokens after which white space always is text ([`Vocabulary::strip_after_special`]).
+/// Tokens after which white space is text in every model.
 const KEEPS_SPACE: &[&str] = &["<unk>", "<s>", "<|endoftext|>"];
 
 /// How to encode. By default neither: the text as it stands.
@@ -117,8 +117,9 @@ impl Tokenizer {
         let mut pieces = Pieces::new(&vocabulary.tokens, kinds, alphabet)?;
         let kinds: Vec<Kind> = (0..pieces.len() as u32).filter_map(|id| pieces.kind(id)).collect();
         let is_bert = vocabulary.model == "bert";
-        let (first, last) = around(&vocabulary, pre, is_bert)?;
-        let strips = vocabulary.strip_after_special;
+        let (first, last) =
+            if is_bert { around_words(&vocabulary)? } else { around(&vocabulary, pre)? };
+        let strips = vocabulary.strips_after_special();
         let matcher = |wanted: fn(Kind) -> bool| {
             let tokens = vocabulary.tokens.iter().zip(0..).zip(&kinds);
             Matcher::new(tokens.filter(|(_, kind)| wanted(**kind)).map(|((token, id), _)| {
@@ -276,22 +277,9 @@ fn recipe(vocabulary: &Vocabulary) -> Result<(Alphabet, Option<&'static Pre>), E
     }
 }
 
-/// The tokens put before and after each text.
-fn around(
-    vocabulary: &Vocabulary,
-    pre: Option<&Pre>,
-    is_bert: bool,
-) -> Result<(Option<u32>, Option<u32>), Error> {
+/// The tokens before and after each text, for models that write.
+fn around(vocabulary: &Vocabulary, pre: Option<&Pre>) -> Result<(Option<u32>, Option<u32>), Error> {
     let missing = |flag, place, key| Error::MissingSpecial { flag, place, key };
-    if is_bert {
-        let named = |name| vocabulary.tokens.iter().position(|token| token == name);
-        let named = |name| named(name).map(|id| id as u32);
-        let first = vocabulary.cls.or(vocabulary.bos).or_else(|| named("[CLS]"));
-        let last = vocabulary.sep.or(vocabulary.eos).or_else(|| named("[SEP]"));
-        let first = first.ok_or_else(|| missing("the model 'bert'", "start", "cls_token_id"))?;
-        let last = last.ok_or_else(|| missing("the model 'bert'", "end", "seperator_token_id"))?;
-        return Ok((Some(first), Some(last)));
-    }
     // Where the file is silent, SentencePiece models begin with `bos`, the others as their row says.
     let by_default = pre.is_none_or(|pre| pre.add_bos) && vocabulary.bos.is_some();
     let first = if vocabulary.add_bos.unwrap_or(by_default) {
@@ -307,6 +295,18 @@ fn around(
         None
     };
     Ok((first, last))
+}
+
+/// The tokens before and after each text, for BERT: always `[CLS]` and `[SEP]`.
+fn around_words(vocabulary: &Vocabulary) -> Result<(Option<u32>, Option<u32>), Error> {
+    let named = |name| vocabulary.tokens.iter().position(|token| token == name);
+    let named = |name| named(name).map(|id| id as u32);
+    let missing = |place, key| Error::MissingSpecial { flag: "the model 'bert'", place, key };
+    let first = vocabulary.cls.or(vocabulary.bos).or_else(|| named("[CLS]"));
+    let last = vocabulary.sep.or(vocabulary.eos).or_else(|| named("[SEP]"));
+    let first = first.ok_or_else(|| missing("start", "cls_token_id"))?;
+    let last = last.ok_or_else(|| missing("end", "seperator_token_id"))?;
+    Ok((Some(first), Some(last)))
 }
 
 /// The tokens that end what a model says.

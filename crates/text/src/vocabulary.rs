@@ -7,6 +7,9 @@ use crate::Error;
 /// Index in [`tokens`](Self::tokens) = token id. `None` and empty mean that the key is absent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Vocabulary {
+    /// The model's name (`general.name`). It decides what no key says: the makers of Phi-3 count
+    /// white space after a special token as part of it.
+    pub name: String,
     /// The kind of tokenizer: `llama` (SentencePiece), `gpt2` (byte-level), `gemma4`, `bert`.
     pub model: String,
     /// How text is cut into words before merging; only `gpt2` asks for it.
@@ -53,9 +56,6 @@ pub struct Vocabulary {
     pub lowercase: Option<bool>,
     /// Whether accents are taken off (`bert`); if absent, as `lowercase`.
     pub strip_accents: Option<bool>,
-    /// Whether white space after a special token belongs to that token. No key says so; it is so
-    /// for Phi-3, whose makers mark all special tokens but `<s>`, `<unk>`, `<|endoftext|>`.
-    pub strip_after_special: bool,
 }
 
 /// The type of a token, by the numbers of the format.
@@ -119,6 +119,14 @@ impl Vocabulary {
             }
         }
         Ok(kinds)
+    }
+
+    /// Whether white space after a special token goes with it.
+    ///
+    /// Source: `rstrip` in the makers' `tokenizer_config.json`; found by name as in llama.cpp.
+    pub(crate) fn strips_after_special(&self) -> bool {
+        let name = self.name.to_lowercase();
+        ["phi-3", "phi3"].iter().any(|family| name.contains(family))
     }
 
     /// The special tokens with their keys.

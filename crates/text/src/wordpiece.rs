@@ -58,8 +58,7 @@ impl Words {
             .vocab(tokens.into_iter().collect::<tokenizers::models::bpe::Vocab>())
             .unk_token(unknown_token)
             .continuing_subword_prefix(CONTINUES.to_owned())
-            .build()
-            .map_err(Error::library)?;
+            .build()?;
         let normalizer = BertNormalizer::new(true, true, Some(strip_accents), lowercase);
         Ok(Self { model, normalizer })
     }
@@ -67,11 +66,11 @@ impl Words {
     /// Appends the tokens of `text` to `ids`.
     pub fn encode(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), Error> {
         let mut normalized = NormalizedString::from(text);
-        self.normalizer.normalize(&mut normalized).map_err(Error::library)?;
+        self.normalizer.normalize(&mut normalized)?;
         let mut words = PreTokenizedString::from(normalized.get());
-        BertPreTokenizer.pre_tokenize(&mut words).map_err(Error::library)?;
+        BertPreTokenizer.pre_tokenize(&mut words)?;
         for (word, ..) in words.get_splits(OffsetReferential::Original, OffsetType::None) {
-            let tokens = self.model.tokenize(word).map_err(Error::library)?;
+            let tokens = self.model.tokenize(word)?;
             ids.extend(tokens.iter().map(|token| token.id));
         }
         Ok(())

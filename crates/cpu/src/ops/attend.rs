@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bilayer_graph::{PAGE_TOKENS, Pairs};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Tokens};
 use crate::memory::lines;
 use crate::ops::rms_norm::rms_norm;
 use crate::ops::rope::{self, Table};
@@ -156,7 +156,10 @@ impl Stage for Store {
             }
         }
         // SAFETY: each chunk stores to another page or another head; nobody reads in this stage.
-        unsafe { self.cache.store(run.page, head, run.slot, keys, values) };
+        unsafe {
+            let tokens = Tokens { page: run.page, kv_head: head, slot: run.slot, keys, values };
+            self.cache.store(context.level, &tokens);
+        }
     }
 }
 

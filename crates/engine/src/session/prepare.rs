@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use bilayer_cpu::Cpu;
-use bilayer_graph::{Backend, Graph, Limits, PAGE_TOKENS, Segment, Value};
+use bilayer_graph::{Backend, Graph, Limits, PAGE_TOKENS, Rows, Segment, Value};
 use bilayer_scheduler::{Budget, Machine, Plan, plan};
 
 use super::{Batch, Carried, Compiled, Progress, Session, Settings, Spent};
@@ -32,7 +32,6 @@ pub fn on(
     settings: &mut Settings<'_>,
     began: Instant,
 ) -> Result<Session, Error> {
-    settings.check()?;
     let graph = model.graph().clone();
     let limits = limits(settings, model);
     let machine = Machine { devices: backends.iter().map(|b| b.facts().clone()).collect() };
@@ -107,9 +106,10 @@ fn load(
     let mut done_bytes = 0;
     for (device, weight) in wanted {
         let weight = graph.weight(weight);
-        let tensor = model.file().tensor(&weight.name).ok_or_else(|| {
-            bilayer_graph::Error::MissingTensor { name: weight.name.clone() }
-        })?;
+        let tensor = model
+            .file()
+            .tensor(&weight.name)
+            .ok_or_else(|| bilayer_graph::Error::MissingTensor { name: weight.name.clone() })?;
         let bytes = model.file().bytes(tensor).slice(weight.range_in_tensor());
         backends[device].load(weight, bytes)?;
         done_bytes += weight.bytes() as u64;
@@ -125,8 +125,12 @@ fn carried(graph: &Graph, plan: &Plan, limits: Limits) -> Vec<Carried> {
     let values: BTreeSet<Value> =
         plan.segments.iter().flat_map(|segment| segment.inputs.iter().copied()).collect();
     let carry = |value| {
-        let width = graph.width(value);
-        Carried { value, width, data: vec![0.0; limits.tokens * width] }
+        let (rows, width) = (graph.rows(value), graph.width(value));
+        let most = match rows {
+            Rows::Tokens => limits.tokens,
+            Rows::Outputs => limits.outputs,
+        };
+        Carried { value, rows, width, data: vec![0.0; most * width] }
     };
     values.into_iter().map(carry).collect()
 }

@@ -1,0 +1,796 @@
+//! The CPU backend computes what the reference computes: op x type x shape x instruction level.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::HashMap;
+
+use bilayer_cpu::level::Level;
+use bilayer_cpu::{Cpu, Options};
+use bilayer_graph::reference::Reference;
+use bilayer_graph::{
+    Activation, Attend, Backend, Catalog, Entry, Error, Graph, Limits, PAGE_TOKENS, PageCopy,
+    Pairs, Recorder, Rope, Segment, SegmentId, SharedBytes, Span, Step, Value, WeightId,
+};
+use bilayer_quant::Type;
+
+/// Root of the mean squared difference over the root mean square of the reference.
+///
+/// Everything in f32: differences are those of summation order.
+const FLOAT_BOUND: f64 = 2e-5;
+/// Activations rounded to 8 bits: with a scale every 256, a step of about 3 sigma / 127 makes 0.8 %.
+const INT8_BOUND: f64 = 0.012;
+/// A whole small model: two layers of roundings on top of each other.
+const MODEL_BOUND: f64 = 0.04;
+
+/// Rows of every embedding table.
+const VOCAB: usize = 97;
+
+// ---- A model of random weights ------------------------------------------------------------------
+
+/// A catalog that has whatever it is asked for, as its list says.
+#[derive(Default)]
+struct Tensors(HashMap<String, Entry>);
+
+impl Catalog for Tensors {
+    fn find(&self, name: &str) -> Option<Entry> {
+        self.0.get(name).cloned()
+    }
+}
+
+impl Tensors {
+    fn with(mut self, name: &str, ty: Type, shape: &[usize]) -> Tensors {
+        let shape = shape.iter().map(|&d| d as u64).collect();
+        self.0.insert(name.to_owned(), Entry { ty, shape });
+        self
+    }
+}
+
+/// Pseudo-random numbers (Steele, Lea and Flood 2014: SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    /// About normal, of variance 1: a sum of twelve even ones.
+    fn normal(&mut self) -> f32 {
+        (0..12).map(|_| (self.next() >> 40) as f32 / (1 << 24) as f32).sum::<f32>() - 6.0
+    }
+}
+
+fn weights(graph: &Graph) -> HashMap<WeightId, SharedBytes> {
+    let bytes = graph.weights.iter().map(|weight| {
+        let mut random = Random(weight.name.bytes().fold(7, |h, b| h * 31 + u64::from(b)));
+        let spread = if weight.rows == 1 { 0.3 } else { 1.0 / (weight.cols as f32).sqrt() };
+        let centre = if weight.rows == 1 { 1.0 } else { 0.0 };
+        let spread = if weight.name.starts_with("table") { 1.0 } else { spread };
+        let values: Vec<f32> =
+            (0..weight.rows * weight.cols).map(|_| centre + spread * random.normal()).collect();
+        let mut bytes = vec![0; weight.bytes()];
+        weight.ty.quantize(&values, None, &mut bytes).unwrap();
+        (weight.id, SharedBytes::from(bytes))
+    });
+    bytes.collect()
+}
+
+// ---- Steps --------------------------------------------------------------------------------------
+
+/// A step that owns its data.
+#[derive(Clone, Default)]
+struct Owned {
+    tokens: Vec<u32>,
+    spans: Vec<Span>,
+    pages: Vec<u32>,
+    outputs: Vec<u32>,
+    copies: Vec<PageCopy>,
+}
+
+impl Owned {
+    fn step(&self) -> Step<'_> {
+        Step {
+            tokens: &self.tokens,
+            spans: &self.spans,
+            pages: &self.pages,
+            outputs: &self.outputs,
+            copies: &self.copies,
+        }
+    }
+
+    /// A step of runs `(rows, first position, page table)`; the last row of each run is wanted.
+    fn of(seed: u64, runs: &[(u32, u32, &[u32])]) -> Owned {
+        let mut random = Random(seed);
+        let mut owned = Owned::default();
+        for &(rows, first_position, pages) in runs {
+            let first_row = owned.tokens.len() as u32;
+            let first_page = owned.pages.len() as u32;
+            owned.tokens.extend((0..rows).map(|_| random.below(VOCAB) as u32));
+            owned.spans.push(Span { first_row, rows, first_position, first_page });
+            owned.pages.extend(pages);
+            owned.outputs.push(first_row + rows - 1);
+        }
+        owned
+    }
+
+    /// One sequence from its start.
+    fn tokens(count: usize) -> Owned {
+        let pages: Vec<u32> = (0..count.div_ceil(PAGE_TOKENS) as u32).rev().collect();
+        Owned::of(count as u64, &[(count as u32, 0, &pages)])
+    }
+}
+
+fn limits() -> Limits {
+    Limits {
+        tokens: 80,
+        outputs: 8,
+        sequences: 8,
+        pages: 128,
+        page_entries: 400,
+        key_type: Type::F16,
+        value_type: Type::F16,
+        fuse: true,
+        timings: false,
+        check: false,
+    }
+}
+
+// ---- Running ------------------------------------------------------------------------------------
+
+fn cpu(level: Level, threads: usize) -> Cpu {
+    Cpu::new(Options { threads: Some(threads), level: Some(level) }).unwrap()
+}
+
+fn whole(graph: &Graph) -> Segment<'_> {
+    Segment { graph, nodes: 0..graph.nodes.len(), inputs: Vec::new(), outputs: vec![graph.logits] }
+}
+
+fn prepare(backend: &mut dyn Backend, graph: &Graph, limits: Limits) -> SegmentId {
+    for (id, bytes) in weights(graph) {
+        backend.load(graph.weight(id), bytes).unwrap();
+    }
+    backend.compile(&whole(graph), limits).unwrap()
+}
+
+fn run(backend: &mut dyn Backend, segment: SegmentId, graph: &Graph, step: &Owned) -> Vec<f32> {
+    let rows = match graph.rows(graph.logits) {
+        bilayer_graph::Rows::Tokens => step.tokens.len(),
+        bilayer_graph::Rows::Outputs => step.outputs.len(),
+    };
+    let mut out = vec![f32::NAN; rows * graph.width(graph.logits)];
+    backend.submit(segment, &step.step()).unwrap();
+    backend.read(graph.logits, &mut out).unwrap();
+    out
+}
+
+/// The results of all steps on one backend, one after another.
+fn run_all(backend: &mut dyn Backend, graph: &Graph, limits: Limits, steps: &[Owned]) -> Vec<f32> {
+    let segment = prepare(backend, graph, limits);
+    steps.iter().flat_map(|step| run(backend, segment, graph, step)).collect()
+}
+
+fn error(expected: &[f32], found: &[f32]) -> f64 {
+    assert_eq!(expected.len(), found.len());
+    let square = |x: f32| f64::from(x).powi(2);
+    let difference: f64 = expected.iter().zip(found).map(|(a, b)| square(a - b)).sum();
+    let size: f64 = expected.iter().map(|&a| square(a)).sum();
+    if difference.is_nan() { f64::INFINITY } else { (difference / size).sqrt() }
+}
+
+/// Fails with a line for each level whose result is out of bounds.
+fn compare(name: &str, graph: &Graph, limits: Limits, steps: &[Owned], bound: f64) {
+    let expected = run_all(&mut Reference::new(), graph, limits, steps);
+    let mut failures = Vec::new();
+    for level in Level::available() {
+        let found = run_all(&mut cpu(level, 2), graph, limits, steps);
+        let error = error(&expected, &found);
+        if error.is_nan() || error > bound {
+            failures.push(format!("{name} at {level}: {error:.2e} > {bound:.0e}"));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+fn record(tensors: &Tensors, body: impl FnOnce(&mut Recorder<'_>) -> Value) -> Graph {
+    let mut recorder = Recorder::new(tensors);
+    recorder.layer(Some(0));
+    let out = body(&mut recorder);
+    recorder.finish(out)
+}
+
+/// A graph over one or two random values of a width.
+fn over(
+    width: usize,
+    tensors: Tensors,
+    body: impl FnOnce(&mut Recorder<'_>, Value, Value) -> Value,
+) -> Graph {
+    let tensors = tensors.with("table a", Type::F32, &[VOCAB, width]).with(
+        "table b",
+        Type::F32,
+        &[VOCAB, width],
+    );
+    record(&tensors, |r| {
+        let a = r.matrix("table a", VOCAB, width).unwrap();
+        let b = r.matrix("table b", VOCAB, width).unwrap();
+        let (a, b) = (r.embed("a", a), r.embed("b", b));
+        body(r, a, b)
+    })
+}
+
+// ---- Ops ----------------------------------------------------------------------------------------
+
+#[test]
+fn elementwise_ops_and_norms() {
+    for width in [8, 24, 96, 257, 2048] {
+        let graphs = [
+            ("add", over(width, Tensors::default(), |r, a, b| r.add("x", a, b))),
+            ("scale", over(width, Tensors::default(), |r, a, _| r.scale("x", a, -2.5))),
+            ("soft_cap", over(width, Tensors::default(), |r, a, _| r.soft_cap("x", a, 1.3))),
+            (
+                "silu",
+                over(width, Tensors::default(), |r, a, b| r.gate("x", a, b, Activation::Silu)),
+            ),
+            (
+                "gelu",
+                over(width, Tensors::default(), |r, a, b| r.gate("x", a, b, Activation::GeluTanh)),
+            ),
+            ("rms_norm", over(width, Tensors::default(), |r, a, _| r.rms_norm("x", a, None, 1e-5))),
+            ("rows", over(width, Tensors::default(), |r, a, _| r.rows_wanted("x", a))),
+        ];
+        for (name, graph) in &graphs {
+            compare(name, graph, limits(), &[Owned::tokens(1), Owned::tokens(13)], FLOAT_BOUND);
+        }
+        for ty in [Type::F32, Type::F16, Type::BF16] {
+            let tensors = || Tensors::default().with("g", ty, &[width]).with("b", ty, &[width]);
+            let rms = over(width, tensors(), |r, a, _| {
+                let gain = r.vector("g", width).unwrap();
+                r.rms_norm("x", a, Some(gain), 1e-5)
+            });
+            let layer = over(width, tensors(), |r, a, _| {
+                let gain = r.vector("g", width).unwrap();
+                let bias = r.vector("b", width).unwrap();
+                r.layer_norm("x", a, gain, Some(bias), 1e-5)
+            });
+            for graph in [rms, layer] {
+                compare("norm", &graph, limits(), &[Owned::tokens(5)], FLOAT_BOUND);
+            }
+        }
+    }
+}
+
+#[test]
+fn embeddings_of_every_type() {
+    for &ty in bilayer_quant::all().iter().filter(|ty| ty.quantize.is_some()) {
+        let tensors = Tensors::default().with("table", ty, &[VOCAB, 512]);
+        let graph = record(&tensors, |r| {
+            let table = r.matrix("table", VOCAB, 512).unwrap();
+            r.embed("x", table)
+        });
+        compare(ty.name, &graph, limits(), &[Owned::tokens(1), Owned::tokens(40)], 0.0);
+    }
+}
+
+#[test]
+fn head_norms_and_rotations() {
+    for (heads, head_dim, dims) in [(4, 64, 64), (3, 80, 80), (2, 128, 32), (5, 8, 8)] {
+        let width = heads * head_dim;
+        let tensors = || {
+            Tensors::default().with("g", Type::F32, &[head_dim]).with("f", Type::F32, &[dims / 2])
+        };
+        let norm = over(width, tensors(), |r, a, _| {
+            let gain = r.vector("g", head_dim).unwrap();
+            r.head_norm("x", a, gain, 1e-6)
+        });
+        compare("head_norm", &norm, limits(), &[Owned::tokens(9)], FLOAT_BOUND);
+        for pairs in [Pairs::Interleaved, Pairs::Halves] {
+            for factored in [false, true] {
+                let graph = over(width, tensors(), |r, a, _| {
+                    let factors = factored.then(|| r.vector("f", dims / 2).unwrap());
+                    let rope = rope(dims, pairs, factors);
+                    r.rope("x", a, head_dim, &rope)
+                });
+                // The last step is far into a sequence: f32 angles would be off by 0.004.
+                let pages = vec![0; 3200];
+                let far = Owned::of(3, &[(7, 100_000, &pages)]);
+                let limits = Limits { page_entries: 3200, ..limits() };
+                let steps = [Owned::tokens(1), Owned::tokens(40), far];
+                compare("rope", &graph, limits, &steps, FLOAT_BOUND);
+            }
+        }
+    }
+}
+
+fn rope(dims: usize, pairs: Pairs, factors: Option<WeightId>) -> Rope {
+    let frequency = |i: usize| 10_000f32.powf(-2.0 * i as f32 / dims as f32);
+    let frequencies = (0..dims / 2).map(frequency).collect();
+    Rope { pairs, frequencies, magnitude: 1.1, factors }
+}
+
+#[test]
+fn products_of_every_type() {
+    for &ty in bilayer_quant::all().iter().filter(|ty| ty.quantize.is_some()) {
+        let bound = if ty.block_weights == 1 { FLOAT_BOUND } else { INT8_BOUND };
+        for (rows, cols, biased) in [(1, 256, false), (100, 512, true), (515, 768, false)] {
+            let tensors =
+                Tensors::default().with("w", ty, &[rows, cols]).with("b", Type::F32, &[rows]);
+            let graph = over(cols, tensors, |r, a, _| {
+                let weight = r.matrix("w", rows, cols).unwrap();
+                let bias = biased.then(|| r.vector("b", rows).unwrap());
+                r.matmul("x", a, weight, bias)
+            });
+            let steps: Vec<_> = [1, 2, 7, 9, 33].map(Owned::tokens).into();
+            let name = format!("{ty} {rows} x {cols}");
+            compare(&name, &graph, limits(), &steps, bound);
+        }
+    }
+}
+
+#[test]
+fn products_of_parts_of_a_tensor_and_of_wanted_rows() {
+    let tensors = Tensors::default().with("w", Type::Q8_0, &[96, 64]);
+    let graph = over(64, tensors, |r, a, _| {
+        let up = r.matrix_rows("w", 96, 32, 64, 64).unwrap();
+        let a = r.rows_wanted("rows", a);
+        r.matmul("x", a, up, None)
+    });
+    let pages = [0, 1, 2];
+    let steps = [
+        Owned { outputs: vec![0, 3, 4, 8], ..Owned::tokens(9) },
+        Owned { outputs: vec![], ..Owned::tokens(9) },
+        Owned::of(4, &[(40, 0, &pages)]),
+    ];
+    compare("parts", &graph, limits(), &steps, INT8_BOUND);
+}
+
+// ---- Attention ----------------------------------------------------------------------------------
+
+/// What an attention test varies.
+#[derive(Clone, Copy, Debug)]
+struct Heads {
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    window: Option<u32>,
+    softcap: Option<f32>,
+    sinks: bool,
+}
+
+const HEADS: Heads =
+    Heads { heads: 8, kv_heads: 2, head_dim: 64, window: None, softcap: None, sinks: false };
+
+fn attention(h: Heads) -> Graph {
+    let (width, kv_width) = (h.heads * h.head_dim, h.kv_heads * h.head_dim);
+    let tensors = Tensors::default()
+        .with("table q", Type::F32, &[VOCAB, width])
+        .with("table k", Type::F32, &[VOCAB, kv_width])
+        .with("table v", Type::F32, &[VOCAB, kv_width])
+        .with("sinks", Type::F32, &[h.heads]);
+    record(&tensors, |r| {
+        let cache = r.cache(h.kv_heads, h.head_dim, h.window);
+        let q = r.matrix("table q", VOCAB, width).unwrap();
+        let k = r.matrix("table k", VOCAB, kv_width).unwrap();
+        let v = r.matrix("table v", VOCAB, kv_width).unwrap();
+        let sinks = h.sinks.then(|| r.vector("sinks", h.heads).unwrap());
+        let (q, k, v) = (r.embed("q", q), r.embed("k", k), r.embed("v", v));
+        r.attend("x", attend(h, cache, [q, k, v], sinks))
+    })
+}
+
+fn attend(
+    h: Heads,
+    cache: bilayer_graph::CacheId,
+    [q, k, v]: [Value; 3],
+    sinks: Option<WeightId>,
+) -> Attend {
+    Attend {
+        q,
+        k,
+        v,
+        out: Value(0),
+        cache,
+        heads: h.heads,
+        kv_heads: h.kv_heads,
+        head_dim: h.head_dim,
+        scale: 1.5 / (h.head_dim as f32).sqrt(),
+        window: h.window,
+        softcap: h.softcap,
+        sinks,
+    }
+}
+
+/// Three sequences that come and go: a prompt, single tokens, a prompt in two pieces beside decoding.
+fn conversation() -> Vec<Owned> {
+    let one = [9, 4, 6, 30];
+    let two = [1, 2, 3, 5];
+    let three = [20, 21, 22];
+    vec![
+        Owned::of(1, &[(70, 0, &one[..3])]),
+        Owned::of(2, &[(1, 70, &one[..3])]),
+        Owned::of(3, &[(33, 0, &two[..2]), (1, 71, &one[..3])]),
+        Owned::of(4, &[(5, 72, &one[..3]), (40, 33, &two[..3]), (31, 0, &three[..1])]),
+        Owned::of(5, &[(1, 77, &one[..3]), (1, 73, &two[..3]), (1, 31, &three[..1])]),
+        Owned::of(6, &[(20, 78, &one), (30, 74, &two), (3, 32, &three[..2])]),
+    ]
+}
+
+#[test]
+fn attention_of_every_shape() {
+    let shapes = [
+        HEADS,
+        Heads { heads: 4, kv_heads: 4, ..HEADS },
+        Heads { heads: 7, kv_heads: 1, head_dim: 128, ..HEADS },
+        Heads { heads: 24, kv_heads: 2, head_dim: 80, ..HEADS },
+        Heads { heads: 32, kv_heads: 1, head_dim: 8, ..HEADS },
+        Heads { heads: 6, kv_heads: 2, head_dim: 96, ..HEADS },
+        Heads { heads: 4, kv_heads: 2, head_dim: 256, ..HEADS },
+        Heads { window: Some(1), ..HEADS },
+        Heads { window: Some(32), ..HEADS },
+        Heads { window: Some(45), ..HEADS },
+        Heads { softcap: Some(2.0), ..HEADS },
+        Heads { sinks: true, ..HEADS },
+        Heads { window: Some(40), softcap: Some(3.0), sinks: true, ..HEADS },
+    ];
+    for shape in shapes {
+        let name = format!("{shape:?}");
+        compare(&name, &attention(shape), limits(), &conversation(), FLOAT_BOUND);
+    }
+}
+
+#[test]
+fn caches_of_every_type() {
+    for key_type in [Type::F16, Type::F32, Type::Q8_0] {
+        for value_type in [Type::F16, Type::F32, Type::Q8_0] {
+            let limits = Limits { key_type, value_type, ..limits() };
+            let name = format!("{key_type} {value_type}");
+            compare(&name, &attention(HEADS), limits, &conversation(), FLOAT_BOUND);
+        }
+    }
+    let mut cpu = cpu(Level::Scalar, 1);
+    let graph = attention(Heads { head_dim: 80, ..HEADS });
+    for (id, bytes) in weights(&graph) {
+        cpu.load(graph.weight(id), bytes).unwrap();
+    }
+    for (key_type, value_type) in [(Type::Q8_0, Type::F16), (Type::F16, Type::Q4_0)] {
+        let limits = Limits { key_type, value_type, ..limits() };
+        let refused = cpu.compile(&whole(&graph), limits);
+        assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+    }
+}
+
+#[test]
+fn attention_far_into_sequences_is_cut_by_pages() {
+    for window in [None, Some(700)] {
+        let graph = attention(Heads { window, ..HEADS });
+        let one: Vec<u32> = (0..60).rev().collect();
+        let two: Vec<u32> = (60..128).collect();
+        let limits = Limits { tokens: 700, ..limits() };
+        let steps = [
+            Owned::of(1, &[(700, 0, &one[..22])]),
+            Owned::of(2, &[(700, 700, &one[..44])]),
+            Owned::of(3, &[(690, 0, &two[..22])]),
+            Owned::of(4, &[(1, 1400, &one), (1, 690, &two[..22])]),
+            Owned::of(5, &[(5, 1401, &one), (3, 691, &two[..22])]),
+            Owned::of(6, &[(20, 1406, &one), (1, 694, &two[..22])]),
+        ];
+        compare("far", &graph, limits, &steps, FLOAT_BOUND);
+    }
+}
+
+#[test]
+fn pages_are_copied_before_the_step() {
+    let graph = attention(HEADS);
+    let copies = vec![PageCopy { from: 7, to: 3 }, PageCopy { from: 3, to: 5 }];
+    let steps = [
+        Owned::of(1, &[(40, 0, &[7, 8])]),
+        // Page 3 is overwritten by what follows its copy; 5 keeps the prefix.
+        Owned { copies, ..Owned::of(2, &[(1, 20, &[3]), (1, 25, &[5])]) },
+        Owned::of(3, &[(1, 21, &[3]), (1, 26, &[5]), (1, 40, &[7, 8])]),
+    ];
+    compare("copies", &graph, limits(), &steps, FLOAT_BOUND);
+}
+
+// ---- Whole models -------------------------------------------------------------------------------
+
+/// A small model with all that can be fused: two layers of the llama kind; the second has head norms and a
+/// window.
+fn llama() -> Graph {
+    let (width, ff) = (256, 512);
+    let h = Heads { heads: 4, kv_heads: 2, head_dim: 64, ..HEADS };
+    let mut tensors = Tensors::default()
+        .with("table", Type::Q6_K, &[VOCAB, width])
+        .with("norm", Type::F32, &[width])
+        .with("freqs", Type::F32, &[32]);
+    for layer in 0..2 {
+        let value = if layer == 0 { Type::Q6_K } else { Type::Q4_K };
+        for (name, ty, shape) in [
+            ("attn_norm", Type::F32, vec![width]),
+            ("q", Type::Q4_K, vec![width, width]),
+            ("q_bias", Type::F32, vec![width]),
+            ("k", Type::Q4_K, vec![128, width]),
+            ("v", value, vec![128, width]),
+            ("head_norm", Type::F32, vec![64]),
+            ("o", Type::Q4_K, vec![width, width]),
+            ("ffn_norm", Type::F32, vec![width]),
+            ("gate", Type::Q4_K, vec![ff, width]),
+            ("up", Type::Q5_K, vec![ff, width]),
+            ("down", Type::Q8_0, vec![width, ff]),
+        ] {
+            tensors = tensors.with(&format!("{layer}.{name}"), ty, &shape);
+        }
+    }
+    let mut r = Recorder::new(&tensors);
+    let table = r.matrix("table", VOCAB, width).unwrap();
+    let mut x = r.embed("embed", table);
+    let freqs = r.vector("freqs", 32).unwrap();
+    let rope = rope(64, Pairs::Halves, Some(freqs));
+    for layer in 0..2 {
+        r.layer(Some(layer));
+        let second = layer == 1;
+        let name = |part: &str| format!("{layer}.{part}");
+        let window = second.then_some(24);
+        let h = Heads { window, ..h };
+        let cache = r.cache(h.kv_heads, h.head_dim, window);
+        let gain = r.vector(&name("attn_norm"), width).unwrap();
+        let head_gain = r.vector(&name("head_norm"), 64).unwrap();
+        let normed = r.rms_norm("attn_norm", x, Some(gain), 1e-5);
+        let turn = |r: &mut Recorder<'_>, value: Value| {
+            let value =
+                if second { r.head_norm("head_norm", value, head_gain, 1e-5) } else { value };
+            r.rope("rope", value, 64, &rope)
+        };
+        let weight = r.matrix(&name("q"), width, width).unwrap();
+        let bias = r.vector(&name("q_bias"), width).unwrap();
+        let q = r.matmul("q", normed, weight, Some(bias));
+        let q = turn(&mut r, q);
+        let weight = r.matrix(&name("k"), 128, width).unwrap();
+        let k = r.matmul("k", normed, weight, None);
+        let k = turn(&mut r, k);
+        let weight = r.matrix(&name("v"), 128, width).unwrap();
+        let v = r.matmul("v", normed, weight, None);
+        let mixed = r.attend("attend", attend(h, cache, [q, k, v], None));
+        let weight = r.matrix(&name("o"), width, width).unwrap();
+        let mixed = r.matmul("o", mixed, weight, None);
+        x = r.add("residual", x, mixed);
+        let gain = r.vector(&name("ffn_norm"), width).unwrap();
+        let normed = r.rms_norm("ffn_norm", x, Some(gain), 1e-5);
+        let weight = r.matrix(&name("gate"), ff, width).unwrap();
+        let gate = r.matmul("gate", normed, weight, None);
+        let weight = r.matrix(&name("up"), ff, width).unwrap();
+        let up = r.matmul("up", normed, weight, None);
+        let gated = r.gate("gated", gate, up, Activation::Silu);
+        let weight = r.matrix(&name("down"), width, ff).unwrap();
+        let down = r.matmul("down", gated, weight, None);
+        x = r.add("residual", down, x);
+    }
+    r.layer(None);
+    let x = r.rows_wanted("wanted", x);
+    let gain = r.vector("norm", width).unwrap();
+    let x = r.rms_norm("norm", x, Some(gain), 1e-5);
+    let logits = r.matmul("logits", x, table, None);
+    r.finish(logits)
+}
+
+#[test]
+fn a_small_model_computes_what_the_reference_does() {
+    compare("llama", &llama(), limits(), &conversation(), MODEL_BOUND);
+}
+
+#[test]
+fn fusion_changes_no_bit() {
+    let graph = llama();
+    for level in Level::available() {
+        let run = |fuse, check| {
+            let limits = Limits { fuse, check, ..limits() };
+            run_all(&mut cpu(level, 2), &graph, limits, &conversation())
+        };
+        let fused = run(true, false);
+        assert_eq!(fused, run(false, false), "{level}");
+        assert_eq!(fused, run(true, true), "{level}");
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    let graph = llama();
+    for level in Level::available() {
+        let run = |threads| run_all(&mut cpu(level, threads), &graph, limits(), &conversation());
+        let one = run(1);
+        for threads in [2, 3, 5] {
+            assert_eq!(one, run(threads), "{level} with {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn kernels_chosen() {
+    let graph = llama();
+    let list = |fuse| {
+        let mut cpu = cpu(Level::Scalar, 1);
+        let segment = prepare(&mut cpu, &graph, Limits { fuse, ..limits() });
+        let kernels = cpu.kernels(segment);
+        let mut nodes: Vec<u32> = kernels.iter().flat_map(|k| k.nodes.clone()).collect();
+        nodes.sort_unstable();
+        assert!(nodes.into_iter().eq(0..graph.nodes.len() as u32), "each node once");
+        let line = |kernel: &bilayer_graph::Kernel| format!("{:?} {}", kernel.nodes, kernel.name);
+        kernels.iter().map(line).collect::<Vec<_>>().join("\n")
+    };
+    insta::assert_snapshot!("kernels_fused", list(true));
+    insta::assert_snapshot!("kernels_unfused", list(false));
+}
+
+#[test]
+fn every_cut_into_segments_computes_the_same() {
+    let graph = llama();
+    let steps = conversation();
+    let expected = run_all(&mut cpu(Level::detect(), 2), &graph, limits(), &steps);
+    for cut in [1, 9, 17, 33] {
+        let mut cpu = cpu(Level::detect(), 2);
+        for (id, bytes) in weights(&graph) {
+            cpu.load(graph.weight(id), bytes).unwrap();
+        }
+        let made = |range: &std::ops::Range<usize>, value: Value| {
+            graph.nodes[range.clone()].iter().any(|node| node.op.out() == value)
+        };
+        let ranges = [0..cut, cut..graph.nodes.len()];
+        let mut crossing: Vec<Value> =
+            graph.nodes[cut..].iter().flat_map(|node| node.op.inputs()).collect();
+        crossing.retain(|&value| made(&ranges[0], value));
+        crossing.sort_unstable();
+        crossing.dedup();
+        let first = Segment {
+            graph: &graph,
+            nodes: ranges[0].clone(),
+            inputs: vec![],
+            outputs: crossing.clone(),
+        };
+        let second = Segment {
+            graph: &graph,
+            nodes: ranges[1].clone(),
+            inputs: crossing.clone(),
+            outputs: vec![graph.logits],
+        };
+        let first = cpu.compile(&first, limits()).unwrap();
+        let second = cpu.compile(&second, limits()).unwrap();
+        let mut found = Vec::new();
+        for step in &steps {
+            cpu.submit(first, &step.step()).unwrap();
+            for &value in &crossing {
+                let mut rows = vec![0.0; step.tokens.len() * graph.width(value)];
+                cpu.read(value, &mut rows).unwrap();
+                cpu.write(value, &rows).unwrap();
+            }
+            found.extend(run(&mut cpu, second, &graph, step));
+        }
+        assert_eq!(expected, found, "cut before node {cut}");
+    }
+}
+
+// ---- Faults -------------------------------------------------------------------------------------
+
+#[test]
+fn a_check_names_the_op_that_made_nan() {
+    let tensors =
+        Tensors::default().with("table", Type::F32, &[VOCAB, 64]).with("w", Type::F32, &[64, 64]);
+    let mut r = Recorder::new(&tensors);
+    let table = r.matrix("table", VOCAB, 64).unwrap();
+    let x = r.embed("embed", table);
+    r.layer(Some(3));
+    let weight = r.matrix("w", 64, 64).unwrap();
+    let x = r.matmul("ffn_out", x, weight, None);
+    let x = r.add("residual", x, x);
+    let graph = r.finish(x);
+    let mut cpu = cpu(Level::detect(), 2);
+    for (id, bytes) in weights(&graph) {
+        let mut bytes = bytes.to_vec();
+        if graph.weight(id).name == "w" {
+            bytes[400..404].copy_from_slice(&f32::INFINITY.to_le_bytes());
+        }
+        cpu.load(graph.weight(id), bytes.into()).unwrap();
+    }
+    let segment = cpu.compile(&whole(&graph), Limits { check: true, ..limits() }).unwrap();
+    for rows in [1, 20] {
+        let mut out = vec![0.0; rows * 64];
+        cpu.submit(segment, &Owned::tokens(rows).step()).unwrap();
+        let failure = cpu.read(graph.logits, &mut out);
+        let label = "layer 3 ffn_out".to_owned();
+        assert_eq!(failure, Err(Error::NotFinite { label, op: "matmul" }));
+    }
+}
+
+#[test]
+fn nan_in_pages_of_others_does_not_spread() {
+    let graph = attention(HEADS);
+    let mut cpu = cpu(Level::detect(), 2);
+    let segment = prepare(&mut cpu, &graph, limits());
+    let clean = run(&mut cpu, segment, &graph, &Owned::of(1, &[(5, 0, &[4])]));
+    // Token 0 of the values' table is NaN now, and one sequence has used page 4 for it.
+    let id = graph.weights.iter().find(|w| w.name == "table v").unwrap().id;
+    let mut bytes = weights(&graph)[&id].to_vec();
+    bytes[..4 * 128].copy_from_slice(&f32::NAN.to_le_bytes().repeat(128));
+    let mut poisoned = Cpu::new(Options { threads: Some(2), level: None }).unwrap();
+    for (other, good) in weights(&graph) {
+        let bytes = if other == id { bytes.clone().into() } else { good };
+        poisoned.load(graph.weight(other), bytes).unwrap();
+    }
+    let segment = poisoned.compile(&whole(&graph), limits()).unwrap();
+    let nans = Owned { tokens: vec![0; 32], ..Owned::of(1, &[(32, 0, &[4])]) };
+    assert!(run(&mut poisoned, segment, &graph, &nans).iter().all(|x| x.is_nan()));
+    let mut reused = Owned::of(1, &[(5, 0, &[4])]);
+    reused.tokens.iter_mut().for_each(|token| *token = (*token).max(1));
+    assert!(run(&mut poisoned, segment, &graph, &reused).iter().all(|x| x.is_finite()));
+    assert!(clean.iter().all(|x| x.is_finite()));
+}
+
+#[test]
+fn wrong_calls_are_errors() {
+    let graph = llama();
+    let mut cpu = cpu(Level::detect(), 2);
+    let missing = cpu.compile(&whole(&graph), limits());
+    assert!(matches!(missing, Err(Error::WeightNotLoaded { .. })), "{missing:?}");
+    let weight = &graph.weights[0];
+    let short = cpu.load(weight, SharedBytes::from(vec![0; weight.bytes() - 1]));
+    assert!(matches!(short, Err(Error::WeightBytes { .. })), "{short:?}");
+    let segment = prepare(&mut cpu, &graph, limits());
+    let mut out = vec![0.0; VOCAB];
+    let early = cpu.read(graph.logits, &mut out);
+    assert!(matches!(early, Err(Error::Limit { .. })), "{early:?}");
+    let good = Owned::tokens(3);
+    let bad = [
+        Owned::tokens(81),
+        Owned { tokens: vec![VOCAB as u32; 3], ..good.clone() },
+        Owned { pages: vec![128], ..good.clone() },
+        Owned { outputs: vec![3], ..good.clone() },
+        Owned { spans: vec![], ..good.clone() },
+    ];
+    for step in bad {
+        let refused = cpu.submit(segment, &step.step());
+        assert!(matches!(refused, Err(Error::Limit { .. })), "{refused:?}");
+    }
+    let unknown = cpu.submit(SegmentId(7), &good.step());
+    assert!(matches!(unknown, Err(Error::Limit { .. })), "{unknown:?}");
+    let unknown = cpu.write(graph.logits, &out);
+    assert!(matches!(unknown, Err(Error::Limit { .. })), "{unknown:?}");
+    run(&mut cpu, segment, &graph, &good);
+    let long = cpu.read(graph.logits, &mut vec![0.0; 2 * VOCAB]);
+    assert!(matches!(long, Err(Error::Limit { .. })), "{long:?}");
+    let other = Limits { pages: 5, ..limits() };
+    assert!(matches!(cpu.compile(&whole(&graph), other), Err(Error::Limit { .. })));
+    assert!(Cpu::new(Options { threads: Some(0), level: None }).is_err());
+}
+
+#[test]
+fn timings_cover_every_kernel() {
+    let graph = llama();
+    let mut cpu = cpu(Level::detect(), 2);
+    let segment = prepare(&mut cpu, &graph, Limits { timings: true, ..limits() });
+    run(&mut cpu, segment, &graph, &Owned::tokens(20));
+    let kernels = cpu.kernels(segment);
+    let timed: Vec<u32> = cpu.timings().iter().map(|time| time.node).collect();
+    let expected: Vec<u32> = kernels.iter().map(|kernel| kernel.nodes[0]).collect();
+    assert_eq!(timed, expected);
+    assert!(cpu.timings().iter().any(|time| time.ns > 0));
+}
+
+#[test]
+fn thousands_of_small_steps_on_crowded_cores() {
+    let graph = over(64, Tensors::default(), |r, a, b| {
+        let sum = r.add("x", a, b);
+        r.scale("y", sum, 0.5)
+    });
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let expected = run_all(&mut Reference::new(), &graph, limits(), &[Owned::tokens(2)]);
+    for threads in [2, processors + 2] {
+        let mut cpu = cpu(Level::detect(), threads);
+        let segment = prepare(&mut cpu, &graph, limits());
+        for _ in 0..3000 {
+            let found = run(&mut cpu, segment, &graph, &Owned::tokens(2));
+            assert!(error(&expected, &found) < FLOAT_BOUND);
+        }
+    }
+}

@@ -1,0 +1,598 @@
+//! The promise that models compute what their makers' code computes, however the tokens are fed and the layers cut.
+//!
+//! A backend under test is a row of [`BACKENDS`]; every test walks the table.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
+
+use std::path::Path;
+
+use bilayer_cpu::level::Level;
+use bilayer_cpu::{Cpu, Options};
+use bilayer_gguf::Metadata;
+use bilayer_graph::reference::Reference;
+use bilayer_graph::{Backend, Error, Limits, PageCopy};
+use bilayer_models::{Architecture, Config, Outline};
+use bilayer_quant::Type;
+use bilayer_scheduler::Placement;
+use serde::Deserialize;
+
+mod support {
+    pub mod checkpoint;
+    pub mod data;
+    pub mod model;
+    pub mod runner;
+}
+
+use support::checkpoint;
+use support::data::shared;
+use support::model::{Model, Random};
+use support::runner::{IN_ORDER, LIMITS, Run, Runner, all};
+
+/// A backend under test.
+struct Tested {
+    name: &'static str,
+    make: fn() -> Box<dyn Backend>,
+    /// Bound on [`error`] against exact arithmetic on matrices of a type.
+    error_max: fn(Type) -> f32,
+    /// Bound on [`error`] between two ways to feed the same tokens to matrices of a type.
+    same_max: fn(Type) -> f32,
+}
+
+const BACKENDS: &[Tested] = &[
+    Tested {
+        name: "reference",
+        make: || Box::new(Reference::new()),
+        // Expected logits are printed with five decimals, which alone makes 4e-6, and come from f32 sums.
+        error_max: |_| 1e-5,
+        same_max: |_| 0.0,
+    },
+    Tested {
+        name: "cpu",
+        make: || Box::new(Cpu::new(Options { threads: Some(2), level: None }).unwrap()),
+        error_max: cpu_error_max,
+        same_max: cpu_same_max,
+    },
+    Tested {
+        name: "cpu scalar",
+        make: || {
+            let level = Some(Level::Scalar);
+            Box::new(Cpu::new(Options { threads: Some(1), level }).unwrap())
+        },
+        error_max: cpu_error_max,
+        same_max: cpu_same_max,
+    },
+];
+
+/// Floats meet float activations, quantized weights meet activations quantized to eight bits (1.7e-2 measured).
+fn cpu_error_max(ty: Type) -> f32 {
+    if ty.block_weights == 1 { 1e-5 } else { 0.02 }
+}
+
+/// One token and many run on different kernels, which sum floats in different orders (7e-7 measured) and may round
+/// activations in runs of different lengths (1.1e-2 measured).
+fn cpu_same_max(ty: Type) -> f32 {
+    if ty.block_weights == 1 { 3e-6 } else { 0.02 }
+}
+
+/// √(Σ(found - expected)² / Σ expected²).
+fn error(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let off: f64 = found.iter().zip(expected).map(|(f, e)| square(f - e)).sum();
+    let whole: f64 = expected.iter().map(|&e| square(e)).sum();
+    (off / whole).sqrt() as f32
+}
+
+#[track_caller]
+fn assert_close(found: &[f32], expected: &[f32], bound: f32, what: &str) {
+    let error = error(found, expected);
+    assert!(error <= bound, "{what}: error {error:e}, the bound is {bound:e}");
+}
+
+fn argmax(logits: &[f32]) -> u32 {
+    let best = |best: usize, i: usize| if logits[i] > logits[best] { i } else { best };
+    (0..logits.len()).fold(0, best) as u32
+}
+
+/// Asserts that each row's best token is the expected one, or loses to it by less than `bound` of the row's
+/// root mean square: a near tie may fall either way.
+#[track_caller]
+fn assert_best(logits: &[f32], expected: &[u32], bound: f32, what: &str) {
+    let vocab = logits.len() / expected.len();
+    for (t, (row, &expected)) in logits.chunks_exact(vocab).zip(expected).enumerate() {
+        let best = row[argmax(row) as usize];
+        let rms = (row.iter().map(|x| x * x).sum::<f32>() / vocab as f32).sqrt();
+        let behind = (best - row[expected as usize]) / rms;
+        assert!(behind <= bound, "{what}: row {t}: token {expected} is {behind} behind the best");
+    }
+}
+
+/// `count` tokens after `prompt`, each the best, fed one at a time.
+fn greedy(runner: &mut Runner<'_>, prompt: &[u32], count: usize) -> Vec<u32> {
+    let vocab = runner.vocab();
+    let logits = runner.prefill(prompt).unwrap();
+    let mut tokens = vec![argmax(&logits[logits.len() - vocab..])];
+    while tokens.len() < count {
+        let first_position = prompt.len() + tokens.len() - 1;
+        let run = Run { tokens: &tokens[tokens.len() - 1..], first_position, pages: &IN_ORDER };
+        tokens.push(argmax(&runner.step(&[run], &[0], &[]).unwrap()));
+    }
+    tokens
+}
+
+#[derive(Deserialize)]
+struct Cases {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    #[serde(default)]
+    ids: Vec<u32>,
+    argmax_each: Vec<u32>,
+    logits_first: Option<Vec<f32>>,
+    logits_last: Vec<f32>,
+    #[serde(default, alias = "greedy_ids")]
+    greedy: Vec<u32>,
+}
+
+fn cases(path: &Path) -> Vec<Case> {
+    let text = std::fs::read_to_string(path).unwrap();
+    serde_json::from_str::<Cases>(&text).unwrap().cases
+}
+
+/// Runs `ids` and compares first and last logits and every row's best token.
+fn check_case(runner: &mut Runner<'_>, ids: &[u32], case: &Case, bound: f32, what: &str) {
+    let logits = runner.prefill(ids).unwrap();
+    let vocab = runner.vocab();
+    if let Some(first) = &case.logits_first {
+        assert_close(&logits[..vocab], first, bound, &format!("{what}, first logits"));
+    }
+    let last = &logits[logits.len() - vocab..];
+    assert_close(last, &case.logits_last, bound, &format!("{what}, last logits"));
+    assert_best(&logits, &case.argmax_each, 4.0 * bound, what);
+}
+
+/// Checkpoints of the shared data, the architecture that runs them, and what their configuration has beyond that
+/// architecture's keys.
+type Checkpoint = (&'static str, &'static str, fn(&mut Config));
+
+const CHECKPOINTS: &[Checkpoint] = &[
+    ("llama", "llama", |_| {}),
+    ("llama-256", "llama", |_| {}),
+    ("llama3-rope", "llama", |_| {}),
+    // Its window is a feature of the decoder, whatever key or name it comes by.
+    ("mistral-swa", "llama", |config| assert_eq!(config.layers[0].window, Some(8))),
+    // Its factors are too; the logits are divided.
+    ("granite", "llama", |config| {
+        assert_eq!(config.attention_scale, 0.0625);
+        assert_eq!((config.embedding_scale, config.residual_scale), (Some(12.0), Some(0.22)));
+        config.logit_scale = Some(1.0 / 8.0);
+    }),
+];
+
+#[test]
+fn checkpoints_give_the_logits_of_their_own_code() {
+    let Some(folder) = shared("arch-tiny") else { return };
+    for (name, architecture, change) in CHECKPOINTS {
+        let folder = folder.join(name);
+        let architecture = bilayer_models::find(architecture).unwrap();
+        let model = Model::changed(checkpoint::gguf(&folder, architecture), change);
+        for backend in BACKENDS {
+            let what = format!("{name} on {}", backend.name);
+            let bound = (backend.error_max)(Type::F32);
+            let mut runner = Runner::single(&model, (backend.make)(), LIMITS).unwrap();
+            for case in cases(&folder.join("reference.json")) {
+                check_case(&mut runner, &case.ids, &case, bound, &what);
+                let found = greedy(&mut runner, &case.ids, case.greedy.len());
+                assert_eq!(found, case.greedy, "{what}: greedy tokens");
+            }
+        }
+    }
+}
+
+/// Files of one trained model, and how far their type takes the logits from those of the exact weights: what the
+/// reference measures (5.0e-4, 7.1e-3, 0.107) and a third more.
+const STORIES: &[(&str, f32)] = &[
+    ("stories260k-f32.gguf", 0.0),
+    ("stories260k-f16.gguf", 7e-4),
+    ("stories260k-q8_0.gguf", 0.01),
+    ("stories260k-q4_0.gguf", 0.15),
+];
+
+#[test]
+fn stories_give_the_logits_of_their_exact_weights() {
+    let Some(folder) = shared("stories260k") else { return };
+    for (name, of_type) in STORIES {
+        let model = Model::open(&folder.join(name));
+        for backend in BACKENDS {
+            let what = format!("{name} on {}", backend.name);
+            let bound = of_type + (backend.error_max)(model.matrix_type());
+            let mut runner = Runner::single(&model, (backend.make)(), LIMITS).unwrap();
+            for case in cases(&folder.join("reference.json")) {
+                check_case(&mut runner, &case.ids, &case, bound, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_story_is_told_to_its_end() {
+    let Some(folder) = shared("stories260k") else { return };
+    let model = Model::open(&folder.join("stories260k-f32.gguf"));
+    for backend in BACKENDS {
+        let mut runner = Runner::single(&model, (backend.make)(), LIMITS).unwrap();
+        for case in cases(&folder.join("reference.json")) {
+            // The list begins with the prompt.
+            let told = &case.greedy[case.ids.len()..];
+            assert_eq!(greedy(&mut runner, &case.ids, told.len()), told, "{}", backend.name);
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Quantized {
+    files: std::collections::BTreeMap<String, Cases>,
+}
+
+#[test]
+fn every_quantization_gives_the_logits_of_its_weights() {
+    let (Some(folder), Some(ids)) = (shared("quant/llama-256"), shared("arch-tiny/llama-256"))
+    else {
+        return;
+    };
+    let ids = cases(&ids.join("reference.json"));
+    let text = std::fs::read_to_string(folder.join("reference.json")).unwrap();
+    let quantized: Quantized = serde_json::from_str(&text).unwrap();
+    assert_eq!(quantized.files.len(), 13);
+    for (name, expected) in &quantized.files {
+        let model = Model::open(&folder.join(name));
+        for backend in BACKENDS {
+            let what = format!("{name} on {}", backend.name);
+            let bound = (backend.error_max)(model.matrix_type());
+            let mut runner = Runner::single(&model, (backend.make)(), LIMITS).unwrap();
+            for (case, ids) in expected.cases.iter().zip(&ids) {
+                check_case(&mut runner, &ids.ids, case, bound, &what);
+            }
+        }
+    }
+}
+
+/// A random model of an architecture's smallest metadata and something more.
+#[derive(Clone, Copy)]
+struct Variant {
+    name: &'static str,
+    /// The type of its matrices.
+    ty: Type,
+    /// Tensors it has that a model may lack.
+    optional: &'static [&'static str],
+    /// Sets keys of the architecture by the given prefix.
+    change: fn(&mut Metadata, &str),
+}
+
+const SMALLEST: Variant =
+    Variant { name: "smallest", ty: Type::F32, optional: &[], change: |_, _| {} };
+
+const LONG_HEADS: Variant = Variant {
+    name: "long heads",
+    change: |metadata, name| {
+        metadata.set(&format!("{name}.attention.key_length"), 32u32);
+        metadata.set(&format!("{name}.attention.value_length"), 32u32);
+        metadata.set(&format!("{name}.rope.dimension_count"), 16u32);
+    },
+    ..SMALLEST
+};
+
+const VARIANTS: &[Variant] = &[
+    SMALLEST,
+    LONG_HEADS,
+    Variant { name: "half", ty: Type::F16, ..SMALLEST },
+    Variant { name: "eight bits", ty: Type::Q8_0, ..SMALLEST },
+    Variant { name: "four bits", ty: Type::Q4_0, ..SMALLEST },
+    Variant { name: "untied", optional: &["output.weight"], ..SMALLEST },
+    Variant {
+        name: "biases",
+        optional: &["blk.0.attn_q.bias", "blk.1.attn_output.bias", "blk.2.ffn_up.bias"],
+        ..SMALLEST
+    },
+    Variant { name: "factors", optional: &["rope_freqs.weight"], ..SMALLEST },
+    Variant {
+        name: "window",
+        change: |metadata, name| {
+            metadata.set(&format!("{name}.attention.sliding_window"), 5u32);
+        },
+        ..SMALLEST
+    },
+    Variant {
+        name: "yarn",
+        change: |metadata, name| {
+            metadata.set(&format!("{name}.rope.scaling.type"), "yarn");
+            metadata.set(&format!("{name}.rope.scaling.factor"), 4f32);
+            metadata.set(&format!("{name}.rope.scaling.original_context_length"), 64u32);
+        },
+        ..SMALLEST
+    },
+];
+
+fn random(architecture: &Architecture, variant: &Variant) -> Model {
+    let mut metadata = (architecture.tiny)();
+    (variant.change)(&mut metadata, architecture.name);
+    Model::random(&metadata, variant.ty, variant.optional, 7)
+}
+
+/// A random model on a backend, and tokens that fill more than two pages.
+struct Setting<'a> {
+    variant: &'a Variant,
+    backend: &'a Tested,
+    model: &'a Model,
+    tokens: &'a [u32],
+    what: &'a str,
+    same_max: f32,
+}
+
+/// Calls `check` for every backend, architecture and variant.
+fn for_each_random(check: impl Fn(Setting<'_>)) {
+    for architecture in bilayer_models::all() {
+        for variant in VARIANTS {
+            let model = &random(architecture, variant);
+            let tokens = &Random(11).tokens(70, model.config.vocab);
+            for backend in BACKENDS {
+                let what = &format!("{} {} on {}", architecture.name, variant.name, backend.name);
+                let same_max = (backend.same_max)(variant.ty);
+                check(Setting { variant, backend, model, tokens, what, same_max });
+            }
+        }
+    }
+}
+
+#[test]
+fn every_backend_computes_what_the_reference_computes() {
+    for_each_random(|Setting { backend, model, tokens, what, .. }| {
+        let expected = Runner::single(model, Box::new(Reference::new()), LIMITS);
+        let expected = expected.unwrap().prefill(tokens).unwrap();
+        let found = Runner::single(model, (backend.make)(), LIMITS).unwrap().prefill(tokens);
+        assert_close(&found.unwrap(), &expected, (backend.error_max)(model.matrix_type()), what);
+        // A model that says the same whatever it is told would pass everything here.
+        let vocab = model.config.vocab;
+        assert!(
+            error(&expected[vocab..2 * vocab], &expected[..vocab]) > 0.1,
+            "{what}: indifferent"
+        );
+    });
+}
+
+#[test]
+fn variants_differ() {
+    for architecture in bilayer_models::all() {
+        let tokens = Random(11).tokens(70, 64);
+        let mut seen: Vec<(Vec<f32>, &str)> = Vec::new();
+        for variant in VARIANTS {
+            let model = random(architecture, variant);
+            let mut runner = Runner::single(&model, Box::new(Reference::new()), LIMITS).unwrap();
+            let logits = runner.prefill(&tokens).unwrap();
+            let last = logits[logits.len() - model.config.vocab..].to_vec();
+            for (other, name) in &seen {
+                assert!(error(&last, other) > 1e-4, "{} changes nothing over {name}", variant.name);
+            }
+            seen.push((last, variant.name));
+        }
+    }
+}
+
+#[test]
+fn a_prompt_in_pieces_is_the_prompt_at_once() {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
+        let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
+        let whole = runner.prefill(tokens).unwrap();
+        for size in [1, 2, 3, 7, 31, 32, 33, 64] {
+            let mut pieces = Vec::new();
+            for (i, piece) in tokens.chunks(size).enumerate() {
+                let run = Run { tokens: piece, first_position: i * size, pages: &IN_ORDER };
+                pieces.extend(runner.step(&[run], &all(piece.len()), &[]).unwrap());
+            }
+            assert_close(&pieces, &whole, same_max, &format!("{what}, pieces of {size}"));
+        }
+    });
+}
+
+#[test]
+fn only_the_wanted_rows_come_back() {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
+        let vocab = model.config.vocab;
+        let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
+        let whole = runner.prefill(tokens).unwrap();
+        let run = Run { tokens, first_position: 0, pages: &IN_ORDER };
+        let some = runner.step(&[run], &[3, 32, 69], &[]).unwrap();
+        let picked: Vec<f32> =
+            [3, 32, 69].iter().flat_map(|&r| &whole[r * vocab..][..vocab]).copied().collect();
+        assert_close(&some, &picked, same_max, what);
+        // A piece of a prompt of which nothing is wanted still fills the cache.
+        let (start, end) = tokens.split_at(40);
+        let first = Run { tokens: start, first_position: 0, pages: &IN_ORDER };
+        assert!(runner.step(&[first], &[], &[]).unwrap().is_empty(), "{what}");
+        let second = Run { tokens: end, first_position: 40, pages: &IN_ORDER };
+        let last = runner.step(&[second], &[29], &[]).unwrap();
+        assert_close(&last, &picked[2 * vocab..], same_max, what);
+    });
+}
+
+#[test]
+fn sequences_in_one_step_do_not_see_each_other() {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
+        let vocab = model.config.vocab;
+        let other = Random(13).tokens(45, vocab);
+        let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
+        let alone = [runner.prefill(tokens).unwrap(), runner.prefill(&other).unwrap()];
+        // The first is 33 tokens in when the second joins; then both run in one step twice.
+        let (low, high) = (&IN_ORDER[..8], &IN_ORDER[8..]);
+        let start = Run { tokens: &tokens[..33], first_position: 0, pages: low };
+        let mut first = runner.step(&[start], &all(33), &[]).unwrap();
+        let mut second = Vec::new();
+        for (a, b) in [((33, 34), (0, 40)), ((34, 70), (40, 45))] {
+            let runs = [
+                Run { tokens: &tokens[a.0..a.1], first_position: a.0, pages: low },
+                Run { tokens: &other[b.0..b.1], first_position: b.0, pages: high },
+            ];
+            let rows = a.1 - a.0 + b.1 - b.0;
+            let logits = runner.step(&runs, &all(rows), &[]).unwrap();
+            let (a, b) = logits.split_at((a.1 - a.0) * vocab);
+            first.extend_from_slice(a);
+            second.extend_from_slice(b);
+        }
+        assert_close(&first, &alone[0], same_max, what);
+        assert_close(&second, &alone[1], same_max, what);
+    });
+}
+
+#[test]
+fn it_does_not_matter_which_pages_a_sequence_has() {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
+        let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
+        let in_order = runner.prefill(tokens).unwrap();
+        for pages in [[2, 1, 0], [15, 0, 7], [5, 9, 3]] {
+            let run = Run { tokens, first_position: 0, pages: &pages };
+            let logits = runner.step(&[run], &all(tokens.len()), &[]).unwrap();
+            assert_close(&logits, &in_order, same_max, &format!("{what}, {pages:?}"));
+        }
+    });
+}
+
+#[test]
+fn a_copied_page_carries_a_shared_prefix() {
+    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
+        let vocab = model.config.vocab;
+        let mut other = tokens.to_vec();
+        other[40..].reverse();
+        let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
+        let alone = runner.prefill(&other).unwrap();
+        // 40 tokens in common: page 0 is shared, page 1 copied to 4 before it is written.
+        runner.prefill(tokens).unwrap();
+        let run = Run { tokens: &other[40..], first_position: 40, pages: &[0, 4, 5] };
+        let copies = [PageCopy { from: 1, to: 4 }];
+        let logits = runner.step(&[run], &all(30), &copies).unwrap();
+        assert_close(&logits, &alone[40 * vocab..], same_max, what);
+        // The first sequence is as it was.
+        let run = Run { tokens: &tokens[69..], first_position: 69, pages: &IN_ORDER };
+        let mut fresh = Runner::single(model, (backend.make)(), LIMITS).unwrap();
+        let expected = fresh.prefill(tokens).unwrap();
+        let last = runner.step(&[run], &[0], &[]).unwrap();
+        assert_close(&last, &expected[69 * vocab..], same_max, what);
+    });
+}
+
+#[test]
+fn every_cut_gives_the_logits_of_the_whole() {
+    for_each_random(|Setting { variant, backend, model, tokens, what, same_max }| {
+        let (tokens, next) = (&tokens[..40], &tokens[39..40]);
+        let mut whole = Runner::single(model, (backend.make)(), LIMITS).unwrap();
+        let expected = whole.prefill(tokens).unwrap();
+        let layers = model.config.layers.len();
+        let reference: fn() -> Box<dyn Backend> = || Box::new(Reference::new());
+        let partners = [
+            (backend.make, same_max, "with its like"),
+            (reference, (backend.error_max)(model.matrix_type()), "with the reference"),
+        ];
+        // Each bit says which of the two has the part: embedding, head, layers.
+        for (bits, (partner, bound, with)) in
+            (0..1usize << (layers + 2)).flat_map(|bits| partners.map(|partner| (bits, partner)))
+        {
+            let device = |part: usize| (bits >> part) & 1;
+            let placement = Placement {
+                embedding: device(0),
+                output: device(1),
+                layers: (0..layers).map(|layer| device(layer + 2)).collect(),
+            };
+            let mut parts = vec![placement.embedding];
+            parts.extend(&placement.layers);
+            parts.push(placement.output);
+            let segments = parts.chunk_by(|a, b| a == b).count();
+            // What the parts contain changes nothing in how they are joined: one variant goes back and forth.
+            if segments > 2 && variant.name != SMALLEST.name {
+                continue;
+            }
+            let backends = vec![(backend.make)(), partner()];
+            let mut runner = Runner::placed(model, backends, &placement, LIMITS).unwrap();
+            assert_eq!(runner.segments(), segments);
+            // A prompt and one token more, so that the caches of both sides are read.
+            let mut found = runner.prefill(&tokens[..39]).unwrap();
+            let run = Run { tokens: next, first_position: 39, pages: &IN_ORDER };
+            found.extend(runner.step(&[run], &[0], &[]).unwrap());
+            assert_close(&found, &expected, bound, &format!("{what} {with}, {placement:?}"));
+        }
+    });
+}
+
+#[test]
+fn narrow_caches_change_little_but_something() {
+    for architecture in bilayer_models::all() {
+        let model = random(architecture, &LONG_HEADS);
+        let tokens = Random(11).tokens(70, model.config.vocab);
+        for backend in BACKENDS {
+            let logits = |key_type, value_type| {
+                let limits = Limits { key_type, value_type, ..LIMITS };
+                let mut runner = Runner::single(&model, (backend.make)(), limits).unwrap();
+                runner.prefill(&tokens).unwrap()
+            };
+            let exact = logits(Type::F32, Type::F32);
+            let cases = [
+                (Type::F16, Type::F16, 5e-4),
+                (Type::F16, Type::Q8_0, 0.01),
+                (Type::Q8_0, Type::Q8_0, 0.01),
+            ];
+            for (key_type, value_type, bound) in cases {
+                let error = error(&logits(key_type, value_type), &exact);
+                let what = format!("{} with keys {key_type}, values {value_type}", backend.name);
+                assert!(error > 1e-6 && error < bound, "{what}: error {error:e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cache_type_that_does_not_fit_the_heads_is_refused_at_load() {
+    let model = random(bilayer_models::all()[0], &SMALLEST);
+    assert_eq!(model.config.head_dim, 16);
+    for backend in BACKENDS {
+        let limits = Limits { key_type: Type::Q8_0, ..LIMITS };
+        let refused = Runner::single(&model, (backend.make)(), limits);
+        assert!(matches!(refused, Err(Error::Unsupported { .. })), "{}", backend.name);
+    }
+}
+
+#[test]
+fn the_tensors_of_a_real_file_are_those_its_recording_asks_for() {
+    let Some(folder) = shared("stories260k") else { return };
+    let model = Model::open(&folder.join("stories260k-f32.gguf"));
+    let outline = Outline::new(Type::F32, &[]);
+    bilayer_models::record(&model.config, &outline).unwrap();
+    let mut asked: Vec<_> =
+        outline.tensors().into_iter().map(|(name, entry)| (name, entry.shape)).collect();
+    let tensors = model.file.tensors().iter();
+    let mut there: Vec<_> =
+        tensors.map(|t| (t.name().to_owned(), t.layout().shape().to_vec())).collect();
+    asked.sort();
+    there.sort();
+    assert_eq!(asked, there);
+}
+
+#[test]
+fn a_file_by_an_early_converter_runs() {
+    let Some(folder) = shared("gguf-real") else { return };
+    let model = Model::open(&folder.join("llama-2-tiny-random.gguf"));
+    let tokens = Random(5).tokens(40, model.config.vocab);
+    let mut reference = Runner::single(&model, Box::new(Reference::new()), LIMITS).unwrap();
+    let expected = reference.prefill(&tokens).unwrap();
+    for backend in BACKENDS {
+        let mut runner = Runner::single(&model, (backend.make)(), LIMITS).unwrap();
+        let bound = (backend.error_max)(model.matrix_type());
+        assert_close(&runner.prefill(&tokens).unwrap(), &expected, bound, backend.name);
+    }
+}
+
+#[test]
+fn incomplete_models_are_refused_by_the_tensor_they_lack() {
+    let Some(folder) = shared("gguf-real") else { return };
+    let file = bilayer_gguf::File::open(&folder.join("weightless-tiny.gguf")).unwrap();
+    let message = bilayer_models::read(&file).err().unwrap().to_string();
+    assert!(message.contains("blk.0.") || message.contains("key "), "{message}");
+}

@@ -1,0 +1,202 @@
+//! The promise that a plan says, before anything is loaded, what goes where and how much it takes.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::{Facts, Graph, Kind, OpKind};
+use bilayer_models::Outline;
+use bilayer_quant::Type;
+use bilayer_scheduler::{Budget, Error, Machine, Placement, place, plan};
+use insta::assert_snapshot;
+
+const GIB: u64 = 1 << 30;
+
+fn device(kind: Kind, memory_bytes: u64) -> Facts {
+    Facts {
+        name: "a device for tests".to_owned(),
+        kind,
+        level: String::new(),
+        threads: 1,
+        memory_bytes,
+        ops: OpKind::ALL.to_vec(),
+        types: bilayer_quant::all().to_vec(),
+    }
+}
+
+fn machine(memory_bytes: u64) -> Machine {
+    Machine { devices: vec![device(Kind::Cpu, memory_bytes)] }
+}
+
+/// The smallest model of the first architecture, F32, its head tied.
+fn tiny() -> Graph {
+    let architecture = bilayer_models::all()[0];
+    let config = (architecture.config)(&(architecture.tiny)()).unwrap();
+    bilayer_models::record(&config, &Outline::new(Type::F32, &[])).unwrap()
+}
+
+/// Llama 3.1 8B in Q4_K: a header, no weights.
+fn eight_billion() -> Graph {
+    let mut metadata = Metadata::new();
+    metadata.set("general.architecture", "llama");
+    let sizes = [
+        ("vocab_size", 128_256),
+        ("context_length", 131_072),
+        ("embedding_length", 4096),
+        ("block_count", 32),
+        ("feed_forward_length", 14_336),
+        ("attention.head_count", 32),
+        ("attention.head_count_kv", 8),
+    ];
+    for (name, size) in sizes {
+        metadata.set(&format!("llama.{name}"), size as u32);
+    }
+    metadata.set("llama.attention.layer_norm_rms_epsilon", 1e-5f32);
+    metadata.set("llama.rope.freq_base", 500_000f32);
+    let config = bilayer_models::config(&metadata).unwrap();
+    let outline = Outline::new(Type::Q4_K, &["output.weight", "rope_freqs.weight"]);
+    bilayer_models::record(&config, &outline).unwrap()
+}
+
+const BUDGET: Budget = Budget {
+    context: 8192,
+    tokens: 512,
+    outputs: 1,
+    key_type: Type::F16,
+    value_type: Type::F16,
+    margin_bytes: GIB,
+};
+
+#[test]
+fn a_tiny_model_on_one_device() {
+    let budget = Budget { context: 256, tokens: 32, outputs: 2, margin_bytes: 0, ..BUDGET };
+    let plan = plan(&tiny(), &machine(GIB), &budget).unwrap();
+    assert_snapshot!("tiny_cpu", plan);
+
+    let [device] = plan.devices.as_slice() else { panic!("one device") };
+    // A layer: norms 2 x 64; q, o 64 x 64; k, v 32 x 64; gate, up, down 96 x 64; four bytes each.
+    let layer = 4 * (2 * 64 + 2 * 64 * 64 + 2 * 32 * 64 + 3 * 96 * 64);
+    // The embedding, 128 x 64, is also the head; the last norm.
+    assert_eq!(device.weight_bytes, 3 * layer + 4 * (128 * 64 + 64));
+    // 256 tokens, 3 layers, 32 keys and 32 values of two bytes.
+    assert_eq!(device.kv_bytes, 256 * 3 * (32 + 32) * 2);
+    // Feed-forward of the 32 rows of a layer before the last: residual, gate, up and their product.
+    assert_eq!(device.activation_bytes, 32 * 4 * (64 + 3 * 96));
+    // Logits of two rows.
+    assert_eq!(device.staging_bytes, 2 * 128 * 4);
+    for plan in &plan.layers {
+        assert_eq!((plan.weight_bytes, plan.kv_bytes), (layer, 256 * (32 + 32) * 2));
+    }
+}
+
+#[test]
+fn eight_billion_weights_on_one_device() {
+    let plan = plan(&eight_billion(), &machine(16 * GIB), &BUDGET).unwrap();
+    assert_snapshot!("8b_cpu", plan);
+
+    let [device] = plan.devices.as_slice() else { panic!("one device") };
+    // Q4_K: 144 bytes for 256 weights.
+    let matrices = |weights: u64| weights / 256 * 144;
+    let layer = matrices(4096 * (4096 + 1024 + 1024 + 4096 + 3 * 14_336)) + 2 * 4096 * 4;
+    let ends = 2 * matrices(128_256 * 4096) + 4096 * 4 + 64 * 4;
+    assert_eq!(device.weight_bytes, 32 * layer + ends);
+    assert_eq!(device.weight_bytes, 4_517_937_408);
+    // 8192 tokens, 32 layers, 8 heads of 128 keys and as many values in F16: a GiB.
+    assert_eq!(device.kv_bytes, GIB);
+    assert_eq!(device.activation_bytes, 512 * 4 * (4096 + 3 * 14_336));
+    assert_eq!(device.staging_bytes, 128_256 * 4);
+    let parts =
+        [device.weight_bytes, device.kv_bytes, device.activation_bytes, device.staging_bytes];
+    assert_eq!(device.used_bytes, parts.iter().sum::<u64>());
+    assert_eq!(device.budget_bytes, 15 * GIB);
+
+    let segments = &plan.segments;
+    assert_eq!(segments.len(), 1);
+    assert_eq!(segments[0].nodes, 0..eight_billion().nodes.len());
+    assert_eq!((segments[0].inputs.len(), segments[0].outputs.as_slice()), (0, &[plan.logits][..]));
+}
+
+#[test]
+fn eight_billion_weights_on_two_devices() {
+    let graph = eight_billion();
+    let devices = vec![device(Kind::Cpu, 16 * GIB), device(Kind::Gpu, 6 * GIB)];
+    let machine = Machine { devices };
+    let placement = Placement::offload(graph.layers(), 21, 0, 1);
+    let plan = place(&graph, &machine, &BUDGET, &placement).unwrap();
+    assert_snapshot!("8b_cpu_gpu_21", plan);
+
+    // Twelve layers and the embedding on one side, twenty and the head on the other; the factors of the
+    // frequencies on both.
+    let layer = plan.layers[0].weight_bytes - 64 * 4;
+    let table = 128_256 * 4096 / 256 * 144;
+    assert_eq!(plan.devices[0].weight_bytes, 12 * layer + table + 64 * 4);
+    assert_eq!(plan.devices[1].weight_bytes, 20 * layer + table + 64 * 4 + 4096 * 4);
+    let both = plan.devices[0].kv_bytes + plan.devices[1].kv_bytes;
+    assert_eq!((plan.devices[0].kv_bytes, both), (GIB * 12 / 32, GIB));
+    // One value crosses: the hidden state after layer 11.
+    let [first, second] = plan.segments.as_slice() else { panic!("two segments") };
+    assert_eq!(first.outputs, second.inputs);
+    assert_eq!(graph.nodes[first.nodes.end - 1].label(), "layer 11 l_out");
+    assert_eq!(first.outputs, [graph.nodes[first.nodes.end - 1].op.out()]);
+    assert_eq!(plan.devices[0].staging_bytes, 512 * 4096 * 4);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_difference() {
+    let graph = eight_billion();
+    let error = plan(&graph, &machine(6 * GIB), &BUDGET).unwrap_err();
+    assert_snapshot!("8b_does_not_fit", error);
+    let Error::DoesNotFit { used_bytes, budget_bytes, .. } = error else { panic!("{error}") };
+    assert_eq!(budget_bytes, 5 * GIB);
+    // One byte decides.
+    let room = |budget_bytes| plan(&graph, &machine(budget_bytes + GIB), &BUDGET);
+    assert!(room(used_bytes).is_ok());
+    assert!(room(used_bytes - 1).is_err());
+}
+
+#[test]
+fn numbers_of_a_hostile_file_do_not_wrap_around() {
+    let budget = Budget { context: usize::MAX / 64, ..BUDGET };
+    let error = plan(&eight_billion(), &machine(u64::MAX - 1), &budget).unwrap_err();
+    assert!(matches!(error, Error::DoesNotFit { used_bytes: u64::MAX, .. }), "{error}");
+}
+
+#[test]
+fn a_device_is_given_only_what_it_can_run() {
+    let graph = eight_billion();
+    let mut machine = machine(16 * GIB);
+    machine.devices[0].ops.retain(|&op| op != OpKind::Attend);
+    let error = plan(&graph, &machine, &BUDGET).unwrap_err().to_string();
+    assert_eq!(error, "cpu cannot run attend (`layer 0 attn`); place it on another device");
+
+    machine.devices[0].ops.push(OpKind::Attend);
+    machine.devices[0].types.retain(|&ty| ty != Type::Q4_K);
+    let error = plan(&graph, &machine, &BUDGET).unwrap_err().to_string();
+    let expected =
+        "cpu cannot run embed with weights of Q4_K (`token_embd`); place it on another device";
+    assert_eq!(error, expected);
+
+    machine.devices.clear();
+    assert_eq!(plan(&graph, &machine, &BUDGET), Err(Error::NoDevice));
+}
+
+#[test]
+fn a_plan_has_its_documented_keys_as_json() {
+    let plan = plan(&tiny(), &machine(GIB), &Budget::default()).unwrap();
+    let json = serde_json::to_value(&plan).unwrap();
+    assert_eq!(json["map"], "out:cpu 2-0:cpu");
+    assert_eq!(json["output"], "cpu");
+    let keys = ["index", "device", "weight_bytes", "kv_bytes"];
+    assert!(keys.iter().all(|key| !json["layers"][2][key].is_null()), "{json}");
+    let keys = [
+        "name",
+        "budget_bytes",
+        "used_bytes",
+        "weight_bytes",
+        "kv_bytes",
+        "activation_bytes",
+        "staging_bytes",
+    ];
+    assert!(keys.iter().all(|key| !json["devices"][0][key].is_null()), "{json}");
+    let outputs = &json["segments"][0]["outputs"];
+    assert_eq!(outputs[0], plan.logits.0, "{outputs}");
+}

@@ -1,0 +1,113 @@
+//! Models for tests: files of the shared data, and random ones made from an architecture's smallest metadata.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::Path;
+
+use bilayer_gguf::{File, Metadata, NewTensor, to_bytes};
+use bilayer_graph::{Graph, SharedBytes, Weight};
+use bilayer_models::{Config, Directory, Outline};
+use bilayer_quant::Type;
+
+/// A file with its configuration and graph.
+pub struct Model {
+    pub file: File,
+    pub config: Config,
+    pub graph: Graph,
+}
+
+impl Model {
+    pub fn new(file: File) -> Self {
+        let (config, graph) = bilayer_models::read(&file).unwrap();
+        Model { file, config, graph }
+    }
+
+    /// The file's model after `change` of its configuration.
+    pub fn changed(file: File, change: &dyn Fn(&mut Config)) -> Self {
+        let mut model = Self::new(file);
+        change(&mut model.config);
+        model.graph = bilayer_models::record(&model.config, &Directory(&model.file)).unwrap();
+        model
+    }
+
+    pub fn open(path: &Path) -> Self {
+        Self::new(File::open(path).unwrap())
+    }
+
+    /// A model of [`random_bytes`] as they are.
+    pub fn random(metadata: &Metadata, ty: Type, optional: &[&str], seed: u64) -> Self {
+        let bytes = random_bytes(metadata, ty, optional, seed, &|_, _| ());
+        Self::new(File::from_bytes("random", bytes).unwrap())
+    }
+
+    /// The type of most of its weights.
+    pub fn matrix_type(&self) -> Type {
+        self.file.tensor("blk.0.attn_q.weight").unwrap().layout().ty()
+    }
+
+    /// A weight's bytes within its tensor's.
+    pub fn bytes(&self, weight: &Weight) -> SharedBytes {
+        let tensor = self.file.tensor(&weight.name).unwrap();
+        self.file.bytes(tensor).slice(weight.range_in_tensor())
+    }
+}
+
+/// A file with random weights of type `ty` in the shapes that `metadata` implies, each tensor's values after
+/// `change` of them; the same seed gives the same file. Of the tensors a model may lack it has those in
+/// `optional`.
+pub fn random_bytes(
+    metadata: &Metadata,
+    ty: Type,
+    optional: &[&str],
+    seed: u64,
+    change: &dyn Fn(&str, &mut [f32]),
+) -> SharedBytes {
+    let config = bilayer_models::config(metadata).unwrap();
+    let outline = Outline::new(ty, optional);
+    bilayer_models::record(&config, &outline).unwrap();
+    let mut random = Random(seed);
+    let tensors = outline.tensors().into_iter().map(|(name, entry)| {
+        let cols = *entry.shape.last().unwrap() as usize;
+        let rows = entry.shape.iter().product::<u64>() as usize / cols;
+        // Gains lie around 1 and divisors of frequencies around 2; rows of matrices have length about 1,
+        // so that activations stay in range.
+        let (centre, spread) = match (name.as_str(), rows) {
+            ("rope_freqs.weight", _) => (2.0, 0.5),
+            (name, 1) if name.ends_with("norm.weight") => (1.0, 0.2),
+            (_, 1) => (0.0, 0.1),
+            ("token_embd.weight", _) => (0.0, 1.0),
+            _ => (0.0, (3.0 / cols as f32).sqrt()),
+        };
+        let value = |_| centre + spread * random.next();
+        let mut values: Vec<f32> = (0..rows * cols).map(value).collect();
+        change(&name, &mut values);
+        let mut bytes = vec![0; rows * entry.ty.row_bytes(cols).unwrap()];
+        entry.ty.quantize(&values, None, &mut bytes).unwrap();
+        NewTensor::bytes(&name, entry.ty, &entry.shape, bytes)
+    });
+    let tensors: Vec<_> = tensors.collect();
+    to_bytes(metadata, tensors).unwrap()
+}
+
+/// SplitMix64 (Steele et al. 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    /// Uniform between -1 and 1.
+    pub fn next(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    /// Token ids below `vocab`.
+    pub fn tokens(&mut self, len: usize, vocab: usize) -> Vec<u32> {
+        (0..len).map(|_| (self.bits() % vocab as u64) as u32).collect()
+    }
+
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+}
