@@ -64,8 +64,17 @@ fn run_and_its_document_have_the_keys_of_the_contract() {
     let run = "run -m model.gguf -p abc -n 8 --seed 7 --json --logprobs 3";
     let document = place.run(run).json();
     let expected = [
-        "text", "tokens", "prompt_tokens", "stop_reason", "seed", "model", "placement", "timings",
-        "predicted_ms_per_token", "measured_ms_per_token", "logprobs",
+        "text",
+        "tokens",
+        "prompt_tokens",
+        "stop_reason",
+        "seed",
+        "model",
+        "placement",
+        "timings",
+        "predicted_ms_per_token",
+        "measured_ms_per_token",
+        "logprobs",
     ];
     assert_eq!(keys(&document), expected);
     assert_eq!(keys(&document["placement"]), ["map", "gpu_layers", "adapter"]);
@@ -101,7 +110,13 @@ fn inspect_lists_metadata_and_tensors() {
     let file = File::from_bytes("tiny", bytes.clone()).unwrap();
     let document = place.run("inspect model.gguf --hash --json").json();
     let expected = [
-        "architecture", "version", "parameters", "bytes", "sha256", "metadata", "tensors",
+        "architecture",
+        "version",
+        "parameters",
+        "bytes",
+        "sha256",
+        "metadata",
+        "tensors",
         "problems",
     ];
     assert_eq!(keys(&document), expected);
@@ -179,7 +194,11 @@ fn tokenize_reads_files_pipes_and_json_lines() {
     assert_eq!(place.run(&format!("{run} lines.jsonl")).good().out, expected);
     assert_eq!(place.run_with_input(&format!("{run} -"), lines).good().out, expected);
     place.file("bad.jsonl", "\"a\"\n{}\n");
-    check_failure(&place.run(&format!("{run} bad.jsonl")), 2, "bad.jsonl: line 2: expected one JSON");
+    check_failure(
+        &place.run(&format!("{run} bad.jsonl")),
+        2,
+        "bad.jsonl: line 2: expected one JSON",
+    );
 }
 
 #[test]
@@ -795,7 +814,9 @@ fn a_reader_that_goes_away_ends_the_run_quietly() {
     assert_eq!(ran.code, Some(74), "{ran:?}");
     assert!(!ran.err.contains("panicked") && !ran.err.contains("bilayer: "), "{ran:?}");
 
-    for line in ["inspect model.gguf", "--help", "man", "completions bash", "tokenize -m model.gguf a"] {
+    for line in
+        ["inspect model.gguf", "--help", "man", "completions bash", "tokenize -m model.gguf a"]
+    {
         let mut shell = place.bare("bash");
         let script = format!("\"$0\" {line} | true; exit ${{PIPESTATUS[0]}}");
         let ran = ran(shell.args(["-c", &script, env!("CARGO_BIN_EXE_bilayer")]));
