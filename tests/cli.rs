@@ -53,7 +53,7 @@ fn run_streams_an_answer_and_ends_with_placement_and_statistics() {
     let [opening, placement, statistics] = lines[..] else { panic!("{lines:?}") };
     assert!(opening.starts_with("tiny (") && opening.contains("parameters) on cpu"), "{opening}");
     assert_eq!(placement, "placement: out:cpu 2-0:cpu");
-    let pattern = "^prompt: 4 tokens, [0-9]+ ms, [0-9.]+ tok/s \\| generate: 8 tokens, [0-9]+ ms, \
+    let pattern = "^prompt: 5 tokens, [0-9]+ ms, [0-9.]+ tok/s \\| generate: 8 tokens, [0-9]+ ms, \
                    [0-9.]+ tok/s \\| cpu busy [0-9]+ % gpu busy 0 % crossing 0 %$";
     assert!(regex::Regex::new(pattern).unwrap().is_match(statistics), "{statistics}");
 }
@@ -64,8 +64,17 @@ fn run_and_its_document_have_the_keys_of_the_contract() {
     let run = "run -m model.gguf -p abc -n 8 --seed 7 --json --logprobs 3";
     let document = place.run(run).json();
     let expected = [
-        "text", "tokens", "prompt_tokens", "stop_reason", "seed", "model", "placement", "timings",
-        "predicted_ms_per_token", "measured_ms_per_token", "logprobs",
+        "text",
+        "tokens",
+        "prompt_tokens",
+        "stop_reason",
+        "seed",
+        "model",
+        "placement",
+        "timings",
+        "predicted_ms_per_token",
+        "measured_ms_per_token",
+        "logprobs",
     ];
     assert_eq!(keys(&document), expected);
     assert_eq!(keys(&document["placement"]), ["map", "gpu_layers", "adapter"]);
@@ -101,7 +110,13 @@ fn inspect_lists_metadata_and_tensors() {
     let file = File::from_bytes("tiny", bytes.clone()).unwrap();
     let document = place.run("inspect model.gguf --hash --json").json();
     let expected = [
-        "architecture", "version", "parameters", "bytes", "sha256", "metadata", "tensors",
+        "architecture",
+        "version",
+        "parameters",
+        "bytes",
+        "sha256",
+        "metadata",
+        "tensors",
         "problems",
     ];
     assert_eq!(keys(&document), expected);
@@ -179,7 +194,9 @@ fn tokenize_reads_files_pipes_and_json_lines() {
     assert_eq!(place.run(&format!("{run} lines.jsonl")).good().out, expected);
     assert_eq!(place.run_with_input(&format!("{run} -"), lines).good().out, expected);
     place.file("bad.jsonl", "\"a\"\n{}\n");
-    check_failure(&place.run(&format!("{run} bad.jsonl")), 2, "bad.jsonl: line 2: expected one JSON");
+    let bad = place.run(&format!("{run} bad.jsonl"));
+    assert_eq!(bad.out, "[1,3,68]\n", "lines are answered as they come");
+    check_failure(&Ran { out: String::new(), ..bad }, 2, "bad.jsonl: line 2: expected one JSON");
 }
 
 #[test]
@@ -187,9 +204,10 @@ fn pieces_that_are_no_characters_are_shown_byte_by_byte() {
     let Some(vocabulary) = shared("stories260k/stories260k-q8_0.gguf") else { return };
     let place = Place::new();
     let path = vocabulary.display();
-    let table = place.run(&format!("tokenize -m {path} --no-bos é")).good().out;
-    // SentencePiece falls back to bytes, which this vocabulary spells <0xC3><0xA9>.
-    assert!(table.ends_with("    198  \"\\xc3\"\n    172  \"\\xa9\"\n"), "{table}");
+    let table = place.run(&format!("tokenize -m {path} --no-bos 日")).good().out;
+    // SentencePiece falls back to bytes, which this vocabulary spells <0xE6><0x97><0xA5>.
+    let bytes = "    233  \"\\xe6\"\n    154  \"\\x97\"\n    168  \"\\xa5\"\n";
+    assert!(table.ends_with(bytes), "{table}");
 }
 
 #[test]
@@ -314,7 +332,7 @@ fn files_that_are_no_model_are_listed_and_not_run() {
         (place.path().join("other.gguf"), "architecture `nonesuch` is not supported"),
     ];
     if let Some(path) = shared("gguf-real/weightless-tiny.gguf") {
-        cases.push((path, "is missing"));
+        cases.push((path, "key llama.feed_forward_length: expected"));
     }
     for (path, part) in cases {
         let path = path.display();
@@ -370,6 +388,7 @@ fn wrong_command_lines_are_one_line_and_code_2() {
         ("run -m model.gguf -p a -l 5", "--logit-bias is `5`; it must be like"),
         ("run -m model.gguf -p a -l 128+1", "--logit-bias is 128; it must be"),
         ("run -m model.gguf -p a -t 100000", "threads is 100000; it must be"),
+        ("run -m model.gguf -p a -c 16777217", "ctx-size is 16777217; it must be"),
         ("run -m model.gguf -p a -b 0", "is 0; it must be"),
         ("run -m model.gguf -p a -ub 0", "is 0; it must be"),
         ("run -m model.gguf -p a --cpu-level sse9", "sse9"),
@@ -407,7 +426,6 @@ fn what_is_missing_or_does_not_fit_has_its_own_code() {
             75,
             "10 tokens do not fit into the context of 4 tokens; use a larger context (-c)",
         ),
-        ("run -m model.gguf -p a -c 16777216", 75, "; a shorter context"),
     ];
     for (line, code, part) in cases {
         check_failure(&place.run(line), code, part);
@@ -463,6 +481,13 @@ struct Case {
     greedy_ids: Vec<u32>,
 }
 
+impl Case {
+    /// The prompt as `--tokens` takes it.
+    fn list(&self) -> String {
+        self.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+    }
+}
+
 fn reference() -> Option<(Vec<Case>, String)> {
     let path = shared("stories260k/reference.json")?;
     let model = shared("stories260k/stories260k-f32.gguf")?;
@@ -475,18 +500,25 @@ fn reference() -> Option<(Vec<Case>, String)> {
 fn greedy_answers_are_the_reference_ones() {
     let Some((cases, model)) = reference() else { return };
     let place = Place::new();
-    for case in cases {
+    for case in &cases {
         let expected = &case.greedy_ids[case.ids.len()..];
-        let ids_given = case.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-        let run = format!("run -m {model} --temp 0 -n {} --json", expected.len());
-        let document = place.run(&format!("{run} --tokens {ids_given}")).json();
+        // A cache in f16 moves logits by 0.008, enough for another choice somewhere in the last text.
+        let exact = "-ctk f32 -ctv f32";
+        let run = format!("run -m {model} {exact} --temp 0 -n {} --json", expected.len());
+        let document = place.run(&format!("{run} --tokens {}", case.list())).json();
         assert_eq!(ids(&document["prompt_tokens"]), case.ids);
         assert_eq!(ids(&document["tokens"]), expected, "{:?}", case.text);
-        // As text, and in another chunking, without the fused attention and the map.
+        // As text, in another chunking, without the fused ops and the map.
         let flags = ["-ub", "3", "-fa", "off", "--no-mmap", "--no-escape", "-p", &case.text];
         let document = ran(place.command(&run).args(flags)).json();
         assert_eq!(ids(&document["prompt_tokens"]), case.ids, "{:?}", case.text);
         assert_eq!(ids(&document["tokens"]), expected, "{:?}", case.text);
+    }
+    let case = &cases[0];
+    for level in Level::available() {
+        let run = format!("run -m {model} --cpu-level {level} --temp 0 -n 120 --json");
+        let document = ran(place.command(&run).args(["-p", &case.text])).json();
+        assert_eq!(ids(&document["tokens"]), case.greedy_ids[case.ids.len()..], "{level}");
     }
 }
 
@@ -495,7 +527,7 @@ fn logits_files_hold_the_reference_logits() {
     let Some((cases, model)) = reference() else { return };
     let place = Place::new();
     for case in cases {
-        let ids = case.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let ids = case.list();
         let kv = "-ctk f32 -ctv f32";
         for batch in ["-ub 512", "-ub 4", "-b 1"] {
             let run = format!("run -m {model} {kv} {batch} -n 0 --tokens {ids} --logits x.npy");
@@ -507,15 +539,15 @@ fn logits_files_hold_the_reference_logits() {
             assert_eq!(argmax, case.argmax_each, "{:?}", case.text);
             let pairs = rows[rows.len() - 1].iter().zip(&case.logits_last);
             let error = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            // Float32 through five layers; the reference is float64, its own two ways 1.4e-5 apart.
             assert!(error < LOGIT_ERROR_MAX, "{:?} {batch}: {error}", case.text);
         }
     }
     assert_eq!(place.names(), ["x.npy"]);
 }
 
-/// Largest difference of a logit; logits lie within about 20.
-const LOGIT_ERROR_MAX: f32 = 1e-4;
+/// Largest difference of a logit; logits lie within about 20. Most levels stay within 1e-5; AMX multiplies many
+/// tokens in sums of bf16 products and comes to 1.3e-4.
+const LOGIT_ERROR_MAX: f32 = 3e-4;
 
 fn argmax(row: &[f32]) -> usize {
     row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0
@@ -532,7 +564,8 @@ fn npy(path: &Path) -> ([usize; 2], Vec<f32>) {
     let found = regex::Regex::new(pattern).unwrap().captures(header).expect(header);
     let shape = [found[1].parse().unwrap(), found[2].parse().unwrap()];
     assert_eq!(data.len(), 4 * shape[0] * shape[1]);
-    (shape, bytemuck::pod_collect_to_vec(data))
+    let value = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes);
+    (shape, data.as_chunks().0.iter().map(value).collect())
 }
 
 // Where prompts come from and where answers end.
@@ -795,10 +828,12 @@ fn a_reader_that_goes_away_ends_the_run_quietly() {
     assert_eq!(ran.code, Some(74), "{ran:?}");
     assert!(!ran.err.contains("panicked") && !ran.err.contains("bilayer: "), "{ran:?}");
 
-    for line in ["inspect model.gguf", "--help", "man", "completions bash", "tokenize -m model.gguf a"] {
+    for line in
+        ["inspect model.gguf", "--help", "man", "completions bash", "tokenize -m model.gguf a"]
+    {
         let mut shell = place.bare("bash");
         let script = format!("\"$0\" {line} | true; exit ${{PIPESTATUS[0]}}");
-        let ran = ran(shell.args(["-c", &script, env!("CARGO_BIN_EXE_bilayer")]));
+        let ran = self::ran(shell.args(["-c", &script, env!("CARGO_BIN_EXE_bilayer")]));
         // Whether `true` has gone before the few bytes are written is a race.
         assert!(matches!(ran.code, Some(0 | 74)) && ran.err.is_empty(), "{line}: {ran:?}");
     }

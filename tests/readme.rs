@@ -19,7 +19,8 @@ use support::words;
 const README: &str = include_str!("../README.md");
 
 /// What a reader does before or after; a test has it done already, or is a part of it.
-const DONE_ELSEWHERE: &[&str] = &["cargo install --path .", "cargo xtask test", "git clone ", "cd "];
+const DONE_ELSEWHERE: &[&str] =
+    &["cargo install --path .", "cargo xtask test", "git clone ", "cd "];
 
 /// The lines of the fenced blocks marked `sh`, continued lines joined, comments left out.
 fn commands(text: &str) -> Vec<String> {
@@ -41,7 +42,8 @@ fn commands(text: &str) -> Vec<String> {
 
 #[test]
 fn commands_are_found_where_they_stand() {
-    let text = "```sh\n# no\na b \\\n  c\n\nd\n```\ntext\n```rust\nlet e = 1;\n```\n```sh\nf\n```\n";
+    let text =
+        "```sh\n# no\na b \\\n  c\n\nd\n```\ntext\n```rust\nlet e = 1;\n```\n```sh\nf\n```\n";
     assert_eq!(commands(text), ["a b    c", "d", "f"]);
 }
 

@@ -1,5 +1,7 @@
 //! Runs the program as a user would: in a folder of its own, without this machine's settings, variables or input.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

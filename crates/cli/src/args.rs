@@ -13,7 +13,7 @@ pub use model::{FlashAttn, ModelArgs};
 pub use sampling::SamplingArgs;
 
 const AFTER: &str = "\
-Flags carry llama.cpp's names. What no flag gives is taken from LLAMA_ARG_* variables, then from bilayer.toml (long \
+`bilayer run --help` lists the flags of `run`; they carry llama.cpp's names. What no flag gives is taken from LLAMA_ARG_* variables, then from bilayer.toml (long \
 flags without dashes: `threads = 8`) in the working directory or in ~/.config/bilayer, then from the defaults.
 
 Exit codes: 0 good, 2 usage, 65 bad model file, 66 no such file, 69 no such device, 70 our own fault, 73 output cannot \
@@ -25,6 +25,7 @@ be made, 74 input or output failed, 75 does not fit, 130 interrupted.";
 #[derive(Debug, Parser)]
 #[command(name = "bilayer", version, about, max_term_width = 100, after_help = AFTER)]
 #[command(subcommand_required = true, disable_help_subcommand = true)]
+#[command(override_usage = "bilayer [run] [OPTIONS]\n       bilayer <COMMAND> [OPTIONS]")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

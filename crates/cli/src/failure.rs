@@ -62,7 +62,7 @@ impl Failure {
     }
 
     /// Standard output failed.
-    pub fn stdout(error: io::Error) -> Failure {
+    pub fn stdout(error: &io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::BrokenPipe,
             _ => Failure::Line(IO, format!("standard output cannot be written: {error}")),
@@ -183,6 +183,11 @@ fn advice(error: &Error) -> &'static str {
             bilayer_models::Error::Graph(_) => "; `bilayer inspect` lists what the file holds",
             _ => "",
         },
+        Error::File(bilayer_gguf::Error::Quant { .. }) => {
+            "; convert or quantize the model again, to a type that is supported"
+        }
+        Error::File(bilayer_gguf::Error::Limit { .. }) => ": fetch or make it again",
+        Error::File(bilayer_gguf::Error::Io { .. }) => "; check that you may read it",
         Error::Vocabulary { .. } => "; convert the model again",
         Error::Text(_) => "; change the text",
         Error::Token { .. } => "; `bilayer tokenize` gives the ids of a text",

@@ -43,7 +43,8 @@ mod q6_k;
 mod q8_0;
 mod scalar;
 
-/// How far ahead of the block at hand kernels prefetch, bytes: tuned in benches/dot.rs.
+/// How far ahead of the block at hand kernels prefetch, bytes: two pages, so that the stream does
+/// not wait where hardware prefetchers start anew. benches/README.md has other distances.
 pub const AHEAD: usize = 8 << 10;
 
 /// Bytes of rows that a second group of columns finds still in the second-level cache.
