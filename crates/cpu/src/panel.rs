@@ -9,6 +9,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::level::Level;
 
+pub(crate) mod floats;
 mod iq4_nl;
 mod iq4_xs;
 mod mxfp4;

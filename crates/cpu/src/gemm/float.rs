@@ -6,12 +6,14 @@ use bytemuck::{Pod, Zeroable};
 use crate::gemm::Run;
 use crate::gemm::packing::Packing;
 use crate::panel::SPAN;
+use crate::panel::floats::{self, Read};
 use crate::tile::{self, Columns, FLOAT_COLS, FloatPanel, FloatTiles, ROWS};
 
 /// The parts of a float product.
 #[derive(Clone, Copy)]
 pub(super) struct Float {
     ty: Type,
+    read: Read,
     tiles: FloatTiles,
 }
 
@@ -25,7 +27,7 @@ pub(super) struct Scratch {
 
 impl Float {
     pub fn new(ty: Type, packing: Packing) -> Float {
-        Float { ty, tiles: tile::float_tiles(packing.level) }
+        Float { ty, read: floats::read(ty, packing.level), tiles: tile::float_tiles(packing.level) }
     }
 
     /// Adds the product of up to 32 rows to `strip`, where a token's 32 results are `stride` after
@@ -39,7 +41,8 @@ impl Float {
             let bytes = |cols: usize| cols / self.ty.block_weights * self.ty.block_bytes;
             for (row, out) in weights.chunks_exact(row_bytes).zip(&mut scratch.rows) {
                 let blocks = &row[bytes(col)..bytes(col + cols)];
-                (self.ty.dequantize)(blocks, &mut out[..cols]);
+                // SAFETY: a packing's level is one that the processor runs.
+                unsafe { (self.read)(blocks, &mut out[..cols]) };
             }
             for part in (0..cols).step_by(FLOAT_COLS) {
                 let part = part..(part + FLOAT_COLS).min(cols);

@@ -7,6 +7,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::gemm::{Out, Run};
 use crate::level::Level;
+use crate::panel::floats::{self, Read};
 use crate::panel::{self, Quants, Rows, SPAN, Span};
 use crate::tile::amx::{self, Configured, TILE_COLS, TILE_ROWS, TileBytes};
 
@@ -27,6 +28,7 @@ const PAIR: usize = 2 * TILE_ROWS;
 #[derive(Clone, Copy)]
 pub(super) struct Tiled {
     ty: Type,
+    read: Read,
     quants: Option<&'static Quants>,
 }
 
@@ -69,7 +71,7 @@ pub(super) fn planes(ty: Type) -> usize {
 
 impl Tiled {
     pub fn new(ty: Type) -> Tiled {
-        Tiled { ty, quants: panel::quants(ty) }
+        Tiled { ty, read: floats::read(ty, Level::Amx), quants: panel::quants(ty) }
     }
 
     /// Bytes of a run's results.
@@ -179,9 +181,11 @@ impl Tiled {
                 };
                 for (row, floats) in scratch.floats[..count].iter_mut().enumerate() {
                     let floats = &mut floats[..span.len()];
-                    (self.ty.dequantize)(source.row(row), floats);
-                    // SAFETY: level AMX includes AVX-512.
-                    has_rests |= unsafe { amx::put_floats(floats, row, tiles, rests) };
+                    // SAFETY: level AMX is available, and includes AVX-512.
+                    unsafe {
+                        (self.read)(source.row(row), floats);
+                        has_rests |= amx::put_floats(floats, row, tiles, rests);
+                    }
                 }
             }
         }
