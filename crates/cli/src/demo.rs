@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bilayer_engine::{Model, SharedBytes};
 use bilayer_text::Tokenizer;
 
+use crate::args::ModelArgs;
 use crate::failure::Failure;
 use crate::progress;
 
@@ -24,12 +25,12 @@ struct Aligned<T: ?Sized>(T);
 
 static DEMO: &Aligned<[u8]> = &Aligned(*include_bytes!("../assets/demo.gguf"));
 
-/// Opens the file at `path`, or the demo model.
-pub fn open(path: Option<&Path>, no_mmap: bool) -> Result<Model, Failure> {
-    let Some(path) = path else { return embedded() };
+/// Opens the file that the flags name, or the demo model.
+pub fn open(flags: &ModelArgs) -> Result<Model, Failure> {
+    let Some(path) = &flags.model else { return embedded() };
     let bar = progress::bytes("reading");
     let mut tell = |p: bilayer_gguf::Progress<'_>| progress::set(&bar, p.done_bytes, p.total_bytes);
-    let options = bilayer_engine::OpenOptions { map: !no_mmap, progress: Some(&mut tell) };
+    let options = bilayer_engine::OpenOptions { map: !flags.no_mmap, progress: Some(&mut tell) };
     let model = Model::open(path, options);
     bar.finish_and_clear();
     Ok(model?)

@@ -62,7 +62,7 @@ impl Failure {
     }
 
     /// Standard output failed.
-    pub fn stdout(error: io::Error) -> Failure {
+    pub fn stdout(error: &io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::BrokenPipe,
             _ => Failure::Line(IO, format!("standard output cannot be written: {error}")),

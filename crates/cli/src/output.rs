@@ -13,7 +13,7 @@ use crate::failure::{Failure, INTERNAL, IO};
 /// Writes bytes to stdout and flushes it, so that streams appear at once.
 pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).map_err(Failure::stdout)
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error))
 }
 
 /// Writes text as it is and flushes it.

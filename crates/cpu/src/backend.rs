@@ -215,11 +215,13 @@ impl Backend for Cpu {
         let parts = lower(segment, limits, &Holdings { weights, caches, level: self.level });
         let program = Arc::new(Program::new(parts, self.level, self.pool.threads())?);
         let run = Box::new(Run(program.clone()));
-        let job = Arc::new(Job::new(program.stages.len(), limits.timings, run));
+        let mut job = Job::new(program.stages.len(), run);
         if limits.timings {
+            job = job.timed();
             let more = program.kernels.len().saturating_sub(self.timings.len());
             self.timings.reserve(more);
         }
+        let job = Arc::new(job);
         let written = vec![0; program.inputs.len()];
         self.segments.push(Compiled { program, job, written, submitted: 0 });
         Ok(SegmentId(self.segments.len() as u32 - 1))

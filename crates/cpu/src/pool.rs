@@ -82,13 +82,13 @@ pub(crate) struct Job {
 
 impl Job {
     /// A finished job of `stages` stages.
-    pub(crate) fn new(stages: usize, timings: bool, work: Box<dyn Work>) -> Job {
+    pub(crate) fn new(stages: usize, work: Box<dyn Work>) -> Job {
         assert!(stages < STAGES_MAX, "{stages} stages");
         Job {
             ticket: Padded(AtomicU64::new(Ticket::new(0, stages).0)),
             done: Padded::default(),
             chunks: (0..stages).map(|_| AtomicU32::new(0)).collect(),
-            ends: (0..if timings { stages + 1 } else { 0 }).map(|_| AtomicU64::new(0)).collect(),
+            ends: Box::default(),
             epoch: Instant::now(),
             gate: Gate::default(),
             cancelled: AtomicBool::new(false),
@@ -97,8 +97,15 @@ impl Job {
         }
     }
 
+    /// The same job, which takes the times of its stages.
+    pub(crate) fn timed(mut self) -> Job {
+        self.ends = (0..=self.chunks.len()).map(|_| AtomicU64::new(0)).collect();
+        self
+    }
+
     /// Whether the last run has ended.
-    pub(crate) fn is_finished(&self) -> bool {
+    #[cfg(test)]
+    fn is_finished(&self) -> bool {
         Ticket(self.ticket.0.load(Ordering::Acquire)).stage() == self.chunks.len()
     }
 
@@ -377,7 +384,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -423,7 +429,7 @@ mod tests {
             assert!(!self.running[thread].swap(true, Ordering::SeqCst), "thread {thread} twice");
             let early = self.left[..stage].iter().any(|left| left.load(Ordering::SeqCst) > 0);
             assert!(!early, "stage {stage} began early");
-            if self.slow_thread == Some(thread) && chunk % 7 == 0 {
+            if self.slow_thread == Some(thread) && chunk.is_multiple_of(7) {
                 std::thread::sleep(Duration::from_micros(200));
             }
             self.running[thread].store(false, Ordering::SeqCst);
@@ -434,7 +440,7 @@ mod tests {
     }
 
     fn job_of(counting: &Arc<Counting>) -> Arc<Job> {
-        Arc::new(Job::new(counting.left.len(), true, Box::new(counting.clone())))
+        Arc::new(Job::new(counting.left.len(), Box::new(counting.clone())).timed())
     }
 
     #[test]

@@ -70,6 +70,7 @@ impl Buffer {
     ///
     /// # Safety
     /// No other thread uses them meanwhile: the stage makes this value, each chunk other rows of it.
+    #[expect(clippy::mut_from_ref, reason = "the threads of a stage write disjoint parts")]
     pub(crate) unsafe fn get_mut<'m>(
         &self,
         arena: &'m Memory,
@@ -93,6 +94,7 @@ impl Buffer {
     ///
     /// # Safety
     /// As [`Buffer::get_mut`], of the elements.
+    #[expect(clippy::mut_from_ref, reason = "the threads of a stage write disjoint parts")]
     pub(crate) unsafe fn elements_mut<'m>(
         &self,
         arena: &'m Memory,

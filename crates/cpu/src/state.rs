@@ -183,7 +183,6 @@ fn push_runs(runs: &mut Vec<Run>, span: &Span, table: &[u32]) {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use bilayer_quant::Type;

@@ -17,7 +17,7 @@ pub fn execute(out: Option<&Path>) -> Result<u8, Failure> {
     cli.build();
     let Some(folder) = out else {
         let mut page = Vec::new();
-        Man::new(cli).render(&mut page).map_err(Failure::stdout)?;
+        Man::new(cli).render(&mut page).map_err(|error| Failure::stdout(&error))?;
         output::bytes(&page)?;
         return Ok(0);
     };

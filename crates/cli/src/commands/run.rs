@@ -41,7 +41,7 @@ pub fn execute(args: &Run) -> Result<u8, Failure> {
     let began = Instant::now();
     let given = prompt::given(args)?;
     let waited = began.elapsed();
-    let model = demo::open(args.model.model.as_deref(), args.model.no_mmap)?;
+    let model = demo::open(&args.model)?;
     if args.model.mlock {
         model.file().lock().map_err(Error::File)?;
     }

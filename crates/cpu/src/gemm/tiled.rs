@@ -5,7 +5,7 @@ use std::ops::Range;
 use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
-use crate::gemm::packing::{Packed, Packing};
+use crate::gemm::{Out, Run};
 use crate::level::Level;
 use crate::panel::{self, Quants, Rows, SPAN, Span};
 use crate::tile::amx::{self, Configured, TILE_COLS, TILE_ROWS, TileBytes};
@@ -42,23 +42,7 @@ pub(super) struct Scratch {
     rests: [[TileBytes; STEPS]; RUN_ROWS / TILE_ROWS],
 }
 
-/// What a run works on.
-pub(super) struct Run<'a> {
-    /// Rows in their GGUF layout.
-    pub weights: &'a [u8],
-    /// Bytes of each.
-    pub row_bytes: usize,
-    /// How the activations are packed.
-    pub packing: Packing,
-    /// The activations.
-    pub packed: Packed<'a>,
-}
-
 impl Run<'_> {
-    fn rows(&self) -> usize {
-        self.weights.len() / self.row_bytes
-    }
-
     /// Tokens two tiles wide.
     fn token_pairs(&self) -> usize {
         self.packed.tokens.div_ceil(PAIR)
@@ -93,8 +77,8 @@ impl Tiled {
         RUN_ROWS * tokens.next_multiple_of(PAIR) * 4
     }
 
-    /// Overwrites `out` `[tokens, rows]`; `strip` is [`Tiled::strip_bytes`] and needs no content.
-    pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [u8], out: &mut [f32]) {
+    /// Overwrites `out`; `strip` is [`Tiled::strip_bytes`] and needs no content.
+    pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [u8], out: &mut Out<'_>) {
         let (rows, tokens, cols) = (run.rows(), run.packed.tokens, run.packing.cols);
         let strip = bytemuck::cast_slice_mut::<u8, [TileBytes; 4]>(strip);
         let strip = &mut strip[..run.row_pairs() * run.token_pairs()];
@@ -117,7 +101,14 @@ impl Tiled {
                 if token < tokens && row < rows {
                     let size = (rows - row, tokens - token);
                     // SAFETY: level AMX includes AVX-512.
-                    unsafe { amx::scatter(tile, size, &mut out[token * rows + row..], rows) };
+                    unsafe {
+                        amx::scatter(
+                            tile,
+                            size,
+                            &mut out.values[token * out.stride + row..],
+                            out.stride,
+                        )
+                    };
                 }
             }
         }

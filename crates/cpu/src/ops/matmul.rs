@@ -85,16 +85,16 @@ impl Linear {
 /// One result of a group.
 pub(crate) enum Part {
     /// A product, plus perhaps a value of its shape.
-    Plain { linear: Linear, residual: Option<Buffer>, out: Buffer },
+    Plain { linear: Box<Linear>, residual: Option<Buffer>, out: Buffer },
     /// `activation(gate) * up`; both of one shape.
-    Gated { gate: Linear, up: Linear, activation: Activation, out: Buffer },
+    Gated { gate: Box<Linear>, up: Box<Linear>, activation: Activation, out: Buffer },
 }
 
 impl Part {
     pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear> {
         let (first, second) = match self {
-            Part::Plain { linear, .. } => (linear, None),
-            Part::Gated { gate, up, .. } => (gate, Some(up)),
+            Part::Plain { linear, .. } => (&**linear, None),
+            Part::Gated { gate, up, .. } => (&**gate, Some(&**up)),
         };
         std::iter::once(first).chain(second)
     }

@@ -120,12 +120,14 @@ impl Part {
     }
 }
 
-/// The items of a segment, in execution order.
-pub(crate) fn items(segment: &Segment<'_>, fuse: bool) -> Vec<Item> {
+/// The items of a segment with all that can be joined, in execution order.
+pub(crate) fn joined(segment: &Segment<'_>) -> Vec<Item> {
+    Fuser::new(segment).items()
+}
+
+/// An item for each node of a segment.
+pub(crate) fn single(segment: &Segment<'_>) -> Vec<Item> {
     let graph = segment.graph;
-    if fuse {
-        return Fuser::new(segment).items();
-    }
     let plain = |node: usize| {
         let kind = match &graph.nodes[node].op {
             Op::MatMul { input, .. } => Kind::Multiply {

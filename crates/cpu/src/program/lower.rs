@@ -8,7 +8,7 @@ use bilayer_graph::{
 };
 
 use super::check::{Check, Verdict};
-use super::fuse::{self, Item, Kind, Part, items};
+use super::fuse::{self, Item, Kind, Part};
 use super::place::{Request, place};
 use super::{Buffer, Parts, Placed, Stage};
 use crate::cache::Cache;
@@ -32,7 +32,8 @@ pub(crate) struct Holdings<'a> {
 /// The parts of the program for a segment. All its weights are loaded and its caches reserved.
 pub(crate) fn lower(segment: &Segment<'_>, limits: Limits, holdings: &Holdings<'_>) -> Parts {
     // Checking looks at every op's result, so every op must have one.
-    let items = items(segment, limits.fuse && !limits.check);
+    let fused = limits.fuse && !limits.check;
+    let items = if fused { fuse::joined(segment) } else { fuse::single(segment) };
     let mut lowering = Lowering::new(segment, limits, holdings, &items);
     lowering.copies(segment);
     for (at, item) in items.iter().enumerate() {
@@ -224,14 +225,15 @@ impl<'a> Lowering<'a> {
         values.into()
     }
 
-    fn linear(&self, node: usize) -> Linear {
+    fn linear(&self, node: usize) -> Box<Linear> {
         let Op::MatMul { weight, bias, .. } = self.graph.nodes[node].op else {
             unreachable!("a product")
         };
         let bytes = self.holdings.weights[&weight].clone();
         let weight = self.graph.weight(weight);
         let shape = matmul::Shape { ty: weight.ty, rows: weight.rows, cols: weight.cols };
-        Linear::new(bytes, &shape, bias.map(|bias| self.vector(bias)), self.holdings.level)
+        let bias = bias.map(|bias| self.vector(bias));
+        Box::new(Linear::new(bytes, &shape, bias, self.holdings.level))
     }
 
     fn norm(&self, node: usize) -> Norm {

@@ -17,9 +17,9 @@ use bilayer_graph::PAGE_TOKENS;
 use crate::cache::{Panel, Stored};
 use crate::lanes::{Kernel, Lanes};
 use crate::math;
+use micro::{F16, F32, Mix, Score, Source};
 
-/// Most vectors of a row that [`mix`] holds in registers.
-const BLOCK: usize = 4;
+mod micro;
 
 /// What one tile computes; all slices lie in the thread's scratch.
 pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> {
@@ -80,9 +80,8 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Kernel for Sweep<'_, 'p, P> {
                     self.score(l, F32(self.keys.as_ptr()), ahead);
                 }
             }
-            let (seen_from, seen_to) = self.weigh(l, page);
+            let seen = self.weigh(l, page);
             let ahead = next.1.bytes.as_ptr();
-            let seen = seen_from..seen_to;
             match values.stored {
                 Stored::F32 => self.mix(l, F32(values.f32().as_ptr()), seen, ahead),
                 Stored::F16 if direct => self.mix(l, F16(values.f16().as_ptr()), seen, ahead),
@@ -104,53 +103,62 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
         let dim = self.head_dim;
         let mut row = 0;
         while row < rows {
-            let (q, s) = (&self.queries[row * dim..], &mut self.scores[row * PAGE_TOKENS..]);
-            let (q, s) = (q.as_ptr(), s.as_mut_ptr());
-            let ahead = (row == 0).then_some(ahead);
+            let product = Score {
+                left: self.queries[row * dim..].as_ptr(),
+                right: keys,
+                dim,
+                out: self.scores[row * PAGE_TOKENS..].as_mut_ptr(),
+                ahead: (row == 0).then_some(ahead),
+            };
             // SAFETY: `row + R <= rows`, and the slices have the lengths checked in `run`.
             row += unsafe {
                 match (rows - row).min(L::TILE_ROWS) {
-                    1 => score::<L, S, 1>(l, q, dim, keys, s, ahead),
-                    2 => score::<L, S, 2>(l, q, dim, keys, s, ahead),
-                    3 => score::<L, S, 3>(l, q, dim, keys, s, ahead),
-                    4 => score::<L, S, 4>(l, q, dim, keys, s, ahead),
-                    5 => score::<L, S, 5>(l, q, dim, keys, s, ahead),
-                    6 => score::<L, S, 6>(l, q, dim, keys, s, ahead),
-                    7 => score::<L, S, 7>(l, q, dim, keys, s, ahead),
-                    _ => score::<L, S, 8>(l, q, dim, keys, s, ahead),
+                    1 => product.run::<L, 1>(l),
+                    2 => product.run::<L, 2>(l),
+                    3 => product.run::<L, 3>(l),
+                    4 => product.run::<L, 4>(l),
+                    5 => product.run::<L, 5>(l),
+                    6 => product.run::<L, 6>(l),
+                    7 => product.run::<L, 7>(l),
+                    _ => product.run::<L, 8>(l),
                 }
             };
         }
     }
 
-    /// `sums = sums x correction + weights x values`; the corrections were applied by [`Sweep::weigh`].
+    /// `sums += weights x values`; the corrections were applied by [`Sweep::weigh`].
     #[inline(always)]
     fn mix<L: Lanes, S: Source>(
         &mut self,
         l: L,
         values: S,
-        seen: std::ops::Range<usize>,
+        (from, to): (usize, usize),
         ahead: *const u8,
     ) {
         let rows = self.largest.len();
         let stride = self.value_stride;
         let mut row = 0;
         while row < rows {
-            let (p, o) = (&self.scores[row * PAGE_TOKENS..], &mut self.sums[row * stride..]);
-            let (p, o) = (p.as_ptr(), o.as_mut_ptr());
-            let seen = seen.clone();
-            let ahead = (row == 0).then_some(ahead);
+            let product = Mix {
+                left: self.scores[row * PAGE_TOKENS..].as_ptr(),
+                right: values,
+                from,
+                to,
+                stride,
+                out: self.sums[row * stride..].as_mut_ptr(),
+                ahead: (row == 0).then_some(ahead),
+            };
             // SAFETY: `row + R <= rows`, and the slices have the lengths checked in `run`.
             row += unsafe {
                 match (rows - row).min(L::TILE_ROWS) {
-                    1 => mix::<L, S, 1>(l, p, stride, values, seen, o, ahead),
-                    2 => mix::<L, S, 2>(l, p, stride, values, seen, o, ahead),
-                    3 => mix::<L, S, 3>(l, p, stride, values, seen, o, ahead),
-                    4 => mix::<L, S, 4>(l, p, stride, values, seen, o, ahead),
-                    5 => mix::<L, S, 5>(l, p, stride, values, seen, o, ahead),
-                    6 => mix::<L, S, 6>(l, p, stride, values, seen, o, ahead),
-                    7 => mix::<L, S, 7>(l, p, stride, values, seen, o, ahead),
-                    _ => mix::<L, S, 8>(l, p, stride, values, seen, o, ahead),
+                    1 => product.run::<L, 1>(l),
+                    2 => product.run::<L, 2>(l),
+                    3 => product.run::<L, 3>(l),
+                    4 => product.run::<L, 4>(l),
+                    5 => product.run::<L, 5>(l),
+                    6 => product.run::<L, 6>(l),
+                    7 => product.run::<L, 7>(l),
+                    _ => product.run::<L, 8>(l),
                 }
             };
         }
@@ -232,163 +240,6 @@ fn scale<L: Lanes>(l: L, factor: f32, row: &mut [f32]) {
             l.store(x, chunk.as_mut_ptr());
         }
     }
-}
-
-/// A matrix that converts as it is read.
-trait Source: Copy {
-    /// Elements from `at` on.
-    ///
-    /// # Safety
-    /// They lie within the matrix.
-    unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F;
-}
-
-#[derive(Clone, Copy)]
-struct F32(*const f32);
-
-impl Source for F32 {
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
-        // SAFETY: the caller's.
-        unsafe { l.load(self.0.add(at)) }
-    }
-}
-
-#[derive(Clone, Copy)]
-struct F16(*const u16);
-
-impl Source for F16 {
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
-        // SAFETY: the caller's.
-        unsafe { l.load_f16(self.0.add(at)) }
-    }
-}
-
-/// `s [R, 32] = q [R, dim] x keys [dim, 32]`; answers R.
-///
-/// # Safety
-/// The matrices are as large as said, `s` apart from the others.
-#[inline(always)]
-unsafe fn score<L: Lanes, S: Source, const R: usize>(
-    l: L,
-    q: *const f32,
-    dim: usize,
-    keys: S,
-    s: *mut f32,
-    ahead: Option<*const u8>,
-) -> usize {
-    // A vector of 8 lanes needs four for 32 tokens; with 16 lanes the last two stay unused.
-    let mut sums = [[l.splat(0.0); 4]; R];
-    for d in 0..dim {
-        let mut key = [l.splat(0.0); 4];
-        for c in 0..PAGE_TOKENS / L::N {
-            // SAFETY: row `d` of the keys.
-            key[c] = unsafe { keys.load(l, d * PAGE_TOKENS + c * L::N) };
-        }
-        if let Some(ahead) = ahead {
-            l.prefetch(ahead.wrapping_add(d * 64));
-        }
-        for (r, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: `r < R` and `d < dim`.
-            let q = l.splat(unsafe { *q.add(r * dim + d) });
-            for c in 0..PAGE_TOKENS / L::N {
-                sums[c] = l.fma(q, key[c], sums[c]);
-            }
-        }
-    }
-    for (r, sums) in sums.iter().enumerate() {
-        for (c, &sum) in sums.iter().enumerate().take(PAGE_TOKENS / L::N) {
-            // SAFETY: `r < R`, and the columns end at 32.
-            unsafe { l.store(sum, s.add(r * PAGE_TOKENS + c * L::N)) };
-        }
-    }
-    R
-}
-
-/// `o [R, stride] += p [R, 32] x values [32, stride]` over the tokens `seen`; answers R.
-///
-/// # Safety
-/// The matrices are as large as said, `o` apart from the others; `stride` is a multiple of 16, `seen` within
-/// 32.
-#[inline(always)]
-unsafe fn mix<L: Lanes, S: Source, const R: usize>(
-    l: L,
-    p: *const f32,
-    stride: usize,
-    values: S,
-    seen: std::ops::Range<usize>,
-    o: *mut f32,
-    ahead: Option<*const u8>,
-) -> usize {
-    let vectors = stride / L::N;
-    let mut first = 0;
-    while first < vectors {
-        let at = first * L::N;
-        let left = vectors - first;
-        // SAFETY: the caller's; columns `at..` of all matrices, as many as are left.
-        unsafe {
-            // With many rows two vectors of each fill the registers, with few rows four hide the latency.
-            first += if R <= 4 && left >= BLOCK {
-                mix_block::<L, S, R, BLOCK>(l, p, stride, values, &seen, o, at, ahead)
-            } else if left >= 2 {
-                mix_block::<L, S, R, 2>(l, p, stride, values, &seen, o, at, ahead)
-            } else {
-                mix_block::<L, S, R, 1>(l, p, stride, values, &seen, o, at, ahead)
-            };
-        }
-    }
-    R
-}
-
-/// [`mix`] for the `B` vectors of columns from `at` on; answers B.
-///
-/// # Safety
-/// As [`mix`], and `at + B * N <= stride`.
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "the operands of one block of a matrix product")]
-unsafe fn mix_block<L: Lanes, S: Source, const R: usize, const B: usize>(
-    l: L,
-    p: *const f32,
-    stride: usize,
-    values: S,
-    seen: &std::ops::Range<usize>,
-    o: *mut f32,
-    at: usize,
-    ahead: Option<*const u8>,
-) -> usize {
-    let mut sums = [[l.splat(0.0); B]; R];
-    for r in 0..R {
-        for b in 0..B {
-            // SAFETY: row `r`, column `at + b * N`.
-            sums[r][b] = unsafe { l.load(o.add(r * stride + at + b * L::N)) };
-        }
-    }
-    for t in seen.clone() {
-        let mut value = [l.splat(0.0); B];
-        for b in 0..B {
-            // SAFETY: row `t` of the values.
-            value[b] = unsafe { values.load(l, t * stride + at + b * L::N) };
-        }
-        if let Some(ahead) = ahead {
-            // Two bytes an element, the usual case; more for f32, where the hardware helps.
-            l.prefetch(ahead.wrapping_add((t * stride + at) * 2));
-        }
-        for (r, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: `r < R` and `t < 32`.
-            let p = l.splat(unsafe { *p.add(r * PAGE_TOKENS + t) });
-            for b in 0..B {
-                sums[b] = l.fma(p, value[b], sums[b]);
-            }
-        }
-    }
-    for r in 0..R {
-        for b in 0..B {
-            // SAFETY: row `r`, column `at + b * N`.
-            unsafe { l.store(sums[r][b], o.add(r * stride + at + b * L::N)) };
-        }
-    }
-    B
 }
 
 /// Keys of a page as f32: `[head_dim, 32]`.

@@ -1,0 +1,168 @@
+//! The two small matrix products of attention, a few rows at a time, with all sums in registers.
+#![expect(clippy::needless_range_loop, reason = "constant bounds, which unroll into registers")]
+
+use bilayer_graph::PAGE_TOKENS;
+
+use crate::lanes::Lanes;
+
+/// A matrix that converts as it is read.
+pub(super) trait Source: Copy {
+    /// Elements from `at` on.
+    ///
+    /// # Safety
+    /// They lie within the matrix.
+    unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F;
+}
+
+/// f32.
+#[derive(Clone, Copy)]
+pub(super) struct F32(pub(super) *const f32);
+
+impl Source for F32 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
+        // SAFETY: the caller's.
+        unsafe { l.load(self.0.add(at)) }
+    }
+}
+
+/// f16 bits.
+#[derive(Clone, Copy)]
+pub(super) struct F16(pub(super) *const u16);
+
+impl Source for F16 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
+        // SAFETY: the caller's.
+        unsafe { l.load_f16(self.0.add(at)) }
+    }
+}
+
+/// `out [R, 32] = left [R, dim] x right [dim, 32]`.
+#[derive(Clone, Copy)]
+pub(super) struct Score<S> {
+    pub(super) left: *const f32,
+    pub(super) right: S,
+    pub(super) dim: usize,
+    pub(super) out: *mut f32,
+    /// Fetched meanwhile, a line for each row of `right`.
+    pub(super) ahead: Option<*const u8>,
+}
+
+impl<S: Source> Score<S> {
+    /// The product of R rows; answers R.
+    ///
+    /// # Safety
+    /// The matrices are as large as said, `out` apart from the others.
+    #[inline(always)]
+    pub(super) unsafe fn run<L: Lanes, const R: usize>(self, l: L) -> usize {
+        // A vector of 8 lanes needs four for 32 tokens; with 16 lanes the last two stay unused.
+        let mut sums = [[l.splat(0.0); 4]; R];
+        for d in 0..self.dim {
+            let mut key = [l.splat(0.0); 4];
+            for c in 0..PAGE_TOKENS / L::N {
+                // SAFETY: row `d` of the right-hand matrix.
+                key[c] = unsafe { self.right.load(l, d * PAGE_TOKENS + c * L::N) };
+            }
+            if let Some(ahead) = self.ahead {
+                l.prefetch(ahead.wrapping_add(d * 64));
+            }
+            for r in 0..R {
+                // SAFETY: `r < R` and `d < dim`.
+                let q = l.splat(unsafe { *self.left.add(r * self.dim + d) });
+                for c in 0..PAGE_TOKENS / L::N {
+                    sums[r][c] = l.fma(q, key[c], sums[r][c]);
+                }
+            }
+        }
+        for r in 0..R {
+            for c in 0..PAGE_TOKENS / L::N {
+                // SAFETY: `r < R`, and the columns end at 32.
+                unsafe { l.store(sums[r][c], self.out.add(r * PAGE_TOKENS + c * L::N)) };
+            }
+        }
+        R
+    }
+}
+
+/// `out [R, stride] += left [R, 32] x right [32, stride]` over the tokens `from..to`.
+#[derive(Clone, Copy)]
+pub(super) struct Mix<S> {
+    pub(super) left: *const f32,
+    pub(super) right: S,
+    pub(super) from: usize,
+    pub(super) to: usize,
+    /// A multiple of 16.
+    pub(super) stride: usize,
+    pub(super) out: *mut f32,
+    /// Fetched meanwhile, two bytes for each element of `right`.
+    pub(super) ahead: Option<*const u8>,
+}
+
+impl<S: Source> Mix<S> {
+    /// The product of R rows; answers R.
+    ///
+    /// # Safety
+    /// The matrices are as large as said, `out` apart from the others; `to <= 32`.
+    #[inline(always)]
+    pub(super) unsafe fn run<L: Lanes, const R: usize>(self, l: L) -> usize {
+        let vectors = self.stride / L::N;
+        let mut first = 0;
+        while first < vectors {
+            let at = first * L::N;
+            let left = vectors - first;
+            // SAFETY: the caller's; columns `at..` of all matrices, no more than are left.
+            unsafe {
+                // With many rows two vectors of each fill the registers, with few rows four hide the
+                // latency.
+                first += if R <= 4 && left >= 4 {
+                    self.block::<L, R, 4>(l, at)
+                } else if left >= 2 {
+                    self.block::<L, R, 2>(l, at)
+                } else {
+                    self.block::<L, R, 1>(l, at)
+                };
+            }
+        }
+        R
+    }
+
+    /// B vectors of columns from `at` on; answers B.
+    ///
+    /// # Safety
+    /// As [`Mix::run`], and `at + B * N <= stride`.
+    #[inline(always)]
+    unsafe fn block<L: Lanes, const R: usize, const B: usize>(self, l: L, at: usize) -> usize {
+        let mut sums = [[l.splat(0.0); B]; R];
+        for r in 0..R {
+            for b in 0..B {
+                // SAFETY: row `r`, column `at + b * N`.
+                sums[r][b] = unsafe { l.load(self.out.add(r * self.stride + at + b * L::N)) };
+            }
+        }
+        for t in self.from..self.to {
+            let mut value = [l.splat(0.0); B];
+            for b in 0..B {
+                // SAFETY: row `t` of the right-hand matrix.
+                value[b] = unsafe { self.right.load(l, t * self.stride + at + b * L::N) };
+            }
+            if let Some(ahead) = self.ahead {
+                l.prefetch(ahead.wrapping_add((t * self.stride + at) * 2));
+            }
+            for r in 0..R {
+                // SAFETY: `r < R` and `t < 32`.
+                let p = l.splat(unsafe { *self.left.add(r * PAGE_TOKENS + t) });
+                for b in 0..B {
+                    sums[r][b] = l.fma(p, value[b], sums[r][b]);
+                }
+            }
+        }
+        for r in 0..R {
+            for b in 0..B {
+                // SAFETY: row `r`, column `at + b * N`.
+                unsafe { l.store(sums[r][b], self.out.add(r * self.stride + at + b * L::N)) };
+            }
+        }
+        B
+    }
+}
