@@ -45,6 +45,14 @@ impl Failure {
         Failure::Line(USAGE, line.into())
     }
 
+    /// What clap says of a command line of `command` (`bilayer run`): a mistake, or the help it was asked for.
+    pub fn parsing(error: clap::Error, command: &str) -> Failure {
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Failure::Shown(Box::new(error)),
+            _ => Failure::usage(sentence(&error.render().to_string(), command)),
+        }
+    }
+
     /// An output file that cannot be made.
     pub fn output(path: &Path, error: &io::Error) -> Failure {
         let advice = "choose a place that you may write to";
@@ -93,15 +101,6 @@ impl Failure {
     }
 }
 
-impl From<clap::Error> for Failure {
-    fn from(error: clap::Error) -> Failure {
-        match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Failure::Shown(Box::new(error)),
-            _ => Failure::usage(sentence(&error.render().to_string())),
-        }
-    }
-}
-
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         Failure::Line(code(&error), format!("{error}{}", advice(&error)))
@@ -109,23 +108,16 @@ impl From<Error> for Failure {
 }
 
 /// Clap's report without its frame: the reason, its tips, or else where the flags are listed.
-fn sentence(report: &str) -> String {
+fn sentence(report: &str, command: &str) -> String {
     let mut parts = Vec::new();
-    let mut command = "bilayer".to_owned();
     for paragraph in report.split("\n\n") {
         let words: Vec<&str> = paragraph.split_whitespace().collect();
-        match words.first() {
-            None | Some(&"For") => {}
-            Some(&"Usage:") => {
-                let named = words[1..].iter().take_while(|w| !w.starts_with(['[', '<', '-']));
-                command = named.copied().collect::<Vec<_>>().join(" ");
-            }
-            Some(_) => {
-                let text = words.join(" ").replace(" tip: ", "; ");
-                let text = text.strip_prefix("error: ").unwrap_or(&text);
-                parts.push(text.strip_prefix("tip: ").unwrap_or(text).to_owned());
-            }
+        if matches!(words.first(), None | Some(&("Usage:" | "For"))) {
+            continue;
         }
+        let text = words.join(" ").replace(" tip: ", "; ");
+        let text = text.strip_prefix("error: ").unwrap_or(&text);
+        parts.push(text.strip_prefix("tip: ").unwrap_or(text).to_owned());
     }
     if parts.len() < 2 {
         parts.push(format!("`{command} --help` lists what can be given"));
@@ -217,17 +209,17 @@ mod tests {
             (
                 "error: invalid value 'x' for '--top-k <N>': invalid digit\n\nFor more information",
                 "invalid value 'x' for '--top-k <N>': invalid digit; \
-                 `bilayer --help` lists what can be given",
+                 `bilayer run --help` lists what can be given",
             ),
             (
                 "error: the following required arguments were not provided:\n  <PATH>\n\n\
-                 Usage: bilayer inspect <PATH>\n\nFor more information, try '--help'.\n",
+                 Usage: bilayer run <PATH>\n\nFor more information, try '--help'.\n",
                 "the following required arguments were not provided: <PATH>; \
-                 `bilayer inspect --help` lists what can be given",
+                 `bilayer run --help` lists what can be given",
             ),
         ];
         for (report, expected) in reports {
-            assert_eq!(sentence(report), expected);
+            assert_eq!(sentence(report, "bilayer run"), expected);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::{Command, CommandFactory, FromArgMatches};
 
 mod args;
 mod commands;
@@ -46,13 +46,16 @@ fn parse(typed: Vec<OsString>) -> Result<args::Cli, Failure> {
     let mut cli = args::Cli::command();
     cli.build();
     let typed = args::typed::ready(typed, &cli)?;
-    let mut matches = cli.clone().try_get_matches_from(&typed)?;
+    let name = typed.get(1).and_then(|name| cli.find_subcommand(name)).map(Command::get_name);
+    let command = format!("bilayer {}", name.unwrap_or_default());
+    let failed = |error| Failure::parsing(error, command.trim_end());
+    let mut matches = cli.clone().try_get_matches_from(&typed).map_err(failed)?;
     if let Some(completed) = settings_file::complete(&typed, &matches, &cli)? {
-        let failed = |error| Failure::from(error).in_file(&completed.path);
-        matches = cli.clone().try_get_matches_from(completed.arguments).map_err(failed)?;
+        let parsed = cli.clone().try_get_matches_from(completed.arguments);
+        matches = parsed.map_err(|error| failed(error).in_file(&completed.path))?;
     }
     for variable in args::typed::unread_variables(std::env::vars_os().map(|(name, _)| name), &cli) {
         output::note(&format!("note: {variable} is set; it is not supported and has no effect"));
     }
-    Ok(args::Cli::from_arg_matches(&matches)?)
+    args::Cli::from_arg_matches(&matches).map_err(failed)
 }

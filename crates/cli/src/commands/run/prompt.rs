@@ -35,7 +35,13 @@ pub fn given(args: &Run) -> Result<Given, Failure> {
     let is_demo = args.model.model.is_none();
     match output::piped(is_demo.then_some(PATIENCE))? {
         Some(text) if !(is_demo && text.is_empty()) => Ok(Given::Text(text)),
-        _ if is_demo => Ok(Given::Text(demo::PROMPT.to_owned())),
+        _ if is_demo => {
+            output::note(&format!(
+                "prompt: {:?}, the demo's own; give another with -p",
+                demo::PROMPT
+            ));
+            Ok(Given::Text(demo::PROMPT.to_owned()))
+        }
         _ => Err(Failure::usage("no prompt; give -p TEXT, -f FILE or --tokens IDS, or pipe it in")),
     }
 }
