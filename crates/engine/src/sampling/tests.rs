@@ -1,6 +1,5 @@
 //! Each sampler against hand-computed cases or a plain formula; draws against their distribution.
 
-
 use super::*;
 
 fn from(logits: &[f32]) -> Vec<Candidate> {
