@@ -35,7 +35,7 @@ pub struct Candidate {
     pub id: u32,
     /// Its unnormalised log-probability.
     pub logit: f32,
-    /// Its probability; set by [`normalize`].
+    /// Its probability; set by normalising the candidates.
     pub p: f32,
 }
 

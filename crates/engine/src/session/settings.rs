@@ -23,7 +23,7 @@ pub struct Settings<'a> {
     pub threads: Option<usize>,
     /// Instruction level; `None` is the highest there is.
     pub cpu_level: Option<Level>,
-    /// Tokens a sequence may have: `None` is the model's own but at most [`CONTEXT`], 0 the model's own.
+    /// Tokens a sequence may have: `None` is the model's own but at most 8192, 0 the model's own.
     pub ctx_size: Option<usize>,
     /// Sequences at once.
     pub sequences: usize,
