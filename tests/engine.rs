@@ -1,6 +1,8 @@
 //! The promise of sessions: the same tokens give the same logits however they are stepped, pages and seeds are
 //! honest, answers end where they should, and nothing is allocated on the token path.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool;

@@ -190,11 +190,16 @@ mod x86 {
 fn fill_quads(x: &[f32], out: &mut [Quad32]) {
     for (x, quad) in x.chunks(128).zip(out) {
         let (mut scales, mut sums) = ([0.0; 4], [0.0; 4]);
-        quad.quants.fill(0);
-        let blocks = x.as_chunks::<32>().0.iter().zip(quad.quants.as_chunks_mut::<32>().0);
-        for (b, (x, quants)) in blocks.enumerate() {
-            scales[b] = quantize(x, quants);
-            sums[b] = 0.25 * scales[b] * sum(quants);
+        let (blocks, quants) = (x.as_chunks::<32>().0, quad.quants.as_chunks_mut::<32>().0);
+        for (b, quants) in quants.iter_mut().enumerate() {
+            // Past the end of the column, blocks are zeros.
+            let Some(x) = blocks.get(b) else {
+                quants.fill(0);
+                continue;
+            };
+            let (scale, inverse) = scale(x);
+            scales[b] = scale;
+            sums[b] = 0.25 * scale * quantize(x, inverse, quants) as f32;
         }
         quad.scales = QUAD_LANES.map(|b| scales[b]);
         quad.sums = QUAD_LANES.map(|b| sums[b]);
@@ -204,38 +209,38 @@ fn fill_quads(x: &[f32], out: &mut [Quad32]) {
 #[inline(always)]
 fn fill_blocks(x: &[f32], out: &mut [Block256]) {
     for (x, block) in x.as_chunks::<256>().0.iter().zip(out) {
-        let scale = quantize(x, &mut block.quants);
-        for (sum_16, quants) in block.sums.iter_mut().zip(block.quants.as_chunks::<16>().0) {
-            *sum_16 = scale * sum(quants);
+        let (scale, inverse) = scale(x);
+        quantize(x, inverse, &mut block.quants);
+        for (sum, quants) in block.sums.iter_mut().zip(block.quants.as_chunks::<16>().0) {
+            *sum = scale * quants.iter().map(|q| i32::from(*q)).sum::<i32>() as f32;
         }
         block.scale = [scale; 16];
     }
 }
 
-/// Writes `x / scale` rounded, and returns the scale.
+/// The scale of `x`, and what to multiply with to get multiples of it; zeros if all is (nearly)
+/// zero.
 ///
 /// Magnitudes are compared as integers: the bits of positive floats rise with their value, and
-/// those of NaN lie above all others, so a NaN becomes the largest magnitude. Rounding adds
-/// 1.5 · 2^23, which leaves the nearest whole number in the low bits of the sum.
+/// those of NaN lie above all others, so a NaN becomes the largest magnitude.
 #[inline(always)]
-fn quantize<const N: usize>(x: &[f32; N], quants: &mut [i8; N]) -> f32 {
-    const ROUND: f32 = 12_582_912.0;
+fn scale(x: &[f32]) -> (f32, f32) {
     let peak_bits = x.iter().fold(0, |peak, x| peak.max(x.to_bits() & 0x7fff_ffff));
     let peak = f32::from_bits(peak_bits);
-    if peak < 1e-36 {
-        quants.fill(0);
-        return 0.0;
-    }
-    let inverse = 127.0 / peak;
-    for (quant, x) in quants.iter_mut().zip(x) {
-        *quant = (x * inverse + ROUND).to_bits() as i8;
-    }
-    peak / 127.0
+    if peak < 1e-36 { (0.0, 0.0) } else { (peak / 127.0, 127.0 / peak) }
 }
 
+/// Writes `x · inverse` rounded, and returns the sum of what it wrote.
+///
+/// Adding 1.5 · 2^23 leaves the nearest whole number in the low bits of the float. What comes of
+/// a NaN is some number, which its scale will hide.
 #[inline(always)]
-fn sum<const N: usize>(quants: &[i8; N]) -> f32 {
-    quants.iter().map(|q| i32::from(*q)).sum::<i32>() as f32
+fn quantize<const N: usize>(x: &[f32; N], inverse: f32, quants: &mut [i8; N]) -> i32 {
+    const ROUND: f32 = 12_582_912.0;
+    let rounded =
+        x.map(|x| (x * inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits()).cast_signed());
+    *quants = rounded.map(|q| q as i8);
+    rounded.iter().fold(0, |sum: i32, q| sum.wrapping_add(*q))
 }
 
 #[cfg(test)]

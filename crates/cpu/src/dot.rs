@@ -43,7 +43,8 @@ mod q6_k;
 mod q8_0;
 mod scalar;
 
-/// How far ahead of the block at hand kernels prefetch, bytes: tuned in benches/dot.rs.
+/// How far ahead of the block at hand kernels prefetch, bytes: two pages, so that the stream does
+/// not wait where hardware prefetchers start anew. benches/README.md has other distances.
 pub const AHEAD: usize = 8 << 10;
 
 /// Bytes of rows that a second group of columns finds still in the second-level cache.
@@ -234,6 +235,37 @@ impl<'a> Job<'a> {
         for (c, sum) in sums.into_iter().take(self.columns.count - self.first).enumerate() {
             self.out[(self.first + c) * self.rows + self.row + index] = sum;
         }
+    }
+}
+
+/// Does `step` for each of `C` columns, written out: as a loop, the compiler gives up unrolling at
+/// eight columns, and sums that could stay in registers go through memory.
+#[inline(always)]
+fn each<const C: usize>(mut step: impl FnMut(usize)) {
+    const { assert!(C <= 8) };
+    if C > 0 {
+        step(0);
+    }
+    if C > 1 {
+        step(1);
+    }
+    if C > 2 {
+        step(2);
+    }
+    if C > 3 {
+        step(3);
+    }
+    if C > 4 {
+        step(4);
+    }
+    if C > 5 {
+        step(5);
+    }
+    if C > 6 {
+        step(6);
+    }
+    if C > 7 {
+        step(7);
     }
 }
 

@@ -50,7 +50,7 @@ use packing::Format;
 pub struct Gemm {
     /// Names the kernels, such as `int8 avx512vnni`.
     pub name: &'static str,
-    /// Most rows per [`Gemm::run`], and the best number.
+    /// The rows that [`Gemm::run`] takes at a time: the best number to give it, or a multiple.
     pub panel_rows: usize,
     /// How the activations are packed.
     pub packing: Packing,
@@ -63,7 +63,34 @@ enum Path {
     Integer(Integer),
     Float(Float),
     #[cfg(target_arch = "x86_64")]
-    Tiled(tiled::Tiled),
+    Tiled {
+        tiled: tiled::Tiled,
+        /// The way of few tokens.
+        few: Option<Integer>,
+    },
+}
+
+impl Path {
+    /// The way of so many tokens.
+    fn at(self, tokens: usize) -> Path {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Path::Tiled { few: Some(few), .. } if tokens < packing::TILES_TOKENS => {
+                Path::Integer(few)
+            }
+            _ => self,
+        }
+    }
+
+    /// Rows of a run.
+    fn rows(self) -> usize {
+        match self {
+            Path::Integer(_) => integer::RUN_ROWS,
+            Path::Float(_) => ROWS,
+            #[cfg(target_arch = "x86_64")]
+            Path::Tiled { .. } => tiled::RUN_ROWS,
+        }
+    }
 }
 
 /// The product of weights of type `ty` with rows of `cols` columns, at a level the processor runs.
@@ -76,8 +103,11 @@ pub fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
     let row_bytes = ty.row_bytes(cols).expect("rows are whole blocks");
     #[cfg(target_arch = "x86_64")]
     if level == Level::Amx {
-        let packing = Packing::new(Format::Tiles { planes: tiled::planes(ty) }, cols, level);
-        let path = Path::Tiled(tiled::Tiled::new(ty));
+        let quants = panel::quants(ty);
+        let packing = Packing::new(Format::Tiles { planes: tiled::planes(ty) }, cols, level)
+            .with_few(quants.map(|quants| Format::of(quants.form)));
+        let few = quants.map(|quants| Integer::new(quants, packing));
+        let path = Path::Tiled { tiled: tiled::Tiled::new(ty), few };
         return Gemm { name: "bf16 amx", panel_rows: tiled::RUN_ROWS, packing, row_bytes, path };
     }
     match panel::quants(ty) {
@@ -85,7 +115,7 @@ pub fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
             let packing = Packing::new(Format::of(quants.form), cols, level);
             let path = Path::Integer(Integer::new(quants, packing));
             Gemm {
-                name: name(level, true),
+                name: integer_name(level),
                 panel_rows: integer::RUN_ROWS,
                 packing,
                 row_bytes,
@@ -95,20 +125,25 @@ pub fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
         None => {
             let packing = Packing::new(Format::F32, cols, level);
             let path = Path::Float(Float::new(ty, packing));
-            Gemm { name: name(level, false), panel_rows: ROWS, packing, row_bytes, path }
+            Gemm { name: float_name(level), panel_rows: ROWS, packing, row_bytes, path }
         }
     }
 }
 
-fn name(level: Level, integer: bool) -> &'static str {
-    match (level, integer) {
-        (Level::Scalar, true) => "int8 scalar",
-        (Level::Avx2, true) => "int8 avx2",
-        (Level::AvxVnni, true) => "int8 avxvnni",
-        (Level::Avx512Vnni | Level::Amx, true) => "int8 avx512vnni",
-        (Level::Scalar, false) => "f32 scalar",
-        (Level::Avx2 | Level::AvxVnni, false) => "f32 avx2",
-        (Level::Avx512Vnni | Level::Amx, false) => "f32 avx512",
+fn integer_name(level: Level) -> &'static str {
+    match level {
+        Level::Scalar => "int8 scalar",
+        Level::Avx2 => "int8 avx2",
+        Level::AvxVnni => "int8 avxvnni",
+        Level::Avx512Vnni | Level::Amx => "int8 avx512vnni",
+    }
+}
+
+fn float_name(level: Level) -> &'static str {
+    match level {
+        Level::Scalar => "f32 scalar",
+        Level::Avx2 | Level::AvxVnni => "f32 avx2",
+        Level::Avx512Vnni | Level::Amx => "f32 avx512",
     }
 }
 
@@ -117,21 +152,21 @@ impl Gemm {
     pub fn scratch_bytes(&self, tokens: usize) -> usize {
         let strip = match self.path {
             #[cfg(target_arch = "x86_64")]
-            Path::Tiled(_) => tiled::Tiled::strip_bytes(tokens),
-            _ => tokens * self.panel_rows * 4,
+            Path::Tiled { .. } => tiled::Tiled::strip_bytes(tokens),
+            _ => tokens * self.path.rows() * 4,
         };
         let own = match self.path {
             Path::Integer(_) => size_of::<integer::Scratch>(),
             Path::Float(_) => size_of::<float::Scratch>(),
             #[cfg(target_arch = "x86_64")]
-            Path::Tiled(_) => size_of::<tiled::Scratch>(),
+            Path::Tiled { .. } => size_of::<tiled::Scratch>(),
         };
         // The caller's bytes may start anywhere.
         own + strip + 64
     }
 
-    /// Multiplies up to [`Gemm::panel_rows`] consecutive rows of weights in their GGUF layout with the
-    /// packed activations: `out` `[tokens, rows]` f32 is overwritten.
+    /// Multiplies consecutive rows of weights in their GGUF layout with the packed activations: `out`
+    /// `[tokens, rows]` f32 is overwritten. Any number of rows will do, [`Gemm::panel_rows`] at a time.
     ///
     /// Sums of int8 products are exact within a scale's columns; sums over scales are f32, in column
     /// order. `scratch` needs no content and [`Gemm::scratch_bytes`].
@@ -141,7 +176,6 @@ impl Gemm {
     pub fn run(&self, weights: &[u8], packed: Packed<'_>, scratch: &mut [u8], out: &mut [f32]) {
         let rows = weights.len() / self.row_bytes;
         assert_eq!(weights.len(), rows * self.row_bytes, "whole rows");
-        assert!(rows <= self.panel_rows, "{rows} rows of at most {}", self.panel_rows);
         assert_eq!(out.len(), rows * packed.tokens, "out is [tokens, rows]");
         assert_eq!(packed.data.len(), self.packing.bytes(packed.tokens), "packed activations");
         if out.is_empty() {
@@ -149,48 +183,74 @@ impl Gemm {
         }
         let start = scratch.as_ptr().align_offset(64);
         let scratch = &mut scratch[start..];
-        let source = (weights, self.row_bytes);
-        let packing = self.packing;
-        match self.path {
-            Path::Integer(integer) => {
-                let (own, rest) = scratch.split_at_mut(size_of::<integer::Scratch>());
-                let own = bytemuck::from_bytes_mut(own);
-                with_strip(rows, rest, out, |strip| {
-                    integer.run(packing, source, packed, own, strip);
-                });
-            }
-            Path::Float(float) => {
-                let (own, rest) = scratch.split_at_mut(size_of::<float::Scratch>());
-                let own = bytemuck::from_bytes_mut(own);
-                with_strip(rows, rest, out, |strip| {
-                    float.run(packing, source, packed, own, strip);
-                });
-            }
-            #[cfg(target_arch = "x86_64")]
-            Path::Tiled(tiled) => {
-                let (own, rest) = scratch.split_at_mut(size_of::<tiled::Scratch>());
-                let strip = &mut rest[..tiled::Tiled::strip_bytes(packed.tokens)];
-                let run = tiled::Run { weights, row_bytes: self.row_bytes, packing, packed };
-                tiled.run(&run, bytemuck::from_bytes_mut(own), strip, out);
+        let (path, packing) = (self.path.at(packed.tokens), self.packing.at(packed.tokens));
+        let panels = weights.chunks(path.rows() * self.row_bytes);
+        for (index, weights) in panels.enumerate() {
+            let run = Run { weights, row_bytes: self.row_bytes, packing, packed };
+            let mut out = Out { values: &mut out[index * path.rows()..], stride: rows };
+            match path {
+                Path::Integer(integer) => {
+                    let (own, rest) = scratch.split_at_mut(size_of::<integer::Scratch>());
+                    let own = bytemuck::from_bytes_mut(own);
+                    out.add_to(&run, rest, |strip, stride| integer.run(&run, own, strip, stride));
+                }
+                Path::Float(float) => {
+                    let (own, rest) = scratch.split_at_mut(size_of::<float::Scratch>());
+                    let own = bytemuck::from_bytes_mut(own);
+                    out.add_to(&run, rest, |strip, stride| float.run(&run, own, strip, stride));
+                }
+                #[cfg(target_arch = "x86_64")]
+                Path::Tiled { tiled, .. } => {
+                    let (own, rest) = scratch.split_at_mut(size_of::<tiled::Scratch>());
+                    let strip = &mut rest[..tiled::Tiled::strip_bytes(packed.tokens)];
+                    tiled.run(&run, bytemuck::from_bytes_mut(own), strip, &mut out);
+                }
             }
         }
     }
 }
 
-/// Has `fill` add to zeros in `[tokens, rows rounded up to 32s]` and gives `out` `[tokens, rows]`:
-/// the same thing where nothing is rounded.
-fn with_strip(rows: usize, rest: &mut [u8], out: &mut [f32], fill: impl FnOnce(&mut [f32])) {
-    let stride = rows.next_multiple_of(ROWS);
-    if rows == stride {
-        out.fill(0.0);
-        return fill(out);
+/// What a panel's product is made of.
+struct Run<'a> {
+    /// At most [`Gemm::panel_rows`] rows in their GGUF layout.
+    weights: &'a [u8],
+    /// Bytes of each.
+    row_bytes: usize,
+    /// How the activations are packed.
+    packing: Packing,
+    /// The activations.
+    packed: Packed<'a>,
+}
+
+impl Run<'_> {
+    fn rows(&self) -> usize {
+        self.weights.len() / self.row_bytes
     }
-    let tokens = out.len() / rows;
-    let strip = bytemuck::cast_slice_mut(&mut rest[..tokens * stride * 4]);
-    strip.fill(0.0);
-    fill(strip);
-    for (out, strip) in out.chunks_exact_mut(rows).zip(strip.chunks_exact(stride)) {
-        out.copy_from_slice(&strip[..rows]);
+}
+
+/// Where a panel's results go: a token's are `stride` after those of the token before.
+struct Out<'a> {
+    values: &'a mut [f32],
+    stride: usize,
+}
+
+impl Out<'_> {
+    /// Has `add` add to zeros, 32 rows at a time: in place where the rows are 32s, else in `rest`.
+    fn add_to(&mut self, run: &Run<'_>, rest: &mut [u8], add: impl FnOnce(&mut [f32], usize)) {
+        let (rows, tokens) = (run.rows(), run.packed.tokens);
+        let width = rows.next_multiple_of(ROWS);
+        if width == rows {
+            for token in self.values.chunks_mut(self.stride) {
+                token[..rows].fill(0.0);
+            }
+            return add(&mut *self.values, self.stride);
+        }
+        let strip = bytemuck::cast_slice_mut(&mut rest[..tokens * width * 4]);
+        strip.fill(0.0);
+        add(strip, width);
+        for (out, strip) in self.values.chunks_mut(self.stride).zip(strip.chunks_exact(width)) {
+            out[..rows].copy_from_slice(&strip[..rows]);
+        }
     }
 }
 

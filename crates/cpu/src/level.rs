@@ -14,7 +14,7 @@ pub enum Level {
     AvxVnni,
     /// AVX-512 F, BW, DQ, VL, VNNI and VBMI: 512-bit integer dot products.
     Avx512Vnni,
-    /// [`Level::Avx512Vnni`] with AMX-INT8 tiles for matrix products of many tokens.
+    /// [`Level::Avx512Vnni`] with AVX-512 BF16 and AMX-BF16 tiles for matrix products of many tokens.
     Amx,
 }
 
@@ -108,7 +108,7 @@ mod x86 {
             Level::Avx2 => avx2,
             Level::AvxVnni => avx2 && is_x86_feature_detected!("avxvnni"),
             Level::Avx512Vnni => avx2 && avx512(),
-            Level::Amx => avx2 && avx512() && amx(),
+            Level::Amx => avx2 && avx512() && is_x86_feature_detected!("avx512bf16") && amx(),
         }
     }
 
@@ -121,14 +121,14 @@ mod x86 {
             && is_x86_feature_detected!("avx512vbmi")
     }
 
-    /// AMX needs the CPU's word (CPUID 7.0, EDX bits 24 and 25), the kernel's word that it saves tile
+    /// AMX needs the CPU's word (CPUID 7.0, EDX bits 22 and 24: bf16 products and tiles), the kernel's word that it saves tile
     /// state (XCR0 bits 17 and 18), and its permission for this process, which Linux gives on request.
     /// Intel 64 manual, volume 1, chapter 18.
     fn amx() -> bool {
         static PERMITTED: OnceLock<bool> = OnceLock::new();
         *PERMITTED.get_or_init(|| {
             let edx = __cpuid_count(7, 0).edx;
-            if edx >> 24 & 0b11 != 0b11 {
+            if edx >> 22 & 0b101 != 0b101 {
                 return false;
             }
             // SAFETY: avx512 is detected before this runs, so XSAVE and XGETBV are enabled.

@@ -32,7 +32,6 @@ mod pool;
 pub mod probe;
 mod program;
 mod state;
-
 mod tile;
 
 pub use backend::{Cpu, Error, Options};

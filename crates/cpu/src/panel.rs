@@ -9,6 +9,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::level::Level;
 
+pub(crate) mod floats;
 mod iq4_nl;
 mod iq4_xs;
 mod mxfp4;
@@ -107,8 +108,10 @@ pub(crate) trait Unpack {
     const BIAS: u8;
     /// The greatest quant as stored in a span.
     const HIGHEST: u8;
+    /// What codes stand for, where quants are not codes themselves.
+    const CODEBOOK: Option<[u8; 16]> = None;
 
-    /// Unpacks the blocks of one row's next columns, at most [`SPAN`].
+    /// Unpacks the blocks of one row's next columns, at most [`SPAN`]; leaves codes of a codebook.
     fn unpack(blocks: &[u8], span: &mut Span);
 }
 
@@ -203,22 +206,60 @@ impl Quants {
 }
 
 #[inline(always)]
-fn rows<U: Unpack>(rows: Rows<'_>, spans: &mut [Span]) {
+fn codes<U: Unpack>(rows: Rows<'_>, spans: &mut [Span]) {
     for (row, span) in spans.iter_mut().enumerate() {
         U::unpack(rows.row(row), span);
+    }
+}
+
+fn rows<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
+    codes::<U>(source, spans);
+    if let Some(codebook) = U::CODEBOOK {
+        for span in spans {
+            for quant in &mut span.quants {
+                *quant = codebook[usize::from(*quant & 15)];
+            }
+        }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn rows_avx2<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
-    rows::<U>(source, spans);
+    codes::<U>(source, spans);
+    if let Some(codebook) = &U::CODEBOOK {
+        look_up(codebook, spans);
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
 fn rows_avx512<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
-    rows::<U>(source, spans);
+    codes::<U>(source, spans);
+    if let Some(codebook) = &U::CODEBOOK {
+        look_up(codebook, spans);
+    }
+}
+
+/// Replaces codes by what they stand for, 32 at a time.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn look_up(codebook: &[u8; 16], spans: &mut [Span]) {
+    use std::arch::x86_64::*;
+
+    // SAFETY: 16 bytes are read from a reference to 16.
+    let codebook = unsafe { _mm_loadu_si128(codebook.as_ptr().cast()) };
+    let codebook = _mm256_broadcastsi128_si256(codebook);
+    for span in spans {
+        for quants in span.quants.as_chunks_mut::<32>().0 {
+            // SAFETY: 32 bytes are read from and written to a reference to 32.
+            unsafe {
+                let codes = _mm256_loadu_si256(quants.as_ptr().cast());
+                let values = _mm256_shuffle_epi8(codebook, codes);
+                _mm256_storeu_si256(quants.as_mut_ptr().cast(), values);
+            }
+        }
+    }
 }
 
 /// The values of f16 bits, without a branch and without a subnormal f32 on the way (those cost a
@@ -226,45 +267,42 @@ fn rows_avx512<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
 #[inline(always)]
 pub(crate) fn f16_values<const N: usize>(bits: [u16; N]) -> [f32; N] {
     const REBIAS: u32 = 112 << 23;
-    bits.map(|bits| {
+    let mut values = [0.0; N];
+    for (value, bits) in values.iter_mut().zip(bits) {
         let magnitude = u32::from(bits & 0x7fff);
         let subnormal = (magnitude as f32 * (1.0 / 16_777_216.0)).to_bits();
         let normal = (magnitude << 13) + REBIAS;
         let special = normal + REBIAS;
-        let value = if magnitude < 0x0400 {
-            subnormal
-        } else if magnitude < 0x7c00 {
-            normal
-        } else {
-            special
-        };
-        f32::from_bits(value | u32::from(bits & 0x8000) << 16)
-    })
+        let finite = if magnitude < 0x0400 { subnormal } else { normal };
+        let found = if magnitude < 0x7c00 { finite } else { special };
+        *value = f32::from_bits(found | u32::from(bits & 0x8000) << 16);
+    }
+    values
 }
 
 /// Splits 16 bytes into their 16 low and 16 high halves, as the 32-weight types store them.
 #[inline(always)]
-fn halves(packed: &[u8; 16]) -> [u8; 32] {
-    let mut quants = [0; 32];
+fn halves(packed: &[u8; 16], quants: &mut [u8; 32]) {
     for l in 0..16 {
         quants[l] = packed[l] & 15;
         quants[16 + l] = packed[l] >> 4;
     }
-    quants
 }
 
-/// Unpacks up to eight blocks of 32 weights: `block` gives the quants, the scale's and the minimum's
-/// f16 bits.
+/// A block of 32 weights.
+trait Block32: bytemuck::AnyBitPattern {
+    /// Writes the quants; gives the f16 bits of the scale and of the minimum.
+    fn unpack(&self, quants: &mut [u8; 32]) -> [u16; 2];
+}
+
+/// Unpacks up to eight blocks of 32 weights.
 #[inline(always)]
-fn blocks_of_32<B: bytemuck::AnyBitPattern>(
-    bytes: &[u8],
-    span: &mut Span,
-    block: impl Fn(&B) -> ([u8; 32], u16, u16),
-) {
+fn blocks_of_32<B: Block32>(bytes: &[u8], span: &mut Span) {
     let (mut scales, mut mins) = ([0; 8], [0; 8]);
     let parts = span.quants.as_chunks_mut::<32>().0;
-    for (part, bytes) in bytes.chunks_exact(size_of::<B>()).enumerate().take(8) {
-        (parts[part], scales[part], mins[part]) = block(&bytemuck::pod_read_unaligned(bytes));
+    for (index, bytes) in bytes.chunks_exact(size_of::<B>()).enumerate().take(8) {
+        let block: B = bytemuck::pod_read_unaligned(bytes);
+        [scales[index], mins[index]] = block.unpack(&mut parts[index]);
     }
     span.scales[..8].copy_from_slice(&f16_values(scales));
     span.mins[..8].copy_from_slice(&f16_values(mins));

@@ -130,7 +130,7 @@ impl Pages {
         let held = self.slot(sequence).pages.len();
         let total = needed.div_ceil(PAGE_TOKENS);
         let partial =
-            (count > 0 && !first.is_multiple_of(PAGE_TOKENS)).then(|| first / PAGE_TOKENS);
+            (count > 0 && !first.is_multiple_of(PAGE_TOKENS)).then_some(first / PAGE_TOKENS);
         let shared =
             partial.filter(|&i| self.references[self.slot(sequence).pages[i] as usize] > 1);
         if total - held + usize::from(shared.is_some()) > self.free.len() {

@@ -37,8 +37,11 @@ impl Model {
 
     fn new(file: File) -> Result<Model, Error> {
         let name = || file.name().to_owned();
-        let (config, graph) =
-            bilayer_models::read(&file).map_err(|source| Error::Model { file: name(), source })?;
+        let (config, graph) = bilayer_models::read(&file).map_err(|source| match source {
+            // Names the file itself.
+            bilayer_models::Error::Metadata(source) => Error::File(source),
+            source => Error::Model { file: name(), source },
+        })?;
         let tokenizer = words(&file)?;
         Ok(Model { config, graph, tokenizer, file })
     }
@@ -100,8 +103,7 @@ fn open_with(path: &Path, options: OpenOptions<'_>) -> Result<File, Error> {
 
 fn words(file: &File) -> Result<Arc<Tokenizer>, Error> {
     let name = || file.name().to_owned();
-    let words = vocabulary(file.metadata())
-        .map_err(|source| Error::Model { file: name(), source: source.into() })?;
+    let words = vocabulary(file.metadata()).map_err(Error::File)?;
     let tokenizer =
         Tokenizer::new(words).map_err(|source| Error::Vocabulary { file: name(), source })?;
     Ok(Arc::new(tokenizer))

@@ -1,5 +1,6 @@
 //! The families' loops with AVX2, FMA and F16C.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::{AHEAD, Job, groups, part};
@@ -83,12 +84,12 @@ pub struct Quad {
 
 /// Rows of `BYTES` per `QUADS` quads against `C` columns; `unpack` is asked for each in turn.
 ///
-/// As the 512-bit kernel, with blocks 0 and 2 in one vector and 1 and 3 in the other. `SIGNED`
-/// codes give their sign to the activations, because VPMADDUBSW would saturate on codes of more
-/// than seven bits; they need no offsets.
+/// As the 512-bit kernel, with blocks 0 and 2 in one vector and 1 and 3 in the other. Codes of
+/// eight `CODE_BITS` are signed: they give their sign to the activations, because VPMADDUBSW
+/// would saturate on unsigned ones, and need no offsets.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn quad<const BYTES: usize, const QUADS: usize, const SIGNED: bool, const C: usize>(
+pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const C: usize>(
     job: &mut Job<'_>,
     unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
 ) {
@@ -102,8 +103,12 @@ pub fn quad<const BYTES: usize, const QUADS: usize, const SIGNED: bool, const C:
                 let weights = unpack(group, q);
                 for (sum, column) in sums.iter_mut().zip(columns) {
                     let column = &column[g * QUADS + q];
-                    let dots = quad_dots::<SIGNED>(&weights, column);
-                    *sum = quad_close::<SIGNED>(&weights, dots, column, *sum);
+                    let folded = quad_dots::<CODE_BITS>(&weights, column);
+                    *sum = if CODE_BITS == 8 {
+                        quad_close::<false>(&weights, folded, column, *sum)
+                    } else {
+                        quad_close::<true>(&weights, folded, column, *sum)
+                    };
                 }
             }
         }
@@ -111,51 +116,70 @@ pub fn quad<const BYTES: usize, const QUADS: usize, const SIGNED: bool, const C:
     }
 }
 
-/// The four blocks' dots, eight lanes each.
+/// The four blocks' dots, four lanes each.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn quad_dots<const SIGNED: bool>(weights: &Quad, column: &Quad32) -> [__m256i; 4] {
+fn quad_dots<const CODE_BITS: u32>(weights: &Quad, column: &Quad32) -> [__m256i; 2] {
     let activations = bytemuck::bytes_of(&column.quants);
-    [0, 1, 2, 3].map(|b| {
+    fold::<CODE_BITS>([0, 1, 2, 3].map(|b| {
         let (quants, activations) = (weights.quants[b], load(activations, 32 * b));
-        let pairs = if SIGNED {
+        let pairs = if CODE_BITS == 8 {
             let signed = _mm256_sign_epi8(activations, quants);
             _mm256_maddubs_epi16(_mm256_abs_epi8(quants), signed)
         } else {
             _mm256_maddubs_epi16(quants, activations)
         };
         _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+    }))
+}
+
+/// Folds eight lanes each of four blocks into four each of blocks 0 and 2, 1 and 3. Small codes
+/// fold as 16-bit numbers, an instruction less.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn fold<const CODE_BITS: u32>(dots: [__m256i; 4]) -> [__m256i; 2] {
+    [0, 1].map(|i| {
+        let (a, b) = (dots[i], dots[i + 2]);
+        if CODE_BITS <= 6 {
+            _mm256_madd_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16(1))
+        } else {
+            _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b))
+        }
     })
 }
 
-/// Adds four blocks' dots, eight lanes each, to the sum.
+/// Adds four blocks' folded dots to the sum; with `OFFSETS`, what their offsets add too.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn quad_close<const SIGNED: bool>(
+pub fn quad_close<const OFFSETS: bool>(
     weights: &Quad,
-    dots: [__m256i; 4],
+    folded: [__m256i; 2],
     column: &Quad32,
-    mut sum: __m256,
+    sum: __m256,
 ) -> __m256 {
     let (scales, sums) = (halves(&column.scales), halves(&column.sums));
-    for i in 0..2 {
-        let (a, b) = (dots[i], dots[i + 2]);
-        let folded = _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-        let dots = _mm256_mul_ps(_mm256_cvtepi32_ps(folded), scales[i]);
-        sum = _mm256_fmadd_ps(dots, weights.scales[i], sum);
-        if !SIGNED {
-            sum = _mm256_fmadd_ps(weights.offsets[i], sums[i], sum);
-        }
+    let term = |i: usize| _mm256_mul_ps(_mm256_cvtepi32_ps(folded[i]), scales[i]);
+    // Only the last addition waits for the quad before.
+    let mut added = _mm256_mul_ps(term(0), weights.scales[0]);
+    added = _mm256_fmadd_ps(term(1), weights.scales[1], added);
+    if OFFSETS {
+        added = _mm256_fmadd_ps(weights.offsets[0], sums[0], added);
+        added = _mm256_fmadd_ps(weights.offsets[1], sums[1], added);
     }
-    sum
+    _mm256_add_ps(sum, added)
 }
 
-/// The f16 scales of four blocks, spread over the lanes of [`Quad::scales`].
+/// The f16 numbers `field` bytes into each of four blocks of `block` bytes, over the lanes of
+/// [`Quad::scales`].
+///
+/// Whole vectors are loaded for two bytes each: insertions of single words would come to depend on
+/// whatever register the compiler merges them into, and it chooses the sums.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn quad_scales(bits: [u16; 4]) -> [__m256; 2] {
-    let bits = bits.iter().rev().fold(0, |all, bits| all << 16 | i64::from(*bits));
-    quad_lanes(_mm_cvtph_ps(_mm_cvtsi64_si128(bits)))
+pub fn quad_scales(quad: &[u8], block: usize, field: usize) -> [__m256; 2] {
+    let [a, b, c, d] = [0, 1, 2, 3].map(|b| load_128(apart::<16>(quad, b * block + field), 0));
+    let bits = _mm_unpacklo_epi32(_mm_unpacklo_epi16(a, b), _mm_unpacklo_epi16(c, d));
+    quad_lanes(_mm_cvtph_ps(bits))
 }
 
 /// Four blocks' values, spread over the lanes.
@@ -235,6 +259,21 @@ pub fn prefetch(block: &[u8]) {
     }
 }
 
+/// `N` bytes from `at` on, of which the compiler is not told that other loads read them too.
+///
+/// Where a wide load covers a narrower one it would keep the wide one and make the other of
+/// shuffles, and shuffles are what kernels are short of.
+#[inline(always)]
+#[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction to read it")]
+pub fn apart<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+    let mut bytes: *const [u8; N] = part(bytes, at);
+    // SAFETY: no instruction at all: the pointer comes out as the reference that went in.
+    unsafe {
+        asm!("/* {0} */", inout(reg) bytes, options(pure, nomem, nostack, preserves_flags));
+        &*bytes
+    }
+}
+
 /// 32 bytes from `at` on.
 #[inline]
 #[target_feature(enable = "avx")]
@@ -242,6 +281,13 @@ pub fn load(bytes: &[u8], at: usize) -> __m256i {
     let bytes: &[u8; 32] = part(bytes, at);
     // SAFETY: the reference covers the 32 bytes; the load needs no alignment.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+/// 16 bytes from `at` on, in both halves.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn load_twice(bytes: &[u8], at: usize) -> __m256i {
+    _mm256_broadcastsi128_si256(load_128(bytes, at))
 }
 
 /// 16 bytes from `at` on.

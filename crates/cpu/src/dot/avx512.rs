@@ -4,7 +4,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx2::prefetch;
-use super::{Job, groups, part};
+use super::{Job, each, groups, part};
 use crate::columns::{Block256, F32_STEP, QUAD_LANES, Quad32};
 
 /// A block of 256 weights in natural order.
@@ -31,27 +31,31 @@ pub fn k<const BYTES: usize, const C: usize>(
     unpack: impl Fn(&[u8; BYTES]) -> K,
 ) {
     let columns = job.columns::<Block256, C>();
-    let zero = _mm512_setzero_si512();
     for (r, row) in job.rows().enumerate() {
         let mut sums = [_mm512_setzero_ps(); C];
         for (b, block) in row.as_chunks::<BYTES>().0.iter().enumerate() {
             prefetch(block);
             let weights = unpack(block);
-            for (sum, column) in sums.iter_mut().zip(columns) {
-                let column = &column[b];
-                let mut dots = zero;
-                for i in 0..4 {
-                    let activations = load(bytemuck::bytes_of(&column.quants), 64 * i);
-                    let lanes = _mm512_dpbusd_epi32(zero, weights.quants[i], activations);
-                    dots = dpwssd(dots, lanes, weights.scales[i]);
-                }
-                let scale = _mm512_mul_ps(weights.d, load_ps(&column.scale));
-                *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, *sum);
-                *sum = _mm512_fnmadd_ps(weights.mins, load_ps(&column.sums), *sum);
-            }
+            each::<C>(|c| sums[c] = k_add(&weights, &columns[c][b], sums[c]));
         }
         job.store(r, reduce(sums));
     }
+}
+
+/// Adds a block's dot to the sum.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+fn k_add(weights: &K, column: &Block256, sum: __m512) -> __m512 {
+    let zero = _mm512_setzero_si512();
+    let mut dots = zero;
+    for i in 0..4 {
+        let activations = load(bytemuck::bytes_of(&column.quants), 64 * i);
+        let lanes = _mm512_dpbusd_epi32(zero, weights.quants[i], activations);
+        dots = dpwssd(dots, lanes, weights.scales[i]);
+    }
+    let scale = _mm512_mul_ps(weights.d, load_ps(&column.scale));
+    let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, sum);
+    _mm512_fnmadd_ps(weights.mins, load_ps(&column.sums), sum)
 }
 
 /// VPDPWSSD, kept one instruction: the compiler takes it for a multiply and an add, which shortens
@@ -102,9 +106,8 @@ pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const 
             prefetch(group);
             for q in 0..QUADS {
                 let weights = unpack(group, q);
-                for (sum, column) in sums.iter_mut().zip(columns) {
-                    *sum = quad_add::<CODE_BITS>(&weights, &column[g * QUADS + q], *sum);
-                }
+                let at = g * QUADS + q;
+                each::<C>(|c| sums[c] = quad_add::<CODE_BITS>(&weights, &columns[c][at], sums[c]));
             }
         }
         job.store(r, reduce(sums));
@@ -124,9 +127,10 @@ fn quad_add<const CODE_BITS: u32>(weights: &Quad, column: &Quad32, sum: __m512) 
     } else {
         _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
     };
+    // Only the last addition waits for the quad before.
     let dots = _mm512_mul_ps(_mm512_cvtepi32_ps(folded), load_ps(&column.scales));
-    let sum = _mm512_fmadd_ps(dots, weights.scales, sum);
-    _mm512_fmadd_ps(weights.offsets, load_ps(&column.sums), sum)
+    let offsets = _mm512_mul_ps(weights.offsets, load_ps(&column.sums));
+    _mm512_add_ps(sum, _mm512_fmadd_ps(dots, weights.scales, offsets))
 }
 
 /// Rows of `BYTES` per 32 floats against `C` columns.
@@ -143,11 +147,11 @@ pub fn float<const BYTES: usize, const C: usize>(
         for (g, group) in whole.iter().chain(&tail).enumerate() {
             prefetch(group);
             let weights = unpack(group);
-            for (sums, column) in sums.iter_mut().zip(columns) {
-                let activations = column[g].as_chunks::<16>().0;
-                sums[0] = _mm512_fmadd_ps(weights[0], load_ps(&activations[0]), sums[0]);
-                sums[1] = _mm512_fmadd_ps(weights[1], load_ps(&activations[1]), sums[1]);
-            }
+            each::<C>(|c| {
+                let activations = columns[c][g].as_chunks::<16>().0;
+                sums[c][0] = _mm512_fmadd_ps(weights[0], load_ps(&activations[0]), sums[c][0]);
+                sums[c][1] = _mm512_fmadd_ps(weights[1], load_ps(&activations[1]), sums[c][1]);
+            });
         }
         job.store(r, reduce(sums.map(|[a, b]| _mm512_add_ps(a, b))));
     }

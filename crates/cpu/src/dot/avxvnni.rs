@@ -3,7 +3,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::avx2::{K, KHalf, Quad, k_close, load, prefetch, quad_close, reduce};
+use super::avx2::{K, KHalf, Quad, fold, k_close, load, prefetch, quad_close, reduce};
 use super::{Job, groups};
 use crate::columns::{Block256, Quad32};
 
@@ -62,7 +62,7 @@ fn dpwssd(mut sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
 /// Rows of `BYTES` per `QUADS` quads against `C` columns; codes are unsigned.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-pub fn quad<const BYTES: usize, const QUADS: usize, const C: usize>(
+pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const C: usize>(
     job: &mut Job<'_>,
     unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
 ) {
@@ -82,7 +82,7 @@ pub fn quad<const BYTES: usize, const QUADS: usize, const C: usize>(
                         let activations = load(activations, 32 * b);
                         _mm256_dpbusd_avx_epi32(zero, weights.quants[b], activations)
                     });
-                    *sum = quad_close::<false>(&weights, dots, column, *sum);
+                    *sum = quad_close::<true>(&weights, fold::<CODE_BITS>(dots), column, *sum);
                 }
             }
         }

@@ -7,9 +7,9 @@ use crate::columns::Format;
 use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]
-use x86::{avx2, avx512, avxvnni};
+pub(super) use x86::{SIGNED, UNSIGNED, codebook_256, codebook_512};
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{codebook_256, codebook_512};
+use x86::{avx2, avx512, avxvnni};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -46,14 +46,16 @@ mod x86 {
 
     use std::arch::x86_64::*;
 
-    use super::super::{avx2, avx512, avxvnni, nibbles, q4_0, u16_at};
+    use super::super::{avx2, avx512, avxvnni, nibbles, q4_0};
     use super::{BLOCK, BYTES, CODEBOOK, Job, QUANTS};
 
     const OFFSET: f32 = 128.0;
 
     /// The codebook, and the codebook plus [`OFFSET`].
-    const SIGNED: [u8; 16] = lifted(0);
-    const UNSIGNED: [u8; 16] = lifted(0x80);
+    /// The codebook as it is, for levels that multiply signed bytes.
+    pub const SIGNED: [u8; 16] = lifted(0);
+    /// The codebook plus [`OFFSET`], for levels that multiply unsigned bytes.
+    pub const UNSIGNED: [u8; 16] = lifted(0x80);
 
     const fn lifted(sign: u8) -> [u8; 16] {
         let mut values = [0; 16];
@@ -65,11 +67,11 @@ mod x86 {
         values
     }
 
-    /// Values of codes, as the level's loop wants them.
+    /// Values of codes in one of the codebooks.
     #[inline]
     #[target_feature(enable = "avx2")]
-    pub fn codebook_256(codes: __m256i, signed: bool) -> __m256i {
-        let values = avx2::load_128(if signed { &SIGNED } else { &UNSIGNED }, 0);
+    pub fn codebook_256(codes: __m256i, codebook: &[u8; 16]) -> __m256i {
+        let values = avx2::load_128(codebook, 0);
         _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes)
     }
 
@@ -82,21 +84,21 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, 1, true, C>(job, |quad, _| unpack(quad, true));
+        avx2::quad::<BYTES, 1, 8, C>(job, |quad, _| unpack(quad, &SIGNED));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, 1, C>(job, |quad, _| unpack(quad, false));
+        avxvnni::quad::<BYTES, 1, 8, C>(job, |quad, _| unpack(quad, &UNSIGNED));
     }
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn unpack(quad: &[u8; BYTES], signed: bool) -> avx2::Quad {
+    fn unpack(quad: &[u8; BYTES], codebook: &[u8; 16]) -> avx2::Quad {
         let codes = nibbles::codes_256(quad, BLOCK, QUANTS);
-        let scales = avx2::quad_scales([0, 1, 2, 3].map(|b| u16_at(quad, b * BLOCK)));
+        let scales = avx2::quad_scales(quad, BLOCK, 0);
         avx2::Quad {
-            quants: codes.map(|codes| codebook_256(codes, signed)),
+            quants: codes.map(|codes| codebook_256(codes, codebook)),
             scales,
             offsets: scales.map(|scale| _mm256_mul_ps(scale, _mm256_set1_ps(-OFFSET))),
         }

@@ -56,12 +56,12 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, 2, true, C>(job, |block, q| unpack(block, q, true));
+        avx2::quad::<BYTES, 2, 8, C>(job, |block, q| unpack(block, q, &iq4_nl::SIGNED));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, 2, C>(job, |block, q| unpack(block, q, false));
+        avxvnni::quad::<BYTES, 2, 8, C>(job, |block, q| unpack(block, q, &iq4_nl::UNSIGNED));
     }
 
     /// The eight scales of a block.
@@ -82,7 +82,7 @@ mod x86 {
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn unpack(block: &[u8; BYTES], q: usize, signed: bool) -> avx2::Quad {
+    fn unpack(block: &[u8; BYTES], q: usize, codebook: &[u8; 16]) -> avx2::Quad {
         let scales = scales(block);
         let scales = avx2::quad_lanes(if q == 0 {
             _mm256_castps256_ps128(scales)
@@ -91,7 +91,7 @@ mod x86 {
         });
         let codes = nibbles::codes_256(block, PART, QUANTS + 4 * PART * q);
         avx2::Quad {
-            quants: codes.map(|codes| iq4_nl::codebook_256(codes, signed)),
+            quants: codes.map(|codes| iq4_nl::codebook_256(codes, codebook)),
             scales,
             offsets: scales.map(|scale| _mm256_mul_ps(scale, _mm256_set1_ps(-OFFSET))),
         }

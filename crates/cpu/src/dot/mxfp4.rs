@@ -60,12 +60,12 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, 1, false, C>(job, |quad, _| unpack(quad));
+        avx2::quad::<BYTES, 1, 5, C>(job, |quad, _| unpack(quad));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, 1, C>(job, |quad, _| unpack(quad));
+        avxvnni::quad::<BYTES, 1, 5, C>(job, |quad, _| unpack(quad));
     }
 
     #[inline]

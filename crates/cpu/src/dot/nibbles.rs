@@ -29,10 +29,10 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn codes_256(quad: &[u8], block: usize, at: usize) -> [__m256i; 4] {
+        let shifts = _mm256_set_epi64x(4, 4, 0, 0);
         [0, 1, 2, 3].map(|b| {
-            let bytes = avx2::load_128(quad, b * block + at);
-            let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
-            _mm256_and_si256(both, _mm256_set1_epi8(15))
+            let bytes = avx2::load_twice(quad, b * block + at);
+            _mm256_and_si256(_mm256_srlv_epi64(bytes, shifts), _mm256_set1_epi8(15))
         })
     }
 

@@ -39,17 +39,17 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
 mod x86 {
     //! The same for AVX2 and AVX-512.
 
-    use super::super::{avx2, avx512, avxvnni, nibbles, u16_at};
+    use super::super::{avx2, avx512, avxvnni, nibbles};
     use super::{BLOCK, BYTES, Job, MIN, QUANTS};
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, 1, false, C>(job, |quad, _| unpack(quad));
+        avx2::quad::<BYTES, 1, 4, C>(job, |quad, _| unpack(quad));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, 1, C>(job, |quad, _| unpack(quad));
+        avxvnni::quad::<BYTES, 1, 4, C>(job, |quad, _| unpack(quad));
     }
 
     #[inline]
@@ -57,8 +57,8 @@ mod x86 {
     fn unpack(quad: &[u8; BYTES]) -> avx2::Quad {
         avx2::Quad {
             quants: nibbles::codes_256(quad, BLOCK, QUANTS),
-            scales: avx2::quad_scales([0, 1, 2, 3].map(|b| u16_at(quad, b * BLOCK))),
-            offsets: avx2::quad_scales([0, 1, 2, 3].map(|b| u16_at(quad, b * BLOCK + MIN))),
+            scales: avx2::quad_scales(quad, BLOCK, 0),
+            offsets: avx2::quad_scales(quad, BLOCK, MIN),
         }
     }
 

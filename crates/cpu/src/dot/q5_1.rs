@@ -47,17 +47,17 @@ mod x86 {
 
     use std::arch::x86_64::*;
 
-    use super::super::{avx2, avx512, avxvnni, nibbles, part, u16_at};
+    use super::super::{avx2, avx512, avxvnni, nibbles, part};
     use super::{BLOCK, BYTES, HIGH, Job, MIN, QUANTS};
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, 1, false, C>(job, |quad, _| unpack(quad));
+        avx2::quad::<BYTES, 1, 5, C>(job, |quad, _| unpack(quad));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, 1, C>(job, |quad, _| unpack(quad));
+        avxvnni::quad::<BYTES, 1, 5, C>(job, |quad, _| unpack(quad));
     }
 
     #[inline]
@@ -67,8 +67,8 @@ mod x86 {
         let fifths = nibbles::fifths_256(quad, BLOCK, HIGH);
         avx2::Quad {
             quants: [0, 1, 2, 3].map(|b| _mm256_or_si256(low[b], fifths[b])),
-            scales: avx2::quad_scales([0, 1, 2, 3].map(|b| u16_at(quad, b * BLOCK))),
-            offsets: avx2::quad_scales([0, 1, 2, 3].map(|b| u16_at(quad, b * BLOCK + MIN))),
+            scales: avx2::quad_scales(quad, BLOCK, 0),
+            offsets: avx2::quad_scales(quad, BLOCK, MIN),
         }
     }
 

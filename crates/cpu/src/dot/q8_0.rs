@@ -43,19 +43,19 @@ mod x86 {
 
     use std::arch::x86_64::*;
 
-    use super::super::{avx2, avx512, avxvnni, u16_at};
+    use super::super::{avx2, avx512, avxvnni};
     use super::{BLOCK, BYTES, Job, QUANTS};
 
     const OFFSET: f32 = 128.0;
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, 1, true, C>(job, |quad, _| unpack(quad));
+        avx2::quad::<BYTES, 1, 8, C>(job, |quad, _| unpack(quad));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, 1, C>(job, |quad, _| {
+        avxvnni::quad::<BYTES, 1, 8, C>(job, |quad, _| {
             let mut unpacked = unpack(quad);
             let flip = _mm256_set1_epi8(i8::MIN);
             unpacked.quants = unpacked.quants.map(|quants| _mm256_xor_si256(quants, flip));
@@ -66,7 +66,7 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn unpack(quad: &[u8; BYTES]) -> avx2::Quad {
-        let scales = avx2::quad_scales([0, 1, 2, 3].map(|b| u16_at(quad, b * BLOCK)));
+        let scales = avx2::quad_scales(quad, BLOCK, 0);
         avx2::Quad {
             quants: [0, 1, 2, 3].map(|b| avx2::load(quad, b * BLOCK + QUANTS)),
             scales,
@@ -94,7 +94,7 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bw")]
     fn scales_512(quad: &[u8; BYTES]) -> __m512 {
         const WORDS: [u8; 64] = avx512::quad_words([0, BLOCK, 64, 64 + BLOCK]);
-        let (first, second) = (avx512::load(quad, 0), avx512::load(quad, 2 * BLOCK));
+        let [first, second] = [0, 2 * BLOCK].map(|at| avx512::load(avx2::apart::<64>(quad, at), 0));
         avx512::quad_scales_2(first, second, &WORDS)
     }
 }

@@ -1,6 +1,7 @@
 //! Products of quantized weights with int8 activations, panel by panel.
 
-use crate::gemm::packing::{Block, Packed, Packing};
+use crate::gemm::Run;
+use crate::gemm::packing::{Block, Packing};
 use crate::panel::{self, Quants, Rows, SPAN, Span};
 use crate::tile::{self, Panel, ROWS, Tiles};
 
@@ -33,17 +34,11 @@ impl Integer {
         Integer { unpack: quants.unpack(level), tiles }
     }
 
-    /// Adds the product of up to 64 rows to `strip` `[tokens, rows]`, rows rounded up to 32s.
-    pub fn run(
-        &self,
-        packing: Packing,
-        (weights, row_bytes): (&[u8], usize),
-        packed: Packed<'_>,
-        scratch: &mut Scratch,
-        strip: &mut [f32],
-    ) {
-        let rows = weights.len() / row_bytes;
-        let stride = rows.next_multiple_of(ROWS);
+    /// Adds the product of up to 64 rows to `strip`, where a token's results are `stride` after those
+    /// of the token before and there is room for all rows of the panels.
+    pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [f32], stride: usize) {
+        let Run { weights, row_bytes, packing, packed } = *run;
+        let rows = run.rows();
         let span_bytes = |cols: usize| row_bytes * cols / packing.cols;
         for col in (0..packing.cols).step_by(SPAN) {
             let cols = (packing.cols - col).min(SPAN);

@@ -13,12 +13,18 @@ use crate::tile::{self, Shape};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Packing {
     pub(crate) format: Format,
+    /// The format of fewer than [`TILES_TOKENS`] tokens, where it is another.
+    few: Option<Format>,
     pub(crate) cols: usize,
     /// Most tokens in a chunk.
     pub(crate) tokens_max: usize,
     /// The level whose code packs.
     pub(crate) level: Level,
 }
+
+/// Tokens from which tiles pay: a tile is 16 tokens wide however many there are, and unpacking for it
+/// costs twice what int8 panels cost.
+pub(crate) const TILES_TOKENS: usize = 24;
 
 /// The number format of packed activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,14 +48,22 @@ impl Format {
 }
 
 impl Packing {
+    /// The packing of so many tokens.
+    pub(crate) fn at(self, tokens: usize) -> Packing {
+        match self.few {
+            Some(few) if tokens < TILES_TOKENS => Packing::new(few, self.cols, self.level),
+            _ => Packing { few: None, ..self },
+        }
+    }
+
     /// Chunks that [`Packing::pack`] is called for.
     pub fn chunks(self, tokens: usize) -> usize {
-        tokens.div_ceil(self.tokens_max)
+        tokens.div_ceil(self.at(tokens).tokens_max)
     }
 
     /// Bytes of each chunk: a multiple of 64.
     pub fn chunk_bytes(self, tokens: usize) -> usize {
-        let per_token = match self.format {
+        let per_token = match self.at(tokens).format {
             Format::F32 => 4 * self.cols,
             Format::Int8x32 => self.cols / 32 * Block::bytes_per_token(Format::Int8x32, 32),
             Format::Int8x256 => self.cols / SPAN * Block::bytes_per_token(Format::Int8x256, SPAN),
@@ -65,7 +79,7 @@ impl Packing {
 
     /// Tokens of every chunk but the last, which may have fewer: all about equally many, or whole tiles.
     pub(crate) fn chunk_tokens(self, tokens: usize) -> usize {
-        if let Format::Tiles { .. } = self.format {
+        if let Format::Tiles { .. } = self.at(tokens).format {
             return self.tokens_max;
         }
         tokens.div_ceil(self.chunks(tokens).max(1))
@@ -94,7 +108,7 @@ impl Packing {
         if count == 0 {
             return;
         }
-        match self.format {
+        match self.at(tokens).format {
             Format::F32 => {
                 let out = bytemuck::cast_slice_mut::<u8, f32>(out);
                 for (token, x) in x.chunks_exact(self.cols).enumerate() {
@@ -103,8 +117,8 @@ impl Packing {
                     }
                 }
             }
-            Format::Int8x32 | Format::Int8x256 => {
-                quantize::pack(self.level, self.format, x, self.cols, out);
+            format @ (Format::Int8x32 | Format::Int8x256) => {
+                quantize::pack(self.level, format, x, self.cols, out);
             }
             Format::Tiles { planes } => {
                 #[cfg(target_arch = "x86_64")]
@@ -241,11 +255,16 @@ impl Parts {
 }
 
 impl Packing {
+    /// This packing, but for another format of few tokens.
+    pub(crate) fn with_few(self, few: Option<Format>) -> Packing {
+        Packing { few, ..self }
+    }
+
     pub(crate) fn new(format: Format, cols: usize, level: Level) -> Packing {
         let tokens_max = match format {
             Format::Tiles { .. } => 16,
             _ => tile::tokens_max(level),
         };
-        Packing { format, cols, tokens_max, level }
+        Packing { format, few: None, cols, tokens_max, level }
     }
 }

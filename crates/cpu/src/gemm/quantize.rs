@@ -36,79 +36,88 @@ fn pack_avx512(format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
     pack_here(format, x, cols, out);
 }
 
+/// Most tokens in a chunk.
+const TOKENS_MAX: usize = 6;
+
 #[inline(always)]
 fn pack_here(format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
     let tokens = x.len() / cols;
-    for (token, x) in x.chunks_exact(cols).enumerate() {
-        let mut start = 0;
-        for x in x.chunks(SPAN) {
-            let len = tokens * Block::bytes_per_token(format, x.len());
-            let block = Place { tokens, token, cols: x.len() };
-            let out = &mut out[start..start + len];
+    let mut quants = [[[0i8; 4]; SPAN / 4]; TOKENS_MAX];
+    let mut start = 0;
+    for col in (0..cols).step_by(SPAN) {
+        let count = (cols - col).min(SPAN);
+        let len = tokens * Block::bytes_per_token(format, count);
+        let (packed, rest) = out[start..start + len].split_at_mut(count * tokens);
+        for (token, quants) in quants[..tokens].iter_mut().enumerate() {
+            let x = &x[token * cols + col..][..count];
+            let place = Place { tokens, token, quants: quants.as_flattened_mut() };
             match format {
-                Format::Int8x256 => block.pack_256(x, out),
-                _ => block.pack_32(x, out),
+                Format::Int8x256 => place.pack_256(x, rest),
+                _ => place.pack_32(x, rest),
             }
-            start += len;
         }
+        let packed = packed.as_chunks_mut::<4>().0.chunks_exact_mut(tokens);
+        for (step, out) in packed.enumerate() {
+            for (out, quants) in out.iter_mut().zip(&quants) {
+                *out = quants[step].map(|quant| quant as u8);
+            }
+        }
+        start += len;
     }
 }
 
 /// One token's place in a block.
-struct Place {
+struct Place<'a> {
     tokens: usize,
     token: usize,
-    cols: usize,
+    quants: &'a mut [i8],
 }
 
-impl Place {
+impl Place<'_> {
+    /// `out` holds the sums `[groups, tokens]` and the scales `[groups, tokens]`.
     #[inline(always)]
-    fn pack_32(&self, x: &[f32], out: &mut [u8]) {
-        let (n, groups) = (self.tokens, self.cols / 32);
-        let (quants, rest) = out.split_at_mut(self.cols * n);
-        let (sums, scales) = rest.split_at_mut(groups * n * 4);
+    fn pack_32(self, x: &[f32], out: &mut [u8]) {
+        let (sums, scales) = out.split_at_mut(out.len() / 2);
         let sums = bytemuck::cast_slice_mut::<u8, i32>(sums);
         let scales = bytemuck::cast_slice_mut::<u8, f32>(scales);
-        for (group, x) in x.as_chunks::<32>().0.iter().enumerate() {
+        let parts = self.quants.as_chunks_mut::<32>().0;
+        for (group, (x, quants)) in x.as_chunks::<32>().0.iter().zip(parts).enumerate() {
             let (scale, q) = quantize(x);
-            self.scatter(&q, &mut quants[group * 32 * n..(group + 1) * 32 * n]);
-            sums[group * n + self.token] = -128 * sum(&q);
-            scales[group * n + self.token] = scale;
+            *quants = q;
+            let sum: i32 = q.iter().map(|q| i32::from(*q)).sum();
+            sums[group * self.tokens + self.token] = -128 * sum;
+            scales[group * self.tokens + self.token] = scale;
         }
     }
 
+    /// `out` holds the sums `[16, tokens]`, the float sums `[8, tokens]` and the scales `[tokens]`.
     #[inline(always)]
-    fn pack_256(&self, x: &[f32], out: &mut [u8]) {
-        let n = self.tokens;
+    fn pack_256(self, x: &[f32], out: &mut [u8]) {
+        let (n, token) = (self.tokens, self.token);
         let x: &[f32; 256] = x.as_array().expect("rows of 256-blocks are whole blocks");
         let (scale, q) = quantize(x);
-        let (quants, rest) = out.split_at_mut(256 * n);
-        self.scatter(&q, quants);
-        let (sums, rest) = rest.split_at_mut(16 * n * 4);
-        let sums = bytemuck::cast_slice_mut::<u8, i32>(sums);
-        for (group, q) in q.as_chunks::<16>().0.iter().enumerate() {
-            sums[group * n + self.token] = -128 * sum(q);
+        self.quants.copy_from_slice(&q);
+        let sums = sums_of_16(&q);
+        let (out_sums, rest) = out.split_at_mut(16 * n * 4);
+        let out_sums = bytemuck::cast_slice_mut::<u8, i32>(out_sums);
+        for (out, sum) in out_sums[token..].iter_mut().step_by(n).zip(sums) {
+            *out = -128 * i32::from(sum);
         }
         let rest = bytemuck::cast_slice_mut::<u8, f32>(rest);
-        for (group, q) in q.as_chunks::<32>().0.iter().enumerate() {
-            rest[group * n + self.token] = sum(q) as f32;
+        for (out, sums) in rest[token..].iter_mut().step_by(n).zip(sums.as_chunks::<2>().0) {
+            *out = f32::from(sums[0] + sums[1]);
         }
-        rest[8 * n + self.token] = scale;
-    }
-
-    /// Writes a token's quants, four by four, among those of the other tokens.
-    #[inline(always)]
-    fn scatter(&self, q: &[i8], out: &mut [u8]) {
-        let out = out.as_chunks_mut::<4>().0[self.token..].iter_mut().step_by(self.tokens);
-        for (out, q) in out.zip(q.as_chunks::<4>().0) {
-            *out = q.map(|q| q as u8);
-        }
+        rest[8 * n + token] = scale;
     }
 }
 
+/// The sum of every 16: neighbours are added four times over, which vectorizes.
 #[inline(always)]
-fn sum(q: &[i8]) -> i32 {
-    q.iter().map(|q| i32::from(*q)).sum()
+fn sums_of_16(q: &[i8; 256]) -> [i16; 16] {
+    let eights: [i16; 128] = std::array::from_fn(|i| i16::from(q[2 * i]) + i16::from(q[2 * i + 1]));
+    let fours: [i16; 64] = std::array::from_fn(|i| eights[2 * i] + eights[2 * i + 1]);
+    let twos: [i16; 32] = std::array::from_fn(|i| fours[2 * i] + fours[2 * i + 1]);
+    std::array::from_fn(|i| twos[2 * i] + twos[2 * i + 1])
 }
 
 /// Scale and quants of some activations. Below 2^-100 they count as zero, so that the reciprocal is

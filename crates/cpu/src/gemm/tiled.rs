@@ -5,8 +5,9 @@ use std::ops::Range;
 use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
-use crate::gemm::packing::{Packed, Packing};
+use crate::gemm::{Out, Run};
 use crate::level::Level;
+use crate::panel::floats::{self, Read};
 use crate::panel::{self, Quants, Rows, SPAN, Span};
 use crate::tile::amx::{self, Configured, TILE_COLS, TILE_ROWS, TileBytes};
 
@@ -27,6 +28,7 @@ const PAIR: usize = 2 * TILE_ROWS;
 #[derive(Clone, Copy)]
 pub(super) struct Tiled {
     ty: Type,
+    read: Read,
     quants: Option<&'static Quants>,
 }
 
@@ -42,23 +44,7 @@ pub(super) struct Scratch {
     rests: [[TileBytes; STEPS]; RUN_ROWS / TILE_ROWS],
 }
 
-/// What a run works on.
-pub(super) struct Run<'a> {
-    /// Rows in their GGUF layout.
-    pub weights: &'a [u8],
-    /// Bytes of each.
-    pub row_bytes: usize,
-    /// How the activations are packed.
-    pub packing: Packing,
-    /// The activations.
-    pub packed: Packed<'a>,
-}
-
 impl Run<'_> {
-    fn rows(&self) -> usize {
-        self.weights.len() / self.row_bytes
-    }
-
     /// Tokens two tiles wide.
     fn token_pairs(&self) -> usize {
         self.packed.tokens.div_ceil(PAIR)
@@ -85,7 +71,7 @@ pub(super) fn planes(ty: Type) -> usize {
 
 impl Tiled {
     pub fn new(ty: Type) -> Tiled {
-        Tiled { ty, quants: panel::quants(ty) }
+        Tiled { ty, read: floats::read(ty, Level::Amx), quants: panel::quants(ty) }
     }
 
     /// Bytes of a run's results.
@@ -93,8 +79,8 @@ impl Tiled {
         RUN_ROWS * tokens.next_multiple_of(PAIR) * 4
     }
 
-    /// Overwrites `out` `[tokens, rows]`; `strip` is [`Tiled::strip_bytes`] and needs no content.
-    pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [u8], out: &mut [f32]) {
+    /// Overwrites `out`; `strip` is [`Tiled::strip_bytes`] and needs no content.
+    pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [u8], out: &mut Out<'_>) {
         let (rows, tokens, cols) = (run.rows(), run.packed.tokens, run.packing.cols);
         let strip = bytemuck::cast_slice_mut::<u8, [TileBytes; 4]>(strip);
         let strip = &mut strip[..run.row_pairs() * run.token_pairs()];
@@ -117,7 +103,14 @@ impl Tiled {
                 if token < tokens && row < rows {
                     let size = (rows - row, tokens - token);
                     // SAFETY: level AMX includes AVX-512.
-                    unsafe { amx::scatter(tile, size, &mut out[token * rows + row..], rows) };
+                    unsafe {
+                        amx::scatter(
+                            tile,
+                            size,
+                            &mut out.values[token * out.stride + row..],
+                            out.stride,
+                        )
+                    };
                 }
             }
         }
@@ -188,9 +181,11 @@ impl Tiled {
                 };
                 for (row, floats) in scratch.floats[..count].iter_mut().enumerate() {
                     let floats = &mut floats[..span.len()];
-                    (self.ty.dequantize)(source.row(row), floats);
-                    // SAFETY: level AMX includes AVX-512.
-                    has_rests |= unsafe { amx::put_floats(floats, row, tiles, rests) };
+                    // SAFETY: level AMX is available, and includes AVX-512.
+                    unsafe {
+                        (self.read)(source.row(row), floats);
+                        has_rests |= amx::put_floats(floats, row, tiles, rests);
+                    }
                 }
             }
         }

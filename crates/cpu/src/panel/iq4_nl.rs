@@ -2,7 +2,7 @@
 
 use bilayer_quant::iq4_nl::{Block, CODEBOOK};
 
-use super::{Form, Span, Unpack, blocks_of_32, halves};
+use super::{Block32, Form, Span, Unpack, blocks_of_32, halves};
 
 pub(crate) struct Iq4Nl;
 
@@ -10,12 +10,19 @@ impl Unpack for Iq4Nl {
     const FORM: Form = Form::Signed32;
     const BIAS: u8 = 128;
     const HIGHEST: u8 = 241;
+    const CODEBOOK: Option<[u8; 16]> = Some(VALUES);
 
     #[inline(always)]
     fn unpack(blocks: &[u8], span: &mut Span) {
-        blocks_of_32(blocks, span, |block: &Block| {
-            (halves(&block.quants).map(|code| VALUES[usize::from(code & 15)]), block.d, 0)
-        });
+        blocks_of_32::<Block>(blocks, span);
+    }
+}
+
+impl Block32 for Block {
+    #[inline(always)]
+    fn unpack(&self, quants: &mut [u8; 32]) -> [u16; 2] {
+        halves(&self.quants, quants);
+        [self.d, 0]
     }
 }
 

@@ -11,6 +11,7 @@ impl Unpack for Iq4Xs {
     const FORM: Form = Form::Signed32K;
     const BIAS: u8 = 128;
     const HIGHEST: u8 = 241;
+    const CODEBOOK: Option<[u8; 16]> = Some(VALUES);
 
     #[inline(always)]
     fn unpack(blocks: &[u8], span: &mut Span) {
@@ -21,7 +22,7 @@ impl Unpack for Iq4Xs {
         }
         let parts = span.quants.as_chunks_mut::<32>().0;
         for (part, packed) in parts.iter_mut().zip(block.quants.as_chunks::<16>().0) {
-            *part = halves(packed).map(|code| VALUES[usize::from(code & 15)]);
+            halves(packed, part);
         }
     }
 }

@@ -10,6 +10,7 @@ impl Unpack for Mxfp4 {
     const FORM: Form = Form::Signed32;
     const BIAS: u8 = 12;
     const HIGHEST: u8 = 24;
+    const CODEBOOK: Option<[u8; 16]> = Some(VALUES);
 
     #[inline(always)]
     fn unpack(blocks: &[u8], span: &mut Span) {
@@ -17,7 +18,7 @@ impl Unpack for Mxfp4 {
         for (part, bytes) in blocks.chunks_exact(size_of::<Block>()).enumerate().take(8) {
             let block: Block = bytemuck::pod_read_unaligned(bytes);
             span.scales[part] = half_scale(block.e);
-            parts[part] = halves(&block.quants).map(|code| VALUES[usize::from(code & 15)]);
+            halves(&block.quants, &mut parts[part]);
         }
     }
 }

@@ -17,11 +17,13 @@ impl Unpack for Q3K {
         let block: Block = bytemuck::pod_read_unaligned(blocks);
         pairs(&block.quants, &mut span.quants);
         for (part, quants) in span.quants.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            for l in 0..32 {
-                quants[l] |= (block.high[l] >> part & 1) << 2;
+            for (quant, high) in quants.iter_mut().zip(&block.high) {
+                *quant |= (high >> part & 1) << 2;
             }
         }
         let [d] = f16_values([block.d]);
-        span.scales = scales(&block.scales).map(|scale| d * f32::from(scale));
+        for (out, scale) in span.scales.iter_mut().zip(&scales(&block.scales)) {
+            *out = d * f32::from(*scale);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use bilayer_quant::q4_1::Block;
 
-use super::{Form, Span, Unpack, blocks_of_32, halves};
+use super::{Block32, Form, Span, Unpack, blocks_of_32, halves};
 
 pub(crate) struct Q4_1;
 
@@ -13,6 +13,14 @@ impl Unpack for Q4_1 {
 
     #[inline(always)]
     fn unpack(blocks: &[u8], span: &mut Span) {
-        blocks_of_32(blocks, span, |block: &Block| (halves(&block.quants), block.d, block.m));
+        blocks_of_32::<Block>(blocks, span);
+    }
+}
+
+impl Block32 for Block {
+    #[inline(always)]
+    fn unpack(&self, quants: &mut [u8; 32]) -> [u16; 2] {
+        halves(&self.quants, quants);
+        [self.d, self.m]
     }
 }

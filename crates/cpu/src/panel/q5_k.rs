@@ -17,8 +17,8 @@ impl Unpack for Q5K {
         let block: Block = bytemuck::pod_read_unaligned(blocks);
         nibbles(&block.quants, &mut span.quants);
         for (part, quants) in span.quants.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            for l in 0..32 {
-                quants[l] |= (block.high[l] >> part & 1) << 4;
+            for (quant, high) in quants.iter_mut().zip(&block.high) {
+                *quant |= (high >> part & 1) << 4;
             }
         }
         lines([block.d, block.dmin], &block.scales, span);

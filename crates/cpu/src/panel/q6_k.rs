@@ -25,6 +25,8 @@ impl Unpack for Q6K {
             }
         }
         let [d] = f16_values([block.d]);
-        span.scales = block.scales.map(|scale| d * f32::from(scale));
+        for (out, scale) in span.scales.iter_mut().zip(&block.scales) {
+            *out = d * f32::from(*scale);
+        }
     }
 }

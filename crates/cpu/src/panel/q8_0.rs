@@ -2,7 +2,7 @@
 
 use bilayer_quant::q8_0::Block;
 
-use super::{Form, Span, Unpack, blocks_of_32};
+use super::{Block32, Form, Span, Unpack, blocks_of_32};
 
 pub(crate) struct Q8_0;
 
@@ -13,12 +13,16 @@ impl Unpack for Q8_0 {
 
     #[inline(always)]
     fn unpack(blocks: &[u8], span: &mut Span) {
-        blocks_of_32(blocks, span, |block: &Block| {
-            let mut quants = [0; 32];
-            for l in 0..32 {
-                quants[l] = block.quants[l] as u8 ^ 0x80;
-            }
-            (quants, block.d, 0)
-        });
+        blocks_of_32::<Block>(blocks, span);
+    }
+}
+
+impl Block32 for Block {
+    #[inline(always)]
+    fn unpack(&self, quants: &mut [u8; 32]) -> [u16; 2] {
+        for (out, quant) in quants.iter_mut().zip(&self.quants) {
+            *out = *quant as u8 ^ 0x80;
+        }
+        [self.d, 0]
     }
 }

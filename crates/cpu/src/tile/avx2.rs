@@ -5,6 +5,10 @@
 //! at 6. Biases are taken back through the minimums. Quants of a full byte would overflow: they are
 //! multiplied as magnitudes with activations that carry their signs, and widened every step, which
 //! costs twice the time of 4 bits.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "t counts tokens and half halves of the rows, in several arrays at once"
+)]
 
 use std::arch::x86_64::*;
 
@@ -12,7 +16,7 @@ use crate::gemm::packing::Block;
 use crate::panel::{Form, Quants, Span};
 use crate::tile::{
     Adjust, Affine16K, Affine32, Affine32K, Mins, Panel, ROWS, Shape, Signed16K, Signed32,
-    Signed32K, Tile, Tiles, check_strip,
+    Signed32K, Tile, Tiles, check_strip, in_order,
 };
 
 /// Most tokens in a tile.
@@ -187,14 +191,15 @@ fn tile<S: Shape, const CHAIN: usize, const N: usize>(
     check_strip(strip, stride, N, 16);
     let (strip, mut acc) = (strip.as_mut_ptr(), [[_mm256_setzero_ps(); 2]; N]);
     for group in 0..steps / S::STEPS {
+        // Checked before the products: see the tile at 512 bits.
+        let w = panel.scales[group][first..first + 16].as_ptr();
+        let m = panel.mins[group][first..first + 16].as_ptr();
         // SAFETY: the parts hold `steps` x N quants and, but for `PER_256`, a scale for each group x
         // N; the panel holds 64 steps of 32 x 4 quants, of which each group reads `S::STEPS`.
         unsafe {
             let step = group * S::STEPS;
             let quants = panel.quants.as_ptr().cast::<u8>().add(step * 4 * ROWS + 4 * first);
             let dots = dots::<CHAIN, N>(S::STEPS, quants, parts.quants.add(step * N));
-            let w = &panel.scales[group][first..];
-            let m = &panel.mins[group][first..];
             for t in 0..N {
                 let index = group * N + t;
                 let scale = if S::PER_256 { 1.0 } else { *parts.scales.add(index) };
@@ -211,9 +216,9 @@ fn tile<S: Shape, const CHAIN: usize, const N: usize>(
                         dot = _mm256_mul_ps(dot, _mm256_set1_ps(scale));
                     }
                     let out = &mut acc[t][half];
-                    *out = _mm256_fmadd_ps(dot, load_floats(&w[8 * half..]), *out);
+                    *out = _mm256_fmadd_ps(dot, _mm256_loadu_ps(w.add(8 * half)), *out);
                     if CHAIN != WIDE {
-                        let m = load_floats(&m[8 * half..]);
+                        let m = _mm256_loadu_ps(m.add(8 * half));
                         *out = _mm256_fmadd_ps(_mm256_set1_ps(sum), m, *out);
                     }
                 }
@@ -241,22 +246,23 @@ fn tile<S: Shape, const CHAIN: usize, const N: usize>(
 #[inline]
 unsafe fn dots<const CHAIN: usize, const N: usize>(
     steps: usize,
-    quants: *const u8,
-    x: *const i32,
+    mut quants: *const u8,
+    mut x: *const i32,
 ) -> [[__m256i; 2]; N] {
     let ones = _mm256_set1_epi16(1);
     let mut dots = [[_mm256_setzero_si256(); 2]; N];
-    for chain in 0..steps / CHAIN.max(1) {
+    for _ in 0..steps / CHAIN.max(1) {
         let mut pairs = [[_mm256_setzero_si256(); 2]; N];
-        for step in chain * CHAIN.max(1)..(chain + 1) * CHAIN.max(1) {
+        for _ in 0..CHAIN.max(1) {
+            (quants, x) = in_order(quants, x);
             // SAFETY: the caller has `steps` of them.
             let w = unsafe {
-                let from = quants.add(step * 4 * ROWS).cast::<__m256i>();
+                let from = quants.cast::<__m256i>();
                 [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))]
             };
             for t in 0..N {
                 // SAFETY: as above; activations lie at multiples of 4 bytes.
-                let x = _mm256_set1_epi32(unsafe { *x.add(step * N + t) });
+                let x = _mm256_set1_epi32(unsafe { *x.add(t) });
                 for half in 0..2 {
                     if CHAIN == WIDE {
                         let x = _mm256_sign_epi8(x, w[half]);
@@ -267,6 +273,7 @@ unsafe fn dots<const CHAIN: usize, const N: usize>(
                     }
                 }
             }
+            (quants, x) = (quants.wrapping_add(4 * ROWS), x.wrapping_add(N));
         }
         for t in 0..N {
             for half in 0..2 {
@@ -274,7 +281,6 @@ unsafe fn dots<const CHAIN: usize, const N: usize>(
                 dots[t][half] = _mm256_add_epi32(dots[t][half], sums);
             }
         }
-        super::in_order();
     }
     dots
 }

@@ -5,12 +5,16 @@
 //! by the scales. Quants are unsigned, signed ones 128 too high, so that integer sums start from the
 //! activations' sums times -128. Price: converting and scaling cost a fifth of the time in groups of
 //! 32, a third in groups of 16.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "t counts tokens and half halves of the rows, in several arrays at once"
+)]
 
 use std::arch::x86_64::*;
 
 use crate::gemm::packing::Block;
 use crate::panel::{Quants, Span};
-use crate::tile::{Adjust, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip};
+use crate::tile::{Adjust, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order};
 
 /// Most tokens in a tile.
 pub(super) const TOKENS: usize = 6;
@@ -141,6 +145,9 @@ fn tile<S: Shape, const N: usize>(
     check_strip(strip, stride, N, ROWS);
     let (strip, mut acc) = (strip.as_mut_ptr(), [[_mm512_setzero_ps(); 2]; N]);
     for group in 0..steps / S::STEPS {
+        // These are checked before the products: a branch after them would let the compiler move the
+        // arithmetic behind it and leave the loads, which then have no registers.
+        let (w, m) = (panel.scales[group].as_ptr(), panel.mins[group].as_ptr());
         // SAFETY: the parts hold `steps` x N quants and a sum and, but for `PER_256`, a scale for
         // each group x N; the panel holds 64 steps and 16 groups.
         unsafe {
@@ -148,7 +155,7 @@ fn tile<S: Shape, const N: usize>(
             let quants = panel.quants.as_ptr().add(first).cast();
             let start = parts.starts::<S, N>(group);
             let dots = dots::<S, N>(quants, parts.quants.add(first * N), start);
-            let w = halves(&panel.scales[group]);
+            let w = [_mm512_load_ps(w), _mm512_load_ps(w.add(16))];
             for t in 0..N {
                 for half in 0..2 {
                     let mut dot = _mm512_cvtepi32_ps(dots[t][half]);
@@ -162,7 +169,7 @@ fn tile<S: Shape, const N: usize>(
             if S::SIGNED {
                 continue;
             }
-            let m = halves(&panel.mins[group]);
+            let m = [_mm512_load_ps(m), _mm512_load_ps(m.add(16))];
             for t in 0..N {
                 let sum = if S::FLOAT_SUMS {
                     _mm512_set1_ps(*parts.float_sums.add(group * N + t))
@@ -192,12 +199,6 @@ fn tile<S: Shape, const N: usize>(
     }
 }
 
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn halves(rows: &[f32; ROWS]) -> [__m512; 2] {
-    [load_floats(rows), load_floats(&rows[16..])]
-}
-
 /// The integer sums of one group: `start` + quants x activations.
 ///
 /// # Safety
@@ -205,26 +206,25 @@ fn halves(rows: &[f32; ROWS]) -> [__m512; 2] {
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
 unsafe fn dots<S: Shape, const N: usize>(
-    quants: *const __m512i,
-    x: *const i32,
+    mut quants: *const __m512i,
+    mut x: *const i32,
     start: [i32; N],
 ) -> [[__m512i; 2]; N] {
     let mut dots = [[_mm512_setzero_si512(); 2]; N];
     for (dots, start) in dots.iter_mut().zip(start) {
         *dots = [_mm512_set1_epi32(start); 2];
     }
-    for step in 0..S::STEPS {
+    for _ in 0..S::STEPS {
+        (quants, x) = in_order(quants, x);
         // SAFETY: there are `STEPS` times two vectors of quants, aligned as the panel is.
-        let w = unsafe {
-            [_mm512_load_si512(quants.add(2 * step)), _mm512_load_si512(quants.add(2 * step + 1))]
-        };
+        let w = unsafe { [_mm512_load_si512(quants), _mm512_load_si512(quants.add(1))] };
         for (t, dots) in dots.iter_mut().enumerate() {
             // SAFETY: there are `STEPS` x N activations, at multiples of 4 bytes.
-            let x = _mm512_set1_epi32(unsafe { *x.add(step * N + t) });
+            let x = _mm512_set1_epi32(unsafe { *x.add(t) });
             dots[0] = _mm512_dpbusd_epi32(dots[0], w[0], x);
             dots[1] = _mm512_dpbusd_epi32(dots[1], w[1], x);
         }
-        super::in_order();
+        (quants, x) = (quants.wrapping_add(2), x.wrapping_add(N));
     }
     dots
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::panel::SPAN;
 use crate::tile::avx512::{load_floats, store_rows, transpose};
-use crate::tile::{Columns, FloatPanel, FloatTiles, ROWS, check_strip};
+use crate::tile::{Columns, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
 
 pub(super) const TILES: FloatTiles = FloatTiles { interleave, tile: any_tile };
 
@@ -45,7 +45,7 @@ fn tile<const N: usize>(
 ) {
     assert!(columns.values.len() == panel.len() * N);
     check_strip(strip, stride, N, ROWS);
-    let (x, strip) = (columns.values.as_ptr(), strip.as_mut_ptr());
+    let (mut x, strip) = (columns.values.as_ptr(), strip.as_mut_ptr());
     let mut acc = [[_mm512_setzero_ps(); 2]; N];
     for (t, acc) in acc.iter_mut().enumerate() {
         // SAFETY: the strip was checked.
@@ -54,14 +54,18 @@ fn tile<const N: usize>(
             [_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16))]
         };
     }
-    for (col, w) in panel.iter().enumerate() {
-        let w = [load_floats(w), load_floats(&w[16..])];
+    let mut w = panel.as_ptr().cast::<f32>();
+    for _ in 0..panel.len() {
+        (w, x) = in_order(w, x);
+        // SAFETY: the panel has 32 weights a column.
+        let column = unsafe { [_mm512_loadu_ps(w), _mm512_loadu_ps(w.add(16))] };
         for (t, acc) in acc.iter_mut().enumerate() {
             // SAFETY: there are `panel.len()` x N values.
-            let x = _mm512_set1_ps(unsafe { *x.add(col * N + t) });
-            acc[0] = _mm512_fmadd_ps(w[0], x, acc[0]);
-            acc[1] = _mm512_fmadd_ps(w[1], x, acc[1]);
+            let x = _mm512_set1_ps(unsafe { *x.add(t) });
+            acc[0] = _mm512_fmadd_ps(column[0], x, acc[0]);
+            acc[1] = _mm512_fmadd_ps(column[1], x, acc[1]);
         }
+        (w, x) = (w.wrapping_add(ROWS), x.wrapping_add(N));
     }
     for (t, acc) in acc.iter().enumerate() {
         // SAFETY: the strip was checked.

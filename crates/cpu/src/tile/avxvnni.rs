@@ -2,13 +2,17 @@
 //!
 //! As at 512 bits, with half the rows. Twelve integer sums and what meets them fill the 16 registers;
 //! the f32 sums wait in memory, which costs little because they are needed once per group.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "t counts tokens and half halves of the rows, in several arrays at once"
+)]
 
 use std::arch::x86_64::*;
 
 use crate::gemm::packing::Block;
 use crate::panel::Quants;
-use crate::tile::avx2::{interleave, load_floats};
-use crate::tile::{Adjust, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip};
+use crate::tile::avx2::interleave;
+use crate::tile::{Adjust, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order};
 
 /// Most tokens in a tile.
 pub(super) const TOKENS: usize = 6;
@@ -50,6 +54,9 @@ fn tile<S: Shape, const N: usize>(
     check_strip(strip, stride, N, 16);
     let (strip, mut acc) = (strip.as_mut_ptr(), [[_mm256_setzero_ps(); 2]; N]);
     for group in 0..steps / S::STEPS {
+        // Checked before the products: see the tile at 512 bits.
+        let w = panel.scales[group][first..first + 16].as_ptr();
+        let m = panel.mins[group][first..first + 16].as_ptr();
         // SAFETY: the parts hold `steps` x N quants and, for each group x N, what its shape reads; the
         // panel holds 64 steps of 32 x 4 quants, of which each group reads `S::STEPS`.
         unsafe {
@@ -57,8 +64,6 @@ fn tile<S: Shape, const N: usize>(
             let quants = panel.quants.as_ptr().cast::<u8>().add(step * 4 * ROWS + 4 * first);
             let start = parts.starts::<S, N>(group);
             let dots = dots::<N>(S::STEPS, quants, parts.quants.add(step * N), start);
-            let w = &panel.scales[group][first..];
-            let m = &panel.mins[group][first..];
             for t in 0..N {
                 let index = group * N + t;
                 let scale = if S::PER_256 { 1.0 } else { *parts.scales.add(index) };
@@ -73,9 +78,9 @@ fn tile<S: Shape, const N: usize>(
                         dot = _mm256_mul_ps(dot, _mm256_set1_ps(scale));
                     }
                     let out = &mut acc[t][half];
-                    *out = _mm256_fmadd_ps(dot, load_floats(&w[8 * half..]), *out);
+                    *out = _mm256_fmadd_ps(dot, _mm256_loadu_ps(w.add(8 * half)), *out);
                     if !S::SIGNED {
-                        let m = load_floats(&m[8 * half..]);
+                        let m = _mm256_loadu_ps(m.add(8 * half));
                         *out = _mm256_fmadd_ps(_mm256_set1_ps(sum), m, *out);
                     }
                 }
@@ -103,27 +108,28 @@ fn tile<S: Shape, const N: usize>(
 #[inline]
 unsafe fn dots<const N: usize>(
     steps: usize,
-    quants: *const u8,
-    x: *const i32,
+    mut quants: *const u8,
+    mut x: *const i32,
     start: [i32; N],
 ) -> [[__m256i; 2]; N] {
     let mut dots = [[_mm256_setzero_si256(); 2]; N];
     for t in 0..N {
         dots[t] = [_mm256_set1_epi32(start[t]); 2];
     }
-    for step in 0..steps {
+    for _ in 0..steps {
+        (quants, x) = in_order(quants, x);
         // SAFETY: the caller has `steps` of them.
         let w = unsafe {
-            let from = quants.add(step * 4 * ROWS).cast::<__m256i>();
+            let from = quants.cast::<__m256i>();
             [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))]
         };
         for t in 0..N {
             // SAFETY: as above; activations lie at multiples of 4 bytes.
-            let x = _mm256_set1_epi32(unsafe { *x.add(step * N + t) });
+            let x = _mm256_set1_epi32(unsafe { *x.add(t) });
             dots[t][0] = _mm256_dpbusd_avx_epi32(dots[t][0], w[0], x);
             dots[t][1] = _mm256_dpbusd_avx_epi32(dots[t][1], w[1], x);
         }
-        super::in_order();
+        (quants, x) = (quants.wrapping_add(4 * ROWS), x.wrapping_add(N));
     }
     dots
 }

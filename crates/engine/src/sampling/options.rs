@@ -129,49 +129,43 @@ impl Options {
             within("xtc-threshold", xtc.threshold)?;
         }
         if let Some(mirostat) = &self.mirostat {
-            require(
-                "mirostat",
-                mirostat.version,
-                "0, 1 or 2",
-                (1..=2).contains(&mirostat.version),
-            )?;
+            if !(1..=2).contains(&mirostat.version) {
+                return Err(outside("mirostat", &mirostat.version, "0, 1 or 2"));
+            }
             above("mirostat-ent", mirostat.tau, 0.0)?;
             above("mirostat-lr", mirostat.eta, 0.0)?;
         }
         for &(id, bias) in &self.logit_bias {
-            require("logit-bias", id, &format!("a token below {vocab}"), (id as usize) < vocab)?;
-            let usable = !bias.is_nan() && bias < f32::INFINITY;
-            require("logit-bias", bias, "a number or -inf", usable)?;
+            if id as usize >= vocab {
+                return Err(outside("logit-bias", &id, &format!("a token below {vocab}")));
+            }
+            if bias.is_nan() || bias == f32::INFINITY {
+                return Err(outside("logit-bias", &bias, "a number or -inf"));
+            }
         }
         Ok(())
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "callers hand over numbers")]
-fn require(
-    name: &'static str,
-    found: impl ToString,
-    expected: &str,
-    holds: bool,
-) -> Result<(), OptionsError> {
-    if holds {
-        return Ok(());
-    }
-    Err(OptionsError { name, found: found.to_string(), expected: expected.to_owned() })
+/// What is said of an option outside its range.
+fn outside(name: &'static str, found: &dyn ToString, expected: &str) -> OptionsError {
+    OptionsError { name, found: found.to_string(), expected: expected.to_owned() }
 }
 
 fn finite(name: &'static str, x: f32) -> Result<(), OptionsError> {
-    require(name, x, "a finite number", x.is_finite())
+    if x.is_finite() { Ok(()) } else { Err(outside(name, &x, "a finite number")) }
 }
 
 fn at_least(name: &'static str, x: f32, low: f32) -> Result<(), OptionsError> {
-    require(name, x, &format!("a number of at least {low}"), x.is_finite() && x >= low)
+    let within = x.is_finite() && x >= low;
+    if within { Ok(()) } else { Err(outside(name, &x, &format!("a number of at least {low}"))) }
 }
 
 fn above(name: &'static str, x: f32, low: f32) -> Result<(), OptionsError> {
-    require(name, x, &format!("a number above {low}"), x.is_finite() && x > low)
+    let within = x.is_finite() && x > low;
+    if within { Ok(()) } else { Err(outside(name, &x, &format!("a number above {low}"))) }
 }
 
 fn within(name: &'static str, x: f32) -> Result<(), OptionsError> {
-    require(name, x, "between 0 and 1", (0.0..=1.0).contains(&x))
+    if (0.0..=1.0).contains(&x) { Ok(()) } else { Err(outside(name, &x, "between 0 and 1")) }
 }

@@ -1,0 +1,208 @@
+//! Weight bytes per second of the dot kernels, beside the memory's, per type, level and threads.
+//!
+//! The weights, half a GiB of them, are streamed window by window, and each window of the kernel
+//! is followed by one that only reads: the machine's bandwidth moves from second to second, so only
+//! the ratio of neighbours says how well a kernel uses it. After criterion's own lines,
+//! one line per kernel gives the best windows of both (GB/s, 10^9 bytes) and their ratio.
+//!
+//! `cargo bench --bench dot -- 'q4_k.*1 thread'` takes a part.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use bilayer_cpu::columns::{COLUMN_ALIGN, Columns};
+use bilayer_cpu::dot::{AHEAD, Dot, dot};
+use bilayer_cpu::level::Level;
+use bilayer_quant::Type;
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use half::{bf16, f16};
+
+/// Weights in a row: a common width of models.
+const COLS: usize = 4096;
+/// Bytes of weights, several times the last-level cache.
+const SET_BYTES: usize = 512 << 20;
+/// Bytes a thread takes in a window: long enough to time, short enough to fall between the slices
+/// of other work on the machine.
+const WINDOW_BYTES: usize = 4 << 20;
+
+const TYPES: [Type; 16] = [
+    Type::F32,
+    Type::F16,
+    Type::BF16,
+    Type::Q8_0,
+    Type::Q4_0,
+    Type::Q4_1,
+    Type::Q5_0,
+    Type::Q5_1,
+    Type::Q2_K,
+    Type::Q3_K,
+    Type::Q4_K,
+    Type::Q5_K,
+    Type::Q6_K,
+    Type::IQ4_NL,
+    Type::IQ4_XS,
+    Type::MXFP4,
+];
+
+fn dots(criterion: &mut Criterion) {
+    let mut bytes = vec![0; SET_BYTES];
+    for ty in TYPES {
+        fill(ty, &mut bytes);
+        for level in Level::available() {
+            let kernel = dot(ty, COLS, level);
+            // A level without kernels of its own would only bench those below it again.
+            if level == Level::Scalar || !kernel.name.ends_with(level.name()) {
+                continue;
+            }
+            for (threads, columns) in [(1, 1), (2, 1), (1, 4), (1, 8)] {
+                stream(criterion, kernel, level, (threads, columns), &bytes);
+            }
+        }
+    }
+}
+
+/// Benches one kernel on `threads` threads against `count` columns.
+fn stream(
+    criterion: &mut Criterion,
+    dot: Dot,
+    level: Level,
+    (threads, count): (usize, usize),
+    set: &[u8],
+) {
+    let column_bytes = dot.format.column_bytes(COLS);
+    let mut store = vec![0; count * column_bytes + COLUMN_ALIGN];
+    let start = store.as_ptr().align_offset(COLUMN_ALIGN);
+    let data = &mut store[start..][..count * column_bytes];
+    let activations: Vec<f32> = (0..COLS).map(|i| (i as f32 * 0.37).sin()).collect();
+    for column in data.chunks_exact_mut(column_bytes) {
+        dot.format.prepare(level, &activations, column);
+    }
+    let columns = Columns { data, cols: COLS, count };
+
+    let rows = WINDOW_BYTES / dot.row_bytes();
+    let share_bytes = rows * dot.row_bytes();
+    let window_bytes = threads * share_bytes;
+    let share = |window: usize, thread: usize| {
+        let windows = set.len() / window_bytes;
+        &set[window % windows * window_bytes + thread * share_bytes..][..share_bytes]
+    };
+    let mut best = [Duration::MAX; 2];
+    let mut window = 0;
+    let mut group = criterion.benchmark_group(dot.name);
+    group.throughput(Throughput::Bytes(window_bytes as u64));
+    let id = BenchmarkId::from_parameter(format!("{threads} thread {count} columns"));
+    group.bench_function(id, |bencher| {
+        bencher.iter_custom(|windows| {
+            let mut total = Duration::ZERO;
+            for _ in 0..windows {
+                let taken = together(threads, |thread| {
+                    let mut out = vec![0.0; rows * count];
+                    let weights = share(window, thread);
+                    let start = Instant::now();
+                    dot.run(weights, columns, &mut out);
+                    black_box(&out);
+                    start.elapsed()
+                });
+                let read = together(threads, |thread| {
+                    let start = Instant::now();
+                    black_box(probe(share(window + 1, thread)));
+                    start.elapsed()
+                });
+                best = [best[0].min(taken), best[1].min(read)];
+                window += 2;
+                total += taken;
+            }
+            total
+        });
+    });
+    group.finish();
+    if window > 0 {
+        let [kernel, read] = best.map(|best| window_bytes as f64 / best.as_secs_f64() / 1e9);
+        let name = dot.name;
+        eprintln!(
+            "best: {name:20} {threads} threads {count} columns: {kernel:6.2} GB/s, read {read:6.2} GB/s, ratio {:.2}",
+            kernel / read
+        );
+    }
+}
+
+/// Runs `work` on `threads` threads at once; the longest time any of them took.
+fn together(threads: usize, work: impl Fn(usize) -> Duration + Sync) -> Duration {
+    if threads == 1 {
+        return work(0);
+    }
+    let barrier = Barrier::new(threads);
+    let (work, barrier) = (&work, &barrier);
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads)
+            .map(|thread| {
+                scope.spawn(move || {
+                    barrier.wait();
+                    work(thread)
+                })
+            })
+            .collect();
+        let times = running.into_iter().map(|thread| thread.join().expect("no panic"));
+        times.max().unwrap_or_default()
+    })
+}
+
+/// Reads everything and does next to nothing with it, prefetching as the kernels do.
+fn probe(bytes: &[u8]) -> u64 {
+    let mut sums = [0; 32];
+    for line in bytes.as_chunks::<256>().0 {
+        #[cfg(target_arch = "x86_64")]
+        for at in [0, 64, 128, 192] {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            #[allow(unused_unsafe, reason = "the intrinsic is unsafe on some compilers only")]
+            // SAFETY: a prefetch has no effect but on the caches.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(AHEAD + at).cast());
+            }
+        }
+        for (sum, word) in sums.iter_mut().zip(line.as_chunks::<8>().0) {
+            *sum ^= u64::from_le_bytes(*word);
+        }
+    }
+    sums.iter().fold(0, |all, sum| all ^ sum)
+}
+
+/// Blocks of random codes with small scales.
+fn fill(ty: Type, bytes: &mut [u8]) {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for word in bytes.as_chunks_mut::<8>().0 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        *word = state.to_le_bytes();
+    }
+    for (index, block) in bytes.chunks_exact_mut(ty.block_bytes).enumerate() {
+        let value = index as f32 % 1000.0 * 0.001;
+        match ty.block_bytes {
+            4 if ty == Type::F32 => block.copy_from_slice(&value.to_le_bytes()),
+            2 if ty == Type::F16 => block.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
+            2 => block.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
+            _ => {}
+        }
+        for plane in ty.planes {
+            match (plane.name, &mut block[plane.offset..][..plane.len]) {
+                ("d" | "dmin" | "m", [low, high]) => {
+                    [*low, *high] = f16::from_f32(0.01).to_le_bytes();
+                }
+                ("e", [exponent]) => *exponent = 120,
+                _ => {}
+            }
+        }
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_millis(800));
+    targets = dots
+}
+criterion_main!(benches);

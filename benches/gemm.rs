@@ -1,0 +1,118 @@
+//! Matrix products of many tokens: weight types x instruction levels, one thread, GOPS as Gelem/s.
+//!
+//! `cargo bench --bench gemm -- q4_k/avx512vnni` runs what matches. A work item's panel is timed with all
+//! tokens, then packing apart; the figures of two levels are comparable only in one run.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use bilayer_cpu::gemm::{Gemm, Packed, gemm};
+use bilayer_cpu::level::Level;
+use bilayer_quant::Type;
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+
+const TYPES: [Type; 9] = [
+    Type::Q4_0,
+    Type::Q8_0,
+    Type::Q4_K,
+    Type::Q5_K,
+    Type::Q6_K,
+    Type::IQ4_XS,
+    Type::F16,
+    Type::BF16,
+    Type::F32,
+];
+
+/// Rows and columns: a square layer and the lower half of a wide feed-forward.
+const SHAPES: [(usize, usize); 2] = [(4096, 4096), (2048, 8192)];
+
+/// Tokens: a small batch, a short and a usual prompt.
+const TOKENS: [usize; 3] = [12, 64, 512];
+
+/// Numbers without a pattern, reproducible.
+fn noise(count: usize) -> Vec<f32> {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// Weights `[rows, cols]`: a few quantized rows over and over, since only their bytes' place matters.
+fn weights(ty: Type, rows: usize, cols: usize) -> Vec<u8> {
+    let mut few = vec![0; 4 * ty.row_bytes(cols).expect("whole blocks")];
+    ty.quantize(&noise(4 * cols), None, &mut few).expect("finite weights");
+    few.repeat(rows / 4)
+}
+
+/// A product's activations, packed, and what else it needs.
+struct Prepared {
+    packed: Vec<u8>,
+    start: usize,
+    scratch: Vec<u8>,
+    out: Vec<f32>,
+}
+
+impl Prepared {
+    fn new(gemm: &Gemm, x: &[f32], tokens: usize) -> Prepared {
+        let packed = vec![0; gemm.packing.bytes(tokens) + 64];
+        let start = packed.as_ptr().align_offset(64);
+        let mut prepared = Prepared {
+            packed,
+            start,
+            scratch: vec![0; gemm.scratch_bytes(tokens)],
+            out: vec![0.0; gemm.panel_rows * tokens],
+        };
+        prepared.pack(gemm, x, tokens);
+        prepared
+    }
+
+    fn pack(&mut self, gemm: &Gemm, x: &[f32], tokens: usize) {
+        let packed = &mut self.packed[self.start..][..gemm.packing.bytes(tokens)];
+        let chunks = packed.chunks_exact_mut(gemm.packing.chunk_bytes(tokens));
+        for (chunk, out) in chunks.enumerate() {
+            gemm.packing.pack(chunk, x, tokens, out);
+        }
+    }
+}
+
+fn products(criterion: &mut Criterion) {
+    for (rows, cols) in SHAPES {
+        for ty in TYPES {
+            let bytes = weights(ty, rows, cols);
+            for level in Level::available().filter(|level| *level != Level::Scalar) {
+                let name = format!("{rows}x{cols}/{}/{level}", ty.name.to_lowercase());
+                let mut group = criterion.benchmark_group(name);
+                group.sample_size(10).warm_up_time(Duration::from_millis(100));
+                group.measurement_time(Duration::from_millis(600));
+                for tokens in TOKENS {
+                    let (gemm, x) = (gemm(ty, cols, level), noise(tokens * cols));
+                    let mut prepared = Prepared::new(&gemm, &x, tokens);
+                    let mut panels =
+                        bytes.chunks_exact(bytes.len() / rows * gemm.panel_rows).cycle();
+                    group.throughput(Throughput::Elements(
+                        2 * (gemm.panel_rows * cols * tokens) as u64,
+                    ));
+                    group.bench_function(BenchmarkId::new("run", tokens), |bencher| {
+                        bencher.iter(|| {
+                            let Prepared { packed, start, scratch, out } = &mut prepared;
+                            let data = &packed[*start..][..gemm.packing.bytes(tokens)];
+                            let panel = panels.next().expect("an endless cycle");
+                            gemm.run(panel, Packed { data, tokens }, scratch, out);
+                            black_box(&out);
+                        });
+                    });
+                    group.throughput(Throughput::Elements((tokens * cols) as u64));
+                    group.bench_function(BenchmarkId::new("pack", tokens), |bencher| {
+                        bencher.iter(|| prepared.pack(&gemm, black_box(&x), tokens));
+                    });
+                }
+                group.finish();
+            }
+        }
+    }
+}
+
+criterion_group!(benches, products);
+criterion_main!(benches);

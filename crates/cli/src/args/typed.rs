@@ -1,0 +1,222 @@
+//! The command line before clap sees it: llama.cpp's short flags of several letters, what it has and we do not yet,
+//! and the command that need not be said.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+
+use clap::{Arg, Command};
+
+use crate::failure::Failure;
+
+/// Short flags of several letters, which clap does not know, and what they stand for.
+const SPELLED: &[(&str, &str)] = &[
+    ("-ub", "--ubatch-size"),
+    ("-ctk", "--cache-type-k"),
+    ("-ctv", "--cache-type-v"),
+    ("-fa", "--flash-attn"),
+    ("-no-cnv", "--no-conversation"),
+    ("-sp", "--special"),
+];
+
+/// Flags of llama.cpp that ask for what happens anyway.
+const ALWAYS: &[&str] = &[
+    "--no-display-prompt",
+    "--no-warmup",
+    "--no-context-shift",
+    "-e",
+    "--escape",
+    "--deterministic",
+];
+
+/// Commands that will come (their names are taken).
+const LATER: &str = "bench profile plan verify devices perplexity convert quantize imatrix synth \
+                     embed rerank classify serve batch prune";
+
+const PROCESSOR: &str = "this version computes on the processor alone; leave it out";
+const COMPLETES: &str = "`run` completes plain text; give the whole prompt with -p or -f";
+const LOCAL: &str = "download the file and give its path with -m";
+const FREE: &str = "the answer cannot be bound to a grammar; leave it out";
+const CHAIN: &str = "the samplers have a fixed order; set each with its own flag";
+const OWN: &str = "positions are scaled as the model file says; leave it out";
+const ONE_POOL: &str = "the prompt runs on the threads of -t";
+const ONE_FILE: &str = "give one complete model with -m";
+
+/// Flags of llama.cpp that are not supported yet, and what to do instead.
+const NOT_YET: &[(&[&str], &str)] = &[
+    (&["-ngl", "--gpu-layers", "--n-gpu-layers", "-ot", "--override-tensor"], PROCESSOR),
+    (&["-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe", "-nkvo", "--no-kv-offload"], PROCESSOR),
+    (&["-dev", "--device", "--list-devices", "--vram", "-fit", "--fit"], PROCESSOR),
+    (&["-fitt", "--fit-target", "-sm", "--split-mode", "-ts", "--tensor-split"], PROCESSOR),
+    (&["-mg", "--main-gpu", "--no-op-offload"], PROCESSOR),
+    (&["-cnv", "--conversation", "-sys", "--system-prompt", "-sysf"], COMPLETES),
+    (&["--system-prompt-file", "-st", "--single-turn", "-i", "--interactive"], COMPLETES),
+    (&["-if", "--interactive-first", "--jinja", "--chat-template"], COMPLETES),
+    (&["--chat-template-file", "--in-prefix", "--in-suffix", "-mli"], COMPLETES),
+    (&["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url"], LOCAL),
+    (&["--grammar", "--grammar-file", "-j", "--json-schema", "-jf"], FREE),
+    (&["--json-schema-file"], FREE),
+    (&["--samplers", "--sampling-seq", "--sampler-seq", "--top-nsigma"], CHAIN),
+    (&["--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"], OWN),
+    (&["--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"], OWN),
+    (&["--yarn-beta-slow", "--yarn-beta-fast", "-gan", "--grp-attn-n", "-gaw"], OWN),
+    (&["-tb", "--threads-batch", "--numa", "--prio", "--cpu-mask", "-C"], ONE_POOL),
+    (&["--cpu-range", "-Cr", "--cpu-strict", "--poll"], ONE_POOL),
+    (&["--lora", "--lora-scaled", "--control-vector", "--override-kv"], ONE_FILE),
+    (&["-md", "--model-draft", "--draft", "--draft-max", "-mm", "--mmproj"], ONE_FILE),
+];
+
+/// What was typed, ready for `cli` (built) to parse: the command in second place, long flags only where clap would not
+/// understand the short ones.
+///
+/// # Errors
+/// A flag or command that is not supported, with what to do instead.
+pub fn ready(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>, Failure> {
+    let mut typed = typed.into_iter();
+    let mut ready = vec![typed.next().unwrap_or_else(|| OsString::from("bilayer"))];
+    let mut rest: Vec<OsString> = typed.collect();
+    let shows = ["-h", "--help", "-V", "--version"];
+    match rest.first().and_then(|first| first.to_str()) {
+        Some(first) if shows.contains(&first) => {}
+        Some(first) if LATER.split(' ').any(|later| later == first) => {
+            return Err(Failure::usage(format!(
+                "the command `{first}` is not there yet; `bilayer --help` lists those that are"
+            )));
+        }
+        Some(first) if !first.starts_with('-') => ready.push(rest.remove(0)),
+        _ => ready.push(OsString::from("run")),
+    }
+    let command = ready.get(1).and_then(|name| cli.find_subcommand(name));
+    let mut verbatim = false;
+    let mut expecting: Option<&Arg> = None;
+    for arg in rest {
+        let value = expecting.take().is_some_and(|flag| is_value(flag, &arg));
+        verbatim |= !value && arg == "--";
+        if value || verbatim {
+            ready.push(arg);
+            continue;
+        }
+        let Some(arg) = flag(arg)? else { continue };
+        expecting = command.and_then(|command| find(command, &arg));
+        ready.push(arg);
+    }
+    Ok(ready)
+}
+
+/// The `LLAMA_ARG_*` variables among `set` that no command reads.
+pub fn unread_variables(set: impl Iterator<Item = OsString>, cli: &Command) -> BTreeSet<String> {
+    let read: BTreeSet<&OsStr> =
+        cli.get_subcommands().flat_map(Command::get_arguments).filter_map(Arg::get_env).collect();
+    set.filter(|name| !read.contains(name.as_os_str()))
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.starts_with("LLAMA_ARG_"))
+        .collect()
+}
+
+/// A flag as clap knows it; nothing where it asks for what happens anyway.
+fn flag(arg: OsString) -> Result<Option<OsString>, Failure> {
+    let Some(text) = arg.to_str() else { return Ok(Some(arg)) };
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (text, None),
+    };
+    if let Some((_, advice)) = NOT_YET.iter().find(|(names, _)| names.contains(&name)) {
+        return Err(Failure::usage(format!("{name} is not supported yet; {advice}")));
+    }
+    if ALWAYS.contains(&text) {
+        return Ok(None);
+    }
+    if let Some((_, long)) = SPELLED.iter().find(|(short, _)| *short == name) {
+        let spelled = value.map_or((*long).to_owned(), |value| format!("{long}={value}"));
+        return Ok(Some(OsString::from(spelled)));
+    }
+    let mut letters = text.strip_prefix('-').unwrap_or_default().chars();
+    let joined = letters.next().is_some_and(char::is_alphabetic)
+        && letters.next().is_some_and(char::is_alphabetic);
+    if joined {
+        let known = SPELLED.iter().map(|(short, _)| *short).collect::<Vec<_>>().join(", ");
+        return Err(Failure::usage(format!(
+            "unexpected argument '{text}'; short flags of several letters are {known}, and a \
+             value stands apart from a flag of one letter"
+        )));
+    }
+    Ok(Some(arg))
+}
+
+/// The option of `command` that `arg` names, when its value is the next argument.
+fn find<'c>(command: &'c Command, arg: &OsStr) -> Option<&'c Arg> {
+    let arg = arg.to_str()?;
+    command.get_arguments().filter(|option| option.get_action().takes_values()).find(|option| {
+        let long = arg.strip_prefix("--").is_some_and(|name| {
+            option.get_long() == Some(name)
+                || option.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
+        });
+        let mut letters = arg.strip_prefix('-').unwrap_or_default().chars();
+        let short = option.get_short().is_some() && option.get_short() == letters.next();
+        long || short && letters.next().is_none()
+    })
+}
+
+/// Whether clap takes `arg` for the value of `flag` even though it may look like a flag itself.
+fn is_value(flag: &Arg, arg: &OsStr) -> bool {
+    let text = arg.to_string_lossy();
+    let number = flag.is_allow_negative_numbers_set() && text.parse::<f64>().is_ok();
+    !text.starts_with('-') || text == "-" || flag.is_allow_hyphen_values_set() || number
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn prepared(line: &str) -> Result<Vec<OsString>, String> {
+        let mut cli = crate::args::Cli::command();
+        cli.build();
+        let typed = line.split(' ').map(OsString::from).collect();
+        ready(typed, &cli).map_err(|failure| format!("{failure:?}"))
+    }
+
+    #[test]
+    fn command_lines_become_those_that_clap_reads() {
+        let cases = [
+            ("bilayer", "bilayer run"),
+            ("bilayer -m x", "bilayer run -m x"),
+            ("bilayer --help", "bilayer --help"),
+            ("bilayer inspect x", "bilayer inspect x"),
+            ("bilayer run -ub 8 -fa", "bilayer run --ubatch-size 8 --flash-attn"),
+            ("bilayer run -ctk=f32 -no-cnv", "bilayer run --cache-type-k=f32 --no-conversation"),
+            ("bilayer run --no-warmup -n -1", "bilayer run -n -1"),
+            ("bilayer run -p -ngl -n 5", "bilayer run -p -ngl -n 5"),
+            ("bilayer tokenize -- -ub", "bilayer tokenize -- -ub"),
+            ("bilayer run -n5", "bilayer run -n5"),
+        ];
+        for (typed, expected) in cases {
+            let expected: Vec<OsString> = expected.split(' ').map(OsString::from).collect();
+            assert_eq!(prepared(typed), Ok(expected), "{typed}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused_by_name() {
+        for line in ["run -ngl 5", "run --gpu-layers=5", "-cnv", "run -m x -fa -ngl all"] {
+            let error = prepared(&format!("bilayer {line}")).expect_err(line);
+            assert!(error.contains("is not supported yet; "), "{line}: {error}");
+        }
+        assert!(prepared("bilayer run -nkv").is_err_and(|e| e.contains("'-nkv'")));
+        assert!(prepared("bilayer serve").is_err_and(|e| e.contains("not there yet")));
+    }
+
+    #[test]
+    fn no_flag_is_both_supported_and_not() {
+        let mut cli = crate::args::Cli::command();
+        cli.build();
+        let run = cli.find_subcommand("run").expect("run is a command");
+        for name in NOT_YET.iter().flat_map(|(names, _)| *names).chain(ALWAYS) {
+            assert!(find(run, OsStr::new(name)).is_none(), "{name}");
+        }
+        for (_, long) in SPELLED {
+            let long = long.strip_prefix("--");
+            assert!(run.get_arguments().any(|option| option.get_long() == long), "{long:?}");
+        }
+    }
+}

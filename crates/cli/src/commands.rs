@@ -1,0 +1,29 @@
+//! The commands, one file each.
+
+use clap::CommandFactory;
+
+use crate::args::{Cli, Command};
+use crate::failure::Failure;
+
+mod detokenize;
+mod inspect;
+mod man;
+mod run;
+mod tokenize;
+
+/// Runs a command. Returns the exit code of one that ended well or was interrupted.
+pub fn execute(command: Command) -> Result<u8, Failure> {
+    match command {
+        Command::Run(args) => run::execute(&args),
+        Command::Inspect(args) => inspect::execute(&args),
+        Command::Tokenize(args) => tokenize::execute(&args),
+        Command::Detokenize(args) => detokenize::execute(&args),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "bilayer", &mut script);
+            crate::output::bytes(&script)?;
+            Ok(0)
+        }
+        Command::Man { out } => man::execute(out.as_deref()),
+    }
+}

@@ -1,0 +1,171 @@
+//! `bilayer inspect`: what a file holds, and what would stop it from running.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::io::Read;
+use std::path::Path;
+
+use bilayer_gguf::{Array, File, Value};
+use serde::Serialize;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::args::Inspect;
+use crate::failure::Failure;
+use crate::{output, progress};
+
+#[derive(Serialize)]
+struct Document {
+    architecture: Option<String>,
+    version: u32,
+    parameters: u64,
+    bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sha256: Option<String>,
+    metadata: serde_json::Map<String, serde_json::Value>,
+    tensors: Vec<Tensor>,
+    problems: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Tensor {
+    name: String,
+    /// Rightmost contiguous.
+    shape: Vec<u64>,
+    r#type: &'static str,
+    /// From the start of its file, bytes.
+    offset: u64,
+    bytes: u64,
+}
+
+/// Lists the file.
+pub fn execute(args: &Inspect) -> Result<u8, Failure> {
+    let path = args.path.as_deref().or(args.model.as_deref());
+    let path = path.ok_or_else(|| Failure::usage("inspect: no file; give its path"))?;
+    let file = bilayer_engine::open_file(path)?;
+    let document = Document {
+        architecture: file.metadata().str("general.architecture").ok().map(str::to_owned),
+        version: file.version(),
+        parameters: file.tensors().iter().map(|t| t.layout().elements()).sum(),
+        bytes: file.file_bytes(),
+        sha256: if args.hash { Some(hash(&file)?) } else { None },
+        metadata: file.metadata().iter().map(|(k, v)| (k.to_owned(), value(v))).collect(),
+        tensors: file.tensors().iter().map(tensor).collect(),
+        problems: bilayer_engine::problems(&file),
+    };
+    if args.json {
+        output::json(&document)?;
+    } else {
+        output::text(&listing(&file, &document))?;
+    }
+    Ok(0)
+}
+
+fn tensor(tensor: &bilayer_gguf::Tensor) -> Tensor {
+    let layout = tensor.layout();
+    Tensor {
+        name: tensor.name().to_owned(),
+        shape: layout.shape().to_vec(),
+        r#type: layout.ty().name,
+        offset: layout.offset(),
+        bytes: layout.len_bytes(),
+    }
+}
+
+/// The document for readers; names and texts are the file's, so line breaks in them are escaped.
+fn listing(file: &File, document: &Document) -> String {
+    let architecture = document.architecture.as_deref().unwrap_or("none given").escape_debug();
+    let mut lines = vec![
+        format!("architecture  {architecture}"),
+        format!("GGUF version  {}", document.version),
+        format!("parameters    {}", document.parameters),
+        format!("bytes         {}", document.bytes),
+    ];
+    lines.extend(document.sha256.iter().map(|hash| format!("sha256        {hash}")));
+    let mut types: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
+    for tensor in &document.tensors {
+        let (count, bytes) = types.entry(tensor.r#type).or_default();
+        *count += 1;
+        *bytes += tensor.bytes;
+    }
+    lines.extend(
+        types.iter().map(|(ty, (count, bytes))| format!("{ty:<13} {count} tensors, {bytes} bytes")),
+    );
+    lines.push(format!("\nmetadata ({} keys)", file.metadata().len()));
+    let entries = file.metadata().iter();
+    lines.extend(entries.map(|(key, value)| format!("  {} = {value}", key.escape_debug())));
+    lines.push(format!("\ntensors ({})", document.tensors.len()));
+    lines.extend(document.tensors.iter().map(|tensor| {
+        let shape = tensor.shape.iter().map(u64::to_string).collect::<Vec<_>>().join(" x ");
+        let name = tensor.name.escape_debug().to_string();
+        format!("  {name:<28} {:<7} {shape:<16} {} bytes", tensor.r#type, tensor.bytes)
+    }));
+    let runs = if document.problems.is_empty() { "yes" } else { "no" };
+    lines.push(format!("\nruns: {runs}"));
+    lines.extend(document.problems.iter().map(|p| format!("  {}", p.escape_debug())));
+    lines.join("\n") + "\n"
+}
+
+/// A value as JSON, in full. Numbers that are not finite are null.
+fn value(value: &Value) -> serde_json::Value {
+    match value {
+        Value::U8(x) => json!(x),
+        Value::I8(x) => json!(x),
+        Value::U16(x) => json!(x),
+        Value::I16(x) => json!(x),
+        Value::U32(x) => json!(x),
+        Value::I32(x) => json!(x),
+        Value::U64(x) => json!(x),
+        Value::I64(x) => json!(x),
+        Value::F32(x) => json!(x),
+        Value::F64(x) => json!(x),
+        Value::Bool(x) => json!(x),
+        Value::String(x) => json!(x),
+        Value::Array(array) => elements(array),
+    }
+}
+
+fn elements(array: &Array) -> serde_json::Value {
+    match array {
+        Array::U8(x) => json!(x),
+        Array::I8(x) => json!(x),
+        Array::U16(x) => json!(x),
+        Array::I16(x) => json!(x),
+        Array::U32(x) => json!(x),
+        Array::I32(x) => json!(x),
+        Array::U64(x) => json!(x),
+        Array::I64(x) => json!(x),
+        Array::F32(x) => json!(x),
+        Array::F64(x) => json!(x),
+        Array::Bool(x) => json!(x),
+        Array::String(x) => x.iter().map(|text| json!(text)).collect(),
+    }
+}
+
+/// SHA-256 over the bytes of all shards, in their order.
+fn hash(file: &File) -> Result<String, Failure> {
+    let bar = progress::bytes("hashing");
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    let mut done = 0;
+    for name in file.shard_names() {
+        let path = Path::new(name);
+        let failed = |error: std::io::Error| Failure::input(path, &error);
+        let mut shard = std::fs::File::open(path).map_err(failed)?;
+        loop {
+            let read = shard.read(&mut buffer).map_err(failed)?;
+            if read == 0 {
+                break;
+            }
+            hasher.update(&buffer[..read]);
+            done += read as u64;
+            progress::set(&bar, done, file.file_bytes());
+        }
+    }
+    bar.finish_and_clear();
+    Ok(hasher.finalize().iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
+}

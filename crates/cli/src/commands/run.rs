@@ -1,0 +1,154 @@
+//! `bilayer run`: from a prompt to a text.
+
+use std::path::Path;
+use std::time::Instant;
+
+use bilayer_engine::generate::{Generation, Request, Statistics, Stop, Token};
+use bilayer_engine::sampling::{Options, Sampler};
+use bilayer_engine::session::{Run as StepRun, Session, Wanted};
+use bilayer_engine::{Error, Model, cache};
+
+use crate::args::Run;
+use crate::failure::{Failure, INTERRUPTED};
+use crate::npy::Npy;
+use crate::{demo, output, progress};
+
+mod interrupt;
+mod prompt;
+mod report;
+mod settings;
+
+/// What is generated, and how.
+struct Question {
+    prompt: Vec<u32>,
+    options: Options,
+    /// Tokens that end a DRY sequence.
+    breakers: Vec<bool>,
+    stops: Vec<String>,
+}
+
+/// An answer with all that is reported of it.
+struct Answer {
+    text: String,
+    tokens: Vec<Token>,
+    stop: Stop,
+    statistics: Statistics,
+}
+
+/// Loads, generates, reports.
+pub fn execute(args: &Run) -> Result<u8, Failure> {
+    interrupt::catch();
+    let began = Instant::now();
+    let given = prompt::given(args)?;
+    let waited = began.elapsed();
+    let model = demo::open(&args.model)?;
+    if args.model.mlock {
+        model.file().lock().map_err(Error::File)?;
+    }
+    let question = Question {
+        prompt: prompt::tokens(given, &model)?,
+        options: settings::sampling(&args.sampling, &model)?,
+        breakers: settings::breakers(args, &model)?,
+        stops: settings::texts(args, &args.answer.stop)?,
+    };
+    let mut logits_file = logits_file(args, &model, question.prompt.len())?;
+    let mut session = settings::session(args, &model, question.prompt.len())?;
+    let load = began.elapsed() - waited;
+    let (needed, context) = (question.prompt.len(), session.context());
+    if needed > context {
+        return Err(Error::from(cache::Error::Context { needed, context }).into());
+    }
+    output::note(&report::opening(&model, &session));
+    interrupt::answering();
+    if let Some((path, file)) = logits_file.take() {
+        logits(&mut session, &question.prompt, file, path)?;
+    }
+    if args.echo && !args.json {
+        output::text(&model.tokenizer().decode(&question.prompt))?;
+    }
+    let answer = answer(args, &model, &mut session, &question)?;
+    if args.json {
+        let report = report::Report { model: &model, session: &session, load };
+        output::json(&report.document(&question, &answer))?;
+    } else {
+        output::text("\n")?;
+    }
+    output::note(&report::placement(&session));
+    output::note(&report::statistics(&answer.statistics));
+    Ok(if answer.stop == Stop::Interrupted { INTERRUPTED } else { 0 })
+}
+
+/// The file of `--logits`, begun before the work so that a place that cannot be written to is known at once.
+fn logits_file<'a>(
+    args: &'a Run,
+    model: &Model,
+    rows: usize,
+) -> Result<Option<(&'a Path, Npy)>, Failure> {
+    let Some(path) = &args.logits else { return Ok(None) };
+    let file = Npy::create(path, rows, model.config().vocab);
+    Ok(Some((path, file.map_err(|error| Failure::output(path, &error))?)))
+}
+
+/// Runs the prompt in a sequence of its own, asking for every position, and writes the logits.
+fn logits(
+    session: &mut Session,
+    prompt: &[u32],
+    mut file: Npy,
+    path: &Path,
+) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::output(path, &error);
+    let sequence = session.open()?;
+    let rows = session.limits().outputs.min(session.limits().tokens);
+    let bar = progress::tokens("logits", prompt.len());
+    for tokens in prompt.chunks(rows) {
+        if interrupt::is_set() {
+            let line = format!("interrupted; {} was not written", path.display());
+            return Err(Failure::Line(INTERRUPTED, line));
+        }
+        let logits = session.step(&[StepRun { sequence, tokens, wanted: Wanted::All }])?;
+        file.rows(logits).map_err(failed)?;
+        bar.inc(tokens.len() as u64);
+    }
+    bar.finish_and_clear();
+    session.close(sequence);
+    file.finish().map_err(failed)
+}
+
+/// Generates the answer and streams it, unless it goes into one document.
+fn answer(
+    args: &Run,
+    model: &Model,
+    session: &mut Session,
+    question: &Question,
+) -> Result<Answer, Failure> {
+    let (options, breakers) = (question.options.clone(), question.breakers.clone());
+    let sampler = Sampler::new(options, model.config().vocab, session.context(), breakers)
+        .map_err(Error::SamplingOptions)?;
+    let request = Request {
+        predict: settings::predict(args),
+        stops: question.stops.clone(),
+        ignore_eos: args.answer.ignore_eos,
+        show_control: args.answer.special,
+        logprobs: args.logprobs,
+        ..Request::new(&question.prompt)
+    };
+    let sequence = session.open()?;
+    let flag = interrupt::flag();
+    let mut generation = Generation::new(model, session, sequence, sampler, request, flag)?;
+    let bar = progress::tokens("prompt", question.prompt.len());
+    generation.prefill(&mut |done| bar.set_position(done as u64))?;
+    bar.finish_and_clear();
+    let (mut text, mut tokens) = (String::new(), Vec::new());
+    let mut show = |piece: &str| {
+        text.push_str(piece);
+        if args.json || piece.is_empty() { Ok(()) } else { output::text(piece) }
+    };
+    while let Some(token) = generation.next()? {
+        show(&token.text)?;
+        tokens.push(token);
+    }
+    show(&generation.finish())?;
+    let stop = generation.stop().unwrap_or(Stop::Length);
+    let statistics = generation.statistics();
+    Ok(Answer { text, tokens, stop, statistics })
+}

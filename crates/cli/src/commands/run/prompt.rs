@@ -1,0 +1,67 @@
+//! The prompt, from wherever it was given.
+
+use std::time::Duration;
+
+use bilayer_engine::{Error, Model};
+use bilayer_text::Encode;
+
+use crate::args::Run;
+use crate::failure::Failure;
+use crate::{demo, escapes, output};
+
+/// How long the demo waits for a pipe before it takes its own prompt.
+const PATIENCE: Duration = Duration::from_millis(400);
+
+/// A prompt before there is a vocabulary.
+pub enum Given {
+    /// To be tokenized.
+    Text(String),
+    /// Ids as they are.
+    Tokens(Vec<u32>),
+}
+
+/// What the flags say, or else what is piped in, or else, for the demo model, its own prompt.
+pub fn given(args: &Run) -> Result<Given, Failure> {
+    if !args.tokens.is_empty() {
+        return Ok(Given::Tokens(args.tokens.clone()));
+    }
+    if let Some(text) = &args.prompt {
+        let text = if args.answer.no_escape { text.clone() } else { escapes::resolve(text)? };
+        return Ok(Given::Text(text));
+    }
+    if let Some(path) = &args.file {
+        return Ok(Given::Text(output::file(path)?));
+    }
+    let is_demo = args.model.model.is_none();
+    match output::piped(is_demo.then_some(PATIENCE))? {
+        Some(text) if !(is_demo && text.is_empty()) => Ok(Given::Text(text)),
+        _ if is_demo => {
+            output::note(&format!(
+                "prompt: {:?}, the demo's own; give another with -p",
+                demo::PROMPT
+            ));
+            Ok(Given::Text(demo::PROMPT.to_owned()))
+        }
+        _ => Err(Failure::usage("no prompt; give -p TEXT, -f FILE or --tokens IDS, or pipe it in")),
+    }
+}
+
+/// The prompt's ids, at least one.
+pub fn tokens(given: Given, model: &Model) -> Result<Vec<u32>, Failure> {
+    let vocab = model.config().vocab;
+    let tokens = match given {
+        Given::Tokens(tokens) => tokens,
+        Given::Text(text) => {
+            // A prompt may be written in the model's own chat format, as with llama.cpp.
+            let options = Encode { add_special: true, parse_special: true };
+            model.tokenizer().encode(&text, options).map_err(Error::Text)?
+        }
+    };
+    if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocab) {
+        return Err(Error::Token { token, vocab }.into());
+    }
+    if tokens.is_empty() {
+        return Err(Failure::usage("the prompt is empty; give -p TEXT, -f FILE or --tokens IDS"));
+    }
+    Ok(tokens)
+}

@@ -1,0 +1,126 @@
+//! What `run` says beside the text: opening line, placement, statistics, the JSON document.
+
+use std::time::Duration;
+
+use bilayer_engine::Model;
+use bilayer_engine::generate::{Statistics, Token};
+use bilayer_engine::sampling::TokenLogprob;
+use bilayer_engine::session::Session;
+use bilayer_graph::Kind;
+use serde_json::{Value, json};
+
+use super::{Answer, Question};
+
+/// Which model on which device.
+pub fn opening(model: &Model, session: &Session) -> String {
+    let file = model.file();
+    let name = file.metadata().str("general.name").unwrap_or(file.name()).escape_debug();
+    let millions = model.graph().parameters() as f64 / 1e6;
+    let devices: Vec<String> = session
+        .backends()
+        .map(|b| format!("{} {} threads {}", b.facts().name, b.facts().threads, b.facts().level))
+        .collect();
+    format!("{name} ({millions:.1}M parameters) on {}", devices.join(", "))
+}
+
+/// One line: where every layer lies.
+pub fn placement(session: &Session) -> String {
+    format!("placement: {}", session.plan().map)
+}
+
+/// The closing line.
+pub fn statistics(s: &Statistics) -> String {
+    let wall = s.spent.total.as_secs_f64().max(f64::MIN_POSITIVE);
+    let share = |part: Duration| 100.0 * part.as_secs_f64() / wall;
+    format!(
+        "prompt: {} tokens, {:.0} ms, {:.1} tok/s | generate: {} tokens, {:.0} ms, {:.1} tok/s | \
+         cpu busy {:.0} % gpu busy {:.0} % crossing {:.0} %",
+        s.prompt_tokens,
+        ms(s.prompt),
+        per_second(s.prompt_tokens, s.prompt),
+        s.generated,
+        ms(s.generate),
+        per_second(decoded(s), s.generate),
+        share(s.spent.cpu),
+        share(s.spent.gpu),
+        share(s.spent.crossing),
+    )
+}
+
+/// What the JSON document tells of besides question and answer.
+pub struct Report<'r> {
+    pub model: &'r Model,
+    pub session: &'r Session,
+    /// From the start to a loaded model, without waiting for the prompt.
+    pub load: Duration,
+}
+
+impl Report<'_> {
+    /// The document of `--json` (CLI.md).
+    pub fn document(&self, question: &Question, answer: &Answer) -> Value {
+        let s = &answer.statistics;
+        let mut document = json!({
+            "text": answer.text,
+            "tokens": answer.tokens.iter().map(|t| t.id).collect::<Vec<_>>(),
+            "prompt_tokens": question.prompt,
+            "stop_reason": answer.stop.name(),
+            "seed": question.options.seed,
+            "model": self.model.file().name(),
+            "placement": self.placement(),
+            "timings": {
+                "load_ms": ms(self.load),
+                "first_token_ms": ms(s.first_token),
+                "prompt_ms": ms(s.prompt),
+                "prompt_tps": per_second(s.prompt_tokens, s.prompt),
+                "generate_ms": ms(s.generate),
+                "generate_tps": per_second(decoded(s), s.generate),
+            },
+            "predicted_ms_per_token": null,
+            "measured_ms_per_token":
+                (decoded(s) > 0).then(|| ms(s.generate) / decoded(s) as f64),
+        });
+        if answer.tokens.iter().any(|t| t.logprobs.is_some()) {
+            document["logprobs"] = answer.tokens.iter().map(|t| self.logprobs(t)).collect();
+        }
+        document
+    }
+
+    fn placement(&self) -> Value {
+        let plan = self.session.plan();
+        let devices = plan.devices.iter().zip(self.session.backends().map(|b| b.facts()));
+        let gpu = devices.into_iter().find(|(_, facts)| facts.kind == Kind::Gpu);
+        let on_gpu = |label: &str| gpu.is_some_and(|(device, _)| device.label == label);
+        let layers = plan.layers.iter().filter(|layer| on_gpu(&layer.device)).count();
+        json!({
+            "map": plan.map,
+            "gpu_layers": layers + usize::from(on_gpu(&plan.output)),
+            "adapter": gpu.map(|(_, facts)| &facts.name),
+        })
+    }
+
+    fn logprobs(&self, token: &Token) -> Value {
+        let piece = |id: u32| {
+            let piece = self.model.tokenizer().piece(id).unwrap_or_default();
+            String::from_utf8_lossy(piece).into_owned()
+        };
+        let entry =
+            |t: &TokenLogprob| json!({ "id": t.id, "piece": piece(t.id), "logprob": t.logprob });
+        let Some((chosen, top)) = &token.logprobs else { return Value::Null };
+        let mut value = entry(chosen);
+        value["top"] = top.iter().map(entry).collect();
+        value
+    }
+}
+
+/// Tokens that took a step of their own: the first one comes with the prompt.
+fn decoded(s: &Statistics) -> usize {
+    s.generated.saturating_sub(1)
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+fn per_second(tokens: usize, duration: Duration) -> f64 {
+    if duration.is_zero() { 0.0 } else { tokens as f64 / duration.as_secs_f64() }
+}

@@ -1,0 +1,130 @@
+//! From flags to what the engine is asked.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bilayer_cpu::level::Level;
+use bilayer_engine::sampling::{Dry, Mirostat, Options, Xtc};
+use bilayer_engine::session::{Progress, Session, Settings};
+use bilayer_engine::{Error, Model};
+
+use crate::args::{FlashAttn, Run, SamplingArgs};
+use crate::failure::Failure;
+use crate::{demo, escapes, progress};
+
+/// Tokens that end a DRY sequence when the user names none; llama.cpp's.
+const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+
+/// How many tokens to generate; `None` is no limit of its own.
+pub fn predict(args: &Run) -> Option<usize> {
+    let unasked = args.model.model.is_none();
+    match args.answer.n_predict {
+        Some(tokens) => usize::try_from(tokens).ok(),
+        None => unasked.then_some(demo::PREDICT),
+    }
+}
+
+/// The samplers' options.
+pub fn sampling(args: &SamplingArgs, model: &Model) -> Result<Options, Failure> {
+    let dry = Dry {
+        multiplier: args.dry_multiplier,
+        base: args.dry_base,
+        allowed_length: args.dry_allowed_length,
+        last_n: usize::try_from(args.dry_penalty_last_n).ok(),
+    };
+    let xtc = Xtc { probability: args.xtc_probability, threshold: args.xtc_threshold };
+    let (version, tau, eta) = (args.mirostat, args.mirostat_ent, args.mirostat_lr);
+    let options = Options {
+        seed: u64::try_from(args.seed).unwrap_or_else(|_| new_seed()),
+        temperature: args.temp,
+        dynatemp_range: args.dynatemp_range,
+        dynatemp_exponent: args.dynatemp_exp,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        min_p: args.min_p,
+        typical: args.typical,
+        repeat_penalty: args.repeat_penalty,
+        // -1, the whole context, has no number.
+        repeat_last_n: usize::try_from(args.repeat_last_n).ok(),
+        presence_penalty: args.presence_penalty,
+        frequency_penalty: args.frequency_penalty,
+        dry: (dry.multiplier != 0.0).then_some(dry),
+        xtc: (xtc.probability != 0.0).then_some(xtc),
+        mirostat: (version != 0).then_some(Mirostat { version, tau, eta }),
+        logit_bias: args.logit_bias.iter().map(|b| bias(b)).collect::<Result<_, _>>()?,
+    };
+    let checked = options.check(model.config().vocab);
+    checked.map_err(|error| Failure::usage(format!("--{error}")))?;
+    Ok(options)
+}
+
+/// 32 bits from the clock: few enough digits to type again.
+fn new_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now.as_nanos() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32
+}
+
+/// `TOKEN+BIAS` or `TOKEN-BIAS`.
+fn bias(given: &str) -> Result<(u32, f32), Failure> {
+    let parsed = given.find(['+', '-']).and_then(|at| {
+        let (token, bias) = given.split_at(at);
+        Some((token.parse().ok()?, bias.parse().ok()?))
+    });
+    parsed.ok_or_else(|| {
+        Failure::usage(format!("--logit-bias is `{given}`; it must be like 15043+1.5 or 2-inf"))
+    })
+}
+
+/// Texts of the command line with their escapes resolved.
+pub fn texts(args: &Run, given: &[String]) -> Result<Vec<String>, Failure> {
+    match args.answer.no_escape {
+        true => Ok(given.to_vec()),
+        false => given.iter().map(|text| escapes::resolve(text)).collect(),
+    }
+}
+
+/// Which tokens end a DRY sequence: those that contain one of the breaker texts, and those that are no text.
+pub fn breakers(args: &Run, model: &Model) -> Result<Vec<bool>, Failure> {
+    if args.sampling.dry_multiplier == 0.0 {
+        return Ok(Vec::new());
+    }
+    let mut given = texts(args, &args.sampling.dry_sequence_breaker)?;
+    if given.is_empty() {
+        given = BREAKERS.map(str::to_owned).to_vec();
+    }
+    given.retain(|text| text != "none" && !text.is_empty());
+    let breaks = |piece: &[u8]| {
+        given.iter().any(|text| piece.windows(text.len()).any(|window| window == text.as_bytes()))
+    };
+    let tokenizer = model.tokenizer();
+    Ok((0..model.config().vocab as u32)
+        .map(|id| tokenizer.is_control(id) || tokenizer.piece(id).is_some_and(breaks))
+        .collect())
+}
+
+/// A session for the flags and a prompt of `prompt` tokens.
+pub fn session(args: &Run, model: &Model, prompt: usize) -> Result<Session, Failure> {
+    let flags = &args.model;
+    let bar = progress::bytes("loading");
+    let mut tell = |p: Progress| progress::set(&bar, p.done_bytes, p.total_bytes);
+    let level = flags.cpu_level.as_deref().map(str::parse::<Level>).transpose();
+    if flags.batch_size == 0 {
+        return Err(Failure::usage("batch-size is 0; it must be at least 1"));
+    }
+    let ubatch_size = flags.ubatch_size.min(flags.batch_size);
+    let settings = Settings {
+        // As with llama.cpp, 0 and less leave the choice to us.
+        threads: flags.threads.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0),
+        cpu_level: level.map_err(|error| Error::Cpu(error.into()))?,
+        ctx_size: flags.ctx_size,
+        ubatch_size,
+        outputs: args.logits.as_ref().map(|_| ubatch_size.min(prompt)),
+        cache_type_k: flags.cache_type_k,
+        cache_type_v: flags.cache_type_v,
+        fuse: flags.flash_attn != FlashAttn::Off,
+        progress: Some(&mut tell),
+        ..Settings::default()
+    };
+    let session = Session::new(model, settings);
+    bar.finish_and_clear();
+    Ok(session?)
+}

@@ -1,0 +1,60 @@
+//! The model inside the binary: what runs when no file is named.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bilayer_engine::{Model, SharedBytes};
+use bilayer_text::Tokenizer;
+
+use crate::args::ModelArgs;
+use crate::failure::Failure;
+use crate::progress;
+
+/// The name it goes by in messages.
+const NAME: &str = "demo";
+
+/// What it is asked when the user asks nothing.
+pub const PROMPT: &str = "ROMEO:\n";
+
+/// How much it answers when the user does not say, tokens.
+pub const PREDICT: usize = 200;
+
+/// Bytes at an address that tensors may be read from.
+#[repr(C, align(64))]
+struct Aligned<T: ?Sized>(T);
+
+static DEMO: &Aligned<[u8]> = &Aligned(*include_bytes!("../assets/demo.gguf"));
+
+/// Opens the file that the flags name, or the demo model.
+pub fn open(flags: &ModelArgs) -> Result<Model, Failure> {
+    let Some(path) = &flags.model else { return embedded() };
+    let bar = progress::bytes("reading");
+    let mut tell = |p: bilayer_gguf::Progress<'_>| progress::set(&bar, p.done_bytes, p.total_bytes);
+    let options = bilayer_engine::OpenOptions { map: !flags.no_mmap, progress: Some(&mut tell) };
+    let model = Model::open(path, options);
+    bar.finish_and_clear();
+    Ok(model?)
+}
+
+/// The tokenizer alone of the file at `path` (a vocabulary without tensors serves), or the demo model's.
+pub fn tokenizer(path: Option<&Path>) -> Result<Arc<Tokenizer>, Failure> {
+    match path {
+        Some(path) => Ok(bilayer_engine::tokenizer(path)?),
+        None => Ok(embedded()?.tokenizer().clone()),
+    }
+}
+
+fn embedded() -> Result<Model, Failure> {
+    Ok(Model::from_bytes(NAME, SharedBytes::from_static(&DEMO.0))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_embedded_bytes_are_aligned_and_a_model() {
+        assert!(DEMO.0.as_ptr().addr().is_multiple_of(64));
+        assert!(embedded().is_ok());
+    }
+}

@@ -1,0 +1,84 @@
+//! Standard output, error and input, and text files, with errors in place of panics.
+
+use std::io::{self, BufRead, IsTerminal, Read, Write};
+use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::failure::{Failure, INTERNAL, IO};
+
+/// Writes bytes to stdout and flushes it, so that streams appear at once.
+pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error))
+}
+
+/// Writes text as it is and flushes it.
+pub fn text(text: &str) -> Result<(), Failure> {
+    bytes(text.as_bytes())
+}
+
+/// Writes a line.
+pub fn line(line: &str) -> Result<(), Failure> {
+    text(&format!("{line}\n"))
+}
+
+/// Writes one JSON document.
+pub fn json(document: &impl Serialize) -> Result<(), Failure> {
+    let written = serde_json::to_string(document)
+        .map_err(|error| Failure::Line(INTERNAL, format!("JSON cannot be written: {error}")))?;
+    line(&written)
+}
+
+/// Writes a line to stderr. If nobody reads it, that is no reason to stop.
+pub fn note(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// What is piped into us; `None` at a terminal, and where `patience` ends before anything, or the end, has come.
+/// A program started by another one may have been left an open pipe that nobody ever writes to.
+pub fn piped(patience: Option<Duration>) -> Result<Option<String>, Failure> {
+    if io::stdin().is_terminal() {
+        return Ok(None);
+    }
+    let (began, has_begun) = mpsc::channel();
+    let reader = thread::spawn(move || {
+        let mut stdin = io::stdin().lock();
+        let begun = stdin.fill_buf().map(|_| ());
+        // Nobody listens any more once patience has ended.
+        let _ = began.send(());
+        let mut bytes = Vec::new();
+        begun.and_then(|()| stdin.read_to_end(&mut bytes)).map(|_| bytes)
+    });
+    if let Some(patience) = patience
+        && has_begun.recv_timeout(patience) == Err(RecvTimeoutError::Timeout)
+    {
+        return Ok(None);
+    }
+    let failed = |error| Failure::Line(IO, format!("standard input cannot be read: {error}"));
+    let bytes = match reader.join() {
+        Ok(read) => read.map_err(failed)?,
+        Err(_) => return Err(failed(io::Error::other("its reader stopped"))),
+    };
+    utf8("standard input", bytes).map(Some)
+}
+
+/// A text file; `-` is standard input.
+pub fn file(path: &Path) -> Result<String, Failure> {
+    if path == Path::new("-") {
+        return Ok(piped(None)?.unwrap_or_default());
+    }
+    let bytes = std::fs::read(path).map_err(|error| Failure::input(path, &error))?;
+    utf8(&path.display().to_string(), bytes)
+}
+
+fn utf8(name: &str, bytes: Vec<u8>) -> Result<String, Failure> {
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let advice = "convert it to UTF-8 first";
+        Failure::Line(IO, format!("{name}: not UTF-8 text from byte {at} on; {advice}"))
+    })
+}

@@ -1,0 +1,29 @@
+//! Progress bars on stderr, silent when that is no terminal.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A bar over bytes; its length is set by the first [`set`].
+pub fn bytes(verb: &'static str) -> ProgressBar {
+    styled(verb, "{msg} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+}
+
+/// A bar over tokens.
+pub fn tokens(verb: &'static str, total: usize) -> ProgressBar {
+    let bar = styled(verb, "{msg} {bar:32} {pos}/{len} tokens {per_sec} {eta}");
+    bar.set_length(total as u64);
+    bar
+}
+
+/// Moves a bar.
+pub fn set(bar: &ProgressBar, done: u64, total: u64) {
+    bar.set_length(total);
+    bar.set_position(done);
+}
+
+fn styled(verb: &'static str, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let plain = |_| ProgressStyle::default_bar();
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(plain));
+    bar.set_message(verb);
+    bar
+}

@@ -1,0 +1,102 @@
+//! `bilayer.toml`: settings for what neither a flag nor the environment gives.
+//!
+//! Its keys are the long flags without dashes, at the top level: those that say which model, how far an answer goes and
+//! how tokens are chosen, not what is asked this time. The file is looked for in the working directory, then in the
+//! user's configuration folder. A key that no command knows is an error; one that this command has no use for is
+//! passed over, so that one file serves all.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+
+use crate::failure::Failure;
+
+/// The file's name.
+const NAME: &str = "bilayer.toml";
+
+/// A command line with what a settings file adds.
+pub struct Completed {
+    /// Everything, flags first.
+    pub arguments: Vec<OsString>,
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// `typed`, with the command in second place, completed by the settings file if there is one.
+pub fn complete(
+    typed: &[OsString],
+    matches: &ArgMatches,
+    cli: &Command,
+) -> Result<Option<Completed>, Failure> {
+    let Some((name, given)) = matches.subcommand() else { return Ok(None) };
+    let Some(command) = cli.find_subcommand(name) else { return Ok(None) };
+    if settings(command).next().is_none() {
+        return Ok(None);
+    }
+    let Some((path, table)) = read()? else { return Ok(None) };
+    let mut arguments = typed.to_vec();
+    for (key, value) in table {
+        if !cli.get_subcommands().flat_map(settings).any(|arg| arg.get_long() == Some(&key)) {
+            let line = format!("no setting `{key}`; `bilayer run --help` lists the long flags");
+            return Err(Failure::usage(line).in_file(&path));
+        }
+        let Some(arg) = settings(command).find(|arg| arg.get_long() == Some(&key)) else {
+            continue;
+        };
+        let by_user = [ValueSource::CommandLine, ValueSource::EnvVariable];
+        if given.value_source(arg.get_id().as_str()).is_some_and(|from| by_user.contains(&from)) {
+            continue;
+        }
+        let Some(flags) = flags(&key, &value) else {
+            let line = format!("`{key}` has a value no flag takes; give text, a number or a list");
+            return Err(Failure::usage(line).in_file(&path));
+        };
+        // Right after the command is always before a `--`.
+        arguments.splice(2..2, flags.into_iter().map(OsString::from));
+    }
+    Ok(Some(Completed { arguments, path }))
+}
+
+/// The flags of a command that a file may set: those under a heading of their own.
+fn settings(command: &Command) -> impl Iterator<Item = &Arg> {
+    command.get_arguments().filter(|arg| arg.get_help_heading().is_some())
+}
+
+/// The flags a setting stands for.
+fn flags(key: &str, value: &toml::Value) -> Option<Vec<String>> {
+    let flag = |text: String| format!("--{key}={text}");
+    Some(match value {
+        toml::Value::Boolean(true) => vec![format!("--{key}")],
+        toml::Value::Boolean(false) => Vec::new(),
+        toml::Value::String(text) => vec![flag(text.clone())],
+        toml::Value::Integer(number) => vec![flag(number.to_string())],
+        toml::Value::Float(number) => vec![flag(number.to_string())],
+        toml::Value::Array(values) => {
+            let each = values.iter().map(|v| flags(key, v)).collect::<Option<Vec<_>>>()?;
+            each.into_iter().flatten().collect()
+        }
+        toml::Value::Datetime(_) | toml::Value::Table(_) => return None,
+    })
+}
+
+fn read() -> Result<Option<(PathBuf, toml::Table)>, Failure> {
+    let Some(path) = candidates().into_iter().find(|path| path.is_file()) else { return Ok(None) };
+    let text = crate::output::file(&path)?;
+    let table = text.parse::<toml::Table>().map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start).min(text.len());
+        let line = 1 + text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count();
+        let reason = format!("line {line}: {}; write `flag = value`", error.message());
+        Failure::usage(reason).in_file(&path)
+    })?;
+    Ok(Some((path, table)))
+}
+
+fn candidates() -> Vec<PathBuf> {
+    let given = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = given("XDG_CONFIG_HOME").or_else(|| given("HOME").map(|home| home.join(".config")));
+    let mut paths = vec![PathBuf::from(NAME)];
+    paths.extend(home.map(|folder| folder.join("bilayer").join(NAME)));
+    paths
+}
