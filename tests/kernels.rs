@@ -499,6 +499,7 @@ fn pages_are_copied_before_the_step() {
 
 /// A small model with all that can be fused: two layers of the llama kind; the second has head norms and a
 /// window.
+#[expect(clippy::too_many_lines, reason = "a whole layer, recorded as it is read")]
 fn llama() -> Graph {
     let (width, ff) = (256, 512);
     let h = Heads { heads: 4, kv_heads: 2, head_dim: 64, ..HEADS };

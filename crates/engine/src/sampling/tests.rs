@@ -1,7 +1,5 @@
 //! Each sampler against hand-computed cases or a plain formula; draws against their distribution.
 
-#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
-
 use super::*;
 
 fn from(logits: &[f32]) -> Vec<Candidate> {
