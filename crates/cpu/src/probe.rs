@@ -1,47 +1,55 @@
 //! How fast this machine's memory is read: the yardstick for every kernel that streams weights.
 
-use std::sync::Barrier;
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::level::Level;
 use crate::memory::Memory;
 
-/// Bytes each pass reads: far more than any cache.
+/// Bytes that are read in turn: far more than any cache.
 const BYTES: usize = 512 << 20;
 
-/// Passes; the best counts.
-const PASSES: usize = 6;
+/// Bytes of a window, all threads together: a few milliseconds at most, so that some windows fall between the
+/// slices of whatever else runs.
+const WINDOW_BYTES: usize = 16 << 20;
+
+/// Times all windows are read.
+const PASSES: usize = 4;
 
 /// How far ahead of the sum lines are asked for, bytes: as far as the weight kernels do.
 const AHEAD: usize = 8 << 10;
 
 /// Reading speed of large memory by `threads` threads at the detected level, GB/s (10^9 bytes a second): the
-/// best of six passes over half a gigabyte, each thread summing a part of its own. 0 when there is no memory
-/// for it.
+/// best window of 16 MiB among those of half a gigabyte read four times. 0 when there is no memory for it.
 #[must_use]
 pub fn read_gbps(threads: usize) -> f64 {
     read_gbps_of(threads, BYTES)
 }
 
-/// [`read_gbps`] over a buffer of about `bytes`.
+/// [`read_gbps`] over about `bytes`.
 #[must_use]
 pub fn read_gbps_of(threads: usize, bytes: usize) -> f64 {
     let level = Level::detect();
     let threads = threads.max(1);
-    let part = (bytes / threads / 4096).max(1) * 4096;
-    let Ok(memory) = Memory::new(part * threads, "a reading probe") else { return 0.0 };
-    let barrier = Barrier::new(threads);
+    // Whole pages for each thread.
+    let part = (WINDOW_BYTES.min(bytes) / threads / 4096).max(1) * 4096;
+    let windows = (bytes / (part * threads)).max(1);
+    let Ok(memory) = Memory::new(part * threads * windows, "a reading probe") else { return 0.0 };
+    let meeting = Meeting { threads, arrived: AtomicUsize::new(0) };
     let passes = |thread: usize| {
-        // SAFETY: each thread has a part of its own.
-        let own = unsafe { memory.get_mut::<f32>(thread * part, part / 4) };
-        own.fill(1.0);
+        let own = |window: usize| {
+            // SAFETY: each thread has a part of its own in each window.
+            unsafe { memory.get_mut::<f32>((window * threads + thread) * part, part / 4) }
+        };
+        (0..windows).for_each(|window| own(window).fill(1.0));
         let mut best = Duration::MAX;
-        for _ in 0..PASSES {
-            barrier.wait();
+        for round in 0..PASSES * windows {
+            meeting.wait(2 * round + 1);
             let start = Instant::now();
-            std::hint::black_box(dispatch(level, Sum(own)));
-            barrier.wait();
+            std::hint::black_box(dispatch(level, Sum(own(round % windows))));
+            meeting.wait(2 * round + 2);
             best = best.min(start.elapsed());
         }
         best
@@ -54,6 +62,25 @@ pub fn read_gbps_of(threads: usize, bytes: usize) -> f64 {
         passes(0)
     });
     (part * threads) as f64 / best.as_secs_f64() / 1e9
+}
+
+/// A barrier that spins: the system's costs as much as a window.
+struct Meeting {
+    threads: usize,
+    arrived: AtomicUsize,
+}
+
+impl Meeting {
+    /// Waits until all threads have come for the `count`th time.
+    fn wait(&self, count: usize) {
+        self.arrived.fetch_add(1, Ordering::AcqRel);
+        let mut tries = 0u32;
+        while self.arrived.load(Ordering::Acquire) < count * self.threads {
+            tries += 1;
+            // Whoever is missing may be waiting for this processor.
+            if tries.is_multiple_of(1024) { std::thread::yield_now() } else { spin_loop() }
+        }
+    }
 }
 
 /// The sum of whole kilobytes.

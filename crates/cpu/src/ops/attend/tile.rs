@@ -17,7 +17,7 @@ use bilayer_graph::PAGE_TOKENS;
 use crate::cache::{Panel, Stored};
 use crate::lanes::{Kernel, Lanes};
 use crate::math;
-use micro::{F16, F32, Mix, Score, Source};
+use micro::{F16, F32, Mix, Q8Keys, Q8Values, Score, Source};
 
 mod micro;
 
@@ -75,6 +75,10 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Kernel for Sweep<'_, 'p, P> {
             match keys.stored {
                 Stored::F32 => self.score(l, F32(keys.f32().as_ptr()), ahead),
                 Stored::F16 if direct => self.score(l, F16(keys.f16().as_ptr()), ahead),
+                Stored::Q8 if direct => {
+                    let (quants, scales) = keys.q8();
+                    self.score(l, Q8Keys(quants.as_ptr(), scales.as_ptr()), ahead);
+                }
                 _ => {
                     unpack_keys(l, keys, self.keys);
                     self.score(l, F32(self.keys.as_ptr()), ahead);
@@ -85,6 +89,13 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Kernel for Sweep<'_, 'p, P> {
             match values.stored {
                 Stored::F32 => self.mix(l, F32(values.f32().as_ptr()), seen, ahead),
                 Stored::F16 if direct => self.mix(l, F16(values.f16().as_ptr()), seen, ahead),
+                Stored::Q8 if direct => {
+                    let (quants, scales) = values.q8();
+                    unpack_f16(l, scales, &mut self.values[..scales.len()]);
+                    let blocks = self.value_stride / 32;
+                    let source = Q8Values(quants.as_ptr(), self.values.as_ptr(), blocks);
+                    self.mix(l, source, seen, ahead);
+                }
                 _ => {
                     unpack_values(l, values, self.value_stride, self.values);
                     self.mix(l, F32(self.values.as_ptr()), seen, ahead);

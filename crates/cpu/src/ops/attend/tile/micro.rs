@@ -5,13 +5,34 @@ use bilayer_graph::PAGE_TOKENS;
 
 use crate::lanes::Lanes;
 
-/// A matrix that converts as it is read.
+/// A right-hand matrix that converts as it is read.
 pub(super) trait Source: Copy {
-    /// Elements from `at` on.
+    /// Elements from `at` on, without their scale.
     ///
     /// # Safety
     /// They lie within the matrix.
     unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F;
+
+    /// Whether elements have scales.
+    const SCALED: bool = false;
+
+    /// What keys are multiplied by in rows `32 * block..` and columns `column..`, if they have scales.
+    ///
+    /// # Safety
+    /// As [`Source::load`].
+    #[inline(always)]
+    unsafe fn column_scales<L: Lanes>(self, l: L, _block: usize, _column: usize) -> L::F {
+        l.splat(1.0)
+    }
+
+    /// What values are multiplied by, if they have scales: those of row `row`, from column `column` on.
+    ///
+    /// # Safety
+    /// As [`Source::load`].
+    #[inline(always)]
+    unsafe fn row_scale(self, _row: usize, _column: usize) -> f32 {
+        1.0
+    }
 }
 
 /// f32.
@@ -38,6 +59,46 @@ impl Source for F16 {
     }
 }
 
+/// Keys of Q8_0: `[dim, 32]` bytes, and `[dim / 32, 32]` f16 scales.
+#[derive(Clone, Copy)]
+pub(super) struct Q8Keys(pub(super) *const i8, pub(super) *const u16);
+
+impl Source for Q8Keys {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
+        // SAFETY: the caller's.
+        unsafe { l.load_i8(self.0.add(at)) }
+    }
+
+    const SCALED: bool = true;
+
+    #[inline(always)]
+    unsafe fn column_scales<L: Lanes>(self, l: L, block: usize, column: usize) -> L::F {
+        // SAFETY: the caller's.
+        unsafe { l.load_f16(self.1.add(block * PAGE_TOKENS + column)) }
+    }
+}
+
+/// Values of Q8_0: `[32, stride]` bytes, their `[32, stride / 32]` scales as f32, and `stride / 32`.
+#[derive(Clone, Copy)]
+pub(super) struct Q8Values(pub(super) *const i8, pub(super) *const f32, pub(super) usize);
+
+impl Source for Q8Values {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
+        // SAFETY: the caller's.
+        unsafe { l.load_i8(self.0.add(at)) }
+    }
+
+    const SCALED: bool = true;
+
+    #[inline(always)]
+    unsafe fn row_scale(self, row: usize, column: usize) -> f32 {
+        // SAFETY: the caller's.
+        unsafe { *self.1.add(row * self.2 + column / 32) }
+    }
+}
+
 /// `out [R, 32] = left [R, dim] x right [dim, 32]`.
 #[derive(Clone, Copy)]
 pub(super) struct Score<S> {
@@ -58,20 +119,32 @@ impl<S: Source> Score<S> {
     pub(super) unsafe fn run<L: Lanes, const R: usize>(self, l: L) -> usize {
         // A vector of 8 lanes needs four for 32 tokens; with 16 lanes the last two stay unused.
         let mut sums = [[l.splat(0.0); 4]; R];
-        for d in 0..self.dim {
-            let mut key = [l.splat(0.0); 4];
-            for c in 0..PAGE_TOKENS / L::N {
-                // SAFETY: row `d` of the right-hand matrix.
-                key[c] = unsafe { self.right.load(l, d * PAGE_TOKENS + c * L::N) };
-            }
-            if let Some(ahead) = self.ahead {
-                l.prefetch(ahead.wrapping_add(d * 64));
-            }
-            for r in 0..R {
-                // SAFETY: `r < R` and `d < dim`.
-                let q = l.splat(unsafe { *self.left.add(r * self.dim + d) });
+        for block in 0..self.dim.div_ceil(32) {
+            let mut scales = [l.splat(1.0); 4];
+            if S::SCALED {
                 for c in 0..PAGE_TOKENS / L::N {
-                    sums[r][c] = l.fma(q, key[c], sums[r][c]);
+                    // SAFETY: a block of the right-hand matrix.
+                    scales[c] = unsafe { self.right.column_scales(l, block, c * L::N) };
+                }
+            }
+            for d in 32 * block..self.dim.min(32 * (block + 1)) {
+                let mut key = [l.splat(0.0); 4];
+                for c in 0..PAGE_TOKENS / L::N {
+                    // SAFETY: row `d` of the right-hand matrix.
+                    key[c] = unsafe { self.right.load(l, d * PAGE_TOKENS + c * L::N) };
+                    if S::SCALED {
+                        key[c] = l.mul(key[c], scales[c]);
+                    }
+                }
+                if let Some(ahead) = self.ahead {
+                    l.prefetch(ahead.wrapping_add(d * 64));
+                }
+                for r in 0..R {
+                    // SAFETY: `r < R` and `d < dim`.
+                    let q = l.splat(unsafe { *self.left.add(r * self.dim + d) });
+                    for c in 0..PAGE_TOKENS / L::N {
+                        sums[r][c] = l.fma(q, key[c], sums[r][c]);
+                    }
                 }
             }
         }
@@ -143,8 +216,15 @@ impl<S: Source> Mix<S> {
         for t in self.from..self.to {
             let mut value = [l.splat(0.0); B];
             for b in 0..B {
+                let column = at + b * L::N;
                 // SAFETY: row `t` of the right-hand matrix.
-                value[b] = unsafe { self.right.load(l, t * self.stride + at + b * L::N) };
+                unsafe {
+                    value[b] = self.right.load(l, t * self.stride + column);
+                    if S::SCALED {
+                        let scale = self.right.row_scale(t, column);
+                        value[b] = l.mul(value[b], l.splat(scale));
+                    }
+                }
             }
             if let Some(ahead) = self.ahead {
                 l.prefetch(ahead.wrapping_add((t * self.stride + at) * 2));
