@@ -1,0 +1,1 @@
+//! The GPU backend: WGSL kernels on Vulkan, Metal and DX12 through wgpu.
