@@ -1,1 +1,38 @@
 //! The GPU backend: WGSL kernels on Vulkan, Metal and DX12 through wgpu.
+//!
+//! **Purpose.** Runs segments of the graph on a graphics adapter.
+//!
+//! **What it does not know.** Models, files, other devices, and how layers came to be placed on it.
+//!
+//! **Read first.** [`Caps`](caps::Caps), [`Device`](device::Device), [`kernels`].
+
+mod adapter;
+pub mod caps;
+pub mod device;
+mod error;
+pub mod kernel;
+pub mod kernels;
+mod memory;
+mod probe;
+pub mod render;
+
+pub use adapter::{Adapter, AdapterFacts, AdapterKind, adapters, find};
+pub use error::Error;
+
+/// Opens an adapter and finds out what its kernels may use.
+///
+/// # Errors
+/// There is no such adapter, or its driver refuses.
+pub fn open(wanted: Option<&str>, options: device::DeviceOptions) -> Result<device::Device, Error> {
+    let adapter = find(wanted)?;
+    let device = device::Device::open(&adapter, options)?;
+    let subgroup = match options.subgroups {
+        true => probe::subgroup(&adapter, &device),
+        false => Ok(None),
+    };
+    let subgroup = subgroup.map_err(|error| Error::Open {
+        adapter: adapter.facts().name.clone(),
+        reason: error.to_string(),
+    })?;
+    Ok(device.with_subgroup(subgroup))
+}

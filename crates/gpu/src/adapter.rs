@@ -1,0 +1,204 @@
+//! Which adapters there are, and what each one is.
+
+use crate::Error;
+use crate::caps::{Api, Caps, Vendor};
+
+/// Most bytes of a buffer and of a binding that are asked for. Beyond 2 GiB drivers and wgpu itself miscount.
+const BUFFER_MAX: u64 = (2 << 30) - 256;
+
+/// What kind of device an adapter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AdapterKind {
+    /// A card with memory of its own.
+    Discrete,
+    /// Part of the processor, sharing its memory.
+    Integrated,
+    /// Lent by a hypervisor.
+    Virtual,
+    /// Unknown to the driver.
+    Other,
+    /// A program on the host's cores; used only where it is named.
+    Software,
+}
+
+impl AdapterKind {
+    /// Its name in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            AdapterKind::Discrete => "discrete",
+            AdapterKind::Integrated => "integrated",
+            AdapterKind::Virtual => "virtual",
+            AdapterKind::Other => "other",
+            AdapterKind::Software => "software",
+        }
+    }
+}
+
+/// What is known of an adapter before it is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterFacts {
+    /// The driver's name for it.
+    pub name: String,
+    /// `vulkan`, `metal` or `dx12`.
+    pub api: &'static str,
+    /// What it is.
+    pub kind: AdapterKind,
+    /// The driver with its version.
+    pub driver: String,
+    /// Bytes of memory it reports.
+    pub memory_bytes: u64,
+    /// Bytes of it that are free, where the driver says so.
+    pub free_bytes: Option<u64>,
+    /// Whether it shares the host's memory.
+    pub unified: bool,
+    /// Which of the features we use it has.
+    pub features: Vec<String>,
+}
+
+/// An adapter that may be opened.
+pub struct Adapter {
+    raw: wgpu::Adapter,
+    facts: AdapterFacts,
+}
+
+/// Every adapter, the best first: discrete, integrated, virtual, other, software; Vulkan before DX12.
+pub fn adapters() -> Vec<AdapterFacts> {
+    enumerate().into_iter().map(|adapter| adapter.facts).collect()
+}
+
+/// The adapter that `wanted` names: a number in the order of [`adapters`], `software`, or a part of its name
+/// (in any case). Without a name, the best that is not a software adapter.
+///
+/// # Errors
+/// There is none.
+pub fn find(wanted: Option<&str>) -> Result<Adapter, Error> {
+    let mut found = enumerate();
+    let names = found.iter().map(|adapter| adapter.facts.name.clone()).collect();
+    let software = |adapter: &Adapter| adapter.facts.kind == AdapterKind::Software;
+    let place = match wanted {
+        None => found.iter().position(|adapter| !software(adapter)),
+        Some("software") => found.iter().position(software),
+        Some(text) => text.parse().ok().filter(|&i: &usize| i < found.len()).or_else(|| {
+            let text = text.to_lowercase();
+            found.iter().position(|adapter| adapter.facts.name.to_lowercase().contains(&text))
+        }),
+    };
+    match place {
+        Some(place) => Ok(found.swap_remove(place)),
+        None => Err(Error::NoAdapter { wanted: wanted.map(str::to_owned), found: names }),
+    }
+}
+
+fn enumerate() -> Vec<Adapter> {
+    let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
+        backends,
+        flags: wgpu::InstanceFlags::empty(),
+        memory_budget_thresholds: wgpu::MemoryBudgetThresholds {
+            for_resource_creation: Some(98),
+            for_device_loss: None,
+        },
+        ..wgpu::InstanceDescriptor::new_without_display_handle()
+    });
+    let raw = pollster::block_on(instance.enumerate_adapters(backends));
+    let mut found: Vec<Adapter> = raw.into_iter().filter_map(Adapter::new).collect();
+    found.sort_by_key(|adapter| (adapter.facts.kind, adapter.facts.api == "dx12"));
+    found
+}
+
+impl Adapter {
+    fn new(raw: wgpu::Adapter) -> Option<Adapter> {
+        let info = raw.get_info();
+        let api = api(info.backend)?;
+        let kind = match info.device_type {
+            wgpu::DeviceType::DiscreteGpu => AdapterKind::Discrete,
+            wgpu::DeviceType::IntegratedGpu => AdapterKind::Integrated,
+            wgpu::DeviceType::VirtualGpu => AdapterKind::Virtual,
+            wgpu::DeviceType::Cpu => AdapterKind::Software,
+            wgpu::DeviceType::Other => AdapterKind::Other,
+        };
+        let memory = crate::memory::of(&raw);
+        let unified = matches!(kind, AdapterKind::Integrated | AdapterKind::Software);
+        let features = USED.iter().filter(|(feature, _)| raw.features().contains(*feature));
+        let facts = AdapterFacts {
+            name: info.name,
+            api: api.name(),
+            kind,
+            driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+            memory_bytes: memory.total_bytes,
+            free_bytes: memory.free_bytes,
+            unified,
+            features: features.map(|(_, name)| (*name).to_owned()).collect(),
+        };
+        Some(Adapter { raw, facts })
+    }
+
+    /// What is known of it.
+    pub fn facts(&self) -> &AdapterFacts {
+        &self.facts
+    }
+
+    pub(crate) fn raw(&self) -> &wgpu::Adapter {
+        &self.raw
+    }
+
+    /// What kernels may use on it, but for the subgroup size, which must be probed.
+    pub fn caps(&self) -> Caps {
+        let (info, features, limits) =
+            (self.raw.get_info(), self.raw.features(), self.raw.limits());
+        let api = api(info.backend).unwrap_or(Api::Vulkan);
+        Caps {
+            api,
+            vendor: match api {
+                Api::Metal => Vendor::Apple,
+                _ => Vendor::from_pci(info.vendor),
+            },
+            subgroup: None,
+            // naga writes four multiplications for Metal, where no processor has the instruction.
+            dot4: api != Api::Metal,
+            f16: features.contains(wgpu::Features::SHADER_F16),
+            software: self.facts.kind == AdapterKind::Software,
+            unified: self.facts.unified,
+            timestamps: features.contains(TIMESTAMPS),
+            max_binding: u64::from(limits.max_storage_buffer_binding_size).min(BUFFER_MAX),
+            workgroup_bytes: limits.max_compute_workgroup_storage_size,
+            offset_alignment: limits.min_storage_buffer_offset_alignment,
+        }
+    }
+
+    pub(crate) fn wanted_features(&self) -> wgpu::Features {
+        let all = USED.iter().fold(wgpu::Features::empty(), |all, (feature, _)| all | *feature);
+        self.raw.features() & all
+    }
+
+    pub(crate) fn wanted_limits(&self) -> wgpu::Limits {
+        let mut limits = self.raw.limits();
+        limits.max_buffer_size = limits.max_buffer_size.min(BUFFER_MAX);
+        let binding = u64::from(limits.max_storage_buffer_binding_size).min(BUFFER_MAX);
+        limits.max_storage_buffer_binding_size = binding as _;
+        limits
+    }
+}
+
+/// Timestamps at the start and end of a pass, and inside it.
+const TIMESTAMPS: wgpu::Features =
+    wgpu::Features::TIMESTAMP_QUERY.union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES);
+
+/// The features we use where they are; none is needed.
+const USED: &[(wgpu::Features, &str)] = &[
+    (wgpu::Features::SUBGROUP, "subgroup"),
+    (wgpu::Features::SHADER_F16, "f16"),
+    (wgpu::Features::TIMESTAMP_QUERY, "timestamps"),
+    (wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES, "timestamps-inside-passes"),
+    (wgpu::Features::MAPPABLE_PRIMARY_BUFFERS, "mappable-primary-buffers"),
+    (wgpu::Features::PIPELINE_CACHE, "pipeline-cache"),
+];
+
+fn api(backend: wgpu::Backend) -> Option<Api> {
+    match backend {
+        wgpu::Backend::Vulkan => Some(Api::Vulkan),
+        wgpu::Backend::Metal => Some(Api::Metal),
+        wgpu::Backend::Dx12 => Some(Api::Dx12),
+        _ => None,
+    }
+}

@@ -1,0 +1,433 @@
+//! The wgpu device and its queue: creation, memory, pipelines, waiting, and what went wrong.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bilayer_graph::Error as GraphError;
+
+use crate::Error;
+use crate::adapter::Adapter;
+use crate::caps::Caps;
+use crate::kernel::{Access, Source};
+
+/// How long a wait spins before it sleeps: waking up from sleep costs more than small work takes.
+const SPIN: Duration = Duration::from_micros(150);
+
+/// How long a wait lasts before the device counts as lost.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A compiled kernel.
+pub struct Pipeline {
+    pub(crate) pipeline: wgpu::ComputePipeline,
+    pub(crate) layout: wgpu::BindGroupLayout,
+}
+
+/// What was made on a device since it was opened; nothing of it may grow on the token path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Created {
+    /// Buffers.
+    pub buffers: usize,
+    /// Pipelines.
+    pub pipelines: usize,
+    /// Bind groups.
+    pub bind_groups: usize,
+}
+
+/// An open device.
+pub struct Device {
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    caps: Caps,
+    name: String,
+    /// Why the device can no longer be used.
+    failure: Arc<Mutex<Option<String>>>,
+    pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
+    buffers: AtomicUsize,
+    bind_groups: AtomicUsize,
+    timeout: Duration,
+    /// Shaders are checked for accesses out of bounds.
+    checked: bool,
+}
+
+/// How a device is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceOptions {
+    /// Bytes a binding may cover, below the adapter's own limit; to test the splitting of matrices.
+    pub max_binding: Option<u64>,
+    /// Whether subgroup operations may be used.
+    pub subgroups: bool,
+    /// Whether shaders check every access; slower.
+    pub checked: bool,
+    /// How long a wait may last.
+    pub timeout: Duration,
+}
+
+impl Default for DeviceOptions {
+    /// The fast way.
+    fn default() -> Self {
+        DeviceOptions { max_binding: None, subgroups: true, checked: false, timeout: TIMEOUT }
+    }
+}
+
+impl Device {
+    /// Opens an adapter's device. Its subgroup size is not known yet: see [`Device::with_subgroup`].
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn open(adapter: &Adapter, options: DeviceOptions) -> Result<Device, Error> {
+        let mut caps = adapter.caps();
+        if let Some(bytes) = options.max_binding {
+            caps.max_binding = caps.max_binding.min(bytes);
+        }
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("bilayer"),
+            required_features: adapter.wanted_features(),
+            required_limits: adapter.wanted_limits(),
+            memory_hints: wgpu::MemoryHints::MemoryUsage,
+            ..Default::default()
+        };
+        let opened = pollster::block_on(adapter.raw().request_device(&descriptor));
+        let (device, queue) = opened.map_err(|error| Error::Open {
+            adapter: adapter.facts().name.clone(),
+            reason: error.to_string(),
+        })?;
+        let failure = Arc::new(Mutex::new(None));
+        let told = failure.clone();
+        device.set_device_lost_callback(move |reason, message| {
+            note(&told, format!("{reason:?}: {message}"));
+        });
+        let told = failure.clone();
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            note(&told, first_lines(&error.to_string()));
+        }));
+        Ok(Device {
+            device,
+            queue,
+            caps,
+            name: adapter.facts().name.clone(),
+            failure,
+            pipelines: Mutex::new(HashMap::new()),
+            buffers: AtomicUsize::new(0),
+            bind_groups: AtomicUsize::new(0),
+            timeout: options.timeout,
+            checked: options.checked,
+        })
+    }
+
+    /// Sets what the probe found.
+    #[must_use]
+    pub fn with_subgroup(mut self, subgroup: Option<u32>) -> Device {
+        self.caps.subgroup = subgroup;
+        self
+    }
+
+    /// What kernels may use.
+    pub fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    /// The adapter's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What was made so far.
+    pub fn created(&self) -> Created {
+        Created {
+            buffers: self.buffers.load(Ordering::Relaxed),
+            pipelines: lock(&self.pipelines).len(),
+            bind_groups: self.bind_groups.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether the device still works.
+    ///
+    /// # Errors
+    /// It was lost, or a call was refused.
+    pub fn check(&self) -> Result<(), GraphError> {
+        match &*lock(&self.failure) {
+            None => Ok(()),
+            Some(reason) => {
+                Err(GraphError::DeviceLost { device: self.name.clone(), reason: reason.clone() })
+            }
+        }
+    }
+
+    /// Records that the device can no longer be used, and returns the error that says so.
+    pub fn lost(&self, reason: String) -> GraphError {
+        note(&self.failure, reason);
+        match self.check() {
+            Err(error) => error,
+            Ok(()) => unreachable!("a reason was just noted"),
+        }
+    }
+
+    /// Ends the device as a driver would that lost it.
+    pub fn destroy(&self) {
+        self.device.destroy();
+        let _ = self.device.poll(wgpu::PollType::Poll);
+        note(&self.failure, "destroyed".to_owned());
+    }
+
+    /// A buffer of zeros.
+    ///
+    /// # Errors
+    /// There is no room, or the device was lost.
+    pub fn buffer(
+        &self,
+        what: &str,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+    ) -> Result<wgpu::Buffer, GraphError> {
+        self.check()?;
+        let full = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let wrong = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let descriptor = wgpu::BufferDescriptor {
+            label: Some(what),
+            size: bytes.max(16).next_multiple_of(16),
+            usage,
+            mapped_at_creation: false,
+        };
+        let buffer = self.device.create_buffer(&descriptor);
+        let refused = pollster::block_on(wrong.pop());
+        let refused = pollster::block_on(full.pop()).or(refused);
+        if refused.is_some() {
+            self.check()?;
+            return Err(GraphError::OutOfMemory {
+                device: self.name.clone(),
+                what: what.to_owned(),
+                bytes: bytes as usize,
+            });
+        }
+        self.buffers.fetch_add(1, Ordering::Relaxed);
+        Ok(buffer)
+    }
+
+    /// The pipeline of a kernel, made at its first use.
+    ///
+    /// # Errors
+    /// The driver refuses the kernel.
+    pub fn pipeline(&self, source: &Source) -> Result<Arc<Pipeline>, GraphError> {
+        if let Some(known) = lock(&self.pipelines).get(&source.name) {
+            return Ok(known.clone());
+        }
+        let wrong = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let inside = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
+        let pipeline = Arc::new(self.compile(source));
+        let refused = pollster::block_on(inside.pop());
+        let refused = pollster::block_on(wrong.pop()).or(refused);
+        if let Some(error) = refused {
+            let reason = format!("kernel {}: {}", source.name, first_lines(&error.to_string()));
+            return Err(GraphError::DeviceLost { device: self.name.clone(), reason });
+        }
+        lock(&self.pipelines).insert(source.name.clone(), pipeline.clone());
+        Ok(pipeline)
+    }
+
+    fn compile(&self, source: &Source) -> Pipeline {
+        let checks = match self.checked {
+            true => wgpu::ShaderRuntimeChecks::checked(),
+            false => wgpu::ShaderRuntimeChecks::unchecked(),
+        };
+        let descriptor = wgpu::ShaderModuleDescriptor {
+            label: Some(&source.name),
+            source: wgpu::ShaderSource::Wgsl(source.wgsl.as_str().into()),
+        };
+        // SAFETY: the text is one of our own kernels, which index their bindings only within the sizes that
+        // `Program` gave them; the tests run them checked and unchecked.
+        let module = unsafe { self.device.create_shader_module_trusted(descriptor, checks) };
+        let layout = self.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+            label: Some(&source.name),
+            entries: &entries(&source.bindings),
+        });
+        let over = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: Some(&source.name),
+            bind_group_layouts: &[Some(&layout)],
+            immediate_size: 0,
+        });
+        let descriptor = wgpu::ComputePipelineDescriptor {
+            label: Some(&source.name),
+            layout: Some(&over),
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: false,
+                ..Default::default()
+            },
+            cache: None,
+        };
+        Pipeline { pipeline: self.device.create_compute_pipeline(&descriptor), layout }
+    }
+
+    /// A bind group of a kernel: its uniform, then its storage bindings in order.
+    pub fn bind_group(
+        &self,
+        pipeline: &Pipeline,
+        resources: &[wgpu::BindingResource<'_>],
+    ) -> wgpu::BindGroup {
+        self.bind_groups.fetch_add(1, Ordering::Relaxed);
+        let numbered = resources.iter().enumerate();
+        let entries: Vec<_> = numbered
+            .map(|(i, resource)| wgpu::BindGroupEntry {
+                binding: i as u32,
+                resource: resource.clone(),
+            })
+            .collect();
+        self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &pipeline.layout,
+            entries: &entries,
+        })
+    }
+
+    /// Waits until `done` is set by a callback of the device: spins a little, then sleeps.
+    ///
+    /// # Errors
+    /// It takes longer than the time-out, or the device was lost.
+    pub fn wait(&self, done: &AtomicBool) -> Result<(), GraphError> {
+        let began = Instant::now();
+        while !done.load(Ordering::Acquire) {
+            self.check()?;
+            let polled = if began.elapsed() < SPIN {
+                self.device.poll(wgpu::PollType::Poll)
+            } else {
+                let left = self.timeout.saturating_sub(began.elapsed());
+                let timeout = Some(left.max(Duration::from_millis(1)));
+                self.device.poll(wgpu::PollType::Wait { submission_index: None, timeout })
+            };
+            if let Err(error) = polled {
+                return Err(self.lost(format!("no answer in {:?}: {error}", began.elapsed())));
+            }
+            if began.elapsed() > self.timeout && !done.load(Ordering::Acquire) {
+                return Err(self.lost(format!("no answer in {:?}", began.elapsed())));
+            }
+        }
+        self.check()
+    }
+
+    /// Waits until everything that was submitted is done.
+    ///
+    /// # Errors
+    /// As [`Device::wait`].
+    pub fn finish(&self) -> Result<(), GraphError> {
+        let done = Arc::new(AtomicBool::new(false));
+        let set = done.clone();
+        self.queue.on_submitted_work_done(move || set.store(true, Ordering::Release));
+        self.wait(&done)
+    }
+
+    /// Reads a buffer that may be copied from. Slow: for tests, the probe and the self-check.
+    ///
+    /// # Errors
+    /// As [`Device::wait`], or no room for the copy.
+    pub fn download(&self, buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u8>, GraphError> {
+        let usage = wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
+        let staging = self.buffer("download", bytes, usage)?;
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(buffer, 0, &staging, 0, bytes);
+        let done = Arc::new(AtomicBool::new(false));
+        let set = done.clone();
+        encoder.map_buffer_on_submit(&staging, wgpu::MapMode::Read, 0..bytes, move |_| {
+            set.store(true, Ordering::Release);
+        });
+        self.queue.submit([encoder.finish()]);
+        self.wait(&done)?;
+        let mapped = staging.slice(0..bytes).get_mapped_range();
+        mapped.map(|view| view.to_vec()).map_err(|error| self.lost(error.to_string()))
+    }
+
+    /// Runs one kernel on fresh buffers holding `data` (in the order of its storage bindings) and returns them
+    /// afterwards. For tests and the self-check.
+    ///
+    /// # Errors
+    /// No room, a refused kernel, a lost device.
+    pub fn run(
+        &self,
+        source: &Source,
+        params: &[u8],
+        data: &[&[u8]],
+        groups: [u32; 3],
+    ) -> Result<Vec<Vec<u8>>, GraphError> {
+        use wgpu::BufferUsages as Use;
+        assert_eq!(data.len(), source.bindings.len(), "{}: a buffer a binding", source.name);
+        let pipeline = self.pipeline(source)?;
+        let mut buffers = vec![self.filled("params", params, Use::UNIFORM)?];
+        for bytes in data {
+            buffers.push(self.filled("data", bytes, Use::STORAGE | Use::COPY_SRC)?);
+        }
+        let resources: Vec<_> = buffers.iter().map(|buffer| buffer.as_entire_binding()).collect();
+        let group = self.bind_group(&pipeline, &resources);
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        {
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            pass.set_pipeline(&pipeline.pipeline);
+            pass.set_bind_group(0, &group, &[]);
+            pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
+        }
+        self.queue.submit([encoder.finish()]);
+        let sizes = data.iter().map(|bytes| bytes.len().next_multiple_of(4) as u64);
+        let mut results = Vec::new();
+        for (buffer, (bytes, size)) in buffers[1..].iter().zip(data.iter().zip(sizes)) {
+            let mut read = self.download(buffer, size)?;
+            read.truncate(bytes.len());
+            results.push(read);
+        }
+        Ok(results)
+    }
+
+    /// A buffer that holds `data`.
+    ///
+    /// # Errors
+    /// As [`Device::buffer`].
+    pub fn filled(
+        &self,
+        what: &str,
+        data: &[u8],
+        usage: wgpu::BufferUsages,
+    ) -> Result<wgpu::Buffer, GraphError> {
+        let bytes = data.len() as u64;
+        let buffer = self.buffer(what, bytes, usage | wgpu::BufferUsages::COPY_DST)?;
+        let (whole, rest) = data.split_at(data.len() / 4 * 4);
+        self.queue.write_buffer(&buffer, 0, whole);
+        if !rest.is_empty() {
+            let mut last = [0; 4];
+            last[..rest.len()].copy_from_slice(rest);
+            self.queue.write_buffer(&buffer, whole.len() as u64, &last);
+        }
+        Ok(buffer)
+    }
+}
+
+/// The layout entries of a kernel: the uniform, then its storage bindings.
+fn entries(bindings: &[Access]) -> Vec<wgpu::BindGroupLayoutEntry> {
+    let entry = |binding: usize, ty| wgpu::BindGroupLayoutEntry {
+        binding: binding as u32,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+        count: None,
+    };
+    let storage = |(i, access): (usize, &Access)| {
+        let read_only = *access == Access::Read;
+        entry(i + 1, wgpu::BufferBindingType::Storage { read_only })
+    };
+    let uniform = entry(0, wgpu::BufferBindingType::Uniform);
+    std::iter::once(uniform).chain(bindings.iter().enumerate().map(storage)).collect()
+}
+
+/// Keeps the first reason: what follows is its consequence.
+fn note(failure: &Mutex<Option<String>>, reason: String) {
+    lock(failure).get_or_insert(reason);
+}
+
+/// A message without its long tail.
+fn first_lines(message: &str) -> String {
+    let lines: Vec<&str> = message.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    lines[..lines.len().min(8)].join("; ")
+}
+
+/// The lock, also after a panic elsewhere: what it guards is only ever replaced as a whole.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

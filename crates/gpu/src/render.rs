@@ -1,0 +1,39 @@
+//! From the templates of /shaders to WGSL text.
+
+use std::sync::OnceLock;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, UndefinedBehavior, Value};
+
+/// Every template: its path below /shaders without the extension, and its text.
+static TEMPLATES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
+
+/// The text of a template, if there is one of that name.
+pub fn template(name: &str) -> Option<&'static str> {
+    TEMPLATES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
+/// The WGSL of a template. The same context gives the same text.
+///
+/// # Panics
+/// On a mistake in a template; all variants are rendered in tests/shaders.rs.
+pub fn render(name: &str, context: Value) -> String {
+    static ENVIRONMENT: OnceLock<Environment<'static>> = OnceLock::new();
+    let environment = ENVIRONMENT.get_or_init(|| {
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.set_syntax(syntax());
+        for (name, text) in TEMPLATES {
+            environment.add_template(name, text).unwrap_or_else(|e| panic!("shaders/{name}: {e}"));
+        }
+        environment
+    });
+    let rendered = environment.get_template(name).and_then(|template| template.render(context));
+    rendered.unwrap_or_else(|error| panic!("shaders/{name}.wgsl: {error:#}"))
+}
+
+/// Block tags stand on lines of their own and leave none behind.
+fn syntax() -> SyntaxConfig {
+    let built = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    built.expect("the usual delimiters")
+}
