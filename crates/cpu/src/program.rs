@@ -12,7 +12,6 @@ use crate::pool::Work;
 use crate::state::State;
 
 pub(crate) mod check;
-pub(crate) mod fuse;
 pub(crate) mod lower;
 pub(crate) mod place;
 

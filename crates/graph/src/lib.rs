@@ -29,6 +29,7 @@
 
 mod backend;
 mod error;
+pub mod fuse;
 mod graph;
 mod op;
 mod recorder;

@@ -8,7 +8,6 @@ use bilayer_graph::{
 };
 
 use super::check::{Check, Verdict};
-use super::fuse::{self, Item, Kind, Part};
 use super::place::{Request, place};
 use super::{Buffer, Parts, Placed, Stage};
 use crate::cache::Cache;
@@ -21,6 +20,7 @@ use crate::ops::matmul::{self, Group, Linear};
 use crate::ops::rope::{self, MakeTable, Table};
 use crate::ops::{add, embed, gate, head_norm, rms_norm, rows, scale, soft_cap};
 use crate::state::State;
+use bilayer_graph::fuse::{self, Item, Kind, Part};
 
 /// What the backend holds.
 pub(crate) struct Holdings<'a> {

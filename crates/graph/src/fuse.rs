@@ -1,4 +1,6 @@
-//! Peephole fusion: a segment's nodes to items, each of which becomes one kernel.
+//! Peephole fusion: a segment's nodes to items, each of which a backend turns into a kernel or a few.
+//!
+//! Backends differ in how they run an item, not in what may be joined, so the search is written once.
 //!
 //! What is joined, each only where nobody else reads what disappears:
 //!
@@ -13,18 +15,21 @@
 
 use std::collections::HashMap;
 
-use bilayer_graph::{Attend, Graph, Op, Segment, Value};
+use crate::{Attend, Graph, Op, Segment, Value};
 
 /// One kernel to be: the nodes it covers, ascending, and what it does.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Item {
-    pub(crate) nodes: Vec<usize>,
-    pub(crate) kind: Kind,
+pub struct Item {
+    /// The nodes it covers, ascending.
+    pub nodes: Vec<usize>,
+    /// What it does.
+    pub kind: Kind,
 }
 
 /// What an item does; numbers are nodes of the graph.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Kind {
+#[expect(missing_docs, reason = "each variant says what its fields are")]
+pub enum Kind {
     /// One op as it is.
     Plain(usize),
     /// Products over one input.
@@ -35,7 +40,8 @@ pub(crate) enum Kind {
 
 /// One result of a [`Kind::Multiply`].
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Part {
+#[expect(missing_docs, reason = "each variant says what its fields are")]
+pub enum Part {
     /// A product, plus perhaps a value.
     Plain { matmul: usize, residual: Option<Residual> },
     /// Two products joined by a `Gate` node.
@@ -44,17 +50,22 @@ pub(crate) enum Part {
 
 /// An `Add` node and the value it adds to the product.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Residual {
-    pub(crate) node: usize,
-    pub(crate) other: Value,
+pub struct Residual {
+    /// The `Add` node.
+    pub node: usize,
+    /// The value it adds.
+    pub other: Value,
 }
 
 /// What happens to queries or keys before they meet.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Turn {
-    pub(crate) input: Value,
-    pub(crate) norm: Option<usize>,
-    pub(crate) rope: Option<usize>,
+pub struct Turn {
+    /// What comes in.
+    pub input: Value,
+    /// The head norm.
+    pub norm: Option<usize>,
+    /// The rotation.
+    pub rope: Option<usize>,
 }
 
 impl Turn {
@@ -63,14 +74,14 @@ impl Turn {
     }
 
     /// Whether anything happens.
-    pub(crate) fn is_some(&self) -> bool {
+    pub fn is_some(&self) -> bool {
         self.norm.is_some() || self.rope.is_some()
     }
 }
 
 impl Item {
     /// The values the item reads.
-    pub(crate) fn reads(&self, graph: &Graph) -> Vec<Value> {
+    pub fn reads(&self, graph: &Graph) -> Vec<Value> {
         let op = |node: usize| &graph.nodes[node].op;
         match &self.kind {
             Kind::Plain(node) => op(*node).inputs().collect(),
@@ -90,7 +101,7 @@ impl Item {
     }
 
     /// The values the item makes.
-    pub(crate) fn writes(&self, graph: &Graph) -> Vec<Value> {
+    pub fn writes(&self, graph: &Graph) -> Vec<Value> {
         let out = |node: usize| graph.nodes[node].op.out();
         match &self.kind {
             Kind::Plain(node) | Kind::Attend { node, .. } => vec![out(*node)],
@@ -103,7 +114,7 @@ impl Item {
 
 impl Part {
     /// The node whose value the part makes.
-    pub(crate) fn last(&self) -> usize {
+    pub fn last(&self) -> usize {
         match self {
             Part::Plain { matmul, residual } => residual.map_or(*matmul, |r| r.node),
             Part::Gated { node, .. } => *node,
@@ -121,12 +132,12 @@ impl Part {
 }
 
 /// The items of a segment with all that can be joined, in execution order.
-pub(crate) fn joined(segment: &Segment<'_>) -> Vec<Item> {
+pub fn joined(segment: &Segment<'_>) -> Vec<Item> {
     Fuser::new(segment).items()
 }
 
 /// An item for each node of a segment.
-pub(crate) fn single(segment: &Segment<'_>) -> Vec<Item> {
+pub fn single(segment: &Segment<'_>) -> Vec<Item> {
     let graph = segment.graph;
     let plain = |node: usize| {
         let kind = match &graph.nodes[node].op {
