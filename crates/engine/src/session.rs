@@ -8,6 +8,7 @@ use bilayer_scheduler::Plan;
 use crate::cache::{Pages, SequenceId};
 use crate::{Error, Model};
 
+mod load;
 mod prepare;
 mod settings;
 

@@ -7,7 +7,7 @@ use bilayer_cpu::Cpu;
 use bilayer_graph::{Backend, Graph, Limits, PAGE_TOKENS, Rows, Segment, Value};
 use bilayer_scheduler::{Budget, Machine, Plan, plan};
 
-use super::{Batch, Carried, Compiled, Progress, Session, Settings, Spent};
+use super::{Batch, Carried, Compiled, Session, Settings, Spent, load};
 use crate::cache::Pages;
 use crate::{Error, Model};
 
@@ -36,7 +36,7 @@ pub fn on(
     let limits = limits(settings, model);
     let machine = Machine { devices: backends.iter().map(|b| b.facts().clone()).collect() };
     let plan = planner(&graph, &machine, &budget(&limits))?;
-    load(model, &graph, &plan, &mut backends, settings)?;
+    load::weights(model, &graph, &plan, &mut backends, settings)?;
     let carried = carried(&graph, &plan, limits);
     let segments = compile(&graph, &plan, &mut backends, &carried, limits)?;
     let vocab = graph.width(graph.logits);
@@ -85,39 +85,6 @@ fn budget(limits: &Limits) -> Budget {
         value_type: limits.value_type,
         margin_bytes: 0,
     }
-}
-
-/// Hands every weight to the devices whose segments read it.
-fn load(
-    model: &Model,
-    graph: &Graph,
-    plan: &Plan,
-    backends: &mut [Box<dyn Backend>],
-    settings: &mut Settings<'_>,
-) -> Result<(), Error> {
-    let mut wanted = BTreeSet::new();
-    for segment in &plan.segments {
-        for node in &graph.nodes[segment.nodes.clone()] {
-            wanted.extend(node.op.weights().map(|weight| (segment.device, weight)));
-        }
-    }
-    let bytes_of = |weight| graph.weight(weight).bytes() as u64;
-    let total_bytes = wanted.iter().map(|&(_, weight)| bytes_of(weight)).sum();
-    let mut done_bytes = 0;
-    for (device, weight) in wanted {
-        let weight = graph.weight(weight);
-        let tensor = model
-            .file()
-            .tensor(&weight.name)
-            .ok_or_else(|| bilayer_graph::Error::MissingTensor { name: weight.name.clone() })?;
-        let bytes = model.file().bytes(tensor).slice(weight.range_in_tensor());
-        backends[device].load(weight, bytes)?;
-        done_bytes += weight.bytes() as u64;
-        if let Some(progress) = settings.progress.as_mut() {
-            progress(Progress { done_bytes, total_bytes });
-        }
-    }
-    Ok(())
 }
 
 /// A buffer for each value that crosses from one segment to another.
