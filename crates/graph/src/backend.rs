@@ -105,7 +105,8 @@ pub struct Kernel {
 /// another segment of the step before or after. So after `submit` of a segment the caller may, before any `read`,
 /// `write` the inputs of other segments of the same backend and `submit` those; the backend queues them in order
 /// (a GPU), or finishes what runs first (the CPU). A segment's outputs lie in one place: the caller reads them
-/// before it writes that segment's inputs again or submits it again. Outputs that nobody wants need not be read;
+/// before it writes that segment's inputs again or submits it again, and before it writes one of these values as
+/// the input of another segment. Outputs that nobody wants need not be read;
 /// the segment may then be written and submitted again at once.
 ///
 /// **Failure.** [`Error::OutOfMemory`] and [`Error::DeviceLost`] of any call mean that the caller moves what was
@@ -151,7 +152,8 @@ pub trait Backend: Send {
     /// The device was lost.
     fn write(&mut self, value: Value, data: &[f32]) -> Result<(), Error>;
 
-    /// Waits for the segment that makes `value` and copies `[rows, width]` f32, row-major.
+    /// Waits for the segment that makes `value` and copies `[rows, width]` f32, row-major. A value of no rows
+    /// (no wanted outputs) is waited for as any other.
     ///
     /// # Errors
     /// An op failed or the device was lost.
@@ -163,9 +165,9 @@ pub trait Backend: Send {
     /// The kernels chosen for a segment, in execution order.
     fn kernels(&self, segment: SegmentId) -> Vec<Kernel>;
 
-    /// How many of all submits so far are known to be finished, without waiting; `None` where the backend cannot
+    /// How many submits are not known to be finished by now, without waiting; `None` where the backend cannot
     /// tell. Only the times in records depend on it.
-    fn finished(&mut self) -> Option<u64> {
+    fn outstanding(&mut self) -> Option<usize> {
         None
     }
 }

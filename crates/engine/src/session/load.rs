@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use bilayer_graph::{Backend, Graph, Kind, Weight, WeightId};
 use bilayer_scheduler::Plan;
 
-use super::{Progress, Settings};
-use crate::{Error, Model};
+use super::{Failed, Progress};
+use crate::Model;
 
 /// Announces each device's weights and loads them, device by device in the order of the graph. The file's pages
 /// behind a weight that an adapter has taken are given back, unless a device that reads the map needs them too:
@@ -16,14 +16,14 @@ pub fn weights(
     graph: &Graph,
     plan: &Plan,
     backends: &mut [Box<dyn Backend>],
-    settings: &mut Settings<'_>,
-) -> Result<(), Error> {
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), Failed> {
     let wanted = wanted(graph, plan);
     for (device, backend) in backends.iter_mut().enumerate() {
         let mine = wanted.iter().filter(|&&(of, _)| of == device);
         let mine: Vec<&Weight> = mine.map(|&(_, weight)| graph.weight(weight)).collect();
         if !mine.is_empty() {
-            backend.reserve(&mine)?;
+            backend.reserve(&mine).map_err(Failed::on(device))?;
         }
     }
     let copies: Vec<bool> = backends.iter().map(|b| b.facts().kind == Kind::Gpu).collect();
@@ -33,17 +33,15 @@ pub fn weights(
     for (place, &(device, weight)) in wanted.iter().enumerate() {
         let weight = graph.weight(weight);
         let file = model.file();
-        let tensor = file
-            .tensor(&weight.name)
-            .ok_or_else(|| bilayer_graph::Error::MissingTensor { name: weight.name.clone() })?;
-        backends[device].load(weight, file.bytes(tensor).slice(weight.range_in_tensor()))?;
+        let missing = || bilayer_graph::Error::MissingTensor { name: weight.name.clone() };
+        let tensor = file.tensor(&weight.name).ok_or_else(missing).map_err(Failed::on(device))?;
+        let bytes = file.bytes(tensor).slice(weight.range_in_tensor());
+        backends[device].load(weight, bytes).map_err(Failed::on(device))?;
         if releases.remove(&place) {
             file.release(tensor);
         }
         done_bytes += weight.bytes() as u64;
-        if let Some(progress) = settings.progress.as_mut() {
-            progress(Progress { done_bytes, total_bytes });
-        }
+        progress(Progress { done_bytes, total_bytes });
     }
     Ok(())
 }
