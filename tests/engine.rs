@@ -7,6 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 
+use bilayer_cpu::Cpu;
 use bilayer_cpu::level::Level;
 use bilayer_engine::cache::{self, Pages, SequenceId};
 use bilayer_engine::generate::{Generation, Request, Stop};
@@ -356,10 +357,8 @@ fn damaged_weights_are_named_by_their_layer() {
     assert_eq!(session.len(sequence), 0, "the sequence is as it was");
 }
 
-#[test]
-fn nothing_is_allocated_on_the_token_path() {
-    let model = tiny();
-    let mut session = Session::new(&model, settings()).unwrap();
+/// Allocations of a prompt and 100 steps with sampling, after one step.
+fn allocations_of_an_answer(session: &mut Session) -> usize {
     let options = Options { temperature: 0.9, repeat_penalty: 1.1, ..Options::default() };
     let mut sampler = Sampler::new(options, 128, 256, Vec::new()).unwrap();
     let sequence = session.open().unwrap();
@@ -368,15 +367,37 @@ fn nothing_is_allocated_on_the_token_path() {
         let run = Run { sequence, tokens: &[next], wanted: Wanted::Last };
         next = sampler.sample(session.step(&[run]).unwrap()).unwrap();
     };
-    step(&mut session);
-    let prompt = some(70, 1);
+    step(session);
+    let prompt = some(140, 1);
     let counted = allocations(|| {
         session.prefill(sequence, &prompt, &mut |_| true).unwrap();
         for _ in 0..100 {
-            step(&mut session);
+            step(session);
         }
     });
-    assert_eq!(counted, 0);
+    session.close(sequence);
+    counted
+}
+
+#[test]
+fn nothing_is_allocated_on_the_token_path() {
+    let model = tiny();
+    assert_eq!(allocations_of_an_answer(&mut Session::new(&model, settings()).unwrap()), 0);
+    // Two devices, the prompt in micro-batches on both, more records than the lanes keep.
+    let options = bilayer_cpu::Options { threads: Some(2), level: None };
+    for parts in [[0, 0, 1, 1, 1], [0, 1, 0, 1, 0]] {
+        let cpu = || Box::new(Cpu::new(options).unwrap()) as Box<dyn Backend>;
+        let placement =
+            Placement { embedding: parts[0], layers: parts[1..4].into(), output: parts[4] };
+        let planner =
+            |graph: &_, machine: &_, budget: &_| place(graph, machine, budget, &placement);
+        let mut session = Session::on(&model, vec![cpu(), cpu()], &planner, settings()).unwrap();
+        for _ in 0..3 {
+            assert_eq!(allocations_of_an_answer(&mut session), 0, "{parts:?}");
+            let all = session.lanes().iter().map(|lane| lane.micro_batch).max();
+            assert!(all > Some(0), "the prompt was cut");
+        }
+    }
     assert!(allocations(|| drop(vec![1u8])) > 0, "the counter counts");
 }
 
@@ -479,10 +500,10 @@ fn action() -> impl Strategy<Value = Action> {
 /// Pages with contents: what a backend's memory would hold.
 struct Memory {
     pages: Pages,
-    contents: Vec<[u64; PAGE_TOKENS]>,
+    contents: Vec<[u32; PAGE_TOKENS]>,
     /// Each open sequence with the tokens it should hold.
-    model: Vec<(SequenceId, Vec<u64>)>,
-    stamp: u64,
+    model: Vec<(SequenceId, Vec<u32>)>,
+    stamp: u32,
 }
 
 impl Memory {
@@ -517,8 +538,9 @@ impl Memory {
     fn append(&mut self, s: usize, n: usize) {
         let id = self.model[s].0;
         let mut copies = Vec::new();
+        let tokens: Vec<u32> = (self.stamp + 1..).take(n).collect();
         let before = (self.pages.len(id), self.pages.free_pages(), self.pages.table(id).to_vec());
-        match self.pages.append(id, n, &mut copies) {
+        match self.pages.append(id, &tokens, &mut copies) {
             Err(_) => {
                 let after =
                     (self.pages.len(id), self.pages.free_pages(), self.pages.table(id).to_vec());
@@ -544,7 +566,7 @@ impl Memory {
         let mut used = std::collections::BTreeSet::new();
         for (id, tokens) in &self.model {
             let table = self.pages.table(*id);
-            assert_eq!(self.pages.len(*id), tokens.len());
+            assert_eq!(self.pages.tokens(*id), tokens);
             assert_eq!(table.len(), tokens.len().div_ceil(PAGE_TOKENS));
             used.extend(table.iter().copied());
             for (position, expected) in tokens.iter().enumerate() {

@@ -159,6 +159,7 @@ fn code(error: &Error) -> u8 {
         Error::Device(Device::OutOfMemory { .. }) => DOES_NOT_FIT,
         Error::Device(Device::DeviceLost { .. }) => NO_DEVICE,
         Error::Device(_) => INTERNAL,
+        Error::Fallback { source, .. } => code(source),
     }
 }
 

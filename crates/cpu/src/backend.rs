@@ -133,12 +133,19 @@ impl Cpu {
         })
     }
 
-    /// Works until no segment runs.
-    fn finish(&mut self) {
-        let Some(index) = self.running.take() else { return };
+    /// Works until no segment runs. Answers why the segment failed that ran until now: whoever waits for
+    /// another one would not hear of it.
+    fn finish(&mut self) -> Result<(), GraphError> {
+        let Some(index) = self.running.take() else { return Ok(()) };
         let compiled = &self.segments[index];
         self.pool.finish(&compiled.job);
         self.timings.clear();
+        self.take_timings(index);
+        self.segments[index].failure().map_or(Ok(()), Err)
+    }
+
+    fn take_timings(&mut self, index: usize) {
+        let compiled = &self.segments[index];
         let mut stages = compiled.job.stage_ns().enumerate().peekable();
         if stages.peek().is_none() {
             return;
@@ -228,7 +235,7 @@ impl Backend for Cpu {
     }
 
     fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), GraphError> {
-        self.finish();
+        self.finish()?;
         let count = self.segments.len();
         let index = segment.0 as usize;
         let Some(compiled) = self.segments.get_mut(index) else {
@@ -261,7 +268,7 @@ impl Backend for Cpu {
     fn write(&mut self, value: Value, data: &[f32]) -> Result<(), GraphError> {
         let reads = |compiled: &Compiled| find(&compiled.program.inputs, value).is_some();
         if self.running.is_some_and(|index| reads(&self.segments[index])) {
-            self.finish();
+            self.finish()?;
         }
         let mut known = false;
         for compiled in &mut self.segments {
@@ -292,7 +299,7 @@ impl Backend for Cpu {
             return Err(unknown("as the number of an output", value.0, 0));
         };
         if self.running == Some(index) {
-            self.finish();
+            self.finish()?;
         }
         let compiled = &self.segments[index];
         if let Some(failure) = compiled.failure() {
@@ -316,5 +323,10 @@ impl Backend for Cpu {
         let compiled = self.segments.get(segment.0 as usize);
         let kernels = compiled.into_iter().flat_map(|compiled| &compiled.program.kernels);
         kernels.map(|placed| placed.kernel.clone()).collect()
+    }
+
+    fn outstanding(&mut self) -> Option<usize> {
+        let runs = self.running.is_some_and(|index| !self.segments[index].job.is_finished());
+        Some(usize::from(runs))
     }
 }

@@ -104,8 +104,7 @@ impl Job {
     }
 
     /// Whether the last run has ended.
-    #[cfg(test)]
-    fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         Ticket(self.ticket.0.load(Ordering::Acquire)).stage() == self.chunks.len()
     }
 

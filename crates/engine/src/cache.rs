@@ -37,7 +37,7 @@ pub enum Error {
 #[derive(Debug, Default)]
 struct Sequence {
     open: bool,
-    tokens: usize,
+    tokens: Vec<u32>,
     pages: Vec<u32>,
 }
 
@@ -56,7 +56,11 @@ impl Pages {
     /// `pages` pages for at most `sequences` sequences of at most `context` tokens each.
     pub fn new(pages: usize, sequences: usize, context: usize) -> Pages {
         let table = context.div_ceil(PAGE_TOKENS);
-        let slot = || Sequence { pages: Vec::with_capacity(table), ..Sequence::default() };
+        let slot = || Sequence {
+            open: false,
+            tokens: Vec::with_capacity(context),
+            pages: Vec::with_capacity(table),
+        };
         Pages {
             free: (0..pages as u32).rev().collect(),
             references: vec![0; pages],
@@ -82,11 +86,13 @@ impl Pages {
     /// [`Error::Sequences`].
     pub fn fork(&mut self, from: SequenceId) -> Result<SequenceId, Error> {
         let to = self.open()?;
-        self.sequences[to.0 as usize].tokens = self.len(from);
-        for i in 0..self.slot(from).pages.len() {
-            let page = self.slot(from).pages[i];
+        let slots = [from.0 as usize, to.0 as usize];
+        let [from, new] = self.sequences.get_disjoint_mut(slots).expect("two slots that are open");
+        assert!(from.open, "sequence {} was closed", slots[0]);
+        new.tokens.extend_from_slice(&from.tokens);
+        new.pages.extend_from_slice(&from.pages);
+        for &page in &new.pages {
             self.references[page as usize] += 1;
-            self.sequences[to.0 as usize].pages.push(page);
         }
         Ok(to)
     }
@@ -101,7 +107,7 @@ impl Pages {
     pub fn truncate(&mut self, sequence: SequenceId, tokens: usize) {
         assert!(tokens <= self.len(sequence), "truncate cannot lengthen a sequence");
         let slot = &mut self.sequences[sequence.0 as usize];
-        slot.tokens = tokens;
+        slot.tokens.truncate(tokens);
         while slot.pages.len() > tokens.div_ceil(PAGE_TOKENS) {
             let page = slot.pages.pop().expect("the table is longer than needed");
             self.references[page as usize] -= 1;
@@ -111,7 +117,7 @@ impl Pages {
         }
     }
 
-    /// Makes room for `count` more tokens and returns the position of the first. Pages that the sequence
+    /// Appends tokens, makes room for them and returns the position of the first. Pages that the sequence
     /// shares and is about to write are replaced by its own; what must be copied is added to `copies`.
     ///
     /// # Errors
@@ -119,18 +125,18 @@ impl Pages {
     pub fn append(
         &mut self,
         sequence: SequenceId,
-        count: usize,
+        tokens: &[u32],
         copies: &mut Vec<PageCopy>,
     ) -> Result<usize, Error> {
         let first = self.len(sequence);
-        let needed = first + count;
+        let needed = first + tokens.len();
         if needed > self.context {
             return Err(Error::Context { needed, context: self.context });
         }
         let held = self.slot(sequence).pages.len();
         let total = needed.div_ceil(PAGE_TOKENS);
-        let partial =
-            (count > 0 && !first.is_multiple_of(PAGE_TOKENS)).then_some(first / PAGE_TOKENS);
+        let partial = (!tokens.is_empty() && !first.is_multiple_of(PAGE_TOKENS))
+            .then_some(first / PAGE_TOKENS);
         let shared =
             partial.filter(|&i| self.references[self.slot(sequence).pages[i] as usize] > 1);
         if total - held + usize::from(shared.is_some()) > self.free.len() {
@@ -147,13 +153,24 @@ impl Pages {
             let page = self.take();
             self.sequences[sequence.0 as usize].pages.push(page);
         }
-        self.sequences[sequence.0 as usize].tokens = needed;
+        self.sequences[sequence.0 as usize].tokens.extend_from_slice(tokens);
         Ok(first)
     }
 
     /// Tokens of a sequence.
     pub fn len(&self, sequence: SequenceId) -> usize {
-        self.slot(sequence).tokens
+        self.slot(sequence).tokens.len()
+    }
+
+    /// The tokens of a sequence.
+    pub fn tokens(&self, sequence: SequenceId) -> &[u32] {
+        &self.slot(sequence).tokens
+    }
+
+    /// The sequences that are open.
+    pub fn sequences(&self) -> impl Iterator<Item = SequenceId> + '_ {
+        let open = self.sequences.iter().zip(0..).filter(|(slot, _)| slot.open);
+        open.map(|(_, id)| SequenceId(id))
     }
 
     /// Whether a sequence has no tokens.

@@ -49,6 +49,14 @@ pub enum Error {
     /// A device refused or failed.
     #[error(transparent)]
     Device(#[from] bilayer_graph::Error),
+    /// A device failed, and the processor could not take over.
+    #[error("{lost}; and the processor cannot take over: {source}")]
+    Fallback {
+        /// What the device said.
+        lost: bilayer_graph::Error,
+        /// Why the processor cannot.
+        source: Box<Error>,
+    },
     /// A text could not be turned into tokens.
     #[error(transparent)]
     Text(bilayer_text::Error),

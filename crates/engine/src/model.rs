@@ -10,8 +10,11 @@ use bilayer_text::Tokenizer;
 
 use crate::{Error, SharedBytes, vocabulary::vocabulary};
 
-/// A complete, supported model.
-pub struct Model {
+/// A complete, supported model. A clone is another handle on the same one.
+#[derive(Clone)]
+pub struct Model(Arc<Parts>);
+
+struct Parts {
     file: File,
     config: Config,
     graph: Graph,
@@ -43,27 +46,27 @@ impl Model {
             source => Error::Model { file: name(), source },
         })?;
         let tokenizer = words(&file)?;
-        Ok(Model { config, graph, tokenizer, file })
+        Ok(Model(Arc::new(Parts { config, graph, tokenizer, file })))
     }
 
     /// The file with its metadata and tensor directory.
     pub fn file(&self) -> &File {
-        &self.file
+        &self.0.file
     }
 
     /// The typed configuration.
     pub fn config(&self) -> &Config {
-        &self.config
+        &self.0.config
     }
 
     /// The recorded graph.
     pub fn graph(&self) -> &Graph {
-        &self.graph
+        &self.0.graph
     }
 
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
-        &self.tokenizer
+        &self.0.tokenizer
     }
 }
 

@@ -2,17 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-use bilayer_graph::{Backend, Kernel, Limits, PageCopy, Rows, SegmentId, Span, Step, Value};
+use bilayer_graph::{Backend, Kernel, Limits, PageCopy};
 use bilayer_scheduler::Plan;
 
 use crate::cache::{Pages, SequenceId};
 use crate::{Error, Model};
+use batch::Work;
+use pipeline::{Pipeline, Ran};
 
+mod batch;
+mod fallback;
+mod lanes;
+mod load;
+mod pipeline;
 mod prepare;
 mod settings;
 
+pub use fallback::Warning;
+pub use lanes::{Lane, Lanes};
 pub use prepare::Planner;
-pub use settings::{Progress, Settings, kv_types};
+pub use settings::{Overlap, Progress, Settings, kv_types};
 
 /// Some tokens of one sequence, to be run in a step.
 #[derive(Clone, Copy, Debug)]
@@ -36,91 +45,64 @@ pub enum Wanted {
     All,
 }
 
-/// Time spent in steps since the session began or was last asked.
+/// Time spent in steps since the session began or was last asked. Where devices work at the same time their shares
+/// add up to more than the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// In steps, all together.
     pub total: Duration,
-    /// Waiting for the processor's segments.
+    /// While the processor had segments to run, as [`Lane`] has it.
     pub cpu: Duration,
-    /// Waiting for the adapter's segments.
+    /// While the adapter had segments to run.
     pub gpu: Duration,
     /// Copying hidden states between devices.
     pub crossing: Duration,
 }
 
-/// A segment as it was compiled, with what crosses its borders.
-struct Compiled {
-    device: usize,
-    id: SegmentId,
-    /// Places in `Session::carried`.
-    inputs: Vec<usize>,
-    outputs: Vec<usize>,
+/// Why a device's part could not be done.
+pub(crate) enum Failed {
+    /// A device said so.
+    Device { device: usize, error: bilayer_graph::Error },
+    /// There is another reason.
+    Other(Error),
 }
 
-/// A value that crosses between segments, `[rows, width]` f32.
-struct Carried {
-    value: Value,
-    rows: Rows,
-    width: usize,
-    data: Vec<f32>,
-}
-
-impl Carried {
-    /// Elements of the value in a step.
-    fn len(&self, step: &Step<'_>) -> usize {
-        let rows = match self.rows {
-            Rows::Tokens => step.tokens.len(),
-            Rows::Outputs => step.outputs.len(),
-        };
-        rows * self.width
+impl Failed {
+    fn on(device: usize) -> impl FnOnce(bilayer_graph::Error) -> Failed {
+        move |error| Failed::Device { device, error }
     }
 }
 
-/// The arrays of a step, kept between steps so that none is allocated.
-#[derive(Default)]
-struct Batch {
-    tokens: Vec<u32>,
-    spans: Vec<Span>,
-    pages: Vec<u32>,
-    outputs: Vec<u32>,
-    /// Copies no step has made yet: those of a step that failed stay for the next one.
-    copies: Vec<PageCopy>,
-}
-
-impl Batch {
-    fn clear(&mut self) {
-        self.tokens.clear();
-        self.spans.clear();
-        self.pages.clear();
-        self.outputs.clear();
-    }
-
-    fn step(&self) -> Step<'_> {
-        Step {
-            tokens: &self.tokens,
-            spans: &self.spans,
-            pages: &self.pages,
-            outputs: &self.outputs,
-            copies: &self.copies,
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Error {
+        match failed {
+            Failed::Device { error, .. } => Error::Device(error),
+            Failed::Other(error) => error,
         }
     }
 }
 
 /// A model on its devices. Nothing is allocated on the token path after [`Session::new`].
+///
+/// When an adapter fails, the session goes on on the processor from the same tokens and says so with a
+/// [`Warning`]; see [`Session::take_warnings`].
 pub struct Session {
+    model: Model,
     graph: bilayer_graph::Graph,
     plan: Plan,
-    backends: Vec<Box<dyn Backend>>,
-    segments: Vec<Compiled>,
-    carried: Vec<Carried>,
+    pipeline: Pipeline,
     limits: Limits,
     cache: Pages,
-    batch: Batch,
-    /// `[limits.outputs, vocab]`, the wanted rows of the last step first.
-    logits: Vec<f32>,
-    vocab: usize,
-    spent: Spent,
+    /// Position of the first token of each run of the current step.
+    starts: Vec<usize>,
+    /// Copies no step has made yet: those of a step that failed stay for the next one.
+    copies: Vec<PageCopy>,
+    /// Whether two of the plan's devices can work at the same time.
+    divides: bool,
+    overlap: Overlap,
+    /// How a processor is made that takes an adapter's place.
+    processor: bilayer_cpu::Options,
+    warnings: Vec<Warning>,
     load: Duration,
 }
 
@@ -181,7 +163,7 @@ impl Session {
 
     /// Tokens of the vocabulary: the width of a row of logits.
     pub fn vocab(&self) -> usize {
-        self.vocab
+        self.pipeline.vocab
     }
 
     /// Tokens a sequence may have.
@@ -201,12 +183,13 @@ impl Session {
 
     /// The devices, in the plan's order.
     pub fn backends(&self) -> impl Iterator<Item = &dyn Backend> {
-        self.backends.iter().map(Box::as_ref)
+        self.pipeline.backends.iter().map(Box::as_ref)
     }
 
     /// The kernels chosen, segment by segment.
     pub fn kernels(&self) -> Vec<Kernel> {
-        self.segments.iter().flat_map(|s| self.backends[s.device].kernels(s.id)).collect()
+        let Pipeline { backends, segments, .. } = &self.pipeline;
+        segments.iter().flat_map(|s| backends[s.device].kernels(s.id)).collect()
     }
 
     /// How long [`Session::new`] took.
@@ -216,7 +199,17 @@ impl Session {
 
     /// Time spent in steps since the last call.
     pub fn take_spent(&mut self) -> Spent {
-        std::mem::take(&mut self.spent)
+        std::mem::take(&mut self.pipeline.spent)
+    }
+
+    /// The last segments that ran, on which device and when.
+    pub fn lanes(&self) -> &Lanes {
+        &self.pipeline.lanes
+    }
+
+    /// What has happened since the last call that the user should know, though the session went on.
+    pub fn take_warnings(&mut self) -> Vec<Warning> {
+        std::mem::take(&mut self.warnings)
     }
 
     /// Runs tokens of one or several sequences in one step. Returns the wanted rows of logits `[rows, vocab]`,
@@ -227,152 +220,150 @@ impl Session {
     /// # Errors
     /// More tokens, rows or runs than the limits, a full cache, a device error, logits that are not finite.
     pub fn step(&mut self, runs: &[Run<'_>]) -> Result<&[f32], Error> {
-        let began = Instant::now();
-        if let Err(error) = self.gather(runs) {
-            self.undo(runs);
-            return Err(error);
-        }
-        let ran = self.walk();
-        if ran.is_ok() {
-            self.batch.copies.clear();
-        }
-        self.spent.total += began.elapsed();
-        let rows = self.batch.outputs.len();
-        let checked = ran.and_then(|()| {
-            if self.logits[..rows * self.vocab].iter().all(|x| x.is_finite()) {
-                return Ok(());
-            }
-            Err(self.name_the_culprit())
-        });
-        if let Err(error) = checked {
-            self.undo(runs);
-            return Err(error);
-        }
-        Ok(&self.logits[..rows * self.vocab])
+        let rows = batch::rows(runs);
+        within("tokens", rows, self.limits.tokens)?;
+        let micro_rows = match (runs.len(), self.overlap) {
+            (_, Overlap::Always) => batch::of_sequences(rows, 1),
+            (0 | 1, _) if self.divides => batch::of_prompt(rows),
+            (_, Overlap::Auto) => batch::of_sequences(rows, batch::SEQUENCE_ROWS),
+            (_, Overlap::Off) => rows,
+        };
+        let ran = self.run(runs, micro_rows, &mut |_| true)?;
+        Ok(&self.pipeline.logits[..ran.outputs * self.pipeline.vocab])
     }
 
-    /// Appends `tokens` to a sequence in chunks of the physical batch and returns the logits `[vocab]` after the
-    /// last. `each` is told how many tokens are done after every chunk and stops the work by returning false.
+    /// Appends `tokens` to a sequence in micro-batches and returns the logits `[vocab]` after the last. `each` is
+    /// told how many tokens the last device was given, and stops the work by returning false: the sequence then
+    /// holds the tokens begun so far. After a device failed, the count begins again.
+    ///
+    /// How a prompt is cut depends on its length and the plan alone, so the result is the same with overlap on and
+    /// off.
     ///
     /// # Errors
-    /// As [`Session::step`]; no token is lost that was appended before.
+    /// As [`Session::step`]; the sequence holds what it held before.
     pub fn prefill(
         &mut self,
         sequence: SequenceId,
         tokens: &[u32],
         each: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Option<&[f32]>, Error> {
-        let needed = self.len(sequence) + tokens.len();
-        if needed > self.context() {
-            let context = self.context();
-            return Err(crate::cache::Error::Context { needed, context }.into());
-        }
-        let chunk = self.limits.tokens;
-        let chunks = tokens.len().div_ceil(chunk);
-        for (i, part) in tokens.chunks(chunk).enumerate() {
-            let wanted = if i + 1 == chunks { Wanted::Last } else { Wanted::None };
-            self.step(&[Run { sequence, tokens: part, wanted }])?;
-            if !each(i * chunk + part.len()) && i + 1 < chunks {
-                return Ok(None);
-            }
-        }
-        Ok(Some(&self.logits[..self.vocab]))
+        let whole = self.limits.tokens;
+        let micro_rows = if self.divides { batch::of_prompt(tokens.len()) } else { whole };
+        let run = Run { sequence, tokens, wanted: Wanted::Last };
+        let ran = self.run(&[run], micro_rows.min(whole), each)?;
+        let is_whole = ran.rows == tokens.len();
+        Ok(is_whole.then(|| &self.pipeline.logits[..ran.outputs * self.pipeline.vocab]))
     }
 
-    /// Fills the batch from the runs and makes room in the cache.
-    fn gather(&mut self, runs: &[Run<'_>]) -> Result<(), Error> {
-        let Session { batch, cache, limits, vocab, .. } = self;
-        batch.clear();
-        let total: usize = runs.iter().map(|run| run.tokens.len()).sum();
-        within("tokens", total, limits.tokens)?;
-        within("sequences", runs.len(), limits.sequences)?;
-        for run in runs {
-            if let Some(&token) = run.tokens.iter().find(|&&token| token as usize >= *vocab) {
-                return Err(Error::Token { token, vocab: *vocab });
-            }
-            let first_row = batch.tokens.len() as u32;
-            let rows = run.tokens.len() as u32;
-            let first_position =
-                cache.append(run.sequence, run.tokens.len(), &mut batch.copies)? as u32;
-            let first_page = batch.pages.len() as u32;
-            batch.tokens.extend_from_slice(run.tokens);
-            batch.pages.extend_from_slice(cache.table(run.sequence));
-            batch.spans.push(Span { first_row, rows, first_position, first_page });
-            let end = first_row + rows;
-            let outputs = match run.wanted {
-                Wanted::None => end..end,
-                Wanted::Last => end.saturating_sub(1).max(first_row)..end,
-                Wanted::All => first_row..end,
-            };
-            within("outputs", batch.outputs.len() + outputs.len(), limits.outputs)?;
-            batch.outputs.extend(outputs);
-        }
-        Ok(())
-    }
-
-    /// Takes back what `gather` appended, whether it got to the end or not.
-    fn undo(&mut self, runs: &[Run<'_>]) {
-        for (span, run) in self.batch.spans.iter().zip(runs) {
-            self.cache.truncate(run.sequence, span.first_position as usize);
-        }
-    }
-
-    /// Runs the segments in order, carrying hidden states from each to those that read them.
-    fn walk(&mut self) -> Result<(), Error> {
-        let Session { backends, segments, carried, batch, logits, spent, plan, vocab, .. } = self;
-        let step = batch.step();
-        let last = segments.len() - 1;
-        for (i, segment) in segments.iter().enumerate() {
-            let backend = &mut backends[segment.device];
-            let began = Instant::now();
-            for &input in &segment.inputs {
-                let carried = &carried[input];
-                backend.write(carried.value, &carried.data[..carried.len(&step)])?;
-            }
-            let written = Instant::now();
-            backend.submit(segment.id, &step)?;
-            let mut waited = Instant::now();
-            for (n, &output) in segment.outputs.iter().enumerate() {
-                let carried = &mut carried[output];
-                let len = carried.len(&step);
-                backend.read(carried.value, &mut carried.data[..len])?;
-                if n == 0 {
-                    waited = Instant::now();
+    /// Runs all rows in micro-batches. When an adapter fails, once more on the processor.
+    fn run(
+        &mut self,
+        runs: &[Run<'_>],
+        micro_rows: usize,
+        each: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Ran, Error> {
+        let began = Instant::now();
+        let ran = loop {
+            match self.attempt(runs, micro_rows, each) {
+                Err(Failed::Device { device, error })
+                    if fallback::is_mendable(self.pipeline.backends[device].as_ref(), &error) =>
+                {
+                    if let Err(error) = self.move_to_processor(error) {
+                        break Err(error);
+                    }
                 }
+                ran => break ran.map_err(Error::from),
             }
-            if i == last {
-                backend.read(plan.logits, &mut logits[..step.outputs.len() * *vocab])?;
-                waited = Instant::now();
+        };
+        self.pipeline.spent.total += began.elapsed();
+        ran
+    }
+
+    /// Runs all rows; after an error the sequences hold what they held before.
+    fn attempt(
+        &mut self,
+        runs: &[Run<'_>],
+        micro_rows: usize,
+        each: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Ran, Failed> {
+        let ran = self.append(runs).map_err(Failed::Other).and_then(|()| {
+            let ran = self.walk(runs, micro_rows, each)?;
+            self.copies.clear();
+            let made = ran.outputs * self.pipeline.vocab;
+            if self.pipeline.logits[..made].iter().all(|x| x.is_finite()) {
+                return Ok(ran);
             }
-            let read = Instant::now();
-            let busy = waited - written;
-            match backend.facts().kind {
-                bilayer_graph::Kind::Gpu => spent.gpu += busy,
-                _ => spent.cpu += busy,
+            Err(Failed::Other(self.name_the_culprit(runs, micro_rows)))
+        });
+        match &ran {
+            Ok(ran) => self.keep(runs, ran.rows),
+            Err(_) => self.keep(runs, 0),
+        }
+        ran
+    }
+
+    fn walk(
+        &mut self,
+        runs: &[Run<'_>],
+        micro_rows: usize,
+        each: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Ran, Failed> {
+        let Session { pipeline, starts, cache, copies, .. } = self;
+        let micro_rows = micro_rows.max(1);
+        pipeline.run(&Work { runs, starts, cache, copies, micro_rows }, each)
+    }
+
+    /// Appends the runs' tokens to their sequences and makes room in the cache.
+    fn append(&mut self, runs: &[Run<'_>]) -> Result<(), Error> {
+        let Session { cache, limits, starts, copies, pipeline, .. } = self;
+        let vocab = pipeline.vocab;
+        starts.clear();
+        within("sequences", runs.len(), limits.sequences)?;
+        let outputs = runs.iter().map(|run| match run.wanted {
+            Wanted::None => 0,
+            Wanted::Last => run.tokens.len().min(1),
+            Wanted::All => run.tokens.len(),
+        });
+        within("outputs", outputs.sum(), limits.outputs)?;
+        for run in runs {
+            if let Some(&token) = run.tokens.iter().find(|&&token| token as usize >= vocab) {
+                return Err(Error::Token { token, vocab });
             }
-            spent.crossing += (written - began) + (read - waited);
+            starts.push(cache.append(run.sequence, run.tokens, copies)?);
         }
         Ok(())
+    }
+
+    /// Takes back what was appended after the first `rows` rows of the step.
+    fn keep(&mut self, runs: &[Run<'_>], rows: usize) {
+        let mut end: usize = batch::rows(&runs[..self.starts.len()]);
+        // From the last on, for a sequence may be there twice.
+        for (run, &start) in runs.iter().zip(&self.starts).rev() {
+            let first = end - run.tokens.len();
+            let kept = rows.clamp(first, end) - first;
+            self.cache.truncate(run.sequence, start + kept);
+            end = first;
+        }
     }
 
     /// Compiles every segment again with checks after each op and runs the same step: the first op whose result
     /// is not finite is the answer. Slow, and only walked on the way to an error.
-    fn name_the_culprit(&mut self) -> Error {
+    fn name_the_culprit(&mut self, runs: &[Run<'_>], micro_rows: usize) -> Error {
         let checked = Limits { check: true, fuse: false, ..self.limits };
-        let usual = self.compile_all(checked);
-        let found = usual.and_then(|usual| {
-            let found = self.walk();
-            self.segments = usual;
-            found
-        });
-        found.err().unwrap_or(Error::LogitsNotFinite)
-    }
-
-    /// Compiles all segments with other limits and puts them in place; the ones before are returned.
-    fn compile_all(&mut self, limits: Limits) -> Result<Vec<Compiled>, Error> {
-        let segments =
-            prepare::compile(&self.graph, &self.plan, &mut self.backends, &self.carried, limits)?;
-        Ok(std::mem::replace(&mut self.segments, segments))
+        let Pipeline { backends, carried, .. } = &mut self.pipeline;
+        let segments = pipeline::compile(&self.graph, &self.plan, backends, carried, checked);
+        let Ok(segments) = segments else { return Error::LogitsNotFinite };
+        let overlap = std::mem::replace(&mut self.pipeline.overlap, false);
+        let usual = std::mem::replace(&mut self.pipeline.segments, segments);
+        let found = self.walk(runs, micro_rows, &mut |_| true);
+        self.pipeline.segments = usual;
+        self.pipeline.overlap = overlap;
+        match found {
+            Err(Failed::Device {
+                error: error @ bilayer_graph::Error::NotFinite { .. }, ..
+            }) => error.into(),
+            _ => Error::LogitsNotFinite,
+        }
     }
 }
 

@@ -98,11 +98,33 @@ pub struct Kernel {
 
 /// A device that holds weights and runs plan segments. Called a few times per segment and step, so used as `dyn`.
 ///
-/// Order of calls: `load` each weight, `compile` each segment, then per step `write` the inputs, `submit`,
-/// `read` the outputs. Nothing is allocated after `compile`.
+/// Order of calls: `reserve`, `load` each weight, `compile` each segment, then per step `write` the inputs,
+/// `submit`, `read` the outputs. Nothing is allocated after `compile`.
+///
+/// **Several micro-batches at once.** `submit` is asynchronous: while one device runs a segment, another may run
+/// another segment of the step before or after. So after `submit` of a segment the caller may, before any `read`,
+/// `write` the inputs of other segments of the same backend and `submit` those; the backend queues them in order
+/// (a GPU), or finishes what runs first (the CPU). A segment's outputs lie in one place: the caller reads them
+/// before it writes that segment's inputs again or submits it again, and before it writes one of these values as
+/// the input of another segment. Outputs that nobody wants need not be read;
+/// the segment may then be written and submitted again at once.
+///
+/// **Failure.** [`Error::OutOfMemory`] and [`Error::DeviceLost`] of any call mean that the caller moves what was
+/// placed here elsewhere and goes on. A device that does not answer in time reports itself as lost.
 pub trait Backend: Send {
     /// What the device is and can do.
     fn facts(&self) -> &Facts;
+
+    /// Announces all weights that will be loaded, in the order of loading, so that a device lays out its memory
+    /// and refuses early. Called before the first `load`, and once more when another plan is tried after a
+    /// refusal: what was loaded and compiled before is given up then.
+    ///
+    /// # Errors
+    /// No memory, or the device was lost.
+    fn reserve(&mut self, weights: &[&Weight]) -> Result<(), Error> {
+        let _ = weights;
+        Ok(())
+    }
 
     /// Takes a weight's bytes, exactly [`Weight::bytes`] of them. The CPU keeps the map, a GPU uploads.
     ///
@@ -130,7 +152,8 @@ pub trait Backend: Send {
     /// The device was lost.
     fn write(&mut self, value: Value, data: &[f32]) -> Result<(), Error>;
 
-    /// Waits for the segment that makes `value` and copies `[rows, width]` f32, row-major.
+    /// Waits for the segment that makes `value` and copies `[rows, width]` f32, row-major. A value of no rows
+    /// (no wanted outputs) is waited for as any other.
     ///
     /// # Errors
     /// An op failed or the device was lost.
@@ -141,4 +164,10 @@ pub trait Backend: Send {
 
     /// The kernels chosen for a segment, in execution order.
     fn kernels(&self, segment: SegmentId) -> Vec<Kernel>;
+
+    /// How many submits are not known to be finished by now, without waiting; `None` where the backend cannot
+    /// tell. Only the times in records depend on it.
+    fn outstanding(&mut self) -> Option<usize> {
+        None
+    }
 }

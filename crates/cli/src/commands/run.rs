@@ -59,6 +59,7 @@ pub fn execute(args: &Run) -> Result<u8, Failure> {
         return Err(Error::from(cache::Error::Context { needed, context }).into());
     }
     output::note(&report::opening(&model, &session));
+    warn(&mut session);
     interrupt::answering();
     if let Some((path, file)) = logits_file.take() {
         logits(&mut session, &question.prompt, file, path)?;
@@ -67,6 +68,7 @@ pub fn execute(args: &Run) -> Result<u8, Failure> {
         output::text(&model.tokenizer().decode(&question.prompt))?;
     }
     let answer = answer(args, &model, &mut session, &question)?;
+    warn(&mut session);
     if args.json {
         let report = report::Report { model: &model, session: &session, load };
         output::json(&report.document(&question, &answer))?;
@@ -76,6 +78,13 @@ pub fn execute(args: &Run) -> Result<u8, Failure> {
     output::note(&report::placement(&session));
     output::note(&report::statistics(&answer.statistics));
     Ok(if answer.stop == Stop::Interrupted { INTERRUPTED } else { 0 })
+}
+
+/// Says what the session had to do differently.
+fn warn(session: &mut Session) {
+    for warning in session.take_warnings() {
+        output::note(&format!("bilayer: warning: {warning}"));
+    }
 }
 
 /// The file of `--logits`, begun before the work so that a place that cannot be written to is known at once.

@@ -1,13 +1,16 @@
 //! From a model and settings to a session: plan, devices, weights, compiled segments, buffers.
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 use bilayer_cpu::Cpu;
-use bilayer_graph::{Backend, Graph, Limits, PAGE_TOKENS, Rows, Segment, Value};
-use bilayer_scheduler::{Budget, Machine, Plan, plan};
+use bilayer_graph::{Backend, Graph, Limits, PAGE_TOKENS};
+use bilayer_scheduler::{Budget, Machine, Plan, place, plan};
 
-use super::{Batch, Carried, Compiled, Progress, Session, Settings, Spent};
+use super::batch::Batch;
+use super::fallback::{self, Refusal, Warning};
+use super::lanes::Lanes;
+use super::pipeline::{self, Carried, Compiled, Pipeline};
+use super::{Failed, Overlap, Progress, Session, Settings, Spent, load};
 use crate::cache::Pages;
 use crate::{Error, Model};
 
@@ -24,7 +27,8 @@ pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Err
 pub type Planner<'p> =
     dyn Fn(&Graph, &Machine, &Budget) -> Result<Plan, bilayer_scheduler::Error> + 'p;
 
-/// Prepares a session on devices that are already there.
+/// Prepares a session on devices that are already there. Where an adapter has no room or is lost, less is placed
+/// on it, with a warning.
 pub fn on(
     model: &Model,
     mut backends: Vec<Box<dyn Backend>>,
@@ -34,27 +38,89 @@ pub fn on(
 ) -> Result<Session, Error> {
     let graph = model.graph().clone();
     let limits = limits(settings, model);
-    let machine = Machine { devices: backends.iter().map(|b| b.facts().clone()).collect() };
-    let plan = planner(&graph, &machine, &budget(&limits))?;
-    load(model, &graph, &plan, &mut backends, settings)?;
-    let carried = carried(&graph, &plan, limits);
-    let segments = compile(&graph, &plan, &mut backends, &carried, limits)?;
+    let processor = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
+    let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
+    let mut warnings = Vec::new();
+    let parts = loop {
+        let progress = &mut |progress| {
+            if let Some(told) = settings.progress.as_mut() {
+                told(progress);
+            }
+        };
+        let (device, error) = match equip(model, &graph, &plan, &mut backends, limits, progress) {
+            Ok(parts) => break parts,
+            Err(Failed::Device { device, error })
+                if fallback::is_mendable(backends[device].as_ref(), &error) =>
+            {
+                (device, error)
+            }
+            Err(failed) => return Err(failed.into()),
+        };
+        let host = fallback::processor(&mut backends, processor)?;
+        let refusal = Refusal { device, host, error: &error };
+        let again = |p: &_| place(&graph, &machine(&backends), &budget(&limits), p);
+        let Some(less) = fallback::reduced(&plan, &refusal, again)? else {
+            return Err(error.into());
+        };
+        let from = std::mem::replace(&mut plan, less).map;
+        warnings.push(Warning::Reduced { error, from, to: plan.map.clone() });
+    };
     let vocab = graph.width(graph.logits);
+    let divides = pipeline::overlaps(&graph, &plan);
+    let pipeline = Pipeline {
+        batches: plan.segments.iter().map(|_| Batch::reserved(&limits)).collect(),
+        lanes: Lanes::new(backends.len(), began),
+        spent: Spent::default(),
+        overlap: divides && settings.overlap != Overlap::Off,
+        logits: vec![0.0; limits.outputs * vocab],
+        result: graph.logits,
+        backends,
+        segments: parts.segments,
+        carried: parts.carried,
+        vocab,
+        filled: 0,
+    };
     let context = settings.context(model.config().context);
     Ok(Session {
+        model: model.clone(),
         cache: Pages::new(limits.pages, limits.sequences, context),
-        batch: reserved(limits),
-        logits: vec![0.0; limits.outputs * vocab],
-        spent: Spent::default(),
+        starts: Vec::with_capacity(limits.sequences),
+        copies: Vec::with_capacity(2 * limits.sequences),
+        overlap: if divides { settings.overlap } else { Overlap::Off },
+        divides,
         load: began.elapsed(),
         graph,
         plan,
-        backends,
-        segments,
-        carried,
+        pipeline,
         limits,
-        vocab,
+        processor,
+        warnings,
     })
+}
+
+fn machine(backends: &[Box<dyn Backend>]) -> Machine {
+    Machine { devices: backends.iter().map(|backend| backend.facts().clone()).collect() }
+}
+
+/// What a plan becomes on its devices.
+pub struct Parts {
+    pub segments: Vec<Compiled>,
+    pub carried: Vec<Carried>,
+}
+
+/// Loads the plan's weights and compiles its segments.
+pub fn equip(
+    model: &Model,
+    graph: &Graph,
+    plan: &Plan,
+    backends: &mut [Box<dyn Backend>],
+    limits: Limits,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Parts, Failed> {
+    load::weights(model, graph, plan, backends, progress)?;
+    let carried = pipeline::carried(graph, plan, &limits);
+    let segments = pipeline::compile(graph, plan, backends, &carried, limits)?;
+    Ok(Parts { segments, carried })
 }
 
 /// The bounds of every step, from the settings.
@@ -76,7 +142,7 @@ fn limits(settings: &Settings<'_>, model: &Model) -> Limits {
 }
 
 /// What the plan must count besides the weights.
-fn budget(limits: &Limits) -> Budget {
+pub fn budget(limits: &Limits) -> Budget {
     Budget {
         context: limits.pages * PAGE_TOKENS,
         tokens: limits.tokens,
@@ -84,90 +150,5 @@ fn budget(limits: &Limits) -> Budget {
         key_type: limits.key_type,
         value_type: limits.value_type,
         margin_bytes: 0,
-    }
-}
-
-/// Hands every weight to the devices whose segments read it.
-fn load(
-    model: &Model,
-    graph: &Graph,
-    plan: &Plan,
-    backends: &mut [Box<dyn Backend>],
-    settings: &mut Settings<'_>,
-) -> Result<(), Error> {
-    let mut wanted = BTreeSet::new();
-    for segment in &plan.segments {
-        for node in &graph.nodes[segment.nodes.clone()] {
-            wanted.extend(node.op.weights().map(|weight| (segment.device, weight)));
-        }
-    }
-    let bytes_of = |weight| graph.weight(weight).bytes() as u64;
-    let total_bytes = wanted.iter().map(|&(_, weight)| bytes_of(weight)).sum();
-    let mut done_bytes = 0;
-    for (device, weight) in wanted {
-        let weight = graph.weight(weight);
-        let tensor = model
-            .file()
-            .tensor(&weight.name)
-            .ok_or_else(|| bilayer_graph::Error::MissingTensor { name: weight.name.clone() })?;
-        let bytes = model.file().bytes(tensor).slice(weight.range_in_tensor());
-        backends[device].load(weight, bytes)?;
-        done_bytes += weight.bytes() as u64;
-        if let Some(progress) = settings.progress.as_mut() {
-            progress(Progress { done_bytes, total_bytes });
-        }
-    }
-    Ok(())
-}
-
-/// A buffer for each value that crosses from one segment to another.
-fn carried(graph: &Graph, plan: &Plan, limits: Limits) -> Vec<Carried> {
-    let values: BTreeSet<Value> =
-        plan.segments.iter().flat_map(|segment| segment.inputs.iter().copied()).collect();
-    let carry = |value| {
-        let (rows, width) = (graph.rows(value), graph.width(value));
-        let most = match rows {
-            Rows::Tokens => limits.tokens,
-            Rows::Outputs => limits.outputs,
-        };
-        Carried { value, rows, width, data: vec![0.0; most * width] }
-    };
-    values.into_iter().map(carry).collect()
-}
-
-/// Compiles every segment of the plan.
-pub fn compile(
-    graph: &Graph,
-    plan: &Plan,
-    backends: &mut [Box<dyn Backend>],
-    carried: &[Carried],
-    limits: Limits,
-) -> Result<Vec<Compiled>, Error> {
-    let place = |value: &Value| carried.iter().position(|c| c.value == *value);
-    let mut compiled = Vec::with_capacity(plan.segments.len());
-    for planned in &plan.segments {
-        let segment = Segment {
-            graph,
-            nodes: planned.nodes.clone(),
-            inputs: planned.inputs.clone(),
-            outputs: planned.outputs.clone(),
-        };
-        compiled.push(Compiled {
-            device: planned.device,
-            id: backends[planned.device].compile(&segment, limits)?,
-            inputs: planned.inputs.iter().filter_map(place).collect(),
-            outputs: planned.outputs.iter().filter_map(place).collect(),
-        });
-    }
-    Ok(compiled)
-}
-
-fn reserved(limits: Limits) -> Batch {
-    Batch {
-        tokens: Vec::with_capacity(limits.tokens),
-        spans: Vec::with_capacity(limits.sequences),
-        pages: Vec::with_capacity(limits.page_entries),
-        outputs: Vec::with_capacity(limits.outputs),
-        copies: Vec::with_capacity(2 * limits.sequences),
     }
 }

@@ -17,6 +17,19 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
+/// When a step is cut so that two devices work at the same time. A plan on one device has nothing to overlap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overlap {
+    /// Never: each segment is waited for before the next begins.
+    Off,
+    /// Prompts always; steps of several sequences where both halves have at least 16 rows. Below that a step is
+    /// bound by reading weights, which each half reads once more, and the cut would cost what it wins.
+    #[default]
+    Auto,
+    /// Wherever a step has two rows.
+    Always,
+}
+
 /// Settings of a session; names are the command line's.
 pub struct Settings<'a> {
     /// Worker threads; `None` is one per physical core allowed to the process.
@@ -39,6 +52,8 @@ pub struct Settings<'a> {
     pub fuse: bool,
     /// Whether backends take every op's time.
     pub timings: bool,
+    /// When two devices work at the same time.
+    pub overlap: Overlap,
     /// Told while weights are loaded.
     pub progress: Option<&'a mut dyn FnMut(Progress)>,
 }
@@ -56,6 +71,7 @@ impl Default for Settings<'_> {
             cache_type_v: Type::F16,
             fuse: true,
             timings: false,
+            overlap: Overlap::Auto,
             progress: None,
         }
     }

@@ -1,0 +1,153 @@
+//! The rows of a step: how they are cut into micro-batches, and the arrays of one of these.
+
+use std::ops::Range;
+
+use bilayer_graph::{Limits, PageCopy, Rows, Span, Step};
+
+use super::{Run, Wanted};
+use crate::cache::Pages;
+
+/// Least rows of a micro-batch of a prompt: below, unpacking weights costs more than overlap wins.
+const PROMPT_ROWS: usize = 32;
+
+/// Rows from which a prompt is cut further, and into how many micro-batches at least. With `n` of them two equally
+/// fast devices take `(n + 1) / 2n` of the time that they take one after the other: 5/8 for four.
+const WIDE_ROWS: usize = 64;
+const WIDE_PARTS: usize = 4;
+
+/// Least rows of each half of a step of several sequences: fewer are bound by reading weights, which each half
+/// reads once more.
+pub const SEQUENCE_ROWS: usize = 16;
+
+/// The arrays of a micro-batch, kept between steps so that none is allocated.
+pub struct Batch {
+    tokens: Vec<u32>,
+    spans: Vec<Span>,
+    pages: Vec<u32>,
+    outputs: Vec<u32>,
+    copies: Vec<PageCopy>,
+}
+
+impl Batch {
+    /// With room for what the limits allow.
+    pub fn reserved(limits: &Limits) -> Batch {
+        Batch {
+            tokens: Vec::with_capacity(limits.tokens),
+            spans: Vec::with_capacity(limits.sequences),
+            pages: Vec::with_capacity(limits.page_entries),
+            outputs: Vec::with_capacity(limits.outputs),
+            copies: Vec::with_capacity(2 * limits.sequences),
+        }
+    }
+
+    /// What a backend is given.
+    pub fn step(&self) -> Step<'_> {
+        Step {
+            tokens: &self.tokens,
+            spans: &self.spans,
+            pages: &self.pages,
+            outputs: &self.outputs,
+            copies: &self.copies,
+        }
+    }
+
+    /// Rows of a value.
+    pub fn rows(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::Tokens => self.tokens.len(),
+            Rows::Outputs => self.outputs.len(),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.tokens.clear();
+        self.spans.clear();
+        self.pages.clear();
+        self.outputs.clear();
+        self.copies.clear();
+    }
+
+    /// Adds the tokens `part` of a run that begins at position `start`.
+    fn push(&mut self, run: &Run<'_>, start: usize, part: Range<usize>, table: &[u32]) {
+        let first_row = self.tokens.len() as u32;
+        let span = Span {
+            first_row,
+            rows: part.len() as u32,
+            first_position: (start + part.start) as u32,
+            first_page: self.pages.len() as u32,
+        };
+        let wanted = match run.wanted {
+            Wanted::None => 0,
+            Wanted::Last => u32::from(part.end == run.tokens.len()),
+            Wanted::All => span.rows,
+        };
+        let end = first_row + span.rows;
+        self.outputs.extend(end - wanted..end);
+        self.tokens.extend_from_slice(&run.tokens[part]);
+        self.pages.extend_from_slice(table);
+        self.spans.push(span);
+    }
+}
+
+/// Runs whose tokens are in the cache's book-keeping, and how their rows are cut.
+#[derive(Clone, Copy)]
+pub struct Work<'a> {
+    /// The runs.
+    pub runs: &'a [Run<'a>],
+    /// Position of each run's first token.
+    pub starts: &'a [usize],
+    /// The page tables.
+    pub cache: &'a Pages,
+    /// Copies made before anything else.
+    pub copies: &'a [PageCopy],
+    /// Rows of every micro-batch but the last.
+    pub micro_rows: usize,
+}
+
+impl Work<'_> {
+    /// Number of micro-batches.
+    pub fn count(&self) -> usize {
+        rows(self.runs).div_ceil(self.micro_rows)
+    }
+
+    /// Rows of the first `count` micro-batches.
+    pub fn rows_of(&self, count: usize) -> usize {
+        (count * self.micro_rows).min(rows(self.runs))
+    }
+
+    /// Fills `batch` with the rows of a micro-batch: a stretch of all runs' rows, one after another.
+    pub fn fill(&self, micro_batch: usize, batch: &mut Batch) {
+        batch.clear();
+        if micro_batch == 0 {
+            batch.copies.extend_from_slice(self.copies);
+        }
+        let stretch = self.rows_of(micro_batch)..self.rows_of(micro_batch + 1);
+        let mut first = 0;
+        for (run, &start) in self.runs.iter().zip(self.starts) {
+            let end = first + run.tokens.len();
+            let part = stretch.start.clamp(first, end)..stretch.end.clamp(first, end);
+            if !part.is_empty() {
+                let table = self.cache.table(run.sequence);
+                batch.push(run, start, part.start - first..part.end - first, table);
+            }
+            first = end;
+        }
+    }
+}
+
+/// Rows of all runs together.
+pub fn rows(runs: &[Run<'_>]) -> usize {
+    runs.iter().map(|run| run.tokens.len()).sum()
+}
+
+/// Rows of the micro-batches of one sequence's `rows`: at least two of them where they are not too small.
+pub fn of_prompt(rows: usize) -> usize {
+    let parts = if rows < 2 * PROMPT_ROWS { 1 } else { (rows / WIDE_ROWS).clamp(2, WIDE_PARTS) };
+    rows.div_ceil(parts)
+}
+
+/// Rows of the micro-batches of several sequences' `rows`: two halves, unless they would have
+/// less than `least`.
+pub fn of_sequences(rows: usize, least: usize) -> usize {
+    if rows < 2 * least { rows } else { rows.div_ceil(2) }
+}

@@ -1,0 +1,206 @@
+//! When a device fails: what was placed on it moves to the processor, and the session goes on.
+//!
+//! A device that refuses while the session is prepared gets half of its layers, then half of these, then none; one
+//! that is lost gets none at once. A device that fails later gives all to the processor: the session keeps the
+//! tokens of every sequence, so the cache is computed again from these, in the pages where it was.
+
+use std::time::{Duration, Instant};
+
+use bilayer_cpu::Cpu;
+use bilayer_graph::{Backend, Kind, Limits, PAGE_TOKENS};
+use bilayer_scheduler::{Machine, Placement, Plan, plan};
+
+use super::batch::{Batch, Work};
+use super::lanes::Lanes;
+use super::pipeline::Pipeline;
+use super::{Failed, Run, Session, Wanted, prepare};
+use crate::Error;
+use crate::cache::Pages;
+
+/// What the caller should be told though the session goes on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Warning {
+    /// A device refused while the session was prepared, so less was placed on it.
+    Reduced {
+        /// What it said.
+        error: bilayer_graph::Error,
+        /// The placement that was tried, in one line.
+        from: String,
+        /// The one that is tried instead.
+        to: String,
+    },
+    /// A device failed while the session ran; all runs on the processor now.
+    Moved {
+        /// What it said.
+        error: bilayer_graph::Error,
+        /// The placement until then, in one line.
+        from: String,
+        /// Tokens whose keys and values were computed again.
+        tokens: usize,
+        /// How long the move took.
+        took: Duration,
+    },
+}
+
+impl std::fmt::Display for Warning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Warning::Reduced { error, from, to } => {
+                write!(f, "{error}; instead of {from} the placement is {to}")
+            }
+            Warning::Moved { error, from, tokens, took } => write!(
+                f,
+                "{error}; instead of {from} all runs on the processor now \
+                 ({tokens} tokens computed again in {:.2} s)",
+                took.as_secs_f64()
+            ),
+        }
+    }
+}
+
+/// Whether a device's failure can be mended by placing its layers elsewhere.
+pub fn is_mendable(backend: &dyn Backend, error: &bilayer_graph::Error) -> bool {
+    use bilayer_graph::Error::{DeviceLost, OutOfMemory};
+    backend.facts().kind == Kind::Gpu && matches!(error, DeviceLost { .. } | OutOfMemory { .. })
+}
+
+/// The place of a device that stands in for an adapter; a processor is added where there is none.
+pub fn processor(
+    backends: &mut Vec<Box<dyn Backend>>,
+    options: bilayer_cpu::Options,
+) -> Result<usize, Error> {
+    let known = backends.iter().position(|backend| backend.facts().kind != Kind::Gpu);
+    if let Some(place) = known {
+        return Ok(place);
+    }
+    backends.push(Box::new(Cpu::new(options)?));
+    Ok(backends.len() - 1)
+}
+
+/// The plan to try after a device failed under the plan `tried`: it keeps the last half of its layers, or none and
+/// nothing else if there was one, or if it was lost; the `host` takes the rest. `None` when it had nothing.
+pub fn reduced(
+    tried: &Plan,
+    failed: &Refusal<'_>,
+    make: impl FnOnce(&Placement) -> Result<Plan, bilayer_scheduler::Error>,
+) -> Result<Option<Plan>, Error> {
+    let mut placement = placement(tried);
+    let Refusal { device, host, error } = *failed;
+    let layers = placement.layers.iter().filter(|&&of| of == device).count();
+    if layers == 0 && ![placement.embedding, placement.output].contains(&device) {
+        return Ok(None);
+    }
+    let is_lost = matches!(error, bilayer_graph::Error::DeviceLost { .. });
+    let keeps = if is_lost { 0 } else { layers / 2 };
+    let mine = placement.layers.iter_mut().rev().filter(|of| **of == device);
+    mine.skip(keeps).for_each(|of| *of = host);
+    if keeps == 0 {
+        let ends = [&mut placement.embedding, &mut placement.output];
+        ends.into_iter().filter(|of| **of == device).for_each(|of| *of = host);
+    }
+    Ok(Some(make(&placement)?))
+}
+
+/// A device that failed while a plan was prepared.
+#[derive(Clone, Copy)]
+pub struct Refusal<'a> {
+    /// The device.
+    pub device: usize,
+    /// Who takes what it loses.
+    pub host: usize,
+    /// What it said.
+    pub error: &'a bilayer_graph::Error,
+}
+
+/// The placement that a plan was made of.
+fn placement(plan: &Plan) -> Placement {
+    let device = |label: &str| plan.devices.iter().position(|d| d.label == label).unwrap_or(0);
+    Placement {
+        embedding: device(&plan.embedding),
+        layers: plan.layers.iter().map(|layer| device(&layer.device)).collect(),
+        output: device(&plan.output),
+    }
+}
+
+impl Session {
+    /// Moves all to the processor after an adapter failed: the plan's own, or a new one. The sequences keep their
+    /// tokens and pages. If that fails too, the session stays as it was, and the next step tries again.
+    pub(super) fn move_to_processor(&mut self, error: bilayer_graph::Error) -> Result<(), Error> {
+        let began = Instant::now();
+        let host = processor(&mut self.pipeline.backends, self.processor)?;
+        let mut alone = vec![self.pipeline.backends.remove(host)];
+        let (plan, pipeline, tokens) = match self.alone(&mut alone) {
+            Ok(moved) => moved,
+            Err(source) => {
+                self.pipeline.backends.splice(host..host, alone);
+                return Err(Error::Fallback { lost: error, source: Box::new(source) });
+            }
+        };
+        let from = std::mem::replace(&mut self.plan, plan).map;
+        self.pipeline = pipeline;
+        // What they would have copied was computed again where it belongs.
+        self.copies.clear();
+        self.warnings.push(Warning::Moved { error, from, tokens, took: began.elapsed() });
+        Ok(())
+    }
+
+    /// All of the model on the one device in `backends`, with the cache as it should be, and the number of tokens
+    /// that were run for it. After an error the device is back in `backends`.
+    fn alone(
+        &self,
+        backends: &mut Vec<Box<dyn Backend>>,
+    ) -> Result<(Plan, Pipeline, usize), Error> {
+        let machine = Machine { devices: vec![backends[0].facts().clone()] };
+        let plan = plan(&self.graph, &machine, &prepare::budget(&self.limits))?;
+        let parts =
+            prepare::equip(&self.model, &self.graph, &plan, backends, self.limits, &mut |_| ())?;
+        let old = &self.pipeline;
+        let mut pipeline = Pipeline {
+            batches: vec![Batch::reserved(&self.limits)],
+            lanes: Lanes::new(1, old.lanes.epoch()),
+            spent: old.spent,
+            overlap: false,
+            logits: vec![0.0; old.logits.len()],
+            backends: std::mem::take(backends),
+            segments: parts.segments,
+            carried: parts.carried,
+            filled: 0,
+            ..*old
+        };
+        match replay(&mut pipeline, &self.cache, &self.limits) {
+            Ok(tokens) => Ok((plan, pipeline, tokens)),
+            Err(failed) => {
+                *backends = pipeline.backends;
+                Err(failed.into())
+            }
+        }
+    }
+}
+
+/// Computes the keys and values of all open sequences again, where the page tables say. What sequences share is
+/// computed once. Answers the number of tokens run.
+fn replay(pipeline: &mut Pipeline, cache: &Pages, limits: &Limits) -> Result<usize, Failed> {
+    // How many of each page's positions hold what they should.
+    let mut whole = vec![0; limits.pages];
+    let mut count = 0;
+    for sequence in cache.sequences() {
+        let (tokens, table) = (cache.tokens(sequence), cache.table(sequence));
+        let is_missing = |position: &usize| {
+            whole[table[position / PAGE_TOKENS] as usize] <= position % PAGE_TOKENS
+        };
+        let start = (0..tokens.len()).find(is_missing).unwrap_or(tokens.len());
+        if start == tokens.len() {
+            continue;
+        }
+        let run = Run { sequence, tokens: &tokens[start..], wanted: Wanted::None };
+        let micro_rows = limits.tokens;
+        let (runs, starts) = (&[run], &[start]);
+        pipeline.run(&Work { runs, starts, cache, copies: &[], micro_rows }, &mut |_| true)?;
+        count += run.tokens.len();
+        for (place, &page) in table.iter().enumerate() {
+            let held = (tokens.len() - place * PAGE_TOKENS).min(PAGE_TOKENS);
+            whole[page as usize] = held.max(whole[page as usize]);
+        }
+    }
+    Ok(count)
+}

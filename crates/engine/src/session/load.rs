@@ -1,0 +1,113 @@
+//! Hands the weights of a plan to the devices whose segments read them.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use bilayer_graph::{Backend, Graph, Kind, Weight, WeightId};
+use bilayer_scheduler::Plan;
+
+use super::{Failed, Progress};
+use crate::Model;
+
+/// Announces each device's weights and loads them, device by device in the order of the graph. The file's pages
+/// behind a weight that an adapter has taken are given back, unless a device that reads the map needs them too:
+/// after a full offload next to nothing of the file stays in memory.
+pub fn weights(
+    model: &Model,
+    graph: &Graph,
+    plan: &Plan,
+    backends: &mut [Box<dyn Backend>],
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), Failed> {
+    let wanted = wanted(graph, plan);
+    for (device, backend) in backends.iter_mut().enumerate() {
+        let mine = wanted.iter().filter(|&&(of, _)| of == device);
+        let mine: Vec<&Weight> = mine.map(|&(_, weight)| graph.weight(weight)).collect();
+        if !mine.is_empty() {
+            backend.reserve(&mine).map_err(Failed::on(device))?;
+        }
+    }
+    let copies: Vec<bool> = backends.iter().map(|b| b.facts().kind == Kind::Gpu).collect();
+    let mut releases = releases(graph, &wanted, &copies);
+    let total_bytes = wanted.iter().map(|&(_, weight)| graph.weight(weight).bytes() as u64).sum();
+    let mut done_bytes = 0;
+    for (place, &(device, weight)) in wanted.iter().enumerate() {
+        let weight = graph.weight(weight);
+        let file = model.file();
+        let missing = || bilayer_graph::Error::MissingTensor { name: weight.name.clone() };
+        let tensor = file.tensor(&weight.name).ok_or_else(missing).map_err(Failed::on(device))?;
+        let bytes = file.bytes(tensor).slice(weight.range_in_tensor());
+        backends[device].load(weight, bytes).map_err(Failed::on(device))?;
+        if releases.remove(&place) {
+            file.release(tensor);
+        }
+        done_bytes += weight.bytes() as u64;
+        progress(Progress { done_bytes, total_bytes });
+    }
+    Ok(())
+}
+
+/// Every device's weights, each once, in the order of loading.
+fn wanted(graph: &Graph, plan: &Plan) -> Vec<(usize, WeightId)> {
+    let mut wanted = BTreeSet::new();
+    for segment in &plan.segments {
+        for node in &graph.nodes[segment.nodes.clone()] {
+            wanted.extend(node.op.weights().map(|weight| (segment.device, weight)));
+        }
+    }
+    wanted.into_iter().collect()
+}
+
+/// The places in `wanted` after which a tensor's pages have served: the last of its weights is loaded, and every
+/// device that has one `copies` it.
+fn releases(graph: &Graph, wanted: &[(usize, WeightId)], copies: &[bool]) -> HashSet<usize> {
+    let mut last: HashMap<&str, Option<usize>> = HashMap::new();
+    for (place, &(device, weight)) in wanted.iter().enumerate() {
+        let entry = last.entry(&graph.weight(weight).name).or_insert(Some(place));
+        *entry = entry.and(copies[device].then_some(place));
+    }
+    last.into_values().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_graph::{Catalog, Entry, Graph, Recorder, WeightId};
+    use bilayer_quant::Type;
+
+    use super::releases;
+
+    struct Square;
+
+    impl Catalog for Square {
+        fn find(&self, _: &str) -> Option<Entry> {
+            Some(Entry { ty: Type::F32, shape: vec![4, 2] })
+        }
+    }
+
+    /// Weights 0 and 1 are halves of one tensor, 2 is another.
+    fn graph() -> Graph {
+        let mut recorder = Recorder::new(&Square);
+        let halves =
+            [0, 2].map(|first| recorder.matrix_rows("both", 4, first, 2, 2).expect("fits"));
+        let table = recorder.matrix("table", 4, 2).expect("fits");
+        assert_eq!((halves, table), ([WeightId(0), WeightId(1)], WeightId(2)));
+        let logits = recorder.embed("embed", table);
+        recorder.finish(logits)
+    }
+
+    #[test]
+    fn pages_go_after_the_last_weight_that_nobody_keeps() {
+        let (graph, w) = (graph(), WeightId);
+        let of = |wanted: &[_], copies: &[bool]| {
+            let mut places: Vec<usize> = releases(&graph, wanted, copies).into_iter().collect();
+            places.sort_unstable();
+            places
+        };
+        let all = [(1, w(0)), (1, w(1)), (1, w(2))];
+        assert_eq!(of(&all, &[false, true]), [1, 2]);
+        assert_eq!(of(&all, &[false, false]), [0; 0]);
+        let tied = [(0, w(2)), (1, w(0)), (1, w(1)), (1, w(2))];
+        assert_eq!(of(&tied, &[false, true]), [2], "the processor still reads the table");
+        let apart = [(0, w(1)), (1, w(0))];
+        assert_eq!(of(&apart, &[false, true]), [0; 0], "half of a tensor is still read");
+    }
+}

@@ -1,0 +1,297 @@
+//! The walk of a step through its segments: micro-batches in a wavefront, so that devices work at the same time.
+//!
+//! **The idea.** Segment `s` of micro-batch `i` runs in wave `s + i`, beside segment `s - 1` of micro-batch `i + 1`
+//! and so on; each is handed to its device without waiting for the others of its wave. Within a wave the segments
+//! go in descending order, so that what a segment made is read before the segment is given its next micro-batch.
+//!
+//! **Waiting.** Before anything is asked of an adapter, what processors were given in the wave before is collected:
+//! the thread that waits for a processor works along with its pool, one that waits for an adapter does nothing. A
+//! last segment whose logits nobody wants is not waited for at all.
+//!
+//! With overlap off every segment is waited for at once, in the same order: the same bits, one device at a time.
+
+use std::collections::{BTreeSet, HashSet};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use bilayer_graph::{Backend, Graph, Kind, Limits, Op, Rows, SegmentId, Value};
+use bilayer_scheduler::Plan;
+
+use super::batch::{Batch, Work};
+use super::lanes::{At, Lanes};
+use super::{Failed, Spent};
+
+/// A segment as it was compiled, with what crosses its borders.
+pub struct Compiled {
+    pub device: usize,
+    pub id: SegmentId,
+    /// Places in [`Pipeline::carried`].
+    pub inputs: Vec<usize>,
+    pub outputs: Vec<usize>,
+    /// Segments whose outputs are read before the inputs of this one are written: the one before it, and those on
+    /// the same device that make one of its inputs, since a device may keep a value in one place.
+    pub after: Vec<usize>,
+    /// What was submitted and whose outputs were not read.
+    pub pending: Option<Pending>,
+}
+
+/// A micro-batch that a segment was given.
+#[derive(Clone, Copy)]
+pub struct Pending {
+    micro_batch: usize,
+    /// The number of its record.
+    lane: u64,
+}
+
+/// A value that crosses between segments.
+pub struct Carried {
+    pub value: Value,
+    pub rows: Rows,
+    pub width: usize,
+    /// `[slots, rows, width]` f32: one slot for each wave between the segment that makes it and the last that
+    /// reads it, so that a value that passes a segment by is not overwritten meanwhile.
+    pub data: Vec<f32>,
+    pub slots: usize,
+}
+
+impl Carried {
+    fn slot(&mut self, micro_batch: usize, batch: &Batch) -> &mut [f32] {
+        let first = micro_batch % self.slots * (self.data.len() / self.slots);
+        &mut self.data[first..first + batch.rows(self.rows) * self.width]
+    }
+}
+
+/// The devices with their compiled segments, and the memory of the walk.
+pub struct Pipeline {
+    pub backends: Vec<Box<dyn Backend>>,
+    pub segments: Vec<Compiled>,
+    pub carried: Vec<Carried>,
+    /// Micro-batch `i` lies in batch `i % batches.len()`; there are as many as segments.
+    pub batches: Vec<Batch>,
+    pub lanes: Lanes,
+    pub spent: Spent,
+    /// Whether segments are left running while others are submitted.
+    pub overlap: bool,
+    /// `[limits.outputs, vocab]`, the wanted rows of the last step first.
+    pub logits: Vec<f32>,
+    pub result: Value,
+    pub vocab: usize,
+    /// Rows of `logits` that the step has made so far.
+    pub filled: usize,
+}
+
+/// How far a step came.
+pub struct Ran {
+    /// Rows of logits.
+    pub outputs: usize,
+    /// Rows run: all, unless the caller stopped it.
+    pub rows: usize,
+}
+
+impl Pipeline {
+    /// Runs all micro-batches. `each` is told how many rows have been handed to the last segment, and stops the
+    /// work by returning false; what the first segment was given by then is completed.
+    pub fn run(
+        &mut self,
+        work: &Work<'_>,
+        each: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Ran, Failed> {
+        self.filled = 0;
+        self.segments.iter_mut().for_each(|segment| segment.pending = None);
+        let last = self.segments.len() - 1;
+        let (mut wave, mut count, mut fed) = (0, work.count(), 0);
+        while wave < count + last {
+            self.collect_processors()?;
+            let first = (wave + 1).saturating_sub(count);
+            for segment in (first..=wave.min(last)).rev() {
+                let micro_batch = wave - segment;
+                if micro_batch >= count {
+                    continue;
+                }
+                self.begin(work, segment, micro_batch)?;
+                fed = fed.max(micro_batch + 1);
+                if segment == last && !each(work.rows_of(micro_batch + 1)) {
+                    count = fed;
+                }
+            }
+            wave += 1;
+        }
+        self.collect(last)?;
+        Ok(Ran { outputs: self.filled, rows: work.rows_of(count) })
+    }
+
+    /// Hands a micro-batch to a segment's device.
+    fn begin(&mut self, work: &Work<'_>, number: usize, micro_batch: usize) -> Result<(), Failed> {
+        if number + 1 == self.segments.len() {
+            self.collect_wanted(number)?;
+        }
+        for at in 0..self.segments[number].after.len() {
+            self.collect(self.segments[number].after[at])?;
+        }
+        let batches = self.batches.len();
+        let batch = &mut self.batches[micro_batch % batches];
+        if number == 0 {
+            work.fill(micro_batch, batch);
+        }
+        let segment = &mut self.segments[number];
+        let device = segment.device;
+        let backend = &mut self.backends[device];
+        let began = Instant::now();
+        for &input in &segment.inputs {
+            let carried = &mut self.carried[input];
+            let value = carried.value;
+            backend.write(value, carried.slot(micro_batch, batch)).map_err(Failed::on(device))?;
+        }
+        let written = Instant::now();
+        self.spent.crossing += written - began;
+        backend.submit(segment.id, &batch.step()).map_err(Failed::on(device))?;
+        let lane = self.lanes.submitted(&At {
+            device,
+            segment: number,
+            micro_batch,
+            tokens: batch.rows(Rows::Tokens),
+            at: written,
+        });
+        segment.pending = Some(Pending { micro_batch, lane });
+        self.look();
+        if self.overlap { Ok(()) } else { self.collect(number) }
+    }
+
+    /// The same as [`Pipeline::collect`], but a last segment without wanted rows is not waited for.
+    fn collect_wanted(&mut self, number: usize) -> Result<(), Failed> {
+        let batches = self.batches.len();
+        if let Some(Pending { micro_batch, .. }) = self.segments[number].pending
+            && number + 1 == self.segments.len()
+            && self.batches[micro_batch % batches].rows(Rows::Outputs) == 0
+        {
+            return Ok(());
+        }
+        self.collect(number)
+    }
+
+    /// Waits for a segment and reads what it has made, if that was not done yet.
+    fn collect(&mut self, number: usize) -> Result<(), Failed> {
+        let is_last = number + 1 == self.segments.len();
+        let batches = self.batches.len();
+        let segment = &mut self.segments[number];
+        let Some(Pending { micro_batch, lane }) = segment.pending.take() else { return Ok(()) };
+        let batch = &self.batches[micro_batch % batches];
+        let rows = if is_last { batch.rows(Rows::Outputs) } else { 0 };
+        let device = segment.device;
+        let backend = &mut self.backends[device];
+        let mut waited = None;
+        for &output in &segment.outputs {
+            let carried = &mut self.carried[output];
+            let value = carried.value;
+            backend.read(value, carried.slot(micro_batch, batch)).map_err(Failed::on(device))?;
+            waited.get_or_insert_with(Instant::now);
+        }
+        if is_last {
+            let (first, vocab) = (self.filled * self.vocab, self.vocab);
+            let logits = &mut self.logits[first..first + rows * vocab];
+            backend.read(self.result, logits).map_err(Failed::on(device))?;
+            self.filled += rows;
+        }
+        self.spent.crossing += waited.unwrap_or_else(Instant::now).elapsed();
+        self.count(device, |lanes| lanes.finished_through(device, lane));
+        self.look();
+        Ok(())
+    }
+
+    /// Reads what processors have made, working along until they are done.
+    fn collect_processors(&mut self) -> Result<(), Failed> {
+        for number in 0..self.segments.len() {
+            if self.backends[self.segments[number].device].facts().kind != Kind::Gpu {
+                self.collect_wanted(number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes what is finished by now on devices that tell.
+    fn look(&mut self) {
+        for device in 0..self.backends.len() {
+            if let Some(outstanding) = self.backends[device].outstanding() {
+                self.count(device, |lanes| lanes.outstanding(device, outstanding));
+            }
+        }
+    }
+
+    /// Adds a device's busy time, as the lanes have it, to the time spent.
+    fn count(&mut self, device: usize, busy: impl FnOnce(&mut Lanes) -> Duration) {
+        let busy = busy(&mut self.lanes);
+        match self.backends[device].facts().kind {
+            Kind::Gpu => self.spent.gpu += busy,
+            Kind::Cpu | Kind::Reference => self.spent.cpu += busy,
+        }
+    }
+}
+
+/// Whether two devices of a plan could work at the same time: both multiply matrices (a lookup of embeddings is over
+/// at once), and no device has a value as the input of two segments, since writing it for one micro-batch would
+/// change what the other segment still holds of the one before.
+pub fn overlaps(graph: &Graph, plan: &Plan) -> bool {
+    let multiplies = |nodes: &Range<usize>| {
+        graph.nodes[nodes.clone()].iter().any(|node| matches!(node.op, Op::MatMul { .. }))
+    };
+    let busy = plan.segments.iter().filter(|segment| multiplies(&segment.nodes));
+    let devices: HashSet<usize> = busy.map(|segment| segment.device).collect();
+    let mut inputs = HashSet::new();
+    let once = plan
+        .segments
+        .iter()
+        .flat_map(|segment| segment.inputs.iter().map(|&value| (segment.device, value)))
+        .all(|input| inputs.insert(input));
+    devices.len() > 1 && once
+}
+
+/// The values that cross between segments, with their memory.
+pub fn carried(graph: &Graph, plan: &Plan, limits: &Limits) -> Vec<Carried> {
+    let values: BTreeSet<Value> =
+        plan.segments.iter().flat_map(|segment| segment.inputs.iter().copied()).collect();
+    let carry = |value| {
+        let (rows, width) = (graph.rows(value), graph.width(value));
+        let most = match rows {
+            Rows::Tokens => limits.tokens,
+            Rows::Outputs => limits.outputs,
+        };
+        let has = |values: &[Value]| values.contains(&value);
+        let maker = plan.segments.iter().position(|segment| has(&segment.outputs)).unwrap_or(0);
+        let reader = plan.segments.iter().rposition(|segment| has(&segment.inputs)).unwrap_or(0);
+        let slots = reader.saturating_sub(maker).max(1);
+        Carried { value, rows, width, data: vec![0.0; slots * most * width], slots }
+    };
+    values.into_iter().map(carry).collect()
+}
+
+/// Compiles every segment of the plan.
+pub fn compile(
+    graph: &Graph,
+    plan: &Plan,
+    backends: &mut [Box<dyn Backend>],
+    carried: &[Carried],
+    limits: Limits,
+) -> Result<Vec<Compiled>, Failed> {
+    let place = |value: &Value| carried.iter().position(|c| c.value == *value);
+    let mut compiled = Vec::with_capacity(plan.segments.len());
+    for (number, planned) in plan.segments.iter().enumerate() {
+        let device = planned.device;
+        let is_before = |other: &usize| {
+            let made = &plan.segments[*other];
+            let makes = planned.inputs.iter().any(|input| made.outputs.contains(input));
+            other + 1 == number || (made.device == device && makes)
+        };
+        let id = backends[device]
+            .compile(&planned.segment(graph), limits)
+            .map_err(Failed::on(device))?;
+        compiled.push(Compiled {
+            device,
+            id,
+            inputs: planned.inputs.iter().filter_map(place).collect(),
+            outputs: planned.outputs.iter().filter_map(place).collect(),
+            after: (0..number).filter(is_before).collect(),
+            pending: None,
+        });
+    }
+    Ok(compiled)
+}

@@ -1,0 +1,469 @@
+//! The promise of hybrid sessions: two devices work at the same time and change no bit by it, and a device that
+//! fails changes no word of the answer.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bilayer_cpu::Cpu;
+use bilayer_engine::cache::SequenceId;
+use bilayer_engine::session::{Overlap, Run, Session, Settings, Wanted, Warning};
+use bilayer_engine::{Error, Model};
+use bilayer_graph::{Backend, Graph, reference::Reference};
+use bilayer_quant::Type;
+use bilayer_scheduler::{Budget, Machine, Placement, Plan, PlannedSegment, place};
+use proptest::prelude::*;
+
+mod support {
+    pub mod devices;
+    pub mod model;
+    pub mod words;
+}
+
+use support::devices::{CALLS, Call, Failing, Fault, Queued, Script, Times};
+use support::words;
+
+/// A random model of the first architecture's smallest shape, with a vocabulary of letters.
+fn tiny() -> Model {
+    Model::from_bytes("tiny", words::tiny(Type::F32, 7)).unwrap()
+}
+
+fn settings() -> Settings<'static> {
+    Settings {
+        threads: Some(1),
+        ctx_size: Some(512),
+        sequences: 4,
+        outputs: Some(64),
+        cache_type_k: Type::F32,
+        cache_type_v: Type::F32,
+        ..Settings::default()
+    }
+}
+
+fn cpu() -> Box<dyn Backend> {
+    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), level: None }).unwrap())
+}
+
+/// A processor and an adapter, which is a processor behind a queue.
+fn pair() -> Vec<Box<dyn Backend>> {
+    vec![cpu(), Box::new(Queued::new(cpu(), Duration::ZERO))]
+}
+
+/// Some tokens of the tiny vocabulary, past its special ones.
+fn some(n: usize, seed: usize) -> Vec<u32> {
+    (0..n).map(|i| 3 + ((i * 31 + seed * 17 + i * i * 7) % 120) as u32).collect()
+}
+
+fn argmax(row: &[f32]) -> u32 {
+    (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as u32
+}
+
+/// Each part's device, from the embedding to the head.
+fn parts(devices: &[usize]) -> Placement {
+    let (first, rest) = devices.split_first().unwrap();
+    let (last, layers) = rest.split_last().unwrap();
+    Placement { embedding: *first, layers: layers.to_vec(), output: *last }
+}
+
+fn on(
+    model: &Model,
+    backends: Vec<Box<dyn Backend>>,
+    placement: &Placement,
+    settings: Settings<'_>,
+) -> Session {
+    let planner = |graph: &_, machine: &_, budget: &_| place(graph, machine, budget, placement);
+    Session::on(model, backends, &planner, settings).unwrap()
+}
+
+/// The logits of a prompt and of `more` greedy steps after it, and the tokens chosen.
+fn answer(
+    session: &mut Session,
+    sequence: SequenceId,
+    prompt: &[u32],
+    more: usize,
+) -> (Vec<Vec<f32>>, Vec<u32>) {
+    let mut all = vec![session.prefill(sequence, prompt, &mut |_| true).unwrap().unwrap().to_vec()];
+    let mut tokens = Vec::new();
+    for _ in 0..more {
+        tokens.push(argmax(all.last().unwrap()));
+        let run = Run { sequence, tokens: &tokens[tokens.len() - 1..], wanted: Wanted::Last };
+        all.push(session.step(&[run]).unwrap().to_vec());
+    }
+    (all, tokens)
+}
+
+/// Placements of a model of `layers` layers on two devices: halves either way, there and back, every layer.
+fn placements(layers: usize) -> Vec<Placement> {
+    let half = |layer: usize| usize::from(layer >= layers / 2);
+    let all: [Vec<usize>; 4] = [
+        (0..layers + 2).map(|part| half(part.saturating_sub(1).min(layers - 1))).collect(),
+        (0..layers + 2).map(|part| 1 - half(part.saturating_sub(1).min(layers - 1))).collect(),
+        (0..layers + 2).map(|part| usize::from((1..=layers).contains(&part))).collect(),
+        (0..layers + 2).map(|part| part % 2).collect(),
+    ];
+    all.iter().map(|devices| parts(devices)).collect()
+}
+
+#[test]
+fn overlap_changes_no_bit() {
+    let model = tiny();
+    for placement in placements(model.graph().layers() as usize) {
+        for length in [1, 40, 64, 150, 300] {
+            let of = |overlap, ubatch_size| {
+                let settings = Settings { overlap, ubatch_size, ..settings() };
+                let mut session = on(&model, pair(), &placement, settings);
+                let sequence = session.open().unwrap();
+                let found = answer(&mut session, sequence, &some(length, 3), 5);
+                assert_eq!(session.len(sequence), length + 5);
+                found
+            };
+            for ubatch in [512, 48] {
+                let alone = of(Overlap::Off, ubatch);
+                for overlap in [Overlap::Auto, Overlap::Always] {
+                    let found = of(overlap, ubatch);
+                    assert!(found == alone, "{placement:?}, {length} tokens, {overlap:?}");
+                }
+            }
+        }
+    }
+}
+
+/// The time that both had something to do.
+fn together(a: &[Range<Instant>], b: &[Range<Instant>]) -> Duration {
+    let common = |a: &Range<Instant>, b: &Range<Instant>| {
+        a.end.min(b.end).saturating_duration_since(a.start.max(b.start))
+    };
+    a.iter().flat_map(|a| b.iter().map(move |b| common(a, b))).sum()
+}
+
+#[test]
+fn devices_work_at_the_same_time() {
+    const DELAY: Duration = Duration::from_millis(20);
+    let model = tiny();
+    let placement = &placements(model.graph().layers() as usize)[0];
+    let prompt = some(256, 3);
+    for overlap in [Overlap::Off, Overlap::Auto] {
+        let queued: Vec<Queued> = (0..2).map(|_| Queued::new(cpu(), DELAY)).collect();
+        let times: Vec<Times> = queued.iter().map(|device| device.times.clone()).collect();
+        let backends = queued.into_iter().map(|d| Box::new(d) as Box<dyn Backend>).collect();
+        let mut session = on(&model, backends, placement, Settings { overlap, ..settings() });
+        let sequence = session.open().unwrap();
+        let began = Instant::now();
+        session.prefill(sequence, &prompt, &mut |_| true).unwrap();
+        let wall = began.elapsed();
+
+        let busy: Vec<Vec<Range<Instant>>> =
+            times.iter().map(|times| times.lock().unwrap().clone()).collect();
+        assert_eq!((busy[0].len(), busy[1].len()), (4, 4), "four micro-batches on each");
+        let overlapped = together(&busy[0], &busy[1]);
+
+        // The record says the same, later by what it took to notice.
+        let epoch = session.lanes().epoch();
+        let seen = |device| -> Vec<Range<Instant>> {
+            let lanes = session.lanes().iter().filter(|lane| lane.device == device);
+            let at = |ns| epoch + Duration::from_nanos(ns);
+            lanes.map(|lane| at(lane.submitted_ns)..at(lane.done_ns)).collect()
+        };
+        let seen = together(&seen(0), &seen(1));
+        let lanes: Vec<(usize, usize)> =
+            session.lanes().iter().map(|lane| (lane.segment, lane.micro_batch)).collect();
+        let wave = [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (0, 3), (1, 3)];
+        assert_eq!(lanes, wave);
+        let spent = session.take_spent();
+        assert!(spent.gpu >= 4 * DELAY, "{spent:?}");
+        if overlap == Overlap::Off {
+            assert_eq!((overlapped, seen), (Duration::ZERO, Duration::ZERO));
+            assert!(wall >= 8 * DELAY, "{wall:?}");
+        } else {
+            assert!(overlapped >= 2 * DELAY, "{overlapped:?} of {wall:?}");
+            assert!(seen >= 2 * DELAY, "{seen:?} of {wall:?}");
+            assert!(wall < 7 * DELAY, "{wall:?}");
+        }
+    }
+}
+
+/// Steps of several sequences, of different lengths, some with a common head.
+#[test]
+fn sequences_alternate_and_equal_those_stepped_as_one() {
+    let model = tiny();
+    let placement = &placements(model.graph().layers() as usize)[0];
+    let of = |overlap, sequences: usize| {
+        let backends: Vec<Box<dyn Backend>> = vec![
+            Box::new(Reference::new()),
+            Box::new(Queued::new(Box::new(Reference::new()), Duration::ZERO)),
+        ];
+        let settings = Settings { overlap, sequences, ctx_size: Some(96), ..settings() };
+        let mut session = on(&model, backends, placement, settings);
+        let base = session.open().unwrap();
+        let head = Run { sequence: base, tokens: &some(20, 1), wanted: Wanted::None };
+        session.step(&[head]).unwrap();
+        let ids: Vec<SequenceId> = (1..sequences)
+            .map(|i| if i % 2 == 0 { session.fork(base).unwrap() } else { session.open().unwrap() })
+            .chain([base])
+            .collect();
+        let mut all = Vec::new();
+        for round in 0..4 {
+            let texts: Vec<Vec<u32>> =
+                (0..sequences).map(|i| some(1 + (i + round) % 2, i + round)).collect();
+            let runs: Vec<Run<'_>> = ids
+                .iter()
+                .zip(&texts)
+                .map(|(&sequence, tokens)| Run { sequence, tokens, wanted: Wanted::Last })
+                .collect();
+            all.extend_from_slice(session.step(&runs).unwrap());
+        }
+        let most = session.lanes().iter().map(|lane| lane.micro_batch).max().unwrap();
+        (all, most + 1)
+    };
+    for (sequences, auto, always) in [(3, 1, 2), (24, 2, 2)] {
+        let (one, parts) = of(Overlap::Off, sequences);
+        assert_eq!(parts, 1);
+        for (overlap, expected) in [(Overlap::Auto, auto), (Overlap::Always, always)] {
+            let (found, parts) = of(overlap, sequences);
+            assert_eq!(parts, expected, "{overlap:?} {sequences}");
+            assert!(found == one, "{overlap:?} {sequences}");
+        }
+    }
+}
+
+/// A plan with each node on any device.
+fn scattered(
+    graph: &Graph,
+    machine: &Machine,
+    budget: &Budget,
+    devices: &[usize],
+) -> Result<Plan, bilayer_scheduler::Error> {
+    let plan = place(graph, machine, budget, &Placement::single(graph.layers(), 0))?;
+    let of = |node: usize| devices[node % devices.len()];
+    let mut segments: Vec<PlannedSegment> = Vec::new();
+    for node in 0..graph.nodes.len() {
+        match segments.last_mut() {
+            Some(last) if last.device == of(node) => last.nodes.end = node + 1,
+            _ => segments.push(PlannedSegment {
+                device: of(node),
+                nodes: node..node + 1,
+                inputs: Vec::new(),
+                outputs: Vec::new(),
+            }),
+        }
+    }
+    let made = |segment: &PlannedSegment, value| {
+        graph.nodes[segment.nodes.clone()].iter().any(|node| node.op.out() == value)
+    };
+    for number in 0..segments.len() {
+        for node in segments[number].nodes.clone() {
+            for value in graph.nodes[node].op.inputs() {
+                let maker = (0..=number).find(|&other| made(&segments[other], value)).unwrap();
+                if maker != number && !segments[number].inputs.contains(&value) {
+                    segments[number].inputs.push(value);
+                    if !segments[maker].outputs.contains(&value) {
+                        segments[maker].outputs.push(value);
+                    }
+                }
+            }
+        }
+    }
+    segments.last_mut().unwrap().outputs.push(graph.logits);
+    Ok(Plan { segments, ..plan })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Values that pass segments by, and devices that come back, with the cut of every step and prompt.
+    #[test]
+    fn any_placement_of_the_nodes_gives_the_same_answer(
+        devices in prop::collection::vec(0..3usize, 1..20),
+        length in 1..200usize,
+    ) {
+        let model = tiny();
+        let alone = |model: &Model| {
+            let planner = |graph: &_, machine: &_, budget: &_| scattered(graph, machine, budget, &[0]);
+            Session::on(model, vec![Box::new(Reference::new())], &planner, settings()).unwrap()
+        };
+        let queued = || Box::new(Queued::new(Box::new(Reference::new()), Duration::ZERO));
+        let backends: Vec<Box<dyn Backend>> = vec![queued(), Box::new(Reference::new()), queued()];
+        let planner = |graph: &_, machine: &_, budget: &_| scattered(graph, machine, budget, &devices);
+        let settings = Settings { overlap: Overlap::Always, ..settings() };
+        let mut hybrid = Session::on(&model, backends, &planner, settings).unwrap();
+        let mut found = Vec::new();
+        for session in [&mut alone(&model), &mut hybrid] {
+            let sequence = session.open().unwrap();
+            let (mut all, _) = answer(session, sequence, &some(length, 1), 3);
+            let run = Run { sequence, tokens: &some(30, 2), wanted: Wanted::All };
+            all.push(session.step(&[run]).unwrap().to_vec());
+            found.push(all);
+        }
+        prop_assert!(found[0] == found[1]);
+    }
+}
+
+#[test]
+fn a_prompt_that_is_stopped_goes_on_where_it_stopped() {
+    let model = tiny();
+    let placement = &placements(model.graph().layers() as usize)[0];
+    let prompt = some(300, 3);
+    let mut session = on(&model, pair(), placement, settings());
+    let whole = session.open().unwrap();
+    let (expected, _) = answer(&mut session, whole, &prompt, 0);
+    let sequence = session.open().unwrap();
+    let mut told = Vec::new();
+    let stopped = session.prefill(sequence, &prompt, &mut |done| {
+        told.push(done);
+        told.len() < 2
+    });
+    assert!(stopped.unwrap().is_none());
+    assert_eq!(told, [75, 150]);
+    let begun = session.len(sequence);
+    assert!((150..300).contains(&begun), "{begun} tokens");
+    let (found, _) = answer(&mut session, sequence, &prompt[begun..], 0);
+    let off = found[0].iter().zip(&expected[0]).fold(0.0f32, |a, (f, e)| a.max((f - e).abs()));
+    assert!(off < 1e-4, "{off}");
+}
+
+/// What three sequences say, two of them with a common head, stepped together; and the session's warnings.
+fn conversation(session: &mut Session) -> (Vec<Vec<u32>>, Vec<Warning>) {
+    let head = session.open().unwrap();
+    session.prefill(head, &some(70, 4), &mut |_| true).unwrap();
+    let fork = session.fork(head).unwrap();
+    let other = session.open().unwrap();
+    session.prefill(other, &some(5, 9), &mut |_| true).unwrap();
+    let ids = [head, fork, other];
+    let mut texts: Vec<Vec<u32>> = (0..3).map(|i| vec![20 + i]).collect();
+    for _ in 0..6 {
+        let runs: Vec<Run<'_>> = ids
+            .iter()
+            .zip(&texts)
+            .map(|(&sequence, text)| Run {
+                sequence,
+                tokens: &text[text.len() - 1..],
+                wanted: Wanted::Last,
+            })
+            .collect();
+        let rows = session.step(&runs).unwrap();
+        let next: Vec<u32> = rows.chunks_exact(rows.len() / 3).map(argmax).collect();
+        texts.iter_mut().zip(next).for_each(|(text, token)| text.push(token));
+    }
+    (texts, session.take_warnings())
+}
+
+/// A processor and an adapter that fails by the script, and whether it has.
+fn failing(script: Script) -> (Vec<Box<dyn Backend>>, Arc<Mutex<bool>>) {
+    let device = Failing::new(Box::new(Queued::new(cpu(), Duration::ZERO)), script);
+    let failed = device.failed.clone();
+    (vec![cpu(), Box::new(device)], failed)
+}
+
+#[test]
+fn a_device_that_fails_at_any_call_changes_no_word() {
+    let model = tiny();
+    let layers = model.graph().layers() as usize;
+    let expected = conversation(&mut Session::new(&model, settings()).unwrap());
+    assert_eq!(expected.1, []);
+    let placements = placements(layers);
+    // The heads' third pages hold 6 tokens of the prompt and are not shared once both have gone on.
+    let most = 70 + 6 + 5 + 3 * 6;
+    let faults = [Fault::Lost, Fault::OutOfMemory];
+    for (placement, fault) in placements.iter().flat_map(|p| faults.map(|fault| (p, fault))) {
+        for call in CALLS {
+            let mut tried = 0;
+            for after in 0.. {
+                let (backends, failed) = failing(Script { call, after, fault });
+                let mut session = on(&model, backends, placement, settings());
+                let (texts, warnings) = conversation(&mut session);
+                assert_eq!(texts, expected.0, "{placement:?} {fault:?} {call:?} {after}");
+                if !*failed.lock().unwrap() {
+                    assert_eq!(warnings, []);
+                    break;
+                }
+                tried += 1;
+                let at_load = matches!(call, Call::Reserve | Call::Load | Call::Compile);
+                let told = match &warnings[..] {
+                    [Warning::Reduced { from, to, .. }] => at_load && from != to,
+                    [Warning::Moved { tokens, .. }] => !at_load && *tokens <= most,
+                    _ => false,
+                };
+                assert!(told, "{fault:?} {call:?} {after}: {warnings:?}");
+            }
+            // A first segment has no input to be written.
+            let is_first = call == Call::Write && placement.embedding == 1;
+            assert!(tried > 0 || is_first, "{call:?} never failed");
+        }
+    }
+}
+
+#[test]
+fn pages_that_sequences_share_are_computed_once() {
+    let model = tiny();
+    let placement = &placements(model.graph().layers() as usize)[0];
+    let script = Script { call: Call::Submit, after: 6, fault: Fault::Lost };
+    let (backends, _) = failing(script);
+    let mut session = on(&model, backends, placement, settings());
+    let head = session.open().unwrap();
+    session.prefill(head, &some(64, 4), &mut |_| true).unwrap();
+    for i in 0..3 {
+        let fork = session.fork(head).unwrap();
+        let run = Run { sequence: fork, tokens: &some(2, i), wanted: Wanted::Last };
+        session.step(&[run]).unwrap();
+    }
+    // Two micro-batches of the prompt and a step of each fork make five submits; the seventh is lost.
+    let run = Run { sequence: head, tokens: &[7], wanted: Wanted::Last };
+    session.step(&[run]).unwrap();
+    assert_eq!(session.take_warnings(), []);
+    session.step(&[run]).unwrap();
+    let warnings = session.take_warnings();
+    let [Warning::Moved { tokens, .. }] = warnings[..] else { panic!("{warnings:?}") };
+    assert_eq!(tokens, 64 + 3 * 2 + 1);
+}
+
+#[test]
+fn a_refusal_halves_what_a_device_gets() {
+    let model = tiny();
+    let layers = model.graph().layers();
+    let placement = Placement::offload(layers, layers + 1, 0, 1);
+    let script = Script { call: Call::Reserve, after: 0, fault: Fault::OutOfMemory };
+    let (backends, _) = failing(script);
+    let mut session = on(&model, backends, &placement, settings());
+    let expected = Placement::offload(layers, layers / 2 + 1, 0, 1);
+    let labels = ["cpu".to_owned(), "gpu".to_owned()];
+    assert_eq!(session.plan().map, expected.map(&labels));
+    let warning = session.take_warnings().remove(0).to_string();
+    assert!(warning.contains("out of memory") && warning.contains(&expected.map(&labels)));
+}
+
+/// An adapter without a processor beside it, and a failure that the processor shares.
+#[test]
+fn a_processor_is_made_where_there_is_none() {
+    let model = tiny();
+    let alone = Placement::single(model.graph().layers(), 0);
+    let expected = conversation(&mut Session::new(&model, settings()).unwrap()).0;
+    for call in CALLS.into_iter().filter(|&call| call != Call::Write) {
+        let device = Failing::new(cpu(), Script { call, after: 0, fault: Fault::Lost });
+        let mut session = on(&model, vec![Box::new(device)], &alone, settings());
+        let (texts, warnings) = conversation(&mut session);
+        assert_eq!((texts, warnings.len()), (expected.clone(), 1), "{call:?}");
+        assert!(session.backends().any(|b| b.facts().kind == bilayer_graph::Kind::Cpu));
+    }
+}
+
+#[test]
+fn an_error_that_is_no_failure_of_the_device_is_passed_on() {
+    let bytes = words::tiny_with(Type::F32, 7, &|name, values| {
+        if name == "blk.1.ffn_down.weight" {
+            values[17] = f32::NAN;
+        }
+    });
+    let model = Model::from_bytes("damaged", bytes).unwrap();
+    for placement in placements(model.graph().layers() as usize) {
+        let mut session = on(&model, pair(), &placement, settings());
+        let sequence = session.open().unwrap();
+        let error = session.prefill(sequence, &some(100, 1), &mut |_| true).unwrap_err();
+        let Error::Device(bilayer_graph::Error::NotFinite { label, .. }) = &error else {
+            panic!("{error}")
+        };
+        assert!(label.contains("layer 1") && label.contains("ffn_down"), "{error}");
+        assert_eq!((session.len(sequence), session.take_warnings()), (0, vec![]));
+    }
+}

@@ -1,0 +1,279 @@
+//! Devices made of others: one that works through a queue on its own thread, as an adapter does, and one that fails
+//! when it is told to.
+
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bilayer_graph::{
+    Backend, Error, Facts, Graph, Kernel, Kind, Limits, OpTime, PageCopy, Segment, SegmentId,
+    SharedBytes, Span, Step, Value, Weight,
+};
+
+type Job = Box<dyn FnOnce(&mut dyn Backend) + Send>;
+
+/// When each submit began and ended.
+pub type Times = Arc<Mutex<Vec<Range<Instant>>>>;
+
+/// A backend on a thread of its own: `write` and `submit` queue, `read` waits. Poses as a graphics adapter.
+pub struct Queued {
+    facts: Facts,
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    delay: Duration,
+    failure: Arc<Mutex<Option<Error>>>,
+    pub times: Times,
+}
+
+impl Queued {
+    /// `inner` behind a queue; every submit takes `delay` longer.
+    pub fn new(mut inner: Box<dyn Backend>, delay: Duration) -> Queued {
+        let facts = Facts { kind: Kind::Gpu, name: "queued".to_owned(), ..inner.facts().clone() };
+        let (jobs, queue): (Sender<Job>, Receiver<Job>) = channel();
+        let thread = std::thread::spawn(move || queue.iter().for_each(|job| job(inner.as_mut())));
+        Queued {
+            facts,
+            jobs: Some(jobs),
+            thread: Some(thread),
+            delay,
+            failure: Arc::default(),
+            times: Arc::default(),
+        }
+    }
+
+    fn queue(&self, job: impl FnOnce(&mut dyn Backend) + Send + 'static) {
+        self.jobs.as_ref().unwrap().send(Box::new(job)).unwrap();
+    }
+
+    /// Runs `job` after all that is queued, and waits.
+    fn wait<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut dyn Backend) -> T + Send + 'static,
+    ) -> T {
+        let (answer, answered) = channel();
+        self.queue(move |inner| answer.send(job(inner)).unwrap());
+        answered.recv().unwrap()
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+impl Backend for Queued {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), Error> {
+        let weight = weight.clone();
+        self.wait(move |inner| inner.load(&weight, bytes))
+    }
+
+    fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, Error> {
+        let graph: Graph = segment.graph.clone();
+        let (nodes, inputs, outputs) =
+            (segment.nodes.clone(), segment.inputs.clone(), segment.outputs.clone());
+        self.wait(move |inner| {
+            inner.compile(&Segment { graph: &graph, nodes, inputs, outputs }, limits)
+        })
+    }
+
+    fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), Error> {
+        let step = Owned::new(step);
+        let (delay, times, failure) = (self.delay, self.times.clone(), self.failure.clone());
+        self.queue(move |inner| {
+            let began = Instant::now();
+            std::thread::sleep(delay);
+            if let Err(error) = inner.submit(segment, &step.step()) {
+                *failure.lock().unwrap() = Some(error);
+            }
+            times.lock().unwrap().push(began..Instant::now());
+        });
+        Ok(())
+    }
+
+    fn write(&mut self, value: Value, data: &[f32]) -> Result<(), Error> {
+        let (data, failure) = (data.to_vec(), self.failure.clone());
+        self.queue(move |inner| {
+            if let Err(error) = inner.write(value, &data) {
+                *failure.lock().unwrap() = Some(error);
+            }
+        });
+        Ok(())
+    }
+
+    fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error> {
+        let len = data.len();
+        let read = self.wait(move |inner| {
+            let mut data = vec![0.0; len];
+            inner.read(value, &mut data).map(|()| data)
+        });
+        if let Some(error) = self.failure.lock().unwrap().take() {
+            return Err(error);
+        }
+        data.copy_from_slice(&read?);
+        Ok(())
+    }
+
+    fn timings(&self) -> &[OpTime] {
+        &[]
+    }
+
+    fn kernels(&self, segment: SegmentId) -> Vec<Kernel> {
+        self.wait(move |inner| inner.kernels(segment))
+    }
+}
+
+/// A step that can wait in a queue.
+struct Owned {
+    tokens: Vec<u32>,
+    spans: Vec<Span>,
+    pages: Vec<u32>,
+    outputs: Vec<u32>,
+    copies: Vec<PageCopy>,
+}
+
+impl Owned {
+    fn new(step: &Step<'_>) -> Owned {
+        Owned {
+            tokens: step.tokens.to_vec(),
+            spans: step.spans.to_vec(),
+            pages: step.pages.to_vec(),
+            outputs: step.outputs.to_vec(),
+            copies: step.copies.to_vec(),
+        }
+    }
+
+    fn step(&self) -> Step<'_> {
+        Step {
+            tokens: &self.tokens,
+            spans: &self.spans,
+            pages: &self.pages,
+            outputs: &self.outputs,
+            copies: &self.copies,
+        }
+    }
+}
+
+/// A call of the trait that may fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    Reserve,
+    Load,
+    Compile,
+    Submit,
+    Write,
+    Read,
+}
+
+/// The calls that there are.
+pub const CALLS: [Call; 6] =
+    [Call::Reserve, Call::Load, Call::Compile, Call::Submit, Call::Write, Call::Read];
+
+/// How a device fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The call is refused for want of memory; others work.
+    OutOfMemory,
+    /// From that call on nothing works.
+    Lost,
+}
+
+/// What is left of a device's life: `Some(0)` fails the next call of that kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Script {
+    pub call: Call,
+    pub after: usize,
+    pub fault: Fault,
+}
+
+/// A backend that poses as a graphics adapter and fails once, as its script says.
+pub struct Failing {
+    inner: Box<dyn Backend>,
+    facts: Facts,
+    script: Script,
+    /// Whether it has failed.
+    pub failed: Arc<Mutex<bool>>,
+}
+
+impl Failing {
+    pub fn new(inner: Box<dyn Backend>, script: Script) -> Failing {
+        let facts = Facts { kind: Kind::Gpu, name: "failing".to_owned(), ..inner.facts().clone() };
+        Failing { inner, facts, script, failed: Arc::default() }
+    }
+
+    fn check(&mut self, call: Call) -> Result<(), Error> {
+        let device = "failing".to_owned();
+        let lost = || Error::DeviceLost { device: device.clone(), reason: "unplugged".to_owned() };
+        let mut failed = self.failed.lock().unwrap();
+        let is_dead = *failed && self.script.fault == Fault::Lost;
+        if is_dead {
+            return Err(lost());
+        }
+        if *failed || call != self.script.call {
+            return Ok(());
+        }
+        if self.script.after > 0 {
+            self.script.after -= 1;
+            return Ok(());
+        }
+        *failed = true;
+        match self.script.fault {
+            Fault::Lost => Err(lost()),
+            Fault::OutOfMemory => {
+                let what = format!("{call:?}");
+                Err(Error::OutOfMemory { device: device.clone(), what, bytes: 1 << 30 })
+            }
+        }
+    }
+}
+
+impl Backend for Failing {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn reserve(&mut self, weights: &[&Weight]) -> Result<(), Error> {
+        self.check(Call::Reserve)?;
+        self.inner.reserve(weights)
+    }
+
+    fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), Error> {
+        self.check(Call::Load)?;
+        self.inner.load(weight, bytes)
+    }
+
+    fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, Error> {
+        self.check(Call::Compile)?;
+        self.inner.compile(segment, limits)
+    }
+
+    fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), Error> {
+        self.check(Call::Submit)?;
+        self.inner.submit(segment, step)
+    }
+
+    fn write(&mut self, value: Value, data: &[f32]) -> Result<(), Error> {
+        self.check(Call::Write)?;
+        self.inner.write(value, data)
+    }
+
+    fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error> {
+        self.check(Call::Read)?;
+        self.inner.read(value, data)
+    }
+
+    fn timings(&self) -> &[OpTime] {
+        self.inner.timings()
+    }
+
+    fn kernels(&self, segment: SegmentId) -> Vec<Kernel> {
+        self.inner.kernels(segment)
+    }
+}
