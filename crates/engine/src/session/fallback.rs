@@ -152,6 +152,7 @@ impl Session {
     ) -> Result<(Plan, Pipeline, usize), Error> {
         let machine = Machine { devices: vec![backends[0].facts().clone()] };
         let plan = plan(&self.graph, &machine, &prepare::budget(&self.limits))?;
+        let plan = prepare::with_best(plan, self.best);
         let parts =
             prepare::equip(&self.model, &self.graph, &plan, backends, self.limits, &mut |_| ())?;
         let old = &self.pipeline;
@@ -160,7 +161,7 @@ impl Session {
             lanes: Lanes::new(1, old.lanes.epoch()),
             spent: old.spent,
             overlap: false,
-            logits: vec![0.0; old.logits.len()],
+            results: vec![0.0; old.results.len()],
             backends: std::mem::take(backends),
             segments: parts.segments,
             carried: parts.carried,

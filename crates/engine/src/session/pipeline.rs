@@ -72,18 +72,25 @@ pub struct Pipeline {
     pub spent: Spent,
     /// Whether segments are left running while others are submitted.
     pub overlap: bool,
-    /// `[limits.outputs, vocab]`, the wanted rows of the last step first.
-    pub logits: Vec<f32>,
-    pub result: Value,
-    pub vocab: usize,
-    /// Rows of `logits` that the step has made so far.
+    /// `[limits.outputs, vocab]`, the wanted rows of the last step first; of their logits, or what else was read.
+    pub results: Vec<f32>,
+    /// What the current step reads for each wanted row.
+    pub reading: Reading,
+    /// Rows of `results` that the step has made so far.
     pub filled: usize,
+}
+
+/// A value of the last segment `[R, width]`, which a step is run for.
+#[derive(Clone, Copy)]
+pub struct Reading {
+    pub value: Value,
+    pub width: usize,
 }
 
 /// How far a step came.
 pub struct Ran {
-    /// Rows of logits.
-    pub outputs: usize,
+    /// Elements of [`Pipeline::results`] that it made.
+    pub made: usize,
     /// Rows run: all, unless the caller stopped it.
     pub rows: usize,
 }
@@ -117,7 +124,7 @@ impl Pipeline {
             wave += 1;
         }
         self.collect(last)?;
-        Ok(Ran { outputs: self.filled, rows: work.rows_of(count) })
+        Ok(Ran { made: self.filled * self.reading.width, rows: work.rows_of(count) })
     }
 
     /// Hands a micro-batch to a segment's device.
@@ -187,9 +194,9 @@ impl Pipeline {
             waited.get_or_insert_with(Instant::now);
         }
         if is_last {
-            let (first, vocab) = (self.filled * self.vocab, self.vocab);
-            let logits = &mut self.logits[first..first + rows * vocab];
-            backend.read(self.result, logits).map_err(Failed::on(device))?;
+            let Reading { value, width } = self.reading;
+            let results = &mut self.results[self.filled * width..][..rows * width];
+            backend.read(value, results).map_err(Failed::on(device))?;
             self.filled += rows;
         }
         self.spent.crossing += waited.unwrap_or_else(Instant::now).elapsed();
