@@ -179,7 +179,6 @@ fn devices_work_at_the_same_time() {
         } else {
             assert!(overlapped >= 2 * DELAY, "{overlapped:?} of {wall:?}");
             assert!(seen >= 2 * DELAY, "{seen:?} of {wall:?}");
-            assert!(wall < 7 * DELAY, "{wall:?}");
         }
     }
 }
@@ -270,7 +269,7 @@ fn scattered(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Values that pass segments by, and devices that come back, with the cut of every step and prompt.
     #[test]
@@ -286,8 +285,8 @@ proptest! {
         let queued = || Box::new(Queued::new(Box::new(Reference::new()), Duration::ZERO));
         let backends: Vec<Box<dyn Backend>> = vec![queued(), Box::new(Reference::new()), queued()];
         let planner = |graph: &_, machine: &_, budget: &_| scattered(graph, machine, budget, &devices);
-        let settings = Settings { overlap: Overlap::Always, ..settings() };
-        let mut hybrid = Session::on(&model, backends, &planner, settings).unwrap();
+        let always = Settings { overlap: Overlap::Always, ..settings() };
+        let mut hybrid = Session::on(&model, backends, &planner, always).unwrap();
         let mut found = Vec::new();
         for session in [&mut alone(&model), &mut hybrid] {
             let sequence = session.open().unwrap();
@@ -297,6 +296,17 @@ proptest! {
             found.push(all);
         }
         prop_assert!(found[0] == found[1]);
+
+        // Processors cut their sums by what is together in a step, so only like steps give like bits.
+        let [one, other] = [Overlap::Off, Overlap::Auto].map(|overlap| {
+            let queued = || Box::new(Queued::new(cpu(), Duration::ZERO));
+            let backends: Vec<Box<dyn Backend>> = vec![queued(), cpu(), queued()];
+            let settings = Settings { overlap, ..settings() };
+            let mut session = Session::on(&model, backends, &planner, settings).unwrap();
+            let sequence = session.open().unwrap();
+            answer(&mut session, sequence, &some(length, 1), 3)
+        });
+        prop_assert!(one == other);
     }
 }
 
@@ -445,6 +455,33 @@ fn a_processor_is_made_where_there_is_none() {
         let (texts, warnings) = conversation(&mut session);
         assert_eq!((texts, warnings.len()), (expected.clone(), 1), "{call:?}");
         assert!(session.backends().any(|b| b.facts().kind == bilayer_graph::Kind::Cpu));
+    }
+}
+
+#[test]
+fn where_the_processor_has_no_room_the_error_says_both() {
+    let model = tiny();
+    let placement = &placements(model.graph().layers() as usize)[0];
+    let (backends, _) = failing(Script { call: Call::Submit, after: 4, fault: Fault::Lost });
+    let needed = on(&model, backends, placement, settings()).plan().devices[0].used_bytes;
+    let (mut backends, _) = failing(Script { call: Call::Submit, after: 4, fault: Fault::Lost });
+    let never = Script { call: Call::Reserve, after: usize::MAX, fault: Fault::Lost };
+    let mut host = Failing::new(backends.remove(0), never);
+    (host.facts.kind, host.facts.memory_bytes) = (bilayer_graph::Kind::Cpu, needed);
+    backends.insert(0, Box::new(host));
+    let mut session = on(&model, backends, placement, settings());
+    let sequence = session.open().unwrap();
+    session.prefill(sequence, &some(80, 1), &mut |_| true).unwrap();
+    let run = Run { sequence, tokens: &[9], wanted: Wanted::Last };
+    session.step(&[run]).unwrap();
+    session.step(&[run]).unwrap();
+    // Whoever tries again gets the same answer, and the sequence stays as it was.
+    for _ in 0..2 {
+        let error = session.step(&[run]).unwrap_err();
+        let Error::Fallback { lost, source } = &error else { panic!("{error}") };
+        assert!(matches!(lost, bilayer_graph::Error::DeviceLost { .. }), "{error}");
+        assert!(matches!(**source, Error::Plan(_)), "{error}");
+        assert_eq!((session.len(sequence), session.take_warnings()), (82, vec![]));
     }
 }
 

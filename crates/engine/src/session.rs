@@ -209,7 +209,7 @@ impl Session {
         std::mem::take(&mut self.pipeline.spent)
     }
 
-    /// The last segments that ran, on which device and when.
+    /// The last segments that ran, on which device and when. Begins anew when all moves to the processor.
     pub fn lanes(&self) -> &Lanes {
         &self.pipeline.lanes
     }

@@ -13,7 +13,7 @@ use bilayer_scheduler::{Machine, Placement, Plan, plan};
 use super::batch::{Batch, Work};
 use super::lanes::Lanes;
 use super::pipeline::Pipeline;
-use super::{Failed, Run, Session, Wanted, prepare};
+use super::{Failed, Overlap, Run, Session, Wanted, prepare};
 use crate::Error;
 use crate::cache::Pages;
 
@@ -138,6 +138,7 @@ impl Session {
         };
         let from = std::mem::replace(&mut self.plan, plan).map;
         self.pipeline = pipeline;
+        (self.divides, self.overlap) = (false, Overlap::Off);
         // What they would have copied was computed again where it belongs.
         self.copies.clear();
         self.warnings.push(Warning::Moved { error, from, tokens, took: began.elapsed() });
