@@ -62,6 +62,20 @@ const BACKENDS: &[Tested] = &[
         error_max: cpu_error_max,
         same_max: cpu_same_max,
     },
+    Tested {
+        name: "gpu",
+        make: || {
+            Box::new(
+                bilayer_gpu::Gpu::open(&bilayer_gpu::Options {
+                    device: Some("software".to_owned()),
+                    ..Default::default()
+                })
+                .unwrap(),
+            )
+        },
+        error_max: cpu_error_max,
+        same_max: cpu_same_max,
+    },
 ];
 
 /// Floats meet float activations, quantized weights meet activations quantized to eight bits (1.7e-2 measured).

@@ -1,10 +1,29 @@
 //! The kernels, one file an op: from a key to text, parameters and grid.
 
+pub mod add;
+pub mod attend;
+mod bindings;
+pub mod cache;
+pub mod embed;
+pub mod gate;
+pub mod head_norm;
+pub mod layer_norm;
+pub mod matmul;
+pub mod quantize;
+pub mod rms_norm;
+pub mod rope;
+pub mod rows;
+pub mod scale;
+pub mod soft_cap;
+mod team;
+mod variants;
+pub mod view;
+pub mod weights;
+
 use crate::caps::Caps;
 use crate::kernel::Source;
 
 /// Every kernel that may be chosen on adapters of these capabilities, for checking without one.
 pub fn all(caps: &Caps) -> Vec<Source> {
-    let _ = caps;
-    Vec::new()
+    variants::small_ops(caps).chain(variants::attention(caps)).collect()
 }

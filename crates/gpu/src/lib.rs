@@ -7,6 +7,8 @@
 //! **Read first.** [`Caps`](caps::Caps), [`Device`](device::Device), [`kernels`].
 
 mod adapter;
+mod backend;
+mod cache;
 pub mod caps;
 pub mod device;
 mod error;
@@ -14,20 +16,35 @@ pub mod kernel;
 pub mod kernels;
 mod memory;
 mod probe;
+mod program;
 pub mod render;
+mod unified;
+mod weights;
 
 pub use adapter::{Adapter, AdapterFacts, AdapterKind, adapters, find};
+pub use backend::{Gpu, Options};
 pub use error::Error;
+pub use weights::device_bytes;
 
-/// Opens an adapter and finds out what its kernels may use.
+/// Opens an adapter's device and finds out what its kernels may use.
 ///
 /// # Errors
 /// There is no such adapter, or its driver refuses.
 pub fn open(wanted: Option<&str>, options: device::DeviceOptions) -> Result<device::Device, Error> {
-    let adapter = find(wanted)?;
-    let device = device::Device::open(&adapter, options)?;
+    open_adapter(&find(wanted)?, options)
+}
+
+/// The same for an adapter that was found.
+///
+/// # Errors
+/// Its driver refuses.
+pub fn open_adapter(
+    adapter: &Adapter,
+    options: device::DeviceOptions,
+) -> Result<device::Device, Error> {
+    let device = device::Device::open(adapter, options)?;
     let subgroup = match options.subgroups {
-        true => probe::subgroup(&adapter, &device),
+        true => probe::subgroup(adapter, &device),
         false => Ok(None),
     };
     let subgroup = subgroup.map_err(|error| Error::Open {

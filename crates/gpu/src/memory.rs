@@ -9,8 +9,79 @@ pub struct Memory {
     pub free_bytes: Option<u64>,
 }
 
-/// The memory of an adapter.
+/// The memory of an adapter: of its largest kind of memory that is its own. Zero where no driver tells.
 pub fn of(adapter: &wgpu::Adapter) -> Memory {
+    #[cfg(not(target_vendor = "apple"))]
+    if let Some(memory) = vulkan(adapter) {
+        return memory;
+    }
+    #[cfg(windows)]
+    if let Some(memory) = dx12(adapter) {
+        return memory;
+    }
+    #[cfg(target_vendor = "apple")]
+    if let Some(memory) = metal(adapter) {
+        return memory;
+    }
     let _ = adapter;
     Memory::default()
+}
+
+/// The heaps that are the device's own, and their budget where `VK_EXT_memory_budget` tells it.
+#[cfg(not(target_vendor = "apple"))]
+fn vulkan(adapter: &wgpu::Adapter) -> Option<Memory> {
+    use ash::vk;
+
+    // SAFETY: the handles are used only while the guard lives, and nothing is destroyed.
+    let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
+    let budget =
+        hal.physical_device_capabilities().supports_extension(ash::ext::memory_budget::NAME);
+    let mut budgets = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+    let mut asked = vk::PhysicalDeviceMemoryProperties2::default();
+    if budget {
+        asked = asked.push_next(&mut budgets);
+    }
+    let instance = hal.shared_instance().raw_instance();
+    // SAFETY: the physical device belongs to this instance; the chain holds only structures that it knows.
+    unsafe {
+        instance.get_physical_device_memory_properties2(hal.raw_physical_device(), &mut asked);
+    }
+    let heaps = asked.memory_properties;
+    let own = (0..heaps.memory_heap_count as usize)
+        .filter(|&heap| heaps.memory_heaps[heap].flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+    // The largest alone: a small second heap is the window through which the host sees the first.
+    let heap = own.max_by_key(|&heap| heaps.memory_heaps[heap].size)?;
+    let free = budgets.heap_budget[heap].saturating_sub(budgets.heap_usage[heap]);
+    Some(Memory {
+        total_bytes: heaps.memory_heaps[heap].size,
+        // Drivers that do not fill the structure leave zero.
+        free_bytes: (budget && free > 0).then_some(free),
+    })
+}
+
+/// The segment of memory that is local to the adapter.
+#[cfg(windows)]
+fn dx12(adapter: &wgpu::Adapter) -> Option<Memory> {
+    use windows::Win32::Graphics::Dxgi::DXGI_MEMORY_SEGMENT_GROUP_LOCAL;
+
+    // SAFETY: the handle is used only while the guard lives.
+    let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Dx12>() }?;
+    let info = hal.raw_adapter().query_video_memory_info(DXGI_MEMORY_SEGMENT_GROUP_LOCAL).ok()?;
+    Some(Memory {
+        total_bytes: info.Budget,
+        free_bytes: Some(info.Budget.saturating_sub(info.CurrentUsage)),
+    })
+}
+
+/// What Metal recommends to keep resident, less what is.
+#[cfg(target_vendor = "apple")]
+fn metal(adapter: &wgpu::Adapter) -> Option<Memory> {
+    use objc2_metal::MTLDevice;
+
+    // SAFETY: the handle is used only while the guard lives.
+    let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Metal>() }?;
+    let device = hal.raw_device();
+    let total = device.recommendedMaxWorkingSetSize();
+    let used = device.currentAllocatedSize() as u64;
+    Some(Memory { total_bytes: total, free_bytes: Some(total.saturating_sub(used)) })
 }

@@ -1,0 +1,215 @@
+//! The backend itself: weights and caches it holds, segments it compiles, the order of what was submitted.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bilayer_graph::{
+    Backend, CacheId, Error as GraphError, Facts, Kernel, Kind, Limits, Op, OpKind, OpTime,
+    Segment, SegmentId, SharedBytes, Step, Value, Weight,
+};
+
+use crate::Error;
+use crate::cache::Cache;
+use crate::device::{Created, Device, DeviceOptions};
+use crate::program::Program;
+use crate::program::build::{Site, build};
+use crate::program::lower::{Holdings, lower};
+use crate::weights::Weights;
+
+/// How a GPU backend is opened.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Which adapter: a number, `software`, or a part of a name. Without it the best that is no software adapter.
+    pub device: Option<String>,
+    /// What its kernels may use.
+    pub kernels: DeviceOptions,
+    /// Leaves out the start-up self-check.
+    pub unchecked: bool,
+}
+
+/// A graphics adapter as a backend. Calls return before the work is done; `write` and `submit` queue up in order.
+pub struct Gpu {
+    facts: Facts,
+    device: Arc<Device>,
+    weights: Weights,
+    caches: HashMap<CacheId, Cache>,
+    segments: Vec<Compiled>,
+    submits: u64,
+    timings: Vec<OpTime>,
+    rate: f64,
+}
+
+struct Compiled {
+    program: Program,
+    /// Labels of the nodes that make values, for messages; only where values are checked.
+    labels: Option<HashMap<Value, (String, &'static str)>>,
+    /// The number of the last submit; 0 before the first.
+    submitted: u64,
+    /// What the last submit found, told at the next read.
+    failure: Option<GraphError>,
+}
+
+impl Gpu {
+    /// Opens an adapter and checks that it computes what it should.
+    ///
+    /// # Errors
+    /// There is no such adapter, its driver refuses, or its results are wrong.
+    pub fn open(options: &Options) -> Result<Gpu, Error> {
+        let adapter = crate::find(options.device.as_deref())?;
+        let memory = adapter.facts().free_bytes.unwrap_or(adapter.facts().memory_bytes);
+        let device = Arc::new(crate::open_adapter(&adapter, options.kernels)?);
+        let rate = match options.unchecked {
+            true => crate::probe::RATE_MIN,
+            false => crate::probe::check(&device)?,
+        };
+        let caps = device.caps();
+        let lanes =
+            caps.subgroup.map_or("no subgroups".to_owned(), |n| format!("subgroups of {n}"));
+        let facts = Facts {
+            name: device.name().to_owned(),
+            kind: Kind::Gpu,
+            level: format!("{} {lanes}", caps.api.name()),
+            threads: 1,
+            memory_bytes: memory,
+            ops: OpKind::ALL.to_vec(),
+            types: bilayer_quant::all().to_vec(),
+        };
+        Ok(Gpu {
+            facts,
+            weights: Weights::new(device.clone()),
+            device,
+            caches: HashMap::new(),
+            segments: Vec::new(),
+            submits: 0,
+            timings: Vec::new(),
+            rate,
+        })
+    }
+
+    /// The device underneath.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// What was made on the device so far.
+    pub fn created(&self) -> Created {
+        self.device.created()
+    }
+
+    /// Bytes of device memory in use: weights, caches, activations and staging.
+    pub fn bytes(&self) -> u64 {
+        let caches: u64 = self.caches.values().map(|cache| cache.bytes).sum();
+        let programs: u64 = self.segments.iter().map(|compiled| compiled.program.bytes).sum();
+        self.weights.bytes() + caches + programs
+    }
+
+    /// Reserves the caches of a segment that are not there yet.
+    fn reserve_caches(&mut self, segment: &Segment<'_>, limits: &Limits) -> Result<(), GraphError> {
+        for node in &segment.graph.nodes[segment.nodes.clone()] {
+            let Op::Attend(attend) = &node.op else { continue };
+            let info = segment.graph.cache(attend.cache);
+            match self.caches.get(&attend.cache) {
+                Some(cache) if cache.fits(info, limits) => {}
+                Some(cache) => {
+                    return Err(GraphError::Limit {
+                        what: "pages in a cache that another segment has reserved",
+                        limit: cache.pages,
+                        found: limits.pages,
+                    });
+                }
+                None => {
+                    let cache = Cache::new(&self.device, info, limits)?;
+                    self.caches.insert(attend.cache, cache);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A call with a segment or a value that was never compiled.
+fn unknown(what: &'static str, found: u32, limit: usize) -> GraphError {
+    GraphError::Limit { what, limit, found: found as usize }
+}
+
+impl Backend for Gpu {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), GraphError> {
+        self.weights.load(weight, &bytes)
+    }
+
+    fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, GraphError> {
+        let graph = segment.graph;
+        for node in &graph.nodes[segment.nodes.clone()] {
+            if let Some(id) = node.op.weights().find(|id| self.weights.get(*id).is_none()) {
+                let name = graph.weight(id).name.clone();
+                return Err(GraphError::WeightNotLoaded { name, device: self.facts.name.clone() });
+            }
+        }
+        self.reserve_caches(segment, &limits)?;
+        let (caps, weights, caches) = (self.device.caps(), &self.weights, &self.caches);
+        let draft = lower(segment, &limits, &Holdings { caps, weights, caches, rate: self.rate })?;
+        let site = Site { device: &self.device, weights, caches, rate: self.rate };
+        let program = build(draft, limits, &site)?;
+        let labels = limits.check.then(|| {
+            let nodes = graph.nodes[segment.nodes.clone()].iter();
+            nodes.map(|n| (n.op.out(), (n.label(), n.op.kind().stem()))).collect()
+        });
+        self.segments.push(Compiled { program, labels, submitted: 0, failure: None });
+        Ok(SegmentId(self.segments.len() as u32 - 1))
+    }
+
+    fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), GraphError> {
+        let count = self.segments.len();
+        let Some(compiled) = self.segments.get_mut(segment.0 as usize) else {
+            return Err(unknown("as a segment's number", segment.0, count));
+        };
+        self.submits += 1;
+        compiled.submitted = self.submits;
+        compiled.failure = None;
+        let Some(labels) = &compiled.labels else { return compiled.program.submit(step) };
+        let label = |value: Value| {
+            let (label, op) = labels.get(&value).cloned().unwrap_or_default();
+            GraphError::NotFinite { label, op }
+        };
+        match compiled.program.submit_checked(step, label) {
+            Err(error @ GraphError::NotFinite { .. }) => {
+                compiled.failure = Some(error);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn write(&mut self, value: Value, data: &[f32]) -> Result<(), GraphError> {
+        self.device.check()?;
+        let mut known = false;
+        for compiled in &mut self.segments {
+            known |= compiled.program.write(value, data)?;
+        }
+        if known { Ok(()) } else { Err(unknown("as the number of an input", value.0, 0)) }
+    }
+
+    fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), GraphError> {
+        let made = self.segments.iter_mut().filter(|c| c.submitted > 0 && c.program.makes(value));
+        let Some(compiled) = made.max_by_key(|compiled| compiled.submitted) else {
+            return Err(unknown("as the number of an output", value.0, 0));
+        };
+        if let Some(failure) = &compiled.failure {
+            return Err(failure.clone());
+        }
+        compiled.program.read(value, data).map(|_| ())
+    }
+
+    fn timings(&self) -> &[OpTime] {
+        &self.timings
+    }
+
+    fn kernels(&self, segment: SegmentId) -> Vec<Kernel> {
+        let compiled = self.segments.get(segment.0 as usize);
+        compiled.map(|compiled| compiled.program.kernels.clone()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,44 @@
+//! [`Op::Add`](bilayer_graph::Op::Add).
+
+use bytemuck::{Pod, Zeroable};
+use minijinja::context;
+
+use super::bindings::{kernel, numbered};
+use super::team::APART;
+use super::view::View;
+use crate::caps::Caps;
+use crate::kernel::Source;
+
+/// The only text. Bindings, in order: `a`, `b`, `out` (written).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddKey;
+
+/// The uniform.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct AddParams {
+    /// `[rows, width]`.
+    pub a: View,
+    /// `[rows, width]`.
+    pub b: View,
+    /// `[rows, width]`.
+    pub out: View,
+    /// Quads of a row: `ceil(width / 4)`.
+    pub quads: u32,
+    /// Fills the last sixteen bytes.
+    pub zero: u32,
+}
+
+impl AddKey {
+    /// The kernel.
+    pub fn source(&self, caps: &Caps) -> Source {
+        let _ = caps;
+        let at = numbered(&[("a", true), ("b", true), ("out", true)]);
+        kernel("add".to_owned(), "add", context! { at, threads => APART }, APART)
+    }
+
+    /// A thread a quad.
+    pub fn grid(rows: u32, width: usize) -> [u32; 3] {
+        [(width.div_ceil(4) as u32).div_ceil(APART), rows, 1]
+    }
+}

@@ -1,0 +1,65 @@
+//! [`Op::Embed`](bilayer_graph::Op::Embed).
+
+use bilayer_quant::Type;
+use bytemuck::{Pod, Zeroable};
+use minijinja::context;
+
+use super::bindings::{kernel, numbered};
+use super::matmul::loader_context;
+use super::team::APART;
+use super::view::View;
+use super::weights::Layout;
+use crate::caps::Caps;
+use crate::kernel::Source;
+
+/// Which text. Bindings, in order: `step`, `out` (written), the weights, twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmbedKey {
+    /// The table's type.
+    pub ty: Type,
+    /// How it lies.
+    pub layout: Layout,
+}
+
+/// The uniform.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct EmbedParams {
+    /// `[T, width]`.
+    pub out: View,
+    /// Place of the tokens in the step buffer.
+    pub tokens_at: u32,
+    /// Units of 64 weights in a row.
+    pub units: u32,
+    /// Quads of a row.
+    pub quads: u32,
+    /// Quantization blocks of a row.
+    pub row_blocks: u32,
+    /// Where the rows begin in their block of weights, bytes.
+    pub base: u32,
+    /// Quantization blocks there.
+    pub blocks: u32,
+    /// The table's row that comes first there.
+    pub first_row: u32,
+    /// Rows there.
+    pub rows: u32,
+    /// Fills the last sixteen bytes.
+    pub zero: [u32; 2],
+}
+
+impl EmbedKey {
+    /// The kernel.
+    pub fn source(&self, caps: &Caps) -> Source {
+        let _ = caps;
+        let at = numbered(&[("step", true), ("out", true), ("weights", true), ("words", true)]);
+        let raw = if self.layout == Layout::Raw { " raw" } else { "" };
+        let name = format!("embed {}{raw}", self.ty.name.to_lowercase());
+        let context = context! { at, threads => APART, ..loader_context(self.ty, self.layout) };
+        kernel(name, "embed", context, APART)
+    }
+
+    /// A thread a unit.
+    pub fn grid(rows: u32, width: usize) -> [u32; 3] {
+        [(width.div_ceil(64) as u32).div_ceil(APART), rows, 1]
+    }
+}

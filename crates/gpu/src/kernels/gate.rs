@@ -1,0 +1,74 @@
+//! [`Op::Gate`](bilayer_graph::Op::Gate), perhaps quantized.
+
+use bilayer_graph::Activation;
+use bytemuck::{Pod, Zeroable};
+use minijinja::context;
+
+use super::bindings::{kernel, numbered};
+use super::team::APART;
+use super::view::{View, pieces};
+use crate::caps::Caps;
+use crate::kernel::Source;
+
+/// Which text. Bindings, in order: `gate`, `up`, `out` (written) if floats are wanted, `xq` and `xs` (written) if
+/// quantized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GateKey {
+    /// The non-linearity.
+    pub activation: Activation,
+    /// The result is wanted as floats.
+    pub floats: bool,
+    /// The result is wanted as quantized activations.
+    pub quantized: bool,
+}
+
+/// The uniform.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct GateParams {
+    /// `[rows, width]`.
+    pub gate: View,
+    /// `[rows, width]`.
+    pub up: View,
+    /// `[rows, width]`, if floats are wanted.
+    pub out: View,
+    /// Elements of a row.
+    pub width: u32,
+    /// Fills the last sixteen bytes.
+    pub zero: u32,
+}
+
+impl GateKey {
+    /// The kernel.
+    pub fn source(&self, caps: &Caps) -> Source {
+        let _ = caps;
+        let GateKey { floats, quantized, .. } = *self;
+        let activation = activation_name(self.activation);
+        let at = numbered(&[
+            ("gate", true),
+            ("up", true),
+            ("out", floats),
+            ("xq", quantized),
+            ("xs", quantized),
+        ]);
+        let name = format!(
+            "gate {activation}{}{}",
+            if floats { " f32" } else { "" },
+            if quantized { " q8" } else { "" }
+        );
+        kernel(name, "gate", context! { at, activation, threads => APART }, APART)
+    }
+
+    /// A thread a piece of sixteen.
+    pub fn grid(rows: u32, width: usize) -> [u32; 3] {
+        [(pieces(width) as u32).div_ceil(APART), rows, 1]
+    }
+}
+
+/// What parts/activate.wgsl knows a non-linearity as.
+pub(crate) fn activation_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Silu => "silu",
+        Activation::GeluTanh => "gelu_tanh",
+    }
+}

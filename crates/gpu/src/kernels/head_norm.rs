@@ -1,0 +1,47 @@
+//! [`Op::HeadNorm`](bilayer_graph::Op::HeadNorm) where it is not fused with the rotation.
+
+use bytemuck::{Pod, Zeroable};
+use minijinja::context;
+
+use super::bindings::{kernel, numbered};
+use super::team::Team;
+use super::view::View;
+use crate::caps::Caps;
+use crate::kernel::Source;
+
+/// The only text. Bindings, in order: `vectors`, `x`, `out` (written).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HeadNormKey;
+
+/// The uniform.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct HeadNormParams {
+    /// `[rows, heads * head_dim]`.
+    pub x: View,
+    /// `[rows, heads * head_dim]`.
+    pub out: View,
+    /// Place of the gain `[head_dim]` in `vectors`, in quads.
+    pub gain: u32,
+    /// Quads of a head: `head_dim / 4`.
+    pub quads: u32,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Fills the last sixteen bytes.
+    pub zero: u32,
+}
+
+impl HeadNormKey {
+    /// The kernel.
+    pub fn source(&self, caps: &Caps) -> Source {
+        let team = Team::small(caps);
+        let at = numbered(&[("vectors", true), ("x", true), ("out", true)]);
+        let name = format!("head_norm {}", team.name());
+        kernel(name, "head_norm", context! { at, ..team.context() }, team.threads)
+    }
+
+    /// A workgroup a head of a row.
+    pub fn grid(rows: u32, heads: u32) -> [u32; 3] {
+        [heads, rows, 1]
+    }
+}

@@ -1,0 +1,198 @@
+//! [`Op::MatMul`](bilayer_graph::Op::MatMul): matrices of any type with a loader, times one to eight columns.
+
+use bilayer_graph::Activation;
+use bilayer_quant::Type;
+use bytemuck::{Pod, Zeroable};
+use minijinja::{Value, context};
+
+use super::bindings::{kernel, numbered};
+use super::gate::activation_name;
+use super::team::Team;
+use super::view::View;
+use super::weights::{Layout, is_ints, is_strided};
+use crate::caps::{Caps, Vendor};
+use crate::kernel::{Source, fold};
+
+/// Most columns of one workgroup.
+pub const COLUMNS_MAX: u32 = 8;
+
+/// Most matrices of one dispatch.
+pub const MATRICES_MAX: usize = 3;
+
+/// What becomes of a product before it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Epilogue {
+    /// Nothing.
+    Plain,
+    /// A value is added.
+    Residual,
+    /// The first matrix's product goes through the activation and is multiplied with the second's.
+    Gate(Activation),
+}
+
+/// Which text. Bindings, in order: `step`, `xq` and `xs` if the input is quantized, else `x`; `vectors` with a bias;
+/// `residual`; `out` (written); the weights, twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GemvKey {
+    /// The matrices' type.
+    pub ty: Type,
+    /// How they lie.
+    pub layout: Layout,
+    /// Columns of a workgroup: 1, 2, 4 or 8.
+    pub columns: u32,
+    /// Rows of a workgroup.
+    pub rows: u32,
+    /// The input is quantized.
+    pub ints: bool,
+    /// Matrices of one input.
+    pub matrices: u32,
+    /// A bias is added.
+    pub bias: bool,
+    /// The rest.
+    pub epilogue: Epilogue,
+}
+
+/// A matrix in a block of weights.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Matrix {
+    /// Where it begins, bytes.
+    pub base: u32,
+    /// Its quantization blocks.
+    pub blocks: u32,
+    /// The first of the dispatch's rows that is its own.
+    pub first_row: u32,
+    /// Fills the last sixteen bytes.
+    pub zero: u32,
+}
+
+/// The uniform.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct GemvParams {
+    /// View of the input in quads; of a quantized one, 0 and the pieces of a row.
+    pub x: View,
+    /// Where the result's first row begins, and from row to row, in floats.
+    pub out: [u32; 2],
+    /// The same of the residual.
+    pub residual: [u32; 2],
+    /// The first column of the dispatch.
+    pub first_column: u32,
+    /// Where the step has the number of columns.
+    pub columns_at: u32,
+    /// Units of 64 weights in a row.
+    pub units: u32,
+    /// Rows of all matrices.
+    pub rows: u32,
+    /// Quantization blocks of a row.
+    pub row_blocks: u32,
+    /// Place of the bias in `vectors`, in floats.
+    pub bias: u32,
+    /// The matrices.
+    pub matrices: [Matrix; MATRICES_MAX],
+}
+
+impl GemvKey {
+    /// Sums that a thread keeps for each column.
+    fn slots(&self) -> u32 {
+        match self.epilogue {
+            Epilogue::Gate(_) => 2 * self.rows,
+            _ => self.rows,
+        }
+    }
+
+    /// The kernel.
+    pub fn source(&self, caps: &Caps) -> Source {
+        let team = Team::small(caps);
+        let at = numbered(&[
+            ("step", true),
+            ("xq", self.ints),
+            ("xs", self.ints),
+            ("x", !self.ints),
+            ("vectors", self.bias),
+            ("residual", self.epilogue == Epilogue::Residual),
+            ("out", true),
+            ("weights", true),
+            ("words", true),
+        ]);
+        let gate = match self.epilogue {
+            Epilogue::Gate(activation) => activation_name(activation),
+            _ => "",
+        };
+        let shared = context! { ..loader_context(self.ty, self.layout), ..team.context() };
+        let context = context! {
+            at, gate,
+            activation => gate,
+            slots => self.slots(),
+            rows => self.rows,
+            columns => self.columns,
+            matrices => self.matrices,
+            bias => self.bias,
+            residual => self.epilogue == Epilogue::Residual,
+            ints_x => self.ints,
+            ..shared
+        };
+        kernel(self.name(team), "matmul/gemv", context, team.threads)
+    }
+
+    fn name(&self, team: Team) -> String {
+        let epilogue = match self.epilogue {
+            Epilogue::Plain => "",
+            Epilogue::Residual => " add",
+            Epilogue::Gate(Activation::Silu) => " silu",
+            Epilogue::Gate(Activation::GeluTanh) => " gelu",
+        };
+        format!(
+            "matmul {} {}{} {}x{} m{}{}{epilogue} {}",
+            self.ty.name.to_lowercase(),
+            if self.ints { "q8" } else { "f32" },
+            if self.layout == Layout::Raw { " raw" } else { "" },
+            self.rows,
+            self.columns,
+            self.matrices,
+            if self.bias { " bias" } else { "" },
+            team.name()
+        )
+    }
+
+    /// Workgroups for `rows` rows (of the gate alone, if gated) and `columns` columns.
+    pub fn grid(&self, rows: u32, columns: u32) -> [u32; 3] {
+        let [x, y] = fold(rows.div_ceil(self.rows));
+        [x, y, columns.div_ceil(self.columns)]
+    }
+}
+
+/// What parts/weights.wgsl wants to know of a type.
+pub(crate) fn loader_context(ty: Type, layout: Layout) -> Value {
+    let planes: Vec<Value> = ty
+        .planes
+        .iter()
+        .map(|plane| context! { name => plane.name, offset => plane.offset, len => plane.len })
+        .collect();
+    context! {
+        planes,
+        loader => format!("quant/{}", ty.name.to_lowercase()),
+        layout => match layout { Layout::Raw => "raw", Layout::Split => "split" },
+        block_bytes => ty.block_bytes,
+        ints => is_ints(ty),
+        strided => is_strided(ty),
+    }
+}
+
+/// Whether products of a type take their input quantized.
+pub fn takes_ints(caps: &Caps, ty: Type) -> bool {
+    caps.dot4 && is_ints(ty)
+}
+
+/// Rows of a workgroup, for a type and a number of columns: enough loads in flight, not too many sums.
+pub fn rows_of(caps: &Caps, columns: u32, gated: bool) -> u32 {
+    let rows = match (caps.software, columns) {
+        (true, 1) => 4,
+        (true, 2..=4) => 2,
+        (true, _) => 1,
+        (false, 1..=2) if caps.vendor == Vendor::Amd => 4,
+        (false, 1..=4) => 2,
+        (false, _) => 1,
+    };
+    if gated { (rows / 2).max(1) } else { rows }
+}

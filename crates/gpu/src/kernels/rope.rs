@@ -1,0 +1,179 @@
+//! [`Op::Rope`](bilayer_graph::Op::Rope), fused with head norms and with the append of keys and values to the cache.
+
+use std::f64::consts::TAU;
+
+use bilayer_graph::Pairs;
+use bytemuck::{Pod, Zeroable};
+use minijinja::context;
+use minijinja::value::merge_maps;
+
+use super::bindings::{kernel, numbered};
+use super::cache::{CacheType, cache_context};
+use super::team::Team;
+use super::view::View;
+use crate::caps::Caps;
+use crate::kernel::Source;
+
+/// Which text: a plain rotation has only `query` and `rotate`, a plain append only `append`. Bindings, in order:
+/// `step` if rotating or appending, `vectors` if rotating or norming, `q` and `q_out` (written) with `query`, `k`, `v`,
+/// `keys` (written) and `values` (written) with `append`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RopeKey {
+    /// Elements of a head, a multiple of 4.
+    pub head_dim: u32,
+    /// Heads of `q` go to `q_out`.
+    pub query: bool,
+    /// Heads of `k` and `v` go to a cache of these types (keys, values).
+    pub append: Option<(CacheType, CacheType)>,
+    /// Queries are normed first.
+    pub norm_q: bool,
+    /// Keys are normed first.
+    pub norm_k: bool,
+    /// Queries and keys rotate: which elements pair, and how many elements rotate.
+    pub rotate: Option<(Pairs, u32)>,
+}
+
+/// The uniform.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct RopeParams {
+    /// `[T, heads * head_dim]`.
+    pub q: View,
+    /// `[T, heads * head_dim]`.
+    pub q_out: View,
+    /// `[T, kv_heads * head_dim]`.
+    pub k: View,
+    /// `[T, kv_heads * head_dim]`.
+    pub v: View,
+    /// Place of `rows` in the step buffer.
+    pub rows_at: u32,
+    /// Place of `pages` in the step buffer.
+    pub pages_at: u32,
+    /// Place of the table of [`turns`] in `vectors`, in quads.
+    pub turns: u32,
+    /// Place of the queries' gain `[head_dim]` in `vectors`, in quads.
+    pub q_gain: u32,
+    /// Place of the keys' gain `[head_dim]` in `vectors`, in quads.
+    pub k_gain: u32,
+    /// Query heads; of a plain rotation, the heads.
+    pub heads: u32,
+    /// Key-value heads.
+    pub kv_heads: u32,
+    /// Of the head norms, added to the mean square.
+    pub eps: f32,
+    /// Factor on cosine and sine.
+    pub magnitude: f32,
+    /// [`CacheLayout::scales_at`](super::cache::CacheLayout::scales_at) of the keys.
+    pub key_scales: u32,
+    /// The same of the values.
+    pub value_scales: u32,
+    /// Fills the last sixteen bytes.
+    pub zero: u32,
+}
+
+impl RopeKey {
+    /// The kernel.
+    pub fn source(&self, caps: &Caps) -> Source {
+        let RopeKey { head_dim, query, append, norm_q, norm_k, rotate } = *self;
+        assert!(head_dim.is_multiple_of(4), "heads are made of quads");
+        let team = Team::small(caps);
+        let appends = append.is_some();
+        let at = numbered(&[
+            ("step", appends || rotate.is_some()),
+            ("vectors", rotate.is_some() || norm_q || norm_k),
+            ("q", query),
+            ("q_out", query),
+            ("k", appends),
+            ("v", appends),
+            ("keys", appends),
+            ("values", appends),
+        ]);
+        let (key, value) = append.unwrap_or((CacheType::F32, CacheType::F32));
+        let (pairs, dims) = rotate.map_or(("none", 0), |(pairs, dims)| (pairs_name(pairs), dims));
+        let context = context! {
+            at, head_dim, query, norm_q, norm_k, pairs, dims,
+            quads => head_dim / 4,
+            append => appends,
+            rotate => rotate.is_some(),
+            ..merge_maps([cache_context(key, value, head_dim as usize), team.context()])
+        };
+        kernel(self.name(team), "rope", context, team.threads)
+    }
+
+    fn name(&self, team: Team) -> String {
+        let mut name = format!("rope d{}", self.head_dim);
+        if let Some((pairs, dims)) = self.rotate {
+            name += &format!(" {} {dims}", pairs_name(pairs));
+        }
+        for (there, what) in
+            [(self.query, " q"), (self.norm_q, " norm_q"), (self.norm_k, " norm_k")]
+        {
+            name += if there { what } else { "" };
+        }
+        if let Some((key, value)) = self.append {
+            name += &format!(" append {} {}", key.name(), value.name());
+        }
+        format!("{name} {}", team.name())
+    }
+
+    /// A workgroup a head of a row.
+    pub fn grid(&self, rows: u32, heads: u32, kv_heads: u32) -> [u32; 3] {
+        let queries = if self.query { heads } else { 0 };
+        let others = if self.append.is_some() { 2 * kv_heads } else { 0 };
+        [queries + others, rows, 1]
+    }
+}
+
+fn pairs_name(pairs: Pairs) -> &'static str {
+    match pairs {
+        Pairs::Interleaved => "interleaved",
+        Pairs::Halves => "halves",
+    }
+}
+
+/// The table of angles for `vectors`: of each pair, by how much of a turn its angle advances a position, as a fixed-point
+/// number of 32 + 12 bits. Four pairs take two quads, first the high parts, then the low ones; the last four are
+/// filled up with zeros. `frequencies` and `factors` are as in [`Rope`](bilayer_graph::Rope).
+pub fn turns(frequencies: &[f32], factors: Option<&[f32]>) -> Vec<u32> {
+    let mut table = vec![0; frequencies.len().div_ceil(4) * 8];
+    for (i, &frequency) in frequencies.iter().enumerate() {
+        let factor = factors.map_or(1.0, |factors| f64::from(factors[i]));
+        let turn = (f64::from(frequency) / factor / TAU).rem_euclid(1.0);
+        let fixed = (turn * 44f64.exp2()).round() as u64;
+        let place = i / 4 * 8 + i % 4;
+        table[place] = (fixed >> 12) as u32;
+        table[place + 4] = (fixed & 0xfff) as u32;
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use std::f64::consts::TAU;
+
+    use super::turns;
+
+    /// What the shader computes, in f64.
+    fn angle(table: &[u32], pair: usize, position: u32) -> f64 {
+        let place = pair / 4 * 8 + pair % 4;
+        let (high, low) = (table[place], table[place + 4]);
+        let turn = position.wrapping_mul(high).wrapping_add(position.wrapping_mul(low) >> 12);
+        f64::from(turn.cast_signed()) / 32f64.exp2() * TAU
+    }
+
+    #[test]
+    fn angles_are_right_at_every_position() {
+        let frequencies: Vec<f32> =
+            (0..5).map(|i| 10_000f32.powf(-f64::from(i) as f32 / 5.0)).collect();
+        let factors = [1.0, 1.0, 2.0, 8.0, 8.0];
+        let table = turns(&frequencies, Some(&factors));
+        for position in [0, 1, 31, 4_097, 131_071, (1 << 20) - 1] {
+            for (pair, &frequency) in frequencies.iter().enumerate() {
+                let exact = f64::from(position) * f64::from(frequency) / f64::from(factors[pair]);
+                let found = angle(&table, pair, position);
+                let apart = (found - exact).sin().abs() + (1.0 - (found - exact).cos());
+                assert!(apart < 1e-6, "pair {pair} at {position}: {apart}");
+            }
+        }
+    }
+}

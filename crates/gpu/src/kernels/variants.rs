@@ -1,0 +1,102 @@
+//! The variants of the kernels that are checked without an adapter: every option, and heads of 16, 64 and 128.
+
+use bilayer_graph::{Activation, Pairs};
+
+use super::add::AddKey;
+use super::attend::{MergeKey, SplitKey};
+use super::cache::{CacheType, CopyPagesKey};
+use super::gate::GateKey;
+use super::head_norm::HeadNormKey;
+use super::layer_norm::LayerNormKey;
+use super::quantize::QuantizeKey;
+use super::rms_norm::RmsNormKey;
+use super::rope::RopeKey;
+use super::rows::RowsKey;
+use super::scale::ScaleKey;
+use super::soft_cap::SoftCapKey;
+use crate::caps::Caps;
+use crate::kernel::Source;
+
+const BOTH: [bool; 2] = [false, true];
+
+/// Floats wanted, quantized activations wanted, or both.
+const WANTED: [(bool, bool); 3] = [(true, false), (false, true), (true, true)];
+
+/// Everything but rotation and attention.
+pub(super) fn small_ops(caps: &Caps) -> impl Iterator<Item = Source> {
+    let mut sources = vec![
+        AddKey.source(caps),
+        ScaleKey.source(caps),
+        SoftCapKey.source(caps),
+        RowsKey.source(caps),
+        HeadNormKey.source(caps),
+        QuantizeKey.source(caps),
+        CopyPagesKey.source(caps),
+    ];
+    for (floats, quantized) in WANTED {
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            sources.push(GateKey { activation, floats, quantized }.source(caps));
+        }
+        for sum in BOTH {
+            for option in BOTH {
+                let rms = RmsNormKey { sum, gain: option, floats, quantized };
+                let layer = LayerNormKey { sum, bias: option, floats, quantized };
+                sources.extend([rms.source(caps), layer.source(caps)]);
+            }
+        }
+    }
+    sources.into_iter()
+}
+
+/// Rotation, append, attention and its merge.
+pub(super) fn attention(caps: &Caps) -> impl Iterator<Item = Source> {
+    let types = [CacheType::F32, CacheType::F16, CacheType::Q8_0];
+    let mut sources = Vec::new();
+    for head_dim in [16, 64, 128] {
+        let fits = |ty: &CacheType| *ty != CacheType::Q8_0 || head_dim % 32 == 0;
+        let plain = RopeKey {
+            head_dim,
+            query: true,
+            append: None,
+            norm_q: false,
+            norm_k: false,
+            rotate: None,
+        };
+        for pairs in [Pairs::Interleaved, Pairs::Halves] {
+            for dims in [head_dim, head_dim / 2, 6] {
+                sources.push(RopeKey { rotate: Some((pairs, dims)), ..plain }.source(caps));
+            }
+        }
+        for ty in types.into_iter().filter(fits) {
+            let other = if ty == CacheType::F32 { CacheType::F16 } else { ty };
+            let append = RopeKey { query: false, append: Some((ty, other)), ..plain };
+            let fused = RopeKey {
+                query: true,
+                norm_q: true,
+                norm_k: true,
+                rotate: Some((Pairs::Halves, head_dim)),
+                ..append
+            };
+            sources.extend([append.source(caps), fused.source(caps)]);
+            let split = SplitKey {
+                head_dim,
+                heads_tile: 1,
+                tile_rows: 1,
+                key: ty,
+                value: other,
+                softcap: false,
+                sinks: false,
+            };
+            for (group, rows, special) in [(1, 8, false), (4, 1, true), (7, 4, false)] {
+                let split = SplitKey { softcap: special, sinks: special, ..split };
+                sources.push(split.tiled(caps, group, rows).source(caps));
+            }
+        }
+        for (floats, quantized) in WANTED {
+            for sinks in BOTH {
+                sources.push(MergeKey { head_dim, sinks, floats, quantized }.source(caps));
+            }
+        }
+    }
+    sources.into_iter()
+}

@@ -1,0 +1,40 @@
+//! Which quantization types the shaders read, and how matrices of them lie in device memory.
+
+use bilayer_quant::Type;
+
+use crate::render::template;
+
+/// How a matrix lies in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Each field of the blocks in a plane of its own, rows padded to whole units.
+    Split,
+    /// As in the file.
+    Raw,
+}
+
+impl Layout {
+    /// The layout of a type: blocks that are whole vectors of sixteen bytes stay as they are.
+    pub fn of(ty: Type) -> Layout {
+        if ty.block_bytes.is_multiple_of(16) { Layout::Raw } else { Layout::Split }
+    }
+}
+
+/// Whether there is a loader for the type.
+pub fn is_native(ty: Type) -> bool {
+    loader(ty).is_some()
+}
+
+/// Whether the type's loader gives integers, which the products with quantized activations need.
+pub fn is_ints(ty: Type) -> bool {
+    loader(ty).is_some_and(|text| text.contains("-> Unit"))
+}
+
+/// Whether the pieces of a unit lie 32 weights apart.
+pub fn is_strided(ty: Type) -> bool {
+    loader(ty).is_some_and(|text| text.contains("(strided)"))
+}
+
+fn loader(ty: Type) -> Option<&'static str> {
+    template(&format!("quant/{}", ty.name.to_lowercase()))
+}

@@ -1,0 +1,222 @@
+//! From a draft to a program: memory by lifetimes, pipelines in parallel, bind groups.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use bilayer_graph::{CacheId, Error as GraphError, Kernel, Limits, Rows};
+use rayon::prelude::*;
+
+use super::draft::{DraftBuffer, DraftStage, Operand, View};
+use super::step::Words;
+use super::{Access, Choice, Dispatch, Output, Program, Stage};
+use crate::cache::Cache;
+use crate::device::{Device, Pipeline};
+use crate::kernel::Source;
+use crate::weights::Weights;
+
+/// What a uniform slice must begin at a multiple of, bytes; the most that any adapter asks for.
+const UNIFORM_ALIGNMENT: u64 = 256;
+
+/// A segment whose kernels are chosen.
+pub struct Draft {
+    /// Stages in order.
+    pub stages: Vec<DraftStage>,
+    /// Buffers they use.
+    pub buffers: Vec<DraftBuffer>,
+    /// Where values lie.
+    pub views: BTreeMap<bilayer_graph::Value, View>,
+    /// Values written before a submit.
+    pub inputs: Vec<bilayer_graph::Value>,
+    /// Values read after it.
+    pub outputs: Vec<bilayer_graph::Value>,
+    /// Gains, biases and turns.
+    pub vectors: Vec<f32>,
+    /// The step's words.
+    pub words: Words,
+}
+
+/// What a draft is built on.
+pub struct Site<'a> {
+    /// The device.
+    pub device: &'a Arc<Device>,
+    /// Its weights.
+    pub weights: &'a Weights,
+    /// Its caches.
+    pub caches: &'a HashMap<CacheId, Cache>,
+    /// What it runs a second, operations.
+    pub rate: f64,
+}
+
+/// Makes the program.
+///
+/// # Errors
+/// No room, a refused kernel.
+pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, GraphError> {
+    let device = site.device;
+    let pipelines = pipelines(&draft.stages, device)?;
+    let (slots, sizes) = place(&draft);
+    let storage =
+        wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
+    let mut buffers = Vec::with_capacity(sizes.len());
+    for &bytes in &sizes {
+        buffers.push(device.buffer("activations", bytes, storage)?);
+    }
+    let step_bytes = u64::from(draft.words.layout().len) * 4;
+    let step = device.buffer("step", step_bytes, storage)?;
+    let vectors = bytemuck::cast_slice(&draft.vectors);
+    let vectors = device.filled("vectors", vectors, wgpu::BufferUsages::STORAGE)?;
+    let (uniform, places) = uniform(&draft.stages, device)?;
+
+    let access = |value: bilayer_graph::Value| {
+        let view = draft.views[&value];
+        Access {
+            value,
+            buffer: slots[view.buffer],
+            offset: view.offset,
+            stride: view.stride,
+            width: view.width,
+            rows: view.rows,
+        }
+    };
+    let mut place = places.iter();
+    let mut stages = Vec::with_capacity(draft.stages.len());
+    for stage in &draft.stages {
+        let mut choices = Vec::with_capacity(stage.choices.len());
+        for choice in &stage.choices {
+            let mut dispatches = Vec::with_capacity(choice.dispatches.len());
+            for dispatch in &choice.dispatches {
+                let pipeline = pipelines[&dispatch.source.name].clone();
+                let (at, size) = *place.next().expect("a place for each dispatch");
+                let mut resources = vec![part(&uniform, at, size)];
+                for operand in &dispatch.operands {
+                    resources.push(match operand {
+                        Operand::Buffer(buffer) => buffers[slots[*buffer]].as_entire_binding(),
+                        Operand::Step => step.as_entire_binding(),
+                        Operand::Vectors => vectors.as_entire_binding(),
+                        Operand::Block(block) => site.weights.block(*block).as_entire_binding(),
+                        Operand::Keys(cache) => site.caches[cache].keys.as_entire_binding(),
+                        Operand::Values(cache) => site.caches[cache].values.as_entire_binding(),
+                    });
+                }
+                let group = device.bind_group(&pipeline, &resources);
+                dispatches.push(Dispatch { pipeline, group, grid: dispatch.grid.clone() });
+            }
+            choices.push(Choice { when: choice.when, bound: choice.bound, dispatches });
+        }
+        let makes = stage.makes.filter(|value| draft.views.contains_key(value)).map(access);
+        stages.push(Stage { choices, makes });
+    }
+    device.check()?;
+
+    let inputs: Vec<Access> = draft.inputs.iter().map(|&value| access(value)).collect();
+    let most = |rows: Rows| match rows {
+        Rows::Tokens => limits.tokens as u32,
+        Rows::Outputs => limits.outputs as u32,
+    };
+    let mut outputs = Vec::with_capacity(draft.outputs.len());
+    let mut bytes = sizes.iter().sum::<u64>() + step_bytes;
+    for &value in &draft.outputs {
+        let access = access(value);
+        let usage = wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
+        let size = access.span(most(access.rows)) * 4;
+        bytes += size;
+        let staging = device.buffer("readback", size, usage)?;
+        outputs.push(Output { access, staging, state: Arc::new(AtomicBool::new(false)), rows: 0 });
+    }
+    let padded = inputs.iter().filter(|a| a.stride != a.width);
+    let padded = padded.map(|a| most(a.rows) as usize * a.stride as usize).max().unwrap_or(0);
+    let kernel =
+        |stage: &DraftStage| Kernel { nodes: stage.nodes.clone(), name: stage.name.clone() };
+    Ok(Program {
+        device: device.clone(),
+        kernels: draft.stages.iter().map(kernel).collect(),
+        buffers,
+        stages,
+        inputs,
+        outputs,
+        step,
+        words: draft.words,
+        padded: vec![0.0; padded],
+        limits,
+        slice: (site.rate * super::SUBMIT_SECONDS) as u64,
+        bytes,
+    })
+}
+
+fn part(buffer: &wgpu::Buffer, at: u64, size: u64) -> wgpu::BindingResource<'_> {
+    wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+        buffer,
+        offset: at,
+        size: std::num::NonZeroU64::new(size),
+    })
+}
+
+/// Every kernel's pipeline, made side by side: the driver compiles for tens of milliseconds each.
+fn pipelines(
+    stages: &[DraftStage],
+    device: &Device,
+) -> Result<HashMap<String, Arc<Pipeline>>, GraphError> {
+    let mut sources: BTreeMap<&str, &Source> = BTreeMap::new();
+    let choices = stages.iter().flat_map(|stage| &stage.choices);
+    for dispatch in choices.flat_map(|choice| &choice.dispatches) {
+        sources.insert(&dispatch.source.name, &dispatch.source);
+    }
+    let sources: Vec<&Source> = sources.into_values().collect();
+    sources.par_iter().map(|source| Ok((source.name.clone(), device.pipeline(source)?))).collect()
+}
+
+/// All uniforms in one buffer, and where each dispatch finds its own.
+fn uniform(
+    stages: &[DraftStage],
+    device: &Device,
+) -> Result<(wgpu::Buffer, Vec<(u64, u64)>), GraphError> {
+    let (mut bytes, mut places) = (Vec::new(), Vec::new());
+    let choices = stages.iter().flat_map(|stage| &stage.choices);
+    for dispatch in choices.flat_map(|choice| &choice.dispatches) {
+        bytes.resize(bytes.len().next_multiple_of(UNIFORM_ALIGNMENT as usize), 0);
+        places.push((bytes.len() as u64, dispatch.params.len() as u64));
+        bytes.extend_from_slice(&dispatch.params);
+    }
+    Ok((device.filled("params", &bytes, wgpu::BufferUsages::UNIFORM)?, places))
+}
+
+/// Which memory each buffer of the draft gets: those whose lifetimes do not meet share. Returns the slot of each
+/// and the slots' sizes.
+fn place(draft: &Draft) -> (Vec<usize>, Vec<u64>) {
+    let end = draft.stages.len();
+    let mut lives: Vec<(usize, usize)> = vec![(end, 0); draft.buffers.len()];
+    for (number, stage) in draft.stages.iter().enumerate() {
+        let dispatches = stage.choices.iter().flat_map(|choice| &choice.dispatches);
+        for operand in dispatches.flat_map(|dispatch| &dispatch.operands) {
+            if let Operand::Buffer(buffer) = operand {
+                let life = &mut lives[*buffer];
+                *life = (life.0.min(number), life.1.max(number));
+            }
+        }
+    }
+    for (life, buffer) in lives.iter_mut().zip(&draft.buffers) {
+        if buffer.pinned {
+            *life = (0, end);
+        }
+    }
+    let mut order: Vec<usize> = (0..lives.len()).collect();
+    order.sort_by_key(|&buffer| (lives[buffer].0, std::cmp::Reverse(draft.buffers[buffer].bytes)));
+    let (mut slots, mut sizes) = (vec![0; lives.len()], Vec::<u64>::new());
+    let mut free_from: Vec<usize> = Vec::new();
+    for buffer in order {
+        let (first, last) = lives[buffer];
+        let bytes = draft.buffers[buffer].bytes;
+        // The smallest free slot that is large enough, or a new one.
+        let fits =
+            (0..sizes.len()).filter(|&slot| free_from[slot] <= first && sizes[slot] >= bytes);
+        let slot = fits.min_by_key(|&slot| sizes[slot]).unwrap_or_else(|| {
+            sizes.push(bytes);
+            free_from.push(0);
+            sizes.len() - 1
+        });
+        slots[buffer] = slot;
+        free_from[slot] = last + 1;
+    }
+    (slots, sizes)
+}

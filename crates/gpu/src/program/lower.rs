@@ -1,0 +1,326 @@
+//! From a segment to a draft: which kernels run, over which views, in which order.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use bilayer_graph::fuse::{self, Item, Kind};
+use bilayer_graph::{
+    CacheId, Error as GraphError, Graph, Limits, Op, Rows, Segment, Value, WeightId,
+};
+use bytemuck::Pod;
+
+use super::build::Draft;
+use super::draft::{
+    DraftBuffer, DraftChoice, DraftDispatch, DraftStage, Grid, Operand, View, always,
+};
+use super::step::{Splits, Words};
+use crate::cache::Cache;
+use crate::caps::Caps;
+use crate::kernel::Source;
+use crate::kernels;
+use crate::weights::{ROW_MULTIPLE, Weights};
+
+mod attend;
+mod plain;
+mod product;
+
+/// Rows in a tile of attention where a span has many.
+const TILE_ROWS: u32 = 8;
+
+/// Seconds that one dispatch may take on the device as it was measured.
+const DISPATCH_SECONDS: f64 = 0.05;
+
+/// Workgroups that fill a device; more do no harm.
+const GROUPS_WANTED: u32 = 256;
+
+/// The same where workgroups are run by a few cores.
+const GROUPS_WANTED_SOFTWARE: u32 = 8;
+
+/// Most parts that the keys of a tile are split into.
+const SPLITS_MAX: u32 = 32;
+
+/// What a segment is lowered onto.
+pub struct Holdings<'a> {
+    /// What kernels may use.
+    pub caps: &'a Caps,
+    /// The weights there.
+    pub weights: &'a Weights,
+    /// The caches there.
+    pub caches: &'a HashMap<CacheId, Cache>,
+    /// Operations a second.
+    pub rate: f64,
+}
+
+/// Quantized activations of a value: two buffers.
+#[derive(Clone, Copy)]
+struct Quantized {
+    q: usize,
+    s: usize,
+}
+
+/// How a value is read by the kernels to come.
+#[derive(Clone, Copy, Default)]
+struct Wanted {
+    floats: bool,
+    quantized: bool,
+}
+
+struct Lowering<'a> {
+    graph: &'a Graph,
+    limits: &'a Limits,
+    holdings: &'a Holdings<'a>,
+    caps: &'a Caps,
+    words: Words,
+    stages: Vec<DraftStage>,
+    buffers: Vec<DraftBuffer>,
+    views: BTreeMap<Value, View>,
+    quantized: HashMap<Value, Quantized>,
+    wanted: HashMap<Value, Wanted>,
+    vectors: Vec<f32>,
+    places: HashMap<WeightId, u32>,
+    turns: HashMap<Vec<u32>, u32>,
+    outputs: BTreeSet<Value>,
+    /// The name of every stage says what it is part of.
+    checked: bool,
+}
+
+/// Chooses kernels for a segment.
+///
+/// # Errors
+/// An op or a shape that no kernel has.
+pub fn lower(
+    segment: &Segment<'_>,
+    limits: &Limits,
+    holdings: &Holdings<'_>,
+) -> Result<Draft, GraphError> {
+    let items = if limits.fuse { fuse::joined(segment) } else { fuse::single(segment) };
+    let heads = segment.graph.nodes[segment.nodes.clone()].iter().find_map(|node| match &node.op {
+        Op::Attend(attend) => Some(attend.kv_heads as u32),
+        _ => None,
+    });
+    let wanted = if holdings.caps.software { GROUPS_WANTED_SOFTWARE } else { GROUPS_WANTED };
+    let splits = Splits {
+        wanted,
+        max: SPLITS_MAX,
+        heads: heads.unwrap_or(1),
+        rows: attend::split_rows(limits) as u32,
+    };
+    let tile_rows = attend::tile_rows(segment, limits, holdings.caps);
+    let mut lowering = Lowering {
+        graph: segment.graph,
+        limits,
+        holdings,
+        caps: holdings.caps,
+        words: Words::new(limits, tile_rows, splits),
+        stages: Vec::new(),
+        buffers: Vec::new(),
+        views: BTreeMap::new(),
+        quantized: HashMap::new(),
+        wanted: HashMap::new(),
+        vectors: vec![0.0; 4],
+        places: HashMap::new(),
+        turns: HashMap::new(),
+        outputs: segment.outputs.iter().copied().collect(),
+        checked: limits.check,
+    };
+    for &input in &segment.inputs {
+        lowering.view(input);
+    }
+    lowering.want(&items);
+    lowering.copy_pages(segment);
+    for item in &items {
+        lowering.item(item)?;
+    }
+    let pinned = segment.inputs.iter().chain(&segment.outputs);
+    for value in pinned {
+        let buffer = lowering.view(*value).buffer;
+        lowering.buffers[buffer].pinned = true;
+    }
+    if lowering.checked {
+        lowering.buffers.iter_mut().for_each(|buffer| buffer.pinned = true);
+    }
+    Ok(Draft {
+        stages: lowering.stages,
+        buffers: lowering.buffers,
+        views: lowering.views,
+        inputs: segment.inputs.clone(),
+        outputs: segment.outputs.clone(),
+        vectors: lowering.vectors,
+        words: lowering.words,
+    })
+}
+
+impl<'a> Lowering<'a> {
+    fn item(&mut self, item: &Item) -> Result<(), GraphError> {
+        match &item.kind {
+            Kind::Plain(node) => self.plain(*node),
+            Kind::Multiply { input, norm, parts } => {
+                if let Some(norm) = norm {
+                    self.plain(*norm)?;
+                }
+                self.multiply(*input, parts)
+            }
+            Kind::Attend { node, q, k } => self.attend(*node, q, k),
+        }
+    }
+
+    fn op(&self, node: usize) -> &'a Op {
+        &self.graph.nodes[node].op
+    }
+
+    /// How each value will be read.
+    fn want(&mut self, items: &[Item]) {
+        for item in items {
+            if let Kind::Multiply { input, parts, .. } = &item.kind {
+                let (ints, floats) = self.flavours(parts);
+                let wanted = self.wanted.entry(*input).or_default();
+                wanted.quantized |= ints;
+                wanted.floats |= floats;
+            }
+            for value in item.reads(self.graph) {
+                let multiplied = matches!(&item.kind,
+                    Kind::Multiply { input, norm: None, .. } if *input == value);
+                if !multiplied {
+                    self.wanted.entry(value).or_default().floats = true;
+                }
+            }
+        }
+        for value in self.outputs.clone() {
+            self.wanted.entry(value).or_default().floats = true;
+        }
+        if self.checked {
+            self.wanted.values_mut().for_each(|wanted| wanted.floats = true);
+        }
+    }
+
+    fn wanted(&self, value: Value) -> Wanted {
+        let wanted = self.wanted.get(&value).copied().unwrap_or_default();
+        // A value that nobody reads is still made.
+        Wanted { floats: wanted.floats || !wanted.quantized, ..wanted }
+    }
+
+    fn rows_max(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::Tokens => self.limits.tokens,
+            Rows::Outputs => self.limits.outputs,
+        }
+    }
+
+    fn buffer(&mut self, bytes: u64) -> usize {
+        self.buffers.push(DraftBuffer { bytes, pinned: false });
+        self.buffers.len() - 1
+    }
+
+    /// Where a value lies; memory of its own if it has none yet.
+    fn view(&mut self, value: Value) -> View {
+        if let Some(view) = self.views.get(&value) {
+            return *view;
+        }
+        self.views_of(&[value])[0]
+    }
+
+    /// Values with the same rows side by side in one buffer.
+    fn views_of(&mut self, values: &[Value]) -> Vec<View> {
+        let rows = self.graph.rows(values[0]);
+        let widths: Vec<usize> = values.iter().map(|&value| self.graph.width(value)).collect();
+        let stride = widths.iter().sum::<usize>().next_multiple_of(ROW_MULTIPLE);
+        let buffer = self.buffer((self.rows_max(rows) * stride * 4) as u64);
+        let mut offset = 0;
+        let mut views = Vec::with_capacity(values.len());
+        for (&value, &width) in values.iter().zip(&widths) {
+            let view = View {
+                buffer,
+                offset: offset as u32,
+                stride: stride as u32,
+                width: width as u32,
+                rows,
+            };
+            self.views.insert(value, view);
+            views.push(view);
+            offset += width;
+        }
+        views
+    }
+
+    /// Memory for the quantized activations of a value.
+    fn quantized(&mut self, value: Value) -> Quantized {
+        if let Some(quantized) = self.quantized.get(&value) {
+            return *quantized;
+        }
+        let pieces = kernels::view::pieces(self.graph.width(value));
+        let rows = self.rows_max(self.graph.rows(value));
+        let q = self.buffer((rows * pieces * 16) as u64);
+        let s = self.buffer((rows * pieces * 8) as u64);
+        let quantized = Quantized { q, s };
+        self.quantized.insert(value, quantized);
+        quantized
+    }
+
+    /// Place of a vector in `vectors`, in quads.
+    fn vector(&mut self, id: WeightId) -> u32 {
+        if let Some(place) = self.places.get(&id) {
+            return *place;
+        }
+        let floats = self.holdings.weights.vector(id).unwrap_or_default().to_vec();
+        let place = self.append(&floats);
+        self.places.insert(id, place);
+        place
+    }
+
+    /// Puts floats behind the vectors; their place in quads.
+    fn append(&mut self, floats: &[f32]) -> u32 {
+        let place = self.vectors.len() / 4;
+        self.vectors.extend_from_slice(floats);
+        // Whole units, so that a kernel may read on to the end of one.
+        self.vectors.resize(self.vectors.len().next_multiple_of(ROW_MULTIPLE), 0.0);
+        place as u32
+    }
+
+    /// Place of a table of turns, in quads; the same table once.
+    fn turn_table(&mut self, table: Vec<u32>) -> u32 {
+        if let Some(place) = self.turns.get(&table) {
+            return *place;
+        }
+        let floats: Vec<f32> = table.iter().map(|&word| f32::from_bits(word)).collect();
+        let place = self.append(&floats);
+        self.turns.insert(table, place);
+        place
+    }
+
+    /// A stage of one dispatch over all rows.
+    fn stage(
+        &mut self,
+        nodes: &[usize],
+        makes: Option<Value>,
+        source: Source,
+        params: &impl Pod,
+        operands: Vec<Operand>,
+        grid: Grid,
+    ) {
+        let name = source.name.clone();
+        let dispatch = dispatch(source, params, operands, grid);
+        let choices = vec![DraftChoice { when: always, bound: 0, dispatches: vec![dispatch] }];
+        self.push(nodes, name, makes, choices);
+    }
+
+    fn push(
+        &mut self,
+        nodes: &[usize],
+        name: String,
+        makes: Option<Value>,
+        choices: Vec<DraftChoice>,
+    ) {
+        let nodes = nodes.iter().map(|&node| node as u32).collect();
+        self.stages.push(DraftStage { nodes, name, choices, makes });
+    }
+}
+
+/// One dispatch of a kernel.
+fn dispatch(
+    source: Source,
+    params: &impl Pod,
+    operands: Vec<Operand>,
+    grid: Grid,
+) -> DraftDispatch {
+    assert_eq!(operands.len(), source.bindings.len(), "{}: operands", source.name);
+    DraftDispatch { params: bytemuck::bytes_of(params).to_vec(), source, operands, grid }
+}

@@ -1,0 +1,282 @@
+//! Attention: rotation and append in one dispatch, then the keys in parts, then the parts joined.
+
+use bilayer_graph::fuse::Turn;
+use bilayer_graph::{Attend, Error as GraphError, Limits, Op, Rows, Segment};
+
+use super::super::draft::{
+    Counts, DraftChoice, DraftDispatch, DraftStage, Grid, Operand, View, always,
+};
+use super::{Lowering, SPLITS_MAX, TILE_ROWS, dispatch};
+use crate::caps::Caps;
+use crate::kernels::attend::{MergeKey, MergeParams, SplitKey, SplitParams, parts_bytes};
+use crate::kernels::cache::{CacheType, CopyPagesKey};
+use crate::kernels::rope::{RopeKey, RopeParams, turns};
+
+/// Steps of more rows run their attention in one part: there are workgroups enough.
+const SPLIT_ROWS_MAX: usize = 16;
+
+/// The key of the kernel that goes through the keys.
+fn split_key(attend: &Attend, limits: &Limits) -> Option<SplitKey> {
+    Some(SplitKey {
+        head_dim: attend.head_dim as u32,
+        heads_tile: 1,
+        tile_rows: 1,
+        key: CacheType::of(limits.key_type, attend.head_dim)?,
+        value: CacheType::of(limits.value_type, attend.head_dim)?,
+        softcap: attend.softcap.is_some(),
+        sinks: attend.sinks.is_some(),
+    })
+}
+
+fn group(attend: &Attend) -> u32 {
+    (attend.heads / attend.kv_heads) as u32
+}
+
+/// Rows of a tile where spans have many: the fewest that any attention of the segment can take.
+pub(super) fn tile_rows(segment: &Segment<'_>, limits: &Limits, caps: &Caps) -> u32 {
+    let nodes = segment.graph.nodes[segment.nodes.clone()].iter();
+    let rows = nodes.filter_map(|node| match &node.op {
+        Op::Attend(attend) => {
+            let key = split_key(attend, limits)?;
+            Some(key.tiled(caps, group(attend), TILE_ROWS).tile_rows)
+        }
+        _ => None,
+    });
+    rows.min().unwrap_or(1)
+}
+
+/// Rows that the parts of split attention have room for.
+pub(super) fn split_rows(limits: &Limits) -> usize {
+    limits.tokens.min(SPLIT_ROWS_MAX.max(limits.sequences))
+}
+
+/// Taken where every tile has one row.
+fn untiled(counts: &Counts, _: u32) -> bool {
+    counts.tile_rows == 1
+}
+
+impl Lowering<'_> {
+    /// Copies of pages, before anything reads them.
+    pub(super) fn copy_pages(&mut self, segment: &Segment<'_>) {
+        let copies_at = self.words.layout().copies;
+        let mut dispatches = Vec::new();
+        for node in &segment.graph.nodes[segment.nodes.clone()] {
+            let Op::Attend(attend) = &node.op else { continue };
+            let cache = &self.holdings.caches[&attend.cache];
+            let sides = [
+                (cache.key, Operand::Keys(attend.cache)),
+                (cache.value, Operand::Values(attend.cache)),
+            ];
+            for (layout, operand) in sides {
+                let groups = layout.copy_grid();
+                let grid =
+                    Grid::new(
+                        Rows::Tokens,
+                        0,
+                        move |counts, _| {
+                            if counts.copies > 0 { groups } else { [0; 3] }
+                        },
+                    );
+                let source = CopyPagesKey.source(self.caps);
+                let operands = vec![Operand::Step, operand];
+                dispatches.push(dispatch(source, &layout.copy_params(copies_at), operands, grid));
+            }
+        }
+        if !dispatches.is_empty() {
+            let choices = vec![DraftChoice { when: always, bound: 0, dispatches }];
+            let name = "copy_pages".to_owned();
+            self.stages.push(DraftStage { nodes: Vec::new(), name, choices, makes: None });
+        }
+    }
+
+    /// What comes before the keys are gone through, and that.
+    pub(super) fn attend(&mut self, node: usize, q: &Turn, k: &Turn) -> Result<(), GraphError> {
+        let Op::Attend(attend) = self.op(node) else { unreachable!("an attend node") };
+        let queries = self.turn_and_append(node, attend, q, k)?;
+        self.go_through(node, attend, queries)
+    }
+
+    /// Rotates queries and keys and appends keys and values. Returns where the queries are.
+    fn turn_and_append(
+        &mut self,
+        node: usize,
+        attend: &Attend,
+        q: &Turn,
+        k: &Turn,
+    ) -> Result<View, GraphError> {
+        let same = q.rope.map(|n| self.rope_of(n)) == k.rope.map(|n| self.rope_of(n));
+        if !same {
+            return Err(self.unsupported(
+                bilayer_graph::OpKind::Attend,
+                "queries and keys that rotate differently",
+            ));
+        }
+        let rope = q.rope.map(|n| self.rope_of(n));
+        let cache = &self.holdings.caches[&attend.cache];
+        let (key, value) = (cache.key, cache.value);
+        let from = self.view(q.input);
+        let queries = match q.is_some() {
+            false => from,
+            true => {
+                let buffer =
+                    self.buffer((self.limits.tokens * attend.heads * attend.head_dim * 4) as u64);
+                let width = (attend.heads * attend.head_dim) as u32;
+                View { buffer, offset: 0, stride: width, width, rows: Rows::Tokens }
+            }
+        };
+        let (keys, values) = (self.view(k.input), self.view(attend.v));
+        let (q_gain, k_gain) = (self.gain(q.norm), self.gain(k.norm));
+        let table = rope.as_ref().map_or(0, |rope| {
+            let factors = rope.factors.and_then(|id| self.holdings.weights.vector(id));
+            self.turn_table(turns(&rope.frequencies, factors))
+        });
+        let split = RopeKey {
+            head_dim: attend.head_dim as u32,
+            query: q.is_some(),
+            append: Some((key.ty, value.ty)),
+            norm_q: q.norm.is_some(),
+            norm_k: k.norm.is_some(),
+            rotate: rope.as_ref().map(|r| (r.pairs, 2 * r.frequencies.len() as u32)),
+        };
+        let params = RopeParams {
+            q: from.of(),
+            q_out: queries.of(),
+            k: keys.of(),
+            v: values.of(),
+            rows_at: self.words.layout().rows,
+            pages_at: self.words.layout().pages,
+            turns: table,
+            q_gain: q_gain.0,
+            k_gain: k_gain.0,
+            heads: attend.heads as u32,
+            kv_heads: attend.kv_heads as u32,
+            eps: q_gain.1.max(k_gain.1),
+            magnitude: rope.as_ref().map_or(1.0, |rope| rope.magnitude),
+            key_scales: key.scales_at(),
+            value_scales: value.scales_at(),
+            zero: 0,
+        };
+        let mut operands = vec![Operand::Step];
+        if rope.is_some() || q.norm.is_some() || k.norm.is_some() {
+            operands.push(Operand::Vectors);
+        }
+        if q.is_some() {
+            operands.extend([Operand::Buffer(from.buffer), Operand::Buffer(queries.buffer)]);
+        }
+        operands.extend([Operand::Buffer(keys.buffer), Operand::Buffer(values.buffer)]);
+        operands.extend([Operand::Keys(attend.cache), Operand::Values(attend.cache)]);
+        let (heads, kv_heads) = (attend.heads as u32, attend.kv_heads as u32);
+        let operations = 8 * u64::from(from.width + keys.width);
+        let grid =
+            Grid::new(Rows::Tokens, operations, move |_, rows| split.grid(rows, heads, kv_heads));
+        let nodes: Vec<usize> =
+            [q.norm, q.rope, k.norm, k.rope].into_iter().flatten().chain([node]).collect();
+        self.stage(&nodes, None, split.source(self.caps), &params, operands, grid);
+        Ok(queries)
+    }
+
+    fn rope_of(&self, node: usize) -> bilayer_graph::Rope {
+        match self.op(node) {
+            Op::Rope { rope, .. } => rope.clone(),
+            _ => unreachable!("a rotation"),
+        }
+    }
+
+    /// Place of a head norm's gain, and its epsilon.
+    fn gain(&mut self, norm: Option<usize>) -> (u32, f32) {
+        match norm.map(|node| self.op(node)) {
+            Some(Op::HeadNorm { gain, eps, .. }) => (self.vector(*gain), *eps),
+            _ => (0, 0.0),
+        }
+    }
+
+    /// Scores, weights and sums over the cache.
+    fn go_through(
+        &mut self,
+        node: usize,
+        attend: &Attend,
+        queries: View,
+    ) -> Result<(), GraphError> {
+        let Some(base) = split_key(attend, self.limits) else {
+            return Err(self.unsupported(bilayer_graph::OpKind::Attend, "a cache of this type"));
+        };
+        let out = self.view(attend.out);
+        let group = group(attend);
+        let rows = split_rows(self.limits);
+        let parts = parts_bytes(rows, attend.heads, attend.head_dim, SPLITS_MAX as usize);
+        let parts = self.buffer(parts.max(16));
+        let cache = &self.holdings.caches[&attend.cache];
+        let sinks = attend.sinks.map_or(0, |id| 4 * self.vector(id));
+        let params = SplitParams {
+            q: queries.of(),
+            out: out.of(),
+            tiles_at: self.words.layout().tiles,
+            pages_at: self.words.layout().pages,
+            first_tile: 0,
+            heads: attend.heads as u32,
+            kv_heads: attend.kv_heads as u32,
+            group,
+            window: attend.window.unwrap_or(u32::MAX),
+            key_scales: cache.key.scales_at(),
+            value_scales: cache.value.scales_at(),
+            sinks,
+            scale: attend.scale,
+            softcap: attend.softcap.unwrap_or(0.0),
+        };
+        let mut operands = vec![
+            Operand::Step,
+            Operand::Buffer(queries.buffer),
+            Operand::Keys(attend.cache),
+            Operand::Values(attend.cache),
+        ];
+        operands.extend(attend.sinks.map(|_| Operand::Vectors));
+        operands.extend([Operand::Buffer(out.buffer), Operand::Buffer(parts)]);
+        let kv_heads = attend.kv_heads as u32;
+        let operations = 4 * (attend.heads * attend.head_dim) as u64 * self.context();
+        let split = |lowering: &Self, key: SplitKey| -> DraftDispatch {
+            let grid = Grid::new(Rows::Tokens, operations, move |counts, _| {
+                key.grid(counts.tiles, kv_heads, group, counts.splits)
+            });
+            dispatch(key.source(lowering.caps), &params, operands.clone(), grid)
+        };
+        let single = base.tiled(self.caps, group, 1);
+        let many = base.tiled(self.caps, group, TILE_ROWS);
+        let mut choices = vec![DraftChoice {
+            when: untiled,
+            bound: 0,
+            dispatches: vec![split(self, single), self.merge(attend, out, parts)],
+        }];
+        choices.push(DraftChoice {
+            when: always,
+            bound: 0,
+            dispatches: vec![split(self, many), self.merge(attend, out, parts)],
+        });
+        let name = single.source(self.caps).name;
+        self.push(&[node], name, Some(attend.out), choices);
+        Ok(())
+    }
+
+    /// Tokens that a query sees, about: half of the longest context.
+    fn context(&self) -> u64 {
+        (self.limits.pages * bilayer_graph::PAGE_TOKENS / (2 * self.limits.sequences).max(1)) as u64
+    }
+
+    fn merge(&self, attend: &Attend, out: View, parts: usize) -> DraftDispatch {
+        let key = MergeKey {
+            head_dim: attend.head_dim as u32,
+            sinks: attend.sinks.is_some(),
+            floats: true,
+            quantized: false,
+        };
+        let sinks = attend.sinks.map_or(0, |id| 4 * self.places.get(&id).copied().unwrap_or(0));
+        let params = MergeParams { out: out.of(), width: out.width, sinks };
+        let mut operands = vec![Operand::Step, Operand::Buffer(parts)];
+        operands.extend(attend.sinks.map(|_| Operand::Vectors));
+        operands.push(Operand::Buffer(out.buffer));
+        let width = out.width as usize;
+        let grid = Grid::new(Rows::Tokens, 4 * width as u64, move |counts, rows| {
+            if counts.splits > 1 { MergeKey::grid(rows, width) } else { [0; 3] }
+        });
+        dispatch(key.source(self.caps), &params, operands, grid)
+    }
+}

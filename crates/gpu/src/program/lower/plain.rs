@@ -1,0 +1,281 @@
+//! The ops that one kernel runs alone.
+
+use bilayer_graph::{Activation, Error as GraphError, Op, OpKind, Value};
+use bytemuck::Pod;
+
+use super::super::draft::{Grid, Operand};
+use super::{Lowering, View};
+use crate::kernel::Source;
+use crate::kernels::add::{AddKey, AddParams};
+use crate::kernels::gate::{GateKey, GateParams};
+use crate::kernels::head_norm::{HeadNormKey, HeadNormParams};
+use crate::kernels::layer_norm::{LayerNormKey, LayerNormParams};
+use crate::kernels::quantize::{QuantizeKey, QuantizeParams};
+use crate::kernels::rms_norm::{RmsNormKey, RmsNormParams};
+use crate::kernels::rope::{RopeKey, RopeParams, turns};
+use crate::kernels::rows::{RowsKey, RowsParams};
+use crate::kernels::scale::{ScaleKey, ScaleParams};
+use crate::kernels::soft_cap::{SoftCapKey, SoftCapParams};
+use crate::kernels::view::View as Quads;
+
+impl View {
+    /// As shaders take it.
+    pub(super) fn of(&self) -> Quads {
+        Quads::of_floats(self.offset as usize, self.stride as usize)
+    }
+
+    /// Quads of a row.
+    fn row_quads(&self) -> u32 {
+        self.width.div_ceil(4)
+    }
+}
+
+/// Where an op's result goes: floats, quantized activations or both.
+struct Made {
+    floats: bool,
+    quantized: bool,
+    view: Quads,
+    operands: Vec<Operand>,
+}
+
+impl Lowering<'_> {
+    /// A node as a stage of its own.
+    pub(super) fn plain(&mut self, node: usize) -> Result<(), GraphError> {
+        match self.op(node) {
+            Op::Embed { table, .. } => return self.embed(node, *table),
+            Op::RmsNorm { .. } => self.rms_norm(node),
+            Op::LayerNorm { .. } => self.layer_norm(node),
+            Op::HeadNorm { .. } => self.head_norm(node),
+            Op::Rope { .. } => self.rope(node),
+            Op::Gate { gate, up, activation, out } => {
+                self.gate(&[node], *out, [*gate, *up], *activation);
+            }
+            Op::Add { a, b, .. } => self.add(node, [*a, *b]),
+            Op::Scale { input, factor, .. } => {
+                let (x, y) = (self.view(*input), self.view(self.op(node).out()));
+                let (quads, factor) = (y.row_quads(), *factor);
+                let params = ScaleParams { x: x.of(), out: y.of(), quads, factor, zero: [0; 2] };
+                let source = ScaleKey.source(self.caps);
+                self.elementwise(node, source, &params, [x, y], ScaleKey::grid);
+            }
+            Op::SoftCap { input, cap, .. } => {
+                let (x, y) = (self.view(*input), self.view(self.op(node).out()));
+                let (quads, cap) = (y.row_quads(), *cap);
+                let params = SoftCapParams { x: x.of(), out: y.of(), quads, cap, zero: [0; 2] };
+                let source = SoftCapKey.source(self.caps);
+                self.elementwise(node, source, &params, [x, y], SoftCapKey::grid);
+            }
+            Op::Rows { input, .. } => self.rows(node, *input),
+            other => return Err(self.unsupported(other.kind(), "as an op of its own")),
+        }
+        Ok(())
+    }
+
+    pub(super) fn unsupported(&self, op: OpKind, what: &str) -> GraphError {
+        GraphError::Unsupported { device: "the GPU".to_owned(), op, what: what.to_owned() }
+    }
+
+    /// A stage that makes each element from one other.
+    fn elementwise(
+        &mut self,
+        node: usize,
+        source: Source,
+        params: &impl Pod,
+        views: [View; 2],
+        grid: fn(u32, usize) -> [u32; 3],
+    ) {
+        let operands = views.map(|view| Operand::Buffer(view.buffer)).to_vec();
+        let makes = Some(self.op(node).out());
+        self.stage(&[node], makes, source, params, operands, elements(&views[1], grid));
+    }
+
+    fn head_norm(&mut self, node: usize) {
+        let Op::HeadNorm { input, gain, head_dim, eps, out } = self.op(node) else {
+            unreachable!("a head norm")
+        };
+        let gain = self.vector(*gain);
+        let (x, y) = (self.view(*input), self.view(*out));
+        let params = HeadNormParams {
+            x: x.of(),
+            out: y.of(),
+            gain,
+            quads: (*head_dim / 4) as u32,
+            eps: *eps,
+            zero: 0,
+        };
+        let operands = vec![Operand::Vectors, Operand::Buffer(x.buffer), Operand::Buffer(y.buffer)];
+        let heads = y.width / *head_dim as u32;
+        let grid = Grid::new(y.rows, u64::from(4 * y.width), move |_, rows| {
+            HeadNormKey::grid(rows, heads)
+        });
+        let source = HeadNormKey.source(self.caps);
+        self.stage(&[node], Some(*out), source, &params, operands, grid);
+    }
+
+    fn rope(&mut self, node: usize) {
+        let Op::Rope { input, head_dim, rope, out } = self.op(node) else {
+            unreachable!("a rotation")
+        };
+        let factors = rope.factors.and_then(|id| self.holdings.weights.vector(id));
+        let table = self.turn_table(turns(&rope.frequencies, factors));
+        let (x, y) = (self.view(*input), self.view(*out));
+        let heads = y.width / *head_dim as u32;
+        let key = RopeKey {
+            head_dim: *head_dim as u32,
+            query: true,
+            append: None,
+            norm_q: false,
+            norm_k: false,
+            rotate: Some((rope.pairs, 2 * rope.frequencies.len() as u32)),
+        };
+        let params = RopeParams {
+            q: x.of(),
+            q_out: y.of(),
+            rows_at: self.words.layout().rows,
+            pages_at: self.words.layout().pages,
+            turns: table,
+            heads,
+            magnitude: rope.magnitude,
+            ..RopeParams::default()
+        };
+        let operands = vec![
+            Operand::Step,
+            Operand::Vectors,
+            Operand::Buffer(x.buffer),
+            Operand::Buffer(y.buffer),
+        ];
+        let operations = u64::from(8 * y.width);
+        let grid = Grid::new(y.rows, operations, move |_, rows| key.grid(rows, heads, 0));
+        self.stage(&[node], Some(*out), key.source(self.caps), &params, operands, grid);
+    }
+
+    fn add(&mut self, node: usize, sides: [Value; 2]) {
+        let out = self.op(node).out();
+        let ([a, b], y) = (sides.map(|value| self.view(value)), self.view(out));
+        let params = AddParams { a: a.of(), b: b.of(), out: y.of(), quads: y.row_quads(), zero: 0 };
+        let operands = [a, b, y].map(|view| Operand::Buffer(view.buffer)).to_vec();
+        let grid = elements(&y, AddKey::grid);
+        self.stage(&[node], Some(out), AddKey.source(self.caps), &params, operands, grid);
+    }
+
+    fn rows(&mut self, node: usize, input: Value) {
+        let out = self.op(node).out();
+        let (x, y) = (self.view(input), self.view(out));
+        let params = RowsParams {
+            x: x.of(),
+            out: y.of(),
+            quads: y.row_quads(),
+            outputs_at: self.words.layout().outputs,
+            zero: [0; 2],
+        };
+        let operands = vec![Operand::Step, Operand::Buffer(x.buffer), Operand::Buffer(y.buffer)];
+        let grid = elements(&y, RowsKey::grid);
+        self.stage(&[node], Some(out), RowsKey.source(self.caps), &params, operands, grid);
+    }
+
+    /// Memory for a result, in the forms in which it will be read.
+    fn made(&mut self, out: Value) -> Made {
+        let wanted = self.wanted(out);
+        let mut made = Made {
+            floats: wanted.floats,
+            quantized: wanted.quantized,
+            view: Quads::default(),
+            operands: Vec::new(),
+        };
+        if made.floats {
+            let y = self.view(out);
+            made.view = y.of();
+            made.operands.push(Operand::Buffer(y.buffer));
+        }
+        if made.quantized {
+            let quantized = self.quantized(out);
+            made.operands.extend([Operand::Buffer(quantized.q), Operand::Buffer(quantized.s)]);
+        }
+        made
+    }
+
+    fn rms_norm(&mut self, node: usize) {
+        let Op::RmsNorm { input, gain, eps, out } = self.op(node) else { unreachable!("a norm") };
+        let x = self.view(*input);
+        let made = self.made(*out);
+        let (floats, quantized) = (made.floats, made.quantized);
+        let key = RmsNormKey { sum: false, gain: gain.is_some(), floats, quantized };
+        let mut operands = vec![Operand::Buffer(x.buffer)];
+        operands.extend(gain.map(|_| Operand::Vectors));
+        operands.extend(made.operands);
+        let params = RmsNormParams {
+            a: x.of(),
+            out: made.view,
+            width: x.width,
+            gain: gain.map_or(0, |gain| self.vector(gain)),
+            eps: *eps,
+            ..RmsNormParams::default()
+        };
+        let grid = Grid::new(x.rows, u64::from(4 * x.width), |_, rows| RmsNormKey::grid(rows));
+        let makes = floats.then_some(*out);
+        self.stage(&[node], makes, key.source(self.caps), &params, operands, grid);
+    }
+
+    fn layer_norm(&mut self, node: usize) {
+        let Op::LayerNorm { input, gain, bias, eps, out } = self.op(node) else {
+            unreachable!("a norm")
+        };
+        let x = self.view(*input);
+        let made = self.made(*out);
+        let (floats, quantized) = (made.floats, made.quantized);
+        let key = LayerNormKey { sum: false, bias: bias.is_some(), floats, quantized };
+        let mut operands = vec![Operand::Buffer(x.buffer), Operand::Vectors];
+        operands.extend(made.operands);
+        let params = LayerNormParams {
+            a: x.of(),
+            out: made.view,
+            width: x.width,
+            gain: self.vector(*gain),
+            bias: bias.map_or(0, |bias| self.vector(bias)),
+            eps: *eps,
+            ..LayerNormParams::default()
+        };
+        let grid = Grid::new(x.rows, u64::from(4 * x.width), |_, rows| LayerNormKey::grid(rows));
+        let makes = floats.then_some(*out);
+        self.stage(&[node], makes, key.source(self.caps), &params, operands, grid);
+    }
+
+    /// `activation(gate) * up` of two values.
+    pub(super) fn gate(
+        &mut self,
+        nodes: &[usize],
+        out: Value,
+        sides: [Value; 2],
+        activation: Activation,
+    ) {
+        let [gate, up] = sides.map(|value| self.view(value));
+        let made = self.made(out);
+        let mut operands = vec![Operand::Buffer(gate.buffer), Operand::Buffer(up.buffer)];
+        operands.extend(made.operands);
+        let key = GateKey { activation, floats: made.floats, quantized: made.quantized };
+        let params =
+            GateParams { gate: gate.of(), up: up.of(), out: made.view, width: gate.width, zero: 0 };
+        let grid = elements(&gate, GateKey::grid);
+        let makes = made.floats.then_some(out);
+        self.stage(nodes, makes, key.source(self.caps), &params, operands, grid);
+    }
+
+    /// Quantizes a value that no kernel has made as such.
+    pub(super) fn quantize(&mut self, value: Value) {
+        if self.quantized.contains_key(&value) {
+            return;
+        }
+        let x = self.view(value);
+        let quantized = self.quantized(value);
+        let params = QuantizeParams { x: x.of(), width: x.width, ..QuantizeParams::default() };
+        let operands = [x.buffer, quantized.q, quantized.s].map(Operand::Buffer).to_vec();
+        let grid = elements(&x, QuantizeKey::grid);
+        self.stage(&[], None, QuantizeKey.source(self.caps), &params, operands, grid);
+    }
+}
+
+/// A grid of a few operations an element.
+fn elements(view: &View, grid: fn(u32, usize) -> [u32; 3]) -> Grid {
+    let width = view.width as usize;
+    Grid::new(view.rows, 4 * width as u64, move |_, rows| grid(rows, width))
+}

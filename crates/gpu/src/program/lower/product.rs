@@ -1,0 +1,328 @@
+//! Products with weights: several of one input in one dispatch where their matrices lie alike, split by the blocks that
+//! hold them and by columns where there are many.
+
+use bilayer_graph::fuse::Part;
+use bilayer_graph::{Activation, Error as GraphError, Op, OpKind, Rows, Value, WeightId};
+
+use super::super::draft::{DraftChoice, DraftDispatch, Grid, Operand, View, always, rows_to};
+use super::{Lowering, dispatch};
+use crate::kernels::embed::{EmbedKey, EmbedParams};
+use crate::kernels::matmul::{
+    COLUMNS_MAX, Epilogue, GemvKey, GemvParams, MATRICES_MAX, Matrix, rows_of, takes_ints,
+};
+use crate::kernels::view::{View as Quads, pieces};
+use crate::weights::{Part as Rows_, Placed, device_type};
+
+/// Numbers of columns that have a kernel of their own.
+const COLUMNS: [u32; 4] = [1, 2, 4, COLUMNS_MAX];
+
+/// One dispatch's worth of products: matrices of one type in one block, all with a bias or none.
+struct Job {
+    nodes: Vec<usize>,
+    /// Where the result lies; columns of the dispatch are this view's rows.
+    out: View,
+    /// The first of the view's columns that is written.
+    first: u32,
+    matrices: Vec<(Rows_, WeightId)>,
+    bias: Option<WeightId>,
+    /// The first of the bias's elements.
+    bias_first: u32,
+    residual: Option<View>,
+    gate: Option<Activation>,
+}
+
+impl Lowering<'_> {
+    /// Whether the products take their input quantized, and whether as floats.
+    pub(super) fn flavours(&self, parts: &[Part]) -> (bool, bool) {
+        let mut flavours = (false, false);
+        let nodes = parts.iter().flat_map(|part| match part {
+            Part::Plain { matmul, .. } => vec![*matmul],
+            Part::Gated { gate, up, .. } => vec![*gate, *up],
+        });
+        for node in nodes {
+            let Op::MatMul { weight, .. } = self.op(node) else { continue };
+            match takes_ints(self.caps, device_type(self.graph.weight(*weight))) {
+                true => flavours.0 = true,
+                false => flavours.1 = true,
+            }
+        }
+        flavours
+    }
+
+    /// Products over one input.
+    pub(super) fn multiply(&mut self, input: Value, parts: &[Part]) -> Result<(), GraphError> {
+        if self.flavours(parts).0 {
+            self.quantize(input);
+        }
+        let mut plain: Vec<usize> = Vec::new();
+        for part in parts {
+            match part {
+                Part::Plain { matmul, residual: None } => plain.push(*matmul),
+                Part::Plain { matmul, residual: Some(residual) } => {
+                    let other = self.view(residual.other);
+                    let out = self.op(residual.node).out();
+                    let nodes = [*matmul, residual.node];
+                    self.single(input, *matmul, &nodes, out, Some(other))?;
+                }
+                Part::Gated { gate, up, node } => self.gated(input, [*gate, *up], *node)?,
+            }
+        }
+        while !plain.is_empty() {
+            let together = self.alike(&plain);
+            plain.retain(|node| !together.contains(node));
+            match together[..] {
+                [node] => {
+                    let out = self.op(node).out();
+                    self.single(input, node, &[node], out, None)?;
+                }
+                _ => self.together(input, &together)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Matrix, weights and bias of a product.
+    fn matmul(&self, node: usize) -> Result<(WeightId, Placed, Option<WeightId>), GraphError> {
+        let Op::MatMul { weight, bias, .. } = self.op(node) else { unreachable!("a product") };
+        match self.holdings.weights.get(*weight) {
+            Some(placed) => Ok((*weight, placed.clone(), *bias)),
+            None => Err(self.unsupported(OpKind::MatMul, "a weight that was not loaded")),
+        }
+    }
+
+    /// The first of `nodes` and those that one dispatch can run with it.
+    fn alike(&self, nodes: &[usize]) -> Vec<usize> {
+        let kind = |node: usize| {
+            let (_, placed, bias) = self.matmul(node).ok()?;
+            let [part] = placed.parts[..] else { return None };
+            let quads = self.graph.width(self.op(node).out()).is_multiple_of(4);
+            (bias.is_none() && quads).then_some((placed.ty, part.block))
+        };
+        let first = kind(nodes[0]);
+        let alike = nodes[1..].iter().filter(|&&node| first.is_some() && kind(node) == first);
+        std::iter::once(nodes[0]).chain(alike.copied()).take(MATRICES_MAX).collect()
+    }
+
+    /// Several matrices in one dispatch, their results side by side.
+    fn together(&mut self, input: Value, nodes: &[usize]) -> Result<(), GraphError> {
+        let values: Vec<Value> = nodes.iter().map(|&node| self.op(node).out()).collect();
+        let views = self.views_of(&values);
+        let mut matrices = Vec::new();
+        for &node in nodes {
+            let (id, placed, _) = self.matmul(node)?;
+            matrices.push((placed.parts[0], id));
+        }
+        let job = Job {
+            nodes: nodes.to_vec(),
+            out: views[0],
+            first: 0,
+            matrices,
+            bias: None,
+            bias_first: 0,
+            residual: None,
+            gate: None,
+        };
+        self.job(input, &[job], Some(values[0]));
+        Ok(())
+    }
+
+    /// One matrix, in as many dispatches as there are parts of it.
+    fn single(
+        &mut self,
+        input: Value,
+        node: usize,
+        nodes: &[usize],
+        out: Value,
+        residual: Option<View>,
+    ) -> Result<(), GraphError> {
+        let (id, placed, bias) = self.matmul(node)?;
+        let view = self.view(out);
+        let job = |part: &Rows_| Job {
+            nodes: nodes.to_vec(),
+            out: view,
+            first: part.first_row,
+            matrices: vec![(*part, id)],
+            bias,
+            bias_first: part.first_row,
+            residual,
+            gate: None,
+        };
+        let jobs: Vec<Job> = placed.parts.iter().map(job).collect();
+        self.job(input, &jobs, Some(out));
+        Ok(())
+    }
+
+    /// Gate and up in one dispatch where they lie alike, else one after the other.
+    fn gated(&mut self, input: Value, sides: [usize; 2], node: usize) -> Result<(), GraphError> {
+        let Op::Gate { activation, out, .. } = self.op(node) else { unreachable!("a gate") };
+        let (gate, up) = (self.matmul(sides[0])?, self.matmul(sides[1])?);
+        let alike = gate.1.ty == up.1.ty
+            && gate.1.parts.len() == 1
+            && up.1.parts.len() == 1
+            && gate.1.parts[0].block == up.1.parts[0].block
+            && gate.2.is_none()
+            && up.2.is_none();
+        if !alike {
+            let values = sides.map(|side| self.op(side).out());
+            for (side, value) in sides.into_iter().zip(values) {
+                self.single(input, side, &[side], value, None)?;
+            }
+            self.gate(&[node], *out, values, *activation);
+            return Ok(());
+        }
+        let view = self.view(*out);
+        let job = Job {
+            nodes: vec![sides[0], sides[1], node],
+            out: view,
+            first: 0,
+            matrices: vec![(gate.1.parts[0], gate.0), (up.1.parts[0], up.0)],
+            bias: None,
+            bias_first: 0,
+            residual: None,
+            gate: Some(*activation),
+        };
+        self.job(input, &[job], Some(*out));
+        Ok(())
+    }
+
+    /// A stage that runs jobs over one input, in the variant that fits the number of columns.
+    fn job(&mut self, input: Value, jobs: &[Job], makes: Option<Value>) {
+        let rows = self.graph.rows(input);
+        let most = self.rows_max(rows) as u32;
+        let mut choices = Vec::new();
+        for columns in COLUMNS {
+            let last = columns >= most || columns == COLUMNS_MAX;
+            let mut dispatches = Vec::new();
+            for job in jobs {
+                dispatches.extend(self.windows(input, job, columns, most));
+            }
+            let (when, bound) = if last { (always as _, 0) } else { (rows_to(rows), columns) };
+            choices.push(DraftChoice { when, bound, dispatches });
+            if last {
+                break;
+            }
+        }
+        let name = choices[0].dispatches[0].source.name.clone();
+        let nodes: Vec<usize> = jobs[0].nodes.clone();
+        self.push(&nodes, name, makes, choices);
+    }
+
+    /// The dispatches of a job: one for as many columns as may run at once.
+    fn windows(&mut self, input: Value, job: &Job, columns: u32, most: u32) -> Vec<DraftDispatch> {
+        let (part, id) = job.matrices[0];
+        let placed = self.holdings.weights.get(id).expect("looked up before");
+        let (ty, layout, cols) = (placed.ty, placed.layout, placed.cols as usize);
+        let ints = takes_ints(self.caps, ty);
+        let key = GemvKey {
+            ty,
+            layout,
+            columns,
+            rows: rows_of(self.caps, columns, job.gate.is_some()),
+            ints,
+            matrices: job.matrices.len() as u32,
+            bias: job.bias.is_some(),
+            epilogue: match (job.gate, job.residual) {
+                (Some(activation), _) => Epilogue::Gate(activation),
+                (None, Some(_)) => Epilogue::Residual,
+                (None, None) => Epilogue::Plain,
+            },
+        };
+        let (mut matrices, mut rows) = ([Matrix::default(); MATRICES_MAX], 0);
+        for (to, (part, _)) in matrices.iter_mut().zip(&job.matrices) {
+            *to = Matrix { base: part.base, blocks: part.blocks, first_row: rows, zero: 0 };
+            rows += part.rows;
+        }
+        if job.gate.is_some() {
+            rows = part.rows;
+        }
+        let operations = 2 * job.matrices.iter().map(|(part, _)| u64::from(part.rows)).sum::<u64>();
+        let operations = operations * cols as u64;
+        let at_once = self.columns_at_once(operations, columns);
+
+        let mut operands = vec![Operand::Step];
+        let x = if ints {
+            let quantized = self.quantized(input);
+            operands.extend([Operand::Buffer(quantized.q), Operand::Buffer(quantized.s)]);
+            Quads { at: 0, stride: pieces(self.graph.width(input)) as u32 }
+        } else {
+            let view = self.view(input);
+            operands.push(Operand::Buffer(view.buffer));
+            view.of()
+        };
+        let bias = job.bias.map_or(0, |bias| 4 * self.vector(bias) + job.bias_first);
+        operands.extend(job.bias.map(|_| Operand::Vectors));
+        operands.extend(job.residual.map(|view| Operand::Buffer(view.buffer)));
+        operands.push(Operand::Buffer(job.out.buffer));
+        operands.extend([Operand::Block(part.block), Operand::Block(part.block)]);
+        let input_rows = self.graph.rows(input);
+        let mut params = GemvParams {
+            x,
+            out: [job.out.offset + job.first, job.out.stride],
+            residual: job.residual.map_or([0; 2], |r| [r.offset + job.first, r.stride]),
+            first_column: 0,
+            columns_at: match input_rows {
+                Rows::Tokens => 0,
+                Rows::Outputs => 1,
+            },
+            units: cols.div_ceil(64) as u32,
+            rows,
+            row_blocks: part.row_blocks,
+            bias,
+            matrices,
+        };
+        let source = key.source(self.caps);
+        let most = if columns < COLUMNS_MAX { columns.min(most) } else { most };
+        let mut dispatches = Vec::new();
+        for first in (0..most).step_by(at_once as usize) {
+            let mut grid = Grid::new(input_rows, operations, move |_, count| key.grid(rows, count));
+            grid.window = [first, at_once];
+            params.first_column = first;
+            dispatches.push(dispatch(source.clone(), &params, operands.clone(), grid));
+        }
+        dispatches
+    }
+
+    /// Columns of one dispatch, so that none runs too long.
+    fn columns_at_once(&self, operations: u64, columns: u32) -> u32 {
+        let most = (self.holdings.rate * super::DISPATCH_SECONDS / operations as f64) as u32;
+        (most / columns * columns).max(columns)
+    }
+
+    /// Rows of a table, from each block that holds some of it.
+    pub(super) fn embed(&mut self, node: usize, table: WeightId) -> Result<(), GraphError> {
+        let Some(placed) = self.holdings.weights.get(table).cloned() else {
+            return Err(self.unsupported(OpKind::Embed, "a table that was not loaded"));
+        };
+        let out = self.op(node).out();
+        let view = self.view(out);
+        let (key, width) = (EmbedKey { ty: placed.ty, layout: placed.layout }, view.width as usize);
+        let mut dispatches = Vec::new();
+        for part in &placed.parts {
+            let params = EmbedParams {
+                out: view.of(),
+                tokens_at: self.words.layout().tokens,
+                units: width.div_ceil(64) as u32,
+                quads: view.width.div_ceil(4),
+                row_blocks: part.row_blocks,
+                base: part.base,
+                blocks: part.blocks,
+                first_row: part.first_row,
+                rows: part.rows,
+                zero: [0; 2],
+            };
+            let operands = vec![
+                Operand::Step,
+                Operand::Buffer(view.buffer),
+                Operand::Block(part.block),
+                Operand::Block(part.block),
+            ];
+            let grid =
+                Grid::new(view.rows, width as u64, move |_, rows| EmbedKey::grid(rows, width));
+            dispatches.push(dispatch(key.source(self.caps), &params, operands, grid));
+        }
+        let name = dispatches[0].source.name.clone();
+        let choices = vec![DraftChoice { when: always, bound: 0, dispatches }];
+        self.push(&[node], name, Some(out), choices);
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! The step as the shaders read it: one array of u32, laid out as shaders/README.md says.
+
+use bilayer_graph::{Error as GraphError, Limits, Step};
+
+use super::draft::Counts;
+
+/// Words before the first array.
+const HEADER: u32 = 8;
+
+/// Rows of a span that make its attention worth tiling.
+pub const TILED_ROWS: u32 = 2;
+
+/// Where the arrays of a step lie, in u32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Token ids.
+    pub tokens: u32,
+    /// Position and first page-table entry of each row.
+    pub rows: u32,
+    /// Rows whose logits are wanted.
+    pub outputs: u32,
+    /// Tiles of attention.
+    pub tiles: u32,
+    /// Pages to copy.
+    pub copies: u32,
+    /// Page tables.
+    pub pages: u32,
+    /// All words.
+    pub len: u32,
+}
+
+impl Layout {
+    /// The layout that steps within `limits` fit into.
+    pub fn new(limits: &Limits) -> Layout {
+        let tokens = HEADER;
+        let rows = tokens + limits.tokens as u32;
+        let outputs = rows + 2 * limits.tokens as u32;
+        let tiles = (outputs + limits.outputs as u32).next_multiple_of(4);
+        let copies = tiles + 4 * limits.tokens as u32;
+        let pages = copies + 2 * copies_max(limits) as u32;
+        let len = (pages + limits.page_entries as u32).next_multiple_of(4);
+        Layout { tokens, rows, outputs, tiles, copies, pages, len }
+    }
+}
+
+/// Most copies of a step: each sequence may have to part with a page twice before a step runs.
+fn copies_max(limits: &Limits) -> usize {
+    (2 * limits.sequences).max(limits.pages)
+}
+
+/// The words of the current step.
+pub struct Words {
+    layout: Layout,
+    words: Vec<u32>,
+    used: usize,
+    /// Rows in a tile of attention where there are many.
+    tile_rows: u32,
+    /// Splits of the keys that fill the device.
+    splits: Splits,
+}
+
+/// How far keys are split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Splits {
+    /// Workgroups that fill the device.
+    pub wanted: u32,
+    /// Most splits there is room for.
+    pub max: u32,
+    /// Workgroups of a tile without splits.
+    pub heads: u32,
+    /// Rows that there is room to split for; steps of more are not split.
+    pub rows: u32,
+}
+
+impl Words {
+    /// Room for any step within `limits`.
+    pub fn new(limits: &Limits, tile_rows: u32, splits: Splits) -> Words {
+        let layout = Layout::new(limits);
+        Words { layout, words: vec![0; layout.len as usize], used: 0, tile_rows, splits }
+    }
+
+    /// Where the arrays lie.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// What was filled in last.
+    pub fn words(&self) -> &[u32] {
+        &self.words[..self.used]
+    }
+
+    /// Writes a step.
+    ///
+    /// # Errors
+    /// It exceeds the limits.
+    pub fn fill(&mut self, step: &Step<'_>, limits: &Limits) -> Result<Counts, GraphError> {
+        within("tokens", step.tokens.len(), limits.tokens)?;
+        within("outputs", step.outputs.len(), limits.outputs)?;
+        within("sequences", step.spans.len(), limits.sequences)?;
+        within("page entries", step.pages.len(), limits.page_entries)?;
+        within("page copies", step.copies.len(), copies_max(limits))?;
+        if let Some(&page) = step.pages.iter().find(|&&page| page as usize >= limits.pages) {
+            return Err(GraphError::Limit {
+                what: "as a page",
+                limit: limits.pages,
+                found: page as usize,
+            });
+        }
+        let Layout { tokens, rows, outputs, tiles, copies, pages, .. } = self.layout;
+        let words = &mut self.words;
+        words[tokens as usize..][..step.tokens.len()].copy_from_slice(step.tokens);
+        words[outputs as usize..][..step.outputs.len()].copy_from_slice(step.outputs);
+        words[pages as usize..][..step.pages.len()].copy_from_slice(step.pages);
+        for (to, copy) in words[copies as usize..].chunks_exact_mut(2).zip(step.copies) {
+            to.copy_from_slice(&[copy.from, copy.to]);
+        }
+        let mut row = rows as usize;
+        for span in step.spans {
+            for position in span.first_position..span.first_position + span.rows {
+                words[row..row + 2].copy_from_slice(&[position, span.first_page]);
+                row += 2;
+            }
+        }
+        let many = step.spans.iter().any(|span| span.rows >= TILED_ROWS);
+        let tile_rows = if many { self.tile_rows } else { 1 };
+        let mut count = 0;
+        let mut longest = 0;
+        for span in step.spans {
+            longest = longest.max(span.first_position + span.rows);
+            let mut first = 0;
+            while first < span.rows {
+                let rows = tile_rows.min(span.rows - first);
+                let tile =
+                    [span.first_row + first, rows, span.first_position + first, span.first_page];
+                words[tiles as usize + 4 * count..][..4].copy_from_slice(&tile);
+                count += 1;
+                first += rows;
+            }
+        }
+        let splits = match step.tokens.len() as u32 > self.splits.rows {
+            true => 1,
+            false => self.splits.of(count as u32, longest),
+        };
+        let counts = Counts {
+            tokens: step.tokens.len() as u32,
+            outputs: step.outputs.len() as u32,
+            tiles: count as u32,
+            copies: step.copies.len() as u32,
+            tile_rows,
+            splits,
+        };
+        words[..HEADER as usize].copy_from_slice(&[
+            counts.tokens,
+            counts.outputs,
+            counts.tiles,
+            counts.copies,
+            counts.splits,
+            0,
+            0,
+            0,
+        ]);
+        self.used = pages as usize + step.pages.len();
+        Ok(counts)
+    }
+}
+
+impl Splits {
+    /// Splits for so many tiles over sequences of up to so many tokens.
+    fn of(&self, tiles: u32, longest: u32) -> u32 {
+        crate::kernels::attend::splits(tiles * self.heads, longest, self.wanted, self.max)
+    }
+}
+
+fn within(what: &'static str, found: usize, limit: usize) -> Result<(), GraphError> {
+    if found > limit { Err(GraphError::Limit { what, limit, found }) } else { Ok(()) }
+}

@@ -1,0 +1,327 @@
+//! Device memory of weights: a few large blocks, in which each matrix lies in the layout that its loader reads.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bilayer_graph::{Error as GraphError, Weight, WeightId};
+use bilayer_quant::Type;
+use half::f16;
+use rayon::prelude::*;
+
+use crate::device::Device;
+use crate::kernels::weights::{Layout, is_native};
+
+/// Most bytes of one block, unless the adapter binds less.
+const BLOCK_BYTES: u64 = 1 << 30;
+
+/// Where a block of device memory may be bound from, bytes; the most that any adapter asks for.
+const ALIGNMENT: u64 = 256;
+
+/// Bytes that are gathered and sent at once.
+const STAGING_BYTES: usize = 8 << 20;
+
+/// Rows are padded to a multiple of so many weights in split layout.
+pub const ROW_MULTIPLE: usize = 64;
+
+/// Matrices have their number of quantization blocks rounded up to a multiple of this in split layout, so that every
+/// plane begins at a multiple of 16 bytes.
+const BLOCKS_MULTIPLE: usize = 16;
+
+/// The type a weight has on the device.
+pub fn device_type(weight: &Weight) -> Type {
+    if is_vector(weight) {
+        return Type::F32;
+    }
+    if is_native(weight.ty) { weight.ty } else { Type::F16 }
+}
+
+/// Whether the weight is a norm's gain, a bias or the like, which are kept as floats.
+fn is_vector(weight: &Weight) -> bool {
+    weight.rows == 1 && weight.ty.block_weights == 1
+}
+
+/// Some rows of a matrix in a block of device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Which block.
+    pub block: usize,
+    /// Where in it, bytes.
+    pub base: u32,
+    /// Quantization blocks, rounded up as the layout needs.
+    pub blocks: u32,
+    /// Quantization blocks of a row.
+    pub row_blocks: u32,
+    /// The matrix's row that is this part's row 0.
+    pub first_row: u32,
+    /// Rows.
+    pub rows: u32,
+}
+
+/// A weight on the device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    /// Its type there.
+    pub ty: Type,
+    /// How it lies there.
+    pub layout: Layout,
+    /// Weights of a row.
+    pub cols: u32,
+    /// Its rows, in order; more than one part where it exceeds a block.
+    pub parts: Vec<Part>,
+}
+
+/// One buffer of weights.
+struct Block {
+    buffer: wgpu::Buffer,
+    used: u64,
+    bytes: u64,
+}
+
+/// All weights of a device.
+pub struct Weights {
+    device: Arc<Device>,
+    blocks: Vec<Block>,
+    placed: HashMap<WeightId, Placed>,
+    /// Which of them have been uploaded.
+    loaded: HashMap<WeightId, bool>,
+    /// Vectors also as the host's floats: frequencies are computed from some.
+    vectors: HashMap<WeightId, Vec<f32>>,
+    /// Bytes sent since the device was last waited for.
+    unsent: usize,
+}
+
+impl Weights {
+    /// None yet.
+    pub fn new(device: Arc<Device>) -> Weights {
+        Weights {
+            device,
+            blocks: Vec::new(),
+            placed: HashMap::new(),
+            loaded: HashMap::new(),
+            vectors: HashMap::new(),
+            unsent: 0,
+        }
+    }
+
+    /// Makes room for weights, neighbours in the list as neighbours in memory.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn reserve(&mut self, weights: &[&Weight]) -> Result<(), GraphError> {
+        let block_bytes = self.block_bytes();
+        let new: Vec<&Weight> =
+            weights.iter().copied().filter(|w| !self.placed.contains_key(&w.id)).collect();
+        // What each new block will hold is known before it is made, so that none is larger than needed.
+        let first = self.blocks.len();
+        let mut sizes: Vec<u64> = Vec::new();
+        for weight in new {
+            let mut placed = shape(weight);
+            let row_bytes = row_bytes(&placed);
+            let most_rows = (block_bytes / row_bytes).max(1) as usize / 4 * 4;
+            let most_rows = most_rows.max(1);
+            let mut row = 0;
+            while row < weight.rows {
+                let rows = (weight.rows - row).min(most_rows);
+                let (blocks, bytes) = extent(&placed, rows);
+                let room = sizes.last().is_some_and(|&used| used + bytes <= block_bytes);
+                if !room {
+                    sizes.push(0);
+                }
+                let block = first + sizes.len() - 1;
+                let used = sizes.last_mut().expect("just pushed");
+                placed.parts.push(Part {
+                    block,
+                    base: *used as u32,
+                    blocks: blocks as u32,
+                    row_blocks: row_blocks(&placed) as u32,
+                    first_row: row as u32,
+                    rows: rows as u32,
+                });
+                *used += bytes.next_multiple_of(ALIGNMENT);
+                row += rows;
+            }
+            self.placed.insert(weight.id, placed);
+            self.loaded.insert(weight.id, false);
+        }
+        for bytes in sizes {
+            let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+            let buffer = self.device.buffer("weights", bytes, usage)?;
+            self.blocks.push(Block { buffer, used: bytes, bytes });
+        }
+        Ok(())
+    }
+
+    /// Uploads a weight. One that is there already stays as it is.
+    ///
+    /// # Errors
+    /// Wrong length, no room, a lost device.
+    pub fn load(&mut self, weight: &Weight, bytes: &[u8]) -> Result<(), GraphError> {
+        if bytes.len() != weight.bytes() {
+            return Err(GraphError::WeightBytes {
+                name: weight.name.clone(),
+                expected: weight.bytes(),
+                found: bytes.len(),
+            });
+        }
+        if self.loaded.get(&weight.id) == Some(&true) {
+            return Ok(());
+        }
+        self.reserve(&[weight])?;
+        if is_vector(weight) {
+            let mut values = vec![0.0; weight.cols];
+            weight.ty.dequantize(bytes, &mut values).map_err(|_| GraphError::WeightBytes {
+                name: weight.name.clone(),
+                expected: weight.bytes(),
+                found: bytes.len(),
+            })?;
+            self.vectors.insert(weight.id, values);
+        }
+        let placed = self.placed[&weight.id].clone();
+        for part in &placed.parts {
+            self.upload(weight, &placed, part, bytes)?;
+        }
+        self.loaded.insert(weight.id, true);
+        self.device.check()
+    }
+
+    /// A weight that was loaded.
+    pub fn get(&self, id: WeightId) -> Option<&Placed> {
+        if self.loaded.get(&id) == Some(&true) { self.placed.get(&id) } else { None }
+    }
+
+    /// A vector that was loaded, as floats.
+    pub fn vector(&self, id: WeightId) -> Option<&[f32]> {
+        self.vectors.get(&id).map(Vec::as_slice)
+    }
+
+    /// The buffer of a block.
+    pub fn block(&self, block: usize) -> &wgpu::Buffer {
+        &self.blocks[block].buffer
+    }
+
+    /// Bytes of device memory in use.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.iter().map(|block| block.bytes).sum()
+    }
+
+    fn block_bytes(&self) -> u64 {
+        BLOCK_BYTES.min(self.device.caps().max_binding) / ALIGNMENT * ALIGNMENT
+    }
+
+    /// Sends the rows of a part, some at a time.
+    fn upload(
+        &mut self,
+        weight: &Weight,
+        placed: &Placed,
+        part: &Part,
+        bytes: &[u8],
+    ) -> Result<(), GraphError> {
+        let row_bytes = weight.row_bytes();
+        let rows_at_once = (STAGING_BYTES / row_bytes.max(1)).max(1).next_multiple_of(4);
+        let mut row = 0;
+        while row < part.rows as usize {
+            let rows = rows_at_once.min(part.rows as usize - row);
+            let first = (part.first_row as usize + row) * row_bytes;
+            let source = &bytes[first..first + rows * row_bytes];
+            let converted;
+            let source = if placed.ty == weight.ty {
+                source
+            } else {
+                converted = convert(weight, placed.ty, source);
+                &converted
+            };
+            self.send(placed, part, row, rows, source);
+            self.flush(source.len())?;
+            row += rows;
+        }
+        Ok(())
+    }
+
+    /// Sends rows that already have the device's type.
+    fn send(&self, placed: &Placed, part: &Part, row: usize, rows: usize, source: &[u8]) {
+        let buffer = &self.blocks[part.block].buffer;
+        let (ty, row_blocks) = (placed.ty, part.row_blocks as usize);
+        if placed.layout == Layout::Raw {
+            let at = u64::from(part.base) + (row * row_blocks * ty.block_bytes) as u64;
+            self.device.queue.write_buffer(buffer, at, source);
+            return;
+        }
+        let blocks = placed.cols as usize / ty.block_weights;
+        for plane in ty.planes {
+            let mut gathered = vec![0; (rows * row_blocks * plane.len).next_multiple_of(4)];
+            let into = gathered.par_chunks_exact_mut(row_blocks * plane.len);
+            into.zip(source.par_chunks_exact(blocks * ty.block_bytes)).for_each(|(to, from)| {
+                let parts = to.chunks_exact_mut(plane.len).zip(from.chunks_exact(ty.block_bytes));
+                for (to, from) in parts {
+                    to.copy_from_slice(&from[plane.offset..plane.offset + plane.len]);
+                }
+            });
+            let at = part.base as usize
+                + part.blocks as usize * plane.offset
+                + row * row_blocks * plane.len;
+            self.device.queue.write_buffer(buffer, at as u64, &gathered);
+        }
+    }
+
+    /// Keeps the driver's staging memory bounded: what was sent is done before more is.
+    fn flush(&mut self, bytes: usize) -> Result<(), GraphError> {
+        self.unsent += bytes;
+        if self.unsent >= 2 * STAGING_BYTES {
+            self.unsent = 0;
+            self.device.queue.submit([]);
+            self.device.finish()?;
+        }
+        Ok(())
+    }
+}
+
+/// How a weight lies on the device, without a place.
+fn shape(weight: &Weight) -> Placed {
+    let ty = device_type(weight);
+    Placed { ty, layout: Layout::of(ty), cols: weight.cols as u32, parts: Vec::new() }
+}
+
+/// Quantization blocks of a row on the device.
+fn row_blocks(placed: &Placed) -> usize {
+    let cols = placed.cols as usize;
+    match placed.layout {
+        Layout::Raw => cols / placed.ty.block_weights,
+        Layout::Split => cols.next_multiple_of(ROW_MULTIPLE).div_ceil(placed.ty.block_weights),
+    }
+}
+
+fn row_bytes(placed: &Placed) -> u64 {
+    (row_blocks(placed) * placed.ty.block_bytes) as u64
+}
+
+/// Blocks and bytes of so many rows.
+fn extent(placed: &Placed, rows: usize) -> (usize, u64) {
+    let blocks = rows * row_blocks(placed);
+    let blocks = match placed.layout {
+        Layout::Raw => blocks,
+        Layout::Split => blocks.next_multiple_of(BLOCKS_MULTIPLE),
+    };
+    (blocks, (blocks * placed.ty.block_bytes) as u64)
+}
+
+/// Bytes that a weight takes on any device of ours.
+pub fn device_bytes(weight: &Weight) -> u64 {
+    extent(&shape(weight), weight.rows).1.next_multiple_of(ALIGNMENT)
+}
+
+/// Rows of a type without a loader as `ty`, which is F16 or F32.
+fn convert(weight: &Weight, ty: Type, source: &[u8]) -> Vec<u8> {
+    let rows = source.len() / weight.row_bytes();
+    let mut values = vec![0.0_f32; rows * weight.cols];
+    values
+        .par_chunks_exact_mut(weight.cols)
+        .zip(source.par_chunks_exact(weight.row_bytes()))
+        .for_each(|(to, from)| weight.ty.dequantize(from, to).expect("whole rows of its own type"));
+    if ty == Type::F32 {
+        return bytemuck::cast_slice(&values).to_vec();
+    }
+    let limit = f16::MAX.to_f32();
+    let half: Vec<u16> =
+        values.par_iter().map(|v| f16::from_f32(v.clamp(-limit, limit)).to_bits()).collect();
+    bytemuck::cast_slice(&half).to_vec()
+}

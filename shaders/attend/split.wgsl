@@ -1,0 +1,305 @@
+// Attention of a tile of queries to one part of their keys, in one pass over the cache (flash attention).
+//
+// A workgroup has `queries` query vectors: `heads_tile` query heads of one key-value head times `tile_rows` tokens, so
+// that keys and values are read once for all of them. It goes through its keys in blocks of as many tokens as it has
+// threads. For the scores a thread has a token (keys lie so that this reads whole lines, and queries are the same for
+// all threads); for the sums it has some elements of the values, and takes the weights from the threads that have them.
+// Maximum and sum run in registers: one subgroup needs no barrier at all.
+//
+// With one part the result is written to `out`; with more (`step[4]`, the grid's z), the sums, the maximum and the sum of weights go
+// to `parts`, for attend/merge.
+
+struct Params {
+    q: vec2<u32>,
+    out: vec2<u32>,
+    tiles_at: u32, // places of the arrays in `step`
+    pages_at: u32,
+    first_tile: u32,
+    heads: u32,
+    kv_heads: u32,
+    group: u32, // query heads of a key-value head
+    window: u32, // tokens a token sees, itself among them
+    key_scales: u32, // where the scales begin in the caches, in u32
+    value_scales: u32,
+    sinks: u32, // place in `vectors`, in floats
+    scale: f32,
+    softcap: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding({{ at.step }}) var<storage, read> step: array<u32>;
+@group(0) @binding({{ at.q }}) var<storage, read> q: array<vec4<f32>>;
+@group(0) @binding({{ at.keys }}) var<storage, read> keys: array<vec4<u32>>;
+@group(0) @binding({{ at.values }}) var<storage, read> values: array<vec4<u32>>;
+{% if at.vectors %}
+@group(0) @binding({{ at.vectors }}) var<storage, read> vectors: array<f32>;
+{% endif %}
+@group(0) @binding({{ at.out }}) var<storage, read_write> out: array<vec4<f32>>;
+@group(0) @binding({{ at.parts }}) var<storage, read_write> parts: array<vec4<f32>>;
+{% if not subgroup %}
+var<workgroup> scores: array<f32, {{ queries * threads }}>;
+var<workgroup> weights: array<f32, {{ queries * threads }}>;
+{% if token_groups > 1 %}
+var<workgroup> folded: array<vec4<f32>, {{ threads }}>;
+{% endif %}
+{% endif %}
+{% include "parts/view" %}
+{% include "parts/cache" %}
+
+const NEVER = -1e30;
+{% macro unpack(name, type) %}
+{% if type == "f32" %}
+            let {{ name }}0 = bitcast<vec4<f32>>({{ name }});
+{% elif type == "f16" %}
+            let {{ name }}0 = vec4<f32>(unpack2x16float({{ name }}.x), unpack2x16float({{ name }}.y));
+            let {{ name }}1 = vec4<f32>(unpack2x16float({{ name }}.z), unpack2x16float({{ name }}.w));
+{% else %}
+{% for i in range(4) %}
+            let {{ name }}{{ i }} = vec4<f32>(unpack4xI8({{ name }}[{{ i }}]));
+{% endfor %}
+{% endif %}
+{% endmacro %}
+
+// Writes quad `k` of a thread's chunk to the result or the parts; threads beyond the chunks have nothing to write.
+fn write(place: u32, chunk: u32, k: u32, sum: vec4<f32>, whole: bool) {
+    let quad = {{ value_quads }}u * chunk + k;
+    if quad < {{ quads }}u {
+        if whole {
+            out[place + quad] = sum;
+        } else {
+            parts[place + quad] = sum;
+        }
+    }
+}
+
+@compute @workgroup_size({{ threads }})
+fn main(
+    @builtin(workgroup_id) id: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let tile = params.tiles_at + 4u * (params.first_tile + id.x);
+    let first_row = step[tile];
+    let rows = step[tile + 1u];
+    let first_position = step[tile + 2u];
+    let table = params.pages_at + step[tile + 3u];
+    let head_tiles = (params.group + {{ heads_tile - 1 }}u) / {{ heads_tile }}u;
+    let kv_head = id.y / head_tiles;
+    let first_head = kv_head * params.group + id.y % head_tiles * {{ heads_tile }}u;
+    let last_head = (kv_head + 1u) * params.group - 1u;
+
+    // This part's keys, from a whole page on.
+    let end = first_position + rows;
+    let begin = first_position + 1u - min(params.window, first_position + 1u);
+    let pages = (end + 31u) / 32u - begin / 32u;
+    let splits = step[4];
+    let share = (pages + splits - 1u) / splits;
+    let start = (begin / 32u + id.z * share) * 32u;
+    let to = min(end, start + share * 32u);
+
+{% for r in range(tile_rows) %}
+    // Row {{ r }}: beyond the tile's rows the last one again, which is not written.
+    let row{{ r }} = min({{ r }}u, rows - 1u);
+    let last{{ r }} = first_position + row{{ r }};
+    let first{{ r }} = last{{ r }} + 1u - min(params.window, last{{ r }} + 1u);
+    let q_row{{ r }} = row_at(params.q, first_row + row{{ r }});
+{% for h in range(heads_tile) %}
+    let q{{ r * heads_tile + h }} = q_row{{ r }} + min(first_head + {{ h }}u, last_head) * {{ quads }}u;
+{% endfor %}
+{% endfor %}
+{% for m in range(queries) %}
+    var max{{ m }} = NEVER;
+    var sum{{ m }} = 0.0;
+{% for i in range(own) %}
+{% for k in range(value_quads) %}
+    var o{{ m }}_{{ i }}_{{ k }} = vec4<f32>();
+{% endfor %}
+{% endfor %}
+{% endfor %}
+
+    let token_of_lane = lane / {{ token_lanes }}u;
+{% for i in range(own) %}
+    let chunk{{ i }} = min(lane % {{ token_lanes }}u + {{ i * threads }}u, {{ value_chunks - 1 }}u);
+{% endfor %}
+
+    for (var block = start; block < to; block += {{ threads }}u) {
+        // Scores of the token of this thread.
+        let token = block + lane;
+        let near = min(token, to - 1u);
+        let page = step[table + near / 32u];
+        let key_at = key_place(page, kv_head, near % 32u);
+{% if key == "q8_0" %}
+        let key_scales_at = key_scales_place(page, kv_head, near % 32u);
+{% endif %}
+{% for m in range(queries) %}
+        var s{{ m }} = 0.0;
+{% endfor %}
+        for (var c = 0u; c < {{ key_chunks }}u; c++) {
+            let k = keys[key_at + 32u * c];
+{{ unpack("k", key) }}
+{% for i in range(key_quads) %}
+{% if key_chunks * key_quads == quads %}
+            let e{{ i }} = {{ key_quads }}u * c + {{ i }}u;
+{% else %}
+            let e{{ i }} = min({{ key_quads }}u * c + {{ i }}u, {{ quads - 1 }}u); // the chunk's padding is zero
+{% endif %}
+{% endfor %}
+{% if key == "q8_0" %}
+            let word = key_scales_at + 32u * (c / 4u);
+            let d = unpack2x16float(keys[word / 4u][word % 4u])[c / 2u % 2u];
+{% endif %}
+{% for m in range(queries) %}
+{% set products %}{% for i in range(key_quads) %}{% if i > 0 %} + {% endif %}dot(q[q{{ m }} + e{{ i }}], k{{ i }}){% endfor %}{% endset %}
+            s{{ m }} += {% if key == "q8_0" %}d * ({{ products }}){% else %}{{ products }}{% endif %};
+{% endfor %}
+        }
+
+        // Weights relative to the highest score so far; what was summed up shrinks when that rises.
+{% for r in range(tile_rows) %}
+        let seen{{ r }} = token < to && token >= first{{ r }} && token <= last{{ r }};
+{% endfor %}
+{% for m in range(queries) %}
+        s{{ m }} *= params.scale;
+{% if softcap %}
+        s{{ m }} = params.softcap * tanh(clamp(s{{ m }} / params.softcap, -15.0, 15.0));
+{% endif %}
+        s{{ m }} = select(NEVER, s{{ m }}, seen{{ m // heads_tile }});
+{% if not subgroup %}
+        scores[{{ m * threads }}u + lane] = s{{ m }};
+{% endif %}
+{% endfor %}
+{% if not subgroup %}
+        workgroupBarrier();
+{% endif %}
+{% for m in range(queries) %}
+{% if subgroup %}
+        let top{{ m }} = max(max{{ m }}, subgroupMax(s{{ m }}));
+{% else %}
+        var top{{ m }} = max{{ m }};
+        for (var i = 0u; i < {{ threads }}u; i++) {
+            top{{ m }} = max(top{{ m }}, scores[{{ m * threads }}u + i]);
+        }
+{% endif %}
+        let shrink{{ m }} = exp(max{{ m }} - top{{ m }});
+        let w{{ m }} = select(0.0, exp(s{{ m }} - top{{ m }}), seen{{ m // heads_tile }});
+        max{{ m }} = top{{ m }};
+        sum{{ m }} = sum{{ m }} * shrink{{ m }} + w{{ m }};
+{% if not subgroup %}
+        weights[{{ m * threads }}u + lane] = w{{ m }};
+{% endif %}
+{% for i in range(own) %}
+{% for k in range(value_quads) %}
+        o{{ m }}_{{ i }}_{{ k }} *= shrink{{ m }};
+{% endfor %}
+{% endfor %}
+{% endfor %}
+{% if not subgroup %}
+        workgroupBarrier();
+{% endif %}
+
+        // The weighted sum of the values: a thread has its elements of each token, or of every {{ token_groups }}th.
+        let count = min({{ threads }}u, to - block);
+{% if threads <= 32 %}
+        let page_of_block = step[table + block / 32u];
+{% endif %}
+        for (var i = 0u; i < count; i += {{ token_groups }}u) {
+            let j = i + token_of_lane;
+            let t = block + min(j, count - 1u);
+{% if threads <= 32 %}
+            let page_of_value = page_of_block;
+{% else %}
+            let page_of_value = step[table + t / 32u];
+{% endif %}
+            let value_at = value_place(page_of_value, kv_head, t % 32u);
+{% if value == "q8_0" %}
+            let value_scales_at = value_scales_place(page_of_value, kv_head, t % 32u);
+{% endif %}
+{% for m in range(queries) %}
+{% if subgroup %}
+            let p{{ m }} = subgroupShuffle(w{{ m }}, j);
+{% else %}
+            let p{{ m }} = weights[{{ m * threads }}u + j];
+{% endif %}
+{% endfor %}
+{% for i in range(own) %}
+            let v{{ i }}_ = values[value_at + chunk{{ i }}];
+{{ unpack("v" ~ i ~ "_", value) }}
+{% if value == "q8_0" %}
+            let word{{ i }} = value_scales_at + chunk{{ i }} / 4u;
+            let d{{ i }} = unpack2x16float(values[word{{ i }} / 4u][word{{ i }} % 4u])[chunk{{ i }} / 2u % 2u];
+{% endif %}
+{% for m in range(queries) %}
+{% for k in range(value_quads) %}
+            o{{ m }}_{{ i }}_{{ k }} += p{{ m }}{% if value == "q8_0" %} * d{{ i }}{% endif %} * v{{ i }}_{{ k }};
+{% endfor %}
+{% endfor %}
+{% endfor %}
+        }
+    }
+
+    // Together again what the threads summed up apart.
+{% for m in range(queries) %}
+{% if subgroup %}
+    sum{{ m }} = subgroupAdd(sum{{ m }});
+{% for far in folds %}
+{% for i in range(own) %}
+{% for k in range(value_quads) %}
+    o{{ m }}_{{ i }}_{{ k }} += subgroupShuffleXor(o{{ m }}_{{ i }}_{{ k }}, {{ far }}u);
+{% endfor %}
+{% endfor %}
+{% endfor %}
+{% else %}
+    workgroupBarrier();
+    scores[lane] = sum{{ m }};
+    workgroupBarrier();
+    sum{{ m }} = 0.0;
+    for (var i = 0u; i < {{ threads }}u; i++) {
+        sum{{ m }} += scores[i];
+    }
+{% if token_groups > 1 %}
+{% for i in range(own) %}
+{% for k in range(value_quads) %}
+    folded[lane] = o{{ m }}_{{ i }}_{{ k }};
+    workgroupBarrier();
+    o{{ m }}_{{ i }}_{{ k }} = vec4<f32>();
+    for (var i = lane % {{ token_lanes }}u; i < {{ threads }}u; i += {{ token_lanes }}u) {
+        o{{ m }}_{{ i }}_{{ k }} += folded[i];
+    }
+    workgroupBarrier();
+{% endfor %}
+{% endfor %}
+{% endif %}
+{% endif %}
+{% endfor %}
+
+{% for m in range(queries) %}
+{% set r = m // heads_tile %}
+{% set h = m % heads_tile %}
+    if {{ r }}u < rows && first_head + {{ h }}u <= last_head {
+        let head = first_head + {{ h }}u;
+        var factor = 1.0;
+        var place = 0u;
+        if splits == 1u {
+{% if at.vectors %}
+            // The sink takes its share of the denominator and gives nothing.
+            let sink = vectors[params.sinks + head];
+            let top = max(max{{ m }}, sink);
+            let weight = exp(max{{ m }} - top);
+            factor = weight / (sum{{ m }} * weight + exp(sink - top));
+{% else %}
+            factor = 1.0 / sum{{ m }};
+{% endif %}
+            place = row_at(params.out, first_row + {{ r }}u) + head * {{ quads }}u;
+        } else {
+            place = (((first_row + {{ r }}u) * params.heads + head) * splits + id.z) * {{ quads + 1 }}u;
+            if lane == 0u {
+                parts[place + {{ quads }}u] = vec4<f32>(max{{ m }}, sum{{ m }}, 0.0, 0.0);
+            }
+        }
+{% for i in range(own) %}
+{% for k in range(value_quads) %}
+        write(place, lane + {{ i * threads }}u, {{ k }}u, o{{ m }}_{{ i }}_{{ k }} * factor, splits == 1u);
+{% endfor %}
+{% endfor %}
+    }
+{% endfor %}
+}

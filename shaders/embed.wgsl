@@ -1,0 +1,62 @@
+// Rows of a table for the step's tokens: a thread takes a unit of 64 weights.
+struct Params {
+    out: vec2<u32>, // view, in quads
+    tokens_at: u32, // place of the tokens in `step`
+    units: u32,
+    quads: u32, // of a row
+    row_blocks: u32,
+    base: u32,
+    blocks: u32,
+    first_row: u32, // the table's row that the block of weights begins with
+    rows: u32,
+    zero: vec2<u32>,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding({{ at.step }}) var<storage, read> step: array<u32>;
+@group(0) @binding({{ at.out }}) var<storage, read_write> out: array<vec4<f32>>;
+{% include "parts/view" %}
+{% include "parts/weights" %}
+
+fn put(row: u32, piece: u32, values: mat4x4<f32>) {
+    let place = row_at(params.out, row) + 4u * piece;
+{% for i in range(4) %}
+    if 4u * piece + {{ i }}u < params.quads {
+        out[place + {{ i }}u] = values[{{ i }}];
+    }
+{% endfor %}
+}
+{% if ints %}
+
+fn values(q: vec4<u32>, s: f32, m: f32) -> mat4x4<f32> {
+    return mat4x4<f32>(
+        s * vec4<f32>(unpack4xI8(q.x)) + m,
+        s * vec4<f32>(unpack4xI8(q.y)) + m,
+        s * vec4<f32>(unpack4xI8(q.z)) + m,
+        s * vec4<f32>(unpack4xI8(q.w)) + m,
+    );
+}
+{% endif %}
+
+@compute @workgroup_size({{ threads }})
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let token = step[params.tokens_at + id.y];
+    if id.x >= params.units || token < params.first_row || token - params.first_row >= params.rows {
+        return;
+    }
+    let at = Place(params.base, params.blocks, (token - params.first_row) * params.row_blocks);
+{% if ints %}
+    let w = load(at, id.x);
+{% for p in range(4) %}
+{% if strided %}
+    put(id.y, 8u * (id.x / 2u) + id.x % 2u + {{ 2 * p }}u, values(w.q{{ p }}, w.s[{{ p }}], w.m[{{ p }}]));
+{% else %}
+    put(id.y, 4u * id.x + {{ p }}u, values(w.q{{ p }}, w.s[{{ p }}], w.m[{{ p }}]));
+{% endif %}
+{% endfor %}
+{% else %}
+{% for p in range(4) %}
+    put(id.y, 4u * id.x + {{ p }}u, load_piece(at, 4u * id.x + {{ p }}u));
+{% endfor %}
+{% endif %}
+}

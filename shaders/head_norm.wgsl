@@ -1,0 +1,32 @@
+// RMS norm of one head of one row by one workgroup; the heads share the gain.
+
+struct Params {
+    x: vec2<u32>,
+    out: vec2<u32>,
+    gain: u32, // place in `vectors`, in quads
+    quads: u32, // of a head
+    eps: f32,
+    zero: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding({{ at.vectors }}) var<storage, read> vectors: array<vec4<f32>>;
+@group(0) @binding({{ at.x }}) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding({{ at.out }}) var<storage, read_write> out: array<vec4<f32>>;
+{% include "parts/view" %}
+{% include "parts/reduce" %}
+
+@compute @workgroup_size({{ threads }})
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let source = row_at(params.x, group.y) + group.x * params.quads;
+    let to = row_at(params.out, group.y) + group.x * params.quads;
+    var squares = 0.0;
+    for (var quad = lane; quad < params.quads; quad += {{ threads }}u) {
+        squares += dot(x[source + quad], x[source + quad]);
+    }
+    let total = reduce_add(squares, lane);
+    let factor = inverseSqrt(total / f32(4u * params.quads) + params.eps);
+    for (var quad = lane; quad < params.quads; quad += {{ threads }}u) {
+        out[to + quad] = vectors[params.gain + quad] * (x[source + quad] * factor);
+    }
+}

@@ -1,0 +1,9 @@
+// IQ4_NL: a scale and 32 nibbles, numbers of a table; byte i holds weight i low and weight 16 + i high.
+{% set table = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113] %}
+{% include "parts/table" %}
+fn load(at: Place, unit: u32) -> Unit {
+    let d = unpack2x16float(d_pair(at, 2u * unit)).xxyy;
+    let a = quants_16(at, 2u * unit, 0u);
+    let b = quants_16(at, 2u * unit + 1u, 0u);
+    return Unit(found(low(a)), found(high(a)), found(low(b)), found(high(b)), d, vec4<f32>());
+}

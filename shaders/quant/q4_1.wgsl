@@ -1,0 +1,8 @@
+// Q4_1: a scale, a minimum and 32 nibbles; byte i holds weight i low and weight 16 + i high.
+fn load(at: Place, unit: u32) -> Unit {
+    let d = unpack2x16float(d_pair(at, 2u * unit)).xxyy;
+    let m = unpack2x16float(m_pair(at, 2u * unit)).xxyy;
+    let a = quants_16(at, 2u * unit, 0u);
+    let b = quants_16(at, 2u * unit + 1u, 0u);
+    return Unit(low(a), high(a), low(b), high(b), d, m);
+}

@@ -1,0 +1,11 @@
+// Q4_K: 256 nibbles in eight groups of 32, each with a scale and a minimum of six bits under two halves d and dmin. 32
+// bytes hold two groups, one low, one high: a unit.
+{% include "parts/k_scales" %}
+fn load(at: Place, unit: u32) -> Unit {
+    let block = unit / 4u;
+    let j = unit % 4u;
+    let k = k_scales(block_16(at, block, 0u), j);
+    let a = quants_16(at, block, 2u * j);
+    let b = quants_16(at, block, 2u * j + 1u);
+    return Unit(low(a), low(b), high(a), high(b), k.s, k.m);
+}

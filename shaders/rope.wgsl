@@ -1,0 +1,252 @@
+// What happens to a token's queries, keys and values before they meet: head norm and rotation, each where asked for,
+// and the append of keys and values to the cache. One workgroup a head of a token; a thread takes sixteen bytes of the
+// cache, or 64 elements where they are quantized, because the scales of 64 elements share a word.
+//
+// Angles are fractions of a turn in 32-bit integers, so that wrapping around is the reduction of the argument: exact
+// for every position, and sin and cos only ever see [-pi, pi], where every device computes them well.
+
+struct Params {
+    q: vec2<u32>,
+    q_out: vec2<u32>,
+    k: vec2<u32>,
+    v: vec2<u32>,
+    rows_at: u32, // places of the arrays in `step`
+    pages_at: u32,
+    turns: u32, // places in `vectors`, in quads
+    q_gain: u32,
+    k_gain: u32,
+    heads: u32,
+    kv_heads: u32,
+    eps: f32,
+    magnitude: f32,
+    key_scales: u32, // where the scales begin in the caches, in u32
+    value_scales: u32,
+    zero: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+{% if at.step %}
+@group(0) @binding({{ at.step }}) var<storage, read> step: array<u32>;
+{% endif %}
+{% if at.vectors %}
+@group(0) @binding({{ at.vectors }}) var<storage, read> vectors: array<vec4<u32>>;
+{% endif %}
+{% if query %}
+@group(0) @binding({{ at.q }}) var<storage, read> q: array<vec4<f32>>;
+@group(0) @binding({{ at.q_out }}) var<storage, read_write> q_out: array<vec4<f32>>;
+{% endif %}
+{% if append %}
+@group(0) @binding({{ at.k }}) var<storage, read> k: array<vec4<f32>>;
+@group(0) @binding({{ at.v }}) var<storage, read> v: array<vec4<f32>>;
+@group(0) @binding({{ at.keys }}) var<storage, read_write> keys: array<u32>;
+@group(0) @binding({{ at.values }}) var<storage, read_write> values: array<u32>;
+{% endif %}
+{% include "parts/view" %}
+{% if norm_q or norm_k %}
+{% include "parts/reduce" %}
+{% endif %}
+{% if append %}
+{% include "parts/cache" %}
+{% endif %}
+
+{% if rotate %}
+// Cosine and sine of a token's angles of four pairs, times the magnitude.
+struct Angles {
+    cos: vec4<f32>,
+    sin: vec4<f32>,
+}
+
+// The angle of a pair advances by high / 2^32 + low / 2^44 of a turn a position (positions below 2^20).
+fn angles(position: u32, four: u32) -> Angles {
+    let high = vectors[params.turns + 2u * four];
+    let low = vectors[params.turns + 2u * four + 1u];
+    let turns = position * high + ((position * low) >> vec4<u32>(12u));
+    let radians = vec4<f32>(bitcast<vec4<i32>>(turns)) * 1.4629180792671596e-9; // 2 pi / 2^32
+    return Angles(cos(radians) * params.magnitude, sin(radians) * params.magnitude);
+}
+{% endif %}
+{% macro turned(name, norm) %}
+
+fn {{ name }}_plain(place: u32, quad: u32, factor: f32) -> vec4<f32> {
+{% if norm %}
+    let gain = bitcast<vec4<f32>>(vectors[params.{{ name }}_gain + quad]);
+    return gain * ({{ name }}[place + quad] * factor);
+{% else %}
+    return {{ name }}[place + quad];
+{% endif %}
+}
+
+// The four elements `quad` of the head at `place`, normed with `factor` and turned by `position`.
+fn {{ name }}_turned(place: u32, quad: u32, factor: f32, position: u32) -> vec4<f32> {
+    let x = {{ name }}_plain(place, quad, factor);
+{% if not rotate %}
+    return x;
+{% elif pairs == "interleaved" %}
+    if quad >= {{ (dims + 3) // 4 }}u {
+        return x;
+    }
+    let four = angles(position, quad / 2u);
+    let cos = select(four.cos.xxyy, four.cos.zzww, quad % 2u == 1u);
+    let sin = select(four.sin.xxyy, four.sin.zzww, quad % 2u == 1u);
+    let y = x * cos + vec4<f32>(-x.y, x.x, -x.w, x.z) * sin;
+    return select(x, y, vec4<u32>(0u, 1u, 2u, 3u) + 4u * quad < vec4<u32>({{ dims }}u));
+{% elif dims % 8 == 0 %}
+    if quad >= {{ dims // 4 }}u {
+        return x;
+    }
+    let first = quad < {{ dims // 8 }}u;
+    let other = {{ name }}_plain(place, select(quad - {{ dims // 8 }}u, quad + {{ dims // 8 }}u, first), factor);
+    let four = angles(position, quad % {{ dims // 8 }}u);
+    return x * four.cos + select(other, -other, first) * four.sin;
+{% else %}
+    var y = x;
+    for (var i = 0u; i < 4u; i++) {
+        let place_in_head = 4u * quad + i;
+        if place_in_head < {{ dims }}u {
+            let first = place_in_head < {{ dims // 2 }}u;
+            let pair = place_in_head % {{ dims // 2 }}u;
+            let j = select(pair, pair + {{ dims // 2 }}u, first);
+            let other = {{ name }}_plain(place, j / 4u, factor)[j % 4u];
+            let four = angles(position, pair / 4u);
+            y[i] = x[i] * four.cos[pair % 4u] + select(other, -other, first) * four.sin[pair % 4u];
+        }
+    }
+    return y;
+{% endif %}
+}
+{% if norm %}
+
+fn {{ name }}_factor(place: u32, lane: u32) -> f32 {
+    var squares = 0.0;
+    for (var quad = lane; quad < {{ quads }}u; quad += {{ threads }}u) {
+        squares += dot({{ name }}[place + quad], {{ name }}[place + quad]);
+    }
+    return inverseSqrt(reduce_add(squares, lane) / {{ head_dim }}.0 + params.eps);
+}
+{% endif %}
+{% endmacro %}
+{% if query %}
+{{ turned("q", norm_q) }}
+{% endif %}
+{% if append %}
+{{ turned("k", norm_k) }}
+
+{% macro append_to(buffer, name, type, chunks, turned) %}
+{% set step = "32u * chunk" if name == "key" else "chunk" %}
+{% set word = "32u * word" if name == "key" else "word" %}
+{% macro element(quad) %}{% if turned %}k_turned(place, {{ quad }}, factor, position){% else %}v[place + {{ quad }}]{% endif %}{% endmacro %}
+
+// Appends the head at `place` as `token` of `page`.
+fn append_{{ name }}(place: u32, page: u32, head: u32, token: u32, lane: u32{% if turned %}, factor: f32, position: u32{% endif %}) {
+    let to = {{ name }}_place(page, head, token);
+{% if type == "q8_0" %}
+    let scales_to = {{ name }}_scales_place(page, head, token);
+    for (var word = lane; word < {{ scale_words }}u; word += {{ threads }}u) {
+        var scales = vec2<f32>();
+        for (var i = 0u; i < 2u; i++) {
+            let block = 2u * word + i;
+            if block >= {{ head_dim // 32 }}u {
+                break;
+            }
+{% for i in range(8) %}
+            let x{{ i }} = {{ element("8u * block + " ~ i ~ "u") }};
+{% endfor %}
+            let peaks = max(
+                max(max(abs(x0), abs(x1)), max(abs(x2), abs(x3))),
+                max(max(abs(x4), abs(x5)), max(abs(x6), abs(x7))),
+            );
+            let peak = max(max(peaks.x, peaks.y), max(peaks.z, peaks.w));
+            let inverse = select(0.0, 127.0 / peak, peak > 1e-30);
+            scales[i] = peak / 127.0;
+            var chunk = 2u * block;
+{% for i in range(8) %}
+            {{ buffer }}[4u * (to + {{ step }}) + {{ i % 4 }}u] = bytes(x{{ i }} * inverse);
+{% if i == 3 %}
+            chunk++;
+{% endif %}
+{% endfor %}
+        }
+        {{ buffer }}[scales_to + {{ word }}] = pack2x16float(scales);
+    }
+{% else %}
+    for (var chunk = lane; chunk < {{ chunks }}u; chunk += {{ threads }}u) {
+        let at = 4u * (to + {{ step }});
+{% if type == "f32" %}
+        let x = bitcast<vec4<u32>>({{ element("chunk") }});
+{% else %}
+        let low = in_half({{ element("2u * chunk") }});
+{% if quads % 2 == 0 %}
+        let high = in_half({{ element("2u * chunk + 1u") }});
+{% else %}
+        var high = vec4<f32>();
+        if 2u * chunk + 1u < {{ quads }}u {
+            high = in_half({{ element("2u * chunk + 1u") }});
+        }
+{% endif %}
+        let x = vec4<u32>(
+            pack2x16float(low.xy),
+            pack2x16float(low.zw),
+            pack2x16float(high.xy),
+            pack2x16float(high.zw),
+        );
+{% endif %}
+{% for i in range(4) %}
+        {{ buffer }}[at + {{ i }}u] = x[{{ i }}];
+{% endfor %}
+    }
+{% endif %}
+}
+{% endmacro %}
+{% if key == "f16" or value == "f16" %}
+
+// Kept finite: an infinity would spoil what its weight of zero hides.
+fn in_half(x: vec4<f32>) -> vec4<f32> {
+    return clamp(x, vec4<f32>(-65504.0), vec4<f32>(65504.0));
+}
+{% endif %}
+{% if key == "q8_0" or value == "q8_0" %}
+
+// Four integers; halves away from zero.
+fn bytes(x: vec4<f32>) -> u32 {
+    return pack4xI8(vec4<i32>(x + select(vec4<f32>(-0.5), vec4<f32>(0.5), x > vec4<f32>())));
+}
+{% endif %}
+{{ append_to("keys", "key", key, key_chunks, true) }}
+{{ append_to("values", "value", value, value_chunks, false) }}
+{% endif %}
+
+@compute @workgroup_size({{ threads }})
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group.y;
+    var head = group.x;
+{% if at.step %}
+    let position = step[params.rows_at + 2u * row];
+{% else %}
+    let position = 0u;
+{% endif %}
+{% if query %}
+    if head < params.heads {
+        let place = row_at(params.q, row) + head * {{ quads }}u;
+        let to = row_at(params.q_out, row) + head * {{ quads }}u;
+        let factor = {% if norm_q %}q_factor(place, lane){% else %}1.0{% endif %};
+        for (var quad = lane; quad < {{ quads }}u; quad += {{ threads }}u) {
+            q_out[to + quad] = q_turned(place, quad, factor, position);
+        }
+        return;
+    }
+    head -= params.heads;
+{% endif %}
+{% if append %}
+    let table = params.pages_at + step[params.rows_at + 2u * row + 1u];
+    let page = step[table + position / 32u];
+    let token = position % 32u;
+    if head < params.kv_heads {
+        let place = row_at(params.k, row) + head * {{ quads }}u;
+        let factor = {% if norm_k %}k_factor(place, lane){% else %}1.0{% endif %};
+        append_key(place, page, head, token, lane, factor, position);
+    } else {
+        head -= params.kv_heads;
+        append_value(row_at(params.v, row) + head * {{ quads }}u, page, head, token, lane);
+    }
+{% endif %}
+}

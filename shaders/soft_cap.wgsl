@@ -1,0 +1,23 @@
+// cap * tanh(x / cap), a quad a thread; the argument is kept where no device's tanh overflows.
+
+struct Params {
+    x: vec2<u32>,
+    out: vec2<u32>,
+    quads: u32,
+    cap: f32,
+    zero: vec2<u32>,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding({{ at.x }}) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding({{ at.out }}) var<storage, read_write> out: array<vec4<f32>>;
+{% include "parts/view" %}
+
+@compute @workgroup_size({{ threads }})
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    if id.x < params.quads {
+        let most = vec4<f32>(15.0);
+        let parts = clamp(x[row_at(params.x, id.y) + id.x] / params.cap, -most, most);
+        out[row_at(params.out, id.y) + id.x] = params.cap * tanh(parts);
+    }
+}
