@@ -310,6 +310,44 @@ proptest! {
     }
 }
 
+/// A graphics adapter, if there is one: a driver that computes on the processor counts.
+fn adapter() -> Option<Box<dyn Backend>> {
+    let options =
+        bilayer_gpu::Options { device: Some("software".to_owned()), ..Default::default() };
+    match bilayer_gpu::Gpu::open(&options) {
+        Ok(gpu) => Some(Box::new(gpu)),
+        Err(error) => {
+            let required = std::env::var("BILAYER_REQUIRE_GPU").is_ok_and(|value| value == "1");
+            assert!(!required, "an adapter is required: {error}");
+            println!("skipped: no adapter ({error})");
+            None
+        }
+    }
+}
+
+#[test]
+fn an_adapter_overlaps_and_changes_no_bit() {
+    let model = tiny();
+    let prompt = some(200, 3);
+    let alone = {
+        let mut session = Session::new(&model, settings()).unwrap();
+        let sequence = session.open().unwrap();
+        answer(&mut session, sequence, &prompt, 12).1
+    };
+    for placement in placements(model.graph().layers() as usize) {
+        let mut found = Vec::new();
+        for overlap in [Overlap::Off, Overlap::Auto] {
+            let Some(gpu) = adapter() else { return };
+            let settings = Settings { overlap, top_k: Some(8), ..settings() };
+            let mut session = on(&model, vec![cpu(), gpu], &placement, settings);
+            let sequence = session.open().unwrap();
+            found.push(answer(&mut session, sequence, &prompt, 12));
+        }
+        assert!(found[0] == found[1], "{placement:?}");
+        assert_eq!(found[0].1, alone, "{placement:?}");
+    }
+}
+
 #[test]
 fn a_prompt_that_is_stopped_goes_on_where_it_stopped() {
     let model = tiny();
