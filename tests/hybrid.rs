@@ -110,23 +110,47 @@ fn placements(layers: usize) -> Vec<Placement> {
 fn overlap_changes_no_bit() {
     let model = tiny();
     for placement in placements(model.graph().layers() as usize) {
-        for length in [1, 40, 64, 150, 300] {
+        for length in [1, 40, 64, 200, 300] {
             let of = |overlap, ubatch_size| {
-                let settings = Settings { overlap, ubatch_size, ..settings() };
+                let settings = Settings { overlap, ubatch_size, outputs: Some(512), ..settings() };
                 let mut session = on(&model, pair(), &placement, settings);
                 let sequence = session.open().unwrap();
                 let found = answer(&mut session, sequence, &some(length, 3), 5);
                 assert_eq!(session.len(sequence), length + 5);
-                found
+                // More micro-batches than segments, with rows wanted of each.
+                let all = some(length.min(ubatch_size), 4);
+                let run = Run { sequence, tokens: &all, wanted: Wanted::All };
+                if overlap == Overlap::Always || session.len(sequence) + all.len() > 512 {
+                    return (found, Vec::new());
+                }
+                (found, session.step(&[run]).unwrap().to_vec())
             };
             for ubatch in [512, 48] {
                 let alone = of(Overlap::Off, ubatch);
-                for overlap in [Overlap::Auto, Overlap::Always] {
-                    let found = of(overlap, ubatch);
-                    assert!(found == alone, "{placement:?}, {length} tokens, {overlap:?}");
-                }
+                assert!(of(Overlap::Auto, ubatch) == alone, "{placement:?}, {length} tokens");
+                assert!(of(Overlap::Always, ubatch).0 == alone.0, "{placement:?}, {length} tokens");
             }
         }
+    }
+}
+
+/// The order in which the segments of two kinds of devices are given their micro-batches.
+#[test]
+fn processors_work_while_adapters_are_given_theirs() {
+    let model = tiny();
+    let prompt = some(128, 3);
+    let cases: [(&[usize], &[(usize, usize)]); 3] = [
+        (&[0, 0, 0, 1, 1], &[(0, 0), (0, 1), (1, 0), (1, 1)]),
+        (&[1, 1, 1, 0, 0], &[(0, 0), (0, 1), (1, 0), (1, 1)]),
+        (&[0, 0, 1, 1, 0], &[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]),
+    ];
+    for (devices, expected) in cases {
+        let mut session = on(&model, pair(), &parts(devices), settings());
+        let sequence = session.open().unwrap();
+        session.prefill(sequence, &prompt, &mut |_| true).unwrap();
+        let given: Vec<(usize, usize)> =
+            session.lanes().iter().map(|lane| (lane.segment, lane.micro_batch)).collect();
+        assert_eq!(given, expected, "{devices:?}");
     }
 }
 

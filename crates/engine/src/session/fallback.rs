@@ -158,7 +158,8 @@ impl Session {
             prepare::equip(&self.model, &self.graph, &plan, backends, self.limits, &mut |_| ())?;
         let old = &self.pipeline;
         let mut pipeline = Pipeline {
-            batches: vec![Batch::reserved(&self.limits)],
+            order: vec![0],
+            batches: (0..2).map(|_| Batch::reserved(&self.limits)).collect(),
             lanes: Lanes::new(1, old.lanes.epoch()),
             spent: old.spent,
             overlap: false,

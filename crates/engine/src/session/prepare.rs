@@ -75,7 +75,8 @@ pub fn on(
     let logits = Reading { value: graph.logits, width: graph.width(graph.logits) };
     let divides = pipeline::overlaps(&graph, &plan);
     let pipeline = Pipeline {
-        batches: plan.segments.iter().map(|_| Batch::reserved(&limits)).collect(),
+        order: pipeline::order(&parts.segments),
+        batches: (0..=plan.segments.len()).map(|_| Batch::reserved(&limits)).collect(),
         lanes: Lanes::new(backends.len(), began),
         spent: Spent::default(),
         overlap: divides && settings.overlap != Overlap::Off,
