@@ -249,6 +249,69 @@ fn a_plan_over_two_devices_gives_the_same_answer() {
     }
 }
 
+/// A session that finds the best tokens where its head is gives the answers of one that reads all logits, with every
+/// chain of samplers; those that need more than the best read them all.
+#[test]
+fn the_best_tokens_are_enough_for_the_same_answer() {
+    let model = tiny();
+    let mut plain = session(&model);
+    let mut split = {
+        let backends: Vec<Box<dyn Backend>> =
+            vec![Box::new(Reference::new()), Box::new(Cpu::new(Default::default()).unwrap())];
+        let planner = |graph: &_, machine: &_, budget: &_| {
+            place(graph, machine, budget, &Placement::offload(3, 2, 0, 1))
+        };
+        let settings = Settings { top_k: Some(40), ..settings() };
+        Session::on(&model, backends, &planner, settings).unwrap()
+    };
+    let mut finding =
+        Session::new(&model, Settings { sequences: 4, top_k: Some(40), ..settings() }).unwrap();
+    assert_eq!((plain.top_k(), finding.top_k(), split.top_k()), (None, Some(40), Some(40)));
+    let usual = Options::default;
+    let cases = [
+        ("greedy", greedy(), Some(1)),
+        ("default", usual(), Some(40)),
+        ("fewer", Options { top_k: 5, temperature: 2.0, ..usual() }, Some(5)),
+        ("more", Options { top_k: 41, ..usual() }, Some(41)),
+        ("no top-k", Options { top_k: 0, ..usual() }, None),
+        ("penalties", Options { repeat_penalty: 1.3, ..usual() }, None),
+        ("bias", Options { logit_bias: vec![(9, 3.0)], ..greedy() }, None),
+        ("typical", Options { typical: 0.7, ..usual() }, Some(40)),
+    ];
+    for (name, options, needs) in cases {
+        assert_eq!(options.needs(), needs, "{name}");
+        for (length, logprobs) in [(1, None), (70, None), (6, Some(2))] {
+            let prompt = some(length, 5);
+            let request = || Request { predict: Some(30), logprobs, ..Request::new(&prompt) };
+            let expected = generate(&mut plain, &model, options.clone(), request());
+            let found = generate(&mut finding, &model, options.clone(), request());
+            assert_eq!(found, expected, "{name}");
+            if name == "greedy" {
+                assert_eq!(generate(&mut split, &model, greedy(), request()), expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_read_as_the_best_is_in_the_logits() {
+    let model = tiny();
+    let mut session =
+        Session::new(&model, Settings { outputs: Some(8), top_k: Some(5), ..settings() }).unwrap();
+    let (sequence, tokens) = (session.open().unwrap(), some(8, 2));
+    let all = logits(&mut session, sequence, &tokens);
+    session.truncate(sequence, 0);
+    let top = session.step_top(&[Run { sequence, tokens: &tokens, wanted: Wanted::All }]).unwrap();
+    assert_eq!(top.rows(), 8);
+    for (row, logits) in all.chunks_exact(128).enumerate() {
+        let mut order: Vec<u32> = (0..128).collect();
+        order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+        let expected: Vec<(u32, f32)> =
+            order[..5].iter().map(|&id| (id, logits[id as usize])).collect();
+        assert_eq!(top.row(row).collect::<Vec<_>>(), expected);
+    }
+}
+
 #[test]
 fn answers_end_for_each_reason() {
     let model = tiny();

@@ -110,23 +110,47 @@ fn placements(layers: usize) -> Vec<Placement> {
 fn overlap_changes_no_bit() {
     let model = tiny();
     for placement in placements(model.graph().layers() as usize) {
-        for length in [1, 40, 64, 150, 300] {
+        for length in [1, 40, 64, 200, 300] {
             let of = |overlap, ubatch_size| {
-                let settings = Settings { overlap, ubatch_size, ..settings() };
+                let settings = Settings { overlap, ubatch_size, outputs: Some(512), ..settings() };
                 let mut session = on(&model, pair(), &placement, settings);
                 let sequence = session.open().unwrap();
                 let found = answer(&mut session, sequence, &some(length, 3), 5);
                 assert_eq!(session.len(sequence), length + 5);
-                found
+                // More micro-batches than segments, with rows wanted of each.
+                let all = some(length.min(ubatch_size), 4);
+                let run = Run { sequence, tokens: &all, wanted: Wanted::All };
+                if overlap == Overlap::Always || session.len(sequence) + all.len() > 512 {
+                    return (found, Vec::new());
+                }
+                (found, session.step(&[run]).unwrap().to_vec())
             };
             for ubatch in [512, 48] {
                 let alone = of(Overlap::Off, ubatch);
-                for overlap in [Overlap::Auto, Overlap::Always] {
-                    let found = of(overlap, ubatch);
-                    assert!(found == alone, "{placement:?}, {length} tokens, {overlap:?}");
-                }
+                assert!(of(Overlap::Auto, ubatch) == alone, "{placement:?}, {length} tokens");
+                assert!(of(Overlap::Always, ubatch).0 == alone.0, "{placement:?}, {length} tokens");
             }
         }
+    }
+}
+
+/// The order in which the segments of two kinds of devices are given their micro-batches.
+#[test]
+fn processors_work_while_adapters_are_given_theirs() {
+    let model = tiny();
+    let prompt = some(128, 3);
+    let cases: [(&[usize], &[(usize, usize)]); 3] = [
+        (&[0, 0, 0, 1, 1], &[(0, 0), (0, 1), (1, 0), (1, 1)]),
+        (&[1, 1, 1, 0, 0], &[(0, 0), (0, 1), (1, 0), (1, 1)]),
+        (&[0, 0, 1, 1, 0], &[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]),
+    ];
+    for (devices, expected) in cases {
+        let mut session = on(&model, pair(), &parts(devices), settings());
+        let sequence = session.open().unwrap();
+        session.prefill(sequence, &prompt, &mut |_| true).unwrap();
+        let given: Vec<(usize, usize)> =
+            session.lanes().iter().map(|lane| (lane.segment, lane.micro_batch)).collect();
+        assert_eq!(given, expected, "{devices:?}");
     }
 }
 
@@ -179,7 +203,6 @@ fn devices_work_at_the_same_time() {
         } else {
             assert!(overlapped >= 2 * DELAY, "{overlapped:?} of {wall:?}");
             assert!(seen >= 2 * DELAY, "{seen:?} of {wall:?}");
-            assert!(wall < 7 * DELAY, "{wall:?}");
         }
     }
 }
@@ -270,7 +293,7 @@ fn scattered(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Values that pass segments by, and devices that come back, with the cut of every step and prompt.
     #[test]
@@ -286,8 +309,8 @@ proptest! {
         let queued = || Box::new(Queued::new(Box::new(Reference::new()), Duration::ZERO));
         let backends: Vec<Box<dyn Backend>> = vec![queued(), Box::new(Reference::new()), queued()];
         let planner = |graph: &_, machine: &_, budget: &_| scattered(graph, machine, budget, &devices);
-        let settings = Settings { overlap: Overlap::Always, ..settings() };
-        let mut hybrid = Session::on(&model, backends, &planner, settings).unwrap();
+        let always = Settings { overlap: Overlap::Always, ..settings() };
+        let mut hybrid = Session::on(&model, backends, &planner, always).unwrap();
         let mut found = Vec::new();
         for session in [&mut alone(&model), &mut hybrid] {
             let sequence = session.open().unwrap();
@@ -297,6 +320,55 @@ proptest! {
             found.push(all);
         }
         prop_assert!(found[0] == found[1]);
+
+        // Processors cut their sums by what is together in a step, so only like steps give like bits.
+        let [one, other] = [Overlap::Off, Overlap::Auto].map(|overlap| {
+            let queued = || Box::new(Queued::new(cpu(), Duration::ZERO));
+            let backends: Vec<Box<dyn Backend>> = vec![queued(), cpu(), queued()];
+            let settings = Settings { overlap, ..settings() };
+            let mut session = Session::on(&model, backends, &planner, settings).unwrap();
+            let sequence = session.open().unwrap();
+            answer(&mut session, sequence, &some(length, 1), 3)
+        });
+        prop_assert!(one == other);
+    }
+}
+
+/// A graphics adapter, if there is one: a driver that computes on the processor counts.
+fn adapter() -> Option<Box<dyn Backend>> {
+    let options =
+        bilayer_gpu::Options { device: Some("software".to_owned()), ..Default::default() };
+    match bilayer_gpu::Gpu::open(&options) {
+        Ok(gpu) => Some(Box::new(gpu)),
+        Err(error) => {
+            let required = std::env::var("BILAYER_REQUIRE_GPU").is_ok_and(|value| value == "1");
+            assert!(!required, "an adapter is required: {error}");
+            println!("skipped: no adapter ({error})");
+            None
+        }
+    }
+}
+
+#[test]
+fn an_adapter_overlaps_and_changes_no_bit() {
+    let model = tiny();
+    let prompt = some(200, 3);
+    let alone = {
+        let mut session = Session::new(&model, settings()).unwrap();
+        let sequence = session.open().unwrap();
+        answer(&mut session, sequence, &prompt, 12).1
+    };
+    for placement in placements(model.graph().layers() as usize) {
+        let mut found = Vec::new();
+        for overlap in [Overlap::Off, Overlap::Auto] {
+            let Some(gpu) = adapter() else { return };
+            let settings = Settings { overlap, top_k: Some(8), ..settings() };
+            let mut session = on(&model, vec![cpu(), gpu], &placement, settings);
+            let sequence = session.open().unwrap();
+            found.push(answer(&mut session, sequence, &prompt, 12));
+        }
+        assert!(found[0] == found[1], "{placement:?}");
+        assert_eq!(found[0].1, alone, "{placement:?}");
     }
 }
 
@@ -445,6 +517,33 @@ fn a_processor_is_made_where_there_is_none() {
         let (texts, warnings) = conversation(&mut session);
         assert_eq!((texts, warnings.len()), (expected.clone(), 1), "{call:?}");
         assert!(session.backends().any(|b| b.facts().kind == bilayer_graph::Kind::Cpu));
+    }
+}
+
+#[test]
+fn where_the_processor_has_no_room_the_error_says_both() {
+    let model = tiny();
+    let placement = &placements(model.graph().layers() as usize)[0];
+    let (backends, _) = failing(Script { call: Call::Submit, after: 4, fault: Fault::Lost });
+    let needed = on(&model, backends, placement, settings()).plan().devices[0].used_bytes;
+    let (mut backends, _) = failing(Script { call: Call::Submit, after: 4, fault: Fault::Lost });
+    let never = Script { call: Call::Reserve, after: usize::MAX, fault: Fault::Lost };
+    let mut host = Failing::new(backends.remove(0), never);
+    (host.facts.kind, host.facts.memory_bytes) = (bilayer_graph::Kind::Cpu, needed);
+    backends.insert(0, Box::new(host));
+    let mut session = on(&model, backends, placement, settings());
+    let sequence = session.open().unwrap();
+    session.prefill(sequence, &some(80, 1), &mut |_| true).unwrap();
+    let run = Run { sequence, tokens: &[9], wanted: Wanted::Last };
+    session.step(&[run]).unwrap();
+    session.step(&[run]).unwrap();
+    // Whoever tries again gets the same answer, and the sequence stays as it was.
+    for _ in 0..2 {
+        let error = session.step(&[run]).unwrap_err();
+        let Error::Fallback { lost, source } = &error else { panic!("{error}") };
+        assert!(matches!(lost, bilayer_graph::Error::DeviceLost { .. }), "{error}");
+        assert!(matches!(**source, Error::Plan(_)), "{error}");
+        assert_eq!((session.len(sequence), session.take_warnings()), (82, vec![]));
     }
 }
 

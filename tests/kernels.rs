@@ -264,6 +264,22 @@ fn elementwise_ops_and_norms() {
     }
 }
 
+/// Widths below, at and past the stretch that is looked at together; values that tie.
+#[test]
+fn the_best_of_each_row() {
+    for (width, k) in [(8, 8), (64, 1), (257, 40), (2048, 64)] {
+        for tying in [false, k > 1] {
+            let mut graph = over(width, Tensors::default(), |r, a, b| {
+                // All ties, as zeros of either sign.
+                if tying { r.scale("x", a, 0.0) } else { r.add("x", a, b) }
+            });
+            graph.logits = graph.top_k(k);
+            let name = format!("top {k} of {width}");
+            compare(&name, &graph, limits(), &[Owned::tokens(1), Owned::tokens(13)], 0.0);
+        }
+    }
+}
+
 #[test]
 fn embeddings_of_every_type() {
     for &ty in bilayer_quant::all().iter().filter(|ty| ty.quantize.is_some()) {

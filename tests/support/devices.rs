@@ -196,7 +196,7 @@ pub struct Script {
 /// A backend that poses as a graphics adapter and fails once, as its script says.
 pub struct Failing {
     inner: Box<dyn Backend>,
-    facts: Facts,
+    pub facts: Facts,
     script: Script,
     /// Whether it has failed.
     pub failed: Arc<Mutex<bool>>,

@@ -12,3 +12,4 @@ pub(crate) mod rope;
 pub(crate) mod rows;
 pub(crate) mod scale;
 pub(crate) mod soft_cap;
+pub(crate) mod top_k;

@@ -106,7 +106,10 @@ pub struct Generation<'s> {
     tokenizer: std::sync::Arc<bilayer_text::Tokenizer>,
     request: Request<'s>,
     interrupt: &'s AtomicBool,
+    /// The logits after the last token, unless `top` says that the best are enough.
     logits: Vec<f32>,
+    best: Vec<(u32, f32)>,
+    top: bool,
     /// The token chosen last, not run yet.
     pending: Option<u32>,
     stop: Option<Stop>,
@@ -140,7 +143,9 @@ impl<'s> Generation<'s> {
         Ok(Generation {
             decoder: Decoder::new(model.tokenizer(), decode).continuing(),
             tokenizer: model.tokenizer().clone(),
+            top: is_enough(session, &sampler, &request),
             logits: Vec::with_capacity(model.config().vocab),
+            best: Vec::with_capacity(session.top_k().unwrap_or(0)),
             session,
             sequence,
             sampler,
@@ -158,16 +163,22 @@ impl<'s> Generation<'s> {
     /// # Errors
     /// Those of [`Session::prefill`].
     pub fn prefill(&mut self, each: &mut dyn FnMut(usize)) -> Result<(), Error> {
-        let Generation { session, sequence, request, interrupt, sampler, .. } = self;
+        let Generation { session, sequence, request, interrupt, sampler, logits, best, .. } = self;
         self.began = Instant::now();
         session.take_spent();
         let going = &mut |done: usize| {
             each(done);
             !interrupt.load(Ordering::Relaxed)
         };
-        match session.prefill(*sequence, request.prompt, going)? {
-            Some(logits) => self.logits.extend_from_slice(logits),
-            None => self.stop = Some(Stop::Interrupted),
+        let is_whole = if self.top {
+            let top = session.prefill_top(*sequence, request.prompt, going)?;
+            top.map(|top| best.extend(top.row(0))).is_some()
+        } else {
+            let row = session.prefill(*sequence, request.prompt, going)?;
+            row.map(|row| logits.extend_from_slice(row)).is_some()
+        };
+        if !is_whole {
+            self.stop = Some(Stop::Interrupted);
         }
         for &token in request.prompt {
             sampler.accept(token);
@@ -197,11 +208,18 @@ impl<'s> Generation<'s> {
         }
         if let Some(token) = self.pending.take() {
             let run = Run { sequence: self.sequence, tokens: &[token], wanted: Wanted::Last };
-            let logits = self.session.step(&[run])?;
-            self.logits.clear();
-            self.logits.extend_from_slice(logits);
+            if self.top {
+                self.best.clear();
+                self.best.extend(self.session.step_top(&[run])?.row(0));
+            } else {
+                self.logits.clear();
+                self.logits.extend_from_slice(self.session.step(&[run])?);
+            }
         }
-        let id = self.sampler.sample(&self.logits)?;
+        let id = match self.top {
+            true => self.sampler.sample_top(self.best.iter().copied())?,
+            false => self.sampler.sample(&self.logits)?,
+        };
         let logprobs = self.request.logprobs.map(|top| sampling::logprobs(&self.logits, id, top));
         self.count();
         if self.tokenizer.is_end(id) && !self.request.ignore_eos {
@@ -254,6 +272,13 @@ impl<'s> Generation<'s> {
         self.statistics.generate = elapsed.saturating_sub(self.statistics.first_token);
         self.statistics.spent = add(self.statistics.spent, self.session.take_spent());
     }
+}
+
+/// Whether the best tokens that the session finds are all that will be looked at.
+fn is_enough(session: &Session, sampler: &Sampler, request: &Request<'_>) -> bool {
+    let needs = sampler.options().needs().map(|needs| needs.min(session.vocab()));
+    let is_enough = |k| needs.is_some_and(|needs| needs <= k);
+    request.logprobs.is_none() && session.top_k().is_some_and(is_enough)
 }
 
 fn add(a: Spent, b: Spent) -> Spent {

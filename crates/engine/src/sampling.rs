@@ -102,13 +102,22 @@ impl Sampler {
     /// # Errors
     /// [`Error::NothingLeft`].
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, Error> {
+        self.choose((0..).zip(logits.iter().copied()))
+    }
+
+    /// The same from the best tokens alone, with their logits. As long as they are at least
+    /// [`Options::needs`] many, it is the same token.
+    ///
+    /// # Errors
+    /// [`Error::NothingLeft`].
+    pub fn sample_top(&mut self, best: impl Iterator<Item = (u32, f32)>) -> Result<u32, Error> {
+        self.choose(best)
+    }
+
+    fn choose(&mut self, tokens: impl Iterator<Item = (u32, f32)>) -> Result<u32, Error> {
         let Sampler { options, rng, candidates, history, dry, mirostat_mu } = self;
         candidates.clear();
-        candidates.extend(logits.iter().zip(0..).map(|(&logit, id)| Candidate {
-            id,
-            logit,
-            p: 0.0,
-        }));
+        candidates.extend(tokens.map(|(id, logit)| Candidate { id, logit, p: 0.0 }));
         logit_bias::apply(candidates, &options.logit_bias);
         penalties::apply(candidates, history, options);
         if let Some(dry_options) = &options.dry {

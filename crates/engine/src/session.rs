@@ -8,7 +8,8 @@ use bilayer_scheduler::Plan;
 use crate::cache::{Pages, SequenceId};
 use crate::{Error, Model};
 use batch::Work;
-use pipeline::{Pipeline, Ran};
+use pipeline::{Pipeline, Ran, Reading};
+use prepare::Best;
 
 mod batch;
 mod fallback;
@@ -17,11 +18,13 @@ mod load;
 mod pipeline;
 mod prepare;
 mod settings;
+mod top;
 
 pub use fallback::Warning;
 pub use lanes::{Lane, Lanes};
 pub use prepare::Planner;
 pub use settings::{Overlap, Progress, Settings, kv_types};
+pub use top::Top;
 
 /// Some tokens of one sequence, to be run in a step.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +94,10 @@ pub struct Session {
     graph: bilayer_graph::Graph,
     plan: Plan,
     pipeline: Pipeline,
+    /// What a step reads, usually.
+    logits: Reading,
+    /// What it reads when asked for the best tokens.
+    best: Option<Best>,
     limits: Limits,
     cache: Pages,
     /// Position of the first token of each run of the current step.
@@ -163,7 +170,7 @@ impl Session {
 
     /// Tokens of the vocabulary: the width of a row of logits.
     pub fn vocab(&self) -> usize {
-        self.pipeline.vocab
+        self.logits.width
     }
 
     /// Tokens a sequence may have.
@@ -202,7 +209,7 @@ impl Session {
         std::mem::take(&mut self.pipeline.spent)
     }
 
-    /// The last segments that ran, on which device and when.
+    /// The last segments that ran, on which device and when. Begins anew when all moves to the processor.
     pub fn lanes(&self) -> &Lanes {
         &self.pipeline.lanes
     }
@@ -220,16 +227,26 @@ impl Session {
     /// # Errors
     /// More tokens, rows or runs than the limits, a full cache, a device error, logits that are not finite.
     pub fn step(&mut self, runs: &[Run<'_>]) -> Result<&[f32], Error> {
-        let rows = batch::rows(runs);
-        within("tokens", rows, self.limits.tokens)?;
-        let micro_rows = match (runs.len(), self.overlap) {
-            (_, Overlap::Always) => batch::of_sequences(rows, 1),
-            (0 | 1, _) if self.divides => batch::of_prompt(rows),
-            (_, Overlap::Auto) => batch::of_sequences(rows, batch::SEQUENCE_ROWS),
-            (_, Overlap::Off) => rows,
-        };
-        let ran = self.run(runs, micro_rows, &mut |_| true)?;
-        Ok(&self.pipeline.logits[..ran.outputs * self.pipeline.vocab])
+        self.pipeline.reading = self.logits;
+        self.step_reading(runs)
+    }
+
+    /// How many of the best tokens [`Session::step_top`] gives; `None` where the head's device cannot find them, or
+    /// nobody asked for them in [`Settings::top_k`].
+    pub fn top_k(&self) -> Option<usize> {
+        self.best.map(|best| best.k)
+    }
+
+    /// As [`Session::step`], but only the best tokens of each wanted row are read back.
+    ///
+    /// # Panics
+    /// If [`Session::top_k`] is `None`.
+    ///
+    /// # Errors
+    /// As [`Session::step`].
+    pub fn step_top(&mut self, runs: &[Run<'_>]) -> Result<Top<'_>, Error> {
+        let k = self.read_top();
+        Ok(Top { k, data: self.step_reading(runs)? })
     }
 
     /// Appends `tokens` to a sequence in micro-batches and returns the logits `[vocab]` after the last. `each` is
@@ -247,12 +264,60 @@ impl Session {
         tokens: &[u32],
         each: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Option<&[f32]>, Error> {
+        self.pipeline.reading = self.logits;
+        self.prefill_reading(sequence, tokens, each)
+    }
+
+    /// As [`Session::prefill`], but only the best tokens are read back.
+    ///
+    /// # Panics
+    /// If [`Session::top_k`] is `None`.
+    ///
+    /// # Errors
+    /// As [`Session::step`].
+    pub fn prefill_top(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[u32],
+        each: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Option<Top<'_>>, Error> {
+        let k = self.read_top();
+        Ok(self.prefill_reading(sequence, tokens, each)?.map(|data| Top { k, data }))
+    }
+
+    /// Has the next step read the best tokens.
+    fn read_top(&mut self) -> usize {
+        let Best { value, k } =
+            self.best.expect("asked for in the settings, and found to be there");
+        self.pipeline.reading = Reading { value, width: 2 * k };
+        k
+    }
+
+    fn step_reading(&mut self, runs: &[Run<'_>]) -> Result<&[f32], Error> {
+        let rows = batch::rows(runs);
+        within("tokens", rows, self.limits.tokens)?;
+        let micro_rows = match (runs.len(), self.overlap) {
+            (_, Overlap::Always) => batch::of_sequences(rows, 1),
+            (0 | 1, _) if self.divides => batch::of_prompt(rows),
+            (_, Overlap::Auto) => batch::of_sequences(rows, batch::SEQUENCE_ROWS),
+            (_, Overlap::Off) => rows,
+        };
+        let ran = self.run(runs, micro_rows, &mut |_| true)?;
+        Ok(&self.pipeline.results[..ran.made])
+    }
+
+    fn prefill_reading(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[u32],
+        each: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Option<&[f32]>, Error> {
         let whole = self.limits.tokens;
         let micro_rows = if self.divides { batch::of_prompt(tokens.len()) } else { whole };
         let run = Run { sequence, tokens, wanted: Wanted::Last };
         let ran = self.run(&[run], micro_rows.min(whole), each)?;
         let is_whole = ran.rows == tokens.len();
-        Ok(is_whole.then(|| &self.pipeline.logits[..ran.outputs * self.pipeline.vocab]))
+        Ok(is_whole.then(|| &self.pipeline.results[..ran.made]))
     }
 
     /// Runs all rows in micro-batches. When an adapter fails, once more on the processor.
@@ -289,8 +354,7 @@ impl Session {
         let ran = self.append(runs).map_err(Failed::Other).and_then(|()| {
             let ran = self.walk(runs, micro_rows, each)?;
             self.copies.clear();
-            let made = ran.outputs * self.pipeline.vocab;
-            if self.pipeline.logits[..made].iter().all(|x| x.is_finite()) {
+            if self.pipeline.results[..ran.made].iter().all(|x| x.is_finite()) {
                 return Ok(ran);
             }
             Err(Failed::Other(self.name_the_culprit(runs, micro_rows)))
@@ -315,8 +379,8 @@ impl Session {
 
     /// Appends the runs' tokens to their sequences and makes room in the cache.
     fn append(&mut self, runs: &[Run<'_>]) -> Result<(), Error> {
-        let Session { cache, limits, starts, copies, pipeline, .. } = self;
-        let vocab = pipeline.vocab;
+        let Session { cache, limits, starts, copies, logits, .. } = self;
+        let vocab = logits.width;
         starts.clear();
         within("sequences", runs.len(), limits.sequences)?;
         let outputs = runs.iter().map(|run| match run.wanted {

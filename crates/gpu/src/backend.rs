@@ -71,7 +71,8 @@ impl Gpu {
             level: format!("{} {lanes}", caps.api.name()),
             threads: 1,
             memory_bytes: memory,
-            ops: OpKind::ALL.to_vec(),
+            // The session looks for the best tokens itself until there is a kernel for it.
+            ops: OpKind::ALL.into_iter().filter(|&op| op != OpKind::TopK).collect(),
             types: bilayer_quant::all().to_vec(),
         };
         Ok(Gpu {

@@ -106,8 +106,8 @@ pub struct Kernel {
 /// `write` the inputs of other segments of the same backend and `submit` those; the backend queues them in order
 /// (a GPU), or finishes what runs first (the CPU). A segment's outputs lie in one place: the caller reads them
 /// before it writes that segment's inputs again or submits it again, and before it writes one of these values as
-/// the input of another segment. Outputs that nobody wants need not be read;
-/// the segment may then be written and submitted again at once.
+/// the input of another segment. Outputs that nobody wants need not be read; the segment may then be written and
+/// submitted again at once.
 ///
 /// **Failure.** [`Error::OutOfMemory`] and [`Error::DeviceLost`] of any call mean that the caller moves what was
 /// placed here elsewhere and goes on. A device that does not answer in time reports itself as lost.

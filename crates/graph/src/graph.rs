@@ -68,6 +68,19 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// Adds a search for the `k` largest logits of each row and returns what it makes, `[R, 2k]`. The logits stay
+    /// what the graph is run for.
+    pub fn top_k(&mut self, k: usize) -> Value {
+        let input = self.logits;
+        let vocab = self.width(input);
+        assert!((1..=vocab).contains(&k), "the best {k} of {vocab}");
+        assert!(vocab <= 1 << f32::MANTISSA_DIGITS, "places are exact in f32");
+        let out = Value(self.values.len() as u32);
+        self.values.push(ValueInfo { width: 2 * k, rows: self.rows(input) });
+        self.nodes.push(Node { op: Op::TopK { input, k, out }, layer: None, name: "result_top_k" });
+        out
+    }
+
     /// Elements of one row of a value.
     pub fn width(&self, value: Value) -> usize {
         self.values[value.0 as usize].width

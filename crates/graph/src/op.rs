@@ -112,6 +112,9 @@ pub enum Op {
     SoftCap { input: Value, cap: f32, out: Value },
     /// `out[i] = input[outputs[i]]`: from `[T, width]` to `[R, width]`.
     Rows { input: Value, out: Value },
+    /// The `k` largest of each row, largest first, the lower place first where they tie: `out [rows, 2k]` has their
+    /// `k` values and then their `k` places, as whole numbers. A row with a NaN or an infinity gives NaN everywhere.
+    TopK { input: Value, k: usize, out: Value },
 }
 
 /// The kind of an [`Op`] without its operands; its name is the stem of every file that implements it.
@@ -130,11 +133,12 @@ pub enum OpKind {
     Scale,
     SoftCap,
     Rows,
+    TopK,
 }
 
 impl OpKind {
     /// Every kind, in the order of [`Op`].
-    pub const ALL: [OpKind; 12] = [
+    pub const ALL: [OpKind; 13] = [
         OpKind::Embed,
         OpKind::RmsNorm,
         OpKind::LayerNorm,
@@ -147,6 +151,7 @@ impl OpKind {
         OpKind::Scale,
         OpKind::SoftCap,
         OpKind::Rows,
+        OpKind::TopK,
     ];
 
     /// The stem shared by the reference function, the CPU file, the shader and the profile row.
@@ -164,6 +169,7 @@ impl OpKind {
             OpKind::Scale => "scale",
             OpKind::SoftCap => "soft_cap",
             OpKind::Rows => "rows",
+            OpKind::TopK => "top_k",
         }
     }
 }
@@ -184,6 +190,7 @@ impl Op {
             Op::Scale { .. } => OpKind::Scale,
             Op::SoftCap { .. } => OpKind::SoftCap,
             Op::Rows { .. } => OpKind::Rows,
+            Op::TopK { .. } => OpKind::TopK,
         }
     }
 
@@ -201,7 +208,8 @@ impl Op {
             | Op::Add { out, .. }
             | Op::Scale { out, .. }
             | Op::SoftCap { out, .. }
-            | Op::Rows { out, .. } => *out,
+            | Op::Rows { out, .. }
+            | Op::TopK { out, .. } => *out,
         }
     }
 
@@ -216,7 +224,8 @@ impl Op {
             | Op::Rope { input, .. }
             | Op::Scale { input, .. }
             | Op::SoftCap { input, .. }
-            | Op::Rows { input, .. } => [Some(*input), None, None],
+            | Op::Rows { input, .. }
+            | Op::TopK { input, .. } => [Some(*input), None, None],
             Op::Attend(attend) => [Some(attend.q), Some(attend.k), Some(attend.v)],
             Op::Gate { gate, up, .. } => [Some(*gate), Some(*up), None],
             Op::Add { a, b, .. } => [Some(*a), Some(*b), None],

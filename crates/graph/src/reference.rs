@@ -17,6 +17,7 @@ mod rope;
 mod rows;
 mod scale;
 mod soft_cap;
+mod top_k;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -163,6 +164,10 @@ impl Reference {
             Op::SoftCap { input, cap, .. } => soft_cap::soft_cap(self.rows(*input), *cap, out),
             Op::Rows { input, .. } => {
                 rows::rows(self.rows(*input), step.outputs, buffer.info.width, out);
+            }
+            Op::TopK { input, .. } => {
+                let width = self.values[input].info.width;
+                top_k::top_k(self.rows(*input), width, buffer.info.width / 2, out);
             }
         }
         self.values.insert(op.out(), buffer);

@@ -18,7 +18,7 @@ use crate::ops::attend::{self, tile_tokens};
 use crate::ops::layer_norm::Norm;
 use crate::ops::matmul::{self, Group, Linear};
 use crate::ops::rope::{self, MakeTable, Table};
-use crate::ops::{add, embed, gate, head_norm, rms_norm, rows, scale, soft_cap};
+use crate::ops::{add, embed, gate, head_norm, rms_norm, rows, scale, soft_cap, top_k};
 use crate::state::State;
 use bilayer_graph::fuse::{self, Item, Kind, Part};
 
@@ -336,6 +336,7 @@ impl<'a> Lowering<'a> {
                 Box::new(soft_cap::SoftCap { input: at(input), cap: *cap, out })
             }
             Op::Rows { input, .. } => Box::new(rows::Rows { input: at(input), out }),
+            Op::TopK { input, .. } => Box::new(top_k::TopK { input: at(input), out }),
             Op::MatMul { .. } | Op::Attend(_) => unreachable!("items of their own"),
         };
         self.stages.push(stage);

@@ -106,6 +106,22 @@ pub struct OptionsError {
 }
 
 impl Options {
+    /// How many of the best tokens are enough to choose from, because nothing before the first truncation looks at
+    /// the others or changes their order; `None` when all are needed.
+    pub fn needs(&self) -> Option<usize> {
+        let penalizes = self.repeat_last_n != Some(0)
+            && (self.repeat_penalty != 1.0
+                || self.presence_penalty != 0.0
+                || self.frequency_penalty != 0.0);
+        if penalizes || self.dry.is_some() || !self.logit_bias.is_empty() {
+            return None;
+        }
+        if self.temperature <= 0.0 {
+            return Some(1);
+        }
+        (self.mirostat.is_none() && self.top_k > 0).then_some(self.top_k)
+    }
+
     /// Whether every option is within its range for a vocabulary of `vocab` tokens.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use bilayer_scheduler::{Machine, Placement, Plan, plan};
 use super::batch::{Batch, Work};
 use super::lanes::Lanes;
 use super::pipeline::Pipeline;
-use super::{Failed, Run, Session, Wanted, prepare};
+use super::{Failed, Overlap, Run, Session, Wanted, prepare};
 use crate::Error;
 use crate::cache::Pages;
 
@@ -138,6 +138,7 @@ impl Session {
         };
         let from = std::mem::replace(&mut self.plan, plan).map;
         self.pipeline = pipeline;
+        (self.divides, self.overlap) = (false, Overlap::Off);
         // What they would have copied was computed again where it belongs.
         self.copies.clear();
         self.warnings.push(Warning::Moved { error, from, tokens, took: began.elapsed() });
@@ -152,15 +153,17 @@ impl Session {
     ) -> Result<(Plan, Pipeline, usize), Error> {
         let machine = Machine { devices: vec![backends[0].facts().clone()] };
         let plan = plan(&self.graph, &machine, &prepare::budget(&self.limits))?;
+        let plan = prepare::with_best(plan, self.best);
         let parts =
             prepare::equip(&self.model, &self.graph, &plan, backends, self.limits, &mut |_| ())?;
         let old = &self.pipeline;
         let mut pipeline = Pipeline {
-            batches: vec![Batch::reserved(&self.limits)],
+            order: vec![0],
+            batches: (0..2).map(|_| Batch::reserved(&self.limits)).collect(),
             lanes: Lanes::new(1, old.lanes.epoch()),
             spent: old.spent,
             overlap: false,
-            logits: vec![0.0; old.logits.len()],
+            results: vec![0.0; old.results.len()],
             backends: std::mem::take(backends),
             segments: parts.segments,
             carried: parts.carried,

@@ -1,14 +1,16 @@
 //! The walk of a step through its segments: micro-batches in a wavefront, so that devices work at the same time.
 //!
 //! **The idea.** Segment `s` of micro-batch `i` runs in wave `s + i`, beside segment `s - 1` of micro-batch `i + 1`
-//! and so on; each is handed to its device without waiting for the others of its wave. Within a wave the segments
-//! go in descending order, so that what a segment made is read before the segment is given its next micro-batch.
+//! and so on; each is handed to its device without waiting for the others of its wave. What a segment made is read
+//! in the wave after, before the segment is given its next micro-batch.
 //!
-//! **Waiting.** Before anything is asked of an adapter, what processors were given in the wave before is collected:
-//! the thread that waits for a processor works along with its pool, one that waits for an adapter does nothing. A
-//! last segment whose logits nobody wants is not waited for at all.
+//! **Order within a wave.** First what processors made is read: the thread that waits for a processor works along
+//! with its pool, one that waits for an adapter does nothing. Then processors get what does not depend on an adapter,
+//! so that their pools work while commands for adapters are encoded; then adapters; then processors get the rest.
+//! A last segment whose logits nobody wants is not waited for at all.
 //!
-//! With overlap off every segment is waited for at once, in the same order: the same bits, one device at a time.
+//! With overlap off every segment is waited for at once, the last one of a wave first, so that nothing is read over
+//! what another still needs: the same bits, one device at a time.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
@@ -31,13 +33,27 @@ pub struct Compiled {
     /// Segments whose outputs are read before the inputs of this one are written: the one before it, and those on
     /// the same device that make one of its inputs, since a device may keep a value in one place.
     pub after: Vec<usize>,
+    /// When it is given its micro-batch within a wave; lower ones first, of equal ones the later segment.
+    pub turn: Turn,
     /// What was submitted and whose outputs were not read.
     pub pending: Option<Pending>,
+}
+
+/// When a segment is given its micro-batch within a wave.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Turn {
+    /// A processor's, with inputs from processors.
+    Early,
+    /// An adapter's.
+    Adapter,
+    /// A processor's, with inputs from an adapter.
+    Late,
 }
 
 /// A micro-batch that a segment was given.
 #[derive(Clone, Copy)]
 pub struct Pending {
+    wave: usize,
     micro_batch: usize,
     /// The number of its record.
     lane: u64,
@@ -66,24 +82,33 @@ pub struct Pipeline {
     pub backends: Vec<Box<dyn Backend>>,
     pub segments: Vec<Compiled>,
     pub carried: Vec<Carried>,
-    /// Micro-batch `i` lies in batch `i % batches.len()`; there are as many as segments.
+    /// Segments in the order of a wave.
+    pub order: Vec<usize>,
+    /// Micro-batch `i` lies in batch `i % batches.len()`; there is one more than segments.
     pub batches: Vec<Batch>,
     pub lanes: Lanes,
     pub spent: Spent,
     /// Whether segments are left running while others are submitted.
     pub overlap: bool,
-    /// `[limits.outputs, vocab]`, the wanted rows of the last step first.
-    pub logits: Vec<f32>,
-    pub result: Value,
-    pub vocab: usize,
-    /// Rows of `logits` that the step has made so far.
+    /// `[limits.outputs, vocab]`, the wanted rows of the last step first; of their logits, or what else was read.
+    pub results: Vec<f32>,
+    /// What the current step reads for each wanted row.
+    pub reading: Reading,
+    /// Rows of `results` that the step has made so far.
     pub filled: usize,
+}
+
+/// A value of the last segment `[R, width]`, which a step is run for.
+#[derive(Clone, Copy)]
+pub struct Reading {
+    pub value: Value,
+    pub width: usize,
 }
 
 /// How far a step came.
 pub struct Ran {
-    /// Rows of logits.
-    pub outputs: usize,
+    /// Elements of [`Pipeline::results`] that it made.
+    pub made: usize,
     /// Rows run: all, unless the caller stopped it.
     pub rows: usize,
 }
@@ -100,33 +125,32 @@ impl Pipeline {
         self.segments.iter_mut().for_each(|segment| segment.pending = None);
         let last = self.segments.len() - 1;
         let (mut wave, mut count, mut fed) = (0, work.count(), 0);
+        let mut goes_on = true;
         while wave < count + last {
-            self.collect_processors()?;
-            let first = (wave + 1).saturating_sub(count);
-            for segment in (first..=wave.min(last)).rev() {
-                let micro_batch = wave - segment;
-                if micro_batch >= count {
+            self.collect_processors(wave)?;
+            for at in 0..self.order.len() {
+                let segment = if self.overlap { self.order[at] } else { last - at };
+                let Some(micro_batch) = wave.checked_sub(segment).filter(|&i| i < count) else {
                     continue;
-                }
+                };
                 self.begin(work, segment, micro_batch)?;
                 fed = fed.max(micro_batch + 1);
-                if segment == last && !each(work.rows_of(micro_batch + 1)) {
-                    count = fed;
+                if segment == last && goes_on && !each(work.rows_of(micro_batch + 1)) {
+                    (goes_on, count) = (false, fed);
                 }
             }
             wave += 1;
         }
-        self.collect(last)?;
-        Ok(Ran { outputs: self.filled, rows: work.rows_of(count) })
+        self.collect(last, wave)?;
+        Ok(Ran { made: self.filled * self.reading.width, rows: work.rows_of(count) })
     }
 
     /// Hands a micro-batch to a segment's device.
     fn begin(&mut self, work: &Work<'_>, number: usize, micro_batch: usize) -> Result<(), Failed> {
-        if number + 1 == self.segments.len() {
-            self.collect_wanted(number)?;
-        }
+        let wave = number + micro_batch;
+        self.collect_wanted(number, wave)?;
         for at in 0..self.segments[number].after.len() {
-            self.collect(self.segments[number].after[at])?;
+            self.collect(self.segments[number].after[at], wave)?;
         }
         let batches = self.batches.len();
         let batch = &mut self.batches[micro_batch % batches];
@@ -152,13 +176,13 @@ impl Pipeline {
             tokens: batch.rows(Rows::Tokens),
             at: written,
         });
-        segment.pending = Some(Pending { micro_batch, lane });
+        segment.pending = Some(Pending { wave, micro_batch, lane });
         self.look();
-        if self.overlap { Ok(()) } else { self.collect(number) }
+        if self.overlap { Ok(()) } else { self.collect(number, wave + 1) }
     }
 
     /// The same as [`Pipeline::collect`], but a last segment without wanted rows is not waited for.
-    fn collect_wanted(&mut self, number: usize) -> Result<(), Failed> {
+    fn collect_wanted(&mut self, number: usize, wave: usize) -> Result<(), Failed> {
         let batches = self.batches.len();
         if let Some(Pending { micro_batch, .. }) = self.segments[number].pending
             && number + 1 == self.segments.len()
@@ -166,15 +190,16 @@ impl Pipeline {
         {
             return Ok(());
         }
-        self.collect(number)
+        self.collect(number, wave)
     }
 
-    /// Waits for a segment and reads what it has made, if that was not done yet.
-    fn collect(&mut self, number: usize) -> Result<(), Failed> {
+    /// Waits for a segment and reads what it has made of what it was given before `wave`, if that was not done yet.
+    fn collect(&mut self, number: usize, wave: usize) -> Result<(), Failed> {
         let is_last = number + 1 == self.segments.len();
         let batches = self.batches.len();
         let segment = &mut self.segments[number];
-        let Some(Pending { micro_batch, lane }) = segment.pending.take() else { return Ok(()) };
+        let given = segment.pending.take_if(|pending| pending.wave < wave);
+        let Some(Pending { micro_batch, lane, .. }) = given else { return Ok(()) };
         let batch = &self.batches[micro_batch % batches];
         let rows = if is_last { batch.rows(Rows::Outputs) } else { 0 };
         let device = segment.device;
@@ -187,9 +212,9 @@ impl Pipeline {
             waited.get_or_insert_with(Instant::now);
         }
         if is_last {
-            let (first, vocab) = (self.filled * self.vocab, self.vocab);
-            let logits = &mut self.logits[first..first + rows * vocab];
-            backend.read(self.result, logits).map_err(Failed::on(device))?;
+            let Reading { value, width } = self.reading;
+            let results = &mut self.results[self.filled * width..][..rows * width];
+            backend.read(value, results).map_err(Failed::on(device))?;
             self.filled += rows;
         }
         self.spent.crossing += waited.unwrap_or_else(Instant::now).elapsed();
@@ -199,10 +224,10 @@ impl Pipeline {
     }
 
     /// Reads what processors have made, working along until they are done.
-    fn collect_processors(&mut self) -> Result<(), Failed> {
+    fn collect_processors(&mut self, wave: usize) -> Result<(), Failed> {
         for number in 0..self.segments.len() {
             if self.backends[self.segments[number].device].facts().kind != Kind::Gpu {
-                self.collect_wanted(number)?;
+                self.collect_wanted(number, wave)?;
             }
         }
         Ok(())
@@ -272,6 +297,7 @@ pub fn compile(
     carried: &[Carried],
     limits: Limits,
 ) -> Result<Vec<Compiled>, Failed> {
+    let is_adapter: Vec<bool> = backends.iter().map(|b| b.facts().kind == Kind::Gpu).collect();
     let place = |value: &Value| carried.iter().position(|c| c.value == *value);
     let mut compiled = Vec::with_capacity(plan.segments.len());
     for (number, planned) in plan.segments.iter().enumerate() {
@@ -290,8 +316,29 @@ pub fn compile(
             inputs: planned.inputs.iter().filter_map(place).collect(),
             outputs: planned.outputs.iter().filter_map(place).collect(),
             after: (0..number).filter(is_before).collect(),
+            turn: match plan.segments[number.saturating_sub(1)].device {
+                _ if is_adapter[device] => Turn::Adapter,
+                before if is_adapter[before] => Turn::Late,
+                _ => Turn::Early,
+            },
             pending: None,
         });
     }
+    // What it makes is written as another one's input on the same device: that one goes first.
+    for number in 0..compiled.len() {
+        let is_input = |later: &Compiled| {
+            later.device == compiled[number].device && later.after.contains(&number)
+        };
+        if compiled.iter().any(is_input) && compiled[number].turn == Turn::Early {
+            compiled[number].turn = Turn::Late;
+        }
+    }
     Ok(compiled)
+}
+
+/// Segments in the order of a wave.
+pub fn order(segments: &[Compiled]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..segments.len()).rev().collect();
+    order.sort_by_key(|&number| segments[number].turn);
+    order
 }

@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use bilayer_cpu::Cpu;
-use bilayer_graph::{Backend, Graph, Limits, PAGE_TOKENS};
+use bilayer_graph::{Backend, Graph, Limits, OpKind, PAGE_TOKENS, Value};
 use bilayer_scheduler::{Budget, Machine, Plan, place, plan};
 
 use super::batch::Batch;
 use super::fallback::{self, Refusal, Warning};
 use super::lanes::Lanes;
-use super::pipeline::{self, Carried, Compiled, Pipeline};
+use super::pipeline::{self, Carried, Compiled, Pipeline, Reading};
 use super::{Failed, Overlap, Progress, Session, Settings, Spent, load};
 use crate::cache::Pages;
 use crate::{Error, Model};
@@ -36,10 +36,14 @@ pub fn on(
     settings: &mut Settings<'_>,
     began: Instant,
 ) -> Result<Session, Error> {
-    let graph = model.graph().clone();
+    let mut graph = model.graph().clone();
     let limits = limits(settings, model);
     let processor = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
+    let best = match settings.top_k {
+        Some(k) => best(&mut graph, &mut plan, k, &backends),
+        None => None,
+    };
     let mut warnings = Vec::new();
     let parts = loop {
         let progress = &mut |progress| {
@@ -58,26 +62,29 @@ pub fn on(
         };
         let host = fallback::processor(&mut backends, processor)?;
         let refusal = Refusal { device, host, error: &error };
-        let again = |p: &_| place(&graph, &machine(&backends), &budget(&limits), p);
+        let again = |p: &_| {
+            let plan = place(&graph, &machine(&backends), &budget(&limits), p)?;
+            Ok(with_best(plan, best))
+        };
         let Some(less) = fallback::reduced(&plan, &refusal, again)? else {
             return Err(error.into());
         };
         let from = std::mem::replace(&mut plan, less).map;
         warnings.push(Warning::Reduced { error, from, to: plan.map.clone() });
     };
-    let vocab = graph.width(graph.logits);
+    let logits = Reading { value: graph.logits, width: graph.width(graph.logits) };
     let divides = pipeline::overlaps(&graph, &plan);
     let pipeline = Pipeline {
-        batches: plan.segments.iter().map(|_| Batch::reserved(&limits)).collect(),
+        order: pipeline::order(&parts.segments),
+        batches: (0..=plan.segments.len()).map(|_| Batch::reserved(&limits)).collect(),
         lanes: Lanes::new(backends.len(), began),
         spent: Spent::default(),
         overlap: divides && settings.overlap != Overlap::Off,
-        logits: vec![0.0; limits.outputs * vocab],
-        result: graph.logits,
+        results: vec![0.0; limits.outputs * logits.width.max(2 * best.map_or(0, |best| best.k))],
+        reading: logits,
         backends,
         segments: parts.segments,
         carried: parts.carried,
-        vocab,
         filled: 0,
     };
     let context = settings.context(model.config().context);
@@ -92,10 +99,47 @@ pub fn on(
         graph,
         plan,
         pipeline,
+        logits,
+        best,
         limits,
         processor,
         warnings,
     })
+}
+
+/// The search for the best tokens of each wanted row.
+#[derive(Clone, Copy)]
+pub struct Best {
+    /// `[R, 2k]`.
+    pub value: Value,
+    pub k: usize,
+}
+
+/// Adds the search to the graph and to the end of the plan, if the device of the head does such: done elsewhere,
+/// it would make all logits cross. It holds `[R, 2k]` of memory, which no budget notices.
+fn best(
+    graph: &mut Graph,
+    plan: &mut Plan,
+    k: usize,
+    backends: &[Box<dyn Backend>],
+) -> Option<Best> {
+    let k = k.min(graph.width(graph.logits));
+    let last = plan.segments.last_mut()?;
+    if k == 0 || !backends[last.device].facts().ops.contains(&OpKind::TopK) {
+        return None;
+    }
+    let value = graph.top_k(k);
+    last.nodes.end = graph.nodes.len();
+    last.outputs.push(value);
+    Some(Best { value, k })
+}
+
+/// A plan of a graph with the search, which says that its result is read.
+pub fn with_best(mut plan: Plan, best: Option<Best>) -> Plan {
+    if let (Some(Best { value, .. }), Some(last)) = (best, plan.segments.last_mut()) {
+        last.outputs.push(value);
+    }
+    plan
 }
 
 fn machine(backends: &[Box<dyn Backend>]) -> Machine {

@@ -54,6 +54,9 @@ pub struct Settings<'a> {
     pub timings: bool,
     /// When two devices work at the same time.
     pub overlap: Overlap,
+    /// How many of the best tokens of each wanted row the head's device finds, if it can: what
+    /// [`Session::step_top`](super::Session::step_top) then reads back instead of all logits.
+    pub top_k: Option<usize>,
     /// Told while weights are loaded.
     pub progress: Option<&'a mut dyn FnMut(Progress)>,
 }
@@ -72,6 +75,7 @@ impl Default for Settings<'_> {
             fuse: true,
             timings: false,
             overlap: Overlap::Auto,
+            top_k: None,
             progress: None,
         }
     }
