@@ -241,6 +241,7 @@ fn a_plan_over_two_devices_gives_the_same_answer() {
             embedding: 0,
             layers: (0..layers).map(|layer| usize::from(layer >= split)).collect(),
             output: 1,
+            exceptions: Default::default(),
         };
         let planner =
             |graph: &_, machine: &_, budget: &_| place(graph, machine, budget, &placement);
@@ -450,8 +451,12 @@ fn nothing_is_allocated_on_the_token_path() {
     let options = bilayer_cpu::Options { threads: Some(2), level: None };
     for parts in [[0, 0, 1, 1, 1], [0, 1, 0, 1, 0]] {
         let cpu = || Box::new(Cpu::new(options).unwrap()) as Box<dyn Backend>;
-        let placement =
-            Placement { embedding: parts[0], layers: parts[1..4].into(), output: parts[4] };
+        let placement = Placement {
+            embedding: parts[0],
+            layers: parts[1..4].into(),
+            output: parts[4],
+            exceptions: Default::default(),
+        };
         let planner =
             |graph: &_, machine: &_, budget: &_| place(graph, machine, budget, &placement);
         let mut session = Session::on(&model, vec![cpu(), cpu()], &planner, settings()).unwrap();

@@ -64,7 +64,12 @@ fn argmax(row: &[f32]) -> u32 {
 fn parts(devices: &[usize]) -> Placement {
     let (first, rest) = devices.split_first().unwrap();
     let (last, layers) = rest.split_last().unwrap();
-    Placement { embedding: *first, layers: layers.to_vec(), output: *last }
+    Placement {
+        embedding: *first,
+        layers: layers.to_vec(),
+        output: *last,
+        exceptions: Default::default(),
+    }
 }
 
 fn on(

@@ -516,6 +516,7 @@ fn every_cut_gives_the_logits_of_the_whole() {
                 embedding: device(0),
                 output: device(1),
                 layers: (0..layers).map(|layer| device(layer + 2)).collect(),
+                exceptions: Default::default(),
             };
             let mut parts = vec![placement.embedding];
             parts.extend(&placement.layers);

@@ -6,7 +6,7 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::{Facts, Graph, Kind, OpKind};
 use bilayer_models::Outline;
 use bilayer_quant::Type;
-use bilayer_scheduler::{Budget, Error, Machine, Placement, place, plan};
+use bilayer_scheduler::{Budget, Error, Excess, Machine, Placement, place, plan};
 use insta::assert_snapshot;
 
 const GIB: u64 = 1 << 30;
@@ -20,6 +20,7 @@ fn device(kind: Kind, memory_bytes: u64) -> Facts {
         memory_bytes,
         ops: OpKind::ALL.to_vec(),
         types: bilayer_quant::all().to_vec(),
+        converted: Vec::new(),
     }
 }
 
@@ -145,7 +146,9 @@ fn what_does_not_fit_is_refused_with_the_difference() {
     let graph = eight_billion();
     let error = plan(&graph, &machine(6 * GIB), &BUDGET).unwrap_err();
     assert_snapshot!("8b_does_not_fit", error);
-    let Error::DoesNotFit { used_bytes, budget_bytes, .. } = error else { panic!("{error}") };
+    let Error::DoesNotFit { what: Excess { used_bytes, budget_bytes, .. }, .. } = error else {
+        panic!("{error}")
+    };
     assert_eq!(budget_bytes, 5 * GIB);
     // One byte decides.
     let room = |budget_bytes| plan(&graph, &machine(budget_bytes + GIB), &BUDGET);
@@ -157,7 +160,10 @@ fn what_does_not_fit_is_refused_with_the_difference() {
 fn numbers_of_a_hostile_file_do_not_wrap_around() {
     let budget = Budget { context: usize::MAX / 64, ..BUDGET };
     let error = plan(&eight_billion(), &machine(u64::MAX - 1), &budget).unwrap_err();
-    assert!(matches!(error, Error::DoesNotFit { used_bytes: u64::MAX, .. }), "{error}");
+    assert!(
+        matches!(&error, Error::DoesNotFit { what, .. } if what.used_bytes == u64::MAX),
+        "{error}"
+    );
 }
 
 #[test]

@@ -15,7 +15,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("models", &["gguf", "graph", "quant"]),
     ("scheduler", &["graph", "quant"]),
     ("cpu", &["graph", "quant"]),
-    ("engine", &["cpu", "gguf", "graph", "models", "quant", "scheduler", "text"]),
+    ("gpu", &["graph", "quant"]),
+    ("engine", &["cpu", "gguf", "gpu", "graph", "models", "quant", "scheduler", "text"]),
     ("cli", &["cpu", "engine", "gguf", "graph", "models", "quant", "scheduler", "text"]),
     ("xtask", &[]),
 ];

@@ -6,10 +6,12 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
 
 mod model;
+mod placing;
 mod sampling;
 pub mod typed;
 
 pub use model::{FlashAttn, ModelArgs};
+pub use placing::PlacingArgs;
 pub use sampling::SamplingArgs;
 
 const AFTER: &str = "\
@@ -37,6 +39,10 @@ pub struct Cli {
 pub enum Command {
     /// Generate text from a prompt
     Run(Box<Run>),
+    /// Say what would run where and what memory it takes, without loading
+    Plan(Box<Plan>),
+    /// List the processors of this machine
+    Devices(Devices),
     /// Show what a model file holds and what would stop it from running
     Inspect(Inspect),
     /// Turn text into tokens
@@ -114,6 +120,24 @@ pub struct AnswerArgs {
     /// what they do in C
     #[arg(long)]
     pub no_escape: bool,
+}
+
+/// `bilayer plan`.
+#[derive(Args, Debug)]
+pub struct Plan {
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// `bilayer devices`.
+#[derive(Args, Debug)]
+pub struct Devices {
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `bilayer inspect`.

@@ -6,8 +6,10 @@ use crate::args::{Cli, Command};
 use crate::failure::Failure;
 
 mod detokenize;
+mod devices;
 mod inspect;
 mod man;
+mod plan;
 mod run;
 mod tokenize;
 
@@ -15,6 +17,8 @@ mod tokenize;
 pub fn execute(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Run(args) => run::execute(&args),
+        Command::Plan(args) => plan::execute(&args),
+        Command::Devices(args) => devices::execute(&args),
         Command::Inspect(args) => inspect::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
         Command::Detokenize(args) => detokenize::execute(&args),

@@ -154,9 +154,13 @@ fn code(error: &Error) -> u8 {
         Error::Cpu(Cpu::Level(LevelError::Unknown(_)) | Cpu::Threads(_)) => USAGE,
         Error::Cpu(Cpu::Level(LevelError::Unavailable(..))) => NO_DEVICE,
         Error::Cpu(Cpu::Spawn { .. }) => DOES_NOT_FIT,
+        #[cfg(feature = "gpu")]
+        Error::Adapter(_) => NO_DEVICE,
+        Error::NoAdapters => NO_DEVICE,
         Error::Plan(bilayer_scheduler::Error::NoDevice) => NO_DEVICE,
         Error::Plan(_) | Error::Cache(_) => DOES_NOT_FIT,
         Error::Device(Device::OutOfMemory { .. }) => DOES_NOT_FIT,
+        Error::Device(Device::Unsupported { .. }) => USAGE,
         Error::Device(Device::DeviceLost { .. }) => NO_DEVICE,
         Error::Device(_) => INTERNAL,
         Error::Fallback { source, .. } => code(source),
@@ -190,6 +194,7 @@ fn advice(error: &Error) -> &'static str {
         }
         Error::Device(Device::OutOfMemory { .. }) => "; use a shorter context (-c)",
         Error::Cpu(bilayer_cpu::Error::Spawn { .. }) => "; use fewer threads (-t)",
+        Error::Device(Device::Unsupported { .. }) => "",
         Error::Device(_) => "; this is our own fault: please report it",
         _ => "",
     }

@@ -119,6 +119,7 @@ impl Cpu {
             memory_bytes: host::memory_bytes(),
             ops: OpKind::ALL.to_vec(),
             types: bilayer_quant::all().to_vec(),
+            converted: Vec::new(),
         };
         Ok(Cpu {
             facts,

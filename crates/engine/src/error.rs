@@ -5,6 +5,13 @@ use crate::{cache, sampling};
 /// Errors of loading and running a model.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// No adapter, or one that does not work.
+    #[cfg(feature = "gpu")]
+    #[error(transparent)]
+    Adapter(#[from] bilayer_gpu::Error),
+    /// The program was built for the processor alone.
+    #[error("this build has no graphics adapters (feature `gpu`)")]
+    NoAdapters,
     /// There is no such file.
     #[error("{path}: no such file; give the path of a .gguf file with -m")]
     NoSuchFile {

@@ -38,6 +38,7 @@ pub mod cache;
 mod error;
 pub mod generate;
 mod model;
+pub mod placement;
 pub mod sampling;
 pub mod session;
 mod vocabulary;

@@ -22,7 +22,7 @@ mod top;
 
 pub use fallback::Warning;
 pub use lanes::{Lane, Lanes};
-pub use prepare::Planner;
+pub use prepare::{Planner, budget_of};
 pub use settings::{Overlap, Progress, Settings, kv_types};
 pub use top::Top;
 

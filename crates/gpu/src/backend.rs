@@ -8,9 +8,13 @@ use bilayer_graph::{
     Segment, SegmentId, SharedBytes, Step, Value, Weight,
 };
 
+use bilayer_quant::Type;
+
 use crate::Error;
+use crate::adapter::Adapter;
 use crate::cache::Cache;
 use crate::device::{Created, Device, DeviceOptions};
+use crate::kernels::weights::is_native;
 use crate::program::Program;
 use crate::program::build::{Site, build};
 use crate::program::lower::{Holdings, lower};
@@ -56,7 +60,6 @@ impl Gpu {
     /// There is no such adapter, its driver refuses, or its results are wrong.
     pub fn open(options: &Options) -> Result<Gpu, Error> {
         let adapter = crate::find(options.device.as_deref())?;
-        let memory = adapter.facts().free_bytes.unwrap_or(adapter.facts().memory_bytes);
         let device = Arc::new(crate::open_adapter(&adapter, options.kernels)?);
         let rate = match options.unchecked {
             true => crate::probe::RATE_MIN,
@@ -65,16 +68,8 @@ impl Gpu {
         let caps = device.caps();
         let lanes =
             caps.subgroup.map_or("no subgroups".to_owned(), |n| format!("subgroups of {n}"));
-        let facts = Facts {
-            name: device.name().to_owned(),
-            kind: Kind::Gpu,
-            level: format!("{} {lanes}", caps.api.name()),
-            threads: 1,
-            memory_bytes: memory,
-            // The session looks for the best tokens itself until there is a kernel for it.
-            ops: OpKind::ALL.into_iter().filter(|&op| op != OpKind::TopK).collect(),
-            types: bilayer_quant::all().to_vec(),
-        };
+        let level = format!("{} {lanes}", caps.api.name());
+        let facts = Facts { level, ..facts_of(&adapter) };
         Ok(Gpu {
             facts,
             weights: Weights::new(device.clone()),
@@ -126,6 +121,36 @@ impl Gpu {
         }
         Ok(())
     }
+}
+
+/// What an adapter is and can run, before it is opened.
+///
+/// # Errors
+/// There is no such adapter.
+pub fn facts(device: Option<&str>) -> Result<Facts, Error> {
+    Ok(facts_of(&crate::find(device)?))
+}
+
+fn facts_of(adapter: &Adapter) -> Facts {
+    let facts = adapter.facts();
+    let mut ops = OpKind::ALL.to_vec();
+    ops.retain(|op| *op != OpKind::TopK);
+    Facts {
+        name: facts.name.clone(),
+        kind: Kind::Gpu,
+        level: facts.api.to_owned(),
+        threads: 1,
+        memory_bytes: facts.free_bytes.unwrap_or(facts.memory_bytes),
+        ops,
+        types: bilayer_quant::all().to_vec(),
+        converted: converted(),
+    }
+}
+
+/// Types that no shader reads are kept as half floats.
+fn converted() -> Vec<(Type, Type)> {
+    let strange = bilayer_quant::all().iter().filter(|ty| !is_native(**ty));
+    strange.map(|&ty| (ty, Type::F16)).collect()
 }
 
 /// A call with a segment or a value that was never compiled.

@@ -76,6 +76,8 @@ pub struct Facts {
     pub ops: Vec<OpKind>,
     /// Weight types it runs.
     pub types: Vec<Type>,
+    /// Types it keeps as another type in its memory.
+    pub converted: Vec<(Type, Type)>,
 }
 
 /// The time one kernel took in the last step.

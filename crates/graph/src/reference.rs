@@ -79,6 +79,7 @@ impl Reference {
                 memory_bytes: u64::MAX,
                 ops: OpKind::ALL.to_vec(),
                 types: bilayer_quant::all().to_vec(),
+                converted: Vec::new(),
             },
             weights: BTreeMap::new(),
             values: BTreeMap::new(),

@@ -37,12 +37,14 @@ mod cut;
 mod error;
 mod machine;
 mod memory;
+mod offload;
 mod placement;
 mod plan;
 
 pub use cut::{PlannedSegment, cut};
-pub use error::Error;
+pub use error::{Error, Excess};
 pub use machine::{Budget, Machine};
 pub use memory::Bytes;
+pub use offload::{Offload, Request, Side, offload};
 pub use placement::Placement;
 pub use plan::{DevicePlan, LayerPlan, Plan, place, plan};

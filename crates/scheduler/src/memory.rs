@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use bilayer_graph::{Graph, Value, WeightId};
+use bilayer_graph::{Facts, Graph, Value, WeightId};
 
 use crate::{Budget, PlannedSegment};
 
@@ -41,9 +41,20 @@ pub(crate) fn weights(graph: &Graph, nodes: impl IntoIterator<Item = usize>) -> 
     nodes.into_iter().flat_map(|node| graph.nodes[node].op.weights()).collect()
 }
 
-/// Bytes of weights as stored.
-pub(crate) fn weight_bytes(graph: &Graph, weights: &BTreeSet<WeightId>) -> u64 {
-    sum(weights.iter().map(|&id| graph.weight(id).bytes() as u64))
+/// Bytes of weights as a device stores them.
+pub(crate) fn weight_bytes(graph: &Graph, weights: &BTreeSet<WeightId>, facts: &Facts) -> u64 {
+    let bytes = |id| {
+        let weight = graph.weight(id);
+        let converted = facts.converted.iter().find(|(from, _)| *from == weight.ty);
+        match converted {
+            Some((_, to)) => {
+                let blocks = weight.cols.div_ceil(to.block_weights) as u64;
+                (weight.rows as u64).saturating_mul(blocks).saturating_mul(to.block_bytes as u64)
+            }
+            None => weight.bytes() as u64,
+        }
+    };
+    sum(weights.iter().map(|&id| bytes(id)))
 }
 
 /// The most bytes of values that are alive at once while a segment runs, in the largest step: a value lives from

@@ -1,5 +1,6 @@
 //! Where the parts of a model go: the embedding, each layer, the head.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use bilayer_graph::Graph;
@@ -13,12 +14,19 @@ pub struct Placement {
     pub layers: Vec<usize>,
     /// What comes after the layers.
     pub output: usize,
+    /// Nodes that run elsewhere than their part.
+    pub exceptions: BTreeMap<usize, usize>,
 }
 
 impl Placement {
     /// All of a model of `layers` layers on one device.
     pub fn single(layers: u32, device: usize) -> Self {
-        Placement { embedding: device, layers: vec![device; layers as usize], output: device }
+        Placement {
+            embedding: device,
+            layers: vec![device; layers as usize],
+            output: device,
+            exceptions: BTreeMap::new(),
+        }
     }
 
     /// `count` parts on `device` and the rest on `host`: the output head first, then the last layers, as
@@ -43,7 +51,40 @@ impl Placement {
             None if i < first_layer => self.embedding,
             None => self.output,
         };
-        graph.nodes.iter().map(|node| node.layer).enumerate().map(device).collect()
+        let usual = graph.nodes.iter().map(|node| node.layer).enumerate();
+        usual
+            .map(|(i, layer)| {
+                self.exceptions.get(&i).copied().unwrap_or_else(|| device((i, layer)))
+            })
+            .collect()
+    }
+
+    /// The map with the devices that share a part because of exceptions: `3:gpu+cpu`.
+    pub(crate) fn map_of(&self, graph: &Graph, labels: &[String]) -> String {
+        if self.exceptions.is_empty() {
+            return self.map(labels);
+        }
+        let devices = self.devices(graph);
+        let name = |main: usize, of: &dyn Fn(usize) -> bool| {
+            let others: BTreeSet<usize> = (0..devices.len())
+                .filter(|&n| of(n) && devices[n] != main)
+                .map(|n| devices[n])
+                .collect();
+            others.iter().fold(labels[main].clone(), |name, &other| name + "+" + &labels[other])
+        };
+        let first_layer = graph.nodes.iter().position(|node| node.layer.is_some()).unwrap_or(0);
+        let head = |n: usize| n >= first_layer && graph.nodes[n].layer.is_none();
+        let mut parts = vec![("out".to_owned(), name(self.output, &head))];
+        for layer in (0..self.layers.len()).rev() {
+            let mine = |n: usize| graph.nodes[n].layer == Some(layer as u32);
+            parts.push((layer.to_string(), name(self.layers[layer], &mine)));
+        }
+        let runs = parts.chunk_by(|a, b| a.0 != "out" && a.1 == b.1);
+        let run = |run: &[(String, String)]| match run {
+            [one] => format!("{}:{}", one.0, one.1),
+            many => format!("{}-{}:{}", many[0].0, many[many.len() - 1].0, many[0].1),
+        };
+        runs.map(run).collect::<Vec<_>>().join(" ")
     }
 
     /// The parts from last to first, equal neighbours as one: `out:gpu 31-12:gpu 11-0:cpu`.
@@ -64,6 +105,8 @@ impl Placement {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::Placement;
 
     #[test]
@@ -87,7 +130,8 @@ mod tests {
     #[test]
     fn a_map_follows_every_change_of_device() {
         let labels = ["cpu".to_owned(), "gpu".to_owned()];
-        let placement = Placement { embedding: 0, layers: vec![1, 0, 0, 1], output: 0 };
+        let exceptions = BTreeMap::new();
+        let placement = Placement { embedding: 0, layers: vec![1, 0, 0, 1], output: 0, exceptions };
         assert_eq!(placement.map(&labels), "out:cpu 3:gpu 2-1:cpu 0:gpu");
     }
 }

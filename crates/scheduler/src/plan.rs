@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use bilayer_graph::{CacheId, Facts, Graph, Op, Value};
+use bilayer_graph::{CacheId, Facts, Graph, Kind, Op, Value};
 use serde::Serialize;
 
 use crate::memory::{activation_bytes, staging_bytes, sum, weight_bytes, weights};
-use crate::{Budget, Bytes, Error, Machine, Placement, PlannedSegment, cut};
+use crate::{Budget, Bytes, Error, Excess, Machine, Placement, PlannedSegment, cut};
 
 /// A placed model that fits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -24,6 +24,12 @@ pub struct Plan {
     pub devices: Vec<DevicePlan>,
     /// What runs, in order.
     pub segments: Vec<PlannedSegment>,
+    /// Parts on the adapter, as `-ngl` counts them.
+    pub gpu_layers: u32,
+    /// The most that would fit.
+    pub max_gpu_layers: u32,
+    /// What the user should know.
+    pub notes: Vec<String>,
     /// The final value, an output of the last segment.
     #[serde(skip)]
     pub logits: Value,
@@ -81,6 +87,26 @@ pub fn place(
     budget: &Budget,
     placement: &Placement,
 ) -> Result<Plan, Error> {
+    placed(graph, machine, budget, placement, Strictness::Everything)
+}
+
+/// What must fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strictness {
+    /// All on every device.
+    Everything,
+    /// All but the weights of processors, which are mapped from the file.
+    MappedHost,
+}
+
+/// The plan of a placement.
+pub(crate) fn placed(
+    graph: &Graph,
+    machine: &Machine,
+    budget: &Budget,
+    placement: &Placement,
+    strictness: Strictness,
+) -> Result<Plan, Error> {
     if machine.devices.is_empty() {
         return Err(Error::NoDevice);
     }
@@ -89,20 +115,31 @@ pub fn place(
     for segment in &segments {
         check_support(graph, segment, &machine.devices[segment.device], &labels[segment.device])?;
     }
-    let mut devices = Vec::with_capacity(labels.len());
+    let (mut devices, mut notes) = (Vec::with_capacity(labels.len()), Vec::new());
     for (index, label) in labels.iter().enumerate() {
         let facts = &machine.devices[index];
         let mine = segments.iter().filter(|segment| segment.device == index);
-        devices.push(device(graph, budget, facts, label, mine)?);
+        let device = device(graph, budget, facts, label, mine);
+        if let Err(what) = device.check() {
+            let mapped = facts.kind == Kind::Cpu && strictness == Strictness::MappedHost;
+            if !mapped || device.used_bytes - device.weight_bytes > device.budget_bytes {
+                return Err(Error::DoesNotFit { what, largest: None });
+            }
+            notes.push(format!("{what}; weights are read from the file again and again"));
+        }
+        devices.push(device);
     }
-    let layers = (0..graph.layers()).map(|index| layer(graph, budget, placement, &labels, index));
+    let layers = (0..graph.layers()).map(|index| layer(graph, budget, placement, machine, index));
     Ok(Plan {
-        map: placement.map(&labels),
+        map: placement.map_of(graph, &labels),
         embedding: labels[placement.embedding].clone(),
         output: labels[placement.output].clone(),
         layers: layers.collect(),
         devices,
         segments,
+        gpu_layers: 0,
+        max_gpu_layers: 0,
+        notes,
         logits: graph.logits,
     })
 }
@@ -136,37 +173,42 @@ fn device<'s>(
     facts: &Facts,
     label: &str,
     segments: impl Iterator<Item = &'s PlannedSegment> + Clone,
-) -> Result<DevicePlan, Error> {
+) -> DevicePlan {
     let nodes = segments.clone().flat_map(|segment| segment.nodes.clone());
     let caches: BTreeSet<CacheId> =
         nodes.clone().filter_map(|node| cache(&graph.nodes[node].op)).collect();
-    let weight_bytes = weight_bytes(graph, &weights(graph, nodes));
+    let weight_bytes = weight_bytes(graph, &weights(graph, nodes), facts);
     let kv_bytes = sum(caches.iter().map(|&id| budget.kv_bytes(graph.cache(id))));
     let activations = segments.clone().map(|segment| activation_bytes(graph, segment, budget));
     let activation_bytes = sum(activations);
     let staging_bytes = sum(segments.map(|segment| staging_bytes(graph, segment, budget)));
-    let used_bytes = sum([weight_bytes, kv_bytes, activation_bytes, staging_bytes]);
-    let budget_bytes = facts.memory_bytes.saturating_sub(budget.margin_bytes);
-    if used_bytes > budget_bytes {
-        return Err(Error::DoesNotFit {
-            device: label.to_owned(),
-            budget_bytes,
-            used_bytes,
-            weight_bytes,
-            kv_bytes,
-            activation_bytes: activation_bytes.saturating_add(staging_bytes),
-        });
-    }
-    Ok(DevicePlan {
+    DevicePlan {
         label: label.to_owned(),
         name: facts.name.clone(),
-        budget_bytes,
-        used_bytes,
+        budget_bytes: facts.memory_bytes.saturating_sub(budget.margin_bytes),
+        used_bytes: sum([weight_bytes, kv_bytes, activation_bytes, staging_bytes]),
         weight_bytes,
         kv_bytes,
         activation_bytes,
         staging_bytes,
-    })
+    }
+}
+
+impl DevicePlan {
+    /// Whether it fits.
+    fn check(&self) -> Result<(), Excess> {
+        if self.used_bytes <= self.budget_bytes {
+            return Ok(());
+        }
+        Err(Excess {
+            device: self.label.clone(),
+            budget_bytes: self.budget_bytes,
+            used_bytes: self.used_bytes,
+            weight_bytes: self.weight_bytes,
+            kv_bytes: self.kv_bytes,
+            activation_bytes: self.activation_bytes.saturating_add(self.staging_bytes),
+        })
+    }
 }
 
 /// The cache that an op appends to and reads.
@@ -181,15 +223,17 @@ fn layer(
     graph: &Graph,
     budget: &Budget,
     placement: &Placement,
-    labels: &[String],
+    machine: &Machine,
     index: u32,
 ) -> LayerPlan {
+    let labels = machine.labels();
     let nodes = (0..graph.nodes.len()).filter(|&node| graph.nodes[node].layer == Some(index));
     let caches = graph.caches.iter().filter(|cache| cache.layer == index);
+    let device = placement.layers[index as usize];
     LayerPlan {
         index,
-        device: labels[placement.layers[index as usize]].clone(),
-        weight_bytes: weight_bytes(graph, &weights(graph, nodes)),
+        device: labels[device].clone(),
+        weight_bytes: weight_bytes(graph, &weights(graph, nodes), &machine.devices[device]),
         kv_bytes: sum(caches.map(|cache| budget.kv_bytes(cache))),
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bilayer_quant::Type;
 use clap::{Args, ValueEnum};
 
-use super::switch;
+use super::{PlacingArgs, switch};
 
 /// Which model, on which cores, with which cache.
 #[derive(Args, Clone, Debug)]
@@ -47,6 +47,8 @@ pub struct ModelArgs {
     /// Instruction level: scalar, avx2, avxvnni, avx512vnni, amx [default: the highest there is]
     #[arg(long, value_name = "NAME")]
     pub cpu_level: Option<String>,
+    #[command(flatten)]
+    pub placing: PlacingArgs,
 }
 
 /// When attention is fused: always, never, or where the device can. The other spellings are those llama.cpp takes.

@@ -16,6 +16,13 @@ const SPELLED: &[(&str, &str)] = &[
     ("-fa", "--flash-attn"),
     ("-no-cnv", "--no-conversation"),
     ("-sp", "--special"),
+    ("-ngl", "--gpu-layers"),
+    ("-ot", "--override-tensor"),
+    ("-ncmoe", "--n-cpu-moe"),
+    ("-cmoe", "--cpu-moe"),
+    ("-nkvo", "--no-kv-offload"),
+    ("-dev", "--device"),
+    ("-fitt", "--fit-target"),
 ];
 
 /// Flags of llama.cpp that ask for what happens anyway.
@@ -29,10 +36,10 @@ const ALWAYS: &[&str] = &[
 ];
 
 /// Commands that will come (their names are taken).
-const LATER: &str = "bench profile plan verify devices perplexity convert quantize imatrix synth \
+const LATER: &str = "bench profile perplexity convert quantize imatrix synth \
                      embed rerank classify serve batch prune";
 
-const PROCESSOR: &str = "this version computes on the processor alone; leave it out";
+const ONE_ADAPTER: &str = "one adapter is used; choose it with --device";
 const COMPLETES: &str = "`run` completes plain text; give the whole prompt with -p or -f";
 const LOCAL: &str = "download the file and give its path with -m";
 const FREE: &str = "the answer cannot be bound to a grammar; leave it out";
@@ -43,11 +50,9 @@ const ONE_FILE: &str = "give one complete model with -m";
 
 /// Flags of llama.cpp that are not supported yet, and what to do instead.
 const NOT_YET: &[(&[&str], &str)] = &[
-    (&["-ngl", "--gpu-layers", "--n-gpu-layers", "-ot", "--override-tensor"], PROCESSOR),
-    (&["-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe", "-nkvo", "--no-kv-offload"], PROCESSOR),
-    (&["-dev", "--device", "--list-devices", "--vram", "-fit", "--fit"], PROCESSOR),
-    (&["-fitt", "--fit-target", "-sm", "--split-mode", "-ts", "--tensor-split"], PROCESSOR),
-    (&["-mg", "--main-gpu", "--no-op-offload"], PROCESSOR),
+    (&["-fit", "--fit"], "-ngl auto is the default; leave it out"),
+    (&["-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"], ONE_ADAPTER),
+    (&["--no-op-offload"], "ops run where their layer is placed; leave it out"),
     (&["-cnv", "--conversation", "-sys", "--system-prompt", "-sysf"], COMPLETES),
     (&["--system-prompt-file", "-st", "--single-turn", "-i", "--interactive"], COMPLETES),
     (&["-if", "--interactive-first", "--jinja", "--chat-template"], COMPLETES),

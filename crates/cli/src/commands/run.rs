@@ -16,7 +16,7 @@ use crate::{demo, output, progress};
 mod interrupt;
 mod prompt;
 mod report;
-mod settings;
+pub mod settings;
 
 /// What is generated, and how.
 struct Question {
@@ -37,6 +37,9 @@ struct Answer {
 
 /// Loads, generates, reports.
 pub fn execute(args: &Run) -> Result<u8, Failure> {
+    if args.model.placing.list_devices {
+        return super::devices::list();
+    }
     interrupt::catch();
     let began = Instant::now();
     let given = prompt::given(args)?;
@@ -59,6 +62,9 @@ pub fn execute(args: &Run) -> Result<u8, Failure> {
         return Err(Error::from(cache::Error::Context { needed, context }).into());
     }
     output::note(&report::opening(&model, &session));
+    for note in &session.plan().notes {
+        output::note(&format!("note: {note}"));
+    }
     warn(&mut session);
     interrupt::answering();
     if let Some((path, file)) = logits_file.take() {

@@ -119,6 +119,7 @@ fn placement(plan: &Plan) -> Placement {
         embedding: device(&plan.embedding),
         layers: plan.layers.iter().map(|layer| device(&layer.device)).collect(),
         output: device(&plan.output),
+        exceptions: std::collections::BTreeMap::new(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bilayer_cpu::Cpu;
 use bilayer_graph::{Backend, Graph, Limits, OpKind, PAGE_TOKENS, Value};
-use bilayer_scheduler::{Budget, Machine, Plan, place, plan};
+use bilayer_scheduler::{Budget, Machine, Plan, place};
 
 use super::batch::Batch;
 use super::fallback::{self, Refusal, Warning};
@@ -12,20 +12,40 @@ use super::lanes::Lanes;
 use super::pipeline::{self, Carried, Compiled, Pipeline, Reading};
 use super::{Failed, Overlap, Progress, Session, Settings, Spent, load};
 use crate::cache::Pages;
-use crate::{Error, Model};
+use crate::{Error, Model, placement};
 
 /// Prepares a session on the processor alone.
 pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Error> {
     let began = Instant::now();
     let (threads, level) = (settings.threads, settings.cpu_level);
     let cpu = Cpu::new(bilayer_cpu::Options { threads, level })?;
-    let backends: Vec<Box<dyn Backend>> = vec![Box::new(cpu)];
-    on(model, backends, &plan, &mut settings, began)
+    let mut backends: Vec<Box<dyn Backend>> = vec![Box::new(cpu)];
+    let mut notes = Vec::new();
+    match placement::adapter(&settings.placing)? {
+        Ok(adapter) => backends.push(adapter),
+        Err(reason) if reason.is_empty() => {}
+        Err(reason) => notes.push(reason),
+    }
+    let placing = settings.placing.clone();
+    let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
+        let mut plan = placing.plan(graph, machine, budget)?;
+        plan.notes.extend(notes.iter().cloned());
+        Ok(plan)
+    };
+    on(model, backends, &planner, &mut settings, began)
+}
+
+/// What a session with these settings would ask the scheduler to find room for.
+///
+/// # Errors
+/// A setting out of range.
+pub fn budget_of(model: &Model, settings: &Settings<'_>) -> Result<Budget, Error> {
+    settings.check()?;
+    Ok(budget(&limits(settings, model)))
 }
 
 /// How a session's plan is made.
-pub type Planner<'p> =
-    dyn Fn(&Graph, &Machine, &Budget) -> Result<Plan, bilayer_scheduler::Error> + 'p;
+pub type Planner<'p> = dyn Fn(&Graph, &Machine, &Budget) -> Result<Plan, Error> + 'p;
 
 /// Prepares a session on devices that are already there. Where an adapter has no room or is lost, less is placed
 /// on it, with a warning.

@@ -4,6 +4,7 @@ use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
 
 use crate::Error;
+use crate::placement::Placing;
 
 /// The context of a session that names none, unless the model's own is shorter.
 pub const CONTEXT: usize = 8192;
@@ -52,6 +53,8 @@ pub struct Settings<'a> {
     pub fuse: bool,
     /// Whether backends take every op's time.
     pub timings: bool,
+    /// What goes to the adapter; by default nothing, so that a program opens one only when it means to.
+    pub placing: Placing,
     /// When two devices work at the same time.
     pub overlap: Overlap,
     /// How many of the best tokens of each wanted row the head's device finds, if it can: what
@@ -74,6 +77,7 @@ impl Default for Settings<'_> {
             cache_type_v: Type::F16,
             fuse: true,
             timings: false,
+            placing: Placing::processor(),
             overlap: Overlap::Auto,
             top_k: None,
             progress: None,

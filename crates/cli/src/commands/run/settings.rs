@@ -7,7 +7,7 @@ use bilayer_engine::sampling::{Dry, Mirostat, Options, Xtc};
 use bilayer_engine::session::{Progress, Session, Settings};
 use bilayer_engine::{Error, Model};
 
-use crate::args::{FlashAttn, Run, SamplingArgs};
+use crate::args::{FlashAttn, ModelArgs, Run, SamplingArgs};
 use crate::failure::Failure;
 use crate::{demo, escapes, progress};
 
@@ -101,30 +101,33 @@ pub fn breakers(args: &Run, model: &Model) -> Result<Vec<bool>, Failure> {
         .collect())
 }
 
-/// A session for the flags and a prompt of `prompt` tokens.
-pub fn session(args: &Run, model: &Model, prompt: usize) -> Result<Session, Failure> {
-    let flags = &args.model;
-    let bar = progress::bytes("loading");
-    let mut tell = |p: Progress| progress::set(&bar, p.done_bytes, p.total_bytes);
+/// What the flags of every command that loads a model ask of a session.
+pub fn model(flags: &ModelArgs) -> Result<Settings<'static>, Failure> {
     let level = flags.cpu_level.as_deref().map(str::parse::<Level>).transpose();
     if flags.batch_size == 0 {
         return Err(Failure::usage("batch-size is 0; it must be at least 1"));
     }
-    let ubatch_size = flags.ubatch_size.min(flags.batch_size);
-    let settings = Settings {
+    Ok(Settings {
         // As with llama.cpp, 0 and less leave the choice to us.
         threads: flags.threads.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0),
         cpu_level: level.map_err(|error| Error::Cpu(error.into()))?,
         ctx_size: flags.ctx_size,
-        ubatch_size,
-        outputs: args.logits.as_ref().map(|_| ubatch_size.min(prompt)),
+        ubatch_size: flags.ubatch_size.min(flags.batch_size),
         cache_type_k: flags.cache_type_k,
         cache_type_v: flags.cache_type_v,
         fuse: flags.flash_attn != FlashAttn::Off,
-        progress: Some(&mut tell),
+        placing: flags.placing.placing(),
         ..Settings::default()
-    };
-    let session = Session::new(model, settings);
+    })
+}
+
+/// A session for the flags and a prompt of `prompt` tokens.
+pub fn session(args: &Run, model: &Model, prompt: usize) -> Result<Session, Failure> {
+    let settings = self::model(&args.model)?;
+    let bar = progress::bytes("loading");
+    let mut tell = |p: Progress| progress::set(&bar, p.done_bytes, p.total_bytes);
+    let outputs = args.logits.as_ref().map(|_| settings.ubatch_size.min(prompt));
+    let session = Session::new(model, Settings { outputs, progress: Some(&mut tell), ..settings });
     bar.finish_and_clear();
     Ok(session?)
 }

@@ -1,0 +1,83 @@
+//! `bilayer devices`: the processors of this machine, what they are and how fast they read.
+
+use bilayer_cpu::Cpu;
+use bilayer_engine::Error;
+use bilayer_engine::placement::{AdapterFacts, adapters};
+use bilayer_graph::Backend;
+use bilayer_scheduler::Bytes;
+use serde_json::{Value, json};
+
+use crate::args::Devices;
+use crate::failure::Failure;
+use crate::output;
+
+/// Lists them.
+pub fn execute(args: &Devices) -> Result<u8, Failure> {
+    let cpu = Cpu::new(bilayer_cpu::Options::default()).map_err(Error::Cpu)?;
+    let facts = cpu.facts().clone();
+    let gbps = bilayer_cpu::probe::read_gbps(facts.threads);
+    let adapters = adapters();
+    if args.json {
+        let document = json!({
+            "cpu": {
+                "level": facts.level,
+                "threads": facts.threads,
+                "memory_bytes": facts.memory_bytes,
+                "read_gbps": gbps,
+            },
+            "adapters": adapters.iter().map(adapter).collect::<Value>(),
+        });
+        output::json(&document)?;
+        return Ok(0);
+    }
+    let mut lines = vec![format!(
+        "cpu  {} threads, {}, {}, reads {gbps:.1} GB/s",
+        facts.threads,
+        facts.level,
+        Bytes(facts.memory_bytes)
+    )];
+    lines.extend(listing(&adapters));
+    output::text(&(lines.join("\n") + "\n"))?;
+    Ok(0)
+}
+
+/// The lines of `--list-devices`.
+pub fn list() -> Result<u8, Failure> {
+    output::text(&(listing(&adapters()).join("\n") + "\n"))?;
+    Ok(0)
+}
+
+fn listing(adapters: &[AdapterFacts]) -> Vec<String> {
+    let line = |(number, a): (usize, &AdapterFacts)| {
+        let free = a.free_bytes.map_or(String::new(), |free| format!(" ({} free)", Bytes(free)));
+        let unified = if a.unified { ", shared with the processor" } else { "" };
+        let name = a.name.escape_debug();
+        format!(
+            "{number:<4} {name}: {}, {}, {}{free}{unified}; {}; {}",
+            a.kind,
+            a.backend,
+            Bytes(a.memory_bytes),
+            a.driver.escape_debug(),
+            a.features.join(" ")
+        )
+    };
+    match adapters {
+        [] => vec!["no graphics adapters".to_owned()],
+        _ => adapters.iter().enumerate().map(line).collect(),
+    }
+}
+
+fn adapter(a: &AdapterFacts) -> Value {
+    json!({
+        "name": a.name,
+        "backend": a.backend,
+        "kind": a.kind,
+        "driver": a.driver,
+        "memory_bytes": a.memory_bytes,
+        "free_bytes": a.free_bytes,
+        "unified": a.unified,
+        // Measuring would mean opening it; `bench` does.
+        "read_gbps": null,
+        "features": a.features,
+    })
+}

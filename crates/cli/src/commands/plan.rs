@@ -1,0 +1,44 @@
+//! `bilayer plan`: what would run where, and what it would take, before anything is loaded.
+
+use bilayer_engine::placement;
+use serde_json::json;
+
+use crate::args::Plan;
+use crate::commands::{devices, run};
+use crate::failure::Failure;
+use crate::{demo, output};
+
+/// Prints the plan.
+pub fn execute(args: &Plan) -> Result<u8, Failure> {
+    if args.model.placing.list_devices {
+        return devices::list();
+    }
+    let model = demo::open(&args.model)?;
+    let settings = run::settings::model(&args.model)?;
+    let plan = placement::plan(&model, &settings)?;
+    let context = settings.ctx_size.map_or(String::new(), |tokens| format!(" -c {tokens}"));
+    let flags = format!(
+        "{}{context} -ctk {} -ctv {} -ub {}",
+        args.model.placing.explicit(plan.gpu_layers),
+        settings.cache_type_k.name.to_lowercase(),
+        settings.cache_type_v.name.to_lowercase(),
+        settings.ubatch_size
+    );
+    if args.json {
+        let mut document = serde_json::to_value(&plan).map_err(|error| {
+            Failure::Line(crate::failure::INTERNAL, format!("the plan is no JSON: {error}"))
+        })?;
+        document["fits"] = json!(true);
+        document["flags"] = json!(flags);
+        output::json(&document)?;
+        return Ok(0);
+    }
+    let mut text = plan.to_string();
+    for note in &plan.notes {
+        text += &format!("\nnote: {note}");
+    }
+    let (count, most) = (plan.gpu_layers, plan.max_gpu_layers);
+    text += &format!("\n{count} parts on the adapter; {most} would fit\nflags: {flags}\n");
+    output::text(&text)?;
+    Ok(0)
+}

@@ -1,0 +1,214 @@
+//! What the user asks of placement, resolved: which devices there are, which weights are pinned, and the plan.
+
+use bilayer_cpu::Cpu;
+use bilayer_graph::{Backend, Facts, Graph};
+use bilayer_scheduler::{Budget, Machine, Offload, Plan, Request, Side, offload};
+use regex::Regex;
+
+use crate::session::{Settings, budget_of};
+use crate::{Error, Model};
+
+/// Kept free on an adapter where nothing else is asked: the desktop and the driver want some.
+const MARGIN_BYTES: u64 = 1 << 30;
+
+/// The margin is at most this part of the adapter's memory.
+const MARGIN_SHARE: u64 = 8;
+
+/// What is asked of placement; names are the command line's.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Placing {
+    /// How much goes to the adapter.
+    pub gpu_layers: Offload,
+    /// Tensors whose names match a regular expression run on a given side.
+    pub overrides: Vec<(String, Side)>,
+    /// Expert tensors of so many first layers stay on the processor.
+    pub cpu_moe_layers: u32,
+    /// Caches and attention stay on the processor.
+    pub cache_on_cpu: bool,
+    /// Which adapter: a number, `software`, or a part of a name. Without it the best that is no software adapter.
+    pub device: Option<String>,
+    /// Memory that the adapter counts as having.
+    pub vram_bytes: Option<u64>,
+    /// Memory left free on the adapter.
+    pub margin_bytes: Option<u64>,
+}
+
+impl Placing {
+    /// Everything on the processor.
+    pub fn processor() -> Placing {
+        Placing { gpu_layers: Offload::Count(0), ..Placing::default() }
+    }
+
+    /// Whether an adapter is looked for at all.
+    fn wants_adapter(&self) -> bool {
+        let none = matches!(self.gpu_layers, Offload::Count(0) | Offload::Percent(0));
+        !none || self.overrides.iter().any(|(_, side)| *side == Side::Device)
+    }
+
+    /// The request to the scheduler for a graph.
+    ///
+    /// # Errors
+    /// An expression that is none.
+    pub fn request(&self, graph: &Graph) -> Result<Request, Error> {
+        let mut rules = Vec::new();
+        for (pattern, side) in &self.overrides {
+            let regex = Regex::new(pattern).map_err(|error| Error::Setting {
+                name: "override-tensor",
+                found: pattern.clone(),
+                expected: format!("a regular expression ({})", last_line(&error.to_string())),
+            })?;
+            rules.push((regex, *side));
+        }
+        let layer_of = |name: &str| {
+            name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok())
+        };
+        let pins = graph.weights.iter().filter_map(|weight| {
+            let rule = rules.iter().find(|(regex, _)| regex.is_match(&weight.name));
+            let expert = weight.name.contains("_exps.")
+                && layer_of(&weight.name).is_some_and(|layer| layer < self.cpu_moe_layers);
+            rule.map(|(_, side)| *side)
+                .or(expert.then_some(Side::Host))
+                .map(|side| (weight.id, side))
+        });
+        Ok(Request {
+            offload: self.gpu_layers,
+            pins: pins.collect(),
+            cache_on_host: self.cache_on_cpu,
+        })
+    }
+
+    /// The plan of a graph on devices, the first of which is the processor.
+    ///
+    /// # Errors
+    /// As [`Placing::request`]; a plan that does not fit.
+    pub fn plan(&self, graph: &Graph, machine: &Machine, budget: &Budget) -> Result<Plan, Error> {
+        let mut machine = machine.clone();
+        let mut budget = *budget;
+        if let Some(adapter) = machine.devices.get_mut(1) {
+            if let Some(bytes) = self.vram_bytes {
+                adapter.memory_bytes = bytes;
+            }
+            let usual = MARGIN_BYTES.min(adapter.memory_bytes / MARGIN_SHARE);
+            budget.margin_bytes = self.margin_bytes.unwrap_or(usual);
+        }
+        Ok(offload(graph, &machine, &budget, &self.request(graph)?)?)
+    }
+}
+
+/// The adapter that is asked for, open; `None` with the reason where the processor does it all.
+///
+/// # Errors
+/// An adapter was named, or layers were asked for by number, and there is none.
+pub fn adapter(placing: &Placing) -> Result<Result<Box<dyn Backend>, String>, Error> {
+    if !placing.wants_adapter() {
+        return Ok(Err(String::new()));
+    }
+    match open(placing) {
+        Ok(backend) => Ok(Ok(backend)),
+        Err(error) if placing.device.is_some() => Err(error),
+        Err(error) => Ok(Err(format!("{error}; all runs on the processor"))),
+    }
+}
+
+#[cfg(feature = "gpu")]
+fn open(placing: &Placing) -> Result<Box<dyn Backend>, Error> {
+    let device = placing.device.clone();
+    let options = bilayer_gpu::Options { device, ..bilayer_gpu::Options::default() };
+    Ok(Box::new(bilayer_gpu::Gpu::open(&options)?))
+}
+
+#[cfg(not(feature = "gpu"))]
+fn open(_: &Placing) -> Result<Box<dyn Backend>, Error> {
+    Err(Error::NoAdapters)
+}
+
+/// What is known of the adapter that is asked for, without opening it.
+#[cfg(feature = "gpu")]
+fn facts(placing: &Placing) -> Result<Facts, Error> {
+    Ok(bilayer_gpu::facts(placing.device.as_deref())?)
+}
+
+#[cfg(not(feature = "gpu"))]
+fn facts(_: &Placing) -> Result<Facts, Error> {
+    Err(Error::NoAdapters)
+}
+
+/// An adapter that only its memory is known of.
+fn described(mut like: Facts) -> Facts {
+    like.name = "an adapter described by --vram".to_owned();
+    like.kind = bilayer_graph::Kind::Gpu;
+    like
+}
+
+/// The plan that a session with these settings would have; nothing is opened or loaded.
+///
+/// # Errors
+/// A setting out of range, an adapter that was named and is not there, a plan that does not fit.
+pub fn plan(model: &Model, settings: &Settings<'_>) -> Result<Plan, Error> {
+    let budget = budget_of(model, settings)?;
+    let options = bilayer_cpu::Options { threads: Some(1), level: settings.cpu_level };
+    let cpu = Cpu::new(options)?;
+    let mut devices = vec![cpu.facts().clone()];
+    let mut notes = Vec::new();
+    if settings.placing.wants_adapter() {
+        match facts(&settings.placing) {
+            Ok(facts) => devices.push(facts),
+            Err(error) if settings.placing.device.is_some() => return Err(error),
+            Err(_) if settings.placing.vram_bytes.is_some() => {
+                devices.push(described(cpu.facts().clone()));
+            }
+            Err(error) => notes.push(format!("{error}; all runs on the processor")),
+        }
+    }
+    let mut plan = settings.placing.plan(model.graph(), &Machine { devices }, &budget)?;
+    plan.notes.extend(notes);
+    Ok(plan)
+}
+
+/// Adapters, the best first; none without the feature `gpu`.
+#[cfg(feature = "gpu")]
+pub fn adapters() -> Vec<AdapterFacts> {
+    let adapters = bilayer_gpu::adapters().into_iter();
+    let known = adapters.map(|a| AdapterFacts {
+        name: a.name,
+        backend: a.api.to_owned(),
+        kind: a.kind.name().to_owned(),
+        driver: a.driver,
+        memory_bytes: a.memory_bytes,
+        free_bytes: a.free_bytes,
+        unified: a.unified,
+        features: a.features,
+    });
+    known.collect()
+}
+
+/// Adapters, the best first; none without the feature `gpu`.
+#[cfg(not(feature = "gpu"))]
+pub fn adapters() -> Vec<AdapterFacts> {
+    Vec::new()
+}
+
+/// What is known of an adapter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterFacts {
+    /// The driver's name for it.
+    pub name: String,
+    /// `vulkan`, `metal` or `dx12`.
+    pub backend: String,
+    /// `discrete`, `integrated`, `virtual`, `other` or `software`.
+    pub kind: String,
+    /// The driver with its version.
+    pub driver: String,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// Bytes of it that are free, where the driver tells.
+    pub free_bytes: Option<u64>,
+    /// Whether it shares the host's memory.
+    pub unified: bool,
+    /// Which features that we use it has.
+    pub features: Vec<String>,
+}
+
+fn last_line(message: &str) -> &str {
+    message.lines().last().unwrap_or_default().trim()
+}

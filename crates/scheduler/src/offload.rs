@@ -1,0 +1,151 @@
+//! From what the user asks for to a plan: how many layers go to the adapter, what is pinned elsewhere, and the most that
+//! fits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bilayer_graph::{Facts, Graph, Op, WeightId};
+
+use crate::plan::{Strictness, placed};
+use crate::{Budget, Error, Machine, Placement, Plan};
+
+/// How much goes to the adapter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offload {
+    /// As much as fits.
+    #[default]
+    Auto,
+    /// Everything but the embedding.
+    All,
+    /// The head and the last layers, so many parts in all: `layers + 1` is everything.
+    Count(u32),
+    /// So many hundredths of `layers + 1` parts.
+    Percent(u8),
+}
+
+/// The processor or the adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The machine's first device.
+    Host,
+    /// Its second.
+    Device,
+}
+
+/// What the user asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// How much goes to the adapter.
+    pub offload: Offload,
+    /// Weights whose ops run on a given side, whatever their layer does.
+    pub pins: Vec<(WeightId, Side)>,
+    /// Caches and the attention over them stay with the host.
+    pub cache_on_host: bool,
+}
+
+/// The machine's places: the host is always the first device.
+const HOST: usize = 0;
+
+/// The plan of a request on a machine of a host and perhaps one adapter.
+///
+/// What the adapter cannot run stays with the host, and the plan's notes say so. The host maps the file, so weights
+/// beyond its memory are slow but no error; they are noted too.
+///
+/// # Errors
+/// There is no device, or what is asked for does not fit; then the error has the most that does.
+pub fn offload(
+    graph: &Graph,
+    machine: &Machine,
+    budget: &Budget,
+    request: &Request,
+) -> Result<Plan, Error> {
+    let parts = graph.layers() + 1;
+    let Some(device) = (1..machine.devices.len()).next() else {
+        let placement = Placement::single(graph.layers(), HOST);
+        return placed(graph, machine, budget, &placement, Strictness::MappedHost);
+    };
+    let of = |count: u32| Work { graph, machine, budget, request, device }.plan(count);
+    let largest = || (0..=parts).rev().find_map(|count| of(count).ok().map(|plan| (count, plan)));
+    let wanted = match request.offload {
+        Offload::Auto => None,
+        Offload::All => Some(parts),
+        Offload::Count(count) => Some(count.min(parts)),
+        Offload::Percent(percent) => {
+            let percent = u32::from(percent.min(100));
+            Some((parts * percent + 50) / 100)
+        }
+    };
+    let Some(wanted) = wanted else {
+        let (count, mut plan) = match largest() {
+            Some(found) => found,
+            None => (0, of(0)?),
+        };
+        plan.gpu_layers = count;
+        plan.max_gpu_layers = count;
+        plan.notes.push(format!(
+            "{count} of {parts} parts is the most that fits; chosen by memory, not by measured speed"
+        ));
+        return Ok(plan);
+    };
+    let max = largest().map(|(count, _)| count);
+    let mut plan = of(wanted).map_err(|error| match (error, max) {
+        (Error::DoesNotFit { what, .. }, max) => Error::DoesNotFit { what, largest: max },
+        (other, _) => other,
+    })?;
+    plan.gpu_layers = wanted;
+    plan.max_gpu_layers = max.unwrap_or(0);
+    Ok(plan)
+}
+
+struct Work<'a> {
+    graph: &'a Graph,
+    machine: &'a Machine,
+    budget: &'a Budget,
+    request: &'a Request,
+    device: usize,
+}
+
+impl Work<'_> {
+    /// The plan with `count` parts on the device, less what it cannot run, changed by the pins.
+    fn plan(&self, count: u32) -> Result<Plan, Error> {
+        let Work { graph, machine, budget, request, device } = *self;
+        let mut placement = Placement::offload(graph.layers(), count, HOST, device);
+        let pins: BTreeMap<WeightId, Side> = request.pins.iter().copied().collect();
+        let usual = placement.devices(graph);
+        let mut notes = BTreeSet::new();
+        for (number, node) in graph.nodes.iter().enumerate() {
+            let pinned = node.op.weights().find_map(|weight| pins.get(&weight));
+            let mut place = match pinned {
+                Some(Side::Host) => HOST,
+                Some(Side::Device) => device,
+                None => usual[number],
+            };
+            let attends = matches!(node.op, Op::Attend(_) | Op::Rope { .. } | Op::HeadNorm { .. });
+            if request.cache_on_host && attends && count > 0 {
+                place = HOST;
+            }
+            if place == device
+                && let Some(lacking) = lacks(graph, number, &machine.devices[device])
+            {
+                place = HOST;
+                notes.insert(format!("{lacking} stays on the host: the adapter cannot run it"));
+            }
+            if place != usual[number] {
+                placement.exceptions.insert(number, place);
+            }
+        }
+        let mut plan = placed(graph, machine, budget, &placement, Strictness::MappedHost)?;
+        plan.notes.extend(notes);
+        Ok(plan)
+    }
+}
+
+/// What of a node a device cannot run.
+fn lacks(graph: &Graph, node: usize, facts: &Facts) -> Option<String> {
+    let op = &graph.nodes[node].op;
+    let stem = op.kind().stem();
+    if !facts.ops.contains(&op.kind()) {
+        return Some(stem.to_owned());
+    }
+    let ty = op.weights().map(|id| graph.weight(id).ty).find(|ty| !facts.types.contains(ty))?;
+    Some(format!("{stem} with weights of {ty}"))
+}
