@@ -520,6 +520,42 @@ fn a_processor_is_made_where_there_is_none() {
     }
 }
 
+/// Bytes of a file's mapping that are in memory.
+#[cfg(target_os = "linux")]
+fn resident_bytes(path: &std::path::Path) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut lines = maps.lines().skip_while(|line| !line.ends_with(path.to_str().unwrap()));
+    let rss = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    rss.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+/// What an adapter has taken leaves memory, but for what the processor reads, and is there again when it is lost.
+#[test]
+#[cfg(target_os = "linux")]
+fn pages_leave_memory_once_an_adapter_has_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    std::fs::write(&path, words::tiny(Type::F32, 7)).unwrap();
+    let expected = conversation(&mut Session::new(&tiny(), settings()).unwrap()).0;
+    let model = || Model::open(&path, bilayer_engine::OpenOptions::default()).unwrap();
+    let size = std::fs::metadata(&path).unwrap().len() as usize;
+    let layers = model().graph().layers();
+    for (placement, most) in
+        [(Placement::single(layers, 1), size / 4), (Placement::offload(layers, 2, 0, 1), size)]
+    {
+        let model = model();
+        // The reference copies all it is given, as an adapter does.
+        let script = Script { call: Call::Submit, after: 3, fault: Fault::Lost };
+        let device = Failing::new(Box::new(Reference::new()), script);
+        let mut session = on(&model, vec![cpu(), Box::new(device)], &placement, settings());
+        let resident = resident_bytes(&path);
+        assert!(resident <= most, "{resident} of {size} bytes under {}", session.plan().map);
+        let (texts, warnings) = conversation(&mut session);
+        assert_eq!((texts, warnings.len()), (expected.clone(), 1));
+        assert!(resident_bytes(&path) > size / 2, "the processor reads the file");
+    }
+}
+
 #[test]
 fn where_the_processor_has_no_room_the_error_says_both() {
     let model = tiny();

@@ -104,6 +104,7 @@ pub fn on(
         limits,
         processor,
         warnings,
+        lost: None,
     })
 }
 
