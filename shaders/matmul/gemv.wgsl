@@ -3,71 +3,46 @@
 // Products of a matrix (or several of one input) with {{ columns }} columns: a workgroup makes {{ rows }} rows. A thread
 // takes units of 64 weights, so that neighbours read neighbouring bytes; each unit is unpacked once for all columns. All
 // sums stay in registers and are added up at the end; one subgroup needs no barrier.
-struct Params {
-    x: vec2<u32>, // view of floats, in quads; or (0, pieces of a row)
-    out: vec2<u32>, // in floats
-    residual: vec2<u32>, // in floats
-    first_column: u32,
-    columns_at: u32, // where `step` has the number of columns
-    units: u32,
-    rows: u32, // of all matrices together
-    row_blocks: u32,
-    bias: u32, // place in `vectors`, in floats
-    matrices: array<vec4<u32>, 3>, // base, blocks, the first row
-}
-
-@group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding({{ at.step }}) var<storage, read> step: array<u32>;
-{% if ints_x %}
-@group(0) @binding({{ at.xq }}) var<storage, read> xq: array<vec4<u32>>;
-@group(0) @binding({{ at.xs }}) var<storage, read> xs: array<vec2<f32>>;
-{% else %}
-@group(0) @binding({{ at.x }}) var<storage, read> x: array<vec4<f32>>;
-{% endif %}
-{% if at.vectors %}
-@group(0) @binding({{ at.vectors }}) var<storage, read> vectors: array<f32>;
-{% endif %}
-{% if at.residual %}
-@group(0) @binding({{ at.residual }}) var<storage, read> residual: array<f32>;
-{% endif %}
-@group(0) @binding({{ at.out }}) var<storage, read_write> out: array<f32>;
-{% include "parts/weights" %}
+{% include "parts/product" %}
 {% include "parts/reduce" %}
-{% if gate %}
-{% include "parts/activate" %}
-{% endif %}
+{% if ints and ints_x and pairs %}
 
-fn place(row: u32) -> Place {
-{% if gate or matrices == 1 %}
-    return Place(params.matrices[0].x, params.matrices[0].y, row * params.row_blocks);
+// The numbers of a piece at even and at odd places, two to a word: x0 2^16 + x2, x1 2^16 + x3, and so on.
+struct Pairs {
+    even: vec4<i32>,
+    odd: vec4<i32>,
+}
+
+fn paired(a: vec4<u32>) -> Pairs {
+    let b = bitcast<vec4<i32>>(a);
+    let even = ((b << vec4<u32>(24u)) >> vec4<u32>(8u)) + ((b << vec4<u32>(8u)) >> vec4<u32>(24u));
+    let odd = (((b << vec4<u32>(16u)) >> vec4<u32>(24u)) << vec4<u32>(16u)) + (b >> vec4<u32>(24u));
+    return Pairs(even, odd);
+}
+
+// Two products in one: (q0 + q2 2^16) (x0 2^16 + x2) = ... + (q0 x0 + q2 x2) 2^16 + q0 x2, modulo 2^32. As long as neither
+// half of a sum exceeds sixteen bits, here {{ pairs }} products at most, rounding to the upper half gives it exactly. An
+// adapter without an instruction for four bytes does half the multiplications this way.
+fn product(q: vec4<u32>, x: Pairs) -> f32 {
+    let even = bitcast<vec4<i32>>(q & vec4<u32>(0x00ff00ffu));
+    let odd = bitcast<vec4<i32>>((q >> vec4<u32>(8u)) & vec4<u32>(0x00ff00ffu));
+    let t = even * x.even + odd * x.odd;
+{% if pairs == 8 %}
+    return f32((t.x + t.y + t.z + t.w + 0x8000) >> 16u);
+{% elif pairs == 4 %}
+    let u = (t.xy + t.zw + vec2<i32>(0x8000)) >> vec2<u32>(16u);
+    return f32(u.x + u.y);
 {% else %}
-    var matrix = params.matrices[0];
-{% for i in range(1, matrices) %}
-    if row >= params.matrices[{{ i }}].z {
-        matrix = params.matrices[{{ i }}];
-    }
-{% endfor %}
-    return Place(matrix.x, matrix.y, (row - matrix.z) * params.row_blocks);
+    let u = (t + vec4<i32>(0x8000)) >> vec4<u32>(16u);
+    return f32(u.x + u.y + u.z + u.w);
 {% endif %}
 }
-{% if gate %}
-
-fn place_up(row: u32) -> Place {
-    return Place(params.matrices[1].x, params.matrices[1].y, row * params.row_blocks);
-}
-{% endif %}
-{% if ints and ints_x %}
+{% elif ints and ints_x %}
 
 fn product(q: vec4<u32>, a: vec4<u32>) -> f32 {
     return f32(
         dot4I8Packed(q.x, a.x) + dot4I8Packed(q.y, a.y) + dot4I8Packed(q.z, a.z) + dot4I8Packed(q.w, a.w)
     );
-}
-
-// A unit times a column's four pieces: d and d times the sum stand in `s`.
-fn unit_product(w: Unit, a0: vec4<u32>, a1: vec4<u32>, a2: vec4<u32>, a3: vec4<u32>, d: vec4<f32>, sums: vec4<f32>) -> f32 {
-    let p = vec4<f32>(product(w.q0, a0), product(w.q1, a1), product(w.q2, a2), product(w.q3, a3));
-    return dot(w.s * d, p) + dot(w.m, sums);
 }
 {% elif ints %}
 
@@ -99,7 +74,7 @@ fn product(w: mat4x4<f32>, a: mat4x4<f32>) -> f32 {
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let first_row = (id.x + id.y * 65535u) * {{ rows }}u;
     let first_column = params.first_column + id.z * {{ columns }}u;
-    let columns = step[params.columns_at];
+    let columns = {% if subgroup == threads %}subgroupBroadcastFirst(step[params.columns_at]){% else %}step[params.columns_at]{% endif %};
     if first_row >= params.rows || first_column >= columns {
         return;
     }
@@ -132,13 +107,14 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
 {% for c in range(columns) %}
 {% if ints_x %}
 {% for p in range(4) %}
-        let a{{ c }}_{{ p }} = xq[x{{ c }} + piece + {{ p * step_of }}u];
+        let a{{ c }}_{{ p }} = {% if pairs %}paired({% endif %}xq[x{{ c }} + piece + {{ p * step_of }}u]{% if pairs %}){% endif %};
         let s{{ c }}_{{ p }} = xs[x{{ c }} + piece + {{ p * step_of }}u];
 {% endfor %}
         let d{{ c }} = vec4<f32>(s{{ c }}_0.x, s{{ c }}_1.x, s{{ c }}_2.x, s{{ c }}_3.x);
         let sums{{ c }} = vec4<f32>(s{{ c }}_0.y, s{{ c }}_1.y, s{{ c }}_2.y, s{{ c }}_3.y);
 {% for s in range(slots) %}
-        sum{{ s }}_{{ c }} += unit_product(w{{ s }}, a{{ c }}_0, a{{ c }}_1, a{{ c }}_2, a{{ c }}_3, d{{ c }}, sums{{ c }});
+        let p{{ s }}_{{ c }} = vec4<f32>({% for p in range(4) %}product(w{{ s }}.q{{ p }}, a{{ c }}_{{ p }}){{ "" if loop.last else ", " }}{% endfor %});
+        sum{{ s }}_{{ c }} += dot(w{{ s }}.s * d{{ c }}, p{{ s }}_{{ c }}) + dot(w{{ s }}.m, sums{{ c }});
 {% endfor %}
 {% else %}
 {% for p in range(4) %}

@@ -138,6 +138,13 @@ impl Backend for Gpu {
         &self.facts
     }
 
+    fn reserve(&mut self, weights: &[&Weight]) -> Result<(), GraphError> {
+        self.segments.clear();
+        self.caches.clear();
+        self.weights = Weights::new(self.device.clone());
+        self.weights.reserve(weights)
+    }
+
     fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), GraphError> {
         self.weights.load(weight, &bytes)
     }

@@ -9,7 +9,7 @@ use super::bindings::{kernel, numbered};
 use super::gate::activation_name;
 use super::team::Team;
 use super::view::View;
-use super::weights::{Layout, is_ints, is_strided};
+use super::weights::{Layout, is_ints, is_strided, pairs};
 use crate::caps::{Caps, Vendor};
 use crate::kernel::{Source, fold};
 
@@ -130,6 +130,7 @@ impl GemvKey {
             bias => self.bias,
             residual => self.epilogue == Epilogue::Residual,
             ints_x => self.ints,
+            pairs => if caps.software { pairs(self.ty) } else { 0 },
             ..shared
         };
         kernel(self.name(team), "matmul/gemv", context, team.threads)
@@ -184,12 +185,16 @@ pub fn takes_ints(caps: &Caps, ty: Type) -> bool {
     caps.dot4 && is_ints(ty)
 }
 
-/// Rows of a workgroup, for a type and a number of columns: enough loads in flight, not too many sums.
-pub fn rows_of(caps: &Caps, columns: u32, gated: bool) -> u32 {
+/// Matrices of fewer rows are not worth the compilation of a kernel with many sums.
+const ROWS_MANY: u32 = 1024;
+
+/// Rows of a workgroup: enough loads in flight, not too many sums. A software adapter pays for each load of each lane,
+/// so that many rows and columns share what is loaded there; spilled sums cost less.
+pub fn rows_of(caps: &Caps, columns: u32, gated: bool, matrix_rows: u32) -> u32 {
     let rows = match (caps.software, columns) {
-        (true, 1) => 4,
-        (true, 2..=4) => 2,
-        (true, _) => 1,
+        (true, _) if matrix_rows < ROWS_MANY => 2,
+        (true, 2..=4) => 4,
+        (true, _) => 8,
         (false, 1..=2) if caps.vendor == Vendor::Amd => 4,
         (false, 1..=4) => 2,
         (false, _) => 1,

@@ -35,6 +35,21 @@ pub fn is_strided(ty: Type) -> bool {
     loader(ty).is_some_and(|text| text.contains("(strided)"))
 }
 
+/// How many products of two pairs may be added before their sum exceeds sixteen bits: 8, 4 or 2, and 0 where there is
+/// nothing to gain. Integers that are never negative and at most 63 have it, by their loader's word.
+pub fn pairs(ty: Type) -> u32 {
+    let stated = loader(ty).and_then(|text| text.split_once("Integers here are at most "));
+    let number =
+        stated.and_then(|(_, rest)| rest.split_once('.')).and_then(|(n, _)| n.parse().ok());
+    let Some(most) = number.filter(|&most: &u32| most > 0) else { return 0 };
+    match 0x7fff / (2 * 127 * most) {
+        8.. => 8,
+        4.. => 4,
+        2.. => 2,
+        _ => 0,
+    }
+}
+
 fn loader(ty: Type) -> Option<&'static str> {
     template(&format!("quant/{}", ty.name.to_lowercase()))
 }

@@ -217,7 +217,7 @@ impl Lowering<'_> {
             ty,
             layout,
             columns,
-            rows: rows_of(self.caps, columns, job.gate.is_some()),
+            rows: rows_of(self.caps, columns, job.gate.is_some(), part.rows),
             ints,
             matrices: job.matrices.len() as u32,
             bias: job.bias.is_some(),
