@@ -73,6 +73,15 @@ struct Case {
     greedy_ids: Vec<u32>,
 }
 
+/// Servers hand models and sessions from thread to thread.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    fn is_shared<T: Sync>() {}
+    is_send::<Session>();
+    is_send::<Model>();
+    is_shared::<Model>();
+};
+
 /// A random model of the first architecture's smallest shape, with a vocabulary of letters.
 fn tiny() -> Model {
     Model::from_bytes("tiny", words::tiny(Type::F32, 7)).unwrap()

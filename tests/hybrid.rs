@@ -144,13 +144,13 @@ fn overlap_changes_no_bit() {
 fn processors_work_while_adapters_are_given_theirs() {
     let model = tiny();
     let prompt = some(128, 3);
-    let cases: [(&[usize], &[(usize, usize)]); 3] = [
-        (&[0, 0, 0, 1, 1], &[(0, 0), (0, 1), (1, 0), (1, 1)]),
-        (&[1, 1, 1, 0, 0], &[(0, 0), (0, 1), (1, 0), (1, 1)]),
-        (&[0, 0, 1, 1, 0], &[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]),
+    let cases = [
+        ([0, 0, 0, 1, 1], vec![(0, 0), (0, 1), (1, 0), (1, 1)]),
+        ([1, 1, 1, 0, 0], vec![(0, 0), (0, 1), (1, 0), (1, 1)]),
+        ([0, 0, 1, 1, 0], vec![(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]),
     ];
     for (devices, expected) in cases {
-        let mut session = on(&model, pair(), &parts(devices), settings());
+        let mut session = on(&model, pair(), &parts(&devices), settings());
         let sequence = session.open().unwrap();
         session.prefill(sequence, &prompt, &mut |_| true).unwrap();
         let given: Vec<(usize, usize)> =
@@ -340,6 +340,7 @@ proptest! {
 }
 
 /// A graphics adapter, if there is one: a driver that computes on the processor counts.
+#[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 fn adapter() -> Option<Box<dyn Backend>> {
     let options =
         bilayer_gpu::Options { device: Some("software".to_owned()), ..Default::default() };
@@ -522,6 +523,42 @@ fn a_processor_is_made_where_there_is_none() {
         let (texts, warnings) = conversation(&mut session);
         assert_eq!((texts, warnings.len()), (expected.clone(), 1), "{call:?}");
         assert!(session.backends().any(|b| b.facts().kind == bilayer_graph::Kind::Cpu));
+    }
+}
+
+/// Bytes of a file's mapping that are in memory.
+#[cfg(target_os = "linux")]
+fn resident_bytes(path: &std::path::Path) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut lines = maps.lines().skip_while(|line| !line.ends_with(path.to_str().unwrap()));
+    let rss = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    rss.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+/// What an adapter has taken leaves memory, but for what the processor reads, and is there again when it is lost.
+#[test]
+#[cfg(target_os = "linux")]
+fn pages_leave_memory_once_an_adapter_has_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    std::fs::write(&path, words::tiny(Type::F32, 7)).unwrap();
+    let expected = conversation(&mut Session::new(&tiny(), settings()).unwrap()).0;
+    let model = || Model::open(&path, bilayer_engine::OpenOptions::default()).unwrap();
+    let size = std::fs::metadata(&path).unwrap().len() as usize;
+    let layers = model().graph().layers();
+    for (placement, most) in
+        [(Placement::single(layers, 1), size / 4), (Placement::offload(layers, 2, 0, 1), size)]
+    {
+        let model = model();
+        // The reference copies all it is given, as an adapter does.
+        let script = Script { call: Call::Submit, after: 3, fault: Fault::Lost };
+        let device = Failing::new(Box::new(Reference::new()), script);
+        let mut session = on(&model, vec![cpu(), Box::new(device)], &placement, settings());
+        let resident = resident_bytes(&path);
+        assert!(resident <= most, "{resident} of {size} bytes under {}", session.plan().map);
+        let (texts, warnings) = conversation(&mut session);
+        assert_eq!((texts, warnings.len()), (expected.clone(), 1));
+        assert!(resident_bytes(&path) > size / 2, "the processor reads the file");
     }
 }
 

@@ -198,6 +198,16 @@ impl Backend for Cpu {
         &self.facts
     }
 
+    fn reserve(&mut self, _: &[&Weight]) -> Result<(), GraphError> {
+        // Weights stay where they are, so there is no memory to lay out, only what was before to be given up. A run
+        // that is still open ends first; why it failed is of no interest any more.
+        let _ = self.finish();
+        self.segments.clear();
+        self.caches.clear();
+        self.weights.clear();
+        Ok(())
+    }
+
     fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), GraphError> {
         if bytes.len() != weight.bytes() {
             return Err(GraphError::WeightBytes {

@@ -110,6 +110,8 @@ pub struct Session {
     /// How a processor is made that takes an adapter's place.
     processor: bilayer_cpu::Options,
     warnings: Vec<Warning>,
+    /// What a device said that failed, while nobody could take over.
+    lost: Option<bilayer_graph::Error>,
     load: Duration,
 }
 
@@ -329,13 +331,16 @@ impl Session {
     ) -> Result<Ran, Error> {
         let began = Instant::now();
         let ran = loop {
+            if let Some(error) = self.lost.take()
+                && let Err(error) = self.move_to_processor(error)
+            {
+                break Err(error);
+            }
             match self.attempt(runs, micro_rows, each) {
                 Err(Failed::Device { device, error })
                     if fallback::is_mendable(self.pipeline.backends[device].as_ref(), &error) =>
                 {
-                    if let Err(error) = self.move_to_processor(error) {
-                        break Err(error);
-                    }
+                    self.lost = Some(error);
                 }
                 ran => break ran.map_err(Error::from),
             }

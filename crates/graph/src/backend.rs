@@ -119,7 +119,7 @@ pub trait Backend: Send {
 
     /// Announces all weights that will be loaded, in the order of loading, so that a device lays out its memory
     /// and refuses early. Called before the first `load`, and once more when another plan is tried after a
-    /// refusal: what was loaded and compiled before is given up then.
+    /// refusal: what was loaded and compiled before is given up.
     ///
     /// # Errors
     /// No memory, or the device was lost.

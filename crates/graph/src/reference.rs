@@ -180,6 +180,14 @@ impl Backend for Reference {
         &self.facts
     }
 
+    fn reserve(&mut self, _: &[&Weight]) -> Result<(), Error> {
+        self.weights.clear();
+        self.values.clear();
+        self.caches.clear();
+        self.segments.clear();
+        Ok(())
+    }
+
     fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), Error> {
         let wrong_length = || Error::WeightBytes {
             name: weight.name.clone(),

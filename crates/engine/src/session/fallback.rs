@@ -125,16 +125,19 @@ fn placement(plan: &Plan) -> Placement {
 
 impl Session {
     /// Moves all to the processor after an adapter failed: the plan's own, or a new one. The sequences keep their
-    /// tokens and pages. If that fails too, the session stays as it was, and the next step tries again.
+    /// tokens and pages. If that fails too, nothing can be run, and the next step tries again.
     pub(super) fn move_to_processor(&mut self, error: bilayer_graph::Error) -> Result<(), Error> {
         let began = Instant::now();
-        let host = processor(&mut self.pipeline.backends, self.processor)?;
+        let host = match processor(&mut self.pipeline.backends, self.processor) {
+            Ok(host) => host,
+            Err(source) => return Err(self.stay(error, source)),
+        };
         let mut alone = vec![self.pipeline.backends.remove(host)];
         let (plan, pipeline, tokens) = match self.alone(&mut alone) {
             Ok(moved) => moved,
             Err(source) => {
                 self.pipeline.backends.splice(host..host, alone);
-                return Err(Error::Fallback { lost: error, source: Box::new(source) });
+                return Err(self.stay(error, source));
             }
         };
         let from = std::mem::replace(&mut self.plan, plan).map;
@@ -144,6 +147,12 @@ impl Session {
         self.copies.clear();
         self.warnings.push(Warning::Moved { error, from, tokens, took: began.elapsed() });
         Ok(())
+    }
+
+    /// Notes that nobody could take over.
+    fn stay(&mut self, lost: bilayer_graph::Error, source: Error) -> Error {
+        self.lost = Some(lost.clone());
+        Error::Fallback { lost, source: Box::new(source) }
     }
 
     /// All of the model on the one device in `backends`, with the cache as it should be, and the number of tokens

@@ -27,7 +27,7 @@ pub fn weights(
         }
     }
     let copies: Vec<bool> = backends.iter().map(|b| b.facts().kind == Kind::Gpu).collect();
-    let mut releases = releases(graph, &wanted, &copies);
+    let releases = releases(graph, &wanted, &copies);
     let total_bytes = wanted.iter().map(|&(_, weight)| graph.weight(weight).bytes() as u64).sum();
     let mut done_bytes = 0;
     for (place, &(device, weight)) in wanted.iter().enumerate() {
@@ -37,12 +37,16 @@ pub fn weights(
         let tensor = file.tensor(&weight.name).ok_or_else(missing).map_err(Failed::on(device))?;
         let bytes = file.bytes(tensor).slice(weight.range_in_tensor());
         backends[device].load(weight, bytes).map_err(Failed::on(device))?;
-        if releases.remove(&place) {
+        if releases.contains(&place) {
             file.release(tensor);
         }
         done_bytes += weight.bytes() as u64;
         progress(Progress { done_bytes, total_bytes });
     }
+    // Reading a tensor brings pages of its neighbours along, also of those that had been given back.
+    let file = model.file();
+    let gone = releases.iter().map(|&place| &graph.weight(wanted[place].1).name);
+    gone.filter_map(|name| file.tensor(name)).for_each(|tensor| file.release(tensor));
     Ok(())
 }
 

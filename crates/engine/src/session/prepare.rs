@@ -124,6 +124,7 @@ pub fn on(
         limits,
         processor,
         warnings,
+        lost: None,
     })
 }
 
