@@ -253,7 +253,7 @@ fn a_plan_over_two_devices_gives_the_same_answer() {
             exceptions: Default::default(),
         };
         let planner =
-            |graph: &_, machine: &_, budget: &_| place(graph, machine, budget, &placement);
+            |graph: &_, machine: &_, budget: &_| Ok(place(graph, machine, budget, &placement)?);
         let mut session = Session::on(&model, backends, &planner, settings()).unwrap();
         assert_eq!(generate(&mut session, &model, greedy(), request()), one, "cut at {split}");
     }
@@ -269,7 +269,7 @@ fn the_best_tokens_are_enough_for_the_same_answer() {
         let backends: Vec<Box<dyn Backend>> =
             vec![Box::new(Reference::new()), Box::new(Cpu::new(Default::default()).unwrap())];
         let planner = |graph: &_, machine: &_, budget: &_| {
-            place(graph, machine, budget, &Placement::offload(3, 2, 0, 1))
+            Ok(place(graph, machine, budget, &Placement::offload(3, 2, 0, 1))?)
         };
         let settings = Settings { top_k: Some(40), ..settings() };
         Session::on(&model, backends, &planner, settings).unwrap()
@@ -467,7 +467,7 @@ fn nothing_is_allocated_on_the_token_path() {
             exceptions: Default::default(),
         };
         let planner =
-            |graph: &_, machine: &_, budget: &_| place(graph, machine, budget, &placement);
+            |graph: &_, machine: &_, budget: &_| Ok(place(graph, machine, budget, &placement)?);
         let mut session = Session::on(&model, vec![cpu(), cpu()], &planner, settings()).unwrap();
         for _ in 0..3 {
             assert_eq!(allocations_of_an_answer(&mut session), 0, "{parts:?}");

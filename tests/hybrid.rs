@@ -18,6 +18,7 @@ use proptest::prelude::*;
 
 mod support {
     pub mod devices;
+    pub mod gpu;
     pub mod model;
     pub mod words;
 }
@@ -78,7 +79,8 @@ fn on(
     placement: &Placement,
     settings: Settings<'_>,
 ) -> Session {
-    let planner = |graph: &_, machine: &_, budget: &_| place(graph, machine, budget, placement);
+    let planner =
+        |graph: &_, machine: &_, budget: &_| Ok(place(graph, machine, budget, placement)?);
     Session::on(model, backends, &planner, settings).unwrap()
 }
 
@@ -308,12 +310,12 @@ proptest! {
     ) {
         let model = tiny();
         let alone = |model: &Model| {
-            let planner = |graph: &_, machine: &_, budget: &_| scattered(graph, machine, budget, &[0]);
+            let planner = |graph: &_, machine: &_, budget: &_| Ok(scattered(graph, machine, budget, &[0])?);
             Session::on(model, vec![Box::new(Reference::new())], &planner, settings()).unwrap()
         };
         let queued = || Box::new(Queued::new(Box::new(Reference::new()), Duration::ZERO));
         let backends: Vec<Box<dyn Backend>> = vec![queued(), Box::new(Reference::new()), queued()];
-        let planner = |graph: &_, machine: &_, budget: &_| scattered(graph, machine, budget, &devices);
+        let planner = |graph: &_, machine: &_, budget: &_| Ok(scattered(graph, machine, budget, &devices)?);
         let always = Settings { overlap: Overlap::Always, ..settings() };
         let mut hybrid = Session::on(&model, backends, &planner, always).unwrap();
         let mut found = Vec::new();
@@ -340,19 +342,8 @@ proptest! {
 }
 
 /// A graphics adapter, if there is one: a driver that computes on the processor counts.
-#[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 fn adapter() -> Option<Box<dyn Backend>> {
-    let options =
-        bilayer_gpu::Options { device: Some("software".to_owned()), ..Default::default() };
-    match bilayer_gpu::Gpu::open(&options) {
-        Ok(gpu) => Some(Box::new(gpu)),
-        Err(error) => {
-            let required = std::env::var("BILAYER_REQUIRE_GPU").is_ok_and(|value| value == "1");
-            assert!(!required, "an adapter is required: {error}");
-            println!("skipped: no adapter ({error})");
-            None
-        }
-    }
+    support::gpu::gpu().map(|gpu| -> Box<dyn Backend> { Box::new(gpu) })
 }
 
 #[test]

@@ -12,6 +12,10 @@ use bilayer_graph::{
 };
 use bilayer_quant::Type;
 
+mod support {
+    pub mod gpu;
+}
+
 /// Root of the mean squared difference over the root mean square of the reference.
 ///
 /// Everything in f32: differences are those of summation order.
@@ -20,6 +24,9 @@ const FLOAT_BOUND: f64 = 2e-5;
 const INT8_BOUND: f64 = 0.012;
 /// A whole small model: two layers of roundings on top of each other.
 const MODEL_BOUND: f64 = 0.04;
+
+/// An adapter may join a multiplication and an addition, and so round once where others round twice.
+const GPU_BOUND: f64 = 2e-6;
 
 /// Rows of every embedding table.
 const VOCAB: usize = 97;
@@ -192,6 +199,17 @@ fn compare(name: &str, graph: &Graph, limits: Limits, steps: &[Owned], bound: f6
         let error = error(&expected, &found);
         if error.is_nan() || error > bound {
             failures.push(format!("{name} at {level}: {error:.2e} > {bound:.0e}"));
+        }
+    }
+    for (variant, device) in support::gpu::opened() {
+        let mut gpu = device.backend();
+        if graph.nodes.iter().any(|node| !gpu.facts().ops.contains(&node.op.kind())) {
+            continue;
+        }
+        let error = error(&expected, &run_all(&mut gpu, graph, limits, steps));
+        let bound = bound.max(GPU_BOUND);
+        if error.is_nan() || error > bound {
+            failures.push(format!("{name} on {variant}: {error:.2e} > {bound:.0e}"));
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));

@@ -19,6 +19,7 @@ use serde::Deserialize;
 mod support {
     pub mod checkpoint;
     pub mod data;
+    pub mod gpu;
     pub mod model;
     pub mod runner;
 }
@@ -64,19 +65,16 @@ const BACKENDS: &[Tested] = &[
     },
     Tested {
         name: "gpu",
-        make: || {
-            Box::new(
-                bilayer_gpu::Gpu::open(&bilayer_gpu::Options {
-                    device: Some("software".to_owned()),
-                    ..Default::default()
-                })
-                .unwrap(),
-            )
-        },
+        make: || Box::new(support::gpu::gpu().unwrap()),
         error_max: cpu_error_max,
         same_max: cpu_same_max,
     },
 ];
+
+/// The rows of [`BACKENDS`] that this machine can run.
+fn backends() -> impl Iterator<Item = &'static Tested> {
+    BACKENDS.iter().filter(|tested| tested.name != "gpu" || support::gpu::gpu().is_some())
+}
 
 /// Floats meet float activations, quantized weights meet activations quantized to eight bits (1.7e-2 measured).
 fn cpu_error_max(ty: Type) -> f32 {
@@ -193,7 +191,7 @@ fn checkpoints_give_the_logits_of_their_own_code() {
         let folder = folder.join(name);
         let architecture = bilayer_models::find(architecture).unwrap();
         let model = Model::changed(checkpoint::gguf(&folder, architecture), change);
-        for backend in BACKENDS {
+        for backend in backends() {
             let what = format!("{name} on {}", backend.name);
             let bound = (backend.error_max)(Type::F32);
             let mut runner = Runner::single(&model, (backend.make)(), LIMITS).unwrap();
@@ -220,7 +218,7 @@ fn stories_give_the_logits_of_their_exact_weights() {
     let Some(folder) = shared("stories260k") else { return };
     for (name, of_type) in STORIES {
         let model = Model::open(&folder.join(name));
-        for backend in BACKENDS {
+        for backend in backends() {
             let what = format!("{name} on {}", backend.name);
             let bound = of_type + (backend.error_max)(model.matrix_type());
             let mut runner = Runner::single(&model, (backend.make)(), LIMITS).unwrap();
@@ -235,7 +233,7 @@ fn stories_give_the_logits_of_their_exact_weights() {
 fn a_story_is_told_to_its_end() {
     let Some(folder) = shared("stories260k") else { return };
     let model = Model::open(&folder.join("stories260k-f32.gguf"));
-    for backend in BACKENDS {
+    for backend in backends() {
         let mut runner = Runner::single(&model, (backend.make)(), LIMITS).unwrap();
         for case in cases(&folder.join("reference.json")) {
             // The list begins with the prompt.
@@ -262,7 +260,7 @@ fn every_quantization_gives_the_logits_of_its_weights() {
     assert_eq!(quantized.files.len(), 13);
     for (name, expected) in &quantized.files {
         let model = Model::open(&folder.join(name));
-        for backend in BACKENDS {
+        for backend in backends() {
             let what = format!("{name} on {}", backend.name);
             let bound = (backend.error_max)(model.matrix_type());
             let mut runner = Runner::single(&model, (backend.make)(), LIMITS).unwrap();
@@ -351,7 +349,7 @@ fn for_each_random(check: impl Fn(Setting<'_>)) {
         for variant in VARIANTS {
             let model = &random(architecture, variant);
             let tokens = &Random(11).tokens(70, model.config.vocab);
-            for backend in BACKENDS {
+            for backend in backends() {
                 let what = &format!("{} {} on {}", architecture.name, variant.name, backend.name);
                 let same_max = (backend.same_max)(variant.ty);
                 check(Setting { variant, backend, model, tokens, what, same_max });
@@ -543,7 +541,7 @@ fn narrow_caches_change_little_but_something() {
     for architecture in bilayer_models::all() {
         let model = random(architecture, &LONG_HEADS);
         let tokens = Random(11).tokens(70, model.config.vocab);
-        for backend in BACKENDS {
+        for backend in backends() {
             let logits = |key_type, value_type| {
                 let limits = Limits { key_type, value_type, ..LIMITS };
                 let mut runner = Runner::single(&model, (backend.make)(), limits).unwrap();
@@ -568,7 +566,7 @@ fn narrow_caches_change_little_but_something() {
 fn a_cache_type_that_does_not_fit_the_heads_is_refused_at_load() {
     let model = random(bilayer_models::all()[0], &SMALLEST);
     assert_eq!(model.config.head_dim, 16);
-    for backend in BACKENDS {
+    for backend in backends() {
         let limits = Limits { key_type: Type::Q8_0, ..LIMITS };
         let refused = Runner::single(&model, (backend.make)(), limits);
         assert!(matches!(refused, Err(Error::Unsupported { .. })), "{}", backend.name);
@@ -598,7 +596,7 @@ fn a_file_by_an_early_converter_runs() {
     let tokens = Random(5).tokens(40, model.config.vocab);
     let mut reference = Runner::single(&model, Box::new(Reference::new()), LIMITS).unwrap();
     let expected = reference.prefill(&tokens).unwrap();
-    for backend in BACKENDS {
+    for backend in backends() {
         let mut runner = Runner::single(&model, (backend.make)(), LIMITS).unwrap();
         let bound = (backend.error_max)(model.matrix_type());
         assert_close(&runner.prefill(&tokens).unwrap(), &expected, bound, backend.name);

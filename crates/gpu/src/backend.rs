@@ -53,12 +53,20 @@ struct Compiled {
     failure: Option<GraphError>,
 }
 
-impl Gpu {
+/// An adapter's open device, on which any number of backends may live: they share its kernels and nothing else.
+#[derive(Clone)]
+pub struct Opened {
+    device: Arc<Device>,
+    facts: Facts,
+    rate: f64,
+}
+
+impl Opened {
     /// Opens an adapter and checks that it computes what it should.
     ///
     /// # Errors
     /// There is no such adapter, its driver refuses, or its results are wrong.
-    pub fn open(options: &Options) -> Result<Gpu, Error> {
+    pub fn open(options: &Options) -> Result<Opened, Error> {
         let adapter = crate::find(options.device.as_deref())?;
         let device = Arc::new(crate::open_adapter(&adapter, options.kernels)?);
         let rate = match options.unchecked {
@@ -70,7 +78,13 @@ impl Gpu {
             caps.subgroup.map_or("no subgroups".to_owned(), |n| format!("subgroups of {n}"));
         let level = format!("{} {lanes}", caps.api.name());
         let facts = Facts { level, ..facts_of(&adapter) };
-        Ok(Gpu {
+        Ok(Opened { device, facts, rate })
+    }
+
+    /// A backend that holds nothing yet.
+    pub fn backend(&self) -> Gpu {
+        let Opened { device, facts, rate } = self.clone();
+        Gpu {
             facts,
             weights: Weights::new(device.clone()),
             device,
@@ -79,7 +93,17 @@ impl Gpu {
             submits: 0,
             timings: Vec::new(),
             rate,
-        })
+        }
+    }
+}
+
+impl Gpu {
+    /// Opens an adapter for one backend.
+    ///
+    /// # Errors
+    /// As [`Opened::open`].
+    pub fn open(options: &Options) -> Result<Gpu, Error> {
+        Ok(Opened::open(options)?.backend())
     }
 
     /// The device underneath.

@@ -47,6 +47,7 @@ pub struct Device {
     buffers: AtomicUsize,
     bind_groups: AtomicUsize,
     timeout: Duration,
+    block_bytes: u64,
     /// Shaders are checked for accesses out of bounds.
     checked: bool,
 }
@@ -54,8 +55,8 @@ pub struct Device {
 /// How a device is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceOptions {
-    /// Bytes a binding may cover, below the adapter's own limit; to test the splitting of matrices.
-    pub max_binding: Option<u64>,
+    /// Bytes of a block of weights, below the adapter's own limit; to test the splitting of matrices.
+    pub block_bytes: Option<u64>,
     /// Whether subgroup operations may be used.
     pub subgroups: bool,
     /// Whether shaders check every access; slower.
@@ -67,7 +68,7 @@ pub struct DeviceOptions {
 impl Default for DeviceOptions {
     /// The fast way.
     fn default() -> Self {
-        DeviceOptions { max_binding: None, subgroups: true, checked: false, timeout: TIMEOUT }
+        DeviceOptions { block_bytes: None, subgroups: true, checked: false, timeout: TIMEOUT }
     }
 }
 
@@ -77,10 +78,7 @@ impl Device {
     /// # Errors
     /// The driver refuses.
     pub fn open(adapter: &Adapter, options: DeviceOptions) -> Result<Device, Error> {
-        let mut caps = adapter.caps();
-        if let Some(bytes) = options.max_binding {
-            caps.max_binding = caps.max_binding.min(bytes);
-        }
+        let caps = adapter.caps();
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("bilayer"),
             required_features: adapter.wanted_features(),
@@ -112,6 +110,7 @@ impl Device {
             buffers: AtomicUsize::new(0),
             bind_groups: AtomicUsize::new(0),
             timeout: options.timeout,
+            block_bytes: options.block_bytes.unwrap_or(u64::MAX),
             checked: options.checked,
         })
     }
@@ -126,6 +125,11 @@ impl Device {
     /// What kernels may use.
     pub fn caps(&self) -> &Caps {
         &self.caps
+    }
+
+    /// Most bytes of a block of weights.
+    pub fn block_bytes(&self) -> u64 {
+        self.block_bytes.min(self.caps.max_binding)
     }
 
     /// The adapter's name.

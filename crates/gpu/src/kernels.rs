@@ -25,5 +25,9 @@ use crate::kernel::Source;
 
 /// Every kernel that may be chosen on adapters of these capabilities, for checking without one.
 pub fn all(caps: &Caps) -> Vec<Source> {
-    variants::small_ops(caps).chain(variants::attention(caps)).collect()
+    let few = variants::small_ops(caps).chain(variants::attention(caps));
+    let mut sources: Vec<Source> = few.chain(variants::products(caps)).collect();
+    sources.sort_by(|a, b| a.name.cmp(&b.name));
+    sources.dedup();
+    sources
 }

@@ -22,7 +22,7 @@ mod unified;
 mod weights;
 
 pub use adapter::{Adapter, AdapterFacts, AdapterKind, adapters, find};
-pub use backend::{Gpu, Options, facts};
+pub use backend::{Gpu, Opened, Options, facts};
 pub use error::Error;
 pub use weights::device_bytes;
 

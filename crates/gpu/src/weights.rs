@@ -205,7 +205,7 @@ impl Weights {
     }
 
     fn block_bytes(&self) -> u64 {
-        BLOCK_BYTES.min(self.device.caps().max_binding) / ALIGNMENT * ALIGNMENT
+        BLOCK_BYTES.min(self.device.block_bytes()) / ALIGNMENT * ALIGNMENT
     }
 
     /// Sends the rows of a part, some at a time.

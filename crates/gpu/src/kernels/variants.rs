@@ -5,15 +5,18 @@ use bilayer_graph::{Activation, Pairs};
 use super::add::AddKey;
 use super::attend::{MergeKey, SplitKey};
 use super::cache::{CacheType, CopyPagesKey};
+use super::embed::EmbedKey;
 use super::gate::GateKey;
 use super::head_norm::HeadNormKey;
 use super::layer_norm::LayerNormKey;
+use super::matmul::{COLUMNS_MAX, Epilogue, GemvKey, rows_of, takes_ints};
 use super::quantize::QuantizeKey;
 use super::rms_norm::RmsNormKey;
 use super::rope::RopeKey;
 use super::rows::RowsKey;
 use super::scale::ScaleKey;
 use super::soft_cap::SoftCapKey;
+use super::weights::{Layout, is_native};
 use crate::caps::Caps;
 use crate::kernel::Source;
 
@@ -95,6 +98,38 @@ pub(super) fn attention(caps: &Caps) -> impl Iterator<Item = Source> {
         for (floats, quantized) in WANTED {
             for sinks in BOTH {
                 sources.push(MergeKey { head_dim, sinks, floats, quantized }.source(caps));
+            }
+        }
+    }
+    sources.into_iter()
+}
+
+/// Products and embeddings of every type with a loader.
+pub(super) fn products(caps: &Caps) -> impl Iterator<Item = Source> {
+    let mut sources = Vec::new();
+    let native = bilayer_quant::all().iter().copied().filter(|ty| is_native(*ty));
+    for ty in native {
+        let layout = Layout::of(ty);
+        sources.push(EmbedKey { ty, layout }.source(caps));
+        for columns in [1, 2, 4, COLUMNS_MAX] {
+            for many in BOTH {
+                let rows = rows_of(caps, columns, false, if many { 1 << 16 } else { 1 });
+                let plain = GemvKey {
+                    ty,
+                    layout,
+                    columns,
+                    rows,
+                    ints: takes_ints(caps, ty),
+                    matrices: 1,
+                    bias: false,
+                    epilogue: Epilogue::Plain,
+                };
+                let gate = Epilogue::Gate(Activation::Silu);
+                let gated =
+                    GemvKey { rows: (rows / 2).max(1), matrices: 2, epilogue: gate, ..plain };
+                let residual = GemvKey { epilogue: Epilogue::Residual, bias: true, ..plain };
+                let three = GemvKey { matrices: 3, ..plain };
+                sources.extend([plain, gated, residual, three].map(|key| key.source(caps)));
             }
         }
     }

@@ -1,0 +1,285 @@
+//! The promise that every kernel of every kind of adapter is valid and translates to what that adapter's driver reads,
+//! checked without one.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
+
+use std::collections::BTreeMap;
+use std::thread;
+
+use bilayer_gpu::caps::{Api, Caps, Vendor};
+use bilayer_gpu::kernel::{Access, Source};
+use bilayer_gpu::kernels;
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use naga::{AddressSpace, Module, StorageAccess};
+
+/// A kind of adapter.
+struct Profile {
+    name: &'static str,
+    caps: Caps,
+}
+
+/// Workgroup memory that every adapter has, bytes (WebGPU's minimum).
+const WORKGROUP_BYTES_MAX: u32 = 16 << 10;
+
+/// Storage bindings that every adapter has in a stage (WebGPU's minimum).
+const BINDINGS_MAX: usize = 8;
+
+const OF_A_CARD: Caps = Caps {
+    api: Api::Vulkan,
+    vendor: Vendor::Nvidia,
+    subgroup: Some(32),
+    dot4: true,
+    f16: true,
+    software: false,
+    unified: false,
+    timestamps: true,
+    max_binding: 1 << 30,
+    workgroup_bytes: 32 << 10,
+    offset_alignment: 32,
+};
+
+fn profiles() -> Vec<Profile> {
+    let profile = |name, caps| Profile { name, caps };
+    let amd = Caps { vendor: Vendor::Amd, subgroup: Some(64), ..OF_A_CARD };
+    let intel = Caps { vendor: Vendor::Intel, subgroup: None, unified: true, ..OF_A_CARD };
+    let apple =
+        Caps { api: Api::Metal, vendor: Vendor::Apple, dot4: false, unified: true, ..OF_A_CARD };
+    let software = Caps { vendor: Vendor::Other, subgroup: Some(8), software: true, ..OF_A_CARD };
+    vec![
+        profile("nvidia", OF_A_CARD),
+        profile("amd", amd),
+        profile("intel", intel),
+        profile("apple", apple),
+        profile("dx12", Caps { api: Api::Dx12, ..OF_A_CARD }),
+        profile("software", software),
+        profile("no subgroups", Caps { subgroup: None, dot4: false, f16: false, ..OF_A_CARD }),
+    ]
+}
+
+/// Parses and validates with no more than the profile has.
+fn valid(source: &Source, caps: &Caps) -> Result<(Module, ModuleInfo), String> {
+    let module = naga::front::wgsl::parse_str(&source.wgsl)
+        .map_err(|error| error.emit_to_string(&source.wgsl))?;
+    // Halves unpacked into floats need no 16-bit arithmetic; every driver of these interfaces has them.
+    let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    if caps.subgroup.is_some() {
+        capabilities |= Capabilities::SUBGROUP;
+    }
+    let mut validator = Validator::new(ValidationFlags::all(), capabilities);
+    if caps.subgroup.is_some() {
+        validator
+            .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
+            .subgroup_operations(naga::valid::SubgroupOperationSet::all());
+    }
+    let info = validator.validate(&module);
+    let info = info.map_err(|error| error.emit_to_string(&source.wgsl))?;
+    Ok((module, info))
+}
+
+/// The bindings as the text declares them must be those that the backend will bind.
+fn check_bindings(source: &Source, module: &Module) -> Result<(), String> {
+    let mut found = BTreeMap::new();
+    for (_, variable) in module.global_variables.iter() {
+        let Some(binding) = &variable.binding else { continue };
+        let access = match variable.space {
+            AddressSpace::Uniform => None,
+            AddressSpace::Storage { access } if access.contains(StorageAccess::STORE) => {
+                Some(Access::Write)
+            }
+            _ => Some(Access::Read),
+        };
+        found.insert((binding.group, binding.binding), access);
+    }
+    let storage = source.bindings.iter().enumerate();
+    let mut expected: BTreeMap<_, _> =
+        storage.map(|(i, access)| ((0, i as u32 + 1), Some(*access))).collect();
+    expected.insert((0, 0), None);
+    if found != expected {
+        return Err(format!("binds {found:?}, but says {expected:?}"));
+    }
+    if source.bindings.len() > BINDINGS_MAX {
+        return Err(format!("{} storage bindings", source.bindings.len()));
+    }
+    Ok(())
+}
+
+fn check_workgroup(module: &Module) -> Result<(), String> {
+    let mut layouter = naga::proc::Layouter::default();
+    layouter.update(module.to_ctx()).map_err(|error| error.to_string())?;
+    let variables = module.global_variables.iter().map(|(_, variable)| variable);
+    let shared = variables.filter(|variable| variable.space == AddressSpace::WorkGroup);
+    let bytes: u32 = shared.map(|variable| layouter[variable.ty].size).sum();
+    match bytes {
+        0..=WORKGROUP_BYTES_MAX => Ok(()),
+        _ => Err(format!("{bytes} bytes of workgroup memory")),
+    }
+}
+
+fn to_spirv(module: &Module, info: &ModuleInfo) -> Result<Vec<u32>, String> {
+    let options = naga::back::spv::Options {
+        lang_version: (1, 4),
+        fake_missing_bindings: true,
+        bounds_check_policies: unchecked(),
+        zero_initialize_workgroup_memory: naga::back::spv::ZeroInitializeWorkgroupMemoryMode::None,
+        force_loop_bounding: false,
+        ..Default::default()
+    };
+    naga::back::spv::write_vec(module, info, &options, None).map_err(|error| error.to_string())
+}
+
+fn unchecked() -> naga::proc::BoundsCheckPolicies {
+    let none = naga::proc::BoundsCheckPolicy::Unchecked;
+    naga::proc::BoundsCheckPolicies {
+        index: none,
+        buffer: none,
+        image_load: none,
+        binding_array: none,
+    }
+}
+
+fn to_msl(module: &Module, info: &ModuleInfo) -> Result<String, String> {
+    let options = naga::back::msl::Options {
+        lang_version: (2, 4),
+        fake_missing_bindings: true,
+        bounds_check_policies: unchecked(),
+        zero_initialize_workgroup_memory: false,
+        force_loop_bounding: false,
+        ..Default::default()
+    };
+    let pipeline = naga::back::msl::PipelineOptions::default();
+    let written = naga::back::msl::write_string(module, info, &options, &pipeline);
+    written.map(|(text, _)| text).map_err(|error| error.to_string())
+}
+
+fn to_hlsl(module: &Module, info: &ModuleInfo) -> Result<String, String> {
+    let options = naga::back::hlsl::Options {
+        shader_model: naga::back::hlsl::ShaderModel::V6_5,
+        fake_missing_bindings: true,
+        restrict_indexing: false,
+        force_loop_bounding: false,
+        zero_initialize_workgroup_memory: false,
+        ..Default::default()
+    };
+    let pipeline = naga::back::hlsl::PipelineOptions::default();
+    let mut text = String::new();
+    let mut writer = naga::back::hlsl::Writer::new(&mut text, &options, &pipeline);
+    writer.write(module, info, None).map_err(|error| error.to_string())?;
+    Ok(text)
+}
+
+/// SPIR-V's number of the signed dot product.
+const OP_S_DOT: u32 = 4450;
+
+/// Whether an instruction of that number is among the words.
+fn has(words: &[u32], number: u32) -> bool {
+    let mut at = 5;
+    while at < words.len() {
+        if words[at] & 0xffff == number {
+            return true;
+        }
+        at += (words[at] >> 16).max(1) as usize;
+    }
+    false
+}
+
+/// Everything that can be wrong with a kernel of a profile.
+fn check(source: &Source, caps: &Caps) -> Result<(), String> {
+    let (module, info) = valid(source, caps)?;
+    let mut entries = module.entry_points.iter();
+    if !entries.all(|e| e.name == "main" && e.workgroup_size == source.workgroup) {
+        return Err("its entry point is not `main` of the workgroup it says".to_owned());
+    }
+    check_bindings(source, &module)?;
+    check_workgroup(&module)?;
+    let words = to_spirv(&module, &info)?;
+    let msl = to_msl(&module, &info)?;
+    let hlsl = to_hlsl(&module, &info)?;
+    if msl.contains("loop_bound") {
+        return Err("bounds its loops on Metal".to_owned());
+    }
+    if source.wgsl.contains("dot4I8Packed") {
+        if !has(&words, OP_S_DOT) {
+            return Err("has no dot product in SPIR-V".to_owned());
+        }
+        if !hlsl.contains("dot4add_i8packed") {
+            return Err("has no dot product in HLSL".to_owned());
+        }
+        if !caps.dot4 {
+            return Err("has a dot product where there is none".to_owned());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_kernel_of_every_adapter_translates() {
+    let profiles = profiles();
+    let mut wrong: Vec<String> = Vec::new();
+    let mut checked = 0;
+    for profile in &profiles {
+        let sources = kernels::all(&profile.caps);
+        assert!(sources.len() > 300, "{}: only {} kernels", profile.name, sources.len());
+        checked += sources.len();
+        let halves = sources.chunks(sources.len().div_ceil(2));
+        let found = thread::scope(|scope| {
+            let check_half = |half: &[Source]| -> Vec<String> {
+                let failed = half.iter().filter_map(|source| {
+                    let error = check(source, &profile.caps).err()?;
+                    Some(format!("{}: {}: {error}", profile.name, source.name))
+                });
+                failed.collect()
+            };
+            let threads: Vec<_> =
+                halves.map(|half| scope.spawn(move || check_half(half))).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        wrong.extend(found);
+    }
+    eprintln!("{checked} kernels of {} kinds of adapters", profiles.len());
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(12)].join("\n")
+    );
+}
+
+#[test]
+fn a_name_stands_for_one_text() {
+    for profile in profiles() {
+        let (first, second) = (kernels::all(&profile.caps), kernels::all(&profile.caps));
+        assert_eq!(first, second, "{}", profile.name);
+        let mut texts: BTreeMap<&str, &Source> = BTreeMap::new();
+        for source in &first {
+            let known = *texts.entry(&source.name).or_insert(source);
+            assert_eq!(known, source, "{}: {} means two texts", profile.name, source.name);
+        }
+    }
+}
+
+#[test]
+fn byte_products_are_used_where_there_are_any() {
+    for profile in profiles() {
+        let uses = kernels::all(&profile.caps).iter().any(|s| s.wgsl.contains("dot4I8Packed"));
+        assert_eq!(uses, profile.caps.dot4, "{}", profile.name);
+    }
+}
+
+#[test]
+fn a_broken_kernel_is_seen() {
+    let caps = OF_A_CARD;
+    let good = kernels::all(&caps).into_iter().find(|s| s.name.starts_with("matmul q4_k")).unwrap();
+    assert_eq!(check(&good, &caps), Ok(()));
+    let broken = |from: &str, to: &str| {
+        assert!(good.wgsl.contains(from), "{from}");
+        let source = Source { wgsl: good.wgsl.replacen(from, to, 1), ..good.clone() };
+        check(&source, &caps).unwrap_err()
+    };
+    broken("fn main", "fn other");
+    broken("vec4<f32>", "vec3<f32>");
+    broken("@binding(1)", "@binding(9)");
+    let many = "var<workgroup> room: array<f32, 8192>;\nfn place(";
+    assert!(broken("fn place(", many).contains("workgroup memory"));
+    let without = Caps { subgroup: None, ..caps };
+    assert!(check(&good, &without).is_err(), "subgroup operations need subgroups");
+}

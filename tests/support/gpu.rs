@@ -1,0 +1,57 @@
+//! Backends on a graphics adapter; one that computes on the processor counts.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+#![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
+
+use std::sync::OnceLock;
+
+use bilayer_gpu::device::DeviceOptions;
+use bilayer_gpu::{Gpu, Opened, Options};
+
+/// How the kernels of a backend are held back, and what for.
+const VARIANTS: [(&str, DeviceOptions); 3] = [
+    ("gpu", DeviceOptions { block_bytes: None, ..PLAIN }),
+    ("gpu without subgroups", DeviceOptions { subgroups: false, checked: true, ..PLAIN }),
+    // Every matrix of some size is in parts.
+    ("gpu with small blocks", DeviceOptions { block_bytes: Some(64 << 10), ..PLAIN }),
+];
+
+const PLAIN: DeviceOptions = DeviceOptions {
+    block_bytes: None,
+    subgroups: true,
+    checked: false,
+    timeout: std::time::Duration::from_secs(30),
+};
+
+/// The variants, opened once a process. Without an adapter there are none, which is said once, or fails where there
+/// must be one (`BILAYER_REQUIRE_GPU=1`).
+pub fn opened() -> &'static [(&'static str, Opened)] {
+    static OPENED: OnceLock<Vec<(&'static str, Opened)>> = OnceLock::new();
+    OPENED.get_or_init(|| {
+        let open = |kernels| {
+            let named = |device: Option<&str>| {
+                let device = device.map(str::to_owned);
+                Opened::open(&Options { device, kernels, unchecked: false })
+            };
+            named(None).or_else(|_| named(Some("software")))
+        };
+        let mut opened = Vec::new();
+        for (name, kernels) in VARIANTS {
+            match open(kernels) {
+                Ok(device) => opened.push((name, device)),
+                Err(error) => {
+                    let required = std::env::var("BILAYER_REQUIRE_GPU").is_ok_and(|v| v == "1");
+                    assert!(!required, "an adapter is required: {error}");
+                    println!("skipped: no adapter ({error})");
+                    break;
+                }
+            }
+        }
+        opened
+    })
+}
+
+/// A backend of the first variant.
+pub fn gpu() -> Option<Gpu> {
+    opened().first().map(|(_, opened)| opened.backend())
+}
