@@ -190,8 +190,25 @@ fn error(expected: &[f32], found: &[f32]) -> f64 {
     if difference.is_nan() { f64::INFINITY } else { (difference / size).sqrt() }
 }
 
-/// Fails with a line for each level whose result is out of bounds.
+/// Fails with a line for each level whose result is out of bounds, and for the adapter.
 fn compare(name: &str, graph: &Graph, limits: Limits, steps: &[Owned], bound: f64) {
+    compare_on(1, name, graph, limits, steps, bound);
+}
+
+/// The same on every variant of the adapter's kernels. Each kernel costs its driver up to a second, so this is for the
+/// cases in which variants differ most.
+fn compare_variants(name: &str, graph: &Graph, limits: Limits, steps: &[Owned], bound: f64) {
+    compare_on(usize::MAX, name, graph, limits, steps, bound);
+}
+
+fn compare_on(
+    variants: usize,
+    name: &str,
+    graph: &Graph,
+    limits: Limits,
+    steps: &[Owned],
+    bound: f64,
+) {
     let expected = run_all(&mut Reference::new(), graph, limits, steps);
     let mut failures = Vec::new();
     for level in Level::available() {
@@ -201,7 +218,7 @@ fn compare(name: &str, graph: &Graph, limits: Limits, steps: &[Owned], bound: f6
             failures.push(format!("{name} at {level}: {error:.2e} > {bound:.0e}"));
         }
     }
-    for (variant, device) in support::gpu::opened() {
+    for (variant, device) in support::gpu::opened().iter().take(variants) {
         let mut gpu = device.backend();
         if graph.nodes.iter().any(|node| !gpu.facts().ops.contains(&node.op.kind())) {
             continue;
@@ -360,7 +377,9 @@ fn products_of_every_type() {
             });
             let steps: Vec<_> = [1, 2, 7, 9, 33].map(Owned::tokens).into();
             let name = format!("{ty} {rows} x {cols}");
-            compare(&name, &graph, limits(), &steps, bound);
+            let varied = [Type::Q4_K, Type::Q8_0, Type::F16].contains(&ty) && cols == 256;
+            let compared = if varied { compare_variants } else { compare };
+            compared(&name, &graph, limits(), &steps, bound);
         }
     }
 }
@@ -472,7 +491,9 @@ fn attention_of_every_shape() {
     ];
     for shape in shapes {
         let name = format!("{shape:?}");
-        compare(&name, &attention(shape), limits(), &conversation(), FLOAT_BOUND);
+        let compared =
+            if shape.sinks && shape.softcap.is_some() { compare_variants } else { compare };
+        compared(&name, &attention(shape), limits(), &conversation(), FLOAT_BOUND);
     }
 }
 
