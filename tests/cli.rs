@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 mod support {
     pub mod data;
+    pub mod gpu;
     pub mod model;
     pub mod program;
     pub mod words;
@@ -47,7 +48,7 @@ fn ids(list: &Value) -> Vec<u32> {
 #[test]
 fn run_streams_an_answer_and_ends_with_placement_and_statistics() {
     let place = place();
-    let ran = place.run("run -m model.gguf -p abc -n 8 --temp 0").good();
+    let ran = place.run("run -m model.gguf -p abc -n 8 --temp 0 -ngl 0").good();
     assert!(ran.out.ends_with('\n') && ran.out.len() > 4, "{ran:?}");
     let lines: Vec<&str> = ran.err.lines().collect();
     let [opening, placement, statistics] = lines[..] else { panic!("{lines:?}") };
@@ -369,7 +370,12 @@ fn wrong_command_lines_are_one_line_and_code_2() {
     let place = place();
     let cases = [
         ("run --tep 1", "a similar argument exists: '--temp'"),
-        ("run -ngl 5", "-ngl is not supported yet; "),
+        ("run -mg 1", "-mg is not supported yet; "),
+        ("run -ngl most", "it must be auto, all, a number of parts or a percentage"),
+        ("run -ot ffn", "it must be like blk.1.*ffn=cpu"),
+        ("run -m model.gguf -p a -ngl 1 -ot (=cpu", "override-tensor is (; it must be a regular"),
+        ("run --vram much", "it must begin with a number"),
+        ("verify -m model.gguf --b tpu", "`tpu` is no backend"),
         ("run --n-gpu-layers=5", "--n-gpu-layers is not supported yet; "),
         ("run -m model.gguf -cnv", "-cnv is not supported yet; "),
         ("run -sys hello", "-sys is not supported yet; "),
@@ -751,9 +757,10 @@ fn variables_are_read_as_llama_cpp_reads_them_and_unknown_ones_named() {
     let mut command = place.command("run -p abc --temp 0 --json");
     command.env("LLAMA_ARG_MODEL", "model.gguf").env("LLAMA_ARG_CTX_SIZE", "8");
     command.env("LLAMA_ARG_MLOCK", "0").env("LLAMA_ARG_NO_MMAP", "1");
-    command.env("LLAMA_ARG_FLASH_ATTN", "enabled").env("LLAMA_ARG_N_GPU_LAYERS", "99");
+    command.env("LLAMA_ARG_FLASH_ATTN", "enabled").env("LLAMA_ARG_MAIN_GPU", "1");
+    command.env("LLAMA_ARG_N_GPU_LAYERS", "0");
     let ran = ran(&mut command);
-    assert!(ran.err.contains("note: LLAMA_ARG_N_GPU_LAYERS is set; "), "{ran:?}");
+    assert!(ran.err.contains("note: LLAMA_ARG_MAIN_GPU is set; "), "{ran:?}");
     assert_eq!(ran.err.matches("note: ").count(), 1, "{ran:?}");
     let document = ran.json();
     assert_eq!(document["model"], "model.gguf");
@@ -851,4 +858,115 @@ fn closed_streams_are_no_reason_to_panic() {
     assert_eq!(code("\"$0\" run -m model.gguf -p a -n 4 >/dev/full 2>/dev/null"), Some(74));
     assert_eq!(code("\"$0\" inspect model.gguf >/dev/full 2>/dev/null"), Some(74));
     assert_eq!(code("\"$0\" --help >/dev/full 2>/dev/null"), Some(74));
+}
+
+// Where things run.
+
+#[test]
+fn plan_says_what_goes_where_and_how_to_ask_for_it() {
+    let place = place();
+    let document = place.run("plan -m model.gguf --vram 24GiB -c 64 --json").json();
+    let names = ["gpu_layers", "max_gpu_layers", "fits", "output", "layers", "devices", "flags"];
+    for name in names {
+        assert!(keys(&document).contains(&name), "{name} in {document}");
+    }
+    // Three layers and the head.
+    assert_eq!((&document["gpu_layers"], &document["max_gpu_layers"]), (&4.into(), &4.into()));
+    assert_eq!(document["map"], "out:gpu 2-0:gpu");
+    assert_eq!(document["flags"], "-ngl 4 -c 64 -ctk f16 -ctv f16 -ub 512");
+    let used = |device: &Value| {
+        let parts = ["weight_bytes", "kv_bytes", "activation_bytes", "staging_bytes"];
+        parts.iter().map(|part| device[part].as_u64().unwrap()).sum::<u64>()
+    };
+    for device in document["devices"].as_array().unwrap() {
+        assert_eq!(device["used_bytes"], used(device), "{device}");
+    }
+
+    let half = place.run("plan -m model.gguf --vram 1GiB -ngl 50% --json").json();
+    assert_eq!(half["map"], "out:gpu 2:gpu 1-0:cpu");
+    let pinned = place.run("plan -m model.gguf --vram 1GiB -ngl all -ot blk.1.*ffn=cpu --json");
+    assert_eq!(pinned.json()["map"], "out:gpu 2:gpu 1:gpu+cpu 0:gpu");
+    let cache = place.run("plan -m model.gguf --vram 1GiB -ngl 2 -nkvo --json").json();
+    assert_eq!(cache["map"], "out:gpu 2:gpu+cpu 1-0:cpu");
+    let none = place.run("plan -m model.gguf -ngl 0 --json").json();
+    assert_eq!(none["map"], "out:cpu 2-0:cpu");
+
+    let text = place.run("plan -m model.gguf --vram 1GiB -ngl 3").good().out;
+    for part in ["out:gpu 2-1:gpu 0:cpu", "3 parts on the adapter; 4 would fit", "flags: -ngl 3"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_placed_has_its_exit_code() {
+    let place = place();
+    let missing = place.run("run -m model.gguf -p a -dev nothing-of-this-name");
+    check_failure(&missing, 69, "no adapter `nothing-of-this-name`");
+    // The tiny model needs some 200 KiB; the first part alone more than 40.
+    let full = place.run("plan -m model.gguf --vram 120KiB --fit-target 0 -ngl all -c 64 -ub 8");
+    check_failure(&full, 75, "-ngl ");
+    let auto =
+        place.run("plan -m model.gguf --vram 120KiB --fit-target 0 -c 64 -ub 8 --json").json();
+    let most = auto["max_gpu_layers"].as_u64().unwrap();
+    assert!(most < 4, "{auto}");
+    assert!(full.err.contains(&format!("-ngl {most} fits")) || most == 0, "{full:?} {auto}");
+}
+
+#[test]
+fn devices_are_listed_with_what_they_can_do() {
+    let place = place();
+    let document = place.run("devices --json").json();
+    for name in ["level", "threads", "read_gbps"] {
+        assert!(!document["cpu"][name].is_null(), "{document}");
+    }
+    let adapters = document["adapters"].as_array().unwrap();
+    for adapter in adapters {
+        for name in ["name", "backend", "kind", "memory_bytes", "unified", "features"] {
+            assert!(!adapter[name].is_null(), "{name} in {adapter}");
+        }
+    }
+    let listed = place.run("run --list-devices").good().out;
+    assert_eq!(listed.lines().count(), adapters.len().max(1), "{listed}");
+    assert!(place.run("devices").good().out.starts_with("cpu"));
+}
+
+#[test]
+fn verify_compares_op_by_op() {
+    let place = place();
+    let line = "verify -m model.gguf --a reference --b cpu:scalar --tokens 1,3,68,69 --json";
+    let document = place.run(line).json();
+    for name in ["ok", "ops", "first_bad", "logits", "tokens"] {
+        assert!(keys(&document).contains(&name), "{name} in {document}");
+    }
+    assert_eq!((&document["ok"], &document["first_bad"]), (&true.into(), &Value::Null));
+    assert!(document["ops"].as_array().unwrap().len() > 30, "{document}");
+    assert_eq!(document["logits"]["top1"], 1.0);
+    let text = place.run("verify -m model.gguf --b cpu:scalar -p abc --logits l.npy").good().out;
+    assert!(text.contains("ok: every op is within its bound"), "{text}");
+    assert!(place.names().contains(&"l.npy".to_owned()));
+}
+
+#[test]
+fn a_software_adapter_runs_what_it_is_given() {
+    let place = place();
+    if support::gpu::gpu().is_none() {
+        return;
+    }
+    let ids_of = |more: &str| {
+        let line = format!("run -m model.gguf -p abc -n 24 --temp 0 --json {more}");
+        let document = place.run(&line).json();
+        (ids(&document["tokens"]), document["placement"].clone())
+    };
+    let (expected, _) = ids_of("-ngl 0");
+    for (count, map) in
+        [("1", "out:gpu 2-0:cpu"), ("50%", "out:gpu 2:gpu 1-0:cpu"), ("all", "out:gpu 2-0:gpu")]
+    {
+        let (found, placement) = ids_of(&format!("-dev software -ngl {count}"));
+        assert_eq!(placement["map"], map, "-ngl {count}");
+        assert!(!placement["adapter"].is_null());
+        assert_eq!(found, expected, "-ngl {count}");
+    }
+    let verified =
+        place.run("verify -m model.gguf -dev software --tokens 1,3,68,69,70 --json").json();
+    assert_eq!(verified["ok"], true, "{verified}");
 }

@@ -58,12 +58,15 @@ impl Place {
     pub fn bare(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.path()).env("HOME", self.path()).stdin(Stdio::null());
+        let path = self.path().to_owned();
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
             if name.starts_with("LLAMA_ARG_") || name.starts_with("XDG_") || name == "COLUMNS" {
                 command.env_remove(&*name);
             }
         }
+        // Drivers complain on stderr where it is missing.
+        command.env("XDG_RUNTIME_DIR", path);
         command
     }
 

@@ -41,6 +41,8 @@ pub enum Command {
     Run(Box<Run>),
     /// Say what would run where and what memory it takes, without loading
     Plan(Box<Plan>),
+    /// Compare two backends op by op on the same tokens
+    Verify(Box<Verify>),
     /// List the processors of this machine
     Devices(Devices),
     /// Show what a model file holds and what would stop it from running
@@ -125,6 +127,35 @@ pub struct AnswerArgs {
 /// `bilayer plan`.
 #[derive(Args, Debug)]
 pub struct Plan {
+    /// One JSON document on stdout
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// `bilayer verify`.
+#[derive(Args, Debug)]
+pub struct Verify {
+    /// What is taken to be right: cpu, cpu:LEVEL, reference or gpu
+    #[arg(long, value_name = "BACKEND", default_value = "cpu")]
+    pub a: String,
+    /// What is checked [default: gpu, or reference where there is no adapter]
+    #[arg(long, value_name = "BACKEND")]
+    pub b: Option<String>,
+    /// The text to run; without -p, -f and --tokens a line of Shakespeare
+    #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
+    #[arg(allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+    /// File with the text
+    #[arg(short, long, value_name = "FILE", conflicts_with = "tokens")]
+    pub file: Option<PathBuf>,
+    /// The tokens to run, separated by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    pub tokens: Vec<u32>,
+    /// Write the logits of b, float32 [tokens, vocab]
+    #[arg(long, value_name = "FILE.npy")]
+    pub logits: Option<PathBuf>,
     /// One JSON document on stdout
     #[arg(long)]
     pub json: bool,

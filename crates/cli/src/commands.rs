@@ -12,12 +12,14 @@ mod man;
 mod plan;
 mod run;
 mod tokenize;
+mod verify;
 
 /// Runs a command. Returns the exit code of one that ended well or was interrupted.
 pub fn execute(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Run(args) => run::execute(&args),
         Command::Plan(args) => plan::execute(&args),
+        Command::Verify(args) => verify::execute(&args),
         Command::Devices(args) => devices::execute(&args),
         Command::Inspect(args) => inspect::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),

@@ -41,6 +41,7 @@ mod model;
 pub mod placement;
 pub mod sampling;
 pub mod session;
+pub mod verify;
 mod vocabulary;
 
 pub use bilayer_gguf::OpenOptions;

@@ -238,6 +238,13 @@ impl File {
         }
     }
 
+    /// The bytes of each file that is mapped, whole: they begin at a page, and those of tensors are slices of them. A
+    /// device that shares the host's memory may read them there.
+    pub fn maps(&self) -> impl Iterator<Item = &Bytes> {
+        let mapped = |shard: &&Shard| shard.region.as_ref().is_some_and(|region| region.is_map());
+        self.shards.iter().filter(mapped).map(|shard| &shard.bytes)
+    }
+
     /// Reads all pages and keeps them in memory (`--mlock`).
     ///
     /// # Errors

@@ -190,8 +190,12 @@ impl Backend for Gpu {
     fn reserve(&mut self, weights: &[&Weight]) -> Result<(), GraphError> {
         self.segments.clear();
         self.caches.clear();
-        self.weights = Weights::new(self.device.clone());
+        self.weights.clear();
         self.weights.reserve(weights)
+    }
+
+    fn share(&mut self, map: &SharedBytes) {
+        self.weights.share(map);
     }
 
     fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), GraphError> {

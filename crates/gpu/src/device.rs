@@ -11,6 +11,7 @@ use crate::Error;
 use crate::adapter::Adapter;
 use crate::caps::Caps;
 use crate::kernel::{Access, Source};
+use crate::unified;
 
 /// How long a wait spins before it sleeps: waking up from sleep costs more than small work takes.
 const SPIN: Duration = Duration::from_micros(150);
@@ -86,7 +87,10 @@ impl Device {
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             ..Default::default()
         };
-        let opened = pollster::block_on(adapter.raw().request_device(&descriptor));
+        let opened = match unified::open(adapter, &descriptor) {
+            Some(opened) => Ok(opened),
+            None => pollster::block_on(adapter.raw().request_device(&descriptor)),
+        };
         let (device, queue) = opened.map_err(|error| Error::Open {
             adapter: adapter.facts().name.clone(),
             reason: error.to_string(),

@@ -1,12 +1,20 @@
 //! What must be tried because no driver tells it: whether all subgroups have one size.
 
+use std::cmp::Ordering;
+use std::time::Instant;
+
 use bilayer_graph::Error as GraphError;
+use bilayer_quant::Type;
+use half::f16;
 use minijinja::context;
 
 use crate::adapter::Adapter;
 use crate::caps::Api;
 use crate::device::Device;
 use crate::kernel::{Access, Source};
+use crate::kernels::matmul::{Epilogue, GemvKey, GemvParams, Matrix, rows_of, takes_ints};
+use crate::kernels::view::View;
+use crate::kernels::weights::Layout;
 use crate::render::render;
 
 /// The size that every subgroup has, if there is one: then a workgroup of so many threads is one subgroup.
@@ -48,12 +56,137 @@ fn sizes(device: &Device, threads: u32) -> Result<[u32; 3], GraphError> {
 /// Operations a second that any device counts as having until it was measured.
 pub const RATE_MIN: f64 = 1e10;
 
+/// The same of one that is no software adapter: the check is too small to show what it can do.
+const RATE_MIN_HARDWARE: f64 = 5e11;
+
+/// Rows and columns of the matrix of the self-check.
+const CHECK_ROWS: usize = 256;
+const CHECK_COLS: usize = 512;
+
+/// Bound on the relative error of the self-check, which is exact but for the rounding of sums.
+const CHECK_BOUND: f64 = 1e-4;
+
 /// Runs a product and compares it with the host's: a driver that computes wrong results is found before a model
 /// does. Returns the operations a second that it reached.
 ///
 /// # Errors
 /// The results are wrong, or the device was lost.
 pub fn check(device: &Device) -> Result<f64, crate::Error> {
-    let _ = device;
-    Ok(RATE_MIN)
+    let lost = |error: GraphError| crate::Error::SelfCheck {
+        adapter: device.name().to_owned(),
+        reason: error.to_string(),
+    };
+    let case = Case::new(device);
+    case.run(device).map_err(lost)?;
+    let began = Instant::now();
+    let found = case.run(device).map_err(lost)?;
+    let seconds = began.elapsed().as_secs_f64();
+    let expected = case.expected();
+    let square = |x: f64| x * x;
+    let off: f64 = expected.iter().zip(&found).map(|(e, f)| square(e - f64::from(*f))).sum();
+    let whole: f64 = expected.iter().map(|&e| square(e)).sum();
+    let error = (off / whole).sqrt();
+    // Not `>`: the error may be no number.
+    if !matches!(error.partial_cmp(&CHECK_BOUND), Some(Ordering::Less)) {
+        return Err(crate::Error::SelfCheck {
+            adapter: device.name().to_owned(),
+            reason: format!("a product of {CHECK_ROWS} x {CHECK_COLS} is off by {error:e}"),
+        });
+    }
+    let least = if device.caps().software { RATE_MIN } else { RATE_MIN_HARDWARE };
+    Ok(((2 * CHECK_ROWS * CHECK_COLS) as f64 / seconds).max(least))
+}
+
+/// A product of a Q8_0 matrix, in split layout, with one column.
+struct Case {
+    source: Source,
+    params: GemvParams,
+    groups: [u32; 3],
+    scales: Vec<f16>,
+    quants: Vec<i8>,
+    column: Vec<i8>,
+    ints: bool,
+}
+
+/// What a column's integers stand for.
+const STEP: f32 = 1.0 / 64.0;
+
+impl Case {
+    fn new(device: &Device) -> Case {
+        let caps = device.caps();
+        let ty = Type::Q8_0;
+        let key = GemvKey {
+            ty,
+            layout: Layout::of(ty),
+            columns: 1,
+            rows: rows_of(caps, 1, false, CHECK_ROWS as u32),
+            ints: takes_ints(caps, ty),
+            matrices: 1,
+            bias: false,
+            epilogue: Epilogue::Plain,
+        };
+        let row_blocks = CHECK_COLS / ty.block_weights;
+        let blocks = CHECK_ROWS * row_blocks;
+        // Any numbers that do not repeat with the layout's strides.
+        let small = |i: usize| ((i * 2_654_435_761) >> 7) as u8 as i8;
+        let mut matrices = [Matrix::default(); 3];
+        matrices[0].blocks = blocks as u32;
+        let stride = if key.ints { CHECK_COLS / 16 } else { CHECK_COLS / 4 };
+        Case {
+            params: GemvParams {
+                x: View { at: 0, stride: stride as u32 },
+                out: [0, CHECK_ROWS as u32],
+                units: (CHECK_COLS / 64) as u32,
+                rows: CHECK_ROWS as u32,
+                row_blocks: row_blocks as u32,
+                matrices,
+                ..GemvParams::default()
+            },
+            groups: key.grid(CHECK_ROWS as u32, 1),
+            scales: (0..blocks).map(|i| f16::from_f32(0.01 + 0.001 * (i % 7) as f32)).collect(),
+            quants: (0..CHECK_ROWS * CHECK_COLS).map(small).collect(),
+            column: (0..CHECK_COLS).map(|i| small(i * 31 + 5).max(-127)).collect(),
+            ints: key.ints,
+            source: key.source(caps),
+        }
+    }
+
+    fn run(&self, device: &Device) -> Result<Vec<f32>, GraphError> {
+        let step: Vec<u32> = vec![1; 8];
+        let floats: Vec<f32> = self.column.iter().map(|&x| f32::from(x) * STEP).collect();
+        let sums: Vec<[f32; 2]> = self
+            .column
+            .chunks_exact(16)
+            .map(|piece| [STEP, STEP * piece.iter().map(|&x| f32::from(x)).sum::<f32>()])
+            .collect();
+        // Plane after plane: scales, then quants.
+        let mut weights: Vec<u8> = bytemuck::cast_slice(&self.scales).to_vec();
+        weights.extend_from_slice(bytemuck::cast_slice(&self.quants));
+        let out = vec![0; CHECK_ROWS * 4];
+        let mut data: Vec<&[u8]> = vec![bytemuck::cast_slice(&step)];
+        if self.ints {
+            data.extend([bytemuck::cast_slice(&self.column), bytemuck::cast_slice(&sums)]);
+        } else {
+            data.push(bytemuck::cast_slice(&floats));
+        }
+        data.extend([out.as_slice(), &weights, &weights]);
+        let params = bytemuck::bytes_of(&self.params);
+        let results = device.run(&self.source, params, &data, self.groups)?;
+        let place = data.len() - 3;
+        Ok(results[place].chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())
+    }
+
+    fn expected(&self) -> Vec<f64> {
+        let rows = self.quants.chunks_exact(CHECK_COLS);
+        let row_blocks = CHECK_COLS / 32;
+        rows.enumerate()
+            .map(|(row, quants)| {
+                let weight = |(i, &q): (usize, &i8)| {
+                    let scale = self.scales[row * row_blocks + i / 32].to_f64();
+                    scale * f64::from(q) * f64::from(self.column[i]) * f64::from(STEP)
+                };
+                quants.iter().enumerate().map(weight).sum()
+            })
+            .collect()
+    }
 }

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bilayer_graph::{Error as GraphError, Weight, WeightId};
+use bilayer_graph::{Error as GraphError, SharedBytes, Weight, WeightId};
 use bilayer_quant::Type;
 use half::f16;
 use rayon::prelude::*;
 
 use crate::device::Device;
 use crate::kernels::weights::{Layout, is_native};
+use crate::unified::{self, Window};
 
 /// Most bytes of one block, unless the adapter binds less.
 const BLOCK_BYTES: u64 = 1 << 30;
@@ -43,8 +44,8 @@ fn is_vector(weight: &Weight) -> bool {
 /// Some rows of a matrix in a block of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Which block.
-    pub block: usize,
+    /// What holds it.
+    pub home: Home,
     /// Where in it, bytes.
     pub base: u32,
     /// Quantization blocks, rounded up as the layout needs.
@@ -73,7 +74,6 @@ pub struct Placed {
 /// One buffer of weights.
 struct Block {
     buffer: wgpu::Buffer,
-    used: u64,
     bytes: u64,
 }
 
@@ -88,6 +88,17 @@ pub struct Weights {
     vectors: HashMap<WeightId, Vec<f32>>,
     /// Bytes sent since the device was last waited for.
     unsent: usize,
+    /// Parts of file maps that shaders read in place.
+    windows: Vec<Window>,
+}
+
+/// What holds some of the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// A block of the device's memory.
+    Block(usize),
+    /// A window on the file.
+    Window(usize),
 }
 
 impl Weights {
@@ -100,7 +111,24 @@ impl Weights {
             loaded: HashMap::new(),
             vectors: HashMap::new(),
             unsent: 0,
+            windows: Vec::new(),
         }
+    }
+
+    /// Gives up all weights; what was shared stays.
+    pub fn clear(&mut self) {
+        let windows = std::mem::take(&mut self.windows);
+        *self = Weights { windows, ..Weights::new(self.device.clone()) };
+    }
+
+    /// Imports a file map where the device shares the host's memory and its driver can; else weights are copied.
+    pub fn share(&mut self, map: &SharedBytes) {
+        let known = |window: &Window| window.offset(map.get(..1).unwrap_or_default()).is_some();
+        if !self.device.caps().unified || self.windows.iter().any(known) {
+            return;
+        }
+        let windows = unified::import(&self.device.device, map, self.device.caps().max_binding);
+        self.windows.extend(windows.into_iter().flatten());
     }
 
     /// Makes room for weights, neighbours in the list as neighbours in memory.
@@ -108,9 +136,16 @@ impl Weights {
     /// # Errors
     /// There is no room.
     pub fn reserve(&mut self, weights: &[&Weight]) -> Result<(), GraphError> {
+        // What shaders read as it lies in the file waits for its place there.
+        let in_place = |w: &Weight| !self.windows.is_empty() && shape(w).layout == Layout::Raw;
+        let new = weights.iter().copied().filter(|w| !self.placed.contains_key(&w.id));
+        let new: Vec<&Weight> = new.filter(|w| !in_place(w)).collect();
+        self.lay_out(&new)
+    }
+
+    /// Makes blocks for weights.
+    fn lay_out(&mut self, new: &[&Weight]) -> Result<(), GraphError> {
         let block_bytes = self.block_bytes();
-        let new: Vec<&Weight> =
-            weights.iter().copied().filter(|w| !self.placed.contains_key(&w.id)).collect();
         // What each new block will hold is known before it is made, so that none is larger than needed.
         let first = self.blocks.len();
         let mut sizes: Vec<u64> = Vec::new();
@@ -130,7 +165,7 @@ impl Weights {
                 let block = first + sizes.len() - 1;
                 let used = sizes.last_mut().expect("just pushed");
                 placed.parts.push(Part {
-                    block,
+                    home: Home::Block(block),
                     base: *used as u32,
                     blocks: blocks as u32,
                     row_blocks: row_blocks(&placed) as u32,
@@ -146,7 +181,7 @@ impl Weights {
         for bytes in sizes {
             let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
             let buffer = self.device.buffer("weights", bytes, usage)?;
-            self.blocks.push(Block { buffer, used: bytes, bytes });
+            self.blocks.push(Block { buffer, bytes });
         }
         Ok(())
     }
@@ -167,6 +202,16 @@ impl Weights {
             return Ok(());
         }
         self.reserve(&[weight])?;
+        if !self.placed.contains_key(&weight.id) {
+            match self.found(weight, bytes) {
+                Some(placed) => {
+                    self.placed.insert(weight.id, placed);
+                    self.loaded.insert(weight.id, true);
+                    return Ok(());
+                }
+                None => self.lay_out(&[weight])?,
+            }
+        }
         if is_vector(weight) {
             let mut values = vec![0.0; weight.cols];
             weight.ty.dequantize(bytes, &mut values).map_err(|_| GraphError::WeightBytes {
@@ -194,9 +239,30 @@ impl Weights {
         self.vectors.get(&id).map(Vec::as_slice)
     }
 
-    /// The buffer of a block.
-    pub fn block(&self, block: usize) -> &wgpu::Buffer {
-        &self.blocks[block].buffer
+    /// The buffer of a block or window.
+    pub fn buffer(&self, home: Home) -> &wgpu::Buffer {
+        match home {
+            Home::Block(block) => &self.blocks[block].buffer,
+            Home::Window(window) => &self.windows[window].buffer,
+        }
+    }
+
+    /// A weight where the file holds it, if one window has all of it.
+    fn found(&self, weight: &Weight, bytes: &[u8]) -> Option<Placed> {
+        let mut placed = shape(weight);
+        let windows = self.windows.iter().enumerate();
+        let (window, at) = windows
+            .filter_map(|(number, window)| Some((number, window.offset(bytes)?)))
+            .find(|(_, at)| at.is_multiple_of(16))?;
+        placed.parts.push(Part {
+            home: Home::Window(window),
+            base: at as u32,
+            blocks: (weight.rows * row_blocks(&placed)) as u32,
+            row_blocks: row_blocks(&placed) as u32,
+            first_row: 0,
+            rows: weight.rows as u32,
+        });
+        Some(placed)
     }
 
     /// Bytes of device memory in use.
@@ -239,7 +305,7 @@ impl Weights {
 
     /// Sends rows that already have the device's type.
     fn send(&self, placed: &Placed, part: &Part, row: usize, rows: usize, source: &[u8]) {
-        let buffer = &self.blocks[part.block].buffer;
+        let buffer = self.buffer(part.home);
         let (ty, row_blocks) = (placed.ty, part.row_blocks as usize);
         if placed.layout == Layout::Raw {
             let at = u64::from(part.base) + (row * row_blocks * ty.block_bytes) as u64;

@@ -128,6 +128,13 @@ pub trait Backend: Send {
         Ok(())
     }
 
+    /// Offers memory that weights will be slices of: a file map, which begins at a page and lives as long as its
+    /// clones. A device that shares the host's memory may read weights there instead of copying them. Called before
+    /// [`Backend::reserve`].
+    fn share(&mut self, map: &SharedBytes) {
+        let _ = map;
+    }
+
     /// Takes a weight's bytes, exactly [`Weight::bytes`] of them. The CPU keeps the map, a GPU uploads.
     ///
     /// # Errors

@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn what_is_not_supported_is_refused_by_name() {
-        for line in ["run -ngl 5", "run --gpu-layers=5", "-cnv", "run -m x -fa -ngl all"] {
+        for line in ["run -mg 1", "run --split-mode=row", "-cnv", "run -m x -fa -sm none"] {
             let error = prepared(&format!("bilayer {line}")).expect_err(line);
             assert!(error.contains("is not supported yet; "), "{line}: {error}");
         }

@@ -14,7 +14,7 @@ use crate::npy::Npy;
 use crate::{demo, output, progress};
 
 mod interrupt;
-mod prompt;
+pub mod prompt;
 mod report;
 pub mod settings;
 

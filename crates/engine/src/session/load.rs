@@ -23,6 +23,7 @@ pub fn weights(
         let mine = wanted.iter().filter(|&&(of, _)| of == device);
         let mine: Vec<&Weight> = mine.map(|&(_, weight)| graph.weight(weight)).collect();
         if !mine.is_empty() {
+            model.file().maps().for_each(|map| backend.share(map));
             backend.reserve(&mine).map_err(Failed::on(device))?;
         }
     }

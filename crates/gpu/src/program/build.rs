@@ -94,7 +94,7 @@ pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, G
                         Operand::Buffer(buffer) => buffers[slots[*buffer]].as_entire_binding(),
                         Operand::Step => step.as_entire_binding(),
                         Operand::Vectors => vectors.as_entire_binding(),
-                        Operand::Block(block) => site.weights.block(*block).as_entire_binding(),
+                        Operand::Weights(home) => site.weights.buffer(*home).as_entire_binding(),
                         Operand::Keys(cache) => site.caches[cache].keys.as_entire_binding(),
                         Operand::Values(cache) => site.caches[cache].values.as_entire_binding(),
                     });

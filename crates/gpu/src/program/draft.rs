@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bilayer_graph::{CacheId, Rows, Value};
 
 use crate::kernel::Source;
+use crate::weights::Home;
 
 /// What changes from step to step and decides grids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +89,7 @@ pub enum Operand {
     /// Gains, biases and turns.
     Vectors,
     /// A block of weights.
-    Block(usize),
+    Weights(Home),
     /// A layer's keys.
     Keys(CacheId),
     /// A layer's values.
@@ -142,13 +143,6 @@ pub struct View {
     pub width: u32,
     /// Whether a row per token or per output.
     pub rows: Rows,
-}
-
-impl View {
-    /// Offset and stride in quads of four floats, as shaders take them.
-    pub fn quads(&self) -> [u32; 2] {
-        [self.offset / 4, self.stride / 4]
-    }
 }
 
 /// A buffer of the segment before it has memory.

@@ -11,7 +11,7 @@ use crate::kernels::matmul::{
     COLUMNS_MAX, Epilogue, GemvKey, GemvParams, MATRICES_MAX, Matrix, rows_of, takes_ints,
 };
 use crate::kernels::view::{View as Quads, pieces};
-use crate::weights::{Part as Rows_, Placed, device_type};
+use crate::weights::{Part as Stretch, Placed, device_type};
 
 /// Numbers of columns that have a kernel of their own.
 const COLUMNS: [u32; 4] = [1, 2, 4, COLUMNS_MAX];
@@ -23,7 +23,7 @@ struct Job {
     out: View,
     /// The first of the view's columns that is written.
     first: u32,
-    matrices: Vec<(Rows_, WeightId)>,
+    matrices: Vec<(Stretch, WeightId)>,
     bias: Option<WeightId>,
     /// The first of the bias's elements.
     bias_first: u32,
@@ -96,7 +96,7 @@ impl Lowering<'_> {
             let (_, placed, bias) = self.matmul(node).ok()?;
             let [part] = placed.parts[..] else { return None };
             let quads = self.graph.width(self.op(node).out()).is_multiple_of(4);
-            (bias.is_none() && quads).then_some((placed.ty, part.block))
+            (bias.is_none() && quads).then_some((placed.ty, part.home))
         };
         let first = kind(nodes[0]);
         let alike = nodes[1..].iter().filter(|&&node| first.is_some() && kind(node) == first);
@@ -137,7 +137,7 @@ impl Lowering<'_> {
     ) -> Result<(), GraphError> {
         let (id, placed, bias) = self.matmul(node)?;
         let view = self.view(out);
-        let job = |part: &Rows_| Job {
+        let job = |part: &Stretch| Job {
             nodes: nodes.to_vec(),
             out: view,
             first: part.first_row,
@@ -159,7 +159,7 @@ impl Lowering<'_> {
         let alike = gate.1.ty == up.1.ty
             && gate.1.parts.len() == 1
             && up.1.parts.len() == 1
-            && gate.1.parts[0].block == up.1.parts[0].block
+            && gate.1.parts[0].home == up.1.parts[0].home
             && gate.2.is_none()
             && up.2.is_none();
         if !alike {
@@ -253,7 +253,7 @@ impl Lowering<'_> {
         operands.extend(job.bias.map(|_| Operand::Vectors));
         operands.extend(job.residual.map(|view| Operand::Buffer(view.buffer)));
         operands.push(Operand::Buffer(job.out.buffer));
-        operands.extend([Operand::Block(part.block), Operand::Block(part.block)]);
+        operands.extend([Operand::Weights(part.home), Operand::Weights(part.home)]);
         let input_rows = self.graph.rows(input);
         let mut params = GemvParams {
             x,
@@ -313,8 +313,8 @@ impl Lowering<'_> {
             let operands = vec![
                 Operand::Step,
                 Operand::Buffer(view.buffer),
-                Operand::Block(part.block),
-                Operand::Block(part.block),
+                Operand::Weights(part.home),
+                Operand::Weights(part.home),
             ];
             let grid =
                 Grid::new(view.rows, width as u64, move |_, rows| EmbedKey::grid(rows, width));

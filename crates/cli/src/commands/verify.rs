@@ -1,0 +1,157 @@
+//! `bilayer verify`: the same tokens on two backends, op by op.
+
+use std::fmt::Write;
+
+use bilayer_cpu::level::Level;
+use bilayer_cpu::{Cpu, Options};
+use bilayer_engine::placement::{self, Placing};
+use bilayer_engine::verify::{OpError, Report, verify};
+use bilayer_engine::{Error, Model};
+use bilayer_graph::Backend;
+use bilayer_graph::reference::Reference;
+use serde_json::{Value, json};
+
+use crate::args::Verify;
+use crate::commands::devices;
+use crate::commands::run::prompt::{self, Given};
+use crate::failure::{Failure, INTERNAL};
+use crate::npy::Npy;
+use crate::{demo, output, progress};
+
+/// What is run where nothing is given, tokens at most.
+const TEXT: &str = "ROMEO:\nBut soft, what light through yonder window breaks? It is the east, and Juliet is the sun.";
+
+/// Most tokens: every value of every op is kept.
+const TOKENS_MAX: usize = 512;
+
+/// Runs both and reports. Ends with the code of our own fault if an op is out of its bound.
+pub fn execute(args: &Verify) -> Result<u8, Failure> {
+    if args.model.placing.list_devices {
+        return devices::list();
+    }
+    let model = demo::open(&args.model)?;
+    let tokens = tokens(args, &model)?;
+    let placing = args.model.placing.placing();
+    let mut first = backend(&args.a, &placing, args)?;
+    let (mut second, name) = match &args.b {
+        Some(name) => (backend(name, &placing, args)?, name.clone()),
+        None => match placement::adapter(&placing)? {
+            Ok(adapter) => (adapter, "gpu".to_owned()),
+            Err(reason) => {
+                let note = format!("note: {reason}")
+                    .replace("all runs on the processor", "b is the reference");
+                output::note(note.trim_end_matches("note: "));
+                (Box::new(Reference::new()) as Box<dyn Backend>, "reference".to_owned())
+            }
+        },
+    };
+    let mut file = match &args.logits {
+        Some(path) => {
+            let file = Npy::create(path, tokens.len(), model.config().vocab);
+            Some((path, file.map_err(|error| Failure::output(path, &error))?))
+        }
+        None => None,
+    };
+    let bar = progress::tokens("ops", model.graph().nodes.len());
+    let report = verify(&model, first.as_mut(), second.as_mut(), &tokens, &mut |done, _| {
+        bar.set_position(done as u64);
+    })?;
+    bar.finish_and_clear();
+    if let Some((path, mut file)) = file.take() {
+        let written = file.rows(&report.found).and_then(|()| file.finish());
+        written.map_err(|error| Failure::output(path, &error))?;
+    }
+    if args.json {
+        output::json(&document(&report, &tokens))?;
+    } else {
+        output::text(&listing(&report, &args.a, &name))?;
+    }
+    Ok(if report.first_bad().is_none() { 0 } else { INTERNAL })
+}
+
+/// The backend of a name: `cpu`, `cpu:LEVEL`, `reference`, `gpu`.
+fn backend(name: &str, placing: &Placing, args: &Verify) -> Result<Box<dyn Backend>, Failure> {
+    let threads = args.model.threads.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0);
+    let cpu = |level: Option<&str>| -> Result<Box<dyn Backend>, Failure> {
+        let level = level.map(str::parse::<Level>).transpose();
+        let level = level.map_err(|error| Error::Cpu(error.into()))?;
+        Ok(Box::new(Cpu::new(Options { threads, level }).map_err(Error::Cpu)?))
+    };
+    match name.split_once(':') {
+        None if name == "cpu" => cpu(args.model.cpu_level.as_deref()),
+        None if name == "reference" => Ok(Box::new(Reference::new())),
+        None if name == "gpu" => match placement::adapter(placing)? {
+            Ok(adapter) => Ok(adapter),
+            Err(reason) => {
+                let reason = reason.replace("; all runs on the processor", "");
+                Err(Failure::Line(crate::failure::NO_DEVICE, reason))
+            }
+        },
+        Some(("cpu", level)) => cpu(Some(level)),
+        _ => Err(Failure::usage(format!(
+            "`{name}` is no backend; it must be cpu, cpu:LEVEL, gpu or reference"
+        ))),
+    }
+}
+
+fn tokens(args: &Verify, model: &Model) -> Result<Vec<u32>, Failure> {
+    let given = match (&args.tokens[..], &args.prompt, &args.file) {
+        ([], Some(text), _) => Given::Text(text.clone()),
+        ([], None, Some(path)) => Given::Text(output::file(path)?),
+        ([], None, None) => Given::Text(TEXT.to_owned()),
+        (tokens, ..) => Given::Tokens(tokens.to_vec()),
+    };
+    let mut tokens = prompt::tokens(given, model)?;
+    tokens.truncate(TOKENS_MAX.min(model.config().context));
+    Ok(tokens)
+}
+
+fn document(report: &Report, tokens: &[u32]) -> Value {
+    let op = |op: &OpError| json!({ "layer": op.layer, "op": op.op, "nmse": op.nmse, "bound": op.bound });
+    json!({
+        "ok": report.first_bad().is_none(),
+        "ops": report.ops.iter().map(op).collect::<Value>(),
+        "first_bad": report.first_bad().map(op),
+        "logits": {
+            "nmse": report.logits.nmse,
+            "kl": report.logits.kl,
+            "top1": report.logits.top1,
+        },
+        "tokens": tokens,
+    })
+}
+
+/// The worst of each op, then the verdict.
+fn listing(report: &Report, a: &str, b: &str) -> String {
+    let mut worst: Vec<&OpError> = Vec::new();
+    for op in &report.ops {
+        match worst.iter_mut().find(|known| known.op == op.op) {
+            Some(known) if op.nmse / op.bound > known.nmse / known.bound => *known = op,
+            Some(_) => {}
+            None => worst.push(op),
+        }
+    }
+    let mut text = format!("{b} against {a}, the worst layer of each op\n\n");
+    text += &format!("{:<28} {:>6} {:>10} {:>10}\n", "op", "layer", "nmse", "bound");
+    for op in worst {
+        let layer = op.layer.map_or("-".to_owned(), |layer| layer.to_string());
+        let mark = if op.is_good() { "" } else { "  out of bounds" };
+        // Writing to a string cannot fail.
+        let _ =
+            writeln!(text, "{:<28} {layer:>6} {:>10.1e} {:>10.0e}{mark}", op.op, op.nmse, op.bound);
+    }
+    let logits = report.logits;
+    text += &format!(
+        "\nlogits: nmse {:.1e}, KL {:.1e}, same best token {:.1} %\n",
+        logits.nmse,
+        logits.kl,
+        100.0 * logits.top1
+    );
+    text + &match report.first_bad() {
+        None => "ok: every op is within its bound\n".to_owned(),
+        Some(op) => {
+            let layer = op.layer.map_or(String::new(), |layer| format!("layer {layer}, "));
+            format!("not ok: the first op out of its bound is {layer}{}\n", op.op)
+        }
+    }
+}

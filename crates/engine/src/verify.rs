@@ -1,0 +1,276 @@
+//! Two backends on the same tokens, op by op: which one of the second's is off, and by how much.
+//!
+//! Every op of the second backend is a segment of its own and gets the values that the *first* computed, so that an op
+//! shows its own error and not what it inherited. The logits are then compared from end to end, each backend by itself.
+
+use bilayer_graph::{Backend, Graph, Limits, Op, PAGE_TOKENS, Rows, Segment, Span, Step, Value};
+
+use crate::{Error, Model};
+
+/// Bound on [`OpError::nmse`] of ops in floats: sums in another order (2e-5 of the root), squared.
+const FLOAT_BOUND: f64 = 1e-9;
+
+/// The same where numbers are rounded to sixteen bits on the way (caches).
+const HALF_BOUND: f64 = 1e-6;
+
+/// The same where a matrix is quantized: activations rounded to eight bits on one side or both (1.2 % of the root).
+const INT8_BOUND: f64 = 3e-4;
+
+/// One op of one layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpError {
+    /// The layer; `None` outside of them.
+    pub layer: Option<u32>,
+    /// The op with its place, such as `matmul ffn_down`.
+    pub op: String,
+    /// Mean squared difference over the mean square of the first backend's values.
+    pub nmse: f64,
+    /// What it may be.
+    pub bound: f64,
+}
+
+impl OpError {
+    /// Whether it is within its bound.
+    pub fn is_good(&self) -> bool {
+        self.nmse <= self.bound
+    }
+}
+
+/// How the logits differ, over all positions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LogitsError {
+    /// Mean squared difference over the mean square.
+    pub nmse: f64,
+    /// Mean Kullback-Leibler divergence of the second from the first, nats.
+    pub kl: f64,
+    /// Share of positions with the same best token.
+    pub top1: f64,
+}
+
+/// What came out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// Every op, in the order of the graph.
+    pub ops: Vec<OpError>,
+    /// From end to end.
+    pub logits: LogitsError,
+    /// The second backend's logits, `[tokens, vocab]`.
+    pub found: Vec<f32>,
+}
+
+impl Report {
+    /// The first op out of its bound.
+    pub fn first_bad(&self) -> Option<&OpError> {
+        self.ops.iter().find(|op| !op.is_good())
+    }
+}
+
+/// Runs `tokens` on both backends. `progress` is told how many of how many ops are done.
+///
+/// # Errors
+/// A device refuses or fails; a token that the vocabulary lacks.
+pub fn verify(
+    model: &Model,
+    first: &mut dyn Backend,
+    second: &mut dyn Backend,
+    tokens: &[u32],
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Report, Error> {
+    let graph = model.graph();
+    let vocab = graph.width(graph.logits);
+    if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocab) {
+        return Err(Error::Token { token, vocab });
+    }
+    let case = Case::new(model, tokens);
+    let expected = case.values(first)?;
+    let found = case.logits(second)?;
+    let mut ops = Vec::with_capacity(graph.nodes.len());
+    for node in 0..graph.nodes.len() {
+        ops.push(case.op(second, node, &expected)?);
+        progress(node + 1, graph.nodes.len());
+    }
+    let logits = compare(&expected[graph.logits.0 as usize], &found, vocab);
+    Ok(Report { ops, logits, found })
+}
+
+/// Tokens of one sequence with all their logits wanted.
+struct Case<'m> {
+    model: &'m Model,
+    tokens: &'m [u32],
+    outputs: Vec<u32>,
+    pages: Vec<u32>,
+    spans: [Span; 1],
+    limits: Limits,
+}
+
+impl<'m> Case<'m> {
+    fn new(model: &'m Model, tokens: &'m [u32]) -> Case<'m> {
+        let rows = tokens.len();
+        let pages = rows.div_ceil(PAGE_TOKENS);
+        Case {
+            model,
+            tokens,
+            outputs: (0..rows as u32).collect(),
+            pages: (0..pages as u32).collect(),
+            spans: [Span { first_row: 0, rows: rows as u32, first_position: 0, first_page: 0 }],
+            limits: Limits {
+                tokens: rows,
+                outputs: rows,
+                sequences: 1,
+                pages,
+                page_entries: pages,
+                key_type: bilayer_quant::Type::F16,
+                value_type: bilayer_quant::Type::F16,
+                fuse: false,
+                timings: false,
+                check: false,
+            },
+        }
+    }
+
+    fn step(&self) -> Step<'_> {
+        Step {
+            tokens: self.tokens,
+            spans: &self.spans,
+            pages: &self.pages,
+            outputs: &self.outputs,
+            copies: &[],
+        }
+    }
+
+    fn graph(&self) -> &'m Graph {
+        self.model.graph()
+    }
+
+    fn room(&self, value: Value) -> Vec<f32> {
+        let rows = match self.graph().rows(value) {
+            Rows::Tokens => self.tokens.len(),
+            Rows::Outputs => self.outputs.len(),
+        };
+        vec![0.0; rows * self.graph().width(value)]
+    }
+
+    fn load(&self, backend: &mut dyn Backend) -> Result<(), Error> {
+        let graph = self.graph();
+        let weights: Vec<_> = graph.weights.iter().collect();
+        backend.reserve(&weights)?;
+        for weight in weights {
+            let missing = || bilayer_graph::Error::MissingTensor { name: weight.name.clone() };
+            let file = self.model.file();
+            let tensor = file.tensor(&weight.name).ok_or_else(missing)?;
+            backend.load(weight, file.bytes(tensor).slice(weight.range_in_tensor()))?;
+        }
+        Ok(())
+    }
+
+    /// Every value of the graph, computed by one backend in one segment.
+    fn values(&self, backend: &mut dyn Backend) -> Result<Vec<Vec<f32>>, Error> {
+        self.load(backend)?;
+        let graph = self.graph();
+        let made: Vec<Value> = graph.nodes.iter().map(|node| node.op.out()).collect();
+        let segment = Segment {
+            graph,
+            nodes: 0..graph.nodes.len(),
+            inputs: Vec::new(),
+            outputs: made.clone(),
+        };
+        let id = backend.compile(&segment, self.limits)?;
+        backend.submit(id, &self.step())?;
+        let mut values = vec![Vec::new(); graph.values.len()];
+        for value in made {
+            let mut data = self.room(value);
+            backend.read(value, &mut data)?;
+            values[value.0 as usize] = data;
+        }
+        Ok(values)
+    }
+
+    /// The logits of the whole graph, fused as it would run.
+    fn logits(&self, backend: &mut dyn Backend) -> Result<Vec<f32>, Error> {
+        self.load(backend)?;
+        let graph = self.graph();
+        let segment = Segment {
+            graph,
+            nodes: 0..graph.nodes.len(),
+            inputs: Vec::new(),
+            outputs: vec![graph.logits],
+        };
+        let id = backend.compile(&segment, Limits { fuse: true, ..self.limits })?;
+        backend.submit(id, &self.step())?;
+        let mut logits = self.room(graph.logits);
+        backend.read(graph.logits, &mut logits)?;
+        Ok(logits)
+    }
+
+    /// One op of a loaded backend on the values that another computed.
+    fn op(
+        &self,
+        backend: &mut dyn Backend,
+        node: usize,
+        expected: &[Vec<f32>],
+    ) -> Result<OpError, Error> {
+        let graph = self.graph();
+        let op = &graph.nodes[node].op;
+        let mut inputs: Vec<Value> = op.inputs().collect();
+        inputs.sort_unstable();
+        inputs.dedup();
+        let out = op.out();
+        let segment =
+            Segment { graph, nodes: node..node + 1, inputs: inputs.clone(), outputs: vec![out] };
+        let id = backend.compile(&segment, self.limits)?;
+        for input in inputs {
+            backend.write(input, &expected[input.0 as usize])?;
+        }
+        backend.submit(id, &self.step())?;
+        let mut found = self.room(out);
+        backend.read(out, &mut found)?;
+        Ok(OpError {
+            layer: graph.nodes[node].layer,
+            op: format!("{} {}", op.kind().stem(), graph.nodes[node].name),
+            nmse: nmse(&expected[out.0 as usize], &found),
+            bound: bound(graph, op),
+        })
+    }
+}
+
+/// What an op may be off by.
+fn bound(graph: &Graph, op: &Op) -> f64 {
+    match op {
+        Op::MatMul { weight, .. } if graph.weight(*weight).ty.block_weights > 1 => INT8_BOUND,
+        Op::Attend(_) => HALF_BOUND,
+        _ => FLOAT_BOUND,
+    }
+}
+
+fn nmse(expected: &[f32], found: &[f32]) -> f64 {
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let off: f64 = expected.iter().zip(found).map(|(e, f)| square(e - f)).sum();
+    let whole: f64 = expected.iter().map(|&e| square(e)).sum();
+    match (off == 0.0, off.is_finite() && whole > 0.0) {
+        (true, _) => 0.0,
+        (false, true) => off / whole,
+        (false, false) => f64::INFINITY,
+    }
+}
+
+/// Compares logits row by row.
+fn compare(expected: &[f32], found: &[f32], vocab: usize) -> LogitsError {
+    let rows = (expected.len() / vocab).max(1) as f64;
+    let (mut kl, mut same) = (0.0, 0.0);
+    for (e, f) in expected.chunks_exact(vocab).zip(found.chunks_exact(vocab)) {
+        let (p, q) = (log_softmax(e), log_softmax(f));
+        kl += p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum::<f64>();
+        same += f64::from(u8::from(best(e) == best(f)));
+    }
+    LogitsError { nmse: nmse(expected, found), kl: kl / rows, top1: same / rows }
+}
+
+fn log_softmax(row: &[f32]) -> Vec<f64> {
+    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = row.iter().map(|&x| f64::from(x - most).exp()).sum();
+    row.iter().map(|&x| f64::from(x - most) - sum.ln()).collect()
+}
+
+fn best(row: &[f32]) -> usize {
+    (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best })
+}
