@@ -160,7 +160,7 @@ impl Adapter {
             software: self.facts.kind == AdapterKind::Software,
             unified: self.facts.unified,
             timestamps: features.contains(TIMESTAMPS),
-            max_binding: u64::from(limits.max_storage_buffer_binding_size).min(BUFFER_MAX),
+            max_binding: limits.max_storage_buffer_binding_size.min(BUFFER_MAX),
             workgroup_bytes: limits.max_compute_workgroup_storage_size,
             offset_alignment: limits.min_storage_buffer_offset_alignment,
         }
@@ -174,8 +174,8 @@ impl Adapter {
     pub(crate) fn wanted_limits(&self) -> wgpu::Limits {
         let mut limits = self.raw.limits();
         limits.max_buffer_size = limits.max_buffer_size.min(BUFFER_MAX);
-        let binding = u64::from(limits.max_storage_buffer_binding_size).min(BUFFER_MAX);
-        limits.max_storage_buffer_binding_size = binding as _;
+        let binding = limits.max_storage_buffer_binding_size.min(BUFFER_MAX);
+        limits.max_storage_buffer_binding_size = binding;
         limits
     }
 }

@@ -119,7 +119,7 @@ impl Case {
             ty,
             layout: Layout::of(ty),
             columns: 1,
-            rows: rows_of(caps, 1, false, CHECK_ROWS as u32),
+            rows: rows_of(caps, 1, Epilogue::Plain, CHECK_ROWS as u32),
             ints: takes_ints(caps, ty),
             matrices: 1,
             bias: false,

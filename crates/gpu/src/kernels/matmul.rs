@@ -190,7 +190,7 @@ const ROWS_MANY: u32 = 1024;
 
 /// Rows of a workgroup: enough loads in flight, not too many sums. A software adapter pays for each load of each lane,
 /// so that many rows and columns share what is loaded there; spilled sums cost less.
-pub fn rows_of(caps: &Caps, columns: u32, gated: bool, matrix_rows: u32) -> u32 {
+pub fn rows_of(caps: &Caps, columns: u32, epilogue: Epilogue, matrix_rows: u32) -> u32 {
     let rows = match (caps.software, columns) {
         (true, _) if matrix_rows < ROWS_MANY => 2,
         (true, 2..=4) => 4,
@@ -199,5 +199,8 @@ pub fn rows_of(caps: &Caps, columns: u32, gated: bool, matrix_rows: u32) -> u32 
         (false, 1..=4) => 2,
         (false, _) => 1,
     };
-    if gated { (rows / 2).max(1) } else { rows }
+    match epilogue {
+        Epilogue::Gate(_) => (rows / 2).max(1),
+        _ => rows,
+    }
 }

@@ -113,7 +113,7 @@ pub(super) fn products(caps: &Caps) -> impl Iterator<Item = Source> {
         sources.push(EmbedKey { ty, layout }.source(caps));
         for columns in [1, 2, 4, COLUMNS_MAX] {
             for many in BOTH {
-                let rows = rows_of(caps, columns, false, if many { 1 << 16 } else { 1 });
+                let rows = rows_of(caps, columns, Epilogue::Plain, if many { 1 << 16 } else { 1 });
                 let plain = GemvKey {
                     ty,
                     layout,

@@ -54,7 +54,6 @@ pub struct Site<'a> {
 /// No room, a refused kernel.
 pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, GraphError> {
     let device = site.device;
-    let pipelines = pipelines(&draft.stages, device)?;
     let (slots, sizes) = place(&draft);
     let storage =
         wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
@@ -64,60 +63,20 @@ pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, G
     }
     let step_bytes = u64::from(draft.words.layout().len) * 4;
     let step = device.buffer("step", step_bytes, storage)?;
-    let vectors = bytemuck::cast_slice(&draft.vectors);
-    let vectors = device.filled("vectors", vectors, wgpu::BufferUsages::STORAGE)?;
-    let (uniform, places) = uniform(&draft.stages, device)?;
-
-    let access = |value: bilayer_graph::Value| {
-        let view = draft.views[&value];
-        Access {
-            value,
-            buffer: slots[view.buffer],
-            offset: view.offset,
-            stride: view.stride,
-            width: view.width,
-            rows: view.rows,
-        }
-    };
-    let mut place = places.iter();
-    let mut stages = Vec::with_capacity(draft.stages.len());
-    for stage in &draft.stages {
-        let mut choices = Vec::with_capacity(stage.choices.len());
-        for choice in &stage.choices {
-            let mut dispatches = Vec::with_capacity(choice.dispatches.len());
-            for dispatch in &choice.dispatches {
-                let pipeline = pipelines[&dispatch.source.name].clone();
-                let (at, size) = *place.next().expect("a place for each dispatch");
-                let mut resources = vec![part(&uniform, at, size)];
-                for operand in &dispatch.operands {
-                    resources.push(match operand {
-                        Operand::Buffer(buffer) => buffers[slots[*buffer]].as_entire_binding(),
-                        Operand::Step => step.as_entire_binding(),
-                        Operand::Vectors => vectors.as_entire_binding(),
-                        Operand::Weights(home) => site.weights.buffer(*home).as_entire_binding(),
-                        Operand::Keys(cache) => site.caches[cache].keys.as_entire_binding(),
-                        Operand::Values(cache) => site.caches[cache].values.as_entire_binding(),
-                    });
-                }
-                let group = device.bind_group(&pipeline, &resources);
-                dispatches.push(Dispatch { pipeline, group, grid: dispatch.grid.clone() });
-            }
-            choices.push(Choice { when: choice.when, bound: choice.bound, dispatches });
-        }
-        let makes = stage.makes.filter(|value| draft.views.contains_key(value)).map(access);
-        stages.push(Stage { choices, makes });
-    }
+    let stages = Wiring { draft: &draft, slots: &slots, buffers: &buffers, step: &step, site };
+    let stages = stages.stages()?;
     device.check()?;
 
-    let inputs: Vec<Access> = draft.inputs.iter().map(|&value| access(value)).collect();
     let most = |rows: Rows| match rows {
         Rows::Tokens => limits.tokens as u32,
         Rows::Outputs => limits.outputs as u32,
     };
+    let inputs: Vec<Access> =
+        draft.inputs.iter().map(|&value| access(&draft, &slots, value)).collect();
     let mut outputs = Vec::with_capacity(draft.outputs.len());
     let mut bytes = sizes.iter().sum::<u64>() + step_bytes;
     for &value in &draft.outputs {
-        let access = access(value);
+        let access = access(&draft, &slots, value);
         let usage = wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
         let size = access.span(most(access.rows)) * 4;
         bytes += size;
@@ -142,6 +101,78 @@ pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, G
         slice: (site.rate * super::SUBMIT_SECONDS) as u64,
         bytes,
     })
+}
+
+/// Where a value lies once buffers have memory.
+fn access(draft: &Draft, slots: &[usize], value: bilayer_graph::Value) -> Access {
+    let view = draft.views[&value];
+    Access {
+        value,
+        buffer: slots[view.buffer],
+        offset: view.offset,
+        stride: view.stride,
+        width: view.width,
+        rows: view.rows,
+    }
+}
+
+/// A draft with the memory that its operands have.
+struct Wiring<'a> {
+    draft: &'a Draft,
+    slots: &'a [usize],
+    buffers: &'a [wgpu::Buffer],
+    step: &'a wgpu::Buffer,
+    site: &'a Site<'a>,
+}
+
+impl Wiring<'_> {
+    /// Stages with pipelines and bind groups.
+    fn stages(&self) -> Result<Vec<Stage>, GraphError> {
+        let Wiring { draft, slots, site, .. } = *self;
+        let device = site.device;
+        let pipelines = pipelines(&draft.stages, device)?;
+        let vectors = bytemuck::cast_slice(&draft.vectors);
+        let vectors = device.filled("vectors", vectors, wgpu::BufferUsages::STORAGE)?;
+        let (uniform, places) = uniform(&draft.stages, device)?;
+        let mut place = places.iter();
+        let mut stages = Vec::with_capacity(draft.stages.len());
+        for stage in &draft.stages {
+            let mut choices = Vec::with_capacity(stage.choices.len());
+            for choice in &stage.choices {
+                let mut dispatches = Vec::with_capacity(choice.dispatches.len());
+                for dispatch in &choice.dispatches {
+                    let pipeline = pipelines[&dispatch.source.name].clone();
+                    let (at, size) = *place.next().expect("a place for each dispatch");
+                    let mut resources = vec![part(&uniform, at, size)];
+                    let operands = dispatch.operands.iter();
+                    resources.extend(operands.map(|operand| self.resource(operand, &vectors)));
+                    let group = device.bind_group(&pipeline, &resources);
+                    dispatches.push(Dispatch { pipeline, group, grid: dispatch.grid.clone() });
+                }
+                choices.push(Choice { when: choice.when, bound: choice.bound, dispatches });
+            }
+            let makes = stage.makes.filter(|value| draft.views.contains_key(value));
+            let makes = makes.map(|value| access(draft, slots, value));
+            stages.push(Stage { choices, makes });
+        }
+        Ok(stages)
+    }
+
+    fn resource<'r>(
+        &'r self,
+        operand: &Operand,
+        vectors: &'r wgpu::Buffer,
+    ) -> wgpu::BindingResource<'r> {
+        match operand {
+            Operand::Buffer(buffer) => &self.buffers[self.slots[*buffer]],
+            Operand::Step => self.step,
+            Operand::Vectors => vectors,
+            Operand::Weights(home) => self.site.weights.buffer(*home),
+            Operand::Keys(cache) => &self.site.caches[cache].keys,
+            Operand::Values(cache) => &self.site.caches[cache].values,
+        }
+        .as_entire_binding()
+    }
 }
 
 fn part(buffer: &wgpu::Buffer, at: u64, size: u64) -> wgpu::BindingResource<'_> {

@@ -287,17 +287,8 @@ impl<'a> Lowering<'a> {
     }
 
     /// A stage of one dispatch over all rows.
-    fn stage(
-        &mut self,
-        nodes: &[usize],
-        makes: Option<Value>,
-        source: Source,
-        params: &impl Pod,
-        operands: Vec<Operand>,
-        grid: Grid,
-    ) {
-        let name = source.name.clone();
-        let dispatch = dispatch(source, params, operands, grid);
+    fn stage(&mut self, nodes: &[usize], makes: Option<Value>, dispatch: DraftDispatch) {
+        let name = dispatch.source.name.clone();
         let choices = vec![DraftChoice { when: always, bound: 0, dispatches: vec![dispatch] }];
         self.push(nodes, name, makes, choices);
     }

@@ -171,7 +171,7 @@ impl Lowering<'_> {
             Grid::new(Rows::Tokens, operations, move |_, rows| split.grid(rows, heads, kv_heads));
         let nodes: Vec<usize> =
             [q.norm, q.rope, k.norm, k.rope].into_iter().flatten().chain([node]).collect();
-        self.stage(&nodes, None, split.source(self.caps), &params, operands, grid);
+        self.stage(&nodes, None, dispatch(split.source(self.caps), &params, operands, grid));
         Ok(queries)
     }
 

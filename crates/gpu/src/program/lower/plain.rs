@@ -4,7 +4,7 @@ use bilayer_graph::{Activation, Error as GraphError, Op, OpKind, Value};
 use bytemuck::Pod;
 
 use super::super::draft::{Grid, Operand};
-use super::{Lowering, View};
+use super::{Lowering, View, dispatch};
 use crate::kernel::Source;
 use crate::kernels::add::{AddKey, AddParams};
 use crate::kernels::gate::{GateKey, GateParams};
@@ -86,7 +86,7 @@ impl Lowering<'_> {
     ) {
         let operands = views.map(|view| Operand::Buffer(view.buffer)).to_vec();
         let makes = Some(self.op(node).out());
-        self.stage(&[node], makes, source, params, operands, elements(&views[1], grid));
+        self.stage(&[node], makes, dispatch(source, params, operands, elements(&views[1], grid)));
     }
 
     fn head_norm(&mut self, node: usize) {
@@ -109,7 +109,7 @@ impl Lowering<'_> {
             HeadNormKey::grid(rows, heads)
         });
         let source = HeadNormKey.source(self.caps);
-        self.stage(&[node], Some(*out), source, &params, operands, grid);
+        self.stage(&[node], Some(*out), dispatch(source, &params, operands, grid));
     }
 
     fn rope(&mut self, node: usize) {
@@ -146,7 +146,7 @@ impl Lowering<'_> {
         ];
         let operations = u64::from(8 * y.width);
         let grid = Grid::new(y.rows, operations, move |_, rows| key.grid(rows, heads, 0));
-        self.stage(&[node], Some(*out), key.source(self.caps), &params, operands, grid);
+        self.stage(&[node], Some(*out), dispatch(key.source(self.caps), &params, operands, grid));
     }
 
     fn add(&mut self, node: usize, sides: [Value; 2]) {
@@ -155,7 +155,7 @@ impl Lowering<'_> {
         let params = AddParams { a: a.of(), b: b.of(), out: y.of(), quads: y.row_quads(), zero: 0 };
         let operands = [a, b, y].map(|view| Operand::Buffer(view.buffer)).to_vec();
         let grid = elements(&y, AddKey::grid);
-        self.stage(&[node], Some(out), AddKey.source(self.caps), &params, operands, grid);
+        self.stage(&[node], Some(out), dispatch(AddKey.source(self.caps), &params, operands, grid));
     }
 
     fn rows(&mut self, node: usize, input: Value) {
@@ -170,7 +170,11 @@ impl Lowering<'_> {
         };
         let operands = vec![Operand::Step, Operand::Buffer(x.buffer), Operand::Buffer(y.buffer)];
         let grid = elements(&y, RowsKey::grid);
-        self.stage(&[node], Some(out), RowsKey.source(self.caps), &params, operands, grid);
+        self.stage(
+            &[node],
+            Some(out),
+            dispatch(RowsKey.source(self.caps), &params, operands, grid),
+        );
     }
 
     /// Memory for a result, in the forms in which it will be read.
@@ -213,7 +217,7 @@ impl Lowering<'_> {
         };
         let grid = Grid::new(x.rows, u64::from(4 * x.width), |_, rows| RmsNormKey::grid(rows));
         let makes = floats.then_some(*out);
-        self.stage(&[node], makes, key.source(self.caps), &params, operands, grid);
+        self.stage(&[node], makes, dispatch(key.source(self.caps), &params, operands, grid));
     }
 
     fn layer_norm(&mut self, node: usize) {
@@ -237,7 +241,7 @@ impl Lowering<'_> {
         };
         let grid = Grid::new(x.rows, u64::from(4 * x.width), |_, rows| LayerNormKey::grid(rows));
         let makes = floats.then_some(*out);
-        self.stage(&[node], makes, key.source(self.caps), &params, operands, grid);
+        self.stage(&[node], makes, dispatch(key.source(self.caps), &params, operands, grid));
     }
 
     /// `activation(gate) * up` of two values.
@@ -257,7 +261,7 @@ impl Lowering<'_> {
             GateParams { gate: gate.of(), up: up.of(), out: made.view, width: gate.width, zero: 0 };
         let grid = elements(&gate, GateKey::grid);
         let makes = made.floats.then_some(out);
-        self.stage(nodes, makes, key.source(self.caps), &params, operands, grid);
+        self.stage(nodes, makes, dispatch(key.source(self.caps), &params, operands, grid));
     }
 
     /// Quantizes a value that no kernel has made as such.
@@ -270,7 +274,7 @@ impl Lowering<'_> {
         let params = QuantizeParams { x: x.of(), width: x.width, ..QuantizeParams::default() };
         let operands = [x.buffer, quantized.q, quantized.s].map(Operand::Buffer).to_vec();
         let grid = elements(&x, QuantizeKey::grid);
-        self.stage(&[], None, QuantizeKey.source(self.caps), &params, operands, grid);
+        self.stage(&[], None, dispatch(QuantizeKey.source(self.caps), &params, operands, grid));
     }
 }
 

@@ -31,6 +31,16 @@ struct Job {
     gate: Option<Activation>,
 }
 
+impl Job {
+    fn epilogue(&self) -> Epilogue {
+        match (self.gate, self.residual) {
+            (Some(activation), _) => Epilogue::Gate(activation),
+            (None, Some(_)) => Epilogue::Residual,
+            (None, None) => Epilogue::Plain,
+        }
+    }
+}
+
 impl Lowering<'_> {
     /// Whether the products take their input quantized, and whether as floats.
     pub(super) fn flavours(&self, parts: &[Part]) -> (bool, bool) {
@@ -213,19 +223,16 @@ impl Lowering<'_> {
         let placed = self.holdings.weights.get(id).expect("looked up before");
         let (ty, layout, cols) = (placed.ty, placed.layout, placed.cols as usize);
         let ints = takes_ints(self.caps, ty);
+        let epilogue = job.epilogue();
         let key = GemvKey {
             ty,
             layout,
             columns,
-            rows: rows_of(self.caps, columns, job.gate.is_some(), part.rows),
+            rows: rows_of(self.caps, columns, epilogue, part.rows),
             ints,
             matrices: job.matrices.len() as u32,
             bias: job.bias.is_some(),
-            epilogue: match (job.gate, job.residual) {
-                (Some(activation), _) => Epilogue::Gate(activation),
-                (None, Some(_)) => Epilogue::Residual,
-                (None, None) => Epilogue::Plain,
-            },
+            epilogue,
         };
         let (mut matrices, mut rows) = ([Matrix::default(); MATRICES_MAX], 0);
         for (to, (part, _)) in matrices.iter_mut().zip(&job.matrices) {
