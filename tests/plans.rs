@@ -6,7 +6,9 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::{Facts, Graph, Kind, OpKind};
 use bilayer_models::Outline;
 use bilayer_quant::Type;
-use bilayer_scheduler::{Budget, Error, Excess, Machine, Placement, place, plan};
+use bilayer_scheduler::{
+    Budget, Error, Excess, Machine, Offload, Placement, Plan, Request, Side, offload, place, plan,
+};
 use insta::assert_snapshot;
 
 const GIB: u64 = 1 << 30;
@@ -205,4 +207,152 @@ fn a_plan_has_its_documented_keys_as_json() {
     assert!(keys.iter().all(|key| !json["devices"][0][key].is_null()), "{json}");
     let outputs = &json["segments"][0]["outputs"];
     assert_eq!(outputs[0], plan.logits.0, "{outputs}");
+}
+
+/// A catalog that answers with the shape it is asked for, in the type that a mix gives the tensor.
+struct Mix(fn(&str) -> Option<Type>);
+
+impl bilayer_graph::Catalog for Mix {
+    fn find(&self, name: &str) -> Option<bilayer_graph::Entry> {
+        self.find_as(name, &[])
+    }
+
+    fn find_as(&self, name: &str, expected: &[u64]) -> Option<bilayer_graph::Entry> {
+        Some(bilayer_graph::Entry { ty: (self.0)(name)?, shape: expected.to_vec() })
+    }
+}
+
+/// Layers of the 70B Llamas.
+const LAYERS: usize = 80;
+
+/// Q4_K_M as llama.cpp mixes it for a Llama of 70B: more bits for the head, and for the values and the last matrix of
+/// the layers that feel it most.
+fn q4_k_m(name: &str) -> Option<Type> {
+    let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
+    let more = |i: usize| i < LAYERS / 8 || i >= 7 * LAYERS / 8 || (i - LAYERS / 8) % 3 == 2;
+    let more = layer.is_some_and(more);
+    Some(match name {
+        _ if name.contains("_norm.") => Type::F32,
+        _ if name.contains("bias") || name.contains("rope_freqs") => return None,
+        "output.weight" => Type::Q6_K,
+        _ if name.contains("ffn_down") && more => Type::Q6_K,
+        _ if name.contains("attn_v") && more => Type::Q6_K,
+        // Eight queries share a key: its values are few, and get a bit more everywhere.
+        _ if name.contains("attn_v") => Type::Q5_K,
+        _ => Type::Q4_K,
+    })
+}
+
+fn seventy_billion() -> Graph {
+    let mut metadata = Metadata::new();
+    metadata.set("general.architecture", "llama");
+    let sizes = [
+        ("vocab_size", 128_256),
+        ("context_length", 131_072),
+        ("embedding_length", 8192),
+        ("block_count", LAYERS),
+        ("feed_forward_length", 28_672),
+        ("attention.head_count", 64),
+        ("attention.head_count_kv", 8),
+    ];
+    for (name, size) in sizes {
+        metadata.set(&format!("llama.{name}"), size as u32);
+    }
+    metadata.set("llama.attention.layer_norm_rms_epsilon", 1e-5f32);
+    metadata.set("llama.rope.freq_base", 500_000f32);
+    let config = bilayer_models::config(&metadata).unwrap();
+    bilayer_models::record(&config, &Mix(q4_k_m)).unwrap()
+}
+
+/// A plan of 70 billion weights for a card of 24 GiB and a host of 64.
+fn seventy_on_a_card(context: usize, request: &Request) -> Result<Plan, Error> {
+    let devices = vec![device(Kind::Cpu, 64 * GIB), device(Kind::Gpu, 24 * GIB)];
+    let budget = Budget { context, ..BUDGET };
+    offload(&seventy_billion(), &Machine { devices }, &budget, request)
+}
+
+#[test]
+fn seventy_billion_weights_on_a_card_of_24_gib() {
+    let graph = seventy_billion();
+    // What llama.cpp's own file has: 42.5 GB.
+    assert!((42.3e9..42.8e9).contains(&(graph.weight_bytes() as f64)), "{}", graph.weight_bytes());
+
+    let plan = seventy_on_a_card(4096, &Request::default()).unwrap();
+    assert_snapshot!("70b_card_auto", plan);
+    // The head and 42 to 44 layers.
+    assert!((43..=45).contains(&plan.gpu_layers), "{}", plan.map);
+    assert_eq!((plan.output.as_str(), plan.embedding.as_str()), ("gpu", "cpu"));
+    assert_eq!(plan.gpu_layers, plan.max_gpu_layers);
+
+    let long = seventy_on_a_card(32_768, &Request::default()).unwrap();
+    assert!(long.gpu_layers < plan.gpu_layers - 5, "{} and {}", long.map, plan.map);
+
+    // One more does not fit, and the error says what does.
+    let count = |count| Request { offload: Offload::Count(count), ..Request::default() };
+    let error = seventy_on_a_card(4096, &count(plan.gpu_layers + 1)).unwrap_err();
+    assert!(error.to_string().contains(&format!("-ngl {} fits", plan.gpu_layers)), "{error}");
+    let same = seventy_on_a_card(4096, &count(plan.gpu_layers)).unwrap();
+    assert_eq!((&same.map, same.devices[1].used_bytes), (&plan.map, plan.devices[1].used_bytes));
+    assert!(
+        seventy_on_a_card(4096, &Request { offload: Offload::All, ..Request::default() }).is_err()
+    );
+}
+
+#[test]
+fn requests_place_parts_tensors_and_caches() {
+    let graph = tiny();
+    let devices = vec![device(Kind::Cpu, GIB), device(Kind::Gpu, GIB)];
+    let machine = Machine { devices };
+    let budget = Budget { context: 256, tokens: 32, margin_bytes: 0, ..BUDGET };
+    let of = |request: &Request| offload(&graph, &machine, &budget, request).unwrap();
+    let cases = [
+        (Offload::Auto, "out:gpu 2-0:gpu"),
+        (Offload::All, "out:gpu 2-0:gpu"),
+        (Offload::Count(0), "out:cpu 2-0:cpu"),
+        (Offload::Count(2), "out:gpu 2:gpu 1-0:cpu"),
+        (Offload::Count(99), "out:gpu 2-0:gpu"),
+        (Offload::Percent(50), "out:gpu 2:gpu 1-0:cpu"),
+    ];
+    for (offload, map) in cases {
+        assert_eq!(of(&Request { offload, ..Request::default() }).map, map, "{offload:?}");
+    }
+
+    let named = |part: &str, side| {
+        let weights = graph.weights.iter().filter(|weight| weight.name.contains(part));
+        weights.map(|weight| (weight.id, side)).collect::<Vec<_>>()
+    };
+    let pins = named("blk.1.ffn_up", Side::Host);
+    let plan = of(&Request { offload: Offload::All, pins, ..Request::default() });
+    assert_eq!(plan.map, "out:gpu 2:gpu 1:gpu+cpu 0:gpu");
+    let pins = named("blk.0.ffn_down", Side::Device);
+    let plan = of(&Request { offload: Offload::Count(0), pins, ..Request::default() });
+    assert_eq!(plan.map, "out:cpu 2-1:cpu 0:cpu+gpu");
+
+    // The cache stays, and with it what goes in and out of it; the matrices do not.
+    let all = Request { offload: Offload::All, ..Request::default() };
+    let plan = of(&Request { cache_on_host: true, ..all.clone() });
+    assert_eq!(plan.devices[1].kv_bytes, 0);
+    assert_eq!(plan.devices[1].weight_bytes, of(&all).devices[1].weight_bytes);
+
+    // A device that lacks an op or a type leaves it to the host, and the plan says so.
+    let mut machine = machine.clone();
+    machine.devices[1].ops.retain(|&op| op != OpKind::Gate);
+    let plan = offload(&graph, &machine, &budget, &all).unwrap();
+    assert!(plan.notes.iter().any(|note| note.contains("gate stays on the host")), "{plan:?}");
+    assert_eq!(plan.map, "out:gpu 2-0:gpu+cpu");
+}
+
+#[test]
+fn a_type_that_is_converted_counts_as_what_it_becomes() {
+    let graph = eight_billion();
+    let mut card = device(Kind::Gpu, 64 * GIB);
+    let bytes = |card: &Facts| {
+        let machine = Machine { devices: vec![device(Kind::Cpu, 64 * GIB), card.clone()] };
+        let request = Request { offload: Offload::All, ..Request::default() };
+        offload(&graph, &machine, &BUDGET, &request).unwrap().devices[1].weight_bytes
+    };
+    let stored = bytes(&card);
+    card.converted = vec![(Type::Q4_K, Type::F16)];
+    // 16 bits instead of 4.5; norms and factors stay.
+    assert!((3.5..3.56).contains(&(bytes(&card) as f64 / stored as f64)));
 }

@@ -9,9 +9,11 @@ use bilayer_gpu::device::DeviceOptions;
 use bilayer_gpu::{Gpu, Opened, Options};
 
 /// How the kernels of a backend are held back, and what for.
-const VARIANTS: [(&str, DeviceOptions); 3] = [
+const VARIANTS: [(&str, DeviceOptions); 4] = [
     ("gpu", DeviceOptions { block_bytes: None, ..PLAIN }),
     ("gpu without subgroups", DeviceOptions { subgroups: false, checked: true, ..PLAIN }),
+    // Dot products of bytes, tiles and large workgroups.
+    ("gpu as hardware", DeviceOptions { as_hardware: true, ..PLAIN }),
     // Every matrix of some size is in parts.
     ("gpu with small blocks", DeviceOptions { block_bytes: Some(64 << 10), ..PLAIN }),
 ];
@@ -19,6 +21,7 @@ const VARIANTS: [(&str, DeviceOptions); 3] = [
 const PLAIN: DeviceOptions = DeviceOptions {
     block_bytes: None,
     subgroups: true,
+    as_hardware: false,
     checked: false,
     timeout: std::time::Duration::from_secs(30),
 };

@@ -81,6 +81,11 @@ impl Opened {
         Ok(Opened { device, facts, rate })
     }
 
+    /// The device underneath.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
     /// A backend that holds nothing yet.
     pub fn backend(&self) -> Gpu {
         let Opened { device, facts, rate } = self.clone();
@@ -114,6 +119,11 @@ impl Gpu {
     /// What was made on the device so far.
     pub fn created(&self) -> Created {
         self.device.created()
+    }
+
+    /// Bytes of weights that are read where the file's map holds them.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.weights.mapped_bytes()
     }
 
     /// Bytes of device memory in use: weights, caches, activations and staging.

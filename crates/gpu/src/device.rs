@@ -60,6 +60,8 @@ pub struct DeviceOptions {
     pub block_bytes: Option<u64>,
     /// Whether subgroup operations may be used.
     pub subgroups: bool,
+    /// Whether a software adapter is treated like one of hardware; to test the kernels of those.
+    pub as_hardware: bool,
     /// Whether shaders check every access; slower.
     pub checked: bool,
     /// How long a wait may last.
@@ -69,7 +71,13 @@ pub struct DeviceOptions {
 impl Default for DeviceOptions {
     /// The fast way.
     fn default() -> Self {
-        DeviceOptions { block_bytes: None, subgroups: true, checked: false, timeout: TIMEOUT }
+        DeviceOptions {
+            block_bytes: None,
+            subgroups: true,
+            as_hardware: false,
+            checked: false,
+            timeout: TIMEOUT,
+        }
     }
 }
 
@@ -79,7 +87,8 @@ impl Device {
     /// # Errors
     /// The driver refuses.
     pub fn open(adapter: &Adapter, options: DeviceOptions) -> Result<Device, Error> {
-        let caps = adapter.caps();
+        let mut caps = adapter.caps();
+        caps.software &= !options.as_hardware;
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("bilayer"),
             required_features: adapter.wanted_features(),

@@ -265,6 +265,17 @@ impl Weights {
         Some(placed)
     }
 
+    /// Bytes of weights that are read in a file's map.
+    pub fn mapped_bytes(&self) -> u64 {
+        let parts = self.placed.values().flat_map(|placed| {
+            placed.parts.iter().map(|part| {
+                let blocks = u64::from(part.rows) * u64::from(part.row_blocks);
+                (part.home, blocks * placed.ty.block_bytes as u64)
+            })
+        });
+        parts.filter(|(home, _)| matches!(home, Home::Window(_))).map(|(_, bytes)| bytes).sum()
+    }
+
     /// Bytes of device memory in use.
     pub fn bytes(&self) -> u64 {
         self.blocks.iter().map(|block| block.bytes).sum()

@@ -16,6 +16,15 @@ use crate::kernel::{Source, fold};
 /// Most columns of one workgroup.
 pub const COLUMNS_MAX: u32 = 8;
 
+/// Columns of a tile.
+pub const COLUMNS_TILED: u32 = 64;
+
+/// Rows of a tile; of two gated matrices half as many of each.
+const ROWS_TILED: u32 = 64;
+
+/// Threads that make a tile.
+const THREADS_TILED: u32 = 256;
+
 /// Most matrices of one dispatch.
 pub const MATRICES_MAX: usize = 3;
 
@@ -38,7 +47,7 @@ pub struct GemvKey {
     pub ty: Type,
     /// How they lie.
     pub layout: Layout,
-    /// Columns of a workgroup: 1, 2, 4 or 8.
+    /// Columns of a workgroup: 1, 2, 4 or 8, or [`COLUMNS_TILED`] for the kernel that goes by tiles.
     pub columns: u32,
     /// Rows of a workgroup.
     pub rows: u32,
@@ -93,6 +102,10 @@ pub struct GemvParams {
 }
 
 impl GemvKey {
+    fn is_tiled(&self) -> bool {
+        self.columns == COLUMNS_TILED
+    }
+
     /// Sums that a thread keeps for each column.
     fn slots(&self) -> u32 {
         match self.epilogue {
@@ -103,7 +116,10 @@ impl GemvKey {
 
     /// The kernel.
     pub fn source(&self, caps: &Caps) -> Source {
-        let team = Team::small(caps);
+        let team = match self.is_tiled() {
+            true => Team { threads: THREADS_TILED, ..Team::small(caps) },
+            false => Team::small(caps),
+        };
         let at = numbered(&[
             ("step", true),
             ("xq", self.ints),
@@ -133,7 +149,8 @@ impl GemvKey {
             pairs => if caps.software { pairs(self.ty) } else { 0 },
             ..shared
         };
-        kernel(self.name(team), "matmul/gemv", context, team.threads)
+        let template = if self.is_tiled() { "matmul/tile" } else { "matmul/gemv" };
+        kernel(self.name(team), template, context, team.threads)
     }
 
     fn name(&self, team: Team) -> String {
@@ -144,7 +161,8 @@ impl GemvKey {
             Epilogue::Gate(Activation::GeluTanh) => " gelu",
         };
         format!(
-            "matmul {} {}{} {}x{} m{}{}{epilogue} {}",
+            "matmul{} {} {}{} {}x{} m{}{}{epilogue} {}",
+            if self.is_tiled() { "/tile" } else { "" },
             self.ty.name.to_lowercase(),
             if self.ints { "q8" } else { "f32" },
             if self.layout == Layout::Raw { " raw" } else { "" },
@@ -158,6 +176,9 @@ impl GemvKey {
 
     /// Workgroups for `rows` rows (of the gate alone, if gated) and `columns` columns.
     pub fn grid(&self, rows: u32, columns: u32) -> [u32; 3] {
+        if self.is_tiled() {
+            return [rows.div_ceil(self.rows), 1, columns.div_ceil(COLUMNS_TILED)];
+        }
         let [x, y] = fold(rows.div_ceil(self.rows));
         [x, y, columns.div_ceil(self.columns)]
     }
@@ -192,6 +213,7 @@ const ROWS_MANY: u32 = 1024;
 /// so that many rows and columns share what is loaded there; spilled sums cost less.
 pub fn rows_of(caps: &Caps, columns: u32, epilogue: Epilogue, matrix_rows: u32) -> u32 {
     let rows = match (caps.software, columns) {
+        (_, COLUMNS_TILED) => ROWS_TILED,
         (true, _) if matrix_rows < ROWS_MANY => 2,
         (true, 2..=4) => 4,
         (true, _) => 8,

@@ -9,7 +9,7 @@ use super::embed::EmbedKey;
 use super::gate::GateKey;
 use super::head_norm::HeadNormKey;
 use super::layer_norm::LayerNormKey;
-use super::matmul::{COLUMNS_MAX, Epilogue, GemvKey, rows_of, takes_ints};
+use super::matmul::{COLUMNS_MAX, COLUMNS_TILED, Epilogue, GemvKey, rows_of, takes_ints};
 use super::quantize::QuantizeKey;
 use super::rms_norm::RmsNormKey;
 use super::rope::RopeKey;
@@ -111,7 +111,7 @@ pub(super) fn products(caps: &Caps) -> impl Iterator<Item = Source> {
     for ty in native {
         let layout = Layout::of(ty);
         sources.push(EmbedKey { ty, layout }.source(caps));
-        for columns in [1, 2, 4, COLUMNS_MAX] {
+        for columns in [1, 2, 4, COLUMNS_MAX, COLUMNS_TILED] {
             for many in BOTH {
                 let rows = rows_of(caps, columns, Epilogue::Plain, if many { 1 << 16 } else { 1 });
                 let plain = GemvKey {

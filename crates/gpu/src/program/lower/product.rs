@@ -8,13 +8,17 @@ use super::super::draft::{DraftChoice, DraftDispatch, Grid, Operand, View, alway
 use super::{Lowering, dispatch};
 use crate::kernels::embed::{EmbedKey, EmbedParams};
 use crate::kernels::matmul::{
-    COLUMNS_MAX, Epilogue, GemvKey, GemvParams, MATRICES_MAX, Matrix, rows_of, takes_ints,
+    COLUMNS_MAX, COLUMNS_TILED, Epilogue, GemvKey, GemvParams, MATRICES_MAX, Matrix, rows_of,
+    takes_ints,
 };
 use crate::kernels::view::{View as Quads, pieces};
 use crate::weights::{Part as Stretch, Placed, device_type};
 
-/// Numbers of columns that have a kernel of their own.
+/// Numbers of columns that have a kernel of their own; the last is for all that are more.
 const COLUMNS: [u32; 4] = [1, 2, 4, COLUMNS_MAX];
+
+/// The same where workgroups may work on tiles.
+const COLUMNS_OF_HARDWARE: [u32; 5] = [1, 2, 4, COLUMNS_MAX, COLUMNS_TILED];
 
 /// One dispatch's worth of products: matrices of one type in one block, all with a bias or none.
 struct Job {
@@ -200,8 +204,9 @@ impl Lowering<'_> {
         let rows = self.graph.rows(input);
         let most = self.rows_max(rows) as u32;
         let mut choices = Vec::new();
-        for columns in COLUMNS {
-            let last = columns >= most || columns == COLUMNS_MAX;
+        let kinds: &[u32] = if self.caps.software { &COLUMNS } else { &COLUMNS_OF_HARDWARE };
+        for &columns in kinds {
+            let last = columns >= most || Some(&columns) == kinds.last();
             let mut dispatches = Vec::new();
             for job in jobs {
                 dispatches.extend(self.windows(input, job, columns, most));
@@ -278,7 +283,11 @@ impl Lowering<'_> {
             matrices,
         };
         let source = key.source(self.caps);
-        let most = if columns < COLUMNS_MAX { columns.min(most) } else { most };
+        let most = if columns < COLUMNS_MAX || !self.caps.software && columns < COLUMNS_TILED {
+            columns.min(most)
+        } else {
+            most
+        };
         let mut dispatches = Vec::new();
         for first in (0..most).step_by(at_once as usize) {
             let mut grid = Grid::new(input_rows, operations, move |_, count| key.grid(rows, count));

@@ -1,0 +1,166 @@
+{# Which text: as matmul/gemv, without rows and columns. #}
+// Products of a matrix (or two, gated) with many columns: 256 threads make a tile of 64 rows and 64 columns, or of 32 rows of
+// two matrices. A unit of 64 weights of each row goes to workgroup memory unpacked once, in pieces of sixteen, and is
+// used for all 64 columns; a thread keeps 16 sums. About 12 KiB of workgroup memory.
+{% include "parts/product" %}
+{% set tile_rows = 32 if gate else 64 %}
+{% macro slot(i) %}{% if gate %}{% if i < 2 %}2u * down + {{ i }}u{% else %}32u + 2u * down + {{ i - 2 }}u{% endif %}{% else %}4u * down + {{ i }}u{% endif %}{% endmacro %}
+{% if ints %}
+var<workgroup> tile_q: array<vec4<u32>, 256>; // [64 slots, 4 pieces]
+var<workgroup> tile_s: array<vec2<f32>, 256>; // scale and minimum of each
+{% else %}
+var<workgroup> tile_w: array<mat4x4<f32>, 64>; // [64 slots], one piece
+{% endif %}
+{% if ints_x %}
+var<workgroup> tile_a: array<vec4<u32>, 256>; // [64 columns, 4 pieces]
+var<workgroup> tile_d: array<vec2<f32>, 256>; // d, and d times the sum
+{% else %}
+var<workgroup> tile_x: array<vec4<f32>, 256>; // [64 columns, 4 quads], one piece
+{% endif %}
+
+fn place_of_slot(slot: u32, first_row: u32) -> Place {
+{% if gate %}
+    let row = min(first_row + slot % 32u, params.rows - 1u);
+    if slot < 32u {
+        return place(row);
+    }
+    return place_up(row);
+{% else %}
+    return place(min(first_row + slot, params.rows - 1u));
+{% endif %}
+}
+{% if ints and ints_x %}
+
+fn product(q: vec4<u32>, a: vec4<u32>) -> f32 {
+    return f32(
+        dot4I8Packed(q.x, a.x) + dot4I8Packed(q.y, a.y) + dot4I8Packed(q.z, a.z) + dot4I8Packed(q.w, a.w)
+    );
+}
+{% elif ints %}
+
+fn unpacked(q: vec4<u32>, s: vec2<f32>) -> mat4x4<f32> {
+    return mat4x4<f32>(
+        vec4<f32>(unpack4xI8(q.x)) * s.x + s.y,
+        vec4<f32>(unpack4xI8(q.y)) * s.x + s.y,
+        vec4<f32>(unpack4xI8(q.z)) * s.x + s.y,
+        vec4<f32>(unpack4xI8(q.w)) * s.x + s.y,
+    );
+}
+{% endif %}
+{% if not ints_x %}
+
+// Brings a piece of every column: a thread a quad.
+fn bring(thread: u32, first_column: u32, columns: u32, piece: u32) {
+    let column = min(first_column + thread / 4u, columns - 1u);
+    tile_x[thread] = x[params.x.x + column * params.x.y + 4u * piece + thread % 4u];
+}
+{% endif %}
+{% macro sums_of_piece() %}
+{% for c in range(4) %}
+            let x{{ c }} = 4u * (4u * across + {{ c }}u);
+            let a{{ c }} = mat4x4<f32>(tile_x[x{{ c }}], tile_x[x{{ c }} + 1u], tile_x[x{{ c }} + 2u], tile_x[x{{ c }} + 3u]);
+{% for i in range(4) %}
+            sum{{ i }}_{{ c }} += dot(w{{ i }}[0], a{{ c }}[0]) + dot(w{{ i }}[1], a{{ c }}[1]) + dot(w{{ i }}[2], a{{ c }}[2]) + dot(w{{ i }}[3], a{{ c }}[3]);
+{% endfor %}
+{% endfor %}
+{% endmacro %}
+
+@compute @workgroup_size(256)
+fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let first_row = id.x * {{ tile_rows }}u;
+    let first_column = params.first_column + id.z * 64u;
+    let columns = step[params.columns_at];
+    let across = thread % 16u;
+    let down = thread / 16u;
+{% for i in range(4) %}
+{% for c in range(4) %}
+    var sum{{ i }}_{{ c }} = 0.0;
+{% endfor %}
+{% endfor %}
+    for (var unit = 0u; unit < params.units; unit++) {
+{% if strided %}
+        let piece = 8u * (unit / 2u) + unit % 2u;
+{% set step_of = 2 %}
+{% else %}
+        let piece = 4u * unit;
+{% set step_of = 1 %}
+{% endif %}
+{% if ints %}
+        workgroupBarrier();
+        if thread < 64u {
+            let w = load(place_of_slot(thread, first_row), unit);
+{% for p in range(4) %}
+            tile_q[4u * thread + {{ p }}u] = w.q{{ p }};
+            tile_s[4u * thread + {{ p }}u] = vec2<f32>(w.s[{{ p }}], w.m[{{ p }}]);
+{% endfor %}
+        }
+{% if ints_x %}
+        {
+            let column = min(first_column + thread / 4u, columns - 1u);
+            let at = params.x.x + column * params.x.y + piece + {{ step_of }}u * (thread % 4u);
+            tile_a[thread] = xq[at];
+            tile_d[thread] = xs[at];
+        }
+        workgroupBarrier();
+        for (var p = 0u; p < 4u; p++) {
+{% for i in range(4) %}
+            let w{{ i }} = tile_q[4u * ({{ slot(i) }}) + p];
+            let s{{ i }} = tile_s[4u * ({{ slot(i) }}) + p];
+{% endfor %}
+{% for c in range(4) %}
+            let a{{ c }} = tile_a[4u * (4u * across + {{ c }}u) + p];
+            let d{{ c }} = tile_d[4u * (4u * across + {{ c }}u) + p];
+{% for i in range(4) %}
+            sum{{ i }}_{{ c }} += s{{ i }}.x * d{{ c }}.x * product(w{{ i }}, a{{ c }}) + s{{ i }}.y * d{{ c }}.y;
+{% endfor %}
+{% endfor %}
+        }
+{% else %}
+        for (var p = 0u; p < 4u; p++) {
+            bring(thread, first_column, columns, piece + {{ step_of }}u * p);
+            workgroupBarrier();
+{% for i in range(4) %}
+            let w{{ i }} = unpacked(tile_q[4u * ({{ slot(i) }}) + p], tile_s[4u * ({{ slot(i) }}) + p]);
+{% endfor %}
+{{ sums_of_piece() }}
+            workgroupBarrier();
+        }
+{% endif %}
+{% else %}
+        for (var p = 0u; p < 4u; p++) {
+            workgroupBarrier();
+            if thread < 64u {
+                tile_w[thread] = load_piece(place_of_slot(thread, first_row), piece + p);
+            }
+            bring(thread, first_column, columns, piece + p);
+            workgroupBarrier();
+{% for i in range(4) %}
+            let w{{ i }} = tile_w[{{ slot(i) }}];
+{% endfor %}
+{{ sums_of_piece() }}
+        }
+{% endif %}
+    }
+{% for c in range(4) %}
+    let column{{ c }} = first_column + 4u * across + {{ c }}u;
+    if column{{ c }} < columns {
+{% for i in range(2 if gate else 4) %}
+        let row{{ i }} = first_row + {% if gate %}2u{% else %}4u{% endif %} * down + {{ i }}u;
+        if row{{ i }} < params.rows {
+{% if gate %}
+            var y = activate(vec4<f32>(sum{{ i }}_{{ c }})).x * sum{{ i + 2 }}_{{ c }};
+{% else %}
+            var y = sum{{ i }}_{{ c }};
+{% endif %}
+{% if bias %}
+            y += vectors[params.bias + row{{ i }}];
+{% endif %}
+{% if residual %}
+            y += residual[params.residual.x + column{{ c }} * params.residual.y + row{{ i }}];
+{% endif %}
+            out[params.out.x + column{{ c }} * params.out.y + row{{ i }}] = y;
+        }
+{% endfor %}
+    }
+{% endfor %}
+}

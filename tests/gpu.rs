@@ -1,0 +1,175 @@
+//! The promises of the graphics adapter that no other backend has: what it makes when, whose memory it uses, and what
+//! becomes of a run when it goes away.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
+
+use std::sync::Arc;
+
+use bilayer_cpu::Cpu;
+use bilayer_engine::Model;
+use bilayer_engine::session::{Run, Session, Settings, Wanted, Warning};
+use bilayer_gguf::OpenOptions;
+use bilayer_gpu::{Gpu, Opened, Options};
+use bilayer_graph::{Backend, Limits, Segment, Span, Step};
+use bilayer_quant::Type;
+use bilayer_scheduler::{Placement, place};
+
+mod support {
+    pub mod data;
+    pub mod gpu;
+    pub mod model;
+    pub mod words;
+}
+
+use support::data::shared;
+use support::words;
+
+const LIMITS: Limits = Limits {
+    tokens: 8,
+    outputs: 8,
+    sequences: 2,
+    pages: 4,
+    page_entries: 8,
+    key_type: Type::F16,
+    value_type: Type::F16,
+    fuse: true,
+    timings: false,
+    check: false,
+};
+
+/// Loads all of a model on a backend and compiles it whole.
+fn load(gpu: &mut Gpu, model: &Model) -> bilayer_graph::SegmentId {
+    let graph = model.graph();
+    let weights: Vec<_> = graph.weights.iter().collect();
+    model.file().maps().for_each(|map| gpu.share(map));
+    gpu.reserve(&weights).unwrap();
+    for weight in weights {
+        let tensor = model.file().tensor(&weight.name).unwrap();
+        let bytes = model.file().bytes(tensor).slice(weight.range_in_tensor());
+        gpu.load(weight, bytes).unwrap();
+    }
+    let nodes = 0..graph.nodes.len();
+    let outputs = vec![graph.logits];
+    gpu.compile(&Segment { graph, nodes, inputs: Vec::new(), outputs }, LIMITS).unwrap()
+}
+
+/// The logits after each of `tokens`, fed one at a time.
+fn logits(
+    gpu: &mut Gpu,
+    segment: bilayer_graph::SegmentId,
+    model: &Model,
+    tokens: &[u32],
+) -> Vec<f32> {
+    let graph = model.graph();
+    let width = graph.width(graph.logits);
+    let mut all = Vec::new();
+    for (position, token) in tokens.iter().enumerate() {
+        let first_position = position as u32;
+        let span = Span { first_row: 0, rows: 1, first_position, first_page: 0 };
+        let step =
+            Step { tokens: &[*token], spans: &[span], pages: &[2, 1], outputs: &[0], copies: &[] };
+        gpu.submit(segment, &step).unwrap();
+        let mut row = vec![f32::NAN; width];
+        gpu.read(graph.logits, &mut row).unwrap();
+        all.extend(row);
+    }
+    all
+}
+
+#[test]
+fn nothing_is_made_on_the_token_path() {
+    let Some(mut gpu) = support::gpu::gpu() else { return };
+    let model = Model::from_bytes("tiny", words::tiny(Type::Q8_0, 3)).unwrap();
+    let segment = load(&mut gpu, &model);
+    let before = gpu.created();
+    logits(&mut gpu, segment, &model, &(3..43).collect::<Vec<u32>>());
+    assert_eq!(gpu.created(), before, "buffers, pipelines and bind groups are made when compiling");
+    assert!(before.pipelines > 5 && before.buffers > 5 && before.bind_groups > 5, "{before:?}");
+}
+
+#[test]
+fn what_is_in_use_is_counted() {
+    let Some(mut gpu) = support::gpu::gpu() else { return };
+    assert_eq!(gpu.bytes(), 0);
+    let model = Model::from_bytes("tiny", words::tiny(Type::F32, 3)).unwrap();
+    load(&mut gpu, &model);
+    let weights: u64 = model.graph().weights.iter().map(bilayer_gpu::device_bytes).sum();
+    assert!(gpu.bytes() > weights && gpu.bytes() < 3 * weights, "{} of {weights}", gpu.bytes());
+    gpu.reserve(&[]).unwrap();
+    assert_eq!(gpu.bytes(), 0, "another plan begins with nothing");
+}
+
+/// A file of a type that shaders read as it lies there, mapped and read into memory: the results are the same bits, and
+/// what is mapped takes no memory of the device.
+#[test]
+fn shared_memory_is_read_where_the_file_is() {
+    let Some(folder) = shared("quant/llama-256") else { return };
+    let path = folder.join("q4_k_m.gguf");
+    let mut found = Vec::new();
+    for map in [true, false] {
+        let Some(mut gpu) = support::gpu::gpu() else { return };
+        if !gpu.device().caps().unified {
+            eprintln!("skipped: the adapter has memory of its own");
+            return;
+        }
+        let options = OpenOptions { map, progress: None };
+        let model = Model::open(&path, options).unwrap();
+        let segment = load(&mut gpu, &model);
+        let matrices = model.graph().weights.iter().filter(|weight| weight.ty == Type::Q4_K);
+        let matrices: u64 = matrices.map(|weight| weight.bytes() as u64).sum();
+        assert!(matrices > 0);
+        found.push((
+            gpu.mapped_bytes(),
+            gpu.bytes(),
+            logits(&mut gpu, segment, &model, &[1, 40, 200, 7]),
+        ));
+        assert_eq!(gpu.mapped_bytes(), if map { matrices } else { 0 }, "mapped: {map}");
+    }
+    let [(mapped, bytes, logits), (_, copied, others)] = &found[..] else { panic!() };
+    assert_eq!(logits, others);
+    assert!(copied - bytes >= *mapped, "{mapped} bytes are counted once: {bytes} and {copied}");
+}
+
+/// The text goes on as if nothing had happened.
+#[test]
+fn a_device_that_goes_away_is_replaced_by_the_processor() {
+    let software = Options { device: Some("software".to_owned()), ..Options::default() };
+    if support::gpu::gpu().is_none() {
+        return;
+    }
+    let model = Model::from_bytes("tiny", words::tiny(Type::F32, 5)).unwrap();
+    let prompt: Vec<u32> = (0..40).map(|i| 3 + (i * 37) % 100).collect();
+    let text = |lost_after: Option<usize>| {
+        // A device of its own: the others go on using theirs.
+        let opened = Opened::open(&software).unwrap();
+        let device = Arc::clone(opened.device());
+        let processor = bilayer_cpu::Options { threads: Some(1), level: None };
+        let backends: Vec<Box<dyn Backend>> =
+            vec![Box::new(Cpu::new(processor).unwrap()), Box::new(opened.backend())];
+        let planner = |graph: &bilayer_graph::Graph, machine: &_, budget: &_| {
+            Ok(place(graph, machine, budget, &Placement::offload(graph.layers(), 3, 0, 1))?)
+        };
+        let settings = Settings { threads: Some(1), ctx_size: Some(128), ..Settings::default() };
+        let mut session = Session::on(&model, backends, &planner, settings).unwrap();
+        let sequence = session.open().unwrap();
+        let best = |row: &[f32]| (0..row.len()).fold(0, |b, i| if row[i] > row[b] { i } else { b });
+        let row = session.prefill(sequence, &prompt, &mut |_| true).unwrap().unwrap();
+        let mut tokens = vec![best(row) as u32];
+        while tokens.len() < 64 {
+            if lost_after == Some(tokens.len()) {
+                device.destroy();
+            }
+            let run = Run { sequence, tokens: &tokens[tokens.len() - 1..], wanted: Wanted::Last };
+            tokens.push(best(session.step(&[run]).unwrap()) as u32);
+        }
+        (tokens, session.take_warnings(), session.plan().map.clone())
+    };
+    let (expected, warnings, _) = text(None);
+    assert!(warnings.is_empty(), "{warnings:?}");
+    for after in [1, 30] {
+        let (found, warnings, map) = text(Some(after));
+        assert_eq!(found, expected, "lost after {after} tokens");
+        assert!(matches!(warnings[..], [Warning::Moved { .. }]), "{warnings:?}");
+        assert_eq!(map, "out:cpu 2-0:cpu");
+    }
+}
