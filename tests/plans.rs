@@ -229,7 +229,7 @@ const LAYERS: usize = 80;
 /// the layers that feel it most.
 fn q4_k_m(name: &str) -> Option<Type> {
     let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
-    let more = |i: usize| i < LAYERS / 8 || i >= 7 * LAYERS / 8 || (i - LAYERS / 8) % 3 == 2;
+    let more = |i: usize| !(LAYERS / 8..7 * LAYERS / 8).contains(&i) || (i - LAYERS / 8) % 3 == 2;
     let more = layer.is_some_and(more);
     Some(match name {
         _ if name.contains("_norm.") => Type::F32,

@@ -167,15 +167,13 @@ pub fn facts(device: Option<&str>) -> Result<Facts, Error> {
 
 fn facts_of(adapter: &Adapter) -> Facts {
     let facts = adapter.facts();
-    let mut ops = OpKind::ALL.to_vec();
-    ops.retain(|op| *op != OpKind::TopK);
     Facts {
         name: facts.name.clone(),
         kind: Kind::Gpu,
         level: facts.api.to_owned(),
         threads: 1,
         memory_bytes: facts.free_bytes.unwrap_or(facts.memory_bytes),
-        ops,
+        ops: OpKind::ALL.to_vec(),
         types: bilayer_quant::all().to_vec(),
         converted: converted(),
     }

@@ -16,6 +16,7 @@ pub mod rows;
 pub mod scale;
 pub mod soft_cap;
 mod team;
+pub mod top_k;
 mod variants;
 pub mod view;
 pub mod weights;

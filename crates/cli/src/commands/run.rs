@@ -55,7 +55,7 @@ pub fn execute(args: &Run) -> Result<u8, Failure> {
         stops: settings::texts(args, &args.answer.stop)?,
     };
     let mut logits_file = logits_file(args, &model, question.prompt.len())?;
-    let mut session = settings::session(args, &model, question.prompt.len())?;
+    let mut session = settings::session(args, &model, &question.options, question.prompt.len())?;
     let load = began.elapsed() - waited;
     let (needed, context) = (question.prompt.len(), session.context());
     if needed > context {

@@ -16,6 +16,7 @@ use super::rope::RopeKey;
 use super::rows::RowsKey;
 use super::scale::ScaleKey;
 use super::soft_cap::SoftCapKey;
+use super::top_k::{JoinKey, PartKey};
 use super::weights::{Layout, is_native};
 use crate::caps::Caps;
 use crate::kernel::Source;
@@ -35,6 +36,8 @@ pub(super) fn small_ops(caps: &Caps) -> impl Iterator<Item = Source> {
         HeadNormKey.source(caps),
         QuantizeKey.source(caps),
         CopyPagesKey.source(caps),
+        PartKey.source(caps),
+        JoinKey.source(caps),
     ];
     for (floats, quantized) in WANTED {
         for activation in [Activation::Silu, Activation::GeluTanh] {

@@ -122,12 +122,20 @@ pub fn model(flags: &ModelArgs) -> Result<Settings<'static>, Failure> {
 }
 
 /// A session for the flags and a prompt of `prompt` tokens.
-pub fn session(args: &Run, model: &Model, prompt: usize) -> Result<Session, Failure> {
+pub fn session(
+    args: &Run,
+    model: &Model,
+    options: &Options,
+    prompt: usize,
+) -> Result<Session, Failure> {
     let settings = self::model(&args.model)?;
     let bar = progress::bytes("loading");
     let mut tell = |p: Progress| progress::set(&bar, p.done_bytes, p.total_bytes);
+    // An adapter then hands back a few candidates instead of a row as wide as the vocabulary.
+    let top_k = options.needs();
     let outputs = args.logits.as_ref().map(|_| settings.ubatch_size.min(prompt));
-    let session = Session::new(model, Settings { outputs, progress: Some(&mut tell), ..settings });
+    let session =
+        Session::new(model, Settings { outputs, top_k, progress: Some(&mut tell), ..settings });
     bar.finish_and_clear();
     Ok(session?)
 }

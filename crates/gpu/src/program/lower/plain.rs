@@ -16,6 +16,7 @@ use crate::kernels::rope::{RopeKey, RopeParams, turns};
 use crate::kernels::rows::{RowsKey, RowsParams};
 use crate::kernels::scale::{ScaleKey, ScaleParams};
 use crate::kernels::soft_cap::{SoftCapKey, SoftCapParams};
+use crate::kernels::top_k::{JoinKey, JoinParams, PartKey, PartParams, stretches};
 use crate::kernels::view::View as Quads;
 
 impl View {
@@ -66,6 +67,7 @@ impl Lowering<'_> {
                 self.elementwise(node, source, &params, [x, y], SoftCapKey::grid);
             }
             Op::Rows { input, .. } => self.rows(node, *input),
+            Op::TopK { input, k, .. } => self.top_k(node, *input, *k),
             other => return Err(self.unsupported(other.kind(), "as an op of its own")),
         }
         Ok(())
@@ -175,6 +177,32 @@ impl Lowering<'_> {
             Some(out),
             dispatch(RowsKey.source(self.caps), &params, operands, grid),
         );
+    }
+
+    fn top_k(&mut self, node: usize, input: Value, k: usize) {
+        let out = self.op(node).out();
+        let (x, y) = (self.view(input), self.view(out));
+        let (width, k) = (x.width as usize, k as u32);
+        let rows = self.rows_max(x.rows) as u64;
+        let parts = self.buffer(rows * u64::from(stretches(width)) * u64::from(k) * 8);
+        let params = PartParams { x: [x.offset, x.stride], width: x.width, k };
+        let operands = vec![Operand::Buffer(x.buffer), Operand::Buffer(parts)];
+        let grid = Grid::new(x.rows, width as u64 * u64::from(k), move |_, rows| {
+            PartKey::grid(rows, width)
+        });
+        let found = dispatch(PartKey.source(self.caps), &params, operands, grid);
+        self.stage(&[node], None, found);
+        let params = JoinParams {
+            out: [y.offset, y.stride],
+            stretches: stretches(width),
+            k,
+            no_number: [f32::NAN.to_bits(); 4],
+        };
+        let operands = vec![Operand::Buffer(parts), Operand::Buffer(y.buffer)];
+        let work = u64::from(stretches(width)) * u64::from(k * k);
+        let grid = Grid::new(y.rows, work, |_, rows| JoinKey::grid(rows));
+        let joined = dispatch(JoinKey.source(self.caps), &params, operands, grid);
+        self.stage(&[node], None, joined);
     }
 
     /// Memory for a result, in the forms in which it will be read.

@@ -36,6 +36,19 @@ struct Job {
 }
 
 impl Job {
+    /// The matrices one behind the other, and the rows of all that make results.
+    fn layout(&self) -> ([Matrix; MATRICES_MAX], u32) {
+        let (mut matrices, mut rows) = ([Matrix::default(); MATRICES_MAX], 0);
+        for (to, (part, _)) in matrices.iter_mut().zip(&self.matrices) {
+            *to = Matrix { base: part.base, blocks: part.blocks, first_row: rows, zero: 0 };
+            rows += part.rows;
+        }
+        match self.gate {
+            Some(_) => (matrices, self.matrices[0].0.rows),
+            None => (matrices, rows),
+        }
+    }
+
     fn epilogue(&self) -> Epilogue {
         match (self.gate, self.residual) {
             (Some(activation), _) => Epilogue::Gate(activation),
@@ -239,14 +252,7 @@ impl Lowering<'_> {
             bias: job.bias.is_some(),
             epilogue,
         };
-        let (mut matrices, mut rows) = ([Matrix::default(); MATRICES_MAX], 0);
-        for (to, (part, _)) in matrices.iter_mut().zip(&job.matrices) {
-            *to = Matrix { base: part.base, blocks: part.blocks, first_row: rows, zero: 0 };
-            rows += part.rows;
-        }
-        if job.gate.is_some() {
-            rows = part.rows;
-        }
+        let (matrices, rows) = job.layout();
         let operations = 2 * job.matrices.iter().map(|(part, _)| u64::from(part.rows)).sum::<u64>();
         let operations = operations * cols as u64;
         let at_once = self.columns_at_once(operations, columns);

@@ -1,0 +1,82 @@
+//! [`Op::TopK`](bilayer_graph::Op::TopK): the largest of each stretch of a row, then of those.
+
+use bytemuck::{Pod, Zeroable};
+use minijinja::context;
+
+use super::bindings::{kernel, numbered};
+use super::team::Team;
+use crate::caps::Caps;
+use crate::kernel::Source;
+
+/// Elements of a stretch.
+const STRETCH: u32 = 1024;
+
+/// Stretches of a row.
+pub fn stretches(width: usize) -> u32 {
+    (width as u32).div_ceil(STRETCH)
+}
+
+/// The only text of top_k/part. Bindings, in order: `x`, `parts` (written).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PartKey;
+
+/// Its uniform.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct PartParams {
+    /// Where the first row begins, and from row to row, in floats.
+    pub x: [u32; 2],
+    /// Elements of a row; below 2^24, so that places are exact as floats.
+    pub width: u32,
+    /// How many are looked for.
+    pub k: u32,
+}
+
+impl PartKey {
+    /// The kernel.
+    pub fn source(&self, caps: &Caps) -> Source {
+        let team = Team::small(caps);
+        let at = numbered(&[("x", true), ("parts", true)]);
+        let name = format!("top_k/part {}", team.name());
+        let context = context! { at, stretch => STRETCH, ..team.context() };
+        kernel(name, "top_k/part", context, team.threads)
+    }
+
+    /// A workgroup a stretch.
+    pub fn grid(rows: u32, width: usize) -> [u32; 3] {
+        [stretches(width), rows, 1]
+    }
+}
+
+/// The only text of top_k/join. Bindings, in order: `parts`, `out` (written).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct JoinKey;
+
+/// Its uniform.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct JoinParams {
+    /// Where the first row begins, and from row to row, in floats.
+    pub out: [u32; 2],
+    /// Stretches of a row.
+    pub stretches: u32,
+    /// How many are looked for.
+    pub k: u32,
+    /// The bits of what is no number.
+    pub no_number: [u32; 4],
+}
+
+impl JoinKey {
+    /// The kernel.
+    pub fn source(&self, caps: &Caps) -> Source {
+        let team = Team::large(caps);
+        let at = numbered(&[("parts", true), ("out", true)]);
+        let name = format!("top_k/join {}", team.name());
+        kernel(name, "top_k/join", context! { at, ..team.context() }, team.threads)
+    }
+
+    /// A workgroup a row.
+    pub fn grid(rows: u32) -> [u32; 3] {
+        [rows, 1, 1]
+    }
+}
