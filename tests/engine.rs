@@ -677,3 +677,105 @@ proptest! {
         }
     }
 }
+
+// Comparing backends op by op.
+
+/// A backend whose results for one value are a little off.
+struct Broken {
+    inner: Box<dyn Backend>,
+    value: bilayer_graph::Value,
+}
+
+impl Backend for Broken {
+    fn facts(&self) -> &bilayer_graph::Facts {
+        self.inner.facts()
+    }
+
+    fn load(
+        &mut self,
+        weight: &bilayer_graph::Weight,
+        bytes: bilayer_graph::SharedBytes,
+    ) -> Result<(), bilayer_graph::Error> {
+        self.inner.load(weight, bytes)
+    }
+
+    fn compile(
+        &mut self,
+        segment: &bilayer_graph::Segment<'_>,
+        limits: bilayer_graph::Limits,
+    ) -> Result<bilayer_graph::SegmentId, bilayer_graph::Error> {
+        self.inner.compile(segment, limits)
+    }
+
+    fn submit(
+        &mut self,
+        segment: bilayer_graph::SegmentId,
+        step: &bilayer_graph::Step<'_>,
+    ) -> Result<(), bilayer_graph::Error> {
+        self.inner.submit(segment, step)
+    }
+
+    fn write(
+        &mut self,
+        value: bilayer_graph::Value,
+        data: &[f32],
+    ) -> Result<(), bilayer_graph::Error> {
+        self.inner.write(value, data)
+    }
+
+    fn read(
+        &mut self,
+        value: bilayer_graph::Value,
+        data: &mut [f32],
+    ) -> Result<(), bilayer_graph::Error> {
+        self.inner.read(value, data)?;
+        if value == self.value {
+            data.iter_mut().for_each(|x| *x *= 1.001);
+        }
+        Ok(())
+    }
+
+    fn timings(&self) -> &[bilayer_graph::OpTime] {
+        self.inner.timings()
+    }
+
+    fn kernels(&self, segment: bilayer_graph::SegmentId) -> Vec<bilayer_graph::Kernel> {
+        self.inner.kernels(segment)
+    }
+}
+
+#[test]
+fn verify_names_the_op_that_is_wrong() {
+    let model = Model::from_bytes("tiny", words::tiny(Type::F32, 2)).unwrap();
+    let tokens: Vec<u32> = (3..40).collect();
+    let options = bilayer_cpu::Options { threads: Some(1), level: None };
+    let cpu = || -> Box<dyn Backend> { Box::new(bilayer_cpu::Cpu::new(options).unwrap()) };
+    let compare = |second: &mut dyn Backend| {
+        bilayer_engine::verify::verify(
+            &model,
+            &mut Reference::new(),
+            second,
+            &tokens,
+            &mut |_, _| {},
+        )
+        .unwrap()
+    };
+    let good = compare(cpu().as_mut());
+    assert_eq!(good.first_bad(), None);
+    assert_eq!(good.ops.len(), model.graph().nodes.len());
+    assert_eq!(good.logits.top1, 1.0);
+    assert!(good.logits.kl.abs() < 1e-6, "{:?}", good.logits);
+
+    let graph = model.graph();
+    for wrong in [0, graph.nodes.len() / 2, graph.nodes.len() - 1] {
+        let node = &graph.nodes[wrong];
+        let mut broken = Broken { inner: cpu(), value: node.op.out() };
+        let report = compare(&mut broken);
+        let found = report.first_bad().unwrap();
+        assert_eq!(found.layer, node.layer);
+        assert_eq!(found.op, format!("{} {}", node.op.kind().stem(), node.name));
+        // The others are not blamed for what they were given.
+        let bad = report.ops.iter().filter(|op| !op.is_good()).count();
+        assert_eq!(bad, 1, "{:?}", report.ops);
+    }
+}

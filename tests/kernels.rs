@@ -634,7 +634,7 @@ fn llama() -> Graph {
 
 #[test]
 fn a_small_model_computes_what_the_reference_does() {
-    compare("llama", &llama(), limits(), &conversation(), MODEL_BOUND);
+    compare_variants("llama", &llama(), limits(), &conversation(), MODEL_BOUND);
 }
 
 #[test]

@@ -79,6 +79,8 @@ struct Lowering<'a> {
     places: HashMap<WeightId, u32>,
     turns: HashMap<Vec<u32>, u32>,
     outputs: BTreeSet<Value>,
+    /// Values that are quantized by a stage of their own, and not where there is one row.
+    late: BTreeSet<Value>,
     /// The name of every stage says what it is part of.
     checked: bool,
 }
@@ -120,6 +122,7 @@ pub fn lower(
         places: HashMap::new(),
         turns: HashMap::new(),
         outputs: segment.outputs.iter().copied().collect(),
+        late: BTreeSet::new(),
         checked: limits.check,
     };
     for &input in &segment.inputs {

@@ -3,7 +3,7 @@
 use bilayer_graph::{Activation, Error as GraphError, Op, OpKind, Value};
 use bytemuck::Pod;
 
-use super::super::draft::{Grid, Operand};
+use super::super::draft::{Counts, DraftChoice, Grid, Operand, always};
 use super::{Lowering, View, dispatch};
 use crate::kernel::Source;
 use crate::kernels::add::{AddKey, AddParams};
@@ -292,17 +292,19 @@ impl Lowering<'_> {
         self.stage(nodes, makes, dispatch(key.source(self.caps), &params, operands, grid));
     }
 
-    /// Quantizes a value that no kernel has made as such.
-    pub(super) fn quantize(&mut self, value: Value) {
-        if self.quantized.contains_key(&value) {
-            return;
-        }
+    /// Quantizes a value that no kernel has made as such; not in steps that are `few`, with one row.
+    pub(super) fn quantize(&mut self, value: Value, few: Option<fn(&Counts, u32) -> bool>) {
         let x = self.view(value);
         let quantized = self.quantized(value);
         let params = QuantizeParams { x: x.of(), width: x.width, ..QuantizeParams::default() };
         let operands = [x.buffer, quantized.q, quantized.s].map(Operand::Buffer).to_vec();
         let grid = elements(&x, QuantizeKey::grid);
-        self.stage(&[], None, dispatch(QuantizeKey.source(self.caps), &params, operands, grid));
+        let source = QuantizeKey.source(self.caps);
+        let name = source.name.clone();
+        let dispatches = vec![dispatch(source, &params, operands, grid)];
+        let none = few.map(|when| DraftChoice { when, bound: 1, dispatches: Vec::new() });
+        let every = DraftChoice { when: always, bound: 0, dispatches };
+        self.push(&[], name, None, none.into_iter().chain([every]).collect());
     }
 }
 

@@ -78,8 +78,14 @@ impl Lowering<'_> {
 
     /// Products over one input.
     pub(super) fn multiply(&mut self, input: Value, parts: &[Part]) -> Result<(), GraphError> {
-        if self.flavours(parts).0 {
-            self.quantize(input);
+        if self.flavours(parts).0 && !self.quantized.contains_key(&input) {
+            // One column on hardware is bound by reading weights: floats then save a dispatch.
+            let rows = self.graph.rows(input);
+            if !self.caps.software {
+                self.late.insert(input);
+            }
+            let few = (!self.caps.software).then(|| rows_to(rows));
+            self.quantize(input, few);
         }
         let mut plain: Vec<usize> = Vec::new();
         for part in parts {
@@ -240,7 +246,7 @@ impl Lowering<'_> {
         let (part, id) = job.matrices[0];
         let placed = self.holdings.weights.get(id).expect("looked up before");
         let (ty, layout, cols) = (placed.ty, placed.layout, placed.cols as usize);
-        let ints = takes_ints(self.caps, ty);
+        let ints = takes_ints(self.caps, ty) && !(columns == 1 && self.late.contains(&input));
         let epilogue = job.epilogue();
         let key = GemvKey {
             ty,
