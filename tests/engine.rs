@@ -742,6 +742,30 @@ impl Backend for Broken {
     fn kernels(&self, segment: bilayer_graph::SegmentId) -> Vec<bilayer_graph::Kernel> {
         self.inner.kernels(segment)
     }
+
+    fn reserve(
+        &mut self,
+        holding: &bilayer_graph::Holding<'_>,
+    ) -> Result<(), bilayer_graph::Error> {
+        self.inner.reserve(holding)
+    }
+
+    fn save(
+        &mut self,
+        cache: bilayer_graph::CacheId,
+        pages: &[u32],
+    ) -> Result<bilayer_graph::CachePages, bilayer_graph::Error> {
+        self.inner.save(cache, pages)
+    }
+
+    fn restore(
+        &mut self,
+        cache: bilayer_graph::CacheId,
+        pages: &[u32],
+        data: &bilayer_graph::CachePages,
+    ) -> Result<(), bilayer_graph::Error> {
+        self.inner.restore(cache, pages, data)
+    }
 }
 
 #[test]

@@ -553,6 +553,127 @@ fn pages_leave_memory_once_an_adapter_has_them() {
     }
 }
 
+/// The planner of a placement.
+fn as_placed(
+    placement: &Placement,
+) -> impl Fn(&Graph, &Machine, &Budget) -> Result<Plan, Error> + '_ {
+    move |graph, machine, budget| Ok(place(graph, machine, budget, placement)?)
+}
+
+/// Layers go back and forth in the middle of a conversation of sequences that share pages.
+#[test]
+fn layers_that_move_take_their_caches_along() {
+    for cache in [Type::F32, Type::F16, Type::Q8_0] {
+        let model = tiny();
+        let settings = || Settings { cache_type_k: cache, cache_type_v: cache, ..settings() };
+        if !model.config().head_dim.is_multiple_of(cache.block_weights) {
+            continue;
+        }
+        let layers = model.graph().layers();
+        let mut alone =
+            Session::on(&model, vec![cpu()], &as_placed(&Placement::single(layers, 0)), settings())
+                .unwrap();
+        let mut moving = on(&model, pair(), &Placement::offload(layers, 2, 0, 1), settings());
+        let mut placements = placements(layers as usize);
+        placements.extend((0..=layers + 1).map(|count| Placement::offload(layers, count, 0, 1)));
+        let mut prompts = Vec::new();
+        for session in [&mut alone, &mut moving] {
+            let head = session.open().unwrap();
+            let first =
+                session.prefill(head, &some(70, 4), &mut |_| true).unwrap().unwrap().to_vec();
+            let fork = session.fork(head).unwrap();
+            prompts.push((head, fork, first));
+        }
+        assert_eq!(prompts[0].2.len(), prompts[1].2.len());
+        for (i, placement) in placements.iter().enumerate() {
+            let before = moving.plan().map.clone();
+            moving.place(&as_placed(placement)).unwrap();
+            assert_eq!(moving.plan().placement, *placement);
+            let mut found = Vec::new();
+            for (session, (head, fork, _)) in [&mut alone, &mut moving].into_iter().zip(&prompts) {
+                for sequence in [*head, *fork] {
+                    let run = Run { sequence, tokens: &some(1, i), wanted: Wanted::Last };
+                    found.push(session.step(&[run]).unwrap().to_vec());
+                }
+            }
+            let moves = format!("{cache}: {before} to {placement:?}");
+            assert!(found[..2] == found[2..], "{moves}");
+            assert_eq!(moving.take_warnings(), []);
+        }
+    }
+}
+
+/// Weights that stay on a device are not loaded again.
+#[test]
+fn what_stays_is_not_loaded_again() {
+    let model = tiny();
+    let layers = model.graph().layers();
+    let gpu = || adapter();
+    let Some(device) = gpu() else { return };
+    let mut session =
+        on(&model, vec![cpu(), device], &Placement::offload(layers, 1, 0, 1), settings());
+    let sequence = session.open().unwrap();
+    session.prefill(sequence, &some(40, 1), &mut |_| true).unwrap();
+    // More, then less again: the logits of one more token are those of a session that was made so.
+    for count in [2, layers + 1, 1, 0, 2] {
+        let placement = Placement::offload(layers, count, 0, 1);
+        session.place(&as_placed(&placement)).unwrap();
+        let at = session.len(sequence);
+        let run = Run { sequence, tokens: &[9], wanted: Wanted::Last };
+        let found = session.step(&[run]).unwrap().to_vec();
+        session.truncate(sequence, at);
+        let Some(device) = gpu() else { return };
+        let mut fresh = on(&model, vec![cpu(), device], &placement, settings());
+        let other = fresh.open().unwrap();
+        fresh.prefill(other, &some(40, 1), &mut |_| true).unwrap();
+        let run = Run { sequence: other, ..run };
+        let expected = fresh.step(&[run]).unwrap();
+        let off = found.iter().zip(expected).fold(0.0f32, |a, (f, e)| a.max((f - e).abs()));
+        assert!(off < 1e-3, "{count} parts: {off}");
+    }
+}
+
+/// A device that fails while layers move gives all to the processor, from the same tokens.
+#[test]
+fn a_device_that_fails_while_layers_move_changes_no_word() {
+    let model = tiny();
+    let layers = model.graph().layers();
+    let prompt = some(70, 4);
+    let mut alone = Session::new(&model, settings()).unwrap();
+    let sequence = alone.open().unwrap();
+    let (_, expected) = answer(&mut alone, sequence, &prompt, 12);
+    let calls = [Call::Reserve, Call::Load, Call::Compile, Call::Save, Call::Restore];
+    for (call, fault) in calls.into_iter().flat_map(|c| [(c, Fault::Lost), (c, Fault::OutOfMemory)])
+    {
+        let mut failures = 0;
+        for after in 0.. {
+            let (backends, failed) = failing(Script { call, after, fault });
+            let mut session =
+                on(&model, backends, &Placement::offload(layers, 2, 0, 1), settings());
+            session.take_warnings();
+            let sequence = session.open().unwrap();
+            let (_, mut text) = answer(&mut session, sequence, &prompt, 4);
+            for count in [layers + 1, 1] {
+                let placement = Placement::offload(layers, count, 0, 1);
+                let placed = session.place(&as_placed(&placement));
+                assert!(placed.is_ok() || *failed.lock().unwrap(), "{placed:?}");
+                for _ in 0..4 {
+                    let run =
+                        Run { sequence, tokens: &text[text.len() - 1..], wanted: Wanted::Last };
+                    let next = argmax(session.step(&[run]).unwrap());
+                    text.push(next);
+                }
+            }
+            assert_eq!(text, expected, "{call:?} {after} {fault:?}");
+            if !*failed.lock().unwrap() {
+                break;
+            }
+            failures += 1;
+        }
+        assert!(failures > 0, "{call:?} never failed");
+    }
+}
+
 #[test]
 fn where_the_processor_has_no_room_the_error_says_both() {
     let model = tiny();

@@ -24,6 +24,9 @@ mod support {
     pub mod runner;
 }
 
+#[path = "cuts/real.rs"]
+mod cuts;
+
 use support::checkpoint;
 use support::data::shared;
 use support::model::{Model, Random};

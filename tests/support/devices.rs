@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bilayer_graph::{
-    Backend, Error, Facts, Graph, Kernel, Kind, Limits, OpTime, PageCopy, Segment, SegmentId,
-    SharedBytes, Span, Step, Value, Weight,
+    Backend, CacheId, CachePages, Error, Facts, Graph, Holding, Kernel, Kind, Limits, OpTime,
+    PageCopy, Segment, SegmentId, SharedBytes, Span, Step, Value, Weight,
 };
 
 type Job = Box<dyn FnOnce(&mut dyn Backend) + Send>;
@@ -70,6 +70,15 @@ impl Backend for Queued {
         &self.facts
     }
 
+    fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), Error> {
+        let weights: Vec<Weight> = holding.weights.iter().map(|&weight| weight.clone()).collect();
+        let caches = holding.caches.to_vec();
+        self.wait(move |inner| {
+            let weights: Vec<&Weight> = weights.iter().collect();
+            inner.reserve(&Holding { weights: &weights, caches: &caches })
+        })
+    }
+
     fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), Error> {
         let weight = weight.clone();
         self.wait(move |inner| inner.load(&weight, bytes))
@@ -128,6 +137,16 @@ impl Backend for Queued {
     fn kernels(&self, segment: SegmentId) -> Vec<Kernel> {
         self.wait(move |inner| inner.kernels(segment))
     }
+
+    fn save(&mut self, cache: CacheId, pages: &[u32]) -> Result<CachePages, Error> {
+        let pages = pages.to_vec();
+        self.wait(move |inner| inner.save(cache, &pages))
+    }
+
+    fn restore(&mut self, cache: CacheId, pages: &[u32], data: &CachePages) -> Result<(), Error> {
+        let (pages, data) = (pages.to_vec(), data.clone());
+        self.wait(move |inner| inner.restore(cache, &pages, &data))
+    }
 }
 
 /// A step that can wait in a queue.
@@ -170,9 +189,11 @@ pub enum Call {
     Submit,
     Write,
     Read,
+    Save,
+    Restore,
 }
 
-/// The calls that there are.
+/// The calls that every session makes; the others are made when layers move.
 pub const CALLS: [Call; 6] =
     [Call::Reserve, Call::Load, Call::Compile, Call::Submit, Call::Write, Call::Read];
 
@@ -239,9 +260,9 @@ impl Backend for Failing {
         &self.facts
     }
 
-    fn reserve(&mut self, weights: &[&Weight]) -> Result<(), Error> {
+    fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), Error> {
         self.check(Call::Reserve)?;
-        self.inner.reserve(weights)
+        self.inner.reserve(holding)
     }
 
     fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), Error> {
@@ -275,5 +296,15 @@ impl Backend for Failing {
 
     fn kernels(&self, segment: SegmentId) -> Vec<Kernel> {
         self.inner.kernels(segment)
+    }
+
+    fn save(&mut self, cache: CacheId, pages: &[u32]) -> Result<CachePages, Error> {
+        self.check(Call::Save)?;
+        self.inner.save(cache, pages)
+    }
+
+    fn restore(&mut self, cache: CacheId, pages: &[u32], data: &CachePages) -> Result<(), Error> {
+        self.check(Call::Restore)?;
+        self.inner.restore(cache, pages, data)
     }
 }

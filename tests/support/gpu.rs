@@ -34,7 +34,7 @@ pub fn opened() -> &'static [(&'static str, Opened)] {
         let open = |kernels| {
             let named = |device: Option<&str>| {
                 let device = device.map(str::to_owned);
-                Opened::open(&Options { device, kernels, unchecked: false })
+                Opened::open(&Options { device, kernels, ..Options::default() })
             };
             named(None).or_else(|_| named(Some("software")))
         };

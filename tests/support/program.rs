@@ -65,6 +65,8 @@ impl Place {
                 command.env_remove(&*name);
             }
         }
+        // What drivers compile is the same for all tests.
+        command.env("BILAYER_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/kept"));
         // Drivers complain on stderr where it is missing.
         command.env("XDG_RUNTIME_DIR", path);
         command

@@ -18,6 +18,7 @@ mod commands;
 mod demo;
 mod escapes;
 mod failure;
+mod folders;
 mod new_file;
 mod npy;
 mod output;

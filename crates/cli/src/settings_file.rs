@@ -12,6 +12,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
 use crate::failure::Failure;
+use crate::folders;
 
 /// The file's name.
 const NAME: &str = "bilayer.toml";
@@ -94,8 +95,7 @@ fn read() -> Result<Option<(PathBuf, toml::Table)>, Failure> {
 }
 
 fn candidates() -> Vec<PathBuf> {
-    let given = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = given("XDG_CONFIG_HOME").or_else(|| given("HOME").map(|home| home.join(".config")));
+    let home = folders::given("XDG_CONFIG_HOME").or_else(|| folders::home(".config"));
     let mut paths = vec![PathBuf::from(NAME)];
     paths.extend(home.map(|folder| folder.join("bilayer").join(NAME)));
     paths

@@ -1,11 +1,11 @@
 //! The backend itself: weights and caches it holds, segments it compiles, the one that runs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bilayer_graph::{
-    Backend, CacheId, Error as GraphError, Facts, Kernel, Kind, Limits, Op, OpKind, OpTime,
-    Segment, SegmentId, SharedBytes, Step, Value, Weight, WeightId,
+    Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Kind, Limits, Op,
+    OpKind, OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight, WeightId,
 };
 
 use crate::cache::{Cache, Layout};
@@ -153,14 +153,15 @@ impl Cpu {
         }
         // Stages belong to kernels in order; those before the first kernel copy pages.
         let mut kernels = compiled.program.kernels.iter().peekable();
-        let mut ns = 0;
+        let (mut ns, mut start_ns) = (0, 0);
         for (stage, stage_ns) in stages {
             let Some(placed) = kernels.peek() else { break };
             if placed.stages.contains(&stage) {
                 ns += stage_ns;
             }
             if stage + 1 == placed.stages.end {
-                self.timings.push(OpTime { node: placed.kernel.nodes[0], ns });
+                self.timings.push(OpTime { node: placed.kernel.nodes[0], start_ns, ns });
+                start_ns += ns;
                 ns = 0;
                 kernels.next();
             }
@@ -188,6 +189,9 @@ impl Cpu {
     }
 }
 
+/// What a number is not, where no segment has the cache.
+const CACHE: &str = "as a cache's number";
+
 /// A call with a segment or a value that was never compiled.
 fn unknown(what: &'static str, found: u32, limit: usize) -> GraphError {
     GraphError::Limit { what, limit, found: found as usize }
@@ -198,13 +202,14 @@ impl Backend for Cpu {
         &self.facts
     }
 
-    fn reserve(&mut self, _: &[&Weight]) -> Result<(), GraphError> {
+    fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), GraphError> {
         // Weights stay where they are, so there is no memory to lay out, only what was before to be given up. A run
         // that is still open ends first; why it failed is of no interest any more.
         let _ = self.finish();
         self.segments.clear();
-        self.caches.clear();
-        self.weights.clear();
+        self.caches.retain(|id, _| holding.caches.contains(id));
+        let wanted: HashSet<WeightId> = holding.weights.iter().map(|weight| weight.id).collect();
+        self.weights.retain(|id, _| wanted.contains(id));
         Ok(())
     }
 
@@ -334,6 +339,26 @@ impl Backend for Cpu {
         let compiled = self.segments.get(segment.0 as usize);
         let kernels = compiled.into_iter().flat_map(|compiled| &compiled.program.kernels);
         kernels.map(|placed| placed.kernel.clone()).collect()
+    }
+
+    fn save(&mut self, cache: CacheId, pages: &[u32]) -> Result<CachePages, GraphError> {
+        self.finish()?;
+        let known = self.caches.get(&cache).ok_or_else(|| unknown(CACHE, cache.0, 0))?;
+        // SAFETY: nothing runs since `finish`.
+        Ok(unsafe { known.save(pages) })
+    }
+
+    fn restore(
+        &mut self,
+        cache: CacheId,
+        pages: &[u32],
+        data: &CachePages,
+    ) -> Result<(), GraphError> {
+        self.finish()?;
+        let known = self.caches.get(&cache).ok_or_else(|| unknown(CACHE, cache.0, 0))?;
+        // SAFETY: nothing runs since `finish`.
+        unsafe { known.restore(self.level, pages, data) };
+        Ok(())
     }
 
     fn outstanding(&mut self) -> Option<usize> {

@@ -11,7 +11,7 @@
 //! rounded up to 16 elements. Q8_0 keeps its 32-element blocks along `head_dim`: the bytes as above, then the
 //! f16 scales, `[head_dim / 32, 32]` of the keys and `[32, head_dim / 32]` of the values.
 
-use bilayer_graph::{CacheInfo, Error, Limits, OpKind, PAGE_TOKENS, PageCopy};
+use bilayer_graph::{CacheInfo, CachePages, Error, Limits, OpKind, PAGE_TOKENS, PageCopy};
 use bilayer_quant::{Type, q8_0};
 use half::f16;
 
@@ -134,6 +134,18 @@ pub(crate) struct Tokens<'a> {
 }
 
 impl<'a> Panel<'a> {
+    /// An element; `scale` is the place of its scale, where there are some.
+    fn float(self, at: usize, scale: usize) -> f32 {
+        match self.stored {
+            Stored::F16 => f16::from_bits(self.f16()[at]).to_f32(),
+            Stored::F32 => self.f32()[at],
+            Stored::Q8 => {
+                let (quants, scales) = self.q8();
+                f32::from(quants[at]) * f16::from_bits(scales[scale]).to_f32()
+            }
+        }
+    }
+
     /// The elements as f16 bits.
     pub(crate) fn f16(self) -> &'a [u16] {
         &bytemuck::cast_slice(self.bytes)[..self.elements]
@@ -198,6 +210,56 @@ impl Cache {
         }
         for (at, row) in tokens.values.chunks_exact(dim).enumerate() {
             store_value(level, value_bytes, layout, tokens.slot + at, row);
+        }
+    }
+
+    /// Keys and values of whole pages, as floats.
+    ///
+    /// # Safety
+    /// Nobody writes to the cache meanwhile.
+    pub(crate) unsafe fn save(&self, pages: &[u32]) -> CachePages {
+        let Layout { kv_heads, head_dim: dim, value_stride, .. } = self.layout;
+        let width = kv_heads * dim;
+        let elements = pages.len() * PAGE_TOKENS * width;
+        let (mut keys, mut values) = (vec![0.0; elements], vec![0.0; elements]);
+        let rows = keys.chunks_exact_mut(PAGE_TOKENS * width);
+        for ((&page, keys), values) in
+            pages.iter().zip(rows).zip(values.chunks_exact_mut(PAGE_TOKENS * width))
+        {
+            for head in 0..kv_heads {
+                // SAFETY: the caller's.
+                let (key, value) = unsafe { self.block(page, head) };
+                for token in 0..PAGE_TOKENS {
+                    let to = token * width + head * dim;
+                    for (i, to) in keys[to..to + dim].iter_mut().enumerate() {
+                        let scale = i / Q8_BLOCK * PAGE_TOKENS + token;
+                        *to = key.float(i * PAGE_TOKENS + token, scale);
+                    }
+                    for (i, to) in values[to..to + dim].iter_mut().enumerate() {
+                        let at = token * value_stride + i;
+                        *to = value.float(at, at / Q8_BLOCK);
+                    }
+                }
+            }
+        }
+        CachePages { keys, values }
+    }
+
+    /// Stores keys and values of whole pages.
+    ///
+    /// # Safety
+    /// Nobody else uses the cache meanwhile.
+    pub(crate) unsafe fn restore(&self, level: Level, pages: &[u32], data: &CachePages) {
+        let Layout { kv_heads, head_dim: dim, .. } = self.layout;
+        let width = kv_heads * dim;
+        let tokens = data.keys.chunks_exact(width).zip(data.values.chunks_exact(width));
+        let slots = pages.iter().flat_map(|&page| (0..PAGE_TOKENS).map(move |slot| (page, slot)));
+        for ((page, slot), (keys, values)) in slots.zip(tokens) {
+            let heads = keys.chunks_exact(dim).zip(values.chunks_exact(dim));
+            for (kv_head, (keys, values)) in heads.enumerate() {
+                // SAFETY: the caller's.
+                unsafe { self.store(level, &Tokens { page, kv_head, slot, keys, values }) };
+            }
         }
     }
 

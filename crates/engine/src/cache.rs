@@ -188,6 +188,12 @@ impl Pages {
         self.context
     }
 
+    /// Pages that somebody references, ascending.
+    pub fn pages_in_use(&self) -> Vec<u32> {
+        let used = self.references.iter().zip(0..).filter(|(count, _)| **count > 0);
+        used.map(|(_, page)| page).collect()
+    }
+
     /// Pages nobody references.
     pub fn free_pages(&self) -> usize {
         self.free.len()

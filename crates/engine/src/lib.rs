@@ -37,6 +37,7 @@
 pub mod cache;
 mod error;
 pub mod generate;
+mod kept;
 mod model;
 pub mod placement;
 pub mod sampling;

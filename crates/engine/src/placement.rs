@@ -1,5 +1,9 @@
 //! What the user asks of placement, resolved: which devices there are, which weights are pinned, and the plan.
 
+use std::path::PathBuf;
+#[cfg(feature = "gpu")]
+use std::sync::Arc;
+
 use bilayer_cpu::Cpu;
 use bilayer_graph::{Backend, Facts, Graph};
 use bilayer_scheduler::{Budget, Machine, Offload, Plan, Request, Side, offload};
@@ -31,6 +35,8 @@ pub struct Placing {
     pub vram_bytes: Option<u64>,
     /// Memory left free on the adapter.
     pub margin_bytes: Option<u64>,
+    /// Folder of what is kept from run to run: what drivers compiled, what was measured. Without it nothing is.
+    pub kept: Option<PathBuf>,
 }
 
 impl Placing {
@@ -113,7 +119,11 @@ pub fn adapter(placing: &Placing) -> Result<Result<Box<dyn Backend>, String>, Er
 #[cfg(feature = "gpu")]
 fn open(placing: &Placing) -> Result<Box<dyn Backend>, Error> {
     let device = placing.device.clone();
-    let options = bilayer_gpu::Options { device, ..bilayer_gpu::Options::default() };
+    let keeper = placing
+        .kept
+        .as_deref()
+        .map(|folder| -> Arc<dyn bilayer_gpu::Keep> { Arc::new(crate::kept::Kept::new(folder)) });
+    let options = bilayer_gpu::Options { device, keeper, ..bilayer_gpu::Options::default() };
     Ok(Box::new(bilayer_gpu::Gpu::open(&options)?))
 }
 

@@ -17,6 +17,7 @@ mod lanes;
 mod load;
 mod pipeline;
 mod prepare;
+mod relocate;
 mod settings;
 mod top;
 
@@ -107,6 +108,8 @@ pub struct Session {
     /// Whether two of the plan's devices can work at the same time.
     divides: bool,
     overlap: Overlap,
+    /// What the settings say of that.
+    overlap_wanted: Overlap,
     /// How a processor is made that takes an adapter's place.
     processor: bilayer_cpu::Options,
     warnings: Vec<Warning>,

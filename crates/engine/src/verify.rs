@@ -3,7 +3,9 @@
 //! Every op of the second backend is a segment of its own and gets the values that the *first* computed, so that an op
 //! shows its own error and not what it inherited. The logits are then compared from end to end, each backend by itself.
 
-use bilayer_graph::{Backend, Graph, Limits, Op, PAGE_TOKENS, Rows, Segment, Span, Step, Value};
+use bilayer_graph::{
+    Backend, Graph, Holding, Limits, Op, PAGE_TOKENS, Rows, Segment, Span, Step, Value,
+};
 
 use crate::{Error, Model};
 
@@ -153,7 +155,7 @@ impl<'m> Case<'m> {
     fn load(&self, backend: &mut dyn Backend) -> Result<(), Error> {
         let graph = self.graph();
         let weights: Vec<_> = graph.weights.iter().collect();
-        backend.reserve(&weights)?;
+        backend.reserve(&Holding { weights: &weights, caches: &[] })?;
         for weight in weights {
             let missing = || bilayer_graph::Error::MissingTensor { name: weight.name.clone() };
             let file = self.model.file();

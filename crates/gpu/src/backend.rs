@@ -2,21 +2,24 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bilayer_graph::{
-    Backend, CacheId, Error as GraphError, Facts, Kernel, Kind, Limits, Op, OpKind, OpTime,
-    Segment, SegmentId, SharedBytes, Step, Value, Weight,
+    Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Kind, Limits, Op,
+    OpKind, OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight,
 };
-
 use bilayer_quant::Type;
+use rayon::prelude::*;
 
 use crate::Error;
 use crate::adapter::Adapter;
 use crate::cache::Cache;
 use crate::device::{Created, Device, DeviceOptions};
+use crate::kernel::Source;
 use crate::kernels::weights::is_native;
+use crate::pipeline_cache::Keep;
 use crate::program::Program;
-use crate::program::build::{Site, build};
+use crate::program::build::{Draft, Site, build, sources};
 use crate::program::lower::{Holdings, lower};
 use crate::weights::Weights;
 
@@ -29,6 +32,8 @@ pub struct Options {
     pub kernels: DeviceOptions,
     /// Leaves out the start-up self-check.
     pub unchecked: bool,
+    /// Who keeps what the driver compiles from run to run.
+    pub keeper: Option<Arc<dyn Keep>>,
 }
 
 /// A graphics adapter as a backend. Calls return before the work is done; `write` and `submit` queue up in order.
@@ -39,6 +44,8 @@ pub struct Gpu {
     caches: HashMap<CacheId, Cache>,
     segments: Vec<Compiled>,
     submits: u64,
+    /// The number of the last submit that is done.
+    finished: Arc<AtomicU64>,
     timings: Vec<OpTime>,
     rate: f64,
 }
@@ -68,7 +75,8 @@ impl Opened {
     /// There is no such adapter, its driver refuses, or its results are wrong.
     pub fn open(options: &Options) -> Result<Opened, Error> {
         let adapter = crate::find(options.device.as_deref())?;
-        let device = Arc::new(crate::open_adapter(&adapter, options.kernels)?);
+        let device =
+            Arc::new(crate::open_adapter(&adapter, options.kernels, options.keeper.clone())?);
         let rate = match options.unchecked {
             true => crate::probe::RATE_MIN,
             false => crate::probe::check(&device)?,
@@ -96,6 +104,7 @@ impl Opened {
             caches: HashMap::new(),
             segments: Vec::new(),
             submits: 0,
+            finished: Arc::default(),
             timings: Vec::new(),
             rate,
         }
@@ -157,6 +166,23 @@ impl Gpu {
     }
 }
 
+impl Gpu {
+    /// The kernels of a segment.
+    fn draft(&self, segment: &Segment<'_>, limits: &Limits) -> Result<Draft, GraphError> {
+        let (caps, weights, caches) = (self.device.caps(), &self.weights, &self.caches);
+        lower(segment, limits, &Holdings { caps, weights, caches, rate: self.rate })
+    }
+
+    /// Waits for a submit and all before it.
+    fn finish(&self, submit: u64) -> Result<(), GraphError> {
+        self.device.wait_until(|| self.finished.load(Ordering::Acquire) >= submit)
+    }
+
+    fn cache(&self, id: CacheId) -> Result<&Cache, GraphError> {
+        self.caches.get(&id).ok_or_else(|| unknown("as a cache's number", id.0, 0))
+    }
+}
+
 /// What an adapter is and can run, before it is opened.
 ///
 /// # Errors
@@ -195,11 +221,26 @@ impl Backend for Gpu {
         &self.facts
     }
 
-    fn reserve(&mut self, weights: &[&Weight]) -> Result<(), GraphError> {
+    fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), GraphError> {
         self.segments.clear();
-        self.caches.clear();
-        self.weights.clear();
-        self.weights.reserve(weights)
+        self.caches.retain(|id, _| holding.caches.contains(id));
+        self.weights.reserve(holding.weights)
+    }
+
+    fn ready(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<(), GraphError> {
+        self.reserve_caches(segment, &limits)?;
+        let mut weights =
+            segment.graph.nodes[segment.nodes.clone()].iter().flat_map(|n| n.op.weights());
+        // Those that shaders read in the file have no place yet; with them there is no upload to wait for either.
+        if !weights.all(|id| self.weights.placed(id).is_some()) {
+            return Ok(());
+        }
+        let draft = self.draft(segment, &limits)?;
+        let sources: Vec<Source> = sources(&draft).into_iter().cloned().collect();
+        let device = self.device.clone();
+        // Whoever compiles the segment hears of what fails here.
+        rayon::spawn(move || sources.par_iter().for_each(|source| drop(device.pipeline(source))));
+        Ok(())
     }
 
     fn share(&mut self, map: &SharedBytes) {
@@ -219,8 +260,8 @@ impl Backend for Gpu {
             }
         }
         self.reserve_caches(segment, &limits)?;
-        let (caps, weights, caches) = (self.device.caps(), &self.weights, &self.caches);
-        let draft = lower(segment, &limits, &Holdings { caps, weights, caches, rate: self.rate })?;
+        let draft = self.draft(segment, &limits)?;
+        let (weights, caches) = (&self.weights, &self.caches);
         let site = Site { device: &self.device, weights, caches, rate: self.rate };
         let program = build(draft, limits, &site)?;
         let labels = limits.check.then(|| {
@@ -239,18 +280,27 @@ impl Backend for Gpu {
         self.submits += 1;
         compiled.submitted = self.submits;
         compiled.failure = None;
-        let Some(labels) = &compiled.labels else { return compiled.program.submit(step) };
-        let label = |value: Value| {
-            let (label, op) = labels.get(&value).cloned().unwrap_or_default();
-            GraphError::NotFinite { label, op }
-        };
-        match compiled.program.submit_checked(step, label) {
-            Err(error @ GraphError::NotFinite { .. }) => {
-                compiled.failure = Some(error);
-                Ok(())
+        let submitted = match &compiled.labels {
+            None => compiled.program.submit(step),
+            Some(labels) => {
+                let label = |value: Value| {
+                    let (label, op) = labels.get(&value).cloned().unwrap_or_default();
+                    GraphError::NotFinite { label, op }
+                };
+                match compiled.program.submit_checked(step, label) {
+                    Err(error @ GraphError::NotFinite { .. }) => {
+                        compiled.failure = Some(error);
+                        Ok(())
+                    }
+                    other => other,
+                }
             }
-            other => other,
-        }
+        };
+        let (finished, number) = (self.finished.clone(), self.submits);
+        self.device.queue.on_submitted_work_done(move || {
+            finished.fetch_max(number, Ordering::AcqRel);
+        });
+        submitted
     }
 
     fn write(&mut self, value: Value, data: &[f32]) -> Result<(), GraphError> {
@@ -270,7 +320,28 @@ impl Backend for Gpu {
         if let Some(failure) = &compiled.failure {
             return Err(failure.clone());
         }
-        compiled.program.read(value, data).map(|_| ())
+        compiled.program.read(value, data)?;
+        let submitted = compiled.submitted;
+        compiled.program.timings(&mut self.timings)?;
+        if data.is_empty() { self.finish(submitted) } else { Ok(()) }
+    }
+
+    fn save(&mut self, cache: CacheId, pages: &[u32]) -> Result<CachePages, GraphError> {
+        self.cache(cache)?.save(&self.device, pages)
+    }
+
+    fn restore(
+        &mut self,
+        cache: CacheId,
+        pages: &[u32],
+        data: &CachePages,
+    ) -> Result<(), GraphError> {
+        self.cache(cache)?.restore(&self.device, pages, data)
+    }
+
+    fn outstanding(&mut self) -> Option<usize> {
+        let _ = self.device.device.poll(wgpu::PollType::Poll);
+        Some((self.submits - self.finished.load(Ordering::Acquire)) as usize)
     }
 
     fn timings(&self) -> &[OpTime] {

@@ -1,10 +1,13 @@
 //! Device memory of a layer's paged keys and values.
 
-use bilayer_graph::{CacheInfo, Error as GraphError, Limits, OpKind};
+use bilayer_graph::{CacheInfo, CachePages, Error as GraphError, Limits, OpKind, PAGE_TOKENS};
 use bilayer_quant::Type;
 
 use crate::device::Device;
-use crate::kernels::cache::{CacheLayout, CacheType};
+use crate::kernels::cache::{CacheLayout, CacheType, Half};
+
+/// Pages whose bytes are on their way to the host at once.
+const PAGES_AT_ONCE: usize = 64;
 
 /// One layer's cache.
 pub struct Cache {
@@ -30,7 +33,8 @@ impl Cache {
     pub fn new(device: &Device, info: &CacheInfo, limits: &Limits) -> Result<Cache, GraphError> {
         let key = layout(device, info, limits, limits.key_type)?;
         let value = layout(device, info, limits, limits.value_type)?;
-        let usage = wgpu::BufferUsages::STORAGE;
+        let copied = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let usage = wgpu::BufferUsages::STORAGE | copied;
         Ok(Cache {
             keys: device.buffer("keys", key.bytes(), usage)?,
             values: device.buffer("values", value.bytes(), usage)?,
@@ -39,6 +43,81 @@ impl Cache {
             pages: limits.pages,
             bytes: key.bytes() + value.bytes(),
         })
+    }
+
+    /// Copies pages to the host; waits for all that was submitted.
+    ///
+    /// # Errors
+    /// No such page, no room for the copy, a lost device.
+    pub fn save(&self, device: &Device, pages: &[u32]) -> Result<CachePages, GraphError> {
+        self.check(pages)?;
+        let of = |half: Half, layout: &CacheLayout, buffer: &wgpu::Buffer| {
+            let page_elements = PAGE_TOKENS * layout.kv_heads * layout.head_dim;
+            let mut out = vec![0.0; pages.len() * page_elements];
+            for (pages, out) in
+                pages.chunks(PAGES_AT_ONCE).zip(out.chunks_mut(PAGES_AT_ONCE * page_elements))
+            {
+                let ranges =
+                    pages.iter().flat_map(|&p| [layout.page_range(p), layout.scales_range(p)]);
+                let ranges: Vec<_> = ranges.collect();
+                let bytes = device.download_ranges(buffer, &ranges)?;
+                let page_bytes = bytes.len() / pages.len();
+                for (bytes, out) in
+                    bytes.chunks_exact(page_bytes).zip(out.chunks_exact_mut(page_elements))
+                {
+                    layout.decode(half, bytes, out);
+                }
+            }
+            Ok::<_, GraphError>(out)
+        };
+        let keys = of(Half::Keys, &self.key, &self.keys)?;
+        Ok(CachePages { keys, values: of(Half::Values, &self.value, &self.values)? })
+    }
+
+    /// Fills pages with what another device has saved; in order with what was submitted.
+    ///
+    /// # Errors
+    /// No such page, or another shape.
+    pub fn restore(
+        &self,
+        device: &Device,
+        pages: &[u32],
+        data: &CachePages,
+    ) -> Result<(), GraphError> {
+        self.check(pages)?;
+        let halves = [
+            (Half::Keys, &self.key, &self.keys, &data.keys),
+            (Half::Values, &self.value, &self.values, &data.values),
+        ];
+        for (half, layout, buffer, data) in halves {
+            let page_elements = PAGE_TOKENS * layout.kv_heads * layout.head_dim;
+            if data.len() != pages.len() * page_elements {
+                let what = "elements of saved pages";
+                let limit = pages.len() * page_elements;
+                return Err(GraphError::Limit { what, limit, found: data.len() });
+            }
+            for (&page, values) in pages.iter().zip(data.chunks_exact(page_elements)) {
+                let bytes = layout.encode(half, values);
+                let range = layout.page_range(page);
+                let (chunks, scales) = bytes.split_at((range.end - range.start) as usize);
+                device.queue.write_buffer(buffer, range.start, chunks);
+                if !scales.is_empty() {
+                    device.queue.write_buffer(buffer, layout.scales_range(page).start, scales);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, pages: &[u32]) -> Result<(), GraphError> {
+        match pages.iter().max() {
+            Some(&page) if page as usize >= self.pages => Err(GraphError::Limit {
+                what: "pages",
+                limit: self.pages,
+                found: page as usize + 1,
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the cache is what a segment needs.

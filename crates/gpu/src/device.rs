@@ -1,8 +1,9 @@
 //! The wgpu device and its queue: creation, memory, pipelines, waiting, and what went wrong.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bilayer_graph::Error as GraphError;
@@ -11,6 +12,7 @@ use crate::Error;
 use crate::adapter::Adapter;
 use crate::caps::Caps;
 use crate::kernel::{Access, Source};
+use crate::pipeline_cache::{Keep, PipelineCache};
 use crate::unified;
 
 /// How long a wait spins before it sleeps: waking up from sleep costs more than small work takes.
@@ -24,6 +26,9 @@ pub struct Pipeline {
     pub(crate) pipeline: wgpu::ComputePipeline,
     pub(crate) layout: wgpu::BindGroupLayout,
 }
+
+/// A pipeline that somebody makes; who else wants it waits for that.
+type Making = OnceLock<Result<Arc<Pipeline>, GraphError>>;
 
 /// What was made on a device since it was opened; nothing of it may grow on the token path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +49,8 @@ pub struct Device {
     name: String,
     /// Why the device can no longer be used.
     failure: Arc<Mutex<Option<String>>>,
-    pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
+    pipelines: Mutex<HashMap<String, Arc<Making>>>,
+    cache: Option<PipelineCache>,
     buffers: AtomicUsize,
     bind_groups: AtomicUsize,
     timeout: Duration,
@@ -86,7 +92,11 @@ impl Device {
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn open(adapter: &Adapter, options: DeviceOptions) -> Result<Device, Error> {
+    pub fn open(
+        adapter: &Adapter,
+        options: DeviceOptions,
+        keeper: Option<Arc<dyn Keep>>,
+    ) -> Result<Device, Error> {
         let mut caps = adapter.caps();
         caps.software &= !options.as_hardware;
         let descriptor = wgpu::DeviceDescriptor {
@@ -113,7 +123,9 @@ impl Device {
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
             note(&told, first_lines(&error.to_string()));
         }));
+        let cache = keeper.and_then(|keeper| PipelineCache::open(&device, adapter.raw(), keeper));
         Ok(Device {
+            cache,
             device,
             queue,
             caps,
@@ -154,7 +166,7 @@ impl Device {
     pub fn created(&self) -> Created {
         Created {
             buffers: self.buffers.load(Ordering::Relaxed),
-            pipelines: lock(&self.pipelines).len(),
+            pipelines: lock(&self.pipelines).values().filter(|p| p.get().is_some()).count(),
             bind_groups: self.bind_groups.load(Ordering::Relaxed),
         }
     }
@@ -227,20 +239,36 @@ impl Device {
     /// # Errors
     /// The driver refuses the kernel.
     pub fn pipeline(&self, source: &Source) -> Result<Arc<Pipeline>, GraphError> {
-        if let Some(known) = lock(&self.pipelines).get(&source.name) {
-            return Ok(known.clone());
-        }
+        let making = lock(&self.pipelines).entry(source.name.clone()).or_default().clone();
+        making.get_or_init(|| self.make(source)).clone()
+    }
+
+    fn make(&self, source: &Source) -> Result<Arc<Pipeline>, GraphError> {
         let wrong = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let inside = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let pipeline = Arc::new(self.compile(source));
         let refused = pollster::block_on(inside.pop());
         let refused = pollster::block_on(wrong.pop()).or(refused);
-        if let Some(error) = refused {
-            let reason = format!("kernel {}: {}", source.name, first_lines(&error.to_string()));
-            return Err(GraphError::DeviceLost { device: self.name.clone(), reason });
+        match refused {
+            None => Ok(pipeline),
+            Some(error) => {
+                let reason = format!("kernel {}: {}", source.name, first_lines(&error.to_string()));
+                Err(GraphError::DeviceLost { device: self.name.clone(), reason })
+            }
         }
-        lock(&self.pipelines).insert(source.name.clone(), pipeline.clone());
-        Ok(pipeline)
+    }
+
+    /// Has what the driver compiled kept, if there is something new and somebody who keeps it.
+    pub fn keep_cache(&self) {
+        if let Some(cache) = &self.cache {
+            cache.store(self.created().pipelines);
+        }
+    }
+
+    /// Whether the host can map buffers that shaders use, and gains by it.
+    pub fn maps_primary_buffers(&self) -> bool {
+        self.caps.unified
+            && self.device.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
     }
 
     fn compile(&self, source: &Source) -> Pipeline {
@@ -273,7 +301,7 @@ impl Device {
                 zero_initialize_workgroup_memory: false,
                 ..Default::default()
             },
-            cache: None,
+            cache: self.cache.as_ref().map(PipelineCache::raw),
         };
         Pipeline { pipeline: self.device.create_compute_pipeline(&descriptor), layout }
     }
@@ -304,8 +332,16 @@ impl Device {
     /// # Errors
     /// It takes longer than the time-out, or the device was lost.
     pub fn wait(&self, done: &AtomicBool) -> Result<(), GraphError> {
+        self.wait_until(|| done.load(Ordering::Acquire))
+    }
+
+    /// The same for what callbacks of the device make true.
+    ///
+    /// # Errors
+    /// As [`Device::wait`].
+    pub fn wait_until(&self, done: impl Fn() -> bool) -> Result<(), GraphError> {
         let began = Instant::now();
-        while !done.load(Ordering::Acquire) {
+        while !done() {
             self.check()?;
             let polled = if began.elapsed() < SPIN {
                 self.device.poll(wgpu::PollType::Poll)
@@ -317,7 +353,7 @@ impl Device {
             if let Err(error) = polled {
                 return Err(self.lost(format!("no answer in {:?}: {error}", began.elapsed())));
             }
-            if began.elapsed() > self.timeout && !done.load(Ordering::Acquire) {
+            if began.elapsed() > self.timeout && !done() {
                 return Err(self.lost(format!("no answer in {:?}", began.elapsed())));
             }
         }
@@ -340,10 +376,28 @@ impl Device {
     /// # Errors
     /// As [`Device::wait`], or no room for the copy.
     pub fn download(&self, buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u8>, GraphError> {
+        self.download_ranges(buffer, std::slice::from_ref(&(0..bytes)))
+    }
+
+    /// Reads parts of a buffer, one behind another. Slow, as [`Device::download`].
+    ///
+    /// # Errors
+    /// As [`Device::download`].
+    pub fn download_ranges(
+        &self,
+        buffer: &wgpu::Buffer,
+        ranges: &[Range<u64>],
+    ) -> Result<Vec<u8>, GraphError> {
         let usage = wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
+        let bytes = ranges.iter().map(|range| range.end - range.start).sum();
         let staging = self.buffer("download", bytes, usage)?;
         let mut encoder = self.device.create_command_encoder(&Default::default());
-        encoder.copy_buffer_to_buffer(buffer, 0, &staging, 0, bytes);
+        let mut at = 0;
+        for range in ranges.iter().filter(|range| !range.is_empty()) {
+            let bytes = range.end - range.start;
+            encoder.copy_buffer_to_buffer(buffer, range.start, &staging, at, bytes);
+            at += bytes;
+        }
         let done = Arc::new(AtomicBool::new(false));
         let set = done.clone();
         encoder.map_buffer_on_submit(&staging, wgpu::MapMode::Read, 0..bytes, move |_| {

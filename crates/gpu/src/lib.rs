@@ -15,6 +15,7 @@ mod error;
 pub mod kernel;
 pub mod kernels;
 mod memory;
+mod pipeline_cache;
 mod probe;
 mod program;
 pub mod render;
@@ -24,6 +25,7 @@ mod weights;
 pub use adapter::{Adapter, AdapterFacts, AdapterKind, adapters, find};
 pub use backend::{Gpu, Opened, Options, facts};
 pub use error::Error;
+pub use pipeline_cache::Keep;
 pub use weights::device_bytes;
 
 /// Opens an adapter's device and finds out what its kernels may use.
@@ -31,18 +33,19 @@ pub use weights::device_bytes;
 /// # Errors
 /// There is no such adapter, or its driver refuses.
 pub fn open(wanted: Option<&str>, options: device::DeviceOptions) -> Result<device::Device, Error> {
-    open_adapter(&find(wanted)?, options)
+    open_adapter(&find(wanted)?, options, None)
 }
 
-/// The same for an adapter that was found.
+/// The same for an adapter that was found; `keeper` keeps what its driver compiles.
 ///
 /// # Errors
 /// Its driver refuses.
 pub fn open_adapter(
     adapter: &Adapter,
     options: device::DeviceOptions,
+    keeper: Option<std::sync::Arc<dyn Keep>>,
 ) -> Result<device::Device, Error> {
-    let device = device::Device::open(adapter, options)?;
+    let device = device::Device::open(adapter, options, keeper)?;
     let subgroup = match options.subgroups {
         true => probe::subgroup(adapter, &device),
         false => Ok(None),

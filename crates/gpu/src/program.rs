@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bilayer_graph::{Error as GraphError, Kernel, Limits, Rows, Step, Value};
+use bilayer_graph::{Error as GraphError, Kernel, Limits, OpTime, Rows, Step, Value};
 
 use crate::device::{Device, Pipeline};
 
@@ -11,9 +11,11 @@ pub mod build;
 pub mod draft;
 pub mod lower;
 pub mod step;
+pub mod timer;
 
 use draft::{Counts, Grid};
 use step::Words;
+use timer::Timer;
 
 /// Work of one submit, in operations per second of the device: what it does in about this long, so that neither a
 /// watchdog nor the desktop waits for us.
@@ -71,7 +73,11 @@ impl Access {
 /// An output on its way to the host.
 pub(crate) struct Output {
     pub(crate) access: Access,
-    staging: wgpu::Buffer,
+    /// What the host maps: a copy, or the value itself where adapter and host share memory.
+    mapped: wgpu::Buffer,
+    /// Where the value begins in it, bytes.
+    at: u64,
+    is_copy: bool,
     state: Arc<AtomicBool>,
     /// Rows of the last submit that were asked to be mapped; 0 when the buffer is not mapped.
     rows: u32,
@@ -92,6 +98,7 @@ pub struct Program {
     limits: Limits,
     /// Operations of one submit.
     slice: u64,
+    timer: Option<Timer>,
     pub(crate) bytes: u64,
 }
 
@@ -139,26 +146,45 @@ impl Program {
         let counts = self.words.fill(step, &self.limits)?;
         self.device.queue.write_buffer(&self.step, 0, bytemuck::cast_slice(self.words.words()));
         let mut encoder = self.device.device.create_command_encoder(&Default::default());
-        let mut done = 0;
         let mut stage = 0;
         while stage < self.stages.len() {
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            while stage < self.stages.len() && done < self.slice {
-                done += self.stages[stage].encode(&mut pass, &counts);
-                stage += 1;
-            }
-            drop(pass);
+            stage = self.encode(&mut encoder, stage, &counts);
             if stage < self.stages.len() {
                 let next = self.device.device.create_command_encoder(&Default::default());
                 self.device.queue.submit([std::mem::replace(&mut encoder, next).finish()]);
-                done = 0;
             }
         }
         for output in &mut self.outputs {
             output.fetch(&mut encoder, &self.buffers, &counts);
         }
+        if let Some(timer) = &mut self.timer {
+            timer.fetch(&mut encoder);
+        }
         self.device.queue.submit([encoder.finish()]);
         Ok(())
+    }
+
+    /// Records stages from `first` on, as many as one submit may do; returns the next.
+    fn encode(&self, encoder: &mut wgpu::CommandEncoder, first: usize, counts: &Counts) -> usize {
+        let (mut done, mut stage) = (0, first);
+        let timer = self.timer.as_ref();
+        let splits = timer.is_some_and(Timer::splits);
+        while stage < self.stages.len() && done < self.slice {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
+                label: None,
+                timestamp_writes: timer.and_then(|timer| timer.of_pass(stage)),
+            });
+            loop {
+                timer.inspect(|timer| timer.stamp(&mut pass, stage, 0));
+                done += self.stages[stage].encode(&mut pass, counts);
+                timer.inspect(|timer| timer.stamp(&mut pass, stage, 1));
+                stage += 1;
+                if splits || stage == self.stages.len() || done >= self.slice {
+                    break;
+                }
+            }
+        }
+        stage
     }
 
     /// Runs the stages one by one and looks at every value: the first that is not finite is the answer. Slow.
@@ -210,11 +236,14 @@ impl Program {
         for output in &mut self.outputs {
             if output.rows > 0 {
                 self.device.wait(&output.state)?;
-                output.staging.unmap();
+                output.mapped.unmap();
                 output.rows = 0;
             }
         }
-        Ok(())
+        match &mut self.timer {
+            Some(timer) => timer.release(&self.device),
+            None => Ok(()),
+        }
     }
 
     /// Waits for the last submit and copies an output.
@@ -239,7 +268,7 @@ impl Program {
         self.device.wait(&output.state)?;
         let bytes = access.span(output.rows) * 4;
         {
-            let mapped = output.staging.slice(0..bytes).get_mapped_range();
+            let mapped = output.mapped.slice(output.at..output.at + bytes).get_mapped_range();
             let mapped = mapped.map_err(|error| self.device.lost(error.to_string()))?;
             let floats: &[f32] = bytemuck::cast_slice(&mapped);
             for (to, from) in data.chunks_exact_mut(width).zip(floats.chunks(stride)) {
@@ -247,6 +276,20 @@ impl Program {
             }
         }
         Ok(true)
+    }
+
+    /// Times of the stages of the last submit, which must have been waited for; none where nobody asked.
+    ///
+    /// # Errors
+    /// The device was lost.
+    pub(crate) fn timings(&self, into: &mut Vec<OpTime>) -> Result<(), GraphError> {
+        match &self.timer {
+            Some(timer) => timer.read(&self.device, into),
+            None => {
+                into.clear();
+                Ok(())
+            }
+        }
     }
 
     /// Whether a value can be read from this program.
@@ -275,7 +318,7 @@ impl Stage {
 }
 
 impl Output {
-    /// Copies the rows that there are to staging memory and asks for them.
+    /// Asks for the rows that there are, copied to memory that the host maps where it cannot map the value.
     fn fetch(
         &mut self,
         encoder: &mut wgpu::CommandEncoder,
@@ -287,11 +330,13 @@ impl Output {
             return;
         }
         let bytes = self.access.span(self.rows) * 4;
-        let at = u64::from(self.access.offset) * 4;
-        encoder.copy_buffer_to_buffer(&buffers[self.access.buffer], at, &self.staging, 0, bytes);
+        if self.is_copy {
+            let (from, at) = (&buffers[self.access.buffer], u64::from(self.access.offset) * 4);
+            encoder.copy_buffer_to_buffer(from, at, &self.mapped, 0, bytes);
+        }
         self.state.store(false, Ordering::Release);
-        let state = self.state.clone();
-        encoder.map_buffer_on_submit(&self.staging, wgpu::MapMode::Read, 0..bytes, move |_| {
+        let (state, range) = (self.state.clone(), self.at..self.at + bytes);
+        encoder.map_buffer_on_submit(&self.mapped, wgpu::MapMode::Read, range, move |_| {
             state.store(true, Ordering::Release);
         });
     }

@@ -1,6 +1,6 @@
 //! Device memory of weights: a few large blocks, in which each matrix lies in the layout that its loader reads.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bilayer_graph::{Error as GraphError, SharedBytes, Weight, WeightId};
@@ -80,7 +80,8 @@ struct Block {
 /// All weights of a device.
 pub struct Weights {
     device: Arc<Device>,
-    blocks: Vec<Block>,
+    /// Blocks by number; `None` where one was given up.
+    blocks: Vec<Option<Block>>,
     placed: HashMap<WeightId, Placed>,
     /// Which of them have been uploaded.
     loaded: HashMap<WeightId, bool>,
@@ -93,7 +94,7 @@ pub struct Weights {
 }
 
 /// What holds some of the weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Home {
     /// A block of the device's memory.
     Block(usize),
@@ -115,12 +116,6 @@ impl Weights {
         }
     }
 
-    /// Gives up all weights; what was shared stays.
-    pub fn clear(&mut self) {
-        let windows = std::mem::take(&mut self.windows);
-        *self = Weights { windows, ..Weights::new(self.device.clone()) };
-    }
-
     /// Imports a file map where the device shares the host's memory and its driver can; else weights are copied.
     pub fn share(&mut self, map: &SharedBytes) {
         let known = |window: &Window| window.offset(map.get(..1).unwrap_or_default()).is_some();
@@ -131,24 +126,39 @@ impl Weights {
         self.windows.extend(windows.into_iter().flatten());
     }
 
-    /// Makes room for weights, neighbours in the list as neighbours in memory.
+    /// Makes room for weights, neighbours in the list as neighbours in memory. What is there and named stays where it
+    /// is; all else is given up.
     ///
     /// # Errors
-    /// There is no room.
+    /// There is no room; then nothing new is there.
     pub fn reserve(&mut self, weights: &[&Weight]) -> Result<(), GraphError> {
+        let wanted: HashSet<WeightId> = weights.iter().map(|weight| weight.id).collect();
+        let loaded = &self.loaded;
+        self.placed.retain(|id, _| wanted.contains(id) && loaded.get(id) == Some(&true));
+        let placed = &self.placed;
+        self.loaded.retain(|id, _| placed.contains_key(id));
+        self.vectors.retain(|id, _| placed.contains_key(id));
+        let parts = self.placed.values().flat_map(|placed| &placed.parts);
+        let used: HashSet<Home> = parts.map(|part| part.home).collect();
+        for (number, block) in self.blocks.iter_mut().enumerate() {
+            if !used.contains(&Home::Block(number)) {
+                *block = None;
+            }
+        }
         // What shaders read as it lies in the file waits for its place there.
-        let in_place = |w: &Weight| !self.windows.is_empty() && shape(w).layout == Layout::Raw;
+        let waits = |w: &Weight| !self.windows.is_empty() && is_read_in_place(w);
         let new = weights.iter().copied().filter(|w| !self.placed.contains_key(&w.id));
-        let new: Vec<&Weight> = new.filter(|w| !in_place(w)).collect();
+        let new: Vec<&Weight> = new.filter(|w| !waits(w)).collect();
         self.lay_out(&new)
     }
 
-    /// Makes blocks for weights.
+    /// Makes blocks for weights. No block has weights of two layers, so that a layer can be given up alone.
     fn lay_out(&mut self, new: &[&Weight]) -> Result<(), GraphError> {
         let block_bytes = self.block_bytes();
         // What each new block will hold is known before it is made, so that none is larger than needed.
         let first = self.blocks.len();
         let mut sizes: Vec<u64> = Vec::new();
+        let mut layer = None;
         for weight in new {
             let mut placed = shape(weight);
             let row_bytes = row_bytes(&placed);
@@ -159,7 +169,8 @@ impl Weights {
                 let rows = (weight.rows - row).min(most_rows);
                 let (blocks, bytes) = extent(&placed, rows);
                 let room = sizes.last().is_some_and(|&used| used + bytes <= block_bytes);
-                if !room {
+                let same_layer = layer.replace(weight.layer) == Some(weight.layer);
+                if !room || !same_layer {
                     sizes.push(0);
                 }
                 let block = first + sizes.len() - 1;
@@ -178,10 +189,22 @@ impl Weights {
             self.placed.insert(weight.id, placed);
             self.loaded.insert(weight.id, false);
         }
-        for bytes in sizes {
+        let made = self.make_blocks(&sizes);
+        if made.is_err() {
+            self.blocks.truncate(first);
+            for weight in new {
+                self.placed.remove(&weight.id);
+                self.loaded.remove(&weight.id);
+            }
+        }
+        made
+    }
+
+    fn make_blocks(&mut self, sizes: &[u64]) -> Result<(), GraphError> {
+        for &bytes in sizes {
             let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
             let buffer = self.device.buffer("weights", bytes, usage)?;
-            self.blocks.push(Block { buffer, bytes });
+            self.blocks.push(Some(Block { buffer, bytes }));
         }
         Ok(())
     }
@@ -201,9 +224,8 @@ impl Weights {
         if self.loaded.get(&weight.id) == Some(&true) {
             return Ok(());
         }
-        self.reserve(&[weight])?;
         if !self.placed.contains_key(&weight.id) {
-            match self.found(weight, bytes) {
+            match self.found(weight, bytes).filter(|_| is_read_in_place(weight)) {
                 Some(placed) => {
                     self.placed.insert(weight.id, placed);
                     self.loaded.insert(weight.id, true);
@@ -234,6 +256,11 @@ impl Weights {
         if self.loaded.get(&id) == Some(&true) { self.placed.get(&id) } else { None }
     }
 
+    /// A weight that has its place, perhaps not yet its bytes.
+    pub fn placed(&self, id: WeightId) -> Option<&Placed> {
+        self.placed.get(&id)
+    }
+
     /// A vector that was loaded, as floats.
     pub fn vector(&self, id: WeightId) -> Option<&[f32]> {
         self.vectors.get(&id).map(Vec::as_slice)
@@ -242,7 +269,9 @@ impl Weights {
     /// The buffer of a block or window.
     pub fn buffer(&self, home: Home) -> &wgpu::Buffer {
         match home {
-            Home::Block(block) => &self.blocks[block].buffer,
+            Home::Block(block) => {
+                &self.blocks[block].as_ref().expect("a block that holds something").buffer
+            }
             Home::Window(window) => &self.windows[window].buffer,
         }
     }
@@ -278,7 +307,7 @@ impl Weights {
 
     /// Bytes of device memory in use.
     pub fn bytes(&self) -> u64 {
-        self.blocks.iter().map(|block| block.bytes).sum()
+        self.blocks.iter().flatten().map(|block| block.bytes).sum()
     }
 
     fn block_bytes(&self) -> u64 {
@@ -356,6 +385,12 @@ impl Weights {
 fn shape(weight: &Weight) -> Placed {
     let ty = device_type(weight);
     Placed { ty, layout: Layout::of(ty), cols: weight.cols as u32, parts: Vec::new() }
+}
+
+/// Whether shaders read a weight as the file holds it.
+fn is_read_in_place(weight: &Weight) -> bool {
+    let Placed { ty, layout, .. } = shape(weight);
+    layout == Layout::Raw && ty == weight.ty && !is_vector(weight)
 }
 
 /// Quantization blocks of a row on the device.

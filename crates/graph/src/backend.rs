@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bilayer_quant::Type;
 
-use crate::{Error, Graph, OpKind, SharedBytes, Step, Value, Weight};
+use crate::{CacheId, Error, Graph, OpKind, SharedBytes, Step, Value, Weight};
 
 /// A piece of the graph that runs on one device without a transfer inside.
 #[derive(Clone, Debug)]
@@ -85,8 +85,29 @@ pub struct Facts {
 pub struct OpTime {
     /// The first of the graph's nodes that the kernel covers.
     pub node: u32,
-    /// Wall time, nanoseconds.
+    /// When it began, nanoseconds after the first kernel of its segment did, on the device's clock.
+    pub start_ns: u64,
+    /// Time it took, nanoseconds.
     pub ns: u64,
+}
+
+/// What a backend is to hold from now on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Holding<'a> {
+    /// Weights, in the order of loading.
+    pub weights: &'a [&'a Weight],
+    /// Caches that stay as they are if they are there.
+    pub caches: &'a [CacheId],
+}
+
+/// Keys and values of some pages of a cache, `[pages, PAGE_TOKENS, kv_heads * head_dim]` each. f32 holds what any
+/// cache type stores, so that nothing is lost between devices that have the same type.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CachePages {
+    /// Keys.
+    pub keys: Vec<f32>,
+    /// Values.
+    pub values: Vec<f32>,
 }
 
 /// A kernel that `compile` chose.
@@ -100,8 +121,9 @@ pub struct Kernel {
 
 /// A device that holds weights and runs plan segments. Called a few times per segment and step, so used as `dyn`.
 ///
-/// Order of calls: `reserve`, `load` each weight, `compile` each segment, then per step `write` the inputs,
-/// `submit`, `read` the outputs. Nothing is allocated after `compile`.
+/// Order of calls: `reserve`, perhaps `ready` for each segment, `load` each weight, `compile` each segment, then per
+/// step `write` the inputs, `submit`, `read` the outputs. Nothing is allocated after `compile`. When layers move to
+/// another device it begins anew at `reserve`, with what stays; caches that move are carried by `save` and `restore`.
 ///
 /// **Several micro-batches at once.** `submit` is asynchronous: while one device runs a segment, another may run
 /// another segment of the step before or after. So after `submit` of a segment the caller may, before any `read`,
@@ -117,14 +139,20 @@ pub trait Backend: Send {
     /// What the device is and can do.
     fn facts(&self) -> &Facts;
 
-    /// Announces all weights that will be loaded, in the order of loading, so that a device lays out its memory
-    /// and refuses early. Called before the first `load`, and once more when another plan is tried after a
-    /// refusal: what was loaded and compiled before is given up.
+    /// Announces all that the device will hold, so that it lays out its memory and refuses early. What was loaded
+    /// before and is named again stays (loading it once more changes nothing), and so do the caches that are named;
+    /// everything else is given up, all compiled segments included.
     ///
     /// # Errors
     /// No memory, or the device was lost.
-    fn reserve(&mut self, weights: &[&Weight]) -> Result<(), Error> {
-        let _ = weights;
+    fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), Error>;
+
+    /// Lets the device begin in the background with what takes time in [`Backend::compile`], while weights load.
+    ///
+    /// # Errors
+    /// As [`Backend::compile`], as far as it is known by now.
+    fn ready(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<(), Error> {
+        let _ = (segment, limits);
         Ok(())
     }
 
@@ -173,6 +201,18 @@ pub trait Backend: Send {
 
     /// The kernels chosen for a segment, in execution order.
     fn kernels(&self, segment: SegmentId) -> Vec<Kernel>;
+
+    /// Copies pages of a cache, to be carried to another device. Waits for all that was submitted.
+    ///
+    /// # Errors
+    /// No such cache or page, or the device was lost.
+    fn save(&mut self, cache: CacheId, pages: &[u32]) -> Result<CachePages, Error>;
+
+    /// Fills pages of a cache that a compiled segment has with what another device has saved.
+    ///
+    /// # Errors
+    /// No such cache or page, another shape, or the device was lost.
+    fn restore(&mut self, cache: CacheId, pages: &[u32], data: &CachePages) -> Result<(), Error>;
 
     /// How many submits are not known to be finished by now, without waiting; `None` where the backend cannot
     /// tell. Only the times in records depend on it.

@@ -37,7 +37,9 @@ pub mod reference;
 mod step;
 mod weight;
 
-pub use backend::{Backend, Facts, Kernel, Kind, Limits, OpTime, Segment, SegmentId};
+pub use backend::{
+    Backend, CachePages, Facts, Holding, Kernel, Kind, Limits, OpTime, Segment, SegmentId,
+};
 pub use error::Error;
 pub use graph::{CacheInfo, Graph, Node, ValueInfo};
 pub use op::{Activation, Attend, CacheId, Op, OpKind, Pairs, Rope, Rows, Value};

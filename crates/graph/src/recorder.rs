@@ -93,6 +93,7 @@ impl<'c> Recorder<'c> {
             rows,
             cols,
             first_row,
+            layer: self.layer,
         }))
     }
 
@@ -112,6 +113,7 @@ impl<'c> Recorder<'c> {
             rows: 1,
             cols: len,
             first_row: 0,
+            layer: self.layer,
         }))
     }
 

@@ -21,11 +21,12 @@ mod top_k;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::{
-    Backend, CacheId, Error, Facts, Kernel, Kind, Limits, Node, Op, OpKind, OpTime, PAGE_TOKENS,
-    Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo, Weight, WeightId,
+    Backend, CacheId, CachePages, Error, Facts, Holding, Kernel, Kind, Limits, Node, Op, OpKind,
+    OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo, Weight,
+    WeightId,
 };
 use cache::Cache;
 
@@ -56,7 +57,7 @@ struct Buffer {
 struct Compiled {
     nodes: Vec<(u32, Node)>,
     inputs: Vec<Value>,
-    /// The caches this segment reserved: it makes the step's page copies in them.
+    /// The caches of its nodes: it makes the step's page copies in them.
     caches: Vec<CacheId>,
     limits: Limits,
 }
@@ -180,10 +181,10 @@ impl Backend for Reference {
         &self.facts
     }
 
-    fn reserve(&mut self, _: &[&Weight]) -> Result<(), Error> {
-        self.weights.clear();
+    fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), Error> {
+        self.weights.retain(|id, _| holding.weights.iter().any(|weight| weight.id == *id));
+        self.caches.retain(|id, _| holding.caches.contains(id));
         self.values.clear();
-        self.caches.clear();
         self.segments.clear();
         Ok(())
     }
@@ -220,6 +221,8 @@ impl Backend for Reference {
                 assert_eq!(cache.pages(), limits.pages, "segments share a cache of one size");
             } else {
                 self.caches.insert(op.cache, Cache::new(graph.cache(op.cache), &limits)?);
+            }
+            if !caches.contains(&op.cache) {
                 caches.push(op.cache);
             }
         }
@@ -241,12 +244,13 @@ impl Backend for Reference {
         for cache in &compiled.caches {
             self.caches.get_mut(cache).expect("compile reserved it").copy(step.copies);
         }
+        let first = Instant::now();
         for (place, node) in &compiled.nodes {
             let start = Instant::now();
             self.run(&node.op, step);
             if compiled.limits.timings {
-                let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                self.timings.push(OpTime { node: *place, ns });
+                let (start_ns, ns) = (nanoseconds(start - first), nanoseconds(start.elapsed()));
+                self.timings.push(OpTime { node: *place, start_ns, ns });
             }
             if compiled.limits.check && !self.rows(node.op.out()).iter().all(|v| v.is_finite()) {
                 let op = node.op.kind().stem();
@@ -283,6 +287,29 @@ impl Backend for Reference {
         };
         self.segments[segment.0 as usize].nodes.iter().map(kernel).collect()
     }
+
+    fn save(&mut self, cache: CacheId, pages: &[u32]) -> Result<CachePages, Error> {
+        match self.caches.get(&cache) {
+            Some(cache) => Ok(cache.save(pages)),
+            None => Err(no_cache(cache)),
+        }
+    }
+
+    fn restore(&mut self, cache: CacheId, pages: &[u32], data: &CachePages) -> Result<(), Error> {
+        match self.caches.get_mut(&cache) {
+            Some(cache) => cache.restore(pages, data),
+            None => return Err(no_cache(cache)),
+        }
+        Ok(())
+    }
+}
+
+fn no_cache(cache: CacheId) -> Error {
+    Error::Limit { what: "as a cache's number", limit: 0, found: cache.0 as usize }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The rows of a value in `values`.

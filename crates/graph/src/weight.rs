@@ -21,6 +21,8 @@ pub struct Weight {
     pub cols: usize,
     /// The tensor's row that is this weight's row 0: not 0 when several matrices are stored as one.
     pub first_row: usize,
+    /// The layer whose ops read it first; `None` for embedding and head.
+    pub layer: Option<u32>,
 }
 
 impl Weight {

@@ -5,7 +5,7 @@ use crate::Bytes;
 /// Errors of planning; nothing was loaded yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The machine has no device.
+    /// The machine has no device, or not the one that a part is placed on.
     #[error("there is no device to place the model on")]
     NoDevice,
     /// A device would hold more than it has.

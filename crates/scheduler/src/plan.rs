@@ -30,6 +30,9 @@ pub struct Plan {
     pub max_gpu_layers: u32,
     /// What the user should know.
     pub notes: Vec<String>,
+    /// What the plan was made of.
+    #[serde(skip)]
+    pub placement: Placement,
     /// The final value, an output of the last segment.
     #[serde(skip)]
     pub logits: Value,
@@ -107,7 +110,7 @@ pub(crate) fn placed(
     placement: &Placement,
     strictness: Strictness,
 ) -> Result<Plan, Error> {
-    if machine.devices.is_empty() {
+    if placement.devices(graph).iter().any(|&device| device >= machine.devices.len()) {
         return Err(Error::NoDevice);
     }
     let labels = machine.labels();
@@ -140,6 +143,7 @@ pub(crate) fn placed(
         gpu_layers: 0,
         max_gpu_layers: 0,
         notes,
+        placement: placement.clone(),
         logits: graph.logits,
     })
 }

@@ -1,10 +1,12 @@
 //! Flags that say what runs on which processor.
 
 use bilayer_engine::placement::Placing;
+use bilayer_engine::session::Overlap;
 use bilayer_scheduler::{Offload, Side};
 use clap::Args;
 
 use super::switch;
+use crate::folders;
 
 /// What goes to the adapter.
 #[derive(Args, Clone, Debug)]
@@ -37,6 +39,9 @@ pub struct PlacingArgs {
     /// Memory left free on the adapter; a bare number is MiB; short form -fitt [default: 1GiB, less on small ones]
     #[arg(long, value_name = "SIZE", env = "LLAMA_ARG_FIT_TARGET", value_parser = mebibytes)]
     pub fit_target: Option<u64>,
+    /// When two devices work at the same time: on, off, auto (prompts, and many sequences at once)
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = overlap)]
+    pub overlap: Overlap,
     /// List the adapters and end
     #[arg(long)]
     pub list_devices: bool,
@@ -54,6 +59,7 @@ impl PlacingArgs {
             device: self.device.clone().filter(|_| !none),
             vram_bytes: self.vram,
             margin_bytes: self.fit_target,
+            kept: folders::kept(),
         }
     }
 
@@ -70,6 +76,15 @@ impl PlacingArgs {
             (false, layers) => format!(" -ncmoe {layers}"),
         };
         flags + if self.no_kv_offload { " -nkvo" } else { "" }
+    }
+}
+
+fn overlap(given: &str) -> Result<Overlap, String> {
+    match given {
+        "on" => Ok(Overlap::Always),
+        "off" => Ok(Overlap::Off),
+        "auto" => Ok(Overlap::Auto),
+        _ => Err("it must be on, off or auto".to_owned()),
     }
 }
 

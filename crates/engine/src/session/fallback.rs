@@ -12,6 +12,7 @@ use bilayer_scheduler::{Machine, Placement, Plan, plan};
 
 use super::batch::{Batch, Work};
 use super::lanes::Lanes;
+use super::load::Change;
 use super::pipeline::Pipeline;
 use super::{Failed, Overlap, Run, Session, Wanted, prepare};
 use crate::Error;
@@ -84,7 +85,7 @@ pub fn reduced(
     failed: &Refusal<'_>,
     make: impl FnOnce(&Placement) -> Result<Plan, bilayer_scheduler::Error>,
 ) -> Result<Option<Plan>, Error> {
-    let mut placement = placement(tried);
+    let mut placement = tried.placement.clone();
     let Refusal { device, host, error } = *failed;
     let layers = placement.layers.iter().filter(|&&of| of == device).count();
     if layers == 0 && ![placement.embedding, placement.output].contains(&device) {
@@ -97,6 +98,7 @@ pub fn reduced(
     if keeps == 0 {
         let ends = [&mut placement.embedding, &mut placement.output];
         ends.into_iter().filter(|of| **of == device).for_each(|of| *of = host);
+        placement.exceptions.values_mut().filter(|of| **of == device).for_each(|of| *of = host);
     }
     Ok(Some(make(&placement)?))
 }
@@ -110,17 +112,6 @@ pub struct Refusal<'a> {
     pub host: usize,
     /// What it said.
     pub error: &'a bilayer_graph::Error,
-}
-
-/// The placement that a plan was made of.
-fn placement(plan: &Plan) -> Placement {
-    let device = |label: &str| plan.devices.iter().position(|d| d.label == label).unwrap_or(0);
-    Placement {
-        embedding: device(&plan.embedding),
-        layers: plan.layers.iter().map(|layer| device(&layer.device)).collect(),
-        output: device(&plan.output),
-        exceptions: std::collections::BTreeMap::new(),
-    }
 }
 
 impl Session {
@@ -164,8 +155,8 @@ impl Session {
         let machine = Machine { devices: vec![backends[0].facts().clone()] };
         let plan = plan(&self.graph, &machine, &prepare::budget(&self.limits))?;
         let plan = prepare::with_best(plan, self.best);
-        let parts =
-            prepare::equip(&self.model, &self.graph, &plan, backends, self.limits, &mut |_| ())?;
+        let fresh = Change { model: &self.model, graph: &self.graph, from: None, to: &plan };
+        let parts = prepare::equip(&fresh, backends, self.limits, &mut |_| ())?;
         let old = &self.pipeline;
         let mut pipeline = Pipeline {
             order: vec![0],

@@ -1,32 +1,80 @@
 //! Hands the weights of a plan to the devices whose segments read them.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use bilayer_graph::{Backend, Graph, Kind, Weight, WeightId};
+use bilayer_graph::{Backend, CacheId, Graph, Holding, Kind, Op, Weight, WeightId};
 use bilayer_scheduler::Plan;
 
 use super::{Failed, Progress};
 use crate::Model;
 
-/// Announces each device's weights and loads them, device by device in the order of the graph. The file's pages
-/// behind a weight that an adapter has taken are given back, unless a device that reads the map needs them too:
-/// after a full offload next to nothing of the file stays in memory.
+/// A model that is placed, or placed anew.
+#[derive(Clone, Copy)]
+pub struct Change<'a> {
+    pub model: &'a Model,
+    pub graph: &'a Graph,
+    /// The plan that the devices hold, if they hold one.
+    pub from: Option<&'a Plan>,
+    pub to: &'a Plan,
+}
+
+impl Change<'_> {
+    /// The device of each cache under a plan.
+    fn caches(&self, plan: &Plan) -> BTreeMap<CacheId, usize> {
+        let nodes = plan.segments.iter().flat_map(|segment| {
+            segment.nodes.clone().map(|node| (&self.graph.nodes[node].op, segment.device))
+        });
+        let cache = |(op, device): (&Op, usize)| match op {
+            Op::Attend(attend) => Some((attend.cache, device)),
+            _ => None,
+        };
+        nodes.filter_map(cache).collect()
+    }
+
+    /// Caches with the device they are on and the one they come to, where these differ.
+    pub fn moved_caches(&self) -> Vec<(CacheId, usize, usize)> {
+        let to = self.caches(self.to);
+        let from = self.from.map(|plan| self.caches(plan)).unwrap_or_default();
+        let both = from.into_iter().map(|(cache, device)| (cache, device, to[&cache]));
+        both.filter(|(_, from, to)| from != to).collect()
+    }
+
+    /// Caches that stay on a device.
+    fn kept_caches(&self, device: usize) -> Vec<CacheId> {
+        let to = self.caches(self.to);
+        let from = self.from.map(|plan| self.caches(plan)).unwrap_or_default();
+        let stays = |&(cache, on): &(CacheId, usize)| on == device && to[&cache] == device;
+        from.into_iter().filter(stays).map(|(cache, _)| cache).collect()
+    }
+}
+
+/// Announces to each device what it will hold.
+pub fn reserve(change: &Change<'_>, backends: &mut [Box<dyn Backend>]) -> Result<(), Failed> {
+    let wanted = wanted(change.graph, change.to);
+    for (device, backend) in backends.iter_mut().enumerate() {
+        let mine = wanted.iter().filter(|&&(of, _)| of == device);
+        let weights: Vec<&Weight> = mine.map(|&(_, id)| change.graph.weight(id)).collect();
+        let holds = |plan: &Plan| plan.segments.iter().any(|segment| segment.device == device);
+        if !weights.is_empty() || change.from.is_some_and(holds) {
+            let caches = change.kept_caches(device);
+            change.model.file().maps().for_each(|map| backend.share(map));
+            let holding = Holding { weights: &weights, caches: &caches };
+            backend.reserve(&holding).map_err(Failed::on(device))?;
+        }
+    }
+    Ok(())
+}
+
+/// Loads each device's weights, device by device in the order of the graph. The file's pages behind a weight that an
+/// adapter has taken are given back, unless a device that reads the map needs them too: after a full offload next to
+/// nothing of the file stays in memory.
 pub fn weights(
-    model: &Model,
-    graph: &Graph,
-    plan: &Plan,
+    change: &Change<'_>,
     backends: &mut [Box<dyn Backend>],
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), Failed> {
+    let Change { model, graph, to: plan, .. } = *change;
     let wanted = wanted(graph, plan);
-    for (device, backend) in backends.iter_mut().enumerate() {
-        let mine = wanted.iter().filter(|&&(of, _)| of == device);
-        let mine: Vec<&Weight> = mine.map(|&(_, weight)| graph.weight(weight)).collect();
-        if !mine.is_empty() {
-            model.file().maps().for_each(|map| backend.share(map));
-            backend.reserve(&mine).map_err(Failed::on(device))?;
-        }
-    }
     let copies: Vec<bool> = backends.iter().map(|b| b.facts().kind == Kind::Gpu).collect();
     let releases = releases(graph, &wanted, &copies);
     let total_bytes = wanted.iter().map(|&(_, weight)| graph.weight(weight).bytes() as u64).sum();

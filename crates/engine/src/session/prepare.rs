@@ -9,6 +9,7 @@ use bilayer_scheduler::{Budget, Machine, Plan, place};
 use super::batch::Batch;
 use super::fallback::{self, Refusal, Warning};
 use super::lanes::Lanes;
+use super::load::Change;
 use super::pipeline::{self, Carried, Compiled, Pipeline, Reading};
 use super::{Failed, Overlap, Progress, Session, Settings, Spent, load};
 use crate::cache::Pages;
@@ -60,10 +61,7 @@ pub fn on(
     let limits = limits(settings, model);
     let processor = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
-    let best = match settings.top_k {
-        Some(k) => best(&mut graph, &mut plan, k, &backends),
-        None => None,
-    };
+    let best = settings.top_k.and_then(|k| best(&mut graph, &mut plan, k, &backends));
     let mut warnings = Vec::new();
     let parts = loop {
         let progress = &mut |progress| {
@@ -71,7 +69,8 @@ pub fn on(
                 told(progress);
             }
         };
-        let (device, error) = match equip(model, &graph, &plan, &mut backends, limits, progress) {
+        let change = Change { model, graph: &graph, from: None, to: &plan };
+        let (device, error) = match equip(&change, &mut backends, limits, progress) {
             Ok(parts) => break parts,
             Err(Failed::Device { device, error })
                 if fallback::is_mendable(backends[device].as_ref(), &error) =>
@@ -114,6 +113,7 @@ pub fn on(
         starts: Vec::with_capacity(limits.sequences),
         copies: Vec::with_capacity(2 * limits.sequences),
         overlap: if divides { settings.overlap } else { Overlap::Off },
+        overlap_wanted: settings.overlap,
         divides,
         load: began.elapsed(),
         graph,
@@ -163,7 +163,7 @@ pub fn with_best(mut plan: Plan, best: Option<Best>) -> Plan {
     plan
 }
 
-fn machine(backends: &[Box<dyn Backend>]) -> Machine {
+pub fn machine(backends: &[Box<dyn Backend>]) -> Machine {
     Machine { devices: backends.iter().map(|backend| backend.facts().clone()).collect() }
 }
 
@@ -173,16 +173,21 @@ pub struct Parts {
     pub carried: Vec<Carried>,
 }
 
-/// Loads the plan's weights and compiles its segments.
+/// Loads a plan's weights and compiles its segments.
 pub fn equip(
-    model: &Model,
-    graph: &Graph,
-    plan: &Plan,
+    change: &Change<'_>,
     backends: &mut [Box<dyn Backend>],
     limits: Limits,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Parts, Failed> {
-    load::weights(model, graph, plan, backends, progress)?;
+    let Change { graph, to: plan, .. } = *change;
+    load::reserve(change, backends)?;
+    for planned in &plan.segments {
+        let device = planned.device;
+        let ready = backends[device].ready(&planned.segment(graph), limits);
+        ready.map_err(Failed::on(device))?;
+    }
+    load::weights(change, backends, progress)?;
     let carried = pipeline::carried(graph, plan, &limits);
     let segments = pipeline::compile(graph, plan, backends, &carried, limits)?;
     Ok(Parts { segments, carried })

@@ -1,8 +1,11 @@
 //! The layout of a layer's cache (shaders/parts/cache.wgsl) and the copies of pages.
 
+use std::ops::Range;
+
 use bilayer_graph::PAGE_TOKENS;
-use bilayer_quant::Type;
+use bilayer_quant::{Type, q8_0};
 use bytemuck::{Pod, Zeroable};
+use half::f16;
 use minijinja::{Value, context};
 
 use super::bindings::{kernel, numbered};
@@ -115,6 +118,110 @@ impl CacheLayout {
     pub fn copy_grid(&self) -> [u32; 3] {
         [((self.page_chunks() + self.page_scales() / 4) as u32).div_ceil(APART), 1, 1]
     }
+}
+
+/// Which of a cache's two buffers: they differ in which elements neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// `[page][head][chunk][token]`.
+    Keys,
+    /// `[page][head][token][chunk]`.
+    Values,
+}
+
+impl CacheLayout {
+    /// Where a page's chunks lie in the buffer, bytes.
+    pub fn page_range(&self, page: u32) -> Range<u64> {
+        let bytes = 16 * self.page_chunks() as u64;
+        u64::from(page) * bytes..(u64::from(page) + 1) * bytes
+    }
+
+    /// Where its scales lie.
+    pub fn scales_range(&self, page: u32) -> Range<u64> {
+        let (first, bytes) = (4 * u64::from(self.scales_at()), 4 * self.page_scales() as u64);
+        first + u64::from(page) * bytes..first + (u64::from(page) + 1) * bytes
+    }
+
+    /// The place of a token's chunk of a head within its page, and of the word of its scales.
+    fn places(&self, half: Half, head: usize, token: usize, chunk: usize) -> (usize, usize) {
+        let chunks = self.ty.chunks(self.head_dim);
+        let words = self.ty.scale_words(self.head_dim);
+        let word = chunk * self.ty.chunk_elements() / 64;
+        match half {
+            Half::Keys => (
+                (head * chunks + chunk) * PAGE_TOKENS + token,
+                (head * words + word) * PAGE_TOKENS + token,
+            ),
+            Half::Values => (
+                (head * PAGE_TOKENS + token) * chunks + chunk,
+                (head * PAGE_TOKENS + token) * words + word,
+            ),
+        }
+    }
+
+    /// A page `[PAGE_TOKENS, kv_heads * head_dim]` from its bytes, chunks and then scales.
+    pub fn decode(&self, half: Half, bytes: &[u8], out: &mut [f32]) {
+        let (chunks, scales) = bytes.split_at(16 * self.page_chunks());
+        self.elements(half, |element, at, scale| {
+            out[element] = match self.ty {
+                CacheType::F32 => {
+                    f32::from_le_bytes(chunks[4 * at..][..4].try_into().expect("four bytes"))
+                }
+                CacheType::F16 => f16_at(chunks, 2 * at),
+                CacheType::Q8_0 => f32::from(chunks[at] as i8) * f16_at(scales, 2 * scale),
+            };
+        });
+    }
+
+    /// The bytes of a page, chunks and then scales, that [`CacheLayout::decode`] reads.
+    pub fn encode(&self, half: Half, values: &[f32]) -> Vec<u8> {
+        let mut bytes = vec![0; 16 * self.page_chunks() + 4 * self.page_scales()];
+        let (chunks, scales) = bytes.split_at_mut(16 * self.page_chunks());
+        let mut block = None;
+        self.elements(half, |element, at, scale| match self.ty {
+            CacheType::F32 => {
+                chunks[4 * at..][..4].copy_from_slice(&values[element].to_le_bytes());
+            }
+            CacheType::F16 => {
+                let bits = f16::from_f32(values[element]).to_bits();
+                chunks[2 * at..][..2].copy_from_slice(&bits.to_le_bytes());
+            }
+            CacheType::Q8_0 => {
+                let first = element / 32 * 32;
+                let (_, quantized) = match block {
+                    Some((known, quantized)) if known == first => (known, quantized),
+                    _ => {
+                        let run: &[f32; 32] =
+                            values[first..][..32].try_into().expect("heads of 32s");
+                        let quantized = q8_0::quantize(run);
+                        scales[2 * scale..][..2].copy_from_slice(&quantized.d.to_le_bytes());
+                        *block.insert((first, quantized))
+                    }
+                };
+                chunks[at] = quantized.quants[element - first] as u8;
+            }
+        });
+        bytes
+    }
+
+    /// Calls `each` with every element of a page: its place in `[PAGE_TOKENS, kv_heads * head_dim]`, in the elements
+    /// of the chunks and in the scales.
+    fn elements(&self, half: Half, mut each: impl FnMut(usize, usize, usize)) {
+        let in_chunk = self.ty.chunk_elements();
+        for token in 0..PAGE_TOKENS {
+            for head in 0..self.kv_heads {
+                for i in 0..self.head_dim {
+                    let (chunk, word) = self.places(half, head, token, i / in_chunk);
+                    let element = (token * self.kv_heads + head) * self.head_dim + i;
+                    each(element, chunk * in_chunk + i % in_chunk, 2 * word + i % 64 / 32);
+                }
+            }
+        }
+    }
+}
+
+fn f16_at(bytes: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
 /// What parts/cache.wgsl wants to know of keys and values of these types.

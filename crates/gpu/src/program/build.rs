@@ -1,6 +1,6 @@
 //! From a draft to a program: memory by lifetimes, pipelines in parallel, bind groups.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use super::draft::{DraftBuffer, DraftStage, Operand, View};
 use super::step::Words;
+use super::timer::Timer;
 use super::{Access, Choice, Dispatch, Output, Program, Stage};
 use crate::cache::Cache;
 use crate::device::{Device, Pipeline};
@@ -57,9 +58,11 @@ pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, G
     let (slots, sizes) = place(&draft);
     let storage =
         wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
+    let shown = mappable(&draft, &slots, device);
     let mut buffers = Vec::with_capacity(sizes.len());
-    for &bytes in &sizes {
-        buffers.push(device.buffer("activations", bytes, storage)?);
+    for (slot, &bytes) in sizes.iter().enumerate() {
+        let read = if shown.contains(&slot) { wgpu::BufferUsages::MAP_READ } else { NOTHING };
+        buffers.push(device.buffer("activations", bytes, storage | read)?);
     }
     let step_bytes = u64::from(draft.words.layout().len) * 4;
     let step = device.buffer("step", step_bytes, storage)?;
@@ -77,12 +80,24 @@ pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, G
     let mut bytes = sizes.iter().sum::<u64>() + step_bytes;
     for &value in &draft.outputs {
         let access = access(&draft, &slots, value);
-        let usage = wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
-        let size = access.span(most(access.rows)) * 4;
-        bytes += size;
-        let staging = device.buffer("readback", size, usage)?;
-        outputs.push(Output { access, staging, state: Arc::new(AtomicBool::new(false)), rows: 0 });
+        let is_copy = !shown.contains(&access.buffer);
+        let (mapped, at) = if is_copy {
+            let usage = wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
+            let size = access.span(most(access.rows)) * 4;
+            bytes += size;
+            (device.buffer("readback", size, usage)?, 0)
+        } else {
+            (buffers[access.buffer].clone(), u64::from(access.offset) * 4)
+        };
+        let state = Arc::new(AtomicBool::new(false));
+        outputs.push(Output { access, mapped, at, is_copy, state, rows: 0 });
     }
+    let timer = if limits.timings {
+        let nodes = draft.stages.iter().map(|stage| stage.nodes.first().copied());
+        Timer::new(device, nodes.collect())?
+    } else {
+        None
+    };
     let padded = inputs.iter().filter(|a| a.stride != a.width);
     let padded = padded.map(|a| most(a.rows) as usize * a.stride as usize).max().unwrap_or(0);
     let kernel =
@@ -98,9 +113,30 @@ pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, G
         words: draft.words,
         padded: vec![0.0; padded],
         limits,
+        timer,
         slice: (site.rate * super::SUBMIT_SECONDS) as u64,
         bytes,
     })
+}
+
+/// No usage.
+const NOTHING: wgpu::BufferUsages = wgpu::BufferUsages::empty();
+
+/// Slots of outputs that the host can map as they are: it shares the adapter's memory, and nothing else that is
+/// mapped or written lies there.
+fn mappable(draft: &Draft, slots: &[usize], device: &Device) -> BTreeSet<usize> {
+    if !device.maps_primary_buffers() {
+        return BTreeSet::new();
+    }
+    let slot = |value: &bilayer_graph::Value| slots[draft.views[value].buffer];
+    let alone = |output: &&bilayer_graph::Value| {
+        let mine = slot(output);
+        let aligned =
+            (u64::from(draft.views[output].offset) * 4).is_multiple_of(wgpu::MAP_ALIGNMENT);
+        let others = draft.outputs.iter().filter(|other| slot(other) == mine).count();
+        aligned && others == 1 && !draft.inputs.iter().any(|input| slot(input) == mine)
+    };
+    draft.outputs.iter().filter(alone).map(slot).collect()
 }
 
 /// Where a value lies once buffers have memory.
@@ -130,7 +166,7 @@ impl Wiring<'_> {
     fn stages(&self) -> Result<Vec<Stage>, GraphError> {
         let Wiring { draft, slots, site, .. } = *self;
         let device = site.device;
-        let pipelines = pipelines(&draft.stages, device)?;
+        let pipelines = pipelines(draft, device)?;
         let vectors = bytemuck::cast_slice(&draft.vectors);
         let vectors = device.filled("vectors", vectors, wgpu::BufferUsages::STORAGE)?;
         let (uniform, places) = uniform(&draft.stages, device)?;
@@ -183,18 +219,24 @@ fn part(buffer: &wgpu::Buffer, at: u64, size: u64) -> wgpu::BindingResource<'_> 
     })
 }
 
-/// Every kernel's pipeline, made side by side: the driver compiles for tens of milliseconds each.
-fn pipelines(
-    stages: &[DraftStage],
-    device: &Device,
-) -> Result<HashMap<String, Arc<Pipeline>>, GraphError> {
+/// Every kernel of a draft, once.
+pub fn sources(draft: &Draft) -> Vec<&Source> {
     let mut sources: BTreeMap<&str, &Source> = BTreeMap::new();
-    let choices = stages.iter().flat_map(|stage| &stage.choices);
+    let choices = draft.stages.iter().flat_map(|stage| &stage.choices);
     for dispatch in choices.flat_map(|choice| &choice.dispatches) {
         sources.insert(&dispatch.source.name, &dispatch.source);
     }
-    let sources: Vec<&Source> = sources.into_values().collect();
-    sources.par_iter().map(|source| Ok((source.name.clone(), device.pipeline(source)?))).collect()
+    sources.into_values().collect()
+}
+
+/// Every kernel's pipeline, made side by side: the driver compiles for tens of milliseconds each.
+fn pipelines(draft: &Draft, device: &Device) -> Result<HashMap<String, Arc<Pipeline>>, GraphError> {
+    let made = sources(draft)
+        .par_iter()
+        .map(|source| Ok((source.name.clone(), device.pipeline(source)?)))
+        .collect();
+    device.keep_cache();
+    made
 }
 
 /// All uniforms in one buffer, and where each dispatch finds its own.

@@ -2,7 +2,7 @@
 
 use bilayer_quant::Type;
 
-use crate::{CacheInfo, Error, Limits, OpKind, PAGE_TOKENS, PageCopy};
+use crate::{CacheInfo, CachePages, Error, Limits, OpKind, PAGE_TOKENS, PageCopy};
 
 /// One layer's keys and values.
 #[derive(Debug)]
@@ -49,6 +49,25 @@ impl Cache {
     /// Pages it has.
     pub fn pages(&self) -> usize {
         self.pages
+    }
+
+    /// The rows of whole pages.
+    pub fn save(&self, pages: &[u32]) -> CachePages {
+        let of = |rows: &Rows| {
+            let page = PAGE_TOKENS * rows.width;
+            pages.iter().flat_map(|&p| &rows.rows[p as usize * page..][..page]).copied().collect()
+        };
+        CachePages { keys: of(&self.keys), values: of(&self.values) }
+    }
+
+    /// Stores the rows of whole pages.
+    pub fn restore(&mut self, pages: &[u32], data: &CachePages) {
+        for (rows, data) in [(&mut self.keys, &data.keys), (&mut self.values, &data.values)] {
+            let slots = pages.iter().flat_map(|&p| (0..PAGE_TOKENS).map(move |t| (p, t)));
+            for ((page, token), row) in slots.zip(data.chunks_exact(rows.width)) {
+                rows.store(page as usize * PAGE_TOKENS + token, row);
+            }
+        }
     }
 
     /// Copies whole pages, in order.

@@ -117,7 +117,7 @@ impl Lowering<'_> {
     /// Matrix, weights and bias of a product.
     fn matmul(&self, node: usize) -> Result<(WeightId, Placed, Option<WeightId>), GraphError> {
         let Op::MatMul { weight, bias, .. } = self.op(node) else { unreachable!("a product") };
-        match self.holdings.weights.get(*weight) {
+        match self.holdings.weights.placed(*weight) {
             Some(placed) => Ok((*weight, placed.clone(), *bias)),
             None => Err(self.unsupported(OpKind::MatMul, "a weight that was not loaded")),
         }
@@ -244,7 +244,7 @@ impl Lowering<'_> {
     /// The dispatches of a job: one for as many columns as may run at once.
     fn windows(&mut self, input: Value, job: &Job, columns: u32, most: u32) -> Vec<DraftDispatch> {
         let (part, id) = job.matrices[0];
-        let placed = self.holdings.weights.get(id).expect("looked up before");
+        let placed = self.holdings.weights.placed(id).expect("looked up before");
         let (ty, layout, cols) = (placed.ty, placed.layout, placed.cols as usize);
         let ints = takes_ints(self.caps, ty) && !(columns == 1 && self.late.contains(&input));
         let epilogue = job.epilogue();
@@ -318,7 +318,7 @@ impl Lowering<'_> {
 
     /// Rows of a table, from each block that holds some of it.
     pub(super) fn embed(&mut self, node: usize, table: WeightId) -> Result<(), GraphError> {
-        let Some(placed) = self.holdings.weights.get(table).cloned() else {
+        let Some(placed) = self.holdings.weights.placed(table).cloned() else {
             return Err(self.unsupported(OpKind::Embed, "a table that was not loaded"));
         };
         let out = self.op(node).out();

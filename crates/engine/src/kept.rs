@@ -1,0 +1,93 @@
+//! Files that are kept from run to run in one folder: what drivers have compiled, what was measured.
+//!
+//! A file is the FNV-1a hash of its content as eight bytes, little-endian, then the content. One that is damaged counts
+//! as none. All of it can be deleted at any time; it is made again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The folder.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    folder: PathBuf,
+}
+
+impl Kept {
+    /// Files in a folder, which is made when something is stored.
+    pub fn new(folder: &Path) -> Kept {
+        Kept { folder: folder.to_owned() }
+    }
+
+    /// The content of a file, if it is there and whole.
+    pub fn load(&self, name: &str) -> Option<Vec<u8>> {
+        let file = fs::read(self.folder.join(name)).ok()?;
+        let (hash, content) = file.split_first_chunk()?;
+        (u64::from_le_bytes(*hash) == fnv(content)).then(|| content.to_vec())
+    }
+
+    /// Writes a file: to a temporary one, then renamed. What cannot be written is not kept.
+    pub fn store(&self, name: &str, content: &[u8]) {
+        let mut file = fnv(content).to_le_bytes().to_vec();
+        file.extend_from_slice(content);
+        let path = self.folder.join(name);
+        let temporary = self.folder.join(format!("{name}.{}.tmp", std::process::id()));
+        let written = fs::create_dir_all(&self.folder)
+            .and_then(|()| fs::write(&temporary, file))
+            .and_then(|()| fs::rename(&temporary, path));
+        if written.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+    }
+}
+
+#[cfg(feature = "gpu")]
+impl bilayer_gpu::Keep for Kept {
+    fn load(&self, name: &str) -> Option<Vec<u8>> {
+        Kept::load(self, name)
+    }
+
+    fn store(&self, name: &str, bytes: &[u8]) {
+        Kept::store(self, name, bytes);
+    }
+}
+
+/// FNV-1a of 64 bits (Fowler, Noll and Vo, draft-eastlake-fnv).
+fn fnv(data: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    data.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kept, fnv};
+
+    #[test]
+    fn a_damaged_file_is_none() {
+        // The value of the authors' own test suite for "foobar".
+        assert_eq!(fnv(b"foobar"), 0x8594_4171_f739_67e8);
+        let folder = tempfile::tempdir().unwrap();
+        let kept = Kept::new(&folder.path().join("made"));
+        assert_eq!(kept.load("a"), None);
+        kept.store("a", b"some data");
+        assert_eq!(kept.load("a").as_deref(), Some(&b"some data"[..]));
+        let path = folder.path().join("made/a");
+        let whole = std::fs::read(&path).unwrap();
+        for (place, len) in [(0, 17), (9, 17), (16, 17), (0, 16), (0, 3)] {
+            let mut file = whole[..len].to_vec();
+            file[place.min(len - 1)] ^= u8::from(len == 17);
+            std::fs::write(&path, file).unwrap();
+            assert_eq!(kept.load("a"), None, "byte {place} of {len}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path().join("made")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_keeps_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let kept = Kept::new(&file);
+        kept.store("a", b"data");
+        assert_eq!(kept.load("a"), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! Layers move between devices while a session lives: weights that stay are not loaded again, caches go along.
+
+use bilayer_graph::{CacheId, CachePages};
+
+use super::batch::Batch;
+use super::load::Change;
+use super::pipeline::{self, Pipeline};
+use super::prepare::{self, Planner};
+use super::{Failed, Overlap, Session, fallback};
+use crate::Error;
+
+/// The pages of a cache on their way.
+struct Cargo {
+    cache: CacheId,
+    to: usize,
+    data: CachePages,
+}
+
+impl Session {
+    /// Places the model anew on the session's devices, by a planner as [`Session::on`] has it. Sequences go on as they
+    /// are: what moves takes its weights, keys and values along. What a device keeps is not loaded again.
+    ///
+    /// A device that fails meanwhile gives all to the processor, as in a step; see [`Session::take_warnings`].
+    ///
+    /// # Errors
+    /// A plan that does not fit: then all stays as it was. A failure that nothing mends.
+    pub fn place(&mut self, planner: &Planner<'_>) -> Result<(), Error> {
+        if let Some(error) = self.lost.take() {
+            return self.move_to_processor(error);
+        }
+        let machine = prepare::machine(&self.pipeline.backends);
+        let budget = prepare::budget(&self.limits);
+        let plan = prepare::with_best(planner(&self.graph, &machine, &budget)?, self.best);
+        if plan.placement == self.plan.placement {
+            self.plan = plan;
+            return Ok(());
+        }
+        match self.relocate(&plan) {
+            Ok(()) => {
+                self.plan = plan;
+                Ok(())
+            }
+            Err(Failed::Device { device, error })
+                if fallback::is_mendable(self.pipeline.backends[device].as_ref(), &error) =>
+            {
+                self.move_to_processor(error)
+            }
+            Err(failed) => Err(failed.into()),
+        }
+    }
+
+    fn relocate(&mut self, plan: &bilayer_scheduler::Plan) -> Result<(), Failed> {
+        let change =
+            Change { model: &self.model, graph: &self.graph, from: Some(&self.plan), to: plan };
+        let mut pages = self.cache.pages_in_use();
+        pages.extend(self.copies.iter().map(|copy| copy.from));
+        pages.sort_unstable();
+        pages.dedup();
+        let backends = &mut self.pipeline.backends;
+        let mut cargo = Vec::new();
+        for (cache, from, to) in change.moved_caches() {
+            let data = backends[from].save(cache, &pages).map_err(Failed::on(from))?;
+            cargo.push(Cargo { cache, to, data });
+        }
+        let parts = prepare::equip(&change, backends, self.limits, &mut |_| ())?;
+        for Cargo { cache, to, data } in cargo {
+            backends[to].restore(cache, &pages, &data).map_err(Failed::on(to))?;
+        }
+        let divides = pipeline::overlaps(&self.graph, plan);
+        self.divides = divides;
+        self.overlap = if divides { self.overlap_wanted } else { Overlap::Off };
+        let Pipeline { segments, carried, order, batches, overlap, .. } = &mut self.pipeline;
+        *order = pipeline::order(&parts.segments);
+        *batches = (0..=plan.segments.len()).map(|_| Batch::reserved(&self.limits)).collect();
+        *overlap = self.overlap != Overlap::Off;
+        (*segments, *carried) = (parts.segments, parts.carried);
+        Ok(())
+    }
+}

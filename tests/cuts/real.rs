@@ -1,0 +1,131 @@
+//! Real models at every cut between processor and adapter say what the processor says alone.
+
+use std::path::PathBuf;
+
+use bilayer_cpu::{Cpu, Options};
+use bilayer_graph::{Backend, Limits};
+use bilayer_quant::Type;
+use bilayer_scheduler::Placement;
+
+use super::support::checkpoint;
+use super::support::data::shared;
+use super::support::model::{Model, Random};
+use super::support::runner::{IN_ORDER, LIMITS, Run, Runner};
+use super::{argmax, error};
+
+/// Greedy tokens after each prompt.
+const TOKENS: usize = 64;
+
+/// The checkpoints of Llamas in the shared data.
+const LLAMAS: [&str; 3] = ["llama", "llama-256", "llama3-rope"];
+
+fn cpu() -> Box<dyn Backend> {
+    Box::new(Cpu::new(Options { threads: Some(2), level: None }).unwrap())
+}
+
+/// Bound on [`error`] of logits between processor and adapter: both round quantized weights' activations, in runs of
+/// other lengths, and what is stored in a cache rounds differences up (measured: 1.1e-3 with floats).
+fn bound(matrices: Type, cache: Type) -> f32 {
+    let of_matrices = if matrices.block_weights == 1 { 2e-3 } else { 0.04 };
+    of_matrices + if cache == Type::Q8_0 { 0.02 } else { 0.0 }
+}
+
+/// Logits of every step of a conversation, and the best tokens of each; `told` is what to go on with instead of these.
+struct Said {
+    logits: Vec<Vec<f32>>,
+    tokens: Vec<Vec<u32>>,
+}
+
+/// Prompts together in one step, then a token of each together. Each sequence has five pages of its own.
+fn say(runner: &mut Runner<'_>, prompts: &[Vec<u32>], told: Option<&Said>) -> Said {
+    let vocab = runner.vocab();
+    let mut said = Said { logits: Vec::new(), tokens: Vec::new() };
+    let mut next: Vec<Vec<u32>> = prompts.to_vec();
+    let mut lengths = vec![0; prompts.len()];
+    for step in 0..TOKENS {
+        let runs: Vec<Run<'_>> = next
+            .iter()
+            .enumerate()
+            .map(|(i, tokens)| Run {
+                tokens,
+                first_position: lengths[i],
+                pages: &IN_ORDER[5 * i..][..5],
+            })
+            .collect();
+        let ends = next.iter().scan(0, |end, tokens| {
+            *end += tokens.len() as u32;
+            Some(*end - 1)
+        });
+        let logits = runner.step(&runs, &ends.collect::<Vec<u32>>(), &[]).unwrap();
+        lengths.iter_mut().zip(&next).for_each(|(length, tokens)| *length += tokens.len());
+        let tokens: Vec<u32> = logits.chunks_exact(vocab).map(argmax).collect();
+        let going_on = told.map_or(&tokens, |told| &told.tokens[step]);
+        next = going_on.iter().map(|&token| vec![token]).collect();
+        said.tokens.push(tokens);
+        said.logits.push(logits);
+    }
+    said
+}
+
+/// Every cut of one model, with every cache type that its heads can have.
+fn check(model: &Model, name: &str) {
+    if super::support::gpu::gpu().is_none() {
+        return;
+    }
+    let layers = model.config.layers.len() as u32;
+    let vocab = model.config.vocab;
+    let prompts: Vec<Vec<u32>> =
+        [37, 20, 5].map(|len| Random(len as u64).tokens(len, vocab)).to_vec();
+    for cache in [Type::F16, Type::Q8_0] {
+        if !model.config.head_dim.is_multiple_of(cache.block_weights) {
+            continue;
+        }
+        let limits = Limits { key_type: cache, value_type: cache, ..LIMITS };
+        let mut alone = Runner::single(model, cpu(), limits).unwrap();
+        let expected: Vec<Said> =
+            [1, 3].map(|count| say(&mut alone, &prompts[..count], None)).into();
+        for count in 0..=layers + 1 {
+            let gpu: Box<dyn Backend> = Box::new(super::support::gpu::gpu().unwrap());
+            let placement = Placement::offload(layers, count, 0, 1);
+            let mut cut = Runner::placed(model, vec![cpu(), gpu], &placement, limits).unwrap();
+            for expected in &expected {
+                let sequences = expected.tokens[0].len();
+                let found = say(&mut cut, &prompts[..sequences], Some(expected));
+                for (step, (found, expected)) in
+                    found.logits.iter().zip(&expected.logits).enumerate()
+                {
+                    let off = error(found, expected);
+                    let most = bound(model.matrix_type(), cache);
+                    assert!(
+                        off <= most,
+                        "{name}, {count} parts, {cache}, {sequences} sequences, token {step}: {off:e} > {most:e}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn real_models_say_the_same_at_every_cut() {
+    let mut files: Vec<PathBuf> = Vec::new();
+    for (folder, kind) in [("stories260k", "stories"), ("quant/llama-256", "")] {
+        let Some(folder) = shared(folder) else { continue };
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let wanted = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            name.ends_with(".gguf") && name.starts_with(kind)
+        };
+        files.extend(entries.filter(wanted));
+    }
+    files.sort();
+    files.push(PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/crates/cli/assets/demo.gguf")));
+    for path in files {
+        check(&Model::open(&path), &path.display().to_string());
+    }
+    for name in LLAMAS {
+        let Some(folder) = shared(&format!("arch-tiny/{name}")) else { continue };
+        let architecture = bilayer_models::find("llama").unwrap();
+        check(&Model::new(checkpoint::gguf(&folder, architecture)), name);
+    }
+}
