@@ -17,7 +17,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("cpu", &["graph", "quant"]),
     ("gpu", &["graph", "quant"]),
     ("engine", &["cpu", "gguf", "gpu", "graph", "models", "quant", "scheduler", "text"]),
-    ("cli", &["cpu", "engine", "gguf", "graph", "models", "quant", "scheduler", "text"]),
+    ("convert", &["engine", "gguf", "models", "quant", "text"]),
+    ("cli", &["convert", "cpu", "engine", "gguf", "graph", "models", "quant", "scheduler", "text"]),
     ("xtask", &[]),
 ];
 
