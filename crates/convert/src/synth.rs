@@ -7,6 +7,7 @@ use std::path::Path;
 
 use bilayer_gguf::{Metadata, NewTensor, SourceError};
 use bilayer_quant::Type;
+use bytes::Bytes;
 use rayon::prelude::*;
 
 use crate::Error;
@@ -15,7 +16,7 @@ use crate::mix::{Facts, Mix};
 mod blocks;
 mod random;
 mod shapes;
-mod tensors;
+pub(crate) mod tensors;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -115,7 +116,7 @@ impl Synth {
     ///
     /// # Errors
     /// As [`Synth::write`].
-    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+    pub fn to_bytes(&self) -> Result<Bytes, Error> {
         let typed = self.tensors()?;
         let new: Result<Vec<_>, Error> = typed
             .iter()
@@ -126,7 +127,7 @@ impl Synth {
                 Ok(NewTensor::bytes(&typed.tensor.name, typed.ty, &typed.tensor.shape, bytes))
             })
             .collect();
-        Ok(bilayer_gguf::to_bytes(&self.metadata(), new?)?.to_vec())
+        Ok(bilayer_gguf::to_bytes(&self.metadata(), new?)?)
     }
 
     /// All tensors with their types, in the order of the file.
@@ -234,7 +235,9 @@ impl Source<'_> {
             chunk += CHUNKS as u64;
             next.resize(size(left), 0);
             pool.in_place_scope(|scope| {
-                scope.spawn(|_| self.fill(chunk, &mut next));
+                if left > 0 {
+                    scope.spawn(|_| self.fill(chunk, &mut next));
+                }
                 out.write_all(&ready)
             })?;
             step(ready.len())?;

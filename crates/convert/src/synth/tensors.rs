@@ -8,7 +8,7 @@ use crate::Error;
 
 /// A tensor that a model needs.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Tensor {
+pub(crate) struct Tensor {
     pub name: String,
     /// `[.., rows, cols]`.
     pub shape: Vec<u64>,
@@ -61,7 +61,7 @@ pub(super) fn spread(tensor: &Tensor, shape: &Shape) -> Spread {
 }
 
 /// The tensors by GGUF's names. Sources: `gguf/constants.py` and the loaders in `src/models` of llama.cpp.
-pub(super) fn listed(shape: &Shape) -> Vec<Tensor> {
+pub(crate) fn listed(shape: &Shape) -> Vec<Tensor> {
     let width = u64::from(shape.width);
     let mut list = List { tensors: Vec::new() };
     list.add("token_embd.weight", &[shape.vocab.into(), width]);

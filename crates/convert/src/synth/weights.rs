@@ -98,9 +98,16 @@ fn blocks(line: &Line, deviation: f32) -> Source {
 /// The codes of the largest number up to `wanted` and of the next.
 fn neighbours(numbers: Numbers, wanted: f32) -> (u16, u16) {
     let (last, _) = numbers.codes();
-    let above =
-        (0..=last).collect::<Vec<_>>().partition_point(|code| numbers.value(*code) <= wanted);
-    let above = above as u16;
+    // The first code above lies within.
+    let (mut above, mut end) = (0, last + 1);
+    while above < end {
+        let middle = above + (end - above) / 2;
+        if numbers.value(middle) <= wanted {
+            above = middle + 1;
+        } else {
+            end = middle;
+        }
+    }
     (above.saturating_sub(1), above.min(last))
 }
 
