@@ -415,6 +415,7 @@ fn wrong_command_lines_are_one_line_and_code_2() {
         ("synth --heads 3 x.gguf", "heads is 3; it must be a divisor of the width 256"),
         ("synth --kv-heads 3 x.gguf", "kv-heads is 3; it must be a divisor of the 4 heads"),
         ("synth --layers 0 x.gguf", "layers is 0; it must be"),
+        ("synth -t 100000 x.gguf", "threads is 100000; it must be at most 512"),
         ("synth --seed x x.gguf", "'x' for '--seed <N>'"),
         ("serve", "the command `serve` is not there yet; "),
         ("rum", "a similar subcommand exists: 'run'"),

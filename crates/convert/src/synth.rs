@@ -1,6 +1,6 @@
 //! Valid random-weight models of real shapes, written as fast as the disk takes them.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -29,6 +29,8 @@ use weights::Weights;
 
 /// Chunks made at once; while these are written, the next are made.
 const CHUNKS: usize = 16;
+/// Threads a caller may ask for.
+const THREADS: usize = 512;
 
 /// What is to be made. The same description gives the same bytes on every machine and any number of threads.
 #[derive(Clone, Debug)]
@@ -59,6 +61,28 @@ pub struct Made {
 /// Is told after each piece how many bytes of how many are written, and may stop the rest.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
+/// How far the file is.
+struct Told<'a> {
+    progress: RefCell<Progress<'a>>,
+    done: Cell<u64>,
+    total: u64,
+}
+
+/// Progress said to stop.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped")]
+struct Stopped;
+
+impl Told<'_> {
+    fn step(&self, bytes: usize) -> Result<(), Stopped> {
+        self.done.set(self.done.get() + bytes as u64);
+        match (self.progress.borrow_mut())(self.done.get(), self.total) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Stopped),
+        }
+    }
+}
+
 /// A tensor with its type.
 struct Typed {
     tensor: Tensor,
@@ -75,41 +99,36 @@ impl Synth {
     /// Writes the file: to a temporary one beside `path`, which takes its name when it is complete.
     ///
     /// # Errors
-    /// [`Error::Model`], [`Error::File`], [`Error::Threads`]; [`Error::Interrupted`] where `progress` breaks.
+    /// [`Error::Model`], [`Error::File`], [`Error::Size`], [`Error::Threads`]; [`Error::Interrupted`] where `progress`
+    /// breaks.
     pub fn write(&self, path: &Path, progress: Progress<'_>) -> Result<Made, Error> {
+        let threads = self.threads.unwrap_or(0);
+        if threads > THREADS {
+            let expected = format!("at most {THREADS}");
+            return Err(Error::Size { what: "threads", expected, found: threads as u64 });
+        }
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let pool = pool.map_err(|error| Error::Threads { threads, reason: error.to_string() })?;
         let typed = self.tensors()?;
         let made = made(&typed);
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads.unwrap_or(0)).build();
-        let pool = pool.map_err(|error| Error::Threads {
-            threads: self.threads.unwrap_or(0),
-            reason: error.to_string(),
-        })?;
-        let (done, stopped) = (Cell::new(0), Cell::new(false));
-        let progress = std::cell::RefCell::new(progress);
-        let mut step = |bytes: usize| {
-            done.set(done.get() + bytes as u64);
-            let next = (progress.borrow_mut())(done.get(), made.bytes);
-            stopped.set(stopped.get() || next.is_break());
-            if next.is_break() { Err(SourceError::from("interrupted")) } else { Ok(()) }
-        };
-        let step = std::cell::RefCell::new(&mut step);
+        let told = Told { progress: RefCell::new(progress), done: Cell::new(0), total: made.bytes };
         let new: Result<Vec<_>, Error> = typed
             .iter()
             .map(|typed| {
                 let Some(source) = self.source(typed)? else { return Ok(typed.zeros()) };
                 let Typed { tensor, ty, bytes } = typed;
-                let (pool, step) = (&pool, &step);
+                let (pool, told) = (&pool, &told);
                 Ok(NewTensor::stream(&tensor.name, *ty, &tensor.shape, move |out| {
-                    source.write(pool, *bytes, out, &mut |bytes| step.borrow_mut()(bytes))
+                    source.write(pool, *bytes, out, told)
                 }))
             })
             .collect();
-        let written = bilayer_gguf::write(path, &self.metadata(), new?);
-        if stopped.get() {
-            return Err(Error::Interrupted);
+        match bilayer_gguf::write(path, &self.metadata(), new?) {
+            Err(bilayer_gguf::Error::Source { source, .. }) if source.is::<Stopped>() => {
+                Err(Error::Interrupted)
+            }
+            written => Ok(written.map(|()| made)?),
         }
-        written?;
-        Ok(made)
     }
 
     /// The file in memory.
@@ -222,7 +241,7 @@ impl Source<'_> {
         pool: &rayon::ThreadPool,
         len: u64,
         out: &mut dyn Write,
-        step: &mut dyn FnMut(usize) -> Result<(), SourceError>,
+        told: &Told<'_>,
     ) -> Result<(), SourceError> {
         let at_once = CHUNKS * self.chunk_bytes();
         let size = |left: u64| left.min(at_once as u64) as usize;
@@ -240,7 +259,7 @@ impl Source<'_> {
                 }
                 out.write_all(&ready)
             })?;
-            step(ready.len())?;
+            told.step(ready.len())?;
             std::mem::swap(&mut ready, &mut next);
         }
         Ok(())

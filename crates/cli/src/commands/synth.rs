@@ -1,6 +1,5 @@
 //! `bilayer synth`: a model of a given shape with random weights.
 
-use std::io;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -11,12 +10,12 @@ use serde_json::json;
 
 use crate::args;
 use crate::commands::run::interrupt;
-use crate::failure::{DOES_NOT_FIT, Failure, INTERNAL, INTERRUPTED, IO, NO_OUTPUT, USAGE};
+use crate::failure::{Failure, INTERRUPTED};
 use crate::{output, progress};
 
 /// Writes the file and says what it is.
 pub fn execute(args: &args::Synth) -> Result<u8, Failure> {
-    let synth = asked(args).map_err(failure)?;
+    let synth = asked(args)?;
     interrupt::catch();
     interrupt::answering();
     let bar = progress::bytes("writing");
@@ -29,7 +28,7 @@ pub fn execute(args: &args::Synth) -> Result<u8, Failure> {
     let made = match made {
         Ok(made) => made,
         Err(Error::Interrupted) => return Ok(INTERRUPTED),
-        Err(error) => return Err(failure(error)),
+        Err(error) => return Err(error.into()),
     };
     report(args, &synth, made, began.elapsed().as_secs_f64())?;
     Ok(0)
@@ -90,26 +89,4 @@ fn report(args: &args::Synth, synth: &Synth, made: Made, seconds: f64) -> Result
         seconds * 1e3
     ));
     Ok(())
-}
-
-fn failure(error: Error) -> Failure {
-    let (code, advice) = match &error {
-        Error::UnknownShape { .. } | Error::UnknownType { .. } | Error::Size { .. } => {
-            (USAGE, "; `bilayer synth --help` lists what can be given")
-        }
-        Error::NotForWeights { .. } | Error::Model(_) => (USAGE, ""),
-        Error::Threads { .. } => (DOES_NOT_FIT, ""),
-        Error::File(bilayer_gguf::Error::NotAFile { .. }) => (NO_OUTPUT, ""),
-        Error::File(bilayer_gguf::Error::Io { source, .. }) => match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                (IO, "; make room, or write elsewhere")
-            }
-            io::ErrorKind::FileTooLarge | io::ErrorKind::WriteZero => (IO, "; write elsewhere"),
-            _ => (NO_OUTPUT, "; choose a place that you may write to"),
-        },
-        Error::File(_) | Error::Interrupted => {
-            (INTERNAL, "; this is our own fault: please report it")
-        }
-    };
-    Failure::Line(code, format!("{error}{advice}"))
 }

@@ -56,27 +56,23 @@ impl Rule {
             || layer >= 7 * layers / 8
             || (layer >= layers / 8 && (layer - layers / 8) % 3 == 2);
         let is_grouped = facts.heads / facts.kv_heads.max(1) >= 4;
-        let found = match self {
-            Rule::Base => None,
-            Rule::Always(ty) => Some(ty),
-            Rule::First { parts, then, rest } => pick(layer < layers / parts, then, rest),
-            Rule::Unweighted { parts, then, rest } => {
-                (!facts.importance).then(|| pick(layer < layers / parts, then, rest)).flatten()
+        let (applies, then, rest) = match self {
+            Rule::Base => return base,
+            Rule::Always(ty) => (true, ty, None),
+            Rule::Unweighted { .. } if facts.importance => return base,
+            Rule::First { parts, then, rest } | Rule::Unweighted { parts, then, rest } => {
+                (layer < layers / parts, then, rest)
             }
-            Rule::Weighted(ty) => pick(first && facts.importance, ty, None),
-            Rule::Early { layers, then, rest } => pick(layer < layers, then, rest),
-            Rule::More(ty) => pick(more, ty, None),
-            Rule::FirstOrMoreOf8(ty) => pick(first || facts.experts == 8 && more, ty, None),
-            Rule::Middle(ty) => pick(!first && layer < 7 * layers / 8, ty, None),
-            Rule::Grouped { grouped, single } => pick(is_grouped, grouped, single),
+            Rule::Weighted(ty) => (first && facts.importance, ty, None),
+            Rule::Early { layers, then, rest } => (layer < layers, then, rest),
+            Rule::More(ty) => (more, ty, None),
+            Rule::FirstOrMoreOf8(ty) => (first || facts.experts == 8 && more, ty, None),
+            Rule::Middle(ty) => (!first && layer < 7 * layers / 8, ty, None),
+            Rule::Grouped { grouped, single } => (is_grouped, grouped, single),
             Rule::GroupedOrUnweighted { grouped, single } => {
-                pick(is_grouped, grouped, (!facts.importance).then_some(single))
+                (is_grouped, grouped, (!facts.importance).then_some(single))
             }
         };
-        found.unwrap_or(base)
+        if applies { then } else { rest.unwrap_or(base) }
     }
-}
-
-fn pick(first: bool, then: Type, rest: Option<Type>) -> Option<Type> {
-    if first { Some(then) } else { rest }
 }

@@ -7,14 +7,17 @@
 use bilayer_quant::{Type, mxfp4, nvfp4};
 use half::f16;
 
+/// What becomes of a random byte.
+pub(super) type Recode = fn(u8) -> u8;
+
 /// How a type writes its scale.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
     pub ty: Type,
     pub numbers: Numbers,
     pub puts: &'static [Put],
     /// What becomes of random bytes that no block has, by plane.
-    pub codes: Option<(&'static str, fn(u8) -> u8)>,
+    pub codes: Option<(&'static str, Recode)>,
 }
 
 /// The numbers a scale can be, by code: larger codes are larger numbers.

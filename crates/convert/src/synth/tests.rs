@@ -172,7 +172,7 @@ fn sizes_follow_each_other_and_impossible_ones_are_named() {
         (Sizes { kv_heads: Some(3), ..Sizes::default() }, "kv-heads is 3"),
         (Sizes { head_dim: Some(7), ..Sizes::default() }, "head-dim is 7"),
         (Sizes { layers: Some(0), ..Sizes::default() }, "layers is 0"),
-        (Sizes { vocab: Some(257), ..Sizes::default() }, "vocab is 257"),
+        (Sizes { vocab: Some(258), ..Sizes::default() }, "vocab is 258"),
         (Sizes { layers: Some(u32::MAX), ..Sizes::default() }, "layers is 4294967295"),
     ];
     for (sizes, part) in bad {
@@ -187,7 +187,7 @@ fn sizes_follow_each_other_and_impossible_ones_are_named() {
 #[test]
 fn words_are_as_many_as_wanted_and_all_different() {
     for (shape, size) in [
-        ("tiny", 258),
+        ("tiny", 259),
         ("tiny", 512),
         ("tiny", 600_000),
         ("llama-8b", 128_256),

@@ -1,8 +1,10 @@
 //! The random bytes of one tensor, chunk by chunk.
 
+use std::ops::Range;
+
 use bilayer_quant::Type;
 
-use super::blocks::{LINES, Line, Numbers, Stamp};
+use super::blocks::{LINES, Line, Numbers, Recode, Stamp};
 use super::random::Random;
 use super::tensors::Spread;
 use crate::Error;
@@ -32,7 +34,7 @@ enum Source {
         stamps: [Vec<Stamp>; 2],
         /// How often of [`CHANCES`] the larger one.
         chance: u16,
-        codes: Option<(std::ops::Range<usize>, fn(u8) -> u8)>,
+        codes: Option<(Range<usize>, Recode)>,
     },
 }
 

@@ -4,8 +4,11 @@ use bilayer_gguf::{Metadata, Strings};
 
 use super::shapes::Kind;
 
-/// The smallest vocabulary: 256 bytes, begin and end of text. (A word-piece vocabulary needs fewer.)
-pub(super) const LEAST: usize = 258;
+/// Tokens that every byte-level vocabulary has: 256 bytes, begin and end of text.
+const FIXED: usize = 258;
+
+/// The smallest vocabulary: those and one merge, without which a byte-level one is none. (Word pieces need fewer.)
+pub(super) const LEAST: usize = FIXED + 1;
 
 /// Values of `tokenizer.ggml.token_type`.
 const NORMAL: i32 = 1;
@@ -32,7 +35,7 @@ pub(super) fn add(metadata: &mut Metadata, kind: Kind, size: usize) {
 fn byte_level(metadata: &mut Metadata, pre: &str, size: usize) {
     let (mut tokens, mut merges) = (Strings::default(), Strings::default());
     (0..=255).for_each(|byte| tokens.push(&shown(byte).to_string()));
-    for (left, right) in groups().take(size - LEAST) {
+    for (left, right) in groups().take(size - FIXED) {
         tokens.push(&format!("{left}{right}"));
         merges.push(&format!("{left} {right}"));
     }
