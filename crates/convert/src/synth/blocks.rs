@@ -7,8 +7,29 @@
 use bilayer_quant::{Type, mxfp4, nvfp4};
 use half::f16;
 
-/// What becomes of a random byte.
-pub(super) type Recode = fn(u8) -> u8;
+/// What becomes of random bytes that no block has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recode {
+    /// Quantizers never write -128, and some kernels take the magnitude of a byte: it becomes 0.
+    NoMinimum,
+    /// Four codes of two bits, of which 3 means nothing: it becomes 1, the weight 0.
+    Ternary,
+}
+
+impl Recode {
+    /// One loop for each, so that it is a few instructions for many bytes.
+    pub fn apply(self, bytes: &mut [u8]) {
+        match self {
+            Recode::NoMinimum => {
+                bytes.iter_mut().for_each(|byte| *byte = if *byte == 0x80 { 0 } else { *byte });
+            }
+            Recode::Ternary => bytes.iter_mut().for_each(|byte| {
+                let threes = *byte & *byte >> 1 & 0b0101_0101;
+                *byte ^= threes << 1;
+            }),
+        }
+    }
+}
 
 /// How a type writes its scale.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +37,7 @@ pub(super) struct Line {
     pub ty: Type,
     pub numbers: Numbers,
     pub puts: &'static [Put],
-    /// What becomes of random bytes that no block has, by plane.
+    /// Of which plane random bytes need care.
     pub codes: Option<(&'static str, Recode)>,
 }
 
@@ -76,7 +97,7 @@ pub(super) static LINES: [Line; 23] = [
     half(Type::Q4_1, &[D, Put::Half { plane: "m", factor: -7.5 }]),
     half(Type::Q5_0, &[SIGNED]),
     half(Type::Q5_1, &[D, Put::Half { plane: "m", factor: -15.5 }]),
-    Line { codes: Some(("quants", no_minimum)), ..half(Type::Q8_0, &[D]) },
+    Line { codes: Some(("quants", Recode::NoMinimum)), ..half(Type::Q8_0, &[D]) },
     half(Type::Q2_K, &[D, Put::Half { plane: "dmin", factor: 1.5 }]),
     half(Type::Q3_K, &[D]),
     half(Type::Q4_K, &[D, Put::Half { plane: "dmin", factor: 7.5 }]),
@@ -92,7 +113,7 @@ pub(super) static LINES: [Line; 23] = [
     half(Type::IQ4_NL, &[SIGNED]),
     half(Type::IQ4_XS, &[D]),
     half(Type::TQ1_0, &[D]),
-    Line { codes: Some(("quants", ternary)), ..half(Type::TQ2_0, &[D]) },
+    Line { codes: Some(("quants", Recode::Ternary)), ..half(Type::TQ2_0, &[D]) },
     Line {
         ty: Type::MXFP4,
         numbers: Numbers::Power,
@@ -106,17 +127,6 @@ pub(super) static LINES: [Line; 23] = [
         codes: None,
     },
 ];
-
-/// Quantizers never write -128, and some kernels take the magnitude of a byte.
-fn no_minimum(byte: u8) -> u8 {
-    if byte == 0x80 { 0 } else { byte }
-}
-
-/// Four codes of two bits, of which 3 means nothing: it becomes 1, the weight 0.
-fn ternary(byte: u8) -> u8 {
-    let threes = byte & byte >> 1 & 0b0101_0101;
-    byte ^ threes << 1
-}
 
 /// A byte of a block after a scale is put there: `byte & keep | set`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

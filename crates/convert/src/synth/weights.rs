@@ -74,7 +74,7 @@ impl<'a> Weights<'a> {
                             block[stamp.at] = block[stamp.at] & stamp.keep | stamp.set;
                         }
                         if let Some((plane, code)) = codes {
-                            block[plane.clone()].iter_mut().for_each(|byte| *byte = code(*byte));
+                            code.apply(&mut block[plane.clone()]);
                         }
                     }
                 }
