@@ -25,7 +25,8 @@ use support::data::shared;
 use support::program::{Place, Ran, ran};
 use support::words;
 
-const COMMANDS: [&str; 6] = ["run", "inspect", "tokenize", "detokenize", "completions", "man"];
+const COMMANDS: [&str; 7] =
+    ["run", "inspect", "tokenize", "detokenize", "synth", "completions", "man"];
 
 /// A place with `model.gguf`, random weights of a tiny model whose tokens are single letters.
 fn place() -> Place {
@@ -407,6 +408,15 @@ fn wrong_command_lines_are_one_line_and_code_2() {
         ("inspect", "<PATH>"),
         ("inspect a b", "'b'"),
         ("completions csh", "csh"),
+        ("synth", "<OUT>"),
+        ("synth --shape llama-9b x.gguf", "`llama-9b` is no shape; known are tiny, llama-1b"),
+        ("synth --type Q4_K_X x.gguf", "`Q4_K_X` is no type; known are F32"),
+        ("synth --type I32 x.gguf", "weights are never stored as I32; "),
+        ("synth --heads 3 x.gguf", "heads is 3; it must be a divisor of the width 256"),
+        ("synth --kv-heads 3 x.gguf", "kv-heads is 3; it must be a divisor of the 4 heads"),
+        ("synth --layers 0 x.gguf", "layers is 0; it must be"),
+        ("synth -t 100000 x.gguf", "threads is 100000; it must be at most 512"),
+        ("synth --seed x x.gguf", "'x' for '--seed <N>'"),
         ("serve", "the command `serve` is not there yet; "),
         ("rum", "a similar subcommand exists: 'run'"),
         ("help", "'help'"),
@@ -858,6 +868,109 @@ fn closed_streams_are_no_reason_to_panic() {
     assert_eq!(code("\"$0\" run -m model.gguf -p a -n 4 >/dev/full 2>/dev/null"), Some(74));
     assert_eq!(code("\"$0\" inspect model.gguf >/dev/full 2>/dev/null"), Some(74));
     assert_eq!(code("\"$0\" --help >/dev/full 2>/dev/null"), Some(74));
+}
+
+// Random models.
+
+#[test]
+fn synth_makes_models_that_run() {
+    let place = Place::new();
+    for (ty, matrices) in [("Q4_K_M", "Q4_K"), ("F16", "F16"), ("IQ2_XS --pure", "IQ2_XS")] {
+        let line = format!("synth --layers 3 --type {ty} --seed 5 --json x.gguf");
+        let document = place.run(&line).json();
+        let names = ["path", "shape", "type", "seed", "tensors", "parameters", "bytes", "mb_per_s"];
+        for name in names {
+            assert!(keys(&document).contains(&name), "{name} in {document}");
+        }
+        let listed = place.run("inspect --json x.gguf").json();
+        assert_eq!(listed["problems"], json!([]), "{ty}");
+        assert_eq!(listed["parameters"], document["parameters"], "{ty}");
+        let tensors = listed["tensors"].as_array().unwrap();
+        assert!(tensors.iter().any(|tensor| tensor["type"] == matrices), "{ty}: {tensors:?}");
+        let run = "run -m x.gguf --tokens 65,66,300 -n 4 --temp 0 --logits l.npy --json";
+        assert_eq!(ids(&place.run(run).json()["tokens"]).len(), 4, "{ty}");
+        let (shape, values) = npy(&place.path().join("l.npy"));
+        assert_eq!(shape, [3, 512], "{ty}");
+        assert!(values.iter().all(|value| value.is_finite()), "{ty}");
+    }
+    assert_eq!(place.names(), ["l.npy", "x.gguf"]);
+}
+
+#[test]
+fn synth_gives_the_same_bytes_for_the_same_seed() {
+    let place = Place::new();
+    let made = |line: &str| {
+        let ran = place.run(&format!("synth {line} x.gguf")).good();
+        assert!(ran.out.starts_with("x.gguf: tiny Q4_K_M, 1312000 parameters"), "{ran:?}");
+        std::fs::read(place.path().join("x.gguf")).unwrap()
+    };
+    let first = made("--seed 7 -t 1");
+    assert!(first == made("--seed 7 -t 2"), "the threads matter");
+    assert!(first != made("--seed 8"), "the seed does not");
+}
+
+#[test]
+#[cfg(unix)]
+fn an_interrupted_synth_leaves_nothing() {
+    let place = Place::new();
+    let mut command = place.command("synth --shape llama-8b x.gguf");
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while place.names().is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    interrupt(&child);
+    let ran = Ran::new(&child.wait_with_output().unwrap());
+    assert_eq!((ran.code, ran.out.as_str()), (Some(130), ""), "{ran:?}");
+    assert!(place.names().is_empty(), "{:?}", place.names());
+}
+
+#[test]
+fn the_help_of_synth_lists_every_shape() {
+    let help = Place::new().run("synth --help").good().out;
+    for shape in bilayer_convert::synth::Shape::all() {
+        assert!(help.contains(shape.name), "{}", shape.name);
+    }
+}
+
+#[test]
+fn a_hollow_70b_is_planned_and_listed() {
+    let place = Place::new();
+    let line = "synth --shape llama-70b --hollow --json 70b.gguf";
+    let document = place.run(line).json();
+    assert_eq!(document["parameters"], 70_553_706_560u64);
+    let length = std::fs::metadata(place.path().join("70b.gguf")).unwrap().len();
+    // As the published file of this type, but for its vocabulary: 42.52 GB.
+    assert!((42_500_000_000..42_530_000_000).contains(&length), "{length}");
+    let plan = place.run("plan -m 70b.gguf --vram 24GiB -c 4096 --json").json();
+    let layers = plan["gpu_layers"].as_u64().unwrap();
+    assert!((40..50).contains(&layers), "{layers}");
+    let listed = place.run("inspect 70b.gguf").good().out;
+    assert!(listed.contains("Q6_K") && listed.contains("runs: yes"), "{listed}");
+}
+
+#[test]
+#[cfg(unix)]
+fn synth_leaves_what_it_cannot_write() {
+    let place = place();
+    let before = std::fs::read(place.path().join("model.gguf")).unwrap();
+    std::fs::create_dir(place.path().join("folder")).unwrap();
+    std::os::unix::fs::symlink("/dev/full", place.path().join("full")).unwrap();
+    for (path, part) in [
+        ("absent/x.gguf", "absent/x.gguf: cannot"),
+        ("folder", "found a folder"),
+        ("full", "found a pipe or device"),
+        ("model.gguf/x", "model.gguf/x: cannot"),
+    ] {
+        check_failure(&place.run(&format!("synth {path}")), 73, part);
+    }
+    // A file may be no longer than 64 blocks of 512 bytes or 1024, whatever the shell counts in.
+    let script = "trap '' XFSZ; ulimit -f 64; \"$0\" synth model.gguf";
+    let mut shell = place.bare("bash");
+    let ran = ran(shell.args(["-c", script, env!("CARGO_BIN_EXE_bilayer")]));
+    check_failure(&ran, 74, "cannot write it");
+    assert_eq!(place.names(), ["folder", "full", "model.gguf"]);
+    assert!(std::fs::read(place.path().join("model.gguf")).unwrap() == before);
 }
 
 // Where things run.

@@ -560,6 +560,27 @@ fn input_may_be_the_output() {
 }
 
 #[test]
+#[cfg(unix)]
+fn links_are_written_through_and_devices_are_not_replaced() {
+    use std::os::unix::fs::symlink;
+    let folder = folder();
+    let (path, link) = (folder.path().join("model.gguf"), folder.path().join("link.gguf"));
+    std::fs::write(&path, b"the old file").unwrap();
+    symlink(&path, &link).unwrap();
+    let tensor = || [NewTensor::zeros("t", Type::F32, &[1])];
+    write(&link, &Metadata::new(), tensor()).unwrap();
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(File::open(&path).unwrap().tensors().len(), 1);
+
+    // A link, so that nothing is lost should it be replaced.
+    let null = folder.path().join("null");
+    symlink("/dev/null", &null).unwrap();
+    let error = write(&null, &Metadata::new(), tensor()).unwrap_err().to_string();
+    assert!(error.contains("found a pipe or device"), "{error}");
+    assert_eq!(listing(folder.path()), ["link.gguf", "model.gguf", "null"]);
+}
+
+#[test]
 fn a_failed_write_leaves_the_old_file_and_nothing_else() {
     fn bad(shape: &[u64]) -> NewTensor<'static> {
         NewTensor::zeros("t", Type::Q4_0, shape)

@@ -8,11 +8,13 @@ use clap::{Args, Parser, Subcommand};
 mod model;
 mod placing;
 mod sampling;
+mod synth;
 pub mod typed;
 
 pub use model::{FlashAttn, ModelArgs};
 pub use placing::PlacingArgs;
 pub use sampling::SamplingArgs;
+pub use synth::Synth;
 
 const AFTER: &str = "\
 `bilayer run --help` lists the flags of `run`; they carry llama.cpp's names. What no flag gives is taken from LLAMA_ARG_* variables, then from bilayer.toml (long \
@@ -51,6 +53,8 @@ pub enum Command {
     Tokenize(Tokenize),
     /// Turn tokens into text
     Detokenize(Detokenize),
+    /// Write a model of a given shape with random weights
+    Synth(Box<Synth>),
     /// Print a completion script for a shell
     Completions {
         /// Which shell

@@ -11,6 +11,7 @@ mod inspect;
 mod man;
 mod plan;
 mod run;
+mod synth;
 mod tokenize;
 mod verify;
 
@@ -24,6 +25,7 @@ pub fn execute(command: Command) -> Result<u8, Failure> {
         Command::Inspect(args) => inspect::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
         Command::Detokenize(args) => detokenize::execute(&args),
+        Command::Synth(args) => synth::execute(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "bilayer", &mut script);

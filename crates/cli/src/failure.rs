@@ -107,6 +107,30 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<bilayer_convert::Error> for Failure {
+    fn from(error: bilayer_convert::Error) -> Failure {
+        use bilayer_convert::Error as Made;
+        let (code, advice) = match &error {
+            Made::UnknownShape { .. } | Made::UnknownType { .. } | Made::Size { .. } => {
+                (USAGE, "; `bilayer synth --help` lists what can be given")
+            }
+            Made::NotForWeights { .. } | Made::Model(_) => (USAGE, ""),
+            Made::Threads { .. } => (DOES_NOT_FIT, ""),
+            Made::File(bilayer_gguf::Error::NotAFile { .. }) => (NO_OUTPUT, ""),
+            Made::File(bilayer_gguf::Error::Io { source, .. }) => match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    (IO, "; make room, or write elsewhere")
+                }
+                io::ErrorKind::FileTooLarge | io::ErrorKind::WriteZero => (IO, "; write elsewhere"),
+                _ => (NO_OUTPUT, "; choose a place that you may write to"),
+            },
+            Made::Interrupted => (INTERRUPTED, ""),
+            Made::File(_) => (INTERNAL, "; this is our own fault: please report it"),
+        };
+        Failure::Line(code, format!("{error}{advice}"))
+    }
+}
+
 /// Clap's report without its frame: the reason, its tips, or else where the flags are listed.
 fn sentence(report: &str, command: &str) -> String {
     let mut parts = Vec::new();

@@ -64,7 +64,8 @@ impl<'a> NewTensor<'a> {
 
 /// Writes `metadata` and `tensors`, in their order, to `path`: first to a temporary file in the
 /// same folder, then flushed to the disk and renamed. On an error nothing is left behind and a
-/// file that was at `path` is untouched. The file may be one that is open as input.
+/// file that was at `path` is untouched. The file may be one that is open as input. A symbolic
+/// link stays: the file at its end is replaced.
 ///
 /// The layout is canonical: version 3, every tensor (the last too) padded with zeros to
 /// `general.alignment`, no gaps; the same input gives the same bytes.
@@ -79,8 +80,14 @@ pub fn write<'a>(
 ) -> Result<(), Error> {
     let file = path.display().to_string();
     let plan = Plan::new(&file, metadata, tensors)?;
-    if path.is_dir() {
-        return Err(Error::NotAFile { file, found: "a folder" });
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    // Renaming would put a file in the place of a device, for all who use it.
+    match fs::metadata(path) {
+        Ok(there) if there.is_dir() => return Err(Error::NotAFile { file, found: "a folder" }),
+        Ok(there) if !there.is_file() => {
+            return Err(Error::NotAFile { file, found: "a pipe or device" });
+        }
+        _ => {}
     }
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

@@ -13,7 +13,7 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::npy::Npy;
 use crate::{demo, output, progress};
 
-mod interrupt;
+pub mod interrupt;
 pub mod prompt;
 mod report;
 pub mod settings;

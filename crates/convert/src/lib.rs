@@ -1,0 +1,28 @@
+//! Makes model files: random ones of real shapes, and the types of quantized ones.
+//!
+//! **Purpose.** [`synth`] writes valid GGUF files with random weights in the shapes of known models, as fast as the
+//! disk takes them, so that speed, placement and memory can be measured without a download. [`mix`] says which type
+//! each tensor gets in a mix such as Q4_K_M.
+//!
+//! **What it does not know.** Devices, kernels, sessions, command lines.
+//!
+//! **Read first.** [`mix::Mix`], [`synth::Shape`], [`synth::Synth`].
+//!
+//! ```
+//! use bilayer_convert::mix::Mix;
+//! use bilayer_convert::synth::{Shape, Synth};
+//!
+//! let synth = Synth::new(Shape::find("tiny")?, Mix::find("Q4_K_M")?);
+//! let file = bilayer_gguf::File::from_bytes("tiny", synth.to_bytes()?)?;
+//! let (config, _) = bilayer_models::read(&file)?;
+//! assert_eq!(config.layers.len(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod mix;
+pub mod synth;
+
+pub use error::Error;

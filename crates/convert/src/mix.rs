@@ -1,0 +1,359 @@
+//! Which type each tensor of a mix gets: llama.cpp's rules as a table and a pure function.
+//!
+//! A mix such as Q4_K_M stores most matrices in one type and the few that matter most in better ones. Which these
+//! are is a fact of the field: files of one name have one composition whoever made them. Source: `llama-quant.cpp`
+//! of llama.cpp; `mix/recorded.txt` holds what its own quantizer chose, and the tests compare.
+
+use bilayer_quant::Type;
+
+use crate::Error;
+
+mod rule;
+#[cfg(test)]
+mod tests;
+
+use rule::Rule::{
+    self, Always, Base, Early, First, FirstOrMoreOf8, Grouped, GroupedOrUnweighted, Middle, More,
+    Unweighted, Weighted,
+};
+
+/// What the rules ask of a model besides the tensor itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Layers of the model.
+    pub layers: usize,
+    /// Query heads of a layer.
+    pub heads: usize,
+    /// Key-value heads of a layer.
+    pub kv_heads: usize,
+    /// Experts of a layer, 0 without any.
+    pub experts: usize,
+    /// The embedding is the output head, too.
+    pub tied: bool,
+    /// An importance matrix is at hand.
+    pub importance: bool,
+}
+
+/// A named composition of types.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mix {
+    /// Its name in file names and on command lines.
+    pub name: &'static str,
+    /// `general.file_type` of its files; `None` where llama.cpp has no such file.
+    pub file_type: Option<u32>,
+    /// The type of most matrices.
+    pub base: Type,
+    /// All matrices are of the base type.
+    pub pure: bool,
+    /// The output head, and the embedding where that is the head.
+    head: Type,
+    embedding: Rule,
+    attn_v: Rule,
+    /// Queries and keys.
+    attn_qk: Rule,
+    attn_output: Rule,
+    ffn_down: Rule,
+    ffn_gate_up: Rule,
+    /// `attn_output` of a model of eight experts, whose attention is a small part of it.
+    attn_output_of_8: Rule,
+    /// Below three bits attention gets Q4_K at most.
+    low: bool,
+    /// Experts are of the base type, all else Q8_0.
+    experts_only: bool,
+}
+
+/// One type for all but the head.
+const fn plain(name: &'static str, file_type: u32, base: Type) -> Mix {
+    Mix {
+        name,
+        file_type: Some(file_type),
+        base,
+        pure: false,
+        head: Type::Q6_K,
+        embedding: Base,
+        attn_v: Base,
+        attn_qk: Base,
+        attn_output: Base,
+        ffn_down: Base,
+        ffn_gate_up: Base,
+        attn_output_of_8: Base,
+        low: false,
+        experts_only: false,
+    }
+}
+
+/// As [`plain`], with Q5_K in the attention outputs of eight experts.
+const fn eight(name: &'static str, file_type: u32, base: Type) -> Mix {
+    Mix { attn_output_of_8: Always(Type::Q5_K), ..plain(name, file_type, base) }
+}
+
+/// Below three bits; `better` is the type of what matters more.
+const fn low(name: &'static str, file_type: u32, base: Type, better: Type) -> Mix {
+    Mix {
+        head: Type::Q5_K,
+        embedding: Always(better),
+        attn_v: Grouped { grouped: Type::Q4_K, single: Some(better) },
+        ffn_down: First { parts: 8, then: better, rest: None },
+        low: true,
+        ..eight(name, file_type, base)
+    }
+}
+
+/// Every mix of llama.cpp whose types this build has.
+static MIXES: [Mix; 33] = [
+    plain("F32", 0, Type::F32),
+    plain("F16", 1, Type::F16),
+    plain("BF16", 32, Type::BF16),
+    Mix { head: Type::Q8_0, ..plain("Q8_0", 7, Type::Q8_0) },
+    Mix { ffn_down: Weighted(Type::Q4_1), ..plain("Q4_0", 2, Type::Q4_0) },
+    plain("Q4_1", 3, Type::Q4_1),
+    Mix { ffn_down: Weighted(Type::Q5_1), ..plain("Q5_0", 8, Type::Q5_0) },
+    plain("Q5_1", 9, Type::Q5_1),
+    Mix {
+        attn_v: Grouped { grouped: Type::Q4_K, single: Some(Type::Q3_K) },
+        attn_output: Always(Type::Q3_K),
+        ffn_down: Always(Type::Q3_K),
+        ..eight("Q2_K", 10, Type::Q2_K)
+    },
+    Mix {
+        attn_v: Grouped { grouped: Type::Q4_K, single: None },
+        ffn_down: First { parts: 8, then: Type::Q4_K, rest: None },
+        ..plain("Q2_K_S", 21, Type::Q2_K)
+    },
+    eight("Q3_K_S", 11, Type::Q3_K),
+    Mix {
+        attn_v: Early { layers: 2, then: Type::Q5_K, rest: Some(Type::Q4_K) },
+        attn_output: Always(Type::Q4_K),
+        ffn_down: First { parts: 16, then: Type::Q5_K, rest: Some(Type::Q4_K) },
+        ..eight("Q3_K_M", 12, Type::Q3_K)
+    },
+    Mix {
+        attn_v: Always(Type::Q5_K),
+        attn_output: Always(Type::Q5_K),
+        ffn_down: Always(Type::Q5_K),
+        ..plain("Q3_K_L", 13, Type::Q3_K)
+    },
+    Mix {
+        attn_v: Early { layers: 4, then: Type::Q5_K, rest: None },
+        ffn_down: First { parts: 8, then: Type::Q5_K, rest: None },
+        ..eight("Q4_K_S", 14, Type::Q4_K)
+    },
+    Mix { attn_v: More(Type::Q6_K), ffn_down: More(Type::Q6_K), ..eight("Q4_K_M", 15, Type::Q4_K) },
+    plain("Q5_K_S", 16, Type::Q5_K),
+    Mix { attn_v: More(Type::Q6_K), ffn_down: More(Type::Q6_K), ..plain("Q5_K_M", 17, Type::Q5_K) },
+    plain("Q6_K", 18, Type::Q6_K),
+    Mix { attn_output: Always(Type::IQ2_XXS), ..low("IQ1_S", 24, Type::IQ1_S, Type::Q2_K) },
+    Mix { attn_output: Always(Type::IQ2_XXS), ..low("IQ1_M", 31, Type::IQ1_M, Type::Q2_K) },
+    low("IQ2_XXS", 19, Type::IQ2_XXS, Type::Q2_K),
+    low("IQ2_XS", 20, Type::IQ2_XS, Type::Q2_K),
+    Mix { attn_output: Always(Type::IQ3_S), ..low("IQ2_S", 28, Type::IQ2_XS, Type::IQ3_S) },
+    Mix { attn_output: Always(Type::IQ3_S), ..low("IQ2_M", 29, Type::IQ2_S, Type::IQ3_S) },
+    Mix {
+        head: Type::Q5_K,
+        embedding: Always(Type::IQ3_S),
+        attn_v: GroupedOrUnweighted { grouped: Type::Q4_K, single: Type::IQ3_S },
+        attn_qk: Always(Type::IQ2_S),
+        attn_output: Always(Type::IQ3_S),
+        ffn_down: Unweighted { parts: 8, then: Type::Q4_K, rest: Some(Type::Q3_K) },
+        ..eight("IQ3_XXS", 23, Type::IQ3_XXS)
+    },
+    Mix {
+        attn_v: Grouped { grouped: Type::Q4_K, single: None },
+        attn_qk: Always(Type::IQ3_XXS),
+        ffn_gate_up: Middle(Type::IQ3_XXS),
+        ..eight("IQ3_XS", 22, Type::IQ3_S)
+    },
+    Mix {
+        attn_v: Grouped { grouped: Type::Q4_K, single: None },
+        ..eight("IQ3_S", 26, Type::IQ3_S)
+    },
+    Mix {
+        attn_v: Always(Type::Q4_K),
+        attn_output: Always(Type::Q4_K),
+        ffn_down: FirstOrMoreOf8(Type::Q4_K),
+        ..eight("IQ3_M", 27, Type::IQ3_S)
+    },
+    Mix {
+        attn_v: Grouped { grouped: Type::Q5_K, single: None },
+        ffn_down: Unweighted { parts: 8, then: Type::Q5_K, rest: None },
+        ..eight("IQ4_NL", 25, Type::IQ4_NL)
+    },
+    Mix {
+        attn_v: Grouped { grouped: Type::Q5_K, single: None },
+        ffn_down: Unweighted { parts: 8, then: Type::Q5_K, rest: None },
+        ..eight("IQ4_XS", 30, Type::IQ4_XS)
+    },
+    Mix { embedding: Always(Type::Q4_K), ..plain("TQ1_0", 36, Type::TQ1_0) },
+    Mix { embedding: Always(Type::Q4_K), ..plain("TQ2_0", 37, Type::TQ2_0) },
+    Mix { head: Type::Q8_0, experts_only: true, ..plain("MXFP4_MOE", 38, Type::MXFP4) },
+];
+
+/// Parts of names of tensors that keep full precision whatever the mix: gains, routers, positions, and what is
+/// small in architectures of other kinds.
+const KEPT: &[&str] = &[
+    "_norm.weight",
+    "ffn_gate_inp.weight",
+    "ffn_gate_tid2eid.weight",
+    "position_embd",
+    "token_types.weight",
+    "altup",
+    "laurel",
+    "per_layer_model_proj",
+    "ssm_conv1d",
+    "shortconv.conv.weight",
+    "attn_rel_b.weight",
+    "indexer.k_proj.weight",
+    "indexer.q_proj.weight",
+    "time_mix_first.weight",
+    "time_mix_w0.weight",
+    "time_mix_w1.weight",
+    "time_mix_w2.weight",
+    "time_mix_v0.weight",
+    "time_mix_v1.weight",
+    "time_mix_v2.weight",
+    "time_mix_a0.weight",
+    "time_mix_a1.weight",
+    "time_mix_a2.weight",
+    "time_mix_g1.weight",
+    "time_mix_g2.weight",
+    "time_mix_decay_w1.weight",
+    "time_mix_decay_w2.weight",
+    "time_mix_lerp_fused.weight",
+];
+
+impl Mix {
+    /// The mix of that name, in upper or lower case; or, for a type that is no mix's name, that type for all
+    /// matrices.
+    ///
+    /// # Errors
+    /// [`Error::UnknownType`], which lists the known; [`Error::NotForWeights`].
+    pub fn find(name: &str) -> Result<Mix, Error> {
+        if let Some(mix) = MIXES.iter().find(|mix| mix.name.eq_ignore_ascii_case(name)) {
+            return Ok(*mix);
+        }
+        let ty = bilayer_quant::by_name(name)
+            .map_err(|_| Error::UnknownType { name: name.to_owned() })?;
+        Mix::pure(ty)
+    }
+
+    /// One type for all matrices.
+    ///
+    /// # Errors
+    /// [`Error::NotForWeights`]: whole numbers and double precision.
+    pub fn pure(ty: Type) -> Result<Mix, Error> {
+        // What can neither be made nor holds several weights to a block is for tables and indices.
+        if ty.block_weights == 1 && ty.quantize.is_none() {
+            return Err(Error::NotForWeights { ty: ty.name });
+        }
+        let file_type = MIXES.iter().find(|mix| mix.name == ty.name).and_then(|mix| mix.file_type);
+        Ok(Mix { file_type, pure: true, head: ty, ..plain(ty.name, 0, ty) })
+    }
+
+    /// Every mix.
+    pub fn all() -> &'static [Mix] {
+        &MIXES
+    }
+
+    /// The names that [`Mix::find`] knows, separated by commas.
+    pub fn names() -> String {
+        let mixes = MIXES.iter().map(|mix| mix.name);
+        let others = bilayer_quant::all()
+            .iter()
+            .map(|ty| ty.name)
+            .filter(|name| MIXES.iter().all(|mix| mix.name != *name) && Mix::find(name).is_ok());
+        mixes.chain(others).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The type of the tensor `name` of `shape` (`[.., rows, cols]`), or `None` where it keeps full precision:
+    /// vectors, gains, routers.
+    ///
+    /// The layer is the number in the name, as it is in every architecture whose layers all have attention and
+    /// feed-forward. A row that is not whole blocks of the type gets a type of smaller blocks, at last F16.
+    pub fn tensor(&self, name: &str, shape: &[u64], facts: &Facts) -> Option<Type> {
+        let matrix = shape.iter().skip_while(|size| **size == 1).count() >= 2;
+        let kept = KEPT.iter().any(|part| name.contains(part));
+        if !matrix || kept || !name.ends_with("weight") {
+            return None;
+        }
+        if self.base.block_weights == 1 {
+            return Some(self.base);
+        }
+        let cols = shape.last().copied().unwrap_or_default();
+        let chosen = if self.pure { self.base } else { self.choose(name, shape, facts) };
+        Some(fitting(chosen, cols))
+    }
+
+    fn choose(&self, name: &str, shape: &[u64], facts: &Facts) -> Type {
+        let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
+        let layer = layer.and_then(|number| number.parse().ok()).unwrap_or(0);
+        let by = |rule: Rule| rule.choose(self.base, layer, facts);
+        let is_embedding = ["token_embd.weight", "per_layer_token_embd.weight"].contains(&name);
+        let of_8 = facts.experts == 8;
+        if name == "output.weight" || is_embedding && facts.tied {
+            let cols = shape.last().copied().unwrap_or_default();
+            return if fits(self.base, cols) { self.head } else { Type::Q8_0 };
+        }
+        if self.experts_only {
+            let is_stacked = shape.len() > 2 && shape[shape.len() - 3] > 1;
+            return if is_stacked { self.base } else { Type::Q8_0 };
+        }
+        let has = |part: &str| name.contains(part);
+        if is_embedding {
+            by(self.embedding)
+        } else if ["attn_v.weight", "attn_qkv.weight", "attn_kv_b.weight"].into_iter().any(has) {
+            self.attn_v(by(self.attn_v), facts)
+        } else if has("attn_k.weight") {
+            match (of_8, self.low) {
+                (true, true) => Type::Q4_K,
+                (true, false) => Type::Q8_0,
+                (false, _) => by(self.attn_qk),
+            }
+        } else if has("attn_q.weight") {
+            by(self.attn_qk)
+        } else if has("attn_output.weight") {
+            by(if of_8 { self.attn_output_of_8 } else { self.attn_output })
+        } else if has("ffn_down") {
+            by(self.ffn_down)
+        } else if has("ffn_up") || has("ffn_gate") {
+            by(self.ffn_gate_up)
+        } else {
+            self.base
+        }
+    }
+
+    /// Values are few where queries share them, so that better types cost little there.
+    fn attn_v(&self, chosen: Type, facts: &Facts) -> Type {
+        if self.low {
+            return if facts.experts >= 4 { Type::Q4_K } else { chosen };
+        }
+        if facts.experts == 8 {
+            return Type::Q8_0;
+        }
+        // What llama.cpp takes for the 70B: eighty layers whose heads share.
+        let is_70b = facts.layers == 80 && facts.heads != facts.kv_heads;
+        if is_70b && [Type::Q3_K, Type::Q4_K].contains(&chosen) { Type::Q5_K } else { chosen }
+    }
+}
+
+fn fits(ty: Type, cols: u64) -> bool {
+    cols.is_multiple_of(ty.block_weights as u64)
+}
+
+/// `ty`, or what takes its place in rows that are not whole blocks of it. Where llama.cpp knows no other type and
+/// refuses the model, F16.
+pub fn fitting(ty: Type, cols: u64) -> Type {
+    if fits(ty, cols) {
+        return ty;
+    }
+    // By what a block of 32 weights can keep: codebooks go to the codebook, the others to about their bits.
+    let smaller = [
+        (Type::IQ4_NL, &[Type::IQ1_S, Type::IQ1_M, Type::IQ2_XXS, Type::IQ2_XS, Type::IQ2_S][..]),
+        (Type::IQ4_NL, &[Type::IQ3_XXS, Type::IQ3_S, Type::IQ4_XS]),
+        (Type::Q4_0, &[Type::Q2_K, Type::Q3_K, Type::TQ1_0, Type::TQ2_0]),
+        (Type::Q5_0, &[Type::Q4_K]),
+        (Type::Q5_1, &[Type::Q5_K]),
+        (Type::Q8_0, &[Type::Q6_K]),
+    ];
+    let found = smaller.into_iter().find(|(_, types)| types.contains(&ty)).map(|(small, _)| small);
+    found.filter(|small| fits(*small, cols)).unwrap_or(Type::F16)
+}

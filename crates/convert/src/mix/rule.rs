@@ -1,0 +1,78 @@
+//! The rules that say in which layers a kind of tensor gets which type.
+
+use bilayer_quant::Type;
+
+use super::Facts;
+
+/// A rule for one kind of tensor; without another word the type is the mix's base.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Rule {
+    Base,
+    Always(Type),
+    /// The first of `parts` equal parts of the layers.
+    First {
+        parts: usize,
+        then: Type,
+        rest: Option<Type>,
+    },
+    /// The same, without an importance matrix.
+    Unweighted {
+        parts: usize,
+        then: Type,
+        rest: Option<Type>,
+    },
+    /// The first eighth, with an importance matrix.
+    Weighted(Type),
+    /// The first layers by count.
+    Early {
+        layers: usize,
+        then: Type,
+        rest: Option<Type>,
+    },
+    /// The first eighth, the last, and every third between.
+    More(Type),
+    /// The first eighth; of eight experts also where [`Rule::More`] says.
+    FirstOrMoreOf8(Type),
+    /// All but the first and the last eighth.
+    Middle(Type),
+    /// Where four heads or more share keys and values, and where not.
+    Grouped {
+        grouped: Type,
+        single: Option<Type>,
+    },
+    /// The same, `single` only without an importance matrix.
+    GroupedOrUnweighted {
+        grouped: Type,
+        single: Type,
+    },
+}
+
+impl Rule {
+    /// The type in `layer`, where the mix's is `base`.
+    pub fn choose(self, base: Type, layer: usize, facts: &Facts) -> Type {
+        let layers = facts.layers;
+        let first = layer < layers / 8;
+        let more = first
+            || layer >= 7 * layers / 8
+            || (layer >= layers / 8 && (layer - layers / 8) % 3 == 2);
+        let is_grouped = facts.heads / facts.kv_heads.max(1) >= 4;
+        let (applies, then, rest) = match self {
+            Rule::Base => return base,
+            Rule::Always(ty) => (true, ty, None),
+            Rule::Unweighted { .. } if facts.importance => return base,
+            Rule::First { parts, then, rest } | Rule::Unweighted { parts, then, rest } => {
+                (layer < layers / parts, then, rest)
+            }
+            Rule::Weighted(ty) => (first && facts.importance, ty, None),
+            Rule::Early { layers, then, rest } => (layer < layers, then, rest),
+            Rule::More(ty) => (more, ty, None),
+            Rule::FirstOrMoreOf8(ty) => (first || facts.experts == 8 && more, ty, None),
+            Rule::Middle(ty) => (!first && layer < 7 * layers / 8, ty, None),
+            Rule::Grouped { grouped, single } => (is_grouped, grouped, single),
+            Rule::GroupedOrUnweighted { grouped, single } => {
+                (is_grouped, grouped, (!facts.importance).then_some(single))
+            }
+        };
+        if applies { then } else { rest.unwrap_or(base) }
+    }
+}

@@ -1,0 +1,267 @@
+//! Valid random-weight models of real shapes, written as fast as the disk takes them.
+
+use std::cell::{Cell, RefCell};
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use bilayer_gguf::{Metadata, NewTensor, SourceError};
+use bilayer_quant::Type;
+use bytes::Bytes;
+use rayon::prelude::*;
+
+use crate::Error;
+use crate::mix::{Facts, Mix};
+
+mod blocks;
+mod random;
+mod shapes;
+pub(crate) mod tensors;
+#[cfg(test)]
+mod tests;
+mod weights;
+mod words;
+
+pub use shapes::{Experts, Shape, Sizes};
+
+use tensors::Tensor;
+use weights::Weights;
+
+/// Chunks made at once; while these are written, the next are made.
+const CHUNKS: usize = 16;
+/// Threads a caller may ask for.
+const THREADS: usize = 512;
+
+/// What is to be made. The same description gives the same bytes on every machine and any number of threads.
+#[derive(Clone, Debug)]
+pub struct Synth {
+    /// The sizes.
+    pub shape: Shape,
+    /// The types.
+    pub mix: Mix,
+    /// Which of the random models.
+    pub seed: u64,
+    /// Header and size only: all weights are zero and take no room on the disk.
+    pub hollow: bool,
+    /// Threads that make weights; as many as there are processors where it is not given.
+    pub threads: Option<usize>,
+}
+
+/// What was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Tensors of the file.
+    pub tensors: usize,
+    /// Weights of all tensors.
+    pub parameters: u64,
+    /// Bytes of all tensors.
+    pub bytes: u64,
+}
+
+/// Is told after each piece how many bytes of how many are written, and may stop the rest.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+
+/// How far the file is.
+struct Told<'a> {
+    progress: RefCell<Progress<'a>>,
+    done: Cell<u64>,
+    total: u64,
+}
+
+/// Progress said to stop.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped")]
+struct Stopped;
+
+impl Told<'_> {
+    fn step(&self, bytes: usize) -> Result<(), Stopped> {
+        self.done.set(self.done.get() + bytes as u64);
+        match (self.progress.borrow_mut())(self.done.get(), self.total) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Stopped),
+        }
+    }
+}
+
+/// A tensor with its type.
+struct Typed {
+    tensor: Tensor,
+    ty: Type,
+    bytes: u64,
+}
+
+impl Synth {
+    /// A model of `shape` and `mix` from seed 0, in full.
+    pub fn new(shape: Shape, mix: Mix) -> Synth {
+        Synth { shape, mix, seed: 0, hollow: false, threads: None }
+    }
+
+    /// Writes the file: to a temporary one beside `path`, which takes its name when it is complete.
+    ///
+    /// # Errors
+    /// [`Error::Model`], [`Error::File`], [`Error::Size`], [`Error::Threads`]; [`Error::Interrupted`] where `progress`
+    /// breaks.
+    pub fn write(&self, path: &Path, progress: Progress<'_>) -> Result<Made, Error> {
+        let threads = self.threads.unwrap_or(0);
+        if threads > THREADS {
+            let expected = format!("at most {THREADS}");
+            return Err(Error::Size { what: "threads", expected, found: threads as u64 });
+        }
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        let pool = pool.map_err(|error| Error::Threads { threads, reason: error.to_string() })?;
+        let typed = self.tensors()?;
+        let made = made(&typed);
+        let told = Told { progress: RefCell::new(progress), done: Cell::new(0), total: made.bytes };
+        let new: Result<Vec<_>, Error> = typed
+            .iter()
+            .map(|typed| {
+                let Some(source) = self.source(typed)? else { return Ok(typed.zeros()) };
+                let Typed { tensor, ty, bytes } = typed;
+                let (pool, told) = (&pool, &told);
+                Ok(NewTensor::stream(&tensor.name, *ty, &tensor.shape, move |out| {
+                    source.write(pool, *bytes, out, told)
+                }))
+            })
+            .collect();
+        match bilayer_gguf::write(path, &self.metadata(), new?) {
+            Err(bilayer_gguf::Error::Source { source, .. }) if source.is::<Stopped>() => {
+                Err(Error::Interrupted)
+            }
+            written => Ok(written.map(|()| made)?),
+        }
+    }
+
+    /// The file in memory.
+    ///
+    /// # Errors
+    /// As [`Synth::write`].
+    pub fn to_bytes(&self) -> Result<Bytes, Error> {
+        let typed = self.tensors()?;
+        let new: Result<Vec<_>, Error> = typed
+            .iter()
+            .map(|typed| {
+                let Some(source) = self.source(typed)? else { return Ok(typed.zeros()) };
+                let mut bytes = vec![0; typed.bytes as usize];
+                source.fill(0, &mut bytes);
+                Ok(NewTensor::bytes(&typed.tensor.name, typed.ty, &typed.tensor.shape, bytes))
+            })
+            .collect();
+        Ok(bilayer_gguf::to_bytes(&self.metadata(), new?)?)
+    }
+
+    /// All tensors with their types, in the order of the file.
+    fn tensors(&self) -> Result<Vec<Typed>, Error> {
+        let tensors = tensors::needed(&self.shape)?;
+        let facts = Facts {
+            layers: self.shape.layers as usize,
+            heads: self.shape.heads as usize,
+            kv_heads: self.shape.kv_heads as usize,
+            experts: self.shape.experts.map_or(0, |experts| experts.count as usize),
+            // As the quantizer sees it: an encoder, too, has no head.
+            tied: tensors.iter().all(|tensor| tensor.name != "output.weight"),
+            importance: false,
+        };
+        let typed = tensors.into_iter().map(|tensor| {
+            let ty = self.mix.tensor(&tensor.name, &tensor.shape, &facts).unwrap_or(Type::F32);
+            let blocks = tensor.shape.iter().product::<u64>() / ty.block_weights as u64;
+            Typed { tensor, ty, bytes: blocks * ty.block_bytes as u64 }
+        });
+        Ok(typed.collect())
+    }
+
+    /// Where a tensor's bytes come from; nothing where they are zeros.
+    fn source<'t>(&self, typed: &'t Typed) -> Result<Option<Source<'t>>, Error> {
+        if self.hollow {
+            return Ok(None);
+        }
+        let name = typed.tensor.name.as_str();
+        if name == "rope_freqs.weight"
+            && let Some(factors) = self.shape.rope_factors()
+        {
+            let bytes = factors.iter().flat_map(|factor| factor.to_le_bytes()).collect();
+            return Ok(Some(Source::Known(bytes)));
+        }
+        let spread = tensors::spread(&typed.tensor, &self.shape);
+        Ok(Some(Source::Random(Weights::new(name, typed.ty, spread, self.seed)?)))
+    }
+
+    fn metadata(&self) -> Metadata {
+        let mut metadata = self.shape.metadata();
+        if let Some(file_type) = self.mix.file_type {
+            metadata.set("general.file_type", file_type);
+        }
+        metadata.set("general.quantization_version", 2u32);
+        words::add(&mut metadata, self.shape.kind, self.shape.vocab as usize);
+        metadata
+    }
+}
+
+impl Typed {
+    fn zeros(&self) -> NewTensor<'static> {
+        NewTensor::zeros(&self.tensor.name, self.ty, &self.tensor.shape)
+    }
+}
+
+fn made(typed: &[Typed]) -> Made {
+    Made {
+        tensors: typed.len(),
+        parameters: typed.iter().map(|typed| typed.tensor.shape.iter().product::<u64>()).sum(),
+        bytes: typed.iter().map(|typed| typed.bytes).sum(),
+    }
+}
+
+/// Where bytes come from.
+enum Source<'a> {
+    Known(Vec<u8>),
+    Random(Weights<'a>),
+}
+
+impl Source<'_> {
+    fn chunk_bytes(&self) -> usize {
+        match self {
+            Source::Known(bytes) => bytes.len(),
+            Source::Random(weights) => weights.chunk_bytes(),
+        }
+    }
+
+    /// Makes chunks from number `first` on, on the threads of the pool this runs in.
+    fn fill(&self, first: u64, bytes: &mut [u8]) {
+        match self {
+            Source::Known(known) => bytes.copy_from_slice(known),
+            Source::Random(weights) => bytes
+                .par_chunks_mut(weights.chunk_bytes())
+                .enumerate()
+                .for_each(|(i, chunk)| weights.fill(first + i as u64, chunk)),
+        }
+    }
+
+    /// Writes `len` bytes: while one buffer of chunks is written, the next is made.
+    fn write(
+        &self,
+        pool: &rayon::ThreadPool,
+        len: u64,
+        out: &mut dyn Write,
+        told: &Told<'_>,
+    ) -> Result<(), SourceError> {
+        let at_once = CHUNKS * self.chunk_bytes();
+        let size = |left: u64| left.min(at_once as u64) as usize;
+        let mut left = len;
+        let mut chunk = 0;
+        let (mut ready, mut next) = (vec![0; size(left)], Vec::new());
+        pool.install(|| self.fill(chunk, &mut ready));
+        while left > 0 {
+            left -= ready.len() as u64;
+            chunk += CHUNKS as u64;
+            next.resize(size(left), 0);
+            pool.in_place_scope(|scope| {
+                if left > 0 {
+                    scope.spawn(|_| self.fill(chunk, &mut next));
+                }
+                out.write_all(&ready)
+            })?;
+            told.step(ready.len())?;
+            std::mem::swap(&mut ready, &mut next);
+        }
+        Ok(())
+    }
+}

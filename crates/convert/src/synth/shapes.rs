@@ -1,0 +1,330 @@
+//! The shapes: sizes of known models as one table, changes to them, and the metadata they make.
+
+use bilayer_gguf::Metadata;
+use bilayer_models::Llama3;
+
+use crate::Error;
+
+/// The sizes of a model, and what else its metadata says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// What the user calls it.
+    pub name: &'static str,
+    /// `general.architecture`.
+    pub(super) architecture: &'static str,
+    /// Layers.
+    pub layers: u32,
+    /// Elements of the hidden state.
+    pub width: u32,
+    /// Query heads of a layer.
+    pub heads: u32,
+    /// Key-value heads of a layer.
+    pub kv_heads: u32,
+    /// Elements of a head.
+    pub head_dim: u32,
+    /// Elements of the feed-forward's inner state.
+    pub ffn: u32,
+    /// Tokens of the vocabulary.
+    pub vocab: u32,
+    /// Tokens the model is said to be trained for.
+    pub context: u32,
+    /// The embedding is the output head, too.
+    pub tied: bool,
+    /// Experts in place of the one feed-forward.
+    pub experts: Option<Experts>,
+    pub(super) kind: Kind,
+    norm_eps: f32,
+}
+
+/// A mixture of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Experts {
+    /// How many a layer has.
+    pub count: u32,
+    /// How many a token goes through.
+    pub used: u32,
+    /// Elements of one's inner state.
+    pub ffn: u32,
+}
+
+/// What else differs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kind {
+    /// Causal, rotary.
+    Decoder {
+        rope_base: f32,
+        /// How many times Llama 3's rule lengthens the context.
+        longer: Option<f32>,
+        /// Queries and keys are normed head by head.
+        head_norms: bool,
+        /// `tokenizer.ggml.pre`.
+        pre: &'static str,
+    },
+    /// Sees both ways and has learned positions.
+    Encoder,
+}
+
+const fn rotary(rope_base: f32, longer: Option<f32>) -> Kind {
+    Kind::Decoder { rope_base, longer, head_norms: false, pre: "llama-bpe" }
+}
+
+/// Llama 3.1 8B (Meta 2024), which the other Llamas are changes of.
+const LLAMA_8B: Shape = Shape {
+    name: "llama-8b",
+    architecture: "llama",
+    layers: 32,
+    width: 4096,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 128,
+    ffn: 14_336,
+    vocab: 128_256,
+    context: 131_072,
+    tied: false,
+    experts: None,
+    kind: rotary(500_000.0, Some(8.0)),
+    norm_eps: 1e-5,
+};
+
+/// Sources: the makers' `config.json`s.
+static SHAPES: [Shape; 7] = [
+    // A small Llama, to which flags give any sizes.
+    Shape {
+        name: "tiny",
+        layers: 2,
+        width: 256,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
+        ffn: 512,
+        vocab: 512,
+        context: 2048,
+        tied: true,
+        kind: rotary(10_000.0, None),
+        ..LLAMA_8B
+    },
+    // Llama 3.2 1B.
+    Shape {
+        name: "llama-1b",
+        layers: 16,
+        width: 2048,
+        head_dim: 64,
+        ffn: 8192,
+        tied: true,
+        kind: rotary(500_000.0, Some(32.0)),
+        ..LLAMA_8B
+    },
+    LLAMA_8B,
+    // Llama 3.1 and 3.3 70B.
+    Shape { name: "llama-70b", layers: 80, width: 8192, heads: 64, ffn: 28_672, ..LLAMA_8B },
+    Shape {
+        name: "mixtral-8x7b",
+        vocab: 32_000,
+        context: 32_768,
+        experts: Some(Experts { count: 8, used: 2, ffn: 14_336 }),
+        kind: rotary(1_000_000.0, None),
+        ..LLAMA_8B
+    },
+    Shape {
+        name: "qwen3-30b-a3b",
+        architecture: "qwen3moe",
+        layers: 48,
+        width: 2048,
+        kv_heads: 4,
+        ffn: 6144,
+        vocab: 151_936,
+        context: 40_960,
+        experts: Some(Experts { count: 128, used: 8, ffn: 768 }),
+        kind: Kind::Decoder {
+            rope_base: 1_000_000.0,
+            longer: None,
+            head_norms: true,
+            pre: "qwen2",
+        },
+        norm_eps: 1e-6,
+        ..LLAMA_8B
+    },
+    // all-MiniLM-L6-v2.
+    Shape {
+        name: "minilm-l6",
+        architecture: "bert",
+        layers: 6,
+        width: 384,
+        heads: 12,
+        kv_heads: 12,
+        head_dim: 32,
+        ffn: 1536,
+        vocab: 30_522,
+        context: 512,
+        tied: false,
+        kind: Kind::Encoder,
+        norm_eps: 1e-12,
+        ..LLAMA_8B
+    },
+];
+
+/// Sizes in place of a shape's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// In place of [`Shape::layers`].
+    pub layers: Option<u32>,
+    /// In place of [`Shape::width`].
+    pub width: Option<u32>,
+    /// In place of [`Shape::heads`].
+    pub heads: Option<u32>,
+    /// In place of [`Shape::kv_heads`].
+    pub kv_heads: Option<u32>,
+    /// In place of [`Shape::head_dim`].
+    pub head_dim: Option<u32>,
+    /// In place of [`Shape::ffn`], and of the experts' where there are any.
+    pub ffn: Option<u32>,
+    /// In place of [`Shape::vocab`].
+    pub vocab: Option<u32>,
+    /// In place of [`Shape::context`].
+    pub context: Option<u32>,
+}
+
+impl Shape {
+    /// The shape of that name.
+    ///
+    /// # Errors
+    /// [`Error::UnknownShape`], which lists the known ones.
+    pub fn find(name: &str) -> Result<Shape, Error> {
+        let found = SHAPES.iter().find(|shape| shape.name == name);
+        found.copied().ok_or_else(|| Error::UnknownShape { name: name.to_owned() })
+    }
+
+    /// Every shape.
+    pub fn all() -> &'static [Shape] {
+        &SHAPES
+    }
+
+    /// Every shape's name, separated by commas.
+    pub fn names() -> String {
+        SHAPES.iter().map(|shape| shape.name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The shape with other sizes. A head is as long as it was, unless width or heads change: then the width is
+    /// shared out among the heads. As many heads share keys and values as did, or none where that is not possible.
+    ///
+    /// # Errors
+    /// [`Error::Size`], which names the flag.
+    pub fn with(mut self, sizes: Sizes) -> Result<Shape, Error> {
+        let sharing = self.heads / self.kv_heads;
+        let set = |own: &mut u32, size: Option<u32>| size.inspect(|size| *own = *size).is_some();
+        set(&mut self.layers, sizes.layers);
+        set(&mut self.vocab, sizes.vocab);
+        set(&mut self.context, sizes.context);
+        let width = set(&mut self.width, sizes.width);
+        if set(&mut self.ffn, sizes.ffn)
+            && let Some(experts) = &mut self.experts
+        {
+            experts.ffn = self.ffn;
+        }
+        let heads = set(&mut self.heads, sizes.heads);
+        if !set(&mut self.kv_heads, sizes.kv_heads) && heads {
+            let shares = self.heads.is_multiple_of(sharing);
+            self.kv_heads = if shares { self.heads / sharing } else { self.heads };
+        }
+        if !set(&mut self.head_dim, sizes.head_dim) && (width || heads) {
+            if self.heads == 0 || !self.width.is_multiple_of(self.heads) {
+                let expected = format!("a divisor of the width {}, or give --head-dim", self.width);
+                return Err(size("heads", expected, self.heads));
+            }
+            self.head_dim = self.width / self.heads;
+        }
+        self.check()?;
+        Ok(self)
+    }
+
+    /// The bounds are those of `bilayer_models::limits`, where a model is read back.
+    fn check(&self) -> Result<(), Error> {
+        use bilayer_models::limits::{CONTEXT, HEADS, LAYERS, VOCAB, WIDTH};
+        let bounds = [
+            ("layers", self.layers, 1, LAYERS),
+            ("width", self.width, 1, WIDTH),
+            ("heads", self.heads, 1, HEADS),
+            ("kv-heads", self.kv_heads, 1, HEADS),
+            ("head-dim", self.head_dim, 2, WIDTH),
+            ("ffn", self.ffn, 1, WIDTH),
+            ("vocab", self.vocab, super::words::LEAST, VOCAB),
+            ("context", self.context, 1, CONTEXT),
+        ];
+        for (what, found, least, most) in bounds {
+            if !(least..=most).contains(&(found as usize)) {
+                return Err(size(what, format!("{least} to {most}"), found));
+            }
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let expected = format!("a divisor of the {} heads", self.heads);
+            return Err(size("kv-heads", expected, self.kv_heads));
+        }
+        if !self.head_dim.is_multiple_of(2) {
+            return Err(size("head-dim", "even".to_owned(), self.head_dim));
+        }
+        if self.kind == Kind::Encoder {
+            if self.kv_heads != self.heads {
+                let expected = format!("the {} heads of an encoder", self.heads);
+                return Err(size("kv-heads", expected, self.kv_heads));
+            }
+            if self.head_dim * self.heads != self.width {
+                let expected = format!("the width {} by {} heads", self.width, self.heads);
+                return Err(size("head-dim", expected, self.head_dim));
+            }
+        }
+        Ok(())
+    }
+
+    /// The frequencies' divisors by Llama 3's rule, `[head_dim / 2]`.
+    pub(super) fn rope_factors(&self) -> Option<Vec<f32>> {
+        let Kind::Decoder { rope_base, longer: Some(factor), .. } = self.kind else { return None };
+        let rule =
+            Llama3 { factor, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 8192 };
+        Some(rule.factors(rope_base, self.head_dim as usize))
+    }
+
+    /// The keys of the model, without those of its words.
+    pub(super) fn metadata(&self) -> Metadata {
+        let mut metadata = Metadata::new();
+        metadata.set("general.architecture", self.architecture);
+        metadata.set("general.type", "model");
+        metadata.set("general.name", format!("{} with random weights", self.name));
+        let mut set = |name: &str, value: bilayer_gguf::Value| {
+            metadata.set(&format!("{}.{name}", self.architecture), value);
+        };
+        set("block_count", self.layers.into());
+        set("context_length", self.context.into());
+        set("embedding_length", self.width.into());
+        set("feed_forward_length", self.ffn.into());
+        set("attention.head_count", self.heads.into());
+        set("vocab_size", self.vocab.into());
+        match self.kind {
+            Kind::Encoder => {
+                set("attention.layer_norm_epsilon", self.norm_eps.into());
+                set("attention.causal", false.into());
+                // The mean of all tokens.
+                set("pooling_type", 1u32.into());
+            }
+            Kind::Decoder { rope_base, .. } => {
+                set("attention.head_count_kv", self.kv_heads.into());
+                set("attention.key_length", self.head_dim.into());
+                set("attention.value_length", self.head_dim.into());
+                set("attention.layer_norm_rms_epsilon", self.norm_eps.into());
+                set("rope.dimension_count", self.head_dim.into());
+                set("rope.freq_base", rope_base.into());
+            }
+        }
+        if let Some(experts) = self.experts {
+            set("expert_count", experts.count.into());
+            set("expert_used_count", experts.used.into());
+            if experts.ffn != self.ffn {
+                set("expert_feed_forward_length", experts.ffn.into());
+            }
+        }
+        metadata
+    }
+}
+
+fn size(what: &'static str, expected: String, found: u32) -> Error {
+    Error::Size { what, expected, found: found.into() }
+}

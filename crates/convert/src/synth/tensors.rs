@@ -1,0 +1,158 @@
+//! The tensors of a shape, and how their weights are spread.
+
+use bilayer_models::Outline;
+use bilayer_quant::Type;
+
+use super::shapes::{Experts, Kind, Shape};
+use crate::Error;
+
+/// A tensor that a model needs.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Tensor {
+    pub name: String,
+    /// `[.., rows, cols]`.
+    pub shape: Vec<u64>,
+}
+
+/// Centre and standard deviation of random weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Spread {
+    pub centre: f32,
+    pub deviation: f32,
+}
+
+/// What the model needs: as its architecture records it, or from the list below where that is not known yet.
+///
+/// # Errors
+/// [`Error::Model`]: the sizes make no model.
+pub(super) fn needed(shape: &Shape) -> Result<Vec<Tensor>, Error> {
+    use bilayer_models::Error as Model;
+    let listed = listed(shape);
+    let mut metadata = shape.metadata();
+    super::words::add(&mut metadata, shape.kind, shape.vocab as usize);
+    let optional: Vec<&str> = listed.iter().map(|tensor| tensor.name.as_str()).collect();
+    let outline = Outline::new(Type::F32, &optional);
+    let recorded = bilayer_models::config(&metadata)
+        .and_then(|config| bilayer_models::record(&config, &outline));
+    match recorded {
+        Ok(_) => {
+            let tensors = outline.tensors().into_iter();
+            Ok(tensors.map(|(name, entry)| Tensor { name, shape: entry.shape }).collect())
+        }
+        Err(Model::UnknownArchitecture { .. } | Model::Unsupported { .. }) => Ok(listed),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Weights of which activations neither grow nor vanish: a row has length about 1, what is added to the residual
+/// less the deeper the model is (as GPT-2 was begun), gains lie around 1 and biases around 0.
+pub(super) fn spread(tensor: &Tensor, shape: &Shape) -> Spread {
+    let name = tensor.name.as_str();
+    let vector = tensor.shape.len() == 1;
+    let cols = tensor.shape.last().copied().unwrap_or(1) as f32;
+    let residual = ["attn_output.weight", "ffn_down"].into_iter().any(|part| name.contains(part));
+    let (centre, deviation) = match (vector, residual) {
+        (true, _) if name.ends_with("norm.weight") => (1.0, 0.05),
+        (true, _) => (0.0, 0.02),
+        (false, false) => (0.0, 1.0 / cols.sqrt()),
+        (false, true) => (0.0, 1.0 / (cols * 2.0 * shape.layers as f32).sqrt()),
+    };
+    Spread { centre, deviation }
+}
+
+/// The tensors by GGUF's names. Sources: `gguf/constants.py` and the loaders in `src/models` of llama.cpp.
+pub(crate) fn listed(shape: &Shape) -> Vec<Tensor> {
+    let width = u64::from(shape.width);
+    let mut list = List { tensors: Vec::new() };
+    list.add("token_embd.weight", &[shape.vocab.into(), width]);
+    match shape.kind {
+        Kind::Encoder => {
+            list.add("token_types.weight", &[2, width]);
+            list.add("position_embd.weight", &[shape.context.into(), width]);
+            list.norm("token_embd_norm", width);
+        }
+        Kind::Decoder { longer, .. } => {
+            if longer.is_some() {
+                list.add("rope_freqs.weight", &[u64::from(shape.head_dim) / 2]);
+            }
+        }
+    }
+    for layer in 0..shape.layers {
+        match shape.kind {
+            Kind::Encoder => encoder_layer(&mut list, shape, &format!("blk.{layer}.")),
+            Kind::Decoder { .. } => decoder_layer(&mut list, shape, &format!("blk.{layer}.")),
+        }
+    }
+    if matches!(shape.kind, Kind::Decoder { .. }) {
+        list.add("output_norm.weight", &[width]);
+        if !shape.tied {
+            list.add("output.weight", &[shape.vocab.into(), width]);
+        }
+    }
+    list.tensors
+}
+
+fn decoder_layer(list: &mut List, shape: &Shape, layer: &str) {
+    let (width, head_dim) = (u64::from(shape.width), u64::from(shape.head_dim));
+    let (rows, kv_rows) = (u64::from(shape.heads) * head_dim, u64::from(shape.kv_heads) * head_dim);
+    let mut add = |stem: &str, sizes: &[u64]| list.add(&format!("{layer}{stem}.weight"), sizes);
+    add("attn_norm", &[width]);
+    add("attn_q", &[rows, width]);
+    add("attn_k", &[kv_rows, width]);
+    add("attn_v", &[kv_rows, width]);
+    if matches!(shape.kind, Kind::Decoder { head_norms: true, .. }) {
+        add("attn_q_norm", &[head_dim]);
+        add("attn_k_norm", &[head_dim]);
+    }
+    add("attn_output", &[width, rows]);
+    add("ffn_norm", &[width]);
+    match shape.experts {
+        None => {
+            let inner = u64::from(shape.ffn);
+            add("ffn_gate", &[inner, width]);
+            add("ffn_up", &[inner, width]);
+            add("ffn_down", &[width, inner]);
+        }
+        Some(Experts { count, ffn, .. }) => {
+            let (count, inner) = (u64::from(count), u64::from(ffn));
+            add("ffn_gate_inp", &[count, width]);
+            add("ffn_gate_exps", &[count, inner, width]);
+            add("ffn_up_exps", &[count, inner, width]);
+            add("ffn_down_exps", &[count, width, inner]);
+        }
+    }
+}
+
+fn encoder_layer(list: &mut List, shape: &Shape, layer: &str) {
+    let (width, inner) = (u64::from(shape.width), u64::from(shape.ffn));
+    for stem in ["attn_q", "attn_k", "attn_v", "attn_output"] {
+        list.linear(&format!("{layer}{stem}"), width, width);
+    }
+    list.norm(&format!("{layer}attn_output_norm"), width);
+    list.linear(&format!("{layer}ffn_up"), inner, width);
+    list.linear(&format!("{layer}ffn_down"), width, inner);
+    list.norm(&format!("{layer}layer_output_norm"), width);
+}
+
+/// A list in the making.
+struct List {
+    tensors: Vec<Tensor>,
+}
+
+impl List {
+    fn add(&mut self, name: &str, shape: &[u64]) {
+        self.tensors.push(Tensor { name: name.to_owned(), shape: shape.to_vec() });
+    }
+
+    /// A norm with its bias.
+    fn norm(&mut self, stem: &str, width: u64) {
+        self.add(&format!("{stem}.weight"), &[width]);
+        self.add(&format!("{stem}.bias"), &[width]);
+    }
+
+    /// A projection with its bias.
+    fn linear(&mut self, stem: &str, rows: u64, cols: u64) {
+        self.add(&format!("{stem}.weight"), &[rows, cols]);
+        self.add(&format!("{stem}.bias"), &[rows]);
+    }
+}
