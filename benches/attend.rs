@@ -121,7 +121,7 @@ impl Bench {
         self.cpu.submit(self.segment, &step).expect("the step fits");
         self.cpu.read(self.graph.logits, &mut self.out).expect("attention runs");
         // The three embeddings come first.
-        let layers = self.cpu.timings().iter().skip(3);
+        let layers = self.cpu.timings(self.segment).iter().skip(3);
         self.best_ns =
             layers.map(|time| time.ns).min().map_or(self.best_ns, |ns| ns.min(self.best_ns));
     }

@@ -735,8 +735,8 @@ impl Backend for Broken {
         Ok(())
     }
 
-    fn timings(&self) -> &[bilayer_graph::OpTime] {
-        self.inner.timings()
+    fn timings(&self, segment: bilayer_graph::SegmentId) -> &[bilayer_graph::OpTime] {
+        self.inner.timings(segment)
     }
 
     fn kernels(&self, segment: bilayer_graph::SegmentId) -> Vec<bilayer_graph::Kernel> {

@@ -827,10 +827,10 @@ fn timings_cover_every_kernel() {
     let segment = prepare(&mut cpu, &graph, Limits { timings: true, ..limits() });
     run(&mut cpu, segment, &graph, &Owned::tokens(20));
     let kernels = cpu.kernels(segment);
-    let timed: Vec<u32> = cpu.timings().iter().map(|time| time.node).collect();
+    let timed: Vec<u32> = cpu.timings(segment).iter().map(|time| time.node).collect();
     let expected: Vec<u32> = kernels.iter().map(|kernel| kernel.nodes[0]).collect();
     assert_eq!(timed, expected);
-    assert!(cpu.timings().iter().any(|time| time.ns > 0));
+    assert!(cpu.timings(segment).iter().any(|time| time.ns > 0));
 }
 
 #[test]

@@ -23,11 +23,13 @@ fn device(kind: Kind, memory_bytes: u64) -> Facts {
         ops: OpKind::ALL.to_vec(),
         types: bilayer_quant::all().to_vec(),
         converted: Vec::new(),
+        read_gbps: None,
+        tops: None,
     }
 }
 
 fn machine(memory_bytes: u64) -> Machine {
-    Machine { devices: vec![device(Kind::Cpu, memory_bytes)] }
+    Machine::new(vec![device(Kind::Cpu, memory_bytes)])
 }
 
 /// The smallest model of the first architecture, F32, its head tied.
@@ -122,7 +124,7 @@ fn eight_billion_weights_on_one_device() {
 fn eight_billion_weights_on_two_devices() {
     let graph = eight_billion();
     let devices = vec![device(Kind::Cpu, 16 * GIB), device(Kind::Gpu, 6 * GIB)];
-    let machine = Machine { devices };
+    let machine = Machine::new(devices);
     let placement = Placement::offload(graph.layers(), 21, 0, 1);
     let plan = place(&graph, &machine, &BUDGET, &placement).unwrap();
     assert_snapshot!("8b_cpu_gpu_21", plan);
@@ -268,7 +270,7 @@ fn seventy_billion() -> Graph {
 fn seventy_on_a_card(context: usize, request: &Request) -> Result<Plan, Error> {
     let devices = vec![device(Kind::Cpu, 64 * GIB), device(Kind::Gpu, 24 * GIB)];
     let budget = Budget { context, ..BUDGET };
-    offload(&seventy_billion(), &Machine { devices }, &budget, request)
+    offload(&seventy_billion(), &Machine::new(devices), &budget, request)
 }
 
 #[test]
@@ -302,7 +304,7 @@ fn seventy_billion_weights_on_a_card_of_24_gib() {
 fn requests_place_parts_tensors_and_caches() {
     let graph = tiny();
     let devices = vec![device(Kind::Cpu, GIB), device(Kind::Gpu, GIB)];
-    let machine = Machine { devices };
+    let machine = Machine::new(devices);
     let budget = Budget { context: 256, tokens: 32, margin_bytes: 0, ..BUDGET };
     let of = |request: &Request| offload(&graph, &machine, &budget, request).unwrap();
     let cases = [
@@ -347,7 +349,7 @@ fn a_type_that_is_converted_counts_as_what_it_becomes() {
     let graph = eight_billion();
     let mut card = device(Kind::Gpu, 64 * GIB);
     let bytes = |card: &Facts| {
-        let machine = Machine { devices: vec![device(Kind::Cpu, 64 * GIB), card.clone()] };
+        let machine = Machine::new(vec![device(Kind::Cpu, 64 * GIB), card.clone()]);
         let request = Request { offload: Offload::All, ..Request::default() };
         offload(&graph, &machine, &BUDGET, &request).unwrap().devices[1].weight_bytes
     };

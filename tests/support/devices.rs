@@ -130,7 +130,7 @@ impl Backend for Queued {
         Ok(())
     }
 
-    fn timings(&self) -> &[OpTime] {
+    fn timings(&self, _: SegmentId) -> &[OpTime] {
         &[]
     }
 
@@ -290,8 +290,8 @@ impl Backend for Failing {
         self.inner.read(value, data)
     }
 
-    fn timings(&self) -> &[OpTime] {
-        self.inner.timings()
+    fn timings(&self, segment: SegmentId) -> &[OpTime] {
+        self.inner.timings(segment)
     }
 
     fn kernels(&self, segment: SegmentId) -> Vec<Kernel> {

@@ -65,7 +65,6 @@ pub struct Cpu {
     /// The segment that was submitted last and not yet finished.
     running: Option<usize>,
     submits: u64,
-    timings: Vec<OpTime>,
     pool: Pool,
 }
 
@@ -76,6 +75,8 @@ struct Compiled {
     written: Vec<usize>,
     /// The number of the last submit; 0 before the first.
     submitted: u64,
+    /// Of the last run, if they are taken.
+    timings: Vec<OpTime>,
 }
 
 impl Compiled {
@@ -120,6 +121,8 @@ impl Cpu {
             ops: OpKind::ALL.to_vec(),
             types: bilayer_quant::all().to_vec(),
             converted: Vec::new(),
+            read_gbps: None,
+            tops: None,
         };
         Ok(Cpu {
             facts,
@@ -129,7 +132,6 @@ impl Cpu {
             segments: Vec::new(),
             running: None,
             submits: 0,
-            timings: Vec::new(),
             pool,
         })
     }
@@ -140,14 +142,14 @@ impl Cpu {
         let Some(index) = self.running.take() else { return Ok(()) };
         let compiled = &self.segments[index];
         self.pool.finish(&compiled.job);
-        self.timings.clear();
         self.take_timings(index);
         self.segments[index].failure().map_or(Ok(()), Err)
     }
 
     fn take_timings(&mut self, index: usize) {
-        let compiled = &self.segments[index];
+        let compiled = &mut self.segments[index];
         let mut stages = compiled.job.stage_ns().enumerate().peekable();
+        compiled.timings.clear();
         if stages.peek().is_none() {
             return;
         }
@@ -160,7 +162,7 @@ impl Cpu {
                 ns += stage_ns;
             }
             if stage + 1 == placed.stages.end {
-                self.timings.push(OpTime { node: placed.kernel.nodes[0], start_ns, ns });
+                compiled.timings.push(OpTime { node: placed.kernel.nodes[0], start_ns, ns });
                 start_ns += ns;
                 ns = 0;
                 kernels.next();
@@ -241,12 +243,11 @@ impl Backend for Cpu {
         let mut job = Job::new(program.stages.len(), run);
         if limits.timings {
             job = job.timed();
-            let more = program.kernels.len().saturating_sub(self.timings.len());
-            self.timings.reserve(more);
         }
+        let timings = Vec::with_capacity(program.kernels.len());
         let job = Arc::new(job);
         let written = vec![0; program.inputs.len()];
-        self.segments.push(Compiled { program, job, written, submitted: 0 });
+        self.segments.push(Compiled { program, job, written, submitted: 0, timings });
         Ok(SegmentId(self.segments.len() as u32 - 1))
     }
 
@@ -331,8 +332,8 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn timings(&self) -> &[OpTime] {
-        &self.timings
+    fn timings(&self, segment: SegmentId) -> &[OpTime] {
+        self.segments.get(segment.0 as usize).map_or(&[], |compiled| &compiled.timings)
     }
 
     fn kernels(&self, segment: SegmentId) -> Vec<Kernel> {

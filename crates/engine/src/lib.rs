@@ -42,6 +42,7 @@ mod model;
 pub mod placement;
 pub mod sampling;
 pub mod session;
+pub mod trace;
 pub mod verify;
 mod vocabulary;
 

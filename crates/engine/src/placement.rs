@@ -170,7 +170,7 @@ pub fn plan(model: &Model, settings: &Settings<'_>) -> Result<Plan, Error> {
             Err(error) => notes.push(format!("{error}; all runs on the processor")),
         }
     }
-    let mut plan = settings.placing.plan(model.graph(), &Machine { devices }, &budget)?;
+    let mut plan = settings.placing.plan(model.graph(), &Machine::new(devices), &budget)?;
     plan.notes.extend(notes);
     Ok(plan)
 }

@@ -6,6 +6,7 @@ use bilayer_graph::{Backend, Kernel, Limits, PageCopy};
 use bilayer_scheduler::Plan;
 
 use crate::cache::{Pages, SequenceId};
+use crate::trace::Trace;
 use crate::{Error, Model};
 use batch::Work;
 use pipeline::{Pipeline, Ran, Reading};
@@ -217,6 +218,16 @@ impl Session {
     /// The last segments that ran, on which device and when. Begins anew when all moves to the processor.
     pub fn lanes(&self) -> &Lanes {
         &self.pipeline.lanes
+    }
+
+    /// What ran when, where [`Settings::trace_events`] asked for it.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.pipeline.trace.as_ref()
+    }
+
+    /// The same, to forget what was.
+    pub fn trace_mut(&mut self) -> Option<&mut Trace> {
+        self.pipeline.trace.as_mut()
     }
 
     /// What has happened since the last call that the user should know, though the session went on.

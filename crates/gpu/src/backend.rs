@@ -46,7 +46,6 @@ pub struct Gpu {
     submits: u64,
     /// The number of the last submit that is done.
     finished: Arc<AtomicU64>,
-    timings: Vec<OpTime>,
     rate: f64,
 }
 
@@ -56,6 +55,8 @@ struct Compiled {
     labels: Option<HashMap<Value, (String, &'static str)>>,
     /// The number of the last submit; 0 before the first.
     submitted: u64,
+    /// Of the last run that was read, if they are taken.
+    timings: Vec<OpTime>,
     /// What the last submit found, told at the next read.
     failure: Option<GraphError>,
 }
@@ -105,7 +106,6 @@ impl Opened {
             segments: Vec::new(),
             submits: 0,
             finished: Arc::default(),
-            timings: Vec::new(),
             rate,
         }
     }
@@ -202,6 +202,8 @@ fn facts_of(adapter: &Adapter) -> Facts {
         ops: OpKind::ALL.to_vec(),
         types: bilayer_quant::all().to_vec(),
         converted: converted(),
+        read_gbps: None,
+        tops: None,
     }
 }
 
@@ -268,7 +270,8 @@ impl Backend for Gpu {
             let nodes = graph.nodes[segment.nodes.clone()].iter();
             nodes.map(|n| (n.op.out(), (n.label(), n.op.kind().stem()))).collect()
         });
-        self.segments.push(Compiled { program, labels, submitted: 0, failure: None });
+        let timings = Vec::with_capacity(program.kernels.len());
+        self.segments.push(Compiled { program, labels, submitted: 0, timings, failure: None });
         Ok(SegmentId(self.segments.len() as u32 - 1))
     }
 
@@ -322,7 +325,7 @@ impl Backend for Gpu {
         }
         compiled.program.read(value, data)?;
         let submitted = compiled.submitted;
-        compiled.program.timings(&mut self.timings)?;
+        compiled.program.timings(&mut compiled.timings)?;
         if data.is_empty() { self.finish(submitted) } else { Ok(()) }
     }
 
@@ -344,8 +347,8 @@ impl Backend for Gpu {
         Some((self.submits - self.finished.load(Ordering::Acquire)) as usize)
     }
 
-    fn timings(&self) -> &[OpTime] {
-        &self.timings
+    fn timings(&self, segment: SegmentId) -> &[OpTime] {
+        self.segments.get(segment.0 as usize).map_or(&[], |compiled| &compiled.timings)
     }
 
     fn kernels(&self, segment: SegmentId) -> Vec<Kernel> {

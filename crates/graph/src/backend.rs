@@ -78,6 +78,10 @@ pub struct Facts {
     pub types: Vec<Type>,
     /// Types it keeps as another type in its memory.
     pub converted: Vec<(Type, Type)>,
+    /// How fast it reads its memory, 10^9 bytes a second, where that is known.
+    pub read_gbps: Option<f64>,
+    /// How fast it multiplies matrices, 10^12 operations a second, where that is known.
+    pub tops: Option<f64>,
 }
 
 /// The time one kernel took in the last step.
@@ -196,8 +200,9 @@ pub trait Backend: Send {
     /// An op failed or the device was lost.
     fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error>;
 
-    /// Time per kernel of the last step; empty unless [`Limits::timings`].
-    fn timings(&self) -> &[OpTime];
+    /// Time per kernel of the last run of a segment that one of its values was read of; empty unless
+    /// [`Limits::timings`], and where the device has no clock.
+    fn timings(&self, segment: SegmentId) -> &[OpTime];
 
     /// The kernels chosen for a segment, in execution order.
     fn kernels(&self, segment: SegmentId) -> Vec<Kernel>;

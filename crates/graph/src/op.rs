@@ -233,6 +233,14 @@ impl Op {
         three.into_iter().flatten()
     }
 
+    /// The matrix that the op reads as a whole in every step; of a table of embeddings it reads a few rows.
+    pub fn matrix(&self) -> Option<WeightId> {
+        match self {
+            Op::MatMul { weight, .. } => Some(*weight),
+            _ => None,
+        }
+    }
+
     /// The weights the op reads.
     pub fn weights(&self) -> impl Iterator<Item = WeightId> + use<> {
         let two = match self {

@@ -40,7 +40,8 @@ pub struct Reference {
     values: BTreeMap<Value, Buffer>,
     caches: BTreeMap<CacheId, Cache>,
     segments: Vec<Arc<Compiled>>,
-    timings: Vec<OpTime>,
+    /// Of each segment.
+    timings: Vec<Vec<OpTime>>,
     failure: Option<Error>,
 }
 
@@ -81,6 +82,8 @@ impl Reference {
                 ops: OpKind::ALL.to_vec(),
                 types: bilayer_quant::all().to_vec(),
                 converted: Vec::new(),
+                read_gbps: None,
+                tops: None,
             },
             weights: BTreeMap::new(),
             values: BTreeMap::new(),
@@ -186,6 +189,7 @@ impl Backend for Reference {
         self.caches.retain(|id, _| holding.caches.contains(id));
         self.values.clear();
         self.segments.clear();
+        self.timings.clear();
         Ok(())
     }
 
@@ -229,6 +233,7 @@ impl Backend for Reference {
         let nodes = segment.nodes.clone().map(|n| (n as u32, graph.nodes[n].clone())).collect();
         let inputs = segment.inputs.clone();
         self.segments.push(Arc::new(Compiled { nodes, inputs, caches, limits }));
+        self.timings.push(Vec::new());
         Ok(SegmentId(self.segments.len() as u32 - 1))
     }
 
@@ -239,7 +244,8 @@ impl Backend for Reference {
             let Buffer { info, len, .. } = &self.values[&value];
             assert_eq!(*len, rows_of(info, step) * info.width, "{value:?} was not written");
         }
-        self.timings.clear();
+        let mut timings = std::mem::take(&mut self.timings[segment.0 as usize]);
+        timings.clear();
         self.failure = None;
         for cache in &compiled.caches {
             self.caches.get_mut(cache).expect("compile reserved it").copy(step.copies);
@@ -250,7 +256,7 @@ impl Backend for Reference {
             self.run(&node.op, step);
             if compiled.limits.timings {
                 let (start_ns, ns) = (nanoseconds(start - first), nanoseconds(start.elapsed()));
-                self.timings.push(OpTime { node: *place, start_ns, ns });
+                timings.push(OpTime { node: *place, start_ns, ns });
             }
             if compiled.limits.check && !self.rows(node.op.out()).iter().all(|v| v.is_finite()) {
                 let op = node.op.kind().stem();
@@ -258,6 +264,7 @@ impl Backend for Reference {
                 break;
             }
         }
+        self.timings[segment.0 as usize] = timings;
         Ok(())
     }
 
@@ -276,8 +283,8 @@ impl Backend for Reference {
         Ok(())
     }
 
-    fn timings(&self) -> &[OpTime] {
-        &self.timings
+    fn timings(&self, segment: SegmentId) -> &[OpTime] {
+        self.timings.get(segment.0 as usize).map_or(&[], Vec::as_slice)
     }
 
     fn kernels(&self, segment: SegmentId) -> Vec<Kernel> {

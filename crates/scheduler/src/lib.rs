@@ -26,7 +26,7 @@
 //! let logits = recorder.matmul("head", hidden, table, None);
 //! let graph = recorder.finish(logits);
 //!
-//! let machine = Machine { devices: vec![Reference::new().facts().clone()] };
+//! let machine = Machine::new(vec![Reference::new().facts().clone()]);
 //! let plan = plan(&graph, &machine, &Budget::default())?;
 //! assert_eq!(plan.map, "out:reference");
 //! assert_eq!(plan.devices[0].weight_bytes, 3 * 2 * 4); // tied: counted once
@@ -40,6 +40,7 @@ mod memory;
 mod offload;
 mod placement;
 mod plan;
+mod times;
 
 pub use cut::{PlannedSegment, cut};
 pub use error::{Error, Excess};
@@ -48,3 +49,6 @@ pub use memory::Bytes;
 pub use offload::{Offload, Request, Side, offload};
 pub use placement::Placement;
 pub use plan::{DevicePlan, LayerPlan, Plan, place, plan};
+pub use times::{
+    ANSWER_TOKENS, BATCH_TOKENS, Basis, Cost, DeviceTimes, PROMPT_TOKENS, Predicted, Times,
+};

@@ -3,14 +3,23 @@
 use bilayer_graph::{CacheInfo, Facts, Kind, PAGE_TOKENS, Rows, ValueInfo};
 use bilayer_quant::Type;
 
+use crate::Times;
+
 /// The devices, in the order that plans number them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// What each is and can do.
     pub devices: Vec<Facts>,
+    /// How long the model's parts take on each, where that is known.
+    pub times: Option<Times>,
 }
 
 impl Machine {
+    /// Devices of which no times are known.
+    pub fn new(devices: Vec<Facts>) -> Machine {
+        Machine { devices, times: None }
+    }
+
     /// Each device's short name: its kind, numbered where there are several of it.
     pub fn labels(&self) -> Vec<String> {
         let kind = |facts: &Facts| match facts.kind {
@@ -97,7 +106,7 @@ mod tests {
             facts
         };
         let devices = vec![device(Kind::Gpu), device(Kind::Cpu), device(Kind::Gpu)];
-        assert_eq!(Machine { devices }.labels(), ["gpu0", "cpu", "gpu1"]);
+        assert_eq!(Machine::new(devices).labels(), ["gpu0", "cpu", "gpu1"]);
     }
 
     #[test]

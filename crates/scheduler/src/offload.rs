@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use bilayer_graph::{Facts, Graph, Op, WeightId};
 
 use crate::plan::{Strictness, placed};
-use crate::{Budget, Error, Machine, Placement, Plan};
+use crate::{Budget, Error, Machine, Placement, Plan, Predicted};
 
 /// How much goes to the adapter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offload {
-    /// As much as fits.
+    /// What gives the shortest answer where times are known, else as much as fits.
     #[default]
     Auto,
     /// Everything but the embedding.
@@ -64,29 +64,16 @@ pub fn offload(
         return placed(graph, machine, budget, &placement, Strictness::MappedHost);
     };
     let of = |count: u32| Work { graph, machine, budget, request, device }.plan(count);
-    let largest = || (0..=parts).rev().find_map(|count| of(count).ok().map(|plan| (count, plan)));
     let wanted = match request.offload {
-        Offload::Auto => None,
-        Offload::All => Some(parts),
-        Offload::Count(count) => Some(count.min(parts)),
+        Offload::Auto => return auto(parts, of),
+        Offload::All => parts,
+        Offload::Count(count) => count.min(parts),
         Offload::Percent(percent) => {
             let percent = u32::from(percent.min(100));
-            Some((parts * percent + 50) / 100)
+            (parts * percent + 50) / 100
         }
     };
-    let Some(wanted) = wanted else {
-        let (count, mut plan) = match largest() {
-            Some(found) => found,
-            None => (0, of(0)?),
-        };
-        plan.gpu_layers = count;
-        plan.max_gpu_layers = count;
-        plan.notes.push(format!(
-            "{count} of {parts} parts is the most that fits; chosen by memory, not by measured speed"
-        ));
-        return Ok(plan);
-    };
-    let max = largest().map(|(count, _)| count);
+    let max = (0..=parts).rev().find(|&count| of(count).is_ok());
     let mut plan = of(wanted).map_err(|error| match (error, max) {
         (Error::DoesNotFit { what, .. }, max) => Error::DoesNotFit { what, largest: max },
         (other, _) => other,
@@ -94,6 +81,68 @@ pub fn offload(
     plan.gpu_layers = wanted;
     plan.max_gpu_layers = max.unwrap_or(0);
     Ok(plan)
+}
+
+/// Gain below which fewer parts on the adapter are as good: predictions are not that exact.
+const WORTH: f64 = 0.01;
+
+/// As many parts as give the shortest answer, where times are known; else as many as fit.
+fn auto(parts: u32, of: impl Fn(u32) -> Result<Plan, Error>) -> Result<Plan, Error> {
+    let Some((max, most)) = (0..=parts).rev().find_map(|count| of(count).ok().map(|p| (count, p)))
+    else {
+        return of(0);
+    };
+    let (count, mut plan) = match most.predicted {
+        None => (max, most),
+        Some(_) => {
+            let mut best = (0, of(0)?);
+            for count in 1..=max {
+                let Ok(plan) = of(count) else { continue };
+                let ms =
+                    |plan: &Plan| plan.predicted.as_ref().map_or(f64::MAX, Predicted::answer_ms);
+                if ms(&plan) < ms(&best.1) * (1.0 - WORTH) {
+                    best = (count, plan);
+                }
+            }
+            best
+        }
+    };
+    plan.gpu_layers = count;
+    plan.max_gpu_layers = max;
+    let why = match (&plan.predicted, of(0)?.predicted) {
+        (Some(found), Some(none)) => chosen(count, max, parts, found, &none, of(max)?.predicted),
+        _ => format!(
+            "{count} of {parts} parts is the most that fits; chosen by memory, not by measured speed"
+        ),
+    };
+    plan.notes.push(why);
+    Ok(plan)
+}
+
+/// Why a count was chosen.
+fn chosen(
+    count: u32,
+    max: u32,
+    parts: u32,
+    found: &Predicted,
+    none: &Predicted,
+    most: Option<Predicted>,
+) -> String {
+    let most = most.map_or(f64::NAN, |most| most.decode_ms);
+    let gain = none.answer_ms() / found.answer_ms().max(f64::MIN_POSITIVE);
+    match count {
+        0 if max == 0 => "nothing fits on the adapter".to_owned(),
+        0 => format!(
+            "no part is offloaded: this adapter is slower than this processor ({:.2} ms a token on the \
+             processor alone, {most:.2} with {max} parts on the adapter)",
+            none.decode_ms
+        ),
+        _ => format!(
+            "{count} of {parts} parts give the shortest answer: {gain:.2} times as fast as the processor \
+             alone{}",
+            if count == max && max < parts { "; more does not fit" } else { "" }
+        ),
+    }
 }
 
 struct Work<'a> {

@@ -7,7 +7,9 @@ use bilayer_graph::{CacheId, Facts, Graph, Kind, Op, Value};
 use serde::Serialize;
 
 use crate::memory::{activation_bytes, staging_bytes, sum, weight_bytes, weights};
-use crate::{Budget, Bytes, Error, Excess, Machine, Placement, PlannedSegment, cut};
+use crate::{
+    Basis, Budget, Bytes, Error, Excess, Machine, Placement, PlannedSegment, Predicted, cut,
+};
 
 /// A placed model that fits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -30,6 +32,8 @@ pub struct Plan {
     pub max_gpu_layers: u32,
     /// What the user should know.
     pub notes: Vec<String>,
+    /// What its steps should take, where times are known.
+    pub predicted: Option<Predicted>,
     /// What the plan was made of.
     #[serde(skip)]
     pub placement: Placement,
@@ -39,7 +43,7 @@ pub struct Plan {
 }
 
 /// One layer's place and size.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerPlan {
     /// Its number, from 0.
     pub index: u32,
@@ -49,6 +53,8 @@ pub struct LayerPlan {
     pub weight_bytes: u64,
     /// Its cache at the budget's context.
     pub kv_bytes: u64,
+    /// What it should take of a step of one token, milliseconds.
+    pub ms: Option<f64>,
 }
 
 /// What one device would hold.
@@ -132,6 +138,8 @@ pub(crate) fn placed(
         }
         devices.push(device);
     }
+    let times = machine.times.as_ref();
+    let predicted = times.and_then(|times| times.predict(graph, machine, placement, &segments));
     let layers = (0..graph.layers()).map(|index| layer(graph, budget, placement, machine, index));
     Ok(Plan {
         map: placement.map_of(graph, &labels),
@@ -143,6 +151,7 @@ pub(crate) fn placed(
         gpu_layers: 0,
         max_gpu_layers: 0,
         notes,
+        predicted,
         placement: placement.clone(),
         logits: graph.logits,
     })
@@ -239,6 +248,11 @@ fn layer(
         device: labels[device].clone(),
         weight_bytes: weight_bytes(graph, &weights(graph, nodes), &machine.devices[device]),
         kv_bytes: sum(caches.map(|cache| budget.kv_bytes(cache))),
+        ms: machine
+            .times
+            .as_ref()
+            .and_then(|times| times.layer(device, index))
+            .map(|c| c.decode_ms),
     }
 }
 
@@ -282,8 +296,39 @@ impl fmt::Display for Plan {
                 _ => format!("{}-{} each", first.index, last.index),
             };
             let (weights, cache) = (Bytes(first.weight_bytes), Bytes(first.kv_bytes));
-            writeln!(f, "{range:<10} {:<10} {weights:>11} {cache:>11}", first.device)?;
+            write!(f, "{range:<10} {:<10} {weights:>11} {cache:>11}", first.device)?;
+            match mean(run.iter().filter_map(|layer| layer.ms)) {
+                Some(ms) => writeln!(f, " {ms:>8.3} ms")?,
+                None => writeln!(f)?,
+            }
         }
-        Ok(())
+        self.predicted.as_ref().map_or(Ok(()), |predicted| write!(f, "\n{predicted}"))
+    }
+}
+
+/// The mean of what there is.
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (count, sum) = values.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value));
+    (count > 0).then(|| sum / f64::from(count))
+}
+
+impl fmt::Display for Predicted {
+    /// One line for each figure, with where it comes from.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let basis = match self.basis {
+            Basis::Measured => "measured",
+            Basis::Estimated => "estimated",
+        };
+        let per_second = 1e3 / self.decode_ms.max(f64::MIN_POSITIVE);
+        writeln!(f, "decode   {:.2} ms a token, {per_second:.1} tok/s ({basis})", self.decode_ms)?;
+        if let Some(ms) = self.prefill_ms_per_token {
+            let per_second = 1e3 / ms.max(f64::MIN_POSITIVE);
+            writeln!(f, "prefill  {ms:.3} ms a token, {per_second:.0} tok/s ({basis})")?;
+        }
+        writeln!(
+            f,
+            "overlap  at most {:.2} times as fast with two groups of sequences ({basis})",
+            self.overlap_bound
+        )
     }
 }

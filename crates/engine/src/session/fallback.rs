@@ -152,7 +152,7 @@ impl Session {
         &self,
         backends: &mut Vec<Box<dyn Backend>>,
     ) -> Result<(Plan, Pipeline, usize), Error> {
-        let machine = Machine { devices: vec![backends[0].facts().clone()] };
+        let machine = Machine::new(vec![backends[0].facts().clone()]);
         let plan = plan(&self.graph, &machine, &prepare::budget(&self.limits))?;
         let plan = prepare::with_best(plan, self.best);
         let fresh = Change { model: &self.model, graph: &self.graph, from: None, to: &plan };
@@ -162,6 +162,7 @@ impl Session {
             order: vec![0],
             batches: (0..2).map(|_| Batch::reserved(&self.limits)).collect(),
             lanes: Lanes::new(1, old.lanes.epoch()),
+            trace: old.trace.as_ref().map(|trace| trace.alone("cpu")),
             spent: old.spent,
             overlap: false,
             results: vec![0.0; old.results.len()],

@@ -21,6 +21,8 @@ pub struct Lane {
     pub tokens: usize,
     /// When it was handed to the device, nanoseconds after [`Lanes::epoch`].
     pub submitted_ns: u64,
+    /// When the device began with it: handed over, and done with what was before.
+    pub began_ns: u64,
     /// When it was first seen to be finished, on the same clock; 0 while it is not. Devices that tell without
     /// being waited for ([`bilayer_graph::Backend::outstanding`]) are asked at every submit and read.
     pub done_ns: u64,
@@ -66,6 +68,11 @@ impl Lanes {
         older.iter().chain(newer)
     }
 
+    /// The record of a number, if the ring still has it.
+    pub fn get(&self, number: u64) -> Option<&Lane> {
+        self.ring.get(number as usize % KEPT).filter(|lane| lane.number == number)
+    }
+
     /// Notes a submit and answers its number.
     pub(super) fn submitted(&mut self, at: &At) -> u64 {
         let lane = Lane {
@@ -75,6 +82,7 @@ impl Lanes {
             micro_batch: at.micro_batch,
             tokens: at.tokens,
             submitted_ns: self.ns(at.at),
+            began_ns: 0,
             done_ns: 0,
         };
         let open = &mut self.devices[lane.device].records;
@@ -115,7 +123,8 @@ impl Lanes {
             }
             lane.done_ns = now;
             // A device works through its queue in order: what waited behind another is busy from that one's end.
-            busy_ns += now - lane.submitted_ns.max(open.idle_ns);
+            lane.began_ns = lane.submitted_ns.max(open.idle_ns).min(now);
+            busy_ns += now - lane.began_ns;
             open.idle_ns = now;
         }
         Duration::from_nanos(busy_ns)

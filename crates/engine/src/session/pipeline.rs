@@ -22,6 +22,7 @@ use bilayer_scheduler::Plan;
 use super::batch::{Batch, Work};
 use super::lanes::{At, Lanes};
 use super::{Failed, Spent};
+use crate::trace::{Event, Trace, What};
 
 /// A segment as it was compiled, with what crosses its borders.
 pub struct Compiled {
@@ -87,6 +88,8 @@ pub struct Pipeline {
     /// Micro-batch `i` lies in batch `i % batches.len()`; there is one more than segments.
     pub batches: Vec<Batch>,
     pub lanes: Lanes,
+    /// What ran when, if somebody asked.
+    pub trace: Option<Trace>,
     pub spent: Spent,
     /// Whether segments are left running while others are submitted.
     pub overlap: bool,
@@ -121,6 +124,7 @@ impl Pipeline {
         work: &Work<'_>,
         each: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Ran, Failed> {
+        let began = Instant::now();
         self.filled = 0;
         self.segments.iter_mut().for_each(|segment| segment.pending = None);
         let last = self.segments.len() - 1;
@@ -142,6 +146,12 @@ impl Pipeline {
             wave += 1;
         }
         self.collect(last, wave)?;
+        if let Some(trace) = &mut self.trace {
+            let (start_ns, end_ns) = (trace.ns(began), trace.ns(Instant::now()));
+            let tokens = work.rows_of(count) as u32;
+            let (what, ns) = (What::Step, end_ns - start_ns);
+            trace.push(Event { lane: 0, what, id: 0, tokens, start_ns, ns });
+        }
         Ok(Ran { made: self.filled * self.reading.width, rows: work.rows_of(count) })
     }
 
@@ -169,6 +179,10 @@ impl Pipeline {
         let written = Instant::now();
         self.spent.crossing += written - began;
         backend.submit(segment.id, &batch.step()).map_err(Failed::on(device))?;
+        if let Some(trace) = &mut self.trace {
+            trace.call(What::Write, device, began, written);
+            trace.call(What::Submit, device, written, Instant::now());
+        }
         let lane = self.lanes.submitted(&At {
             device,
             segment: number,
@@ -185,6 +199,7 @@ impl Pipeline {
     fn collect_wanted(&mut self, number: usize, wave: usize) -> Result<(), Failed> {
         let batches = self.batches.len();
         if let Some(Pending { micro_batch, .. }) = self.segments[number].pending
+            && self.trace.is_none()
             && number + 1 == self.segments.len()
             && self.batches[micro_batch % batches].rows(Rows::Outputs) == 0
         {
@@ -204,6 +219,7 @@ impl Pipeline {
         let rows = if is_last { batch.rows(Rows::Outputs) } else { 0 };
         let device = segment.device;
         let backend = &mut self.backends[device];
+        let began = Instant::now();
         let mut waited = None;
         for &output in &segment.outputs {
             let carried = &mut self.carried[output];
@@ -217,8 +233,23 @@ impl Pipeline {
             backend.read(value, results).map_err(Failed::on(device))?;
             self.filled += rows;
         }
-        self.spent.crossing += waited.unwrap_or_else(Instant::now).elapsed();
+        let ended = Instant::now();
+        let waited = waited.unwrap_or(ended);
+        self.spent.crossing += ended - waited;
         self.count(device, |lanes| lanes.finished_through(device, lane));
+        if let (Some(trace), Some(lane)) = (&mut self.trace, self.lanes.get(lane)) {
+            trace.call(What::Wait, device, began, waited);
+            trace.call(What::Read, device, waited, ended);
+            let event = Event {
+                lane: device + 1,
+                what: What::Segment,
+                id: number as u32,
+                tokens: lane.tokens as u32,
+                start_ns: lane.began_ns,
+                ns: lane.done_ns.saturating_sub(lane.began_ns),
+            };
+            trace.segment(event, self.backends[device].timings(self.segments[number].id));
+        }
         self.look();
         Ok(())
     }

@@ -13,6 +13,7 @@ use super::load::Change;
 use super::pipeline::{self, Carried, Compiled, Pipeline, Reading};
 use super::{Failed, Overlap, Progress, Session, Settings, Spent, load};
 use crate::cache::Pages;
+use crate::trace::Trace;
 use crate::{Error, Model, placement};
 
 /// Prepares a session on the processor alone.
@@ -97,6 +98,7 @@ pub fn on(
         order: pipeline::order(&parts.segments),
         batches: (0..=plan.segments.len()).map(|_| Batch::reserved(&limits)).collect(),
         lanes: Lanes::new(backends.len(), began),
+        trace: trace(settings, &plan, began),
         spent: Spent::default(),
         overlap: divides && settings.overlap != Overlap::Off,
         results: vec![0.0; limits.outputs * logits.width.max(2 * best.map_or(0, |best| best.k))],
@@ -126,6 +128,12 @@ pub fn on(
         warnings,
         lost: None,
     })
+}
+
+/// The trace that the settings ask for.
+fn trace(settings: &Settings<'_>, plan: &Plan, epoch: Instant) -> Option<Trace> {
+    let labels: Vec<String> = plan.devices.iter().map(|device| device.label.clone()).collect();
+    settings.trace_events.map(|events| Trace::new(epoch, events, &labels))
 }
 
 /// The search for the best tokens of each wanted row.
@@ -164,7 +172,7 @@ pub fn with_best(mut plan: Plan, best: Option<Best>) -> Plan {
 }
 
 pub fn machine(backends: &[Box<dyn Backend>]) -> Machine {
-    Machine { devices: backends.iter().map(|backend| backend.facts().clone()).collect() }
+    Machine::new(backends.iter().map(|backend| backend.facts().clone()).collect())
 }
 
 /// What a plan becomes on its devices.
@@ -206,7 +214,7 @@ fn limits(settings: &Settings<'_>, model: &Model) -> Limits {
         key_type: settings.cache_type_k,
         value_type: settings.cache_type_v,
         fuse: settings.fuse,
-        timings: settings.timings,
+        timings: settings.timings || settings.trace_events.is_some(),
         check: false,
     }
 }

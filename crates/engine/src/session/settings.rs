@@ -53,6 +53,9 @@ pub struct Settings<'a> {
     pub fuse: bool,
     /// Whether backends take every op's time.
     pub timings: bool,
+    /// How many events to keep of what ran when ([`Session::trace`](super::Session::trace)); by default no trace is
+    /// kept.
+    pub trace_events: Option<usize>,
     /// What goes to the adapter; by default nothing, so that a program opens one only when it means to.
     pub placing: Placing,
     /// When two devices work at the same time.
@@ -77,6 +80,7 @@ impl Default for Settings<'_> {
             cache_type_v: Type::F16,
             fuse: true,
             timings: false,
+            trace_events: None,
             placing: Placing::processor(),
             overlap: Overlap::Auto,
             top_k: None,

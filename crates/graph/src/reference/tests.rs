@@ -108,7 +108,7 @@ fn a_segment_runs_from_tokens_to_logits() {
     let mut embedded = [0.0; 4];
     reference.read(Value(0), &mut embedded).unwrap();
     assert_eq!(embedded, [2.0, 4.0, 6.0, 0.0]);
-    let timed: Vec<u32> = reference.timings().iter().map(|t| t.node).collect();
+    let timed: Vec<u32> = reference.timings(id).iter().map(|t| t.node).collect();
     assert_eq!(timed, [0, 1, 2, 3]);
     let names: Vec<_> = reference.kernels(id).into_iter().map(|k| k.name).collect();
     assert_eq!(names[3], "matmul reference");
