@@ -39,6 +39,7 @@ mod error;
 pub mod generate;
 mod model;
 pub mod placement;
+pub mod profile;
 pub mod sampling;
 pub mod session;
 pub mod verify;
