@@ -10,6 +10,7 @@ mod devices;
 mod inspect;
 mod man;
 mod plan;
+pub mod profile;
 mod run;
 mod synth;
 mod tokenize;

@@ -27,6 +27,8 @@ mod settings_file;
 
 use failure::{Failure, INTERNAL};
 
+pub use commands::profile;
+
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     panic::set_hook(Box::new(|fault| {

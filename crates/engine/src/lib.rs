@@ -40,6 +40,7 @@ pub mod generate;
 mod kept;
 mod model;
 pub mod placement;
+pub mod profile;
 pub mod sampling;
 pub mod session;
 pub mod trace;

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
 /// Prepares, then runs `cargo test` over the workspace; its closing lines are left as they are.
 fn test(args: &[String]) -> Result<()> {
     prepare_vulkan()?;
+    prepare_chromium()?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .args(["test", "--workspace", "--locked", "--no-fail-fast"])
@@ -71,6 +72,40 @@ fn has_vulkan_driver() -> bool {
         .iter()
         .filter_map(|folder| std::fs::read_dir(folder).ok())
         .any(|mut entries| entries.next().is_some())
+}
+
+/// What Chromium is called on the systems that have it.
+const CHROMIUM: [&str; 4] =
+    ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+
+/// The tests of the profile's page need a browser. Installs Debian's where that is possible and says what to install
+/// where it is not. Without one they print that they were skipped.
+fn prepare_chromium() -> Result<()> {
+    if has_program(&CHROMIUM) {
+        return Ok(());
+    }
+    // Ubuntu's package of that name is none, but fetches one in another way.
+    let debian = std::fs::read_to_string("/etc/os-release")
+        .is_ok_and(|release| release.lines().any(|line| line == "ID=debian"));
+    if !debian || !may_install() {
+        eprintln!(
+            "xtask: no Chromium found: install it (Debian, Fedora, Arch: chromium) to test the profile's page"
+        );
+        return Ok(());
+    }
+    eprintln!("xtask: no Chromium found, installing chromium");
+    apt_get(&["update"])?;
+    apt_get(&["install", "--yes", "--no-install-recommends", "chromium"])?;
+    if !has_program(&CHROMIUM) {
+        bail!("chromium was installed but is not on the PATH");
+    }
+    Ok(())
+}
+
+/// Whether one of the programs is on the PATH.
+fn has_program(names: &[&str]) -> bool {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&folders).any(|f| names.iter().any(|name| f.join(name).is_file()))
 }
 
 /// Debian's package manager is here and we are root.

@@ -1,0 +1,255 @@
+//! A sheet to draw a chart on: plotters' SVG backend with our inks, captions, axes and legend.
+
+use std::io;
+use std::ops::Range;
+
+use plotters::chart::ChartBuilder;
+use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::{
+    Cartesian2d, Circle, DrawingArea, DrawingAreaErrorKind, FontStyle, IntoDrawingArea, IntoFont,
+    PathElement, Ranged, Rectangle, SVGBackend, Text,
+};
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::{Color, FontTransform, ShapeStyle};
+
+use super::ink::{self, Ink, Note};
+
+/// Units of plotters' whole-numbered coordinates in a pixel, so that bars of eighty layers are equally wide.
+const SCALE: u32 = 10;
+
+/// plotters writes a font size divided by this.
+const FONT: f64 = 1.24;
+
+/// Width of a character in sizes of its font, for the sans-serif fonts of today; texts are placed so that it may be
+/// some tenths wrong.
+const CHARACTER: f64 = 0.55;
+
+/// Why nothing was drawn; only a fault of ours, since the drawing goes to memory.
+pub type Error = DrawingAreaErrorKind<io::Error>;
+
+/// A position in pixels from the upper left.
+pub type Pixel = (f64, f64);
+
+/// Size and scales of a chart.
+pub struct Frame {
+    /// Width and height in pixels.
+    pub size: (u32, u32),
+    /// Left, top, right and bottom margin of the plot, pixels.
+    pub margins: [u32; 4],
+    pub x: Range<f64>,
+    pub y: Range<f64>,
+    /// What the chart shows, for those who do not see it.
+    pub label: String,
+}
+
+/// How a text looks.
+#[derive(Clone, Copy)]
+pub struct Style {
+    pub ink: Ink,
+    /// Pixels.
+    pub size: f64,
+    pub weight: FontStyle,
+    pub anchor: HPos,
+    /// From below to above.
+    pub turned: bool,
+}
+
+impl Style {
+    /// Small and quiet, beginning at its position.
+    pub const QUIET: Style = Style {
+        ink: Ink::Muted,
+        size: 12.0,
+        weight: FontStyle::Normal,
+        anchor: HPos::Left,
+        turned: false,
+    };
+    /// What is to be read first.
+    pub const LOUD: Style =
+        Style { ink: Ink::Text, size: 13.0, weight: FontStyle::Bold, ..Style::QUIET };
+}
+
+/// A piece of a legend.
+pub enum Sample {
+    Box(Ink),
+    Line(Ink),
+}
+
+/// A chart in the making.
+pub struct Sheet<'a> {
+    root: DrawingArea<SVGBackend<'a>, Shift>,
+    plot: DrawingArea<SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>,
+    notes: Vec<Note>,
+    frame: &'a Frame,
+}
+
+/// Draws a chart; the result is an `svg` element for a page.
+pub fn draw(
+    frame: &Frame,
+    body: impl FnOnce(&mut Sheet) -> Result<(), Error>,
+) -> Result<String, Error> {
+    let mut drawing = String::new();
+    let (width, height) = (frame.size.0 * SCALE, frame.size.1 * SCALE);
+    let backend = SVGBackend::with_string(&mut drawing, (width, height));
+    let notes = fill(backend.into_drawing_area(), frame, body)?;
+    Ok(ink::dress(&drawing, &notes, (width, height, SCALE), &frame.label))
+}
+
+/// Draws on all of `root`, and returns what its marks say.
+fn fill<'a>(
+    root: DrawingArea<SVGBackend<'a>, Shift>,
+    frame: &'a Frame,
+    body: impl FnOnce(&mut Sheet) -> Result<(), Error>,
+) -> Result<Vec<Note>, Error> {
+    let [left, top, right, bottom] = frame.margins.map(|pixels| pixels * SCALE);
+    let plot = ChartBuilder::on(&root)
+        .margin_left(left)
+        .margin_top(top)
+        .margin_right(right)
+        .margin_bottom(bottom)
+        .build_cartesian_2d(frame.x.clone(), frame.y.clone())?
+        .plotting_area()
+        .clone();
+    let mut sheet = Sheet { root, plot, notes: Vec::new(), frame };
+    let (width, height) = frame.size;
+    sheet.rect((0.0, 0.0), (f64::from(width), f64::from(height)), Ink::Surface)?;
+    body(&mut sheet)?;
+    sheet.root.present()?;
+    Ok(sheet.notes)
+}
+
+/// Pixels to plotters' units.
+fn units((x, y): Pixel) -> (i32, i32) {
+    let scaled = |pixels: f64| (pixels * f64::from(SCALE)).round() as i32;
+    (scaled(x), scaled(y))
+}
+
+/// How wide a text will be, about.
+pub fn width(text: &str, size: f64) -> f64 {
+    text.chars().count() as f64 * size * CHARACTER
+}
+
+impl Sheet<'_> {
+    /// Where a value is.
+    pub fn at(&self, x: f64, y: f64) -> Pixel {
+        let (x, y) = self.plot.map_coordinate(&(x, y));
+        (f64::from(x) / f64::from(SCALE), f64::from(y) / f64::from(SCALE))
+    }
+
+    /// Left, top, right and bottom of the plot.
+    pub fn edges(&self) -> [f64; 4] {
+        let (left, bottom) = self.at(self.frame.x.start, self.frame.y.start);
+        let (right, top) = self.at(self.frame.x.end, self.frame.y.end);
+        [left, top, right, bottom]
+    }
+
+    /// A filled rectangle between two corners.
+    pub fn rect(&self, from: Pixel, to: Pixel, ink: Ink) -> Result<(), Error> {
+        self.filled(from, to, ink::key(ink, 0).filled())
+    }
+
+    /// The same with a caption.
+    pub fn bar(&mut self, from: Pixel, to: Pixel, ink: Ink, note: Note) -> Result<(), Error> {
+        self.notes.push(note);
+        self.filled(from, to, ink::key(ink, self.notes.len()).filled())
+    }
+
+    /// A rectangle, upper left corner first and never thinner than can be drawn.
+    fn filled(&self, from: Pixel, to: Pixel, style: ShapeStyle) -> Result<(), Error> {
+        let (a, b) = (units(from), units(to));
+        let upper = (a.0.min(b.0), a.1.min(b.1));
+        let lower = (a.0.max(b.0).max(upper.0 + 1), a.1.max(b.1).max(upper.1 + 1));
+        self.root.draw(&Rectangle::new([upper, lower], style))
+    }
+
+    /// The strip of the plot over a number of layers, to be pointed at.
+    pub fn column(&mut self, gpu_layers: u32, text: String) -> Result<(), Error> {
+        let [_, top, _, bottom] = self.edges();
+        let from = (self.at(f64::from(gpu_layers) - 0.5, 0.0).0, top);
+        let to = (self.at(f64::from(gpu_layers) + 0.5, 0.0).0, bottom);
+        self.bar(from, to, Ink::Hidden, Note { gpu_layers: Some(gpu_layers), text })
+    }
+
+    /// A line through pixels.
+    pub fn line(&self, through: &[Pixel], ink: Ink, width: f64) -> Result<(), Error> {
+        let points: Vec<(i32, i32)> = through.iter().copied().map(units).collect();
+        let style = ink::key(ink, 0).stroke_width((width * f64::from(SCALE)) as u32);
+        self.root.draw(&PathElement::new(points, style))
+    }
+
+    /// A filled circle with a caption.
+    pub fn dot(&mut self, at: Pixel, radius: f64, ink: Ink, note: Note) -> Result<(), Error> {
+        self.notes.push(note);
+        let radius = (radius * f64::from(SCALE)) as i32;
+        let style = ink::key(ink, self.notes.len()).filled();
+        self.root.draw(&Circle::new(units(at), radius, style))
+    }
+
+    /// A circle that is not filled.
+    pub fn ring(&self, at: Pixel, radius: f64, ink: Ink) -> Result<(), Error> {
+        let radius = (radius * f64::from(SCALE)) as i32;
+        let style = ink::key(ink, 0).stroke_width(2 * SCALE);
+        self.root.draw(&Circle::new(units(at), radius, style))
+    }
+
+    /// A text, in the middle of its line's height.
+    pub fn text(&self, at: Pixel, text: &str, style: Style) -> Result<(), Error> {
+        let size = style.size * f64::from(SCALE) * FONT;
+        let turn = if style.turned { FontTransform::Rotate270 } else { FontTransform::None };
+        let font = ("sans-serif", size).into_font().style(style.weight).transform(turn);
+        let style = font.color(&ink::key(style.ink, 0)).pos(Pos::new(style.anchor, VPos::Center));
+        let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        self.root.draw(&Text::new(text, units(at), style))
+    }
+
+    /// Values beside the plot and a line at each; `format` writes them, `title` says what they are.
+    pub fn values(&self, title: &str, format: impl Fn(f64) -> String) -> Result<(), Error> {
+        let [left, top, right, bottom] = self.edges();
+        let ticks = RangedCoordf64::from(self.frame.y.clone()).key_points(6usize);
+        for tick in ticks {
+            let (_, y) = self.at(self.frame.x.start, tick);
+            self.line(&[(left, y), (right, y)], Ink::Grid, 1.0)?;
+            let style = Style { anchor: HPos::Right, ..Style::QUIET };
+            self.text((left - 10.0, y), &format(tick), style)?;
+        }
+        let style = Style { anchor: HPos::Center, turned: true, ..Style::QUIET };
+        self.text((14.0, (top + bottom) / 2.0), title, style)
+    }
+
+    /// Numbers of offloaded layers below the plot.
+    pub fn counts(&self, title: &str) -> Result<(), Error> {
+        let [left, _, right, bottom] = self.edges();
+        let all = self.frame.x.end.floor() as u32;
+        let most = (right - left) / 44.0;
+        let steps = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+        let step = steps.into_iter().find(|&step| f64::from(all / step) <= most).unwrap_or(all);
+        for n in (0..=all).step_by(step.max(1) as usize) {
+            let (x, _) = self.at(f64::from(n), self.frame.y.start);
+            let style = Style { anchor: HPos::Center, ..Style::QUIET };
+            self.text((x, bottom + 16.0), &n.to_string(), style)?;
+        }
+        let style = Style { anchor: HPos::Center, ..Style::QUIET };
+        self.text(((left + right) / 2.0, bottom + 38.0), title, style)
+    }
+
+    /// What the inks mean, in a row at the top.
+    pub fn legend(&self, entries: &[(Sample, &str)]) -> Result<(), Error> {
+        let [mut x, ..] = self.edges();
+        let y = 16.0;
+        for (sample, name) in entries {
+            let wide = match sample {
+                Sample::Box(ink) => {
+                    self.rect((x, y - 6.0), (x + 12.0, y + 6.0), *ink)?;
+                    12.0
+                }
+                Sample::Line(ink) => {
+                    self.line(&[(x, y), (x + 26.0, y)], *ink, 2.5)?;
+                    26.0
+                }
+            };
+            self.text((x + wide + 7.0, y), name, Style::QUIET)?;
+            x += wide + 7.0 + width(name, Style::QUIET.size) + 22.0;
+        }
+        Ok(())
+    }
+}

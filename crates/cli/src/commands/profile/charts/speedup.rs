@@ -1,0 +1,161 @@
+//! The speedup curve: measured and predicted, with what fits, the knee and the recommended number marked.
+
+use bilayer_engine::profile::{Point, Profile};
+use plotters::style::text_anchor::HPos;
+
+use super::super::columns;
+use super::ink::{Ink, Note};
+use super::sheet::{self, Error, Frame, Pixel, Sample, Sheet, Style};
+use super::{SIDES, WIDTH, counts, drawable, ms, top};
+
+/// Draws the chart.
+pub fn draw(profile: &Profile) -> Result<String, Error> {
+    let curve = Curve::new(profile);
+    let frame = Frame {
+        size: (WIDTH, 420),
+        margins: [SIDES.0, 88, SIDES.1, 56],
+        x: counts(&profile.points),
+        y: 0.0..top(curve.measured().chain(curve.predicted()).map(|(_, y)| y).chain([1.0])),
+        label: format!(
+            "Speedup over the number of offloaded layers. Recommended: {}. {}",
+            profile.recommended, profile.why
+        ),
+    };
+    sheet::draw(&frame, |sheet| {
+        super::beyond(profile, sheet)?;
+        for point in &profile.points {
+            sheet.column(point.gpu_layers, caption(point))?;
+        }
+        sheet.values("times as fast as N = 0", |value| format!("{}\u{d7}", super::tick(value)))?;
+        sheet.counts("N, parts offloaded to the adapter")?;
+        let [left, _, right, _] = sheet.edges();
+        let (_, one) = sheet.at(0.0, 1.0);
+        sheet.line(&[(left, one), (right, one)], Ink::Muted, 1.0)?;
+        curve.lines(sheet)?;
+        curve.flags(sheet)?;
+        curve.dots(sheet)
+    })
+}
+
+/// What the chart shows, in values of its scales.
+struct Curve<'a> {
+    profile: &'a Profile,
+    /// Milliseconds a token that predictions are compared with.
+    alone_ms: Option<f64>,
+}
+
+impl<'a> Curve<'a> {
+    fn new(profile: &'a Profile) -> Curve<'a> {
+        let first = profile.points.first();
+        let alone_ms = first.and_then(|p| drawable(p.decode_ms).or(p.predicted_decode_ms));
+        Curve { profile, alone_ms }
+    }
+
+    fn measured(&self) -> impl Iterator<Item = (f64, f64)> {
+        let of = |p: &Point| Some((f64::from(p.gpu_layers), drawable(p.speedup)?));
+        self.profile.points.iter().filter_map(of)
+    }
+
+    /// Against the measured time at N = 0, so that the gap between the lines is the error at that N.
+    fn predicted(&self) -> impl Iterator<Item = (f64, f64)> {
+        let of = |p: &Point| {
+            let speedup = self.alone_ms? / p.predicted_decode_ms?;
+            Some((f64::from(p.gpu_layers), drawable(speedup)?))
+        };
+        self.profile.points.iter().filter_map(of)
+    }
+
+    fn lines(&self, sheet: &Sheet) -> Result<(), Error> {
+        let path = |points: &mut dyn Iterator<Item = (f64, f64)>| -> Vec<Pixel> {
+            points.map(|(x, y)| sheet.at(x, y)).collect()
+        };
+        let (measured, predicted) = (path(&mut self.measured()), path(&mut self.predicted()));
+        let mut legend = vec![(Sample::Line(Ink::Gpu), "measured")];
+        if !predicted.is_empty() {
+            legend.push((Sample::Line(Ink::Predicted), "predicted"));
+            sheet.line(&predicted, Ink::Predicted, 2.0)?;
+        }
+        sheet.line(&measured, Ink::Gpu, 2.5)?;
+        sheet.legend(&legend)
+    }
+
+    fn dots(&self, sheet: &mut Sheet) -> Result<(), Error> {
+        let radius = if self.profile.points.len() > 40 { 2.4 } else { 3.6 };
+        for point in &self.profile.points {
+            let Some(speedup) = drawable(point.speedup) else { continue };
+            let at = sheet.at(f64::from(point.gpu_layers), speedup);
+            let note = Note { gpu_layers: Some(point.gpu_layers), text: caption(point) };
+            let chosen = point.gpu_layers == self.profile.recommended;
+            sheet.dot(at, if chosen { 6.5 } else { radius }, Ink::Gpu, note)?;
+            if Some(point.gpu_layers) == columns::bend(self.profile) {
+                sheet.ring(at, if chosen { 10.0 } else { 8.0 }, Ink::Text)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of the marked numbers above the plot, each with a line down to its point.
+    fn flags(&self, sheet: &Sheet) -> Result<(), Error> {
+        let (knee, recommended) = (columns::bend(self.profile), self.profile.recommended);
+        let speedup = |n: u32| {
+            let point = self.profile.points.iter().find(|p| p.gpu_layers == n);
+            point.and_then(|p| drawable(p.speedup))
+        };
+        let names = if knee == Some(recommended) { "recommended and knee" } else { "recommended" };
+        let rate = speedup(recommended).map_or(String::new(), |s| format!(", {s:.2}\u{d7}"));
+        let mut flags =
+            vec![(recommended, format!("{names}: N = {recommended}{rate}"), Style::LOUD)];
+        if let Some(knee) = knee.filter(|&knee| knee != recommended) {
+            flags.push((
+                knee,
+                format!("knee: N = {knee}"),
+                Style { ink: Ink::Text, ..Style::QUIET },
+            ));
+        }
+        let [left, top, right, _] = sheet.edges();
+        for (row, (n, text, style)) in flags.iter().enumerate() {
+            let (x, y) = sheet.at(f64::from(*n), speedup(*n).unwrap_or(0.0));
+            let middle = 42.0 + 20.0 * row as f64;
+            sheet.line(&[(x, middle + 9.0), (x, y)], Ink::Idle, 1.0)?;
+            let wide = sheet::width(text, style.size);
+            let half = wide / 2.0;
+            let (x, anchor) = match x {
+                x if x - half < left => (left, HPos::Left),
+                x if x + half > right => (right, HPos::Right),
+                x => (x, HPos::Center),
+            };
+            let begins = match anchor {
+                HPos::Left => x,
+                HPos::Center => x - half,
+                HPos::Right => x - wide,
+            };
+            // What stands in a lower row may be crossed by the line of an upper one.
+            sheet.rect(
+                (begins - 4.0, middle - 9.0),
+                (begins + wide + 4.0, middle + 9.0),
+                Ink::Surface,
+            )?;
+            sheet.text((x, middle), text, Style { anchor, ..*style })?;
+        }
+        let Some(limit) = super::limit(self.profile) else { return Ok(()) };
+        let (x, _) = sheet.at(f64::from(limit) + 0.5, 0.0);
+        let text = format!("N = {limit} is the most that fits");
+        let wide = sheet::width(&text, Style::QUIET.size);
+        let at = if x + wide < right { x + 2.0 } else { right - wide };
+        sheet.text((at, top - 8.0), &text, Style::QUIET)
+    }
+}
+
+fn caption(point: &Point) -> String {
+    let predicted = match (point.predicted_decode_ms, point.error()) {
+        (Some(time), Some(error)) => format!("; predicted {} ({:+.1} %)", ms(time), 100.0 * error),
+        _ => String::new(),
+    };
+    let fits = if point.fits { "" } else { "; does not fit" };
+    format!(
+        "N = {}: {} a token, {:.2} times as fast as N = 0{predicted}{fits}",
+        point.gpu_layers,
+        ms(point.decode_ms),
+        point.speedup
+    )
+}

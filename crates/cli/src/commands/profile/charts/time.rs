@@ -1,0 +1,75 @@
+//! Where the time of a token goes at each number of offloaded layers, as stacked bars.
+
+use bilayer_engine::profile::{Point, Profile};
+
+use super::ink::{Ink, Note};
+use super::sheet::{self, Error, Frame, Sample};
+use super::{SIDES, WIDTH, counts, drawable, ms, top};
+
+/// A kind of time.
+struct Part {
+    ink: Ink,
+    name: &'static str,
+    of: fn(&Point) -> f64,
+}
+
+/// From the bottom of a bar to its top.
+const PARTS: [Part; 4] = [
+    Part { ink: Ink::Cpu, name: "processor", of: |p| p.cpu_ms },
+    Part { ink: Ink::Gpu, name: "adapter", of: |p| p.gpu_ms },
+    Part { ink: Ink::Crossing, name: "crossing", of: |p| p.crossing_ms },
+    Part { ink: Ink::Idle, name: "idle", of: |p| p.idle_ms },
+];
+
+/// Draws the chart.
+pub fn draw(profile: &Profile) -> Result<String, Error> {
+    let stack = |p: &Point| PARTS.iter().filter_map(|part| drawable((part.of)(p))).sum::<f64>();
+    let most = profile.points.iter().flat_map(|p| [stack(p), p.decode_ms]);
+    let frame = Frame {
+        size: (WIDTH, 340),
+        margins: [SIDES.0, 40, SIDES.1, 56],
+        x: counts(&profile.points),
+        y: 0.0..top(most),
+        label: "Milliseconds a token on the processor, on the adapter, crossing and idle, over the number of \
+                offloaded layers"
+            .to_owned(),
+    };
+    sheet::draw(&frame, |sheet| {
+        super::beyond(profile, sheet)?;
+        sheet.values("ms a token", super::tick)?;
+        sheet.counts("N, parts offloaded to the adapter")?;
+        let mut legend: Vec<_> =
+            PARTS.iter().map(|part| (Sample::Box(part.ink), part.name)).collect();
+        legend.push((Sample::Line(Ink::Text), "a token, by the clock"));
+        sheet.legend(&legend)?;
+        for point in &profile.points {
+            let n = f64::from(point.gpu_layers);
+            let whole = format!("N = {}: {} a token", point.gpu_layers, ms(point.decode_ms));
+            sheet.column(point.gpu_layers, whole)?;
+            let mut below = 0.0;
+            for part in &PARTS {
+                let Some(time) = drawable((part.of)(point)).filter(|&time| time > 0.0) else {
+                    continue;
+                };
+                let text = format!(
+                    "N = {}: {} {} of {} a token",
+                    point.gpu_layers,
+                    part.name,
+                    ms(time),
+                    ms(point.decode_ms)
+                );
+                let (from, to) = (sheet.at(n - 0.38, below), sheet.at(n + 0.38, below + time));
+                sheet.bar(from, to, part.ink, Note { gpu_layers: Some(point.gpu_layers), text })?;
+                below += time;
+            }
+            if let Some(decode) = drawable(point.decode_ms) {
+                sheet.line(
+                    &[sheet.at(n - 0.46, decode), sheet.at(n + 0.46, decode)],
+                    Ink::Text,
+                    2.0,
+                )?;
+            }
+        }
+        Ok(())
+    })
+}

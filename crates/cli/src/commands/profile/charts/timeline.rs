@@ -1,0 +1,184 @@
+//! One step as lanes: who did what when.
+
+use bilayer_engine::profile::{Profile, Span, SpanKind};
+use plotters::style::text_anchor::HPos;
+
+use super::ink::{Ink, Note};
+use super::sheet::{self, Error, Frame, Sample, Sheet, Style};
+use super::{WIDTH, drawable, tick};
+
+/// Height of a lane and what lies between two, pixels.
+const LANE: (u32, u32) = (46, 12);
+
+/// Narrower pieces are drawn together with their neighbours, pixels.
+const NARROW: f64 = 1.2;
+
+/// Pieces of one kind that follow each other and are too narrow to be told apart.
+struct Piece<'a> {
+    first: &'a Span,
+    count: usize,
+    /// Microseconds after the step began.
+    end: f64,
+}
+
+/// Draws the chart.
+pub fn draw(profile: &Profile) -> Result<String, Error> {
+    let spans: Vec<&Span> =
+        profile.timeline.iter().filter(|s| s.start_us.is_finite() && s.us.is_finite()).collect();
+    let mut lanes: Vec<&str> = Vec::new();
+    for name in ["cpu", "gpu", "host"].into_iter().chain(spans.iter().map(|s| s.lane.as_str())) {
+        if !lanes.contains(&name) && spans.iter().any(|s| s.lane == name) {
+            lanes.push(name);
+        }
+    }
+    let end = spans.iter().filter_map(|s| drawable(s.start_us + s.us)).fold(0.0, f64::max);
+    let end = if end > 0.0 { end } else { 1.0 };
+    let rows = u32::try_from(lanes.len()).unwrap_or(1).max(1);
+    let frame = Frame {
+        size: (WIDTH, 40 + rows * (LANE.0 + LANE.1) + 50),
+        margins: [66, 40, 24, 50],
+        x: 0.0..end,
+        y: 0.0..f64::from(rows),
+        label: format!(
+            "One decode step of {:.0} microseconds on the lanes {}",
+            end,
+            lanes.join(", ")
+        ),
+    };
+    sheet::draw(&frame, |sheet| {
+        if spans.is_empty() {
+            return sheet.text((66.0, 69.0), "no step was timed", Style::QUIET);
+        }
+        scale(sheet, end)?;
+        legend(sheet, &spans)?;
+        for (row, lane) in lanes.iter().enumerate() {
+            draw_lane(sheet, row, lane, &spans, end)?;
+        }
+        Ok(())
+    })
+}
+
+/// Times below the lanes.
+fn scale(sheet: &Sheet, end: f64) -> Result<(), Error> {
+    use plotters::coord::types::RangedCoordf64;
+    use plotters::prelude::Ranged;
+
+    let (unit, title) = if end >= 2000.0 { (1000.0, "ms") } else { (1.0, "\u{b5}s") };
+    let [left, top, right, bottom] = sheet.edges();
+    for value in RangedCoordf64::from(0.0..end / unit).key_points(10usize) {
+        let (x, _) = sheet.at(value * unit, 0.0);
+        sheet.line(&[(x, top), (x, bottom)], Ink::Grid, 1.0)?;
+        let style = Style { anchor: HPos::Center, ..Style::QUIET };
+        sheet.text((x, bottom + 14.0), &tick(value), style)?;
+    }
+    let style = Style { anchor: HPos::Center, ..Style::QUIET };
+    sheet.text(
+        ((left + right) / 2.0, bottom + 34.0),
+        &format!("{title} after the step began"),
+        style,
+    )
+}
+
+fn legend(sheet: &Sheet, spans: &[&Span]) -> Result<(), Error> {
+    let known = [
+        (SpanKind::Op, "cpu", "processor computes"),
+        (SpanKind::Op, "gpu", "adapter computes"),
+        (SpanKind::Op, "host", "host works"),
+        (SpanKind::Transfer, "", "crossing"),
+        (SpanKind::Submit, "", "hands work over"),
+        (SpanKind::Wait, "", "waits"),
+        (SpanKind::Idle, "", "idle"),
+    ];
+    let there = |(kind, lane, _): &&(SpanKind, &str, &str)| {
+        spans.iter().any(|s| s.kind == *kind && (lane.is_empty() || s.lane == *lane))
+    };
+    let entries: Vec<_> = known
+        .iter()
+        .filter(there)
+        .map(|(kind, lane, name)| (Sample::Box(ink(*kind, lane)), *name))
+        .collect();
+    sheet.legend(&entries)
+}
+
+fn ink(kind: SpanKind, lane: &str) -> Ink {
+    match (kind, lane) {
+        (SpanKind::Op, "cpu") => Ink::Cpu,
+        (SpanKind::Op, "gpu") => Ink::Gpu,
+        (SpanKind::Op, _) => Ink::Muted,
+        (SpanKind::Transfer, _) => Ink::Crossing,
+        (SpanKind::Submit, _) => Ink::Text,
+        (SpanKind::Wait, _) => Ink::Idle,
+        (SpanKind::Idle, _) => Ink::Grid,
+    }
+}
+
+fn draw_lane(
+    sheet: &mut Sheet,
+    row: usize,
+    lane: &str,
+    spans: &[&Span],
+    end: f64,
+) -> Result<(), Error> {
+    let [left, top, right, _] = sheet.edges();
+    let (height, gap) = (f64::from(LANE.0), f64::from(LANE.1));
+    let upper = top + row as f64 * (height + gap) + gap / 2.0;
+    let lower = upper + height;
+    let style = Style { anchor: HPos::Right, weight: Style::LOUD.weight, ..Style::QUIET };
+    sheet.text((left - 12.0, (upper + lower) / 2.0), lane, style)?;
+    sheet.rect((left, upper), (right, lower), Ink::Shade)?;
+    let mut own: Vec<&Span> = spans.iter().copied().filter(|s| s.lane == lane).collect();
+    own.sort_by(|a, b| a.start_us.total_cmp(&b.start_us));
+    for piece in pieces(&own, end / (right - left)) {
+        let (from, to) = (sheet.at(piece.first.start_us, 0.0).0, sheet.at(piece.end, 0.0).0);
+        // A gap between neighbours that are wide enough to have one.
+        let to = if to - from > 3.0 { to - 0.8 } else { to };
+        let ink = ink(piece.first.kind, lane);
+        let note = Note { gpu_layers: None, text: caption(&piece) };
+        sheet.bar((from, upper), (to, lower), ink, note)?;
+        let name = &piece.first.name;
+        if piece.count == 1 && sheet::width(name, 11.0) + 8.0 < to - from {
+            let ink = match piece.first.kind {
+                SpanKind::Idle | SpanKind::Wait => Ink::Text,
+                _ => Ink::Surface,
+            };
+            let style = Style { ink, size: 11.0, anchor: HPos::Center, ..Style::QUIET };
+            sheet.text(((from + to) / 2.0, (upper + lower) / 2.0), name, style)?;
+        }
+    }
+    Ok(())
+}
+
+/// Joins what is too narrow at `us_per_pixel`, so that a step of thousands of ops stays a picture of some hundred.
+fn pieces<'a>(spans: &[&'a Span], us_per_pixel: f64) -> Vec<Piece<'a>> {
+    let narrow = NARROW * us_per_pixel;
+    let mut pieces: Vec<Piece> = Vec::new();
+    for span in spans {
+        let end = span.start_us + span.us.max(0.0);
+        match pieces.last_mut() {
+            Some(last)
+                if last.first.kind == span.kind
+                    && span.us < narrow
+                    && last.end - last.first.start_us < narrow
+                    && span.start_us - last.end < narrow =>
+            {
+                last.count += 1;
+                last.end = last.end.max(end);
+            }
+            _ => pieces.push(Piece { first: span, count: 1, end }),
+        }
+    }
+    pieces
+}
+
+fn caption(piece: &Piece) -> String {
+    let us = piece.end - piece.first.start_us;
+    let start = piece.first.start_us;
+    match piece.count {
+        1 => format!("{}: {us:.1} \u{b5}s from {start:.1} \u{b5}s", piece.first.name),
+        count => format!(
+            "{} and {} more: {us:.1} \u{b5}s from {start:.1} \u{b5}s",
+            piece.first.name,
+            count - 1
+        ),
+    }
+}

@@ -1,0 +1,46 @@
+//! The files of a profile: the document, the charts and the page.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use bilayer_engine::profile::Profile;
+
+use super::charts::{self, Charts};
+use super::page;
+use crate::failure::{Failure, INTERNAL};
+use crate::new_file::NewFile;
+
+/// Writes `profile.json`, `speedup.svg`, `layers.svg`, `time.svg`, `timeline.svg` and `profile.html` into `folder`,
+/// which is made if it is not there, and returns their paths. Each file appears whole or not at all.
+///
+/// # Errors
+/// The folder cannot be made or written to.
+pub fn write(profile: &Profile, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    std::fs::create_dir_all(folder).map_err(|error| Failure::output(folder, &error))?;
+    let charts = Charts::draw(profile).map_err(|error| fault("a chart", &error))?;
+    let document =
+        serde_json::to_string_pretty(profile).map_err(|error| fault("the document", &error))?;
+    let page = page::html(profile, &charts).map_err(|error| fault("the page", &error))?;
+    let mut files = vec![("profile.json".to_owned(), document + "\n")];
+    files.extend(charts.named().map(|(name, svg)| (format!("{name}.svg"), charts::alone(svg))));
+    files.push(("profile.html".to_owned(), page));
+    let mut written = Vec::new();
+    for (name, text) in files {
+        let path = folder.join(name);
+        let put = || {
+            let mut file = NewFile::create(&path)?;
+            file.write_all(text.as_bytes())?;
+            file.finish()
+        };
+        put().map_err(|error| Failure::output(&path, &error))?;
+        written.push(path);
+    }
+    Ok(written)
+}
+
+fn fault(what: &str, error: &dyn std::error::Error) -> Failure {
+    Failure::Line(
+        INTERNAL,
+        format!("{what} of the profile cannot be made: {error}; please report it"),
+    )
+}

@@ -1,0 +1,270 @@
+//! The page of a profile: one file that needs nothing else.
+
+use bilayer_engine::profile::{Point, Profile};
+use minijinja::{AutoEscape, Environment, Error, Value, context};
+
+use super::charts::{self, Charts};
+use super::columns;
+
+const TEMPLATE: &str = include_str!("page.html");
+
+/// A placement of more parts than this is not drawn cell by cell.
+const CELLS_MAX: u32 = 512;
+
+/// The page.
+///
+/// # Errors
+/// The template does not fit what it is given, which is a fault of ours.
+pub fn html(profile: &Profile, charts: &Charts) -> Result<String, Error> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.set_undefined_behavior(minijinja::UndefinedBehavior::Strict);
+    environment.add_template("page.html", TEMPLATE)?;
+    let safe = |text: &str| Value::from_safe_string(text.to_owned());
+    environment.get_template("page.html")?.render(context! {
+        css => safe(&charts::css()),
+        model => &profile.model,
+        adapter => &profile.adapter,
+        headline => headline(profile),
+        why => sentence(&profile.why),
+        recommended => profile.recommended,
+        figures => figures(profile),
+        map => chosen(profile).map_or("", |point| point.map.as_str()),
+        cells => chosen(profile).map(|point| cells(&point.map)).unwrap_or_default(),
+        speedup => safe(&charts.speedup),
+        accuracy => unbroken(&accuracy(profile)),
+        knee => unbroken(&knee(profile)),
+        layers => safe(&charts.layers),
+        time => safe(&charts.time),
+        timeline => if profile.timeline.is_empty() { Value::from("") } else { safe(&charts.timeline) },
+        head => head(profile),
+        rows => rows(profile),
+        made => made(profile),
+        json => safe(&document(profile)),
+    })
+}
+
+fn at(profile: &Profile, gpu_layers: u32) -> Option<&Point> {
+    profile.points.iter().find(|p| p.gpu_layers == gpu_layers)
+}
+
+fn chosen(profile: &Profile) -> Option<&Point> {
+    at(profile, profile.recommended)
+}
+
+fn parts(profile: &Profile) -> u32 {
+    profile.points.last().map_or(0, |p| p.gpu_layers)
+}
+
+fn headline(profile: &Profile) -> String {
+    match (profile.recommended, parts(profile)) {
+        (0, _) => "Keep every layer on the processor".to_owned(),
+        (n, all) if n == all => format!("Offload all {all} parts"),
+        (n, all) => format!("Offload {n} of {all} parts"),
+    }
+}
+
+/// With a capital letter in front and a full stop behind.
+fn sentence(text: &str) -> String {
+    let text = unbroken(text);
+    let mut letters = text.chars();
+    let first = letters.next().map(char::to_uppercase).into_iter().flatten();
+    format!("{}{}.", first.collect::<String>(), letters.as_str())
+}
+
+/// With its equations on one line.
+fn unbroken(text: &str) -> String {
+    text.replace(" = ", "\u{a0}=\u{a0}").replace(" ms", "\u{a0}ms").replace(" %", "\u{a0}%")
+}
+
+/// The numbers that matter at the recommended N: name, number, unit and what to compare with.
+fn figures(profile: &Profile) -> Vec<Value> {
+    let Some(point) = chosen(profile) else { return Vec::new() };
+    let alone = at(profile, 0).filter(|_| profile.recommended != 0);
+    let rate = |ms: f64| 1000.0 / ms;
+    let mut figures = Vec::new();
+    let mut add = |name: &str, number: f64, unit: &str, beside: String| {
+        if number.is_finite() {
+            figures.push(
+                context! { name, number => short(number), unit, beside => unbroken(&beside) },
+            );
+        }
+    };
+    if profile.recommended != 0 {
+        add("Speedup", point.speedup, "\u{d7}", "against the processor alone".to_owned());
+    }
+    let decode = format!("{} ms a token", short(point.decode_ms));
+    let decode = match alone.filter(|p| p.is_measured()) {
+        Some(p) => format!("{decode}; {} tok/s at N = 0", short(rate(p.decode_ms))),
+        None => decode,
+    };
+    add("Decode", rate(point.decode_ms), "tok/s", decode);
+    let prompt = match alone.filter(|p| p.prefill_tps.is_finite()) {
+        Some(p) => format!("{} tok/s at N = 0", short(p.prefill_tps)),
+        None => format!("prompt of {} tokens", profile.prompt_tokens),
+    };
+    add("Prompt", point.prefill_tps, "tok/s", prompt);
+    let (number, unit) = match point.gpu_bytes as f64 / f64::from(1 << 20) {
+        mib if mib >= 1024.0 => (mib / 1024.0, "GiB"),
+        mib => (mib, "MiB"),
+    };
+    add("On the adapter", number, unit, format!("{} parts", point.gpu_layers));
+    figures
+}
+
+/// Three digits that count.
+fn short(value: f64) -> String {
+    let places = match value.abs() {
+        size if size >= 100.0 || size == 0.0 => 0,
+        size if size >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{value:.places$}")
+}
+
+/// Where the curve bends, and what a part saves on both sides of that.
+fn knee(profile: &Profile) -> String {
+    let ends = (at(profile, 0), profile.points.iter().rfind(|p| p.is_measured()));
+    let (Some(first), Some(last)) = ends else { return "Nothing was measured.".to_owned() };
+    let mean = |from: &Point, to: &Point| {
+        short((from.decode_ms - to.decode_ms) / f64::from(to.gpu_layers - from.gpu_layers))
+    };
+    match columns::bend(profile).and_then(|n| at(profile, n)) {
+        Some(bend) => format!(
+            "The knee is N = {}: up to it a part saves {} ms a token in the mean, beyond it {} ms.",
+            bend.gpu_layers,
+            mean(first, bend),
+            mean(bend, last)
+        ),
+        None if profile.knee == 0 => {
+            "There is no knee: no N is faster than the processor alone.".to_owned()
+        }
+        None => format!(
+            "There is no knee: up to N = {} a part saves {} ms a token in the mean.",
+            last.gpu_layers,
+            mean(first, last)
+        ),
+    }
+}
+
+/// How well the times were predicted.
+fn accuracy(profile: &Profile) -> String {
+    let mut errors: Vec<(f64, u32)> =
+        profile.points.iter().filter_map(|p| Some((p.error()?.abs(), p.gpu_layers))).collect();
+    errors.sort_by(|a, b| a.0.total_cmp(&b.0));
+    match (errors.get(errors.len() / 2), errors.last()) {
+        (Some((median, _)), Some((worst, n))) => format!(
+            "Predictions were {:.1} % off in the median and {:.1} % at worst, at N = {n}.",
+            100.0 * median,
+            100.0 * worst
+        ),
+        _ => "Nothing was predicted.".to_owned(),
+    }
+}
+
+/// The parts of a placement map such as `out:gpu 3-2:gpu 1-0:cpu` in the order a token passes them, each with its
+/// name and whose it is. Empty where the map is of another form.
+fn cells(map: &str) -> Vec<Value> {
+    let mut cells: Vec<(String, &str)> = Vec::new();
+    for run in map.split_whitespace() {
+        let Some((names, device)) = run.split_once(':') else { return Vec::new() };
+        let whose = match (device.contains("gpu"), device.contains("cpu")) {
+            (true, true) => "both",
+            (true, false) => "gpu",
+            (false, true) => "cpu",
+            (false, false) => return Vec::new(),
+        };
+        let ends = names.split_once('-').unwrap_or((names, names));
+        match (ends.0.parse::<u32>(), ends.1.parse::<u32>()) {
+            (Ok(high), Ok(low)) if low <= high && high - low < CELLS_MAX => {
+                cells.extend((low..=high).rev().map(|layer| (format!("layer {layer}"), whose)));
+            }
+            _ => cells.push((names.to_owned(), whose)),
+        }
+    }
+    let cells = cells.into_iter().rev().take(CELLS_MAX as usize);
+    cells.map(|(name, whose)| context! { name, whose }).collect()
+}
+
+fn head(profile: &Profile) -> Vec<Value> {
+    let head = |(column, _): &(&columns::Column, Vec<Option<columns::Cell>>)| {
+        let unit = if column.unit == "x" { "\u{d7}" } else { column.unit };
+        context! { title => column.title, unit }
+    };
+    columns::filled(profile).iter().map(head).collect()
+}
+
+fn rows(profile: &Profile) -> Vec<Value> {
+    let columns = columns::filled(profile);
+    let row = |(index, point): (usize, &Point)| {
+        let cell = |(column, cells): &(&columns::Column, Vec<Option<columns::Cell>>)| {
+            let key = column.key.unwrap_or_default();
+            match cells.get(index).and_then(Option::as_ref) {
+                Some(cell) => {
+                    let text = cell.text.replace('-', "\u{2212}");
+                    context! { key, text, value => cell.value.to_string() }
+                }
+                None => context! { key, text => "", value => "" },
+            }
+        };
+        let remarks = columns::remarks(profile, point);
+        context! {
+            n => point.gpu_layers,
+            map => &point.map,
+            fits => point.fits,
+            chosen => point.gpu_layers == profile.recommended,
+            cells => columns.iter().map(cell).collect::<Vec<Value>>(),
+            remarks,
+        }
+    };
+    profile.points.iter().enumerate().map(row).collect()
+}
+
+/// How it was measured: names and values.
+fn made(profile: &Profile) -> Vec<Value> {
+    let gib = profile.bytes as f64 / f64::from(1 << 30);
+    let billions = profile.parameters as f64 / 1e9;
+    let read = match profile.read_gbps {
+        rate if rate > 0.0 => format!("{rate:.1} GB/s read by the processor beside the run"),
+        _ => "not measured".to_owned(),
+    };
+    let facts = [
+        ("Model", profile.model.clone()),
+        ("Weights", format!("{billions:.2} billion parameters, {gib:.2} GiB")),
+        ("Adapter", profile.adapter.clone()),
+        ("Processor", format!("{}, {} threads", profile.cpu, profile.threads)),
+        ("Memory", read),
+        ("Context", format!("{} tokens", profile.context)),
+        ("Prompt", format!("{} tokens", profile.prompt_tokens)),
+        ("Rounds", format!("{}, of which the median is shown", profile.rounds)),
+    ];
+    facts.into_iter().map(|(name, value)| context! { name, value }).collect()
+}
+
+/// The document as it may stand in a script element: nothing in it can end the element.
+fn document(profile: &Profile) -> String {
+    // Serializing plain data to a string cannot fail.
+    let json = serde_json::to_string(profile).unwrap_or_default();
+    json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_become_cells_in_the_order_of_a_token() {
+        let cases = [
+            ("out:gpu 3-2:gpu 1-0:cpu", "cpu cpu gpu gpu gpu"),
+            ("out:cpu 1:gpu+cpu 0:cpu", "cpu both cpu"),
+            ("out:reference", ""),
+            ("", ""),
+            ("4000000000-0:gpu out:cpu", "cpu gpu"),
+        ];
+        for (map, expected) in cases {
+            let whose: Vec<String> =
+                cells(map).iter().map(|c| c.get_attr("whose").unwrap().to_string()).collect();
+            assert_eq!(whose.join(" "), expected, "{map}");
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! What a profile says: how the speed depends on the number of layers offloaded, as plain data.
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// What a token may take longer than the best, as a part of it, and still count as good as the best: below it two
+/// medians of one machine are not told apart.
+pub const SLACK: f64 = 0.02;
+
+/// What a prompt may be slower by than the best of those that decode equally well.
+const PREFILL_SLACK: f64 = 0.1;
+
+/// A model measured on one machine at every number of offloaded layers.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Profile {
+    /// The model's name.
+    pub model: String,
+    /// Its weights, counted one by one.
+    pub parameters: u64,
+    /// Its weights in bytes.
+    pub bytes: u64,
+    /// The adapter's name.
+    pub adapter: String,
+    /// The processor's name or instruction level.
+    pub cpu: String,
+    /// Threads on the processor.
+    pub threads: usize,
+    /// Tokens of context that the caches were made for.
+    pub context: usize,
+    /// Tokens of the prompt behind `prefill_tps`.
+    pub prompt_tokens: usize,
+    /// How often each number was measured; the median is kept.
+    pub rounds: usize,
+    /// One per number of offloaded layers, rising.
+    pub points: Vec<Point>,
+    /// See [`knee`].
+    pub knee: u32,
+    /// See [`recommend`].
+    pub recommended: u32,
+    /// Why that one, as a sentence.
+    pub why: String,
+    /// One decode step at the recommended number; empty where no times were taken.
+    pub timeline: Vec<Span>,
+    /// What the processor read from memory beside the run, GB/s; NaN (null in JSON) where it was not measured.
+    #[serde(deserialize_with = "number_or_nan")]
+    pub read_gbps: f64,
+}
+
+/// One number of offloaded layers.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Point {
+    /// N as in `-ngl N`: the output head first, then the last layers; 0 is the processor alone.
+    pub gpu_layers: u32,
+    /// The placement, as `run` prints it.
+    pub map: String,
+    /// Milliseconds a token while decoding; NaN (null in JSON) where nothing was measured.
+    #[serde(deserialize_with = "number_or_nan")]
+    pub decode_ms: f64,
+    /// What the scheduler had said.
+    pub predicted_decode_ms: Option<f64>,
+    /// Tokens of a prompt read in a second; NaN (null in JSON) where nothing was measured.
+    #[serde(deserialize_with = "number_or_nan")]
+    pub prefill_tps: f64,
+    /// What the scheduler had said.
+    pub predicted_prefill_tps: Option<f64>,
+    /// Milliseconds a token at N = 0 over those here; NaN (null in JSON) where nothing was measured.
+    #[serde(deserialize_with = "number_or_nan")]
+    pub speedup: f64,
+    /// Milliseconds a token that this part saved against N - 1, negative where it cost some; `None` at the first.
+    pub marginal: Option<f64>,
+    /// Milliseconds a token in which the processor worked.
+    #[serde(deserialize_with = "number_or_nan")]
+    pub cpu_ms: f64,
+    /// Milliseconds a token in which the adapter worked.
+    #[serde(deserialize_with = "number_or_nan")]
+    pub gpu_ms: f64,
+    /// Milliseconds a token for hidden states on their way between the two.
+    #[serde(deserialize_with = "number_or_nan")]
+    pub crossing_ms: f64,
+    /// Milliseconds a token in which nothing worked.
+    #[serde(deserialize_with = "number_or_nan")]
+    pub idle_ms: f64,
+    /// Memory taken on the adapter, bytes.
+    pub gpu_bytes: u64,
+    /// Whether that is within the budget.
+    pub fits: bool,
+}
+
+impl Point {
+    /// Whether its time was taken.
+    pub fn is_measured(&self) -> bool {
+        self.decode_ms.is_finite() && self.decode_ms > 0.0
+    }
+
+    /// How far the prediction was from the time taken, as a part of that; positive where it said too much.
+    pub fn error(&self) -> Option<f64> {
+        let predicted = self.predicted_decode_ms.filter(|_| self.is_measured())?;
+        Some(predicted / self.decode_ms - 1.0)
+    }
+}
+
+/// A piece of the time of one step.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Span {
+    /// Who: `cpu`, `gpu` or `host`.
+    pub lane: String,
+    /// What, as a reader knows it.
+    pub name: String,
+    /// What kind of.
+    pub kind: SpanKind,
+    /// Microseconds after the step began.
+    pub start_us: f64,
+    /// Microseconds it took.
+    pub us: f64,
+}
+
+/// What a lane does.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq, Hash)]
+#[serde(rename_all = "lowercase")]
+pub enum SpanKind {
+    /// Computes.
+    Op,
+    /// Carries hidden states across.
+    Transfer,
+    /// Hands work over.
+    Submit,
+    /// Waits for the other.
+    Wait,
+    /// Has nothing to do.
+    Idle,
+}
+
+/// JSON has no NaN; serde_json writes null for it.
+fn number_or_nan<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+/// Where offloading more begins to gain less: the point of the curve of decode times that lies farthest below the
+/// chord from its first to its last point, among those faster than the first. A curve that nowhere bends by more than
+/// [`SLACK`] has none: then it is the fastest point. 0 where offloading never helps.
+pub fn knee(points: &[Point]) -> u32 {
+    let measured: Vec<&Point> = points.iter().filter(|p| p.is_measured()).collect();
+    let (Some(first), Some(last)) = (measured.first(), measured.last()) else { return 0 };
+    let width = f64::from(last.gpu_layers) - f64::from(first.gpu_layers);
+    // The distance from the chord is proportional to the one straight down to it.
+    let below = |point: &Point| {
+        let along = (f64::from(point.gpu_layers) - f64::from(first.gpu_layers)) / width;
+        first.decode_ms + along * (last.decode_ms - first.decode_ms) - point.decode_ms
+    };
+    let gains = || measured.iter().filter(|p| p.decode_ms < first.decode_ms);
+    match gains().max_by(|a, b| below(a).total_cmp(&below(b))) {
+        Some(bend) if below(bend) > SLACK * first.decode_ms => bend.gpu_layers,
+        _ => gains().min_by(|a, b| a.decode_ms.total_cmp(&b.decode_ms)).map_or(0, |p| p.gpu_layers),
+    }
+}
+
+/// The number of layers to offload and why: the least memory among those that fit, decode within [`SLACK`] of the
+/// fastest and read prompts nearly as fast as the best of them. 0 where nothing fits or helps.
+pub fn recommend(points: &[Point]) -> (u32, String) {
+    let good = || points.iter().filter(|p| p.fits && p.is_measured());
+    let Some(best) = good().min_by(|a, b| a.decode_ms.total_cmp(&b.decode_ms)) else {
+        return (0, "no layer is offloaded: nothing that fits was measured".to_owned());
+    };
+    let close = || good().filter(|p| p.decode_ms <= best.decode_ms * (1.0 + SLACK));
+    let prompts = close().map(|p| p.prefill_tps).fold(0.0, f64::max);
+    // A rate that was not measured does not decide.
+    let reads = |point: &&Point| {
+        point.prefill_tps.is_nan() || point.prefill_tps >= (1.0 - PREFILL_SLACK) * prompts
+    };
+    let chosen = close().filter(reads).min_by_key(|p| (p.gpu_bytes, p.gpu_layers)).unwrap_or(best);
+    (chosen.gpu_layers, why(points, chosen, best))
+}
+
+/// The sentence for `chosen`, whose decode time is within the slack of `best`, the fastest that fits.
+fn why(points: &[Point], chosen: &Point, best: &Point) -> String {
+    let all = points.last().map_or(0, |p| p.gpu_layers);
+    let Some(alone) = points.iter().find(|p| p.gpu_layers == 0 && p.is_measured()) else {
+        return format!("N = {} of {all}: the fastest that fits", chosen.gpu_layers);
+    };
+    if chosen.gpu_layers == 0 {
+        return format!("no layer is offloaded: {}", why_none(points, alone, best));
+    }
+    let times = |point: &Point| alone.decode_ms / point.decode_ms;
+    let opening = match times(chosen) {
+        times if times < 1.0 + SLACK => {
+            "tokens come as fast as at N = 0, prompts are read faster".to_owned()
+        }
+        times => {
+            let places = if times < 2.0 { 2 } else { usize::from(times < 9.95) };
+            format!("{times:.places$} times as fast as N = 0")
+        }
+    };
+    let opening = format!("N = {} of {all}: {opening}", chosen.gpu_layers);
+    let more = || points.iter().filter(|p| p.gpu_layers > chosen.gpu_layers);
+    if chosen.gpu_layers != best.gpu_layers {
+        let saved = best.gpu_bytes.saturating_sub(chosen.gpu_bytes) as f64 / f64::from(1 << 20);
+        let best = best.gpu_layers;
+        return match saved {
+            saved if saved >= 1.0 => format!(
+                "{opening}, within {:.0} % of the best (N = {best}), and takes {saved:.0} MiB less memory",
+                100.0 * SLACK
+            ),
+            _ => format!("{opening}, within {:.0} % of the best (N = {best})", 100.0 * SLACK),
+        };
+    }
+    if chosen.gpu_layers == all {
+        format!("{opening}; everything is on the adapter")
+    } else if more().all(|p| !p.fits) {
+        format!("{opening}; more does not fit")
+    } else if more().any(|p| !p.fits) {
+        format!("{opening}; none that fits is faster")
+    } else {
+        format!("{opening}; with more a token takes longer")
+    }
+}
+
+/// Why nothing is offloaded, where `alone` is as good as `best`.
+fn why_none(points: &[Point], alone: &Point, best: &Point) -> String {
+    if best.gpu_layers != 0 {
+        let gain = 100.0 * (1.0 - best.decode_ms / alone.decode_ms);
+        return format!(
+            "the best, N = {}, takes {gain:.1} % less time for a token than the processor alone, which is not worth its memory",
+            best.gpu_layers
+        );
+    }
+    let others = || points.iter().filter(|p| p.gpu_layers > 0 && p.is_measured());
+    let fastest = |fits: bool| {
+        let of = others().filter(move |p| p.fits == fits);
+        of.min_by(|a, b| a.decode_ms.total_cmp(&b.decode_ms))
+    };
+    let alone_ms = alone.decode_ms;
+    match (fastest(true), fastest(false)) {
+        (_, Some(p)) if p.decode_ms < alone_ms => format!(
+            "what would be faster does not fit (N = {}: {:.2} ms a token against {alone_ms:.2} ms)",
+            p.gpu_layers, p.decode_ms
+        ),
+        (Some(p), _) => format!(
+            "at every N the adapter makes a token slower than the processor alone ({:.2} ms at N = {} against \
+             {alone_ms:.2} ms)",
+            p.decode_ms, p.gpu_layers
+        ),
+        (None, Some(_)) => "nothing more fits, and it would make a token slower".to_owned(),
+        (None, None) => "nothing else was measured".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Points at 0, 1, 2, ... with these decode times; the first `fit` of them fit.
+    fn points(times: &[f64], fit: usize) -> Vec<Point> {
+        let point = |(n, &decode_ms): (usize, &f64)| Point {
+            gpu_layers: n as u32,
+            map: String::new(),
+            decode_ms,
+            predicted_decode_ms: Some(decode_ms * 1.1),
+            prefill_tps: 100.0 + n as f64,
+            predicted_prefill_tps: None,
+            speedup: times[0] / decode_ms,
+            marginal: n.checked_sub(1).map(|before| times[before] - decode_ms),
+            cpu_ms: decode_ms,
+            gpu_ms: 0.0,
+            crossing_ms: 0.0,
+            idle_ms: 0.0,
+            gpu_bytes: (n as u64) << 24,
+            fits: n < fit,
+        };
+        times.iter().enumerate().map(point).collect()
+    }
+
+    #[test]
+    fn the_knee_is_where_the_curve_bends() {
+        let cases: &[(&[f64], u32)] = &[
+            (&[], 0),
+            (&[10.0], 0),
+            // Steep, then flat.
+            (&[10.0, 6.0, 2.0, 1.8, 1.6, 1.4], 2),
+            // Never better.
+            (&[10.0, 11.0, 12.0, 13.0], 0),
+            // Better in the middle only.
+            (&[10.0, 8.0, 7.0, 9.0, 12.0], 2),
+            // Straight: no bend, the fastest.
+            (&[10.0, 8.0, 6.0, 4.0], 3),
+            // First the crossing costs, then it pays; nothing lies below the chord.
+            (&[10.0, 12.0, 11.0, 9.5, 8.0], 4),
+            // The tail was not measured.
+            (&[10.0, 5.0, 4.5, 4.0, f64::NAN], 1),
+        ];
+        for (times, expected) in cases {
+            assert_eq!(knee(&points(times, 99)), *expected, "{times:?}");
+        }
+    }
+
+    #[test]
+    fn the_recommended_is_the_fastest_that_fits_and_says_why() {
+        let cases: &[(&[f64], usize, u32, &str)] = &[
+            (&[], 9, 0, "nothing that fits was measured"),
+            (&[10.0, 9.0], 0, 0, "nothing that fits was measured"),
+            (&[10.0], 9, 0, "nothing else was measured"),
+            (&[10.0, 8.0, 5.0], 9, 2, "N = 2 of 2: 2.0 times as fast as N = 0; everything is on"),
+            (&[10.0, 8.0, 5.0], 2, 1, "N = 1 of 2: 1.25 times as fast as N = 0; more does not fit"),
+            (&[10.0, 8.0, 9.0, 5.0], 3, 1, "none that fits is faster"),
+            (&[10.0, 8.0, 9.0], 9, 1, "with more a token takes longer"),
+            (
+                &[10.0, 5.05, 5.0],
+                9,
+                1,
+                "1.98 times as fast as N = 0, within 2 % of the best (N = 2), and takes 16 MiB",
+            ),
+            (&[10.0, 0.5], 9, 1, "20 times as fast"),
+            (
+                &[10.0, 12.0, 11.0],
+                9,
+                0,
+                "slower than the processor alone (11.00 ms at N = 2 against 10.00 ms)",
+            ),
+            (&[10.0, 9.9], 9, 0, "the best, N = 1, takes 1.0 % less time"),
+            (&[10.0, 12.0, 5.0], 2, 0, "what would be faster does not fit (N = 2: 5.00 ms"),
+            (&[10.0, 12.0], 1, 0, "nothing more fits, and it would make a token slower"),
+            (&[f64::NAN, 12.0, 11.0], 9, 2, "N = 2 of 2: the fastest that fits"),
+        ];
+        for (times, fit, expected, reason) in cases {
+            let (recommended, why) = recommend(&points(times, *fit));
+            assert_eq!(recommended, *expected, "{times:?}: {why}");
+            assert!(why.contains(reason), "{times:?}: {why}");
+        }
+    }
+
+    /// The processor alone decodes as fast, but reads prompts at a tenth of the rate.
+    #[test]
+    fn prompts_decide_between_equals() {
+        let mut points = points(&[10.0, 10.0, 10.0], 9);
+        points[2].prefill_tps = 1000.0;
+        let (recommended, why) = recommend(&points);
+        assert_eq!(recommended, 2, "{why}");
+        assert!(why.contains("prompts are read faster"), "{why}");
+    }
+
+    #[test]
+    fn errors_of_predictions_are_relative_to_what_was_measured() {
+        let points = points(&[10.0, f64::NAN], 9);
+        assert!((points[0].error().unwrap() - 0.1).abs() < 1e-9);
+        assert_eq!(points[1].error(), None);
+    }
+}

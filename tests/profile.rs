@@ -1,0 +1,376 @@
+//! The promise of the pictures of a profile: charts and page are well-formed, complete and load nothing, whatever was
+//! measured and however it is named, and a browser shows every number of the document in both themes.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use bilayer_cli::profile::{text, write};
+use bilayer_engine::profile::Profile;
+use roxmltree::{Document, Node};
+use serde_json::Value;
+
+mod support {
+    pub mod browser;
+    pub mod profiles;
+    pub mod program;
+}
+
+use support::browser::{self, Theme};
+use support::profiles::{SHAPES, profile};
+use support::program::Place;
+
+const CHARTS: [&str; 4] = ["speedup", "layers", "time", "timeline"];
+
+/// What the page is asked from within, after a reader has pointed at the second number of layers.
+const QUESTIONS: &str = r#"
+<script>
+{
+  const all = (selector, of) => [...document.querySelectorAll(selector)].map(of);
+  const colour = (selector, property) => getComputedStyle(document.querySelector(selector))[property];
+  document.querySelector('.f-hidden[data-n="1"]').dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
+  const found = {
+    charts: all('.chart svg', e => [e.getBoundingClientRect().width, e.getBoundingClientRect().height]),
+    cells: all('tbody data[data-key]', e => [
+      +e.closest('tr').dataset.n, e.dataset.key, +e.value, e.textContent, e.getBoundingClientRect().height]),
+    document: JSON.parse(document.getElementById('data').textContent),
+    heading: document.querySelector('h1').textContent,
+    model: document.querySelector('.facts dd').textContent,
+    pointed: all('.on', e => e.dataset.n),
+    wide: document.documentElement.scrollWidth - innerWidth,
+    loaded: performance.getEntriesByType('resource').map(e => e.name),
+    colours: {
+      page: colour('body', 'backgroundColor'), words: colour('body', 'color'),
+      chart: colour('.chart .f-surface', 'fill'), curve: colour('.chart .s-gpu', 'stroke'),
+    },
+  };
+  const answer = document.createElement('pre');
+  answer.id = 'answer';
+  answer.textContent = encodeURIComponent(JSON.stringify(found));
+  document.body.append(answer);
+}
+</script>
+</body>"#;
+
+fn read(folder: &Path, name: &str) -> String {
+    std::fs::read_to_string(folder.join(name)).unwrap()
+}
+
+/// Equal but for the last digit of a number, which serde_json does not promise to read.
+fn is_same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => {
+            let (a, b) = (a.as_f64().unwrap(), b.as_f64().unwrap());
+            (a - b).abs() <= 1e-12 * a.abs().max(b.abs())
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| is_same(a, b)))
+        }
+        (a, b) => a == b,
+    }
+}
+
+/// Attributes that hold numbers.
+fn numbers<'a>(node: &Node<'a, '_>) -> impl Iterator<Item = &'a str> {
+    let names = ["x", "y", "x1", "y1", "x2", "y2", "cx", "cy", "r", "width", "height", "font-size"];
+    node.attributes().filter(move |a| names.contains(&a.name())).map(|a| a.value())
+}
+
+#[test]
+fn files_are_complete_and_the_document_reads_back() {
+    for shape in &SHAPES {
+        let profile = profile(shape);
+        let place = Place::new();
+        let folder = place.path().join("made/for/it");
+        let mut written: Vec<String> = write(&profile, &folder)
+            .unwrap()
+            .iter()
+            .map(|path| path.strip_prefix(&folder).unwrap().to_string_lossy().into_owned())
+            .collect();
+        written.sort();
+        let there: BTreeSet<String> = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
+        assert_eq!(written, there.into_iter().collect::<Vec<_>>());
+        assert_eq!(written.len(), 2 + CHARTS.len());
+        let document = read(&folder, "profile.json");
+        let back: Profile = serde_json::from_str(&document).unwrap();
+        let made = serde_json::to_value(&profile).unwrap();
+        assert!(is_same(&serde_json::to_value(&back).unwrap(), &made), "{document}");
+        let value: Value = serde_json::from_str(&document).unwrap();
+        for key in ["points", "knee", "recommended", "why"] {
+            assert!(value.get(key).is_some(), "{key}");
+        }
+        for key in [
+            "gpu_layers",
+            "decode_ms",
+            "predicted_decode_ms",
+            "prefill_tps",
+            "speedup",
+            "marginal",
+            "cpu_ms",
+            "gpu_ms",
+            "crossing_ms",
+            "idle_ms",
+        ] {
+            assert!(value["points"][0].get(key).is_some(), "{key}");
+        }
+        // A second time, over what is there.
+        write(&profile, &folder).unwrap();
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_an_error() {
+    let place = Place::new();
+    let file = place.file("file", "");
+    assert!(write(&profile(&SHAPES[0]), &file.join("below")).is_err());
+}
+
+#[test]
+fn charts_are_well_formed_and_every_point_is_in_them() {
+    for shape in &SHAPES {
+        let profile = profile(shape);
+        let place = Place::new();
+        write(&profile, place.path()).unwrap();
+        let measured = profile.points.iter().filter(|p| p.is_measured()).count();
+        let saved = profile.points.iter().filter(|p| p.marginal.is_some()).count();
+        for chart in CHARTS {
+            let svg = read(place.path(), &format!("{chart}.svg"));
+            let document =
+                Document::parse(&svg).unwrap_or_else(|e| panic!("{}: {chart}: {e}", shape.name));
+            let nodes = || document.descendants().filter(Node::is_element);
+            let root = document.root_element();
+            assert!(root.attribute("aria-label").is_some_and(|label| label.len() > 20), "{chart}");
+            let limit = |name| root.attribute(name).unwrap().parse::<f64>().unwrap() * 10.0;
+            let (width, height) = (limit("width"), limit("height"));
+            for node in nodes().skip(1) {
+                for number in numbers(&node) {
+                    let number: f64 =
+                        number.parse().unwrap_or_else(|_| panic!("{chart}: {number}"));
+                    assert!((-1.0..=width.max(height)).contains(&number), "{chart}: {number}");
+                }
+            }
+            let of = |tag: &str, class: &str| {
+                let holds = |n: &Node| {
+                    n.attribute("class").is_some_and(|c| c.split(' ').any(|c| c == class))
+                };
+                nodes().filter(|n| n.has_tag_name(tag) && holds(n)).count()
+            };
+            match chart {
+                "speedup" => {
+                    assert_eq!(of("circle", "mark"), measured, "{}", shape.name);
+                    assert_eq!(of("polyline", "s-predicted"), 2 * usize::from(shape.predicted));
+                }
+                "layers" => assert_eq!(of("rect", "mark") - of("rect", "f-hidden"), saved),
+                "time" => assert!(of("rect", "f-cpu") + of("rect", "f-gpu") >= measured),
+                _ => assert_eq!(of("rect", "mark") > 0, shape.timeline),
+            }
+            // Marks say what they are.
+            for mark in nodes().filter(|n| n.attribute("class").is_some_and(|c| c.contains("mark")))
+            {
+                let title = mark.children().find(|n| n.has_tag_name("title"));
+                assert!(
+                    title.and_then(|t| t.text()).is_some_and(|text| text.contains(' ')),
+                    "{chart}"
+                );
+            }
+        }
+    }
+}
+
+/// A run may have been cut short, or may have found that nothing works.
+#[test]
+fn little_or_nothing_measured_is_drawn_too() {
+    for count in 0..3 {
+        for time in [0.0, 1e-9, 1e12, f64::NAN, f64::INFINITY] {
+            let mut little = profile(&SHAPES[1]);
+            little.points.truncate(count);
+            for point in &mut little.points {
+                point.decode_ms = time;
+                point.speedup = 1.0 / time;
+                point.marginal = Some(-time);
+                point.gpu_ms = time;
+                point.fits = false;
+            }
+            little.read_gbps = time;
+            let place = Place::new();
+            write(&little, place.path()).unwrap();
+            for chart in CHARTS {
+                let svg = read(place.path(), &format!("{chart}.svg"));
+                let document = Document::parse(&svg).unwrap();
+                let elements = document.descendants().filter(Node::is_element).skip(1);
+                let numbers =
+                    elements.flat_map(|node| numbers(&node).map(str::to_owned).collect::<Vec<_>>());
+                for number in numbers {
+                    let number: f64 =
+                        number.parse().unwrap_or_else(|_| panic!("{chart}: {number}"));
+                    assert!(number.abs() < 1e5, "{chart}: {number} for {time}");
+                }
+            }
+            assert!(text(&little).contains("recommended"));
+        }
+    }
+}
+
+/// Thousands of ops are drawn as the some hundred pieces that can be told apart, and no time is lost.
+#[test]
+fn a_long_step_stays_a_small_picture() {
+    let mut long = profile(&SHAPES[0]);
+    let op = long.timeline[0].clone();
+    let spans = (0..50_000).map(|i| bilayer_engine::profile::Span {
+        start_us: f64::from(i),
+        us: 1.0,
+        ..op.clone()
+    });
+    long.timeline = spans.collect();
+    let place = Place::new();
+    write(&long, place.path()).unwrap();
+    let svg = read(place.path(), "timeline.svg");
+    let document = Document::parse(&svg).unwrap();
+    let marks = || {
+        document.descendants().filter(|n| n.attribute("class").is_some_and(|c| c.contains("mark")))
+    };
+    assert!((100..1000).contains(&marks().count()), "{}", marks().count());
+    let wide: f64 = marks().map(|n| n.attribute("width").unwrap().parse::<f64>().unwrap()).sum();
+    assert!((wide - 8700.0).abs() < 10.0 * marks().count() as f64 / 10.0, "{wide}");
+}
+
+#[test]
+fn pages_load_nothing_and_hold_names_as_text() {
+    for shape in &SHAPES {
+        let profile = profile(shape);
+        let place = Place::new();
+        write(&profile, place.path()).unwrap();
+        let page = read(place.path(), "profile.html");
+        for loader in ["src=", "@import", "url(", "<base", "<iframe", "fetch(", "import("] {
+            assert!(!page.contains(loader), "{loader}");
+        }
+        let links = page.matches("http").count();
+        let namespaces = page.matches("http://www.w3.org/2000/svg").count();
+        assert_eq!(links - page.matches("http-equiv").count(), namespaces);
+        // The two of the template: the document and the one that shows what is pointed at.
+        assert_eq!(page.matches("<script").count(), 2, "{}", shape.name);
+        assert_eq!(page.matches("</script").count(), 2, "{}", shape.name);
+    }
+}
+
+#[test]
+fn the_table_for_the_terminal_has_a_row_per_point() {
+    for shape in &SHAPES {
+        let profile = profile(shape);
+        let text = text(&profile);
+        let rows: Vec<&str> = text.split("\n\n").next().unwrap().lines().skip(2).collect();
+        assert_eq!(rows.len(), profile.points.len());
+        for (row, point) in rows.iter().zip(&profile.points) {
+            let n = row.split_whitespace().next().unwrap();
+            assert_eq!(n, point.gpu_layers.to_string());
+            assert_eq!(row.contains("recommended"), point.gpu_layers == profile.recommended);
+            assert_eq!(row.contains("does not fit"), !point.fits);
+        }
+        assert!(text.ends_with(&format!("-ngl {}\n{}\n", profile.recommended, profile.why)));
+    }
+}
+
+#[test]
+fn a_browser_shows_every_number_in_both_themes() {
+    let Some(chromium) = browser::chromium() else { return };
+    // The one with the hostile name, and the one without predictions and steps.
+    let pages = [(&SHAPES[3], Theme::Dark), (&SHAPES[2], Theme::Light)];
+    let mut pages_colours = Vec::new();
+    for (shape, theme) in pages {
+        let profile = profile(shape);
+        let place = Place::new();
+        write(&profile, place.path()).unwrap();
+        let html = read(place.path(), "profile.html").replace("</body>", QUESTIONS);
+        let page = place.file("asked.html", html);
+        let ran = browser::load(&chromium, &page, &place.path().join("browser"), theme).good();
+        let complaints: Vec<&str> =
+            ran.err.lines().filter(|line| line.contains("CONSOLE")).collect();
+        assert_eq!(complaints, Vec::<&str>::new());
+        let found = answer(&ran.out);
+        assert_charts(&found, if shape.timeline { 4 } else { 3 });
+        assert_cells(&found, &profile);
+        assert!(is_same(&found["document"], &serde_json::to_value(&profile).unwrap()));
+        assert_eq!(found["model"], shape.name);
+        assert_eq!(found["loaded"], serde_json::json!([]));
+        assert_eq!(found["wide"], 0, "wider than the window");
+        let heading = found["heading"].as_str().unwrap();
+        assert_eq!(heading.contains("Keep every layer"), profile.recommended == 0, "{heading}");
+        let columns = 3;
+        let pointed = found["pointed"].as_array().unwrap();
+        assert_eq!(pointed.len(), columns + 1, "columns of charts and the row: {pointed:?}");
+        assert!(pointed.iter().all(|n| n == "1"), "{pointed:?}");
+        let picture = std::fs::read(place.path().join("asked.png")).unwrap();
+        assert!(
+            picture.starts_with(b"\x89PNG") && picture.len() > 20_000,
+            "{} bytes",
+            picture.len()
+        );
+        pages_colours.push((theme, found["colours"].clone()));
+    }
+    let [(_, dark), (_, light)] = &pages_colours[..] else { panic!() };
+    for what in ["page", "words", "chart", "curve"] {
+        assert_ne!(dark[what], light[what], "{what} does not follow the theme");
+    }
+    assert_eq!(light["chart"], "rgb(255, 255, 255)");
+}
+
+/// What the page said of itself.
+fn answer(dom: &str) -> Value {
+    let encoded = dom.split("<pre id=\"answer\">").nth(1).expect("the page's answer");
+    let encoded = encoded.split("</pre>").next().unwrap();
+    let mut bytes = Vec::new();
+    let mut rest = encoded.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let hex = [rest.next().unwrap(), rest.next().unwrap()];
+            bytes.push(u8::from_str_radix(std::str::from_utf8(&hex).unwrap(), 16).unwrap());
+        } else {
+            bytes.push(byte);
+        }
+    }
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+fn assert_charts(found: &Value, count: usize) {
+    let charts = found["charts"].as_array().unwrap();
+    assert_eq!(charts.len(), count);
+    for chart in charts {
+        assert!(chart[0].as_f64().unwrap() > 600.0 && chart[1].as_f64().unwrap() > 80.0, "{chart}");
+    }
+}
+
+/// Every number of every point stands in its row, visible, exact in the markup and rounded in the text.
+fn assert_cells(found: &Value, profile: &Profile) {
+    let cells = found["cells"].as_array().unwrap();
+    let mut expected = 0;
+    for point in &profile.points {
+        let document = serde_json::to_value(point).unwrap();
+        for (key, value) in document.as_object().unwrap() {
+            if !value.is_number() {
+                continue;
+            }
+            expected += 1;
+            let cell = cells
+                .iter()
+                .find(|cell| cell[0] == point.gpu_layers && cell[1] == *key)
+                .unwrap_or_else(|| panic!("N = {}: no {key}", point.gpu_layers));
+            assert!(is_same(&cell[2], value), "{key}: {} for {value}", cell[2]);
+            let value = value.as_f64().unwrap();
+            let shown = cell[3].as_str().unwrap().replace('\u{2212}', "-").replace('+', "");
+            let places = shown.split_once('.').map_or(0, |(_, places)| places.len());
+            let shown: f64 = shown.parse().unwrap();
+            let scale = if key == "gpu_bytes" { f64::from(1 << 20) } else { 1.0 };
+            let half = 0.5 * 10f64.powi(-(places as i32)) + 1e-9;
+            assert!((shown - value / scale).abs() <= half, "{key}: {shown} for {value}");
+            assert!(cell[4].as_f64().unwrap() > 5.0, "{key} is not visible");
+        }
+    }
+    assert_eq!(cells.len(), expected, "cells of no number");
+}

@@ -1,0 +1,70 @@
+//! A headless browser, where there is one.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::program::Ran;
+
+/// What Chromium is called on the systems that have it.
+const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+
+/// Loading a page takes one or two seconds; a browser that hangs shall not hang the suite.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Which colours the reader prefers; the numbers are Blink's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Theme {
+    Dark = 0,
+    Light = 1,
+}
+
+/// Chromium's path. Without one that is said, or fails where there must be one (`BILAYER_REQUIRE_GPU=1`, which says
+/// that everything the tests need was made ready).
+#[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
+pub fn chromium() -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&folders).flat_map(|f| NAMES.map(|name| f.join(name)));
+    let found = places.find(|path| path.is_file());
+    if found.is_none() {
+        let required = std::env::var("BILAYER_REQUIRE_GPU").is_ok_and(|v| v == "1");
+        assert!(!required, "chromium is required");
+        println!("skipped: no chromium");
+    }
+    found
+}
+
+/// Loads a page, lets its scripts run, and returns the document as it then is, and what was logged. Its picture is put
+/// beside the page, with the ending `.png`.
+pub fn load(chromium: &Path, page: &Path, profile: &Path, theme: Theme) -> Ran {
+    let mut command = Command::new(chromium);
+    let picture = page.with_extension("png");
+    command
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+        .args(["--no-first-run", "--disable-extensions", "--hide-scrollbars"])
+        .args(["--window-size=1200,1600", "--virtual-time-budget=2000"])
+        .args(["--enable-logging=stderr", "--dump-dom"])
+        .arg(format!("--blink-settings=preferredColorScheme={}", theme as u8))
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .arg(format!("--screenshot={}", picture.display()))
+        .arg(format!("file://{}", page.display()));
+    // Files, since nobody reads pipes while we wait.
+    let streams = ["out", "err"].map(|ending| page.with_extension(ending));
+    let [out, err] = streams.each_ref().map(|path| File::create(path).unwrap());
+    let mut child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap();
+    let since = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if since.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("{command:?} took longer than {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let [out, err] =
+        streams.map(|path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned());
+    Ran { code: status.code(), out, err }
+}
