@@ -107,7 +107,7 @@ impl Block<'_> {
         let normed = r.rms_norm("ffn_norm", hidden, Some(gain), norm_eps); // [.., width]
         let gate = self.linear(r, "ffn_gate", "ffn_gate", normed, inner)?;
         let up = self.linear(r, "ffn_up", "ffn_up", normed, inner)?;
-        let act = r.gate("ffn_act", gate, up, activation); // [.., inner]
+        let act = r.gate("ffn_act", gate, Some(up), activation); // [.., inner]
         self.linear(r, "ffn_down", "ffn_down", act, width) // [.., width]
     }
 
