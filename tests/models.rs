@@ -175,6 +175,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("llama-256", "llama"),
     ("llama3-rope", "llama"),
     ("mistral-swa", "llama"),
+    ("qwen2", "qwen2"),
 ];
 
 #[test]

@@ -29,6 +29,7 @@ mod error;
 mod keys;
 mod llama;
 mod names;
+mod qwen2;
 mod rope;
 mod tiny;
 
@@ -61,7 +62,7 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 1] = [&llama::ARCHITECTURE];
+static ARCHITECTURES: [&Architecture; 2] = [&llama::ARCHITECTURE, &qwen2::ARCHITECTURE];
 
 /// Every architecture.
 pub fn all() -> &'static [&'static Architecture] {

@@ -50,7 +50,15 @@ impl Name {
 pub(crate) const ENDS: &[Name] =
     &[Name::kept("token_embd", "model.embed_tokens"), Name::kept("output", "lm_head")];
 
-/// Queries, keys, values and what comes of them, where GGUF has queries and keys in interleaved pairs.
+/// Queries, keys, values and what comes of them, where halves of a head rotate together.
+pub(crate) const ATTENTION: &[Name] = &[
+    Name::kept("blk.{}.attn_q", "model.layers.{}.self_attn.q_proj"),
+    Name::kept("blk.{}.attn_k", "model.layers.{}.self_attn.k_proj"),
+    Name::kept("blk.{}.attn_v", "model.layers.{}.self_attn.v_proj"),
+    Name::kept("blk.{}.attn_output", "model.layers.{}.self_attn.o_proj"),
+];
+
+/// The same where GGUF has queries and keys in interleaved pairs.
 pub(crate) const ATTENTION_IN_PAIRS: &[Name] = &[
     Name::interleaved("blk.{}.attn_q", "model.layers.{}.self_attn.q_proj"),
     Name::interleaved("blk.{}.attn_k", "model.layers.{}.self_attn.k_proj"),
