@@ -176,6 +176,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("llama3-rope", "llama"),
     ("mistral-swa", "llama"),
     ("qwen2", "qwen2"),
+    ("qwen3", "qwen3"),
 ];
 
 #[test]

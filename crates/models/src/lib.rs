@@ -30,6 +30,7 @@ mod keys;
 mod llama;
 mod names;
 mod qwen2;
+mod qwen3;
 mod rope;
 mod tiny;
 
@@ -62,7 +63,8 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 2] = [&llama::ARCHITECTURE, &qwen2::ARCHITECTURE];
+static ARCHITECTURES: [&Architecture; 3] =
+    [&llama::ARCHITECTURE, &qwen2::ARCHITECTURE, &qwen3::ARCHITECTURE];
 
 /// Every architecture.
 pub fn all() -> &'static [&'static Architecture] {

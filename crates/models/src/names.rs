@@ -66,6 +66,12 @@ pub(crate) const ATTENTION_IN_PAIRS: &[Name] = &[
     Name::kept("blk.{}.attn_output", "model.layers.{}.self_attn.o_proj"),
 ];
 
+/// Norms of queries and keys.
+pub(crate) const QK_NORMS: &[Name] = &[
+    Name::kept("blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_norm"),
+    Name::kept("blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm"),
+];
+
 /// A gated feed-forward.
 pub(crate) const GATED: &[Name] = &[
     Name::kept("blk.{}.ffn_gate", "model.layers.{}.mlp.gate_proj"),
