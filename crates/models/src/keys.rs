@@ -64,6 +64,12 @@ impl Keys<'_> {
         Err(self.value(name, "a finite number above 0", value))
     }
 
+    /// As [`Keys::positive`], of a key that must be there.
+    pub fn needed_positive(&self, name: &str) -> Result<f32, Error> {
+        self.metadata.f32(&self.key(name))?;
+        self.positive(name)?.ok_or_else(|| self.value(name, "a number", "nothing"))
+    }
+
     /// As [`Keys::positive`], but 0 stands for absent, as converters write it.
     pub fn positive_or_zero(&self, name: &str) -> Result<Option<f32>, Error> {
         if self.metadata.opt_f32(&self.key(name))? == Some(0.0) {

@@ -26,6 +26,7 @@ mod catalog;
 mod config;
 mod decoder;
 mod error;
+mod granite;
 mod keys;
 mod llama;
 mod names;
@@ -63,8 +64,8 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 3] =
-    [&llama::ARCHITECTURE, &qwen2::ARCHITECTURE, &qwen3::ARCHITECTURE];
+static ARCHITECTURES: [&Architecture; 4] =
+    [&llama::ARCHITECTURE, &granite::ARCHITECTURE, &qwen2::ARCHITECTURE, &qwen3::ARCHITECTURE];
 
 /// Every architecture.
 pub fn all() -> &'static [&'static Architecture] {
