@@ -26,6 +26,7 @@ mod catalog;
 mod config;
 mod decoder;
 mod error;
+mod gemma;
 mod granite;
 mod keys;
 mod llama;
@@ -64,8 +65,13 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 4] =
-    [&llama::ARCHITECTURE, &granite::ARCHITECTURE, &qwen2::ARCHITECTURE, &qwen3::ARCHITECTURE];
+static ARCHITECTURES: [&Architecture; 5] = [
+    &llama::ARCHITECTURE,
+    &gemma::ARCHITECTURE,
+    &granite::ARCHITECTURE,
+    &qwen2::ARCHITECTURE,
+    &qwen3::ARCHITECTURE,
+];
 
 /// Every architecture.
 pub fn all() -> &'static [&'static Architecture] {
