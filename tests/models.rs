@@ -175,6 +175,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("llama-256", "llama"),
     ("llama3-rope", "llama"),
     ("mistral-swa", "llama"),
+    ("gemma2", "gemma2"),
     ("granite", "granite"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),

@@ -172,6 +172,29 @@ impl Config {
             logit_softcap: keys.positive_or_zero("final_logit_softcapping")?,
         })
     }
+
+    /// Leaves the window to the local layers and takes it from the global ones. In each `period` of layers, or what
+    /// `attention.sliding_window_pattern` says instead, the last is global. Local layers turn by `rope`.
+    ///
+    /// # Errors
+    /// The key is of another kind, or lists another number of layers.
+    pub(crate) fn alternate(
+        &mut self,
+        keys: &Keys<'_>,
+        period: usize,
+        rope: Option<Rotary>,
+    ) -> Result<(), Error> {
+        let local =
+            keys.flags_or_period("attention.sliding_window_pattern", self.layers.len(), period)?;
+        for (layer, local) in self.layers.iter_mut().zip(local) {
+            if local {
+                layer.rope = rope;
+            } else {
+                layer.window = None;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The token list is the vocabulary; a file without tokenizer gives its size alone.

@@ -27,6 +27,7 @@ mod config;
 mod decoder;
 mod error;
 mod gemma;
+mod gemma2;
 mod granite;
 mod keys;
 mod llama;
@@ -65,9 +66,10 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 5] = [
+static ARCHITECTURES: [&Architecture; 6] = [
     &llama::ARCHITECTURE,
     &gemma::ARCHITECTURE,
+    &gemma2::ARCHITECTURE,
     &granite::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,

@@ -86,6 +86,15 @@ pub(crate) const NORMS: &[Name] = &[
     Name::kept("output_norm", "model.norm"),
 ];
 
+/// Norms around both parts of a layer and before the head, their gains stored as the distance from 1.
+pub(crate) const NORMS_AROUND: &[Name] = &[
+    Name::one_more("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),
+    Name::one_more("blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"),
+    Name::one_more("blk.{}.ffn_norm", "model.layers.{}.pre_feedforward_layernorm"),
+    Name::one_more("blk.{}.post_ffw_norm", "model.layers.{}.post_feedforward_layernorm"),
+    Name::one_more("output_norm", "model.norm"),
+];
+
 /// GGUF's name of a checkpoint's tensor, and its table line; `None` where no group has it. A checkpoint of a model
 /// without its head lacks the first component (`model.`) of each name.
 ///
