@@ -176,6 +176,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("llama3-rope", "llama"),
     ("mistral-swa", "llama"),
     ("gemma2", "gemma2"),
+    ("gemma3", "gemma3"),
     ("granite", "granite"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),

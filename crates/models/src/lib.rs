@@ -28,6 +28,7 @@ mod decoder;
 mod error;
 mod gemma;
 mod gemma2;
+mod gemma3;
 mod granite;
 mod keys;
 mod llama;
@@ -66,10 +67,11 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 6] = [
+static ARCHITECTURES: [&Architecture; 7] = [
     &llama::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
+    &gemma3::ARCHITECTURE,
     &granite::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
