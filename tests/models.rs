@@ -178,6 +178,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("gemma2", "gemma2"),
     ("gemma3", "gemma3"),
     ("granite", "granite"),
+    ("olmo2", "olmo2"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
 ];

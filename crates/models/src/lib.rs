@@ -33,6 +33,7 @@ mod granite;
 mod keys;
 mod llama;
 mod names;
+mod olmo2;
 mod qwen2;
 mod qwen3;
 mod rope;
@@ -67,12 +68,13 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 7] = [
+static ARCHITECTURES: [&Architecture; 8] = [
     &llama::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
     &granite::ARCHITECTURE,
+    &olmo2::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
 ];
