@@ -179,6 +179,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("gemma3", "gemma3"),
     ("granite", "granite"),
     ("olmo2", "olmo2"),
+    ("phi3", "phi3"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
 ];

@@ -34,6 +34,7 @@ mod keys;
 mod llama;
 mod names;
 mod olmo2;
+mod phi3;
 mod qwen2;
 mod qwen3;
 mod rope;
@@ -68,13 +69,14 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 8] = [
+static ARCHITECTURES: [&Architecture; 9] = [
     &llama::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
     &granite::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
+    &phi3::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
 ];
