@@ -182,6 +182,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("phi3", "phi3"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
+    ("starcoder2", "starcoder2"),
 ];
 
 #[test]

@@ -38,6 +38,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod rope;
+mod starcoder2;
 mod tiny;
 
 use std::collections::HashSet;
@@ -69,7 +70,7 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 9] = [
+static ARCHITECTURES: [&Architecture; 10] = [
     &llama::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
@@ -79,6 +80,7 @@ static ARCHITECTURES: [&Architecture; 9] = [
     &phi3::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
+    &starcoder2::ARCHITECTURE,
 ];
 
 /// Every architecture.
