@@ -177,6 +177,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("mistral-swa", "llama"),
     ("gemma2", "gemma2"),
     ("gemma3", "gemma3"),
+    ("gpt2", "gpt2"),
     ("granite", "granite"),
     ("olmo2", "olmo2"),
     ("phi3", "phi3"),

@@ -29,6 +29,7 @@ mod error;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gpt2;
 mod granite;
 mod keys;
 mod llama;
@@ -70,11 +71,12 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 10] = [
+static ARCHITECTURES: [&Architecture; 11] = [
     &llama::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
+    &gpt2::ARCHITECTURE,
     &granite::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
