@@ -39,6 +39,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod rope;
+mod smollm3;
 mod starcoder2;
 mod tiny;
 
@@ -71,7 +72,7 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 11] = [
+static ARCHITECTURES: [&Architecture; 12] = [
     &llama::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
@@ -82,6 +83,7 @@ static ARCHITECTURES: [&Architecture; 11] = [
     &phi3::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
+    &smollm3::ARCHITECTURE,
     &starcoder2::ARCHITECTURE,
 ];
 
