@@ -1,7 +1,7 @@
-// Rows of a table for the step's tokens: a thread takes a unit of 64 weights.
+// Rows of a table for the step's tokens or their positions: a thread takes a unit of 64 weights.
 struct Params {
     out: vec2<u32>, // view, in quads
-    tokens_at: u32, // place of the tokens in `step`
+    ids_at: u32, // place of the ids in `step`
     units: u32,
     quads: u32, // of a row
     row_blocks: u32,
@@ -9,7 +9,8 @@ struct Params {
     blocks: u32,
     first_row: u32, // the table's row that the block of weights begins with
     rows: u32,
-    zero: vec2<u32>,
+    ids_stride: u32,
+    zero: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -40,11 +41,11 @@ fn values(q: vec4<u32>, s: f32, m: f32) -> mat4x4<f32> {
 
 @compute @workgroup_size({{ threads }})
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let token = step[params.tokens_at + id.y];
-    if id.x >= params.units || token < params.first_row || token - params.first_row >= params.rows {
+    let row = step[params.ids_at + params.ids_stride * id.y];
+    if id.x >= params.units || row < params.first_row || row - params.first_row >= params.rows {
         return;
     }
-    let at = Place(params.base, params.blocks, (token - params.first_row) * params.row_blocks);
+    let at = Place(params.base, params.blocks, (row - params.first_row) * params.row_blocks);
 {% if ints %}
     let w = load(at, id.x);
 {% for p in range(4) %}

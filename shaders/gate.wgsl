@@ -1,4 +1,4 @@
-// activation(gate) * up, perhaps quantized for the product after it: a thread takes a piece of sixteen.
+// activation(gate) * up, or without the factor, perhaps quantized for the product after it: a thread takes a piece of sixteen.
 
 struct Params {
     gate: vec2<u32>,
@@ -10,7 +10,9 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding({{ at.gate }}) var<storage, read> gate: array<vec4<f32>>;
+{% if up %}
 @group(0) @binding({{ at.up }}) var<storage, read> up: array<vec4<f32>>;
+{% endif %}
 {% include "parts/view" %}
 {% include "parts/emit" %}
 {% include "parts/activate" %}
@@ -18,7 +20,11 @@ struct Params {
 fn gated(row: u32, quad: u32) -> vec4<f32> {
     let near = min(quad, row_quads() - 1u);
     let x = activate(gate[row_at(params.gate, row) + near]);
+{% if up %}
     return kept(x * up[row_at(params.up, row) + near], quad);
+{% else %}
+    return kept(x, quad);
+{% endif %}
 }
 
 @compute @workgroup_size({{ threads }})

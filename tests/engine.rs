@@ -415,6 +415,34 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn a_context_past_the_learned_positions_is_refused_at_load() {
+    let model = Model::from_bytes("learned", words::tiny_of("gpt2")).unwrap();
+    assert_eq!(model.config().positions, Some(256));
+    let mut session = session(&model);
+    let sequence = session.open().unwrap();
+    assert!(logits(&mut session, sequence, &some(40, 3)).iter().all(|x| x.is_finite()));
+    let long = Settings { ctx_size: Some(257), ..settings() };
+    let error = Session::new(&model, long).err().unwrap().to_string();
+    assert!(error.contains("ctx-size is 257") && error.contains("256"), "{error}");
+}
+
+#[test]
+fn the_context_of_a_session_chooses_the_factors_of_frequencies() {
+    let model = Model::from_bytes("long", words::tiny_of("phi3")).unwrap();
+    let last = |ctx_size| {
+        let settings = Settings { ctx_size: Some(ctx_size), outputs: Some(64), ..settings() };
+        let mut session = Session::new(&model, settings).unwrap();
+        let sequence = session.open().unwrap();
+        logits(&mut session, sequence, &some(40, 3)).split_off(39 * model.config().vocab)
+    };
+    // 64 tokens is what the model was first trained for.
+    let (short, long) = (last(64), last(65));
+    assert_eq!(short, last(48));
+    assert_eq!(long, last(256));
+    assert!(off(&short, &long) > 1e-3);
+}
+
+#[test]
 fn damaged_weights_are_named_by_their_layer() {
     let bytes = words::tiny_with(Type::F32, 7, &|name, values| {
         if name == "blk.1.ffn_down.weight" {

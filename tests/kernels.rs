@@ -269,11 +269,21 @@ fn elementwise_ops_and_norms() {
             ("soft_cap", over(width, Tensors::default(), |r, a, _| r.soft_cap("x", a, 1.3))),
             (
                 "silu",
-                over(width, Tensors::default(), |r, a, b| r.gate("x", a, b, Activation::Silu)),
+                over(width, Tensors::default(), |r, a, b| {
+                    r.gate("x", a, Some(b), Activation::Silu)
+                }),
             ),
             (
                 "gelu",
-                over(width, Tensors::default(), |r, a, b| r.gate("x", a, b, Activation::GeluTanh)),
+                over(width, Tensors::default(), |r, a, b| {
+                    r.gate("x", a, Some(b), Activation::GeluTanh)
+                }),
+            ),
+            (
+                "gelu alone",
+                over(width, Tensors::default(), |r, a, _| {
+                    r.gate("x", a, None, Activation::GeluTanh)
+                }),
             ),
             ("rms_norm", over(width, Tensors::default(), |r, a, _| r.rms_norm("x", a, None, 1e-5))),
             ("rows", over(width, Tensors::default(), |r, a, _| r.rows_wanted("x", a))),
@@ -324,6 +334,40 @@ fn embeddings_of_every_type() {
             r.embed("x", table)
         });
         compare(ty.name, &graph, limits(), &[Owned::tokens(1), Owned::tokens(40)], 0.0);
+    }
+}
+
+#[test]
+fn embeddings_of_positions() {
+    for ty in [Type::F32, Type::F16, Type::Q8_0] {
+        let tensors = Tensors::default().with("table", ty, &[VOCAB, 64]);
+        let graph = record(&tensors, |r| {
+            let table = r.matrix("table", VOCAB, 64).unwrap();
+            let (tokens, places) = (r.embed("a", table), r.embed_positions("b", table));
+            r.add("x", tokens, places)
+        });
+        // Two sequences, one up to the table's last row.
+        let pages = [3, 1, 2, 0];
+        let both = Owned::of(5, &[(9, 30, &pages), (40, VOCAB as u32 - 40, &pages)]);
+        compare(ty.name, &graph, limits(), &[Owned::tokens(1), both], 0.0);
+    }
+}
+
+#[test]
+fn positions_past_their_table_are_refused() {
+    let tensors = Tensors::default().with("table", Type::F32, &[VOCAB, 64]);
+    let graph = record(&tensors, |r| {
+        let table = r.matrix("table", VOCAB, 64).unwrap();
+        r.embed_positions("x", table)
+    });
+    let pages = [0, 1, 2, 3];
+    let past = Owned::of(5, &[(2, VOCAB as u32 - 1, &pages)]);
+    let mut backends: Vec<Box<dyn Backend>> = vec![Box::new(cpu(Level::Scalar, 1))];
+    backends.extend(support::gpu::gpu().map(|gpu| Box::new(gpu) as Box<dyn Backend>));
+    for mut backend in backends {
+        let segment = prepare(backend.as_mut(), &graph, limits());
+        let refused = backend.submit(segment, &past.step());
+        assert!(matches!(refused, Err(Error::Limit { .. })), "{}", backend.facts().name);
     }
 }
 
@@ -386,12 +430,14 @@ fn products_of_every_type() {
 
 #[test]
 fn products_of_parts_of_a_tensor_and_of_wanted_rows() {
-    let tensors = Tensors::default().with("w", Type::Q8_0, &[96, 64]);
+    let tensors = Tensors::default().with("w", Type::Q8_0, &[96, 64]).with("b", Type::F32, &[192]);
     let graph = over(64, tensors, |r, a, _| {
         let up = r.matrix_rows("w", 96, 32, 64, 64).unwrap();
         let a = r.rows_wanted("rows", a);
-        r.matmul("x", a, up, None)
+        let bias = r.vector_part("b", 192, 64, 64).unwrap();
+        r.matmul("x", a, up, Some(bias))
     });
+    assert_eq!(graph.weights[3].range_in_tensor(), 256..512);
     let pages = [0, 1, 2];
     let steps = [
         Owned { outputs: vec![0, 3, 4, 8], ..Owned::tokens(9) },
@@ -619,7 +665,7 @@ fn llama() -> Graph {
         let gate = r.matmul("gate", normed, weight, None);
         let weight = r.matrix(&name("up"), ff, width).unwrap();
         let up = r.matmul("up", normed, weight, None);
-        let gated = r.gate("gated", gate, up, Activation::Silu);
+        let gated = r.gate("gated", gate, Some(up), Activation::Silu);
         let weight = r.matrix(&name("down"), width, ff).unwrap();
         let down = r.matmul("down", gated, weight, None);
         x = r.add("residual", down, x);

@@ -82,6 +82,10 @@ fn root() -> &'static Path {
 }
 
 /// Every file below `folder` (relative to the root) with one of the extensions.
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).expect("a file of the repository")
+}
+
 fn files(folder: &str, extensions: &[&str]) -> Vec<Source> {
     let mut found = Vec::new();
     let mut folders = vec![root().join(folder)];
@@ -201,6 +205,23 @@ fn architectures_are_not_branched_on_by_name() {
         }
     }
     assert_none(&broken, "names of architectures");
+}
+
+/// The README of the models has a row for each, with the lines that its file has without tests.
+#[test]
+fn the_table_of_architectures_is_true() {
+    let readme = read("crates/models/README.md");
+    let mut broken = Vec::new();
+    for architecture in bilayer_models::all() {
+        let name = architecture.name;
+        let file = read(&format!("crates/models/src/{name}.rs"));
+        let lines = file.lines().take_while(|line| *line != "#[cfg(test)]");
+        let row = format!("| `{name}` | {} |", lines.count());
+        if !readme.contains(&row) {
+            broken.push(format!("no row begins with {row}"));
+        }
+    }
+    assert_none(&broken, "the table of architectures");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bilayer_gguf::{File, Metadata, NewTensor, to_bytes};
-use bilayer_models::{Architecture, Llama3, RowOrder, interleaved_source, translate};
+use bilayer_models::{Architecture, Change, Config, Llama3, interleaved_source, translate};
 use bilayer_quant::Type;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
@@ -22,26 +22,49 @@ pub fn gguf(folder: &Path, architecture: &Architecture) -> File {
         assert_eq!(view.dtype(), Dtype::F32, "{name}");
         let (gguf, entry) = translate(architecture.names, &name)
             .unwrap_or_else(|| panic!("the table has no name for {name}"));
-        let shape: Vec<u64> = view.shape().iter().map(|&d| d as u64).collect();
-        let rows = view.shape()[0];
-        let row_bytes = view.data().len() / rows;
-        let source = |row: usize| match entry.rows {
-            RowOrder::Kept => row,
-            RowOrder::Interleaved => interleaved_source(row, config.head_dim, config.rope.dims),
-        };
-        let data: Vec<u8> = (0..rows)
-            .flat_map(|row| &view.data()[source(row) * row_bytes..][..row_bytes])
-            .copied()
-            .collect();
-        tensors.push(NewTensor::bytes(&gguf, Type::F32, &shape, data));
+        let (shape, values) = changed(entry.change, view.shape(), &floats(view.data()), &config);
+        tensors.push(tensor(&gguf, &shape, &values));
     }
     if let Some(rule) = llama3(&json) {
-        let factors = rule.factors(config.rope.base, config.rope.dims);
-        let data: Vec<u8> = factors.iter().flat_map(|f| f.to_le_bytes()).collect();
-        let shape = [factors.len() as u64];
-        tensors.push(NewTensor::bytes("rope_freqs.weight", Type::F32, &shape, data));
+        let rope = config.layers[0].rope.unwrap();
+        let factors = rule.factors(rope.base, rope.dims);
+        tensors.push(tensor("rope_freqs.weight", &[factors.len()], &factors));
     }
     File::from_bytes(&folder.display().to_string(), to_bytes(&metadata, tensors).unwrap()).unwrap()
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+}
+
+fn tensor(name: &str, shape: &[usize], values: &[f32]) -> NewTensor<'static> {
+    let shape: Vec<u64> = shape.iter().map(|&d| d as u64).collect();
+    let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    NewTensor::bytes(name, Type::F32, &shape, data)
+}
+
+/// A tensor of that shape as GGUF has it.
+fn changed(
+    change: Change,
+    shape: &[usize],
+    values: &[f32],
+    config: &Config,
+) -> (Vec<usize>, Vec<f32>) {
+    let (rows, cols) = (shape[0], values.len() / shape[0]);
+    let row = |row: usize| &values[row * cols..][..cols];
+    match change {
+        Change::None => (shape.to_vec(), values.to_vec()),
+        Change::OneMore => (shape.to_vec(), values.iter().map(|value| value + 1.0).collect()),
+        Change::Transposed => {
+            let values = (0..cols).flat_map(|c| (0..rows).map(move |r| row(r)[c])).collect();
+            (shape.iter().rev().copied().collect(), values)
+        }
+        Change::Interleaved => {
+            let dims = config.layers[0].rope.unwrap().dims;
+            let source = |to: usize| interleaved_source(to, config.head_dim, dims);
+            (shape.to_vec(), (0..rows).flat_map(|to| row(source(to))).copied().collect())
+        }
+    }
 }
 
 fn metadata(json: &Value, name: &str) -> Metadata {
@@ -50,26 +73,40 @@ fn metadata(json: &Value, name: &str) -> Metadata {
     let sizes = [
         ("vocab_size", "vocab_size"),
         ("context_length", "max_position_embeddings"),
+        ("context_length", "n_positions"),
         ("embedding_length", "hidden_size"),
+        ("embedding_length", "n_embd"),
         ("block_count", "num_hidden_layers"),
+        ("block_count", "n_layer"),
         ("feed_forward_length", "intermediate_size"),
         ("attention.head_count", "num_attention_heads"),
+        ("attention.head_count", "n_head"),
         ("attention.head_count_kv", "num_key_value_heads"),
         ("attention.key_length", "head_dim"),
         ("attention.value_length", "head_dim"),
         ("attention.sliding_window", "sliding_window"),
+        ("rope.scaling.original_context_length", "original_max_position_embeddings"),
     ];
     for (key, field) in sizes {
         if let Some(size) = json[field].as_u64() {
             metadata.set(&format!("{name}.{key}"), size as u32);
         }
     }
+    // GPT-2 says its inner length only where it is another than this.
+    if let (None, Some(width)) = (json["intermediate_size"].as_u64(), json["n_embd"].as_u64()) {
+        metadata.set(&format!("{name}.feed_forward_length"), 4 * width as u32);
+    }
     let numbers = [
         ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+        ("attention.layer_norm_epsilon", "norm_epsilon"),
+        ("attention.layer_norm_epsilon", "layer_norm_epsilon"),
         ("rope.freq_base", "rope_theta"),
         ("attention.scale", "attention_multiplier"),
         ("embedding_scale", "embedding_multiplier"),
         ("residual_scale", "residual_multiplier"),
+        ("logit_scale", "logits_scaling"),
+        ("attn_logit_softcapping", "attn_logit_softcapping"),
+        ("final_logit_softcapping", "final_logit_softcapping"),
     ];
     for (key, field) in numbers {
         if let Some(number) = json[field].as_f64() {

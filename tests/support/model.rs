@@ -22,12 +22,12 @@ impl Model {
         Model { file, config, graph }
     }
 
-    /// The file's model after `change` of its configuration.
-    pub fn changed(file: File, change: &dyn Fn(&mut Config)) -> Self {
-        let mut model = Self::new(file);
-        change(&mut model.config);
-        model.graph = bilayer_models::record(&model.config, &Directory(&model.file)).unwrap();
-        model
+    /// The same file under another configuration.
+    pub fn changed(self, change: fn(&mut Config)) -> Self {
+        let Model { file, mut config, .. } = self;
+        change(&mut config);
+        let graph = bilayer_models::record(&config, &Directory(&file)).unwrap();
+        Model { file, config, graph }
     }
 
     pub fn open(path: &Path) -> Self {
@@ -42,7 +42,7 @@ impl Model {
 
     /// The type of most of its weights.
     pub fn matrix_type(&self) -> Type {
-        self.file.tensor("blk.0.attn_q.weight").unwrap().layout().ty()
+        self.file.tensor("blk.0.ffn_up.weight").unwrap().layout().ty()
     }
 
     /// A weight's bytes within its tensor's.
@@ -64,7 +64,11 @@ pub fn random_bytes(
 ) -> SharedBytes {
     let config = bilayer_models::config(metadata).unwrap();
     let outline = Outline::new(ty, optional);
-    bilayer_models::record(&config, &outline).unwrap();
+    // A file has what its model needs in any context.
+    for context in [1, config.context] {
+        let config = Config { context, ..config.clone() };
+        bilayer_models::record(&config, &outline).unwrap();
+    }
     let mut random = Random(seed);
     let tensors = outline.tensors().into_iter().map(|(name, entry)| {
         let cols = *entry.shape.last().unwrap() as usize;
@@ -72,7 +76,7 @@ pub fn random_bytes(
         // Gains lie around 1 and divisors of frequencies around 2; rows of matrices have length about 1,
         // so that activations stay in range.
         let (centre, spread) = match (name.as_str(), rows) {
-            ("rope_freqs.weight", _) => (2.0, 0.5),
+            (name, 1) if name.starts_with("rope_") => (2.0, 0.5),
             (name, 1) if name.ends_with("norm.weight") => (1.0, 0.2),
             (_, 1) => (0.0, 0.1),
             ("token_embd.weight", _) => (0.0, 1.0),

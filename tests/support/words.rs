@@ -1,5 +1,7 @@
 //! Whole tiny models with a vocabulary of letters, so that text goes in and comes out.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use bilayer_gguf::{Metadata, Strings};
 use bilayer_graph::SharedBytes;
 use bilayer_quant::Type;
@@ -16,9 +18,22 @@ pub fn tiny(ty: Type, seed: u64) -> SharedBytes {
     tiny_with(ty, seed, &|_, _| ())
 }
 
-/// The same after `change` of each tensor's values, which is told the tensor's name.
+/// The smallest model of that architecture.
+pub fn tiny_of(architecture: &str) -> SharedBytes {
+    made((bilayer_models::find(architecture).unwrap().tiny)(), Type::F32, 7, &|_, _| ())
+}
+
+/// The first architecture's after `change` of each tensor's values, which is told the tensor's name.
 pub fn tiny_with(ty: Type, seed: u64, change: &dyn Fn(&str, &mut [f32])) -> SharedBytes {
-    let mut metadata = (bilayer_models::all()[0].tiny)();
+    made((bilayer_models::all()[0].tiny)(), ty, seed, change)
+}
+
+fn made(
+    mut metadata: Metadata,
+    ty: Type,
+    seed: u64,
+    change: &dyn Fn(&str, &mut [f32]),
+) -> SharedBytes {
     let vocab = bilayer_models::config(&metadata).unwrap().vocab;
     add(&mut metadata, vocab);
     random_bytes(&metadata, ty, &[], seed, change)

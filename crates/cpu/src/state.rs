@@ -17,11 +17,19 @@ pub(crate) struct Run {
     pub(crate) slot: usize,
 }
 
+/// Rows of the smallest embedding tables of a program; `usize::MAX` where it has none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tables {
+    /// Tokens must be below.
+    pub(crate) vocab: usize,
+    /// Positions must be below.
+    pub(crate) positions: usize,
+}
+
 /// A step's data, in buffers reserved for the limits.
 pub(crate) struct State {
     limits: Limits,
-    /// Rows of the smallest embedding table; tokens must be below.
-    vocab: usize,
+    tables: Tables,
     /// Whether pages are used at all.
     cached: bool,
     pub(crate) tokens: Vec<u32>,
@@ -36,10 +44,10 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(limits: Limits, vocab: usize, plans: Vec<Plan>) -> State {
+    pub(crate) fn new(limits: Limits, tables: Tables, plans: Vec<Plan>) -> State {
         State {
             limits,
-            vocab,
+            tables,
             cached: !plans.is_empty(),
             tokens: Vec::with_capacity(limits.tokens),
             positions: Vec::with_capacity(limits.tokens),
@@ -113,7 +121,7 @@ impl State {
             });
         }
         for &token in step.tokens {
-            below("as a token id", self.vocab, token)?;
+            below("as a token id", self.tables.vocab, token)?;
         }
         for copy in step.copies {
             below("as a page", limits.pages, copy.from.max(copy.to))?;
@@ -133,6 +141,7 @@ impl State {
             let end = u64::from(span.first_position) + u64::from(span.rows);
             let pages = end.div_ceil(PAGE_TOKENS as u64) + u64::from(span.first_page);
             at_most("as a position", u32::MAX as usize, end as usize)?;
+            at_most("positions in its table", self.tables.positions, end as usize)?;
             if self.cached {
                 at_most("pages in a span's table", step.pages.len(), pages as usize)?;
             }
@@ -202,13 +211,15 @@ mod tests {
         }
     }
 
+    const TABLES: Tables = Tables { vocab: 100, positions: 96 };
+
     fn span(first_row: u32, rows: u32, first_position: u32, first_page: u32) -> Span {
         Span { first_row, rows, first_position, first_page }
     }
 
     #[test]
     fn runs_end_at_pages_and_spans() {
-        let mut state = State::new(limits(), 100, vec![Plan::new(None, 4, 40)]);
+        let mut state = State::new(limits(), TABLES, vec![Plan::new(None, 4, 40)]);
         let step = Step {
             tokens: &[1; 38],
             spans: &[span(0, 36, 30, 0), span(36, 2, 0, 3)],
@@ -227,7 +238,7 @@ mod tests {
 
     #[test]
     fn steps_that_do_not_fit_are_refused() {
-        let mut state = State::new(limits(), 100, vec![Plan::new(None, 4, 40)]);
+        let mut state = State::new(limits(), TABLES, vec![Plan::new(None, 4, 40)]);
         let good = Step {
             tokens: &[1, 2],
             spans: &[span(0, 2, 0, 0)],
@@ -245,6 +256,7 @@ mod tests {
             Step { spans: &[span(1, 2, 0, 0)], ..good },
             Step { spans: &[span(0, 3, 0, 0)], ..good },
             Step { spans: &[span(0, 2, 31, 0)], ..good },
+            Step { spans: &[span(0, 2, 95, 0)], pages: &[0, 1, 2, 3], ..good },
             Step { spans: &[span(0, 2, u32::MAX, 0)], ..good },
             Step { spans: &[span(0, 2, 0, u32::MAX)], ..good },
             Step { spans: &[span(0, 2, 0, 0), span(2, 0, 0, 0)], ..good },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bilayer_gguf::{File, OpenOptions};
 use bilayer_graph::Graph;
-use bilayer_models::Config;
+use bilayer_models::{Config, Directory};
 use bilayer_text::Tokenizer;
 
 use crate::{Error, SharedBytes, vocabulary::vocabulary};
@@ -59,9 +59,25 @@ impl Model {
         &self.0.config
     }
 
-    /// The recorded graph.
+    /// The recorded graph, for the context that the model was trained for.
     pub fn graph(&self) -> &Graph {
         &self.0.graph
+    }
+
+    /// The graph for sequences of up to `context` tokens: of some models it decides which factors divide the
+    /// frequencies. Its weights and values have the same ids in every context.
+    ///
+    /// # Errors
+    /// The model has learned fewer positions.
+    pub fn graph_for(&self, context: usize) -> Result<Graph, Error> {
+        let config = self.config();
+        if let Some(most) = config.positions.filter(|&most| context > most) {
+            let expected = format!("at most {most}: the model has learned no more positions");
+            return Err(Error::Setting { name: "ctx-size", found: context.to_string(), expected });
+        }
+        let config = Config { context, ..config.clone() };
+        bilayer_models::record(&config, &Directory(self.file()))
+            .map_err(|source| Error::Model { file: self.file().name().to_owned(), source })
     }
 
     /// The tokenizer.

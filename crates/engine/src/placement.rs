@@ -170,7 +170,8 @@ pub fn plan(model: &Model, settings: &Settings<'_>) -> Result<Plan, Error> {
             Err(error) => notes.push(format!("{error}; all runs on the processor")),
         }
     }
-    let mut plan = settings.placing.plan(model.graph(), &Machine::new(devices), &budget)?;
+    let graph = model.graph_for(settings.context(model.config().context))?;
+    let mut plan = settings.placing.plan(&graph, &Machine::new(devices), &budget)?;
     plan.notes.extend(notes);
     Ok(plan)
 }

@@ -78,12 +78,12 @@ pub fn verify(
     tokens: &[u32],
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, Error> {
-    let graph = model.graph();
-    let vocab = graph.width(graph.logits);
+    let vocab = model.config().vocab;
     if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocab) {
         return Err(Error::Token { token, vocab });
     }
-    let case = Case::new(model, tokens);
+    let case = Case::new(model, tokens)?;
+    let graph = &case.graph;
     let expected = case.values(first)?;
     let found = case.logits(second)?;
     let mut ops = Vec::with_capacity(graph.nodes.len());
@@ -98,6 +98,7 @@ pub fn verify(
 /// Tokens of one sequence with all their logits wanted.
 struct Case<'m> {
     model: &'m Model,
+    graph: Graph,
     tokens: &'m [u32],
     outputs: Vec<u32>,
     pages: Vec<u32>,
@@ -106,11 +107,12 @@ struct Case<'m> {
 }
 
 impl<'m> Case<'m> {
-    fn new(model: &'m Model, tokens: &'m [u32]) -> Case<'m> {
+    fn new(model: &'m Model, tokens: &'m [u32]) -> Result<Case<'m>, Error> {
         let rows = tokens.len();
         let pages = rows.div_ceil(PAGE_TOKENS);
-        Case {
+        Ok(Case {
             model,
+            graph: model.graph_for(rows)?,
             tokens,
             outputs: (0..rows as u32).collect(),
             pages: (0..pages as u32).collect(),
@@ -127,7 +129,7 @@ impl<'m> Case<'m> {
                 timings: false,
                 check: false,
             },
-        }
+        })
     }
 
     fn step(&self) -> Step<'_> {
@@ -140,20 +142,16 @@ impl<'m> Case<'m> {
         }
     }
 
-    fn graph(&self) -> &'m Graph {
-        self.model.graph()
-    }
-
     fn room(&self, value: Value) -> Vec<f32> {
-        let rows = match self.graph().rows(value) {
+        let rows = match self.graph.rows(value) {
             Rows::Tokens => self.tokens.len(),
             Rows::Outputs => self.outputs.len(),
         };
-        vec![0.0; rows * self.graph().width(value)]
+        vec![0.0; rows * self.graph.width(value)]
     }
 
     fn load(&self, backend: &mut dyn Backend) -> Result<(), Error> {
-        let graph = self.graph();
+        let graph = &self.graph;
         let weights: Vec<_> = graph.weights.iter().collect();
         backend.reserve(&Holding { weights: &weights, caches: &[] })?;
         for weight in weights {
@@ -168,7 +166,7 @@ impl<'m> Case<'m> {
     /// Every value of the graph, computed by one backend in one segment.
     fn values(&self, backend: &mut dyn Backend) -> Result<Vec<Vec<f32>>, Error> {
         self.load(backend)?;
-        let graph = self.graph();
+        let graph = &self.graph;
         let made: Vec<Value> = graph.nodes.iter().map(|node| node.op.out()).collect();
         let segment = Segment {
             graph,
@@ -190,7 +188,7 @@ impl<'m> Case<'m> {
     /// The logits of the whole graph, fused as it would run.
     fn logits(&self, backend: &mut dyn Backend) -> Result<Vec<f32>, Error> {
         self.load(backend)?;
-        let graph = self.graph();
+        let graph = &self.graph;
         let segment = Segment {
             graph,
             nodes: 0..graph.nodes.len(),
@@ -211,7 +209,7 @@ impl<'m> Case<'m> {
         node: usize,
         expected: &[Vec<f32>],
     ) -> Result<OpError, Error> {
-        let graph = self.graph();
+        let graph = &self.graph;
         let op = &graph.nodes[node].op;
         let mut inputs: Vec<Value> = op.inputs().collect();
         inputs.sort_unstable();

@@ -280,7 +280,7 @@ impl<'g> Fuser<'g> {
     fn gated(&self, one: usize, products: &[usize]) -> Option<Part> {
         let reader = self.reader(one)?;
         let Op::Gate { gate, up, .. } = self.op(reader) else { return None };
-        let (gate, up) = (self.sole(*gate)?, self.sole(*up)?);
+        let (gate, up) = (self.sole(*gate)?, self.sole((*up)?)?);
         let both = gate != up && products.contains(&gate) && products.contains(&up);
         both.then_some(Part::Gated { gate, up, node: reader })
     }

@@ -42,7 +42,7 @@ pub use backend::{
 };
 pub use error::Error;
 pub use graph::{CacheInfo, Graph, Node, ValueInfo};
-pub use op::{Activation, Attend, CacheId, Op, OpKind, Pairs, Rope, Rows, Value};
+pub use op::{Activation, Attend, CacheId, Ids, Op, OpKind, Pairs, Rope, Rows, Value};
 pub use recorder::{Catalog, Entry, Recorder};
 pub use step::{PAGE_TOKENS, PageCopy, Span, Step};
 pub use weight::{Weight, WeightId};

@@ -24,6 +24,15 @@ pub enum Rows {
     Outputs,
 }
 
+/// Which number chooses the row of an [`Op::Embed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ids {
+    /// The token.
+    Tokens,
+    /// Its position in its sequence; the table has a row for each that may occur.
+    Positions,
+}
+
 /// The elementwise non-linearity inside [`Op::Gate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
@@ -88,8 +97,8 @@ pub struct Attend {
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each op's formula says what its fields are")]
 pub enum Op {
-    /// Row `tokens[t]` of `table [vocab, width]` to `out [T, width]`.
-    Embed { table: WeightId, out: Value },
+    /// Row `ids[t]` of `table [vocab, width]` to `out [T, width]`.
+    Embed { table: WeightId, ids: Ids, out: Value },
     /// `out[r, i] = gain[i] * x[r, i] / sqrt(mean_j x[r, j]^2 + eps)`; a missing gain is all ones.
     RmsNorm { input: Value, gain: Option<WeightId>, eps: f32, out: Value },
     /// `out[r, i] = gain[i] * (x[r, i] - mean) / sqrt(variance + eps) + bias[i]` (biased variance).
@@ -102,8 +111,8 @@ pub enum Op {
     Rope { input: Value, head_dim: usize, rope: Rope, out: Value },
     /// Cache append, mask, softmax and weighted sum.
     Attend(Attend),
-    /// `out = activation(gate) * up`, elementwise.
-    Gate { gate: Value, up: Value, activation: Activation, out: Value },
+    /// `out = activation(gate) * up`, elementwise; a missing `up` is all ones.
+    Gate { gate: Value, up: Option<Value>, activation: Activation, out: Value },
     /// `out = a + b`, elementwise.
     Add { a: Value, b: Value, out: Value },
     /// `out = factor * input`.
@@ -227,7 +236,7 @@ impl Op {
             | Op::Rows { input, .. }
             | Op::TopK { input, .. } => [Some(*input), None, None],
             Op::Attend(attend) => [Some(attend.q), Some(attend.k), Some(attend.v)],
-            Op::Gate { gate, up, .. } => [Some(*gate), Some(*up), None],
+            Op::Gate { gate, up, .. } => [Some(*gate), *up, None],
             Op::Add { a, b, .. } => [Some(*a), Some(*b), None],
         };
         three.into_iter().flatten()

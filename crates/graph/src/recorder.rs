@@ -3,8 +3,8 @@
 use bilayer_quant::Type;
 
 use crate::{
-    Activation, Attend, CacheId, CacheInfo, Error, Graph, Node, Op, Rope, Rows, Value, ValueInfo,
-    Weight, WeightId,
+    Activation, Attend, CacheId, CacheInfo, Error, Graph, Ids, Node, Op, Rope, Rows, Value,
+    ValueInfo, Weight, WeightId,
 };
 
 /// What a model file holds under a tensor's name.
@@ -102,7 +102,24 @@ impl<'c> Recorder<'c> {
     /// # Errors
     /// The tensor is missing, has another shape or is block-quantized.
     pub fn vector(&mut self, name: &str, len: usize) -> Result<WeightId, Error> {
-        let ty = self.check(name, &[len as u64])?;
+        self.vector_part(name, len, 0, len)
+    }
+
+    /// Elements `first..first + len` of the vector `name`, which has `tensor_len`: the bias of one of several
+    /// matrices stored as one. `first` is a multiple of `len`, as it is wherever query heads share key-value heads.
+    ///
+    /// # Errors
+    /// As [`Recorder::vector`].
+    pub fn vector_part(
+        &mut self,
+        name: &str,
+        tensor_len: usize,
+        first: usize,
+        len: usize,
+    ) -> Result<WeightId, Error> {
+        assert!(first + len <= tensor_len, "{name}: elements outside the tensor");
+        assert!(first.is_multiple_of(len), "{name}: a part is a row of that length");
+        let ty = self.check(name, &[tensor_len as u64])?;
         if ty.block_weights != 1 {
             return Err(Error::VectorType { name: name.to_owned(), found: ty });
         }
@@ -112,7 +129,7 @@ impl<'c> Recorder<'c> {
             ty,
             rows: 1,
             cols: len,
-            first_row: 0,
+            first_row: first / len,
             layer: self.layer,
         }))
     }
@@ -134,8 +151,17 @@ impl<'c> Recorder<'c> {
 
     /// Embedding rows of the step's tokens: `[T, table.cols]`.
     pub fn embed(&mut self, name: &'static str, table: WeightId) -> Value {
+        self.embed_by(name, table, Ids::Tokens)
+    }
+
+    /// Embedding rows of the tokens' positions: `[T, table.cols]`.
+    pub fn embed_positions(&mut self, name: &'static str, table: WeightId) -> Value {
+        self.embed_by(name, table, Ids::Positions)
+    }
+
+    fn embed_by(&mut self, name: &'static str, table: WeightId, ids: Ids) -> Value {
         let out = self.value(self.weight_of(table).cols, Rows::Tokens);
-        self.push(name, Op::Embed { table, out })
+        self.push(name, Op::Embed { table, ids, out })
     }
 
     /// RMS norm over each row.
@@ -218,15 +244,15 @@ impl<'c> Recorder<'c> {
         self.push(name, Op::Attend(attend))
     }
 
-    /// `activation(gate) * up`.
+    /// `activation(gate) * up`, or `activation(gate)` alone.
     pub fn gate(
         &mut self,
         name: &'static str,
         gate: Value,
-        up: Value,
+        up: Option<Value>,
         activation: Activation,
     ) -> Value {
-        assert_eq!(self.width(gate), self.width(up), "{name}");
+        up.inspect(|&up| assert_eq!(self.width(gate), self.width(up), "{name}"));
         let out = self.like(gate);
         self.push(name, Op::Gate { gate, up, activation, out })
     }
@@ -294,7 +320,8 @@ impl<'c> Recorder<'c> {
     /// A weight asked for twice (a tied head) is one weight.
     fn weight(&mut self, weight: Weight) -> WeightId {
         let same = |w: &&Weight| {
-            w.name == weight.name && w.first_row == weight.first_row && w.rows == weight.rows
+            w.name == weight.name
+                && (w.first_row, w.rows, w.cols) == (weight.first_row, weight.rows, weight.cols)
         };
         if let Some(known) = self.weights.iter().find(same) {
             return known.id;

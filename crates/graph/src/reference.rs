@@ -24,9 +24,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::{
-    Backend, CacheId, CachePages, Error, Facts, Holding, Kernel, Kind, Limits, Node, Op, OpKind,
-    OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo, Weight,
-    WeightId,
+    Backend, CacheId, CachePages, Error, Facts, Holding, Ids, Kernel, Kind, Limits, Node, Op,
+    OpKind, OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo,
+    Weight, WeightId,
 };
 use cache::Cache;
 
@@ -121,8 +121,12 @@ impl Reference {
         let out = &mut buffer.data[..buffer.len];
         let weight = |id: &WeightId| self.weights[id].as_slice();
         match op {
-            Op::Embed { table, .. } => {
+            Op::Embed { table, ids: Ids::Tokens, .. } => {
                 embed::embed(weight(table), step.tokens, buffer.info.width, out);
+            }
+            Op::Embed { table, ids: Ids::Positions, .. } => {
+                let positions: Vec<u32> = step.positions().collect();
+                embed::embed(weight(table), &positions, buffer.info.width, out);
             }
             Op::RmsNorm { input, gain, eps, .. } => {
                 let gain = gain.as_ref().map(weight);
@@ -162,7 +166,8 @@ impl Reference {
                 attend::attend(op, &inputs, cache, step, out);
             }
             Op::Gate { gate, up, activation, .. } => {
-                gate::gate(*activation, self.rows(*gate), self.rows(*up), out);
+                let up = up.map(|up| self.rows(up));
+                gate::gate(*activation, self.rows(*gate), up, out);
             }
             Op::Add { a, b, .. } => add::add(self.rows(*a), self.rows(*b), out),
             Op::Scale { input, factor, .. } => scale::scale(self.rows(*input), *factor, out),

@@ -19,7 +19,8 @@ pub struct Weight {
     pub rows: usize,
     /// Columns (input features); a multiple of the type's block.
     pub cols: usize,
-    /// The tensor's row that is this weight's row 0: not 0 when several matrices are stored as one.
+    /// The tensor's row that is this weight's row 0, in rows of `cols`: not 0 when several matrices, or their biases,
+    /// are stored as one.
     pub first_row: usize,
     /// The layer whose ops read it first; `None` for embedding and head.
     pub layer: Option<u32>,

@@ -30,16 +30,29 @@ pub struct Config {
     pub width: usize,
     /// Elements of one head.
     pub head_dim: usize,
-    /// Tokens the model was trained to see at once.
+    /// Tokens of a sequence: as many as the model was trained to see at once, until a session that is shorter or
+    /// longer says so before the model is recorded.
     pub context: usize,
+    /// Rows of the table of learned positions, which is added to the tokens; no sequence is longer.
+    pub positions: Option<usize>,
+    /// The kind of every norm over a whole row of the residual stream.
+    pub norm: Norm,
     /// The term under every norm's root.
     pub norm_eps: f32,
+    /// Where those norms stand.
+    pub norm_at: NormAt,
+    /// Norm of queries and keys before they turn.
+    pub qk_norm: Option<QkNorm>,
+    /// Queries, keys and values are rows of one matrix, in this order.
+    pub qkv_in_one: bool,
+    /// The form of the feed-forward.
+    pub feed_forward: FeedForward,
+    /// The non-linearity of the feed-forward.
+    pub activation: Activation,
+    /// Stems of the projections that must have a bias; any other has one where the file holds it.
+    pub biased: &'static [&'static str],
     /// The layers from first to last; at least one.
     pub layers: Vec<Layer>,
-    /// How positions turn queries and keys.
-    pub rope: Rotary,
-    /// The non-linearity of the feed-forward's gate.
-    pub activation: Activation,
     /// Factor on attention scores.
     pub attention_scale: f32,
     /// Soft cap on attention scores.
@@ -54,8 +67,58 @@ pub struct Config {
     pub logit_softcap: Option<f32>,
 }
 
-/// What may differ from layer to layer.
+/// A kind of norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norm {
+    /// Root mean square, with a gain.
+    Rms,
+    /// Mean and variance, with a gain and a bias.
+    Layer,
+}
+
+impl Norm {
+    /// The key of the term under its root.
+    pub(crate) fn eps_key(self) -> &'static str {
+        match self {
+            Norm::Rms => "attention.layer_norm_rms_epsilon",
+            Norm::Layer => "attention.layer_norm_epsilon",
+        }
+    }
+}
+
+/// Where attention and feed-forward are normalized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormAt {
+    /// Their input.
+    Before,
+    /// What they add to the residual.
+    After,
+    /// Both.
+    Both,
+}
+
+/// What a norm of queries and keys spans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// Each head; the gain is shared by the heads.
+    Head,
+    /// All heads together.
+    Row,
+}
+
+/// The form of a feed-forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedForward {
+    /// `down(activation(gate(x)) * up(x))`.
+    Gated,
+    /// The same; gate and up are the first and the second half of one matrix, stored as `ffn_up`.
+    GatedInOne,
+    /// `down(activation(up(x)))`.
+    Plain,
+}
+
+/// What may differ from layer to layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Layer {
     /// Query heads; a multiple of `kv_heads`.
     pub heads: usize,
@@ -65,27 +128,40 @@ pub struct Layer {
     pub feed_forward: usize,
     /// Sliding window: a token sees itself and the `window - 1` tokens before it.
     pub window: Option<u32>,
+    /// How positions turn queries and keys, if they do.
+    pub rope: Option<Rotary>,
 }
 
 impl Config {
-    /// Reads what all rotary decoders with RMS norms share. The architecture's own file sets the rest.
+    /// Reads what all decoders share, as most have it: norms before, a gated feed-forward with SiLU, matrices apart.
+    /// Positions turn `pairs`, or nothing. The architecture's own file sets the rest.
     ///
     /// # Errors
     /// A key is absent, of another kind or out of bounds.
-    pub(crate) fn read(keys: &Keys<'_>, pairs: Pairs) -> Result<Self, Error> {
+    pub(crate) fn read(keys: &Keys<'_>, norm: Norm, pairs: Option<Pairs>) -> Result<Self, Error> {
         let width = keys.size("embedding_length", 1..=limits::WIDTH)?;
-        let layers = layers(keys)?;
+        let mut layers = layers(keys)?;
         let head_dim = head_dim(keys, width, layers[0].heads)?;
+        if let Some(pairs) = pairs {
+            let rope = Rotary::read(keys, head_dim, pairs)?;
+            layers.iter_mut().for_each(|layer| layer.rope = Some(rope));
+        }
         Ok(Config {
             architecture: keys.architecture,
             vocab: vocab(keys)?,
             width,
             head_dim,
             context: keys.size("context_length", 1..=limits::CONTEXT)?,
-            norm_eps: keys.eps("attention.layer_norm_rms_epsilon")?,
-            layers,
-            rope: Rotary::read(keys, head_dim, pairs)?,
+            positions: None,
+            norm,
+            norm_eps: keys.eps(norm.eps_key())?,
+            norm_at: NormAt::Before,
+            qk_norm: None,
+            qkv_in_one: false,
+            feed_forward: FeedForward::Gated,
             activation: Activation::Silu,
+            biased: &[],
+            layers,
             attention_scale: keys
                 .positive_or_zero("attention.scale")?
                 .unwrap_or(1.0 / (head_dim as f32).sqrt()),
@@ -95,6 +171,29 @@ impl Config {
             logit_scale: None,
             logit_softcap: keys.positive_or_zero("final_logit_softcapping")?,
         })
+    }
+
+    /// Leaves the window to the local layers and takes it from the global ones. In each `period` of layers, or what
+    /// `attention.sliding_window_pattern` says instead, the last is global. Local layers turn by `rope`.
+    ///
+    /// # Errors
+    /// The key is of another kind, or lists another number of layers.
+    pub(crate) fn alternate(
+        &mut self,
+        keys: &Keys<'_>,
+        period: usize,
+        rope: Option<Rotary>,
+    ) -> Result<(), Error> {
+        let local =
+            keys.flags_or_period("attention.sliding_window_pattern", self.layers.len(), period)?;
+        for (layer, local) in self.layers.iter_mut().zip(local) {
+            if local {
+                layer.rope = rope;
+            } else {
+                layer.window = None;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -131,7 +230,7 @@ fn layers(keys: &Keys<'_>) -> Result<Vec<Layer>, Error> {
             let expected = format!("a divisor of the {heads} query heads of layer {i}");
             return Err(keys.value("attention.head_count_kv", expected, kv_heads));
         }
-        layers.push(Layer { heads, kv_heads, feed_forward: feed_forward[i], window });
+        layers.push(Layer { heads, kv_heads, feed_forward: feed_forward[i], window, rope: None });
     }
     Ok(layers)
 }

@@ -1,24 +1,30 @@
-//! The decoder that most architectures share: pre-norm attention and gated feed-forward on a residual stream.
+//! The decoder that all architectures here share: attention and feed-forward on a residual stream.
 //!
 //! Every difference is a field of [`Config`] or the presence of a tensor. Shapes stand beside each line; `T` is
 //! the step's tokens, `R` the rows whose logits are wanted.
 
-use bilayer_graph::{Attend, Error, Recorder, Rope, Value, WeightId};
+use bilayer_graph::{Attend, Error, Recorder, Value, WeightId};
 
-use crate::{Config, Layer};
+use crate::{Config, FeedForward, Layer, Norm, NormAt, QkNorm, Rotary, Scaling};
+
+/// Ends of names of tensors that a file may hold and the recorded model does not read: frequencies that early
+/// converters wrote out, though they follow from the metadata; the list of factors of the other context.
+pub(crate) const IGNORED: &[&str] =
+    &[".attn_rot_embd.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
 
 /// Records embedding, layers and head; the result is the logits `[R, vocab]`.
 pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Error> {
     let table = r.matrix("token_embd.weight", config.vocab, config.width)?;
-    let factors = r.optional_vector("rope_freqs.weight", config.rope.dims / 2)?;
-    let rope = config.rope.rope(factors);
-
     let mut hidden = r.embed("token_embd", table); // [T, width]
     hidden = scaled(r, "embd_scaled", hidden, config.embedding_scale);
-    for index in 0..config.layers.len() {
+    if let Some(positions) = config.positions {
+        let places = r.matrix("position_embd.weight", positions, config.width)?;
+        let place = r.embed_positions("position_embd", places);
+        hidden = r.add("embd_placed", hidden, place); // [T, width]
+    }
+    for (index, layer) in config.layers.iter().enumerate() {
         r.layer(Some(index as u32));
-        hidden =
-            Block { config, layer: &config.layers[index], rope: &rope, index }.record(hidden, r)?;
+        hidden = Block { config, layer, index }.record(hidden, r)?;
     }
     r.layer(None);
     head(config, r, hidden, table)
@@ -31,12 +37,11 @@ fn head(
     hidden: Value,
     table: WeightId,
 ) -> Result<Value, Error> {
-    let gain = r.vector("output_norm.weight", config.width)?;
+    let normed = norm(config, r, "result_norm", "output_norm", hidden)?; // [R, width]
     let tied = !r.has("output.weight");
     let output = if tied { table } else { r.matrix("output.weight", config.vocab, config.width)? };
     let bias = r.optional_vector("output.bias", config.vocab)?;
 
-    let normed = r.rms_norm("result_norm", hidden, Some(gain), config.norm_eps); // [R, width]
     let mut logits = r.matmul("result_output", normed, output, bias); // [R, vocab]
     logits = scaled(r, "result_scaled", logits, config.logit_scale);
     if let Some(cap) = config.logit_softcap {
@@ -49,8 +54,35 @@ fn head(
 struct Block<'a> {
     config: &'a Config,
     layer: &'a Layer,
-    rope: &'a Rope,
     index: usize,
+}
+
+/// A projection by rows of a stored matrix.
+struct Projection<'s> {
+    /// The tensor's stem.
+    stem: &'s str,
+    /// Its row that is the projection's first.
+    first: usize,
+    /// Elements that the projection makes.
+    rows: usize,
+    /// Rows of the tensor.
+    of: usize,
+}
+
+impl<'s> Projection<'s> {
+    fn whole(stem: &'s str, rows: usize) -> Self {
+        Projection { stem, first: 0, rows, of: rows }
+    }
+
+    /// Matrices of so many `rows` that are stored as one, in their order.
+    fn in_one<const N: usize>(stem: &'s str, rows: [usize; N]) -> [Self; N] {
+        let of = rows.iter().sum();
+        let mut end = 0;
+        rows.map(|rows| {
+            end += rows;
+            Projection { stem, first: end - rows, rows, of }
+        })
+    }
 }
 
 impl Block<'_> {
@@ -63,25 +95,37 @@ impl Block<'_> {
             attn = r.rows_wanted("attn_wanted", attn); // [R, heads * head_dim]
             hidden = r.rows_wanted("inp_wanted", hidden); // [R, width]
         }
-        let mut out = self.linear(r, "attn_out", "attn_output", attn, width)?;
+        let mut out = self.linear(r, "attn_out", attn, &Projection::whole("attn_output", width))?;
+        out = self.after(r, ["attn_post_norm", "post_attention_norm"], out)?;
         out = scaled(r, "attn_out_scaled", out, residual_scale);
         let middle = r.add("ffn_inp", out, hidden); // [.., width]
         out = self.feed_forward(middle, r)?; // [.., width]
+        out = self.after(r, ["ffn_post_norm", "post_ffw_norm"], out)?;
         out = scaled(r, "ffn_out_scaled", out, residual_scale);
         Ok(r.add("l_out", out, middle)) // [.., width]
     }
 
     /// Norm, projections, rotation and attention: `[T, width]` to `[T, heads * head_dim]`.
     fn attention(&self, hidden: Value, r: &mut Recorder<'_>) -> Result<Value, Error> {
-        let Config { width, head_dim, norm_eps, .. } = *self.config;
+        let head_dim = self.config.head_dim;
         let Layer { heads, kv_heads, window, .. } = *self.layer;
-        let gain = r.vector(&self.tensor("attn_norm.weight"), width)?;
-        let normed = r.rms_norm("attn_norm", hidden, Some(gain), norm_eps); // [T, width]
-        let q = self.linear(r, "attn_q", "attn_q", normed, heads * head_dim)?;
-        let k = self.linear(r, "attn_k", "attn_k", normed, kv_heads * head_dim)?;
-        let v = self.linear(r, "attn_v", "attn_v", normed, kv_heads * head_dim)?;
-        let q = r.rope("attn_q_rope", q, head_dim, self.rope); // [T, heads * head_dim]
-        let k = r.rope("attn_k_rope", k, head_dim, self.rope); // [T, kv_heads * head_dim]
+        let (query, key) = (heads * head_dim, kv_heads * head_dim);
+        let [q, k, v] = match self.config.qkv_in_one {
+            true => Projection::in_one("attn_qkv", [query, key, key]),
+            false => [("attn_q", query), ("attn_k", key), ("attn_v", key)]
+                .map(|(stem, rows)| Projection::whole(stem, rows)),
+        };
+        let normed = self.before(r, "attn_norm", hidden)?; // [T, width]
+        let mut q = self.linear(r, "attn_q", normed, &q)?; // [T, heads * head_dim]
+        let mut k = self.linear(r, "attn_k", normed, &k)?; // [T, kv_heads * head_dim]
+        let v = self.linear(r, "attn_v", normed, &v)?; // [T, kv_heads * head_dim]
+        q = self.qk_norm(r, "attn_q_norm", q)?;
+        k = self.qk_norm(r, "attn_k_norm", k)?;
+        if let Some(rotary) = &self.layer.rope {
+            let rope = rotary.rope(factors(self.config, rotary, r)?);
+            q = r.rope("attn_q_rope", q, head_dim, &rope);
+            k = r.rope("attn_k_rope", k, head_dim, &rope);
+        }
         let attend = Attend {
             q,
             k,
@@ -99,30 +143,101 @@ impl Block<'_> {
         Ok(r.attend("attn", attend)) // [T, heads * head_dim]
     }
 
-    /// Norm and gated feed-forward: `[.., width]` to `[.., width]`.
+    /// Norm and feed-forward: `[.., width]` to `[.., width]`.
     fn feed_forward(&self, hidden: Value, r: &mut Recorder<'_>) -> Result<Value, Error> {
-        let Config { width, norm_eps, activation, .. } = *self.config;
+        let Config { width, activation, feed_forward, .. } = *self.config;
         let inner = self.layer.feed_forward;
-        let gain = r.vector(&self.tensor("ffn_norm.weight"), width)?;
-        let normed = r.rms_norm("ffn_norm", hidden, Some(gain), norm_eps); // [.., width]
-        let gate = self.linear(r, "ffn_gate", "ffn_gate", normed, inner)?;
-        let up = self.linear(r, "ffn_up", "ffn_up", normed, inner)?;
-        let act = r.gate("ffn_act", gate, up, activation); // [.., inner]
-        self.linear(r, "ffn_down", "ffn_down", act, width) // [.., width]
+        let whole = |stem| Projection::whole(stem, inner);
+        let normed = self.before(r, "ffn_norm", hidden)?; // [.., width]
+        let act = match feed_forward {
+            FeedForward::Gated => self.gated(r, normed, [whole("ffn_gate"), whole("ffn_up")])?,
+            FeedForward::GatedInOne => {
+                self.gated(r, normed, Projection::in_one("ffn_up", [inner, inner]))?
+            }
+            FeedForward::Plain => {
+                let up = self.linear(r, "ffn_up", normed, &whole("ffn_up"))?;
+                r.gate("ffn_act", up, None, activation)
+            }
+        }; // [.., feed_forward]
+        self.linear(r, "ffn_down", act, &Projection::whole("ffn_down", width)) // [.., width]
     }
 
-    /// A projection with its bias where the file has one: `[.., cols]` to `[.., rows]`.
+    /// `activation(gate(x)) * up(x)`: `[.., width]` to `[.., feed_forward]`.
+    fn gated(
+        &self,
+        r: &mut Recorder<'_>,
+        input: Value,
+        [gate, up]: [Projection<'_>; 2],
+    ) -> Result<Value, Error> {
+        let gate = self.linear(r, "ffn_gate", input, &gate)?;
+        let up = self.linear(r, "ffn_up", input, &up)?;
+        Ok(r.gate("ffn_act", gate, Some(up), self.config.activation))
+    }
+
+    /// The norm of what goes into a part of the layer, if it has one there.
+    fn before(
+        &self,
+        r: &mut Recorder<'_>,
+        stem: &'static str,
+        input: Value,
+    ) -> Result<Value, Error> {
+        match self.config.norm_at {
+            NormAt::After => Ok(input),
+            NormAt::Before | NormAt::Both => norm(self.config, r, stem, &self.tensor(stem), input),
+        }
+    }
+
+    /// The norm of what a part of the layer adds to the residual, if it has one there.
+    fn after(
+        &self,
+        r: &mut Recorder<'_>,
+        [name, stem]: [&'static str; 2],
+        input: Value,
+    ) -> Result<Value, Error> {
+        match self.config.norm_at {
+            NormAt::Before => Ok(input),
+            NormAt::After | NormAt::Both => norm(self.config, r, name, &self.tensor(stem), input),
+        }
+    }
+
+    /// The norm of queries or keys, if there is one.
+    fn qk_norm(
+        &self,
+        r: &mut Recorder<'_>,
+        stem: &'static str,
+        input: Value,
+    ) -> Result<Value, Error> {
+        let Config { head_dim, norm_eps, .. } = *self.config;
+        let name = self.tensor(&format!("{stem}.weight"));
+        match self.config.qk_norm {
+            None => Ok(input),
+            Some(QkNorm::Head) => {
+                let gain = r.vector(&name, head_dim)?;
+                Ok(r.head_norm(stem, input, gain, norm_eps))
+            }
+            Some(QkNorm::Row) => {
+                let gain = r.vector(&name, r.width(input))?;
+                Ok(r.rms_norm(stem, input, Some(gain), norm_eps))
+            }
+        }
+    }
+
+    /// A projection with its bias, if it must have one or the file holds it: `[.., cols]` to `[.., rows]`.
     fn linear(
         &self,
         r: &mut Recorder<'_>,
         name: &'static str,
-        stem: &str,
         input: Value,
-        rows: usize,
+        by: &Projection<'_>,
     ) -> Result<Value, Error> {
-        let cols = r.width(input);
-        let weight = r.matrix(&self.tensor(&format!("{stem}.weight")), rows, cols)?;
-        let bias = r.optional_vector(&self.tensor(&format!("{stem}.bias")), rows)?;
+        let Projection { stem, first, rows, of } = *by;
+        let matrix = self.tensor(&format!("{stem}.weight"));
+        let weight = r.matrix_rows(&matrix, of, first, rows, r.width(input))?;
+        let vector = self.tensor(&format!("{stem}.bias"));
+        let bias = match self.config.biased.contains(&stem) || r.has(&vector) {
+            true => Some(r.vector_part(&vector, of, first, rows)?),
+            false => None,
+        };
         Ok(r.matmul(name, input, weight, bias))
     }
 
@@ -130,6 +245,39 @@ impl Block<'_> {
     fn tensor(&self, stem: &str) -> String {
         format!("blk.{}.{stem}", self.index)
     }
+}
+
+/// A norm of the model's kind over whole rows, its parameters in the tensors of that stem.
+fn norm(
+    config: &Config,
+    r: &mut Recorder<'_>,
+    name: &'static str,
+    stem: &str,
+    input: Value,
+) -> Result<Value, Error> {
+    let width = r.width(input);
+    let gain = r.vector(&format!("{stem}.weight"), width)?;
+    Ok(match config.norm {
+        Norm::Rms => r.rms_norm(name, input, Some(gain), config.norm_eps),
+        Norm::Layer => {
+            let bias = r.vector(&format!("{stem}.bias"), width)?;
+            r.layer_norm(name, input, gain, Some(bias), config.norm_eps)
+        }
+    })
+}
+
+/// What a rotation's frequencies are divided by, `[dims / 2]`, where the file has it.
+fn factors(
+    config: &Config,
+    rotary: &Rotary,
+    r: &mut Recorder<'_>,
+) -> Result<Option<WeightId>, Error> {
+    let list = match rotary.scaling {
+        Scaling::Long { original_context } if config.context > original_context => "long",
+        Scaling::Long { .. } => "short",
+        _ => return r.optional_vector("rope_freqs.weight", rotary.dims / 2),
+    };
+    r.vector(&format!("rope_factors_{list}.weight"), rotary.dims / 2).map(Some)
 }
 
 /// `factor * input` where there is a factor.

@@ -3,9 +3,9 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use bilayer_gguf::{Metadata, Value};
+use bilayer_gguf::{Array, Metadata, Value};
 
-use crate::Error;
+use crate::{Error, limits};
 
 /// The keys `<architecture>.*` of a file.
 pub(crate) struct Keys<'m> {
@@ -55,6 +55,24 @@ impl Keys<'_> {
         if self.has(name) { self.each(name, layers, range).map(Some) } else { Ok(None) }
     }
 
+    /// A flag for each of `layers` layers: a list of flags, or a period in which all but the last are set; without the
+    /// key that of length `period`.
+    pub fn flags_or_period(
+        &self,
+        name: &str,
+        layers: usize,
+        period: usize,
+    ) -> Result<Vec<bool>, Error> {
+        if let Some(Value::Array(Array::Bool(flags))) = self.metadata.get(&self.key(name)) {
+            if flags.len() == layers {
+                return Ok(flags.clone());
+            }
+            return Err(self.value(name, format!("{layers} flags, one a layer"), flags.len()));
+        }
+        let period = self.opt_size(name, 1..=limits::LAYERS)?.unwrap_or(period);
+        Ok((1..=layers).map(|layer| layer % period != 0).collect())
+    }
+
     /// A factor, base or cap: finite and above 0. `None` where the key is absent.
     pub fn positive(&self, name: &str) -> Result<Option<f32>, Error> {
         let Some(value) = self.metadata.opt_f32(&self.key(name))? else { return Ok(None) };
@@ -62,6 +80,12 @@ impl Keys<'_> {
             return Ok(Some(value));
         }
         Err(self.value(name, "a finite number above 0", value))
+    }
+
+    /// As [`Keys::positive`], of a key that must be there.
+    pub fn needed_positive(&self, name: &str) -> Result<f32, Error> {
+        self.metadata.f32(&self.key(name))?;
+        self.positive(name)?.ok_or_else(|| self.value(name, "a number", "nothing"))
     }
 
     /// As [`Keys::positive`], but 0 stands for absent, as converters write it.

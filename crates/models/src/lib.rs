@@ -26,10 +26,22 @@ mod catalog;
 mod config;
 mod decoder;
 mod error;
+mod gemma;
+mod gemma2;
+mod gemma3;
+mod gpt2;
+mod granite;
 mod keys;
 mod llama;
 mod names;
+mod olmo2;
+mod phi3;
+mod qwen2;
+mod qwen3;
 mod rope;
+mod smollm3;
+mod starcoder2;
+mod tiny;
 
 use std::collections::HashSet;
 
@@ -37,9 +49,9 @@ use bilayer_gguf::{File, Metadata};
 use bilayer_graph::{Catalog, Graph, Recorder, Value};
 
 pub use catalog::{Directory, Outline};
-pub use config::{Config, Layer, limits};
+pub use config::{Config, FeedForward, Layer, Norm, NormAt, QkNorm, limits};
 pub use error::Error;
-pub use names::{Name, RowOrder, interleaved_source, translate};
+pub use names::{Change, Name, interleaved_source, translate};
 pub use rope::{Llama3, Rotary, Scaling};
 
 /// Everything the program knows about an architecture.
@@ -53,14 +65,27 @@ pub struct Architecture {
     pub record: fn(&Config, &mut Recorder<'_>) -> Result<Value, bilayer_graph::Error>,
     /// The smallest metadata it accepts, from which tests make a random model.
     pub tiny: fn() -> Metadata,
-    /// Tensor names in GGUF and in checkpoints.
-    pub names: &'static [Name],
+    /// Tensor names in GGUF and in checkpoints, in groups.
+    pub names: &'static [&'static [Name]],
     /// Ends of names of tensors that files may hold and the model does not need.
     pub ignored: &'static [&'static str],
 }
 
-/// The table.
-static ARCHITECTURES: [&Architecture; 1] = [&llama::ARCHITECTURE];
+/// The table; tests take more cases of the first.
+static ARCHITECTURES: [&Architecture; 12] = [
+    &llama::ARCHITECTURE,
+    &gemma::ARCHITECTURE,
+    &gemma2::ARCHITECTURE,
+    &gemma3::ARCHITECTURE,
+    &gpt2::ARCHITECTURE,
+    &granite::ARCHITECTURE,
+    &olmo2::ARCHITECTURE,
+    &phi3::ARCHITECTURE,
+    &qwen2::ARCHITECTURE,
+    &qwen3::ARCHITECTURE,
+    &smollm3::ARCHITECTURE,
+    &starcoder2::ARCHITECTURE,
+];
 
 /// Every architecture.
 pub fn all() -> &'static [&'static Architecture] {

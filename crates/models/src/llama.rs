@@ -6,7 +6,7 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
-use crate::{Architecture, Config, Error, Name, decoder};
+use crate::{Architecture, Config, Error, Norm, decoder, names, tiny};
 
 const NAME: &str = "llama";
 
@@ -15,46 +15,15 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,
     record: decoder::record,
-    tiny,
-    names: NAMES,
-    // Frequencies that early converters wrote out; they follow from the metadata.
-    ignored: &[".attn_rot_embd.weight"],
+    tiny: || tiny::decoder(NAME, Norm::Rms, &[]),
+    names: &[names::ENDS, names::ATTENTION_IN_PAIRS, names::GATED, names::NORMS],
+    ignored: decoder::IGNORED,
 };
-
-const NAMES: &[Name] = &[
-    Name::kept("token_embd", "model.embed_tokens"),
-    Name::kept("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),
-    Name::interleaved("blk.{}.attn_q", "model.layers.{}.self_attn.q_proj"),
-    Name::interleaved("blk.{}.attn_k", "model.layers.{}.self_attn.k_proj"),
-    Name::kept("blk.{}.attn_v", "model.layers.{}.self_attn.v_proj"),
-    Name::kept("blk.{}.attn_output", "model.layers.{}.self_attn.o_proj"),
-    Name::kept("blk.{}.ffn_norm", "model.layers.{}.post_attention_layernorm"),
-    Name::kept("blk.{}.ffn_gate", "model.layers.{}.mlp.gate_proj"),
-    Name::kept("blk.{}.ffn_up", "model.layers.{}.mlp.up_proj"),
-    Name::kept("blk.{}.ffn_down", "model.layers.{}.mlp.down_proj"),
-    Name::kept("output_norm", "model.norm"),
-    Name::kept("output", "lm_head"),
-];
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
     keys.refuse("expert_count", "a mixture of experts")?;
-    Config::read(&keys, Pairs::Interleaved)
-}
-
-fn tiny() -> Metadata {
-    let mut metadata = Metadata::new();
-    metadata.set("general.architecture", NAME);
-    let mut set = |name: &str, size: u32| metadata.set(&format!("{NAME}.{name}"), size);
-    set("vocab_size", 128);
-    set("context_length", 256);
-    set("embedding_length", 64);
-    set("block_count", 3);
-    set("feed_forward_length", 96);
-    set("attention.head_count", 4);
-    set("attention.head_count_kv", 2);
-    metadata.set(&format!("{NAME}.attention.layer_norm_rms_epsilon"), 1e-5f32);
-    metadata
+    Config::read(&keys, Norm::Rms, Some(Pairs::Interleaved))
 }
 
 #[cfg(test)]
@@ -63,37 +32,40 @@ mod tests {
     use bilayer_graph::{Activation, OpKind, Rows};
     use bilayer_quant::Type;
 
-    use super::{Pairs, config, tiny};
-    use crate::{Config, Layer, Outline, Rotary, Scaling, record};
+    use super::{ARCHITECTURE, Norm, Pairs, config, tiny};
+    use crate::{Config, FeedForward, Layer, NormAt, Outline, Rotary, Scaling, record};
 
-    /// The tiny model's configuration after `change`s of keys under `llama.`.
     fn changed(changes: &[(&str, Value)]) -> Result<Config, crate::Error> {
-        let mut metadata = tiny();
-        for (name, value) in changes {
-            metadata.set(&format!("llama.{name}"), value.clone());
-        }
-        config(&metadata)
+        tiny::changed(&ARCHITECTURE, changes)
     }
 
     #[test]
     fn tiny_is_read_whole() {
-        let layer = Layer { heads: 4, kv_heads: 2, feed_forward: 96, window: None };
+        let rope = Rotary {
+            dims: 16,
+            base: 10_000.0,
+            pairs: Pairs::Interleaved,
+            scaling: Scaling::None,
+            attn_factor: 1.0,
+        };
+        let (feed_forward, window, rope) = (96, None, Some(rope));
+        let layer = Layer { heads: 4, kv_heads: 2, feed_forward, window, rope };
         let expected = Config {
             architecture: "llama",
             vocab: 128,
             width: 64,
             head_dim: 16,
             context: 256,
+            positions: None,
+            norm: Norm::Rms,
             norm_eps: 1e-5,
-            layers: vec![layer; 3],
-            rope: Rotary {
-                dims: 16,
-                base: 10_000.0,
-                pairs: Pairs::Interleaved,
-                scaling: Scaling::None,
-                attn_factor: 1.0,
-            },
+            norm_at: NormAt::Before,
+            qk_norm: None,
+            qkv_in_one: false,
+            feed_forward: FeedForward::Gated,
             activation: Activation::Silu,
+            biased: &[],
+            layers: vec![layer; 3],
             attention_scale: 0.25,
             attention_softcap: None,
             embedding_scale: None,
@@ -101,26 +73,7 @@ mod tests {
             logit_scale: None,
             logit_softcap: None,
         };
-        assert_eq!(config(&tiny()).unwrap(), expected);
-    }
-
-    #[test]
-    fn every_needed_key_is_named_when_it_is_absent() {
-        for name in [
-            "vocab_size",
-            "context_length",
-            "embedding_length",
-            "block_count",
-            "feed_forward_length",
-            "attention.head_count",
-            "attention.layer_norm_rms_epsilon",
-        ] {
-            let mut metadata = tiny();
-            let key = format!("llama.{name}");
-            metadata.remove(&key).unwrap();
-            let message = config(&metadata).unwrap_err().to_string();
-            assert!(message.contains(&key), "{message}");
-        }
+        assert_eq!(config(&(ARCHITECTURE.tiny)()).unwrap(), expected);
     }
 
     #[test]
@@ -148,7 +101,7 @@ mod tests {
             ("rope.dimension_count", 18u32.into()),
             ("rope.freq_base", f32::INFINITY.into()),
             ("rope.scaling.factor", (-2f32).into()),
-            ("rope.scaling.type", "longrope".into()),
+            ("rope.scaling.type", "su".into()),
             ("expert_count", 8u32.into()),
         ];
         for (name, value) in cases {
@@ -182,8 +135,9 @@ mod tests {
             ("residual_scale", 0.1f32.into()),
         ];
         let config = changed(&yarn).unwrap();
-        assert_eq!((config.head_dim, config.rope.dims, config.rope.base), (32, 8, 500_000.0));
-        assert_eq!((config.rope.attn_factor, config.attention_scale), (2.0, 0.5));
+        let rope = config.layers[2].rope.unwrap();
+        assert_eq!((config.head_dim, rope.dims, rope.base), (32, 8, 500_000.0));
+        assert_eq!((rope.attn_factor, config.attention_scale), (2.0, 0.5));
         assert_eq!(config.residual_scale, Some(0.1));
         let scaling = Scaling::Yarn {
             factor: 4.0,
@@ -192,7 +146,7 @@ mod tests {
             beta_fast: 16.0,
             beta_slow: 1.0,
         };
-        assert_eq!(config.rope.scaling, scaling);
+        assert_eq!(rope.scaling, scaling);
         let each: Vec<_> = config.layers.iter().map(|l| (l.kv_heads, l.window)).collect();
         assert_eq!(each, [(4, Some(8)), (2, Some(8)), (1, Some(8))]);
     }
@@ -201,15 +155,16 @@ mod tests {
     fn a_factor_without_a_type_is_linear() {
         for name in ["rope.scaling.factor", "rope.scale_linear"] {
             let config = changed(&[(name, 2f32.into())]).unwrap();
-            assert_eq!(config.rope.scaling, Scaling::Linear { factor: 2.0 }, "{name}");
+            let rope = config.layers[0].rope.unwrap();
+            assert_eq!(rope.scaling, Scaling::Linear { factor: 2.0 }, "{name}");
         }
         let none = [("rope.scaling.type", "none".into()), ("rope.scaling.factor", 2f32.into())];
-        assert_eq!(changed(&none).unwrap().rope.scaling, Scaling::None);
+        assert_eq!(changed(&none).unwrap().layers[0].rope.unwrap().scaling, Scaling::None);
     }
 
     #[test]
     fn the_token_list_wins_over_the_vocabulary_size() {
-        let mut metadata = tiny();
+        let mut metadata = (ARCHITECTURE.tiny)();
         let tokens: bilayer_gguf::Strings = ["a", "b", "c"].iter().copied().collect();
         metadata.set("tokenizer.ggml.tokens", tokens);
         assert_eq!(config(&metadata).unwrap().vocab, 3);
@@ -217,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_last_layer_and_the_head_run_only_the_wanted_rows() {
-        let config = config(&tiny()).unwrap();
+        let config = config(&(ARCHITECTURE.tiny)()).unwrap();
         let graph = record(&config, &Outline::new(Type::F32, &["output.weight"])).unwrap();
         assert_eq!(graph.layers(), 3);
         assert_eq!((graph.width(graph.logits), graph.rows(graph.logits)), (128, Rows::Outputs));
@@ -237,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_tied_head_and_biases_follow_the_file() {
-        let config = config(&tiny()).unwrap();
+        let config = config(&(ARCHITECTURE.tiny)()).unwrap();
         let biases = ["blk.1.attn_q.bias", "blk.1.ffn_down.bias", "rope_freqs.weight"];
         let outline = Outline::new(Type::Q8_0, &biases);
         let graph = record(&config, &outline).unwrap();

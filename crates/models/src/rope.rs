@@ -34,6 +34,11 @@ pub enum Scaling {
         /// How many times longer.
         factor: f32,
     },
+    /// LongRoPE (Ding et al. 2024): each frequency divided by a factor of its own, from one of the file's two lists.
+    Long {
+        /// Tokens of context up to which `rope_factors_short.weight` holds, and beyond `rope_factors_long.weight`.
+        original_context: usize,
+    },
     /// YaRN (Peng et al. 2023): slow pairs interpolated, fast ones kept, a ramp between.
     Yarn {
         /// How many times longer.
@@ -97,7 +102,7 @@ impl Rotary {
     /// The frequency of pair `i` after scaling.
     fn scaled(&self, i: usize, frequency: f64) -> f64 {
         match self.scaling {
-            Scaling::None => frequency,
+            Scaling::None | Scaling::Long { .. } => frequency,
             Scaling::Linear { factor } => frequency / f64::from(factor),
             Scaling::Yarn { factor, original_context, ext_factor, beta_fast, beta_slow } => {
                 // The pair that makes `turns` turns within the original context (YaRN, section 3.2).
@@ -127,6 +132,10 @@ impl Scaling {
         match (keys.metadata.opt_str(&keys.key(name))?.unwrap_or("linear"), factor) {
             ("none", _) | ("linear", None) => Ok(Scaling::None),
             ("linear", Some(factor)) => Ok(Scaling::Linear { factor }),
+            ("longrope", _) => {
+                let name = "rope.scaling.original_context_length";
+                Ok(Scaling::Long { original_context: keys.size(name, 1..=limits::CONTEXT)? })
+            }
             ("yarn", Some(factor)) => Self::yarn(keys, factor),
             ("yarn", None) => {
                 let found = "nothing";

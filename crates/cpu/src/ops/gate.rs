@@ -1,4 +1,4 @@
-//! Gated linear unit: an activation of one branch times the other.
+//! Gated linear unit: an activation of one branch times the other, or alone.
 
 use bilayer_graph::Activation;
 
@@ -8,10 +8,10 @@ use crate::math;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// `out = activation(gate) * up`.
+/// `out = activation(gate) * up`; a missing `up` is all ones.
 pub(crate) struct Gate {
     pub(crate) gate: Buffer,
-    pub(crate) up: Buffer,
+    pub(crate) up: Option<Buffer>,
     pub(crate) activation: Activation,
     pub(crate) out: Buffer,
 }
@@ -27,7 +27,7 @@ impl Stage for Gate {
         let (gate, up, out) = unsafe {
             (
                 self.gate.elements(context.arena, range.clone()),
-                self.up.elements(context.arena, range.clone()),
+                self.up.map(|up| up.elements(context.arena, range.clone())),
                 self.out.elements_mut(context.arena, range),
             )
         };
@@ -35,12 +35,12 @@ impl Stage for Gate {
     }
 }
 
-/// `out[i] = activation(gate[i]) * up[i]`; slices of one length.
+/// `out[i] = activation(gate[i]) * up[i]`, or without the factor; slices of one length.
 pub(crate) fn join(
     level: Level,
     activation: Activation,
     gate: &[f32],
-    up: &[f32],
+    up: Option<&[f32]>,
     out: &mut [f32],
 ) {
     dispatch(level, Join { activation, gate, up, out });
@@ -49,7 +49,7 @@ pub(crate) fn join(
 struct Join<'a> {
     activation: Activation,
     gate: &'a [f32],
-    up: &'a [f32],
+    up: Option<&'a [f32]>,
     out: &'a mut [f32],
 }
 
@@ -58,20 +58,23 @@ impl Kernel for Join<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        assert!(self.gate.len() == self.out.len() && self.up.len() == self.out.len());
+        assert_eq!(self.gate.len(), self.out.len());
+        self.up.inspect(|up| assert_eq!(up.len(), self.out.len()));
         let whole = self.out.len() / L::N * L::N;
         for at in (0..whole).step_by(L::N) {
-            // SAFETY: `at + N` is within all three slices.
+            // SAFETY: `at + N` is within all slices.
             unsafe {
                 let gate = l.load(self.gate.as_ptr().add(at));
-                let up = l.load(self.up.as_ptr().add(at));
+                let up = self.up.map_or(l.splat(1.0), |up| l.load(up.as_ptr().add(at)));
                 l.store(apply(l, self.activation, gate, up), self.out.as_mut_ptr().add(at));
             }
         }
         let tail = self.out.len() - whole;
-        let (mut gate, mut up) = ([0.0; 32], [0.0; 32]);
+        let (mut gate, mut up) = ([0.0; 32], [1.0; 32]);
         gate[..tail].copy_from_slice(&self.gate[whole..]);
-        up[..tail].copy_from_slice(&self.up[whole..]);
+        if let Some(factors) = self.up {
+            up[..tail].copy_from_slice(&factors[whole..]);
+        }
         // SAFETY: N <= 32.
         unsafe {
             let out = apply(l, self.activation, l.load(gate.as_ptr()), l.load(up.as_ptr()));

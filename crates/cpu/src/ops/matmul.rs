@@ -408,7 +408,7 @@ fn tile(
             for (token, (gate, up)) in results.enumerate() {
                 // SAFETY: each chunk makes other elements.
                 let out = unsafe { out.elements_mut(context.arena, elements(out, token)) };
-                gate::join(context.level, *activation, gate, up, out);
+                gate::join(context.level, *activation, gate, Some(up), out);
             }
         }
     }

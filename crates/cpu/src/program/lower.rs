@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bilayer_graph::{
-    Attend, CacheId, Graph, Kernel, Limits, Op, Rope, Rows, Segment, SharedBytes, Value, WeightId,
+    Attend, CacheId, Graph, Ids, Kernel, Limits, Op, Rope, Rows, Segment, SharedBytes, Value,
+    WeightId,
 };
 
 use super::check::{Check, Verdict};
@@ -19,7 +20,7 @@ use crate::ops::layer_norm::Norm;
 use crate::ops::matmul::{self, Group, Linear};
 use crate::ops::rope::{self, MakeTable, Table};
 use crate::ops::{add, embed, gate, head_norm, rms_norm, rows, scale, soft_cap, top_k};
-use crate::state::State;
+use crate::state::{State, Tables};
 use bilayer_graph::fuse::{self, Item, Kind, Part};
 
 /// What the backend holds.
@@ -305,11 +306,11 @@ impl<'a> Lowering<'a> {
         let out = self.buffers[&op.out()];
         let at = |value: &Value| self.buffers[value];
         let stage: Box<dyn Stage> = match op {
-            Op::Embed { table, .. } => {
-                let weight = self.graph.weight(*table);
+            Op::Embed { table, ids, .. } => {
+                let (ids, weight) = (*ids, self.graph.weight(*table));
                 let (ty, row_bytes) = (weight.ty, weight.row_bytes());
                 let table = self.holdings.weights[table].clone();
-                Box::new(embed::Embed { table, ty, row_bytes, out })
+                Box::new(embed::Embed { table, ids, ty, row_bytes, out })
             }
             Op::RmsNorm { input, .. } | Op::LayerNorm { input, .. } => {
                 let norm = self.norm(node);
@@ -325,7 +326,7 @@ impl<'a> Lowering<'a> {
                 Box::new(rope::Turn { table, pairs: rope.pairs, head_dim, input, out })
             }
             Op::Gate { gate, up, activation, .. } => {
-                let (gate, up) = (at(gate), at(up));
+                let (gate, up) = (at(gate), up.as_ref().map(at));
                 Box::new(gate::Gate { gate, up, activation: *activation, out })
             }
             Op::Add { a, b, .. } => Box::new(add::Add { a: at(a), b: at(b), out }),
@@ -412,11 +413,14 @@ impl<'a> Lowering<'a> {
     fn parts(self, segment: &Segment<'_>) -> Parts {
         let graph = self.graph;
         let ops = || segment.nodes.clone().map(|node| &graph.nodes[node].op);
-        let vocab = ops().filter_map(|op| match op {
-            Op::Embed { table, .. } => Some(graph.weight(*table).rows),
-            _ => None,
-        });
-        let vocab = vocab.min().unwrap_or(usize::MAX);
+        let rows = |wanted: Ids| {
+            let tables = ops().filter_map(|op| match op {
+                Op::Embed { table, ids, .. } if *ids == wanted => Some(graph.weight(*table).rows),
+                _ => None,
+            });
+            tables.min().unwrap_or(usize::MAX)
+        };
+        let tables = Tables { vocab: rows(Ids::Tokens), positions: rows(Ids::Positions) };
         let buffer = |&value: &Value| (value, self.buffers[&value]);
         Parts {
             inputs: segment.inputs.iter().map(buffer).collect(),
@@ -425,7 +429,7 @@ impl<'a> Lowering<'a> {
             kernels: self.kernels,
             arena_bytes: self.arena_bytes,
             check: self.verdict,
-            state: State::new(self.limits, vocab, self.plans),
+            state: State::new(self.limits, tables, self.plans),
         }
     }
 }

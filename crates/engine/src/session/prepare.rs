@@ -58,7 +58,7 @@ pub fn on(
     settings: &mut Settings<'_>,
     began: Instant,
 ) -> Result<Session, Error> {
-    let mut graph = model.graph().clone();
+    let mut graph = model.graph_for(settings.context(model.config().context))?;
     let limits = limits(settings, model);
     let processor = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;

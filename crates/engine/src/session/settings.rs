@@ -91,7 +91,7 @@ impl Default for Settings<'_> {
 
 impl Settings<'_> {
     /// Tokens a sequence may have, for a model trained for `own` tokens.
-    pub(super) fn context(&self, own: usize) -> usize {
+    pub(crate) fn context(&self, own: usize) -> usize {
         match self.ctx_size {
             None => own.min(CONTEXT),
             Some(0) => own,

@@ -27,8 +27,8 @@ pub struct EmbedKey {
 pub struct EmbedParams {
     /// `[T, width]`.
     pub out: View,
-    /// Place of the tokens in the step buffer.
-    pub tokens_at: u32,
+    /// Place of the tokens, or of their positions, in the step buffer.
+    pub ids_at: u32,
     /// Units of 64 weights in a row.
     pub units: u32,
     /// Quads of a row.
@@ -43,8 +43,10 @@ pub struct EmbedParams {
     pub first_row: u32,
     /// Rows there.
     pub rows: u32,
+    /// Words from one id to the next.
+    pub ids_stride: u32,
     /// Fills the last sixteen bytes.
-    pub zero: [u32; 2],
+    pub zero: u32,
 }
 
 impl EmbedKey {

@@ -10,12 +10,14 @@ use super::view::{View, pieces};
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// Which text. Bindings, in order: `gate`, `up`, `out` (written) if floats are wanted, `xq` and `xs` (written) if
-/// quantized.
+/// Which text. Bindings, in order: `gate`, `up` if there is one, `out` (written) if floats are wanted, `xq` and `xs`
+/// (written) if quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GateKey {
     /// The non-linearity.
     pub activation: Activation,
+    /// Another value is a factor.
+    pub up: bool,
     /// The result is wanted as floats.
     pub floats: bool,
     /// The result is wanted as quantized activations.
@@ -28,7 +30,7 @@ pub struct GateKey {
 pub struct GateParams {
     /// `[rows, width]`.
     pub gate: View,
-    /// `[rows, width]`.
+    /// `[rows, width]`, if there is one.
     pub up: View,
     /// `[rows, width]`, if floats are wanted.
     pub out: View,
@@ -42,21 +44,22 @@ impl GateKey {
     /// The kernel.
     pub fn source(&self, caps: &Caps) -> Source {
         let _ = caps;
-        let GateKey { floats, quantized, .. } = *self;
+        let GateKey { up, floats, quantized, .. } = *self;
         let activation = activation_name(self.activation);
         let at = numbered(&[
             ("gate", true),
-            ("up", true),
+            ("up", up),
             ("out", floats),
             ("xq", quantized),
             ("xs", quantized),
         ]);
         let name = format!(
-            "gate {activation}{}{}",
+            "gate {activation}{}{}{}",
+            if up { "" } else { " alone" },
             if floats { " f32" } else { "" },
             if quantized { " q8" } else { "" }
         );
-        kernel(name, "gate", context! { at, activation, threads => APART }, APART)
+        kernel(name, "gate", context! { at, activation, up, threads => APART }, APART)
     }
 
     /// A thread a piece of sixteen.

@@ -41,7 +41,9 @@ pub(super) fn small_ops(caps: &Caps) -> impl Iterator<Item = Source> {
     ];
     for (floats, quantized) in WANTED {
         for activation in [Activation::Silu, Activation::GeluTanh] {
-            sources.push(GateKey { activation, floats, quantized }.source(caps));
+            for up in BOTH {
+                sources.push(GateKey { activation, up, floats, quantized }.source(caps));
+            }
         }
         for sum in BOTH {
             for option in BOTH {

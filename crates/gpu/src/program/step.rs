@@ -57,6 +57,8 @@ pub struct Words {
     tile_rows: u32,
     /// Splits of the keys that fill the device.
     splits: Splits,
+    /// Rows of the smallest table of positions.
+    positions: usize,
 }
 
 /// How far keys are split.
@@ -76,7 +78,13 @@ impl Words {
     /// Room for any step within `limits`.
     pub fn new(limits: &Limits, tile_rows: u32, splits: Splits) -> Words {
         let layout = Layout::new(limits);
-        Words { layout, words: vec![0; layout.len as usize], used: 0, tile_rows, splits }
+        let words = vec![0; layout.len as usize];
+        Words { layout, words, used: 0, tile_rows, splits, positions: usize::MAX }
+    }
+
+    /// Refuses positions from `bound` on.
+    pub fn bound_positions(&mut self, bound: usize) {
+        self.positions = self.positions.min(bound);
     }
 
     /// Where the arrays lie.
@@ -94,18 +102,7 @@ impl Words {
     /// # Errors
     /// It exceeds the limits.
     pub fn fill(&mut self, step: &Step<'_>, limits: &Limits) -> Result<Counts, GraphError> {
-        within("tokens", step.tokens.len(), limits.tokens)?;
-        within("outputs", step.outputs.len(), limits.outputs)?;
-        within("sequences", step.spans.len(), limits.sequences)?;
-        within("page entries", step.pages.len(), limits.page_entries)?;
-        within("page copies", step.copies.len(), copies_max(limits))?;
-        if let Some(&page) = step.pages.iter().find(|&&page| page as usize >= limits.pages) {
-            return Err(GraphError::Limit {
-                what: "as a page",
-                limit: limits.pages,
-                found: page as usize,
-            });
-        }
+        self.check(step, limits)?;
         let Layout { tokens, rows, outputs, tiles, copies, pages, .. } = self.layout;
         let words = &mut self.words;
         words[tokens as usize..][..step.tokens.len()].copy_from_slice(step.tokens);
@@ -161,6 +158,23 @@ impl Words {
         ]);
         self.used = pages as usize + step.pages.len();
         Ok(counts)
+    }
+
+    fn check(&self, step: &Step<'_>, limits: &Limits) -> Result<(), GraphError> {
+        within("tokens", step.tokens.len(), limits.tokens)?;
+        within("outputs", step.outputs.len(), limits.outputs)?;
+        within("sequences", step.spans.len(), limits.sequences)?;
+        within("page entries", step.pages.len(), limits.page_entries)?;
+        within("page copies", step.copies.len(), copies_max(limits))?;
+        for span in step.spans {
+            let end = span.first_position as usize + span.rows as usize;
+            within("positions in its table", end, self.positions)?;
+        }
+        if let Some(&page) = step.pages.iter().find(|&&page| page as usize >= limits.pages) {
+            let (what, found) = ("as a page", page as usize);
+            return Err(GraphError::Limit { what, limit: limits.pages, found });
+        }
+        Ok(())
     }
 }
 

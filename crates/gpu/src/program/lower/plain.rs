@@ -43,13 +43,13 @@ impl Lowering<'_> {
     /// A node as a stage of its own.
     pub(super) fn plain(&mut self, node: usize) -> Result<(), GraphError> {
         match self.op(node) {
-            Op::Embed { table, .. } => return self.embed(node, *table),
+            Op::Embed { table, ids, .. } => return self.embed(node, *table, *ids),
             Op::RmsNorm { .. } => self.rms_norm(node),
             Op::LayerNorm { .. } => self.layer_norm(node),
             Op::HeadNorm { .. } => self.head_norm(node),
             Op::Rope { .. } => self.rope(node),
             Op::Gate { gate, up, activation, out } => {
-                self.gate(&[node], *out, [*gate, *up], *activation);
+                self.gate(&[node], *out, (*gate, *up), *activation);
             }
             Op::Add { a, b, .. } => self.add(node, [*a, *b]),
             Op::Scale { input, factor, .. } => {
@@ -272,21 +272,28 @@ impl Lowering<'_> {
         self.stage(&[node], makes, dispatch(key.source(self.caps), &params, operands, grid));
     }
 
-    /// `activation(gate) * up` of two values.
+    /// `activation(gate) * up` of two values, or of the first alone.
     pub(super) fn gate(
         &mut self,
         nodes: &[usize],
         out: Value,
-        sides: [Value; 2],
+        (gate, up): (Value, Option<Value>),
         activation: Activation,
     ) {
-        let [gate, up] = sides.map(|value| self.view(value));
+        let (gate, up) = (self.view(gate), up.map(|up| self.view(up)));
         let made = self.made(out);
-        let mut operands = vec![Operand::Buffer(gate.buffer), Operand::Buffer(up.buffer)];
+        let mut operands = vec![Operand::Buffer(gate.buffer)];
+        operands.extend(up.map(|up| Operand::Buffer(up.buffer)));
         operands.extend(made.operands);
-        let key = GateKey { activation, floats: made.floats, quantized: made.quantized };
-        let params =
-            GateParams { gate: gate.of(), up: up.of(), out: made.view, width: gate.width, zero: 0 };
+        let (floats, quantized) = (made.floats, made.quantized);
+        let key = GateKey { activation, up: up.is_some(), floats, quantized };
+        let params = GateParams {
+            gate: gate.of(),
+            up: up.map(|up| up.of()).unwrap_or_default(),
+            out: made.view,
+            width: gate.width,
+            zero: 0,
+        };
         let grid = elements(&gate, GateKey::grid);
         let makes = made.floats.then_some(out);
         self.stage(nodes, makes, dispatch(key.source(self.caps), &params, operands, grid));

@@ -2,7 +2,7 @@
 //! hold them and by columns where there are many.
 
 use bilayer_graph::fuse::Part;
-use bilayer_graph::{Activation, Error as GraphError, Op, OpKind, Rows, Value, WeightId};
+use bilayer_graph::{Activation, Error as GraphError, Ids, Op, OpKind, Rows, Value, WeightId};
 
 use super::super::draft::{DraftChoice, DraftDispatch, Grid, Operand, View, always, rows_to};
 use super::{Lowering, dispatch};
@@ -200,7 +200,8 @@ impl Lowering<'_> {
             for (side, value) in sides.into_iter().zip(values) {
                 self.single(input, side, &[side], value, None)?;
             }
-            self.gate(&[node], *out, values, *activation);
+            let [gate, up] = values;
+            self.gate(&[node], *out, (gate, Some(up)), *activation);
             return Ok(());
         }
         let view = self.view(*out);
@@ -317,18 +318,31 @@ impl Lowering<'_> {
     }
 
     /// Rows of a table, from each block that holds some of it.
-    pub(super) fn embed(&mut self, node: usize, table: WeightId) -> Result<(), GraphError> {
+    pub(super) fn embed(
+        &mut self,
+        node: usize,
+        table: WeightId,
+        ids: Ids,
+    ) -> Result<(), GraphError> {
         let Some(placed) = self.holdings.weights.placed(table).cloned() else {
             return Err(self.unsupported(OpKind::Embed, "a table that was not loaded"));
         };
         let out = self.op(node).out();
         let view = self.view(out);
+        let (ids_at, ids_stride) = match ids {
+            Ids::Tokens => (self.words.layout().tokens, 1),
+            // A position and a place in the page tables for each row.
+            Ids::Positions => {
+                self.words.bound_positions(self.graph.weight(table).rows);
+                (self.words.layout().rows, 2)
+            }
+        };
         let (key, width) = (EmbedKey { ty: placed.ty, layout: placed.layout }, view.width as usize);
         let mut dispatches = Vec::new();
         for part in &placed.parts {
             let params = EmbedParams {
                 out: view.of(),
-                tokens_at: self.words.layout().tokens,
+                ids_at,
                 units: width.div_ceil(64) as u32,
                 quads: view.width.div_ceil(4),
                 row_blocks: part.row_blocks,
@@ -336,7 +350,8 @@ impl Lowering<'_> {
                 blocks: part.blocks,
                 first_row: part.first_row,
                 rows: part.rows,
-                zero: [0; 2],
+                ids_stride,
+                zero: 0,
             };
             let operands = vec![
                 Operand::Step,

@@ -1,0 +1,38 @@
+//! Gemma: GELU in the gate, a scaled embedding, gains stored by the checkpoint as their distance from 1.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::{Activation, Pairs};
+
+use crate::keys::Keys;
+use crate::{Architecture, Config, Error, Name, Norm, decoder, names, tiny};
+
+const NAME: &str = "gemma";
+
+/// The table line.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    tiny: || tiny::decoder(NAME, Norm::Rms, &[]),
+    names: &[
+        names::ENDS,
+        names::ATTENTION,
+        names::GATED,
+        &[
+            Name::one_more("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),
+            Name::one_more("blk.{}.ffn_norm", "model.layers.{}.post_attention_layernorm"),
+            Name::one_more("output_norm", "model.norm"),
+        ],
+    ],
+    ignored: decoder::IGNORED,
+};
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
+    Ok(Config {
+        embedding_scale: Some((config.width as f32).sqrt()),
+        activation: Activation::GeluTanh,
+        ..config
+    })
+}

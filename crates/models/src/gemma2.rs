@@ -1,0 +1,76 @@
+//! Gemma 2: norms around both parts of a layer, soft caps on scores and logits, a window in every other layer.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::{Activation, Pairs};
+
+use crate::keys::Keys;
+use crate::{Architecture, Config, Error, Norm, NormAt, decoder, limits, names, tiny};
+
+/// Layers of the model of 27 billion weights, whose scores are scaled by the width of a head's share of the hidden
+/// state instead of the head's own; files do not say so.
+const LAYERS_OF_27B: usize = 46;
+
+const NAME: &str = "gemma2";
+
+/// The table line.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    tiny: || {
+        let more = [
+            ("attention.sliding_window", 5u32.into()),
+            ("attn_logit_softcapping", 5f32.into()),
+            ("final_logit_softcapping", 3f32.into()),
+        ];
+        tiny::decoder(NAME, Norm::Rms, &more)
+    },
+    names: &[names::ENDS, names::ATTENTION, names::GATED, names::NORMS_AROUND],
+    ignored: decoder::IGNORED,
+};
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
+    let mut config = Config {
+        embedding_scale: Some((config.width as f32).sqrt()),
+        activation: Activation::GeluTanh,
+        norm_at: NormAt::Both,
+        attention_softcap: Some(keys.needed_positive("attn_logit_softcapping")?),
+        logit_softcap: Some(keys.needed_positive("final_logit_softcapping")?),
+        ..config
+    };
+    keys.size("attention.sliding_window", 1..=limits::CONTEXT)?;
+    config.alternate(&keys, 2, config.layers[0].rope)?;
+    if config.layers.len() == LAYERS_OF_27B && !keys.has("attention.scale") {
+        let share = config.width / config.layers[0].heads;
+        config.attention_scale = 1.0 / (share as f32).sqrt();
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ARCHITECTURE, tiny::changed};
+
+    #[test]
+    fn every_other_layer_has_the_window() {
+        let config = changed(&ARCHITECTURE, &[]).unwrap();
+        let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
+        assert_eq!(windows, [Some(5), None, Some(5)]);
+        assert_eq!(config.embedding_scale, Some(8.0));
+    }
+
+    #[test]
+    fn scores_of_the_largest_are_scaled_by_a_share_of_the_width() {
+        let sizes = [
+            ("block_count", 46u32.into()),
+            ("attention.key_length", 64u32.into()),
+            ("attention.value_length", 64u32.into()),
+        ];
+        assert_eq!(changed(&ARCHITECTURE, &sizes).unwrap().attention_scale, 0.25);
+        assert_eq!(changed(&ARCHITECTURE, &sizes[1..]).unwrap().attention_scale, 0.125);
+        let told = [sizes.as_slice(), &[("attention.scale", 0.5f32.into())]].concat();
+        assert_eq!(changed(&ARCHITECTURE, &told).unwrap().attention_scale, 0.5);
+    }
+}

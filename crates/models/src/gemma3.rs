@@ -1,0 +1,94 @@
+//! Gemma 3: five layers with a window to one without, each kind with a rotation of its own; normalized heads.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::{Activation, Pairs};
+
+use crate::keys::Keys;
+use crate::{
+    Architecture, Config, Error, Name, Norm, NormAt, QkNorm, Rotary, Scaling, decoder, limits,
+    names, tiny,
+};
+
+/// Layers of the model of 27 billion weights, whose scores are scaled by the width of a head's share of the hidden
+/// state instead of the head's own; files do not say so.
+const LAYERS_OF_27B: usize = 62;
+
+const NAME: &str = "gemma3";
+
+/// The table line.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    tiny: || {
+        let more = [
+            ("attention.sliding_window", 5u32.into()),
+            ("attention.sliding_window_pattern", 3u32.into()),
+            ("rope.freq_base", 1e6f32.into()),
+            ("rope.scaling.type", "linear".into()),
+            ("rope.scaling.factor", 8f32.into()),
+        ];
+        tiny::decoder(NAME, Norm::Rms, &more)
+    },
+    names: &[
+        names::ENDS,
+        names::ATTENTION,
+        names::GATED,
+        names::NORMS_AROUND,
+        &[
+            Name::one_more("blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_norm"),
+            Name::one_more("blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm"),
+        ],
+    ],
+    ignored: decoder::IGNORED,
+};
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
+    let mut config = Config {
+        embedding_scale: Some((config.width as f32).sqrt()),
+        activation: Activation::GeluTanh,
+        norm_at: NormAt::Both,
+        qk_norm: Some(QkNorm::Head),
+        ..config
+    };
+    keys.size("attention.sliding_window", 1..=limits::CONTEXT)?;
+    // The context was stretched in global layers alone.
+    let base = keys.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
+    let local = |rope| Rotary { base, scaling: Scaling::None, attn_factor: 1.0, ..rope };
+    config.alternate(&keys, 6, config.layers[0].rope.map(local))?;
+    if config.layers.len() == LAYERS_OF_27B && !keys.has("attention.scale") {
+        let share = config.width / config.layers[0].heads;
+        config.attention_scale = 1.0 / (share as f32).sqrt();
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ARCHITECTURE, Scaling, tiny::changed};
+
+    #[test]
+    fn local_layers_turn_by_a_base_of_their_own() {
+        let six = [("block_count", 7u32.into()), ("attention.sliding_window_pattern", 6u32.into())];
+        let config = changed(&ARCHITECTURE, &six).unwrap();
+        for (i, layer) in config.layers.iter().enumerate() {
+            let rope = layer.rope.unwrap();
+            let (window, base, scaling) = match i {
+                5 => (None, 1e6, Scaling::Linear { factor: 8.0 }),
+                _ => (Some(5), 10_000.0, Scaling::None),
+            };
+            assert_eq!((layer.window, rope.base, rope.scaling), (window, base, scaling), "{i}");
+        }
+        let told = changed(&ARCHITECTURE, &[("rope.freq_base_swa", 500f32.into())]).unwrap();
+        assert_eq!(told.layers[0].rope.unwrap().base, 500.0);
+    }
+
+    #[test]
+    fn a_file_without_a_window_is_refused() {
+        let error = changed(&ARCHITECTURE, &[("attention.sliding_window", 0u32.into())]);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("gemma3.attention.sliding_window"), "{error}");
+    }
+}

@@ -1,0 +1,50 @@
+//! Granite 3, dense: Llama with factors on embedding, residual and attention and a divisor of the logits.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::Pairs;
+
+use crate::keys::Keys;
+use crate::{Architecture, Config, Error, Norm, decoder, names, tiny};
+
+const NAME: &str = "granite";
+
+/// The table line.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    tiny: || {
+        let more = [
+            ("attention.scale", 0.125f32.into()),
+            ("embedding_scale", 6f32.into()),
+            ("residual_scale", 0.5f32.into()),
+            ("logit_scale", 4f32.into()),
+        ];
+        tiny::decoder(NAME, Norm::Rms, &more)
+    },
+    names: &[names::ENDS, names::ATTENTION_IN_PAIRS, names::GATED, names::NORMS],
+    ignored: decoder::IGNORED,
+};
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    keys.refuse("expert_count", "a mixture of experts")?;
+    let config = Config::read(&keys, Norm::Rms, Some(Pairs::Interleaved))?;
+    let divisor = keys.needed_positive("logit_scale")?;
+    Ok(Config { logit_scale: Some(1.0 / divisor), ..config })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ARCHITECTURE, tiny::changed};
+
+    #[test]
+    fn logits_are_divided() {
+        let config = changed(&ARCHITECTURE, &[("logit_scale", 8f32.into())]).unwrap();
+        assert_eq!(config.logit_scale, Some(0.125));
+        for odd in [0f32, -1.0, f32::NAN] {
+            let error = changed(&ARCHITECTURE, &[("logit_scale", odd.into())]).unwrap_err();
+            assert!(error.to_string().contains("granite.logit_scale"), "{error}");
+        }
+    }
+}

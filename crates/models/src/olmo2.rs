@@ -1,0 +1,86 @@
+//! OLMo 2 and 3: norms only on what attention and feed-forward add; queries and keys normalized as whole rows.
+//!
+//! OLMo 3 has a window in three layers of four, and its context was stretched in the fourth alone.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::Pairs;
+
+use crate::keys::Keys;
+use crate::{
+    Architecture, Config, Error, Name, Norm, NormAt, QkNorm, Rotary, Scaling, decoder, names, tiny,
+};
+
+const NAME: &str = "olmo2";
+
+/// The table line.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    tiny: || {
+        let more = [
+            ("attention.sliding_window", 5u32.into()),
+            ("attention.sliding_window_pattern", vec![true, false, true].into()),
+        ];
+        tiny::decoder(NAME, Norm::Rms, &more)
+    },
+    names: &[
+        names::ENDS,
+        names::ATTENTION,
+        names::QK_NORMS,
+        names::GATED,
+        &[
+            Name::kept("blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"),
+            Name::kept("blk.{}.post_ffw_norm", "model.layers.{}.post_feedforward_layernorm"),
+            Name::kept("output_norm", "model.norm"),
+        ],
+    ],
+    ignored: decoder::IGNORED,
+};
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
+    let mut config = Config { norm_at: NormAt::After, qk_norm: Some(QkNorm::Row), ..config };
+    if config.layers[0].window.is_some() {
+        let trained = |rope| Rotary { scaling: Scaling::None, attn_factor: 1.0, ..rope };
+        config.alternate(&keys, 4, config.layers[0].rope.map(trained))?;
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ARCHITECTURE, Scaling, tiny::changed};
+
+    #[test]
+    fn a_window_leaves_every_fourth_layer_its_view_and_its_stretched_context() {
+        let yarn = [
+            ("block_count", 4u32.into()),
+            ("attention.sliding_window_pattern", 4u32.into()),
+            ("rope.scaling.type", "yarn".into()),
+            ("rope.scaling.factor", 8f32.into()),
+            ("rope.scaling.attn_factor", 1.2f32.into()),
+        ];
+        let config = changed(&ARCHITECTURE, &yarn).unwrap();
+        let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
+        assert_eq!(windows, [Some(5), Some(5), Some(5), None]);
+        let rope = |layer: usize| config.layers[layer].rope.unwrap();
+        assert_eq!((rope(2).scaling, rope(2).attn_factor), (Scaling::None, 1.0));
+        assert!(matches!(rope(3).scaling, Scaling::Yarn { .. }), "{:?}", rope(3));
+        assert_eq!(rope(3).attn_factor, 1.2);
+    }
+
+    #[test]
+    fn a_pattern_of_another_length_is_refused() {
+        let two = [("attention.sliding_window_pattern", vec![true, false].into())];
+        let error = changed(&ARCHITECTURE, &two).unwrap_err().to_string();
+        assert!(error.contains("olmo2.attention.sliding_window_pattern"), "{error}");
+    }
+
+    #[test]
+    fn without_a_window_all_layers_are_alike() {
+        let config = changed(&ARCHITECTURE, &[("attention.sliding_window", 0u32.into())]).unwrap();
+        assert!(config.layers.iter().all(|layer| *layer == config.layers[0]));
+    }
+}

@@ -1,0 +1,111 @@
+//! Phi 3, 3.5 and 4: queries, keys and values in one matrix, gate and up in another; LongRoPE beyond 4096 tokens.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::Pairs;
+
+use crate::keys::Keys;
+use crate::{
+    Architecture, Config, Error, FeedForward, Name, Norm, Scaling, decoder, limits, names, tiny,
+};
+
+const NAME: &str = "phi3";
+
+/// The table line.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    tiny: || {
+        let more = [("rope.scaling.original_context_length", 64u32.into())];
+        tiny::decoder(NAME, Norm::Rms, &more)
+    },
+    names: &[
+        names::ENDS,
+        names::NORMS,
+        &[
+            Name::kept("blk.{}.attn_qkv", "model.layers.{}.self_attn.qkv_proj"),
+            Name::kept("blk.{}.attn_output", "model.layers.{}.self_attn.o_proj"),
+            Name::kept("blk.{}.ffn_up", "model.layers.{}.mlp.gate_up_proj"),
+            Name::kept("blk.{}.ffn_down", "model.layers.{}.mlp.down_proj"),
+        ],
+    ],
+    ignored: decoder::IGNORED,
+};
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    keys.refuse("expert_count", "a mixture of experts")?;
+    let mut config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
+    // Files do not name the scaling; a context longer than the original one tells.
+    let original = keys.opt_size("rope.scaling.original_context_length", 1..=limits::CONTEXT)?;
+    let context = config.context;
+    if let Some(original_context) = original.filter(|&original| context > original) {
+        for rope in config.layers.iter_mut().filter_map(|layer| layer.rope.as_mut()) {
+            rope.scaling = Scaling::Long { original_context };
+            if !keys.has("rope.scaling.attn_factor") {
+                rope.attn_factor = long_factor(context, original_context);
+            }
+        }
+    }
+    Ok(Config { qkv_in_one: true, feed_forward: FeedForward::GatedInOne, ..config })
+}
+
+/// Factor on cosine and sine of a context stretched by LongRoPE (Ding et al. 2024, as the makers' code has it), for
+/// files that do not say it.
+fn long_factor(context: usize, original: usize) -> f32 {
+    let times = context as f32 / original as f32;
+    (1.0 + times.ln() / (original as f32).ln()).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_quant::Type;
+
+    use super::{ARCHITECTURE, Config, Scaling, tiny::changed};
+    use crate::{Outline, record};
+
+    /// The lists of factors that a recording asks for.
+    fn lists(config: &Config) -> Vec<String> {
+        let outline = Outline::new(Type::F32, &[]);
+        record(config, &outline).unwrap();
+        let names = outline.tensors().into_iter().map(|(name, _)| name);
+        names.filter(|name| name.starts_with("rope_")).collect()
+    }
+
+    #[test]
+    fn the_context_decides_between_the_lists_of_factors() {
+        let config = changed(&ARCHITECTURE, &[]).unwrap();
+        assert_eq!(lists(&config), ["rope_factors_long.weight"]);
+        let session = |context| Config { context, ..config.clone() };
+        assert_eq!(lists(&session(65)), ["rope_factors_long.weight"]);
+        assert_eq!(lists(&session(64)), ["rope_factors_short.weight"]);
+    }
+
+    #[test]
+    fn the_factor_of_a_longer_context_is_told_or_computed() {
+        // Four times 64 tokens: √(1 + ln 4 / ln 64) = √(4/3).
+        let rope = |changes: &[_]| changed(&ARCHITECTURE, changes).unwrap().layers[0].rope.unwrap();
+        assert!((rope(&[]).magnitude() - (4f32 / 3.0).sqrt()).abs() < 1e-6);
+        assert_eq!(rope(&[("rope.scaling.attn_factor", 1.5f32.into())]).magnitude(), 1.5);
+    }
+
+    #[test]
+    fn a_context_as_trained_has_no_lists() {
+        let same = [("rope.scaling.original_context_length", 256u32.into())];
+        let config = changed(&ARCHITECTURE, &same).unwrap();
+        assert_eq!(config.layers[0].rope.unwrap().scaling, Scaling::None);
+        assert!(lists(&config).is_empty());
+    }
+
+    #[test]
+    fn matrices_are_rows_of_one() {
+        let config = changed(&ARCHITECTURE, &[]).unwrap();
+        let graph = record(&config, &Outline::new(Type::F32, &[])).unwrap();
+        let parts = |name: &str| {
+            let weights = graph.weights.iter().filter(|weight| weight.name == name);
+            weights.map(|weight| (weight.first_row, weight.rows, weight.cols)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts("blk.0.attn_qkv.weight"), [(0, 64, 64), (64, 32, 64), (96, 32, 64)]);
+        assert_eq!(parts("blk.2.ffn_up.weight"), [(0, 96, 64), (96, 96, 64)]);
+    }
+}

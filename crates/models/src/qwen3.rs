@@ -1,0 +1,26 @@
+//! Qwen 3, dense: each head of queries and keys is normalized before it turns.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::Pairs;
+
+use crate::keys::Keys;
+use crate::{Architecture, Config, Error, Norm, QkNorm, decoder, names, tiny};
+
+const NAME: &str = "qwen3";
+
+/// The table line.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    // Heads wider than their share of the hidden state.
+    tiny: || tiny::decoder(NAME, Norm::Rms, &[("attention.key_length", 32u32.into())]),
+    names: &[names::ENDS, names::ATTENTION, names::QK_NORMS, names::GATED, names::NORMS],
+    ignored: decoder::IGNORED,
+};
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
+    Ok(Config { qk_norm: Some(QkNorm::Head), ..config })
+}

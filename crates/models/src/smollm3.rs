@@ -1,0 +1,38 @@
+//! SmolLM 3: Llama, but that every fourth layer does not turn by position.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::Pairs;
+
+use crate::keys::Keys;
+use crate::{Architecture, Config, Error, Norm, decoder, names, tiny};
+
+const NAME: &str = "smollm3";
+
+/// The table line.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    tiny: || tiny::decoder(NAME, Norm::Rms, &[("block_count", 4u32.into())]),
+    names: &[names::ENDS, names::ATTENTION_IN_PAIRS, names::GATED, names::NORMS],
+    ignored: decoder::IGNORED,
+};
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    let mut config = Config::read(&keys, Norm::Rms, Some(Pairs::Interleaved))?;
+    config.layers.iter_mut().skip(3).step_by(4).for_each(|layer| layer.rope = None);
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ARCHITECTURE, tiny::changed};
+
+    #[test]
+    fn every_fourth_layer_is_without_rotation() {
+        let config = changed(&ARCHITECTURE, &[("block_count", 9u32.into())]).unwrap();
+        let turning: Vec<_> = config.layers.iter().map(|layer| layer.rope.is_some()).collect();
+        assert_eq!(turning, [true, true, true, false, true, true, true, false, true]);
+    }
+}
