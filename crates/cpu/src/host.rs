@@ -49,11 +49,12 @@ pub fn memory_bytes() -> u64 {
     system::memory_bytes()
 }
 
-/// The processor's name as its maker gives it, such as `Intel(R) Xeon(R) Processor`; `None` where the system does not
+/// What the processor calls itself, such as `Intel(R) Xeon(R) Processor`, or its architecture where the system does not
 /// tell.
 #[must_use]
-pub fn processor_name() -> Option<String> {
-    parse_processor_name(&system::processors()?)
+pub fn name() -> String {
+    let name = system::processors().and_then(|text| parse_processor_name(&text));
+    name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
 /// The most memory this process has had at once, resident pages of mapped files included, since it began or since
