@@ -16,19 +16,19 @@ use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, host, probe};
 use bilayer_graph::{Backend, Graph, Kind};
 use bilayer_quant::Type;
-use bilayer_scheduler::{Budget, Machine};
+use bilayer_scheduler::{Budget, Machine, Offload};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::cache::SequenceId;
 use crate::placement::{self, Placing};
-use crate::session::{Overlap, Progress, Run, Session, Settings, Spent, Wanted};
+use crate::session::{Overlap, Progress, Run, Session, Settings, Wanted};
 use crate::{Error, Model};
 
-mod bytes;
+mod measured;
 mod summary;
 
-pub use bytes::token_bytes;
+pub use measured::Measured;
 pub use summary::Summary;
 
 /// One of llama-bench's tests: a prompt, then tokens one by one, behind what is already in the cache.
@@ -86,13 +86,19 @@ pub struct Setup {
     pub fuse: bool,
     /// When two devices work at the same time.
     pub overlap: Overlap,
+    /// How many events to keep of what ran when.
+    pub trace_events: Option<usize>,
     /// The placements it will have, one at a time. They name one adapter, which is opened if any of them wants it.
     pub placings: Vec<Placing>,
 }
 
 impl Setup {
     fn settings(&self) -> Settings<'static> {
+        // Only a placement that is chosen by times needs them.
+        let chosen = self.placings.iter().find(|placing| placing.gpu_layers == Offload::Auto);
         Settings {
+            placing: chosen.cloned().unwrap_or_else(Placing::processor),
+            trace_events: self.trace_events,
             threads: self.threads,
             cpu_level: self.cpu_level,
             ctx_size: Some(self.context),
@@ -148,29 +154,6 @@ pub enum Phase {
     Repetition(usize),
 }
 
-/// What came out of a test.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
-    /// The test.
-    pub test: Test,
-    /// Time of each repetition, nanoseconds.
-    pub samples_ns: Vec<u64>,
-    /// Time spent in the steps of all repetitions.
-    pub spent: Spent,
-    /// How fast the processor's threads read memory right before and right after, GB/s.
-    pub probe_gbps: Option<[f64; 2]>,
-    /// The most memory the process had while the test ran, warm-up included; `None` where the system does not tell.
-    pub peak_resident_bytes: Option<u64>,
-}
-
-impl Measured {
-    /// Tokens a second of each repetition.
-    pub fn samples_ts(&self) -> Vec<f64> {
-        let tokens = self.test.tokens() as f64;
-        self.samples_ns.iter().map(|&ns| 1e9 * tokens / ns.max(1) as f64).collect()
-    }
-}
-
 /// The tests of one model, and the session of the last setup.
 pub struct Bench {
     model: Model,
@@ -223,6 +206,11 @@ impl Bench {
         Ok(&self.live.insert(live).session)
     }
 
+    /// The session of the last setup, to be described.
+    pub fn session(&self) -> Option<&Session> {
+        Some(&self.live.as_ref()?.session)
+    }
+
     /// Why the session of the last setup has no adapter though one was wanted.
     pub fn without_adapter(&self) -> Option<&str> {
         self.live.as_ref()?.without.as_deref()
@@ -263,7 +251,7 @@ impl Live {
     ) -> Result<Live, Error> {
         let (backends, without) = setup.devices()?;
         let settings = Settings { progress: Some(progress), ..setup.settings() };
-        let mut session = Session::on(model, backends, &planner(placing), settings)?;
+        let mut session = Session::measured_on(model, backends, &planner(placing), settings)?;
         let sequence = session.open()?;
         let tokens = tokens(model, session.vocab(), setup.context);
         Ok(Live { setup: setup.clone(), session, sequence, tokens, without })
@@ -362,7 +350,26 @@ impl Running<'_> {
         let spent = self.live.session.take_spent();
         let peak_resident_bytes = host::peak_resident_bytes().filter(|_| counts_memory);
         let probe_gbps = before.zip(self.probe(told)).map(|(before, after)| [before, after]);
-        Ok(Ok(Measured { test: self.test, samples_ns, spent, probe_gbps, peak_resident_bytes }))
+        let (cpu_token_bytes, gpu_token_bytes) = self.token_bytes();
+        Ok(Ok(Measured {
+            test: self.test,
+            samples_ns,
+            spent,
+            cpu_token_bytes,
+            gpu_token_bytes,
+            probe_gbps,
+            peak_resident_bytes,
+        }))
+    }
+
+    /// Bytes of weights that decoding a token reads on the processor and on the adapter.
+    fn token_bytes(&self) -> (u64, u64) {
+        let session = &self.live.session;
+        let of = |kind: Kind| {
+            let devices = session.backends().zip(session.token_bytes());
+            devices.filter(|(b, _)| b.facts().kind == kind).map(|(_, bytes)| bytes).sum()
+        };
+        (of(Kind::Cpu), of(Kind::Gpu))
     }
 
     /// Makes the sequence as long as the depth; the tokens it has by now are those it would get.

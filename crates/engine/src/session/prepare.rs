@@ -32,15 +32,29 @@ pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Err
         Err(reason) => notes.push(reason),
     }
     let placing = settings.placing.clone();
-    let timing = timing(model, &mut settings, &mut backends)?;
-    let times = timing.as_ref().map(|timing| timing.times.clone());
     let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
-        let machine = Machine { times: times.clone(), ..machine.clone() };
-        let mut plan = placing.plan(graph, &machine, budget)?;
+        let mut plan = placing.plan(graph, machine, budget)?;
         plan.notes.extend(notes.iter().cloned());
         Ok(plan)
     };
-    let session = on(model, backends, &planner, &mut settings, began)?;
+    measured(model, backends, &planner, &mut settings, began)
+}
+
+/// Prepares a session on devices that are already there; the planner is given the times of the model's parts that the
+/// settings ask for.
+pub fn measured(
+    model: &Model,
+    mut backends: Vec<Box<dyn Backend>>,
+    planner: &Planner<'_>,
+    settings: &mut Settings<'_>,
+    began: Instant,
+) -> Result<Session, Error> {
+    let timing = timing(model, settings, &mut backends)?;
+    let times = timing.as_ref().map(|timing| timing.times.clone());
+    let timed = |graph: &Graph, machine: &Machine, budget: &Budget| {
+        planner(graph, &Machine { times: times.clone(), ..machine.clone() }, budget)
+    };
+    let session = on(model, backends, &timed, settings, began)?;
     Ok(Session { timing, ..session })
 }
 

@@ -5,10 +5,10 @@ use bilayer_scheduler::Plan;
 
 /// Bytes of weights that decoding one token reads on each of a plan's devices, as the device stores them. Matrices and
 /// vectors are read whole, of a table of embeddings one row; what two ops read counts twice.
-pub fn token_bytes(graph: &Graph, plan: &Plan, devices: &[Facts]) -> Vec<u64> {
+pub fn token_bytes(graph: &Graph, plan: &Plan, devices: &[&Facts]) -> Vec<u64> {
     let mut bytes = vec![0; devices.len()];
     for segment in &plan.segments {
-        let facts = &devices[segment.device];
+        let facts = devices[segment.device];
         for node in &graph.nodes[segment.nodes.clone()] {
             let rows = |weight: &Weight| match node.op {
                 Op::Embed { .. } => 1,
@@ -32,7 +32,7 @@ fn row_bytes(weight: &Weight, facts: &Facts) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use bilayer_graph::{Backend, Catalog, Entry, Graph, Recorder, reference::Reference};
+    use bilayer_graph::{Backend, Catalog, Entry, Facts, Graph, Recorder, reference::Reference};
     use bilayer_quant::Type;
     use bilayer_scheduler::{Budget, Machine, plan};
 
@@ -58,13 +58,13 @@ mod tests {
     fn a_tied_table_is_read_once_as_a_row_and_once_whole() {
         let graph = graph();
         let mut facts = Reference::new().facts().clone();
-        let of = |facts| {
-            let devices = vec![facts];
-            let plan = plan(&graph, &Machine::new(devices.clone()), &Budget::default()).unwrap();
-            token_bytes(&graph, &plan, &devices)
+        let of = |facts: &Facts| {
+            let machine = Machine::new(vec![facts.clone()]);
+            let plan = plan(&graph, &machine, &Budget::default()).unwrap();
+            token_bytes(&graph, &plan, &[facts])
         };
-        assert_eq!(of(facts.clone()), [(1 + 100) * 2 * 34]);
+        assert_eq!(of(&facts), [(1 + 100) * 2 * 34]);
         facts.converted = vec![(Type::Q8_0, Type::F16)];
-        assert_eq!(of(facts), [(1 + 100) * 64 * 2]);
+        assert_eq!(of(&facts), [(1 + 100) * 64 * 2]);
     }
 }
