@@ -137,7 +137,7 @@ pub struct Method {
     pub warm_up: bool,
     /// Most tokens of a prompt that are handed over at once; the logits after each batch are waited for.
     pub batch_size: usize,
-    /// Whether the memory's reading speed is measured before and after.
+    /// Whether the memory's reading speed is measured before and after a test without a prompt.
     pub probe: bool,
 }
 
@@ -279,8 +279,7 @@ fn planner(
 /// The token of each position: the first one is what texts begin with, if the model has such a token.
 fn tokens(model: &Model, vocab: usize, count: usize) -> Vec<u32> {
     let mut rng = ChaCha8Rng::from_seed([0; 32]);
-    let mut tokens: Vec<u32> =
-        (0..count).map(|_| (rng.next_u64() % vocab as u64) as u32).collect();
+    let mut tokens: Vec<u32> = (0..count).map(|_| (rng.next_u64() % vocab as u64) as u32).collect();
     let tokenizer = model.tokenizer();
     let begins = tokenizer.bos().filter(|&bos| tokenizer.adds_bos() && (bos as usize) < vocab);
     if let (Some(first), Some(bos)) = (tokens.first_mut(), begins) {
@@ -409,7 +408,8 @@ impl Running<'_> {
 
     /// Reading speed of as many threads as the session's processor has.
     fn probe(&self, told: &mut dyn FnMut(Phase)) -> Option<f64> {
-        if !self.method.probe {
+        // A prompt is bound by arithmetic: there is nothing to compare.
+        if !self.method.probe || self.test.prompt > 0 {
             return None;
         }
         told(Phase::Probe);
