@@ -148,7 +148,7 @@ fn json_is_llama_benchs_and_its_numbers_follow_from_one_another() {
     let place = place();
     let bytes = words::tiny(Type::Q8_0, 1);
     let file = File::from_bytes("tiny", bytes).unwrap();
-    let line = "bench -m model.gguf -p 9 -n 3 -pg 4,2 -d 0,5 -r 3 -ngl 0 -t 2 -b 4 -ub 2 -ctk q8_0";
+    let line = "bench -m model.gguf -p 9 -n 3 -pg 4,2 -d 0,5 -r 3 -ngl 0 -t 2 -b 4 -ub 2 -ctk f32";
     let rows = rows(place.run(&format!("{line} --json")));
     let sizes =
         |row: &Value| ["n_prompt", "n_gen", "n_depth"].map(|name| row[name].as_u64().unwrap());
@@ -165,7 +165,7 @@ fn json_is_llama_benchs_and_its_numbers_follow_from_one_another() {
             ("model_filename", "model.gguf"),
             ("backends", "CPU"),
             ("gpu_info", ""),
-            ("type_k", "q8_0"),
+            ("type_k", "f32"),
             ("type_v", "f16"),
             ("tensor_buft_overrides", "none"),
             ("placement", "out:cpu 2-0:cpu"),
@@ -184,11 +184,13 @@ fn json_is_llama_benchs_and_its_numbers_follow_from_one_another() {
             "^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z$",
         );
         assert!(time.unwrap().is_match(row["test_time"].as_str().unwrap()), "{row}");
-        // All tensors whole, and of the embedding one row, where the head has a table of its own.
+        // All tensors whole but the embedding, of which one row, beside the whole where it is the head, too.
         let table = file.tensor("token_embd.weight").unwrap().layout();
-        let rows = if file.tensor("output.weight").is_some() { table.shape()[0] } else { 1 };
-        let unread = table.len_bytes() / table.shape()[0] * (rows - 1);
-        assert_eq!(number(row, "token_bytes"), number(row, "model_size") - unread as f64);
+        let is_head = file.tensor("output.weight").is_none();
+        let whole = if is_head { 0 } else { table.len_bytes() };
+        let row_bytes = table.len_bytes() / table.shape()[0];
+        let size = row["model_size"].as_u64().unwrap();
+        assert_eq!(row["token_bytes"], size - whole + row_bytes);
         assert!(row["kernels"].as_array().unwrap().len() >= 5, "{row}");
         if cfg!(target_os = "linux") {
             assert!(number(row, "peak_resident_bytes") > 1e6, "{row}");
@@ -354,7 +356,7 @@ fn an_interrupted_run_leaves_a_whole_document() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let rows: Vec<Value> =
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-    assert!(!rows.is_empty() && rows.len() < 999, "{}", rows.len());
+    assert!(!rows.is_empty() && rows.len() < 200, "{}", rows.len());
     rows.iter().for_each(check_fields);
 }
 

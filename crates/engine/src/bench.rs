@@ -386,6 +386,10 @@ impl Running<'_> {
         let start = session.len(*sequence);
         for batch in all[start..start + tokens].chunks(method.batch_size.max(1)) {
             let goes_on = &mut |_| !interrupt.load(Ordering::Relaxed);
+            // A batch that is one step is asked only when it is done.
+            if !goes_on(0) {
+                return Ok(Err(Interrupted));
+            }
             if session.prefill(*sequence, batch, goes_on)?.is_none() {
                 return Ok(Err(Interrupted));
             }
