@@ -155,6 +155,8 @@ fn json_is_llama_benchs_and_its_numbers_follow_from_one_another() {
     let tests: Vec<_> = rows.iter().map(sizes).collect();
     let each = |depth| [[9, 0, depth], [0, 3, depth], [4, 2, depth]];
     assert_eq!(tests, [each(0), each(5)].concat());
+    let time = "^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z$";
+    let time = regex::Regex::new(time).unwrap();
     for row in &rows {
         check_fields(row);
         check_numbers(row, 3);
@@ -180,10 +182,7 @@ fn json_is_llama_benchs_and_its_numbers_follow_from_one_another() {
         }
         assert_eq!((&row["use_mmap"], &row["warm_up"]), (&true.into(), &true.into()));
         assert!(row["model_type"].as_str().unwrap().starts_with("llama "), "{row}");
-        let time = regex::Regex::new(
-            "^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z$",
-        );
-        assert!(time.unwrap().is_match(row["test_time"].as_str().unwrap()), "{row}");
+        assert!(time.is_match(row["test_time"].as_str().unwrap()), "{row}");
         // All tensors whole but the embedding, of which one row, beside the whole where it is the head, too.
         let table = file.tensor("token_embd.weight").unwrap().layout();
         let is_head = file.tensor("output.weight").is_none();
@@ -247,10 +246,10 @@ fn every_form_tells_the_same() {
     assert!(lines[1].chars().all(|c| "|-: ".contains(c)), "{md}");
     let widths: Vec<usize> = lines[..4].iter().map(|line| line.chars().count()).collect();
     assert!(widths.iter().all(|&width| width == widths[0]), "{md}");
+    let speed = regex::Regex::new("^[0-9]+\\.[0-9]{2} ± [0-9]+\\.[0-9]{2}$").unwrap();
     for (line, test) in lines[2..4].iter().zip(["pp4 @ d3", "tg2 @ d3"]) {
         let cells = cells(line);
         assert_eq!((cells[3].as_str(), cells[5].as_str()), ("CPU", test));
-        let speed = regex::Regex::new("^[0-9]+\\.[0-9]{2} ± [0-9]+\\.[0-9]{2}$").unwrap();
         assert!(speed.is_match(&cells[6]), "{line}");
         assert_eq!(cells[7].is_empty(), test.starts_with("pp"), "{line}");
     }
@@ -331,7 +330,7 @@ fn what_is_wrong_is_said_with_the_flag() {
         assert_eq!(ran.code, Some(code), "{flags}: {ran:?}");
         let last = ran.err.lines().last().unwrap_or_default();
         assert!(last.starts_with("bilayer: ") && last.contains(part), "{flags}: {ran:?}");
-        assert!(code == 73 || ran.out.is_empty(), "{flags}: {ran:?}");
+        assert!(ran.out.is_empty(), "{flags}: {ran:?}");
     }
 }
 

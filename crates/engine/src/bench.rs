@@ -111,21 +111,28 @@ impl Setup {
         }
     }
 
-    /// The processor and, if any placement wants one, the adapter; else why there is none.
-    fn devices(&self) -> Result<(Vec<Box<dyn Backend>>, Option<String>), Error> {
+    /// The processor and, if any placement wants one, the adapter.
+    fn devices(&self) -> Result<Devices, Error> {
         let (threads, level) = (self.threads, self.cpu_level);
-        let mut backends: Vec<Box<dyn Backend>> =
-            vec![Box::new(Cpu::new(bilayer_cpu::Options { threads, level })?)];
+        let cpu = Cpu::new(bilayer_cpu::Options { threads, level })?;
+        let mut devices = Devices { backends: vec![Box::new(cpu)], without: None };
         for placing in &self.placings {
             match placement::adapter(placing)? {
-                Ok(adapter) => backends.push(adapter),
+                Ok(adapter) => devices.backends.push(adapter),
                 Err(reason) if reason.is_empty() => continue,
-                Err(reason) => return Ok((backends, Some(reason))),
+                Err(reason) => devices.without = Some(reason),
             }
             break;
         }
-        Ok((backends, None))
+        Ok(devices)
     }
+}
+
+/// What a session runs on.
+struct Devices {
+    backends: Vec<Box<dyn Backend>>,
+    /// Why there is no adapter though one was wanted.
+    without: Option<String>,
 }
 
 /// How a test is run.
@@ -249,7 +256,7 @@ impl Live {
         placing: &Placing,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Live, Error> {
-        let (backends, without) = setup.devices()?;
+        let Devices { backends, without } = setup.devices()?;
         let settings = Settings { progress: Some(progress), ..setup.settings() };
         let mut session = Session::measured_on(model, backends, &planner(placing), settings)?;
         let sequence = session.open()?;

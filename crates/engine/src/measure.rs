@@ -89,8 +89,7 @@ impl Subject<'_> {
     /// Times one device.
     fn device(&self, backend: &mut dyn Backend) -> Result<DeviceTimes, Error> {
         let graph = self.graph;
-        let is_adapter = backend.facts().kind == Kind::Gpu;
-        let placement = self.stretch(is_adapter);
+        let placement = self.stretch(backend.facts().kind);
         let planned: Vec<PlannedSegment> =
             cut(graph, &placement).into_iter().filter(|segment| segment.device == 1).collect();
         let most = self.limits.tokens.min(PIECE_TOKENS);
@@ -141,7 +140,8 @@ impl Subject<'_> {
 
     /// The head and a stretch of layers on device 1: the first ones, after the embedding, on a processor; the last ones
     /// on an adapter.
-    fn stretch(&self, is_adapter: bool) -> Placement {
+    fn stretch(&self, kind: Kind) -> Placement {
+        let is_adapter = kind == Kind::Gpu;
         let bytes = layer_bytes(self.graph);
         let mut placement = Placement::single(self.graph.layers(), 0);
         placement.output = 1;

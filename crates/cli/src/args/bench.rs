@@ -101,7 +101,7 @@ pub struct BenchModelArgs {
     pub flash_attn: Vec<FlashAttn>,
     /// Whether files are mapped (1) or read into memory (0); short form -mmp
     #[arg(long, value_name = "0|1", default_value = "1", value_delimiter = ',')]
-    #[arg(value_parser = switch(), action = clap::ArgAction::Append)]
+    #[arg(value_parser = switch(), hide_possible_values = true)]
     pub mmap: Vec<bool>,
     /// The same as --mmap 0
     #[arg(long, env = "LLAMA_ARG_NO_MMAP", value_parser = switch())]
@@ -131,7 +131,7 @@ pub struct BenchPlacingArgs {
     /// Keep the KV cache, and attention with it, on the CPU; short form -nkvo
     #[arg(long, value_name = "0|1", env = "LLAMA_ARG_NO_KV_OFFLOAD", default_value = "0")]
     #[arg(hide_default_value = true, num_args = 0..=1, default_missing_value = "1")]
-    #[arg(value_delimiter = ',', value_parser = switch(), action = clap::ArgAction::Append)]
+    #[arg(value_delimiter = ',', value_parser = switch(), hide_possible_values = true)]
     pub no_kv_offload: Vec<bool>,
     #[command(flatten)]
     pub adapter: AdapterArgs,

@@ -11,6 +11,7 @@ use crate::args::Bench as Args;
 use crate::commands::run::interrupt;
 use crate::demo::Source;
 use crate::failure::{Failure, INTERRUPTED};
+use crate::new_file::NewFile;
 use crate::{demo, output, progress, trace};
 
 mod describe;
@@ -30,6 +31,10 @@ pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
     }
     interrupt::catch();
     let work = Work::of(args)?;
+    if let Some(path) = &args.trace {
+        // A place that cannot be written to is known at once.
+        NewFile::create(path).map_err(|error| Failure::output(path, &error))?;
+    }
     let mut printer = Printer::new(args.form(), markdown::varied(args));
     let bar = progress::steps("measuring");
     bar.set_length(work.steps());
@@ -78,9 +83,8 @@ impl Running<'_> {
                 }
             }
         }
-        match (&self.args.trace, engine.session()) {
-            (Some(path), Some(session)) => trace::write(session, path)?,
-            (Some(_), None) | (None, _) => {}
+        if let (Some(path), Some(session)) = (&self.args.trace, engine.session()) {
+            trace::write(session, path)?;
         }
         Ok(0)
     }

@@ -110,18 +110,15 @@ pub fn on(
     settings: &mut Settings<'_>,
     began: Instant,
 ) -> Result<Session, Error> {
-    let mut graph = model.graph_for(settings.context(model.config().context))?;
+    let context = settings.context(model.config().context);
+    let mut graph = model.graph_for(context)?;
     let limits = limits_of(settings, model);
     let processor = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
     let best = settings.top_k.and_then(|k| best(&mut graph, &mut plan, k, &backends));
     let mut warnings = Vec::new();
     let parts = loop {
-        let progress = &mut |progress| {
-            if let Some(told) = settings.progress.as_mut() {
-                told(progress);
-            }
-        };
+        let progress = &mut |p| settings.progress.iter_mut().for_each(|told| told(p));
         let change = Change { model, graph: &graph, from: None, to: &plan };
         let (device, error) = match equip(&change, &mut backends, limits, progress) {
             Ok(parts) => break parts,
@@ -160,7 +157,6 @@ pub fn on(
         carried: parts.carried,
         filled: 0,
     };
-    let context = settings.context(model.config().context);
     Ok(Session {
         model: model.clone(),
         cache: Pages::new(limits.pages, limits.sequences, context),
