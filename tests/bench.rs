@@ -264,7 +264,7 @@ fn lists_and_ranges_make_every_combination() {
     let line =
         "bench -m model.gguf -p 2-8*2 -n 1-5+2 -n 0 -r 1 -ngl 0 -t 1,2 --no-probe -o jsonl -fa 0,1";
     let lines = place.run(line).good().out;
-    let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let made: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mut expected = Vec::new();
     for flash_attn in [0, 1] {
         for threads in [1, 2] {
@@ -273,12 +273,18 @@ fn lists_and_ranges_make_every_combination() {
                 .extend(tests.map(|(prompt, generate)| [flash_attn, threads, prompt, generate]));
         }
     }
-    let found = rows.iter().map(|row| {
+    let found = made.iter().map(|row| {
         ["flash_attn", "n_threads", "n_prompt", "n_gen"].map(|name| row[name].as_u64().unwrap())
     });
     assert_eq!(found.collect::<Vec<_>>(), expected);
     // One sample has no spread.
-    assert!(rows.iter().all(|row| row["stddev_ts"] == 0.0 && row["stddev_ns"] == 0));
+    assert!(made.iter().all(|row| row["stddev_ts"] == 0.0 && row["stddev_ns"] == 0));
+    place.file("bilayer.toml", "threads = 1\nno-kv-offload = true\nn-predict = 7\n");
+    let line = "bench -m model.gguf -p 2 -n 0 -r 1 -ngl 0 -mmp 1,0 --json";
+    let rows = rows(place.run(line));
+    let found = rows.iter().map(|row| (&row["n_threads"], &row["no_kv_offload"], &row["use_mmap"]));
+    let (one, yes, no) = (&Value::from(1), &Value::from(true), &Value::from(false));
+    assert_eq!(found.collect::<Vec<_>>(), [(one, yes, yes), (one, yes, no)]);
     let levels = place.run("bench -m model.gguf -p 0 -n 1 -r 1 -ngl 0 --cpu-level scalar --json");
     assert_eq!(levels.json()[0]["cpu_level"], "scalar");
 }

@@ -13,6 +13,11 @@ pub const BUILD_COMMIT: &str = match option_env!("BILAYER_BUILD_COMMIT") {
     None => "unknown",
 };
 
+/// The number of the build, if whoever built it says so; else 0, as llama-bench has it.
+pub fn build_number() -> u64 {
+    option_env!("BILAYER_BUILD_NUMBER").and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
 /// Architecture, size and type of the weights: `llama 1.24B Q4_K - Medium`.
 pub fn model_type(model: &Model) -> String {
     let metadata = model.file().metadata();

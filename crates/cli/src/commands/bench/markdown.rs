@@ -8,7 +8,7 @@ use super::printer::plain;
 use super::record::Record;
 use crate::args::{Bench as Args, FlashAttn};
 
-/// Fields that have a column only where they matter: the field, its head, its width and whether it is a text.
+/// Fields that have a column only where they matter: the field, its head, its width and the side it leans on.
 const OPTIONAL: &[(&str, &str, usize, Side)] = &[
     ("n_gpu_layers", "ngl", 3, Side::Right),
     ("n_cpu_moe", "n_cpu_moe", 10, Side::Right),
@@ -171,8 +171,8 @@ impl Footer {
 
     /// The lines.
     pub fn text(&self) -> String {
-        let build = describe::BUILD_COMMIT;
+        let (build, number) = (describe::BUILD_COMMIT, describe::build_number());
         let (lines, kernels) = (self.lines.join("\n"), self.kernels.join(", "));
-        format!("\nbuild: {build} (0)\n{lines}\nkernels: {kernels}\n")
+        format!("\nbuild: {build} ({number})\n{lines}\nkernels: {kernels}\n")
     }
 }

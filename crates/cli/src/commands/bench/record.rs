@@ -132,7 +132,7 @@ impl Record<'_> {
         let adapter = placed.adapter.as_ref();
         let mut fields: Vec<Field> = vec![
             ("build_commit", json!(describe::BUILD_COMMIT)),
-            ("build_number", json!(0)),
+            ("build_number", json!(describe::build_number())),
             ("cpu_info", json!(placed.cpu)),
             ("gpu_info", json!(adapter.map_or("", |(name, _)| name))),
             ("backends", json!(adapter.map_or("CPU", |(_, interface)| interface))),

@@ -101,9 +101,13 @@ fn flat(lists: &[Numbers]) -> Vec<usize> {
 
 fn sources(args: &Args) -> Vec<Source<'_>> {
     let maps: &[bool] = if args.model.no_mmap { &[false] } else { &args.model.mmap };
-    let paths = args.model.model.iter().map(|path| Some(path.as_path()));
-    let paths: Vec<_> = if args.model.model.is_empty() { vec![None] } else { paths.collect() };
-    paths.into_iter().flat_map(|path| maps.iter().map(move |&map| Source { path, map })).collect()
+    let paths = &args.model.model;
+    if paths.is_empty() {
+        // The demo model is no file to be mapped.
+        return vec![Source { path: None, map: false }];
+    }
+    let each = |path| maps.iter().map(move |&map| Source { path: Some(path), map });
+    paths.iter().flat_map(|path| each(path.as_path())).collect()
 }
 
 /// In llama-bench's order: at each depth the prompts, what is generated, then both.
