@@ -174,10 +174,8 @@ impl Bench {
     /// Puts `count` parts on the adapter.
     fn place(&self, session: &mut Session, count: u32) -> Result<(), Error> {
         let placing = Placing { gpu_layers: Offload::Count(count), ..self.placing.clone() };
-        let times = session.times().cloned();
         session.place(&|graph: &Graph, machine: &Machine, budget: &Budget| {
-            let machine = Machine { times: times.clone(), ..machine.clone() };
-            placing.plan(graph, &machine, budget)
+            placing.plan(graph, machine, budget)
         })
     }
 

@@ -1,7 +1,7 @@
 //! Layers move between devices while a session lives: weights that stay are not loaded again, caches go along.
 
 use bilayer_graph::{CacheId, CachePages};
-use bilayer_scheduler::Plan;
+use bilayer_scheduler::{Machine, Plan};
 
 use super::batch::Batch;
 use super::load::Change;
@@ -29,7 +29,8 @@ impl Session {
         if let Some(error) = self.lost.take() {
             return self.move_to_processor(error);
         }
-        let machine = prepare::machine(&self.pipeline.backends);
+        let times = self.times().cloned();
+        let machine = Machine { times, ..prepare::machine(&self.pipeline.backends) };
         let budget = prepare::budget(&self.limits);
         let plan = prepare::with_best(planner(&self.graph, &machine, &budget)?, self.best);
         if plan.placement == self.plan.placement {
