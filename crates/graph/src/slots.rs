@@ -1,6 +1,8 @@
 //! Memory that buffers share whose lifetimes do not meet. Backends lay their activations out by it, and the scheduler
 //! counts by it what they will take.
 
+use std::collections::BTreeMap;
+
 /// A buffer from the step that first uses it to the one that last does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
@@ -12,24 +14,27 @@ pub struct Life {
     pub bytes: u64,
 }
 
-/// Which slot each buffer gets, and the slots' sizes: in the order of their beginnings, each takes the smallest slot
-/// that is free and large enough, or a new one.
+/// Which slot each buffer gets, and the slots' sizes: the largest first, each takes the first slot whose buffers do not
+/// live when it does, or a new one. So a slot is as large as its first buffer, and small ones fill its gaps.
 pub fn assign(lives: &[Life]) -> (Vec<usize>, Vec<u64>) {
     let mut order: Vec<usize> = (0..lives.len()).collect();
-    order.sort_by_key(|&buffer| (lives[buffer].first, std::cmp::Reverse(lives[buffer].bytes)));
+    order.sort_by_key(|&buffer| (std::cmp::Reverse(lives[buffer].bytes), lives[buffer].first));
     let (mut slots, mut sizes) = (vec![0; lives.len()], Vec::<u64>::new());
-    let mut free_from: Vec<usize> = Vec::new();
+    // When each slot is taken: ends by beginnings.
+    let mut taken: Vec<BTreeMap<usize, usize>> = Vec::new();
     for buffer in order {
         let Life { first, last, bytes } = lives[buffer];
-        let fits =
-            (0..sizes.len()).filter(|&slot| free_from[slot] <= first && sizes[slot] >= bytes);
-        let slot = fits.min_by_key(|&slot| sizes[slot]).unwrap_or_else(|| {
+        // What is taken does not overlap, so the last that begins in time ends last.
+        let is_free = |taken: &BTreeMap<usize, usize>| {
+            taken.range(..=last).next_back().is_none_or(|(_, &end)| end < first)
+        };
+        let slot = taken.iter().position(is_free).unwrap_or_else(|| {
             sizes.push(bytes);
-            free_from.push(0);
+            taken.push(BTreeMap::new());
             sizes.len() - 1
         });
+        taken[slot].insert(first, last);
         slots[buffer] = slot;
-        free_from[slot] = last + 1;
     }
     (slots, sizes)
 }
@@ -41,12 +46,12 @@ mod tests {
     #[test]
     fn only_what_does_not_live_together_shares() {
         let life = |first, last, bytes| Life { first, last, bytes };
-        // The second large one takes the first's place, the small one between them the best that is free.
+        // The third takes the place of the first, and the small ones what is left of large places.
         let lives =
-            [life(0, 1, 100), life(1, 3, 100), life(2, 4, 90), life(2, 2, 10), life(3, 5, 8)];
+            [life(0, 1, 100), life(1, 3, 100), life(2, 4, 90), life(0, 0, 10), life(2, 5, 8)];
         let (slots, sizes) = assign(&lives);
-        assert_eq!(slots, [0, 1, 0, 2, 2]);
-        assert_eq!(sizes, [100, 100, 10]);
+        assert_eq!(slots, [0, 1, 0, 1, 2]);
+        assert_eq!(sizes, [100, 100, 8]);
         for (i, a) in lives.iter().enumerate() {
             for (j, b) in lives.iter().enumerate().skip(i + 1) {
                 let together = a.first <= b.last && b.first <= a.last;

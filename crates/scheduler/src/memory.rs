@@ -68,11 +68,12 @@ const QUANTIZED_MULTIPLE: usize = 64;
 enum Form {
     Floats,
     Integers,
+    /// Queries as they were rotated.
+    Turned,
 }
 
 /// Bytes that a segment's values take in the largest step, by the rules that devices lay them out by: nothing that
-/// disappears where ops are joined, floats only where somebody reads floats, and one place for values that do not live
-/// at the same time.
+/// disappears where ops are joined, and one place for values that do not live at the same time.
 pub(crate) fn activation_bytes(
     graph: &Graph,
     segment: &PlannedSegment,
@@ -80,70 +81,137 @@ pub(crate) fn activation_bytes(
     facts: &Facts,
 ) -> u64 {
     let items = fuse::joined(&segment.segment(graph));
-    let mut lives: BTreeMap<(Value, Form), (usize, usize)> = BTreeMap::new();
-    let mut born: HashMap<Value, usize> = segment.inputs.iter().map(|&value| (value, 0)).collect();
+    let mut lives = Lives::default();
+    segment.inputs.iter().for_each(|&value| lives.at((value, Form::Floats), 0));
     for (at, item) in items.iter().enumerate() {
-        born.extend(item.writes(graph).into_iter().map(|value| (value, at)));
-    }
-    let mut read = |value: Value, form: Form, at: usize| {
-        let first = born.get(&value).copied().unwrap_or(at);
-        lives.entry((value, form)).or_insert((first, first)).1 = at;
-    };
-    for (at, item) in items.iter().enumerate() {
-        let (of_floats, of_integers) = forms(graph, item, facts);
-        of_floats.into_iter().for_each(|value| read(value, Form::Floats, at));
-        of_integers.into_iter().for_each(|value| read(value, Form::Integers, at));
+        lives.item(graph, item, facts, at);
     }
     // What comes and goes is not shared with anything.
     for &value in segment.inputs.iter().chain(&segment.outputs) {
-        lives.insert((value, Form::Floats), (0, items.len()));
+        lives.at((value, Form::Floats), 0);
+        lives.at((value, Form::Floats), 2 * items.len());
     }
-    for (value, at) in born {
-        if !lives.contains_key(&(value, Form::Floats))
-            && !lives.contains_key(&(value, Form::Integers))
-        {
-            lives.insert((value, Form::Floats), (at, at));
-        }
+    let mut buffers: BTreeMap<(Value, Form), Life> = BTreeMap::new();
+    for ((value, form), (first, last)) in lives.spans {
+        let bytes = form_bytes(graph, value, form, budget);
+        let place = lives.beside.get(&value).copied().unwrap_or(value);
+        let life = buffers.entry((place, form)).or_insert(Life { first, last, bytes: 0 });
+        *life = Life {
+            first: life.first.min(first),
+            last: life.last.max(last),
+            bytes: life.bytes.saturating_add(bytes),
+        };
     }
-    let bytes = |value: Value, form: Form| {
-        let info = &graph.values[value.0 as usize];
-        match form {
-            Form::Floats => budget.value_bytes(info),
-            Form::Integers => {
-                let pieces = info.width.next_multiple_of(QUANTIZED_MULTIPLE) as u64 / 16;
-                let rows = budget.value_bytes(info) / (4 * info.width.max(1)) as u64;
-                rows.saturating_mul(pieces).saturating_mul(QUANTIZED_BYTES)
-            }
+    // Integers and what they stand for lie apart.
+    let apart = buffers.into_iter().flat_map(|((_, form), life)| match form {
+        Form::Integers => {
+            let steps = life.bytes / 3;
+            vec![Life { bytes: life.bytes - steps, ..life }, Life { bytes: steps, ..life }]
         }
-    };
-    let lives: Vec<Life> = lives
-        .into_iter()
-        .map(|((value, form), (first, last))| Life { first, last, bytes: bytes(value, form) })
-        .collect();
-    sum(slots::assign(&lives).1)
+        Form::Floats | Form::Turned => vec![life],
+    });
+    sum(slots::assign(&apart.collect::<Vec<_>>()).1)
 }
 
-/// The values that an item reads as floats, and as integers.
-fn forms(graph: &Graph, item: &Item, facts: &Facts) -> (Vec<Value>, Vec<Value>) {
-    let Kind::Multiply { input, norm, parts } = &item.kind else {
-        return (item.reads(graph), Vec::new());
-    };
+/// From when to when each form of each value is needed. An item has two moments: in the first its input is made ready,
+/// in the second its results are made.
+#[derive(Default)]
+struct Lives {
+    spans: BTreeMap<(Value, Form), (usize, usize)>,
+    /// Results that lie beside another, by the first of them.
+    beside: HashMap<Value, Value>,
+}
+
+impl Lives {
+    fn at(&mut self, what: (Value, Form), moment: usize) {
+        let span = self.spans.entry(what).or_insert((moment, moment));
+        *span = (span.0.min(moment), span.1.max(moment));
+    }
+
+    fn item(&mut self, graph: &Graph, item: &Item, facts: &Facts, at: usize) {
+        let (ready, made) = (2 * at, 2 * at + 1);
+        match &item.kind {
+            Kind::Multiply { input, norm, parts } => {
+                let (integers, floats) = wanted(graph, parts, facts);
+                if integers {
+                    self.at((*input, Form::Integers), ready);
+                    self.at((*input, Form::Integers), made);
+                }
+                // Norms write integers themselves; of what else was made, floats wait until they are wanted.
+                if floats || norm.is_none() {
+                    self.at((*input, Form::Floats), if floats { made } else { ready });
+                }
+                for value in item.reads(graph) {
+                    let prepared = norm.is_some_and(|norm| {
+                        graph.nodes[norm].op.inputs().any(|input| input == value)
+                    });
+                    if value != *input {
+                        self.at((value, Form::Floats), if prepared { ready } else { made });
+                    }
+                }
+                for part in parts {
+                    self.at((graph.nodes[part.last()].op.out(), Form::Floats), made);
+                }
+                for group in together(graph, parts) {
+                    self.beside.extend(group[1..].iter().map(|&value| (value, group[0])));
+                }
+            }
+            Kind::Attend { node, q, k } => {
+                let op = &graph.nodes[*node].op;
+                self.at((k.input, Form::Floats), ready);
+                op.inputs().nth(2).into_iter().for_each(|v| self.at((v, Form::Floats), ready));
+                self.at((q.input, Form::Floats), if q.is_some() { ready } else { made });
+                if q.is_some() {
+                    self.at((q.input, Form::Turned), ready);
+                    self.at((q.input, Form::Turned), made);
+                }
+                self.at((op.out(), Form::Floats), made);
+            }
+            Kind::Plain(node) => {
+                let op = &graph.nodes[*node].op;
+                let values = op.inputs().chain([op.out()]);
+                values.for_each(|value| self.at((value, Form::Floats), ready));
+            }
+        }
+    }
+}
+
+/// Whether products want their input as integers, and as floats.
+fn wanted(graph: &Graph, parts: &[Part], facts: &Facts) -> (bool, bool) {
     let matmuls = parts.iter().flat_map(|part| match part {
         Part::Plain { matmul, .. } => vec![*matmul],
         Part::Gated { gate, up, .. } => vec![*gate, *up],
     });
-    let types: Vec<_> = matmuls
-        .filter_map(|node| graph.nodes[node].op.matrix())
-        .map(|id| graph.weight(id).ty)
-        .collect();
-    let integers = types.iter().any(|ty| facts.quantized.contains(ty));
-    let floats = types.iter().any(|ty| !facts.quantized.contains(ty));
-    let others = item.reads(graph).into_iter().filter(|value| norm.is_some() || value != input);
-    let mut of_floats: Vec<Value> = others.collect();
-    if floats {
-        of_floats.push(*input);
+    let ids = matmuls.filter_map(|node| graph.nodes[node].op.matrix());
+    ids.fold((false, false), |(integers, floats), id| {
+        let takes_integers = facts.quantized.contains(&graph.weight(id).ty);
+        (integers || takes_integers, floats || !takes_integers)
+    })
+}
+
+fn form_bytes(graph: &Graph, value: Value, form: Form, budget: &Budget) -> u64 {
+    let info = &graph.values[value.0 as usize];
+    match form {
+        Form::Floats | Form::Turned => budget.value_bytes(info),
+        Form::Integers => {
+            let pieces = info.width.next_multiple_of(QUANTIZED_MULTIPLE) as u64 / 16;
+            let rows = budget.value_bytes(info) / (4 * info.width.max(1)) as u64;
+            rows.saturating_mul(pieces).saturating_mul(QUANTIZED_BYTES)
+        }
     }
-    (of_floats, if integers { vec![*input] } else { Vec::new() })
+}
+
+/// Results that one kernel makes side by side: of plain products with matrices of one type.
+fn together(graph: &Graph, parts: &[Part]) -> Vec<Vec<Value>> {
+    let mut groups: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for part in parts {
+        let Part::Plain { matmul, residual: None } = part else { continue };
+        let op = &graph.nodes[*matmul].op;
+        if let Some(weight) = op.matrix() {
+            groups.entry(graph.weight(weight).ty.name).or_default().push(op.out());
+        }
+    }
+    groups.into_values().collect()
 }
 
 /// Bytes that values take on their way into a segment and out of it, in the largest step.
