@@ -23,6 +23,7 @@ fn device(kind: Kind, memory_bytes: u64) -> Facts {
         ops: OpKind::ALL.to_vec(),
         types: bilayer_quant::all().to_vec(),
         converted: Vec::new(),
+        identity: String::new(),
         read_gbps: None,
         tops: None,
     }

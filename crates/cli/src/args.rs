@@ -7,12 +7,15 @@ use clap::{Args, Parser, Subcommand};
 
 mod model;
 mod placing;
+mod profile;
 mod sampling;
 mod synth;
 pub mod typed;
 
 pub use model::{FlashAttn, ModelArgs};
 pub use placing::PlacingArgs;
+pub(crate) use placing::size;
+pub use profile::Profile;
 pub use sampling::SamplingArgs;
 pub use synth::Synth;
 
@@ -43,6 +46,8 @@ pub enum Command {
     Run(Box<Run>),
     /// Say what would run where and what memory it takes, without loading
     Plan(Box<Plan>),
+    /// Measure what each offloaded layer buys, and draw it
+    Profile(Box<Profile>),
     /// Compare two backends op by op on the same tokens
     Verify(Box<Verify>),
     /// List the processors of this machine
@@ -90,6 +95,9 @@ pub struct Run {
     /// Write the logits after every prompt token, float32 [tokens, vocab]
     #[arg(long, value_name = "FILE.npy")]
     pub logits: Option<PathBuf>,
+    /// Write what ran when on which device, in the trace format that Perfetto opens
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// One JSON document on stdout
     #[arg(long)]
     pub json: bool,
@@ -131,6 +139,9 @@ pub struct AnswerArgs {
 /// `bilayer plan`.
 #[derive(Args, Debug)]
 pub struct Plan {
+    /// Plan for a machine that a TOML file describes, not for this one
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
     /// One JSON document on stdout
     #[arg(long)]
     pub json: bool,

@@ -21,6 +21,7 @@ pub fn execute(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Run(args) => run::execute(&args),
         Command::Plan(args) => plan::execute(&args),
+        Command::Profile(args) => profile::execute(&args),
         Command::Verify(args) => verify::execute(&args),
         Command::Devices(args) => devices::execute(&args),
         Command::Inspect(args) => inspect::execute(&args),

@@ -24,6 +24,7 @@ mod npy;
 mod output;
 mod progress;
 mod settings_file;
+mod trace;
 
 use failure::{Failure, INTERNAL};
 

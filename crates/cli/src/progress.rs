@@ -1,5 +1,6 @@
 //! Progress bars on stderr, silent when that is no terminal.
 
+use bilayer_engine::session::{Progress, Stage};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar over bytes; its length is set by the first [`set`].
@@ -12,6 +13,22 @@ pub fn tokens(verb: &'static str, total: usize) -> ProgressBar {
     let bar = styled(verb, "{msg} {bar:32} {pos}/{len} tokens {per_sec} {eta}");
     bar.set_length(total as u64);
     bar
+}
+
+/// A bar over measurements.
+pub fn steps(verb: &'static str) -> ProgressBar {
+    styled(verb, "{msg} {bar:32} {pos}/{len} {eta}")
+}
+
+/// Moves a bar by what a session says while it is prepared.
+pub fn prepare(bar: &ProgressBar, progress: Progress) {
+    match progress.stage {
+        Stage::Measuring => bar.set_message("measuring this machine, once for this kind of model"),
+        Stage::Loading => {
+            bar.set_message("loading");
+            set(bar, progress.done_bytes, progress.total_bytes);
+        }
+    }
 }
 
 /// Moves a bar.

@@ -121,6 +121,7 @@ impl Cpu {
             ops: OpKind::ALL.to_vec(),
             types: bilayer_quant::all().to_vec(),
             converted: Vec::new(),
+            identity: host::name(),
             read_gbps: None,
             tops: None,
         };

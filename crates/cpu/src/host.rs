@@ -49,6 +49,12 @@ pub fn memory_bytes() -> u64 {
     system::memory_bytes()
 }
 
+/// What the processor calls itself, or its architecture where the system does not tell.
+#[must_use]
+pub fn name() -> String {
+    system::name().unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+}
+
 /// The numbers of a list such as `0-3,8`, as Linux writes sets of processors; unreadable parts are left out.
 fn parse_list(list: &str) -> Vec<usize> {
     let mut numbers = Vec::new();
@@ -102,6 +108,12 @@ mod system {
         let most = 8 * size_of::<libc::cpu_set_t>();
         // SAFETY: `cpu` is less than the number of bits of the set.
         (0..most).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
+    }
+
+    pub fn name() -> Option<String> {
+        let text = read_to_string("/proc/cpuinfo").ok()?;
+        let line = text.lines().find(|line| line.starts_with("model name"))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
     }
 
     pub fn memory_bytes() -> u64 {
@@ -161,6 +173,10 @@ mod system {
 
     pub fn allowed() -> Vec<usize> {
         (0..std::thread::available_parallelism().map_or(1, usize::from)).collect()
+    }
+
+    pub fn name() -> Option<String> {
+        None
     }
 
     pub fn memory_bytes() -> u64 {

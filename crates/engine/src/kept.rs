@@ -40,6 +40,13 @@ impl Kept {
     }
 }
 
+impl Kept {
+    /// Forgets a file.
+    pub fn remove(&self, name: &str) {
+        let _ = fs::remove_file(self.folder.join(name));
+    }
+}
+
 #[cfg(feature = "gpu")]
 impl bilayer_gpu::Keep for Kept {
     fn load(&self, name: &str) -> Option<Vec<u8>> {
@@ -52,7 +59,7 @@ impl bilayer_gpu::Keep for Kept {
 }
 
 /// FNV-1a of 64 bits (Fowler, Noll and Vo, draft-eastlake-fnv).
-fn fnv(data: &[u8]) -> u64 {
+pub fn fnv(data: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     data.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }

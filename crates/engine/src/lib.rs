@@ -38,6 +38,7 @@ pub mod cache;
 mod error;
 pub mod generate;
 mod kept;
+mod measure;
 mod model;
 pub mod placement;
 pub mod profile;

@@ -49,6 +49,12 @@ impl Model {
         Ok(Model(Arc::new(Parts { config, graph, tokenizer, file })))
     }
 
+    /// What the file calls the model, or the file's own name.
+    pub fn name(&self) -> String {
+        let file = self.file();
+        file.metadata().str("general.name").unwrap_or(file.name()).to_owned()
+    }
+
     /// The file with its metadata and tensor directory.
     pub fn file(&self) -> &File {
         &self.0.file

@@ -6,14 +6,19 @@ use std::sync::Arc;
 
 use bilayer_cpu::Cpu;
 use bilayer_graph::{Backend, Facts, Graph};
-use bilayer_scheduler::{Budget, Machine, Offload, Plan, Request, Side, offload};
+use bilayer_scheduler::{Budget, Machine, Offload, Plan, Request, Side, Times, offload};
 use regex::Regex;
 
-use crate::session::{Settings, budget_of};
+use crate::kept::Kept;
+use crate::measure::Subject;
+use crate::session::{Settings, budget_of, limits_of};
 use crate::{Error, Model};
 
 /// Kept free on an adapter where nothing else is asked: the desktop and the driver want some.
 const MARGIN_BYTES: u64 = 1 << 30;
+
+/// Bytes that are read to estimate a processor's speed.
+const PROBE_BYTES: usize = 128 << 20;
 
 /// The margin is at most this part of the adapter's memory.
 const MARGIN_SHARE: u64 = 8;
@@ -37,6 +42,8 @@ pub struct Placing {
     pub margin_bytes: Option<u64>,
     /// Folder of what is kept from run to run: what drivers compiled, what was measured. Without it nothing is.
     pub kept: Option<PathBuf>,
+    /// Whether times that are kept are measured anew.
+    pub remeasure: bool,
 }
 
 impl Placing {
@@ -150,13 +157,40 @@ fn described(mut like: Facts) -> Facts {
     like
 }
 
-/// The plan that a session with these settings would have; nothing is opened or loaded.
+/// The plan that a session with these settings would have on this machine, or on one that is described; nothing is
+/// opened or loaded. What it says of speed is what was measured before, or else an estimate where there is a base for
+/// one.
 ///
 /// # Errors
 /// A setting out of range, an adapter that was named and is not there, a plan that does not fit.
-pub fn plan(model: &Model, settings: &Settings<'_>) -> Result<Plan, Error> {
+pub fn plan(
+    model: &Model,
+    settings: &Settings<'_>,
+    described: Option<Machine>,
+) -> Result<Plan, Error> {
     let budget = budget_of(model, settings)?;
-    let options = bilayer_cpu::Options { threads: Some(1), level: settings.cpu_level };
+    let graph = model.graph_for(settings.context(model.config().context))?;
+    let (mut machine, notes) = match described {
+        Some(machine) => (machine, Vec::new()),
+        None => this_machine(settings)?,
+    };
+    let kept = settings.placing.kept.as_deref().map(Kept::new);
+    let subject = Subject { model, graph: &graph, limits: limits_of(settings, model) };
+    let name = subject.name(machine.devices.iter());
+    machine.times = kept
+        .and_then(|kept| subject.known(machine.devices.len(), &name, &kept))
+        .or_else(|| Times::estimated(&graph, &machine));
+    let mut plan = settings.placing.plan(&graph, &machine, &budget)?;
+    plan.notes.extend(notes);
+    if plan.predicted.is_none() {
+        plan.notes.push("speeds are not known yet: the first run measures them".to_owned());
+    }
+    Ok(plan)
+}
+
+/// What is known of this machine without opening an adapter.
+fn this_machine(settings: &Settings<'_>) -> Result<(Machine, Vec<String>), Error> {
+    let options = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
     let cpu = Cpu::new(options)?;
     let mut devices = vec![cpu.facts().clone()];
     let mut notes = Vec::new();
@@ -170,10 +204,10 @@ pub fn plan(model: &Model, settings: &Settings<'_>) -> Result<Plan, Error> {
             Err(error) => notes.push(format!("{error}; all runs on the processor")),
         }
     }
-    let graph = model.graph_for(settings.context(model.config().context))?;
-    let mut plan = settings.placing.plan(&graph, &Machine::new(devices), &budget)?;
-    plan.notes.extend(notes);
-    Ok(plan)
+    if let [cpu] = &mut devices[..] {
+        cpu.read_gbps = Some(bilayer_cpu::probe::read_gbps_of(cpu.threads, PROBE_BYTES));
+    }
+    Ok((Machine::new(devices), notes))
 }
 
 /// Adapters, the best first; none without the feature `gpu`.

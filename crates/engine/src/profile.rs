@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+mod take;
+
+pub use take::{Options, Taken, take};
+
 /// What a token may take longer than the best, as a part of it, and still count as good as the best: below it two
 /// medians of one machine are not told apart.
 pub const SLACK: f64 = 0.02;

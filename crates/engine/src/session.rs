@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use bilayer_graph::{Backend, Kernel, Limits, PageCopy};
-use bilayer_scheduler::Plan;
+use bilayer_scheduler::{Plan, Times};
 
 use crate::cache::{Pages, SequenceId};
 use crate::trace::Trace;
-use crate::{Error, Model};
+use crate::{Error, Model, measure};
 use batch::Work;
 use pipeline::{Pipeline, Ran, Reading};
-use prepare::Best;
+use prepare::{Best, Timing};
 
 mod batch;
 mod fallback;
@@ -24,8 +24,9 @@ mod top;
 
 pub use fallback::Warning;
 pub use lanes::{Lane, Lanes};
+pub(crate) use prepare::limits_of;
 pub use prepare::{Planner, budget_of};
-pub use settings::{Overlap, Progress, Settings, kv_types};
+pub use settings::{Overlap, Progress, Settings, Stage, kv_types};
 pub use top::Top;
 
 /// Some tokens of one sequence, to be run in a step.
@@ -114,6 +115,8 @@ pub struct Session {
     /// How a processor is made that takes an adapter's place.
     processor: bilayer_cpu::Options,
     warnings: Vec<Warning>,
+    /// The times that the plan was made by.
+    timing: Option<Timing>,
     /// What a device said that failed, while nobody could take over.
     lost: Option<bilayer_graph::Error>,
     load: Duration,
@@ -218,6 +221,26 @@ impl Session {
     /// The last segments that ran, on which device and when. Begins anew when all moves to the processor.
     pub fn lanes(&self) -> &Lanes {
         &self.pipeline.lanes
+    }
+
+    /// Times of the model's parts on the session's devices, where they are known.
+    pub fn times(&self) -> Option<&Times> {
+        self.timing.as_ref().map(|timing| &timing.times)
+    }
+
+    /// Compares what decoding took with what the plan said. Times that were far off are forgotten, and measured anew
+    /// for the next session; then this answers true.
+    pub fn judge(&self, decode_ms: f64) -> bool {
+        let (Some(timing), Some(predicted)) = (&self.timing, &self.plan.predicted) else {
+            return false;
+        };
+        measure::distrust(&timing.kept, &timing.name, predicted.decode_ms, decode_ms)
+    }
+
+    /// What a node of the graph is called: its layer, its name and its op.
+    pub fn label(&self, node: u32) -> String {
+        let node = self.graph.nodes.get(node as usize);
+        node.map_or(String::new(), |node| format!("{} ({})", node.label(), node.op.kind().stem()))
     }
 
     /// What ran when, where [`Settings::trace_events`] asked for it.

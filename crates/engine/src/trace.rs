@@ -167,6 +167,22 @@ impl Trace {
         all
     }
 
+    /// What an event is called; `node` says what a node is.
+    pub fn name(&self, event: &Event, node: &dyn Fn(u32) -> String) -> String {
+        let device = self.lanes.get(event.id as usize + 1).map_or("a device", String::as_str);
+        match event.what {
+            What::Op => node(event.id),
+            What::Segment => format!("segment {}", event.id),
+            What::Write => format!("write to {device}"),
+            What::Submit => format!("submit to {device}"),
+            What::Wait => format!("wait for {device}"),
+            What::Read => format!("read from {device}"),
+            What::Step => "step".to_owned(),
+            What::Idle => "idle".to_owned(),
+            What::Between => "between steps".to_owned(),
+        }
+    }
+
     /// The events in the Chrome trace event format, which Perfetto opens. `name` says what a node is called.
     pub fn chrome(&self, name: &dyn Fn(u32) -> String) -> Chrome {
         let mut events: Vec<ChromeEvent> = self
@@ -187,21 +203,8 @@ impl Trace {
                 [about("thread_name", label)]
             })
             .collect();
-        let label = |device: u32| {
-            self.lanes.get(device as usize + 1).map_or("a device", String::as_str).to_owned()
-        };
         events.extend(self.events().into_iter().map(|event| ChromeEvent {
-            name: match event.what {
-                What::Op => name(event.id),
-                What::Segment => format!("segment {}", event.id),
-                What::Write => format!("write to {}", label(event.id)),
-                What::Submit => format!("submit to {}", label(event.id)),
-                What::Wait => format!("wait for {}", label(event.id)),
-                What::Read => format!("read from {}", label(event.id)),
-                What::Step => "step".to_owned(),
-                What::Idle => "idle".to_owned(),
-                What::Between => "between steps".to_owned(),
-            },
+            name: self.name(&event, name),
             ph: "X",
             pid: 1,
             tid: event.lane,

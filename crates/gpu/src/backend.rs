@@ -202,6 +202,7 @@ fn facts_of(adapter: &Adapter) -> Facts {
         ops: OpKind::ALL.to_vec(),
         types: bilayer_quant::all().to_vec(),
         converted: converted(),
+        identity: format!("{} {}", facts.name, facts.driver),
         read_gbps: None,
         tops: None,
     }

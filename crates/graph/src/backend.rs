@@ -78,6 +78,8 @@ pub struct Facts {
     pub types: Vec<Type>,
     /// Types it keeps as another type in its memory.
     pub converted: Vec<(Type, Type)>,
+    /// What tells it from others and from itself under another driver: the processor's model, the adapter and driver.
+    pub identity: String,
     /// How fast it reads its memory, 10^9 bytes a second, where that is known.
     pub read_gbps: Option<f64>,
     /// How fast it multiplies matrices, 10^12 operations a second, where that is known.

@@ -82,6 +82,7 @@ impl Reference {
                 ops: OpKind::ALL.to_vec(),
                 types: bilayer_quant::all().to_vec(),
                 converted: Vec::new(),
+                identity: NAME.to_owned(),
                 read_gbps: None,
                 tops: None,
             },

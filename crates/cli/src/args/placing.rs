@@ -42,6 +42,9 @@ pub struct PlacingArgs {
     /// When two devices work at the same time: on, off, auto (prompts, and many sequences at once)
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = overlap)]
     pub overlap: Overlap,
+    /// Measure anew how long the model's layers take on each device; else it is done once and kept
+    #[arg(long)]
+    pub remeasure: bool,
     /// List the adapters and end
     #[arg(long)]
     pub list_devices: bool,
@@ -60,6 +63,7 @@ impl PlacingArgs {
             vram_bytes: self.vram,
             margin_bytes: self.fit_target,
             kept: folders::kept(),
+            remeasure: self.remeasure,
         }
     }
 
@@ -122,7 +126,7 @@ fn pin(given: &str) -> Result<(String, Side), String> {
 }
 
 /// Bytes of `24GiB`, `512MiB`, `1.5G`, `800000`.
-fn size(given: &str) -> Result<u64, String> {
+pub(crate) fn size(given: &str) -> Result<u64, String> {
     sized(given, 0)
 }
 

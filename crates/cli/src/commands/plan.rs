@@ -8,6 +8,8 @@ use crate::commands::{devices, run};
 use crate::failure::Failure;
 use crate::{demo, output};
 
+mod machine;
+
 /// Prints the plan.
 pub fn execute(args: &Plan) -> Result<u8, Failure> {
     if args.model.placing.list_devices {
@@ -15,7 +17,8 @@ pub fn execute(args: &Plan) -> Result<u8, Failure> {
     }
     let model = demo::open(&args.model)?;
     let settings = run::settings::model(&args.model)?;
-    let plan = placement::plan(&model, &settings)?;
+    let machine = args.machine.as_deref().map(machine::read).transpose()?;
+    let plan = placement::plan(&model, &settings, machine)?;
     let context = settings.ctx_size.map_or(String::new(), |tokens| format!(" -c {tokens}"));
     let flags = format!(
         "{}{context} -ctk {} -ctv {} -ub {}",
@@ -29,6 +32,9 @@ pub fn execute(args: &Plan) -> Result<u8, Failure> {
             Failure::Line(crate::failure::INTERNAL, format!("the plan is no JSON: {error}"))
         })?;
         document["fits"] = json!(true);
+        if document["predicted"].is_null() {
+            document["predicted"] = json!({ "decode_ms": null, "basis": null });
+        }
         document["flags"] = json!(flags);
         output::json(&document)?;
         return Ok(0);

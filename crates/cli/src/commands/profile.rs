@@ -1,5 +1,13 @@
 //! `bilayer profile`: how the speed depends on the number of offloaded layers.
 
+use bilayer_engine::profile::{Options, take};
+use bilayer_engine::session::{Progress, Settings};
+
+use crate::args::Profile as Args;
+use crate::commands::run::{interrupt, settings};
+use crate::failure::{Failure, INTERRUPTED};
+use crate::{demo, output, progress, trace};
+
 mod charts;
 mod columns;
 mod files;
@@ -8,3 +16,59 @@ mod table;
 
 pub use files::write;
 pub use table::text;
+
+/// Measures every number of layers that fits, prints the table and draws the charts.
+pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
+    if args.model.placing.list_devices {
+        return super::devices::list();
+    }
+    interrupt::catch();
+    let model = demo::open(&args.model)?;
+    let mut asked = settings::model(&args.model)?;
+    // Nothing of a context beyond what is run is needed.
+    asked.ctx_size.get_or_insert(1024.min(model.config().context));
+    let bar = progress::bytes("loading");
+    let mut tell = |p: Progress| progress::prepare(&bar, p);
+    let options = Options {
+        prompt: args.n_prompt.map(|n| n as usize),
+        decode: args.n_gen.map(|n| n as usize),
+        rounds: args.repetitions as usize,
+    };
+    let steps = progress::steps("measuring");
+    interrupt::answering();
+    let taken = take(
+        &model,
+        Settings { progress: Some(&mut tell), ..asked },
+        options,
+        &mut |done, total| {
+            bar.finish_and_clear();
+            progress::set(&steps, done as u64, total as u64);
+            !interrupt::is_set()
+        },
+    );
+    bar.finish_and_clear();
+    steps.finish_and_clear();
+    let Some(mut taken) = taken? else {
+        return Err(Failure::Line(INTERRUPTED, "interrupted; nothing was written".to_owned()));
+    };
+    for warning in taken.session.take_warnings() {
+        output::note(&format!("bilayer: warning: {warning}"));
+    }
+    if args.json {
+        output::json(&serde_json::to_value(&taken.profile).map_err(|error| {
+            Failure::Line(crate::failure::INTERNAL, format!("the profile is no JSON: {error}"))
+        })?)?;
+    } else {
+        output::text(&text(&taken.profile))?;
+    }
+    if let Some(path) = &args.trace {
+        trace::write(&taken.session, path)?;
+    }
+    if args.out.as_os_str() != "none" {
+        let written = write(&taken.profile, &args.out)?;
+        if let Some(page) = written.last() {
+            output::note(&format!("drawn in {}", page.display()));
+        }
+    }
+    Ok(0)
+}

@@ -11,7 +11,7 @@ use bilayer_engine::{Error, Model, cache};
 use crate::args::Run;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::npy::Npy;
-use crate::{demo, output, progress};
+use crate::{demo, output, progress, trace};
 
 pub mod interrupt;
 pub mod prompt;
@@ -83,6 +83,12 @@ pub fn execute(args: &Run) -> Result<u8, Failure> {
     }
     output::note(&report::placement(&session));
     output::note(&report::statistics(&answer.statistics));
+    if let Some(line) = report::prediction(&session, &answer.statistics) {
+        output::note(&line);
+    }
+    if let Some(path) = &args.trace {
+        trace::write(&session, path)?;
+    }
     Ok(if answer.stop == Stop::Interrupted { INTERRUPTED } else { 0 })
 }
 

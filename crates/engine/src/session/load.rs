@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use bilayer_graph::{Backend, CacheId, Graph, Holding, Kind, Op, Weight, WeightId};
 use bilayer_scheduler::Plan;
 
+use super::settings::Stage;
 use super::{Failed, Progress};
 use crate::Model;
 
@@ -90,7 +91,7 @@ pub fn weights(
             file.release(tensor);
         }
         done_bytes += weight.bytes() as u64;
-        progress(Progress { done_bytes, total_bytes });
+        progress(Progress { stage: Stage::Loading, done_bytes, total_bytes });
     }
     // Reading a tensor brings pages of its neighbours along, also of those that had been given back.
     let file = model.file();

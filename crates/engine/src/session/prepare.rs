@@ -4,15 +4,18 @@ use std::time::Instant;
 
 use bilayer_cpu::Cpu;
 use bilayer_graph::{Backend, Graph, Limits, OpKind, PAGE_TOKENS, Value};
-use bilayer_scheduler::{Budget, Machine, Plan, place};
+use bilayer_scheduler::{Budget, Machine, Plan, Times, place};
 
 use super::batch::Batch;
 use super::fallback::{self, Refusal, Warning};
 use super::lanes::Lanes;
 use super::load::Change;
 use super::pipeline::{self, Carried, Compiled, Pipeline, Reading};
+use super::settings::Stage;
 use super::{Failed, Overlap, Progress, Session, Settings, Spent, load};
 use crate::cache::Pages;
+use crate::kept::Kept;
+use crate::measure::Subject;
 use crate::trace::Trace;
 use crate::{Error, Model, placement};
 
@@ -29,12 +32,47 @@ pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Err
         Err(reason) => notes.push(reason),
     }
     let placing = settings.placing.clone();
+    let timing = timing(model, &mut settings, &mut backends)?;
+    let times = timing.as_ref().map(|timing| timing.times.clone());
     let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
-        let mut plan = placing.plan(graph, machine, budget)?;
+        let machine = Machine { times: times.clone(), ..machine.clone() };
+        let mut plan = placing.plan(graph, &machine, budget)?;
         plan.notes.extend(notes.iter().cloned());
         Ok(plan)
     };
-    on(model, backends, &planner, &mut settings, began)
+    let session = on(model, backends, &planner, &mut settings, began)?;
+    Ok(Session { timing, ..session })
+}
+
+/// Times of the model's parts on the session's devices, and where they are kept.
+pub struct Timing {
+    pub times: Times,
+    pub kept: Kept,
+    pub name: String,
+}
+
+/// The times that the settings ask for: kept ones, or measured now.
+fn timing(
+    model: &Model,
+    settings: &mut Settings<'_>,
+    backends: &mut [Box<dyn Backend>],
+) -> Result<Option<Timing>, Error> {
+    let Some(folder) = &settings.placing.kept else { return Ok(None) };
+    let kept = Kept::new(folder);
+    let graph = model.graph_for(settings.context(model.config().context))?;
+    let subject = Subject { model, graph: &graph, limits: limits_of(settings, model) };
+    let name = subject.name(backends.iter().map(|backend| backend.facts()));
+    if settings.placing.remeasure {
+        kept.remove(&name);
+    }
+    let known = subject.known(backends.len(), &name, &kept);
+    let times = known.or_else(|| {
+        if let Some(told) = settings.progress.as_mut() {
+            told(Progress { stage: Stage::Measuring, done_bytes: 0, total_bytes: 0 });
+        }
+        subject.times(backends, &kept)
+    });
+    Ok(times.map(|times| Timing { times, kept, name }))
 }
 
 /// What a session with these settings would ask the scheduler to find room for.
@@ -43,7 +81,7 @@ pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Err
 /// A setting out of range.
 pub fn budget_of(model: &Model, settings: &Settings<'_>) -> Result<Budget, Error> {
     settings.check()?;
-    Ok(budget(&limits(settings, model)))
+    Ok(budget(&limits_of(settings, model)))
 }
 
 /// How a session's plan is made.
@@ -59,7 +97,7 @@ pub fn on(
     began: Instant,
 ) -> Result<Session, Error> {
     let mut graph = model.graph_for(settings.context(model.config().context))?;
-    let limits = limits(settings, model);
+    let limits = limits_of(settings, model);
     let processor = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
     let best = settings.top_k.and_then(|k| best(&mut graph, &mut plan, k, &backends));
@@ -126,6 +164,7 @@ pub fn on(
         limits,
         processor,
         warnings,
+        timing: None,
         lost: None,
     })
 }
@@ -202,7 +241,7 @@ pub fn equip(
 }
 
 /// The bounds of every step, from the settings.
-fn limits(settings: &Settings<'_>, model: &Model) -> Limits {
+pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
     let context = settings.context(model.config().context);
     let pages = context.div_ceil(PAGE_TOKENS) * settings.sequences;
     Limits {

@@ -9,9 +9,20 @@ use crate::placement::Placing;
 /// The context of a session that names none, unless the model's own is shorter.
 pub const CONTEXT: usize = 8192;
 
-/// How far loading has come.
+/// What a session is prepared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The model's layers are timed on the devices, which takes about two seconds once for each kind of model.
+    Measuring,
+    /// Weights are handed to devices.
+    Loading,
+}
+
+/// How far preparing a session has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
+    /// What is done.
+    pub stage: Stage,
     /// Bytes of weights handed to devices.
     pub done_bytes: u64,
     /// Bytes of all weights.

@@ -47,6 +47,20 @@ pub fn statistics(s: &Statistics) -> String {
     )
 }
 
+/// Steps from which a run says something about the prediction.
+const STEPS_TO_JUDGE: usize = 16;
+
+/// What a token should have taken and what it took, and what follows when they are far apart.
+pub fn prediction(session: &Session, s: &Statistics) -> Option<String> {
+    let predicted = session.plan().predicted.as_ref()?.decode_ms;
+    let measured = (decoded(s) > 0).then(|| ms(s.generate) / decoded(s) as f64)?;
+    let mut line = format!("predicted {predicted:.2} ms/token, measured {measured:.2}");
+    if decoded(s) >= STEPS_TO_JUDGE && session.judge(measured) {
+        line += "; that is far off, so the next run measures the devices again";
+    }
+    Some(line)
+}
+
 /// What the JSON document tells of besides question and answer.
 pub struct Report<'r> {
     pub model: &'r Model,
@@ -75,7 +89,8 @@ impl Report<'_> {
                 "generate_ms": ms(s.generate),
                 "generate_tps": per_second(decoded(s), s.generate),
             },
-            "predicted_ms_per_token": null,
+            "predicted_ms_per_token":
+                self.session.plan().predicted.as_ref().map(|predicted| predicted.decode_ms),
             "measured_ms_per_token":
                 (decoded(s) > 0).then(|| ms(s.generate) / decoded(s) as f64),
         });

@@ -131,12 +131,14 @@ pub fn session(
 ) -> Result<Session, Failure> {
     let settings = self::model(&args.model)?;
     let bar = progress::bytes("loading");
-    let mut tell = |p: Progress| progress::set(&bar, p.done_bytes, p.total_bytes);
+    let mut tell = |p: Progress| progress::prepare(&bar, p);
     // An adapter then hands back a few candidates instead of a row as wide as the vocabulary.
     let top_k = options.needs();
     let outputs = args.logits.as_ref().map(|_| settings.ubatch_size.min(prompt));
+    let trace_events = args.trace.as_ref().map(|_| crate::trace::EVENTS);
+    let progress: Option<&mut dyn FnMut(Progress)> = Some(&mut tell);
     let session =
-        Session::new(model, Settings { outputs, top_k, progress: Some(&mut tell), ..settings });
+        Session::new(model, Settings { outputs, top_k, progress, trace_events, ..settings });
     bar.finish_and_clear();
     Ok(session?)
 }

@@ -1,0 +1,115 @@
+//! A machine as a file describes it.
+//!
+//! ```toml
+//! [cpu]
+//! name = "16 cores, two channels of DDR5-5600"
+//! memory = "64GiB"
+//! read_gbps = 65        # what it reads from memory, 10^9 bytes a second
+//! tops = 0.5            # what it multiplies, 10^12 operations a second; may be left out
+//!
+//! [gpu]                 # may be left out
+//! name = "RTX 4090"
+//! memory = "24GiB"
+//! read_gbps = 800
+//! tops = 80
+//! ```
+
+use std::path::Path;
+
+use bilayer_graph::{Facts, Kind, OpKind};
+use bilayer_scheduler::Machine;
+use serde::Deserialize;
+
+use crate::args::size;
+use crate::failure::Failure;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    cpu: Device,
+    gpu: Option<Device>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Device {
+    name: String,
+    memory: String,
+    read_gbps: f64,
+    tops: Option<f64>,
+}
+
+/// Reads the description.
+///
+/// # Errors
+/// No such file, or it is no such description.
+pub fn read(path: &Path) -> Result<Machine, Failure> {
+    let text = crate::output::file(path)?;
+    parse(&text).map_err(|reason| Failure::usage(reason).in_file(path))
+}
+
+fn parse(text: &str) -> Result<Machine, String> {
+    let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+    let mut devices = vec![device("cpu", file.cpu, Kind::Cpu)?];
+    if let Some(gpu) = file.gpu {
+        devices.push(device("gpu", gpu, Kind::Gpu)?);
+    }
+    Ok(Machine::new(devices))
+}
+
+fn device(key: &str, device: Device, kind: Kind) -> Result<Facts, String> {
+    for (name, value) in [("read_gbps", Some(device.read_gbps)), ("tops", device.tops)] {
+        if value.is_some_and(|value| !(value.is_finite() && value > 0.0)) {
+            return Err(format!("{key}.{name} must be more than 0"));
+        }
+    }
+    let memory_bytes = size(&device.memory).map_err(|error| format!("{key}.memory: {error}"))?;
+    Ok(Facts {
+        identity: device.name.clone(),
+        name: device.name,
+        kind,
+        level: String::new(),
+        threads: 1,
+        memory_bytes,
+        ops: OpKind::ALL.to_vec(),
+        types: bilayer_quant::all().to_vec(),
+        converted: Vec::new(),
+        read_gbps: Some(device.read_gbps),
+        tops: device.tops,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_graph::Kind;
+
+    use super::parse;
+
+    const CPU: &str = "[cpu]\nname = \"c\"\nmemory = \"64GiB\"\nread_gbps = 65\n";
+
+    #[test]
+    fn a_machine_is_read() {
+        let text =
+            format!("{CPU}[gpu]\nname = \"g\"\nmemory = \"24GiB\"\nread_gbps = 800\ntops = 80\n");
+        let machine = parse(&text).unwrap();
+        let [cpu, gpu] = &machine.devices[..] else { panic!() };
+        assert_eq!((cpu.kind, cpu.memory_bytes, cpu.read_gbps), (Kind::Cpu, 64 << 30, Some(65.0)));
+        assert_eq!((gpu.kind, gpu.name.as_str(), gpu.tops), (Kind::Gpu, "g", Some(80.0)));
+        assert_eq!(parse(CPU).unwrap().devices.len(), 1);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let cases = [
+            ("", "cpu"),
+            ("[cpu]\nname = \"c\"\nmemory = \"64GiB\"\n", "read_gbps"),
+            ("[cpu]\nname = \"c\"\nmemory = \"lots\"\nread_gbps = 1\n", "cpu.memory"),
+            ("[cpu]\nname = \"c\"\nmemory = \"1GiB\"\nread_gbps = 0\n", "cpu.read_gbps"),
+            ("[cpu]\nname = \"c\"\nmemory = \"1GiB\"\nread_gbps = 1\nspeed = 2\n", "speed"),
+        ];
+        for (text, names) in cases {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(names), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Takes a profile: one session whose layers move from N to N, every N in every round, rounds back and forth.
+
+use std::time::Instant;
+
+use bilayer_graph::{Graph, Kind};
+use bilayer_scheduler::{Budget, Machine, Offload, Plan};
+
+use super::{Point, Profile, Span, SpanKind, knee, recommend};
+use crate::cache::SequenceId;
+use crate::placement::Placing;
+use crate::session::{Run, Session, Settings, Wanted};
+use crate::trace::{Event, Totals, What};
+use crate::{Error, Model};
+
+/// Events that a trace of a step or two may have.
+const EVENTS: usize = 1 << 16;
+
+/// Seconds that a prompt may take at the slowest N, where nobody says how long it is.
+const PROMPT_SECONDS: f64 = 1.5;
+
+/// Most tokens of a prompt of that kind, and least.
+const PROMPT_TOKENS: std::ops::RangeInclusive<usize> = 16..=128;
+
+/// Seconds of decoding at each N in each round, where nobody says how many tokens.
+const DECODE_SECONDS: f64 = 0.6;
+
+/// Tokens of decoding of that kind.
+const DECODE_TOKENS: std::ops::RangeInclusive<usize> = 4..=32;
+
+/// What is taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Tokens of the prompt; without it as many as take a second or two.
+    pub prompt: Option<usize>,
+    /// Tokens decoded at each N in each round; without it for about half a second.
+    pub decode: Option<usize>,
+    /// Rounds; the median of each number is kept.
+    pub rounds: usize,
+}
+
+/// A profile and the session it was taken with, placed as recommended, with the trace of its last steps.
+pub struct Taken {
+    /// What was found.
+    pub profile: Profile,
+    /// The session.
+    pub session: Session,
+}
+
+/// Measures every N that fits. `progress` is told how many of how many measurements are done, and ends the work by
+/// returning false; then there is no profile.
+///
+/// # Errors
+/// As [`Session::new`] and [`Session::place`].
+pub fn take(
+    model: &Model,
+    settings: Settings<'_>,
+    options: Options,
+    progress: &mut dyn FnMut(usize, usize) -> bool,
+) -> Result<Option<Taken>, Error> {
+    let placing = Placing { remeasure: true, ..settings.placing.clone() };
+    let all = Placing { gpu_layers: Offload::Auto, ..placing.clone() };
+    let context = settings.ctx_size;
+    let mut session = Session::new(
+        model,
+        Settings {
+            sequences: 1,
+            outputs: Some(1),
+            top_k: None,
+            trace_events: Some(EVENTS),
+            placing: all,
+            ..settings
+        },
+    )?;
+    let most = session.plan().max_gpu_layers;
+    let bench = Bench::new(&mut session, placing, options)?;
+    let total = options.rounds.max(1) * (most as usize + 1);
+    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); most as usize + 1];
+    let mut plans: Vec<Option<Plan>> = vec![None; most as usize + 1];
+    let mut done = 0;
+    for round in 0..options.rounds.max(1) {
+        for step in 0..=most {
+            let count = if round % 2 == 0 { step } else { most - step };
+            bench.place(&mut session, count)?;
+            plans[count as usize].get_or_insert_with(|| session.plan().clone());
+            samples[count as usize].push(bench.sample(&mut session)?);
+            done += 1;
+            if !progress(done, total) {
+                return Ok(None);
+            }
+        }
+    }
+    let layers = session.plan().layers.len() as u32;
+    let points = points(&samples, &plans, layers + 1);
+    let (recommended, why) = recommend(&points);
+    bench.place(&mut session, recommended)?;
+    bench.sample(&mut session)?;
+    let timeline = timeline(&session);
+    let facts = |kind: Kind| session.backends().map(|b| b.facts()).find(|f| f.kind == kind);
+    let cpu = facts(Kind::Cpu);
+    let profile = Profile {
+        model: model.name(),
+        parameters: model.graph().parameters() as u64,
+        bytes: model.graph().weights.iter().map(|weight| weight.bytes() as u64).sum(),
+        adapter: facts(Kind::Gpu).map_or("no adapter".to_owned(), |facts| facts.name.clone()),
+        cpu: cpu.map_or(String::new(), |facts| format!("{} ({})", facts.identity, facts.level)),
+        threads: cpu.map_or(0, |facts| facts.threads),
+        context: context.unwrap_or(session.context()),
+        prompt_tokens: bench.prompt.len(),
+        rounds: options.rounds.max(1),
+        knee: knee(&points),
+        recommended,
+        why,
+        timeline,
+        read_gbps: bilayer_cpu::probe::read_gbps(cpu.map_or(1, |facts| facts.threads)),
+        points,
+    };
+    Ok(Some(Taken { profile, session }))
+}
+
+/// What one visit to an N found: milliseconds a token, and where they went.
+#[derive(Clone, Copy)]
+struct Sample {
+    decode_ms: f64,
+    prefill_tps: f64,
+    totals: Totals,
+}
+
+/// The work that is done at each N.
+struct Bench {
+    sequence: SequenceId,
+    prompt: Vec<u32>,
+    decode: usize,
+    placing: Placing,
+}
+
+impl Bench {
+    fn new(session: &mut Session, placing: Placing, options: Options) -> Result<Bench, Error> {
+        let predicted = session.plan().predicted.as_ref();
+        let slowest = session.times().map(|times| {
+            let sum = |device: &bilayer_scheduler::DeviceTimes| {
+                let layers = device.layers.iter().chain([&device.output]);
+                layers.fold((0.0, 0.0), |(prefill, decode), cost| {
+                    (prefill + cost.prefill_ms.unwrap_or(0.0), decode + cost.decode_ms)
+                })
+            };
+            let each = times.devices.iter().map(sum);
+            each.fold((0.0, 0.0), |a: (f64, f64), b| (a.0.max(b.0), a.1.max(b.1)))
+        });
+        let within = |ms: f64, seconds: f64, range: &std::ops::RangeInclusive<usize>| {
+            let tokens = if ms > 0.0 { (seconds * 1e3 / ms) as usize } else { *range.end() };
+            tokens.clamp(*range.start(), *range.end())
+        };
+        let (prefill_ms, decode_ms) =
+            slowest.unwrap_or((0.0, predicted.map_or(0.0, |p| p.decode_ms)));
+        let room = session.context();
+        let decode = options.decode.unwrap_or(within(decode_ms, DECODE_SECONDS, &DECODE_TOKENS));
+        let decode = decode.clamp(1, room.saturating_sub(2).max(1));
+        let prompt = options.prompt.unwrap_or(within(prefill_ms, PROMPT_SECONDS, &PROMPT_TOKENS));
+        let prompt = prompt.clamp(1, (room - decode - 1).max(1));
+        let vocab = session.vocab() as u32;
+        Ok(Bench {
+            sequence: session.open()?,
+            prompt: (0..prompt as u32).map(|i| (i * 7919 + 13) % vocab).collect(),
+            decode,
+            placing,
+        })
+    }
+
+    /// Puts `count` parts on the adapter.
+    fn place(&self, session: &mut Session, count: u32) -> Result<(), Error> {
+        let placing = Placing { gpu_layers: Offload::Count(count), ..self.placing.clone() };
+        let times = session.times().cloned();
+        session.place(&|graph: &Graph, machine: &Machine, budget: &Budget| {
+            let machine = Machine { times: times.clone(), ..machine.clone() };
+            placing.plan(graph, &machine, budget)
+        })
+    }
+
+    /// A prompt, then tokens one by one.
+    fn sample(&self, session: &mut Session) -> Result<Sample, Error> {
+        let sequence = self.sequence;
+        // Nothing of what is first is timed: caches fill, clocks rise.
+        session.truncate(sequence, 0);
+        let few = &self.prompt[..self.prompt.len().min(8)];
+        session.prefill(sequence, few, &mut |_| true)?;
+        session.truncate(sequence, 0);
+        let began = Instant::now();
+        session.prefill(sequence, &self.prompt, &mut |_| true)?;
+        let prefill_tps = self.prompt.len() as f64 / began.elapsed().as_secs_f64();
+        let step = |session: &mut Session, token: u32| {
+            let run = Run { sequence, tokens: &[token], wanted: Wanted::Last };
+            session.step(&[run]).map(|_| ())
+        };
+        step(session, 1)?;
+        session.trace_mut().expect("asked for").clear();
+        let vocab = session.vocab() as u32;
+        let mut each = Vec::with_capacity(self.decode);
+        for i in 0..self.decode as u32 {
+            let began = Instant::now();
+            step(session, (i * 31 + 7) % vocab)?;
+            each.push(began.elapsed().as_secs_f64() * 1e3);
+        }
+        let adapters: Vec<bool> =
+            session.backends().map(|backend| backend.facts().kind == Kind::Gpu).collect();
+        let totals = session.trace().expect("asked for").totals(0, &adapters);
+        let by = 1.0 / self.decode as f64;
+        Ok(Sample {
+            decode_ms: median(each),
+            prefill_tps,
+            totals: Totals {
+                wall: totals.wall * by,
+                cpu: totals.cpu * by,
+                gpu: totals.gpu * by,
+                crossing: totals.crossing * by,
+                idle: totals.idle * by,
+            },
+        })
+    }
+}
+
+/// The points of every N; those beyond what fits have no figures.
+fn points(samples: &[Vec<Sample>], plans: &[Option<Plan>], parts: u32) -> Vec<Point> {
+    let of = |count: usize, part: &dyn Fn(&Sample) -> f64| {
+        let all: Option<Vec<f64>> = samples.get(count).map(|all| all.iter().map(part).collect());
+        all.map_or(f64::NAN, median)
+    };
+    let first = of(0, &|sample| sample.decode_ms);
+    let point = |gpu_layers: u32| {
+        let count = gpu_layers as usize;
+        let plan = plans.get(count).and_then(Option::as_ref);
+        let predicted = plan.and_then(|plan| plan.predicted.as_ref());
+        let decode_ms = of(count, &|sample| sample.decode_ms);
+        let before = count.checked_sub(1).map(|before| of(before, &|sample| sample.decode_ms));
+        let gpu = plan.and_then(|plan| plan.devices.get(1));
+        Point {
+            gpu_layers,
+            map: plan.map_or(String::new(), |plan| plan.map.clone()),
+            decode_ms,
+            predicted_decode_ms: predicted.map(|predicted| predicted.decode_ms),
+            prefill_tps: of(count, &|sample| sample.prefill_tps),
+            predicted_prefill_tps: predicted
+                .and_then(|p| p.prefill_ms_per_token)
+                .map(|ms| 1e3 / ms),
+            speedup: first / decode_ms,
+            marginal: before.map(|before| before - decode_ms).filter(|ms| ms.is_finite()),
+            cpu_ms: of(count, &|sample| sample.totals.cpu),
+            gpu_ms: of(count, &|sample| sample.totals.gpu),
+            crossing_ms: of(count, &|sample| sample.totals.crossing),
+            idle_ms: of(count, &|sample| sample.totals.idle),
+            gpu_bytes: gpu.map_or(0, |device| device.used_bytes),
+            fits: plan.is_some(),
+        }
+    };
+    (0..=parts).map(point).collect()
+}
+
+/// The last step of the session's trace.
+fn timeline(session: &Session) -> Vec<Span> {
+    let Some(trace) = session.trace() else { return Vec::new() };
+    let events = trace.events();
+    let Some(step) = events.iter().rfind(|event| event.what == What::Step).copied() else {
+        return Vec::new();
+    };
+    let inside = |event: &&Event| event.end_ns() > step.start_ns && event.start_ns < step.end_ns();
+    let mine: Vec<&Event> = events.iter().filter(inside).collect();
+    let has_ops = |lane| mine.iter().any(|event| event.lane == lane && event.what == What::Op);
+    let span = |event: &&Event| {
+        let (from, to) = (event.start_ns.max(step.start_ns), event.end_ns().min(step.end_ns()));
+        let kind = match event.what {
+            What::Op => SpanKind::Op,
+            What::Segment if !has_ops(event.lane) => SpanKind::Op,
+            What::Write | What::Read => SpanKind::Transfer,
+            What::Submit => SpanKind::Submit,
+            What::Wait => SpanKind::Wait,
+            What::Idle => SpanKind::Idle,
+            What::Segment | What::Step | What::Between => return None,
+        };
+        Some(Span {
+            lane: trace.lanes()[event.lane].clone(),
+            name: trace.name(event, &|node| session.label(node)),
+            kind,
+            start_us: (from - step.start_ns) as f64 / 1e3,
+            us: to.saturating_sub(from) as f64 / 1e3,
+        })
+    };
+    mine.iter().filter_map(span).collect()
+}
+
+/// The middle of the values; NaN of none.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match (values.len(), values.get(values.len() / 2)) {
+        (0, _) | (_, None) => f64::NAN,
+        (n, Some(&upper)) if n % 2 == 0 => (values[n / 2 - 1] + upper) / 2.0,
+        (_, Some(&middle)) => middle,
+    }
+}
