@@ -29,9 +29,9 @@ pub use templates::Templates;
 /// The name templates have inside their environment.
 const NAME: &str = "chat";
 
-/// Instructions a rendering may take. The longest of 48 makers' templates take some ten thousand
-/// for a short conversation; ten million are over within half a second.
-const FUEL: u64 = 10_000_000;
+/// Instructions a rendering may take. A message takes some hundreds, a conversation with tools some
+/// ten thousand; five million are over in a third of a second.
+const FUEL: u64 = 5_000_000;
 
 /// Bytes a rendering may give, above [`GROWTH`] times those that it is given.
 const ROOM_BYTES: usize = 4 << 20;

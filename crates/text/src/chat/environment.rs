@@ -63,7 +63,7 @@ fn tojson(_: &State, value: &Value, options: Kwargs) -> Result<Value, Error> {
         separators: separators.map(pair).transpose()?,
     };
     options.assert_all_used()?;
-    json::write(value, &style).map(Value::from_safe_string)
+    json::write(value, &style).map(Value::from)
 }
 
 fn pair(given: Vec<String>) -> Result<(String, String), Error> {
