@@ -112,7 +112,7 @@ impl Template {
         inputs: &Inputs<'_>,
         write: &dyn Fn(&str) -> String,
     ) -> Result<String, Error> {
-        let failed = |error| environment::error(&self.name, error);
+        let failed = |error| environment::error(&self.name, &error);
         let template = environment.get_template(NAME).map_err(failed)?;
         let room = ROOM_BYTES + GROWTH * (inputs.len_bytes() + self.source.len());
         let mut bytes = vec![0; room];
@@ -144,7 +144,7 @@ fn compiled(name: &str, source: &str) -> Result<Environment<'static>, Error> {
     let mut environment = environment::new();
     environment.set_fuel(Some(FUEL));
     let added = environment.add_template_owned(NAME, source.to_owned());
-    added.map_err(|error| environment::error(name, error))?;
+    added.map_err(|error| environment::error(name, &error))?;
     Ok(environment)
 }
 

@@ -168,22 +168,18 @@ fn answer(
     let sequence = session.open()?;
     let flag = interrupt::flag();
     let generation = Generation::new(model, session, sequence, sampler, request, flag)?;
-    streamed(generation, question.prompt.len(), args.json)
+    streamed(args, generation, question.prompt.len())
 }
 
 /// Runs a prompt of `prompt` tokens and the answer to it, which is streamed to stdout unless it goes into a document.
-fn streamed(
-    mut generation: Generation<'_>,
-    prompt: usize,
-    is_document: bool,
-) -> Result<Answer, Failure> {
+fn streamed(args: &Run, mut generation: Generation<'_>, prompt: usize) -> Result<Answer, Failure> {
     let bar = progress::tokens("prompt", prompt);
     generation.prefill(&mut |done| bar.set_position(done as u64))?;
     bar.finish_and_clear();
     let (mut text, mut tokens) = (String::new(), Vec::new());
     let mut show = |piece: &str| {
         text.push_str(piece);
-        if is_document || piece.is_empty() { Ok(()) } else { output::text(piece) }
+        if args.json || piece.is_empty() { Ok(()) } else { output::text(piece) }
     };
     while let Some(token) = generation.next()? {
         show(&token.text)?;

@@ -29,8 +29,8 @@ pub fn new() -> Environment<'static> {
 }
 
 /// An error of template `name` as ours.
-pub fn error(name: &str, error: Error) -> crate::Error {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+pub fn error(name: &str, error: &Error) -> crate::Error {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(found) = cause {
         if let Some(Refusal(reason)) = found.downcast_ref() {
             return crate::Error::Refused { name: name.to_owned(), reason: reason.clone() };
@@ -53,13 +53,14 @@ fn raise(reason: String) -> Result<Value, Error> {
 }
 
 /// As Python's `json.dumps`, with what transformers passes on to it.
+#[expect(clippy::needless_pass_by_value, reason = "how filters take their arguments")]
 fn tojson(_: &State, value: &Value, options: Kwargs) -> Result<Value, Error> {
     let separators: Option<Vec<String>> = options.get("separators")?;
     let indent: Option<Value> = options.get("indent")?;
     let style = json::Style {
         ensure_ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
         sort_keys: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
-        indent: indent.map(indentation).transpose()?.flatten(),
+        indent: indent.as_ref().map(indentation).transpose()?.flatten(),
         separators: separators.map(pair).transpose()?,
     };
     options.assert_all_used()?;
@@ -73,7 +74,7 @@ fn pair(given: Vec<String>) -> Result<(String, String), Error> {
 }
 
 /// Of a number of spaces, or of the text itself.
-fn indentation(given: Value) -> Result<Option<String>, Error> {
+fn indentation(given: &Value) -> Result<Option<String>, Error> {
     if given.is_none() {
         return Ok(None);
     }

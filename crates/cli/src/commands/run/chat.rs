@@ -157,13 +157,13 @@ fn variables(args: &Run) -> Result<serde_json::Map<String, serde_json::Value>, F
 impl Chat {
     /// Answers until somebody leaves. Returns the exit code.
     fn run(&mut self, first: Option<String>) -> Result<u8, Failure> {
-        let mut lines = Lines::new(self.args.chat.single_turn)?;
+        let mut lines = Lines::new(&self.args)?;
         let is_terminal = lines.is_terminal();
         if is_terminal {
             output::note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves");
         }
         let mut next = match first {
-            Some(text) => self.guarded(is_terminal, |chat| chat.ask(text))?,
+            Some(text) => self.guarded(&lines, |chat| chat.ask(text))?,
             None => Next::Listen,
         };
         loop {
@@ -179,7 +179,7 @@ impl Chat {
                 return Ok(if was_stopped { INTERRUPTED } else { 0 });
             }
             next = match lines.next()? {
-                Line::Text(text) => self.guarded(is_terminal, |chat| chat.take(&text))?,
+                Line::Text(text) => self.guarded(&lines, |chat| chat.take(&text))?,
                 Line::Interrupted if was_stopped => return Ok(INTERRUPTED),
                 Line::Interrupted => {
                     output::note("Ctrl-C once more, Ctrl-D or /exit leaves");
@@ -193,11 +193,11 @@ impl Chat {
     /// At a terminal an error is told and the chat goes on; a script ends with it.
     fn guarded(
         &mut self,
-        is_terminal: bool,
+        lines: &Lines,
         act: impl FnOnce(&mut Chat) -> Result<Next, Failure>,
     ) -> Result<Next, Failure> {
         match act(self) {
-            Err(failure @ Failure::Line(..)) if is_terminal => {
+            Err(failure @ Failure::Line(..)) if lines.is_terminal() => {
                 failure.report();
                 Ok(Next::Listen)
             }
@@ -305,7 +305,7 @@ impl Chat {
         let new = question.prompt.len() - turn.kept;
         let generation = Generation::new(model, session, sequence, sampler, request, flag)?;
         self.begun += 1;
-        let answer = streamed(generation, new, args.json)?;
+        let answer = streamed(args, generation, new)?;
         self.last = Some(Last { statistics: answer.statistics, kept: turn.kept });
         if args.json {
             let report = report::Report { model, session, load: self.load };

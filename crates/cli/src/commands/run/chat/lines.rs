@@ -13,6 +13,7 @@ use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Behavior, Config, Context, Editor, Helper};
 
 use super::{command, message};
+use crate::args::Run;
 use crate::failure::{Failure, IO};
 use crate::folders;
 
@@ -38,8 +39,8 @@ pub enum Lines {
 }
 
 impl Lines {
-    /// Standard input; nobody is asked to type where there is to be but one turn and no terminal.
-    pub fn new(is_single: bool) -> Result<Lines, Failure> {
+    /// Standard input, with the history of earlier chats at a terminal unless there is to be but one turn.
+    pub fn new(args: &Run) -> Result<Lines, Failure> {
         if !io::stdin().is_terminal() {
             return Ok(Lines::Pipe);
         }
@@ -48,9 +49,9 @@ impl Lines {
         let config = Config::builder().max_history_size(HISTORY).map(|config| {
             config.auto_add_history(true).history_ignore_space(true).behavior(behavior).build()
         });
-        let mut editor = config.and_then(Editor::with_config).map_err(failed)?;
+        let mut editor = config.and_then(Editor::with_config).map_err(|error| failed(&error))?;
         editor.set_helper(Some(Assistance { files: FilenameCompleter::new() }));
-        let folder = folders::state().filter(|_| !is_single);
+        let folder = folders::state().filter(|_| !args.chat.single_turn);
         let history = folder.map(|folder| folder.join("chat_history"));
         if let Some(path) = &history {
             // None yet, or one that cannot be read, is an empty one.
@@ -71,7 +72,7 @@ impl Lines {
             Ok(text) => Ok(Line::Text(message::said(&text))),
             Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
             Err(ReadlineError::Eof) => Ok(Line::End),
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(failed(&error)),
         }
     }
 }
@@ -104,7 +105,7 @@ fn piped() -> Result<Line, Failure> {
     }
 }
 
-fn failed(error: ReadlineError) -> Failure {
+fn failed(error: &ReadlineError) -> Failure {
     Failure::Line(IO, format!("the terminal cannot be read: {error}; pipe the messages in"))
 }
 
