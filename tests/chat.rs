@@ -12,7 +12,7 @@ use bilayer_engine::conversation::{Conversation, Role, Turn};
 use bilayer_engine::generate::{Generation, Request};
 use bilayer_engine::sampling::{Options, Sampler};
 use bilayer_engine::session::{Session, Settings};
-use bilayer_gguf::{File, NewTensor, to_bytes};
+use bilayer_gguf::{File, Metadata, NewTensor, to_bytes};
 use bilayer_quant::Type;
 use bilayer_text::chat::{Builtin, Inputs, Template, Templates};
 use bilayer_text::{Encode, Error, Tokenizer, Vocabulary};
@@ -313,6 +313,28 @@ fn harmless_messages_are_encoded_as_ever_and_begin_as_the_vocabulary_says() {
         assert_eq!(ids.iter().filter(|&&id| id == 1).count(), 1, "{name}");
         assert_eq!(ids[0], 1, "{name}");
     }
+}
+
+#[test]
+fn templates_are_found_by_name_by_text_and_in_the_file() {
+    let mut metadata = Metadata::new();
+    let none = bilayer_engine::chat_templates(&metadata).unwrap();
+    assert_eq!(none, Templates::default());
+    assert!(matches!(none.find(None), Err(Error::NoTemplate { .. })));
+    metadata.set("tokenizer.chat_template", "own");
+    metadata.set("tokenizer.chat_template.tool_use", "tools");
+    metadata.set("tokenizer.chat_template.chatml", "not the known one");
+    let found = bilayer_engine::chat_templates(&metadata).unwrap();
+    let rendered = |asked| found.find(asked).unwrap().render(&Inputs::new(&[])).unwrap();
+    assert_eq!(rendered(None), "own");
+    assert_eq!(rendered(Some("tool_use")), "tools");
+    assert_eq!(rendered(Some("chatml")), "not the known one");
+    assert_eq!(rendered(Some("{{ 1 + 1 }}")), "2");
+    assert_eq!(rendered(Some("phi4")), "<|im_start|>assistant<|im_sep|>");
+    let unknown = found.find(Some("phi5")).unwrap_err().to_string();
+    assert!(unknown.contains("'phi5'; known are tool_use, chatml, chatml, llama2"), "{unknown}");
+    metadata.set("tokenizer.chat_template", 1u32);
+    assert!(bilayer_engine::chat_templates(&metadata).is_err());
 }
 
 #[test]

@@ -2,7 +2,9 @@
 //!
 //! A template is a Jinja program that the model's maker put into the file. It is rendered as the
 //! makers' own library (transformers) does it, by minijinja: Python's methods, its way to write
-//! JSON, blocks that swallow their line breaks. What it may use of time and room is bounded.
+//! JSON, blocks that swallow their line breaks. The instructions it may take, the calls within calls
+//! and the bytes it may write are bounded; how long a text or list a single instruction makes within
+//! the template is not.
 //!
 //! **No message makes a special token.** A message may hold `<|im_end|>`, and to the model that
 //! must be eight characters, not the end of a turn. [`Template::prompt`] therefore knows of each

@@ -17,7 +17,8 @@
 //!    in a message must find it. Those tokens stay text everywhere in this prompt.
 //!
 //! Whichever way is taken gives the plain rendering's characters, and none makes a token of what a
-//! message says. User-defined tokens are matched in every text and are no concern here.
+//! message says. A token that a template spells around a bare word (`<|` + role + `|>`) is the
+//! template's own. User-defined tokens are matched in every text and are no concern here.
 
 use crate::special::{Fragment, Matcher};
 use crate::{Encode, Error, Tokenizer};

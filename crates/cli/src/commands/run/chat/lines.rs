@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::error::ReadlineError;
@@ -67,9 +67,14 @@ impl Lines {
 
     /// Waits for the next message.
     pub fn next(&mut self) -> Result<Line, Failure> {
-        let Lines::Terminal { editor, .. } = self else { return piped() };
+        let Lines::Terminal { editor, history } = self else { return piped() };
         match editor.readline("> ") {
-            Ok(text) => Ok(Line::Text(message::said(&text))),
+            Ok(text) => {
+                if let Some(path) = history {
+                    keep(editor, path);
+                }
+                Ok(Line::Text(message::said(&text)))
+            }
             Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
             Err(ReadlineError::Eof) => Ok(Line::End),
             Err(error) => Err(failed(&error)),
@@ -77,13 +82,11 @@ impl Lines {
     }
 }
 
-impl Drop for Lines {
-    fn drop(&mut self) {
-        let Lines::Terminal { editor, history: Some(path) } = self else { return };
-        // A history that cannot be kept is no reason to complain to somebody who leaves.
-        let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-        let _ = made.map(|()| editor.append_history(path));
-    }
+/// Adds what is new to the history; at once, for a chat may be left by force.
+fn keep(editor: &mut Editor<Assistance, FileHistory>, path: &Path) {
+    let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    // A history that cannot be kept is no reason to disturb a chat.
+    let _ = made.map(|()| editor.append_history(path));
 }
 
 /// The next message of a pipe. One that is cut off by its end counts as whole.
