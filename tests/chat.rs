@@ -127,7 +127,7 @@ fn templates_render_as_python_renders_them() {
     assert!(broken.is_empty(), "{} of {equal}:\n{}", broken.len(), broken.join("\n"));
     let known: usize = EXPLAINED.iter().map(|(_, cases, _)| cases.len()).sum();
     assert_eq!(explained.len(), known, "a difference is gone: {explained:?}");
-    println!("{equal} equal, {refused} refused, {} explained", explained.len());
+    eprintln!("{equal} equal, {refused} refused, {} explained", explained.len());
     assert!(equal == 623 && refused == 8, "{equal} equal, {refused} refused");
 }
 
@@ -155,6 +155,27 @@ fn what_does_not_end_is_ended() {
         assert!(ends(&error), "{source}: {error}");
         assert!(took < Duration::from_secs(1), "{source}: {took:?}");
     }
+}
+
+#[test]
+fn long_conversations_are_within_the_bounds() {
+    let Some(table) = table() else { return };
+    let turn = |at: usize| {
+        let role = if at.is_multiple_of(2) { "user" } else { "assistant" };
+        json!({ "role": role, "content": format!("Message {at} says this and that. ").repeat(20) })
+    };
+    let messages: Vec<Value> = (0..401).map(turn).collect();
+    let mut rendered = 0;
+    for name in table.expected.keys() {
+        let path = shared(&format!("chat-templates/templates/{name}.jinja")).unwrap();
+        let template = Template::new(name, &std::fs::read_to_string(path).unwrap()).unwrap();
+        match template.render(&Inputs::new(&messages)) {
+            Ok(text) => rendered += usize::from(text.contains("Message 400 says")),
+            // One of them asks for variables of its own.
+            Err(error) => assert!(matches!(error, Error::Template { .. }), "{error}"),
+        }
+    }
+    assert_eq!(rendered, table.expected.len() - 1);
 }
 
 #[test]
@@ -371,7 +392,7 @@ fn no_message_makes_a_special_token_with_any_makers_template() {
             }
         }
     }
-    println!(
+    eprintln!(
         "{same} as with a harmless message, {fewer} without the token that the template looks for"
     );
     assert!(same > 200 && fewer < same / 10, "{same} {fewer}");
@@ -553,6 +574,9 @@ fn a_chat_goes_through_a_pipe() {
     assert_eq!(once.out.lines().count(), 1, "{once:?}");
     let plain = place.run(&format!("{run} -p hello").replace("-cnv", "")).good();
     assert!(plain.err.contains("prompt: 7 tokens"), "-p alone is completed: {plain:?}");
+    assert!(plain.err.contains("note: the model has a chat template; "), "{plain:?}");
+    let meant = place.run(&format!("{run} -no-cnv -p hello").replace("-cnv --jinja", "")).good();
+    assert!(meant.out == plain.out && !meant.err.contains("chat template"), "{meant:?}");
 }
 
 #[test]

@@ -60,6 +60,11 @@ fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
     if args.model.mlock {
         model.file().lock().map_err(Error::File)?;
     }
+    if !args.json && chat::may_be_meant(args, &model)? {
+        output::note(
+            "note: the model has a chat template; -cnv chats, -no-cnv says that completing is meant",
+        );
+    }
     let question = Question {
         prompt: prompt::tokens(given, &model)?,
         options: settings::sampling(&args.sampling, &model)?,

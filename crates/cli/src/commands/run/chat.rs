@@ -50,6 +50,13 @@ pub fn wanted(args: &Run) -> Option<Wanted> {
     is_offered.then_some(Wanted::Offered)
 }
 
+/// Whether somebody who has a text completed may have wanted an answer to it.
+pub fn may_be_meant(args: &Run, model: &Model) -> Result<bool, Failure> {
+    let templates = chat_templates(model.file().metadata()).map_err(Error::File)?;
+    let is_meant = args.answer.no_conversation || !args.tokens.is_empty();
+    Ok(templates.own.is_some() && !is_meant)
+}
+
 /// A chat with all that it needs.
 struct Chat {
     /// The flags, with what `/set` changed.
