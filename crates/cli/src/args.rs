@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
 
+mod bench;
 mod chat;
 mod model;
 mod placing;
@@ -13,10 +14,11 @@ mod sampling;
 mod synth;
 pub mod typed;
 
+pub use bench::{Bench, Form, Numbers};
 pub use chat::ChatArgs;
 pub use model::{FlashAttn, ModelArgs};
-pub use placing::PlacingArgs;
 pub(crate) use placing::size;
+pub use placing::{AdapterArgs, PlacingArgs};
 pub use profile::Profile;
 pub use sampling::SamplingArgs;
 pub use synth::Synth;
@@ -48,6 +50,8 @@ pub enum Command {
     Run(Box<Run>),
     /// Say what would run where and what memory it takes, without loading
     Plan(Box<Plan>),
+    /// Measure speed, with llama-bench's tests and names
+    Bench(Box<Bench>),
     /// Measure what each offloaded layer buys, and draw it
     Profile(Box<Profile>),
     /// Compare two backends op by op on the same tokens

@@ -187,6 +187,7 @@ fn code(error: &Error) -> u8 {
         Error::Device(Device::Unsupported { .. }) => USAGE,
         Error::Device(Device::DeviceLost { .. }) => NO_DEVICE,
         Error::Device(_) => INTERNAL,
+        Error::Displaced(_) => DOES_NOT_FIT,
         Error::Fallback { source, .. } => code(source),
     }
 }

@@ -210,11 +210,14 @@ fn this_machine(settings: &Settings<'_>) -> Result<(Machine, Vec<String>), Error
     Ok((Machine::new(devices), notes))
 }
 
-/// Adapters, the best first; none without the feature `gpu`.
+/// Adapters, the best first; none without the feature `gpu`. To `measure` how fast they read opens each, which takes a
+/// second or two.
 #[cfg(feature = "gpu")]
-pub fn adapters() -> Vec<AdapterFacts> {
-    let adapters = bilayer_gpu::adapters().into_iter();
-    let known = adapters.map(|a| AdapterFacts {
+pub fn adapters(measure: bool) -> Vec<AdapterFacts> {
+    let adapters = bilayer_gpu::adapters().into_iter().enumerate();
+    let read = |number: usize| bilayer_gpu::read_gbps(Some(&number.to_string())).ok();
+    let known = adapters.map(|(number, a)| AdapterFacts {
+        read_gbps: if measure { read(number) } else { None },
         name: a.name,
         backend: a.api.to_owned(),
         kind: a.kind.name().to_owned(),
@@ -229,12 +232,12 @@ pub fn adapters() -> Vec<AdapterFacts> {
 
 /// Adapters, the best first; none without the feature `gpu`.
 #[cfg(not(feature = "gpu"))]
-pub fn adapters() -> Vec<AdapterFacts> {
+pub fn adapters(_measure: bool) -> Vec<AdapterFacts> {
     Vec::new()
 }
 
 /// What is known of an adapter.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct AdapterFacts {
     /// The driver's name for it.
     pub name: String,
@@ -250,6 +253,8 @@ pub struct AdapterFacts {
     pub free_bytes: Option<u64>,
     /// Whether it shares the host's memory.
     pub unified: bool,
+    /// 10^9 bytes a second that a kernel reads of its memory, where that was measured.
+    pub read_gbps: Option<f64>,
     /// Which features that we use it has.
     pub features: Vec<String>,
 }

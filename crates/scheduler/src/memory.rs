@@ -1,8 +1,10 @@
 //! Adds up what devices would hold, and prints sizes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
+use bilayer_graph::fuse::{self, Item, Kind, Part};
+use bilayer_graph::slots::{self, Life};
 use bilayer_graph::{Facts, Graph, Value, WeightId};
 
 use crate::{Budget, PlannedSegment};
@@ -57,35 +59,102 @@ pub(crate) fn weight_bytes(graph: &Graph, weights: &BTreeSet<WeightId>, facts: &
     sum(weights.iter().map(|&id| bytes(id)))
 }
 
-/// The most bytes of values that are alive at once while a segment runs, in the largest step: a value lives from
-/// its node, or from the start if it is an input, to its last reader, or to the end if it is an output.
-pub(crate) fn activation_bytes(graph: &Graph, segment: &PlannedSegment, budget: &Budget) -> u64 {
-    let bytes = |value: Value| budget.value_bytes(&graph.values[value.0 as usize]);
-    let nodes = &graph.nodes[segment.nodes.clone()];
-    // The last of the segment's nodes that reads each value.
-    let mut last_reader = vec![None; graph.values.len()];
-    for (i, node) in nodes.iter().enumerate() {
-        node.op.inputs().for_each(|value| last_reader[value.0 as usize] = Some(i));
-    }
-    let mut alive = sum(segment.inputs.iter().map(|&value| bytes(value)));
-    let mut peak = alive;
-    for (i, node) in nodes.iter().enumerate() {
-        let out = node.op.out();
-        alive = alive.saturating_add(bytes(out));
-        peak = peak.max(alive);
-        let unread = last_reader[out.0 as usize].is_none() && !segment.outputs.contains(&out);
-        let read: BTreeSet<Value> = node.op.inputs().collect();
-        let done = read.into_iter().filter(|&value| {
-            last_reader[value.0 as usize] == Some(i) && !segment.outputs.contains(&value)
-        });
-        alive = alive.saturating_sub(sum(done.chain(unread.then_some(out)).map(bytes)));
-    }
-    peak
+/// A value of 16, as integers with a scale and a sum, in bytes; widths are rounded up to 64 values.
+const QUANTIZED_BYTES: u64 = 24;
+const QUANTIZED_MULTIPLE: usize = 64;
+
+/// How a value lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Form {
+    Floats,
+    Integers,
 }
 
-/// Bytes of the values that enter and leave a segment, in the largest step.
-pub(crate) fn staging_bytes(graph: &Graph, segment: &PlannedSegment, budget: &Budget) -> u64 {
-    let crossing = segment.inputs.iter().chain(&segment.outputs);
+/// Bytes that a segment's values take in the largest step, by the rules that devices lay them out by: nothing that
+/// disappears where ops are joined, floats only where somebody reads floats, and one place for values that do not live
+/// at the same time.
+pub(crate) fn activation_bytes(
+    graph: &Graph,
+    segment: &PlannedSegment,
+    budget: &Budget,
+    facts: &Facts,
+) -> u64 {
+    let items = fuse::joined(&segment.segment(graph));
+    let mut lives: BTreeMap<(Value, Form), (usize, usize)> = BTreeMap::new();
+    let mut born: HashMap<Value, usize> = segment.inputs.iter().map(|&value| (value, 0)).collect();
+    for (at, item) in items.iter().enumerate() {
+        born.extend(item.writes(graph).into_iter().map(|value| (value, at)));
+    }
+    let mut read = |value: Value, form: Form, at: usize| {
+        let first = born.get(&value).copied().unwrap_or(at);
+        lives.entry((value, form)).or_insert((first, first)).1 = at;
+    };
+    for (at, item) in items.iter().enumerate() {
+        let (of_floats, of_integers) = forms(graph, item, facts);
+        of_floats.into_iter().for_each(|value| read(value, Form::Floats, at));
+        of_integers.into_iter().for_each(|value| read(value, Form::Integers, at));
+    }
+    // What comes and goes is not shared with anything.
+    for &value in segment.inputs.iter().chain(&segment.outputs) {
+        lives.insert((value, Form::Floats), (0, items.len()));
+    }
+    for (value, at) in born {
+        if !lives.contains_key(&(value, Form::Floats))
+            && !lives.contains_key(&(value, Form::Integers))
+        {
+            lives.insert((value, Form::Floats), (at, at));
+        }
+    }
+    let bytes = |value: Value, form: Form| {
+        let info = &graph.values[value.0 as usize];
+        match form {
+            Form::Floats => budget.value_bytes(info),
+            Form::Integers => {
+                let pieces = info.width.next_multiple_of(QUANTIZED_MULTIPLE) as u64 / 16;
+                let rows = budget.value_bytes(info) / (4 * info.width.max(1)) as u64;
+                rows.saturating_mul(pieces).saturating_mul(QUANTIZED_BYTES)
+            }
+        }
+    };
+    let lives: Vec<Life> = lives
+        .into_iter()
+        .map(|((value, form), (first, last))| Life { first, last, bytes: bytes(value, form) })
+        .collect();
+    sum(slots::assign(&lives).1)
+}
+
+/// The values that an item reads as floats, and as integers.
+fn forms(graph: &Graph, item: &Item, facts: &Facts) -> (Vec<Value>, Vec<Value>) {
+    let Kind::Multiply { input, norm, parts } = &item.kind else {
+        return (item.reads(graph), Vec::new());
+    };
+    let matmuls = parts.iter().flat_map(|part| match part {
+        Part::Plain { matmul, .. } => vec![*matmul],
+        Part::Gated { gate, up, .. } => vec![*gate, *up],
+    });
+    let types: Vec<_> = matmuls
+        .filter_map(|node| graph.nodes[node].op.matrix())
+        .map(|id| graph.weight(id).ty)
+        .collect();
+    let integers = types.iter().any(|ty| facts.quantized.contains(ty));
+    let floats = types.iter().any(|ty| !facts.quantized.contains(ty));
+    let others = item.reads(graph).into_iter().filter(|value| norm.is_some() || value != input);
+    let mut of_floats: Vec<Value> = others.collect();
+    if floats {
+        of_floats.push(*input);
+    }
+    (of_floats, if integers { vec![*input] } else { Vec::new() })
+}
+
+/// Bytes that values take on their way into a segment and out of it, in the largest step.
+pub(crate) fn staging_bytes(
+    graph: &Graph,
+    segment: &PlannedSegment,
+    budget: &Budget,
+    facts: &Facts,
+) -> u64 {
+    let outputs: &[Value] = if facts.reads_in_place { &[] } else { &segment.outputs };
+    let crossing = segment.inputs.iter().chain(outputs);
     sum(crossing.map(|value| budget.value_bytes(&graph.values[value.0 as usize])))
 }
 

@@ -38,7 +38,7 @@ struct Answer {
 
 /// Loads, generates, reports.
 pub fn execute(args: &Run) -> Result<u8, Failure> {
-    if args.model.placing.list_devices {
+    if args.model.placing.adapter.list_devices {
         return super::devices::list();
     }
     interrupt::catch();
@@ -56,7 +56,7 @@ fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
     }
     let given = prompt::given(args)?;
     let waited = began.elapsed();
-    let model = demo::open(&args.model)?;
+    let model = demo::open(&args.model.source())?;
     if args.model.mlock {
         model.file().lock().map_err(Error::File)?;
     }

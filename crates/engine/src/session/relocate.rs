@@ -1,6 +1,7 @@
 //! Layers move between devices while a session lives: weights that stay are not loaded again, caches go along.
 
 use bilayer_graph::{CacheId, CachePages};
+use bilayer_scheduler::{Machine, Plan};
 
 use super::batch::Batch;
 use super::load::Change;
@@ -28,13 +29,35 @@ impl Session {
         if let Some(error) = self.lost.take() {
             return self.move_to_processor(error);
         }
-        let machine = prepare::machine(&self.pipeline.backends);
+        let times = self.times().cloned();
+        let machine = Machine { times, ..prepare::machine(&self.pipeline.backends) };
         let budget = prepare::budget(&self.limits);
         let plan = prepare::with_best(planner(&self.graph, &machine, &budget)?, self.best);
         if plan.placement == self.plan.placement {
             self.plan = plan;
             return Ok(());
         }
+        self.adopt(plan)
+    }
+
+    /// Whether every op's time is taken, which holds devices up between their kernels: traces then name ops. Compiles
+    /// the segments anew.
+    ///
+    /// # Errors
+    /// As [`Session::place`].
+    pub fn time_ops(&mut self, timings: bool) -> Result<(), Error> {
+        if self.limits.timings == timings {
+            return Ok(());
+        }
+        self.limits.timings = timings;
+        if let Some(error) = self.lost.take() {
+            return self.move_to_processor(error);
+        }
+        self.adopt(self.plan.clone())
+    }
+
+    /// Goes on with another plan, or with the processor alone where a device fails at it.
+    fn adopt(&mut self, plan: Plan) -> Result<(), Error> {
         match self.relocate(&plan) {
             Ok(()) => {
                 self.plan = plan;
@@ -49,7 +72,7 @@ impl Session {
         }
     }
 
-    fn relocate(&mut self, plan: &bilayer_scheduler::Plan) -> Result<(), Failed> {
+    fn relocate(&mut self, plan: &Plan) -> Result<(), Failed> {
         let change =
             Change { model: &self.model, graph: &self.graph, from: Some(&self.plan), to: plan };
         let mut pages = self.cache.pages_in_use();

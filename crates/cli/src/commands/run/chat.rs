@@ -90,7 +90,7 @@ enum Next {
 pub fn execute(args: &Run, wanted: Wanted, began: Instant) -> Result<u8, Failure> {
     let first = first(args)?;
     let system = system(args)?;
-    let model = demo::open(&args.model)?;
+    let model = demo::open(&args.model.source())?;
     if args.model.mlock {
         model.file().lock().map_err(Error::File)?;
     }
