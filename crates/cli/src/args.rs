@@ -6,6 +6,7 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
 
 mod bench;
+mod chat;
 mod model;
 mod placing;
 mod profile;
@@ -14,6 +15,7 @@ mod synth;
 pub mod typed;
 
 pub use bench::{Bench, Form, Numbers};
+pub use chat::ChatArgs;
 pub use model::{FlashAttn, ModelArgs};
 pub(crate) use placing::size;
 pub use placing::{AdapterArgs, PlacingArgs};
@@ -78,7 +80,7 @@ pub enum Command {
 }
 
 /// `bilayer run`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Run {
     /// The prompt; without -p, -f and --tokens it is read from a pipe
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
@@ -102,9 +104,11 @@ pub struct Run {
     /// Write what ran when on which device, in the trace format that Perfetto opens
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// One JSON document on stdout
+    /// One JSON document on stdout; in a chat one for each answer, a line each
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub chat: ChatArgs,
     #[command(flatten)]
     pub answer: AnswerArgs,
     #[command(flatten)]
@@ -131,7 +135,7 @@ pub struct AnswerArgs {
     /// Show control tokens as text; short form -sp
     #[arg(long)]
     pub special: bool,
-    /// Plain completion, which is the default; short form -no-cnv
+    /// Plain completion, never a chat; short form -no-cnv
     #[arg(long)]
     pub no_conversation: bool,
     /// Take backslashes in -p, --stop and --dry-sequence-breaker as they are; else \n, \t, \x1b and their like stand for

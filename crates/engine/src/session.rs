@@ -192,6 +192,11 @@ impl Session {
         self.cache.len(sequence)
     }
 
+    /// The tokens of a sequence.
+    pub fn tokens(&self, sequence: SequenceId) -> &[u32] {
+        self.cache.tokens(sequence)
+    }
+
     /// Tokens of the vocabulary: the width of a row of logits.
     pub fn vocab(&self) -> usize {
         self.logits.width

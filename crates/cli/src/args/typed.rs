@@ -16,6 +16,10 @@ const SPELLED: &[(&str, &str)] = &[
     ("-fa", "--flash-attn"),
     ("-no-cnv", "--no-conversation"),
     ("-sp", "--special"),
+    ("-cnv", "--conversation"),
+    ("-sys", "--system-prompt"),
+    ("-sysf", "--system-prompt-file"),
+    ("-st", "--single-turn"),
     ("-ngl", "--gpu-layers"),
     ("-ot", "--override-tensor"),
     ("-ncmoe", "--n-cpu-moe"),
@@ -35,6 +39,7 @@ const ALWAYS: &[&str] = &[
     "-e",
     "--escape",
     "--deterministic",
+    "--jinja",
     "--progress",
 ];
 
@@ -43,7 +48,7 @@ const LATER: &str = "perplexity convert quantize imatrix \
                      embed rerank classify serve batch prune";
 
 const ONE_ADAPTER: &str = "one adapter is used; choose it with --device";
-const COMPLETES: &str = "`run` completes plain text; give the whole prompt with -p or -f";
+const CHATS: &str = "chat with -cnv; a line that ends in \\ goes on";
 const LOCAL: &str = "download the file and give its path with -m";
 const FREE: &str = "the answer cannot be bound to a grammar; leave it out";
 const CHAIN: &str = "the samplers have a fixed order; set each with its own flag";
@@ -59,10 +64,8 @@ const NOT_YET: &[(&[&str], &str)] = &[
         &["-nopo", "--no-op-offload", "--no-host"],
         "ops run where their layer is placed; leave it out",
     ),
-    (&["-cnv", "--conversation", "-sys", "--system-prompt", "-sysf"], COMPLETES),
-    (&["--system-prompt-file", "-st", "--single-turn", "-i", "--interactive"], COMPLETES),
-    (&["-if", "--interactive-first", "--jinja", "--chat-template"], COMPLETES),
-    (&["--chat-template-file", "--in-prefix", "--in-suffix", "-mli"], COMPLETES),
+    (&["-i", "--interactive", "-if", "--interactive-first"], CHATS),
+    (&["--in-prefix", "--in-suffix", "-mli", "--multiline-input"], CHATS),
     (&["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url"], LOCAL),
     (&["--grammar", "--grammar-file", "-j", "--json-schema", "-jf"], FREE),
     (&["--json-schema-file"], FREE),
@@ -210,6 +213,7 @@ mod tests {
             ("bilayer run -ub 8 -fa", "bilayer run --ubatch-size 8 --flash-attn"),
             ("bilayer run -ctk=f32 -no-cnv", "bilayer run --cache-type-k=f32 --no-conversation"),
             ("bilayer run --no-warmup -n -1", "bilayer run -n -1"),
+            ("bilayer -cnv --jinja -sys -x", "bilayer run --conversation --system-prompt -x"),
             ("bilayer bench --no-warmup -pg 8,4", "bilayer bench --no-warmup --prompt-gen 8,4"),
             ("bilayer bench -ngl -1 -mmp 0", "bilayer bench --gpu-layers -1 --mmap 0"),
             ("bilayer run -p -ngl -n 5", "bilayer run -p -ngl -n 5"),
@@ -224,7 +228,7 @@ mod tests {
 
     #[test]
     fn what_is_not_supported_is_refused_by_name() {
-        for line in ["run -mg 1", "run --split-mode=row", "-cnv", "run -m x -fa -sm none"] {
+        for line in ["run -mg 1", "run --split-mode=row", "-mli", "run -m x -fa -sm none"] {
             let error = prepared(&format!("bilayer {line}")).expect_err(line);
             assert!(error.contains("is not supported yet; "), "{line}: {error}");
         }
