@@ -90,12 +90,12 @@ impl Subject<'_> {
     /// take beyond one, so that the cost of handing a segment over stays apart from it.
     fn device(&self, backend: &mut dyn Backend) -> Result<DeviceTimes, Error> {
         let graph = self.graph;
-        let is_adapter = backend.facts().kind == Kind::Gpu;
+        let kind = backend.facts().kind;
         let bytes = layer_bytes(graph, |_| true);
         // Of a prompt's last layer, most is done for the wanted row alone.
         let prompt_bytes = layer_bytes(graph, |rows| rows == Rows::Tokens);
-        let layers = stretch(&bytes, is_adapter);
-        let parts = [&[][..], &layers[..1], &layers].map(|part| self.segments(part, is_adapter));
+        let layers = stretch(&bytes, kind);
+        let parts = [&[][..], &layers[..1], &layers].map(|part| self.segments(part, kind));
         let most = self.limits.tokens.min(PIECE_TOKENS);
         let pages = (POSITION + most.max(BATCH_TOKENS)).div_ceil(PAGE_TOKENS) + 1;
         let limits = Limits {
@@ -152,10 +152,10 @@ impl Subject<'_> {
     }
 
     /// Segments of some layers on a device, and with no layers of the head.
-    fn segments(&self, layers: &[usize], is_adapter: bool) -> Vec<PlannedSegment> {
+    fn segments(&self, layers: &[usize], kind: Kind) -> Vec<PlannedSegment> {
         let mut placement = Placement::single(self.graph.layers(), 0);
         placement.output = usize::from(layers.is_empty());
-        placement.embedding = usize::from(!is_adapter && !layers.is_empty());
+        placement.embedding = usize::from(kind == Kind::Cpu && !layers.is_empty());
         layers.iter().for_each(|&layer| placement.layers[layer] = 1);
         cut(self.graph, &placement).into_iter().filter(|segment| segment.device == 1).collect()
     }
@@ -195,7 +195,8 @@ impl Subject<'_> {
 
 /// The layers that are timed on a device, two at least: the first ones, after the embedding, on a processor, the last
 /// ones on an adapter.
-fn stretch(bytes: &[f64], is_adapter: bool) -> Vec<usize> {
+fn stretch(bytes: &[f64], kind: Kind) -> Vec<usize> {
+    let is_adapter = kind == Kind::Gpu;
     let mut left = STRETCH_BYTES[usize::from(is_adapter)] as f64;
     let mut layers = Vec::new();
     for at in 0..bytes.len() {
@@ -360,6 +361,8 @@ fn noise(values: &mut Vec<f32>, len: usize) {
 
 #[cfg(test)]
 mod tests {
+    use bilayer_graph::Kind;
+
     use super::{Apart, Walls, distrust, stretch};
     use crate::kept::Kept;
 
@@ -379,10 +382,10 @@ mod tests {
     #[test]
     fn two_layers_at_least_are_timed() {
         let mib = f64::from(1 << 20);
-        assert_eq!(stretch(&[600.0 * mib; 4], true), [3, 2]);
-        assert_eq!(stretch(&[600.0 * mib; 4], false), [0, 1, 2]);
-        assert_eq!(stretch(&[mib; 3], true), [2, 1, 0]);
-        assert_eq!(stretch(&[mib], true), [0]);
+        assert_eq!(stretch(&[600.0 * mib; 4], Kind::Gpu), [3, 2]);
+        assert_eq!(stretch(&[600.0 * mib; 4], Kind::Cpu), [0, 1, 2]);
+        assert_eq!(stretch(&[mib; 3], Kind::Gpu), [2, 1, 0]);
+        assert_eq!(stretch(&[mib], Kind::Gpu), [0]);
     }
 
     #[test]

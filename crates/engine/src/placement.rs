@@ -210,14 +210,24 @@ fn this_machine(settings: &Settings<'_>) -> Result<(Machine, Vec<String>), Error
     Ok((Machine::new(devices), notes))
 }
 
-/// Adapters, the best first; none without the feature `gpu`. To `measure` how fast they read opens each, which takes a
-/// second or two.
+/// 10^9 bytes a second that kernels of an adapter read, by its number in [`adapters`]: opens it, which takes a second or
+/// two. `None` where that fails.
 #[cfg(feature = "gpu")]
-pub fn adapters(measure: bool) -> Vec<AdapterFacts> {
-    let adapters = bilayer_gpu::adapters().into_iter().enumerate();
-    let read = |number: usize| bilayer_gpu::read_gbps(Some(&number.to_string())).ok();
-    let known = adapters.map(|(number, a)| AdapterFacts {
-        read_gbps: if measure { read(number) } else { None },
+pub fn read_gbps(number: usize) -> Option<f64> {
+    bilayer_gpu::read_gbps(Some(&number.to_string())).ok()
+}
+
+/// Of no adapter.
+#[cfg(not(feature = "gpu"))]
+pub fn read_gbps(_number: usize) -> Option<f64> {
+    None
+}
+
+/// Adapters, the best first; none without the feature `gpu`.
+#[cfg(feature = "gpu")]
+pub fn adapters() -> Vec<AdapterFacts> {
+    let adapters = bilayer_gpu::adapters().into_iter();
+    let known = adapters.map(|a| AdapterFacts {
         name: a.name,
         backend: a.api.to_owned(),
         kind: a.kind.name().to_owned(),
@@ -232,7 +242,7 @@ pub fn adapters(measure: bool) -> Vec<AdapterFacts> {
 
 /// Adapters, the best first; none without the feature `gpu`.
 #[cfg(not(feature = "gpu"))]
-pub fn adapters(_measure: bool) -> Vec<AdapterFacts> {
+pub fn adapters() -> Vec<AdapterFacts> {
     Vec::new()
 }
 
@@ -253,8 +263,6 @@ pub struct AdapterFacts {
     pub free_bytes: Option<u64>,
     /// Whether it shares the host's memory.
     pub unified: bool,
-    /// 10^9 bytes a second that a kernel reads of its memory, where that was measured.
-    pub read_gbps: Option<f64>,
     /// Which features that we use it has.
     pub features: Vec<String>,
 }

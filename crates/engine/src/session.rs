@@ -27,6 +27,7 @@ pub use fallback::Warning;
 pub use lanes::{Lane, Lanes};
 pub(crate) use prepare::limits_of;
 pub use prepare::{Planner, budget_of};
+pub use relocate::Timed;
 pub use settings::{Overlap, Progress, Settings, Stage, kv_types};
 pub use top::Top;
 

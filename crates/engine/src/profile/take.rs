@@ -8,7 +8,7 @@ use bilayer_scheduler::{Budget, Machine, Offload, Plan};
 use super::{Point, Profile, Span, SpanKind, knee, recommend};
 use crate::cache::SequenceId;
 use crate::placement::Placing;
-use crate::session::{Run, Session, Settings, Wanted};
+use crate::session::{Run, Session, Settings, Timed, Wanted};
 use crate::trace::{Event, Totals, What};
 use crate::{Error, Model};
 
@@ -73,7 +73,7 @@ pub fn take(
     )?;
     let most = session.plan().max_gpu_layers;
     // What takes the time of every op holds the device up between them: only the last steps have it.
-    session.time_ops(false)?;
+    session.time_each(Timed::Segment)?;
     let bench = Bench::new(&mut session, placing, options)?;
     let total = options.rounds.max(1) * (most as usize + 1);
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); most as usize + 1];
@@ -94,7 +94,7 @@ pub fn take(
     let layers = session.plan().layers.len() as u32;
     let points = points(&samples, &plans, layers + 1);
     let (recommended, why) = recommend(&points);
-    session.time_ops(true)?;
+    session.time_each(Timed::Op)?;
     bench.place(&mut session, recommended)?;
     bench.sample(&mut session)?;
     let timeline = timeline(&session);

@@ -17,6 +17,15 @@ struct Cargo {
     data: CachePages,
 }
 
+/// What times are taken of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timed {
+    /// Segments alone.
+    Segment,
+    /// Every op too, which holds devices up between their kernels.
+    Op,
+}
+
 impl Session {
     /// Places the model anew on the session's devices, by a planner as [`Session::on`] has it. Sequences go on as they
     /// are: what moves takes its weights, keys and values along. What a device keeps is not loaded again.
@@ -40,12 +49,12 @@ impl Session {
         self.adopt(plan)
     }
 
-    /// Whether every op's time is taken, which holds devices up between their kernels: traces then name ops. Compiles
-    /// the segments anew.
+    /// What traces name from now on. Compiles the segments anew.
     ///
     /// # Errors
     /// As [`Session::place`].
-    pub fn time_ops(&mut self, timings: bool) -> Result<(), Error> {
+    pub fn time_each(&mut self, what: Timed) -> Result<(), Error> {
+        let timings = what == Timed::Op;
         if self.limits.timings == timings {
             return Ok(());
         }
