@@ -87,8 +87,9 @@ fn a_tiny_model_on_one_device() {
     assert_eq!(device.weight_bytes, 3 * layer + 4 * (128 * 64 + 64));
     // 256 tokens, 3 layers, 32 keys and 32 values of two bytes.
     assert_eq!(device.kv_bytes, 256 * 3 * (32 + 32) * 2);
-    // Feed-forward of the 32 rows of a layer before the last: residual, gate, up and their product.
-    assert_eq!(device.activation_bytes, 32 * 4 * (64 + 3 * 96));
+    // Of 32 rows: queries, keys and values side by side, what gate and up make, the residual, and one more row of the
+    // width that comes and goes; the logits of two, which nothing else shares.
+    assert_eq!(device.activation_bytes, 4 * (32 * (128 + 96 + 64 + 64) + 2 * 128));
     // Logits of two rows.
     assert_eq!(device.staging_bytes, 2 * 128 * 4);
     for plan in &plan.layers {
@@ -110,7 +111,9 @@ fn eight_billion_weights_on_one_device() {
     assert_eq!(device.weight_bytes, 4_517_937_408);
     // 8192 tokens, 32 layers, 8 heads of 128 keys and as many values in F16: a GiB.
     assert_eq!(device.kv_bytes, GIB);
-    assert_eq!(device.activation_bytes, 512 * 4 * (4096 + 3 * 14_336));
+    // What gate and up make, where queries, keys and values lay before; the residual, and one more row of the width; the
+    // logits.
+    assert_eq!(device.activation_bytes, 4 * (512 * (14_336 + 2 * 4096) + 128_256));
     assert_eq!(device.staging_bytes, 128_256 * 4);
     let parts =
         [device.weight_bytes, device.kv_bytes, device.activation_bytes, device.staging_bytes];

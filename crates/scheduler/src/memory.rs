@@ -95,22 +95,34 @@ pub(crate) fn activation_bytes(
     for ((value, form), (first, last)) in lives.spans {
         let bytes = form_bytes(graph, value, form, budget);
         let place = lives.beside.get(&value).copied().unwrap_or(value);
-        let life = buffers.entry((place, form)).or_insert(Life { first, last, bytes: 0 });
+        let class = class(graph.width(value), form);
+        let life = buffers.entry((place, form)).or_insert(Life { first, last, bytes: 0, class });
         *life = Life {
             first: life.first.min(first),
             last: life.last.max(last),
             bytes: life.bytes.saturating_add(bytes),
+            class: life.class,
         };
     }
     // Integers and what they stand for lie apart.
     let apart = buffers.into_iter().flat_map(|((_, form), life)| match form {
         Form::Integers => {
             let steps = life.bytes / 3;
-            vec![Life { bytes: life.bytes - steps, ..life }, Life { bytes: steps, ..life }]
+            let class = if life.class == 0 { 0 } else { life.class + 1 };
+            vec![Life { bytes: life.bytes - steps, ..life }, Life { bytes: steps, class, ..life }]
         }
         Form::Floats | Form::Turned => vec![life],
     });
     sum(slots::assign(&apart.collect::<Vec<_>>()).1)
+}
+
+/// Rows that are no multiple of 64 values are read beyond their end and share only with their like.
+fn class(width: usize, form: Form) -> usize {
+    match (width.is_multiple_of(QUANTIZED_MULTIPLE), form) {
+        (true, _) => 0,
+        (false, Form::Integers) => 4 * width + 1,
+        (false, Form::Floats | Form::Turned) => 4 * width + 3,
+    }
 }
 
 /// From when to when each form of each value is needed. An item has two moments: in the first its input is made ready,

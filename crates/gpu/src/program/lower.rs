@@ -72,6 +72,8 @@ struct Lowering<'a> {
     words: Words,
     stages: Vec<DraftStage>,
     buffers: Vec<DraftBuffer>,
+    /// The classes of padded buffers, by their shapes.
+    shapes: HashMap<Vec<usize>, usize>,
     views: BTreeMap<Value, View>,
     quantized: HashMap<Value, Quantized>,
     wanted: HashMap<Value, Wanted>,
@@ -115,6 +117,7 @@ pub fn lower(
         words: Words::new(limits, tile_rows, splits),
         stages: Vec::new(),
         buffers: Vec::new(),
+        shapes: HashMap::new(),
         views: BTreeMap::new(),
         quantized: HashMap::new(),
         wanted: HashMap::new(),
@@ -209,8 +212,17 @@ impl<'a> Lowering<'a> {
     }
 
     fn buffer(&mut self, bytes: u64) -> usize {
-        self.buffers.push(DraftBuffer { bytes, pinned: false });
+        self.buffers.push(DraftBuffer { bytes, pinned: false, class: 0 });
         self.buffers.len() - 1
+    }
+
+    /// The same for rows that are read beyond their end: what lies there stays the zeros of new memory as long as only
+    /// buffers of the same `shape` use it. Anything else might leave bits there that are no number.
+    fn padded_buffer(&mut self, bytes: u64, shape: Vec<usize>) -> usize {
+        let buffer = self.buffer(bytes);
+        let next = self.shapes.len() + 1;
+        self.buffers[buffer].class = *self.shapes.entry(shape).or_insert(next);
+        buffer
     }
 
     /// Where a value lies; memory of its own if it has none yet.
@@ -226,7 +238,11 @@ impl<'a> Lowering<'a> {
         let rows = self.graph.rows(values[0]);
         let widths: Vec<usize> = values.iter().map(|&value| self.graph.width(value)).collect();
         let stride = widths.iter().sum::<usize>().next_multiple_of(ROW_MULTIPLE);
-        let buffer = self.buffer((self.rows_max(rows) * stride * 4) as u64);
+        let bytes = (self.rows_max(rows) * stride * 4) as u64;
+        let buffer = match widths.iter().sum::<usize>() == stride {
+            true => self.buffer(bytes),
+            false => self.padded_buffer(bytes, widths.clone()),
+        };
         let mut offset = 0;
         let mut views = Vec::with_capacity(values.len());
         for (&value, &width) in values.iter().zip(&widths) {
@@ -251,8 +267,15 @@ impl<'a> Lowering<'a> {
         }
         let pieces = kernels::view::pieces(self.graph.width(value));
         let rows = self.rows_max(self.graph.rows(value));
-        let q = self.buffer((rows * pieces * 16) as u64);
-        let s = self.buffer((rows * pieces * 8) as u64);
+        let width = self.graph.width(value);
+        let [q, s] = [16, 8].map(|each| {
+            let bytes = (rows * pieces * each) as u64;
+            match width.is_multiple_of(ROW_MULTIPLE) {
+                true => self.buffer(bytes),
+                // The first number keeps the two apart from each other and from floats.
+                false => self.padded_buffer(bytes, vec![0, each, width]),
+            }
+        });
         let quantized = Quantized { q, s };
         self.quantized.insert(value, quantized);
         quantized
