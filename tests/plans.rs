@@ -22,6 +22,7 @@ fn device(kind: Kind, memory_bytes: u64) -> Facts {
         memory_bytes,
         ops: OpKind::ALL.to_vec(),
         types: bilayer_quant::all().to_vec(),
+        expert_bytes: None,
         converted: Vec::new(),
         identity: String::new(),
         read_gbps: None,

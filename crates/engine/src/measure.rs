@@ -209,12 +209,12 @@ fn build() -> String {
     format!("{} {nanoseconds}", file.map_or(0, |file| file.len()))
 }
 
-/// Bytes of each layer's matrices.
+/// Bytes of each layer's matrices that a token reads.
 fn layer_bytes(graph: &Graph) -> Vec<f64> {
     let mut bytes = vec![0.0; graph.layers() as usize];
-    for node in &graph.nodes {
-        if let (Some(layer), Some(weight)) = (node.layer, node.op.matrix()) {
-            bytes[layer as usize] += graph.weight(weight).bytes() as f64;
+    for (number, node) in graph.nodes.iter().enumerate() {
+        if let Some(layer) = node.layer {
+            bytes[layer as usize] += graph.matrix_bytes(number, 1);
         }
     }
     bytes
@@ -330,10 +330,7 @@ impl Bench<'_> {
 
     /// Shares a segment's time out by the bytes its nodes read, where the device has no clock.
     fn share(&self, segment: &PlannedSegment, wall: f64, run: &mut Run) {
-        let bytes = |node: usize| {
-            let weight = self.graph.nodes[node].op.matrix();
-            weight.map_or(0.0, |id| self.graph.weight(id).bytes() as f64)
-        };
+        let bytes = |node: usize| self.graph.matrix_bytes(node, 1);
         let total: f64 = segment.nodes.clone().map(bytes).sum();
         for node in segment.nodes.clone() {
             run.add(self.graph, node, wall * bytes(node) / total.max(1.0));

@@ -8,12 +8,15 @@ mod add;
 mod attend;
 mod cache;
 mod embed;
+mod experts;
 mod gate;
 mod head_norm;
 mod layer_norm;
 mod matmul;
+mod mix;
 mod rms_norm;
 mod rope;
+mod route;
 mod rows;
 mod scale;
 mod soft_cap;
@@ -37,6 +40,8 @@ const NAME: &str = "reference";
 pub struct Reference {
     facts: Facts,
     weights: BTreeMap<WeightId, Vec<f32>>,
+    /// Elements of a row of each weight.
+    cols: BTreeMap<WeightId, usize>,
     values: BTreeMap<Value, Buffer>,
     caches: BTreeMap<CacheId, Cache>,
     segments: Vec<Arc<Compiled>>,
@@ -81,12 +86,14 @@ impl Reference {
                 memory_bytes: u64::MAX,
                 ops: OpKind::ALL.to_vec(),
                 types: bilayer_quant::all().to_vec(),
+                expert_bytes: None,
                 converted: Vec::new(),
                 identity: NAME.to_owned(),
                 read_gbps: None,
                 tops: None,
             },
             weights: BTreeMap::new(),
+            cols: BTreeMap::new(),
             values: BTreeMap::new(),
             caches: BTreeMap::new(),
             segments: Vec::new(),
@@ -180,6 +187,32 @@ impl Reference {
                 let width = self.values[input].info.width;
                 top_k::top_k(self.rows(*input), width, buffer.info.width / 2, out);
             }
+            Op::Route(op) => {
+                let experts = self.values[&op.logits].info.width;
+                let bias = op.bias.as_ref().map(weight);
+                route::route(op, self.rows(op.logits), bias, experts, out);
+            }
+            Op::Experts(op) => {
+                let used = self.values[&op.route].info.width / 2;
+                let stack: Vec<&[f32]> = op.stack.iter().map(weight).collect();
+                let shape = experts::Shape {
+                    used,
+                    rows: buffer.info.width / used,
+                    cols: self.cols[&op.stack[0]],
+                };
+                let bias = op.bias.as_ref().map(weight);
+                experts::experts(
+                    &shape,
+                    self.rows(op.input),
+                    self.rows(op.route),
+                    &stack,
+                    bias,
+                    out,
+                );
+            }
+            Op::Mix { input, route, .. } => {
+                mix::mix(self.rows(*input), self.rows(*route), buffer.info.width, out);
+            }
         }
         self.values.insert(op.out(), buffer);
     }
@@ -208,6 +241,7 @@ impl Backend for Reference {
         let mut floats = vec![0.0; weight.rows * weight.cols];
         weight.ty.dequantize(&bytes, &mut floats).map_err(|_| wrong_length())?;
         self.weights.insert(weight.id, floats);
+        self.cols.insert(weight.id, weight.cols);
         Ok(())
     }
 

@@ -156,7 +156,7 @@ impl<'a> Lowering<'a> {
     fn item(&mut self, item: &Item) -> Result<(), GraphError> {
         match &item.kind {
             Kind::Plain(node) => self.plain(*node),
-            Kind::Multiply { input, norm, parts } => {
+            Kind::Multiply { input, norm, parts, .. } => {
                 if let Some(norm) = norm {
                     self.plain(*norm)?;
                 }
