@@ -120,7 +120,6 @@ impl Cpu {
             memory_bytes: host::memory_bytes(),
             ops: OpKind::ALL.to_vec(),
             types: bilayer_quant::all().to_vec(),
-            expert_bytes: None,
             converted: Vec::new(),
             identity: host::name(),
             read_gbps: None,

@@ -76,8 +76,6 @@ pub struct Facts {
     pub ops: Vec<OpKind>,
     /// Weight types it runs.
     pub types: Vec<Type>,
-    /// Most bytes of the matrix of one expert; other matrices may be in parts. `None` where there is no bound.
-    pub expert_bytes: Option<u64>,
     /// Types it keeps as another type in its memory.
     pub converted: Vec<(Type, Type)>,
     /// What tells it from others and from itself under another driver: the processor's model, the adapter and driver.

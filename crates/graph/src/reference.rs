@@ -86,7 +86,6 @@ impl Reference {
                 memory_bytes: u64::MAX,
                 ops: OpKind::ALL.to_vec(),
                 types: bilayer_quant::all().to_vec(),
-                expert_bytes: None,
                 converted: Vec::new(),
                 identity: NAME.to_owned(),
                 read_gbps: None,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bilayer_graph::{Facts, Graph, Op, WeightId};
 
 use crate::plan::{Strictness, placed};
-use crate::{Budget, Bytes, Error, Machine, Placement, Plan, Predicted};
+use crate::{Budget, Error, Machine, Placement, Plan, Predicted};
 
 /// How much goes to the adapter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -216,13 +216,6 @@ fn lacks(graph: &Graph, node: usize, facts: &Facts) -> Option<String> {
     if !facts.ops.contains(&op.kind()) {
         return Some(stem.to_owned());
     }
-    let ty = op.weights().map(|id| graph.weight(id).ty).find(|ty| !facts.types.contains(ty));
-    if let Some(ty) = ty {
-        return Some(format!("{stem} with weights of {ty}"));
-    }
-    let Op::Experts(experts) = op else { return None };
-    let weight = graph.weight(experts.stack[0]);
-    let bytes = (weight.bytes() / weight.stacked) as u64;
-    let too_large = facts.expert_bytes.is_some_and(|most| bytes > most);
-    too_large.then(|| format!("{stem} of {} each", Bytes(bytes)))
+    let ty = op.weights().map(|id| graph.weight(id).ty).find(|ty| !facts.types.contains(ty))?;
+    Some(format!("{stem} with weights of {ty}"))
 }

@@ -73,7 +73,6 @@ fn device(key: &str, device: Device, kind: Kind) -> Result<Facts, String> {
         memory_bytes,
         ops: OpKind::ALL.to_vec(),
         types: bilayer_quant::all().to_vec(),
-        expert_bytes: None,
         converted: Vec::new(),
         read_gbps: Some(device.read_gbps),
         tops: device.tops,
