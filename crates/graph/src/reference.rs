@@ -186,6 +186,17 @@ impl Reference {
                 let width = self.values[input].info.width;
                 top_k::top_k(self.rows(*input), width, buffer.info.width / 2, out);
             }
+            Op::Route(_) | Op::Experts(_) | Op::Mix { .. } => {
+                self.mixture(op, buffer.info.width, out);
+            }
+        }
+        self.values.insert(op.out(), buffer);
+    }
+
+    /// Runs an op of a mixture of experts into its output, which is `width` wide.
+    fn mixture(&self, op: &Op, width: usize, out: &mut [f32]) {
+        let weight = |id: &WeightId| self.weights[id].as_slice();
+        match op {
             Op::Route(op) => {
                 let experts = self.values[&op.logits].info.width;
                 let bias = op.bias.as_ref().map(weight);
@@ -194,26 +205,17 @@ impl Reference {
             Op::Experts(op) => {
                 let used = self.values[&op.route].info.width / 2;
                 let stack: Vec<&[f32]> = op.stack.iter().map(weight).collect();
-                let shape = experts::Shape {
-                    used,
-                    rows: buffer.info.width / used,
-                    cols: self.cols[&op.stack[0]],
-                };
+                let shape =
+                    experts::Shape { used, rows: width / used, cols: self.cols[&op.stack[0]] };
                 let bias = op.bias.as_ref().map(weight);
-                experts::experts(
-                    &shape,
-                    self.rows(op.input),
-                    self.rows(op.route),
-                    &stack,
-                    bias,
-                    out,
-                );
+                let (input, route) = (self.rows(op.input), self.rows(op.route));
+                experts::experts(&shape, input, route, &stack, bias, out);
             }
             Op::Mix { input, route, .. } => {
-                mix::mix(self.rows(*input), self.rows(*route), buffer.info.width, out);
+                mix::mix(self.rows(*input), self.rows(*route), width, out);
             }
+            _ => unreachable!("no op of a mixture"),
         }
-        self.values.insert(op.out(), buffer);
     }
 }
 

@@ -33,13 +33,21 @@ pub struct Shared {
     pub weighed: bool,
 }
 
+/// What the weights of a token's experts are where `expert_weights_norm` does not say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weights {
+    /// Their scores.
+    Scores,
+    /// Their scores, divided by the sum of these.
+    Shares,
+}
+
 impl Experts {
-    /// What the keys say; without `expert_weights_norm` the architecture's way is `normalise`. No experts, or none of
-    /// them, are no mixture.
+    /// What the keys say, or the architecture where they do not. A count of 0 is no mixture.
     ///
     /// # Errors
     /// A key is absent, of another kind or out of bounds.
-    pub(crate) fn read(keys: &Keys<'_>, normalise: bool) -> Result<Option<Experts>, Error> {
+    pub(crate) fn read(keys: &Keys<'_>, usual: Weights) -> Result<Option<Experts>, Error> {
         let count = keys.opt_size("expert_count", 0..=limits::EXPERTS)?.unwrap_or(0);
         if count == 0 {
             return Ok(None);
@@ -59,7 +67,7 @@ impl Experts {
             used: keys.size("expert_used_count", 1..=count)?,
             feed_forward,
             score,
-            normalise: keys.opt_flag("expert_weights_norm")?.unwrap_or(normalise),
+            normalise: keys.opt_flag("expert_weights_norm")?.unwrap_or(usual == Weights::Shares),
             scale: keys.positive_or_zero("expert_weights_scale")?.unwrap_or(1.0),
             shared: None,
         }))

@@ -5,6 +5,7 @@
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
 
+use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{Architecture, Config, Error, Experts, Name, Norm, decoder, names, tiny};
 
@@ -33,7 +34,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
-    let experts = Experts::read(&keys, true)?;
+    let experts = Experts::read(&keys, Weights::Shares)?;
     Config::read(&keys, Norm::Rms, Some(Pairs::Interleaved))?.with_experts(&keys, experts)
 }
 

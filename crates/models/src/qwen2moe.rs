@@ -3,6 +3,7 @@
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
 
+use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
     Architecture, Config, Error, Experts, Name, Norm, Shared, decoder, limits, names, tiny,
@@ -42,7 +43,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
     let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
-    let experts = match Experts::read(&keys, false)? {
+    let experts = match Experts::read(&keys, Weights::Scores)? {
         None => None,
         Some(experts) => {
             let feed_forward = keys.size("expert_shared_feed_forward_length", 1..=limits::WIDTH)?;

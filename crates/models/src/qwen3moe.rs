@@ -3,6 +3,7 @@
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
 
+use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{Architecture, Config, Error, Experts, Norm, QkNorm, decoder, names, tiny};
 
@@ -28,7 +29,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
-    let experts = Experts::read(&keys, true)?;
+    let experts = Experts::read(&keys, Weights::Shares)?;
     let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
     Config { qk_norm: Some(QkNorm::Head), ..config }.with_experts(&keys, experts)
 }

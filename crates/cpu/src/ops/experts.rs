@@ -222,15 +222,14 @@ impl Stage for Sort {
         let (numbers, places) = head[1..].split_at_mut(groups);
         let (starts, offsets) = places.split_at_mut(groups + 1);
         (starts[0], offsets[0]) = (0, 0);
-        let mut group = 0;
-        for (expert, count) in counts.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
+        let present = counts.iter_mut().enumerate().filter(|(_, count)| **count > 0);
+        for (group, (expert, count)) in present.enumerate() {
             numbers[group] = expert as u32;
             starts[group + 1] = starts[group] + *count;
             let bytes = mixture.layouts.bytes(*count as usize);
             offsets[group + 1] = offsets[group] + (bytes / 64) as u32;
             // From here on the place of the expert's next pair.
             *count = starts[group];
-            group += 1;
         }
         for (pair, expert) in experts().enumerate() {
             pairs[counts[expert] as usize] = pair as u32;
@@ -252,7 +251,7 @@ impl Stage for Fill {
         4 * self.0.layouts.cols * self.0.layouts.packings.iter().map(tokens).max().unwrap_or(0)
     }
 
-    fn run(&self, context: Context<'_>, chunk: usize) {
+    fn run(&self, mut context: Context<'_>, chunk: usize) {
         let mixture = &*self.0;
         // SAFETY: made by the stage before.
         let groups = unsafe { mixture.groups(&context) };
@@ -267,7 +266,7 @@ impl Stage for Fill {
         if range.len() < GEMM_ROWS {
             mine.column(&context, place)
         } else {
-            mine.pack(context, place)
+            mine.pack(&mut context, place)
         }
     }
 }
@@ -296,7 +295,7 @@ impl Filled<'_> {
     }
 
     /// Some of the group's packed chunks, of which there are about as many as pairs, or fewer.
-    fn pack(&self, context: Context<'_>, place: usize) {
+    fn pack(&self, context: &mut Context<'_>, place: usize) {
         let (cols, tokens) = (self.mixture.layouts.cols, self.pairs.len());
         let scratch: &mut [f32] = bytemuck::cast_slice_mut(context.scratch);
         let (mut start, mut first) = (self.start, 0);
