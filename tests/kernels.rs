@@ -587,7 +587,7 @@ fn experts_of_types_of_every_kind() {
     for ty in types {
         let bound = if ty.block_weights == 1 { FLOAT_BOUND } else { 2.0 * INT8_BOUND };
         let steps: Vec<_> = [1, 3, 50].map(Owned::tokens).into();
-        let compared = if ty == Type::Q4_K { compare_variants } else { compare };
+        let compared = if ty == Type::Q6_K { compare_variants } else { compare };
         compared(ty.name, &Stored::of(ty).graph(), limits(), &steps, bound);
     }
 }
