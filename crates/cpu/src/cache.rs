@@ -173,6 +173,11 @@ impl Cache {
         Ok(Cache { layout, pages: limits.pages, memory })
     }
 
+    /// Bytes of its pages.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
     /// Number of pages.
     pub(crate) fn pages(&self) -> usize {
         self.pages

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** From a model file to text: [`Model`] opens and understands a file, [`Session`](session::Session)
 //! places it on devices and steps tokens through it, [`Generation`](generate::Generation) turns a prompt into an
-//! answer.
+//! answer, [`Conversation`](conversation::Conversation) messages into prompts.
 //!
 //! **What it does not know.** Flags, terminals, sockets. It prints nothing.
 //!
@@ -34,7 +34,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod bench;
 pub mod cache;
+pub mod conversation;
 mod error;
 pub mod generate;
 mod kept;
@@ -52,4 +54,4 @@ pub use bilayer_gguf::OpenOptions;
 pub use bilayer_graph::SharedBytes;
 pub use error::Error;
 pub use model::{Model, open_file, problems, tokenizer};
-pub use vocabulary::vocabulary;
+pub use vocabulary::{chat_templates, vocabulary};

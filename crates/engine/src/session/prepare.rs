@@ -32,15 +32,29 @@ pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Err
         Err(reason) => notes.push(reason),
     }
     let placing = settings.placing.clone();
-    let timing = timing(model, &mut settings, &mut backends)?;
-    let times = timing.as_ref().map(|timing| timing.times.clone());
     let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
-        let machine = Machine { times: times.clone(), ..machine.clone() };
-        let mut plan = placing.plan(graph, &machine, budget)?;
+        let mut plan = placing.plan(graph, machine, budget)?;
         plan.notes.extend(notes.iter().cloned());
         Ok(plan)
     };
-    let session = on(model, backends, &planner, &mut settings, began)?;
+    measured(model, backends, &planner, &mut settings, began)
+}
+
+/// Prepares a session on devices that are already there; the planner is given the times of the model's parts that the
+/// settings ask for.
+pub fn measured(
+    model: &Model,
+    mut backends: Vec<Box<dyn Backend>>,
+    planner: &Planner<'_>,
+    settings: &mut Settings<'_>,
+    began: Instant,
+) -> Result<Session, Error> {
+    let timing = timing(model, settings, &mut backends)?;
+    let times = timing.as_ref().map(|timing| timing.times.clone());
+    let timed = |graph: &Graph, machine: &Machine, budget: &Budget| {
+        planner(graph, &Machine { times: times.clone(), ..machine.clone() }, budget)
+    };
+    let session = on(model, backends, &timed, settings, began)?;
     Ok(Session { timing, ..session })
 }
 
@@ -96,18 +110,15 @@ pub fn on(
     settings: &mut Settings<'_>,
     began: Instant,
 ) -> Result<Session, Error> {
-    let mut graph = model.graph_for(settings.context(model.config().context))?;
+    let context = settings.context(model.config().context);
+    let mut graph = model.graph_for(context)?;
     let limits = limits_of(settings, model);
     let processor = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
     let best = settings.top_k.and_then(|k| best(&mut graph, &mut plan, k, &backends));
     let mut warnings = Vec::new();
     let parts = loop {
-        let progress = &mut |progress| {
-            if let Some(told) = settings.progress.as_mut() {
-                told(progress);
-            }
-        };
+        let progress = &mut |p| settings.progress.iter_mut().for_each(|told| told(p));
         let change = Change { model, graph: &graph, from: None, to: &plan };
         let (device, error) = match equip(&change, &mut backends, limits, progress) {
             Ok(parts) => break parts,
@@ -146,7 +157,6 @@ pub fn on(
         carried: parts.carried,
         filled: 0,
     };
-    let context = settings.context(model.config().context);
     Ok(Session {
         model: model.clone(),
         cache: Pages::new(limits.pages, limits.sequences, context),
