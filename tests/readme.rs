@@ -17,6 +17,7 @@ use support::program::{Place, ran};
 use support::words;
 
 const README: &str = include_str!("../README.md");
+const MACHINE: &str = include_str!("../examples/machines/rtx-4090.toml");
 
 /// What a reader does before or after; a test has it done already, or is a part of it.
 const DONE_ELSEWHERE: &[&str] =
@@ -54,6 +55,8 @@ fn every_command_of_the_readme_runs() {
     let place = Place::new();
     place.file("model.gguf", words::tiny(Type::Q8_0, 1));
     place.file("prompt.txt", "Once upon a time");
+    std::fs::create_dir_all(place.path().join("examples/machines")).unwrap();
+    place.file("examples/machines/rtx-4090.toml", MACHINE);
     let programs = Path::new(env!("CARGO_BIN_EXE_bilayer")).parent().unwrap();
     let path = std::env::join_paths(
         std::iter::once(programs.to_owned())
