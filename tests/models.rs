@@ -8,12 +8,13 @@ use std::path::Path;
 
 use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, Options};
+use bilayer_engine::placement::Placing;
 use bilayer_gguf::Metadata;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Activation, Backend, Error, Limits, PageCopy, Pairs};
 use bilayer_models::{Architecture, Config, Norm, NormAt, Outline};
 use bilayer_quant::Type;
-use bilayer_scheduler::Placement;
+use bilayer_scheduler::{Budget, Machine, Offload, Placement, Side, offload};
 use serde::Deserialize;
 
 mod support {
@@ -183,6 +184,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("phi3", "phi3"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
+    ("qwen3-moe", "qwen3moe"),
     ("starcoder2", "starcoder2"),
 ];
 
@@ -235,6 +237,12 @@ const LESS: &[Less] = &[
     ("scale of the residual", |config| config.residual_scale = None),
     ("scale of logits", |config| config.logit_scale = None),
     ("cap of logits", |config| config.logit_softcap = None),
+    ("second expert", |config| {
+        config.experts.iter_mut().for_each(|experts| experts.used = 1);
+    }),
+    ("normal weights", |config| {
+        config.experts.iter_mut().for_each(|experts| experts.normalise = false);
+    }),
 ];
 
 /// Without any of its features a checkpoint's model is out of the bounds it is held to above.
@@ -383,7 +391,45 @@ const VARIANTS: &[Variant] = &[
         },
         ..SMALLEST
     },
+    EXPERTS,
+    Variant {
+        name: "experts apart, and scored otherwise",
+        optional: &[
+            "blk.0.ffn_gate.0.weight",
+            "blk.0.ffn_up.0.weight",
+            "blk.1.ffn_down.0.weight",
+            "blk.1.exp_probs_b.bias",
+            "blk.2.ffn_up_exps.bias",
+        ],
+        change: |metadata, name| {
+            (EXPERTS.change)(metadata, name);
+            metadata.set(&format!("{name}.expert_feed_forward_length"), 40u32);
+            metadata.set(&format!("{name}.expert_gating_func"), 2u32);
+            metadata.set(&format!("{name}.expert_weights_norm"), false);
+            metadata.set(&format!("{name}.expert_weights_scale"), 1.5f32);
+        },
+        ..SMALLEST
+    },
 ];
+
+const BUDGET: Budget = Budget {
+    context: 64,
+    tokens: 64,
+    outputs: 64,
+    key_type: Type::F32,
+    value_type: Type::F32,
+    margin_bytes: 0,
+};
+
+/// What makes a Mixtral of a Llama.
+const EXPERTS: Variant = Variant {
+    name: "experts",
+    change: |metadata, name| {
+        metadata.set(&format!("{name}.expert_count"), 4u32);
+        metadata.set(&format!("{name}.expert_used_count"), 2u32);
+    },
+    ..SMALLEST
+};
 
 fn random(architecture: &Architecture, variant: &Variant) -> Model {
     let mut metadata = (architecture.tiny)();
@@ -619,6 +665,64 @@ fn every_cut_gives_the_logits_of_the_whole() {
             assert_close(&found, &expected, bound, &format!("{what} {with}, {placement:?}"));
         }
     });
+}
+
+/// Experts on one device and the rest of their layers on the other, as requests place them.
+#[test]
+fn experts_apart_from_their_layers_give_the_logits_of_the_whole() {
+    let llama = bilayer_models::all()[0];
+    let models = [
+        random(llama, &EXPERTS),
+        random(bilayer_models::find("qwen2moe").unwrap(), &SMALLEST),
+        random(bilayer_models::find("qwen3moe").unwrap(), &SMALLEST),
+    ];
+    for (model, backend) in models.iter().flat_map(|model| backends().map(move |b| (model, b))) {
+        let tokens = Random(11).tokens(40, model.config.vocab);
+        let mut whole = Runner::single(model, (backend.make)(), LIMITS).unwrap();
+        let expected = whole.prefill(&tokens).unwrap();
+        let facts = Reference::new().facts().clone();
+        let machine = Machine::new(vec![facts.clone(), facts]);
+        let gpu_layers = Offload::All;
+        let cases = [
+            (Placing { cpu_moe_layers: 99, gpu_layers, ..Placing::default() }, 3),
+            (Placing { cpu_moe_layers: 1, gpu_layers, ..Placing::default() }, 1),
+            (
+                Placing {
+                    overrides: vec![("_exps".to_owned(), Side::Device)],
+                    gpu_layers: Offload::Count(0),
+                    ..Placing::default()
+                },
+                3,
+            ),
+            // Some of an expert's matrices only.
+            (
+                Placing {
+                    overrides: vec![("1.ffn_(up|down)_exps".to_owned(), Side::Host)],
+                    gpu_layers,
+                    ..Placing::default()
+                },
+                1,
+            ),
+        ];
+        for (placing, layers) in cases {
+            let request = placing.request(&model.graph).unwrap();
+            let plan = offload(&model.graph, &machine, &BUDGET, &request).unwrap();
+            let apart = plan.map.matches('+').count();
+            assert!((1..=layers).contains(&apart), "{}: {request:?}", plan.map);
+            for (ours, with) in [(1, "host"), (0, "device")] {
+                let mut devices: Vec<Box<dyn Backend>> =
+                    vec![Box::new(Reference::new()), Box::new(Reference::new())];
+                devices[ours] = (backend.make)();
+                let mut runner = Runner::placed(model, devices, &plan.placement, LIMITS).unwrap();
+                let mut found = runner.prefill(&tokens[..39]).unwrap();
+                let run = Run { tokens: &tokens[39..], first_position: 39, pages: &IN_ORDER };
+                found.extend(runner.step(&[run], &[0], &[]).unwrap());
+                let bound = (backend.error_max)(model.matrix_type());
+                let what = format!("{} with the reference as {with}: {}", backend.name, plan.map);
+                assert_close(&found, &expected, bound, &what);
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Makes a GGUF file from a checkpoint folder of the shared data, through our own writer and name tables.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use bilayer_gguf::{File, Metadata, NewTensor, to_bytes};
@@ -18,12 +19,25 @@ pub fn gguf(folder: &Path, architecture: &Architecture) -> File {
     let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
     let checkpoint = SafeTensors::deserialize(&bytes).unwrap();
     let mut tensors = Vec::new();
+    let mut stacks: BTreeMap<String, BTreeMap<usize, (Vec<usize>, Vec<f32>)>> = BTreeMap::new();
     for (name, view) in checkpoint.tensors() {
         assert_eq!(view.dtype(), Dtype::F32, "{name}");
-        let (gguf, entry) = translate(architecture.names, &name)
+        let known = translate(architecture.names, &name)
             .unwrap_or_else(|| panic!("the table has no name for {name}"));
-        let (shape, values) = changed(entry.change, view.shape(), &floats(view.data()), &config);
-        tensors.push(tensor(&gguf, &shape, &values));
+        let change = known.by.change;
+        let (shape, values) = changed(change, view.shape(), &floats(view.data()), &config);
+        match known.expert {
+            None => tensors.push(tensor(&known.name, &shape, &values)),
+            Some(expert) => {
+                assert_eq!(change, Change::Stacked, "{name}");
+                stacks.entry(known.name).or_default().insert(expert, (shape, values));
+            }
+        }
+    }
+    for (name, experts) in stacks {
+        let shape = [&[experts.len()], &experts[&0].0[..]].concat();
+        let values: Vec<f32> = experts.into_values().flat_map(|(_, values)| values).collect();
+        tensors.push(tensor(&name, &shape, &values));
     }
     if let Some(rule) = llama3(&json) {
         let rope = config.layers[0].rope.unwrap();
@@ -53,7 +67,7 @@ fn changed(
     let (rows, cols) = (shape[0], values.len() / shape[0]);
     let row = |row: usize| &values[row * cols..][..cols];
     match change {
-        Change::None => (shape.to_vec(), values.to_vec()),
+        Change::None | Change::Stacked => (shape.to_vec(), values.to_vec()),
         Change::OneMore => (shape.to_vec(), values.iter().map(|value| value + 1.0).collect()),
         Change::Transposed => {
             let values = (0..cols).flat_map(|c| (0..rows).map(move |r| row(r)[c])).collect();
@@ -85,6 +99,9 @@ fn metadata(json: &Value, name: &str) -> Metadata {
         ("attention.key_length", "head_dim"),
         ("attention.value_length", "head_dim"),
         ("attention.sliding_window", "sliding_window"),
+        ("expert_count", "num_local_experts"),
+        ("expert_used_count", "num_experts_per_tok"),
+        ("expert_feed_forward_length", "moe_intermediate_size"),
         ("rope.scaling.original_context_length", "original_max_position_embeddings"),
     ];
     for (key, field) in sizes {

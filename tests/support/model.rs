@@ -42,7 +42,7 @@ impl Model {
 
     /// The type of most of its weights.
     pub fn matrix_type(&self) -> Type {
-        self.file.tensor("blk.0.ffn_up.weight").unwrap().layout().ty()
+        self.file.tensor("blk.0.attn_output.weight").unwrap().layout().ty()
     }
 
     /// A weight's bytes within its tensor's.

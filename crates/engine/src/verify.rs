@@ -4,7 +4,7 @@
 //! shows its own error and not what it inherited. The logits are then compared from end to end, each backend by itself.
 
 use bilayer_graph::{
-    Backend, Graph, Holding, Limits, Op, PAGE_TOKENS, Rows, Segment, Span, Step, Value,
+    Backend, Graph, Holding, Limits, Op, PAGE_TOKENS, Rows, Segment, Span, Step, Value, WeightId,
 };
 
 use crate::{Error, Model};
@@ -235,8 +235,9 @@ impl<'m> Case<'m> {
 
 /// What an op may be off by.
 fn bound(graph: &Graph, op: &Op) -> f64 {
+    let quantized = |&id: &WeightId| graph.weight(id).ty.block_weights > 1;
     match op {
-        Op::MatMul { weight, .. } if graph.weight(*weight).ty.block_weights > 1 => INT8_BOUND,
+        op if op.matrices().iter().any(quantized) => INT8_BOUND,
         Op::Attend(_) => HALF_BOUND,
         _ => FLOAT_BOUND,
     }

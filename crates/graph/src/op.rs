@@ -1,4 +1,4 @@
-//! The ops: about a dozen LLM-sized kinds, plain data over value and weight ids.
+//! The ops: about sixteen LLM-sized kinds, plain data over value and weight ids.
 //!
 //! Every op makes exactly one value. Shapes are written `[rows, width]`, row-major, f32. `T` is the number
 //! of tokens in the step, `R` the number of rows whose logits are wanted.
@@ -93,6 +93,54 @@ pub struct Attend {
     pub sinks: Option<WeightId>,
 }
 
+/// How a router's logits become weights of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Score {
+    /// `exp(x) / sum of exp(x)` over all experts.
+    Softmax,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+}
+
+/// Which experts a row goes to, and with what weights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// The router's logits `[rows, experts]`.
+    pub logits: Value,
+    /// `[1, experts]` F32: added to the scores where experts are chosen, and not where they are weighed.
+    pub bias: Option<WeightId>,
+    /// Experts of a row.
+    pub used: usize,
+    /// How logits become weights.
+    pub score: Score,
+    /// The weights of a row's experts are divided by their sum.
+    pub normalise: bool,
+    /// Factor on the weights.
+    pub scale: f32,
+    /// `[rows, 2 used]`: weights, the best expert's first, the lower number first where they tie; then the experts'
+    /// numbers, as whole numbers. A row's experts differ from one another. Of a row with a NaN or an
+    /// infinity the weights are NaN and the experts the first.
+    pub out: Value,
+}
+
+/// The matrices of the experts of a layer, all of one shape and type.
+pub type Stack = Arc<[WeightId]>;
+
+/// Products of each row with the matrices of the experts that it goes to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts {
+    /// `[rows, cols]`, the same for all experts of a row; or `[rows, used * cols]`, an expert's own.
+    pub input: Value,
+    /// What an [`Op::Route`] makes, `[rows, 2 used]`.
+    pub route: Value,
+    /// One weight in which all experts' matrices lie one after another ([`crate::Weight::stacked`]), or one for each.
+    pub stack: Stack,
+    /// `[1, experts * rows]`: a bias for each expert.
+    pub bias: Option<WeightId>,
+    /// `[rows, used * rows of a matrix]`, in the order of the route.
+    pub out: Value,
+}
+
 /// One operation of the graph.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each op's formula says what its fields are")]
@@ -124,6 +172,13 @@ pub enum Op {
     /// The `k` largest of each row, largest first, the lower place first where they tie: `out [rows, 2k]` has their
     /// `k` values and then their `k` places, as whole numbers. A row with a NaN or an infinity gives NaN everywhere.
     TopK { input: Value, k: usize, out: Value },
+    /// The choice of experts.
+    Route(Route),
+    /// Products with the chosen experts' matrices.
+    Experts(Experts),
+    /// `out [rows, width]` = the sum of the chosen experts' results `input [rows, used * width]`, each times its weight
+    /// in `route`.
+    Mix { input: Value, route: Value, out: Value },
 }
 
 /// The kind of an [`Op`] without its operands; its name is the stem of every file that implements it.
@@ -143,11 +198,14 @@ pub enum OpKind {
     SoftCap,
     Rows,
     TopK,
+    Route,
+    Experts,
+    Mix,
 }
 
 impl OpKind {
     /// Every kind, in the order of [`Op`].
-    pub const ALL: [OpKind; 13] = [
+    pub const ALL: [OpKind; 16] = [
         OpKind::Embed,
         OpKind::RmsNorm,
         OpKind::LayerNorm,
@@ -161,6 +219,9 @@ impl OpKind {
         OpKind::SoftCap,
         OpKind::Rows,
         OpKind::TopK,
+        OpKind::Route,
+        OpKind::Experts,
+        OpKind::Mix,
     ];
 
     /// The stem shared by the reference function, the CPU file, the shader and the profile row.
@@ -179,6 +240,9 @@ impl OpKind {
             OpKind::SoftCap => "soft_cap",
             OpKind::Rows => "rows",
             OpKind::TopK => "top_k",
+            OpKind::Route => "route",
+            OpKind::Experts => "experts",
+            OpKind::Mix => "mix",
         }
     }
 }
@@ -200,6 +264,9 @@ impl Op {
             Op::SoftCap { .. } => OpKind::SoftCap,
             Op::Rows { .. } => OpKind::Rows,
             Op::TopK { .. } => OpKind::TopK,
+            Op::Route(_) => OpKind::Route,
+            Op::Experts(_) => OpKind::Experts,
+            Op::Mix { .. } => OpKind::Mix,
         }
     }
 
@@ -218,7 +285,10 @@ impl Op {
             | Op::Scale { out, .. }
             | Op::SoftCap { out, .. }
             | Op::Rows { out, .. }
-            | Op::TopK { out, .. } => *out,
+            | Op::TopK { out, .. }
+            | Op::Route(Route { out, .. })
+            | Op::Experts(Experts { out, .. })
+            | Op::Mix { out, .. } => *out,
         }
     }
 
@@ -238,30 +308,37 @@ impl Op {
             Op::Attend(attend) => [Some(attend.q), Some(attend.k), Some(attend.v)],
             Op::Gate { gate, up, .. } => [Some(*gate), *up, None],
             Op::Add { a, b, .. } => [Some(*a), Some(*b), None],
+            Op::Route(route) => [Some(route.logits), None, None],
+            Op::Experts(experts) => [Some(experts.input), Some(experts.route), None],
+            Op::Mix { input, route, .. } => [Some(*input), Some(*route), None],
         };
         three.into_iter().flatten()
     }
 
-    /// The matrix that the op reads as a whole in every step; of a table of embeddings it reads a few rows.
-    pub fn matrix(&self) -> Option<WeightId> {
+    /// The matrices that the op reads, whole in every step, or of experts as many as [`crate::Graph::share`] says; of a
+    /// table of embeddings it reads a few rows.
+    pub fn matrices(&self) -> &[WeightId] {
         match self {
-            Op::MatMul { weight, .. } => Some(*weight),
-            _ => None,
+            Op::MatMul { weight, .. } => std::slice::from_ref(weight),
+            Op::Experts(experts) => &experts.stack,
+            _ => &[],
         }
     }
 
     /// The weights the op reads.
-    pub fn weights(&self) -> impl Iterator<Item = WeightId> + use<> {
+    pub fn weights(&self) -> impl Iterator<Item = WeightId> + use<'_> {
         let two = match self {
             Op::Embed { table, .. } => [Some(*table), None],
             Op::RmsNorm { gain, .. } => [*gain, None],
             Op::LayerNorm { gain, bias, .. } => [Some(*gain), *bias],
             Op::HeadNorm { gain, .. } => [Some(*gain), None],
-            Op::MatMul { weight, bias, .. } => [Some(*weight), *bias],
+            Op::MatMul { bias, .. } => [*bias, None],
             Op::Rope { rope, .. } => [rope.factors, None],
             Op::Attend(attend) => [attend.sinks, None],
+            Op::Route(route) => [route.bias, None],
+            Op::Experts(experts) => [experts.bias, None],
             _ => [None, None],
         };
-        two.into_iter().flatten()
+        self.matrices().iter().copied().chain(two.into_iter().flatten())
     }
 }

@@ -8,12 +8,15 @@ mod add;
 mod attend;
 mod cache;
 mod embed;
+mod experts;
 mod gate;
 mod head_norm;
 mod layer_norm;
 mod matmul;
+mod mix;
 mod rms_norm;
 mod rope;
+mod route;
 mod rows;
 mod scale;
 mod soft_cap;
@@ -37,6 +40,8 @@ const NAME: &str = "reference";
 pub struct Reference {
     facts: Facts,
     weights: BTreeMap<WeightId, Vec<f32>>,
+    /// Elements of a row of each weight.
+    cols: BTreeMap<WeightId, usize>,
     values: BTreeMap<Value, Buffer>,
     caches: BTreeMap<CacheId, Cache>,
     segments: Vec<Arc<Compiled>>,
@@ -89,6 +94,7 @@ impl Reference {
                 tops: None,
             },
             weights: BTreeMap::new(),
+            cols: BTreeMap::new(),
             values: BTreeMap::new(),
             caches: BTreeMap::new(),
             segments: Vec::new(),
@@ -182,8 +188,36 @@ impl Reference {
                 let width = self.values[input].info.width;
                 top_k::top_k(self.rows(*input), width, buffer.info.width / 2, out);
             }
+            Op::Route(_) | Op::Experts(_) | Op::Mix { .. } => {
+                self.mixture(op, buffer.info.width, out);
+            }
         }
         self.values.insert(op.out(), buffer);
+    }
+
+    /// Runs an op of a mixture of experts into its output, which is `width` wide.
+    fn mixture(&self, op: &Op, width: usize, out: &mut [f32]) {
+        let weight = |id: &WeightId| self.weights[id].as_slice();
+        match op {
+            Op::Route(op) => {
+                let experts = self.values[&op.logits].info.width;
+                let bias = op.bias.as_ref().map(weight);
+                route::route(op, self.rows(op.logits), bias, experts, out);
+            }
+            Op::Experts(op) => {
+                let used = self.values[&op.route].info.width / 2;
+                let stack: Vec<&[f32]> = op.stack.iter().map(weight).collect();
+                let shape =
+                    experts::Shape { used, rows: width / used, cols: self.cols[&op.stack[0]] };
+                let bias = op.bias.as_ref().map(weight);
+                let (input, route) = (self.rows(op.input), self.rows(op.route));
+                experts::experts(&shape, input, route, &stack, bias, out);
+            }
+            Op::Mix { input, route, .. } => {
+                mix::mix(self.rows(*input), self.rows(*route), width, out);
+            }
+            _ => unreachable!("no op of a mixture"),
+        }
     }
 }
 
@@ -210,6 +244,7 @@ impl Backend for Reference {
         let mut floats = vec![0.0; weight.rows * weight.cols];
         weight.ty.dequantize(&bytes, &mut floats).map_err(|_| wrong_length())?;
         self.weights.insert(weight.id, floats);
+        self.cols.insert(weight.id, weight.cols);
         Ok(())
     }
 

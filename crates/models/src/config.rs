@@ -3,7 +3,7 @@
 use bilayer_graph::{Activation, Pairs};
 
 use crate::keys::Keys;
-use crate::{Error, Rotary};
+use crate::{Error, Experts, Rotary};
 
 /// The bounds on what metadata may declare; published models stay far below them.
 pub mod limits {
@@ -13,6 +13,8 @@ pub mod limits {
     pub const WIDTH: usize = 1 << 20;
     /// Query or key-value heads of a layer.
     pub const HEADS: usize = 1 << 14;
+    /// Experts of a layer.
+    pub const EXPERTS: usize = 1 << 12;
     /// Tokens of the vocabulary.
     pub const VOCAB: usize = 1 << 24;
     /// Tokens of context.
@@ -47,6 +49,8 @@ pub struct Config {
     pub qkv_in_one: bool,
     /// The form of the feed-forward.
     pub feed_forward: FeedForward,
+    /// What the layers that say so have in place of one feed-forward.
+    pub experts: Option<Experts>,
     /// The non-linearity of the feed-forward.
     pub activation: Activation,
     /// Stems of the projections that must have a bias; any other has one where the file holds it.
@@ -126,6 +130,8 @@ pub struct Layer {
     pub kv_heads: usize,
     /// Elements of the feed-forward's inner state.
     pub feed_forward: usize,
+    /// Whether it has [`Config::experts`] in place of that.
+    pub experts: bool,
     /// Sliding window: a token sees itself and the `window - 1` tokens before it.
     pub window: Option<u32>,
     /// How positions turn queries and keys, if they do.
@@ -159,6 +165,7 @@ impl Config {
             qk_norm: None,
             qkv_in_one: false,
             feed_forward: FeedForward::Gated,
+            experts: None,
             activation: Activation::Silu,
             biased: &[],
             layers,
@@ -230,7 +237,8 @@ fn layers(keys: &Keys<'_>) -> Result<Vec<Layer>, Error> {
             let expected = format!("a divisor of the {heads} query heads of layer {i}");
             return Err(keys.value("attention.head_count_kv", expected, kv_heads));
         }
-        layers.push(Layer { heads, kv_heads, feed_forward: feed_forward[i], window, rope: None });
+        let feed_forward = feed_forward[i];
+        layers.push(Layer { heads, kv_heads, feed_forward, experts: false, window, rope: None });
     }
     Ok(layers)
 }

@@ -5,6 +5,8 @@
 
 use bilayer_graph::{Attend, Error, Recorder, Value, WeightId};
 
+mod experts;
+
 use crate::{Config, FeedForward, Layer, Norm, NormAt, QkNorm, Rotary, Scaling};
 
 /// Ends of names of tensors that a file may hold and the recorded model does not read: frequencies that early
@@ -149,6 +151,9 @@ impl Block<'_> {
         let inner = self.layer.feed_forward;
         let whole = |stem| Projection::whole(stem, inner);
         let normed = self.before(r, "ffn_norm", hidden)?; // [.., width]
+        if let Some(experts) = self.config.experts.as_ref().filter(|_| self.layer.experts) {
+            return self.mixture(r, normed, experts);
+        }
         let act = match feed_forward {
             FeedForward::Gated => self.gated(r, normed, [whole("ffn_gate"), whole("ffn_up")])?,
             FeedForward::GatedInOne => {

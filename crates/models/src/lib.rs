@@ -26,6 +26,7 @@ mod catalog;
 mod config;
 mod decoder;
 mod error;
+mod experts;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -37,7 +38,9 @@ mod names;
 mod olmo2;
 mod phi3;
 mod qwen2;
+mod qwen2moe;
 mod qwen3;
+mod qwen3moe;
 mod rope;
 mod smollm3;
 mod starcoder2;
@@ -51,7 +54,8 @@ use bilayer_graph::{Catalog, Graph, Recorder, Value};
 pub use catalog::{Directory, Outline};
 pub use config::{Config, FeedForward, Layer, Norm, NormAt, QkNorm, limits};
 pub use error::Error;
-pub use names::{Change, Name, interleaved_source, translate};
+pub use experts::{Experts, Shared};
+pub use names::{Change, Name, Translated, interleaved_source, translate};
 pub use rope::{Llama3, Rotary, Scaling};
 
 /// Everything the program knows about an architecture.
@@ -72,7 +76,7 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 12] = [
+static ARCHITECTURES: [&Architecture; 14] = [
     &llama::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
@@ -82,7 +86,9 @@ static ARCHITECTURES: [&Architecture; 12] = [
     &olmo2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
+    &qwen2moe::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
+    &qwen3moe::ARCHITECTURE,
     &smollm3::ARCHITECTURE,
     &starcoder2::ARCHITECTURE,
 ];

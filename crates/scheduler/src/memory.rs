@@ -143,7 +143,7 @@ impl Lives {
     fn item(&mut self, graph: &Graph, item: &Item, facts: &Facts, at: usize) {
         let (ready, made) = (2 * at, 2 * at + 1);
         match &item.kind {
-            Kind::Multiply { input, norm, parts } => {
+            Kind::Multiply { input, norm, route, parts } => {
                 let (integers, floats) = wanted(graph, parts, facts);
                 if integers {
                     self.at((*input, Form::Integers), ready);
@@ -164,7 +164,8 @@ impl Lives {
                 for part in parts {
                     self.at((graph.nodes[part.last()].op.out(), Form::Floats), made);
                 }
-                for group in together(graph, parts) {
+                let groups = if route.is_none() { together(graph, parts) } else { Vec::new() };
+                for group in groups {
                     self.beside.extend(group[1..].iter().map(|&value| (value, group[0])));
                 }
             }
@@ -194,7 +195,7 @@ fn wanted(graph: &Graph, parts: &[Part], facts: &Facts) -> (bool, bool) {
         Part::Plain { matmul, .. } => vec![*matmul],
         Part::Gated { gate, up, .. } => vec![*gate, *up],
     });
-    let ids = matmuls.filter_map(|node| graph.nodes[node].op.matrix());
+    let ids = matmuls.flat_map(|node| graph.nodes[node].op.matrices().to_vec());
     ids.fold((false, false), |(integers, floats), id| {
         let takes_integers = facts.quantized.contains(&graph.weight(id).ty);
         (integers || takes_integers, floats || !takes_integers)
@@ -219,8 +220,8 @@ fn together(graph: &Graph, parts: &[Part]) -> Vec<Vec<Value>> {
     for part in parts {
         let Part::Plain { matmul, residual: None } = part else { continue };
         let op = &graph.nodes[*matmul].op;
-        if let Some(weight) = op.matrix() {
-            groups.entry(graph.weight(weight).ty.name).or_default().push(op.out());
+        if let [weight] = op.matrices() {
+            groups.entry(graph.weight(*weight).ty.name).or_default().push(op.out());
         }
     }
     groups.into_values().collect()

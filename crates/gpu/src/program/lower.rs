@@ -20,6 +20,7 @@ use crate::kernels;
 use crate::weights::{ROW_MULTIPLE, Weights};
 
 mod attend;
+mod experts;
 mod plain;
 mod product;
 
@@ -80,6 +81,8 @@ struct Lowering<'a> {
     vectors: Vec<f32>,
     places: HashMap<WeightId, u32>,
     turns: HashMap<Vec<u32>, u32>,
+    /// Tables of groups, by route.
+    groups: HashMap<Value, experts::Table>,
     outputs: BTreeSet<Value>,
     /// Values that are quantized by a stage of their own, and not where there is one row.
     late: BTreeSet<Value>,
@@ -124,6 +127,7 @@ pub fn lower(
         vectors: vec![0.0; 4],
         places: HashMap::new(),
         turns: HashMap::new(),
+        groups: HashMap::new(),
         outputs: segment.outputs.iter().copied().collect(),
         late: BTreeSet::new(),
         checked: limits.check,
@@ -159,11 +163,14 @@ impl<'a> Lowering<'a> {
     fn item(&mut self, item: &Item) -> Result<(), GraphError> {
         match &item.kind {
             Kind::Plain(node) => self.plain(*node),
-            Kind::Multiply { input, norm, parts } => {
+            Kind::Multiply { input, norm, route, parts } => {
                 if let Some(norm) = norm {
                     self.plain(*norm)?;
                 }
-                self.multiply(*input, parts)
+                match route {
+                    Some(route) => self.mixture(*input, *route, parts),
+                    None => self.multiply(*input, parts),
+                }
             }
             Kind::Attend { node, q, k } => self.attend(*node, q, k),
         }

@@ -26,7 +26,7 @@ impl View {
     }
 
     /// Quads of a row.
-    fn row_quads(&self) -> u32 {
+    pub(super) fn row_quads(&self) -> u32 {
         self.width.div_ceil(4)
     }
 }
@@ -68,6 +68,8 @@ impl Lowering<'_> {
             }
             Op::Rows { input, .. } => self.rows(node, *input),
             Op::TopK { input, k, .. } => self.top_k(node, *input, *k),
+            Op::Route(route) => self.route(node, route),
+            Op::Mix { input, route, .. } => return self.mix(node, [*input, *route]),
             other => return Err(self.unsupported(other.kind(), "as an op of its own")),
         }
         Ok(())
@@ -316,7 +318,7 @@ impl Lowering<'_> {
 }
 
 /// A grid of a few operations an element.
-fn elements(view: &View, grid: fn(u32, usize) -> [u32; 3]) -> Grid {
+pub(super) fn elements(view: &View, grid: fn(u32, usize) -> [u32; 3]) -> Grid {
     let width = view.width as usize;
     Grid::new(view.rows, 4 * width as u64, move |_, rows| grid(rows, width))
 }
