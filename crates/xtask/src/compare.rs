@@ -1,5 +1,6 @@
 //! `cargo xtask compare-peer`: this program beside llama.cpp on the same files, round by round, as ratios.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -88,10 +89,10 @@ pub fn run(args: &[String]) -> Result<()> {
             }
         }
     }
-    println!(
-        "| model | level | test | bilayer, tok/s | llama.cpp, tok/s | ratio | spread | of the read probe |"
-    );
-    println!("|---|---|---|---|---|---|---|---|");
+    say(
+        "| model | level | test | bilayer, tok/s | llama.cpp, tok/s | ratio | spread | of the read probe |",
+    )?;
+    say("|---|---|---|---|---|---|---|---|")?;
     let levels =
         if options.levels.is_empty() { vec![String::new()] } else { options.levels.clone() };
     for file in &files {
@@ -114,10 +115,17 @@ pub fn run(args: &[String]) -> Result<()> {
         let name = file.file_stem().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
         for (level, ours) in levels.iter().zip(&ours) {
             let level = if level.is_empty() { "best" } else { level };
-            rows(&name, level, ours, &peers, &options).iter().for_each(|row| println!("{row}"));
+            for row in rows(&name, level, ours, &peers, &options) {
+                say(&row)?;
+            }
         }
     }
     Ok(())
+}
+
+/// A line of the table.
+fn say(line: &str) -> Result<()> {
+    Ok(writeln!(std::io::stdout(), "{line}")?)
 }
 
 /// The table's rows of one file and level.
