@@ -451,10 +451,10 @@ fn products_of_parts_of_a_tensor_and_of_wanted_rows() {
 // ---- Experts ----------------------------------------------------------------------------------
 
 /// The choice of experts by logits that a matrix makes of a value.
-fn routed(r: &mut Recorder<'_>, x: Value, experts: usize, rule: Route) -> Value {
+fn routed(r: &mut Recorder<'_>, x: Value, experts: usize, rule: &Route) -> Value {
     let router = r.matrix("router", experts, r.width(x)).unwrap();
     let logits = r.matmul("logits", x, router, None);
-    r.route("route", Route { logits, ..rule })
+    r.route("route", Route { logits, ..rule.clone() })
 }
 
 /// Two of the experts by the softmax of their logits.
@@ -497,7 +497,7 @@ fn a_route_of_what_is_not_finite_leads_somewhere() {
     let graph = over(64, tensors, |r, a, _| {
         let wild = r.scale("wild", a, f32::MAX);
         let wild = r.scale("wilder", wild, f32::MAX);
-        let route = routed(r, wild, 8, TWO);
+        let route = routed(r, wild, 8, &TWO);
         let stack = r.stack("w", |_| String::new(), [8, 16, 64]).unwrap();
         let y = r.experts("y", Experts { input: a, route, stack, bias: None, out: a });
         r.mix("x", y, route)
@@ -561,7 +561,7 @@ impl Stored {
             tensors = tensors.with(&format!("{name}_bias"), Type::F32, &[experts, rows]);
         }
         over(width, tensors, |r, a, _| {
-            let route = routed(r, a, experts, Route { used, ..TWO });
+            let route = routed(r, a, experts, &Route { used, ..TWO });
             let product = |r: &mut Recorder<'_>, name: &'static str, input, rows, cols| {
                 let each = |expert| format!("{name}.{expert}");
                 let stack = r.stack(name, each, [experts, rows, cols]).unwrap();
@@ -621,7 +621,7 @@ fn experts_of_wanted_rows_and_of_none() {
         Tensors::default().with("router", Type::F32, &[8, 64]).with("w", Type::Q8_0, &[8, 96, 64]);
     let graph = over(64, tensors, |r, a, _| {
         let a = r.rows_wanted("rows", a);
-        let route = routed(r, a, 8, TWO);
+        let route = routed(r, a, 8, &TWO);
         let stack = r.stack("w", |_| String::new(), [8, 96, 64]).unwrap();
         r.experts("x", Experts { input: a, route, stack, bias: None, out: a })
     });

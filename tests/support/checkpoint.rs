@@ -9,6 +9,9 @@ use bilayer_quant::Type;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
+/// Shape and values of a tensor.
+type Values = (Vec<usize>, Vec<f32>);
+
 /// The folder's model as a file of `architecture`, F32 throughout.
 pub fn gguf(folder: &Path, architecture: &Architecture) -> File {
     let text = std::fs::read_to_string(folder.join("config.json")).unwrap();
@@ -19,7 +22,7 @@ pub fn gguf(folder: &Path, architecture: &Architecture) -> File {
     let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
     let checkpoint = SafeTensors::deserialize(&bytes).unwrap();
     let mut tensors = Vec::new();
-    let mut stacks: BTreeMap<String, BTreeMap<usize, (Vec<usize>, Vec<f32>)>> = BTreeMap::new();
+    let mut stacks: BTreeMap<String, BTreeMap<usize, Values>> = BTreeMap::new();
     for (name, view) in checkpoint.tensors() {
         assert_eq!(view.dtype(), Dtype::F32, "{name}");
         let known = translate(architecture.names, &name)
