@@ -7,6 +7,7 @@ pub(crate) mod gate;
 pub(crate) mod head_norm;
 pub(crate) mod layer_norm;
 pub(crate) mod matmul;
+pub(crate) mod pool;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod rows;

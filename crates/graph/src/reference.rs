@@ -12,6 +12,7 @@ mod gate;
 mod head_norm;
 mod layer_norm;
 mod matmul;
+mod pool;
 mod rms_norm;
 mod rope;
 mod rows;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::{
-    Backend, CacheId, CachePages, Error, Facts, Holding, Ids, Kernel, Kind, Limits, Node, Op,
+    Attend, Backend, CacheId, CachePages, Error, Facts, Holding, Ids, Kernel, Kind, Limits, Node, Op,
     OpKind, OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo,
     Weight, WeightId,
 };
@@ -129,6 +130,11 @@ impl Reference {
                 let positions: Vec<u32> = step.positions().collect();
                 embed::embed(weight(table), &positions, buffer.info.width, out);
             }
+            Op::Embed { table, ids: Ids::Segments { separator }, .. } => {
+                let last = weight(table).len() / buffer.info.width - 1;
+                let segments: Vec<u32> = step.segments(*separator, last as u32).collect();
+                embed::embed(weight(table), &segments, buffer.info.width, out);
+            }
             Op::RmsNorm { input, gain, eps, .. } => {
                 let gain = gain.as_ref().map(weight);
                 rms_norm::rms_norm(self.rows(*input), gain, buffer.info.width, *eps, out);
@@ -163,7 +169,11 @@ impl Reference {
                     v: rows_in(&self.values, op.v),
                     sinks: op.sinks.as_ref().map(weight),
                 };
-                let cache = self.caches.get_mut(&op.cache).expect("compile reserved the cache");
+                let mut scratch = None;
+                let cache = match &op.cache {
+                    Some(id) => self.caches.get_mut(id).expect("compile reserved the cache"),
+                    None => scratch.insert(Cache::scratch(op, step)),
+                };
                 attend::attend(op, &inputs, cache, step, out);
             }
             Op::Gate { gate, up, activation, .. } => {
@@ -175,6 +185,9 @@ impl Reference {
             Op::SoftCap { input, cap, .. } => soft_cap::soft_cap(self.rows(*input), *cap, out),
             Op::Rows { input, .. } => {
                 rows::rows(self.rows(*input), step.outputs, buffer.info.width, out);
+            }
+            Op::Pool { input, .. } => {
+                pool::pool(self.rows(*input), step, buffer.info.width, out);
             }
             Op::TopK { input, .. } => {
                 let width = self.values[input].info.width;
@@ -226,14 +239,14 @@ impl Backend for Reference {
                 assert!(self.values.contains_key(&input), "{}: not an input", node.label());
             }
             self.reserve(node.op.out(), &graph.values[node.op.out().0 as usize], &limits);
-            let Op::Attend(op) = &node.op else { continue };
-            if let Some(cache) = self.caches.get(&op.cache) {
+            let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
+            if let Some(cache) = self.caches.get(id) {
                 assert_eq!(cache.pages(), limits.pages, "segments share a cache of one size");
             } else {
-                self.caches.insert(op.cache, Cache::new(graph.cache(op.cache), &limits)?);
+                self.caches.insert(*id, Cache::new(graph.cache(*id), &limits)?);
             }
-            if !caches.contains(&op.cache) {
-                caches.push(op.cache);
+            if !caches.contains(id) {
+                caches.push(*id);
             }
         }
         let nodes = segment.nodes.clone().map(|n| (n as u32, graph.nodes[n].clone())).collect();

@@ -131,7 +131,7 @@ impl Block<'_> {
             k,
             v,
             out: q, // replaced by the recorder
-            cache: r.cache(kv_heads, head_dim, window),
+            cache: Some(r.cache(kv_heads, head_dim, window)),
             heads,
             kv_heads,
             head_dim,
