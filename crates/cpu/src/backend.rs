@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bilayer_graph::{
-    Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Kind, Limits, Op,
-    OpKind, OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight, WeightId,
+    Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Kind,
+    Limits, Op, OpKind, OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight, WeightId,
 };
 
 use crate::cache::{Cache, Layout};

@@ -9,6 +9,7 @@ pub mod gate;
 pub mod head_norm;
 pub mod layer_norm;
 pub mod matmul;
+pub mod pool;
 pub mod quantize;
 pub mod rms_norm;
 pub mod rope;

@@ -161,12 +161,7 @@ impl<'c> Recorder<'c> {
 
     /// Embedding rows of the tokens' places among the texts of their sequence, each of which ends with `separator`:
     /// `[T, table.cols]`.
-    pub fn embed_segments(
-        &mut self,
-        name: &'static str,
-        table: WeightId,
-        separator: u32,
-    ) -> Value {
+    pub fn embed_segments(&mut self, name: &'static str, table: WeightId, separator: u32) -> Value {
         self.embed_by(name, table, Ids::Segments { separator })
     }
 

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::{
-    Attend, Backend, CacheId, CachePages, Error, Facts, Holding, Ids, Kernel, Kind, Limits, Node, Op,
-    OpKind, OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo,
+    Attend, Backend, CacheId, CachePages, Error, Facts, Holding, Ids, Kernel, Kind, Limits, Node,
+    Op, OpKind, OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo,
     Weight, WeightId,
 };
 use cache::Cache;

@@ -72,6 +72,7 @@ mod tests {
             residual_scale: None,
             logit_scale: None,
             logit_softcap: None,
+            encoder: None,
         };
         assert_eq!(config(&(ARCHITECTURE.tiny)()).unwrap(), expected);
     }

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use bilayer_graph::{Facts, Graph, Value, WeightId};
+use bilayer_graph::{Facts, Graph, Op, Value, WeightId};
+use bilayer_quant::Type;
 
 use crate::{Budget, PlannedSegment};
 
@@ -57,8 +58,8 @@ pub(crate) fn weight_bytes(graph: &Graph, weights: &BTreeSet<WeightId>, facts: &
     sum(weights.iter().map(|&id| bytes(id)))
 }
 
-/// The most bytes of values that are alive at once while a segment runs, in the largest step: a value lives from
-/// its node, or from the start if it is an input, to its last reader, or to the end if it is an output.
+/// The most bytes of values that are alive at once while a segment runs, in the largest step, with the keys and values of an
+/// attention that keeps none: a value lives from its node, or from the start if it is an input, to its last reader, or to the end if it is an output.
 pub(crate) fn activation_bytes(graph: &Graph, segment: &PlannedSegment, budget: &Budget) -> u64 {
     let bytes = |value: Value| budget.value_bytes(&graph.values[value.0 as usize]);
     let nodes = &graph.nodes[segment.nodes.clone()];
@@ -72,7 +73,7 @@ pub(crate) fn activation_bytes(graph: &Graph, segment: &PlannedSegment, budget: 
     for (i, node) in nodes.iter().enumerate() {
         let out = node.op.out();
         alive = alive.saturating_add(bytes(out));
-        peak = peak.max(alive);
+        peak = peak.max(alive.saturating_add(scratch_bytes(&node.op, budget)));
         let unread = last_reader[out.0 as usize].is_none() && !segment.outputs.contains(&out);
         let read: BTreeSet<Value> = node.op.inputs().collect();
         let done = read.into_iter().filter(|&value| {
@@ -81,6 +82,17 @@ pub(crate) fn activation_bytes(graph: &Graph, segment: &PlannedSegment, budget: 
         alive = alive.saturating_sub(sum(done.chain(unread.then_some(out)).map(bytes)));
     }
     peak
+}
+
+/// Bytes of keys and values that an op needs only while it runs.
+fn scratch_bytes(op: &Op, budget: &Budget) -> u64 {
+    match op {
+        Op::Attend(attend) if attend.cache.is_none() => {
+            let types = Budget { key_type: Type::F32, value_type: Type::F32, ..*budget };
+            types.kv_bytes(&attend.scratch())
+        }
+        _ => 0,
+    }
 }
 
 /// Bytes of the values that enter and leave a segment, in the largest step.

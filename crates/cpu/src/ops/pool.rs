@@ -21,10 +21,7 @@ impl Stage for Pool {
         let count = rows.len() as f32;
         // SAFETY: the input was made by an earlier stage; each chunk makes another row.
         let (input, out) = unsafe {
-            (
-                self.input.get(context.arena, rows),
-                self.out.get_mut(context.arena, chunk..chunk + 1),
-            )
+            (self.input.get(context.arena, rows), self.out.get_mut(context.arena, chunk..chunk + 1))
         };
         out.fill(0.0);
         for row in input.chunks_exact(self.input.width) {
