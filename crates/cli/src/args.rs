@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
 
+mod encode;
 mod model;
 mod placing;
 mod profile;
@@ -12,6 +13,7 @@ mod sampling;
 mod synth;
 pub mod typed;
 
+pub use encode::{Classify, Embed, PoolingArg, Rerank, TextArgs};
 pub use model::{FlashAttn, ModelArgs};
 pub use placing::PlacingArgs;
 pub(crate) use placing::size;
@@ -54,6 +56,12 @@ pub enum Command {
     Devices(Devices),
     /// Show what a model file holds and what would stop it from running
     Inspect(Inspect),
+    /// Turn texts into vectors with an encoder
+    Embed(Box<Embed>),
+    /// Score documents by how well they answer a query
+    Rerank(Box<Rerank>),
+    /// Say which label fits a text
+    Classify(Box<Classify>),
     /// Turn text into tokens
     Tokenize(Tokenize),
     /// Turn tokens into text

@@ -5,12 +5,16 @@ use clap::CommandFactory;
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
 
+mod classify;
 mod detokenize;
 mod devices;
+mod embed;
+mod encode;
 mod inspect;
 mod man;
 mod plan;
 pub mod profile;
+mod rerank;
 mod run;
 mod synth;
 mod tokenize;
@@ -25,6 +29,9 @@ pub fn execute(command: Command) -> Result<u8, Failure> {
         Command::Verify(args) => verify::execute(&args),
         Command::Devices(args) => devices::execute(&args),
         Command::Inspect(args) => inspect::execute(&args),
+        Command::Embed(args) => embed::execute(&args),
+        Command::Rerank(args) => rerank::execute(&args),
+        Command::Classify(args) => classify::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
         Command::Detokenize(args) => detokenize::execute(&args),
         Command::Synth(args) => synth::execute(&args),

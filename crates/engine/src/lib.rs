@@ -35,6 +35,7 @@
 //! ```
 
 pub mod cache;
+pub mod encode;
 mod error;
 pub mod generate;
 mod kept;

@@ -36,8 +36,7 @@ const ALWAYS: &[&str] = &[
 ];
 
 /// Commands that will come (their names are taken).
-const LATER: &str = "bench profile perplexity convert quantize imatrix \
-                     embed rerank classify serve batch prune";
+const LATER: &str = "bench profile perplexity convert quantize imatrix serve batch prune";
 
 const ONE_ADAPTER: &str = "one adapter is used; choose it with --device";
 const COMPLETES: &str = "`run` completes plain text; give the whole prompt with -p or -f";
