@@ -46,12 +46,23 @@ impl Encoder {
     /// # Errors
     /// The model is a decoder; as [`Session::new`].
     pub fn new(model: &Model, settings: Settings<'_>) -> Result<Encoder, Error> {
+        if model.config().encoder.is_none() {
+            return Err(Error::NoEncoder { name: model.name() });
+        }
+        Encoder::over(Session::new(model, settings)?)
+    }
+
+    /// Runs texts in a session that has no sequences yet.
+    ///
+    /// # Errors
+    /// The model is a decoder; the session has sequences.
+    pub fn over(mut session: Session) -> Result<Encoder, Error> {
+        let model = session.model().clone();
         let no_encoder = || Error::NoEncoder { name: model.name() };
         let mut config = model.config().encoder.clone().ok_or_else(no_encoder)?;
-        settings.purpose.apply(&mut config);
-        let most = settings.sequences;
+        session.purpose().apply(&mut config);
         let rows = config.pooling_recorded();
-        let mut session = Session::new(model, settings)?;
+        let most = session.limits().sequences;
         let sequences = (0..most).map(|_| session.open()).collect::<Result<_, _>>()?;
         Ok(Encoder {
             session,

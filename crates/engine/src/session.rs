@@ -96,6 +96,7 @@ impl From<Failed> for Error {
 /// [`Warning`]; see [`Session::take_warnings`].
 pub struct Session {
     model: Model,
+    purpose: Purpose,
     graph: bilayer_graph::Graph,
     plan: Plan,
     pipeline: Pipeline,
@@ -192,6 +193,16 @@ impl Session {
     /// Tokens a sequence may have.
     pub fn context(&self) -> usize {
         self.cache.context()
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// What it gives.
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
     }
 
     /// Where everything lies.

@@ -150,6 +150,7 @@ pub fn on(
     };
     Ok(Session {
         model: model.clone(),
+        purpose: settings.purpose,
         cache: Pages::new(limits.pages, limits.sequences, context),
         starts: Vec::with_capacity(limits.sequences),
         copies: Vec::with_capacity(2 * limits.sequences),
