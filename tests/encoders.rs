@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::encode::{Encoder, Excess, Input, normalize};
 use bilayer_engine::session::{Overlap, Purpose, Session, Settings};
 use bilayer_engine::{Error, Model};
-use bilayer_gguf::Strings;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Backend, Graph};
 use bilayer_models::Pooling;
@@ -22,11 +20,12 @@ mod support {
     pub mod data;
     pub mod gpu;
     pub mod model;
+    pub mod words;
 }
 
 use support::checkpoint;
 use support::data::shared;
-use support::model::random_bytes;
+use support::words;
 
 fn cpu() -> Box<dyn Backend> {
     Box::new(Cpu::new(Options { threads: Some(2), level: None }).unwrap())
@@ -211,27 +210,7 @@ fn a_text_that_is_too_long_is_refused_or_cut() {
 
 /// A random model of that architecture with a head, and a vocabulary of letters.
 fn scorer(architecture: &str, labels: &[&str]) -> Model {
-    let mut metadata = (bilayer_models::find(architecture).unwrap().tiny)();
-    let labels: Strings = labels.iter().copied().collect();
-    metadata.set(&format!("{architecture}.classifier.output_labels"), labels);
-    let special = ["[UNK]", "[CLS]", "[SEP]"].map(str::to_owned);
-    let tokens: Strings = special
-        .into_iter()
-        .chain(('!'..).map(|letter| format!("\u{2581}{letter}")))
-        .take(128)
-        .collect();
-    metadata.set("tokenizer.ggml.model", "bert");
-    metadata.set("tokenizer.ggml.tokens", tokens);
-    metadata.set(
-        "tokenizer.ggml.token_type",
-        (0..128).map(|id| if id < 3 { 3 } else { 1 }).collect::<Vec<i32>>(),
-    );
-    for (key, id) in [("unknown", 0u32), ("cls", 1), ("seperator", 2)] {
-        metadata.set(&format!("tokenizer.ggml.{key}_token_id"), id);
-    }
-    let head = ["cls.weight", "cls.bias", "cls.output.bias"];
-    let bytes = random_bytes(&metadata, Type::F32, &head, 3, &|_, _| ());
-    Model::from_bytes(architecture, bytes).unwrap()
+    Model::from_bytes(architecture, words::scorer(architecture, labels)).unwrap()
 }
 
 #[test]
@@ -296,19 +275,7 @@ fn a_model_is_asked_for_what_it_can_do() {
     let score = |model: &Model| Encoder::new(model, settings(Purpose::Score)).map(|_| ());
     assert!(score(&encoder).is_ok());
     assert!(matches!(score(&bare), Err(Error::NoHead { .. })));
-    let llama = bilayer_models::find("llama").unwrap();
-    let mut metadata = (llama.tiny)();
-    metadata.set("tokenizer.ggml.model", "bert");
-    let words: BTreeMap<u32, String> = (0..128).map(|id| (id, format!("\u{2581}{id}"))).collect();
-    let tokens: Strings = ["[UNK]", "[CLS]", "[SEP]"]
-        .into_iter()
-        .map(str::to_owned)
-        .chain(words.into_values())
-        .take(128)
-        .collect();
-    metadata.set("tokenizer.ggml.tokens", tokens);
-    let decoder =
-        Model::from_bytes("llama", random_bytes(&metadata, Type::F32, &[], 1, &|_, _| ()));
+    let decoder = Model::from_bytes("llama", words::tiny(Type::F32, 1));
     let refused = Encoder::new(&decoder.unwrap(), settings(Purpose::Embed(None))).err();
     assert!(matches!(refused, Some(Error::NoEncoder { .. })), "{refused:?}");
 }

@@ -39,7 +39,7 @@ pub enum Error {
     },
     /// A model that generates was to do what encoders do.
     #[error(
-        "{name} generates text; embeddings and scores are what encoders give (bert, modern-bert, nomic-bert)"
+        "{name} generates text; embeddings and scores are what encoders such as BERT give"
     )]
     NoEncoder {
         /// The model.
