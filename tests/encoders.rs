@@ -20,11 +20,13 @@ mod support {
     pub mod data;
     pub mod gpu;
     pub mod model;
+    pub mod runner;
     pub mod words;
 }
 
 use support::checkpoint;
 use support::data::shared;
+use support::runner::{IN_ORDER, LIMITS, Run, Runner};
 use support::words;
 
 fn cpu() -> Box<dyn Backend> {
@@ -131,15 +133,18 @@ fn sentences_get_the_vectors_of_their_makers_code() {
             }
             let packed = rows(&mut encoder, &inputs);
             for (case, row) in cases.iter().zip(&packed) {
+                // Of no words there are two rows, of which activations rounded to eight bits make 0.9987 (exact
+                // products with the same weights 0.9996).
+                let least = if case.text.is_empty() { least - 0.0005 } else { least };
                 let found = cosine(row, &case.embedding_f16w);
                 assert!(found >= least, "{ty} on {name}: {found} of {:?}", case.text);
             }
-            // Alone a text is what it is among others; few rows run on other kernels, which round activations in other
-            // runs (0.9994 measured).
+            // Alone a text is what it is among others. Few rows run on other kernels, which round activations in other
+            // runs (0.9986 measured for no words, 0.9994 else).
+            let least = if ty == Type::Q8_0 { 0.998 } else { 0.999_999 };
             for at in [0, 20, 21, 23] {
                 let single = rows(&mut encoder, &inputs[at..=at]);
                 let same = cosine(&single[0], &packed[at]);
-                let least = if ty == Type::Q8_0 { 0.999 } else { 0.999_999 };
                 assert!(same >= least, "{ty} on {name}: {same} of {:?}", cases[at].text);
             }
         }
@@ -211,6 +216,92 @@ fn a_text_that_is_too_long_is_refused_or_cut() {
 /// A random model of that architecture with a head, and a vocabulary of letters.
 fn scorer(architecture: &str, labels: &[&str]) -> Model {
     Model::from_bytes(architecture, words::scorer(architecture, labels)).unwrap()
+}
+
+#[derive(Deserialize)]
+struct Small {
+    cases: Vec<SmallCase>,
+}
+
+#[derive(Deserialize)]
+struct SmallCase {
+    ids: Vec<u32>,
+    /// `[tokens, width]`.
+    hidden: Vec<f32>,
+    scores: Option<Vec<f32>>,
+}
+
+/// Small random checkpoints, read by their own name tables: every row and every score as transformers computes them, of
+/// a text longer than any window, a short one, and a pair with its token types, in one step.
+#[test]
+fn small_checkpoints_give_the_rows_and_scores_of_their_makers_code() {
+    let folders = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints"));
+    for name in ["bert", "modern-bert", "nomic-bert"] {
+        let folder = folders.join(name);
+        let text = std::fs::read_to_string(folder.join("reference.json")).unwrap();
+        let Small { cases } = serde_json::from_str(&text).unwrap();
+        let architecture = bilayer_models::find(name).unwrap();
+        let whole = support::model::Model::new(checkpoint::gguf(&folder, architecture));
+        let each = support::model::Model::new(checkpoint::gguf(&folder, architecture));
+        let each = each.changed(|config| {
+            let encoder = config.encoder.as_mut().unwrap();
+            (encoder.scores, encoder.pooling) = (false, Pooling::None);
+        });
+        let tokens: Vec<&[u32]> = cases.iter().map(|case| case.ids.as_slice()).collect();
+        for (device, backend) in devices().into_iter().chain([("reference", oracle())]) {
+            let found = packed(&each, backend, &tokens, &|span| span.collect());
+            let expected = cases.iter().flat_map(|case| case.hidden.iter().copied());
+            assert_near(&found, &expected.collect::<Vec<_>>(), &format!("{name} on {device}"));
+        }
+        let Some(pooling) =
+            whole.config.encoder.as_ref().filter(|e| e.scores).map(|e| e.head.pooling)
+        else {
+            continue;
+        };
+        for (device, backend) in devices().into_iter().chain([("reference", oracle())]) {
+            let found = packed(&whole, backend, &tokens, &|span| match pooling {
+                Pooling::Mean => vec![span.end - 1],
+                _ => vec![span.start],
+            });
+            let expected = cases.iter().flat_map(|case| case.scores.clone().unwrap());
+            assert_near(
+                &found,
+                &expected.collect::<Vec<_>>(),
+                &format!("scores of {name} on {device}"),
+            );
+        }
+    }
+}
+
+fn oracle() -> Box<dyn Backend> {
+    Box::new(Reference::new())
+}
+
+/// The wanted rows of texts in one step.
+fn packed(
+    model: &support::model::Model,
+    backend: Box<dyn Backend>,
+    texts: &[&[u32]],
+    wanted: &dyn Fn(std::ops::Range<u32>) -> Vec<u32>,
+) -> Vec<f32> {
+    let mut runner = Runner::single(model, backend, LIMITS).unwrap();
+    let (mut runs, mut outputs, mut first) = (Vec::new(), Vec::new(), 0);
+    for (at, &tokens) in texts.iter().enumerate() {
+        runs.push(Run { tokens, first_position: 0, pages: &IN_ORDER[4 * at..] });
+        outputs.extend(wanted(first..first + tokens.len() as u32));
+        first += tokens.len() as u32;
+    }
+    runner.step(&runs, &outputs, &[]).unwrap()
+}
+
+/// Expected values are printed with six decimals and come from f32 sums.
+#[track_caller]
+fn assert_near(found: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let off: f64 = found.iter().zip(expected).map(|(f, e)| square(f - e)).sum();
+    let error = (off / expected.iter().map(|&e| square(e)).sum::<f64>()).sqrt();
+    assert!(error < 5e-5, "{what}: error {error:e}");
 }
 
 #[test]

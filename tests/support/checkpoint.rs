@@ -143,6 +143,7 @@ fn metadata(json: &Value, name: &str) -> Metadata {
     if let Some(types) = json["type_vocab_size"].as_u64() {
         metadata.set("tokenizer.ggml.token_type_count", types as u32);
     }
+    encoder(json, name, &mut metadata);
     // GPT-2 says its inner length only where it is another than this.
     if let (None, Some(width)) = (json["intermediate_size"].as_u64(), json["n_embd"].as_u64()) {
         metadata.set(&format!("{name}.feed_forward_length"), 4 * width as u32);
@@ -152,6 +153,7 @@ fn metadata(json: &Value, name: &str) -> Metadata {
         ("attention.layer_norm_epsilon", "norm_epsilon"),
         ("attention.layer_norm_epsilon", "layer_norm_epsilon"),
         ("attention.layer_norm_epsilon", "layer_norm_eps"),
+        ("attention.layer_norm_epsilon", "norm_eps"),
         ("rope.freq_base", "rope_theta"),
         ("attention.scale", "attention_multiplier"),
         ("embedding_scale", "embedding_multiplier"),
@@ -166,6 +168,42 @@ fn metadata(json: &Value, name: &str) -> Metadata {
         }
     }
     metadata
+}
+
+/// What checkpoints of encoders say in their own words.
+fn encoder(json: &Value, name: &str, metadata: &mut Metadata) {
+    let sizes = [
+        ("attention.sliding_window", "local_attention"),
+        ("attention.sliding_window_pattern", "global_attn_every_n_layers"),
+    ];
+    for (key, field) in sizes {
+        if let Some(size) = json[field].as_u64() {
+            metadata.set(&format!("{name}.{key}"), size as u32);
+        }
+    }
+    let ropes = &json["rope_parameters"];
+    let bases = [
+        ("rope.freq_base", &ropes["rope_theta"]),
+        ("rope.freq_base", &ropes["full_attention"]["rope_theta"]),
+        ("rope.freq_base_swa", &ropes["sliding_attention"]["rope_theta"]),
+    ];
+    for (key, base) in bases {
+        if let (Some(base), None) = (base.as_f64(), json["rope_theta"].as_f64()) {
+            metadata.set(&format!("{name}.{key}"), base as f32);
+        }
+    }
+    let scores = |name: &Value| name.as_str().unwrap().ends_with("ForSequenceClassification");
+    if json["architectures"].as_array().is_some_and(|names| names.iter().any(scores)) {
+        // Two labels are what a checkpoint does not say.
+        let labels: Strings = match json["id2label"].as_object() {
+            Some(labels) => labels.values().map(|label| label.as_str().unwrap()).collect(),
+            None => ["LABEL_0", "LABEL_1"].into_iter().collect(),
+        };
+        metadata.set(&format!("{name}.classifier.output_labels"), labels);
+    }
+    if let Some(id) = json["sep_token_id"].as_u64() {
+        metadata.set("tokenizer.ggml.seperator_token_id", id as u32);
+    }
 }
 
 fn llama3(json: &Value) -> Option<Llama3> {

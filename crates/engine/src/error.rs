@@ -38,9 +38,7 @@ pub enum Error {
         source: bilayer_text::Error,
     },
     /// A model that generates was to do what encoders do.
-    #[error(
-        "{name} generates text; embeddings and scores are what encoders such as BERT give"
-    )]
+    #[error("{name} generates text; embeddings and scores are what encoders such as BERT give")]
     NoEncoder {
         /// The model.
         name: String,
