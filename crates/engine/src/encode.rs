@@ -31,6 +31,9 @@ pub struct Input<'t> {
     pub pair: Option<&'t str>,
 }
 
+/// What is told each input's number, tokens and rows.
+pub type Each<'e, E> = dyn FnMut(usize, &[u32], &[f32]) -> Result<(), E> + 'e;
+
 /// What to do with a text that is longer than the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Excess {
@@ -112,7 +115,7 @@ impl Encoder {
     pub fn run<E: From<Error>>(
         &mut self,
         inputs: impl Iterator<Item = Result<Vec<u32>, E>>,
-        each: &mut dyn FnMut(usize, &[u32], &[f32]) -> Result<(), E>,
+        each: &mut Each<'_, E>,
     ) -> Result<(), E> {
         let (most, tokens_max) = (self.sequences.len(), self.session.limits().tokens);
         let mut batch: Vec<Vec<u32>> = Vec::with_capacity(most);
@@ -136,7 +139,7 @@ impl Encoder {
         &mut self,
         batch: &[Vec<u32>],
         first: usize,
-        each: &mut dyn FnMut(usize, &[u32], &[f32]) -> Result<(), E>,
+        each: &mut Each<'_, E>,
     ) -> Result<(), E> {
         if batch.is_empty() {
             return Ok(());

@@ -123,17 +123,10 @@ impl Reference {
         let out = &mut buffer.data[..buffer.len];
         let weight = |id: &WeightId| self.weights[id].as_slice();
         match op {
-            Op::Embed { table, ids: Ids::Tokens, .. } => {
-                embed::embed(weight(table), step.tokens, buffer.info.width, out);
-            }
-            Op::Embed { table, ids: Ids::Positions, .. } => {
-                let positions: Vec<u32> = step.positions().collect();
-                embed::embed(weight(table), &positions, buffer.info.width, out);
-            }
-            Op::Embed { table, ids: Ids::Segments { separator }, .. } => {
-                let last = weight(table).len() / buffer.info.width - 1;
-                let segments: Vec<u32> = step.segments(*separator, last as u32).collect();
-                embed::embed(weight(table), &segments, buffer.info.width, out);
+            Op::Embed { table, ids, .. } => {
+                let rows = weight(table).len() / buffer.info.width;
+                let ids = ids_of(*ids, step, rows);
+                embed::embed(weight(table), &ids, buffer.info.width, out);
             }
             Op::RmsNorm { input, gain, eps, .. } => {
                 let gain = gain.as_ref().map(weight);
@@ -336,6 +329,15 @@ fn no_cache(cache: CacheId) -> Error {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Which of a table's rows each token takes.
+fn ids_of(ids: Ids, step: &Step<'_>, rows: usize) -> Vec<u32> {
+    match ids {
+        Ids::Tokens => step.tokens.to_vec(),
+        Ids::Positions => step.positions().collect(),
+        Ids::Segments { separator } => step.segments(separator, rows as u32 - 1).collect(),
+    }
 }
 
 /// The rows of a value in `values`.

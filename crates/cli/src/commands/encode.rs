@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use bilayer_engine::Error;
-use bilayer_engine::encode::{Encoder, Excess, Input};
+use bilayer_engine::encode::{Each, Encoder, Excess, Input};
 use bilayer_engine::session::{Progress, Purpose, Settings};
 use serde::Deserialize;
 use serde_json::Value;
@@ -129,7 +129,7 @@ impl<'t> Job<'t> {
 pub fn run(
     encoder: &mut Encoder,
     job: &Job<'_>,
-    each: &mut dyn FnMut(usize, &[u32], &[f32]) -> Result<(), Failure>,
+    each: &mut Each<'_, Failure>,
 ) -> Result<(), Failure> {
     let texts = job.texts;
     let excess = if job.truncate { Excess::Truncate } else { Excess::Refuse };

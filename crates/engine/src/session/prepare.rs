@@ -60,7 +60,7 @@ fn timing(
 ) -> Result<Option<Timing>, Error> {
     let Some(folder) = &settings.placing.kept else { return Ok(None) };
     let kept = Kept::new(folder);
-    let graph = model.graph_for(settings.context(model.config().context), settings.purpose)?;
+    let graph = settings.graph(model)?;
     let subject = Subject { model, graph: &graph, limits: limits_of(settings, model) };
     let name = subject.name(backends.iter().map(|backend| backend.facts()));
     if settings.placing.remeasure {
@@ -97,8 +97,7 @@ pub fn on(
     settings: &mut Settings<'_>,
     began: Instant,
 ) -> Result<Session, Error> {
-    let context = settings.context(model.config().context);
-    let mut graph = model.graph_for(context, settings.purpose)?;
+    let mut graph = settings.graph(model)?;
     let limits = limits_of(settings, model);
     let processor = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
@@ -126,9 +125,7 @@ pub fn on(
             let plan = place(&graph, &machine(&backends), &budget(&limits), p)?;
             Ok(with_best(plan, best))
         };
-        let Some(less) = fallback::reduced(&plan, &refusal, again)? else {
-            return Err(error.into());
-        };
+        let less = fallback::reduced(&plan, &refusal, again)?.ok_or_else(|| error.clone())?;
         let from = std::mem::replace(&mut plan, less).map;
         warnings.push(Warning::Reduced { error, from, to: plan.map.clone() });
     };
@@ -151,7 +148,7 @@ pub fn on(
     Ok(Session {
         model: model.clone(),
         purpose: settings.purpose,
-        cache: Pages::new(limits.pages, limits.sequences, context),
+        cache: Pages::new(limits.pages, limits.sequences, settings.context(model.config().context)),
         starts: Vec::with_capacity(limits.sequences),
         copies: Vec::with_capacity(2 * limits.sequences),
         overlap: if divides { settings.overlap } else { Overlap::Off },

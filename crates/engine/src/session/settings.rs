@@ -1,11 +1,12 @@
 //! What a session is asked for, with the defaults.
 
 use bilayer_cpu::level::Level;
+use bilayer_graph::Graph;
 use bilayer_models::{Encoder, Pooling};
 use bilayer_quant::Type;
 
-use crate::Error;
 use crate::placement::Placing;
+use crate::{Error, Model};
 
 /// The context of a session that names none, unless the model's own is shorter.
 pub const CONTEXT: usize = 8192;
@@ -134,6 +135,14 @@ impl Settings<'_> {
             Some(0) => own,
             Some(tokens) => tokens,
         }
+    }
+
+    /// The graph of a session.
+    ///
+    /// # Errors
+    /// As [`Model::graph_for`].
+    pub(crate) fn graph(&self, model: &Model) -> Result<Graph, Error> {
+        model.graph_for(self.context(model.config().context), self.purpose)
     }
 
     /// Whether every setting is in range.
