@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::encode::{Encoder, Excess, Input, normalize};
-use bilayer_engine::session::{Overlap, Purpose, Session, Settings};
+use bilayer_engine::session::{Overlap, Purpose, Session, Settings, Warning};
 use bilayer_engine::{Error, Model};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Backend, Graph};
@@ -18,6 +18,7 @@ use serde::Deserialize;
 mod support {
     pub mod checkpoint;
     pub mod data;
+    pub mod devices;
     pub mod gpu;
     pub mod model;
     pub mod runner;
@@ -26,6 +27,7 @@ mod support {
 
 use support::checkpoint;
 use support::data::shared;
+use support::devices::{Call, Failing, Fault, Script};
 use support::runner::{IN_ORDER, LIMITS, Run, Runner};
 use support::words;
 
@@ -196,6 +198,39 @@ fn every_cut_gives_the_vectors_of_the_whole() {
             assert!(found >= 0.9999, "{count} parts on the adapter: {found} of {:?}", case.text);
         }
     }
+}
+
+/// When an adapter is lost in the middle of the texts, the processor goes on with them.
+#[test]
+fn a_lost_adapter_changes_no_vector() {
+    let model = scorer("modern-bert", &["relevant"]);
+    let texts: Vec<String> = (0..40).map(|n| "a b c d ".repeat(1 + n % 9)).collect();
+    let inputs: Vec<Input<'_>> = texts.iter().map(|one| text(one)).collect();
+    let small =
+        || Settings { ubatch_size: 64, ctx_size: Some(64), ..settings(Purpose::Embed(None)) };
+    let expected = rows(&mut alone(&model, cpu(), small()), &inputs);
+    let script = Script { call: Call::Submit, after: 3, fault: Fault::Lost };
+    let failing = Box::new(Failing::new(cpu(), script));
+    let placement = Placement::offload(model.graph().layers(), 2, 0, 1);
+    let mut encoder = placed(&model, vec![cpu(), failing], &placement, small());
+    for (found, expected) in rows(&mut encoder, &inputs).iter().zip(&expected) {
+        assert!(cosine(found, expected) > 0.999_999);
+    }
+    let warnings = encoder.session_mut().take_warnings();
+    assert!(matches!(warnings[..], [Warning::Moved { tokens: 0, .. }]), "{warnings:?}");
+}
+
+/// Nothing of an encoder's step is kept: its keys and values are activations.
+#[test]
+fn a_plan_has_no_cache_but_room_for_a_step() {
+    let model = scorer("bert", &["relevant"]);
+    let settings = settings(Purpose::Own);
+    let plan = bilayer_engine::placement::plan(&model, &settings, None).unwrap();
+    let device = &plan.devices[0];
+    // 512 tokens and a page more for each text, four heads of 16, keys and values of f32.
+    let scratch = 2 * 4 * 64 * 32 * (512 / 32 + 32);
+    assert_eq!(device.kv_bytes, 0);
+    assert!(device.activation_bytes > scratch, "{plan}");
 }
 
 #[test]

@@ -184,3 +184,32 @@ pub fn of_prompt(rows: usize) -> usize {
 pub fn of_sequences(rows: usize, least: usize) -> usize {
     if rows < 2 * least { rows } else { rows.div_ceil(2) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::SequenceId;
+
+    #[test]
+    fn whole_runs_are_packed_and_never_cut() {
+        let tokens = [7; 9];
+        let runs = [5, 3, 9, 2].map(|len| Run {
+            sequence: SequenceId(0),
+            tokens: &tokens[..len],
+            wanted: Wanted::Last,
+        });
+        let pages = Pages::new(1, 1, 1);
+        let work = |rows, whole_runs| Work {
+            runs: &runs,
+            starts: &[0; 4],
+            cache: &pages,
+            copies: &[],
+            cut: Cut { rows, whole_runs },
+        };
+        let ends = |work: Work<'_>| (0..=work.count()).map(|n| work.rows_of(n)).collect::<Vec<_>>();
+        assert_eq!(ends(work(8, true)), [0, 8, 17, 19]);
+        assert_eq!(ends(work(1, true)), [0, 5, 8, 17, 19]);
+        assert_eq!(ends(work(64, true)), [0, 19]);
+        assert_eq!(ends(work(8, false)), [0, 8, 16, 19]);
+    }
+}
