@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** From a model file to text: [`Model`] opens and understands a file, [`Session`](session::Session)
 //! places it on devices and steps tokens through it, [`Generation`](generate::Generation) turns a prompt into an
-//! answer.
+//! answer, [`Encoder`](encode::Encoder) texts into vectors or scores.
 //!
 //! **What it does not know.** Flags, terminals, sockets. It prints nothing.
 //!
