@@ -23,6 +23,8 @@ fn device(kind: Kind, memory_bytes: u64) -> Facts {
         ops: OpKind::ALL.to_vec(),
         types: bilayer_quant::all().to_vec(),
         converted: Vec::new(),
+        quantized: Vec::new(),
+        reads_in_place: false,
         identity: String::new(),
         read_gbps: None,
         tops: None,

@@ -366,7 +366,7 @@ fn assert_cells(found: &Value, profile: &Profile) {
             let shown = cell[3].as_str().unwrap().replace('\u{2212}', "-").replace('+', "");
             let places = shown.split_once('.').map_or(0, |(_, places)| places.len());
             let shown: f64 = shown.parse().unwrap();
-            let scale = if key == "gpu_bytes" { f64::from(1 << 20) } else { 1.0 };
+            let scale = if key.ends_with("_bytes") { f64::from(1 << 20) } else { 1.0 };
             let half = 0.5 * 10f64.powi(-(places as i32)) + 1e-9;
             assert!((shown - value / scale).abs() <= half, "{key}: {shown} for {value}");
             assert!(cell[4].as_f64().unwrap() > 5.0, "{key} is not visible");

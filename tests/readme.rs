@@ -17,6 +17,7 @@ use support::program::{Place, ran};
 use support::words;
 
 const README: &str = include_str!("../README.md");
+const MACHINE: &str = include_str!("../examples/machines/rtx-4090.toml");
 
 /// What a reader does before or after; a test has it done already, or is a part of it.
 const DONE_ELSEWHERE: &[&str] =
@@ -57,6 +58,8 @@ fn every_command_of_the_readme_runs() {
     place.file("encoder.gguf", words::scorer("bert", &["good", "bad"]));
     place.file("reranker.gguf", words::scorer("bert", &["relevant"]));
     place.file("sentences.txt", "A cat.\nA dog.\n");
+    std::fs::create_dir_all(place.path().join("examples/machines")).unwrap();
+    place.file("examples/machines/rtx-4090.toml", MACHINE);
     let programs = Path::new(env!("CARGO_BIN_EXE_bilayer")).parent().unwrap();
     let path = std::env::join_paths(
         std::iter::once(programs.to_owned())

@@ -292,6 +292,10 @@ impl Backend for Failing {
         self.inner.read(value, data)
     }
 
+    fn held_bytes(&self) -> Option<u64> {
+        self.inner.held_bytes()
+    }
+
     fn timings(&self, segment: SegmentId) -> &[OpTime] {
         self.inner.timings(segment)
     }

@@ -144,6 +144,7 @@ fn point(shape: &Shape, n: u32, before: &[Point]) -> Point {
         crossing_ms: or_nan(crossing_ms),
         idle_ms: or_nan(idle_ms),
         gpu_bytes: u64::from(n) * shape.layer_bytes,
+        gpu_held_bytes: shape.predicted.then_some(u64::from(n) * shape.layer_bytes / 100 * 99),
         fits,
     }
 }

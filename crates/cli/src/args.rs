@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
 
+mod bench;
+mod chat;
 mod encode;
 mod model;
 mod placing;
@@ -13,10 +15,12 @@ mod sampling;
 mod synth;
 pub mod typed;
 
+pub use bench::{Bench, Form, Numbers};
+pub use chat::ChatArgs;
 pub use encode::{Classify, Embed, PoolingArg, Rerank, TextArgs};
 pub use model::{FlashAttn, ModelArgs};
-pub use placing::PlacingArgs;
 pub(crate) use placing::size;
+pub use placing::{AdapterArgs, PlacingArgs};
 pub use profile::Profile;
 pub use sampling::SamplingArgs;
 pub use synth::Synth;
@@ -48,6 +52,8 @@ pub enum Command {
     Run(Box<Run>),
     /// Say what would run where and what memory it takes, without loading
     Plan(Box<Plan>),
+    /// Measure speed, with llama-bench's tests and names
+    Bench(Box<Bench>),
     /// Measure what each offloaded layer buys, and draw it
     Profile(Box<Profile>),
     /// Compare two backends op by op on the same tokens
@@ -82,7 +88,7 @@ pub enum Command {
 }
 
 /// `bilayer run`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Run {
     /// The prompt; without -p, -f and --tokens it is read from a pipe
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
@@ -106,9 +112,11 @@ pub struct Run {
     /// Write what ran when on which device, in the trace format that Perfetto opens
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// One JSON document on stdout
+    /// One JSON document on stdout; in a chat one for each answer, a line each
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub chat: ChatArgs,
     #[command(flatten)]
     pub answer: AnswerArgs,
     #[command(flatten)]
@@ -135,7 +143,7 @@ pub struct AnswerArgs {
     /// Show control tokens as text; short form -sp
     #[arg(long)]
     pub special: bool,
-    /// Plain completion, which is the default; short form -no-cnv
+    /// Plain completion, never a chat; short form -no-cnv
     #[arg(long)]
     pub no_conversation: bool,
     /// Take backslashes in -p, --stop and --dry-sequence-breaker as they are; else \n, \t, \x1b and their like stand for

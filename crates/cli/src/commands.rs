@@ -5,6 +5,7 @@ use clap::CommandFactory;
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
 
+mod bench;
 mod classify;
 mod detokenize;
 mod devices;
@@ -25,6 +26,7 @@ pub fn execute(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Run(args) => run::execute(&args),
         Command::Plan(args) => plan::execute(&args),
+        Command::Bench(args) => bench::execute(&args),
         Command::Profile(args) => profile::execute(&args),
         Command::Verify(args) => verify::execute(&args),
         Command::Devices(args) => devices::execute(&args),

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use bilayer_engine::{Model, SharedBytes};
 use bilayer_text::Tokenizer;
 
-use crate::args::ModelArgs;
 use crate::failure::Failure;
 use crate::progress;
 
 /// The name it goes by in messages.
-const NAME: &str = "demo";
+pub const NAME: &str = "demo";
 
 /// What it is asked when the user asks nothing.
 pub const PROMPT: &str = "ROMEO:\n";
@@ -25,12 +24,21 @@ struct Aligned<T: ?Sized>(T);
 
 static DEMO: &Aligned<[u8]> = &Aligned(*include_bytes!("../assets/demo.gguf"));
 
-/// Opens the file that the flags name, or the demo model.
-pub fn open(flags: &ModelArgs) -> Result<Model, Failure> {
-    let Some(path) = &flags.model else { return embedded() };
+/// Where a model comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source<'a> {
+    /// Its file, or the first of its shards; without it the demo model.
+    pub path: Option<&'a Path>,
+    /// Whether the file is mapped, not read into memory.
+    pub map: bool,
+}
+
+/// Opens the file, or the demo model.
+pub fn open(source: &Source<'_>) -> Result<Model, Failure> {
+    let Some(path) = source.path else { return embedded() };
     let bar = progress::bytes("reading");
     let mut tell = |p: bilayer_gguf::Progress<'_>| progress::set(&bar, p.done_bytes, p.total_bytes);
-    let options = bilayer_engine::OpenOptions { map: !flags.no_mmap, progress: Some(&mut tell) };
+    let options = bilayer_engine::OpenOptions { map: source.map, progress: Some(&mut tell) };
     let model = Model::open(path, options);
     bar.finish_and_clear();
     Ok(model?)

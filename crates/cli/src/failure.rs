@@ -193,6 +193,7 @@ fn code(error: &Error) -> u8 {
         Error::Device(Device::Unsupported { .. }) => USAGE,
         Error::Device(Device::DeviceLost { .. }) => NO_DEVICE,
         Error::Device(_) => INTERNAL,
+        Error::Displaced(_) => DOES_NOT_FIT,
         Error::Fallback { source, .. } => code(source),
     }
 }
@@ -216,7 +217,7 @@ fn advice(error: &Error) -> &'static str {
         Error::File(bilayer_gguf::Error::Limit { .. }) => ": fetch or make it again",
         Error::File(bilayer_gguf::Error::Io { .. }) => "; check that you may read it",
         Error::Vocabulary { .. } => "; convert the model again",
-        Error::Text(_) => "; change the text",
+        Error::Text(error) => text_advice(error),
         Error::TooLong { .. } => "; shorten it, or take its beginning with --truncate",
         Error::Token { .. } => "; `bilayer tokenize` gives the ids of a text",
         Error::Sampling(_) => "; allow some token",
@@ -228,6 +229,20 @@ fn advice(error: &Error) -> &'static str {
         Error::Device(Device::Unsupported { .. }) => "",
         Error::Device(_) => "; this is our own fault: please report it",
         _ => "",
+    }
+}
+
+fn text_advice(error: &bilayer_text::Error) -> &'static str {
+    use bilayer_text::Error as Text;
+    match error {
+        Text::NoTemplate { .. } => "",
+        Text::UnknownTemplate { .. } => "; give one of them",
+        Text::Refused { .. } => "; change the messages, or give another with --chat-template",
+        Text::Template { .. }
+        | Text::Endless { .. }
+        | Text::TooLong { .. }
+        | Text::Entangled { .. } => "; give another with --chat-template",
+        _ => "; change the text",
     }
 }
 

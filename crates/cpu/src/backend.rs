@@ -121,6 +121,8 @@ impl Cpu {
             ops: OpKind::ALL.to_vec(),
             types: bilayer_quant::all().to_vec(),
             converted: Vec::new(),
+            quantized: Vec::new(),
+            reads_in_place: false,
             identity: host::name(),
             read_gbps: None,
             tops: None,
@@ -347,6 +349,13 @@ impl Backend for Cpu {
         // SAFETY: the segment has ended, and starts again only by a call that borrows `self` mutably.
         data.copy_from_slice(unsafe { buffer.elements(&compiled.program.arena, 0..limit) });
         Ok(())
+    }
+
+    fn held_bytes(&self) -> Option<u64> {
+        let weights: usize = self.weights.values().map(|bytes| bytes.len()).sum();
+        let caches: usize = self.caches.values().map(|cache| cache.bytes()).sum();
+        let programs: usize = self.segments.iter().map(|compiled| compiled.program.bytes()).sum();
+        Some((weights + caches + programs) as u64)
     }
 
     fn timings(&self, segment: SegmentId) -> &[OpTime] {

@@ -199,6 +199,11 @@ impl Cache {
         Cache::new(info, &Limits { key_type: Type::F32, value_type: Type::F32, ..*limits })
     }
 
+    /// Bytes of its pages.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
     /// Number of pages.
     pub(crate) fn pages(&self) -> usize {
         self.pages

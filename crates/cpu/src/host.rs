@@ -1,4 +1,4 @@
-//! What of the host this process may use: physical cores, and memory.
+//! What of the host this process may use: physical cores, and memory; and how much of that it has used.
 
 use std::collections::BTreeSet;
 
@@ -49,10 +49,40 @@ pub fn memory_bytes() -> u64 {
     system::memory_bytes()
 }
 
-/// What the processor calls itself, or its architecture where the system does not tell.
+/// What the processor calls itself, such as `Intel(R) Xeon(R) Processor`, or its architecture where the system does not
+/// tell.
 #[must_use]
 pub fn name() -> String {
-    system::name().unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+    let name = system::processors().and_then(|text| parse_processor_name(&text));
+    name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+}
+
+/// The most memory this process has had at once, resident pages of mapped files included, since it began or since
+/// [`restart_peak`]; bytes. `None` where the system does not tell.
+#[must_use]
+pub fn peak_resident_bytes() -> Option<u64> {
+    parse_peak(&system::status()?)
+}
+
+/// Has [`peak_resident_bytes`] count from the memory of this moment on. False where the system cannot.
+pub fn restart_peak() -> bool {
+    system::restart_peak()
+}
+
+/// The first name among the lines of `/proc/cpuinfo`: `model name : ...`, or `Model : ...` of boards without one.
+fn parse_processor_name(text: &str) -> Option<String> {
+    let field = |wanted: &str| {
+        let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|(key, _)| key.trim() == wanted).map(|(_, value)| value.trim().to_owned())
+    };
+    ["model name", "Model"].into_iter().find_map(field).filter(|name| !name.is_empty())
+}
+
+/// Bytes of the line `VmHWM:     1616 kB` of `/proc/self/status`.
+fn parse_peak(text: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kilobytes.checked_mul(1024)
 }
 
 /// The numbers of a list such as `0-3,8`, as Linux writes sets of processors; unreadable parts are left out.
@@ -110,12 +140,6 @@ mod system {
         (0..most).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
     }
 
-    pub fn name() -> Option<String> {
-        let text = read_to_string("/proc/cpuinfo").ok()?;
-        let line = text.lines().find(|line| line.starts_with("model name"))?;
-        Some(line.split_once(':')?.1.trim().to_owned())
-    }
-
     pub fn memory_bytes() -> u64 {
         // SAFETY: plain questions.
         let (pages, page_bytes) =
@@ -128,6 +152,19 @@ mod system {
             read_to_string(dir.join("memory.max")).ok()?.trim().parse().ok()
         };
         folders.into_iter().filter_map(limit).fold(machine, u64::min)
+    }
+
+    pub fn processors() -> Option<String> {
+        read_to_string("/proc/cpuinfo").ok()
+    }
+
+    pub fn status() -> Option<String> {
+        read_to_string("/proc/self/status").ok()
+    }
+
+    pub fn restart_peak() -> bool {
+        // proc(5): 5 sets the peak to what is resident now.
+        std::fs::write("/proc/self/clear_refs", "5").is_ok()
     }
 
     pub fn siblings(cpu: usize) -> Vec<usize> {
@@ -175,12 +212,20 @@ mod system {
         (0..std::thread::available_parallelism().map_or(1, usize::from)).collect()
     }
 
-    pub fn name() -> Option<String> {
+    pub fn memory_bytes() -> u64 {
+        0
+    }
+
+    pub fn processors() -> Option<String> {
         None
     }
 
-    pub fn memory_bytes() -> u64 {
-        0
+    pub fn status() -> Option<String> {
+        None
+    }
+
+    pub fn restart_peak() -> bool {
+        false
     }
 
     pub fn siblings(_cpu: usize) -> Vec<usize> {
@@ -230,5 +275,32 @@ mod tests {
         assert!(Processors::of_this_process().threads() >= 1);
         #[cfg(target_os = "linux")]
         assert!(memory_bytes() > 1 << 20);
+    }
+    #[test]
+    fn names_and_peaks_are_found_where_linux_writes_them() {
+        let x86 = "processor\t: 0\nmodel\t\t: 143\nmodel name\t: Intel(R) Xeon(R) Processor\n";
+        let arm = "processor\t: 0\nFeatures\t: fp asimd\n\nModel\t\t: Raspberry Pi 5\n";
+        let name = |text: &str| parse_processor_name(text);
+        assert_eq!(name(x86).as_deref(), Some("Intel(R) Xeon(R) Processor"));
+        assert_eq!(name(arm).as_deref(), Some("Raspberry Pi 5"));
+        assert_eq!(name("model name : \n"), None);
+        assert_eq!(parse_peak("VmPeak:\t 9 kB\nVmHWM:\t    1616 kB\n"), Some(1616 * 1024));
+        assert_eq!(parse_peak("VmHWM:\t 1616 pages\n"), None);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_peak_begins_anew() {
+        let page = || vec![1u8; 96 << 20];
+        drop(std::hint::black_box(page()));
+        let before = peak_resident_bytes().unwrap();
+        assert!(before >= 96 << 20, "{before}");
+        if !restart_peak() {
+            return;
+        }
+        let after = peak_resident_bytes().unwrap();
+        assert!(after < before, "{after} of {before}");
+        drop(std::hint::black_box(page()));
+        assert!(peak_resident_bytes().unwrap() >= after + (64 << 20));
     }
 }

@@ -32,6 +32,11 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
+    /// Bytes reserved.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Reserves `bytes` for `what`.
     ///
     /// # Errors

@@ -191,6 +191,11 @@ impl Program {
         })
     }
 
+    /// Bytes of its activations and of the threads' scratch.
+    pub(crate) fn bytes(&self) -> usize {
+        self.arena.bytes() + self.scratch.bytes()
+    }
+
     /// The current step.
     pub(crate) fn state(&self) -> &State {
         // SAFETY: `set` is not running, as its caller promised.

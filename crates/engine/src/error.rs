@@ -1,5 +1,6 @@
 //! What can go wrong between a path and a text; the command line maps each variant to an exit code.
 
+use crate::session::Warning;
 use crate::{cache, sampling};
 
 /// Errors of loading and running a model.
@@ -94,6 +95,9 @@ pub enum Error {
         /// Why the processor cannot.
         source: Box<Error>,
     },
+    /// A device failed, and another took over: what was to be measured is not there any more.
+    #[error("{0}; a measurement needs the placement it was asked for")]
+    Displaced(Box<Warning>),
     /// A text could not be turned into tokens.
     #[error(transparent)]
     Text(bilayer_text::Error),

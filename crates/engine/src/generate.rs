@@ -166,6 +166,9 @@ impl<'s> Generation<'s> {
         let Generation { session, sequence, request, interrupt, sampler, logits, best, .. } = self;
         self.began = Instant::now();
         session.take_spent();
+        for &token in session.tokens(*sequence) {
+            sampler.accept(token);
+        }
         let going = &mut |done: usize| {
             each(done);
             !interrupt.load(Ordering::Relaxed)

@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** From a model file to text: [`Model`] opens and understands a file, [`Session`](session::Session)
 //! places it on devices and steps tokens through it, [`Generation`](generate::Generation) turns a prompt into an
-//! answer, [`Encoder`](encode::Encoder) texts into vectors or scores.
+//! answer, [`Conversation`](conversation::Conversation) messages into prompts,
+//! [`Encoder`](encode::Encoder) texts into vectors or scores.
 //!
 //! **What it does not know.** Flags, terminals, sockets. It prints nothing.
 //!
@@ -34,7 +35,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod bench;
 pub mod cache;
+pub mod conversation;
 pub mod encode;
 mod error;
 pub mod generate;
@@ -53,4 +56,4 @@ pub use bilayer_gguf::OpenOptions;
 pub use bilayer_graph::SharedBytes;
 pub use error::Error;
 pub use model::{Model, open_file, problems, tokenizer};
-pub use vocabulary::vocabulary;
+pub use vocabulary::{chat_templates, vocabulary};

@@ -2,14 +2,14 @@
 //! model, and kept.
 //!
 //! On each device a stretch of layers is run that is larger than any cache (weights of one layer, read again and again,
-//! would come from there), and the head: one token, a small batch, and a piece of a prompt. Layers outside the stretch
-//! count by their bytes. What a segment takes beyond its kernels is the cost of handing it over.
+//! would come from there), one of them, and the head: one token, a small batch, and a piece of a prompt. Layers count by
+//! their bytes. Times are those that pass outside, as in a session: clocks between kernels would hold them up.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use bilayer_graph::{
-    Backend, Graph, Holding, Kind, Limits, OpTime, PAGE_TOKENS, Rows, SegmentId, Span, Step, Weight,
+    Backend, Graph, Holding, Kind, Limits, PAGE_TOKENS, Rows, SegmentId, Span, Step, Weight,
 };
 use bilayer_scheduler::{
     BATCH_TOKENS, Basis, Cost, DeviceTimes, Placement, PlannedSegment, Times, cut,
@@ -86,94 +86,95 @@ impl Subject<'_> {
         format!("times-{:016x}.json", crate::kept::fnv(key.as_bytes()))
     }
 
-    /// Times one device.
+    /// Times one device: the head alone, one layer, and a stretch of layers, all in turn. A layer is what more layers
+    /// take beyond one, so that the cost of handing a segment over stays apart from it.
     fn device(&self, backend: &mut dyn Backend) -> Result<DeviceTimes, Error> {
         let graph = self.graph;
-        let is_adapter = backend.facts().kind == Kind::Gpu;
-        let placement = self.stretch(is_adapter);
-        let planned: Vec<PlannedSegment> =
-            cut(graph, &placement).into_iter().filter(|segment| segment.device == 1).collect();
+        let kind = backend.facts().kind;
+        let bytes = layer_bytes(graph, |_| true);
+        // Of a prompt's last layer, most is done for the wanted row alone.
+        let prompt_bytes = layer_bytes(graph, |rows| rows == Rows::Tokens);
+        let layers = stretch(&bytes, kind);
+        let parts = [&[][..], &layers[..1], &layers].map(|part| self.segments(part, kind));
         let most = self.limits.tokens.min(PIECE_TOKENS);
         let pages = (POSITION + most.max(BATCH_TOKENS)).div_ceil(PAGE_TOKENS) + 1;
         let limits = Limits {
             tokens: most.max(BATCH_TOKENS),
-            outputs: 1,
+            outputs: BATCH_TOKENS,
             sequences: 1,
             pages,
             page_entries: pages,
-            timings: true,
+            timings: false,
             check: false,
             ..self.limits
         };
-        let segments = self.load(backend, &planned, limits)?;
-        let mut bench = Bench { graph, backend, segments, values: BTreeMap::new() };
-        let decode = bench.repeat(1, TIME)?;
-        let batch = bench.repeat(BATCH_TOKENS, TIME / 2)?;
+        let parts = self.load(backend, parts, limits)?;
+        let mut bench = Bench { graph, backend, parts, values: BTreeMap::new() };
+        let before = bench.repeat(1, 1, TIME)?;
+        let batch = low(bench.repeat(BATCH_TOKENS, BATCH_TOKENS, TIME / 2)?);
         // As large a piece as takes a few tenths of a second.
-        let first = bench.repeat(most.min(32), Duration::ZERO)?;
-        let each = first.total() / most.min(32) as f64;
+        let first = low(bench.repeat(most.min(32), 1, Duration::ZERO)?);
+        let each = first.iter().sum::<f64>() / most.min(32) as f64;
         let fits = |tokens: &usize| each * *tokens as f64 <= TIME.as_secs_f64() * 1e3;
         let piece = [64, PIECE_TOKENS].into_iter().filter(|t| *t <= most).rfind(fits);
         let (prefill, piece) = match piece {
-            Some(piece) => (bench.repeat(piece, TIME)?, piece),
+            Some(piece) => (low(bench.repeat(piece, 1, TIME)?), piece),
             None => (first, most.min(32)),
         };
-        let cost = |of: &dyn Fn(&Run) -> f64| Cost {
+        // Once more: what else the machine does now it may not have done then.
+        let mut decode = bench.repeat(1, 1, TIME)?;
+        decode.iter_mut().zip(before).for_each(|(all, before)| all.extend(before));
+        let decode = low(decode);
+        bench.backend.reserve(&Holding { weights: &[], caches: &[] })?;
+        let apart = |walls, bytes: &[f64]| {
+            let shares: Vec<f64> = layers.iter().map(|&layer| bytes[layer]).collect();
+            Walls { walls, shares: &shares }.apart()
+        };
+        let (decode, batch) = (apart(decode, &bytes), apart(batch, &bytes));
+        let prefill = apart(prefill, &prompt_bytes);
+        let cost = |of: &dyn Fn(&Apart) -> f64| Cost {
             decode_ms: of(&decode),
             batch_ms: Some(of(&batch)),
             prefill_ms: Some(of(&prefill) / piece as f64),
         };
-        let bytes = layer_bytes(graph);
-        let measured: Vec<usize> =
-            (0..bytes.len()).filter(|&layer| decode.layers.contains_key(&layer)).collect();
-        let measured_bytes: f64 = measured.iter().map(|&layer| bytes[layer]).sum();
-        let layer = |run: &Run, layer: usize| match run.layers.get(&layer) {
-            Some(ms) => *ms,
-            None => run.layers.values().sum::<f64>() * bytes[layer] / measured_bytes.max(1.0),
-        };
         Ok(DeviceTimes {
-            embedding: cost(&|run| run.embedding),
-            layers: (0..bytes.len()).map(|at| cost(&|run| layer(run, at))).collect(),
-            output: cost(&|run| run.output),
-            segment: cost(&|run| run.rest),
+            // Rows of a table: no more than a part of handing the first segment over.
+            embedding: cost(&|_| 0.0),
+            layers: std::iter::zip(&bytes, &prompt_bytes)
+                .map(|(bytes, prompt_bytes)| Cost {
+                    prefill_ms: Some(prefill.of_byte * prompt_bytes / piece as f64),
+                    ..cost(&|apart| apart.of_byte * bytes)
+                })
+                .collect(),
+            output: cost(&|apart| apart.output),
+            segment: cost(&|apart| apart.segment),
         })
     }
 
-    /// The head and a stretch of layers on device 1: the first ones, after the embedding, on a processor; the last ones
-    /// on an adapter.
-    fn stretch(&self, is_adapter: bool) -> Placement {
-        let bytes = layer_bytes(self.graph);
+    /// Segments of some layers on a device, and with no layers of the head.
+    fn segments(&self, layers: &[usize], kind: Kind) -> Vec<PlannedSegment> {
         let mut placement = Placement::single(self.graph.layers(), 0);
-        placement.output = 1;
-        placement.embedding = usize::from(!is_adapter);
-        let mut left = STRETCH_BYTES[usize::from(is_adapter)] as f64;
-        let layers = 0..bytes.len();
-        let order: Vec<usize> = if is_adapter { layers.rev().collect() } else { layers.collect() };
-        for layer in order {
-            placement.layers[layer] = 1;
-            left -= bytes[layer];
-            if left <= 0.0 {
-                break;
-            }
-        }
-        placement
+        placement.output = usize::from(layers.is_empty());
+        placement.embedding = usize::from(kind == Kind::Cpu && !layers.is_empty());
+        layers.iter().for_each(|&layer| placement.layers[layer] = 1);
+        cut(self.graph, &placement).into_iter().filter(|segment| segment.device == 1).collect()
     }
 
-    /// Loads what the segments read and compiles them.
+    /// Loads what the segments of all parts read and compiles them.
     fn load(
         &self,
         backend: &mut dyn Backend,
-        planned: &[PlannedSegment],
+        parts: [Vec<PlannedSegment>; 3],
         limits: Limits,
-    ) -> Result<Vec<(PlannedSegment, SegmentId)>, Error> {
-        let nodes = planned.iter().flat_map(|segment| &self.graph.nodes[segment.nodes.clone()]);
+    ) -> Result<[Vec<(PlannedSegment, SegmentId)>; 3], Error> {
+        let nodes = parts.iter().flatten().flat_map(|part| &self.graph.nodes[part.nodes.clone()]);
         let ids: HashSet<_> = nodes.flat_map(|node| node.op.weights()).collect();
         let weights: Vec<&Weight> =
             self.graph.weights.iter().filter(|weight| ids.contains(&weight.id)).collect();
         let file = self.model.file();
         file.maps().for_each(|map| backend.share(map));
         backend.reserve(&Holding { weights: &weights, caches: &[] })?;
-        for segment in planned {
+        for segment in parts.iter().flatten() {
             backend.ready(&segment.segment(self.graph), limits)?;
         }
         for weight in weights {
@@ -181,12 +182,59 @@ impl Subject<'_> {
             let tensor = file.tensor(&weight.name).ok_or_else(missing)?;
             backend.load(weight, file.bytes(tensor).slice(weight.range_in_tensor()))?;
         }
-        let mut segments = Vec::with_capacity(planned.len());
-        for segment in planned {
-            let id = backend.compile(&segment.segment(self.graph), limits)?;
-            segments.push((segment.clone(), id));
+        let mut compiled = [const { Vec::new() }; 3];
+        for (part, compiled) in parts.into_iter().zip(&mut compiled) {
+            for segment in part {
+                let id = backend.compile(&segment.segment(self.graph), limits)?;
+                compiled.push((segment, id));
+            }
         }
-        Ok(segments)
+        Ok(compiled)
+    }
+}
+
+/// The layers that are timed on a device, two at least: the first ones, after the embedding, on a processor, the last
+/// ones on an adapter.
+fn stretch(bytes: &[f64], kind: Kind) -> Vec<usize> {
+    let is_adapter = kind == Kind::Gpu;
+    let mut left = STRETCH_BYTES[usize::from(is_adapter)] as f64;
+    let mut layers = Vec::new();
+    for at in 0..bytes.len() {
+        let layer = if is_adapter { bytes.len() - 1 - at } else { at };
+        if layers.len() >= 2 && left <= 0.0 {
+            break;
+        }
+        left -= bytes[layer];
+        layers.push(layer);
+    }
+    layers
+}
+
+/// What the head, one layer and a stretch of layers take, milliseconds.
+struct Walls<'a> {
+    walls: [f64; 3],
+    /// Bytes of the layers of the stretch, the one layer first.
+    shares: &'a [f64],
+}
+
+/// The parts of the walls, milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Apart {
+    output: f64,
+    of_byte: f64,
+    segment: f64,
+}
+
+impl Walls<'_> {
+    fn apart(&self) -> Apart {
+        let [head, one, all] = self.walls;
+        let (first, more) = (self.shares[0].max(1.0), self.shares[1..].iter().sum::<f64>());
+        // A model of one layer does not tell the layer from handing it over.
+        let of_byte = if more > 0.0 { (all - one) / more } else { one / first };
+        // A layer takes no more than all of them, and no less than nothing.
+        let of_byte = of_byte.clamp(0.25 * all / (first + more), all / (first + more));
+        let segment = (one - of_byte * first).max(0.0);
+        Apart { output: (head - segment).max(0.0), of_byte, segment: segment.min(head) }
     }
 }
 
@@ -209,10 +257,10 @@ fn build() -> String {
     format!("{} {nanoseconds}", file.map_or(0, |file| file.len()))
 }
 
-/// Bytes of each layer's matrices.
-fn layer_bytes(graph: &Graph) -> Vec<f64> {
+/// Bytes of each layer's matrices that make values of some kind of rows.
+fn layer_bytes(graph: &Graph, counts: impl Fn(Rows) -> bool) -> Vec<f64> {
     let mut bytes = vec![0.0; graph.layers() as usize];
-    for node in &graph.nodes {
+    for node in graph.nodes.iter().filter(|node| counts(graph.rows(node.op.out()))) {
         if let (Some(layer), Some(weight)) = (node.layer, node.op.matrix()) {
             bytes[layer as usize] += graph.weight(weight).bytes() as f64;
         }
@@ -220,130 +268,84 @@ fn layer_bytes(graph: &Graph) -> Vec<f64> {
     bytes
 }
 
-/// Milliseconds of one step.
-#[derive(Clone, Debug, Default)]
-struct Run {
-    embedding: f64,
-    layers: BTreeMap<usize, f64>,
-    output: f64,
-    /// Beyond the kernels, for each segment.
-    rest: f64,
-}
-
-impl Run {
-    fn total(&self) -> f64 {
-        self.embedding + self.output + self.rest + self.layers.values().sum::<f64>()
-    }
-
-    /// Adds a time to the part that a node belongs to.
-    fn add(&mut self, graph: &Graph, node: usize, ms: f64) {
-        let first = graph.nodes.iter().position(|node| node.layer.is_some()).unwrap_or(0);
-        match graph.nodes[node].layer {
-            Some(layer) => *self.layers.entry(layer as usize).or_default() += ms,
-            None if node < first => self.embedding += ms,
-            None => self.output += ms,
-        }
-    }
-
-    /// The median of each part.
-    fn median(runs: &[Run]) -> Run {
-        let of = |part: &dyn Fn(&Run) -> f64| {
-            let mut all: Vec<f64> = runs.iter().map(part).collect();
-            all.sort_by(f64::total_cmp);
-            all[all.len() / 2]
-        };
-        Run {
-            embedding: of(&|run| run.embedding),
-            layers: runs[0].layers.keys().map(|&l| (l, of(&|run| run.layers[&l]))).collect(),
-            output: of(&|run| run.output),
-            rest: of(&|run| run.rest),
-        }
-    }
+/// What each part takes when little else goes on: the time that a quarter of its runs did not exceed.
+fn low(walls: [Vec<f64>; 3]) -> [f64; 3] {
+    walls.map(|mut walls| {
+        walls.sort_by(f64::total_cmp);
+        walls.get(walls.len() / 4).copied().unwrap_or(0.0)
+    })
 }
 
 /// Segments ready to be timed.
 struct Bench<'a> {
     graph: &'a Graph,
     backend: &'a mut dyn Backend,
-    segments: Vec<(PlannedSegment, SegmentId)>,
+    /// The head, one layer, a stretch of layers.
+    parts: [Vec<(PlannedSegment, SegmentId)>; 3],
     /// Values by number, `[rows, width]`.
     values: BTreeMap<u32, Vec<f32>>,
 }
 
 impl Bench<'_> {
-    /// Steps of `tokens` tokens for some time, at least twice; the median without the first.
-    fn repeat(&mut self, tokens: usize, time: Duration) -> Result<Run, Error> {
-        self.step(tokens)?;
+    /// Steps of `tokens` tokens, the last `outputs` of which are wanted, through each part in turn for some time:
+    /// milliseconds of each part without the first.
+    fn repeat(
+        &mut self,
+        tokens: usize,
+        outputs: usize,
+        time: Duration,
+    ) -> Result<[Vec<f64>; 3], Error> {
+        (0..3).try_for_each(|part| self.step(part, tokens, outputs).map(|_| ()))?;
         let began = Instant::now();
-        let mut runs = Vec::new();
-        while runs.is_empty()
-            || (runs.len() < REPEATS.end && began.elapsed() < time)
-            || (runs.len() < REPEATS.start && began.elapsed() < 4 * time)
+        let mut walls = [const { Vec::new() }; 3];
+        while walls[0].is_empty()
+            || (walls[0].len() < REPEATS.end && began.elapsed() < time)
+            || (walls[0].len() < REPEATS.start && began.elapsed() < 4 * time)
         {
-            runs.push(self.step(tokens)?);
+            for (part, walls) in walls.iter_mut().enumerate() {
+                walls.push(self.step(part, tokens, outputs)?);
+            }
         }
-        Ok(Run::median(&runs))
+        Ok(walls)
     }
 
-    /// One step through all segments.
-    fn step(&mut self, tokens: usize) -> Result<Run, Error> {
+    /// One step through the segments of a part, milliseconds.
+    fn step(&mut self, part: usize, tokens: usize, outputs: usize) -> Result<f64, Error> {
         let ids: Vec<u32> = (0..tokens as u32).collect();
         let rows = tokens as u32;
         let first_position = if tokens == 1 { POSITION as u32 } else { 0 };
         let spans = [Span { first_row: 0, rows, first_position, first_page: 0 }];
         let count = (first_position as usize + tokens).div_ceil(PAGE_TOKENS);
         let pages: Vec<u32> = (0..count as u32).collect();
-        let outputs = [rows - 1];
+        let outputs: Vec<u32> = (rows - outputs as u32..rows).collect();
         let step =
             Step { tokens: &ids, spans: &spans, pages: &pages, outputs: &outputs, copies: &[] };
-        let mut run = Run::default();
-        let segments = self.segments.len() as f64;
-        for (segment, id) in self.segments.clone() {
-            let began = Instant::now();
+        let segments = std::mem::take(&mut self.parts[part]);
+        let began = Instant::now();
+        for (segment, id) in &segments {
             for &input in &segment.inputs {
-                let len = self.len(input, tokens);
+                let len = self.len(input, tokens, outputs.len());
                 let values = self.values.entry(input.0).or_default();
                 noise(values, len);
                 self.backend.write(input, values)?;
             }
-            self.backend.submit(id, &step)?;
+            self.backend.submit(*id, &step)?;
             for &output in &segment.outputs {
-                let len = self.len(output, tokens);
+                let len = self.len(output, tokens, outputs.len());
                 let values = self.values.entry(output.0).or_default();
                 values.resize(len, 0.0);
                 self.backend.read(output, values)?;
             }
-            let wall = began.elapsed().as_secs_f64() * 1e3;
-            let ops: &[OpTime] = self.backend.timings(id);
-            let in_ops: f64 = ops.iter().map(|op| op.ns as f64 / 1e6).sum();
-            for op in ops {
-                run.add(self.graph, op.node as usize, op.ns as f64 / 1e6);
-            }
-            if ops.is_empty() {
-                self.share(&segment, wall, &mut run);
-            } else {
-                run.rest += (wall - in_ops).max(0.0) / segments;
-            }
         }
-        Ok(run)
+        let wall = began.elapsed().as_secs_f64() * 1e3;
+        self.parts[part] = segments;
+        Ok(wall)
     }
 
-    /// Shares a segment's time out by the bytes its nodes read, where the device has no clock.
-    fn share(&self, segment: &PlannedSegment, wall: f64, run: &mut Run) {
-        let bytes = |node: usize| {
-            let weight = self.graph.nodes[node].op.matrix();
-            weight.map_or(0.0, |id| self.graph.weight(id).bytes() as f64)
-        };
-        let total: f64 = segment.nodes.clone().map(bytes).sum();
-        for node in segment.nodes.clone() {
-            run.add(self.graph, node, wall * bytes(node) / total.max(1.0));
-        }
-    }
-
-    fn len(&self, value: bilayer_graph::Value, tokens: usize) -> usize {
+    fn len(&self, value: bilayer_graph::Value, tokens: usize, outputs: usize) -> usize {
         let rows = match self.graph.rows(value) {
             Rows::Tokens => tokens,
-            Rows::Outputs => 1,
+            Rows::Outputs => outputs,
         };
         rows * self.graph.width(value)
     }
@@ -359,19 +361,31 @@ fn noise(values: &mut Vec<f32>, len: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Run, distrust};
+    use bilayer_graph::Kind;
+
+    use super::{Apart, Walls, distrust, stretch};
     use crate::kept::Kept;
 
     #[test]
-    fn the_median_is_taken_of_each_part() {
-        let run = |embedding, layer| Run {
-            embedding,
-            layers: [(3, layer)].into(),
-            output: 1.0,
-            rest: 0.0,
-        };
-        let median = Run::median(&[run(1.0, 9.0), run(5.0, 2.0), run(2.0, 4.0)]);
-        assert_eq!((median.embedding, median.layers[&3], median.total()), (2.0, 4.0, 7.0));
+    fn walls_are_taken_apart() {
+        // Handing over 1, 2 for each 10 bytes of a layer, 5 the head.
+        let apart = |walls, shares: &[f64]| Walls { walls, shares }.apart();
+        let found = apart([6.0, 3.0, 9.0], &[10.0, 20.0, 10.0]);
+        assert_eq!(found, Apart { output: 5.0, of_byte: 0.2, segment: 1.0 });
+        // One layer; and noise, which makes no time negative.
+        let one = apart([6.0, 3.0, 3.0], &[10.0]);
+        assert_eq!(one, Apart { output: 6.0, of_byte: 0.3, segment: 0.0 });
+        let odd = apart([6.0, 3.0, 2.0], &[10.0, 10.0]);
+        assert!(odd.of_byte > 0.0 && odd.segment >= 0.0 && odd.output >= 0.0, "{odd:?}");
+    }
+
+    #[test]
+    fn two_layers_at_least_are_timed() {
+        let mib = f64::from(1 << 20);
+        assert_eq!(stretch(&[600.0 * mib; 4], Kind::Gpu), [3, 2]);
+        assert_eq!(stretch(&[600.0 * mib; 4], Kind::Cpu), [0, 1, 2]);
+        assert_eq!(stretch(&[mib; 3], Kind::Gpu), [2, 1, 0]);
+        assert_eq!(stretch(&[mib], Kind::Gpu), [0]);
     }
 
     #[test]

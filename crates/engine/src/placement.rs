@@ -210,6 +210,19 @@ fn this_machine(settings: &Settings<'_>) -> Result<(Machine, Vec<String>), Error
     Ok((Machine::new(devices), notes))
 }
 
+/// 10^9 bytes a second that kernels of an adapter read, by its number in [`adapters`]: opens it, which takes a second or
+/// two. `None` where that fails.
+#[cfg(feature = "gpu")]
+pub fn read_gbps(number: usize) -> Option<f64> {
+    bilayer_gpu::read_gbps(Some(&number.to_string())).ok()
+}
+
+/// Of no adapter.
+#[cfg(not(feature = "gpu"))]
+pub fn read_gbps(_number: usize) -> Option<f64> {
+    None
+}
+
 /// Adapters, the best first; none without the feature `gpu`.
 #[cfg(feature = "gpu")]
 pub fn adapters() -> Vec<AdapterFacts> {
@@ -234,7 +247,7 @@ pub fn adapters() -> Vec<AdapterFacts> {
 }
 
 /// What is known of an adapter.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct AdapterFacts {
     /// The driver's name for it.
     pub name: String,

@@ -83,8 +83,11 @@ pub struct Point {
     /// Milliseconds a token in which nothing worked.
     #[serde(deserialize_with = "number_or_nan")]
     pub idle_ms: f64,
-    /// Memory taken on the adapter, bytes.
+    /// Memory that the plan counts on the adapter, bytes.
     pub gpu_bytes: u64,
+    /// Memory that the adapter holds, bytes, where it was measured.
+    #[serde(default)]
+    pub gpu_held_bytes: Option<u64>,
     /// Whether that is within the budget.
     pub fits: bool,
 }
@@ -267,6 +270,7 @@ mod tests {
             crossing_ms: 0.0,
             idle_ms: 0.0,
             gpu_bytes: (n as u64) << 24,
+            gpu_held_bytes: None,
             fits: n < fit,
         };
         times.iter().enumerate().map(point).collect()

@@ -13,6 +13,7 @@ use pipeline::{Pipeline, Ran, Reading};
 use prepare::{Best, Timing};
 
 mod batch;
+mod bytes;
 mod fallback;
 mod lanes;
 mod load;
@@ -26,6 +27,7 @@ pub use fallback::Warning;
 pub use lanes::{Lane, Lanes};
 pub(crate) use prepare::limits_of;
 pub use prepare::{Planner, budget_of};
+pub use relocate::Timed;
 pub use settings::{Overlap, Progress, Purpose, Settings, Stage, kv_types};
 pub use top::Top;
 
@@ -149,6 +151,20 @@ impl Session {
         prepare::on(model, backends, planner, &mut settings, Instant::now())
     }
 
+    /// As [`Session::on`]; the planner is given the times of the model's parts that the settings ask for.
+    ///
+    /// # Errors
+    /// As [`Session::new`].
+    pub(crate) fn measured_on(
+        model: &Model,
+        backends: Vec<Box<dyn Backend>>,
+        planner: &Planner<'_>,
+        mut settings: Settings<'_>,
+    ) -> Result<Session, Error> {
+        settings.check()?;
+        prepare::measured(model, backends, planner, &mut settings, Instant::now())
+    }
+
     /// Opens an empty sequence.
     ///
     /// # Errors
@@ -178,6 +194,11 @@ impl Session {
     /// Tokens of a sequence.
     pub fn len(&self, sequence: SequenceId) -> usize {
         self.cache.len(sequence)
+    }
+
+    /// The tokens of a sequence.
+    pub fn tokens(&self, sequence: SequenceId) -> &[u32] {
+        self.cache.tokens(sequence)
     }
 
     /// Tokens of the vocabulary: the width of a row of a decoder's logits.
@@ -218,6 +239,12 @@ impl Session {
     /// The devices, in the plan's order.
     pub fn backends(&self) -> impl Iterator<Item = &dyn Backend> {
         self.pipeline.backends.iter().map(Box::as_ref)
+    }
+
+    /// Bytes of weights that decoding one token reads, on each of the devices.
+    pub fn token_bytes(&self) -> Vec<u64> {
+        let facts: Vec<_> = self.backends().map(|backend| backend.facts()).collect();
+        bytes::token_bytes(&self.graph, &self.plan, &facts)
     }
 
     /// The kernels chosen, segment by segment.

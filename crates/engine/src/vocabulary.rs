@@ -1,7 +1,8 @@
-//! The vocabulary of a GGUF file: its keys `tokenizer.ggml.*` as plain data for `bilayer-text`.
+//! The vocabulary and the chat templates of a GGUF file: its keys `tokenizer.*` as plain data for `bilayer-text`.
 
 use bilayer_gguf::{Error, Metadata};
 use bilayer_text::Vocabulary;
+use bilayer_text::chat::Templates;
 
 /// Reads the vocabulary out of `metadata`. What the keys say is checked by
 /// [`bilayer_text::Tokenizer::new`]; absent keys stay absent, for most have defaults that depend
@@ -42,4 +43,19 @@ pub fn vocabulary(metadata: &Metadata) -> Result<Vocabulary, Error> {
         lowercase: flag("normalizer.lowercase")?,
         strip_accents: flag("normalizer.strip_accents")?,
     })
+}
+
+/// Reads the chat templates out of `metadata`: `tokenizer.chat_template`, and those that have a name after it.
+///
+/// # Errors
+/// [`Error::WrongType`].
+pub fn chat_templates(metadata: &Metadata) -> Result<Templates, Error> {
+    const KEY: &str = "tokenizer.chat_template";
+    let own = metadata.opt_str(KEY)?.map(str::to_owned);
+    let names = metadata.iter().filter_map(|(key, _)| key.strip_prefix(KEY)?.strip_prefix('.'));
+    let named = names.map(|name| {
+        let source = metadata.str(&format!("{KEY}.{name}"))?;
+        Ok((name.to_owned(), source.to_owned()))
+    });
+    Ok(Templates { own, named: named.collect::<Result<_, Error>>()? })
 }

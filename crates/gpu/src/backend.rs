@@ -16,6 +16,7 @@ use crate::adapter::Adapter;
 use crate::cache::Cache;
 use crate::device::{Created, Device, DeviceOptions};
 use crate::kernel::Source;
+use crate::kernels::matmul::takes_ints;
 use crate::kernels::weights::is_native;
 use crate::pipeline_cache::Keep;
 use crate::program::Program;
@@ -192,7 +193,8 @@ pub fn facts(device: Option<&str>) -> Result<Facts, Error> {
 }
 
 fn facts_of(adapter: &Adapter) -> Facts {
-    let facts = adapter.facts();
+    let (facts, caps) = (adapter.facts(), adapter.caps());
+    let types = bilayer_quant::all().iter().copied();
     Facts {
         name: facts.name.clone(),
         kind: Kind::Gpu,
@@ -202,6 +204,9 @@ fn facts_of(adapter: &Adapter) -> Facts {
         ops: OpKind::ALL.to_vec(),
         types: bilayer_quant::all().to_vec(),
         converted: converted(),
+        quantized: types.filter(|&ty| takes_ints(&caps, ty)).collect(),
+        reads_in_place: caps.unified
+            && adapter.raw().features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
         identity: format!("{} {}", facts.name, facts.driver),
         read_gbps: None,
         tops: None,
@@ -346,6 +351,10 @@ impl Backend for Gpu {
     fn outstanding(&mut self) -> Option<usize> {
         let _ = self.device.device.poll(wgpu::PollType::Poll);
         Some((self.submits - self.finished.load(Ordering::Acquire)) as usize)
+    }
+
+    fn held_bytes(&self) -> Option<u64> {
+        Some(self.bytes() + self.mapped_bytes())
     }
 
     fn timings(&self, segment: SegmentId) -> &[OpTime] {

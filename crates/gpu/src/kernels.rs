@@ -29,6 +29,7 @@ use crate::kernel::Source;
 pub fn all(caps: &Caps) -> Vec<Source> {
     let few = variants::small_ops(caps).chain(variants::attention(caps));
     let mut sources: Vec<Source> = few.chain(variants::products(caps)).collect();
+    sources.push(crate::bandwidth::source());
     sources.sort_by(|a, b| a.name.cmp(&b.name));
     sources.dedup();
     sources

@@ -8,6 +8,7 @@
 
 mod adapter;
 mod backend;
+mod bandwidth;
 mod cache;
 pub mod caps;
 pub mod device;
@@ -24,6 +25,7 @@ mod weights;
 
 pub use adapter::{Adapter, AdapterFacts, AdapterKind, adapters, find};
 pub use backend::{Gpu, Opened, Options, facts};
+pub use bandwidth::read_gbps;
 pub use error::Error;
 pub use pipeline_cache::Keep;
 pub use weights::device_bytes;

@@ -91,6 +91,8 @@ pub struct Weights {
     unsent: usize,
     /// Parts of file maps that shaders read in place.
     windows: Vec<Window>,
+    /// The window of the weight that was found last, and that weight's layer.
+    last_window: Option<(Option<u32>, usize)>,
 }
 
 /// What holds some of the weights.
@@ -113,6 +115,7 @@ impl Weights {
             vectors: HashMap::new(),
             unsent: 0,
             windows: Vec::new(),
+            last_window: None,
         }
     }
 
@@ -277,12 +280,17 @@ impl Weights {
     }
 
     /// A weight where the file holds it, if one window has all of it.
-    fn found(&self, weight: &Weight, bytes: &[u8]) -> Option<Placed> {
+    fn found(&mut self, weight: &Weight, bytes: &[u8]) -> Option<Placed> {
         let mut placed = shape(weight);
-        let windows = self.windows.iter().enumerate();
-        let (window, at) = windows
-            .filter_map(|(number, window)| Some((number, window.offset(bytes)?)))
-            .find(|(_, at)| at.is_multiple_of(16))?;
+        // Matrices of a layer are read together, so they should lie in one window: that of the weight before, or else
+        // the one that goes on furthest behind this one.
+        let whole = |number: &usize| self.windows.get(*number)?.offset(bytes);
+        let before = self.last_window.filter(|(layer, _)| *layer == weight.layer);
+        let known = before.map(|(_, number)| number).filter(|number| whole(number).is_some());
+        let window = known
+            .or_else(|| (0..self.windows.len()).rev().find(|number| whole(number).is_some()))?;
+        let at = whole(&window).filter(|at| at.is_multiple_of(16))?;
+        self.last_window = Some((weight.layer, window));
         placed.parts.push(Part {
             home: Home::Window(window),
             base: at as u32,

@@ -78,6 +78,11 @@ pub struct Facts {
     pub types: Vec<Type>,
     /// Types it keeps as another type in its memory.
     pub converted: Vec<(Type, Type)>,
+    /// Types of matrices that take their inputs as integers, which lie in the device's memory beside or in place of the
+    /// floats: 24 bytes for every 16 values.
+    pub quantized: Vec<Type>,
+    /// Whether the host reads results where they are, in memory that both share.
+    pub reads_in_place: bool,
     /// What tells it from others and from itself under another driver: the processor's model, the adapter and driver.
     pub identity: String,
     /// How fast it reads its memory, 10^9 bytes a second, where that is known.
@@ -205,6 +210,12 @@ pub trait Backend: Send {
     /// Time per kernel of the last run of a segment that one of its values was read of; empty unless
     /// [`Limits::timings`], and where the device has no clock.
     fn timings(&self, segment: SegmentId) -> &[OpTime];
+
+    /// Bytes of the device's memory that hold weights (those read in a file's map included), caches, activations and
+    /// staging; `None` where the device does not count them.
+    fn held_bytes(&self) -> Option<u64> {
+        None
+    }
 
     /// The kernels chosen for a segment, in execution order.
     fn kernels(&self, segment: SegmentId) -> Vec<Kernel>;

@@ -34,6 +34,7 @@ mod graph;
 mod op;
 mod recorder;
 pub mod reference;
+pub mod slots;
 mod step;
 mod weight;
 

@@ -83,6 +83,8 @@ impl Reference {
                 ops: OpKind::ALL.to_vec(),
                 types: bilayer_quant::all().to_vec(),
                 converted: Vec::new(),
+                quantized: Vec::new(),
+                reads_in_place: false,
                 identity: NAME.to_owned(),
                 read_gbps: None,
                 tops: None,

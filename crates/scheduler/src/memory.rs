@@ -1,8 +1,10 @@
 //! Adds up what devices would hold, and prints sizes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
+use bilayer_graph::fuse::{self, Item, Kind, Part};
+use bilayer_graph::slots::{self, Life};
 use bilayer_graph::{Facts, Graph, Op, Value, WeightId};
 use bilayer_quant::Type;
 
@@ -58,46 +60,183 @@ pub(crate) fn weight_bytes(graph: &Graph, weights: &BTreeSet<WeightId>, facts: &
     sum(weights.iter().map(|&id| bytes(id)))
 }
 
-/// The most bytes of values that are alive at once while a segment runs, in the largest step, with the keys and values of an
-/// attention that keeps none: a value lives from its node, or from the start if it is an input, to its last reader, or to the end if it is an output.
-pub(crate) fn activation_bytes(graph: &Graph, segment: &PlannedSegment, budget: &Budget) -> u64 {
-    let bytes = |value: Value| budget.value_bytes(&graph.values[value.0 as usize]);
-    let nodes = &graph.nodes[segment.nodes.clone()];
-    // The last of the segment's nodes that reads each value.
-    let mut last_reader = vec![None; graph.values.len()];
-    for (i, node) in nodes.iter().enumerate() {
-        node.op.inputs().for_each(|value| last_reader[value.0 as usize] = Some(i));
-    }
-    let mut alive = sum(segment.inputs.iter().map(|&value| bytes(value)));
-    let mut peak = alive;
-    for (i, node) in nodes.iter().enumerate() {
-        let out = node.op.out();
-        alive = alive.saturating_add(bytes(out));
-        peak = peak.max(alive.saturating_add(scratch_bytes(&node.op, budget)));
-        let unread = last_reader[out.0 as usize].is_none() && !segment.outputs.contains(&out);
-        let read: BTreeSet<Value> = node.op.inputs().collect();
-        let done = read.into_iter().filter(|&value| {
-            last_reader[value.0 as usize] == Some(i) && !segment.outputs.contains(&value)
-        });
-        alive = alive.saturating_sub(sum(done.chain(unread.then_some(out)).map(bytes)));
-    }
-    peak
+/// A value of 16, as integers with a scale and a sum, in bytes; widths are rounded up to 64 values.
+const QUANTIZED_BYTES: u64 = 24;
+const QUANTIZED_MULTIPLE: usize = 64;
+
+/// How a value lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Form {
+    Floats,
+    Integers,
+    /// Queries as they were rotated.
+    Turned,
 }
 
-/// Bytes of keys and values that an op needs only while it runs.
-fn scratch_bytes(op: &Op, budget: &Budget) -> u64 {
-    match op {
-        Op::Attend(attend) if attend.cache.is_none() => {
-            let types = Budget { key_type: Type::F32, value_type: Type::F32, ..*budget };
-            types.kv_bytes(&attend.scratch())
+/// Bytes that a segment's values take in the largest step, by the rules that devices lay them out by: nothing that
+/// disappears where ops are joined, and one place for values that do not live at the same time.
+pub(crate) fn activation_bytes(
+    graph: &Graph,
+    segment: &PlannedSegment,
+    budget: &Budget,
+    facts: &Facts,
+) -> u64 {
+    let items = fuse::joined(&segment.segment(graph));
+    let mut lives = Lives::default();
+    segment.inputs.iter().for_each(|&value| lives.at((value, Form::Floats), 0));
+    for (at, item) in items.iter().enumerate() {
+        lives.item(graph, item, facts, at);
+        lives.scratch.extend(scratch(graph, item, at, budget));
+    }
+    // What comes and goes is not shared with anything.
+    for &value in segment.inputs.iter().chain(&segment.outputs) {
+        lives.at((value, Form::Floats), 0);
+        lives.at((value, Form::Floats), 2 * items.len());
+    }
+    let mut buffers: BTreeMap<(Value, Form), Life> = BTreeMap::new();
+    for ((value, form), (first, last)) in lives.spans {
+        let bytes = form_bytes(graph, value, form, budget);
+        let place = lives.beside.get(&value).copied().unwrap_or(value);
+        let life = buffers.entry((place, form)).or_insert(Life { first, last, bytes: 0 });
+        *life = Life {
+            first: life.first.min(first),
+            last: life.last.max(last),
+            bytes: life.bytes.saturating_add(bytes),
+        };
+    }
+    // Integers and what they stand for lie apart.
+    let apart = buffers.into_iter().flat_map(|((_, form), life)| match form {
+        Form::Integers => {
+            let steps = life.bytes / 3;
+            vec![Life { bytes: life.bytes - steps, ..life }, Life { bytes: steps, ..life }]
         }
-        _ => 0,
+        Form::Floats | Form::Turned => vec![life],
+    });
+    sum(slots::assign(&apart.chain(lives.scratch).collect::<Vec<_>>()).1)
+}
+
+/// From when to when each form of each value is needed. An item has two moments: in the first its input is made ready,
+/// in the second its results are made.
+#[derive(Default)]
+struct Lives {
+    spans: BTreeMap<(Value, Form), (usize, usize)>,
+    /// Results that lie beside another, by the first of them.
+    beside: HashMap<Value, Value>,
+    /// Keys and values that are not kept.
+    scratch: Vec<Life>,
+}
+
+/// Keys and values of an attention that keeps none: needed while it runs.
+fn scratch(graph: &Graph, item: &Item, at: usize, budget: &Budget) -> Option<Life> {
+    let Kind::Attend { node, .. } = item.kind else { return None };
+    let Op::Attend(attend) = &graph.nodes[node].op else { return None };
+    let types = Budget { key_type: Type::F32, value_type: Type::F32, ..*budget };
+    let bytes = types.kv_bytes(&attend.scratch());
+    let (first, last) = (2 * at, 2 * at + 1);
+    attend.cache.is_none().then_some(Life { first, last, bytes })
+}
+
+impl Lives {
+    fn at(&mut self, what: (Value, Form), moment: usize) {
+        let span = self.spans.entry(what).or_insert((moment, moment));
+        *span = (span.0.min(moment), span.1.max(moment));
+    }
+
+    fn item(&mut self, graph: &Graph, item: &Item, facts: &Facts, at: usize) {
+        let (ready, made) = (2 * at, 2 * at + 1);
+        match &item.kind {
+            Kind::Multiply { input, norm, parts } => {
+                let (integers, floats) = wanted(graph, parts, facts);
+                if integers {
+                    self.at((*input, Form::Integers), ready);
+                    self.at((*input, Form::Integers), made);
+                }
+                // Norms write integers themselves; of what else was made, floats wait until they are wanted.
+                if floats || norm.is_none() {
+                    self.at((*input, Form::Floats), if floats { made } else { ready });
+                }
+                for value in item.reads(graph) {
+                    let prepared = norm.is_some_and(|norm| {
+                        graph.nodes[norm].op.inputs().any(|input| input == value)
+                    });
+                    if value != *input {
+                        self.at((value, Form::Floats), if prepared { ready } else { made });
+                    }
+                }
+                for part in parts {
+                    self.at((graph.nodes[part.last()].op.out(), Form::Floats), made);
+                }
+                for group in together(graph, parts) {
+                    self.beside.extend(group[1..].iter().map(|&value| (value, group[0])));
+                }
+            }
+            Kind::Attend { node, q, k } => {
+                let op = &graph.nodes[*node].op;
+                self.at((k.input, Form::Floats), ready);
+                op.inputs().nth(2).into_iter().for_each(|v| self.at((v, Form::Floats), ready));
+                self.at((q.input, Form::Floats), if q.is_some() { ready } else { made });
+                if q.is_some() {
+                    self.at((q.input, Form::Turned), ready);
+                    self.at((q.input, Form::Turned), made);
+                }
+                self.at((op.out(), Form::Floats), made);
+            }
+            Kind::Plain(node) => {
+                let op = &graph.nodes[*node].op;
+                let values = op.inputs().chain([op.out()]);
+                values.for_each(|value| self.at((value, Form::Floats), ready));
+            }
+        }
     }
 }
 
-/// Bytes of the values that enter and leave a segment, in the largest step.
-pub(crate) fn staging_bytes(graph: &Graph, segment: &PlannedSegment, budget: &Budget) -> u64 {
-    let crossing = segment.inputs.iter().chain(&segment.outputs);
+/// Whether products want their input as integers, and as floats.
+fn wanted(graph: &Graph, parts: &[Part], facts: &Facts) -> (bool, bool) {
+    let matmuls = parts.iter().flat_map(|part| match part {
+        Part::Plain { matmul, .. } => vec![*matmul],
+        Part::Gated { gate, up, .. } => vec![*gate, *up],
+    });
+    let ids = matmuls.filter_map(|node| graph.nodes[node].op.matrix());
+    ids.fold((false, false), |(integers, floats), id| {
+        let takes_integers = facts.quantized.contains(&graph.weight(id).ty);
+        (integers || takes_integers, floats || !takes_integers)
+    })
+}
+
+fn form_bytes(graph: &Graph, value: Value, form: Form, budget: &Budget) -> u64 {
+    let info = &graph.values[value.0 as usize];
+    match form {
+        Form::Floats | Form::Turned => budget.value_bytes(info),
+        Form::Integers => {
+            let pieces = info.width.next_multiple_of(QUANTIZED_MULTIPLE) as u64 / 16;
+            let rows = budget.value_bytes(info) / (4 * info.width.max(1)) as u64;
+            rows.saturating_mul(pieces).saturating_mul(QUANTIZED_BYTES)
+        }
+    }
+}
+
+/// Results that one kernel makes side by side: of plain products with matrices of one type.
+fn together(graph: &Graph, parts: &[Part]) -> Vec<Vec<Value>> {
+    let mut groups: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for part in parts {
+        let Part::Plain { matmul, residual: None } = part else { continue };
+        let op = &graph.nodes[*matmul].op;
+        if let Some(weight) = op.matrix() {
+            groups.entry(graph.weight(weight).ty.name).or_default().push(op.out());
+        }
+    }
+    groups.into_values().collect()
+}
+
+/// Bytes that values take on their way into a segment and out of it, in the largest step.
+pub(crate) fn staging_bytes(
+    graph: &Graph,
+    segment: &PlannedSegment,
+    budget: &Budget,
+    facts: &Facts,
+) -> u64 {
+    let outputs: &[Value] = if facts.reads_in_place { &[] } else { &segment.outputs };
+    let crossing = segment.inputs.iter().chain(outputs);
     sum(crossing.map(|value| budget.value_bytes(&graph.values[value.0 as usize])))
 }
 

@@ -192,9 +192,10 @@ fn device<'s>(
         nodes.clone().filter_map(|node| cache(&graph.nodes[node].op)).collect();
     let weight_bytes = weight_bytes(graph, &weights(graph, nodes), facts);
     let kv_bytes = sum(caches.iter().map(|&id| budget.kv_bytes(graph.cache(id))));
-    let activations = segments.clone().map(|segment| activation_bytes(graph, segment, budget));
+    let activations =
+        segments.clone().map(|segment| activation_bytes(graph, segment, budget, facts));
     let activation_bytes = sum(activations);
-    let staging_bytes = sum(segments.map(|segment| staging_bytes(graph, segment, budget)));
+    let staging_bytes = sum(segments.map(|segment| staging_bytes(graph, segment, budget, facts)));
     DevicePlan {
         label: label.to_owned(),
         name: facts.name.clone(),

@@ -132,6 +132,66 @@ pub enum Error {
         len: usize,
     },
 
+    /// A model brings no chat template.
+    #[error("the model has no chat template; give one with --chat-template: {known}")]
+    NoTemplate {
+        /// The names that can be given.
+        known: String,
+    },
+
+    /// No chat template has that name.
+    #[error(
+        "no chat template is called '{found}'; known are {known}, and a text with {{{{ or {{% is \
+         taken as a template"
+    )]
+    UnknownTemplate {
+        /// The name as given.
+        found: String,
+        /// The names that can be given.
+        known: String,
+    },
+
+    /// A chat template is no Jinja, or asks for what there is not.
+    #[error("chat template ({name}), line {line}: {reason}")]
+    Template {
+        /// Which template.
+        name: String,
+        /// The line of its source, from 1; 0 where it is not known.
+        line: usize,
+        /// What it asks for.
+        reason: String,
+    },
+
+    /// A chat template refuses the conversation: it called `raise_exception`.
+    #[error("chat template ({name}) refuses the conversation: {reason}")]
+    Refused {
+        /// Which template.
+        name: String,
+        /// What it says.
+        reason: String,
+    },
+
+    /// A chat template does not end.
+    #[error("chat template ({name}) does not end")]
+    Endless {
+        /// Which template.
+        name: String,
+    },
+
+    /// A chat template writes more than it may.
+    #[error("the chat template writes more than {limit} bytes")]
+    TooLong {
+        /// The bound.
+        limit: usize,
+    },
+
+    /// A chat template mixes its special tokens with the messages so that they cannot be told apart.
+    #[error("chat template ({name}): its special tokens cannot be told from the messages' text")]
+    Entangled {
+        /// Which template.
+        name: String,
+    },
+
     /// The tokenizers library refused something that we thought was checked.
     #[error("the tokenizer could not be used: {0}")]
     Library(String),

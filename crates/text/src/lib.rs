@@ -1,12 +1,12 @@
-//! Strings to tokens and back: tokenizers from GGUF vocabularies, streaming decode.
+//! Strings to tokens and back: tokenizers from GGUF vocabularies, chat templates, streaming decode.
 //!
 //! A tokenizer is made from what a GGUF file says of its vocabulary and nothing else, and gives
 //! the ids of the model makers' own tokenizer. [`Vocabulary`] is that as plain data, so that this
 //! crate reads no files.
 //!
-//! What this crate deliberately does not know: files, models, chat formats, sampling.
+//! What this crate deliberately does not know: files, models, who is chatting, sampling.
 //!
-//! Read first: [`Tokenizer`], [`Decoder`], [`Vocabulary`].
+//! Read first: [`Tokenizer`], [`Decoder`], [`Vocabulary`], [`chat::Template`].
 //!
 //! | `tokenizer.ggml.model` | how |
 //! |---|---|
@@ -57,6 +57,7 @@
 //! ```
 
 mod bpe;
+pub mod chat;
 mod decode;
 mod error;
 mod pieces;

@@ -65,6 +65,16 @@ impl Matcher {
         fragments
     }
 
+    /// All spellings with their ids.
+    pub fn tokens(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.entries.iter().map(|entry| (&*entry.text, entry.id))
+    }
+
+    /// Whether white space after token `id` goes with it.
+    pub fn strips(&self, id: u32) -> bool {
+        self.entries.iter().any(|entry| entry.id == id && entry.strips)
+    }
+
     fn longest(&self, text: &[u8]) -> Option<&Entry> {
         let first = usize::from(*text.first()?);
         let mut candidates = &self.entries[self.starts[first]..self.starts[first + 1]];

@@ -246,6 +246,22 @@ impl Tokenizer {
         self.adds_sep
     }
 
+    /// The spellings that only special tokens have, with their ids: of control and unknown tokens.
+    pub(crate) fn controls(&self) -> impl Iterator<Item = (&str, u32)> {
+        let is_control = |id| matches!(self.pieces.kind(id), Some(Kind::Control | Kind::Unknown));
+        self.special.tokens().filter(move |(_, id)| is_control(*id))
+    }
+
+    /// Matches the tokens that are parsed as special ones.
+    pub(crate) fn special(&self) -> &Matcher {
+        &self.special
+    }
+
+    /// The token put before each text.
+    pub(crate) fn first(&self) -> Option<u32> {
+        self.first
+    }
+
     pub(crate) fn pieces(&self) -> &Arc<Pieces> {
         &self.pieces
     }

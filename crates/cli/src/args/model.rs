@@ -6,6 +6,7 @@ use bilayer_quant::Type;
 use clap::{Args, ValueEnum};
 
 use super::{PlacingArgs, switch};
+use crate::demo::Source;
 
 /// Which model, on which cores, with which cache.
 #[derive(Args, Clone, Debug)]
@@ -51,6 +52,13 @@ pub struct ModelArgs {
     pub placing: PlacingArgs,
 }
 
+impl ModelArgs {
+    /// Where the model comes from.
+    pub fn source(&self) -> Source<'_> {
+        Source { path: self.model.as_deref(), map: !self.no_mmap }
+    }
+}
+
 /// When attention is fused: always, never, or where the device can. The other spellings are those llama.cpp takes.
 // No doc comments on the variants: clap would print them as a list of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -63,7 +71,7 @@ pub enum FlashAttn {
     Auto,
 }
 
-fn kv_type(given: &str) -> Result<Type, String> {
+pub(super) fn kv_type(given: &str) -> Result<Type, String> {
     bilayer_engine::session::kv_types()
         .into_iter()
         .find(|ty| ty.name.eq_ignore_ascii_case(given))

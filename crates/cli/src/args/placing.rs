@@ -17,19 +17,27 @@ pub struct PlacingArgs {
     #[arg(long, visible_alias = "n-gpu-layers", value_name = "N", default_value = "auto")]
     #[arg(env = "LLAMA_ARG_N_GPU_LAYERS", value_parser = offload)]
     pub gpu_layers: Offload,
-    /// Tensors whose names match run on cpu or gpu, whatever their layer does; repeatable; short form -ot
-    #[arg(long, value_name = "REGEX=cpu|gpu", value_parser = pin)]
-    pub override_tensor: Vec<(String, Side)>,
     /// Keep the expert tensors of the first N layers on the CPU; short form -ncmoe
     #[arg(long, value_name = "N", env = "LLAMA_ARG_N_CPU_MOE", default_value_t = 0)]
     #[arg(hide_default_value = true)]
     pub n_cpu_moe: u32,
-    /// Keep all expert tensors on the CPU; short form -cmoe
-    #[arg(long, env = "LLAMA_ARG_CPU_MOE", value_parser = switch())]
-    pub cpu_moe: bool,
     /// Keep the KV cache, and attention with it, on the CPU; short form -nkvo
     #[arg(long, env = "LLAMA_ARG_NO_KV_OFFLOAD", value_parser = switch())]
     pub no_kv_offload: bool,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+}
+
+/// Which adapter, and what of it: what does not change within a command, even one that tries several placements.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Placement")]
+pub struct AdapterArgs {
+    /// Tensors whose names match run on cpu or gpu, whatever their layer does; repeatable; short form -ot
+    #[arg(long, value_name = "REGEX=cpu|gpu", value_parser = pin)]
+    pub override_tensor: Vec<(String, Side)>,
+    /// Keep all expert tensors on the CPU; short form -cmoe
+    #[arg(long, env = "LLAMA_ARG_CPU_MOE", value_parser = switch())]
+    pub cpu_moe: bool,
     /// Which adapter: its number in `bilayer devices`, part of its name, `software`, or none; short form -dev
     #[arg(long, value_name = "NAME", env = "LLAMA_ARG_DEVICE")]
     pub device: Option<String>,
@@ -53,12 +61,35 @@ pub struct PlacingArgs {
 impl PlacingArgs {
     /// What the engine is asked.
     pub fn placing(&self) -> Placing {
+        self.adapter.placing(self.gpu_layers, self.n_cpu_moe, self.no_kv_offload.into())
+    }
+}
+
+/// Where caches and attention lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caches {
+    /// With their layers.
+    WithLayers,
+    /// On the processor.
+    OnProcessor,
+}
+
+impl From<bool> for Caches {
+    /// From the switch --no-kv-offload.
+    fn from(is_set: bool) -> Caches {
+        if is_set { Caches::OnProcessor } else { Caches::WithLayers }
+    }
+}
+
+impl AdapterArgs {
+    /// What the engine is asked: so many parts on the adapter, with the experts of the first layers on the processor.
+    pub fn placing(&self, gpu_layers: Offload, n_cpu_moe: u32, caches: Caches) -> Placing {
         let none = self.device.as_deref() == Some("none");
         Placing {
-            gpu_layers: if none { Offload::Count(0) } else { self.gpu_layers },
+            gpu_layers: if none { Offload::Count(0) } else { gpu_layers },
             overrides: self.override_tensor.clone(),
-            cpu_moe_layers: if self.cpu_moe { u32::MAX } else { self.n_cpu_moe },
-            cache_on_cpu: self.no_kv_offload,
+            cpu_moe_layers: if self.cpu_moe { u32::MAX } else { n_cpu_moe },
+            cache_on_cpu: caches == Caches::OnProcessor,
             device: self.device.clone().filter(|_| !none),
             vram_bytes: self.vram,
             margin_bytes: self.fit_target,
@@ -66,15 +97,17 @@ impl PlacingArgs {
             remeasure: self.remeasure,
         }
     }
+}
 
+impl PlacingArgs {
     /// The flags that ask for `count` parts outright and for the rest as given.
     pub fn explicit(&self, count: u32) -> String {
         let mut flags = format!("-ngl {count}");
-        for (pattern, side) in &self.override_tensor {
+        for (pattern, side) in &self.adapter.override_tensor {
             let side = if *side == Side::Host { "cpu" } else { "gpu" };
             flags += &format!(" -ot '{pattern}={side}'");
         }
-        flags += &match (self.cpu_moe, self.n_cpu_moe) {
+        flags += &match (self.adapter.cpu_moe, self.n_cpu_moe) {
             (true, _) => " -cmoe".to_owned(),
             (false, 0) => String::new(),
             (false, layers) => format!(" -ncmoe {layers}"),
@@ -92,7 +125,7 @@ fn overlap(given: &str) -> Result<Overlap, String> {
     }
 }
 
-fn offload(given: &str) -> Result<Offload, String> {
+pub(super) fn offload(given: &str) -> Result<Offload, String> {
     let wrong = || "it must be auto, all, a number of parts or a percentage".to_owned();
     match given {
         "auto" => return Ok(Offload::Auto),

@@ -16,6 +16,10 @@ const SPELLED: &[(&str, &str)] = &[
     ("-fa", "--flash-attn"),
     ("-no-cnv", "--no-conversation"),
     ("-sp", "--special"),
+    ("-cnv", "--conversation"),
+    ("-sys", "--system-prompt"),
+    ("-sysf", "--system-prompt-file"),
+    ("-st", "--single-turn"),
     ("-ngl", "--gpu-layers"),
     ("-ot", "--override-tensor"),
     ("-ncmoe", "--n-cpu-moe"),
@@ -23,6 +27,8 @@ const SPELLED: &[(&str, &str)] = &[
     ("-nkvo", "--no-kv-offload"),
     ("-dev", "--device"),
     ("-fitt", "--fit-target"),
+    ("-pg", "--prompt-gen"),
+    ("-mmp", "--mmap"),
 ];
 
 /// Flags of llama.cpp that ask for what happens anyway.
@@ -33,13 +39,15 @@ const ALWAYS: &[&str] = &[
     "-e",
     "--escape",
     "--deterministic",
+    "--jinja",
+    "--progress",
 ];
 
 /// Commands that will come (their names are taken).
-const LATER: &str = "bench profile perplexity convert quantize imatrix serve batch prune";
+const LATER: &str = "perplexity convert quantize imatrix serve batch prune";
 
 const ONE_ADAPTER: &str = "one adapter is used; choose it with --device";
-const COMPLETES: &str = "`run` completes plain text; give the whole prompt with -p or -f";
+const CHATS: &str = "chat with -cnv; a line that ends in \\ goes on";
 const LOCAL: &str = "download the file and give its path with -m";
 const FREE: &str = "the answer cannot be bound to a grammar; leave it out";
 const CHAIN: &str = "the samplers have a fixed order; set each with its own flag";
@@ -51,11 +59,12 @@ const ONE_FILE: &str = "give one complete model with -m";
 const NOT_YET: &[(&[&str], &str)] = &[
     (&["-fit", "--fit"], "-ngl auto is the default; leave it out"),
     (&["-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"], ONE_ADAPTER),
-    (&["--no-op-offload"], "ops run where their layer is placed; leave it out"),
-    (&["-cnv", "--conversation", "-sys", "--system-prompt", "-sysf"], COMPLETES),
-    (&["--system-prompt-file", "-st", "--single-turn", "-i", "--interactive"], COMPLETES),
-    (&["-if", "--interactive-first", "--jinja", "--chat-template"], COMPLETES),
-    (&["--chat-template-file", "--in-prefix", "--in-suffix", "-mli"], COMPLETES),
+    (
+        &["-nopo", "--no-op-offload", "--no-host"],
+        "ops run where their layer is placed; leave it out",
+    ),
+    (&["-i", "--interactive", "-if", "--interactive-first"], CHATS),
+    (&["--in-prefix", "--in-suffix", "-mli", "--multiline-input"], CHATS),
     (&["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url"], LOCAL),
     (&["--grammar", "--grammar-file", "-j", "--json-schema", "-jf"], FREE),
     (&["--json-schema-file"], FREE),
@@ -99,7 +108,8 @@ pub fn ready(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>, Failu
             ready.push(arg);
             continue;
         }
-        let Some(arg) = flag(arg)? else { continue };
+        let knows = |name: &str| command.is_some_and(|command| has(command, name));
+        let Some(arg) = flag(arg, &knows)? else { continue };
         expecting = command.and_then(|command| find(command, &arg));
         ready.push(arg);
     }
@@ -116,13 +126,16 @@ pub fn unread_variables(set: impl Iterator<Item = OsString>, cli: &Command) -> B
         .collect()
 }
 
-/// A flag as clap knows it; nothing where it asks for what happens anyway.
-fn flag(arg: OsString) -> Result<Option<OsString>, Failure> {
+/// A flag as clap knows it; nothing where it asks for what happens anyway. One that the command itself `knows` stays.
+fn flag(arg: OsString, knows: &dyn Fn(&str) -> bool) -> Result<Option<OsString>, Failure> {
     let Some(text) = arg.to_str() else { return Ok(Some(arg)) };
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value)),
         None => (text, None),
     };
+    if knows(name) {
+        return Ok(Some(arg));
+    }
     if let Some((_, advice)) = NOT_YET.iter().find(|(names, _)| names.contains(&name)) {
         return Err(Failure::usage(format!("{name} is not supported yet; {advice}")));
     }
@@ -146,14 +159,23 @@ fn flag(arg: OsString) -> Result<Option<OsString>, Failure> {
     Ok(Some(arg))
 }
 
+/// Whether `command` has a long flag of that name.
+fn has(command: &Command, name: &str) -> bool {
+    let Some(name) = name.strip_prefix("--") else { return false };
+    command.get_arguments().any(|option| named(option, name))
+}
+
+/// Whether that is a long name of `option`, without its dashes.
+fn named(option: &Arg, name: &str) -> bool {
+    option.get_long() == Some(name)
+        || option.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
+}
+
 /// The option of `command` that `arg` names, when its value is the next argument.
 fn find<'c>(command: &'c Command, arg: &OsStr) -> Option<&'c Arg> {
     let arg = arg.to_str()?;
     command.get_arguments().filter(|option| option.get_action().takes_values()).find(|option| {
-        let long = arg.strip_prefix("--").is_some_and(|name| {
-            option.get_long() == Some(name)
-                || option.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
-        });
+        let long = arg.strip_prefix("--").is_some_and(|name| named(option, name));
         let mut letters = arg.strip_prefix('-').unwrap_or_default().chars();
         let short = option.get_short().is_some() && option.get_short() == letters.next();
         long || short && letters.next().is_none()
@@ -190,6 +212,9 @@ mod tests {
             ("bilayer run -ub 8 -fa", "bilayer run --ubatch-size 8 --flash-attn"),
             ("bilayer run -ctk=f32 -no-cnv", "bilayer run --cache-type-k=f32 --no-conversation"),
             ("bilayer run --no-warmup -n -1", "bilayer run -n -1"),
+            ("bilayer -cnv --jinja -sys -x", "bilayer run --conversation --system-prompt -x"),
+            ("bilayer bench --no-warmup -pg 8,4", "bilayer bench --no-warmup --prompt-gen 8,4"),
+            ("bilayer bench -ngl -1 -mmp 0", "bilayer bench --gpu-layers -1 --mmap 0"),
             ("bilayer run -p -ngl -n 5", "bilayer run -p -ngl -n 5"),
             ("bilayer tokenize -- -ub", "bilayer tokenize -- -ub"),
             ("bilayer run -n5", "bilayer run -n5"),
@@ -202,7 +227,7 @@ mod tests {
 
     #[test]
     fn what_is_not_supported_is_refused_by_name() {
-        for line in ["run -mg 1", "run --split-mode=row", "-cnv", "run -m x -fa -sm none"] {
+        for line in ["run -mg 1", "run --split-mode=row", "-mli", "run -m x -fa -sm none"] {
             let error = prepared(&format!("bilayer {line}")).expect_err(line);
             assert!(error.contains("is not supported yet; "), "{line}: {error}");
         }
@@ -220,7 +245,8 @@ mod tests {
         }
         for (_, long) in SPELLED {
             let long = long.strip_prefix("--");
-            assert!(run.get_arguments().any(|option| option.get_long() == long), "{long:?}");
+            let mut flags = cli.get_subcommands().flat_map(Command::get_arguments);
+            assert!(flags.any(|option| option.get_long() == long), "{long:?}");
         }
     }
 }

@@ -30,7 +30,7 @@ struct Label<'a> {
 
 /// Prints the labels of each text with their probabilities.
 pub fn execute(args: &Classify) -> Result<u8, Failure> {
-    if args.model.placing.list_devices {
+    if args.model.placing.adapter.list_devices {
         return super::devices::list();
     }
     let texts = encode::texts(&args.texts)?;

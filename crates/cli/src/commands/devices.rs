@@ -2,7 +2,7 @@
 
 use bilayer_cpu::Cpu;
 use bilayer_engine::Error;
-use bilayer_engine::placement::{AdapterFacts, adapters};
+use bilayer_engine::placement::{AdapterFacts, adapters, read_gbps};
 use bilayer_graph::Backend;
 use bilayer_scheduler::Bytes;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ pub fn execute(args: &Devices) -> Result<u8, Failure> {
     let cpu = Cpu::new(bilayer_cpu::Options::default()).map_err(Error::Cpu)?;
     let facts = cpu.facts().clone();
     let gbps = bilayer_cpu::probe::read_gbps(facts.threads);
-    let adapters = adapters();
+    let adapters: Vec<Listed> = adapters().into_iter().enumerate().map(Listed::measured).collect();
     if args.json {
         let document = json!({
             "cpu": {
@@ -43,17 +43,39 @@ pub fn execute(args: &Devices) -> Result<u8, Failure> {
 
 /// The lines of `--list-devices`.
 pub fn list() -> Result<u8, Failure> {
-    output::text(&(listing(&adapters()).join("\n") + "\n"))?;
+    output::text(
+        &(listing(&adapters().into_iter().map(Listed::plain).collect::<Vec<_>>()).join("\n")
+            + "\n"),
+    )?;
     Ok(0)
 }
 
-fn listing(adapters: &[AdapterFacts]) -> Vec<String> {
-    let line = |(number, a): (usize, &AdapterFacts)| {
+/// An adapter, and how fast it reads where that was measured.
+struct Listed {
+    facts: AdapterFacts,
+    read_gbps: Option<f64>,
+}
+
+impl Listed {
+    fn measured((number, facts): (usize, AdapterFacts)) -> Listed {
+        Listed { facts, read_gbps: read_gbps(number) }
+    }
+
+    fn plain(facts: AdapterFacts) -> Listed {
+        Listed { facts, read_gbps: None }
+    }
+}
+
+fn listing(adapters: &[Listed]) -> Vec<String> {
+    let line = |(number, listed): (usize, &Listed)| {
+        let a = &listed.facts;
         let free = a.free_bytes.map_or(String::new(), |free| format!(" ({} free)", Bytes(free)));
         let unified = if a.unified { ", shared with the processor" } else { "" };
         let name = a.name.escape_debug();
+        let reads =
+            listed.read_gbps.map_or(String::new(), |gbps| format!(", reads {gbps:.1} GB/s"));
         format!(
-            "{number:<4} {name}: {}, {}, {}{free}{unified}; {}; {}",
+            "{number:<4} {name}: {}, {}, {}{free}{unified}{reads}; {}; {}",
             a.kind,
             a.backend,
             Bytes(a.memory_bytes),
@@ -67,7 +89,8 @@ fn listing(adapters: &[AdapterFacts]) -> Vec<String> {
     }
 }
 
-fn adapter(a: &AdapterFacts) -> Value {
+fn adapter(listed: &Listed) -> Value {
+    let a = &listed.facts;
     json!({
         "name": a.name,
         "backend": a.backend,
@@ -76,8 +99,7 @@ fn adapter(a: &AdapterFacts) -> Value {
         "memory_bytes": a.memory_bytes,
         "free_bytes": a.free_bytes,
         "unified": a.unified,
-        // Measuring would mean opening it; `bench` does.
-        "read_gbps": null,
+        "read_gbps": listed.read_gbps,
         "features": a.features,
     })
 }

@@ -29,7 +29,7 @@ struct Each<'a> {
 
 /// Prints a vector a text, or one for each of its tokens.
 pub fn execute(args: &Embed) -> Result<u8, Failure> {
-    if args.model.placing.list_devices {
+    if args.model.placing.adapter.list_devices {
         return super::devices::list();
     }
     let texts = encode::texts(&args.texts)?;

@@ -87,7 +87,7 @@ fn lines(path: &Path) -> Result<Vec<Given>, Failure> {
 
 /// Loads the encoder that the flags name.
 pub fn encoder(args: &ModelArgs, purpose: Purpose) -> Result<Encoder, Failure> {
-    let model = demo::open(args)?;
+    let model = demo::open(&args.source())?;
     if args.mlock {
         model.file().lock().map_err(Error::File)?;
     }

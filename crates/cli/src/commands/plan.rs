@@ -12,10 +12,10 @@ mod machine;
 
 /// Prints the plan.
 pub fn execute(args: &Plan) -> Result<u8, Failure> {
-    if args.model.placing.list_devices {
+    if args.model.placing.adapter.list_devices {
         return devices::list();
     }
-    let model = demo::open(&args.model)?;
+    let model = demo::open(&args.model.source())?;
     let settings = run::settings::model(&args.model)?;
     let machine = args.machine.as_deref().map(machine::read).transpose()?;
     let plan = placement::plan(&model, &settings, machine)?;

@@ -19,11 +19,11 @@ pub use table::text;
 
 /// Measures every number of layers that fits, prints the table and draws the charts.
 pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
-    if args.model.placing.list_devices {
+    if args.model.placing.adapter.list_devices {
         return super::devices::list();
     }
     interrupt::catch();
-    let model = demo::open(&args.model)?;
+    let model = demo::open(&args.model.source())?;
     let mut asked = settings::model(&args.model)?;
     // Nothing of a context beyond what is run is needed.
     asked.ctx_size.get_or_insert(1024.min(model.config().context));

@@ -20,7 +20,7 @@ struct Scored<'a> {
 
 /// Prints a score a document.
 pub fn execute(args: &Rerank) -> Result<u8, Failure> {
-    if args.model.placing.list_devices {
+    if args.model.placing.adapter.list_devices {
         return super::devices::list();
     }
     let texts = encode::texts(&args.texts)?;

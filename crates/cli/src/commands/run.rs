@@ -13,6 +13,7 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::npy::Npy;
 use crate::{demo, output, progress, trace};
 
+mod chat;
 pub mod interrupt;
 pub mod prompt;
 mod report;
@@ -37,19 +38,35 @@ struct Answer {
 
 /// Loads, generates, reports.
 pub fn execute(args: &Run) -> Result<u8, Failure> {
-    if args.model.placing.list_devices {
+    if args.model.placing.adapter.list_devices {
         return super::devices::list();
     }
     interrupt::catch();
     let began = Instant::now();
+    match chat::wanted(args) {
+        Some(wanted) => chat::execute(args, wanted, began),
+        None => complete(args, began),
+    }
+}
+
+/// Completes a text.
+fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
+    if args.chat.chat_template.is_some() || args.chat.chat_template_file.is_some() {
+        output::note("note: a plain completion has no use for a chat template; chat with -cnv");
+    }
     let given = prompt::given(args)?;
     let waited = began.elapsed();
-    let model = demo::open(&args.model)?;
+    let model = demo::open(&args.model.source())?;
     if model.config().encoder.is_some() {
         return Err(Error::NoDecoder { name: model.name() }.into());
     }
     if args.model.mlock {
         model.file().lock().map_err(Error::File)?;
+    }
+    if !args.json && chat::may_be_meant(args, &model)? {
+        output::note(
+            "note: the model has a chat template; -cnv chats, -no-cnv says that completing is meant",
+        );
     }
     let question = Question {
         prompt: prompt::tokens(given, &model)?,
@@ -160,8 +177,13 @@ fn answer(
     };
     let sequence = session.open()?;
     let flag = interrupt::flag();
-    let mut generation = Generation::new(model, session, sequence, sampler, request, flag)?;
-    let bar = progress::tokens("prompt", question.prompt.len());
+    let generation = Generation::new(model, session, sequence, sampler, request, flag)?;
+    streamed(args, generation, question.prompt.len())
+}
+
+/// Runs a prompt of `prompt` tokens and the answer to it, which is streamed to stdout unless it goes into a document.
+fn streamed(args: &Run, mut generation: Generation<'_>, prompt: usize) -> Result<Answer, Failure> {
+    let bar = progress::tokens("prompt", prompt);
     generation.prefill(&mut |done| bar.set_position(done as u64))?;
     bar.finish_and_clear();
     let (mut text, mut tokens) = (String::new(), Vec::new());

@@ -26,10 +26,10 @@ const TOKENS_MAX: usize = 512;
 
 /// Runs both and reports. Ends with the code of our own fault if an op is out of its bound.
 pub fn execute(args: &Verify) -> Result<u8, Failure> {
-    if args.model.placing.list_devices {
+    if args.model.placing.adapter.list_devices {
         return devices::list();
     }
-    let model = demo::open(&args.model)?;
+    let model = demo::open(&args.model.source())?;
     let tokens = tokens(args, &model)?;
     let placing = args.model.placing.placing();
     let mut first = backend(&args.a, &placing, args)?;

@@ -8,7 +8,7 @@ use bilayer_scheduler::{Budget, Machine, Offload, Plan};
 use super::{Point, Profile, Span, SpanKind, knee, recommend};
 use crate::cache::SequenceId;
 use crate::placement::Placing;
-use crate::session::{Run, Session, Settings, Wanted};
+use crate::session::{Run, Session, Settings, Timed, Wanted};
 use crate::trace::{Event, Totals, What};
 use crate::{Error, Model};
 
@@ -72,6 +72,8 @@ pub fn take(
         },
     )?;
     let most = session.plan().max_gpu_layers;
+    // What takes the time of every op holds the device up between them: only the last steps have it.
+    session.time_each(Timed::Segment)?;
     let bench = Bench::new(&mut session, placing, options)?;
     let total = options.rounds.max(1) * (most as usize + 1);
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); most as usize + 1];
@@ -92,6 +94,7 @@ pub fn take(
     let layers = session.plan().layers.len() as u32;
     let points = points(&samples, &plans, layers + 1);
     let (recommended, why) = recommend(&points);
+    session.time_each(Timed::Op)?;
     bench.place(&mut session, recommended)?;
     bench.sample(&mut session)?;
     let timeline = timeline(&session);
@@ -123,6 +126,8 @@ struct Sample {
     decode_ms: f64,
     prefill_tps: f64,
     totals: Totals,
+    /// What the adapter holds, bytes.
+    held: Option<u64>,
 }
 
 /// The work that is done at each N.
@@ -169,10 +174,8 @@ impl Bench {
     /// Puts `count` parts on the adapter.
     fn place(&self, session: &mut Session, count: u32) -> Result<(), Error> {
         let placing = Placing { gpu_layers: Offload::Count(count), ..self.placing.clone() };
-        let times = session.times().cloned();
         session.place(&|graph: &Graph, machine: &Machine, budget: &Budget| {
-            let machine = Machine { times: times.clone(), ..machine.clone() };
-            placing.plan(graph, &machine, budget)
+            placing.plan(graph, machine, budget)
         })
     }
 
@@ -192,27 +195,29 @@ impl Bench {
             session.step(&[run]).map(|_| ())
         };
         step(session, 1)?;
-        session.trace_mut().expect("asked for").clear();
         let vocab = session.vocab() as u32;
-        let mut each = Vec::with_capacity(self.decode);
+        let adapters: Vec<bool> =
+            session.backends().map(|backend| backend.facts().kind == Kind::Gpu).collect();
+        let (mut each, mut totals) = (Vec::new(), Vec::new());
         for i in 0..self.decode as u32 {
+            session.trace_mut().expect("asked for").clear();
             let began = Instant::now();
             step(session, (i * 31 + 7) % vocab)?;
             each.push(began.elapsed().as_secs_f64() * 1e3);
+            totals.push(session.trace().expect("asked for").totals(0, &adapters));
         }
-        let adapters: Vec<bool> =
-            session.backends().map(|backend| backend.facts().kind == Kind::Gpu).collect();
-        let totals = session.trace().expect("asked for").totals(0, &adapters);
-        let by = 1.0 / self.decode as f64;
+        let of = |part: &dyn Fn(&Totals) -> f64| median(totals.iter().map(part).collect());
+        let adapter = session.backends().find(|backend| backend.facts().kind == Kind::Gpu);
         Ok(Sample {
+            held: adapter.and_then(|adapter| adapter.held_bytes()),
             decode_ms: median(each),
             prefill_tps,
             totals: Totals {
-                wall: totals.wall * by,
-                cpu: totals.cpu * by,
-                gpu: totals.gpu * by,
-                crossing: totals.crossing * by,
-                idle: totals.idle * by,
+                wall: of(&|totals| totals.wall),
+                cpu: of(&|totals| totals.cpu),
+                gpu: of(&|totals| totals.gpu),
+                crossing: of(&|totals| totals.crossing),
+                idle: of(&|totals| totals.idle),
             },
         })
     }
@@ -248,6 +253,7 @@ fn points(samples: &[Vec<Sample>], plans: &[Option<Plan>], parts: u32) -> Vec<Po
             crossing_ms: of(count, &|sample| sample.totals.crossing),
             idle_ms: of(count, &|sample| sample.totals.idle),
             gpu_bytes: gpu.map_or(0, |device| device.used_bytes),
+            gpu_held_bytes: samples.get(count).and_then(|all| all.first()?.held),
             fits: plan.is_some(),
         }
     };

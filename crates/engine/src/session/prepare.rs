@@ -33,15 +33,29 @@ pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Err
         Err(reason) => notes.push(reason),
     }
     let placing = settings.placing.clone();
-    let timing = timing(model, &mut settings, &mut backends)?;
-    let times = timing.as_ref().map(|timing| timing.times.clone());
     let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
-        let machine = Machine { times: times.clone(), ..machine.clone() };
-        let mut plan = placing.plan(graph, &machine, budget)?;
+        let mut plan = placing.plan(graph, machine, budget)?;
         plan.notes.extend(notes.iter().cloned());
         Ok(plan)
     };
-    let session = on(model, backends, &planner, &mut settings, began)?;
+    measured(model, backends, &planner, &mut settings, began)
+}
+
+/// Prepares a session on devices that are already there; the planner is given the times of the model's parts that the
+/// settings ask for.
+pub fn measured(
+    model: &Model,
+    mut backends: Vec<Box<dyn Backend>>,
+    planner: &Planner<'_>,
+    settings: &mut Settings<'_>,
+    began: Instant,
+) -> Result<Session, Error> {
+    let timing = timing(model, settings, &mut backends)?;
+    let times = timing.as_ref().map(|timing| timing.times.clone());
+    let timed = |graph: &Graph, machine: &Machine, budget: &Budget| {
+        planner(graph, &Machine { times: times.clone(), ..machine.clone() }, budget)
+    };
+    let session = on(model, backends, &timed, settings, began)?;
     Ok(Session { timing, ..session })
 }
 
@@ -104,11 +118,7 @@ pub fn on(
     let best = settings.top_k.and_then(|k| best(&mut graph, &mut plan, k, &backends));
     let mut warnings = Vec::new();
     let parts = loop {
-        let progress = &mut |progress| {
-            if let Some(told) = settings.progress.as_mut() {
-                told(progress);
-            }
-        };
+        let progress = &mut |p| settings.progress.iter_mut().for_each(|told| told(p));
         let change = Change { model, graph: &graph, from: None, to: &plan };
         let (device, error) = match equip(&change, &mut backends, limits, progress) {
             Ok(parts) => break parts,

@@ -1,6 +1,7 @@
 //! Layers move between devices while a session lives: weights that stay are not loaded again, caches go along.
 
 use bilayer_graph::{CacheId, CachePages};
+use bilayer_scheduler::{Machine, Plan};
 
 use super::batch::Batch;
 use super::load::Change;
@@ -16,6 +17,15 @@ struct Cargo {
     data: CachePages,
 }
 
+/// What times are taken of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timed {
+    /// Segments alone.
+    Segment,
+    /// Every op too, which holds devices up between their kernels.
+    Op,
+}
+
 impl Session {
     /// Places the model anew on the session's devices, by a planner as [`Session::on`] has it. Sequences go on as they
     /// are: what moves takes its weights, keys and values along. What a device keeps is not loaded again.
@@ -28,13 +38,35 @@ impl Session {
         if let Some(error) = self.lost.take() {
             return self.move_to_processor(error);
         }
-        let machine = prepare::machine(&self.pipeline.backends);
+        let times = self.times().cloned();
+        let machine = Machine { times, ..prepare::machine(&self.pipeline.backends) };
         let budget = prepare::budget(&self.limits);
         let plan = prepare::with_best(planner(&self.graph, &machine, &budget)?, self.best);
         if plan.placement == self.plan.placement {
             self.plan = plan;
             return Ok(());
         }
+        self.adopt(plan)
+    }
+
+    /// What traces name from now on. Compiles the segments anew.
+    ///
+    /// # Errors
+    /// As [`Session::place`].
+    pub fn time_each(&mut self, what: Timed) -> Result<(), Error> {
+        let timings = what == Timed::Op;
+        if self.limits.timings == timings {
+            return Ok(());
+        }
+        self.limits.timings = timings;
+        if let Some(error) = self.lost.take() {
+            return self.move_to_processor(error);
+        }
+        self.adopt(self.plan.clone())
+    }
+
+    /// Goes on with another plan, or with the processor alone where a device fails at it.
+    fn adopt(&mut self, plan: Plan) -> Result<(), Error> {
         match self.relocate(&plan) {
             Ok(()) => {
                 self.plan = plan;
@@ -49,7 +81,7 @@ impl Session {
         }
     }
 
-    fn relocate(&mut self, plan: &bilayer_scheduler::Plan) -> Result<(), Failed> {
+    fn relocate(&mut self, plan: &Plan) -> Result<(), Failed> {
         let change =
             Change { model: &self.model, graph: &self.graph, from: Some(&self.plan), to: plan };
         let mut pages = self.cache.pages_in_use();

@@ -153,9 +153,9 @@ pub fn splits(groups: u32, tokens: u32, wanted: u32, splits_max: u32) -> u32 {
     wanted.div_ceil(groups.max(1)).min(pages.div_ceil(2)).clamp(1, splits_max.max(1))
 }
 
-/// Bytes of the parts of `rows` tokens.
-pub fn parts_bytes(rows: usize, heads: usize, head_dim: usize, splits: usize) -> u64 {
-    16 * (rows * heads * splits) as u64 * (head_dim / 4 + 1) as u64
+/// Bytes of the parts of tokens; `rows` counts each part of each of them.
+pub fn parts_bytes(rows: usize, heads: usize, head_dim: usize) -> u64 {
+    16 * (rows * heads) as u64 * (head_dim / 4 + 1) as u64
 }
 
 /// Which text of attend/merge. Bindings, in order: `step`, `parts`, `vectors` if there are sinks, `out` (written) if

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use bilayer_graph::slots::{self, Life};
 use bilayer_graph::{CacheId, Error as GraphError, Kernel, Limits, Rows};
 use rayon::prelude::*;
 
@@ -92,6 +93,8 @@ pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, G
         let state = Arc::new(AtomicBool::new(false));
         outputs.push(Output { access, mapped, at, is_copy, state, rows: 0 });
     }
+    // What is written goes through memory of the queue's, as large as it is.
+    bytes += inputs.iter().map(|access| access.span(most(access.rows)) * 4).sum::<u64>();
     let timer = if limits.timings {
         let nodes = draft.stages.iter().map(|stage| stage.nodes.first().copied());
         Timer::new(device, nodes.collect())?
@@ -273,23 +276,8 @@ fn place(draft: &Draft) -> (Vec<usize>, Vec<u64>) {
             *life = (0, end);
         }
     }
-    let mut order: Vec<usize> = (0..lives.len()).collect();
-    order.sort_by_key(|&buffer| (lives[buffer].0, std::cmp::Reverse(draft.buffers[buffer].bytes)));
-    let (mut slots, mut sizes) = (vec![0; lives.len()], Vec::<u64>::new());
-    let mut free_from: Vec<usize> = Vec::new();
-    for buffer in order {
-        let (first, last) = lives[buffer];
-        let bytes = draft.buffers[buffer].bytes;
-        // The smallest free slot that is large enough, or a new one.
-        let fits =
-            (0..sizes.len()).filter(|&slot| free_from[slot] <= first && sizes[slot] >= bytes);
-        let slot = fits.min_by_key(|&slot| sizes[slot]).unwrap_or_else(|| {
-            sizes.push(bytes);
-            free_from.push(0);
-            sizes.len() - 1
-        });
-        slots[buffer] = slot;
-        free_from[slot] = last + 1;
-    }
-    (slots, sizes)
+    let lives = lives.iter().zip(&draft.buffers);
+    let lives: Vec<Life> =
+        lives.map(|(&(first, last), buffer)| Life { first, last, bytes: buffer.bytes }).collect();
+    slots::assign(&lives)
 }

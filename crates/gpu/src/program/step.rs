@@ -98,6 +98,14 @@ impl Words {
         Words { layout, kind, words, used: 0, tile_rows, splits, positions: usize::MAX }
     }
 
+    /// Rows times splits of the step that has most of them, if any is split.
+    pub fn split_rows(&self, limits: &Limits) -> usize {
+        let longest = (limits.pages * bilayer_graph::PAGE_TOKENS) as u32;
+        let of = |rows: u32| (rows, self.splits.of(rows.div_ceil(self.tile_rows), longest));
+        let split = (1..=self.splits.rows).map(of).filter(|(_, splits)| *splits > 1);
+        split.map(|(rows, splits)| (rows * splits) as usize).max().unwrap_or(0)
+    }
+
     /// Refuses positions from `bound` on.
     pub fn bound_positions(&mut self, bound: usize) {
         self.positions = self.positions.min(bound);

@@ -74,6 +74,8 @@ fn device(key: &str, device: Device, kind: Kind) -> Result<Facts, String> {
         ops: OpKind::ALL.to_vec(),
         types: bilayer_quant::all().to_vec(),
         converted: Vec::new(),
+        quantized: Vec::new(),
+        reads_in_place: false,
         read_gbps: Some(device.read_gbps),
         tops: device.tops,
     })

@@ -39,7 +39,7 @@ const COLUMN: Column = Column {
     counted: false,
 };
 
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 14] = [
     Column {
         title: "N",
         key: Some("gpu_layers"),
@@ -121,6 +121,14 @@ const COLUMNS: [Column; 13] = [
         value: |p| Some(p.gpu_bytes as f64),
         scale: (1 << 20) as f64,
         counted: true,
+        ..COLUMN
+    },
+    Column {
+        title: "held",
+        unit: "MiB",
+        key: Some("gpu_held_bytes"),
+        value: |p| p.gpu_held_bytes.map(|bytes| bytes as f64),
+        scale: (1 << 20) as f64,
         ..COLUMN
     },
 ];

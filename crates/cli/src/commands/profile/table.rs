@@ -48,6 +48,7 @@ mod tests {
             crossing_ms: 0.25,
             idle_ms: f64::NAN,
             gpu_bytes: u64::from(n) << 20,
+            gpu_held_bytes: None,
             fits: n < 2,
         };
         let profile = Profile {

@@ -23,6 +23,12 @@ pub fn answering() {
     ANSWERING.store(true, Ordering::Relaxed);
 }
 
+/// The answer has ended: the next Ctrl-C ends the process again. Says whether one had ended the answer.
+pub fn answered() -> bool {
+    ANSWERING.store(false, Ordering::Relaxed);
+    SET.swap(false, Ordering::Relaxed)
+}
+
 /// Set by Ctrl-C.
 pub fn flag() -> &'static AtomicBool {
     &SET

@@ -117,7 +117,7 @@ pub fn model(flags: &ModelArgs) -> Result<Settings<'static>, Failure> {
         cache_type_v: flags.cache_type_v,
         fuse: flags.flash_attn != FlashAttn::Off,
         placing: flags.placing.placing(),
-        overlap: flags.placing.overlap,
+        overlap: flags.placing.adapter.overlap,
         ..Settings::default()
     })
 }

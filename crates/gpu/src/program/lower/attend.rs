@@ -7,7 +7,7 @@ use bilayer_quant::Type;
 use super::super::draft::{
     Counts, DraftChoice, DraftDispatch, DraftStage, Grid, Operand, View, always,
 };
-use super::{Lowering, SPLITS_MAX, TILE_ROWS, dispatch};
+use super::{Lowering, TILE_ROWS, dispatch};
 use crate::caps::Caps;
 use crate::kernels::attend::{MergeKey, MergeParams, SplitKey, SplitParams, parts_bytes};
 use crate::kernels::cache::{CacheLayout, CacheType, CopyPagesKey};
@@ -232,8 +232,7 @@ impl Lowering<'_> {
         };
         let out = self.view(attend.out);
         let group = group(attend);
-        let rows = split_rows(self.limits);
-        let parts = parts_bytes(rows, attend.heads, attend.head_dim, SPLITS_MAX as usize);
+        let parts = parts_bytes(self.words.split_rows(self.limits), attend.heads, attend.head_dim);
         let parts = self.buffer(parts.max(16));
         let sinks = attend.sinks.map_or(0, |id| 4 * self.vector(id));
         let params = SplitParams {

@@ -1,0 +1,160 @@
+//! `bilayer bench`: how fast models are, by llama-bench's tests.
+
+use std::time::{Duration, Instant};
+
+use bilayer_engine::Error;
+use bilayer_engine::bench::{Bench as Engine, Measured, Phase, Test};
+use bilayer_engine::session::Progress;
+use indicatif::ProgressBar;
+
+use crate::args::Bench as Args;
+use crate::commands::run::interrupt;
+use crate::demo::Source;
+use crate::failure::{Failure, INTERRUPTED};
+use crate::new_file::NewFile;
+use crate::{demo, output, progress, trace};
+
+mod describe;
+mod markdown;
+mod printer;
+mod record;
+mod work;
+
+use printer::Printer;
+use record::{Described, Placed, Record};
+use work::{Variant, Work};
+
+/// Measures every combination of the lists and prints each result as soon as it is there.
+pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
+    if args.placing.adapter.list_devices {
+        return super::devices::list();
+    }
+    interrupt::catch();
+    let work = Work::of(args)?;
+    if let Some(path) = &args.trace {
+        // A place that cannot be written to is known at once.
+        NewFile::create(path).map_err(|error| Failure::output(path, &error))?;
+    }
+    let mut printer = Printer::new(args.form(), markdown::varied(args));
+    let bar = progress::steps("measuring");
+    bar.set_length(work.steps());
+    let mut running = Running { args, work: &work, printer: &mut printer, bar: &bar };
+    let ended = running.all();
+    bar.finish_and_clear();
+    // What was measured is a whole document whatever happened then.
+    let closed = printer.finish();
+    let code = ended?;
+    closed?;
+    Ok(code)
+}
+
+/// The measurements under way.
+struct Running<'a> {
+    args: &'a Args,
+    work: &'a Work<'a>,
+    printer: &'a mut Printer,
+    bar: &'a ProgressBar,
+}
+
+impl Running<'_> {
+    /// Every model with everything.
+    fn all(&mut self) -> Result<u8, Failure> {
+        for source in &self.work.sources {
+            if self.model(source)? == INTERRUPTED {
+                return Ok(INTERRUPTED);
+            }
+        }
+        Ok(0)
+    }
+
+    fn model(&mut self, source: &Source<'_>) -> Result<u8, Failure> {
+        let model = demo::open(source)?;
+        if self.args.model.mlock {
+            model.file().lock().map_err(Error::File)?;
+        }
+        self.work.check(&model)?;
+        let described = Described::new(&model, source);
+        let mut engine = Engine::new(&model);
+        for variant in &self.work.variants {
+            for placing in 0..variant.setup.placings.len() {
+                let placed = self.place(&mut engine, variant, placing)?;
+                if self.tests(&mut engine, &described, &placed)? == INTERRUPTED {
+                    return Ok(INTERRUPTED);
+                }
+            }
+        }
+        if let (Some(path), Some(session)) = (&self.args.trace, engine.session()) {
+            trace::write(session, path)?;
+        }
+        Ok(0)
+    }
+
+    /// Gives the session of a variant one of its placements.
+    fn place<'v>(
+        &mut self,
+        engine: &mut Engine,
+        variant: &'v Variant,
+        placing: usize,
+    ) -> Result<Placed<'v>, Failure> {
+        let loading = progress::bytes("loading");
+        let mut tell = |p: Progress| progress::prepare(&loading, p);
+        let made = engine.ready(&variant.setup, placing, &mut tell);
+        loading.finish_and_clear();
+        let placed = Placed::new(made?, variant, placing);
+        if placing == 0
+            && let Some(reason) = engine.without_adapter()
+        {
+            self.bar.suspend(|| output::note(&format!("note: {reason}")));
+        }
+        interrupt::answering();
+        Ok(placed)
+    }
+
+    /// Every test on the session as it is placed.
+    fn tests(
+        &mut self,
+        engine: &mut Engine,
+        described: &Described,
+        placed: &Placed<'_>,
+    ) -> Result<u8, Failure> {
+        for &batch_size in &self.work.batch_sizes {
+            for &test in &self.work.tests {
+                let began = describe::now();
+                let Some(measured) = self.test(engine, test, batch_size)? else {
+                    return Ok(INTERRUPTED);
+                };
+                let record =
+                    Record { args: self.args, described, placed, batch_size, began, measured };
+                let printed = self.bar.suspend(|| self.printer.row(&record));
+                printed?;
+            }
+        }
+        Ok(0)
+    }
+
+    fn test(
+        &mut self,
+        engine: &mut Engine,
+        test: Test,
+        batch_size: usize,
+    ) -> Result<Option<Measured>, Failure> {
+        let until = Instant::now() + Duration::from_secs(u64::from(self.args.delay));
+        while Instant::now() < until && !interrupt::is_set() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let bar = self.bar;
+        let mut told = |phase: Phase| {
+            bar.set_message(match phase {
+                Phase::Depth => format!("{test}: filling the cache"),
+                Phase::Probe => format!("{test}: reading memory"),
+                Phase::WarmUp => format!("{test}: warming up"),
+                Phase::Repetition(number) => format!("{test}: repetition {}", number + 1),
+            });
+            if matches!(phase, Phase::Repetition(_)) {
+                bar.inc(1);
+            }
+        };
+        let method = self.work.method(batch_size);
+        Ok(engine.run(test, &method, &mut told, interrupt::flag())?)
+    }
+}

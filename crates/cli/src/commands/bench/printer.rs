@@ -1,0 +1,144 @@
+//! The forms of results: each is written as soon as it is there.
+
+use serde_json::{Map, Value};
+
+use super::markdown::{self, Column, Footer};
+use super::record::Record;
+use crate::args::Form;
+use crate::failure::{Failure, INTERNAL};
+use crate::output;
+
+/// Writes results in one form.
+pub struct Printer {
+    form: Form,
+    rows: usize,
+    /// What of markdown's columns differs between rows.
+    varied: Vec<&'static str>,
+    columns: Vec<Column>,
+    footer: Footer,
+}
+
+impl Printer {
+    /// Nothing is written yet; markdown gets a column for each field of `varied`.
+    pub fn new(form: Form, varied: Vec<&'static str>) -> Printer {
+        Printer { form, rows: 0, varied, columns: Vec::new(), footer: Footer::default() }
+    }
+
+    /// Writes a result, behind the head if it is the first.
+    pub fn row(&mut self, record: &Record<'_>) -> Result<(), Failure> {
+        let is_first = self.rows == 0;
+        self.rows += 1;
+        match self.form {
+            Form::Md => {
+                if is_first {
+                    self.columns = markdown::columns(record, &self.varied);
+                    output::text(&markdown::head(&self.columns))?;
+                }
+                self.footer.add(record);
+                output::text(&markdown::row(&self.columns, record))
+            }
+            Form::Csv => {
+                if is_first {
+                    output::line(&csv_line(record, |name, _| name.to_owned()))?;
+                }
+                output::line(&csv_line(record, |_, value| quoted(&plain(value))))
+            }
+            Form::Json => {
+                let start = if is_first { "[\n" } else { ",\n" };
+                output::text(&format!("{start}{}", document(record, Layout::Lines)?))
+            }
+            Form::Jsonl => output::line(&document(record, Layout::OneLine)?),
+        }
+    }
+
+    /// Writes what follows the last result, if there was any.
+    pub fn finish(&self) -> Result<(), Failure> {
+        match self.form {
+            _ if self.rows == 0 => Ok(()),
+            Form::Md => output::text(&self.footer.text()),
+            Form::Json => output::text("\n]\n"),
+            Form::Csv | Form::Jsonl => Ok(()),
+        }
+    }
+}
+
+/// How a document is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    /// As llama-bench does: a line for each field.
+    Lines,
+    /// All in one.
+    OneLine,
+}
+
+/// llama-bench's fields and samples, then ours.
+fn document(record: &Record<'_>, layout: Layout) -> Result<String, Failure> {
+    let fields = record.fields().into_iter().chain(record.samples()).chain(record.own_fields());
+    let document: Map<String, Value> =
+        fields.map(|(name, value)| (name.to_owned(), value)).collect();
+    if layout == Layout::OneLine {
+        return serde_json::to_string(&document).map_err(no_json);
+    }
+    let lines: Vec<String> = document
+        .iter()
+        .map(|(name, value)| {
+            let name = serde_json::to_string(name).map_err(no_json)?;
+            Ok(format!("    {name}: {}", serde_json::to_string(value).map_err(no_json)?))
+        })
+        .collect::<Result<_, Failure>>()?;
+    Ok(format!("  {{\n{}\n  }}", lines.join(",\n")))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "made for map_err")]
+fn no_json(error: serde_json::Error) -> Failure {
+    Failure::Line(INTERNAL, format!("JSON cannot be written: {error}"))
+}
+
+fn csv_line(record: &Record<'_>, cell: impl Fn(&str, &Value) -> String) -> String {
+    let fields = record.fields().into_iter().chain(record.own_fields());
+    fields.map(|(name, value)| cell(name, &value)).collect::<Vec<_>>().join(",")
+}
+
+/// A value as llama-bench writes it outside of JSON: 0 and 1 for false and true, six decimals. Several are parted by
+/// semicolons.
+pub fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::Bool(is_set) => u8::from(*is_set).to_string(),
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(number) => format!("{number:.6}"),
+            None => number.to_string(),
+        },
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join("; "),
+        Value::Object(_) => value.to_string(),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_are_written_as_llama_bench_does() {
+        let cases = [
+            (json!(null), ""),
+            (json!(true), "1"),
+            (json!(false), "0"),
+            (json!(12), "12"),
+            (json!(0.5), "0.500000"),
+            (json!("a \"b\", c"), "a \"b\", c"),
+            (json!(["x", "y"]), "x; y"),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(plain(&value), expected);
+        }
+        assert_eq!(quoted("a \"b\", c"), "\"a \"\"b\"\", c\"");
+    }
+}

@@ -1,0 +1,182 @@
+//! From the lists of the command line to every combination of them.
+
+use bilayer_cpu::level::Level;
+use bilayer_engine::bench::{Method, Setup, Test};
+use bilayer_engine::{Error, Model};
+
+use crate::args::{Bench as Args, FlashAttn, Numbers};
+use crate::demo::Source;
+use crate::failure::Failure;
+use crate::trace;
+
+/// Most results of one command.
+const MOST: usize = 10_000;
+
+/// All that is to be measured.
+pub struct Work<'a> {
+    /// The models.
+    pub sources: Vec<Source<'a>>,
+    /// The sessions for each of them.
+    pub variants: Vec<Variant>,
+    /// Logical batches.
+    pub batch_sizes: Vec<usize>,
+    /// The tests, by depth.
+    pub tests: Vec<Test>,
+    method: Method,
+}
+
+/// A session with what was said of it.
+pub struct Variant {
+    /// What the engine is asked.
+    pub setup: Setup,
+    /// As the flag has it.
+    pub flash_attn: FlashAttn,
+    /// As the flag has it, for each placement.
+    pub n_cpu_moe: Vec<u32>,
+}
+
+impl<'a> Work<'a> {
+    /// What the flags ask for.
+    ///
+    /// # Errors
+    /// Nothing to measure, too much, or what no session takes.
+    pub fn of(args: &'a Args) -> Result<Work<'a>, Failure> {
+        let tests = tests(args)?;
+        let work = Work {
+            sources: sources(args),
+            variants: variants(args, tests.iter().map(Test::context).max().unwrap_or(0))?,
+            batch_sizes: flat(&args.model.batch_size),
+            tests,
+            method: Method {
+                repetitions: args.repetitions as usize,
+                warm_up: !args.no_warmup,
+                batch_size: 0,
+                probe: !args.no_probe,
+            },
+        };
+        let results = work.results();
+        if results > MOST {
+            let line = format!("the lists make {results} results; ask for at most {MOST} at once");
+            return Err(Failure::usage(line));
+        }
+        Ok(work)
+    }
+
+    /// How a test is run.
+    pub fn method(&self, batch_size: usize) -> Method {
+        Method { batch_size, ..self.method }
+    }
+
+    /// Repetitions of all tests.
+    pub fn steps(&self) -> u64 {
+        (self.results() * self.method.repetitions) as u64
+    }
+
+    /// Whether the longest test has room in the model.
+    ///
+    /// # Errors
+    /// It has not.
+    pub fn check(&self, model: &Model) -> Result<(), Failure> {
+        let longest = self.tests.iter().max_by_key(|test| test.context());
+        let most = model.config().positions;
+        match longest.zip(most) {
+            Some((test, most)) if test.context() > most => Err(Failure::usage(format!(
+                "{test} needs a context of {} tokens, and the model has learned {most} positions; \
+                 give less to -p, -n, -pg or -d",
+                test.context()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn results(&self) -> usize {
+        let sessions: usize = self.variants.iter().map(|v| v.setup.placings.len()).sum();
+        self.sources.len() * sessions * self.batch_sizes.len() * self.tests.len()
+    }
+}
+
+fn flat(lists: &[Numbers]) -> Vec<usize> {
+    lists.iter().flat_map(|Numbers(values)| values.iter().copied()).collect()
+}
+
+fn sources(args: &Args) -> Vec<Source<'_>> {
+    let maps: &[bool] = if args.model.no_mmap { &[false] } else { &args.model.mmap };
+    let paths = &args.model.model;
+    if paths.is_empty() {
+        // The demo model is no file to be mapped.
+        return vec![Source { path: None, map: false }];
+    }
+    let each = |path| maps.iter().map(move |&map| Source { path: Some(path), map });
+    paths.iter().flat_map(|path| each(path.as_path())).collect()
+}
+
+/// In llama-bench's order: at each depth the prompts, what is generated, then both.
+fn tests(args: &Args) -> Result<Vec<Test>, Failure> {
+    let mut tests = Vec::new();
+    for depth in flat(&args.n_depth) {
+        let prompts = flat(&args.n_prompt).into_iter().map(|prompt| (prompt, 0));
+        let generated = flat(&args.n_gen).into_iter().map(|generate| (0, generate));
+        let both = prompts.chain(generated).chain(args.prompt_gen.iter().copied());
+        let some = both.filter(|&(prompt, generate)| prompt + generate > 0);
+        tests.extend(some.map(|(prompt, generate)| Test { prompt, generate, depth }));
+    }
+    if tests.is_empty() {
+        let line = "nothing to measure: -p, -n and -pg are 0; give one of them some tokens";
+        return Err(Failure::usage(line));
+    }
+    let longest = tests.iter().map(Test::context).max().unwrap_or(0);
+    if longest > 1 << 24 {
+        let line = format!("-p, -n, -pg and -d make {longest} tokens; stay below 16 million");
+        return Err(Failure::usage(line));
+    }
+    Ok(tests)
+}
+
+/// Sessions for that much context. What a session can change while it lives, the placement, is innermost.
+fn variants(args: &Args, context: usize) -> Result<Vec<Variant>, Failure> {
+    let (model, placing) = (&args.model, &args.placing);
+    let threads = if model.threads.is_empty() { vec![0] } else { flat(&model.threads) };
+    let levels = model.cpu_level.iter().map(|name| name.parse::<Level>().map(Some));
+    let levels: Vec<_> = levels
+        .collect::<Result<_, _>>()
+        .map_err(|error| Failure::from(Error::Cpu(error.into())))?;
+    let levels = if levels.is_empty() { vec![None] } else { levels };
+    let (mut placings, mut n_cpu_moe) = (Vec::new(), Vec::new());
+    for &gpu_layers in placing.gpu_layers.iter().flat_map(|list| &list.0) {
+        for layers in flat(&placing.n_cpu_moe) {
+            let layers = u32::try_from(layers).unwrap_or(u32::MAX);
+            for &on_processor in &placing.no_kv_offload {
+                placings.push(placing.adapter.placing(gpu_layers, layers, on_processor.into()));
+                n_cpu_moe.push(layers);
+            }
+        }
+    }
+    let mut variants = Vec::new();
+    for ubatch_size in flat(&model.ubatch_size) {
+        for &cache_type_k in &model.cache_type_k {
+            for &cache_type_v in &model.cache_type_v {
+                for &flash_attn in &model.flash_attn {
+                    for &threads in &threads {
+                        variants.extend(levels.iter().map(|&cpu_level| Variant {
+                            setup: Setup {
+                                threads: (threads > 0).then_some(threads),
+                                cpu_level,
+                                context,
+                                ubatch_size,
+                                cache_type_k,
+                                cache_type_v,
+                                fuse: flash_attn != FlashAttn::Off,
+                                overlap: placing.adapter.overlap,
+                                trace_events: args.trace.as_ref().map(|_| trace::EVENTS),
+                                placings: placings.clone(),
+                            },
+                            flash_attn,
+                            n_cpu_moe: n_cpu_moe.clone(),
+                        }));
+                    }
+                }
+            }
+        }
+    }
+    Ok(variants)
+}

@@ -1,0 +1,346 @@
+//! `bilayer run -cnv`: message by message, at a terminal or from a pipe.
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bilayer_engine::conversation::{Conversation, Role};
+use bilayer_engine::generate::{Generation, Request, Statistics, Stop};
+use bilayer_engine::sampling::Sampler;
+use bilayer_engine::session::Session;
+use bilayer_engine::{Error, Model, chat_templates};
+use bilayer_text::chat::{Template, Templates};
+
+use super::{Answer, Question, interrupt, report, settings, streamed, warn};
+use crate::args::Run;
+use crate::failure::{Failure, INTERRUPTED};
+use crate::{demo, escapes, output, trace};
+use command::Command;
+use lines::{Line, Lines};
+
+mod command;
+mod lines;
+mod message;
+mod saved;
+mod set;
+
+/// Why there is a chat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A flag says so.
+    Asked,
+    /// There is somebody at a terminal and nothing to complete.
+    Offered,
+}
+
+/// Whether to chat.
+///
+/// llama.cpp also takes `-p` for a message wherever the model has a chat template. We do not: the same command shall
+/// mean the same with any model, at a terminal and in a script.
+pub fn wanted(args: &Run) -> Option<Wanted> {
+    let chat = &args.chat;
+    let tells = chat.system_prompt.is_some() || chat.system_prompt_file.is_some();
+    if chat.conversation || chat.single_turn || tells {
+        return Some(Wanted::Asked);
+    }
+    let is_given = args.prompt.is_some() || args.file.is_some() || !args.tokens.is_empty();
+    let is_plain = args.answer.no_conversation || args.logits.is_some() || args.echo || args.json;
+    let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
+    let is_offered = !is_given && !is_plain && is_terminal && args.model.model.is_some();
+    is_offered.then_some(Wanted::Offered)
+}
+
+/// Whether somebody who has a text completed may have wanted an answer to it.
+pub fn may_be_meant(args: &Run, model: &Model) -> Result<bool, Failure> {
+    let templates = chat_templates(model.file().metadata()).map_err(Error::File)?;
+    let is_meant = args.answer.no_conversation || !args.tokens.is_empty();
+    Ok(templates.own.is_some() && !is_meant)
+}
+
+/// A chat with all that it needs.
+struct Chat {
+    /// The flags, with what `/set` changed.
+    args: Run,
+    model: Model,
+    session: Session,
+    conversation: Conversation,
+    load: Duration,
+    /// How many answers were begun: each has its own random numbers.
+    begun: u64,
+    last: Option<Last>,
+}
+
+/// What is told of the last answer.
+struct Last {
+    statistics: Statistics,
+    /// Tokens of its prompt that were in the cache.
+    kept: usize,
+}
+
+/// How the chat goes on.
+#[derive(PartialEq, Eq)]
+enum Next {
+    Listen,
+    /// The answer was interrupted.
+    Stopped,
+    Leave,
+}
+
+/// Loads the model and chats.
+pub fn execute(args: &Run, wanted: Wanted, began: Instant) -> Result<u8, Failure> {
+    let first = first(args)?;
+    let system = system(args)?;
+    let model = demo::open(&args.model.source())?;
+    if args.model.mlock {
+        model.file().lock().map_err(Error::File)?;
+    }
+    let templates = chat_templates(model.file().metadata()).map_err(Error::File)?;
+    if wanted == Wanted::Offered && templates == Templates::default() && !is_given(args) {
+        return Err(Failure::usage(
+            "no prompt; give -p TEXT, -f FILE or --tokens IDS, pipe it in, or chat with -cnv",
+        ));
+    }
+    let template = template(args, &templates)?;
+    let variables = variables(args)?;
+    let options = settings::sampling(&args.sampling, &model)?;
+    let mut session = settings::session(args, &model, &options, 1)?;
+    let mut conversation = Conversation::new(&mut session, template, variables)?;
+    conversation.set_system(system.unwrap_or_default());
+    let load = began.elapsed();
+    output::note(&report::opening(&model, &session));
+    for note in &session.plan().notes {
+        output::note(&format!("note: {note}"));
+    }
+    output::note(&format!("chat template: {}", conversation.template().name()));
+    warn(&mut session);
+    let (args, last) = (args.clone(), None);
+    let mut chat = Chat { args, model, session, conversation, load, begun: 0, last };
+    let code = chat.run(first)?;
+    chat.farewell()?;
+    Ok(code)
+}
+
+/// The message of -p or -f.
+fn first(args: &Run) -> Result<Option<String>, Failure> {
+    match (&args.prompt, &args.file) {
+        (Some(text), _) if args.answer.no_escape => Ok(Some(text.clone())),
+        (Some(text), _) => escapes::resolve(text).map(Some),
+        (None, Some(path)) => output::file(path).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+/// What the model is told before.
+fn system(args: &Run) -> Result<Option<String>, Failure> {
+    match (&args.chat.system_prompt, &args.chat.system_prompt_file) {
+        (Some(text), _) if args.answer.no_escape => Ok(Some(text.clone())),
+        (Some(text), _) => escapes::resolve(text).map(Some),
+        (None, Some(path)) => output::file(path).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+fn is_given(args: &Run) -> bool {
+    args.chat.chat_template.is_some() || args.chat.chat_template_file.is_some()
+}
+
+/// The template that the flags name, or the model's own.
+fn template(args: &Run, templates: &Templates) -> Result<Template, Failure> {
+    let found = match &args.chat.chat_template_file {
+        Some(path) => Template::new(&path.display().to_string(), &output::file(path)?),
+        None => templates.find(args.chat.chat_template.as_deref()),
+    };
+    Ok(found.map_err(Error::Text)?)
+}
+
+fn variables(args: &Run) -> Result<serde_json::Map<String, serde_json::Value>, Failure> {
+    let Some(text) = &args.chat.chat_template_kwargs else { return Ok(serde_json::Map::new()) };
+    serde_json::from_str(text).map_err(|error| {
+        let advice = "it must be a JSON object like {\"enable_thinking\": false}";
+        Failure::usage(format!("--chat-template-kwargs is `{text}`: {error}; {advice}"))
+    })
+}
+
+impl Chat {
+    /// Answers until somebody leaves. Returns the exit code.
+    fn run(&mut self, first: Option<String>) -> Result<u8, Failure> {
+        let mut lines = Lines::new(&self.args)?;
+        let is_terminal = lines.is_terminal();
+        if is_terminal {
+            output::note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves");
+        }
+        let mut next = match first {
+            Some(text) => self.guarded(&lines, |chat| chat.ask(text))?,
+            None => Next::Listen,
+        };
+        loop {
+            // Ctrl-C once more after it stopped an answer, or on an empty line, leaves.
+            let was_stopped = next == Next::Stopped;
+            if next == Next::Leave {
+                return Ok(0);
+            }
+            if was_stopped && !is_terminal {
+                return Ok(INTERRUPTED);
+            }
+            if self.args.chat.single_turn && self.begun > 0 {
+                return Ok(if was_stopped { INTERRUPTED } else { 0 });
+            }
+            next = match lines.next()? {
+                Line::Text(text) => self.guarded(&lines, |chat| chat.take(&text))?,
+                Line::Interrupted if was_stopped => return Ok(INTERRUPTED),
+                Line::Interrupted => {
+                    output::note("Ctrl-C once more, Ctrl-D or /exit leaves");
+                    Next::Stopped
+                }
+                Line::End => Next::Leave,
+            };
+        }
+    }
+
+    /// At a terminal an error is told and the chat goes on; a script ends with it.
+    fn guarded(
+        &mut self,
+        lines: &Lines,
+        act: impl FnOnce(&mut Chat) -> Result<Next, Failure>,
+    ) -> Result<Next, Failure> {
+        match act(self) {
+            Err(failure @ Failure::Line(..)) if lines.is_terminal() => {
+                failure.report();
+                Ok(Next::Listen)
+            }
+            done => done,
+        }
+    }
+
+    /// Takes what was typed.
+    fn take(&mut self, text: &str) -> Result<Next, Failure> {
+        if text.trim().is_empty() {
+            return Ok(Next::Listen);
+        }
+        if !text.starts_with('/') {
+            // A blank before a `/` makes it a message.
+            let text = if text.starts_with(" /") { &text[1..] } else { text };
+            return self.ask(text.to_owned());
+        }
+        match command::parse(text)? {
+            Command::Help => output::note(&command::help()),
+            Command::System(None) => match self.conversation.system() {
+                Some(system) => output::note(system),
+                None => output::note("no system prompt; /system TEXT sets one"),
+            },
+            Command::System(Some(text)) => self.conversation.set_system(text),
+            Command::Clear => self.conversation.clear(),
+            Command::Undo => {
+                if !self.conversation.undo() {
+                    return Err(Failure::usage("there is no message to take back; type one"));
+                }
+            }
+            Command::Regen => {
+                if !self.conversation.take_answer() {
+                    return Err(Failure::usage("there is nothing to answer again; type a message"));
+                }
+                return self.answer();
+            }
+            Command::Save(path) => saved::save(&path, &self.model, &self.conversation)?,
+            Command::Load(path) => {
+                let messages = saved::load(&path)?;
+                output::note(&format!("{} messages", messages.len()));
+                self.conversation.replace(messages);
+            }
+            Command::Set(None) => output::note(&set::list(&self.args)),
+            Command::Set(Some((name, value))) => {
+                let changed = set::changed(&self.args, &name, &value)?;
+                settings::sampling(&changed.sampling, &self.model)?;
+                self.args = changed;
+            }
+            Command::Stats => self.statistics(),
+            Command::Exit => return Ok(Next::Leave),
+        }
+        Ok(Next::Listen)
+    }
+
+    /// Says something to the model and lets it answer. After an error it was not said.
+    fn ask(&mut self, text: String) -> Result<Next, Failure> {
+        self.conversation.say(Role::User, text);
+        self.answer().inspect_err(|_| {
+            self.conversation.undo();
+        })
+    }
+
+    /// Lets the model answer.
+    fn answer(&mut self) -> Result<Next, Failure> {
+        interrupt::answering();
+        let answered = self.answer_interruptibly();
+        interrupt::answered();
+        let answer = answered?;
+        let is_stopped = answer.stop == Stop::Interrupted;
+        if !self.args.json {
+            output::text("\n")?;
+        }
+        if answer.stop == Stop::Context {
+            output::note("the context is full; /undo or /clear makes room, -c gives more");
+        }
+        self.conversation.say(Role::Assistant, answer.text);
+        warn(&mut self.session);
+        Ok(if is_stopped { Next::Stopped } else { Next::Listen })
+    }
+
+    fn answer_interruptibly(&mut self) -> Result<Answer, Failure> {
+        let Chat { args, model, session, conversation, .. } = self;
+        let turn = conversation.turn(model, session)?;
+        let mut options = settings::sampling(&args.sampling, model)?;
+        options.seed = options.seed.wrapping_add(self.begun);
+        let mut stops = settings::texts(args, &args.answer.stop)?;
+        stops.extend(conversation.template().stops(model.tokenizer()));
+        let breakers = settings::breakers(args, model)?;
+        let question = Question { prompt: turn.tokens, options, breakers, stops };
+        let sampler = Sampler::new(
+            question.options.clone(),
+            session.vocab(),
+            session.context(),
+            question.breakers.clone(),
+        );
+        let request = Request {
+            predict: settings::predict(args),
+            stops: question.stops.clone(),
+            ignore_eos: args.answer.ignore_eos,
+            show_control: args.answer.special,
+            ..Request::new(&question.prompt[turn.kept..])
+        };
+        let sampler = sampler.map_err(Error::SamplingOptions)?;
+        let (sequence, flag) = (conversation.sequence(), interrupt::flag());
+        let new = question.prompt.len() - turn.kept;
+        let generation = Generation::new(model, session, sequence, sampler, request, flag)?;
+        self.begun += 1;
+        let answer = streamed(args, generation, new)?;
+        self.last = Some(Last { statistics: answer.statistics, kept: turn.kept });
+        if args.json {
+            let report = report::Report { model, session, load: self.load };
+            let mut document = report.document(&question, &answer);
+            document["reused_tokens"] = turn.kept.into();
+            output::json(&document)?;
+        }
+        Ok(answer)
+    }
+
+    fn statistics(&self) {
+        let (held, context) =
+            (self.session.len(self.conversation.sequence()), self.session.context());
+        let messages = self.conversation.messages().len();
+        output::note(&format!("{messages} messages, {held} of {context} tokens of context"));
+        if let Some(last) = &self.last {
+            output::note(&format!("last answer: {} prompt tokens from the cache", last.kept));
+            output::note(&report::statistics(&last.statistics));
+        }
+    }
+
+    /// What every run ends with.
+    fn farewell(&mut self) -> Result<(), Failure> {
+        output::note(&report::placement(&self.session));
+        if let Some(last) = &self.last {
+            output::note(&report::statistics(&last.statistics));
+        }
+        let trace: Option<&Path> = self.args.trace.as_deref();
+        trace.map_or(Ok(()), |path| trace::write(&self.session, path))
+    }
+}

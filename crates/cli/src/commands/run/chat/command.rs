@@ -1,0 +1,135 @@
+//! The commands within a chat.
+
+use std::path::PathBuf;
+
+use crate::failure::Failure;
+
+/// What somebody wants who types a `/`.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Command {
+    Help,
+    /// Set, or without a text show, what the model is told before the first message.
+    System(Option<String>),
+    Clear,
+    Regen,
+    Undo,
+    Save(PathBuf),
+    Load(PathBuf),
+    /// Set a flag, or list those that can be set.
+    Set(Option<(String, String)>),
+    Stats,
+    Exit,
+}
+
+/// Names, what follows them, what they do.
+const COMMANDS: &[(&str, &str, &str)] = &[
+    ("/help", "", "list the commands"),
+    ("/system", "[TEXT]", "tell the model TEXT before the first message, or show what it is told"),
+    ("/clear", "", "forget all messages but that"),
+    ("/regen", "", "answer the last message again"),
+    ("/undo", "", "take the last message and its answer back"),
+    ("/save", "FILE", "write the messages to a JSON file"),
+    ("/load", "FILE", "go on from such a file"),
+    (
+        "/set",
+        "[FLAG VALUE]",
+        "change a flag of `run` that says how tokens are chosen, or list them",
+    ),
+    ("/stats", "", "what the conversation takes, and how fast the last answer was"),
+    ("/exit", "", "leave; so do /quit, /bye and Ctrl-D"),
+];
+
+/// Understands a line that begins with `/`.
+///
+/// # Errors
+/// There is no such command, or it takes something else.
+pub fn parse(line: &str) -> Result<Command, Failure> {
+    let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let rest = rest.trim();
+    let text = (!rest.is_empty()).then(|| rest.to_owned());
+    let file = || match &text {
+        Some(path) => Ok(PathBuf::from(path)),
+        None => Err(Failure::usage(format!("{name} takes a file; give its path"))),
+    };
+    let alone = |command| match &text {
+        None => Ok(command),
+        Some(text) => Err(Failure::usage(format!("{name} takes nothing; leave `{text}` out"))),
+    };
+    match name {
+        "/help" | "/?" => alone(Command::Help),
+        "/system" => Ok(Command::System(text)),
+        "/clear" => alone(Command::Clear),
+        "/regen" => alone(Command::Regen),
+        "/undo" => alone(Command::Undo),
+        "/save" => file().map(Command::Save),
+        "/load" => file().map(Command::Load),
+        "/set" => match rest.split_once([' ', '=', '\t']) {
+            Some((flag, value)) => {
+                Ok(Command::Set(Some((flag.to_owned(), value.trim().to_owned()))))
+            }
+            None if rest.is_empty() => Ok(Command::Set(None)),
+            None => Err(Failure::usage(format!("/set {rest} has no value; give one after it"))),
+        },
+        "/stats" => alone(Command::Stats),
+        "/exit" | "/quit" | "/bye" => alone(Command::Exit),
+        _ => Err(Failure::usage(format!(
+            "no command {name}; /help lists them, and a blank before the / makes it a message"
+        ))),
+    }
+}
+
+/// All commands, a line each.
+pub fn help() -> String {
+    let width = COMMANDS.iter().map(|(name, takes, _)| name.len() + takes.len()).max();
+    let width = width.unwrap_or(0) + 1;
+    let mut lines: Vec<String> = COMMANDS
+        .iter()
+        .map(|(name, takes, does)| format!("  {:width$}  {does}", format!("{name} {takes}")))
+        .collect();
+    lines.push(
+        "A line that ends in \\ goes on; \"\"\" begins and ends a message of several lines.".into(),
+    );
+    lines.push("Ctrl-C stops an answer, once more leaves.".into());
+    lines.join("\n")
+}
+
+/// The commands that begin with `typed`.
+pub fn beginning_with(typed: &str) -> impl Iterator<Item = &'static str> {
+    let is_command = typed.starts_with('/');
+    let names = COMMANDS.iter().map(|(name, ..)| *name);
+    names.filter(move |name| is_command && name.starts_with(typed))
+}
+
+/// Whether a file's name is being typed.
+pub fn takes_a_file(typed: &str) -> bool {
+    let files = COMMANDS.iter().filter(|(_, takes, _)| *takes == "FILE");
+    files.map(|(name, ..)| name).any(|name| {
+        typed.strip_prefix(name).is_some_and(|rest| rest.starts_with(char::is_whitespace))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_understood_and_no_other() {
+        for (name, takes, _) in COMMANDS {
+            let given = if takes.is_empty() { "" } else { " temp 0.5" };
+            assert!(parse(&format!("{name}{given}")).is_ok(), "{name}");
+            assert!(help().contains(name), "{name}");
+            if takes.is_empty() {
+                assert!(parse(&format!("{name} x")).is_err(), "{name}");
+            }
+        }
+        let set = Command::Set(Some(("top-k".into(), "5".into())));
+        assert_eq!(parse("/set top-k=5").ok(), Some(set));
+        assert!(parse("/usr/bin").is_err() && parse("/save").is_err() && parse("/set x").is_err());
+        assert_eq!(
+            beginning_with("/s").collect::<Vec<_>>(),
+            ["/system", "/save", "/set", "/stats"]
+        );
+        assert!(beginning_with("s").next().is_none());
+        assert!(takes_a_file("/save a") && !takes_a_file("/save") && !takes_a_file("/set a"));
+    }
+}

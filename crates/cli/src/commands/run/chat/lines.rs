@@ -1,0 +1,157 @@
+//! Where messages come from: a terminal with history and completion, or a pipe.
+
+use std::borrow::Cow;
+use std::io::{self, BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
+
+use rustyline::completion::{Completer, FilenameCompleter, Pair};
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{Behavior, Config, Context, Editor, Helper};
+
+use super::{command, message};
+use crate::args::Run;
+use crate::failure::{Failure, IO};
+use crate::folders;
+
+/// Messages the history keeps.
+const HISTORY: usize = 1000;
+
+/// What came.
+pub enum Line {
+    /// A whole message or command.
+    Text(String),
+    /// Ctrl-C.
+    Interrupted,
+    /// Nothing more will.
+    End,
+}
+
+/// A source of messages.
+pub enum Lines {
+    /// Somebody types.
+    Terminal { editor: Box<Editor<Assistance, FileHistory>>, history: Option<PathBuf> },
+    /// A program writes.
+    Pipe,
+}
+
+impl Lines {
+    /// Standard input, with the history of earlier chats at a terminal unless there is to be but one turn.
+    pub fn new(args: &Run) -> Result<Lines, Failure> {
+        if !io::stdin().is_terminal() {
+            return Ok(Lines::Pipe);
+        }
+        let behavior =
+            if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
+        let config = Config::builder().max_history_size(HISTORY).map(|config| {
+            config.auto_add_history(true).history_ignore_space(true).behavior(behavior).build()
+        });
+        let mut editor = config.and_then(Editor::with_config).map_err(|error| failed(&error))?;
+        editor.set_helper(Some(Assistance { files: FilenameCompleter::new() }));
+        let folder = folders::state().filter(|_| !args.chat.single_turn);
+        let history = folder.map(|folder| folder.join("chat_history"));
+        if let Some(path) = &history {
+            // None yet, or one that cannot be read, is an empty one.
+            let _ = editor.load_history(path);
+        }
+        Ok(Lines::Terminal { editor: Box::new(editor), history })
+    }
+
+    /// Whether somebody types.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self, Lines::Terminal { .. })
+    }
+
+    /// Waits for the next message.
+    pub fn next(&mut self) -> Result<Line, Failure> {
+        let Lines::Terminal { editor, history } = self else { return piped() };
+        match editor.readline("> ") {
+            Ok(text) => {
+                if let Some(path) = history {
+                    keep(editor, path);
+                }
+                Ok(Line::Text(message::said(&text)))
+            }
+            Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
+            Err(ReadlineError::Eof) => Ok(Line::End),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+}
+
+/// Adds what is new to the history; at once, for a chat may be left by force.
+fn keep(editor: &mut Editor<Assistance, FileHistory>, path: &Path) {
+    let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    // A history that cannot be kept is no reason to disturb a chat.
+    let _ = made.map(|()| editor.append_history(path));
+}
+
+/// The next message of a pipe. One that is cut off by its end counts as whole.
+fn piped() -> Result<Line, Failure> {
+    let mut text = String::new();
+    loop {
+        let read = io::stdin().lock().read_line(&mut text).map_err(|error| {
+            Failure::Line(IO, format!("standard input cannot be read: {error}; give UTF-8 text"))
+        })?;
+        if read == 0 {
+            let is_over = text.is_empty();
+            return Ok(if is_over { Line::End } else { Line::Text(message::said(&text)) });
+        }
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        if message::is_complete(line) {
+            return Ok(Line::Text(message::said(line)));
+        }
+    }
+}
+
+fn failed(error: &ReadlineError) -> Failure {
+    Failure::Line(IO, format!("the terminal cannot be read: {error}; pipe the messages in"))
+}
+
+/// What helps while typing: commands and file names are completed, a message of several lines is one.
+pub struct Assistance {
+    files: FilenameCompleter,
+}
+
+impl Completer for Assistance {
+    type Candidate = Pair;
+
+    fn complete(
+        &self,
+        line: &str,
+        at: usize,
+        context: &Context<'_>,
+    ) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let typed = &line[..at];
+        if command::takes_a_file(typed) {
+            return self.files.complete(line, at, context);
+        }
+        let pair = |name: &str| Pair { display: name.to_owned(), replacement: format!("{name} ") };
+        Ok((0, command::beginning_with(typed).map(pair).collect()))
+    }
+}
+
+impl Validator for Assistance {
+    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        Ok(match message::is_complete(context.input()) {
+            true => ValidationResult::Valid(None),
+            false => ValidationResult::Incomplete,
+        })
+    }
+}
+
+impl Hinter for Assistance {
+    type Hint = String;
+}
+
+impl Highlighter for Assistance {
+    fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
+        Cow::Borrowed(line)
+    }
+}
+
+impl Helper for Assistance {}

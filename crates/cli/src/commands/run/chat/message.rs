@@ -1,0 +1,51 @@
+//! A message of several lines: a line that ends in `\` goes on, and `"""` begins and ends a block.
+
+/// Around a block.
+const QUOTES: &str = "\"\"\"";
+
+/// Whether `text` is a whole message, and not one whose end is still to come.
+pub fn is_complete(text: &str) -> bool {
+    match text.strip_prefix(QUOTES) {
+        Some(block) => block.trim_end().ends_with(QUOTES),
+        None => !text.ends_with('\\'),
+    }
+}
+
+/// What a whole message says; of one that is not, what there is.
+pub fn said(text: &str) -> String {
+    let Some(block) = text.strip_prefix(QUOTES) else {
+        let text = text.strip_suffix('\\').unwrap_or(text);
+        return text.replace("\\\n", "\n");
+    };
+    let block = block.trim_end();
+    let block = block.strip_suffix(QUOTES).unwrap_or(block);
+    // The line breaks next to the quotes are the quotes' own.
+    let block = block.strip_prefix('\n').unwrap_or(block);
+    block.strip_suffix('\n').unwrap_or(block).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_have_one_line_or_say_that_they_have_more() {
+        let cases = [
+            ("one", Some("one")),
+            ("one\\", None),
+            ("one\\\ntwo", Some("one\ntwo")),
+            ("one\\\ntwo\\", None),
+            ("a \"\"\" b", Some("a \"\"\" b")),
+            ("\"\"\"", None),
+            ("\"\"\"\none\n", None),
+            ("\"\"\"\none\n\ntwo\n\"\"\"", Some("one\n\ntwo")),
+            ("\"\"\"one\"\"\"", Some("one")),
+            ("\"\"\"one\\\n\"\"\" ", Some("one\\")),
+            ("\"\"\"\"\"\"", Some("")),
+        ];
+        for (text, expected) in cases {
+            let found = is_complete(text).then(|| said(text));
+            assert_eq!(found.as_deref(), expected, "{text}");
+        }
+    }
+}

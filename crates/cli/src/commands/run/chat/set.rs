@@ -1,0 +1,79 @@
+//! `/set`: flags of `run`, changed within a chat.
+
+use clap::{CommandFactory, FromArgMatches, Parser};
+
+use crate::args::{AnswerArgs, Run, SamplingArgs};
+use crate::failure::Failure;
+
+/// The flags that can be changed.
+#[derive(Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct Flags {
+    #[command(flatten)]
+    answer: AnswerArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+}
+
+/// `args` with one flag changed.
+///
+/// # Errors
+/// No such flag, or it cannot have that value.
+pub fn changed(args: &Run, name: &str, value: &str) -> Result<Run, Failure> {
+    let name = name.trim_start_matches('-').replace('_', "-");
+    // What is not given stays as it is: no defaults, no variables.
+    let command = Flags::command_for_update()
+        .mut_args(|arg| arg.default_value(None::<&'static str>).env(None::<&'static str>));
+    if !names(&command).any(|known| known == name) {
+        let line = format!("no setting `{name}`; /set lists those there are");
+        return Err(Failure::usage(line));
+    }
+    let failed = |error| Failure::parsing(error, "bilayer run");
+    let matches = command.try_get_matches_from([format!("--{name}={value}")]).map_err(failed)?;
+    let mut flags = Flags { answer: args.answer.clone(), sampling: args.sampling.clone() };
+    flags.update_from_arg_matches(&matches).map_err(failed)?;
+    Ok(Run { answer: flags.answer, sampling: flags.sampling, ..args.clone() })
+}
+
+/// What can be set, and what the most used are.
+pub fn list(args: &Run) -> String {
+    let (answer, sampling) = (&args.answer, &args.sampling);
+    let predict = answer.n_predict.unwrap_or(-1);
+    let names: Vec<String> = names(&Flags::command()).collect();
+    format!(
+        "temp {}, top-k {}, top-p {}, min-p {}, repeat-penalty {}, seed {}, n-predict {predict}\n\
+         all: {}",
+        sampling.temp,
+        sampling.top_k,
+        sampling.top_p,
+        sampling.min_p,
+        sampling.repeat_penalty,
+        sampling.seed,
+        names.join(", ")
+    )
+}
+
+/// The long flags that take a value.
+fn names(command: &clap::Command) -> impl Iterator<Item = String> {
+    let valued = command.get_arguments().filter(|arg| arg.get_action().takes_values());
+    valued.filter_map(|arg| arg.get_long().map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    #[test]
+    fn one_flag_changes_and_the_others_stay() {
+        let cli = Cli::parse_from(["bilayer", "run", "--temp", "0.3", "-n", "7", "-r", "x"]);
+        let Command::Run(args) = cli.command else { panic!("not run") };
+        let changed = |name, value| changed(&args, name, value);
+        let top_k = changed("--top_k", "5").expect("a flag with a value");
+        assert_eq!((top_k.sampling.top_k, top_k.sampling.temp), (5, 0.3));
+        assert_eq!(top_k.answer.n_predict, Some(7));
+        assert_eq!(top_k.answer.stop, ["x"]);
+        assert!(changed("n-predict", "-1").is_ok_and(|args| args.answer.n_predict == Some(-1)));
+        assert!(changed("top-k", "many").is_err() && changed("model", "x").is_err());
+    }
+}

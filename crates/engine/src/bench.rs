@@ -1,0 +1,452 @@
+//! Speed of a model: llama-bench's tests, on sessions that are kept from one test to the next.
+//!
+//! **What is counted.** As with llama-bench, a prompt wants no logits but those after each batch, generation runs one
+//! token a step and wants its logits, and neither tokenizing nor sampling is part of it. What a test begins behind
+//! (its depth) is in the cache before the clock starts, and stays there: after each repetition the sequence is cut
+//! back to it.
+//!
+//! **Which tokens.** Position `i` of the sequence always gets the same token, drawn at random from the vocabulary once
+//! (a ChaCha8 stream of a fixed key), so every repetition, placement and type of cache runs the same work.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use bilayer_cpu::level::Level;
+use bilayer_cpu::{Cpu, host, probe};
+use bilayer_graph::{Backend, Graph, Kind};
+use bilayer_quant::Type;
+use bilayer_scheduler::{Budget, Machine, Offload};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::cache::SequenceId;
+use crate::placement::{self, Placing};
+use crate::session::{Overlap, Progress, Run, Session, Settings, Wanted};
+use crate::{Error, Model};
+
+mod measured;
+mod summary;
+
+pub use measured::Measured;
+pub use summary::Summary;
+
+/// One of llama-bench's tests: a prompt, then tokens one by one, behind what is already in the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Test {
+    /// Tokens of the prompt, taken at once.
+    pub prompt: usize,
+    /// Tokens generated, each in a step of its own.
+    pub generate: usize,
+    /// Tokens that are in the cache before.
+    pub depth: usize,
+}
+
+impl Test {
+    /// Tokens that the speed counts.
+    pub fn tokens(&self) -> usize {
+        self.prompt + self.generate
+    }
+
+    /// Tokens of context it needs.
+    pub fn context(&self) -> usize {
+        self.depth + self.tokens()
+    }
+}
+
+impl fmt::Display for Test {
+    /// llama-bench's name: `pp512`, `tg128 @ d1024`, `pp512+tg128`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Test { prompt, generate, depth } = *self;
+        let behind = if depth > 0 { format!(" @ d{depth}") } else { String::new() };
+        f.pad(&match (prompt, generate) {
+            (_, 0) => format!("pp{prompt}{behind}"),
+            (0, _) => format!("tg{generate}{behind}"),
+            _ => format!("pp{prompt}+tg{generate}{behind}"),
+        })
+    }
+}
+
+/// What a session is made for; one serves all tests and placements of an equal setup.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setup {
+    /// Worker threads; `None` is one per physical core allowed to the process.
+    pub threads: Option<usize>,
+    /// Instruction level; `None` is the highest there is.
+    pub cpu_level: Option<Level>,
+    /// Tokens of the longest test.
+    pub context: usize,
+    /// Tokens in one step.
+    pub ubatch_size: usize,
+    /// How keys are stored.
+    pub cache_type_k: Type,
+    /// How values are stored.
+    pub cache_type_v: Type,
+    /// Whether backends may fuse ops.
+    pub fuse: bool,
+    /// When two devices work at the same time.
+    pub overlap: Overlap,
+    /// How many events to keep of what ran when.
+    pub trace_events: Option<usize>,
+    /// The placements it will have, one at a time. They name one adapter, which is opened if any of them wants it.
+    pub placings: Vec<Placing>,
+}
+
+impl Setup {
+    fn settings(&self) -> Settings<'static> {
+        // Only a placement that is chosen by times needs them.
+        let chosen = self.placings.iter().find(|placing| placing.gpu_layers == Offload::Auto);
+        Settings {
+            placing: chosen.cloned().unwrap_or_else(Placing::processor),
+            trace_events: self.trace_events,
+            threads: self.threads,
+            cpu_level: self.cpu_level,
+            ctx_size: Some(self.context),
+            ubatch_size: self.ubatch_size,
+            cache_type_k: self.cache_type_k,
+            cache_type_v: self.cache_type_v,
+            fuse: self.fuse,
+            overlap: self.overlap,
+            ..Settings::default()
+        }
+    }
+
+    /// The processor and, if any placement wants one, the adapter.
+    fn devices(&self) -> Result<Devices, Error> {
+        let (threads, level) = (self.threads, self.cpu_level);
+        let cpu = Cpu::new(bilayer_cpu::Options { threads, level })?;
+        let mut devices = Devices { backends: vec![Box::new(cpu)], without: None };
+        for placing in &self.placings {
+            match placement::adapter(placing)? {
+                Ok(adapter) => devices.backends.push(adapter),
+                Err(reason) if reason.is_empty() => continue,
+                Err(reason) => devices.without = Some(reason),
+            }
+            break;
+        }
+        Ok(devices)
+    }
+}
+
+/// What a session runs on.
+struct Devices {
+    backends: Vec<Box<dyn Backend>>,
+    /// Why there is no adapter though one was wanted.
+    without: Option<String>,
+}
+
+/// How a test is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Method {
+    /// Times it is repeated.
+    pub repetitions: usize,
+    /// Whether it runs once before: the prompt whole, of the generation one token.
+    pub warm_up: bool,
+    /// Most tokens of a prompt that are handed over at once; the logits after each batch are waited for.
+    pub batch_size: usize,
+    /// Whether the memory's reading speed is measured before and after a test without a prompt.
+    pub probe: bool,
+}
+
+/// What a test is busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Filling the cache.
+    Depth,
+    /// Measuring how fast memory is read.
+    Probe,
+    /// Running once untimed.
+    WarmUp,
+    /// The repetition of that number, from 0.
+    Repetition(usize),
+}
+
+/// The tests of one model, and the session of the last setup.
+pub struct Bench {
+    model: Model,
+    live: Option<Live>,
+}
+
+struct Live {
+    setup: Setup,
+    session: Session,
+    sequence: SequenceId,
+    /// The token of each position.
+    tokens: Vec<u32>,
+    /// Why there is no adapter though one was wanted.
+    without: Option<String>,
+}
+
+impl Bench {
+    /// Nothing is loaded yet.
+    pub fn new(model: &Model) -> Bench {
+        Bench { model: model.clone(), live: None }
+    }
+
+    /// Makes a session for the setup, unless the last one has an equal one, and gives it the placement of that number.
+    /// Weights that stay where they are are not loaded again. The session is given back to be described.
+    ///
+    /// # Errors
+    /// As [`Session::on`] and [`Session::place`]; an adapter that did not take what it was to have.
+    pub fn ready(
+        &mut self,
+        setup: &Setup,
+        placing: usize,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<&Session, Error> {
+        let kept = self.live.take().filter(|live| live.setup == *setup);
+        let placing = &setup.placings[placing];
+        let mut live = match kept {
+            Some(mut live) => {
+                let placed = live.place(placing);
+                if let Err(error @ Error::Plan(_)) = placed {
+                    // All stays as it was.
+                    self.live = Some(live);
+                    return Err(error);
+                }
+                placed?;
+                live
+            }
+            None => Live::new(&self.model, setup, placing, progress)?,
+        };
+        live.check()?;
+        Ok(&self.live.insert(live).session)
+    }
+
+    /// The session of the last setup, to be described.
+    pub fn session(&self) -> Option<&Session> {
+        Some(&self.live.as_ref()?.session)
+    }
+
+    /// Why the session of the last setup has no adapter though one was wanted.
+    pub fn without_adapter(&self) -> Option<&str> {
+        self.live.as_ref()?.without.as_deref()
+    }
+
+    /// Runs a test on the session that was made ready. `None` when it was interrupted.
+    ///
+    /// # Panics
+    /// If [`Bench::ready`] was not called with success before, or for less context.
+    ///
+    /// # Errors
+    /// As [`Session::step`]; an adapter that failed on the way, for its times are of two placements.
+    pub fn run(
+        &mut self,
+        test: Test,
+        method: &Method,
+        told: &mut dyn FnMut(Phase),
+        interrupt: &AtomicBool,
+    ) -> Result<Option<Measured>, Error> {
+        let live = self.live.as_mut().expect("a session was made ready");
+        assert!(test.context() <= live.session.context(), "the setup's context holds the test");
+        let run = Running { live, test, method, interrupt };
+        let measured = run.run(told);
+        if !matches!(measured, Ok(Some(_))) {
+            // What the sequence holds is not known.
+            self.live = None;
+        }
+        measured
+    }
+}
+
+impl Live {
+    fn new(
+        model: &Model,
+        setup: &Setup,
+        placing: &Placing,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Live, Error> {
+        let Devices { backends, without } = setup.devices()?;
+        let settings = Settings { progress: Some(progress), ..setup.settings() };
+        let mut session = Session::measured_on(model, backends, &planner(placing), settings)?;
+        let sequence = session.open()?;
+        let tokens = tokens(model, session.vocab(), setup.context);
+        Ok(Live { setup: setup.clone(), session, sequence, tokens, without })
+    }
+
+    fn place(&mut self, placing: &Placing) -> Result<(), Error> {
+        self.session.place(&planner(placing))
+    }
+
+    /// Refuses a session that is not as it was asked for.
+    fn check(&mut self) -> Result<(), Error> {
+        match self.session.take_warnings().pop() {
+            Some(warning) => Err(Error::Displaced(Box::new(warning))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn planner(
+    placing: &Placing,
+) -> impl Fn(&Graph, &Machine, &Budget) -> Result<bilayer_scheduler::Plan, Error> + '_ {
+    |graph, machine, budget| placing.plan(graph, machine, budget)
+}
+
+/// The token of each position: the first one is what texts begin with, if the model has such a token.
+fn tokens(model: &Model, vocab: usize, count: usize) -> Vec<u32> {
+    let mut rng = ChaCha8Rng::from_seed([0; 32]);
+    let mut tokens: Vec<u32> = (0..count).map(|_| (rng.next_u64() % vocab as u64) as u32).collect();
+    let tokenizer = model.tokenizer();
+    let begins = tokenizer.bos().filter(|&bos| tokenizer.adds_bos() && (bos as usize) < vocab);
+    if let (Some(first), Some(bos)) = (tokens.first_mut(), begins) {
+        *first = bos;
+    }
+    tokens
+}
+
+/// A test on its session.
+struct Running<'a> {
+    live: &'a mut Live,
+    test: Test,
+    method: &'a Method,
+    interrupt: &'a AtomicBool,
+}
+
+/// The end of what is done early.
+struct Interrupted;
+
+impl Running<'_> {
+    fn run(mut self, told: &mut dyn FnMut(Phase)) -> Result<Option<Measured>, Error> {
+        let measured = self.measure(told)?;
+        self.live.check()?;
+        Ok(measured.ok())
+    }
+
+    fn measure(
+        &mut self,
+        told: &mut dyn FnMut(Phase),
+    ) -> Result<Result<Measured, Interrupted>, Error> {
+        let Test { prompt, generate, depth } = self.test;
+        if self.live.session.len(self.live.sequence) != depth {
+            told(Phase::Depth);
+        }
+        if self.reach(depth)?.is_err() {
+            return Ok(Err(Interrupted));
+        }
+        let before = self.probe(told);
+        let counts_memory = host::restart_peak();
+        if self.method.warm_up {
+            told(Phase::WarmUp);
+            if self.prompt(prompt)?.is_err() {
+                return Ok(Err(Interrupted));
+            }
+            self.live.session.truncate(self.live.sequence, depth);
+            if self.generate(generate.min(1))?.is_err() {
+                return Ok(Err(Interrupted));
+            }
+        }
+        self.live.session.take_spent();
+        let mut samples_ns = Vec::with_capacity(self.method.repetitions);
+        for repetition in 0..self.method.repetitions {
+            self.live.session.truncate(self.live.sequence, depth);
+            told(Phase::Repetition(repetition));
+            let began = Instant::now();
+            let done = match self.prompt(prompt)? {
+                Ok(()) => self.generate(generate)?,
+                interrupted => interrupted,
+            };
+            let took = began.elapsed();
+            if done.is_err() {
+                return Ok(Err(Interrupted));
+            }
+            samples_ns.push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        }
+        self.live.session.truncate(self.live.sequence, depth);
+        let spent = self.live.session.take_spent();
+        let peak_resident_bytes = host::peak_resident_bytes().filter(|_| counts_memory);
+        let probe_gbps = before.zip(self.probe(told)).map(|(before, after)| [before, after]);
+        let (cpu_token_bytes, gpu_token_bytes) = self.token_bytes();
+        Ok(Ok(Measured {
+            test: self.test,
+            samples_ns,
+            spent,
+            cpu_token_bytes,
+            gpu_token_bytes,
+            probe_gbps,
+            peak_resident_bytes,
+        }))
+    }
+
+    /// Bytes of weights that decoding a token reads on the processor and on the adapter.
+    fn token_bytes(&self) -> (u64, u64) {
+        let session = &self.live.session;
+        let of = |kind: Kind| {
+            let devices = session.backends().zip(session.token_bytes());
+            devices.filter(|(b, _)| b.facts().kind == kind).map(|(_, bytes)| bytes).sum()
+        };
+        (of(Kind::Cpu), of(Kind::Gpu))
+    }
+
+    /// Makes the sequence as long as the depth; the tokens it has by now are those it would get.
+    fn reach(&mut self, depth: usize) -> Result<Result<(), Interrupted>, Error> {
+        let Live { session, sequence, .. } = self.live;
+        let len = session.len(*sequence);
+        session.truncate(*sequence, len.min(depth));
+        self.prompt(depth.saturating_sub(len))
+    }
+
+    /// Appends tokens, a batch at once.
+    fn prompt(&mut self, tokens: usize) -> Result<Result<(), Interrupted>, Error> {
+        let Running { live, method, interrupt, .. } = self;
+        let Live { session, sequence, tokens: all, .. } = &mut **live;
+        let start = session.len(*sequence);
+        for batch in all[start..start + tokens].chunks(method.batch_size.max(1)) {
+            let goes_on = &mut |_| !interrupt.load(Ordering::Relaxed);
+            // A batch that is one step is asked only when it is done.
+            if !goes_on(0) {
+                return Ok(Err(Interrupted));
+            }
+            if session.prefill(*sequence, batch, goes_on)?.is_none() {
+                return Ok(Err(Interrupted));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Appends tokens one by one.
+    fn generate(&mut self, tokens: usize) -> Result<Result<(), Interrupted>, Error> {
+        let Live { session, sequence, tokens: all, .. } = self.live;
+        let (sequence, start) = (*sequence, session.len(*sequence));
+        for token in all[start..start + tokens].chunks(1) {
+            if self.interrupt.load(Ordering::Relaxed) {
+                return Ok(Err(Interrupted));
+            }
+            session.step(&[Run { sequence, tokens: token, wanted: Wanted::Last }])?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Reading speed of as many threads as the session's processor has.
+    fn probe(&self, told: &mut dyn FnMut(Phase)) -> Option<f64> {
+        // A prompt is bound by arithmetic: there is nothing to compare.
+        if !self.method.probe || self.test.prompt > 0 {
+            return None;
+        }
+        told(Phase::Probe);
+        let mut facts = self.live.session.backends().map(|backend| backend.facts());
+        let threads = facts.find(|facts| facts.kind == Kind::Cpu).map(|facts| facts.threads)?;
+        Some(probe::read_gbps(threads)).filter(|&gbps| gbps > 0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Test;
+
+    #[test]
+    fn tests_are_called_as_llama_bench_calls_them() {
+        let cases = [
+            ((512, 0, 0), "pp512", 512),
+            ((0, 128, 0), "tg128", 128),
+            ((512, 128, 0), "pp512+tg128", 640),
+            ((512, 0, 1024), "pp512 @ d1024", 1536),
+            ((0, 1, 7), "tg1 @ d7", 8),
+        ];
+        for ((prompt, generate, depth), name, context) in cases {
+            let test = Test { prompt, generate, depth };
+            assert_eq!((test.to_string().as_str(), test.context()), (name, context));
+            assert_eq!(test.tokens(), prompt + generate);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What came out of a test, and what follows from it.
+
+use super::{Summary, Test};
+use crate::session::Spent;
+
+/// What came out of a test.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// The test.
+    pub test: Test,
+    /// Time of each repetition, nanoseconds.
+    pub samples_ns: Vec<u64>,
+    /// Time spent in the steps of all repetitions.
+    pub spent: Spent,
+    /// Bytes of weights that decoding one token reads on the processor.
+    pub cpu_token_bytes: u64,
+    /// The same on the adapter.
+    pub gpu_token_bytes: u64,
+    /// How fast the processor's threads read memory right before and right after, GB/s; where that was asked for and
+    /// there is no prompt.
+    pub probe_gbps: Option<[f64; 2]>,
+    /// The most memory the process had while the test ran, warm-up included; `None` where the system does not tell.
+    pub peak_resident_bytes: Option<u64>,
+}
+
+impl Measured {
+    /// Tokens a second of each repetition.
+    pub fn samples_ts(&self) -> Vec<f64> {
+        let tokens = self.test.tokens() as f64;
+        self.samples_ns.iter().map(|&ns| 1e9 * tokens / ns.max(1) as f64).collect()
+    }
+
+    /// Weights read on all devices, GB/s: bytes of a token times tokens a second. Only where each token takes a step
+    /// of its own: a prompt reads the weights once for many.
+    pub fn weight_gbps(&self) -> Option<f64> {
+        let bytes = (self.cpu_token_bytes + self.gpu_token_bytes) as f64;
+        self.decodes().then(|| bytes * Summary::of(&self.samples_ts()).mean / 1e9)
+    }
+
+    /// Weights read by the processor while it was at work, GB/s.
+    pub fn cpu_weight_gbps(&self) -> Option<f64> {
+        let tokens = (self.test.tokens() * self.samples_ns.len()) as f64;
+        let busy = self.spent.cpu.as_secs_f64();
+        let is_read = self.decodes() && self.cpu_token_bytes > 0 && busy > 0.0;
+        is_read.then(|| self.cpu_token_bytes as f64 * tokens / busy / 1e9)
+    }
+
+    /// How fast memory was read around the test, GB/s: the mean of before and after.
+    pub fn probe_mean_gbps(&self) -> Option<f64> {
+        self.probe_gbps.map(|gbps| Summary::of(&gbps).mean)
+    }
+
+    /// [`Measured::cpu_weight_gbps`] as a share of what the same threads read at best. Near 1 the memory is the bound;
+    /// above it weights were in a cache.
+    pub fn probe_share(&self) -> Option<f64> {
+        Some(self.cpu_weight_gbps()? / self.probe_mean_gbps()?)
+    }
+
+    fn decodes(&self) -> bool {
+        self.test.prompt == 0 && self.test.generate > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn speeds_follow_from_samples_and_bytes() {
+        let decode = Measured {
+            test: Test { prompt: 0, generate: 10, depth: 5 },
+            samples_ns: vec![1_000_000_000, 500_000_000],
+            spent: Spent { cpu: Duration::from_secs(1), ..Spent::default() },
+            cpu_token_bytes: 3_000_000_000,
+            gpu_token_bytes: 1_000_000_000,
+            probe_gbps: Some([70.0, 80.0]),
+            peak_resident_bytes: None,
+        };
+        assert_eq!(decode.samples_ts(), [10.0, 20.0]);
+        assert_eq!(decode.weight_gbps(), Some(4.0 * 15.0));
+        // Twenty tokens in a second of the processor's time.
+        assert_eq!(decode.cpu_weight_gbps(), Some(60.0));
+        assert_eq!(decode.probe_share(), Some(0.8));
+        assert_eq!(Measured { probe_gbps: None, ..decode.clone() }.probe_share(), None);
+        assert_eq!(Measured { cpu_token_bytes: 0, ..decode.clone() }.cpu_weight_gbps(), None);
+        let test = Test { prompt: 1, ..decode.test };
+        assert_eq!(Measured { test, ..decode }.weight_gbps(), None);
+    }
+}

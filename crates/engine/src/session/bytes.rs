@@ -1,0 +1,70 @@
+//! How many bytes of weights a token costs: what bounds decoding where memory is the bound.
+
+use bilayer_graph::{Facts, Graph, Op, Weight};
+use bilayer_scheduler::Plan;
+
+/// Bytes of weights that decoding one token reads on each of a plan's devices, as the device stores them. Matrices and
+/// vectors are read whole, of a table of embeddings one row; what two ops read counts twice.
+pub fn token_bytes(graph: &Graph, plan: &Plan, devices: &[&Facts]) -> Vec<u64> {
+    let mut bytes = vec![0; devices.len()];
+    for segment in &plan.segments {
+        let facts = devices[segment.device];
+        for node in &graph.nodes[segment.nodes.clone()] {
+            let rows = |weight: &Weight| match node.op {
+                Op::Embed { .. } => 1,
+                _ => weight.rows as u64,
+            };
+            let weights = node.op.weights().map(|id| graph.weight(id));
+            bytes[segment.device] += weights.map(|w| rows(w) * row_bytes(w, facts)).sum::<u64>();
+        }
+    }
+    bytes
+}
+
+/// Bytes of a weight's row in a device's memory.
+fn row_bytes(weight: &Weight, facts: &Facts) -> u64 {
+    let stored = facts.converted.iter().find(|(from, _)| *from == weight.ty);
+    match stored {
+        Some((_, to)) => (weight.cols.div_ceil(to.block_weights) * to.block_bytes) as u64,
+        None => weight.row_bytes() as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_graph::{Backend, Catalog, Entry, Facts, Graph, Recorder, reference::Reference};
+    use bilayer_quant::Type;
+    use bilayer_scheduler::{Budget, Machine, plan};
+
+    use super::token_bytes;
+
+    struct Tied;
+
+    impl Catalog for Tied {
+        fn find(&self, _: &str) -> Option<Entry> {
+            Some(Entry { ty: Type::Q8_0, shape: vec![100, 64] })
+        }
+    }
+
+    fn graph() -> Graph {
+        let mut recorder = Recorder::new(&Tied);
+        let table = recorder.matrix("table", 100, 64).unwrap();
+        let hidden = recorder.embed("embed", table);
+        let logits = recorder.matmul("head", hidden, table, None);
+        recorder.finish(logits)
+    }
+
+    #[test]
+    fn a_tied_table_is_read_once_as_a_row_and_once_whole() {
+        let graph = graph();
+        let mut facts = Reference::new().facts().clone();
+        let of = |facts: &Facts| {
+            let machine = Machine::new(vec![facts.clone()]);
+            let plan = plan(&graph, &machine, &Budget::default()).unwrap();
+            token_bytes(&graph, &plan, &[facts])
+        };
+        assert_eq!(of(&facts), [(1 + 100) * 2 * 34]);
+        facts.converted = vec![(Type::Q8_0, Type::F16)];
+        assert_eq!(of(&facts), [(1 + 100) * 64 * 2]);
+    }
+}

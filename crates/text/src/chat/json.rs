@@ -1,0 +1,190 @@
+//! JSON as Python's `json.dumps` writes it.
+
+use std::fmt::Write;
+
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Value};
+
+/// How deep a value may be nested.
+const DEPTH: usize = 100;
+
+/// The arguments of `json.dumps`.
+#[derive(Debug, Default)]
+pub struct Style {
+    /// Characters beyond ASCII as `\uXXXX`.
+    pub ensure_ascii: bool,
+    /// Keys in order.
+    pub sort_keys: bool,
+    /// A line for each entry, with this before it for each level.
+    pub indent: Option<String>,
+    /// Between entries, and between a key and its value.
+    pub separators: Option<(String, String)>,
+}
+
+/// `value` as JSON.
+pub fn write(value: &Value, style: &Style) -> Result<String, Error> {
+    let usual = if style.indent.is_some() { "," } else { ", " };
+    let (item, key) = match &style.separators {
+        Some((item, key)) => (item.as_str(), key.as_str()),
+        None => (usual, ": "),
+    };
+    let mut writer = Writer { out: String::new(), style, item, key };
+    writer.value(value, 0)?;
+    Ok(writer.out)
+}
+
+struct Writer<'s> {
+    out: String,
+    style: &'s Style,
+    item: &'s str,
+    key: &'s str,
+}
+
+impl Writer<'_> {
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > DEPTH {
+            return Err(Error::new(ErrorKind::BadSerialization, "tojson: nested too deep"));
+        }
+        match value.kind() {
+            ValueKind::None => self.out.push_str("null"),
+            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number if value.is_integer() => self.out.push_str(&value.to_string()),
+            ValueKind::Number => self.out.push_str(&float(f64::try_from(value.clone())?)),
+            ValueKind::String => self.text(value.as_str().unwrap_or_default()),
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items: Vec<Value> = value.try_iter()?.collect();
+                self.list(['[', ']'], depth, &items, |writer, item| writer.value(item, depth + 1))?;
+            }
+            ValueKind::Map => {
+                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                if self.style.sort_keys {
+                    keys.sort();
+                }
+                self.list(['{', '}'], depth, &keys, |writer, key| {
+                    writer.text(&key.to_string());
+                    writer.out.push_str(writer.key);
+                    writer.value(&value.get_item(key)?, depth + 1)
+                })?;
+            }
+            kind => {
+                let reason = format!("tojson: a value of type {kind} cannot be written as JSON");
+                return Err(Error::new(ErrorKind::BadSerialization, reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn list(
+        &mut self,
+        [open, close]: [char; 2],
+        depth: usize,
+        items: &[Value],
+        mut each: impl FnMut(&mut Self, &Value) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.out.push(open);
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 {
+                self.out.push_str(self.item);
+            }
+            self.line(depth + 1);
+            each(self, item)?;
+        }
+        if !items.is_empty() {
+            self.line(depth);
+        }
+        self.out.push(close);
+        Ok(())
+    }
+
+    fn line(&mut self, depth: usize) {
+        if let Some(indent) = &self.style.indent {
+            self.out.push('\n');
+            for _ in 0..depth {
+                self.out.push_str(indent);
+            }
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        self.out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => self.out.push_str("\\\""),
+                '\\' => self.out.push_str("\\\\"),
+                '\n' => self.out.push_str("\\n"),
+                '\r' => self.out.push_str("\\r"),
+                '\t' => self.out.push_str("\\t"),
+                '\u{8}' => self.out.push_str("\\b"),
+                '\u{c}' => self.out.push_str("\\f"),
+                _ if c < ' ' || (self.style.ensure_ascii && !c.is_ascii()) => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        // Writing to a string does not fail.
+                        let _ = write!(self.out, "\\u{unit:04x}");
+                    }
+                }
+                _ => self.out.push(c),
+            }
+        }
+        self.out.push('"');
+    }
+}
+
+/// A float as Python's `repr`: the shortest digits, exponents of two digits from 1e16 on and below
+/// 1e-4.
+fn float(x: f64) -> String {
+    if x.is_nan() {
+        return "NaN".to_owned();
+    }
+    if x.is_infinite() {
+        return if x > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
+    }
+    if x == 0.0 || (1e-4..1e16).contains(&x.abs()) {
+        return format!("{x:?}");
+    }
+    let text = format!("{x:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, exponent) = match exponent.strip_prefix('-') {
+        Some(exponent) => ('-', exponent),
+        None => ('+', exponent),
+    };
+    format!("{digits}e{sign}{exponent:0>2}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_are_written_as_python_writes_them() {
+        let cases = [
+            (1.0, "1.0"),
+            (21.5, "21.5"),
+            (-0.0, "-0.0"),
+            (1e16, "1e+16"),
+            (1.5e300, "1.5e+300"),
+            (1e15, "1000000000000000.0"),
+            (0.0001, "0.0001"),
+            (0.00001, "1e-05"),
+            (f64::INFINITY, "Infinity"),
+        ];
+        for (x, expected) in cases {
+            assert_eq!(float(x), expected);
+        }
+    }
+
+    #[test]
+    fn the_arguments_of_dumps_have_their_effect() {
+        let value = Value::from_pairs([("b", Value::from(vec![1, 2])), ("a", Value::from("é\n<"))]);
+        let written = |style| write(&value, &style).ok();
+        let usual = Style::default();
+        assert_eq!(written(usual).as_deref(), Some(r#"{"b": [1, 2], "a": "é\n<"}"#));
+        let ascii = Style { ensure_ascii: true, sort_keys: true, ..Style::default() };
+        assert_eq!(written(ascii).as_deref(), Some(r#"{"a": "\u00e9\n<", "b": [1, 2]}"#));
+        let narrow = Some((",".to_owned(), ":".to_owned()));
+        let narrow = Style { separators: narrow, ..Style::default() };
+        assert_eq!(written(narrow).as_deref(), Some(r#"{"b":[1,2],"a":"é\n<"}"#));
+        let tall = Style { indent: Some("  ".to_owned()), ..Style::default() };
+        let expected = "{\n  \"b\": [\n    1,\n    2\n  ],\n  \"a\": \"é\\n<\"\n}";
+        assert_eq!(written(tall).as_deref(), Some(expected));
+    }
+}

@@ -1,0 +1,223 @@
+//! Which special tokens of a rendering are the template's own.
+//!
+//! The text alone does not say: `<|im_end|>` may have come from a message. So the conversation is
+//! rendered once as it is, and once more with a mark that survives what templates do to texts:
+//!
+//! 1. **Masked messages.** Every character that special tokens are told by (`<`, `|`, `[` and
+//!    their like) is replaced, in all texts of the conversation, by a private character that
+//!    stands for it. If the result, read back, is the plain rendering, then every special token
+//!    that is still spelled out is the template's, and what is masked is a message's. A template
+//!    may trim, cut, join and repeat: one character stays one character.
+//! 2. **Marked template.** A template that looks for `</think>` in a message does not find it
+//!    masked, and the result differs. Then it is the other way round: in the template's source each
+//!    special token becomes one private character, and the messages stay as they are. Only those
+//!    characters are tokens then. Tokens that a template puts together from parts
+//!    (`'<|' + role + '|>'`) are only text this way, which is why it comes second.
+//! 3. **Marked template, less what the messages hold.** A template that looks for a special token
+//!    in a message must find it. Those tokens stay text everywhere in this prompt.
+//!
+//! Whichever way is taken gives the plain rendering's characters, and none makes a token of what a
+//! message says. A token that a template spells around a bare word (`<|` + role + `|>`) is the
+//! template's own. User-defined tokens are matched in every text and are no concern here.
+
+use crate::special::{Fragment, Matcher};
+use crate::{Encode, Error, Tokenizer};
+
+use super::{Inputs, Template, source};
+
+/// A rendered conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    /// All of it as text.
+    pub text: String,
+    /// The same in parts.
+    pub segments: Vec<Segment>,
+}
+
+/// A part of a prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Segment {
+    /// Text, whatever it reads like.
+    Text(String),
+    /// A special token that the template wrote.
+    Token(u32),
+}
+
+/// First of the private characters of planes 15 and 16.
+const PRIVATE: u32 = 0xF_0000;
+
+/// They come in blocks of this many: one whole block that nothing uses is taken.
+const BLOCK: u32 = 4096;
+
+/// See [`Template::prompt`].
+pub fn prompt(
+    template: &Template,
+    inputs: &Inputs<'_>,
+    tokenizer: &Tokenizer,
+) -> Result<Prompt, Error> {
+    let text = template.render(inputs)?;
+    let entangled = || Error::Entangled { name: template.name().to_owned() };
+    let base = free_block(template, inputs).ok_or_else(entangled)?;
+    if let Some(segments) = masked(template, inputs, tokenizer, base, &text) {
+        return Ok(Prompt { text, segments });
+    }
+    let controls: Vec<(&str, u32)> = tokenizer.controls().collect();
+    if let Some(segments) = marked(template, inputs, tokenizer, &controls, base, &text) {
+        return Ok(Prompt { text, segments });
+    }
+    let is_held = |token: &str| {
+        let mut held = false;
+        inputs.texts(&mut |text| held |= text.contains(token));
+        held
+    };
+    let rest: Vec<(&str, u32)> =
+        controls.into_iter().filter(|(token, _)| !is_held(token)).collect();
+    let segments = marked(template, inputs, tokenizer, &rest, base, &text);
+    Ok(Prompt { segments: segments.ok_or_else(entangled)?, text })
+}
+
+/// The first way: masks in the messages.
+fn masked(
+    template: &Template,
+    inputs: &Inputs<'_>,
+    tokenizer: &Tokenizer,
+    base: u32,
+    plain: &str,
+) -> Option<Vec<Segment>> {
+    let telling = telling(tokenizer);
+    let hide = |c: char| match telling.binary_search(&c) {
+        Ok(at) => char::from_u32(base + at as u32).unwrap_or(c),
+        Err(_) => c,
+    };
+    let show = |c: char| {
+        let at = u32::from(c).checked_sub(base).map(|at| at as usize);
+        at.and_then(|at| telling.get(at)).copied().unwrap_or(c)
+    };
+    let mut is_needed = false;
+    inputs.texts(&mut |text| is_needed |= text.chars().any(|c| hide(c) != c));
+    let hidden = if is_needed {
+        let write = |text: &str| text.chars().map(hide).collect();
+        template.run(&template.environment, inputs, &write).ok()?
+    } else {
+        plain.to_owned()
+    };
+    if !hidden.chars().map(show).eq(plain.chars()) {
+        return None;
+    }
+    let fragments = tokenizer.special().split(&hidden).into_iter();
+    Some(
+        fragments
+            .map(|fragment| segment(fragment, |text| text.chars().map(show).collect()))
+            .collect(),
+    )
+}
+
+/// The other ways: marks for `tokens` in the template.
+fn marked(
+    template: &Template,
+    inputs: &Inputs<'_>,
+    tokenizer: &Tokenizer,
+    tokens: &[(&str, u32)],
+    base: u32,
+    plain: &str,
+) -> Option<Vec<Segment>> {
+    let spelled = |token: &str| {
+        let special = [&inputs.bos_token, &inputs.eos_token];
+        template.source().contains(token) || special.iter().any(|text| text.contains(token))
+    };
+    // `base` as a character, then on; only so many tokens as a block has, which is more than any template names.
+    let marks = (base..base + BLOCK).filter_map(char::from_u32).map(String::from);
+    let marks: Vec<(String, &str, u32)> = tokens
+        .iter()
+        .filter(|(token, _)| spelled(token))
+        .zip(marks)
+        .map(|(&(token, id), mark)| (mark, token, id))
+        .collect();
+    let tokens = Matcher::new(marks.iter().zip(0..).map(|((_, token, _), at)| (*token, at, false)));
+    let mark = |text: &str| -> String {
+        let fragments = tokens.split(text).into_iter();
+        fragments
+            .map(|fragment| match fragment {
+                Fragment::Text(text) => text,
+                Fragment::Token(at) => &marks[at as usize].0,
+            })
+            .collect()
+    };
+    let changed = template.changed(&source::with_texts(template.source(), mark)).ok()?;
+    let bos_token = mark(&inputs.bos_token);
+    let eos_token = mark(&inputs.eos_token);
+    let inputs = Inputs { bos_token, eos_token, ..inputs.clone() };
+    let rendered = template.run(&changed, &inputs, &str::to_owned).ok()?;
+    let strips = |id| tokenizer.special().strips(id);
+    let marked = Matcher::new(marks.iter().map(|(mark, _, id)| (mark.as_str(), *id, strips(*id))));
+    let readable =
+        Matcher::new(marks.iter().zip(0..).map(|((mark, ..), at)| (mark.as_str(), at, false)));
+    let fragments = readable.split(&rendered).into_iter();
+    let read: String = fragments
+        .map(|fragment| match fragment {
+            Fragment::Text(text) => text,
+            Fragment::Token(at) => marks[at as usize].1,
+        })
+        .collect();
+    let fragments = marked.split(&rendered).into_iter();
+    (read == plain).then(|| fragments.map(|fragment| segment(fragment, str::to_owned)).collect())
+}
+
+fn segment(fragment: Fragment<'_>, read: impl Fn(&str) -> String) -> Segment {
+    match fragment {
+        Fragment::Text(text) => Segment::Text(read(text)),
+        Fragment::Token(id) => Segment::Token(id),
+    }
+}
+
+/// The characters that special tokens are told by, sorted: those of each that no word has, or all
+/// where it is a word.
+fn telling(tokenizer: &Tokenizer) -> Vec<char> {
+    let is_wordy = |c: char| c.is_alphanumeric() || c.is_whitespace() || c == '_';
+    let mut telling: Vec<char> = Vec::new();
+    for (token, _) in tokenizer.controls() {
+        let is_word = token.chars().all(is_wordy);
+        telling.extend(token.chars().filter(|&c| is_word || !is_wordy(c)));
+    }
+    telling.sort_unstable();
+    telling.dedup();
+    telling.truncate(BLOCK as usize);
+    telling
+}
+
+/// The start of a block of private characters of which neither template nor inputs have one.
+fn free_block(template: &Template, inputs: &Inputs<'_>) -> Option<u32> {
+    // One bit for each of the 32 blocks of the two planes.
+    let mut used = 0u32;
+    let mut look = |text: &str| {
+        for c in text.chars().filter(|&c| u32::from(c) >= PRIVATE) {
+            used |= 1 << ((u32::from(c) - PRIVATE) / BLOCK);
+        }
+    };
+    look(template.source());
+    inputs.texts(&mut look);
+    let block = used.trailing_ones();
+    (block < 32).then_some(PRIVATE + block * BLOCK)
+}
+
+impl Tokenizer {
+    /// The tokens of a rendered conversation: special ones where the template wrote them, nowhere
+    /// else. A text that begins with `bos` by itself, as [`Encode::add_special`] would have it,
+    /// gets it where the template did not write it.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<u32>, Error> {
+        let mut ids = Vec::with_capacity(prompt.text.len() / 3 + 2);
+        for segment in &prompt.segments {
+            match segment {
+                Segment::Token(id) => ids.push(*id),
+                Segment::Text(text) => ids.extend(self.encode(text, Encode::default())?),
+            }
+        }
+        if let Some(first) = self.first().filter(|first| ids.first() != Some(first)) {
+            ids.insert(0, first);
+        }
+        Ok(ids)
+    }
+}

@@ -1,0 +1,136 @@
+//! The source of a template, cut into what it says and what it does.
+
+use std::borrow::Cow;
+
+/// What a part of the source is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Text that goes into the output.
+    Data,
+    /// Code with its braces and the quotes of its literals.
+    Code,
+    /// What stands between quotes in code.
+    Literal,
+    /// A comment.
+    Comment,
+}
+
+/// The source with `{% generation %}` blocks, by which training finds what the model said, made
+/// blocks that do nothing.
+pub fn without_generation(source: &str) -> String {
+    mapped(source, |kind, text| {
+        let word = text.trim_matches(['{', '}', '%', '-', '+', ' ', '\t', '\r', '\n']);
+        let instead = match word {
+            "generation" => "if true",
+            "endgeneration" => "endif",
+            _ => return Cow::Borrowed(text),
+        };
+        let is_tag = kind == Kind::Code && text.starts_with("{%");
+        if is_tag { Cow::Owned(text.replacen(word, instead, 1)) } else { Cow::Borrowed(text) }
+    })
+}
+
+/// The source after `change` of all that it can put into the output: its data and its literals.
+pub fn with_texts(source: &str, change: impl Fn(&str) -> String) -> String {
+    mapped(source, |kind, text| match kind {
+        Kind::Data | Kind::Literal => Cow::Owned(change(text)),
+        Kind::Code | Kind::Comment => Cow::Borrowed(text),
+    })
+}
+
+fn mapped<'s>(source: &'s str, map: impl Fn(Kind, &'s str) -> Cow<'s, str>) -> String {
+    parts(source).into_iter().map(|(kind, text)| map(kind, text)).collect()
+}
+
+/// The parts, which joined are the source.
+fn parts(source: &str) -> Vec<(Kind, &str)> {
+    let mut parts = Vec::new();
+    let mut rest = source;
+    while !rest.is_empty() {
+        let opens = |(at, _): &(usize, char)| {
+            ["{{", "{%", "{#"].iter().any(|open| rest[*at..].starts_with(open))
+        };
+        let at = rest.char_indices().find(opens).map_or(rest.len(), |(at, _)| at);
+        let (data, code) = rest.split_at(at);
+        parts.push((Kind::Data, data));
+        rest = if code.starts_with("{#") {
+            let end = code.find("#}").map_or(code.len(), |at| at + 2);
+            parts.push((Kind::Comment, &code[..end]));
+            &code[end..]
+        } else {
+            code_parts(code, &mut parts)
+        };
+    }
+    parts.retain(|(_, text)| !text.is_empty());
+    parts
+}
+
+/// Takes the code at the start of `source` apart and returns what follows it.
+fn code_parts<'s>(source: &'s str, parts: &mut Vec<(Kind, &'s str)>) -> &'s str {
+    let close = if source.starts_with("{{") { "}}" } else { "%}" };
+    let bytes = source.as_bytes();
+    let (mut start, mut at, mut braces) = (0, 2.min(bytes.len()), 0usize);
+    while at < bytes.len() {
+        match bytes[at] {
+            quote @ (b'"' | b'\'') => {
+                let mut end = at + 1;
+                while end < bytes.len() && bytes[end] != quote {
+                    end += if bytes[end] == b'\\' { 2 } else { 1 };
+                }
+                // A backslash may stand before a character of several bytes.
+                let end = (end..=bytes.len()).find(|&at| source.is_char_boundary(at));
+                let end = end.unwrap_or(bytes.len());
+                parts.push((Kind::Code, &source[start..=at]));
+                parts.push((Kind::Literal, &source[at + 1..end]));
+                (start, at) = (end, (end + 1).min(bytes.len()));
+            }
+            _ if braces == 0 && bytes[at..].starts_with(close.as_bytes()) => {
+                parts.push((Kind::Code, &source[start..at + 2]));
+                return &source[at + 2..];
+            }
+            byte => {
+                match byte {
+                    b'{' => braces += 1,
+                    b'}' => braces = braces.saturating_sub(1),
+                    _ => {}
+                }
+                at += 1;
+            }
+        }
+    }
+    parts.push((Kind::Code, &source[start..]));
+    ""
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_told_apart_and_none_is_lost() {
+        let source = "a{{ 'b}}' + x['c\\''] }}d{# 'e' #}{% if {'f': {}}['f'] %}g{{ \"é\\é\" }}";
+        let parts = parts(source);
+        let joined: String = parts.iter().map(|(_, text)| *text).collect();
+        assert_eq!(joined, source);
+        let of = |wanted| -> Vec<&str> {
+            parts.iter().filter(|(kind, _)| *kind == wanted).map(|(_, text)| *text).collect()
+        };
+        assert_eq!(of(Kind::Data), ["a", "d", "g"]);
+        assert_eq!(of(Kind::Literal), ["b}}", "c\\'", "f", "f", "é\\é"]);
+        assert_eq!(of(Kind::Comment), ["{# 'e' #}"]);
+        for end in 0..source.len() {
+            // What is cut off anywhere is no template, but must not stop us.
+            if let Some(cut) = source.get(..end) {
+                let joined: String = super::parts(cut).iter().map(|(_, text)| *text).collect();
+                assert_eq!(joined, cut);
+            }
+        }
+    }
+
+    #[test]
+    fn generation_blocks_do_nothing() {
+        let source = "{%- generation -%}generation{{ 'generation' }}{% endgeneration %}";
+        let expected = "{%- if true -%}generation{{ 'generation' }}{% endif %}";
+        assert_eq!(without_generation(source), expected);
+    }
+}

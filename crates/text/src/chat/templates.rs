@@ -1,0 +1,45 @@
+//! The templates a model file brings, and the choice among them.
+
+use super::{Builtin, Template};
+use crate::Error;
+
+/// The chat templates of a model file as plain data.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Templates {
+    /// `tokenizer.chat_template`.
+    pub own: Option<String>,
+    /// `tokenizer.chat_template.NAME`, with the names.
+    pub named: Vec<(String, String)>,
+}
+
+impl Templates {
+    /// The template that `asked` means: the file's own where nothing is asked; a template's text,
+    /// known by its braces; the name of one of the file's; a [`Builtin`]'s.
+    ///
+    /// # Errors
+    /// [`Error::NoTemplate`], [`Error::UnknownTemplate`], [`Error::Template`].
+    pub fn find(&self, asked: Option<&str>) -> Result<Template, Error> {
+        let Some(asked) = asked else {
+            let own = self.own.as_ref().ok_or_else(|| Error::NoTemplate { known: self.known() })?;
+            return Template::new("the model's", own);
+        };
+        if ["{{", "{%", "{#"].iter().any(|open| asked.contains(open)) {
+            return Template::new("the given one", asked);
+        }
+        if let Some((name, source)) = self.named.iter().find(|(name, _)| name == asked) {
+            return Template::new(name, source);
+        }
+        let unknown = || Error::UnknownTemplate { found: asked.to_owned(), known: self.known() };
+        let builtin = Builtin::find(asked).ok_or_else(unknown)?;
+        let ends = builtin.ends.iter().map(|&end| end.to_owned()).collect();
+        Ok(Template { ends, ..Template::new(builtin.name, builtin.source)? })
+    }
+
+    fn known(&self) -> String {
+        let named = self.named.iter().map(|(name, _)| name.as_str());
+        named
+            .chain(Builtin::all().iter().map(|builtin| builtin.name))
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+}

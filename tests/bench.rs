@@ -1,0 +1,454 @@
+//! The promise of `bench`: what it writes is llama-bench's, field by field, its numbers follow from one another, lists
+//! and ranges make the tests they say, and what was measured is a whole document however a run ends.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
+
+use bilayer_engine::bench::{Bench, Method, Setup, Test};
+use bilayer_engine::placement::Placing;
+use bilayer_engine::session::Overlap;
+use bilayer_engine::{Error, Model};
+use bilayer_gguf::File;
+use bilayer_quant::Type;
+use bilayer_scheduler::Offload;
+use serde_json::Value;
+
+mod support {
+    pub mod gpu;
+    pub mod model;
+    pub mod program;
+    pub mod words;
+}
+
+use support::program::{Place, Ran};
+use support::words;
+
+/// llama-bench's JSON fields in its order, and what each value is: s, i, f, b for text, whole number, number, truth;
+/// I and F for lists of them. From the output of llama-bench b7500 or thereabouts.
+const FIELDS: &str = "build_commit:s build_number:i cpu_info:s gpu_info:s backends:s model_filename:s model_type:s \
+    model_size:i model_n_params:i n_batch:i n_ubatch:i n_threads:i cpu_mask:s cpu_strict:b poll:i type_k:s type_v:s \
+    n_gpu_layers:i n_cpu_moe:i split_mode:s main_gpu:i no_kv_offload:b flash_attn:i devices:s tensor_split:s \
+    tensor_buft_overrides:s use_mmap:b use_direct_io:b embeddings:b no_op_offload:i no_host:b fit_target:i \
+    fit_min_ctx:i n_prompt:i n_gen:i n_depth:i test_time:s avg_ns:i stddev_ns:i avg_ts:f stddev_ts:f samples_ns:I \
+    samples_ts:F";
+
+/// Ours, in their order.
+const OWN: [&str; 17] = [
+    "placement",
+    "adapter",
+    "cpu_level",
+    "token_bytes",
+    "cpu_token_bytes",
+    "weight_gbps",
+    "cpu_weight_gbps",
+    "probe_gbps",
+    "probe_share",
+    "cpu_busy",
+    "gpu_busy",
+    "crossing_busy",
+    "peak_resident_bytes",
+    "adapter_bytes",
+    "predicted_token_ms",
+    "warm_up",
+    "kernels",
+];
+
+/// A place with `model.gguf`, random weights of a tiny model of three layers.
+fn place() -> Place {
+    let place = Place::new();
+    place.file("model.gguf", words::tiny(Type::Q8_0, 1));
+    place
+}
+
+fn rows(ran: Ran) -> Vec<Value> {
+    ran.json().as_array().unwrap().clone()
+}
+
+fn number(row: &Value, name: &str) -> f64 {
+    row[name].as_f64().unwrap_or_else(|| panic!("{name} of {row}"))
+}
+
+fn numbers(row: &Value, name: &str) -> Vec<f64> {
+    row[name].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+}
+
+#[track_caller]
+fn near(found: f64, expected: f64, what: &str) {
+    assert!((found - expected).abs() <= 1e-9 * expected.abs(), "{what}: {found}, not {expected}");
+}
+
+fn mean_and_deviation(samples: &[f64]) -> (f64, f64) {
+    let mean = samples.iter().sum::<f64>() / samples.len() as f64;
+    let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
+    (mean, (squares / (samples.len() - 1) as f64).sqrt())
+}
+
+/// Names, order and kinds of the values.
+fn check_fields(row: &Value) {
+    let found: Vec<&str> = row.as_object().unwrap().keys().map(String::as_str).collect();
+    let fields: Vec<(&str, &str)> =
+        FIELDS.split_whitespace().map(|field| field.split_once(':').unwrap()).collect();
+    let names = fields.iter().map(|(name, _)| *name);
+    assert_eq!(found, names.chain(OWN).collect::<Vec<_>>());
+    for (name, kind) in fields {
+        let value = &row[name];
+        let items = value.as_array();
+        let is_right = match kind {
+            "s" => value.is_string(),
+            "i" => value.is_i64() || value.is_u64(),
+            "f" => value.is_f64(),
+            "b" => value.is_boolean(),
+            "I" => items.is_some_and(|items| items.iter().all(Value::is_u64)),
+            "F" => items.is_some_and(|items| items.iter().all(Value::is_f64)),
+            other => panic!("{other}"),
+        };
+        assert!(is_right, "{name} is {value}, not {kind}");
+    }
+}
+
+/// That each number follows from those it is made of.
+fn check_numbers(row: &Value, repetitions: usize) {
+    let tokens = number(row, "n_prompt") + number(row, "n_gen");
+    let (ns, ts) = (numbers(row, "samples_ns"), numbers(row, "samples_ts"));
+    assert_eq!((ns.len(), ts.len()), (repetitions, repetitions));
+    for (ns, ts) in ns.iter().zip(&ts) {
+        assert!(*ns > 0.0);
+        near(*ts, 1e9 * tokens / ns, "samples_ts");
+    }
+    let ((ns, ns_deviation), (ts, ts_deviation)) =
+        (mean_and_deviation(&ns), mean_and_deviation(&ts));
+    near(number(row, "avg_ts"), ts, "avg_ts");
+    near(number(row, "stddev_ts"), ts_deviation, "stddev_ts");
+    assert!((number(row, "avg_ns") - ns).abs() <= 1.0, "{row}");
+    assert!((number(row, "stddev_ns") - ns_deviation).abs() <= 1.0, "{row}");
+
+    let busy = ["cpu_busy", "gpu_busy", "crossing_busy"].map(|name| number(row, name));
+    assert!(busy.iter().all(|share| (0.0..=1.001).contains(share)), "{row}");
+    assert!(busy[0] + busy[1] > 0.5, "{row}");
+    if row["n_prompt"] != 0 {
+        assert!(row["weight_gbps"].is_null() && row["probe_gbps"].is_null(), "{row}");
+        return;
+    }
+    near(number(row, "weight_gbps"), number(row, "token_bytes") * ts / 1e9, "weight_gbps");
+    if row["cpu_weight_gbps"].is_null() || row["probe_gbps"].is_null() {
+        assert!(row["probe_share"].is_null());
+        return;
+    }
+    let share = number(row, "cpu_weight_gbps") / number(row, "probe_gbps");
+    near(number(row, "probe_share"), share, "probe_share");
+    if row["gpu_busy"] == 0.0 {
+        // All tokens over all the time in steps, which is no more than all the time there was.
+        let seconds = numbers(row, "samples_ns").iter().sum::<f64>() / 1e9;
+        let least = number(row, "token_bytes") * tokens * repetitions as f64 / seconds / 1e9;
+        assert!(number(row, "cpu_weight_gbps") >= 0.999 * least, "{row}");
+    }
+}
+
+#[test]
+fn json_is_llama_benchs_and_its_numbers_follow_from_one_another() {
+    let place = place();
+    let bytes = words::tiny(Type::Q8_0, 1);
+    let file = File::from_bytes("tiny", bytes).unwrap();
+    let line = "bench -m model.gguf -p 9 -n 3 -pg 4,2 -d 0,5 -r 3 -ngl 0 -t 2 -b 4 -ub 2 -ctk f32";
+    let rows = rows(place.run(&format!("{line} --json")));
+    let sizes =
+        |row: &Value| ["n_prompt", "n_gen", "n_depth"].map(|name| row[name].as_u64().unwrap());
+    let tests: Vec<_> = rows.iter().map(sizes).collect();
+    let each = |depth| [[9, 0, depth], [0, 3, depth], [4, 2, depth]];
+    assert_eq!(tests, [each(0), each(5)].concat());
+    let time = "^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]Z$";
+    let time = regex::Regex::new(time).unwrap();
+    for row in &rows {
+        check_fields(row);
+        check_numbers(row, 3);
+        let layouts = file.tensors().iter().map(|tensor| tensor.layout());
+        assert_eq!(row["model_size"], layouts.clone().map(|l| l.len_bytes()).sum::<u64>());
+        assert_eq!(row["model_n_params"], layouts.map(|l| l.elements()).sum::<u64>());
+        let expected = [
+            ("model_filename", "model.gguf"),
+            ("backends", "CPU"),
+            ("gpu_info", ""),
+            ("type_k", "f32"),
+            ("type_v", "f16"),
+            ("tensor_buft_overrides", "none"),
+            ("placement", "out:cpu 2-0:cpu"),
+        ];
+        for (name, expected) in expected {
+            assert_eq!(row[name], expected, "{name}");
+        }
+        for (name, expected) in
+            [("n_threads", 2), ("n_batch", 4), ("n_ubatch", 2), ("n_gpu_layers", 0)]
+        {
+            assert_eq!(row[name], expected, "{name}");
+        }
+        assert_eq!((&row["use_mmap"], &row["warm_up"]), (&true.into(), &true.into()));
+        assert!(row["model_type"].as_str().unwrap().starts_with("llama "), "{row}");
+        assert!(time.is_match(row["test_time"].as_str().unwrap()), "{row}");
+        // All tensors whole but the embedding, of which one row, beside the whole where it is the head, too.
+        let table = file.tensor("token_embd.weight").unwrap().layout();
+        let is_head = file.tensor("output.weight").is_none();
+        let whole = if is_head { 0 } else { table.len_bytes() };
+        let row_bytes = table.len_bytes() / table.shape()[0];
+        let size = row["model_size"].as_u64().unwrap();
+        assert_eq!(row["token_bytes"], size - whole + row_bytes);
+        assert!(row["kernels"].as_array().unwrap().len() >= 5, "{row}");
+        if cfg!(target_os = "linux") {
+            assert!(number(row, "peak_resident_bytes") > 1e6, "{row}");
+        }
+    }
+    let share = |row: &&Value| !row["probe_share"].is_null();
+    assert_eq!(rows.iter().filter(share).count(), 2, "those that only generate");
+}
+
+#[test]
+fn every_form_tells_the_same() {
+    let place = place();
+    let line = "bench -m model.gguf -p 4 -n 2 -r 2 -ngl 0 --no-probe --no-warmup";
+    let names: Vec<&str> = FIELDS
+        .split_whitespace()
+        .map(|field| field.split_once(':').unwrap().0)
+        .chain(OWN)
+        .collect();
+
+    let lines = place.run(&format!("{line} -o jsonl")).good().out;
+    let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), 2);
+    for row in &rows {
+        check_fields(row);
+        check_numbers(row, 2);
+        assert_eq!((&row["warm_up"], &row["probe_gbps"]), (&false.into(), &Value::Null));
+    }
+
+    let csv = place.run(&format!("{line} -o csv")).good().out;
+    let lines: Vec<&str> = csv.lines().collect();
+    let head: Vec<&str> = lines[0].split(',').collect();
+    let unsampled = names.iter().copied().filter(|name| !name.starts_with("samples_"));
+    assert_eq!(head, unsampled.collect::<Vec<_>>());
+    assert_eq!(lines.len(), 3);
+    for (line, tokens) in lines[1..].iter().zip([("4", "0"), ("0", "2")]) {
+        let inner = line.strip_prefix('"').and_then(|line| line.strip_suffix('"')).unwrap();
+        let cells: Vec<&str> = inner.split("\",\"").collect();
+        assert_eq!(cells.len(), head.len(), "{line}");
+        let cell = |name: &str| cells[head.iter().position(|head| *head == name).unwrap()];
+        assert_eq!((cell("n_prompt"), cell("n_gen")), tokens);
+        assert_eq!((cell("use_mmap"), cell("cpu_strict"), cell("adapter")), ("1", "0", ""));
+        let decimals = cell("avg_ts").split_once('.').unwrap().1;
+        assert_eq!(decimals.len(), 6, "{line}");
+    }
+
+    let md = place.run(&format!("{line} -d 3 -o md")).good().out;
+    let cells = |line: &str| -> Vec<String> {
+        let inner = line.strip_prefix('|').and_then(|line| line.strip_suffix('|')).unwrap();
+        inner.split('|').map(|cell| cell.trim().to_owned()).collect()
+    };
+    let lines: Vec<&str> = md.lines().collect();
+    let head = ["model", "size", "params", "backend", "threads", "test", "t/s", "GB/s", "of read"];
+    assert_eq!(cells(lines[0]), head);
+    assert!(lines[1].chars().all(|c| "|-: ".contains(c)), "{md}");
+    let widths: Vec<usize> = lines[..4].iter().map(|line| line.chars().count()).collect();
+    assert!(widths.iter().all(|&width| width == widths[0]), "{md}");
+    let speed = regex::Regex::new("^[0-9]+\\.[0-9]{2} ± [0-9]+\\.[0-9]{2}$").unwrap();
+    for (line, test) in lines[2..4].iter().zip(["pp4 @ d3", "tg2 @ d3"]) {
+        let cells = cells(line);
+        assert_eq!((cells[3].as_str(), cells[5].as_str()), ("CPU", test));
+        assert!(speed.is_match(&cells[6]), "{line}");
+        assert_eq!(cells[7].is_empty(), test.starts_with("pp"), "{line}");
+    }
+    for part in ["\nbuild: ", "\ncpu: ", "\nkernels: "] {
+        assert!(md.contains(part), "{part} in {md}");
+    }
+}
+
+#[test]
+fn lists_and_ranges_make_every_combination() {
+    let place = place();
+    let line =
+        "bench -m model.gguf -p 2-8*2 -n 1-5+2 -n 0 -r 1 -ngl 0 -t 1,2 --no-probe -o jsonl -fa 0,1";
+    let lines = place.run(line).good().out;
+    let made: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut expected = Vec::new();
+    for flash_attn in [0, 1] {
+        for threads in [1, 2] {
+            let tests = [(2, 0), (4, 0), (8, 0), (0, 1), (0, 3), (0, 5)];
+            expected
+                .extend(tests.map(|(prompt, generate)| [flash_attn, threads, prompt, generate]));
+        }
+    }
+    let found = made.iter().map(|row| {
+        ["flash_attn", "n_threads", "n_prompt", "n_gen"].map(|name| row[name].as_u64().unwrap())
+    });
+    assert_eq!(found.collect::<Vec<_>>(), expected);
+    // One sample has no spread.
+    assert!(made.iter().all(|row| row["stddev_ts"] == 0.0 && row["stddev_ns"] == 0));
+    place.file("bilayer.toml", "threads = 1\nno-kv-offload = true\nn-predict = 7\n");
+    let line = "bench -m model.gguf -p 2 -n 0 -r 1 -ngl 0 -mmp 1,0 --json";
+    let rows = rows(place.run(line));
+    let found = rows.iter().map(|row| (&row["n_threads"], &row["no_kv_offload"], &row["use_mmap"]));
+    let (one, yes, no) = (&Value::from(1), &Value::from(true), &Value::from(false));
+    assert_eq!(found.collect::<Vec<_>>(), [(one, yes, yes), (one, yes, no)]);
+    let levels = place.run("bench -m model.gguf -p 0 -n 1 -r 1 -ngl 0 --cpu-level scalar --json");
+    assert_eq!(levels.json()[0]["cpu_level"], "scalar");
+}
+
+#[test]
+fn without_a_model_it_is_the_demo_model() {
+    let place = Place::new();
+    let rows = rows(place.run("bench -p 16 -n 4 -r 2 -ngl 0 --json --trace trace.json"));
+    for row in &rows {
+        check_fields(row);
+        check_numbers(row, 2);
+        assert_eq!(row["model_filename"], "demo");
+        assert_eq!(row["use_mmap"], false);
+    }
+    assert_eq!(rows[0]["model_type"], "llama 5.25M Q4_K - Medium");
+    let trace = std::fs::read(place.path().join("trace.json")).unwrap();
+    let trace: Value = serde_json::from_slice(&trace).unwrap();
+    assert!(trace["traceEvents"].as_array().unwrap().len() > 100);
+}
+
+#[test]
+fn what_is_wrong_is_said_with_the_flag() {
+    let place = place();
+    place.file("learned.gguf", words::tiny_of("gpt2"));
+    let cases = [
+        ("-p 5-2", 2, "'--n-prompt <LIST>': 5 is more than 2"),
+        ("-n 1-9*1", 2, "'--n-gen <LIST>': the range does not come to an end"),
+        ("-d x", 2, "'--n-depth <LIST>': it must be a number or a range"),
+        ("-pg 512", 2, "'--prompt-gen <PROMPT,GEN>': it must be two numbers"),
+        ("-ngl many", 2, "'--gpu-layers <LIST>': it must be auto, all"),
+        ("-ub 0", 2, "'--ubatch-size <LIST>': it must be at least 1"),
+        ("-ctk q4_k", 2, "'--cache-type-k <TYPES>'"),
+        ("-r 0", 2, "'--repetitions <N>'"),
+        ("-o sql", 2, "'--output <FORM>'"),
+        ("-o md --json", 2, "--json"),
+        ("-p 0 -n 0", 2, "nothing to measure: -p, -n and -pg are 0"),
+        ("-p 1-1000 -n 1-1000 -d 1-9", 2, "18000 results"),
+        ("-t 600", 2, "threads is 600"),
+        ("--cpu-level none", 2, "none"),
+        ("-mg 1", 2, "-mg is not supported yet"),
+        ("-m learned.gguf -p 8 -d 100000", 2, "give less to -p, -n, -pg or -d"),
+        ("-m missing.gguf", 66, "missing.gguf"),
+        ("-dev nothing-of-this-name -p 1 -n 0", 69, "no adapter `nothing-of-this-name`"),
+        ("-p 1 -n 0 -r 1 -ngl 0 --trace no/such/folder.json", 73, "no/such/folder.json"),
+    ];
+    for (flags, code, part) in cases {
+        let model = if flags.contains("-m ") { "" } else { "-m model.gguf" };
+        let ran = place.run(&format!("bench {model} {flags}"));
+        assert_eq!(ran.code, Some(code), "{flags}: {ran:?}");
+        let last = ran.err.lines().last().unwrap_or_default();
+        assert!(last.starts_with("bilayer: ") && last.contains(part), "{flags}: {ran:?}");
+        assert!(ran.out.is_empty(), "{flags}: {ran:?}");
+    }
+}
+
+/// A run that is stopped has written a whole document of what it had measured.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_leaves_a_whole_document() {
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::{Command, Stdio};
+
+    let place = place();
+    let line = "bench -m model.gguf -p 1-999 -n 0 -r 50 -ngl 0 --no-probe -o json";
+    let mut command = place.command(line);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while !text.ends_with("  },\n") {
+        assert!(out.read_line(&mut text).unwrap() > 0, "{text}");
+    }
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    out.read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let rows: Vec<Value> =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert!(!rows.is_empty() && rows.len() < 200, "{}", rows.len());
+    rows.iter().for_each(check_fields);
+}
+
+#[test]
+fn layers_move_where_only_their_number_differs() {
+    if support::gpu::gpu().is_none() {
+        return;
+    }
+    let place = place();
+    let line = "bench -m model.gguf -p 0 -n 4 -d 3 -r 2 -dev software -ngl 0,1-3,all --json";
+    let rows = rows(place.run(line));
+    let column = |name: &str| rows.iter().map(|row| row[name].clone()).collect::<Vec<_>>();
+    assert_eq!(column("n_gpu_layers"), [0, 1, 2, 3, 4]);
+    let maps = ["2-0:cpu", "2-0:cpu", "2:gpu 1-0:cpu", "2-1:gpu 0:cpu", "2-0:gpu"];
+    for (row, map) in rows.iter().zip(maps) {
+        check_fields(row);
+        check_numbers(row, 2);
+        assert!(row["placement"].as_str().unwrap().ends_with(map), "{row}");
+        assert_eq!((&row["devices"], &row["backends"]), (&"software".into(), &"Vulkan".into()));
+        let is_offloaded = row["n_gpu_layers"] != 0;
+        assert_eq!(number(row, "gpu_busy") > 0.0, is_offloaded, "{row}");
+        assert_eq!(
+            number(row, "token_bytes") > number(row, "cpu_token_bytes"),
+            is_offloaded,
+            "{row}"
+        );
+    }
+    assert!(numbers_fall(&column("cpu_token_bytes")), "{rows:?}");
+}
+
+fn numbers_fall(values: &[Value]) -> bool {
+    values.windows(2).all(|pair| pair[0].as_u64() > pair[1].as_u64())
+}
+
+/// The engine's part: one session serves every placement, and its sequence keeps what lies before the test.
+#[test]
+fn a_session_is_kept_from_placement_to_placement() {
+    if support::gpu::gpu().is_none() {
+        return;
+    }
+    let model = Model::from_bytes("tiny", words::tiny(Type::Q8_0, 1)).unwrap();
+    let placing = |count| Placing {
+        gpu_layers: Offload::Count(count),
+        device: Some("software".to_owned()),
+        ..Placing::default()
+    };
+    let mut too_small = placing(4);
+    (too_small.vram_bytes, too_small.margin_bytes) = (Some(1), Some(0));
+    let setup = Setup {
+        threads: Some(1),
+        cpu_level: None,
+        context: 16,
+        ubatch_size: 8,
+        cache_type_k: Type::F16,
+        cache_type_v: Type::F16,
+        fuse: true,
+        overlap: Overlap::Auto,
+        trace_events: None,
+        placings: vec![placing(0), placing(2), too_small, placing(4)],
+    };
+    let method = Method { repetitions: 2, warm_up: true, batch_size: 8, probe: false };
+    let test = Test { prompt: 3, generate: 2, depth: 5 };
+    let never = std::sync::atomic::AtomicBool::new(false);
+    let mut bench = Bench::new(&model);
+    let mut told = 0;
+    let mut loads = Vec::new();
+    for number in [0, 1, 2, 3, 0] {
+        let made = bench
+            .ready(&setup, number, &mut |_| told += 1)
+            .map(|session| session.plan().gpu_layers);
+        loads.push(std::mem::take(&mut told));
+        match made {
+            Ok(count) => assert_eq!(count, [0, 2, 0, 4][number]),
+            Err(error) => {
+                // What does not fit leaves the session as it was.
+                assert!(number == 2 && matches!(error, Error::Plan(_)), "{error}");
+            }
+        }
+        let mut depths = 0;
+        let phase =
+            &mut |phase| depths += usize::from(phase == bilayer_engine::bench::Phase::Depth);
+        let measured = bench.run(test, &method, phase, &never).unwrap().unwrap();
+        assert_eq!(measured.samples_ns.len(), 2);
+        assert_eq!(depths, usize::from(loads.len() == 1), "the cache moves along");
+    }
+    assert!(loads[0] > 0 && loads[1..].iter().all(|&told| told == 0), "{loads:?}");
+    let other = Setup { threads: Some(2), ..setup };
+    bench.ready(&other, 0, &mut |_| told += 1).unwrap();
+    assert!(told > 0, "another setup is another session");
+}

@@ -1,0 +1,308 @@
+//! The promise of measured placement: a plan's figures come from this machine or from one that a file describes, what
+//! was measured is kept until it proves wrong, a run is judged by what was predicted, and a trace leaves nothing out.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use bilayer_engine::placement::Placing;
+use bilayer_engine::session::{Run, Session, Settings, Wanted};
+use bilayer_engine::{Model, OpenOptions};
+use bilayer_scheduler::Offload;
+use serde_json::Value;
+
+mod support {
+    pub mod gpu;
+    pub mod program;
+}
+
+use support::program::{Place, ran};
+
+const MACHINE: &str = include_str!("../examples/machines/rtx-4090.toml");
+
+/// A model whose layers take long enough to be timed.
+fn model(place: &Place) -> PathBuf {
+    let shape =
+        "--layers 3 --width 256 --heads 4 --kv-heads 2 --ffn 768 --vocab 2048 --context 512";
+    place.run(&format!("synth {shape} --type Q4_K_M m.gguf")).good();
+    place.path().join("m.gguf")
+}
+
+#[test]
+fn a_described_machine_is_planned_by_its_roofline() {
+    let place = Place::new();
+    place.run("synth --shape llama-70b --hollow 70b.gguf").good();
+    place.file("65.toml", MACHINE);
+    place.file("80.toml", MACHINE.replace("read_gbps = 65 ", "read_gbps = 80 "));
+    for (file, expected) in [("65.toml", 3.1), ("80.toml", 3.8)] {
+        let line = format!("plan -m 70b.gguf --machine {file} -c 4096 --json");
+        let plan = place.run(&line).json();
+        let predicted = &plan["predicted"];
+        assert_eq!(predicted["basis"], "estimated", "{plan}");
+        let tps = 1e3 / predicted["decode_ms"].as_f64().unwrap();
+        assert!((tps / expected - 1.0).abs() < 0.1, "{file}: {tps} tok/s, not {expected}");
+        let layers = plan["gpu_layers"].as_u64().unwrap();
+        assert!((42..=46).contains(&layers), "{layers}");
+        // (Tcpu + Tgpu) / max, from the layers' own figures.
+        let mut by_device: BTreeMap<&str, f64> = BTreeMap::new();
+        for layer in plan["layers"].as_array().unwrap() {
+            *by_device.entry(layer["device"].as_str().unwrap()).or_default() +=
+                layer["ms"].as_f64().unwrap();
+        }
+        let head = predicted["decode_ms"].as_f64().unwrap() - by_device.values().sum::<f64>();
+        *by_device.get_mut("gpu").unwrap() += head;
+        let bound =
+            by_device.values().sum::<f64>() / by_device.values().copied().fold(0.0, f64::max);
+        let told = predicted["overlap_bound"].as_f64().unwrap();
+        assert!((told - bound).abs() < 0.01, "{told} for {bound}");
+    }
+    let text = place.run("plan -m 70b.gguf --machine 65.toml -c 4096").good().out;
+    for part in ["decode", "tok/s (estimated)", "overlap", "with two groups of sequences"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let wrong = place.run("plan -m 70b.gguf --machine nothing.toml");
+    assert_eq!(wrong.code, Some(66), "{wrong:?}");
+    place.file("bad.toml", MACHINE.replace("[gpu]", "[tpu]"));
+    let wrong = place.run("plan -m 70b.gguf --machine bad.toml");
+    assert!(wrong.code == Some(2) && wrong.err.contains("bad.toml"), "{wrong:?}");
+}
+
+/// The files of times in a folder.
+fn times(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let is_times =
+        |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("times-");
+    paths.filter(is_times).collect()
+}
+
+/// A kept file is the FNV-1a hash of its content and the content.
+fn write_kept(path: &Path, content: &str) {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = content.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step);
+    std::fs::write(path, [&hash.to_le_bytes(), content.as_bytes()].concat()).unwrap();
+}
+
+#[test]
+fn times_are_measured_once_and_anew_when_they_prove_wrong() {
+    let place = Place::new();
+    model(&place);
+    let kept = place.path().join("kept");
+    let run = |line: &str| ran(place.command(line).env("BILAYER_CACHE", &kept)).good();
+    let answer = "run -m m.gguf -p ab -n 40 --temp 0 --ignore-eos";
+    let before = run("plan -m m.gguf --json").json();
+    assert_eq!(before["predicted"]["basis"], "estimated", "{before}");
+    assert!(times(&kept).is_empty(), "a plan measures nothing");
+
+    let first = run(answer);
+    assert!(
+        first.err.contains("predicted ") && first.err.contains(" ms/token, measured "),
+        "{first:?}"
+    );
+    // A machine that does much else meanwhile may look as if the times were wrong; then there are none now.
+    let measured = || (0..20).any(|_| !times(&kept).is_empty() || run(answer).code.is_none());
+    assert!(measured());
+    let [path] = &times(&kept)[..] else { panic!("{:?}", times(&kept)) };
+    let written = String::from_utf8(std::fs::read(path).unwrap().split_off(8)).unwrap();
+    let after = run("plan -m m.gguf --json").json();
+    assert_eq!(after["predicted"]["basis"], "measured", "{after}");
+    let document: Value = serde_json::from_str(&run(&format!("{answer} --json")).out).unwrap();
+    for key in ["predicted_ms_per_token", "measured_ms_per_token"] {
+        assert!(document[key].as_f64().unwrap() > 0.0, "{key} in {document}");
+    }
+
+    // Of a hundred times the speed: the run tells, and the one after it measures.
+    let mut stale: Value = serde_json::from_str(&written).unwrap();
+    for layer in stale["devices"][0]["layers"].as_array_mut().unwrap() {
+        layer["decode_ms"] = (layer["decode_ms"].as_f64().unwrap() / 100.0).into();
+    }
+    stale["devices"][0]["output"]["decode_ms"] = 1e-6.into();
+    stale["devices"][0]["segment"]["decode_ms"] = 0.into();
+    write_kept(path, &stale.to_string());
+    let told = run(answer);
+    assert!(told.err.contains("the next run measures the devices again"), "{told:?}");
+    assert!(times(&kept).is_empty());
+    assert!(measured());
+
+    // What is no times at all, or of another model, is not believed either.
+    for nonsense in ["", "{}", "[1, 2", &written.replacen("\"layers\":[{", "\"layers\":[{},{", 1)] {
+        write_kept(path, nonsense);
+        let plan = run("plan -m m.gguf --json").json();
+        assert_eq!(plan["predicted"]["basis"], "estimated", "{nonsense}: {plan}");
+        run(answer);
+        assert!(measured());
+        let plan = run("plan -m m.gguf --json").json();
+        assert_eq!(plan["predicted"]["basis"], "measured", "{nonsense}: {plan}");
+    }
+    let threads = run("plan -m m.gguf -t 1 --json").json();
+    assert_eq!(threads["predicted"]["basis"], "estimated", "times of other threads: {threads}");
+}
+
+#[test]
+fn a_slow_adapter_gets_nothing_and_the_plan_says_why() {
+    if support::gpu::gpu().is_none() {
+        return;
+    }
+    let place = Place::new();
+    model(&place);
+    let ran = place.run("run -m m.gguf -p ab -n 4 --temp 0 -dev software").good();
+    let reason = "no part is offloaded: this adapter is slower than this processor";
+    assert!(ran.err.contains(reason), "{ran:?}");
+    assert!(ran.err.contains("placement: out:cpu 2-0:cpu"), "{ran:?}");
+    let plan = place.run("plan -m m.gguf -dev software --json").json();
+    assert_eq!((&plan["gpu_layers"], &plan["predicted"]["basis"]), (&0.into(), &"measured".into()));
+}
+
+#[test]
+fn a_profile_moves_layers_one_by_one_and_counts_their_memory() {
+    if support::gpu::gpu().is_none() {
+        return;
+    }
+    let place = Place::new();
+    model(&place);
+    let line =
+        "profile -m m.gguf -dev software -p 32 -n 3 -r 1 -c 256 --json --out drawn --trace t.json";
+    let profile = place.run(line).json();
+    let points = profile["points"].as_array().unwrap();
+    assert_eq!(points.len(), 5, "three layers, the head, and none: {profile}");
+    for (count, point) in points.iter().enumerate() {
+        assert_eq!(point["gpu_layers"], count);
+        for key in ["decode_ms", "predicted_decode_ms", "prefill_tps", "speedup", "cpu_ms"] {
+            assert!(point[key].as_f64().unwrap() > 0.0, "{key} at {count}: {point}");
+        }
+        let planned = point["gpu_bytes"].as_f64().unwrap();
+        let held = point["gpu_held_bytes"].as_f64().unwrap();
+        // Lists and tables of a step are not planned.
+        let bound = 0.03 * held + 65536.0;
+        assert!((planned - held).abs() <= bound, "{count}: {planned} planned, {held} held");
+        assert_eq!(count > 0, point["gpu_ms"].as_f64().unwrap() > 0.0, "{point}");
+    }
+    assert_eq!(profile["recommended"], 0, "{profile}");
+    assert!(!profile["timeline"].as_array().unwrap().is_empty());
+    let drawn = std::fs::read_to_string(place.path().join("drawn/profile.html")).unwrap();
+    assert!(drawn.contains("</html>"), "the page ends");
+    check_trace(&place.path().join("t.json"));
+}
+
+/// A document of the Chrome trace event format: an object with `traceEvents`, each with a phase `ph`; complete events
+/// (`X`) have name, process, thread, start and duration in microseconds; metadata (`M`) names a thread. On each thread
+/// events nest, and the outer ones leave no gap. Returns the threads' names.
+#[track_caller]
+fn check_trace(path: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let mut names = BTreeMap::new();
+    let mut lanes: BTreeMap<u64, Vec<(f64, f64)>> = BTreeMap::new();
+    for event in document["traceEvents"].as_array().unwrap() {
+        assert!(event["name"].is_string() && event["pid"].is_u64(), "{event}");
+        let lane = event["tid"].as_u64().unwrap();
+        match event["ph"].as_str().unwrap() {
+            "M" => {
+                assert_eq!(event["name"], "thread_name");
+                names.insert(lane, event["args"]["name"].as_str().unwrap().to_owned());
+            }
+            "X" => {
+                let (at, long) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
+                assert!(at >= 0.0 && long >= 0.0 && event["cat"].is_string(), "{event}");
+                lanes.entry(lane).or_default().push((at, at + long));
+            }
+            other => panic!("phase {other}"),
+        }
+    }
+    let all = || lanes.values().flatten();
+    let start = all().map(|(from, _)| *from).fold(f64::INFINITY, f64::min);
+    let end = all().map(|(_, to)| *to).fold(0.0, f64::max);
+    for (lane, events) in &lanes {
+        assert!(names.contains_key(lane), "lane {lane} has no name");
+        let mut outer = 0.0;
+        let mut open: Vec<f64> = Vec::new();
+        // As it is written: by time, the outer before the inner.
+        for &(from, to) in events {
+            while open.last().is_some_and(|last| *last <= from + 1e-3) {
+                open.pop();
+            }
+            if let Some(last) = open.last() {
+                assert!(to <= last + 1e-3, "{lane}: {from}..{to} crosses an end at {last}");
+            } else {
+                outer += to - from;
+            }
+            open.push(to);
+        }
+        let wall = end - start;
+        assert!((outer / wall - 1.0).abs() < 0.01, "lane {lane}: {outer} of {wall} us");
+    }
+    names.into_values().collect()
+}
+
+#[test]
+fn a_trace_is_whole_on_every_lane() {
+    let place = Place::new();
+    model(&place);
+    let line = "run -m m.gguf -p abcdefgh -n 6 --temp 0 --ignore-eos --trace t.json";
+    place.run(&format!("{line} -ngl 0")).good();
+    let trace = place.path().join("t.json");
+    assert_eq!(check_trace(&trace), ["host", "cpu"]);
+    let text = std::fs::read_to_string(&trace).unwrap();
+    assert_eq!(text.matches("\"name\":\"step\"").count(), 6, "a prompt and five tokens");
+    for part in ["layer 2 ", "\"cat\":\"wait\"", "\"cat\":\"between\"", "\"cat\":\"op\""] {
+        assert!(text.contains(part), "{part}");
+    }
+    if support::gpu::gpu().is_none() {
+        return;
+    }
+    place.run(&format!("{line} -dev software -ngl 2")).good();
+    assert_eq!(check_trace(&trace), ["host", "cpu", "gpu"]);
+    let text = std::fs::read_to_string(&trace).unwrap();
+    for part in ["write to gpu", "read from cpu", "wait for gpu", "submit to gpu", "idle"] {
+        assert!(text.contains(part), "{part}");
+    }
+    let refused = place.run(&format!("{line}/in/no/folder"));
+    assert_eq!(refused.code, Some(73), "{refused:?}");
+}
+
+/// The middle of the ratios of steps with a trace to the steps beside them without one.
+fn ratio(model: &Model, steps: usize) -> f64 {
+    let session = |trace_events| {
+        let placing = Placing { gpu_layers: Offload::Count(0), ..Placing::default() };
+        let settings =
+            Settings { ctx_size: Some(512), placing, trace_events, ..Settings::default() };
+        let mut session = Session::new(model, settings).unwrap();
+        let sequence = session.open().unwrap();
+        (session, sequence)
+    };
+    let mut both = [session(None), session(Some(1 << 14))];
+    let mut ratios = Vec::with_capacity(steps);
+    for step in 0..steps {
+        let mut seconds = [0.0; 2];
+        // Whoever is first finds the caches as the other left them: they take turns at it.
+        for side in [step % 2, 1 - step % 2] {
+            let (session, sequence) = &mut both[side];
+            let run = Run { sequence: *sequence, tokens: &[7], wanted: Wanted::Last };
+            let began = Instant::now();
+            session.step(&[run]).unwrap();
+            seconds[side] = began.elapsed().as_secs_f64();
+        }
+        ratios.push(seconds[1] / seconds[0]);
+    }
+    ratios.sort_by(f64::total_cmp);
+    ratios[steps / 2]
+}
+
+#[test]
+fn a_trace_costs_less_than_a_hundredth() {
+    let place = Place::new();
+    let shape = "--layers 2 --width 1024 --heads 8 --kv-heads 2 --ffn 4096 --vocab 8192";
+    place.run(&format!("synth {shape} --context 512 --type Q8_0 m.gguf")).good();
+    let model = Model::open(&place.path().join("m.gguf"), OpenOptions::default()).unwrap();
+    // What else runs here disturbs single attempts, not all of them.
+    let mut found = Vec::new();
+    for _ in 0..8 {
+        found.push(ratio(&model, 240));
+        if found.last().is_some_and(|ratio| *ratio < 1.01) {
+            return;
+        }
+    }
+    panic!("with a trace steps take {found:?} of the time without");
+}
