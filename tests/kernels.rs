@@ -286,6 +286,17 @@ fn elementwise_ops_and_norms() {
                     r.gate("x", a, None, Activation::GeluTanh)
                 }),
             ),
+            (
+                "exact gelu",
+                over(width, Tensors::default(), |r, a, b| {
+                    r.gate("x", a, Some(b), Activation::Gelu)
+                }),
+            ),
+            (
+                "exact gelu alone",
+                over(width, Tensors::default(), |r, a, _| r.gate("x", a, None, Activation::Gelu)),
+            ),
+            ("pool", over(width, Tensors::default(), |r, a, _| r.pool("x", a))),
             ("rms_norm", over(width, Tensors::default(), |r, a, _| r.rms_norm("x", a, None, 1e-5))),
             ("rows", over(width, Tensors::default(), |r, a, _| r.rows_wanted("x", a))),
         ];
@@ -351,6 +362,36 @@ fn embeddings_of_positions() {
         let pages = [3, 1, 2, 0];
         let both = Owned::of(5, &[(9, 30, &pages), (40, VOCAB as u32 - 40, &pages)]);
         compare(ty.name, &graph, limits(), &[Owned::tokens(1), both], 0.0);
+    }
+}
+
+/// The mean up to each wanted row of its own span, whatever stands beside it.
+#[test]
+fn rows_are_pooled_span_by_span() {
+    let graph = over(96, Tensors::default(), |r, a, b| {
+        let sum = r.add("sum", a, b);
+        r.pool("x", sum)
+    });
+    let (one, two, three) = ([3, 1], [2], [0, 5]);
+    let spans = [(40u32, 0, &one[..]), (1, 0, &two), (33, 0, &three)];
+    let last = Owned { outputs: vec![39, 40, 73], ..Owned::of(5, &spans) };
+    let some = Owned { outputs: vec![0, 20, 72], ..Owned::of(6, &spans) };
+    compare("pool", &graph, limits(), &[last, some], FLOAT_BOUND);
+}
+
+/// Rows of a table by the number of texts that end before the token; the last row for all beyond.
+#[test]
+fn embeddings_of_places_among_texts() {
+    for ty in [Type::F32, Type::F16] {
+        let tensors = Tensors::default().with("table", ty, &[2, 64]);
+        let graph = record(&tensors, |r| {
+            let table = r.matrix("table", 2, 64).unwrap();
+            r.embed_segments("x", table, 7)
+        });
+        let pages = [3, 1];
+        let tokens = vec![1, 7, 2, 7, 7, 1, 1, 2, 7, 7, 3];
+        let step = Owned { tokens, ..Owned::of(5, &[(6, 0, &pages), (5, 0, &pages)]) };
+        compare(ty.name, &graph, limits(), &[step], 0.0);
     }
 }
 
@@ -652,10 +693,18 @@ struct Heads {
     window: Option<u32>,
     softcap: Option<f32>,
     sinks: bool,
+    both_ways: bool,
 }
 
-const HEADS: Heads =
-    Heads { heads: 8, kv_heads: 2, head_dim: 64, window: None, softcap: None, sinks: false };
+const HEADS: Heads = Heads {
+    heads: 8,
+    kv_heads: 2,
+    head_dim: 64,
+    window: None,
+    softcap: None,
+    sinks: false,
+    both_ways: false,
+};
 
 fn attention(h: Heads) -> Graph {
     let (width, kv_width) = (h.heads * h.head_dim, h.kv_heads * h.head_dim);
@@ -665,7 +714,7 @@ fn attention(h: Heads) -> Graph {
         .with("table v", Type::F32, &[VOCAB, kv_width])
         .with("sinks", Type::F32, &[h.heads]);
     record(&tensors, |r| {
-        let cache = r.cache(h.kv_heads, h.head_dim, h.window);
+        let cache = (!h.both_ways).then(|| r.cache(h.kv_heads, h.head_dim, h.window));
         let q = r.matrix("table q", VOCAB, width).unwrap();
         let k = r.matrix("table k", VOCAB, kv_width).unwrap();
         let v = r.matrix("table v", VOCAB, kv_width).unwrap();
@@ -677,7 +726,7 @@ fn attention(h: Heads) -> Graph {
 
 fn attend(
     h: Heads,
-    cache: bilayer_graph::CacheId,
+    cache: Option<bilayer_graph::CacheId>,
     [q, k, v]: [Value; 3],
     sinks: Option<WeightId>,
 ) -> Attend {
@@ -734,6 +783,34 @@ fn attention_of_every_shape() {
         let compared =
             if shape.sinks && shape.softcap.is_some() { compare_variants } else { compare };
         compared(&name, &attention(shape), limits(), &conversation(), FLOAT_BOUND);
+    }
+}
+
+/// Whole sequences of unequal lengths in one step, without a cache: each token sees all of its own.
+#[test]
+fn attention_both_ways_of_every_shape() {
+    let both = Heads { both_ways: true, heads: 4, kv_heads: 4, ..HEADS };
+    let shapes = [
+        both,
+        Heads { heads: 12, kv_heads: 12, head_dim: 32, ..both },
+        Heads { heads: 6, kv_heads: 2, head_dim: 96, ..both },
+        Heads { window: Some(1), ..both },
+        Heads { window: Some(9), ..both },
+        Heads { window: Some(65), ..both },
+        Heads { window: Some(40), softcap: Some(3.0), sinks: true, ..both },
+    ];
+    let (one, two, three, four) = ([9, 4, 6, 30, 11], [1], [20, 21], [3, 5, 8]);
+    let steps = [
+        Owned::of(1, &[(1, 0, &two)]),
+        Owned::of(2, &[(140, 0, &one)]),
+        Owned::of(3, &[(33, 0, &three), (1, 0, &two), (70, 0, &four)]),
+        Owned::of(4, &[(20, 0, &two), (65, 0, &four), (64, 0, &three)]),
+    ];
+    let limits = Limits { tokens: 160, outputs: 160, ..limits() };
+    for shape in shapes {
+        let name = format!("{shape:?}");
+        let compared = if shape.sinks { compare_variants } else { compare };
+        compared(&name, &attention(shape), limits, &steps, FLOAT_BOUND);
     }
 }
 
@@ -849,7 +926,7 @@ fn llama() -> Graph {
         let k = turn(&mut r, k);
         let weight = r.matrix(&name("v"), 128, width).unwrap();
         let v = r.matmul("v", normed, weight, None);
-        let mixed = r.attend("attend", attend(h, cache, [q, k, v], None));
+        let mixed = r.attend("attend", attend(h, Some(cache), [q, k, v], None));
         let weight = r.matrix(&name("o"), width, width).unwrap();
         let mixed = r.matmul("o", mixed, weight, None);
         x = r.add("residual", x, mixed);

@@ -23,7 +23,7 @@ impl Model {
     }
 
     /// The same file under another configuration.
-    pub fn changed(self, change: fn(&mut Config)) -> Self {
+    pub fn changed(self, change: impl FnOnce(&mut Config)) -> Self {
         let Model { file, mut config, .. } = self;
         change(&mut config);
         let graph = bilayer_models::record(&config, &Directory(&file)).unwrap();

@@ -6,12 +6,16 @@ use crate::args::{Cli, Command};
 use crate::failure::Failure;
 
 mod bench;
+mod classify;
 mod detokenize;
 mod devices;
+mod embed;
+mod encode;
 mod inspect;
 mod man;
 mod plan;
 pub mod profile;
+mod rerank;
 mod run;
 mod synth;
 mod tokenize;
@@ -27,6 +31,9 @@ pub fn execute(command: Command) -> Result<u8, Failure> {
         Command::Verify(args) => verify::execute(&args),
         Command::Devices(args) => devices::execute(&args),
         Command::Inspect(args) => inspect::execute(&args),
+        Command::Embed(args) => embed::execute(&args),
+        Command::Rerank(args) => rerank::execute(&args),
+        Command::Classify(args) => classify::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
         Command::Detokenize(args) => detokenize::execute(&args),
         Command::Synth(args) => synth::execute(&args),

@@ -9,6 +9,7 @@ pub(crate) mod head_norm;
 pub(crate) mod layer_norm;
 pub(crate) mod matmul;
 pub(crate) mod mix;
+pub(crate) mod pool;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod route;

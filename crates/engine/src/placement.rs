@@ -172,7 +172,7 @@ pub fn plan(
     described: Option<Machine>,
 ) -> Result<Plan, Error> {
     let budget = budget_of(model, settings)?;
-    let graph = model.graph_for(settings.context(model.config().context))?;
+    let graph = settings.graph(model)?;
     let (mut machine, notes) = match described {
         Some(machine) => (machine, Vec::new()),
         None => this_machine(settings)?,

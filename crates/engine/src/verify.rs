@@ -7,6 +7,7 @@ use bilayer_graph::{
     Backend, Graph, Holding, Limits, Op, PAGE_TOKENS, Rows, Segment, Span, Step, Value, WeightId,
 };
 
+use crate::session::Purpose;
 use crate::{Error, Model};
 
 /// Bound on [`OpError::nmse`] of ops in floats: sums in another order (2e-5 of the root), squared.
@@ -112,7 +113,7 @@ impl<'m> Case<'m> {
         let pages = rows.div_ceil(PAGE_TOKENS);
         Ok(Case {
             model,
-            graph: model.graph_for(rows)?,
+            graph: model.graph_for(rows, Purpose::Own)?,
             tokens,
             outputs: (0..rows as u32).collect(),
             pages: (0..pages as u32).collect(),

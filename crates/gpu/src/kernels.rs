@@ -11,6 +11,7 @@ pub mod head_norm;
 pub mod layer_norm;
 pub mod matmul;
 pub mod mix;
+pub mod pool;
 pub mod quantize;
 pub mod rms_norm;
 pub mod rope;

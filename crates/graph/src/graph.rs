@@ -63,7 +63,8 @@ pub struct Graph {
     pub weights: Vec<Weight>,
     /// All caches; `CacheId(i)` is entry `i`.
     pub caches: Vec<CacheInfo>,
-    /// The final value `[R, vocab]`.
+    /// What the model is run for: logits `[R, vocab]` of a decoder; of an encoder hidden states `[R, width]` or scores
+    /// `[R, labels]`.
     pub logits: Value,
 }
 
@@ -89,6 +90,12 @@ impl Graph {
     /// Whether a value has a row per token or per output.
     pub fn rows(&self, value: Value) -> Rows {
         self.values[value.0 as usize].rows
+    }
+
+    /// Whether a step must hold whole sequences, because some attention keeps nothing for the next step.
+    pub fn takes_whole_sequences(&self) -> bool {
+        let keeps_nothing = |node: &Node| matches!(&node.op, Op::Attend(a) if a.cache.is_none());
+        self.nodes.iter().any(keeps_nothing)
     }
 
     /// The weight of an id.

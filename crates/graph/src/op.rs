@@ -3,9 +3,10 @@
 //! Every op makes exactly one value. Shapes are written `[rows, width]`, row-major, f32. `T` is the number
 //! of tokens in the step, `R` the number of rows whose logits are wanted.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::WeightId;
+use crate::{CacheInfo, Span, WeightId};
 
 /// An activation of the graph: `[T, width]` or `[R, width]` f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,6 +32,12 @@ pub enum Ids {
     Tokens,
     /// Its position in its sequence; the table has a row for each that may occur.
     Positions,
+    /// How many tokens of this id stand before it in its part of the step, at most the table's last row: 0 in the
+    /// first text of a pair and 1 in the second. Of use where a step has whole sequences.
+    Segments {
+        /// The token that ends a text.
+        separator: u32,
+    },
 }
 
 /// The elementwise non-linearity inside [`Op::Gate`].
@@ -40,6 +47,13 @@ pub enum Activation {
     Silu,
     /// `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, the tanh form of Hendrycks and Gimpel 2016.
     GeluTanh,
+    /// `0.5 x (1 + erf(x / sqrt(2)))`, the exact form of Hendrycks and Gimpel 2016.
+    Gelu,
+}
+
+impl Activation {
+    /// Every one.
+    pub const ALL: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::Gelu];
 }
 
 /// Which elements of a head rotate together.
@@ -64,19 +78,23 @@ pub struct Rope {
     pub factors: Option<WeightId>,
 }
 
-/// Causal attention of the step's tokens over their sequences' cached and new keys and values.
+/// Attention of the step's tokens over keys and values of their sequences.
+///
+/// With a cache it is causal: new keys and values are appended to those of earlier steps, and a token sees itself and
+/// what is before it. Without one it goes both ways within the step and nothing is kept: every span is a whole sequence,
+/// and each of its tokens sees all of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attend {
     /// Queries `[T, heads * head_dim]`, already rotated.
     pub q: Value,
-    /// New keys `[T, kv_heads * head_dim]`, already rotated; appended to the cache.
+    /// New keys `[T, kv_heads * head_dim]`, already rotated.
     pub k: Value,
-    /// New values `[T, kv_heads * head_dim]`; appended to the cache.
+    /// New values `[T, kv_heads * head_dim]`.
     pub v: Value,
     /// `[T, heads * head_dim]`.
     pub out: Value,
-    /// The cache the keys and values go to.
-    pub cache: CacheId,
+    /// The cache the keys and values go to; `None` where attention goes both ways.
+    pub cache: Option<CacheId>,
     /// Query heads; a multiple of `kv_heads`. Query head `h` reads key-value head `h / (heads / kv_heads)`.
     pub heads: usize,
     /// Key-value heads.
@@ -85,7 +103,8 @@ pub struct Attend {
     pub head_dim: usize,
     /// Factor on the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Sliding window: a token sees itself and the `window - 1` tokens before it. `None` sees all.
+    /// Sliding window: a token sees itself and the `window - 1` tokens before it, and as many after it where attention
+    /// goes both ways. `None` sees all.
     pub window: Option<u32>,
     /// Scores become `softcap * tanh(score / softcap)` before the mask.
     pub softcap: Option<f32>,
@@ -141,6 +160,29 @@ pub struct Experts {
     pub out: Value,
 }
 
+impl Attend {
+    /// Positions of its sequence that the token at `position` of `span` sees.
+    pub fn sees(&self, span: &Span, position: u32) -> Range<u32> {
+        let window = self.window.unwrap_or(u32::MAX);
+        assert!(window > 0, "a window of 0 sees nothing");
+        let first = (position + 1).saturating_sub(window);
+        match self.cache {
+            Some(_) => first..position + 1,
+            None => {
+                let end = span.first_position + span.rows;
+                first.max(span.first_position)..position.saturating_add(window).min(end)
+            }
+        }
+    }
+
+    /// What a device must reserve for keys and values while an attention without a cache runs: F32, because rounding
+    /// them would save nothing that is kept.
+    pub fn scratch(&self) -> CacheInfo {
+        let Attend { kv_heads, head_dim, window, .. } = *self;
+        CacheInfo { layer: 0, kv_heads, head_dim, window }
+    }
+}
+
 /// One operation of the graph.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each op's formula says what its fields are")]
@@ -169,6 +211,9 @@ pub enum Op {
     SoftCap { input: Value, cap: f32, out: Value },
     /// `out[i] = input[outputs[i]]`: from `[T, width]` to `[R, width]`.
     Rows { input: Value, out: Value },
+    /// `out[i]` is the mean of the rows of `input` from the first of the span that holds row `outputs[i]` to that row:
+    /// from `[T, width]` to `[R, width]`.
+    Pool { input: Value, out: Value },
     /// The `k` largest of each row, largest first, the lower place first where they tie: `out [rows, 2k]` has their
     /// `k` values and then their `k` places, as whole numbers. A row with a NaN or an infinity gives NaN everywhere.
     TopK { input: Value, k: usize, out: Value },
@@ -197,6 +242,7 @@ pub enum OpKind {
     Scale,
     SoftCap,
     Rows,
+    Pool,
     TopK,
     Route,
     Experts,
@@ -205,7 +251,7 @@ pub enum OpKind {
 
 impl OpKind {
     /// Every kind, in the order of [`Op`].
-    pub const ALL: [OpKind; 16] = [
+    pub const ALL: [OpKind; 17] = [
         OpKind::Embed,
         OpKind::RmsNorm,
         OpKind::LayerNorm,
@@ -218,6 +264,7 @@ impl OpKind {
         OpKind::Scale,
         OpKind::SoftCap,
         OpKind::Rows,
+        OpKind::Pool,
         OpKind::TopK,
         OpKind::Route,
         OpKind::Experts,
@@ -239,6 +286,7 @@ impl OpKind {
             OpKind::Scale => "scale",
             OpKind::SoftCap => "soft_cap",
             OpKind::Rows => "rows",
+            OpKind::Pool => "pool",
             OpKind::TopK => "top_k",
             OpKind::Route => "route",
             OpKind::Experts => "experts",
@@ -263,6 +311,7 @@ impl Op {
             Op::Scale { .. } => OpKind::Scale,
             Op::SoftCap { .. } => OpKind::SoftCap,
             Op::Rows { .. } => OpKind::Rows,
+            Op::Pool { .. } => OpKind::Pool,
             Op::TopK { .. } => OpKind::TopK,
             Op::Route(_) => OpKind::Route,
             Op::Experts(_) => OpKind::Experts,
@@ -285,6 +334,7 @@ impl Op {
             | Op::Scale { out, .. }
             | Op::SoftCap { out, .. }
             | Op::Rows { out, .. }
+            | Op::Pool { out, .. }
             | Op::TopK { out, .. }
             | Op::Route(Route { out, .. })
             | Op::Experts(Experts { out, .. })
@@ -304,6 +354,7 @@ impl Op {
             | Op::Scale { input, .. }
             | Op::SoftCap { input, .. }
             | Op::Rows { input, .. }
+            | Op::Pool { input, .. }
             | Op::TopK { input, .. } => [Some(*input), None, None],
             Op::Attend(attend) => [Some(attend.q), Some(attend.k), Some(attend.v)],
             Op::Gate { gate, up, .. } => [Some(*gate), *up, None],

@@ -227,6 +227,12 @@ impl<'c> Recorder<'c> {
         self.embed_by(name, table, Ids::Positions)
     }
 
+    /// Embedding rows of the tokens' places among the texts of their sequence, each of which ends with `separator`:
+    /// `[T, table.cols]`.
+    pub fn embed_segments(&mut self, name: &'static str, table: WeightId, separator: u32) -> Value {
+        self.embed_by(name, table, Ids::Segments { separator })
+    }
+
     fn embed_by(&mut self, name: &'static str, table: WeightId, ids: Ids) -> Value {
         let out = self.value(self.weight_of(table).cols, Rows::Tokens);
         self.push(name, Op::Embed { table, ids, out })
@@ -381,6 +387,13 @@ impl<'c> Recorder<'c> {
         assert_eq!(self.width(input) % used, 0, "{name}");
         let out = self.value(self.width(input) / used, self.rows(input));
         self.push(name, Op::Mix { input, route, out })
+    }
+
+    /// Each wanted row's mean over its sequence's rows up to it: from `[T, width]` to `[R, width]`.
+    pub fn pool(&mut self, name: &'static str, input: Value) -> Value {
+        assert_eq!(self.rows(input), Rows::Tokens, "{name}");
+        let out = self.value(self.width(input), Rows::Outputs);
+        self.push(name, Op::Pool { input, out })
     }
 
     /// Elements of one row of `value`.

@@ -14,6 +14,7 @@ mod head_norm;
 mod layer_norm;
 mod matmul;
 mod mix;
+mod pool;
 mod rms_norm;
 mod rope;
 mod route;
@@ -27,8 +28,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::{
-    Backend, CacheId, CachePages, Error, Facts, Holding, Ids, Kernel, Kind, Limits, Node, Op,
-    OpKind, OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo,
+    Attend, Backend, CacheId, CachePages, Error, Facts, Holding, Ids, Kernel, Kind, Limits, Node,
+    Op, OpKind, OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo,
     Weight, WeightId,
 };
 use cache::Cache;
@@ -130,12 +131,10 @@ impl Reference {
         let out = &mut buffer.data[..buffer.len];
         let weight = |id: &WeightId| self.weights[id].as_slice();
         match op {
-            Op::Embed { table, ids: Ids::Tokens, .. } => {
-                embed::embed(weight(table), step.tokens, buffer.info.width, out);
-            }
-            Op::Embed { table, ids: Ids::Positions, .. } => {
-                let positions: Vec<u32> = step.positions().collect();
-                embed::embed(weight(table), &positions, buffer.info.width, out);
+            Op::Embed { table, ids, .. } => {
+                let rows = weight(table).len() / buffer.info.width;
+                let ids = ids_of(*ids, step, rows);
+                embed::embed(weight(table), &ids, buffer.info.width, out);
             }
             Op::RmsNorm { input, gain, eps, .. } => {
                 let gain = gain.as_ref().map(weight);
@@ -155,14 +154,7 @@ impl Reference {
                 matmul::matmul(self.rows(*input), weight(matrix), bias, cols, out);
             }
             Op::Rope { input, head_dim, rope, .. } => {
-                let rotation = rope::Rotation {
-                    pairs: rope.pairs,
-                    frequencies: &rope.frequencies,
-                    factors: rope.factors.as_ref().map(weight),
-                    magnitude: rope.magnitude,
-                    head_dim: *head_dim,
-                };
-                rope::rope(&rotation, self.rows(*input), step.positions(), out);
+                self.rotate(*input, *head_dim, rope, step, out);
             }
             Op::Attend(op) => {
                 let inputs = attend::Inputs {
@@ -171,7 +163,11 @@ impl Reference {
                     v: rows_in(&self.values, op.v),
                     sinks: op.sinks.as_ref().map(weight),
                 };
-                let cache = self.caches.get_mut(&op.cache).expect("compile reserved the cache");
+                let mut scratch = None;
+                let cache = match &op.cache {
+                    Some(id) => self.caches.get_mut(id).expect("compile reserved the cache"),
+                    None => scratch.insert(Cache::scratch(op, step)),
+                };
                 attend::attend(op, &inputs, cache, step, out);
             }
             Op::Gate { gate, up, activation, .. } => {
@@ -184,6 +180,9 @@ impl Reference {
             Op::Rows { input, .. } => {
                 rows::rows(self.rows(*input), step.outputs, buffer.info.width, out);
             }
+            Op::Pool { input, .. } => {
+                pool::pool(self.rows(*input), step, buffer.info.width, out);
+            }
             Op::TopK { input, .. } => {
                 let width = self.values[input].info.width;
                 top_k::top_k(self.rows(*input), width, buffer.info.width / 2, out);
@@ -193,6 +192,25 @@ impl Reference {
             }
         }
         self.values.insert(op.out(), buffer);
+    }
+
+    /// Runs an [`Op::Rope`].
+    fn rotate(
+        &self,
+        input: Value,
+        head_dim: usize,
+        rope: &crate::Rope,
+        step: &Step<'_>,
+        out: &mut [f32],
+    ) {
+        let rotation = rope::Rotation {
+            pairs: rope.pairs,
+            frequencies: &rope.frequencies,
+            factors: rope.factors.as_ref().map(|id| self.weights[id].as_slice()),
+            magnitude: rope.magnitude,
+            head_dim,
+        };
+        rope::rope(&rotation, self.rows(input), step.positions(), out);
     }
 
     /// Runs an op of a mixture of experts into its output, which is `width` wide.
@@ -263,14 +281,14 @@ impl Backend for Reference {
                 assert!(self.values.contains_key(&input), "{}: not an input", node.label());
             }
             self.reserve(node.op.out(), &graph.values[node.op.out().0 as usize], &limits);
-            let Op::Attend(op) = &node.op else { continue };
-            if let Some(cache) = self.caches.get(&op.cache) {
+            let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
+            if let Some(cache) = self.caches.get(id) {
                 assert_eq!(cache.pages(), limits.pages, "segments share a cache of one size");
             } else {
-                self.caches.insert(op.cache, Cache::new(graph.cache(op.cache), &limits)?);
+                self.caches.insert(*id, Cache::new(graph.cache(*id), &limits)?);
             }
-            if !caches.contains(&op.cache) {
-                caches.push(op.cache);
+            if !caches.contains(id) {
+                caches.push(*id);
             }
         }
         let nodes = segment.nodes.clone().map(|n| (n as u32, graph.nodes[n].clone())).collect();
@@ -360,6 +378,15 @@ fn no_cache(cache: CacheId) -> Error {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Which of a table's rows each token takes.
+fn ids_of(ids: Ids, step: &Step<'_>, rows: usize) -> Vec<u32> {
+    match ids {
+        Ids::Tokens => step.tokens.to_vec(),
+        Ids::Positions => step.positions().collect(),
+        Ids::Segments { separator } => step.segments(separator, rows as u32 - 1).collect(),
+    }
 }
 
 /// The rows of a value in `values`.

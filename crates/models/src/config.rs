@@ -3,7 +3,7 @@
 use bilayer_graph::{Activation, Pairs};
 
 use crate::keys::Keys;
-use crate::{Error, Experts, Rotary};
+use crate::{Encoder, Error, Experts, Rotary};
 
 /// The bounds on what metadata may declare; published models stay far below them.
 pub mod limits {
@@ -21,7 +21,7 @@ pub mod limits {
     pub const CONTEXT: usize = 1 << 30;
 }
 
-/// A decoder-only transformer. Architectures differ in these fields, never in code that asks for a name.
+/// A transformer: a decoder, or an encoder. Architectures differ in these fields, never in code that asks for a name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The table line it was read by.
@@ -69,6 +69,8 @@ pub struct Config {
     pub logit_scale: Option<f32>,
     /// Soft cap on the logits, after the factor.
     pub logit_softcap: Option<f32>,
+    /// What an encoder has; without it the model is a decoder.
+    pub encoder: Option<Encoder>,
 }
 
 /// A kind of norm.
@@ -78,6 +80,8 @@ pub enum Norm {
     Rms,
     /// Mean and variance, with a gain and a bias.
     Layer,
+    /// Mean and variance, with a gain alone.
+    LayerGain,
 }
 
 impl Norm {
@@ -85,7 +89,7 @@ impl Norm {
     pub(crate) fn eps_key(self) -> &'static str {
         match self {
             Norm::Rms => "attention.layer_norm_rms_epsilon",
-            Norm::Layer => "attention.layer_norm_epsilon",
+            Norm::Layer | Norm::LayerGain => "attention.layer_norm_epsilon",
         }
     }
 }
@@ -99,6 +103,8 @@ pub enum NormAt {
     After,
     /// Both.
     Both,
+    /// The sum of the residual and what they add, which is the residual from then on.
+    Sum,
 }
 
 /// What a norm of queries and keys spans.
@@ -177,6 +183,7 @@ impl Config {
             residual_scale: keys.positive_or_zero("residual_scale")?,
             logit_scale: None,
             logit_softcap: keys.positive_or_zero("final_logit_softcapping")?,
+            encoder: None,
         })
     }
 

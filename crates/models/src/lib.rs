@@ -22,9 +22,11 @@
 //! # Ok::<(), bilayer_models::Error>(())
 //! ```
 
+mod bert;
 mod catalog;
 mod config;
 mod decoder;
+mod encoder;
 mod error;
 mod experts;
 mod gemma;
@@ -34,7 +36,9 @@ mod gpt2;
 mod granite;
 mod keys;
 mod llama;
+mod modern_bert;
 mod names;
+mod nomic_bert;
 mod olmo2;
 mod phi3;
 mod qwen2;
@@ -53,6 +57,7 @@ use bilayer_graph::{Catalog, Graph, Recorder, Value};
 
 pub use catalog::{Directory, Outline};
 pub use config::{Config, FeedForward, Layer, Norm, NormAt, QkNorm, limits};
+pub use encoder::{Encoder, Head, Pooling};
 pub use error::Error;
 pub use experts::{Experts, Shared};
 pub use names::{Change, Name, Translated, interleaved_source, translate};
@@ -65,7 +70,7 @@ pub struct Architecture {
     pub name: &'static str,
     /// Reads and checks the metadata.
     pub config: fn(&Metadata) -> Result<Config, Error>,
-    /// Records the whole model; the result is the logits.
+    /// Records the whole model; the result is the logits, or what else it is run for.
     pub record: fn(&Config, &mut Recorder<'_>) -> Result<Value, bilayer_graph::Error>,
     /// The smallest metadata it accepts, from which tests make a random model.
     pub tiny: fn() -> Metadata,
@@ -76,7 +81,7 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 14] = [
+static ARCHITECTURES: [&Architecture; 17] = [
     &llama::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
@@ -91,6 +96,9 @@ static ARCHITECTURES: [&Architecture; 14] = [
     &qwen3moe::ARCHITECTURE,
     &smollm3::ARCHITECTURE,
     &starcoder2::ARCHITECTURE,
+    &bert::ARCHITECTURE,
+    &modern_bert::ARCHITECTURE,
+    &nomic_bert::ARCHITECTURE,
 ];
 
 /// Every architecture.
@@ -130,7 +138,10 @@ pub fn record(config: &Config, catalog: &dyn Catalog) -> Result<Graph, Error> {
 /// # Errors
 /// As [`config`] and [`record`]; [`Error::UnusedTensor`] where the file holds more than the graph reads.
 pub fn read(file: &File) -> Result<(Config, Graph), Error> {
-    let config = config(file.metadata())?;
+    let mut config = config(file.metadata())?;
+    if let Some(encoder) = &mut config.encoder {
+        encoder.scores = file.tensor(encoder::HEAD).is_some();
+    }
     let graph = record(&config, &Directory(file))?;
     let architecture = find(config.architecture)?;
     let used: HashSet<&str> = graph.weights.iter().map(|weight| weight.name.as_str()).collect();

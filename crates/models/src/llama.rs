@@ -86,6 +86,7 @@ mod tests {
             residual_scale: None,
             logit_scale: None,
             logit_softcap: None,
+            encoder: None,
         };
         assert_eq!(config(&(ARCHITECTURE.tiny)()).unwrap(), expected);
     }

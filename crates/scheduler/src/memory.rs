@@ -5,7 +5,8 @@ use std::fmt;
 
 use bilayer_graph::fuse::{self, Item, Kind, Part};
 use bilayer_graph::slots::{self, Life};
-use bilayer_graph::{Facts, Graph, Value, WeightId};
+use bilayer_graph::{Facts, Graph, Op, Value, WeightId};
+use bilayer_quant::Type;
 
 use crate::{Budget, PlannedSegment};
 
@@ -85,6 +86,7 @@ pub(crate) fn activation_bytes(
     segment.inputs.iter().for_each(|&value| lives.at((value, Form::Floats), 0));
     for (at, item) in items.iter().enumerate() {
         lives.item(graph, item, facts, at);
+        lives.scratch.extend(scratch(graph, item, at, budget));
     }
     // What comes and goes is not shared with anything.
     for &value in segment.inputs.iter().chain(&segment.outputs) {
@@ -113,7 +115,7 @@ pub(crate) fn activation_bytes(
         }
         Form::Floats | Form::Turned => vec![life],
     });
-    sum(slots::assign(&apart.collect::<Vec<_>>()).1)
+    sum(slots::assign(&apart.chain(lives.scratch).collect::<Vec<_>>()).1)
 }
 
 /// Rows that are no multiple of 64 values are read beyond their end and share only with their like.
@@ -132,6 +134,18 @@ struct Lives {
     spans: BTreeMap<(Value, Form), (usize, usize)>,
     /// Results that lie beside another, by the first of them.
     beside: HashMap<Value, Value>,
+    /// Keys and values that are not kept.
+    scratch: Vec<Life>,
+}
+
+/// Keys and values of an attention that keeps none: needed while it runs.
+fn scratch(graph: &Graph, item: &Item, at: usize, budget: &Budget) -> Option<Life> {
+    let Kind::Attend { node, .. } = item.kind else { return None };
+    let Op::Attend(attend) = &graph.nodes[node].op else { return None };
+    let types = Budget { key_type: Type::F32, value_type: Type::F32, ..*budget };
+    let bytes = types.kv_bytes(&attend.scratch());
+    let (first, last) = (2 * at, 2 * at + 1);
+    attend.cache.is_none().then_some(Life { first, last, bytes, class: 0 })
 }
 
 impl Lives {

@@ -14,14 +14,14 @@ use super::{Buffer, Parts, Placed, Stage};
 use crate::cache::Cache;
 use crate::level::Level;
 use crate::memory::lines;
-use crate::ops::attend::plan::Plan;
+use crate::ops::attend::plan::{Plan, Reach};
 use crate::ops::attend::{self, tile_tokens};
 use crate::ops::experts::Mixture;
 use crate::ops::layer_norm::Norm;
 use crate::ops::matmul::{self, Group, Linear};
 use crate::ops::rope::{self, MakeTable, Table};
 use crate::ops::{
-    add, embed, experts, gate, head_norm, mix, rms_norm, route, rows, scale, soft_cap, top_k,
+    add, embed, experts, gate, head_norm, mix, pool, rms_norm, route, rows, scale, soft_cap, top_k,
 };
 use crate::state::{State, Tables};
 use bilayer_graph::fuse::{self, Item, Kind, Part};
@@ -30,6 +30,8 @@ use bilayer_graph::fuse::{self, Item, Kind, Part};
 pub(crate) struct Holdings<'a> {
     pub(crate) weights: &'a HashMap<WeightId, SharedBytes>,
     pub(crate) caches: &'a HashMap<CacheId, Arc<Cache>>,
+    /// Memory for the keys and values that no step keeps, each shape of them once.
+    pub(crate) scratch: &'a [Arc<Cache>],
     pub(crate) level: Level,
 }
 
@@ -155,10 +157,10 @@ impl<'a> Lowering<'a> {
     /// The stage that copies pages in all caches of the segment.
     fn copies(&mut self, segment: &Segment<'_>) {
         for node in segment.nodes.clone() {
-            if let Op::Attend(attend) = &self.graph.nodes[node].op
-                && !self.caches.contains(&attend.cache)
+            if let Op::Attend(Attend { cache: Some(cache), .. }) = self.graph.nodes[node].op
+                && !self.caches.contains(&cache)
             {
-                self.caches.push(attend.cache);
+                self.caches.push(cache);
             }
         }
         if !self.caches.is_empty() {
@@ -212,7 +214,7 @@ impl<'a> Lowering<'a> {
             }
             Kind::Attend { node, q, .. } => {
                 let attend = self.attend_of(*node);
-                let plan = Plan::new(attend.window, 1, self.limits.tokens);
+                let plan = Plan::new(reach(attend), self.limits.tokens);
                 let turned = if q.is_some() { self.value_bytes(attend.q) } else { 0 };
                 lines(turned) + shape(attend, 0).parts_bytes(plan.parts_max())
             }
@@ -407,6 +409,7 @@ impl<'a> Lowering<'a> {
                 Box::new(soft_cap::SoftCap { input: at(input), cap: *cap, out })
             }
             Op::Rows { input, .. } => Box::new(rows::Rows { input: at(input), out }),
+            Op::Pool { input, .. } => Box::new(pool::Pool { input: at(input), out }),
             Op::TopK { input, .. } => Box::new(top_k::TopK { input: at(input), out }),
             Op::Route(op) => {
                 let rule = route::Rule {
@@ -454,15 +457,16 @@ impl<'a> Lowering<'a> {
 
     fn attend(&mut self, node: usize, q: &fuse::Turn, k: &fuse::Turn, own: usize) -> String {
         let attend = self.attend_of(node);
-        let tile_tokens = tile_tokens(attend.heads / attend.kv_heads);
-        let plan = self.plans.iter().position(|plan| plan.serves(attend.window, tile_tokens));
+        let reach = reach(attend);
+        let plan = self.plans.iter().position(|plan| plan.serves(reach));
         let plan = plan.unwrap_or_else(|| {
-            self.plans.push(Plan::new(attend.window, tile_tokens, self.limits.tokens));
+            self.plans.push(Plan::new(reach, self.limits.tokens));
             self.plans.len() - 1
         });
         let shape = shape(attend, plan);
         let (q_turn, k_turn) = (self.turn(q), self.turn(k));
-        let cache = self.holdings.caches[&attend.cache].clone();
+        let cache = self.cache(attend);
+        let kept = cache.layout.name();
         let source = self.buffers[&q.input];
         let turned = q.is_some().then_some(Buffer { offset: own, ..source });
         let turned_bytes = if q.is_some() { self.value_bytes(attend.q) } else { 0 };
@@ -487,11 +491,19 @@ impl<'a> Lowering<'a> {
             out,
             parts_offset,
             sinks: sinks.clone(),
-            tile_tokens,
         }));
         self.stages.push(Box::new(attend::Join { shape, out, parts_offset, sinks }));
-        let kept = format!("{}/{}", self.limits.key_type, self.limits.value_type);
-        format!("attend {} {}", kept.to_lowercase(), self.holdings.level)
+        let ways = if reach.both_ways { " both ways" } else { "" };
+        format!("attend {kept}{ways} {}", self.holdings.level)
+    }
+
+    /// Where keys and values go.
+    fn cache(&self, attend: &Attend) -> Arc<Cache> {
+        let fits = |cache: &&Arc<Cache>| cache.layout.holds(&attend.scratch());
+        match attend.cache {
+            Some(id) => self.holdings.caches[&id].clone(),
+            None => self.holdings.scratch.iter().find(fits).expect("made before lowering").clone(),
+        }
     }
 
     fn parts(self, segment: &Segment<'_>) -> Parts {
@@ -504,7 +516,17 @@ impl<'a> Lowering<'a> {
             });
             tables.min().unwrap_or(usize::MAX)
         };
-        let tables = Tables { vocab: rows(Ids::Tokens), positions: rows(Ids::Positions) };
+        let separators = ops().filter_map(|op| match op {
+            Op::Embed { table, ids: Ids::Segments { separator }, .. } => {
+                Some((*separator, graph.weight(*table).rows as u32 - 1))
+            }
+            _ => None,
+        });
+        let tables = Tables {
+            vocab: rows(Ids::Tokens),
+            positions: rows(Ids::Positions),
+            segments: separators.into_iter().next(),
+        };
         let buffer = |&value: &Value| (value, self.buffers[&value]);
         Parts {
             inputs: segment.inputs.iter().map(buffer).collect(),
@@ -524,8 +546,16 @@ fn shape(attend: &Attend, plan: usize) -> attend::Shape {
         kv_heads: attend.kv_heads,
         head_dim: attend.head_dim,
         scale: attend.scale,
-        window: attend.window,
+        reach: reach(attend),
         softcap: attend.softcap,
         plan,
+    }
+}
+
+fn reach(attend: &Attend) -> Reach {
+    Reach {
+        window: attend.window,
+        both_ways: attend.cache.is_none(),
+        tile_tokens: tile_tokens(attend.heads / attend.kv_heads),
     }
 }

@@ -201,8 +201,7 @@ impl GemvKey {
         let epilogue = match self.epilogue {
             Epilogue::Plain => "",
             Epilogue::Residual => " add",
-            Epilogue::Gate(Activation::Silu) => " silu",
-            Epilogue::Gate(Activation::GeluTanh) => " gelu",
+            Epilogue::Gate(activation) => &format!(" {}", activation_name(activation)),
         };
         format!(
             "{}{} {} {}{}{} {}x{} m{}{}{epilogue} {}",

@@ -12,6 +12,7 @@ use super::head_norm::HeadNormKey;
 use super::layer_norm::LayerNormKey;
 use super::matmul::{COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, GemvKey, rows_of, takes_ints};
 use super::mix::MixKey;
+use super::pool::PoolKey;
 use super::quantize::QuantizeKey;
 use super::rms_norm::RmsNormKey;
 use super::rope::RopeKey;
@@ -36,6 +37,7 @@ pub(super) fn small_ops(caps: &Caps) -> impl Iterator<Item = Source> {
         ScaleKey.source(caps),
         SoftCapKey.source(caps),
         RowsKey.source(caps),
+        PoolKey.source(caps),
         HeadNormKey.source(caps),
         QuantizeKey.source(caps),
         CopyPagesKey.source(caps),
@@ -50,7 +52,7 @@ pub(super) fn small_ops(caps: &Caps) -> impl Iterator<Item = Source> {
         }
     }
     for (floats, quantized) in WANTED {
-        for activation in [Activation::Silu, Activation::GeluTanh] {
+        for activation in Activation::ALL {
             for up in BOTH {
                 sources.push(GateKey { activation, up, floats, quantized }.source(caps));
             }
@@ -104,10 +106,16 @@ pub(super) fn attention(caps: &Caps) -> impl Iterator<Item = Source> {
                 value: other,
                 softcap: false,
                 sinks: false,
+                both_ways: false,
             };
             for (group, rows, special) in [(1, 8, false), (4, 1, true), (7, 4, false)] {
                 let split = SplitKey { softcap: special, sinks: special, ..split };
                 sources.push(split.tiled(caps, group, rows).source(caps));
+            }
+            for rows in [1, 8] {
+                let both = SplitKey { key: CacheType::F32, value: CacheType::F32, ..split };
+                let both = SplitKey { both_ways: true, ..both };
+                sources.push(both.tiled(caps, 1, rows).source(caps));
             }
         }
         for (floats, quantized) in WANTED {

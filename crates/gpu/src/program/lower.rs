@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bilayer_graph::fuse::{self, Item, Kind};
 use bilayer_graph::{
-    CacheId, Error as GraphError, Graph, Limits, Op, Rows, Segment, Value, WeightId,
+    CacheId, Error as GraphError, Graph, Ids, Limits, Op, Rows, Segment, Value, WeightId,
 };
 use bytemuck::Pod;
 
@@ -12,7 +12,7 @@ use super::build::Draft;
 use super::draft::{
     DraftBuffer, DraftChoice, DraftDispatch, DraftStage, Grid, Operand, View, always,
 };
-use super::step::{Splits, Words};
+use super::step::{Kind as StepKind, Splits, Words};
 use crate::cache::Cache;
 use crate::caps::Caps;
 use crate::kernel::Source;
@@ -117,7 +117,7 @@ pub fn lower(
         limits,
         holdings,
         caps: holdings.caps,
-        words: Words::new(limits, tile_rows, splits),
+        words: Words::new(limits, step_kind(segment), tile_rows, splits),
         stages: Vec::new(),
         buffers: Vec::new(),
         shapes: HashMap::new(),
@@ -157,6 +157,21 @@ pub fn lower(
         vectors: lowering.vectors,
         words: lowering.words,
     })
+}
+
+/// What a segment's kernels want to know of a step.
+fn step_kind(segment: &Segment<'_>) -> StepKind {
+    let ops = || segment.graph.nodes[segment.nodes.clone()].iter().map(|node| &node.op);
+    let segments = |op: &Op| match op {
+        Op::Embed { table, ids: Ids::Segments { separator }, .. } => {
+            Some((*separator, segment.graph.weight(*table).rows as u32 - 1))
+        }
+        _ => None,
+    };
+    StepKind {
+        whole: ops().any(|op| matches!(op, Op::Attend(attend) if attend.cache.is_none())),
+        segments: ops().find_map(segments),
+    }
 }
 
 impl<'a> Lowering<'a> {

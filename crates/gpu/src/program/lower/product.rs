@@ -347,6 +347,7 @@ impl Lowering<'_> {
                 self.words.bound_positions(self.graph.weight(table).rows);
                 (self.words.layout().rows, 2)
             }
+            Ids::Segments { .. } => (self.words.layout().segments, 1),
         };
         let (key, width) = (EmbedKey { ty: placed.ty, layout: placed.layout }, view.width as usize);
         let mut dispatches = Vec::new();
