@@ -37,6 +37,9 @@ const REPEATS: std::ops::Range<usize> = 4..40;
 /// How much longer or shorter than predicted a run may take before its times count as stale.
 const STALE: f64 = 1.5;
 
+/// Steps from which a session says something about the prediction.
+const STEPS_TO_JUDGE: u32 = 16;
+
 /// What is timed.
 pub struct Subject<'a> {
     pub model: &'a Model,
@@ -244,10 +247,35 @@ impl Walls<'_> {
     }
 }
 
-/// Drops kept times that a run has shown to be wrong, so that the next run measures them anew. Answers whether it did.
-pub fn distrust(kept: &Kept, name: &str, predicted_ms: f64, measured_ms: f64) -> bool {
-    let ratio = measured_ms / predicted_ms;
-    let stale = !(1.0 / STALE..=STALE).contains(&ratio);
+/// Steps of one token that a session made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Decoding {
+    pub steps: u32,
+    pub total: Duration,
+    pub fastest: Duration,
+}
+
+impl Decoding {
+    pub fn add(&mut self, step: Duration) {
+        self.fastest = if self.steps == 0 { step } else { self.fastest.min(step) };
+        self.total += step;
+        self.steps += 1;
+    }
+
+    /// Whether a token was predicted to take much longer than it did, or so much less that not even the fastest came
+    /// near: what else the machine does makes all others longer.
+    fn contradicts(&self, predicted_ms: f64) -> bool {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        self.steps >= STEPS_TO_JUDGE
+            && (predicted_ms > STALE * ms(self.total) / f64::from(self.steps)
+                || ms(self.fastest) > STALE * predicted_ms)
+    }
+}
+
+/// Drops kept times that a session has shown to be wrong, so that the next one measures them anew. Answers whether it
+/// did.
+pub fn distrust(kept: &Kept, name: &str, predicted_ms: f64, decoding: &Decoding) -> bool {
+    let stale = decoding.contradicts(predicted_ms);
     if stale {
         kept.remove(name);
     }
@@ -369,7 +397,9 @@ fn noise(values: &mut Vec<f32>, len: usize) {
 mod tests {
     use bilayer_graph::Kind;
 
-    use super::{Apart, Walls, distrust, stretch};
+    use std::time::Duration;
+
+    use super::{Apart, Decoding, Walls, distrust, stretch};
     use crate::kept::Kept;
 
     #[test]
@@ -402,12 +432,21 @@ mod tests {
     fn times_that_are_far_off_are_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let kept = Kept::new(folder.path());
-        for (predicted, measured, gone) in
-            [(10.0, 12.0, false), (10.0, 16.0, true), (10.0, 6.0, true)]
-        {
+        // Milliseconds of the fastest step and of the others.
+        for (predicted, fastest, others, gone) in [
+            (10.0, 12, 12, false),
+            (10.0, 16, 17, true),
+            (10.0, 12, 90, false),
+            (10.0, 5, 6, true),
+            (10.0, 1, 9, false),
+        ] {
+            let mut decoding = Decoding::default();
+            decoding.add(Duration::from_millis(fastest));
+            assert!(!decoding.contradicts(predicted), "one step says nothing");
+            (0..20).for_each(|_| decoding.add(Duration::from_millis(others)));
             kept.store("times", b"{}");
-            assert_eq!(distrust(&kept, "times", predicted, measured), gone);
-            assert_eq!(kept.load("times").is_none(), gone, "{predicted} {measured}");
+            assert_eq!(distrust(&kept, "times", predicted, &decoding), gone);
+            assert_eq!(kept.load("times").is_none(), gone, "{predicted} {decoding:?}");
         }
     }
 }

@@ -6,8 +6,9 @@ use bilayer_graph::{Backend, Kernel, Limits, PageCopy};
 use bilayer_scheduler::{Plan, Times};
 
 use crate::cache::{Pages, SequenceId};
+use crate::measure::{self, Decoding};
 use crate::trace::Trace;
-use crate::{Error, Model, measure};
+use crate::{Error, Model};
 use batch::{Cut, Work};
 use pipeline::{Pipeline, Ran, Reading};
 use prepare::{Best, Timing};
@@ -122,6 +123,8 @@ pub struct Session {
     warnings: Vec<Warning>,
     /// The times that the plan was made by.
     timing: Option<Timing>,
+    /// What decoding took since the plan was made.
+    decoding: Decoding,
     /// What a device said that failed, while nobody could take over.
     lost: Option<bilayer_graph::Error>,
     load: Duration,
@@ -273,13 +276,13 @@ impl Session {
         self.timing.as_ref().map(|timing| &timing.times)
     }
 
-    /// Compares what decoding took with what the plan said. Times that were far off are forgotten, and measured anew
-    /// for the next session; then this answers true.
-    pub fn judge(&self, decode_ms: f64) -> bool {
+    /// Compares what steps of one token took with what the plan said. Times that were far off are forgotten, and measured
+    /// anew for the next session; then this answers true.
+    pub fn judge(&self) -> bool {
         let (Some(timing), Some(predicted)) = (&self.timing, &self.plan.predicted) else {
             return false;
         };
-        measure::distrust(&timing.kept, &timing.name, predicted.decode_ms, decode_ms)
+        measure::distrust(&timing.kept, &timing.name, predicted.decode_ms, &self.decoding)
     }
 
     /// What a node of the graph is called: its layer, its name and its op.
@@ -427,7 +430,11 @@ impl Session {
                 ran => break ran.map_err(Error::from),
             }
         };
-        self.pipeline.spent.total += began.elapsed();
+        let took = began.elapsed();
+        self.pipeline.spent.total += took;
+        if let [Run { tokens: [_], .. }] = runs {
+            self.decoding.add(took);
+        }
         ran
     }
 

@@ -16,7 +16,7 @@ use super::settings::Stage;
 use super::{Failed, Overlap, Progress, Session, Settings, Spent, load};
 use crate::cache::Pages;
 use crate::kept::Kept;
-use crate::measure::Subject;
+use crate::measure::{Decoding, Subject};
 use crate::trace::Trace;
 use crate::{Error, Model, placement};
 
@@ -174,6 +174,7 @@ pub fn on(
         processor,
         warnings,
         timing: None,
+        decoding: Decoding::default(),
         lost: None,
     })
 }

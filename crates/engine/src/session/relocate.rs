@@ -9,6 +9,7 @@ use super::pipeline::{self, Pipeline};
 use super::prepare::{self, Planner};
 use super::{Failed, Overlap, Session, fallback};
 use crate::Error;
+use crate::measure::Decoding;
 
 /// The pages of a cache on their way.
 struct Cargo {
@@ -44,6 +45,7 @@ impl Session {
         let plan = prepare::with_best(planner(&self.graph, &machine, &budget)?, self.best);
         if plan.placement == self.plan.placement {
             self.plan = plan;
+            self.decoding = Decoding::default();
             return Ok(());
         }
         self.adopt(plan)
@@ -70,6 +72,7 @@ impl Session {
         match self.relocate(&plan) {
             Ok(()) => {
                 self.plan = plan;
+                self.decoding = Decoding::default();
                 Ok(())
             }
             Err(Failed::Device { device, error })

@@ -47,15 +47,12 @@ pub fn statistics(s: &Statistics) -> String {
     )
 }
 
-/// Steps from which a run says something about the prediction.
-const STEPS_TO_JUDGE: usize = 16;
-
 /// What a token should have taken and what it took, and what follows when they are far apart.
 pub fn prediction(session: &Session, s: &Statistics) -> Option<String> {
     let predicted = session.plan().predicted.as_ref()?.decode_ms;
     let measured = (decoded(s) > 0).then(|| ms(s.generate) / decoded(s) as f64)?;
     let mut line = format!("predicted {predicted:.2} ms/token, measured {measured:.2}");
-    if decoded(s) >= STEPS_TO_JUDGE && session.judge(measured) {
+    if session.judge() {
         line += "; that is far off, so the next run measures the devices again";
     }
     Some(line)
