@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 mod bench;
 mod chat;
+mod draft;
 mod model;
 mod placing;
 mod profile;
@@ -16,6 +17,7 @@ pub mod typed;
 
 pub use bench::{Bench, Form, Numbers};
 pub use chat::ChatArgs;
+pub use draft::DraftArgs;
 pub use model::{FlashAttn, ModelArgs};
 pub(crate) use placing::size;
 pub use placing::{AdapterArgs, PlacingArgs};
@@ -115,6 +117,8 @@ pub struct Run {
     pub model: ModelArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub draft: DraftArgs,
 }
 
 /// How far an answer goes.

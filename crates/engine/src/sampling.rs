@@ -175,6 +175,11 @@ impl Sampler {
         Ok(candidates)
     }
 
+    /// The distribution made last.
+    pub(crate) fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+
     /// Chooses a token from the distribution made last and accepts it.
     pub(crate) fn draw(&mut self, guess: Option<Guess<'_>>) -> u32 {
         let Sampler { options, rng, candidates, mirostat_mu, .. } = self;

@@ -2,12 +2,12 @@
 
 use super::{Bounds, Draft, Drafter, Text};
 use crate::cache::SequenceId;
-use crate::sampling::{Mirostat, Options, Row, Sampler};
+use crate::sampling::{Options, Row, Sampler};
 use crate::session::{Rows, Run, Session, Settings, Spent, Wanted};
 use crate::{Error, Model};
 
 /// Best tokens that are read at least, where the head's device finds them: what the share of the best one is taken of.
-pub const BEST: usize = 10;
+const BEST: usize = 10;
 
 /// By how many tokens vocabularies of one kind may differ in length: some are padded with tokens that are never used.
 const PADDING_MAX: usize = 128;
@@ -40,7 +40,8 @@ impl DraftModel {
         bounds: Bounds,
     ) -> Result<DraftModel, Error> {
         let shared = shared(draft, model)?;
-        let mut session = Session::new(draft, settings)?;
+        let top_k = Some(settings.top_k.map_or(BEST, |k| k.max(BEST)));
+        let mut session = Session::new(draft, Settings { top_k, ..settings })?;
         let sequence = session.open()?;
         let options = Options::default();
         let rows = Rows::new(&session, &options, 1);
@@ -79,11 +80,10 @@ impl Drafter for DraftModel {
     /// Tokens are drawn by the same options, for the more alike two distributions are, the more guesses are right.
     /// Mirostat's state is the text's alone, so the drafter goes without.
     fn begin(&mut self, options: &Options) -> Result<(), Error> {
-        let usual = |mirostat: &Mirostat| mirostat.version == 0;
         let logit_bias = options.logit_bias.iter().filter(|(id, _)| (*id as usize) < self.shared);
         let options = Options {
             seed: options.seed ^ APART,
-            mirostat: options.mirostat.filter(usual),
+            mirostat: None,
             logit_bias: logit_bias.copied().collect(),
             ..options.clone()
         };
@@ -110,9 +110,8 @@ impl Drafter for DraftModel {
             if chances.iter().any(|c| c.id as usize >= *shared) {
                 break;
             }
-            let chances = chances.to_vec();
             let token = sampler.draw(None);
-            draft.push_drawn(token, &chances);
+            draft.push_drawn(token, sampler.candidates());
             if drafted + 1 < most {
                 let run = Run { sequence: *sequence, tokens: &[token], wanted: Wanted::Last };
                 rows.step(session, run)?;
