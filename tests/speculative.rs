@@ -159,7 +159,7 @@ fn demo() -> Model {
 fn rows_checked_together_have_the_bits_of_single_ones() {
     let levels = [Level::Scalar, Level::Avx2, Level::AvxVnni, Level::Avx512Vnni, Level::Amx];
     let levels: Vec<Level> = levels.into_iter().filter(|level| level.is_available()).collect();
-    let tokens = some(70, 3);
+    let tokens = some(40, 3);
     for (name, model) in models() {
         for &level in &levels {
             let settings = Settings { cpu_level: Some(level), sequences: 2, ..settings() };
@@ -211,10 +211,10 @@ fn greedy_answers_are_those_without_guesses() {
                     generate((&model, &mut session), &greedy(), request(), Some(drafter.as_mut()));
                 assert_eq!(found, plain, "{name}, {predict:?}, {stop:?}: {who}");
                 assert!(spent.accepted <= spent.drafted);
-                // Each step makes one token and those that were guessed right.
-                let ahead = spent.steps + 1 + spent.accepted;
-                assert_eq!(ahead, plain.ids.len(), "{name}: {who}: {spent:?}");
-                if who == "itself" {
+                // Each step makes one token beside those that were guessed right, but for a guess that ends the answer.
+                let ahead = spent.steps + 1 + spent.accepted - plain.ids.len();
+                assert!(ahead <= usize::from(predict.is_some()), "{name}: {who}: {spent:?}");
+                if who == "itself" && plain.stop == Stop::Length {
                     assert_eq!(spent.accepted, spent.drafted, "{name}: {predict:?} {stop:?}");
                 }
                 if who == "oracle" && predict.is_none() {
@@ -289,7 +289,9 @@ fn deviations(a: &Counts, b: &Counts) -> f64 {
 }
 
 /// Says it drew its guess from a distribution that it did not draw from.
-struct Liar;
+struct Liar {
+    token: u32,
+}
 
 impl Drafter for Liar {
     fn begin(&mut self, _: &Options) -> Result<(), Error> {
@@ -297,34 +299,38 @@ impl Drafter for Liar {
     }
 
     fn draft(&mut self, _: Text<'_>, _: usize, draft: &mut Draft) -> Result<(), Error> {
-        let chances = [20, 60].map(|id| Candidate { id, logit: 0.0, p: 0.5 });
-        draft.push_drawn(20, &chances);
+        let chance = |id, p| Candidate { id, logit: 0.0, p };
+        draft.push_drawn(self.token, &[chance(self.token, 0.1), chance(self.token ^ 1, 0.9)]);
         Ok(())
     }
 }
 
+/// A model with several likely tokens everywhere; of one seed they differ by the factor on a part of each layer.
+fn undecided(seed: u64, factor: f32) -> Model {
+    let bytes = words::tiny_with(Type::F32, seed, &|name, values| {
+        let factor = match name {
+            "output_norm.weight" => 0.4,
+            name if name.contains("ffn_up") => factor,
+            _ => 1.0,
+        };
+        values.iter_mut().for_each(|value| *value *= factor);
+    });
+    Model::from_bytes("undecided", bytes).unwrap()
+}
+
 /// How often each answer is given.
-const ANSWERS: u64 = 3000;
+const ANSWERS: u64 = 2000;
 
 #[test]
 fn sampled_answers_have_the_distribution_of_those_without_guesses() {
-    let model = tiny(Type::F32, 7);
-    // Of another seed, and so alike that many guesses are right.
-    let other = tiny(Type::F32, 8);
-    let near = Model::from_bytes(
-        "near",
-        words::tiny_with(Type::F32, 7, &|name, values| {
-            if name.contains("ffn_up") {
-                values.iter_mut().for_each(|value| *value *= 0.9);
-            }
-        }),
-    )
-    .unwrap();
+    let model = undecided(7, 1.0);
+    // One that knows nothing of it, and one that is much like it.
+    let (other, near) = (undecided(8, 1.0), undecided(7, 0.7));
     let plain =
         Options { temperature: 1.0, top_k: 5, top_p: 1.0, min_p: 0.0, ..Options::default() };
     let chains = [
         ("top-k", plain.clone()),
-        ("hot", Options { top_k: 0, temperature: 0.7, top_p: 0.6, ..plain.clone() }),
+        ("top-p", Options { top_k: 0, temperature: 1.5, top_p: 0.8, ..plain.clone() }),
         ("penalty", Options { repeat_penalty: 1.5, presence_penalty: 0.5, ..plain.clone() }),
         ("xtc", Options { xtc: Some(Xtc { probability: 0.5, threshold: 0.1 }), ..plain.clone() }),
         (
@@ -340,7 +346,9 @@ fn sampled_answers_have_the_distribution_of_those_without_guesses() {
     for (name, options) in chains {
         let (expected, _) = counts(&model, &prompt, &options, 0..ANSWERS, None);
         let (again, _) = counts(&model, &prompt, &options, ANSWERS..2 * ANSWERS, None);
-        assert!(expected.len() > 10 && deviations(&expected, &again) < 4.0, "{name}");
+        let off = deviations(&expected, &again);
+        println!("{name}: {} outcomes, {off:.2} deviations", expected.len());
+        assert!(expected.len() > 10 && off < 4.0, "{name}: {off} standard deviations");
         let mut drafters: Vec<(&str, Box<dyn Drafter>)> = vec![
             ("other", Box::new(draft_model(&other, &model, sure(2)))),
             ("near", Box::new(draft_model(&near, &model, sure(0)))),
@@ -357,10 +365,6 @@ fn sampled_answers_have_the_distribution_of_those_without_guesses() {
                 "{name} {who} {spent:?}"
             );
         }
-        let seeds = 2 * ANSWERS..3 * ANSWERS;
-        let (found, _) = counts(&model, &prompt, &options, seeds, Some(&mut Liar));
-        let off = deviations(&expected, &found);
-        println!("{name}, a liar: {off:.2} deviations");
     }
 }
 
@@ -370,23 +374,16 @@ fn likely(counts: &Counts) -> Vec<u32> {
     [&[0], &best[..]].concat()
 }
 
+/// That the test above can fail.
 #[test]
 fn a_guess_whose_chance_is_wrong_would_be_seen() {
-    let model = tiny(Type::F32, 7);
-    let options =
-        Options { temperature: 1.5, top_k: 0, top_p: 1.0, min_p: 0.0, ..Options::default() };
+    let model = undecided(7, 1.0);
+    let options = Options { temperature: 1.0, top_k: 5, ..Options::default() };
     let prompt = some(9, 1);
     let (expected, _) = counts(&model, &prompt, &options, 0..ANSWERS, None);
-    let (found, _) = counts(&model, &prompt, &options, ANSWERS..2 * ANSWERS, Some(&mut Liar));
-    // Of the second token alone: three of 128 tokens each are hardly ever the same.
-    let second = |counts: &Counts| {
-        let mut by_second = Counts::new();
-        for (ids, count) in counts {
-            *by_second.entry(ids[..1].to_vec()).or_default() += count;
-        }
-        by_second
-    };
-    let off = deviations(&second(&expected), &second(&found));
+    let mut liar = Liar { token: likely(&expected)[1] };
+    let (found, _) = counts(&model, &prompt, &options, ANSWERS..2 * ANSWERS, Some(&mut liar));
+    let off = deviations(&expected, &found);
     assert!(off > 8.0, "{off} standard deviations");
 }
 
