@@ -23,7 +23,10 @@ impl Rows {
         let needs = options.needs().map(|needs| needs.min(session.vocab()));
         let best = session.top_k().filter(|&k| needs.is_some_and(|needs| needs <= k));
         match best {
-            Some(k) => Rows { best: Vec::with_capacity(rows * k), ..Rows::of(k, true) },
+            Some(k) => {
+                let best = Vec::with_capacity(rows * k);
+                Rows { width: k, logits: Vec::new(), best, is_best: true }
+            }
             None => Rows::all(session, rows),
         }
     }
@@ -31,11 +34,8 @@ impl Rows {
     /// The same with all logits.
     pub fn all(session: &Session, rows: usize) -> Rows {
         let width = session.vocab();
-        Rows { logits: Vec::with_capacity(rows * width), ..Rows::of(width, false) }
-    }
-
-    fn of(width: usize, is_best: bool) -> Rows {
-        Rows { width, logits: Vec::new(), best: Vec::new(), is_best }
+        let logits = Vec::with_capacity(rows * width);
+        Rows { width, logits, best: Vec::new(), is_best: false }
     }
 
     /// Runs a prompt for the row after it. False where `each` stopped it.
