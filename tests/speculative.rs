@@ -86,7 +86,6 @@ fn generate(
     }
     text.push_str(&generation.finish());
     let (stop, statistics) = (generation.stop().unwrap(), generation.statistics());
-    drop(generation);
     let held = session.tokens(sequence).to_vec();
     session.close(sequence);
     (Answer { ids, text, stop, held }, statistics)

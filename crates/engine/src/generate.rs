@@ -108,8 +108,8 @@ pub struct Statistics {
 
 /// An answer in the making. Ask [`Generation::next`] until it gives `None`.
 ///
-/// Where somebody guesses, the sequence holds guesses that were not looked at yet; when the answer is dropped it holds
-/// the tokens of the answer alone.
+/// Where somebody guesses, the sequence holds guesses that were not looked at yet, until the answer has ended or
+/// [`Generation::finish`] is called.
 pub struct Generation<'s> {
     session: &'s mut Session,
     sequence: SequenceId,
@@ -228,6 +228,14 @@ impl<'s> Generation<'s> {
         reason = "an iterator of results would go on after an error"
     )]
     pub fn next(&mut self) -> Result<Option<Token>, Error> {
+        let token = self.next_token();
+        if token.is_err() || self.stop.is_some() {
+            self.cut();
+        }
+        token
+    }
+
+    fn next_token(&mut self) -> Result<Option<Token>, Error> {
         if self.statistics.prompt_tokens == 0 {
             self.prefill(&mut |_| ())?;
         }
@@ -262,8 +270,10 @@ impl<'s> Generation<'s> {
         Ok(Some(Token { id, text: piece.text, logprobs }))
     }
 
-    /// Text that was held back when the answer ended; empty after a stop text.
+    /// Text that was held back when the answer ended; empty after a stop text. An answer may also be left here that has
+    /// not ended.
     pub fn finish(&mut self) -> String {
+        self.cut();
         match self.stop {
             Some(Stop::Text(_)) => String::new(),
             _ => self.decoder.finish(),
@@ -278,6 +288,12 @@ impl<'s> Generation<'s> {
     /// Times and counts so far.
     pub fn statistics(&self) -> Statistics {
         self.statistics
+    }
+
+    /// Takes guesses that nobody will look at off the sequence.
+    fn cut(&mut self) {
+        self.session.truncate(self.sequence, self.held);
+        self.draft.clear();
     }
 
     /// Whether the token was guessed, so that what comes after it is known already.
@@ -347,13 +363,6 @@ impl<'s> Generation<'s> {
         self.statistics.generated += 1;
         self.statistics.generate = elapsed.saturating_sub(self.statistics.first_token);
         self.statistics.spent = add(self.statistics.spent, self.session.take_spent());
-    }
-}
-
-impl Drop for Generation<'_> {
-    fn drop(&mut self) {
-        let held = self.held.min(self.session.len(self.sequence));
-        self.session.truncate(self.sequence, held);
     }
 }
 
