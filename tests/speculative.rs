@@ -387,7 +387,6 @@ fn sampled_answers_have_the_distribution_of_those_without_guesses() {
         let (expected, _) = counts(&model, &prompt, &options, 0..ANSWERS, None);
         let (again, _) = counts(&model, &prompt, &options, ANSWERS..2 * ANSWERS, None);
         let off = deviations(&expected, &again);
-        println!("{name}: {} outcomes, {off:.2} deviations", expected.len());
         assert!(expected.len() > 10 && off < 4.0, "{name}: {off} standard deviations");
         let mut drafters: Vec<(&str, Box<dyn Drafter>)> = vec![
             ("other", Box::new(draft_model(&other, &model, sure(2)))),
@@ -398,7 +397,6 @@ fn sampled_answers_have_the_distribution_of_those_without_guesses() {
             let seeds = 2 * ANSWERS..3 * ANSWERS;
             let (found, spent) = counts(&model, &prompt, &options, seeds, Some(drafter.as_mut()));
             let off = deviations(&expected, &found);
-            println!("{name}, {who}: {off:.2} deviations, {} of {}", spent.accepted, spent.drafted);
             assert!(off < 4.0, "{name}, {who}: {off} standard deviations");
             assert!(
                 spent.accepted > 100 && spent.accepted < spent.drafted,
