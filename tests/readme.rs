@@ -54,6 +54,7 @@ fn every_command_of_the_readme_runs() {
     assert!(commands.len() >= 5, "{commands:?}");
     let place = Place::new();
     place.file("model.gguf", words::tiny(Type::Q8_0, 1));
+    place.file("draft.gguf", words::tiny(Type::Q4_0, 1));
     place.file("prompt.txt", "Once upon a time");
     place.file("encoder.gguf", words::scorer("bert", &["good", "bad"]));
     place.file("reranker.gguf", words::scorer("bert", &["relevant"]));

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 mod bench;
 mod chat;
+mod draft;
 mod encode;
 mod model;
 mod placing;
@@ -17,6 +18,7 @@ pub mod typed;
 
 pub use bench::{Bench, Form, Numbers};
 pub use chat::ChatArgs;
+pub use draft::DraftArgs;
 pub use encode::{Classify, Embed, PoolingArg, Rerank, TextArgs};
 pub use model::{FlashAttn, ModelArgs};
 pub(crate) use placing::size;
@@ -123,6 +125,8 @@ pub struct Run {
     pub model: ModelArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub draft: DraftArgs,
 }
 
 /// How far an answer goes.

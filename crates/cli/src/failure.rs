@@ -179,6 +179,7 @@ fn code(error: &Error) -> u8 {
         Error::File(_) | Error::Model { .. } | Error::Vocabulary { .. } => BAD_MODEL,
         Error::LogitsNotFinite | Error::Device(Device::NotFinite { .. }) => BAD_MODEL,
         Error::Setting { .. } | Error::SamplingOptions(_) | Error::Token { .. } => USAGE,
+        Error::Vocabularies { .. } => USAGE,
         Error::Sampling(_) | Error::Text(_) => USAGE,
         Error::NoEncoder { .. } | Error::NoDecoder { .. } | Error::NoHead { .. } => USAGE,
         Error::Cpu(Cpu::Level(LevelError::Unknown(_)) | Cpu::Threads(_)) => USAGE,

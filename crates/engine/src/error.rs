@@ -104,6 +104,16 @@ pub enum Error {
     /// A prompt or an answer does not fit the context, or no sequence is free.
     #[error(transparent)]
     Cache(#[from] cache::Error),
+    /// A draft model does not speak of the same tokens.
+    #[error("{draft} cannot draft for {model}: {what}; a draft model needs the same vocabulary")]
+    Vocabularies {
+        /// The draft model's file.
+        draft: String,
+        /// The file of the model it shall draft for.
+        model: String,
+        /// In what they differ.
+        what: String,
+    },
     /// A sampler's option is out of range.
     #[error(transparent)]
     SamplingOptions(#[from] sampling::OptionsError),

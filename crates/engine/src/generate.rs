@@ -7,7 +7,8 @@ use bilayer_text::{Decode, Decoder};
 
 use crate::cache::SequenceId;
 use crate::sampling::{self, Sampler, TokenLogprob};
-use crate::session::{Run, Session, Spent, Wanted};
+use crate::session::{Rows, Run, Session, Spent, Wanted};
+use crate::speculate::{Draft, Drafter, Text};
 use crate::{Error, Model};
 
 /// What to generate.
@@ -93,11 +94,22 @@ pub struct Statistics {
     pub generated: usize,
     /// Time from the first token's choice to the last's.
     pub generate: Duration,
-    /// Share of it all spent on the devices.
+    /// Share of it all spent on the devices, a drafter's included.
     pub spent: Spent,
+    /// Steps after the prompt's.
+    pub steps: usize,
+    /// Tokens guessed.
+    pub drafted: usize,
+    /// Guesses that were right.
+    pub accepted: usize,
+    /// Time to guess.
+    pub drafting: Duration,
 }
 
 /// An answer in the making. Ask [`Generation::next`] until it gives `None`.
+///
+/// Where somebody guesses, the sequence holds guesses that were not looked at yet, until the answer has ended or
+/// [`Generation::finish`] is called.
 pub struct Generation<'s> {
     session: &'s mut Session,
     sequence: SequenceId,
@@ -106,11 +118,17 @@ pub struct Generation<'s> {
     tokenizer: std::sync::Arc<bilayer_text::Tokenizer>,
     request: Request<'s>,
     interrupt: &'s AtomicBool,
-    /// The logits after the last token, unless `top` says that the best are enough.
-    logits: Vec<f32>,
-    best: Vec<(u32, f32)>,
-    top: bool,
-    /// The token chosen last, not run yet.
+    drafter: Option<&'s mut dyn Drafter>,
+    /// What was run last: a token of the answer, then guesses.
+    run: Vec<u32>,
+    draft: Draft,
+    /// What the model says after each of them.
+    rows: Rows,
+    /// The row that the next token is chosen from; the guesses before it were right.
+    at: usize,
+    /// Tokens of the sequence that are the answer's, or were there before.
+    held: usize,
+    /// The token chosen last, not known to be run yet.
     pending: Option<u32>,
     stop: Option<Stop>,
     statistics: Statistics,
@@ -143,9 +161,12 @@ impl<'s> Generation<'s> {
         Ok(Generation {
             decoder: Decoder::new(model.tokenizer(), decode).continuing(),
             tokenizer: model.tokenizer().clone(),
-            top: is_enough(session, &sampler, &request),
-            logits: Vec::with_capacity(model.config().vocab),
-            best: Vec::with_capacity(session.top_k().unwrap_or(0)),
+            rows: rows(session, &sampler, &request, 1),
+            drafter: None,
+            run: Vec::with_capacity(1),
+            draft: Draft::default(),
+            at: 0,
+            held: session.len(sequence),
             session,
             sequence,
             sampler,
@@ -158,12 +179,25 @@ impl<'s> Generation<'s> {
         })
     }
 
+    /// Has `drafter` guess: up to one token less than the session's limit of wanted rows.
+    ///
+    /// # Errors
+    /// Those of [`Drafter::begin`].
+    pub fn guessed_by(mut self, drafter: &'s mut dyn Drafter) -> Result<Generation<'s>, Error> {
+        drafter.begin(self.sampler.options())?;
+        let most = self.most_rows();
+        self.rows = rows(self.session, &self.sampler, &self.request, most);
+        self.run.reserve(most);
+        self.drafter = Some(drafter);
+        Ok(self)
+    }
+
     /// Runs the prompt; `each` is told how many of its tokens are done. [`Generation::next`] does it unasked.
     ///
     /// # Errors
     /// Those of [`Session::prefill`].
     pub fn prefill(&mut self, each: &mut dyn FnMut(usize)) -> Result<(), Error> {
-        let Generation { session, sequence, request, interrupt, sampler, logits, best, .. } = self;
+        let Generation { session, sequence, request, interrupt, sampler, rows, .. } = self;
         self.began = Instant::now();
         session.take_spent();
         for &token in session.tokens(*sequence) {
@@ -173,19 +207,13 @@ impl<'s> Generation<'s> {
             each(done);
             !interrupt.load(Ordering::Relaxed)
         };
-        let is_whole = if self.top {
-            let top = session.prefill_top(*sequence, request.prompt, going)?;
-            top.map(|top| best.extend(top.row(0))).is_some()
-        } else {
-            let row = session.prefill(*sequence, request.prompt, going)?;
-            row.map(|row| logits.extend_from_slice(row)).is_some()
-        };
-        if !is_whole {
+        if !rows.prefill(session, *sequence, request.prompt, going)? {
             self.stop = Some(Stop::Interrupted);
         }
         for &token in request.prompt {
             sampler.accept(token);
         }
+        self.held = session.len(*sequence);
         self.statistics.prompt_tokens = request.prompt.len();
         self.statistics.prompt = self.began.elapsed();
         Ok(())
@@ -200,6 +228,14 @@ impl<'s> Generation<'s> {
         reason = "an iterator of results would go on after an error"
     )]
     pub fn next(&mut self) -> Result<Option<Token>, Error> {
+        let token = self.next_token();
+        if token.is_err() || self.stop.is_some() {
+            self.cut();
+        }
+        token
+    }
+
+    fn next_token(&mut self) -> Result<Option<Token>, Error> {
         if self.statistics.prompt_tokens == 0 {
             self.prefill(&mut |_| ())?;
         }
@@ -209,21 +245,18 @@ impl<'s> Generation<'s> {
         if self.stop.is_some() {
             return Ok(None);
         }
-        if let Some(token) = self.pending.take() {
-            let run = Run { sequence: self.sequence, tokens: &[token], wanted: Wanted::Last };
-            if self.top {
-                self.best.clear();
-                self.best.extend(self.session.step_top(&[run])?.row(0));
-            } else {
-                self.logits.clear();
-                self.logits.extend_from_slice(self.session.step(&[run])?);
-            }
+        if let Some(token) = self.pending.take()
+            && !self.goes_on(token)
+        {
+            self.step(token)?;
         }
-        let id = match self.top {
-            true => self.sampler.sample_top(self.best.iter().copied())?,
-            false => self.sampler.sample(&self.logits)?,
-        };
-        let logprobs = self.request.logprobs.map(|top| sampling::logprobs(&self.logits, id, top));
+        let (row, guess) = (self.rows.row(self.at), self.draft.guess(self.at));
+        let id = self.sampler.sample_row(row, guess)?;
+        self.statistics.accepted += usize::from(guess.is_some_and(|guess| guess.token == id));
+        let logprobs = self.request.logprobs.map(|top| {
+            let logits = self.rows.logits(self.at);
+            sampling::logprobs(logits, id, top)
+        });
         self.count();
         if self.tokenizer.is_end(id) && !self.request.ignore_eos {
             self.stop = Some(Stop::EndOfText);
@@ -237,8 +270,10 @@ impl<'s> Generation<'s> {
         Ok(Some(Token { id, text: piece.text, logprobs }))
     }
 
-    /// Text that was held back when the answer ended; empty after a stop text.
+    /// Text that was held back when the answer ended; empty after a stop text. An answer may also be left here that has
+    /// not ended.
     pub fn finish(&mut self) -> String {
+        self.cut();
         match self.stop {
             Some(Stop::Text(_)) => String::new(),
             _ => self.decoder.finish(),
@@ -255,6 +290,60 @@ impl<'s> Generation<'s> {
         self.statistics
     }
 
+    /// Takes guesses that nobody will look at off the sequence.
+    fn cut(&mut self) {
+        self.session.truncate(self.sequence, self.held);
+        self.draft.clear();
+    }
+
+    /// Whether the token was guessed, so that what comes after it is known already.
+    fn goes_on(&mut self, token: u32) -> bool {
+        let is_guessed = self.draft.tokens().get(self.at) == Some(&token);
+        self.at += usize::from(is_guessed);
+        self.held += usize::from(is_guessed);
+        is_guessed
+    }
+
+    /// Runs the token and guesses of those after it.
+    fn step(&mut self, token: u32) -> Result<(), Error> {
+        let most = self.most_guesses();
+        let Generation { session, sequence, drafter, run, draft, rows, held, .. } = self;
+        session.truncate(*sequence, *held);
+        draft.clear();
+        if let Some(drafter) = drafter.as_mut().filter(|_| most > 0) {
+            let began = Instant::now();
+            let text = Text { held: session.tokens(*sequence), last: token };
+            drafter.draft(text, most, draft)?;
+            self.statistics.drafting += began.elapsed();
+            self.statistics.drafted += draft.tokens().len();
+            self.statistics.spent = add(self.statistics.spent, drafter.take_spent());
+        }
+        run.clear();
+        run.push(token);
+        run.extend_from_slice(draft.tokens());
+        rows.step(session, Run { sequence: *sequence, tokens: run, wanted: Wanted::All })?;
+        *held += 1;
+        self.at = 0;
+        self.statistics.steps += 1;
+        Ok(())
+    }
+
+    /// Rows that a step may want.
+    fn most_rows(&self) -> usize {
+        let limits = self.session.limits();
+        limits.outputs.min(limits.tokens)
+    }
+
+    /// How many guesses of the tokens after the next step's are of use.
+    fn most_guesses(&self) -> usize {
+        let of_context = self.session.context().saturating_sub(self.held);
+        let of_answer = match self.request.predict {
+            Some(most) => most.saturating_sub(self.statistics.generated),
+            None => usize::MAX,
+        };
+        self.most_rows().min(of_context).min(of_answer).saturating_sub(1)
+    }
+
     fn ends_before_a_token(&self) -> Option<Stop> {
         if self.interrupt.load(Ordering::Relaxed) {
             return Some(Stop::Interrupted);
@@ -262,7 +351,7 @@ impl<'s> Generation<'s> {
         if self.request.predict.is_some_and(|most| self.statistics.generated >= most) {
             return Some(Stop::Length);
         }
-        let full = self.session.len(self.sequence) >= self.session.context();
+        let full = self.held >= self.session.context();
         (full && self.pending.is_some()).then_some(Stop::Context)
     }
 
@@ -277,11 +366,12 @@ impl<'s> Generation<'s> {
     }
 }
 
-/// Whether the best tokens that the session finds are all that will be looked at.
-fn is_enough(session: &Session, sampler: &Sampler, request: &Request<'_>) -> bool {
-    let needs = sampler.options().needs().map(|needs| needs.min(session.vocab()));
-    let is_enough = |k| needs.is_some_and(|needs| needs <= k);
-    request.logprobs.is_none() && session.top_k().is_some_and(is_enough)
+/// Room for `count` rows of what will be looked at.
+fn rows(session: &Session, sampler: &Sampler, request: &Request<'_>, count: usize) -> Rows {
+    match request.logprobs {
+        Some(_) => Rows::all(session, count),
+        None => Rows::new(session, sampler.options(), count),
+    }
 }
 
 fn add(a: Spent, b: Spent) -> Spent {

@@ -48,6 +48,7 @@ pub mod placement;
 pub mod profile;
 pub mod sampling;
 pub mod session;
+pub mod speculate;
 pub mod trace;
 pub mod verify;
 mod vocabulary;

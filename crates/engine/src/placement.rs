@@ -41,6 +41,8 @@ pub struct Placing {
     pub vram_bytes: Option<u64>,
     /// Memory left free on the adapter.
     pub margin_bytes: Option<u64>,
+    /// Memory of the processor and of the adapter that others take.
+    pub taken_bytes: [u64; 2],
     /// Folder of what is kept from run to run: what drivers compiled, what was measured. Without it nothing is.
     pub kept: Option<PathBuf>,
     /// Whether times that are kept are measured anew.
@@ -51,6 +53,17 @@ impl Placing {
     /// Everything on the processor.
     pub fn processor() -> Placing {
         Placing { gpu_layers: Offload::Count(0), ..Placing::default() }
+    }
+
+    /// The same for a model beside one that was placed already, when the adapter had `memory_bytes`: not every driver
+    /// tells what is left by now.
+    #[must_use]
+    pub fn beside(self, other: &Plan, memory_bytes: Option<u64>) -> Placing {
+        let mut taken_bytes = self.taken_bytes;
+        for (taken, device) in taken_bytes.iter_mut().zip(&other.devices) {
+            *taken += device.used_bytes;
+        }
+        Placing { vram_bytes: self.vram_bytes.or(memory_bytes), taken_bytes, ..self }
     }
 
     /// Whether an adapter is looked for at all.
@@ -107,6 +120,9 @@ impl Placing {
             let usual = MARGIN_BYTES.min(adapter.memory_bytes / MARGIN_SHARE);
             budget.margin_bytes = self.margin_bytes.unwrap_or(usual);
         }
+        for (device, taken) in machine.devices.iter_mut().zip(self.taken_bytes) {
+            device.memory_bytes = device.memory_bytes.saturating_sub(taken);
+        }
         Ok(offload(graph, &machine, &budget, &self.request(graph)?)?)
     }
 }
@@ -151,6 +167,12 @@ fn facts(placing: &Placing) -> Result<Facts, Error> {
 #[cfg(not(feature = "gpu"))]
 fn facts(_: &Placing) -> Result<Facts, Error> {
     Err(Error::NoAdapters)
+}
+
+/// Memory of the adapter that is asked for, free as far as its driver tells; `None` where there is none.
+pub fn adapter_bytes(placing: &Placing) -> Option<u64> {
+    let facts = placing.wants_adapter().then(|| facts(placing).ok())?;
+    facts.map(|facts| facts.memory_bytes)
 }
 
 /// An adapter that only its memory is known of.

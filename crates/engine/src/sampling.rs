@@ -13,6 +13,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 mod draw;
 mod dry;
 mod greedy;
+mod guess;
 mod logit_bias;
 mod logprobs;
 mod min_p;
@@ -25,6 +26,7 @@ mod top_p;
 mod typical;
 mod xtc;
 
+pub use guess::Guess;
 pub use logprobs::{TokenLogprob, logprobs};
 pub use options::{Dry, Mirostat, Options, OptionsError, Xtc};
 
@@ -37,6 +39,16 @@ pub struct Candidate {
     pub logit: f32,
     /// Its probability; set by normalising the candidates.
     pub p: f32,
+}
+
+/// What is known of the next token.
+#[derive(Clone, Copy, Debug)]
+pub enum Row<'a> {
+    /// All logits, `[vocab]`, finite.
+    Logits(&'a [f32]),
+    /// The best tokens alone, with their logits. As long as they are at least [`Options::needs`] many, the same token
+    /// is chosen.
+    Best(&'a [(u32, f32)]),
 }
 
 /// Why no token could be chosen.
@@ -97,27 +109,44 @@ impl Sampler {
         self.history.push(token);
     }
 
+    /// Takes `tokens` for all that was accepted; of more than the context the last ones.
+    pub(crate) fn follow(&mut self, tokens: impl Iterator<Item = u32>) {
+        self.history.clear();
+        tokens.for_each(|token| self.accept(token));
+    }
+
     /// Chooses a token from finite `logits [vocab]` and accepts it.
     ///
     /// # Errors
     /// [`Error::NothingLeft`].
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, Error> {
-        self.choose((0..).zip(logits.iter().copied()))
+        self.sample_row(Row::Logits(logits), None)
     }
 
-    /// The same from the best tokens alone, with their logits. As long as they are at least
-    /// [`Options::needs`] many, it is the same token.
+    /// Chooses a token from a row and accepts it. Of the guess, which was made without knowing the row, it takes what
+    /// it can: the token has the distribution that it has without a guess.
     ///
     /// # Errors
     /// [`Error::NothingLeft`].
-    pub fn sample_top(&mut self, best: impl Iterator<Item = (u32, f32)>) -> Result<u32, Error> {
-        self.choose(best)
+    pub fn sample_row(&mut self, row: Row<'_>, guess: Option<Guess<'_>>) -> Result<u32, Error> {
+        self.distribute(row)?;
+        Ok(self.draw(guess))
     }
 
-    fn choose(&mut self, tokens: impl Iterator<Item = (u32, f32)>) -> Result<u32, Error> {
+    /// The final distribution over the next token: every token that may be chosen, the probabilities add up to 1.
+    ///
+    /// # Errors
+    /// [`Error::NothingLeft`].
+    pub(crate) fn distribute(&mut self, row: Row<'_>) -> Result<&[Candidate], Error> {
         let Sampler { options, rng, candidates, history, dry, mirostat_mu } = self;
         candidates.clear();
-        candidates.extend(tokens.map(|(id, logit)| Candidate { id, logit, p: 0.0 }));
+        let candidate = |(id, logit)| Candidate { id, logit, p: 0.0 };
+        match row {
+            Row::Logits(logits) => {
+                candidates.extend((0..).zip(logits.iter().copied()).map(candidate))
+            }
+            Row::Best(best) => candidates.extend(best.iter().copied().map(candidate)),
+        }
         logit_bias::apply(candidates, &options.logit_bias);
         penalties::apply(candidates, history, options);
         if let Some(dry_options) = &options.dry {
@@ -127,11 +156,11 @@ impl Sampler {
         if candidates.is_empty() {
             return Err(Error::NothingLeft);
         }
-        let token = if options.temperature <= 0.0 {
-            greedy::choose(candidates)
+        if options.temperature <= 0.0 {
+            greedy::apply(candidates);
         } else if let Some(mirostat) = &options.mirostat {
             temperature::apply(candidates, options);
-            mirostat::choose(candidates, mirostat, mirostat_mu, uniform(rng))
+            mirostat::apply(candidates, mirostat, *mirostat_mu);
         } else {
             top_k::apply(candidates, options.top_k);
             typical::apply(candidates, options.typical);
@@ -142,10 +171,31 @@ impl Sampler {
             }
             temperature::apply(candidates, options);
             normalize(candidates);
-            draw::choose(candidates, uniform(rng))
+        }
+        Ok(candidates)
+    }
+
+    /// The distribution made last.
+    pub(crate) fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+
+    /// Chooses a token from the distribution made last and accepts it.
+    pub(crate) fn draw(&mut self, guess: Option<Guess<'_>>) -> u32 {
+        let Sampler { options, rng, candidates, mirostat_mu, .. } = self;
+        let token = if options.temperature <= 0.0 {
+            candidates[0].id
+        } else {
+            match guess.filter(|guess| !guess.chances.is_empty()) {
+                Some(guess) => guess::choose(candidates, &guess, &mut || uniform(rng)),
+                None => draw::choose(candidates, uniform(rng)),
+            }
         };
+        if let Some(mirostat) = options.mirostat.as_ref().filter(|_| options.temperature > 0.0) {
+            mirostat::observe(candidates, mirostat, mirostat_mu, token);
+        }
         self.accept(token);
-        Ok(token)
+        token
     }
 }
 

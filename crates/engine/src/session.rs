@@ -21,6 +21,7 @@ mod load;
 mod pipeline;
 mod prepare;
 mod relocate;
+mod rows;
 mod settings;
 mod top;
 
@@ -29,6 +30,7 @@ pub use lanes::{Lane, Lanes};
 pub(crate) use prepare::limits_of;
 pub use prepare::{Planner, budget_of};
 pub use relocate::Timed;
+pub(crate) use rows::Rows;
 pub use settings::{Overlap, Progress, Purpose, Settings, Stage, kv_types};
 pub use top::Top;
 

@@ -93,6 +93,7 @@ impl AdapterArgs {
             device: self.device.clone().filter(|_| !none),
             vram_bytes: self.vram,
             margin_bytes: self.fit_target,
+            taken_bytes: [0; 2],
             kept: folders::kept(),
             remeasure: self.remeasure,
         }

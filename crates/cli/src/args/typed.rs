@@ -29,6 +29,8 @@ const SPELLED: &[(&str, &str)] = &[
     ("-fitt", "--fit-target"),
     ("-pg", "--prompt-gen"),
     ("-mmp", "--mmap"),
+    ("-md", "--model-draft"),
+    ("-ngld", "--gpu-layers-draft"),
 ];
 
 /// Flags of llama.cpp that ask for what happens anyway.
@@ -53,6 +55,8 @@ const FREE: &str = "the answer cannot be bound to a grammar; leave it out";
 const CHAIN: &str = "the samplers have a fixed order; set each with its own flag";
 const OWN: &str = "positions are scaled as the model file says; leave it out";
 const ONE_POOL: &str = "the prompt runs on the threads of -t";
+const AS_MODEL: &str = "the draft model runs as the model does, but for -ngld; leave it out";
+const OWN_TEXT: &str = "--lookup looks in the prompt and the answer; leave it out";
 const ONE_FILE: &str = "give one complete model with -m";
 
 /// Flags of llama.cpp that are not supported yet, and what to do instead.
@@ -75,7 +79,10 @@ const NOT_YET: &[(&[&str], &str)] = &[
     (&["-tb", "--threads-batch", "--numa", "--prio", "--cpu-mask", "-C"], ONE_POOL),
     (&["--cpu-range", "-Cr", "--cpu-strict", "--poll"], ONE_POOL),
     (&["--lora", "--lora-scaled", "--control-vector", "--override-kv"], ONE_FILE),
-    (&["-md", "--model-draft", "--draft", "--draft-max", "-mm", "--mmproj"], ONE_FILE),
+    (&["-mm", "--mmproj"], ONE_FILE),
+    (&["-devd", "--device-draft", "-td", "--threads-draft", "-cd", "--ctx-size-draft"], AS_MODEL),
+    (&["-ctkd", "--cache-type-k-draft", "-ctvd", "--cache-type-v-draft"], AS_MODEL),
+    (&["-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"], OWN_TEXT),
 ];
 
 /// What was typed, ready for `cli` (built) to parse: the command in second place, long flags only where clap would not

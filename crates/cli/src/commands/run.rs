@@ -12,8 +12,10 @@ use crate::args::Run;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::npy::Npy;
 use crate::{demo, output, progress, trace};
+use drafting::Guesser;
 
 mod chat;
+mod drafting;
 pub mod interrupt;
 pub mod prompt;
 mod report;
@@ -75,28 +77,33 @@ fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
         stops: settings::texts(args, &args.answer.stop)?,
     };
     let mut logits_file = logits_file(args, &model, question.prompt.len())?;
-    let mut session = settings::session(args, &model, &question.options, question.prompt.len())?;
+    let mut guesser = Guesser::new(args, &model)?;
+    let asked = settings::Asked {
+        options: &question.options,
+        prompt: question.prompt.len(),
+        guesser: guesser.as_ref(),
+    };
+    let mut session = settings::session(args, &model, &asked)?;
     let load = began.elapsed() - waited;
-    let (needed, context) = (question.prompt.len(), session.context());
-    if needed > context {
-        return Err(Error::from(cache::Error::Context { needed, context }).into());
-    }
-    output::note(&report::opening(&model, &session));
-    for note in &session.plan().notes {
-        output::note(&format!("note: {note}"));
-    }
-    warn(&mut session);
-    interrupt::answering();
+    begin(&model, &mut session, question.prompt.len())?;
     if let Some((path, file)) = logits_file.take() {
         logits(&mut session, &question.prompt, file, path)?;
     }
     if args.echo && !args.json {
         output::text(&model.tokenizer().decode(&question.prompt))?;
     }
-    let answer = answer(args, &model, &mut session, &question)?;
+    let answer = answer(args, &model, (&mut session, guesser.as_mut()), &question)?;
     warn(&mut session);
+    if let Some(session) = guesser.as_mut().and_then(Guesser::session_mut) {
+        warn(session);
+    }
     if args.json {
-        let report = report::Report { model: &model, session: &session, load };
+        let report = report::Report {
+            model: &model,
+            session: &session,
+            load,
+            is_speculative: guesser.is_some(),
+        };
         output::json(&report.document(&question, &answer))?;
     } else {
         output::text("\n")?;
@@ -110,6 +117,21 @@ fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
         trace::write(&session, path)?;
     }
     Ok(if answer.stop == Stop::Interrupted { INTERRUPTED } else { 0 })
+}
+
+/// Says what will run where, once it is known that the prompt fits.
+fn begin(model: &Model, session: &mut Session, needed: usize) -> Result<(), Failure> {
+    let context = session.context();
+    if needed > context {
+        return Err(Error::from(cache::Error::Context { needed, context }).into());
+    }
+    output::note(&report::opening(model, session));
+    for note in &session.plan().notes {
+        output::note(&format!("note: {note}"));
+    }
+    warn(session);
+    interrupt::answering();
+    Ok(())
 }
 
 pub use report::placement;
@@ -161,7 +183,7 @@ fn logits(
 fn answer(
     args: &Run,
     model: &Model,
-    session: &mut Session,
+    (session, guesser): (&mut Session, Option<&mut Guesser>),
     question: &Question,
 ) -> Result<Answer, Failure> {
     let (options, breakers) = (question.options.clone(), question.breakers.clone());
@@ -177,7 +199,10 @@ fn answer(
     };
     let sequence = session.open()?;
     let flag = interrupt::flag();
-    let generation = Generation::new(model, session, sequence, sampler, request, flag)?;
+    let mut generation = Generation::new(model, session, sequence, sampler, request, flag)?;
+    if let Some(guesser) = guesser {
+        generation = generation.guessed_by(guesser.drafter())?;
+    }
     streamed(args, generation, question.prompt.len())
 }
 

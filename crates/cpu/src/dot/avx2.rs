@@ -199,17 +199,16 @@ pub fn float<const BYTES: usize, const C: usize>(
 ) {
     let columns = job.columns::<[f32; F32_STEP], C>();
     for (r, row) in job.rows().enumerate() {
-        // Two chains of additions a column hide their latency from four columns on, four before.
+        // Four chains of additions hide their latency where there is one column. Several have as many, so that a
+        // column's sum is the same whoever stands beside it.
         let mut sums = [[_mm256_setzero_ps(); 4]; C];
-        let chains = if C >= 4 { 2 } else { 4 };
         let (whole, tail) = groups::<BYTES>(row);
         for (g, group) in whole.iter().chain(&tail).enumerate() {
             prefetch(group);
             let weights = unpack(group);
             for (sums, column) in sums.iter_mut().zip(columns) {
                 let activations = column[g].as_chunks::<8>().0;
-                for i in 0..4 {
-                    let sum = &mut sums[i % chains];
+                for (i, sum) in sums.iter_mut().enumerate() {
                     *sum = _mm256_fmadd_ps(weights[i], load_ps(&activations[i]), *sum);
                 }
             }

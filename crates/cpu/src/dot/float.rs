@@ -19,7 +19,7 @@ const CHUNK: usize = 256;
 pub(super) const F32: &[Entry] = &[
     entry!(Scalar, "f32.scalar", F32, f32_scalar[1 4]),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "f32.avx2", F32, f32_avx2[1 2 4]),
+    entry!(Avx2, "f32.avx2", F32, f32_avx2[1 2 3]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "f32.avx512vnni", F32, f32_avx512[1 2 4 8]),
 ];
@@ -28,7 +28,7 @@ pub(super) const F32: &[Entry] = &[
 pub(super) const F16: &[Entry] = &[
     entry!(Scalar, "f16.scalar", F32, f16_scalar[1 4]),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "f16.avx2", F32, f16_avx2[1 2 4]),
+    entry!(Avx2, "f16.avx2", F32, f16_avx2[1 2 3]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "f16.avx512vnni", F32, f16_avx512[1 2 4 8]),
 ];
@@ -37,7 +37,7 @@ pub(super) const F16: &[Entry] = &[
 pub(super) const BF16: &[Entry] = &[
     entry!(Scalar, "bf16.scalar", F32, bf16_scalar[1 4]),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "bf16.avx2", F32, bf16_avx2[1 2 4]),
+    entry!(Avx2, "bf16.avx2", F32, bf16_avx2[1 2 3]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "bf16.avx512vnni", F32, bf16_avx512[1 2 4 8]),
 ];

@@ -2,13 +2,14 @@
 
 use super::Candidate;
 
-/// The candidate with the highest logit; the lowest id where several tie.
-pub fn choose(candidates: &[Candidate]) -> u32 {
+/// Keeps the candidate with the highest logit, which is certain then; the lowest id where several tie.
+pub fn apply(candidates: &mut Vec<Candidate>) {
     let mut best = candidates[0];
     for c in &candidates[1..] {
         if c.logit > best.logit || (c.logit == best.logit && c.id < best.id) {
             best = *c;
         }
     }
-    best.id
+    candidates.clear();
+    candidates.push(Candidate { p: 1.0, ..best });
 }

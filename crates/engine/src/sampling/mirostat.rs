@@ -1,31 +1,28 @@
 //! Mirostat (Basu et al. 2021): truncates so that the text's surprise stays at a target.
 
 use super::options::Mirostat;
-use super::{Candidate, by_logit, draw, normalize};
+use super::{Candidate, by_logit, normalize};
 
 /// Candidates the Zipf exponent is estimated from, as in the paper.
 const ESTIMATED: usize = 100;
 
-/// Chooses a token and moves `mu`, the largest surprise allowed (bits), towards the target.
-pub fn choose(
-    candidates: &mut Vec<Candidate>,
-    options: &Mirostat,
-    mu: &mut f32,
-    uniform: f32,
-) -> u32 {
+/// Keeps the candidates whose surprise is at most `mu` bits, one at least.
+pub fn apply(candidates: &mut Vec<Candidate>, options: &Mirostat, mu: f32) {
     candidates.sort_unstable_by(by_logit);
     normalize(candidates);
     let keep = if options.version == 1 {
-        kept_by_zipf(candidates, *mu)
+        kept_by_zipf(candidates, mu)
     } else {
-        candidates.iter().take_while(|c| -c.p.log2() <= *mu).count()
+        candidates.iter().take_while(|c| -c.p.log2() <= mu).count()
     };
     candidates.truncate(keep.max(1));
     normalize(candidates);
-    let token = draw::choose(candidates, uniform);
+}
+
+/// Moves `mu` towards the target by the surprise of the token that was chosen.
+pub fn observe(candidates: &[Candidate], options: &Mirostat, mu: &mut f32, token: u32) {
     let chosen = candidates.iter().find(|c| c.id == token).map_or(1.0, |c| c.p);
     *mu -= options.eta * (-chosen.log2() - options.tau);
-    token
 }
 
 /// Top-k of version 1: the k whose expected surprise under Zipf's law with the estimated exponent is `mu`

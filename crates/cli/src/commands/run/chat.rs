@@ -11,6 +11,7 @@ use bilayer_engine::session::Session;
 use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::{Template, Templates};
 
+use super::drafting::Guesser;
 use super::{Answer, Question, interrupt, report, settings, streamed, warn};
 use crate::args::Run;
 use crate::failure::{Failure, INTERRUPTED};
@@ -63,6 +64,7 @@ struct Chat {
     args: Run,
     model: Model,
     session: Session,
+    guesser: Option<Guesser>,
     conversation: Conversation,
     load: Duration,
     /// How many answers were begun: each has its own random numbers.
@@ -103,7 +105,9 @@ pub fn execute(args: &Run, wanted: Wanted, began: Instant) -> Result<u8, Failure
     let template = template(args, &templates)?;
     let variables = variables(args)?;
     let options = settings::sampling(&args.sampling, &model)?;
-    let mut session = settings::session(args, &model, &options, 1)?;
+    let guesser = Guesser::new(args, &model)?;
+    let asked = settings::Asked { options: &options, prompt: 1, guesser: guesser.as_ref() };
+    let mut session = settings::session(args, &model, &asked)?;
     let mut conversation = Conversation::new(&mut session, template, variables)?;
     conversation.set_system(system.unwrap_or_default());
     let load = began.elapsed();
@@ -114,7 +118,7 @@ pub fn execute(args: &Run, wanted: Wanted, began: Instant) -> Result<u8, Failure
     output::note(&format!("chat template: {}", conversation.template().name()));
     warn(&mut session);
     let (args, last) = (args.clone(), None);
-    let mut chat = Chat { args, model, session, conversation, load, begun: 0, last };
+    let mut chat = Chat { args, model, session, guesser, conversation, load, begun: 0, last };
     let code = chat.run(first)?;
     chat.farewell()?;
     Ok(code)
@@ -282,11 +286,14 @@ impl Chat {
         }
         self.conversation.say(Role::Assistant, answer.text);
         warn(&mut self.session);
+        if let Some(session) = self.guesser.as_mut().and_then(Guesser::session_mut) {
+            warn(session);
+        }
         Ok(if is_stopped { Next::Stopped } else { Next::Listen })
     }
 
     fn answer_interruptibly(&mut self) -> Result<Answer, Failure> {
-        let Chat { args, model, session, conversation, .. } = self;
+        let Chat { args, model, session, guesser, conversation, .. } = self;
         let turn = conversation.turn(model, session)?;
         let mut options = settings::sampling(&args.sampling, model)?;
         options.seed = options.seed.wrapping_add(self.begun);
@@ -310,12 +317,20 @@ impl Chat {
         let sampler = sampler.map_err(Error::SamplingOptions)?;
         let (sequence, flag) = (conversation.sequence(), interrupt::flag());
         let new = question.prompt.len() - turn.kept;
-        let generation = Generation::new(model, session, sequence, sampler, request, flag)?;
+        let mut generation = Generation::new(model, session, sequence, sampler, request, flag)?;
+        if let Some(guesser) = guesser {
+            generation = generation.guessed_by(guesser.drafter())?;
+        }
         self.begun += 1;
         let answer = streamed(args, generation, new)?;
         self.last = Some(Last { statistics: answer.statistics, kept: turn.kept });
         if args.json {
-            let report = report::Report { model, session, load: self.load };
+            let report = report::Report {
+                model,
+                session,
+                load: self.load,
+                is_speculative: guesser.is_some(),
+            };
             let mut document = report.document(&question, &answer);
             document["reused_tokens"] = turn.kept.into();
             output::json(&document)?;

@@ -32,7 +32,7 @@ pub fn placement(session: &Session) -> String {
 pub fn statistics(s: &Statistics) -> String {
     let wall = s.spent.total.as_secs_f64().max(f64::MIN_POSITIVE);
     let share = |part: Duration| 100.0 * part.as_secs_f64() / wall;
-    format!(
+    let line = format!(
         "prompt: {} tokens, {:.0} ms, {:.1} tok/s | generate: {} tokens, {:.0} ms, {:.1} tok/s | \
          cpu busy {:.0} % gpu busy {:.0} % crossing {:.0} %",
         s.prompt_tokens,
@@ -44,6 +44,17 @@ pub fn statistics(s: &Statistics) -> String {
         share(s.spent.cpu),
         share(s.spent.gpu),
         share(s.spent.crossing),
+    );
+    if s.drafted == 0 {
+        return line;
+    }
+    format!(
+        "{line} | drafted: {} tokens, {:.0} ms, {} accepted ({:.0} %), {:.2} tokens/step",
+        s.drafted,
+        ms(s.drafting),
+        s.accepted,
+        100.0 * s.accepted as f64 / s.drafted as f64,
+        tokens_per_step(s),
     )
 }
 
@@ -51,6 +62,13 @@ pub fn statistics(s: &Statistics) -> String {
 pub fn prediction(session: &Session, s: &Statistics) -> Option<String> {
     let predicted = session.plan().predicted.as_ref()?.decode_ms;
     let measured = (decoded(s) > 0).then(|| ms(s.generate) / decoded(s) as f64)?;
+    if s.drafted > 0 {
+        // What is predicted is a step of one token: that says what drafts gain, and they nothing of it.
+        let gain = predicted / measured;
+        return Some(format!(
+            "predicted {predicted:.2} ms/token without drafts, measured {measured:.2} with them: {gain:.2}x"
+        ));
+    }
     let mut line = format!("predicted {predicted:.2} ms/token, measured {measured:.2}");
     if session.judge() {
         line += "; that is far off, so the next run measures the devices again";
@@ -64,6 +82,8 @@ pub struct Report<'r> {
     pub session: &'r Session,
     /// From the start to a loaded model, without waiting for the prompt.
     pub load: Duration,
+    /// Somebody guessed.
+    pub is_speculative: bool,
 }
 
 impl Report<'_> {
@@ -91,10 +111,30 @@ impl Report<'_> {
             "measured_ms_per_token":
                 (decoded(s) > 0).then(|| ms(s.generate) / decoded(s) as f64),
         });
+        if self.is_speculative {
+            document["speculation"] = self.speculation(s);
+        }
         if answer.tokens.iter().any(|t| t.logprobs.is_some()) {
             document["logprobs"] = answer.tokens.iter().map(|t| self.logprobs(t)).collect();
         }
         document
+    }
+
+    /// What drafts were worth.
+    fn speculation(&self, s: &Statistics) -> Value {
+        let predicted = self.session.plan().predicted.as_ref();
+        let gain = predicted.filter(|_| decoded(s) > 0).map(|predicted| {
+            predicted.decode_ms * decoded(s) as f64 / ms(s.generate).max(f64::MIN_POSITIVE)
+        });
+        json!({
+            "drafted": s.drafted,
+            "accepted": s.accepted,
+            "acceptance": (s.drafted > 0).then(|| s.accepted as f64 / s.drafted as f64),
+            "steps": s.steps,
+            "tokens_per_step": (s.steps > 0).then(|| tokens_per_step(s)),
+            "draft_ms": ms(s.drafting),
+            "gain": gain,
+        })
     }
 
     fn placement(&self) -> Value {
@@ -124,7 +164,11 @@ impl Report<'_> {
     }
 }
 
-/// Tokens that took a step of their own: the first one comes with the prompt.
+fn tokens_per_step(s: &Statistics) -> f64 {
+    decoded(s) as f64 / s.steps.max(1) as f64
+}
+
+/// Tokens that came of steps: the first one comes with the prompt.
 fn decoded(s: &Statistics) -> usize {
     s.generated.saturating_sub(1)
 }

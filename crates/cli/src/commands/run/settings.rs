@@ -7,6 +7,7 @@ use bilayer_engine::sampling::{Dry, Mirostat, Options, Xtc};
 use bilayer_engine::session::{Progress, Session, Settings};
 use bilayer_engine::{Error, Model};
 
+use super::drafting::Guesser;
 use crate::args::{FlashAttn, ModelArgs, Run, SamplingArgs};
 use crate::failure::Failure;
 use crate::{demo, escapes, progress};
@@ -122,19 +123,29 @@ pub fn model(flags: &ModelArgs) -> Result<Settings<'static>, Failure> {
     })
 }
 
-/// A session for the flags and a prompt of `prompt` tokens.
-pub fn session(
-    args: &Run,
-    model: &Model,
-    options: &Options,
-    prompt: usize,
-) -> Result<Session, Failure> {
-    let settings = self::model(&args.model)?;
+/// What a session is for.
+pub struct Asked<'a> {
+    /// How tokens are chosen.
+    pub options: &'a Options,
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Who guesses.
+    pub guesser: Option<&'a Guesser>,
+}
+
+/// A session for the flags.
+pub fn session(args: &Run, model: &Model, asked: &Asked<'_>) -> Result<Session, Failure> {
+    let mut settings = self::model(&args.model)?;
+    if let Some(guesser) = asked.guesser {
+        settings.placing = guesser.beside(settings.placing);
+    }
     let bar = progress::bytes("loading");
     let mut tell = |p: Progress| progress::prepare(&bar, p);
     // An adapter then hands back a few candidates instead of a row as wide as the vocabulary.
-    let top_k = options.needs();
-    let outputs = args.logits.as_ref().map(|_| settings.ubatch_size.min(prompt));
+    let top_k = asked.options.needs();
+    let of_prompt = args.logits.as_ref().map(|_| settings.ubatch_size.min(asked.prompt));
+    let of_draft = asked.guesser.map(|_| args.draft.bounds().draft_max + 1);
+    let outputs = of_prompt.max(of_draft);
     let trace_events = args.trace.as_ref().map(|_| crate::trace::EVENTS);
     let progress: Option<&mut dyn FnMut(Progress)> = Some(&mut tell);
     let session =

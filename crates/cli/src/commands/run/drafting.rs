@@ -1,0 +1,91 @@
+//! Who guesses tokens for a run, from its flags.
+
+use bilayer_engine::placement::Placing;
+use bilayer_engine::session::{Progress, Session, Settings};
+use bilayer_engine::speculate::{DraftModel, Drafter, Lookup};
+use bilayer_engine::{Model, placement};
+
+use super::{report, settings};
+use crate::args::Run;
+use crate::demo::{self, Source};
+use crate::failure::Failure;
+use crate::{output, progress};
+
+/// Who guesses.
+pub enum Guesser {
+    /// The text itself.
+    Lookup(Lookup),
+    /// Another model, which was loaded first.
+    Model {
+        drafter: Box<DraftModel>,
+        /// What the adapter had before.
+        memory_bytes: Option<u64>,
+    },
+}
+
+impl Guesser {
+    /// What the flags ask for. A draft model is loaded and placed before `model` is, which gets what is left: a small
+    /// one on the adapter gains more than the few layers that it takes the place of.
+    pub fn new(args: &Run, model: &Model) -> Result<Option<Guesser>, Failure> {
+        let bounds = args.draft.bounds();
+        if args.draft.lookup {
+            return Ok(Some(Guesser::Lookup(Lookup::new(bounds))));
+        }
+        let Some(path) = &args.draft.model_draft else { return Ok(None) };
+        let settings = settings::model(&args.model)?;
+        let placing = args.model.placing.clone();
+        let memory_bytes = placement::adapter_bytes(&settings.placing);
+        let draft = demo::open(&Source { path: Some(path), map: !args.model.no_mmap })?;
+        let placing = Placing {
+            // What names tensors or counts experts is meant for the other model.
+            overrides: Vec::new(),
+            cpu_moe_layers: 0,
+            ..placing.adapter.placing(args.draft.gpu_layers_draft, 0, placing.no_kv_offload.into())
+        };
+        let bar = progress::bytes("loading the draft model");
+        let mut tell = |p: Progress| progress::prepare(&bar, p);
+        // It needs no more context than the model has.
+        let own = model.config().context;
+        let ctx_size = match settings.ctx_size {
+            Some(0) => Some(own.min(draft.config().context)),
+            asked => asked,
+        };
+        let progress: Option<&mut dyn FnMut(Progress)> = Some(&mut tell);
+        let settings = Settings { placing, ctx_size, progress, ..settings };
+        let drafter = DraftModel::new(&draft, model, settings, bounds);
+        bar.finish_and_clear();
+        let drafter = Box::new(drafter?);
+        output::note(&format!("draft: {}", report::opening(&draft, drafter.session())));
+        for note in &drafter.session().plan().notes {
+            output::note(&format!("draft: note: {note}"));
+        }
+        output::note(&format!("draft: {}", report::placement(drafter.session())));
+        Ok(Some(Guesser::Model { drafter, memory_bytes }))
+    }
+
+    /// The placing of the model beside it.
+    pub fn beside(&self, placing: Placing) -> Placing {
+        match self {
+            Guesser::Lookup(_) => placing,
+            Guesser::Model { drafter, memory_bytes } => {
+                placing.beside(drafter.session().plan(), *memory_bytes)
+            }
+        }
+    }
+
+    /// As the engine knows it.
+    pub fn drafter(&mut self) -> &mut dyn Drafter {
+        match self {
+            Guesser::Lookup(lookup) => lookup,
+            Guesser::Model { drafter, .. } => drafter.as_mut(),
+        }
+    }
+
+    /// Its session, if it has one.
+    pub fn session_mut(&mut self) -> Option<&mut Session> {
+        match self {
+            Guesser::Lookup(_) => None,
+            Guesser::Model { drafter, .. } => Some(drafter.session_mut()),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Speculative decoding: a drafter guesses tokens, and one step of the model checks them all.
+//!
+//! Reading the weights is what a step of few tokens takes its time for, so that checking several guesses takes hardly
+//! longer than making one token. What a guess says never changes what is answered: greedy answers are those without
+//! guesses, sampled ones have their distribution ([`Guess`](crate::sampling::Guess)).
+//!
+//! That holds of the tokens as far as the model computes the same for a token alone and among others. On a processor
+//! it does for up to eight tokens in a step, bit for bit, with exceptions beyond 512 positions (attention windows, more
+//! than eight query heads to a key head); [`CHECKED_ROWS`] says more. A longer draft may, where two tokens are as
+//! good as equal, take the other.
+//!
+//! A drafter may use what it likes but one thing: whether it guesses a token, and how many come after it, must not
+//! depend on chance other than through the tokens before. A guess that is thrown away because of what it turned out to
+//! be would be missing in the answers.
+
+use crate::Error;
+use crate::sampling::{Candidate, Guess, Options};
+use crate::session::Spent;
+
+mod lookup;
+mod model;
+
+pub use lookup::Lookup;
+pub use model::DraftModel;
+
+/// Tokens of a step that a processor computes with the same kernels, in the same order of sums, as one alone: the first
+/// is the one that the answer has come to, the others are guesses.
+pub const CHECKED_ROWS: usize = 8;
+
+/// Who guesses how a text goes on.
+pub trait Drafter: Send {
+    /// An answer begins whose tokens are chosen by `options`.
+    ///
+    /// # Errors
+    /// The drafter cannot choose its own by them.
+    fn begin(&mut self, options: &Options) -> Result<(), Error>;
+
+    /// Adds up to `most` guesses of what follows `text` to an empty draft; it may leave it empty.
+    ///
+    /// # Errors
+    /// Those of the drafter's own model.
+    fn draft(&mut self, text: Text<'_>, most: usize, draft: &mut Draft) -> Result<(), Error>;
+
+    /// Time it spent in steps of its own since the last call.
+    fn take_spent(&mut self) -> Spent {
+        Spent::default()
+    }
+}
+
+/// How much is guessed at a time; names are the command line's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bounds {
+    /// Most guesses.
+    pub draft_max: usize,
+    /// Fewest guesses: of prompt lookup shorter finds are left, a model goes on for so long whatever it thinks of it.
+    pub draft_min: usize,
+    /// A model guesses no further once its best token is less probable than this.
+    pub draft_p_min: f32,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { draft_max: CHECKED_ROWS - 1, draft_min: 0, draft_p_min: 0.75 }
+    }
+}
+
+/// A text with a token that is not in its sequence yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Text<'a> {
+    /// All tokens but the last.
+    pub held: &'a [u32],
+    /// The last one.
+    pub last: u32,
+}
+
+impl Text<'_> {
+    /// Number of its tokens, one at least.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.held.len() + 1
+    }
+
+    /// The token at `at`, which is below the length.
+    pub fn get(&self, at: usize) -> u32 {
+        *self.held.get(at).unwrap_or(&self.last)
+    }
+
+    /// The tokens from `from` on.
+    pub fn from(&self, from: usize) -> impl Iterator<Item = u32> + '_ {
+        (from..self.len()).map(|at| self.get(at))
+    }
+}
+
+/// Guesses, each for the place after the one before.
+#[derive(Debug, Default)]
+pub struct Draft {
+    tokens: Vec<u32>,
+    /// Distributions of all guesses, one after another.
+    chances: Vec<Candidate>,
+    /// Where each one's end.
+    ends: Vec<usize>,
+}
+
+impl Draft {
+    /// Adds a token that nothing was left to chance for.
+    pub fn push(&mut self, token: u32) {
+        self.tokens.push(token);
+        self.ends.push(self.chances.len());
+    }
+
+    /// Adds a token that was drawn from a distribution.
+    pub fn push_drawn(&mut self, token: u32, chances: &[Candidate]) {
+        let start = self.chances.len();
+        // A certain one needs no scheme.
+        if chances.len() > 1 {
+            self.chances.extend_from_slice(chances);
+            self.chances[start..].sort_unstable_by_key(|c| c.id);
+        }
+        self.push(token);
+    }
+
+    /// The tokens.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// A guess with its distribution, if there are so many.
+    pub fn guess(&self, at: usize) -> Option<Guess<'_>> {
+        let start = if at == 0 { 0 } else { *self.ends.get(at - 1)? };
+        let chances = &self.chances[start..*self.ends.get(at)?];
+        Some(Guess { token: self.tokens[at], chances })
+    }
+
+    /// Forgets them all.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.chances.clear();
+        self.ends.clear();
+    }
+}

@@ -1,0 +1,100 @@
+//! Prompt lookup: what followed the last time the text ended as it does now (Saxena 2023).
+
+use super::{Bounds, Draft, Drafter, Text};
+use crate::Error;
+use crate::sampling::Options;
+
+/// Tokens that must be alike, at least: single ones come again everywhere.
+const ALIKE_MIN: usize = 2;
+
+/// Of longer likenesses the latest is as good.
+const ALIKE_MAX: usize = 16;
+
+/// Guesses from the text itself; no second model.
+#[derive(Clone, Copy, Debug)]
+pub struct Lookup {
+    bounds: Bounds,
+}
+
+impl Lookup {
+    /// With bounds, of which probability plays no part.
+    pub fn new(bounds: Bounds) -> Lookup {
+        Lookup { bounds }
+    }
+}
+
+impl Drafter for Lookup {
+    fn begin(&mut self, _: &Options) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn draft(&mut self, text: Text<'_>, most: usize, draft: &mut Draft) -> Result<(), Error> {
+        let Some(start) = likeness(text) else { return Ok(()) };
+        let most = most.min(self.bounds.draft_max);
+        if most < self.bounds.draft_min {
+            return Ok(());
+        }
+        for at in start..start + most {
+            // A text that repeats itself goes on within what was just guessed.
+            let token = match at.checked_sub(text.len()) {
+                Some(guessed) => draft.tokens()[guessed],
+                None => text.get(at),
+            };
+            draft.push(token);
+        }
+        Ok(())
+    }
+}
+
+/// What follows the longest part of the text that is like its end; the latest where several are.
+fn likeness(text: Text<'_>) -> Option<usize> {
+    let len = text.len();
+    let mut best = (ALIKE_MIN - 1, None);
+    for next in (1..len).rev() {
+        let alike = |back: &usize| text.get(next - back) == text.get(len - back);
+        let length = (1..=next.min(ALIKE_MAX)).take_while(alike).count();
+        if length > best.0 {
+            best = (length, Some(next));
+        }
+        if length == ALIKE_MAX {
+            break;
+        }
+    }
+    best.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drafted(text: &[u32], most: usize, bounds: Bounds) -> Vec<u32> {
+        let (&last, held) = text.split_last().unwrap();
+        let mut draft = Draft::default();
+        Lookup::new(bounds).draft(Text { held, last }, most, &mut draft).unwrap();
+        assert!((0..draft.tokens().len()).all(|at| draft.guess(at).unwrap().chances.is_empty()));
+        draft.tokens().to_vec()
+    }
+
+    #[test]
+    fn what_followed_the_longest_likeness_is_guessed() {
+        let bounds = Bounds { draft_max: 4, ..Bounds::default() };
+        let cases: [(&[u32], usize, &[u32]); 7] = [
+            (&[1], 4, &[]),
+            (&[1, 2, 3, 1], 4, &[]),
+            (&[1, 2, 3, 4, 1, 2], 2, &[3, 4]),
+            (&[1, 2, 3, 4, 1, 2], 9, &[3, 4, 1, 2]),
+            // The longer one, though it is earlier.
+            (&[7, 1, 2, 5, 1, 2, 6, 7, 1, 2], 1, &[5]),
+            // The latest of equals.
+            (&[1, 2, 5, 1, 2, 6, 1, 2], 1, &[6]),
+            // Beyond the end of the text.
+            (&[8, 9, 8, 9], 4, &[8, 9, 8, 9]),
+        ];
+        for (text, most, expected) in cases {
+            assert_eq!(drafted(text, most, bounds), expected, "{text:?}");
+        }
+        let bounds = Bounds { draft_min: 3, ..bounds };
+        assert!(drafted(&[1, 2, 3, 1, 2], 2, bounds).is_empty());
+        assert_eq!(drafted(&[1, 2, 3, 1, 2], 3, bounds), [3, 1, 2]);
+    }
+}
