@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 mod bench;
 mod chat;
 mod model;
+mod perplexity;
 mod placing;
 mod profile;
 mod sampling;
@@ -17,6 +18,7 @@ pub mod typed;
 pub use bench::{Bench, Form, Numbers};
 pub use chat::ChatArgs;
 pub use model::{FlashAttn, ModelArgs};
+pub use perplexity::{Imatrix, Perplexity};
 pub(crate) use placing::size;
 pub use placing::{AdapterArgs, PlacingArgs};
 pub use profile::Profile;
@@ -64,6 +66,10 @@ pub enum Command {
     Tokenize(Tokenize),
     /// Turn tokens into text
     Detokenize(Detokenize),
+    /// Say how well a model predicts a text, and how far it is from a base model
+    Perplexity(Box<Perplexity>),
+    /// Sum up which inputs of each matrix matter, from a calibration text
+    Imatrix(Box<Imatrix>),
     /// Write a model of a given shape with random weights
     Synth(Box<Synth>),
     /// Print a completion script for a shell

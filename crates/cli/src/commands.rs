@@ -8,8 +8,10 @@ use crate::failure::Failure;
 mod bench;
 mod detokenize;
 mod devices;
+mod imatrix;
 mod inspect;
 mod man;
+mod perplexity;
 mod plan;
 pub mod profile;
 mod run;
@@ -29,6 +31,8 @@ pub fn execute(command: Command) -> Result<u8, Failure> {
         Command::Inspect(args) => inspect::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
         Command::Detokenize(args) => detokenize::execute(&args),
+        Command::Perplexity(args) => perplexity::execute(&args),
+        Command::Imatrix(args) => imatrix::execute(&args),
         Command::Synth(args) => synth::execute(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();

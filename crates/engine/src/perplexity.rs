@@ -65,7 +65,9 @@ pub enum Error {
         found: i32,
     },
     /// The file was cut off, or something was added.
-    #[error("{found} bytes where its header asks for {expected}; write the file again with --kl-base")]
+    #[error(
+        "{found} bytes where its header asks for {expected}; write the file again with --kl-base"
+    )]
     Length {
         /// Bytes that header, tokens and rows take.
         expected: u64,
@@ -73,7 +75,9 @@ pub enum Error {
         found: u64,
     },
     /// The file is of a model with other tokens.
-    #[error("base logits over {found} tokens, and the model has {known}; compare models of one vocabulary")]
+    #[error(
+        "base logits over {found} tokens, and the model has {known}; compare models of one vocabulary"
+    )]
     Vocabulary {
         /// Tokens of the file.
         found: usize,
@@ -81,7 +85,9 @@ pub enum Error {
         known: usize,
     },
     /// A token outside the file's own vocabulary.
-    #[error("token {found} is not in the vocabulary of {vocab}; write the file again with --kl-base")]
+    #[error(
+        "token {found} is not in the vocabulary of {vocab}; write the file again with --kl-base"
+    )]
     Token {
         /// The token.
         found: i32,
@@ -146,7 +152,8 @@ pub fn score(
     logits: Logits<'_>,
     each: &mut dyn FnMut(&Report) -> bool,
 ) -> Result<Option<Report>, crate::Error> {
-    let mut scorer = Scorer { vocab: session.vocab(), logits, report: Report::default(), bytes: Vec::new() };
+    let mut scorer =
+        Scorer { vocab: session.vocab(), logits, report: Report::default(), bytes: Vec::new() };
     match &mut scorer.logits {
         Logits::Scored => {}
         Logits::Written(out) => logits_file::write_header(*out, windows, scorer.vocab)?,
@@ -197,10 +204,7 @@ impl Scorer<'_> {
             (sequence, &text[half..end], windows.targets(window))
         });
         let limits = session.limits();
-        let steps = [
-            packed(read, limits.tokens),
-            packed(said, limits.tokens.min(limits.outputs)),
-        ];
+        let steps = [packed(read, limits.tokens), packed(said, limits.tokens.min(limits.outputs))];
         for step in steps.iter().flatten() {
             self.step(session, step)?;
             if !each(&self.report) {
@@ -230,7 +234,8 @@ impl Scorer<'_> {
         let rows = || logits.par_chunks_exact(vocab).zip(targets);
         match &mut self.logits {
             Logits::Scored => {
-                let nll: Vec<f64> = rows().map(|(row, &token)| Spread::new(row).nll(token)).collect();
+                let nll: Vec<f64> =
+                    rows().map(|(row, &token)| Spread::new(row).nll(token)).collect();
                 nll.into_iter().for_each(|nll| self.report.estimate.add(nll));
             }
             Logits::Written(out) => {

@@ -36,6 +36,7 @@ const ALWAYS: &[&str] = &[
     "--no-display-prompt",
     "--no-warmup",
     "--no-context-shift",
+    "--no-ppl",
     "-e",
     "--escape",
     "--deterministic",
@@ -44,7 +45,7 @@ const ALWAYS: &[&str] = &[
 ];
 
 /// Commands that will come (their names are taken).
-const LATER: &str = "perplexity convert quantize imatrix \
+const LATER: &str = "convert quantize \
                      embed rerank classify serve batch prune";
 
 const ONE_ADAPTER: &str = "one adapter is used; choose it with --device";

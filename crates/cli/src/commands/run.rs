@@ -110,7 +110,7 @@ fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
 }
 
 /// Says what the session had to do differently.
-fn warn(session: &mut Session) {
+pub fn warn(session: &mut Session) {
     for warning in session.take_warnings() {
         output::note(&format!("bilayer: warning: {warning}"));
     }

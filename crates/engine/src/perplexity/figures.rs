@@ -113,8 +113,7 @@ impl Divergence {
     pub fn ratio(&self) -> Mean {
         let n = self.values.len().max(1) as f64;
         let (model, base) = (self.model.nll(), self.base.nll());
-        let covariance =
-            (self.products / n - model.value * base.value) / (n - 1.0).max(1.0);
+        let covariance = (self.products / n - model.value * base.value) / (n - 1.0).max(1.0);
         let variance = model.error.powi(2) + base.error.powi(2) - 2.0 * covariance;
         exp(Mean { value: model.value - base.value, error: variance.max(0.0).sqrt() })
     }

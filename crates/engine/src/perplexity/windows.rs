@@ -23,14 +23,14 @@ impl Windows {
     ///
     /// # Errors
     /// Windows that are too short; fewer tokens than two windows have.
-    pub fn new(
-        model: &Model,
-        mut tokens: Vec<u32>,
-        len: usize,
-    ) -> Result<Windows, crate::Error> {
+    pub fn new(model: &Model, mut tokens: Vec<u32>, len: usize) -> Result<Windows, crate::Error> {
         if len < LEAST {
             let expected = format!("at least {LEAST}");
-            return Err(crate::Error::Setting { name: "ctx-size", found: len.to_string(), expected });
+            return Err(crate::Error::Setting {
+                name: "ctx-size",
+                found: len.to_string(),
+                expected,
+            });
         }
         if tokens.len() / len < 2 {
             return Err(Error::TooShort { found: tokens.len(), len }.into());
