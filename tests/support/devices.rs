@@ -1,6 +1,8 @@
 //! Devices made of others: one that works through a queue on its own thread, as an adapter does, and one that fails
 //! when it is told to.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
