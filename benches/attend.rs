@@ -47,7 +47,7 @@ fn graph() -> Graph {
             k,
             v,
             out,
-            cache,
+            cache: Some(cache),
             heads: HEADS,
             kv_heads: KV_HEADS,
             head_dim: HEAD_DIM,

@@ -25,9 +25,12 @@ use support::data::shared;
 use support::program::{Place, Ran, ran};
 use support::words;
 
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 13] = [
     "run",
     "bench",
+    "embed",
+    "rerank",
+    "classify",
     "inspect",
     "tokenize",
     "detokenize",
@@ -115,6 +118,102 @@ fn run_and_its_document_have_the_keys_of_the_contract() {
 
 fn logprob(entry: &Value) -> f64 {
     entry["logprob"].as_f64().unwrap()
+}
+
+/// A place with `encoder.gguf`, which tells three labels apart, and `reranker.gguf`, which gives one score.
+fn encoders() -> Place {
+    let place = place();
+    place.file("encoder.gguf", words::scorer("bert", &["good", "bad", "neither"]));
+    place.file("reranker.gguf", words::scorer("modern-bert", &["relevant"]));
+    place
+}
+
+/// A document a line.
+fn documents(ran: &Ran) -> Vec<Value> {
+    ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn embed_prints_a_vector_a_text_in_their_order() {
+    let place = encoders();
+    place.file("texts.txt", "a b c\nd\n\ne f\n");
+    place.file("texts.jsonl", "\"a b c\"\n{\"text\": \"d\", \"id\": \"second\"}\n\"\"\n\"e f\"\n");
+    let ran = place.run("embed -m encoder.gguf --normalize -f texts.txt").good();
+    let lines = documents(&ran);
+    assert_eq!(lines.len(), 4);
+    for (at, line) in lines.iter().enumerate() {
+        assert_eq!(keys(line), ["index", "embedding"]);
+        assert_eq!(line["index"], at);
+        let vector: Vec<f64> = serde_json::from_value(line["embedding"].clone()).unwrap();
+        let length: f64 = vector.iter().map(|x| x * x).sum();
+        assert!(vector.len() == 64 && (length - 1.0).abs() < 1e-5, "{length}");
+    }
+    assert!(ran.err.contains("4 texts, 14 tokens, "), "{}", ran.err);
+    let named =
+        documents(&place.run("embed -m encoder.gguf --normalize --jsonl texts.jsonl").good());
+    assert_eq!((&named[1]["id"], named.len()), (&json!("second"), 4));
+    assert!(named.iter().zip(&lines).all(|(a, b)| a["embedding"] == b["embedding"]));
+    // Each token's, among them those around the text.
+    let each = documents(&place.run("embed -m encoder.gguf --pooling none abc").good());
+    assert_eq!(keys(&each[0]), ["index", "tokens", "embeddings"]);
+    assert_eq!(ids(&each[0]["tokens"]), [1, 0, 2]);
+    let cls = documents(&place.run("embed -m encoder.gguf --pooling cls abc").good());
+    assert_eq!(cls[0]["embedding"], each[0]["embeddings"][0]);
+}
+
+#[test]
+fn classify_and_rerank_score_texts() {
+    let place = encoders();
+    place.file(
+        "pairs.jsonl",
+        "{\"text\": \"a\", \"text_pair\": \"b\"}\n{\"text\": \"a\", \"text_pair\": \"c\"}\n",
+    );
+    let lines = documents(&place.run("classify -m encoder.gguf --jsonl pairs.jsonl").good());
+    for line in &lines {
+        assert_eq!(keys(line), ["index", "label", "score", "scores"]);
+        let scores = line["scores"].as_array().unwrap();
+        let labels: Vec<&str> = scores.iter().map(|s| s["label"].as_str().unwrap()).collect();
+        assert_eq!(labels, ["good", "bad", "neither"]);
+        let scores: Vec<f64> = scores.iter().map(|s| s["score"].as_f64().unwrap()).collect();
+        assert!((scores.iter().sum::<f64>() - 1.0).abs() < 1e-5, "{scores:?}");
+        let best = scores.iter().copied().fold(0.0, f64::max);
+        assert_eq!(line["score"], best);
+    }
+    assert_ne!(lines[0]["scores"], lines[1]["scores"]);
+    let ranked = |more: &str| {
+        documents(&place.run(&format!("rerank -m reranker.gguf -q a {more} b c d e")).good())
+    };
+    let all = ranked("");
+    let order: Vec<usize> =
+        all.iter().map(|line| line["index"].as_u64().unwrap() as usize).collect();
+    assert_eq!((keys(&all[0]), order), (vec!["index", "score"], vec![0, 1, 2, 3]));
+    let mut sorted: Vec<f64> = all.iter().map(|line| line["score"].as_f64().unwrap()).collect();
+    sorted.sort_by(|a, b| b.total_cmp(a));
+    let best: Vec<f64> =
+        ranked("--top-n 2").iter().map(|line| line["score"].as_f64().unwrap()).collect();
+    assert_eq!(best, sorted[..2]);
+}
+
+#[test]
+fn encoders_say_what_they_cannot_do() {
+    let place = encoders();
+    place.file("texts.txt", format!("a\n{}\n", "b ".repeat(300)));
+    place.file("broken.jsonl", "\"a\"\n{\"words\": 1}\n");
+    let cases = [
+        ("embed -m encoder.gguf -f texts.txt", 75, "texts.txt: line 2: a text of 302 tokens"),
+        ("embed -m encoder.gguf --jsonl broken.jsonl", 2, "broken.jsonl: line 2: expected"),
+        ("embed -m model.gguf a", 2, "tiny generates text"),
+        ("run -m encoder.gguf -p a", 2, "scorer is an encoder"),
+        ("rerank -m encoder.gguf -q a b", 2, "the model gives 3 scores"),
+        ("embed -m encoder.gguf --pooling some a", 2, "'some'"),
+    ];
+    for (line, code, message) in cases {
+        let ran = place.run(line);
+        assert_eq!(ran.code, Some(code), "{line}: {ran:?}");
+        assert!(ran.err.contains(message) && ran.out.is_empty(), "{line}: {ran:?}");
+    }
+    let cut = place.run("embed -m encoder.gguf -f texts.txt --truncate").good();
+    assert_eq!(cut.out.lines().count(), 2);
 }
 
 #[test]

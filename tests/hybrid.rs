@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use bilayer_cpu::Cpu;
 use bilayer_engine::cache::SequenceId;
+use bilayer_engine::placement::Placing;
 use bilayer_engine::session::{Overlap, Run, Session, Settings, Wanted, Warning};
 use bilayer_engine::{Error, Model};
 use bilayer_graph::{Backend, Graph, reference::Reference};
 use bilayer_quant::Type;
-use bilayer_scheduler::{Budget, Machine, Placement, Plan, PlannedSegment, place};
+use bilayer_scheduler::{Budget, Machine, Offload, Placement, Plan, PlannedSegment, Side, place};
 use proptest::prelude::*;
 
 mod support {
@@ -142,6 +143,38 @@ fn overlap_changes_no_bit() {
 }
 
 /// The order in which the segments of two kinds of devices are given their micro-batches.
+/// Experts on the processor, attention on the adapter, as `-ncmoe` has it, and the other way round.
+#[test]
+fn experts_apart_from_their_layers_change_no_bit() {
+    for name in ["qwen2moe", "qwen3moe"] {
+        let model = Model::from_bytes("tiny", words::tiny_of(name)).unwrap();
+        let of = |placing: &Placing, overlap| {
+            let planner = |graph: &_, machine: &_, budget: &_| placing.plan(graph, machine, budget);
+            let settings = Settings { overlap, ..settings() };
+            let mut session = Session::on(&model, pair(), &planner, settings).unwrap();
+            let map = session.plan().map.clone();
+            let sequence = session.open().unwrap();
+            (answer(&mut session, sequence, &some(200, 3), 5), map)
+        };
+        let all = Placing { gpu_layers: Offload::All, ..Placing::default() };
+        let (expected, map) = of(&all, Overlap::Off);
+        assert_eq!(map, "out:gpu 2-0:gpu");
+        let named = vec![("_exps".to_owned(), Side::Device)];
+        let cases = [
+            (Placing { cpu_moe_layers: u32::MAX, ..all.clone() }, "out:gpu 2-0:gpu+cpu"),
+            (Placing { cpu_moe_layers: 1, ..all.clone() }, "out:gpu 2-1:gpu 0:gpu+cpu"),
+            (Placing { overrides: named, ..Placing::processor() }, "out:cpu 2-0:cpu+gpu"),
+        ];
+        for (placing, expected_map) in cases {
+            for overlap in [Overlap::Off, Overlap::Auto, Overlap::Always] {
+                let (found, map) = of(&placing, overlap);
+                assert_eq!(map, expected_map);
+                assert!(found == expected, "{name} {map} {overlap:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn processors_work_while_adapters_are_given_theirs() {
     let model = tiny();

@@ -7,8 +7,9 @@ use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{
-    Activation, Attend, Backend, Catalog, Entry, Error, Graph, Limits, PAGE_TOKENS, PageCopy,
-    Pairs, Recorder, Rope, Segment, SegmentId, SharedBytes, Span, Step, Value, WeightId,
+    Activation, Attend, Backend, Catalog, Entry, Error, Experts, Graph, Limits, PAGE_TOKENS,
+    PageCopy, Pairs, Recorder, Rope, Route, Score, Segment, SegmentId, SharedBytes, Span, Step,
+    Value, WeightId,
 };
 use bilayer_quant::Type;
 
@@ -285,6 +286,17 @@ fn elementwise_ops_and_norms() {
                     r.gate("x", a, None, Activation::GeluTanh)
                 }),
             ),
+            (
+                "exact gelu",
+                over(width, Tensors::default(), |r, a, b| {
+                    r.gate("x", a, Some(b), Activation::Gelu)
+                }),
+            ),
+            (
+                "exact gelu alone",
+                over(width, Tensors::default(), |r, a, _| r.gate("x", a, None, Activation::Gelu)),
+            ),
+            ("pool", over(width, Tensors::default(), |r, a, _| r.pool("x", a))),
             ("rms_norm", over(width, Tensors::default(), |r, a, _| r.rms_norm("x", a, None, 1e-5))),
             ("rows", over(width, Tensors::default(), |r, a, _| r.rows_wanted("x", a))),
         ];
@@ -350,6 +362,36 @@ fn embeddings_of_positions() {
         let pages = [3, 1, 2, 0];
         let both = Owned::of(5, &[(9, 30, &pages), (40, VOCAB as u32 - 40, &pages)]);
         compare(ty.name, &graph, limits(), &[Owned::tokens(1), both], 0.0);
+    }
+}
+
+/// The mean up to each wanted row of its own span, whatever stands beside it.
+#[test]
+fn rows_are_pooled_span_by_span() {
+    let graph = over(96, Tensors::default(), |r, a, b| {
+        let sum = r.add("sum", a, b);
+        r.pool("x", sum)
+    });
+    let (one, two, three) = ([3, 1], [2], [0, 5]);
+    let spans = [(40u32, 0, &one[..]), (1, 0, &two), (33, 0, &three)];
+    let last = Owned { outputs: vec![39, 40, 73], ..Owned::of(5, &spans) };
+    let some = Owned { outputs: vec![0, 20, 72], ..Owned::of(6, &spans) };
+    compare("pool", &graph, limits(), &[last, some], FLOAT_BOUND);
+}
+
+/// Rows of a table by the number of texts that end before the token; the last row for all beyond.
+#[test]
+fn embeddings_of_places_among_texts() {
+    for ty in [Type::F32, Type::F16] {
+        let tensors = Tensors::default().with("table", ty, &[2, 64]);
+        let graph = record(&tensors, |r| {
+            let table = r.matrix("table", 2, 64).unwrap();
+            r.embed_segments("x", table, 7)
+        });
+        let pages = [3, 1];
+        let tokens = vec![1, 7, 2, 7, 7, 1, 1, 2, 7, 7, 3];
+        let step = Owned { tokens, ..Owned::of(5, &[(6, 0, &pages), (5, 0, &pages)]) };
+        compare(ty.name, &graph, limits(), &[step], 0.0);
     }
 }
 
@@ -447,6 +489,199 @@ fn products_of_parts_of_a_tensor_and_of_wanted_rows() {
     compare("parts", &graph, limits(), &steps, INT8_BOUND);
 }
 
+// ---- Experts ----------------------------------------------------------------------------------
+
+/// The choice of experts by logits that a matrix makes of a value.
+fn routed(r: &mut Recorder<'_>, x: Value, experts: usize, rule: &Route) -> Value {
+    let router = r.matrix("router", experts, r.width(x)).unwrap();
+    let logits = r.matmul("logits", x, router, None);
+    r.route("route", Route { logits, ..rule.clone() })
+}
+
+/// Two of the experts by the softmax of their logits.
+const TWO: Route = Route {
+    logits: Value(0),
+    bias: None,
+    used: 2,
+    score: Score::Softmax,
+    normalise: true,
+    scale: 1.0,
+    out: Value(0),
+};
+
+#[test]
+fn routes() {
+    for (experts, used) in [(1, 1), (8, 2), (60, 4), (128, 8), (300, 300)] {
+        for (score, normalise, biased) in [
+            (Score::Softmax, true, false),
+            (Score::Softmax, false, true),
+            (Score::Sigmoid, false, false),
+            (Score::Sigmoid, true, true),
+        ] {
+            let tensors = Tensors::default().with("b", Type::F32, &[experts]);
+            let graph = over(experts, tensors, |r, logits, _| {
+                let bias = biased.then(|| r.vector("b", experts).unwrap());
+                r.route("x", Route { logits, bias, used, score, normalise, scale: 1.5, ..TWO })
+            });
+            let name = format!("{used} of {experts} {score:?}");
+            let compared = if used == 8 { compare_variants } else { compare };
+            compared(&name, &graph, limits(), &[1, 13].map(Owned::tokens), FLOAT_BOUND);
+        }
+    }
+}
+
+#[test]
+fn a_route_of_what_is_not_finite_leads_somewhere() {
+    // Logits of infinity in every row: the products go on, with weights that show it.
+    let tensors =
+        Tensors::default().with("router", Type::F32, &[8, 64]).with("w", Type::F32, &[8, 16, 64]);
+    let graph = over(64, tensors, |r, a, _| {
+        let wild = r.scale("wild", a, f32::MAX);
+        let wild = r.scale("wilder", wild, f32::MAX);
+        let route = routed(r, wild, 8, &TWO);
+        let stack = r.stack("w", |_| String::new(), [8, 16, 64]).unwrap();
+        let y = r.experts("y", Experts { input: a, route, stack, bias: None, out: a });
+        r.mix("x", y, route)
+    });
+    let mut backends: Vec<Box<dyn Backend>> = vec![Box::new(Reference::new())];
+    backends.push(Box::new(cpu(Level::detect(), 2)));
+    backends.extend(support::gpu::gpu().map(|gpu| Box::new(gpu) as Box<dyn Backend>));
+    for mut backend in backends {
+        for rows in [1, 40] {
+            let segment = prepare(backend.as_mut(), &graph, limits());
+            let found = run(backend.as_mut(), segment, &graph, &Owned::tokens(rows));
+            assert!(found.iter().all(|x| x.is_nan()), "{}", backend.facts().name);
+        }
+    }
+}
+
+/// How a layer's experts are stored and what they are.
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    ty: Type,
+    /// Another type of the second matrix.
+    up: Type,
+    experts: usize,
+    used: usize,
+    width: usize,
+    inner: usize,
+    /// A tensor for each expert.
+    split: bool,
+    biased: bool,
+}
+
+const STORED: Stored = Stored {
+    ty: Type::F32,
+    up: Type::F32,
+    experts: 8,
+    used: 2,
+    width: 64,
+    inner: 32,
+    split: false,
+    biased: false,
+};
+
+impl Stored {
+    fn of(ty: Type) -> Stored {
+        Stored { ty, up: ty, width: 256, inner: 512, ..STORED }
+    }
+
+    /// `mix(down(silu(gate(x)) * up(x)))`.
+    fn graph(self) -> Graph {
+        let Stored { ty, up, experts, used, width, inner, split, biased } = self;
+        let mut tensors = Tensors::default().with("router", Type::F32, &[experts, width]);
+        let stored =
+            [("gate", ty, inner, width), ("up", up, inner, width), ("down", ty, width, inner)];
+        for (name, ty, rows, cols) in stored {
+            tensors = match split {
+                true => (0..experts).fold(tensors, |tensors, expert| {
+                    tensors.with(&format!("{name}.{expert}"), ty, &[rows, cols])
+                }),
+                false => tensors.with(name, ty, &[experts, rows, cols]),
+            };
+            tensors = tensors.with(&format!("{name}_bias"), Type::F32, &[experts, rows]);
+        }
+        over(width, tensors, |r, a, _| {
+            let route = routed(r, a, experts, &Route { used, ..TWO });
+            let product = |r: &mut Recorder<'_>, name: &'static str, input, rows, cols| {
+                let each = |expert| format!("{name}.{expert}");
+                let stack = r.stack(name, each, [experts, rows, cols]).unwrap();
+                let bias = format!("{name}_bias");
+                let bias = r.optional_stack_vector(&bias, [experts, rows]).unwrap();
+                let bias = bias.filter(|_| biased);
+                r.experts(name, Experts { input, route, stack, bias, out: input })
+            };
+            let gate = product(r, "gate", a, inner, width);
+            let up = product(r, "up", a, inner, width);
+            let act = r.gate("act", gate, Some(up), Activation::Silu);
+            let down = product(r, "down", act, width, inner);
+            r.mix("x", down, route)
+        })
+    }
+}
+
+#[test]
+fn experts_of_types_of_every_kind() {
+    // Loaders are the same as in products of one matrix: a type of each family does.
+    let types =
+        [Type::F32, Type::BF16, Type::Q4_0, Type::Q8_0, Type::Q4_K, Type::Q6_K, Type::MXFP4];
+    for ty in types {
+        let bound = if ty.block_weights == 1 { FLOAT_BOUND } else { 2.0 * INT8_BOUND };
+        let steps: Vec<_> = [1, 3, 50].map(Owned::tokens).into();
+        let compared = if ty == Type::Q6_K { compare_variants } else { compare };
+        compared(ty.name, &Stored::of(ty).graph(), limits(), &steps, bound);
+    }
+}
+
+#[test]
+fn experts_of_every_shape() {
+    let shapes = [
+        STORED,
+        Stored { biased: true, ..STORED },
+        Stored { split: true, biased: true, ..STORED },
+        Stored { experts: 3, used: 3, inner: 96, ..STORED },
+        Stored { experts: 130, used: 8, width: 96, inner: 20, ..STORED },
+        Stored { experts: 1, used: 1, ..STORED },
+        Stored { experts: 5, used: 2, split: true, ..Stored::of(Type::Q8_0) },
+        Stored { up: Type::Q6_K, ..Stored::of(Type::Q4_K) },
+        Stored { ty: Type::F16, up: Type::Q8_0, inner: 96, ..STORED },
+    ];
+    for shape in shapes {
+        let floats = shape.up.block_weights == 1;
+        let bound = if floats { FLOAT_BOUND } else { 2.0 * INT8_BOUND };
+        // One token, fewer than the matrix kernels take, and many of the same expert.
+        let steps: Vec<_> = [1, 2, 9, 80].map(Owned::tokens).into();
+        let compared = if shape.split || shape.inner == 96 { compare_variants } else { compare };
+        compared(&format!("{shape:?}"), &shape.graph(), limits(), &steps, bound);
+    }
+}
+
+#[test]
+fn experts_of_wanted_rows_and_of_none() {
+    let tensors =
+        Tensors::default().with("router", Type::F32, &[8, 64]).with("w", Type::Q8_0, &[8, 96, 64]);
+    let graph = over(64, tensors, |r, a, _| {
+        let a = r.rows_wanted("rows", a);
+        let route = routed(r, a, 8, &TWO);
+        let stack = r.stack("w", |_| String::new(), [8, 96, 64]).unwrap();
+        r.experts("x", Experts { input: a, route, stack, bias: None, out: a })
+    });
+    let steps = [
+        Owned { outputs: vec![0, 3, 4, 8], ..Owned::tokens(9) },
+        Owned { outputs: vec![], ..Owned::tokens(9) },
+    ];
+    compare("rows", &graph, limits(), &steps, INT8_BOUND);
+}
+
+#[test]
+fn experts_apart_that_are_not_of_one_type_are_refused() {
+    let tensors =
+        Tensors::default().with("w.0", Type::F32, &[4, 8]).with("w.1", Type::F16, &[4, 8]);
+    let mut recorder = Recorder::new(&tensors);
+    let refused = recorder.stack("w", |expert| format!("w.{expert}"), [2, 4, 8]);
+    assert!(matches!(&refused, Err(Error::StackType { name, .. }) if name == "w.1"), "{refused:?}");
+}
+
 // ---- Attention ----------------------------------------------------------------------------------
 
 /// What an attention test varies.
@@ -458,10 +693,18 @@ struct Heads {
     window: Option<u32>,
     softcap: Option<f32>,
     sinks: bool,
+    both_ways: bool,
 }
 
-const HEADS: Heads =
-    Heads { heads: 8, kv_heads: 2, head_dim: 64, window: None, softcap: None, sinks: false };
+const HEADS: Heads = Heads {
+    heads: 8,
+    kv_heads: 2,
+    head_dim: 64,
+    window: None,
+    softcap: None,
+    sinks: false,
+    both_ways: false,
+};
 
 fn attention(h: Heads) -> Graph {
     let (width, kv_width) = (h.heads * h.head_dim, h.kv_heads * h.head_dim);
@@ -471,7 +714,7 @@ fn attention(h: Heads) -> Graph {
         .with("table v", Type::F32, &[VOCAB, kv_width])
         .with("sinks", Type::F32, &[h.heads]);
     record(&tensors, |r| {
-        let cache = r.cache(h.kv_heads, h.head_dim, h.window);
+        let cache = (!h.both_ways).then(|| r.cache(h.kv_heads, h.head_dim, h.window));
         let q = r.matrix("table q", VOCAB, width).unwrap();
         let k = r.matrix("table k", VOCAB, kv_width).unwrap();
         let v = r.matrix("table v", VOCAB, kv_width).unwrap();
@@ -483,7 +726,7 @@ fn attention(h: Heads) -> Graph {
 
 fn attend(
     h: Heads,
-    cache: bilayer_graph::CacheId,
+    cache: Option<bilayer_graph::CacheId>,
     [q, k, v]: [Value; 3],
     sinks: Option<WeightId>,
 ) -> Attend {
@@ -540,6 +783,34 @@ fn attention_of_every_shape() {
         let compared =
             if shape.sinks && shape.softcap.is_some() { compare_variants } else { compare };
         compared(&name, &attention(shape), limits(), &conversation(), FLOAT_BOUND);
+    }
+}
+
+/// Whole sequences of unequal lengths in one step, without a cache: each token sees all of its own.
+#[test]
+fn attention_both_ways_of_every_shape() {
+    let both = Heads { both_ways: true, heads: 4, kv_heads: 4, ..HEADS };
+    let shapes = [
+        both,
+        Heads { heads: 12, kv_heads: 12, head_dim: 32, ..both },
+        Heads { heads: 6, kv_heads: 2, head_dim: 96, ..both },
+        Heads { window: Some(1), ..both },
+        Heads { window: Some(9), ..both },
+        Heads { window: Some(65), ..both },
+        Heads { window: Some(40), softcap: Some(3.0), sinks: true, ..both },
+    ];
+    let (one, two, three, four) = ([9, 4, 6, 30, 11], [1], [20, 21], [3, 5, 8]);
+    let steps = [
+        Owned::of(1, &[(1, 0, &two)]),
+        Owned::of(2, &[(140, 0, &one)]),
+        Owned::of(3, &[(33, 0, &three), (1, 0, &two), (70, 0, &four)]),
+        Owned::of(4, &[(20, 0, &two), (65, 0, &four), (64, 0, &three)]),
+    ];
+    let limits = Limits { tokens: 160, outputs: 160, ..limits() };
+    for shape in shapes {
+        let name = format!("{shape:?}");
+        let compared = if shape.sinks { compare_variants } else { compare };
+        compared(&name, &attention(shape), limits, &steps, FLOAT_BOUND);
     }
 }
 
@@ -655,7 +926,7 @@ fn llama() -> Graph {
         let k = turn(&mut r, k);
         let weight = r.matrix(&name("v"), 128, width).unwrap();
         let v = r.matmul("v", normed, weight, None);
-        let mixed = r.attend("attend", attend(h, cache, [q, k, v], None));
+        let mixed = r.attend("attend", attend(h, Some(cache), [q, k, v], None));
         let weight = r.matrix(&name("o"), width, width).unwrap();
         let mixed = r.matmul("o", mixed, weight, None);
         x = r.add("residual", x, mixed);

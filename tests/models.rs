@@ -8,12 +8,13 @@ use std::path::Path;
 
 use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, Options};
+use bilayer_engine::placement::Placing;
 use bilayer_gguf::Metadata;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Activation, Backend, Error, Limits, PageCopy, Pairs};
 use bilayer_models::{Architecture, Config, Norm, NormAt, Outline};
 use bilayer_quant::Type;
-use bilayer_scheduler::Placement;
+use bilayer_scheduler::{Budget, Machine, Offload, Placement, Side, offload};
 use serde::Deserialize;
 
 mod support {
@@ -183,6 +184,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("phi3", "phi3"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
+    ("qwen3-moe", "qwen3moe"),
     ("starcoder2", "starcoder2"),
 ];
 
@@ -235,6 +237,12 @@ const LESS: &[Less] = &[
     ("scale of the residual", |config| config.residual_scale = None),
     ("scale of logits", |config| config.logit_scale = None),
     ("cap of logits", |config| config.logit_softcap = None),
+    ("second expert", |config| {
+        config.experts.iter_mut().for_each(|experts| experts.used = 1);
+    }),
+    ("normal weights", |config| {
+        config.experts.iter_mut().for_each(|experts| experts.normalise = false);
+    }),
 ];
 
 /// Without any of its features a checkpoint's model is out of the bounds it is held to above.
@@ -383,7 +391,45 @@ const VARIANTS: &[Variant] = &[
         },
         ..SMALLEST
     },
+    EXPERTS,
+    Variant {
+        name: "experts apart, and scored otherwise",
+        optional: &[
+            "blk.0.ffn_gate.0.weight",
+            "blk.0.ffn_up.0.weight",
+            "blk.1.ffn_down.0.weight",
+            "blk.1.exp_probs_b.bias",
+            "blk.2.ffn_up_exps.bias",
+        ],
+        change: |metadata, name| {
+            (EXPERTS.change)(metadata, name);
+            metadata.set(&format!("{name}.expert_feed_forward_length"), 40u32);
+            metadata.set(&format!("{name}.expert_gating_func"), 2u32);
+            metadata.set(&format!("{name}.expert_weights_norm"), false);
+            metadata.set(&format!("{name}.expert_weights_scale"), 1.5f32);
+        },
+        ..SMALLEST
+    },
 ];
+
+const BUDGET: Budget = Budget {
+    context: 64,
+    tokens: 64,
+    outputs: 64,
+    key_type: Type::F32,
+    value_type: Type::F32,
+    margin_bytes: 0,
+};
+
+/// What makes a Mixtral of a Llama.
+const EXPERTS: Variant = Variant {
+    name: "experts",
+    change: |metadata, name| {
+        metadata.set(&format!("{name}.expert_count"), 4u32);
+        metadata.set(&format!("{name}.expert_used_count"), 2u32);
+    },
+    ..SMALLEST
+};
 
 fn random(architecture: &Architecture, variant: &Variant) -> Model {
     let mut metadata = (architecture.tiny)();
@@ -415,7 +461,19 @@ struct Setting<'a> {
 /// Calls `check` for every backend and architecture: the first in all variants, which are features of the decoder
 /// that all share, every other with the features of its own smallest metadata.
 fn for_each_random(check: impl Fn(Setting<'_>)) {
+    for_each(&|_| true, check);
+}
+
+/// The same of the models that go on where they were: all but encoders.
+fn for_each_decoder(check: impl Fn(Setting<'_>)) {
+    for_each(&|config| config.encoder.is_none(), check);
+}
+
+fn for_each(wanted: &dyn Fn(&Config) -> bool, check: impl Fn(Setting<'_>)) {
     for (place, architecture) in bilayer_models::all().iter().enumerate() {
+        if !wanted(&(architecture.config)(&(architecture.tiny)()).unwrap()) {
+            continue;
+        }
         let variants = if place == 0 { VARIANTS } else { &[SMALLEST] };
         for variant in variants {
             let extent = match (place, variant.name == SMALLEST.name) {
@@ -442,9 +500,9 @@ fn every_backend_computes_what_the_reference_computes() {
         let found = Runner::single(model, (backend.make)(), LIMITS).unwrap().prefill(tokens);
         assert_close(&found.unwrap(), &expected, (backend.error_max)(model.matrix_type()), what);
         // A model that says the same whatever it is told would pass everything here.
-        let vocab = model.config.vocab;
+        let width = expected.len() / tokens.len();
         assert!(
-            error(&expected[vocab..2 * vocab], &expected[..vocab]) > 0.1,
+            error(&expected[width..2 * width], &expected[..width]) > 0.1,
             "{what}: indifferent"
         );
     });
@@ -468,7 +526,7 @@ fn variants_differ() {
 
 #[test]
 fn a_prompt_in_pieces_is_the_prompt_at_once() {
-    for_each_random(|Setting { extent, backend, model, tokens, what, same_max }| {
+    for_each_decoder(|Setting { extent, backend, model, tokens, what, same_max }| {
         let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let whole = runner.prefill(tokens).unwrap();
         let sizes: &[usize] = match extent {
@@ -489,14 +547,17 @@ fn a_prompt_in_pieces_is_the_prompt_at_once() {
 #[test]
 fn only_the_wanted_rows_come_back() {
     for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
-        let vocab = model.config.vocab;
         let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
+        let vocab = runner.vocab();
         let whole = runner.prefill(tokens).unwrap();
         let run = Run { tokens, first_position: 0, pages: &IN_ORDER };
         let some = runner.step(&[run], &[3, 32, 69], &[]).unwrap();
         let picked: Vec<f32> =
             [3, 32, 69].iter().flat_map(|&r| &whole[r * vocab..][..vocab]).copied().collect();
         assert_close(&some, &picked, same_max, what);
+        if model.config.encoder.is_some() {
+            return;
+        }
         // A piece of a prompt of which nothing is wanted still fills the cache.
         let (start, end) = tokens.split_at(40);
         let first = Run { tokens: start, first_position: 0, pages: &IN_ORDER };
@@ -510,12 +571,21 @@ fn only_the_wanted_rows_come_back() {
 #[test]
 fn sequences_in_one_step_do_not_see_each_other() {
     for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
-        let vocab = model.config.vocab;
-        let other = Random(13).tokens(45, vocab);
+        let other = Random(13).tokens(45, model.config.vocab);
         let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
+        let vocab = runner.vocab();
         let alone = [runner.prefill(tokens).unwrap(), runner.prefill(&other).unwrap()];
-        // The first is 33 tokens in when the second joins; then both run in one step twice.
         let (low, high) = (&IN_ORDER[..8], &IN_ORDER[8..]);
+        if model.config.encoder.is_some() {
+            let runs = [
+                Run { tokens, first_position: 0, pages: high },
+                Run { tokens: &other, first_position: 0, pages: low },
+            ];
+            let both = runner.step(&runs, &all(115), &[]).unwrap();
+            assert_close(&both, &alone.concat(), same_max, what);
+            return;
+        }
+        // The first is 33 tokens in when the second joins; then both run in one step twice.
         let start = Run { tokens: &tokens[..33], first_position: 0, pages: low };
         let mut first = runner.step(&[start], &all(33), &[]).unwrap();
         let mut second = Vec::new();
@@ -550,7 +620,7 @@ fn it_does_not_matter_which_pages_a_sequence_has() {
 
 #[test]
 fn a_copied_page_carries_a_shared_prefix() {
-    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
+    for_each_decoder(|Setting { backend, model, tokens, what, same_max, .. }| {
         let vocab = model.config.vocab;
         let mut other = tokens.to_vec();
         other[40..].reverse();
@@ -613,12 +683,75 @@ fn every_cut_gives_the_logits_of_the_whole() {
             let mut runner = Runner::placed(model, backends, &placement, LIMITS).unwrap();
             assert_eq!(runner.segments(), segments);
             // A prompt and one token more, so that the caches of both sides are read.
-            let mut found = runner.prefill(&tokens[..39]).unwrap();
-            let run = Run { tokens: next, first_position: 39, pages: &IN_ORDER };
-            found.extend(runner.step(&[run], &[0], &[]).unwrap());
+            let mut found;
+            if model.config.encoder.is_some() {
+                found = runner.prefill(tokens).unwrap();
+            } else {
+                found = runner.prefill(&tokens[..39]).unwrap();
+                let run = Run { tokens: next, first_position: 39, pages: &IN_ORDER };
+                found.extend(runner.step(&[run], &[0], &[]).unwrap());
+            }
             assert_close(&found, &expected, bound, &format!("{what} {with}, {placement:?}"));
         }
     });
+}
+
+/// Experts on one device and the rest of their layers on the other, as requests place them.
+#[test]
+fn experts_apart_from_their_layers_give_the_logits_of_the_whole() {
+    let llama = bilayer_models::all()[0];
+    let models = [
+        random(llama, &EXPERTS),
+        random(bilayer_models::find("qwen2moe").unwrap(), &SMALLEST),
+        random(bilayer_models::find("qwen3moe").unwrap(), &SMALLEST),
+    ];
+    for (model, backend) in models.iter().flat_map(|model| backends().map(move |b| (model, b))) {
+        let tokens = Random(11).tokens(40, model.config.vocab);
+        let mut whole = Runner::single(model, (backend.make)(), LIMITS).unwrap();
+        let expected = whole.prefill(&tokens).unwrap();
+        let facts = Reference::new().facts().clone();
+        let machine = Machine::new(vec![facts.clone(), facts]);
+        let gpu_layers = Offload::All;
+        let cases = [
+            (Placing { cpu_moe_layers: 99, gpu_layers, ..Placing::default() }, 3),
+            (Placing { cpu_moe_layers: 1, gpu_layers, ..Placing::default() }, 1),
+            (
+                Placing {
+                    overrides: vec![("_exps".to_owned(), Side::Device)],
+                    gpu_layers: Offload::Count(0),
+                    ..Placing::default()
+                },
+                3,
+            ),
+            // Some of an expert's matrices only.
+            (
+                Placing {
+                    overrides: vec![("1.ffn_(up|down)_exps".to_owned(), Side::Host)],
+                    gpu_layers,
+                    ..Placing::default()
+                },
+                1,
+            ),
+        ];
+        for (placing, layers) in cases {
+            let request = placing.request(&model.graph).unwrap();
+            let plan = offload(&model.graph, &machine, &BUDGET, &request).unwrap();
+            let apart = plan.map.matches('+').count();
+            assert!((1..=layers).contains(&apart), "{}: {request:?}", plan.map);
+            for (ours, with) in [(1, "host"), (0, "device")] {
+                let mut devices: Vec<Box<dyn Backend>> =
+                    vec![Box::new(Reference::new()), Box::new(Reference::new())];
+                devices[ours] = (backend.make)();
+                let mut runner = Runner::placed(model, devices, &plan.placement, LIMITS).unwrap();
+                let mut found = runner.prefill(&tokens[..39]).unwrap();
+                let run = Run { tokens: &tokens[39..], first_position: 39, pages: &IN_ORDER };
+                found.extend(runner.step(&[run], &[0], &[]).unwrap());
+                let bound = (backend.error_max)(model.matrix_type());
+                let what = format!("{} with the reference as {with}: {}", backend.name, plan.map);
+                assert_close(&found, &expected, bound, &what);
+            }
+        }
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
+use bilayer_engine::placement::Placing;
 use bilayer_gguf::Metadata;
 use bilayer_graph::{Facts, Graph, Kind, OpKind};
 use bilayer_models::Outline;
@@ -87,8 +88,9 @@ fn a_tiny_model_on_one_device() {
     assert_eq!(device.weight_bytes, 3 * layer + 4 * (128 * 64 + 64));
     // 256 tokens, 3 layers, 32 keys and 32 values of two bytes.
     assert_eq!(device.kv_bytes, 256 * 3 * (32 + 32) * 2);
-    // Feed-forward of the 32 rows of a layer before the last: residual, gate, up and their product.
-    assert_eq!(device.activation_bytes, 32 * 4 * (64 + 3 * 96));
+    // Of 32 rows: queries, keys and values side by side, what gate and up make, the residual, and one more row of the
+    // width that comes and goes; the logits of two, which nothing else shares.
+    assert_eq!(device.activation_bytes, 4 * (32 * (128 + 96 + 64 + 64) + 2 * 128));
     // Logits of two rows.
     assert_eq!(device.staging_bytes, 2 * 128 * 4);
     for plan in &plan.layers {
@@ -110,7 +112,9 @@ fn eight_billion_weights_on_one_device() {
     assert_eq!(device.weight_bytes, 4_517_937_408);
     // 8192 tokens, 32 layers, 8 heads of 128 keys and as many values in F16: a GiB.
     assert_eq!(device.kv_bytes, GIB);
-    assert_eq!(device.activation_bytes, 512 * 4 * (4096 + 3 * 14_336));
+    // What gate and up make, where queries, keys and values lay before; the residual, and one more row of the width; the
+    // logits.
+    assert_eq!(device.activation_bytes, 4 * (512 * (14_336 + 2 * 4096) + 128_256));
     assert_eq!(device.staging_bytes, 128_256 * 4);
     let parts =
         [device.weight_bytes, device.kv_bytes, device.activation_bytes, device.staging_bytes];
@@ -345,6 +349,86 @@ fn requests_place_parts_tensors_and_caches() {
     let plan = offload(&graph, &machine, &budget, &all).unwrap();
     assert!(plan.notes.iter().any(|note| note.contains("gate stays on the host")), "{plan:?}");
     assert_eq!(plan.map, "out:gpu 2-0:gpu+cpu");
+}
+
+/// Mixtral 8x7B in Q4_K: a header, no weights.
+fn eight_by_seven_billion() -> Graph {
+    let mut metadata = Metadata::new();
+    metadata.set("general.architecture", "llama");
+    let sizes = [
+        ("vocab_size", 32_000),
+        ("context_length", 32_768),
+        ("embedding_length", 4096),
+        ("block_count", 32),
+        ("feed_forward_length", 14_336),
+        ("attention.head_count", 32),
+        ("attention.head_count_kv", 8),
+        ("expert_count", 8),
+        ("expert_used_count", 2),
+    ];
+    for (name, size) in sizes {
+        metadata.set(&format!("llama.{name}"), size as u32);
+    }
+    metadata.set("llama.attention.layer_norm_rms_epsilon", 1e-5f32);
+    let config = bilayer_models::config(&metadata).unwrap();
+    bilayer_models::record(&config, &Outline::new(Type::Q4_K, &["output.weight"])).unwrap()
+}
+
+#[test]
+fn experts_go_where_they_are_sent_and_take_along_what_joins_them() {
+    let graph = eight_by_seven_billion();
+    // The experts alone are 24 GiB: what is left of a layer fits on a small card.
+    let mut machine = Machine::new(vec![device(Kind::Cpu, 64 * GIB), device(Kind::Gpu, 6 * GIB)]);
+    let of = |machine: &Machine, placing: &Placing| {
+        offload(&graph, machine, &BUDGET, &placing.request(&graph).unwrap())
+    };
+    let all = Placing { gpu_layers: Offload::All, ..Placing::default() };
+    assert!(matches!(of(&machine, &all), Err(Error::DoesNotFit { .. })));
+    let apart = Placing { cpu_moe_layers: u32::MAX, ..all.clone() };
+    let plan = of(&machine, &apart).unwrap();
+    assert_snapshot!("mixtral_experts_on_cpu", plan);
+    let names = |layer: u32, side: usize| {
+        let nodes = graph.nodes.iter().enumerate().filter(|(_, n)| n.layer == Some(layer));
+        let exceptions = &plan.placement.exceptions;
+        let mine = nodes.filter(|(n, _)| exceptions.get(n).copied().unwrap_or(1) == side);
+        mine.map(|(_, node)| node.name).collect::<Vec<_>>().join(" ")
+    };
+    let moved = "ffn_moe_gate ffn_moe_up ffn_moe_act ffn_moe_down ffn_moe_out";
+    let stays = "attn_norm attn_q attn_k attn_v attn_q_rope attn_k_rope attn attn_out ffn_inp \
+        ffn_norm ffn_moe_logits ffn_moe_topk l_out";
+    assert_eq!((names(3, 0).as_str(), names(3, 1).as_str()), (moved, stays));
+
+    // So many first layers only, and by name.
+    machine.devices[1].memory_bytes = 48 * GIB;
+    let some = of(&machine, &Placing { cpu_moe_layers: 2, ..all.clone() }).unwrap();
+    assert_eq!(some.map, "out:gpu 31-2:gpu 1-0:gpu+cpu");
+    let overrides = vec![("blk.7.ffn_.*_exps".to_owned(), Side::Host)];
+    let named = of(&machine, &Placing { overrides, ..all.clone() }).unwrap();
+    assert_eq!(named.map, "out:gpu 31-8:gpu 7:gpu+cpu 6-0:gpu");
+
+    // A card without products by route leaves them all to the host, and the plan says so.
+    machine.devices[1].ops.retain(|&op| op != OpKind::Experts);
+    let small = of(&machine, &all).unwrap();
+    assert!(small.notes.iter().any(|note| note.contains("experts stays on the host")), "{small:?}");
+    assert_eq!(small.placement, plan.placement);
+}
+
+#[test]
+fn a_token_reads_the_experts_it_goes_to() {
+    let graph = eight_by_seven_billion();
+    let mut fast = device(Kind::Cpu, 64 * GIB);
+    (fast.read_gbps, fast.tops) = (Some(100.0), Some(1.0));
+    let times = bilayer_scheduler::Times::estimated(&graph, &Machine::new(vec![fast])).unwrap();
+    let layer = times.devices[0].layers[0];
+    // Attention 4096 x (4096 + 1024 + 1024 + 4096) and the router; experts 3 x 14,336 x 4096 each; 144 bytes for 256.
+    let ms = |weights: f64| weights / 256.0 * 144.0 / 100e6;
+    let (rest, expert) = (4096.0 * (2.0 * 5120.0 + 8.0), 3.0 * 14_336.0 * 4096.0);
+    assert!((layer.decode_ms / ms(rest + 2.0 * expert) - 1.0).abs() < 1e-9);
+    // Of eight tokens that each go to two of eight, each expert is left out by (6/8)^8.
+    let read = 8.0 * (1.0 - 0.75f64.powi(8));
+    assert!((layer.batch_ms.unwrap() / ms(rest + read * expert) - 1.0).abs() < 1e-9);
+    let prefill = 2.0 * (rest + 2.0 * expert) / 1e9;
+    assert!((layer.prefill_ms.unwrap() / prefill - 1.0).abs() < 1e-9);
 }
 
 #[test]

@@ -321,19 +321,58 @@ fn llama_cpps_figures_are_met() {
 
 // Importance matrices.
 
-/// The sums of each tensor's inputs over all windows by the reference executor, and the rows that went into them.
-fn expected_sums(bytes: &SharedBytes) -> BTreeMap<String, Vec<f64>> {
+/// Sums `[matrices, cols]` and the rows that went into each.
+#[derive(Clone)]
+struct Expected {
+    squares: Vec<f64>,
+    counts: Vec<f64>,
+}
+
+impl Expected {
+    fn add(&mut self, matrix: usize, row: &[f32]) {
+        let sums = &mut self.squares[matrix * row.len()..][..row.len()];
+        sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x).powi(2));
+        self.counts[matrix] += 1.0;
+    }
+}
+
+/// The sums of each tensor's inputs over all windows by the reference executor.
+fn expected_sums(bytes: &SharedBytes) -> BTreeMap<String, Expected> {
     let model = Model::new(File::from_bytes("tiny", bytes.clone()).unwrap());
-    let mut sums: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut sums: BTreeMap<String, Expected> = BTreeMap::new();
     for tokens in windows(bytes).1 {
-        let values = Values::new(&model, &tokens);
-        for node in &values.graph.nodes {
-            let Op::MatMul { input, weight, .. } = &node.op else { continue };
-            let name = values.graph.weight(*weight).name.clone();
-            let cols = values.graph.width(*input);
-            let sums = sums.entry(name).or_insert_with(|| vec![0.0; cols]);
-            for row in values.rows[input.0 as usize].chunks_exact(cols) {
-                sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x).powi(2));
+        let Values { graph, rows } = Values::new(&model, &tokens);
+        let entry = |sums: &mut BTreeMap<String, Expected>, weight, matrices: usize| {
+            let weight = graph.weight(weight);
+            let squares = vec![0.0; matrices * weight.cols];
+            let empty = Expected { squares, counts: vec![0.0; matrices] };
+            sums.entry(weight.name.clone()).or_insert(empty);
+            (weight.name.clone(), weight.cols)
+        };
+        for node in &graph.nodes {
+            match &node.op {
+                Op::MatMul { input, weight, .. } => {
+                    let (name, cols) = entry(&mut sums, *weight, 1);
+                    let sums = sums.get_mut(&name).unwrap();
+                    rows[input.0 as usize].chunks_exact(cols).for_each(|row| sums.add(0, row));
+                }
+                Op::Experts(experts) => {
+                    assert_eq!(experts.stack.len(), 1, "all in one tensor");
+                    let (name, cols) = entry(&mut sums, experts.stack[0], graph.experts(experts));
+                    let sums = sums.get_mut(&name).unwrap();
+                    let [inputs, route] =
+                        [experts.input, experts.route].map(|value| &rows[value.0 as usize]);
+                    let used = graph.width(experts.route) / 2;
+                    let own = graph.width(experts.input) / cols;
+                    for token in 0..tokens.len() {
+                        for slot in 0..used {
+                            let row = token * own + slot % own;
+                            let expert = route[token * 2 * used + used + slot] as usize;
+                            sums.add(expert, &inputs[row * cols..][..cols]);
+                        }
+                    }
+                }
+                _ => {}
             }
         }
     }
@@ -358,14 +397,29 @@ fn floats(file: &File, name: &str) -> Vec<f64> {
     bytes.as_chunks().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect()
 }
 
-fn check_file(path: &Path, expected: &BTreeMap<String, Vec<f64>>, times: f64) {
+fn check_file(path: &Path, expected: &BTreeMap<String, Expected>, times: f64) {
     let file = File::open(path).unwrap();
     assert_eq!(file.tensors().len(), 2 * expected.len());
-    for (name, expected) in expected {
-        let expected: Vec<f64> = expected.iter().map(|sum| times * sum).collect();
+    let multiplied = |values: &[f64]| values.iter().map(|x| times * x).collect::<Vec<f64>>();
+    for (name, Expected { squares, counts }) in expected {
         let found = floats(&file, &format!("{name}.in_sum2"));
-        sums_are_close(name, &found, &expected, 1e-4);
-        assert_eq!(floats(&file, &format!("{name}.counts")), [80.0 * times], "{name}");
+        sums_are_close(name, &found, &multiplied(squares), 1e-4);
+        assert_eq!(floats(&file, &format!("{name}.counts")), multiplied(counts), "{name}");
+    }
+}
+
+#[test]
+fn importance_is_kept_of_each_expert() {
+    for architecture in ["qwen3moe", "gpt-oss", "llama4"] {
+        let Some(_) = bilayer_models::find(architecture) else { continue };
+        let bytes = words::tiny_of(architecture);
+        let place = place_with(&[("model.gguf", &bytes)]);
+        let mut expected = expected_sums(&bytes);
+        expected.retain(|name, _| name.starts_with("blk."));
+        let down = &expected["blk.0.ffn_down_exps.weight"].counts;
+        assert!(down.len() > 1 && down.iter().any(|&count| count != down[0]), "{down:?}");
+        place.run(&format!("imatrix -m model.gguf {EXACT} -ub 7")).json();
+        check_file(&place.path().join("imatrix.gguf"), &expected, 1.0);
     }
 }
 
@@ -474,7 +528,7 @@ fn placement_changes_no_figure() {
             let found: Vec<_> = collector.sums().collect();
             assert_eq!(found.len(), sums.len());
             for found in found {
-                sums_are_close(found.name, found.squares, &sums[found.name], most);
+                sums_are_close(found.name, found.squares, &sums[found.name].squares, most);
                 assert_eq!(found.counts, [80], "{}: {devices:?}", found.name);
             }
         }
@@ -501,7 +555,7 @@ fn what_a_lost_adapter_began_counts_once() {
         assert_eq!(session.take_warnings().len(), 1, "{call:?}");
         for found in collector.sums() {
             // Caches of sixteen bits this time.
-            sums_are_close(found.name, found.squares, &sums[found.name], 1e-3);
+            sums_are_close(found.name, found.squares, &sums[found.name].squares, 1e-3);
             assert_eq!(found.counts, [80], "{}", found.name);
         }
     }

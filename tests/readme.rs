@@ -55,6 +55,9 @@ fn every_command_of_the_readme_runs() {
     let place = Place::new();
     place.file("model.gguf", words::tiny(Type::Q8_0, 1));
     place.file("prompt.txt", "Once upon a time");
+    place.file("encoder.gguf", words::scorer("bert", &["good", "bad"]));
+    place.file("reranker.gguf", words::scorer("bert", &["relevant"]));
+    place.file("sentences.txt", "A cat.\nA dog.\n");
     std::fs::create_dir_all(place.path().join("examples/machines")).unwrap();
     place.file("examples/machines/rtx-4090.toml", MACHINE);
     let programs = Path::new(env!("CARGO_BIN_EXE_bilayer")).parent().unwrap();

@@ -36,6 +36,36 @@ fn every_type_runs_and_its_logits_differ_from_token_to_token() {
 }
 
 #[test]
+fn mixtures_of_experts_run() {
+    let small = Sizes {
+        layers: Some(2),
+        width: Some(256),
+        heads: Some(4),
+        kv_heads: Some(2),
+        ffn: Some(256),
+        vocab: Some(512),
+        ..Sizes::default()
+    };
+    for name in ["mixtral-8x7b", "qwen3-30b-a3b"] {
+        let shape = Shape::find(name).unwrap().with(small).unwrap();
+        let bytes = Synth::new(shape, Mix::find("Q4_K_M").unwrap()).to_bytes().unwrap();
+        let model = Model::from_bytes(name, bytes).unwrap();
+        let settings = Settings { ctx_size: Some(64), ubatch_size: 64, ..Settings::default() };
+        let mut session = Session::new(&model, settings).unwrap();
+        let sequence = session.open().unwrap();
+        let many: Vec<u32> = (0..40).map(|i| i * 7 % 512).collect();
+        for tokens in [&many[..], &[100], &[3, 4]] {
+            let run = Run { sequence, tokens, wanted: Wanted::Last };
+            let logits = session.step(&[run]).unwrap();
+            assert!(logits.iter().all(|logit| logit.is_finite()), "{name}");
+            let square = logits.iter().map(|logit| logit * logit).sum::<f32>();
+            let deviation = (square / logits.len() as f32).sqrt();
+            assert!((0.2..4.0).contains(&deviation), "{name}: {deviation}");
+        }
+    }
+}
+
+#[test]
 fn text_becomes_words_of_the_vocabulary_and_text_again() {
     for vocab in [259, 3000, 20_000] {
         let sizes = Sizes { vocab: Some(vocab), ..Sizes::default() };

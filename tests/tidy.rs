@@ -192,7 +192,7 @@ fn architectures_are_not_branched_on_by_name() {
     let mut broken = Vec::new();
     for source in crate_sources() {
         for name in &names {
-            let own = source.path == format!("crates/models/src/{name}.rs");
+            let own = source.path == file_of(name);
             // tokenizer.ggml.model has a "llama" and a "bert" too
             let vocabulary = source.krate() == "text" || source.path == VOCABULARIES;
             if !own
@@ -207,6 +207,11 @@ fn architectures_are_not_branched_on_by_name() {
     assert_none(&broken, "names of architectures");
 }
 
+/// The file of an architecture.
+fn file_of(name: &str) -> String {
+    format!("crates/models/src/{}.rs", name.replace('-', "_"))
+}
+
 /// The README of the models has a row for each, with the lines that its file has without tests.
 #[test]
 fn the_table_of_architectures_is_true() {
@@ -214,7 +219,7 @@ fn the_table_of_architectures_is_true() {
     let mut broken = Vec::new();
     for architecture in bilayer_models::all() {
         let name = architecture.name;
-        let file = read(&format!("crates/models/src/{name}.rs"));
+        let file = read(&file_of(name));
         let lines = file.lines().take_while(|line| *line != "#[cfg(test)]");
         let row = format!("| `{name}` | {} |", lines.count());
         if !readme.contains(&row) {

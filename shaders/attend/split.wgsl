@@ -14,11 +14,11 @@ struct Params {
     out: vec2<u32>,
     tiles_at: u32, // places of the arrays in `step`
     pages_at: u32,
-    first_tile: u32,
+    tile_words: u32,
     heads: u32,
     kv_heads: u32,
     group: u32, // query heads of a key-value head
-    window: u32, // tokens a token sees, itself among them
+    window: u32, // tokens a token sees, itself among them, on each side if it sees both
     key_scales: u32, // where the scales begin in the caches, in u32
     value_scales: u32,
     sinks: u32, // place in `vectors`, in floats
@@ -77,7 +77,7 @@ fn main(
     @builtin(workgroup_id) id: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let tile = params.tiles_at + 4u * (params.first_tile + id.x);
+    let tile = params.tiles_at + params.tile_words * id.x;
     let first_row = step[tile];
     let rows = step[tile + 1u];
     let first_position = step[tile + 2u];
@@ -88,8 +88,16 @@ fn main(
     let last_head = (kv_head + 1u) * params.group - 1u;
 
     // This part's keys, from a whole page on.
+{% if both_ways %}
+    let span_begin = step[tile + 4u];
+    let span_end = step[tile + 5u];
+    let ahead = min(params.window, 0x40000000u) - 1u;
+    let end = min(first_position + rows + ahead, span_end);
+    let begin = max(first_position + 1u - min(params.window, first_position + 1u), span_begin);
+{% else %}
     let end = first_position + rows;
     let begin = first_position + 1u - min(params.window, first_position + 1u);
+{% endif %}
     let pages = (end + 31u) / 32u - begin / 32u;
     let splits = step[4];
     let share = (pages + splits - 1u) / splits;
@@ -99,8 +107,14 @@ fn main(
 {% for r in range(tile_rows) %}
     // Row {{ r }}: beyond the tile's rows the last one again, which is not written.
     let row{{ r }} = min({{ r }}u, rows - 1u);
-    let last{{ r }} = first_position + row{{ r }};
-    let first{{ r }} = last{{ r }} + 1u - min(params.window, last{{ r }} + 1u);
+    let own{{ r }} = first_position + row{{ r }};
+{% if both_ways %}
+    let last{{ r }} = min(own{{ r }} + ahead, span_end - 1u);
+    let first{{ r }} = max(own{{ r }} + 1u - min(params.window, own{{ r }} + 1u), span_begin);
+{% else %}
+    let last{{ r }} = own{{ r }};
+    let first{{ r }} = own{{ r }} + 1u - min(params.window, own{{ r }} + 1u);
+{% endif %}
     let q_row{{ r }} = row_at(params.q, first_row + row{{ r }});
 {% for h in range(heads_tile) %}
     let q{{ r * heads_tile + h }} = q_row{{ r }} + min(first_head + {{ h }}u, last_head) * {{ quads }}u;

@@ -1,5 +1,6 @@
 {# Which text: type (its loader and planes), layout, ints, strided, slots, rows (R), columns (N), matrices, bias,
-   residual, gate (the name of an activation, or none), threads, subgroup. #}
+   residual, gate (the name of an activation, or none), experts (none; "pair": a column is a row and a place in its route;
+   "group": the columns of a workgroup go to one expert), ragged (x ends before the last unit does), threads, subgroup. #}
 // Products of a matrix (or several of one input) with {{ columns }} columns: a workgroup makes {{ rows }} rows. A thread
 // takes units of 64 weights, so that neighbours read neighbouring bytes; each unit is unpacked once for all columns. All
 // sums stay in registers and are added up at the end; one subgroup needs no barrier.
@@ -61,6 +62,24 @@ fn column(quad: u32) -> mat4x4<f32> {
     return mat4x4<f32>(x[quad], x[quad + 1u], x[quad + 2u], x[quad + 3u]);
 }
 
+{% if ragged %}
+// The same from quad `quad` of the row of x that begins at `start`, with what lies beyond its end made zero.
+fn column_of(start: u32, quad: u32) -> mat4x4<f32> {
+    let quads = params.pitch;
+    let last = start + quads - 1u;
+    return mat4x4<f32>(
+        select(vec4<f32>(), x[min(start + quad, last)], quad < quads),
+        select(vec4<f32>(), x[min(start + quad + 1u, last)], quad + 1u < quads),
+        select(vec4<f32>(), x[min(start + quad + 2u, last)], quad + 2u < quads),
+        select(vec4<f32>(), x[min(start + quad + 3u, last)], quad + 3u < quads),
+    );
+}
+{% else %}
+fn column_of(start: u32, quad: u32) -> mat4x4<f32> {
+    return column(start + quad);
+}
+{% endif %}
+
 fn sum_of(a: mat4x4<f32>) -> f32 {
     return dot(a[0] + a[1] + a[2] + a[3], vec4<f32>(1.0));
 }
@@ -73,11 +92,31 @@ fn product(w: mat4x4<f32>, a: mat4x4<f32>) -> f32 {
 @compute @workgroup_size({{ threads }})
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let first_row = (id.x + id.y * 65535u) * {{ rows }}u;
+{% macro one(word) %}{% if subgroup == threads %}subgroupBroadcastFirst({{ word }}){% else %}{{ word }}{% endif %}{% endmacro %}
+{% if experts == "group" %}
+    let group = params.first_column + id.z;
+    if group >= {{ one("table[0]") }} {
+        return;
+    }
+    let start = {{ one("table[4u * group + 4u]") }} * params.rows;
+    let first_column = {{ one("table[4u * group + 5u]") }};
+    let columns = {{ one("table[4u * group + 6u]") }};
+{% else %}
     let first_column = params.first_column + id.z * {{ columns }}u;
-    let columns = {% if subgroup == threads %}subgroupBroadcastFirst(step[params.columns_at]){% else %}step[params.columns_at]{% endif %};
+    let columns = {{ one("step[params.columns_at]") }}{% if experts %} * params.used{% endif %};
+{% endif %}
     if first_row >= params.rows || first_column >= columns {
         return;
     }
+{% if experts %}
+{% if experts == "pair" %}
+    let start = {{ one("expert_of(first_column)") }} * params.rows;
+{% endif %}
+    if !is_here(start, first_row, first_row + {{ rows }}u) {
+        return;
+    }
+    expert_row = start;
+{% endif %}
 {% for r in range(rows) %}
     let row{{ r }} = min(first_row + {{ r }}u, params.rows - 1u);
     let at{{ r }} = place(row{{ r }});
@@ -87,7 +126,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
 {% endfor %}
 {% for c in range(columns) %}
     let column{{ c }} = min(first_column + {{ c }}u, columns - 1u);
-    let x{{ c }} = params.x.x + column{{ c }} * params.x.y;
+    let x{{ c }} = x_of(column{{ c }});
 {% for s in range(slots) %}
     var sum{{ s }}_{{ c }} = 0.0;
 {% endfor %}
@@ -118,7 +157,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
 {% endfor %}
 {% else %}
 {% for p in range(4) %}
-        let a{{ c }}_{{ p }} = column(x{{ c }} + 4u * (piece + {{ p * step_of }}u));
+        let a{{ c }}_{{ p }} = column_of(x{{ c }}, 4u * (piece + {{ p * step_of }}u));
         let t{{ c }}_{{ p }} = sum_of(a{{ c }}_{{ p }});
 {% endfor %}
 {% for s in range(slots) %}
@@ -134,7 +173,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
         let w{{ s }}_{{ p }} = load_piece(at{{ s }}, piece + {{ p }}u);
 {% endfor %}
 {% for c in range(columns) %}
-        let a{{ c }}_{{ p }} = column(x{{ c }} + 4u * (piece + {{ p }}u));
+        let a{{ c }}_{{ p }} = column_of(x{{ c }}, 4u * (piece + {{ p }}u));
 {% for s in range(slots) %}
         sum{{ s }}_{{ c }} += product(w{{ s }}_{{ p }}, a{{ c }}_{{ p }});
 {% endfor %}
@@ -152,6 +191,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
     }
 {% for c in range(columns) %}
     if first_column + {{ c }}u < columns {
+        let to{{ c }} = out_of(column{{ c }});
 {% for r in range(rows) %}
 {% if gate %}
         var y{{ r }} = activate(vec4<f32>(total{{ r }}_{{ c }})).x * total{{ rows + r }}_{{ c }};
@@ -159,12 +199,18 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
         var y{{ r }} = total{{ r }}_{{ c }};
 {% endif %}
 {% if bias %}
-        y{{ r }} += vectors[params.bias + row{{ r }}];
+        y{{ r }} += vectors[params.bias + row{{ r }}{% if experts %} + expert_row{% endif %}];
 {% endif %}
 {% if residual %}
         y{{ r }} += residual[params.residual.x + column{{ c }} * params.residual.y + row{{ r }}];
 {% endif %}
-        out[params.out.x + column{{ c }} * params.out.y + row{{ r }}] = y{{ r }};
+{% if experts %}
+        if here(row{{ r }}) < params.part.y {
+            out[to{{ c }} + row{{ r }}] = y{{ r }};
+        }
+{% else %}
+        out[to{{ c }} + row{{ r }}] = y{{ r }};
+{% endif %}
 {% endfor %}
     }
 {% endfor %}

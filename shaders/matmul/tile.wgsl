@@ -51,8 +51,13 @@ fn unpacked(q: vec4<u32>, s: vec2<f32>) -> mat4x4<f32> {
 
 // Brings a piece of every column: a thread a quad.
 fn bring(thread: u32, first_column: u32, columns: u32, piece: u32) {
-    let column = min(first_column + thread / 4u, columns - 1u);
-    tile_x[thread] = x[params.x.x + column * params.x.y + 4u * piece + thread % 4u];
+    let start = x_of(min(first_column + thread / 4u, columns - 1u));
+    let quad = 4u * piece + thread % 4u;
+{% if ragged %}
+    tile_x[thread] = select(vec4<f32>(), x[start + min(quad, params.pitch - 1u)], quad < params.pitch);
+{% else %}
+    tile_x[thread] = x[start + quad];
+{% endif %}
 }
 {% endif %}
 {% macro sums_of_piece() %}
@@ -68,8 +73,22 @@ fn bring(thread: u32, first_column: u32, columns: u32, piece: u32) {
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let first_row = id.x * {{ tile_rows }}u;
+{% if experts %}
+    let group = params.first_column + id.z;
+    if group >= table[0] {
+        return;
+    }
+    let start = table[4u * group + 4u] * params.rows;
+    let first_column = table[4u * group + 5u];
+    let columns = table[4u * group + 6u];
+    if !is_here(start, first_row, first_row + {{ tile_rows }}u) {
+        return;
+    }
+    expert_row = start;
+{% else %}
     let first_column = params.first_column + id.z * 64u;
     let columns = step[params.columns_at];
+{% endif %}
     let across = thread % 16u;
     let down = thread / 16u;
 {% for i in range(4) %}
@@ -97,7 +116,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
 {% if ints_x %}
         {
             let column = min(first_column + thread / 4u, columns - 1u);
-            let at = params.x.x + column * params.x.y + piece + {{ step_of }}u * (thread % 4u);
+            let at = x_of(column) + piece + {{ step_of }}u * (thread % 4u);
             tile_a[thread] = xq[at];
             tile_d[thread] = xs[at];
         }
@@ -144,21 +163,22 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
 {% for c in range(4) %}
     let column{{ c }} = first_column + 4u * across + {{ c }}u;
     if column{{ c }} < columns {
+        let to = out_of(column{{ c }});
 {% for i in range(2 if gate else 4) %}
         let row{{ i }} = first_row + {% if gate %}2u{% else %}4u{% endif %} * down + {{ i }}u;
-        if row{{ i }} < params.rows {
+        if row{{ i }} < params.rows{% if experts %} && here(row{{ i }}) < params.part.y{% endif %} {
 {% if gate %}
             var y = activate(vec4<f32>(sum{{ i }}_{{ c }})).x * sum{{ i + 2 }}_{{ c }};
 {% else %}
             var y = sum{{ i }}_{{ c }};
 {% endif %}
 {% if bias %}
-            y += vectors[params.bias + row{{ i }}];
+            y += vectors[params.bias + row{{ i }}{% if experts %} + expert_row{% endif %}];
 {% endif %}
 {% if residual %}
             y += residual[params.residual.x + column{{ c }} * params.residual.y + row{{ i }}];
 {% endif %}
-            out[params.out.x + column{{ c }} * params.out.y + row{{ i }}] = y;
+            out[to + row{{ i }}] = y;
         }
 {% endfor %}
     }

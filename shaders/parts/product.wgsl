@@ -10,6 +10,12 @@ struct Params {
     row_blocks: u32,
     bias: u32, // place in `vectors`, in floats
     matrices: array<vec4<u32>, 3>, // base, blocks, the first row
+    route: vec2<u32>, // in floats
+    used: u32, // experts of a row
+    pitch: u32, // from expert to expert of a row of x, as x; 0 where they share it
+    part: vec2<u32>, // rows of the stack that lie here: the first, and how many
+    pairs_at: u32, // where `table` has the pairs
+    zero: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -26,11 +32,75 @@ struct Params {
 {% if at.residual %}
 @group(0) @binding({{ at.residual }}) var<storage, read> residual: array<f32>;
 {% endif %}
+{% if experts == "pair" %}
+@group(0) @binding({{ at.route }}) var<storage, read> route: array<f32>;
+{% elif experts == "group" %}
+@group(0) @binding({{ at.table }}) var<storage, read> table: array<u32>;
+{% endif %}
 @group(0) @binding({{ at.out }}) var<storage, read_write> out: array<f32>;
 {% include "parts/weights" %}
 {% if gate %}
 {% include "parts/activate" %}
 {% endif %}
+
+{% if experts %}
+// The first row of the workgroup's expert in the stack of all; its matrix has params.rows.
+var<private> expert_row: u32;
+
+{% if experts == "pair" %}
+// The expert of a row and a place in its route.
+fn expert_of(pair: u32) -> u32 {
+    let row = params.route.x + (pair / params.used) * params.route.y;
+    return u32(route[row + params.used + pair % params.used]);
+}
+{% endif %}
+
+// Column `column` of the product: a pair of row and place in its route.
+fn pair_of(column: u32) -> u32 {
+    return {% if experts == "group" %}table[params.pairs_at + column]{% else %}column{% endif %};
+}
+
+fn x_of(column: u32) -> u32 {
+    let pair = pair_of(column);
+    return params.x.x + (pair / params.used) * params.x.y + (pair % params.used) * params.pitch;
+}
+
+fn out_of(column: u32) -> u32 {
+    let pair = pair_of(column);
+    return params.out.x + (pair / params.used) * params.out.y + (pair % params.used) * params.rows;
+}
+
+// Whether some of the rows from `first` up to `end` of an expert's matrix, which begins at `start`, lie here.
+fn is_here(start: u32, first: u32, end: u32) -> bool {
+    return start + min(end, params.rows) > params.part.x && start + first < params.part.x + params.part.y;
+}
+
+// A row of the expert's matrix as one of those that lie here; too large where it is none of them.
+fn here(row: u32) -> u32 {
+    return expert_row + row - params.part.x;
+}
+
+fn place_in(matrix: vec4<u32>, row: u32) -> Place {
+    return Place(matrix.x, matrix.y, min(here(row), params.part.y - 1u) * params.row_blocks);
+}
+
+fn place(row: u32) -> Place {
+    return place_in(params.matrices[0], row);
+}
+{% if gate %}
+
+fn place_up(row: u32) -> Place {
+    return place_in(params.matrices[1], row);
+}
+{% endif %}
+{% else %}
+fn x_of(column: u32) -> u32 {
+    return params.x.x + column * params.x.y;
+}
+
+fn out_of(column: u32) -> u32 {
+    return params.out.x + column * params.out.y;
+}
 
 fn place(row: u32) -> Place {
 {% if gate or matrices == 1 %}
@@ -50,4 +120,5 @@ fn place(row: u32) -> Place {
 fn place_up(row: u32) -> Place {
     return Place(params.matrices[1].x, params.matrices[1].y, row * params.row_blocks);
 }
+{% endif %}
 {% endif %}

@@ -1,46 +1,113 @@
 //! Makes a GGUF file from a checkpoint folder of the shared data, through our own writer and name tables.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use bilayer_gguf::{File, Metadata, NewTensor, to_bytes};
+use bilayer_gguf::{File, Metadata, NewTensor, Strings, to_bytes};
+use bilayer_graph::SharedBytes;
 use bilayer_models::{Architecture, Change, Config, Llama3, interleaved_source, translate};
 use bilayer_quant::Type;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
+/// Shape and values of a tensor.
+type Values = (Vec<usize>, Vec<f32>);
+
 /// The folder's model as a file of `architecture`, F32 throughout.
 pub fn gguf(folder: &Path, architecture: &Architecture) -> File {
+    let bytes = bytes(folder, architecture, Type::F32);
+    File::from_bytes(&folder.display().to_string(), bytes).unwrap()
+}
+
+/// The same file's bytes, with its matrices as `ty`; tables of positions and of token types stay F32.
+pub fn bytes(folder: &Path, architecture: &Architecture, ty: Type) -> SharedBytes {
     let text = std::fs::read_to_string(folder.join("config.json")).unwrap();
     let json: Value = serde_json::from_str(&text).unwrap();
-    let metadata = metadata(&json, architecture.name);
+    let mut metadata = metadata(&json, architecture.name);
+    vocabulary(folder, &mut metadata);
     let config = bilayer_models::config(&metadata).unwrap();
 
     let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
     let checkpoint = SafeTensors::deserialize(&bytes).unwrap();
     let mut tensors = Vec::new();
+    let mut stacks: BTreeMap<String, BTreeMap<usize, Values>> = BTreeMap::new();
     for (name, view) in checkpoint.tensors() {
-        assert_eq!(view.dtype(), Dtype::F32, "{name}");
-        let (gguf, entry) = translate(architecture.names, &name)
+        if architecture.ignored.iter().any(|end| name.ends_with(end)) {
+            continue;
+        }
+        let known = translate(architecture.names, &name)
             .unwrap_or_else(|| panic!("the table has no name for {name}"));
-        let (shape, values) = changed(entry.change, view.shape(), &floats(view.data()), &config);
-        tensors.push(tensor(&gguf, &shape, &values));
+        let values = match view.dtype() {
+            Dtype::F32 => floats(view.data()),
+            Dtype::F16 => halves(view.data()),
+            other => panic!("{name} is {other:?}"),
+        };
+        let change = known.by.change;
+        let (shape, values) = changed(change, view.shape(), &values, &config);
+        match known.expert {
+            None => {
+                let kept = shape.len() == 1
+                    || ["position_embd.weight", "token_types.weight"].contains(&&*known.name);
+                let ty = if kept { Type::F32 } else { ty };
+                tensors.push(tensor(&known.name, &shape, &values, ty));
+            }
+            Some(expert) => {
+                assert_eq!(change, Change::Stacked, "{name}");
+                stacks.entry(known.name).or_default().insert(expert, (shape, values));
+            }
+        }
+    }
+    for (name, experts) in stacks {
+        let shape = [&[experts.len()], &experts[&0].0[..]].concat();
+        let values: Vec<f32> = experts.into_values().flat_map(|(_, values)| values).collect();
+        tensors.push(tensor(&name, &shape, &values, ty));
     }
     if let Some(rule) = llama3(&json) {
         let rope = config.layers[0].rope.unwrap();
         let factors = rule.factors(rope.base, rope.dims);
-        tensors.push(tensor("rope_freqs.weight", &[factors.len()], &factors));
+        tensors.push(tensor("rope_freqs.weight", &[factors.len()], &factors, Type::F32));
     }
-    File::from_bytes(&folder.display().to_string(), to_bytes(&metadata, tensors).unwrap()).unwrap()
+    to_bytes(&metadata, tensors).unwrap()
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
 }
 
-fn tensor(name: &str, shape: &[usize], values: &[f32]) -> NewTensor<'static> {
+fn halves(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|&bytes| half::f16::from_le_bytes(bytes).to_f32()).collect()
+}
+
+fn tensor(name: &str, shape: &[usize], values: &[f32], ty: Type) -> NewTensor<'static> {
+    let cols = *shape.last().unwrap();
+    let mut data = vec![0; values.len() / cols * ty.row_bytes(cols).unwrap()];
+    ty.quantize(values, None, &mut data).unwrap();
     let shape: Vec<u64> = shape.iter().map(|&d| d as u64).collect();
-    let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    NewTensor::bytes(name, Type::F32, &shape, data)
+    NewTensor::bytes(name, ty, &shape, data)
+}
+
+/// The WordPiece vocabulary of the folder, if it has one, as GGUF spells it: the start of a word is marked and not what
+/// continues one.
+fn vocabulary(folder: &Path, metadata: &mut Metadata) {
+    let Ok(text) = std::fs::read_to_string(folder.join("vocab.txt")) else { return };
+    let is_control =
+        |token: &str| token.starts_with('[') && token.ends_with(']') && token.len() > 2;
+    let spelled = |token: &str| match token.strip_prefix("##") {
+        Some(rest) => rest.to_owned(),
+        None if is_control(token) => token.to_owned(),
+        None => format!("\u{2581}{token}"),
+    };
+    let tokens: Strings = text.lines().map(spelled).collect();
+    let types: Vec<i32> = text.lines().map(|token| if is_control(token) { 3 } else { 1 }).collect();
+    metadata.set("tokenizer.ggml.model", "bert");
+    metadata.set("tokenizer.ggml.tokens", tokens);
+    metadata.set("tokenizer.ggml.token_type", types);
+    let specials =
+        [("unknown", "[UNK]"), ("cls", "[CLS]"), ("seperator", "[SEP]"), ("padding", "[PAD]")];
+    for (key, token) in specials {
+        let id = text.lines().position(|line| line == token).unwrap();
+        metadata.set(&format!("tokenizer.ggml.{key}_token_id"), id as u32);
+    }
 }
 
 /// A tensor of that shape as GGUF has it.
@@ -53,7 +120,7 @@ fn changed(
     let (rows, cols) = (shape[0], values.len() / shape[0]);
     let row = |row: usize| &values[row * cols..][..cols];
     match change {
-        Change::None => (shape.to_vec(), values.to_vec()),
+        Change::None | Change::Stacked => (shape.to_vec(), values.to_vec()),
         Change::OneMore => (shape.to_vec(), values.iter().map(|value| value + 1.0).collect()),
         Change::Transposed => {
             let values = (0..cols).flat_map(|c| (0..rows).map(move |r| row(r)[c])).collect();
@@ -85,6 +152,9 @@ fn metadata(json: &Value, name: &str) -> Metadata {
         ("attention.key_length", "head_dim"),
         ("attention.value_length", "head_dim"),
         ("attention.sliding_window", "sliding_window"),
+        ("expert_count", "num_local_experts"),
+        ("expert_used_count", "num_experts_per_tok"),
+        ("expert_feed_forward_length", "moe_intermediate_size"),
         ("rope.scaling.original_context_length", "original_max_position_embeddings"),
     ];
     for (key, field) in sizes {
@@ -92,6 +162,10 @@ fn metadata(json: &Value, name: &str) -> Metadata {
             metadata.set(&format!("{name}.{key}"), size as u32);
         }
     }
+    if let Some(types) = json["type_vocab_size"].as_u64() {
+        metadata.set("tokenizer.ggml.token_type_count", types as u32);
+    }
+    encoder(json, name, &mut metadata);
     // GPT-2 says its inner length only where it is another than this.
     if let (None, Some(width)) = (json["intermediate_size"].as_u64(), json["n_embd"].as_u64()) {
         metadata.set(&format!("{name}.feed_forward_length"), 4 * width as u32);
@@ -100,6 +174,8 @@ fn metadata(json: &Value, name: &str) -> Metadata {
         ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
         ("attention.layer_norm_epsilon", "norm_epsilon"),
         ("attention.layer_norm_epsilon", "layer_norm_epsilon"),
+        ("attention.layer_norm_epsilon", "layer_norm_eps"),
+        ("attention.layer_norm_epsilon", "norm_eps"),
         ("rope.freq_base", "rope_theta"),
         ("attention.scale", "attention_multiplier"),
         ("embedding_scale", "embedding_multiplier"),
@@ -114,6 +190,42 @@ fn metadata(json: &Value, name: &str) -> Metadata {
         }
     }
     metadata
+}
+
+/// What checkpoints of encoders say in their own words.
+fn encoder(json: &Value, name: &str, metadata: &mut Metadata) {
+    let sizes = [
+        ("attention.sliding_window", "local_attention"),
+        ("attention.sliding_window_pattern", "global_attn_every_n_layers"),
+    ];
+    for (key, field) in sizes {
+        if let Some(size) = json[field].as_u64() {
+            metadata.set(&format!("{name}.{key}"), size as u32);
+        }
+    }
+    let ropes = &json["rope_parameters"];
+    let bases = [
+        ("rope.freq_base", &ropes["rope_theta"]),
+        ("rope.freq_base", &ropes["full_attention"]["rope_theta"]),
+        ("rope.freq_base_swa", &ropes["sliding_attention"]["rope_theta"]),
+    ];
+    for (key, base) in bases {
+        if let (Some(base), None) = (base.as_f64(), json["rope_theta"].as_f64()) {
+            metadata.set(&format!("{name}.{key}"), base as f32);
+        }
+    }
+    let scores = |name: &Value| name.as_str().unwrap().ends_with("ForSequenceClassification");
+    if json["architectures"].as_array().is_some_and(|names| names.iter().any(scores)) {
+        // Two labels are what a checkpoint does not say.
+        let labels: Strings = match json["id2label"].as_object() {
+            Some(labels) => labels.values().map(|label| label.as_str().unwrap()).collect(),
+            None => ["LABEL_0", "LABEL_1"].into_iter().collect(),
+        };
+        metadata.set(&format!("{name}.classifier.output_labels"), labels);
+    }
+    if let Some(id) = json["sep_token_id"].as_u64() {
+        metadata.set("tokenizer.ggml.seperator_token_id", id as u32);
+    }
 }
 
 fn llama3(json: &Value) -> Option<Llama3> {

@@ -23,7 +23,7 @@ impl Model {
     }
 
     /// The same file under another configuration.
-    pub fn changed(self, change: fn(&mut Config)) -> Self {
+    pub fn changed(self, change: impl FnOnce(&mut Config)) -> Self {
         let Model { file, mut config, .. } = self;
         change(&mut config);
         let graph = bilayer_models::record(&config, &Directory(&file)).unwrap();
@@ -42,7 +42,7 @@ impl Model {
 
     /// The type of most of its weights.
     pub fn matrix_type(&self) -> Type {
-        self.file.tensor("blk.0.ffn_up.weight").unwrap().layout().ty()
+        self.file.tensor("blk.0.attn_output.weight").unwrap().layout().ty()
     }
 
     /// A weight's bytes within its tensor's.

@@ -1,5 +1,7 @@
 //! Runs a model on backends, step by step, without the engine: as little as it takes to get logits.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::collections::BTreeMap;
 
 use bilayer_graph::{

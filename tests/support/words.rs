@@ -39,6 +39,27 @@ fn made(
     random_bytes(&metadata, ty, &[], seed, change)
 }
 
+/// The smallest model of an encoder with a head of those labels, and a WordPiece vocabulary of letters that stand alone.
+pub fn scorer(architecture: &str, labels: &[&str]) -> SharedBytes {
+    let mut metadata = (bilayer_models::find(architecture).unwrap().tiny)();
+    let vocab = bilayer_models::config(&metadata).unwrap().vocab;
+    let labels: Strings = labels.iter().copied().collect();
+    metadata.set(&format!("{architecture}.classifier.output_labels"), labels);
+    let special = ["[UNK]", "[CLS]", "[SEP]"].map(str::to_owned);
+    let letters = ('!'..).map(|letter| format!("\u{2581}{letter}"));
+    let tokens: Strings = special.into_iter().chain(letters).take(vocab).collect();
+    let types: Vec<i32> = (0..vocab).map(|id| if id < 3 { CONTROL } else { NORMAL }).collect();
+    metadata.set("general.name", "scorer");
+    metadata.set("tokenizer.ggml.model", "bert");
+    metadata.set("tokenizer.ggml.tokens", tokens);
+    metadata.set("tokenizer.ggml.token_type", types);
+    for (key, id) in [("unknown", 0u32), ("cls", 1), ("seperator", 2)] {
+        metadata.set(&format!("tokenizer.ggml.{key}_token_id"), id);
+    }
+    let head = ["cls.weight", "cls.bias", "cls.output.bias"];
+    random_bytes(&metadata, Type::F32, &head, 3, &|_, _| ())
+}
+
 /// Adds a vocabulary of single characters: `<unk>`, `<s>`, `</s>`, the space, then from `!` on.
 fn add(metadata: &mut Metadata, vocab: usize) {
     let special = ["<unk>", "<s>", "</s>", "\u{2581}"].map(str::to_owned);

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 mod bench;
 mod chat;
+mod encode;
 mod model;
 mod perplexity;
 mod placing;
@@ -17,6 +18,7 @@ pub mod typed;
 
 pub use bench::{Bench, Form, Numbers};
 pub use chat::ChatArgs;
+pub use encode::{Classify, Embed, PoolingArg, Rerank, TextArgs};
 pub use model::{FlashAttn, ModelArgs};
 pub use perplexity::{Imatrix, Perplexity};
 pub(crate) use placing::size;
@@ -62,6 +64,12 @@ pub enum Command {
     Devices(Devices),
     /// Show what a model file holds and what would stop it from running
     Inspect(Inspect),
+    /// Turn texts into vectors with an encoder
+    Embed(Box<Embed>),
+    /// Score documents by how well they answer a query
+    Rerank(Box<Rerank>),
+    /// Say which label fits a text
+    Classify(Box<Classify>),
     /// Turn text into tokens
     Tokenize(Tokenize),
     /// Turn tokens into text

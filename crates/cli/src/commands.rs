@@ -6,14 +6,18 @@ use crate::args::{Cli, Command};
 use crate::failure::Failure;
 
 mod bench;
+mod classify;
 mod detokenize;
 mod devices;
+mod embed;
+mod encode;
 mod imatrix;
 mod inspect;
 mod man;
 mod perplexity;
 mod plan;
 pub mod profile;
+mod rerank;
 mod run;
 mod synth;
 mod tokenize;
@@ -29,6 +33,9 @@ pub fn execute(command: Command) -> Result<u8, Failure> {
         Command::Verify(args) => verify::execute(&args),
         Command::Devices(args) => devices::execute(&args),
         Command::Inspect(args) => inspect::execute(&args),
+        Command::Embed(args) => embed::execute(&args),
+        Command::Rerank(args) => rerank::execute(&args),
+        Command::Classify(args) => classify::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
         Command::Detokenize(args) => detokenize::execute(&args),
         Command::Perplexity(args) => perplexity::execute(&args),

@@ -79,8 +79,13 @@ impl Failure {
 
     /// The same, with the file that is to blame in front.
     pub fn in_file(self, path: &Path) -> Failure {
+        self.at(&path.display().to_string())
+    }
+
+    /// The same, with the place that is to blame in front.
+    pub fn at(self, place: &str) -> Failure {
         match self {
-            Failure::Line(code, line) => Failure::Line(code, format!("{}: {line}", path.display())),
+            Failure::Line(code, line) => Failure::Line(code, format!("{place}: {line}")),
             other => other,
         }
     }
@@ -177,6 +182,7 @@ fn code(error: &Error) -> u8 {
         Error::Setting { .. } | Error::SamplingOptions(_) | Error::Token { .. } => USAGE,
         Error::Sampling(_) | Error::Text(_) => USAGE,
         Error::Perplexity(error) => scoring_code(error),
+        Error::NoEncoder { .. } | Error::NoDecoder { .. } | Error::NoHead { .. } => USAGE,
         Error::Cpu(Cpu::Level(LevelError::Unknown(_)) | Cpu::Threads(_)) => USAGE,
         Error::Cpu(Cpu::Level(LevelError::Unavailable(..))) => NO_DEVICE,
         Error::Cpu(Cpu::Spawn { .. }) => DOES_NOT_FIT,
@@ -184,7 +190,7 @@ fn code(error: &Error) -> u8 {
         Error::Adapter(_) => NO_DEVICE,
         Error::NoAdapters => NO_DEVICE,
         Error::Plan(bilayer_scheduler::Error::NoDevice) => NO_DEVICE,
-        Error::Plan(_) | Error::Cache(_) => DOES_NOT_FIT,
+        Error::Plan(_) | Error::Cache(_) | Error::TooLong { .. } => DOES_NOT_FIT,
         Error::Device(Device::OutOfMemory { .. }) => DOES_NOT_FIT,
         Error::Device(Device::Unsupported { .. }) => USAGE,
         Error::Device(Device::DeviceLost { .. }) => NO_DEVICE,
@@ -231,6 +237,7 @@ fn advice(error: &Error) -> &'static str {
         Error::Perplexity(bilayer_engine::perplexity::Error::Read(_)) => {
             "; write the file again with --kl-base"
         }
+        Error::TooLong { .. } => "; shorten it, or take its beginning with --truncate",
         Error::Token { .. } => "; `bilayer tokenize` gives the ids of a text",
         Error::Sampling(_) => "; allow some token",
         Error::LogitsNotFinite | Error::Device(Device::NotFinite { .. }) => {

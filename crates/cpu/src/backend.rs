@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bilayer_graph::{
-    Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Kind, Limits, Op,
-    OpKind, OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight, WeightId,
+    Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Kind,
+    Limits, Op, OpKind, OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight, WeightId,
 };
 
 use crate::cache::{Cache, Layout};
@@ -176,9 +176,9 @@ impl Cpu {
     /// Reserves the caches of a segment that are not there yet.
     fn reserve(&mut self, segment: &Segment<'_>, limits: &Limits) -> Result<(), GraphError> {
         for node in &segment.graph.nodes[segment.nodes.clone()] {
-            let Op::Attend(attend) = &node.op else { continue };
-            let info = segment.graph.cache(attend.cache);
-            if let Some(cache) = self.caches.get(&attend.cache) {
+            let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
+            let info = segment.graph.cache(*id);
+            if let Some(cache) = self.caches.get(id) {
                 if cache.layout != Layout::new(info, limits)? || cache.pages() != limits.pages {
                     return Err(GraphError::Limit {
                         what: "pages in a cache that another segment has reserved",
@@ -188,10 +188,24 @@ impl Cpu {
                 }
                 continue;
             }
-            self.caches.insert(attend.cache, Arc::new(Cache::new(info, limits)?));
+            self.caches.insert(*id, Arc::new(Cache::new(info, limits)?));
         }
         Ok(())
     }
+}
+
+/// Memory for the keys and values of a segment's attention that keeps none, each shape of them once: a layer has done
+/// with them before the next one begins.
+fn scratch(segment: &Segment<'_>, limits: &Limits) -> Result<Vec<Arc<Cache>>, GraphError> {
+    let mut scratch: Vec<Arc<Cache>> = Vec::new();
+    for node in &segment.graph.nodes[segment.nodes.clone()] {
+        let Op::Attend(attend @ Attend { cache: None, .. }) = &node.op else { continue };
+        let info = attend.scratch();
+        if !scratch.iter().any(|cache| cache.layout.holds(&info)) {
+            scratch.push(Arc::new(Cache::scratch(&info, limits)?));
+        }
+    }
+    Ok(scratch)
 }
 
 /// What a number is not, where no segment has the cache.
@@ -240,7 +254,9 @@ impl Backend for Cpu {
         }
         self.reserve(segment, &limits)?;
         let (weights, caches) = (&self.weights, &self.caches);
-        let parts = lower(segment, limits, &Holdings { weights, caches, level: self.level });
+        let scratch = &scratch(segment, &limits)?;
+        let holdings = Holdings { weights, caches, scratch, level: self.level };
+        let parts = lower(segment, limits, &holdings);
         let program = Arc::new(Program::new(parts, self.level, self.pool.threads())?);
         let run = Box::new(Run(program.clone()));
         let mut job = Job::new(program.stages.len(), run);

@@ -31,6 +31,14 @@ pub(crate) enum Stored {
 }
 
 impl Stored {
+    fn name(self) -> &'static str {
+        match self {
+            Stored::F16 => "f16",
+            Stored::F32 => "f32",
+            Stored::Q8 => "q8_0",
+        }
+    }
+
     fn of(ty: Type, head_dim: usize) -> Result<Stored, Error> {
         let stored = [(Type::F16, Stored::F16), (Type::F32, Stored::F32), (Type::Q8_0, Stored::Q8)]
             .into_iter()
@@ -93,6 +101,16 @@ impl Layout {
     /// Bytes of a page.
     pub(crate) fn page_bytes(&self) -> usize {
         self.kv_heads * self.block_bytes
+    }
+
+    /// Whether it is that of such keys and values.
+    pub(crate) fn holds(&self, info: &CacheInfo) -> bool {
+        (self.kv_heads, self.head_dim) == (info.kv_heads, info.head_dim)
+    }
+
+    /// The types of keys and values.
+    pub(crate) fn name(&self) -> String {
+        format!("{}/{}", self.key.name(), self.value.name())
     }
 
     fn key_elements(&self) -> usize {
@@ -171,6 +189,14 @@ impl Cache {
         let bytes = layout.page_bytes().saturating_mul(limits.pages);
         let memory = Memory::new(bytes, "keys and values")?;
         Ok(Cache { layout, pages: limits.pages, memory })
+    }
+
+    /// Keys and values of one step, of which nothing is kept.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn scratch(info: &CacheInfo, limits: &Limits) -> Result<Cache, Error> {
+        Cache::new(info, &Limits { key_type: Type::F32, value_type: Type::F32, ..*limits })
     }
 
     /// Bytes of its pages.

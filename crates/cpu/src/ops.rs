@@ -3,12 +3,16 @@
 pub(crate) mod add;
 pub(crate) mod attend;
 pub(crate) mod embed;
+pub(crate) mod experts;
 pub(crate) mod gate;
 pub(crate) mod head_norm;
 pub(crate) mod layer_norm;
 pub(crate) mod matmul;
+pub(crate) mod mix;
+pub(crate) mod pool;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
+pub(crate) mod route;
 pub(crate) mod rows;
 pub(crate) mod scale;
 pub(crate) mod soft_cap;

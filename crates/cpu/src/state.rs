@@ -24,6 +24,8 @@ pub(crate) struct Tables {
     pub(crate) vocab: usize,
     /// Positions must be below.
     pub(crate) positions: usize,
+    /// The token that ends a text and the last row of the table, where the program tells texts of a sequence apart.
+    pub(crate) segments: Option<(u32, u32)>,
 }
 
 /// A step's data, in buffers reserved for the limits.
@@ -34,6 +36,8 @@ pub(crate) struct State {
     cached: bool,
     pub(crate) tokens: Vec<u32>,
     pub(crate) positions: Vec<u32>,
+    /// Of each row the number of texts that end before it in its span; empty without a separator.
+    pub(crate) segments: Vec<u32>,
     pub(crate) spans: Vec<Span>,
     pub(crate) pages: Vec<u32>,
     pub(crate) outputs: Vec<u32>,
@@ -51,6 +55,7 @@ impl State {
             cached: !plans.is_empty(),
             tokens: Vec::with_capacity(limits.tokens),
             positions: Vec::with_capacity(limits.tokens),
+            segments: Vec::with_capacity(limits.tokens),
             spans: Vec::with_capacity(limits.sequences),
             pages: Vec::with_capacity(limits.page_entries),
             outputs: Vec::with_capacity(limits.outputs),
@@ -81,6 +86,12 @@ impl State {
         &self.pages[span.first_page as usize..]
     }
 
+    /// The first row of the span that holds `row`.
+    pub(crate) fn span_start(&self, row: u32) -> u32 {
+        let after = self.spans.partition_point(|span| span.first_row <= row);
+        self.spans[after - 1].first_row
+    }
+
     /// Takes a step over.
     ///
     /// # Errors
@@ -94,6 +105,10 @@ impl State {
         refill(&mut self.copies, step.copies);
         self.positions.clear();
         self.positions.extend(step.positions());
+        self.segments.clear();
+        if let Some((separator, last)) = self.tables.segments {
+            self.segments.extend(step.segments(separator, last));
+        }
         self.runs.clear();
         if self.cached {
             for span in step.spans {
@@ -194,6 +209,7 @@ fn push_runs(runs: &mut Vec<Run>, span: &Span, table: &[u32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::attend::plan::Reach;
     use bilayer_quant::Type;
 
     fn limits() -> Limits {
@@ -211,7 +227,8 @@ mod tests {
         }
     }
 
-    const TABLES: Tables = Tables { vocab: 100, positions: 96 };
+    const TABLES: Tables = Tables { vocab: 100, positions: 96, segments: None };
+    const CAUSAL: Reach = Reach { window: None, both_ways: false, tile_tokens: 4 };
 
     fn span(first_row: u32, rows: u32, first_position: u32, first_page: u32) -> Span {
         Span { first_row, rows, first_position, first_page }
@@ -219,7 +236,7 @@ mod tests {
 
     #[test]
     fn runs_end_at_pages_and_spans() {
-        let mut state = State::new(limits(), TABLES, vec![Plan::new(None, 4, 40)]);
+        let mut state = State::new(limits(), TABLES, vec![Plan::new(CAUSAL, 40)]);
         let step = Step {
             tokens: &[1; 38],
             spans: &[span(0, 36, 30, 0), span(36, 2, 0, 3)],
@@ -238,7 +255,7 @@ mod tests {
 
     #[test]
     fn steps_that_do_not_fit_are_refused() {
-        let mut state = State::new(limits(), TABLES, vec![Plan::new(None, 4, 40)]);
+        let mut state = State::new(limits(), TABLES, vec![Plan::new(CAUSAL, 40)]);
         let good = Step {
             tokens: &[1, 2],
             spans: &[span(0, 2, 0, 0)],

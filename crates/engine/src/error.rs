@@ -38,6 +38,36 @@ pub enum Error {
         /// What is missing, odd or not supported.
         source: bilayer_text::Error,
     },
+    /// A model that generates was to do what encoders do.
+    #[error("{name} generates text; embeddings and scores are what encoders such as BERT give")]
+    NoEncoder {
+        /// The model.
+        name: String,
+    },
+    /// An encoder was to generate.
+    #[error(
+        "{name} is an encoder, which generates no text; `embed`, `rerank` and `classify` are made for it"
+    )]
+    NoDecoder {
+        /// The model.
+        name: String,
+    },
+    /// An encoder without a head was to score.
+    #[error(
+        "{name} has no head that scores texts (no tensor cls.output.weight); `embed` gives its embeddings"
+    )]
+    NoHead {
+        /// The model.
+        name: String,
+    },
+    /// A text is longer than the model takes.
+    #[error("a text of {tokens} tokens is longer than the context of {context}")]
+    TooLong {
+        /// Tokens of the text, with those around it.
+        tokens: usize,
+        /// Tokens that fit.
+        context: usize,
+    },
     /// A setting of the session is out of range.
     #[error("{name} is {found}; it must be {expected}")]
     Setting {

@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** From a model file to text: [`Model`] opens and understands a file, [`Session`](session::Session)
 //! places it on devices and steps tokens through it, [`Generation`](generate::Generation) turns a prompt into an
-//! answer, [`Conversation`](conversation::Conversation) messages into prompts.
+//! answer, [`Conversation`](conversation::Conversation) messages into prompts,
+//! [`Encoder`](encode::Encoder) texts into vectors or scores.
 //!
 //! **What it does not know.** Flags, terminals, sockets. It prints nothing.
 //!
@@ -37,6 +38,7 @@
 pub mod bench;
 pub mod cache;
 pub mod conversation;
+pub mod encode;
 mod error;
 pub mod generate;
 pub mod imatrix;

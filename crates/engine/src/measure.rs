@@ -21,6 +21,9 @@ use crate::{Error, Model};
 /// Bytes of weights in the stretch of layers of a processor, and of an adapter: more than their caches hold.
 const STRETCH_BYTES: [u64; 2] = [1536 << 20, 384 << 20];
 
+/// How many times as much may be loaded for it, where much of a layer is not read for a token.
+const STRETCH_LOADED: f64 = 4.0;
+
 /// Most tokens of the piece of a prompt: what micro-batches have where devices share a prompt.
 const PIECE_TOKENS: usize = 128;
 
@@ -91,10 +94,10 @@ impl Subject<'_> {
     fn device(&self, backend: &mut dyn Backend) -> Result<DeviceTimes, Error> {
         let graph = self.graph;
         let kind = backend.facts().kind;
-        let bytes = layer_bytes(graph, |_| true);
+        let bytes = layer_bytes(graph, 1, |_| true);
         // Of a prompt's last layer, most is done for the wanted row alone.
-        let prompt_bytes = layer_bytes(graph, |rows| rows == Rows::Tokens);
-        let layers = stretch(&bytes, kind);
+        let prompt_bytes = layer_bytes(graph, 1, |rows| rows == Rows::Tokens);
+        let layers = stretch(&bytes, &layer_bytes(graph, usize::MAX, |_| true), kind);
         let parts = [&[][..], &layers[..1], &layers].map(|part| self.segments(part, kind));
         let most = self.limits.tokens.min(PIECE_TOKENS);
         let pages = (POSITION + most.max(BATCH_TOKENS)).div_ceil(PAGE_TOKENS) + 1;
@@ -194,17 +197,20 @@ impl Subject<'_> {
 }
 
 /// The layers that are timed on a device, two at least: the first ones, after the embedding, on a processor, the last
-/// ones on an adapter.
-fn stretch(bytes: &[f64], kind: Kind) -> Vec<usize> {
+/// ones on an adapter. `bytes` are those that a token reads of each layer, `held` all. Of experts most lie idle: layers
+/// are loaded until that costs too much, even if caches then hold what is read.
+fn stretch(bytes: &[f64], held: &[f64], kind: Kind) -> Vec<usize> {
     let is_adapter = kind == Kind::Gpu;
     let mut left = STRETCH_BYTES[usize::from(is_adapter)] as f64;
+    let mut room = STRETCH_LOADED * left;
     let mut layers = Vec::new();
     for at in 0..bytes.len() {
         let layer = if is_adapter { bytes.len() - 1 - at } else { at };
-        if layers.len() >= 2 && left <= 0.0 {
+        if layers.len() >= 2 && (left <= 0.0 || room <= 0.0) {
             break;
         }
         left -= bytes[layer];
+        room -= held[layer];
         layers.push(layer);
     }
     layers
@@ -257,12 +263,12 @@ fn build() -> String {
     format!("{} {nanoseconds}", file.map_or(0, |file| file.len()))
 }
 
-/// Bytes of each layer's matrices that make values of some kind of rows.
-fn layer_bytes(graph: &Graph, counts: impl Fn(Rows) -> bool) -> Vec<f64> {
+/// Bytes of each layer's matrices that make values of some kind of rows, as far as so many tokens read them.
+fn layer_bytes(graph: &Graph, tokens: usize, counts: impl Fn(Rows) -> bool) -> Vec<f64> {
     let mut bytes = vec![0.0; graph.layers() as usize];
-    for node in graph.nodes.iter().filter(|node| counts(graph.rows(node.op.out()))) {
-        if let (Some(layer), Some(weight)) = (node.layer, node.op.matrix()) {
-            bytes[layer as usize] += graph.weight(weight).bytes() as f64;
+    for (number, node) in graph.nodes.iter().enumerate() {
+        if let Some(layer) = node.layer.filter(|_| counts(graph.rows(node.op.out()))) {
+            bytes[layer as usize] += graph.matrix_bytes(number, tokens);
         }
     }
     bytes
@@ -382,10 +388,14 @@ mod tests {
     #[test]
     fn two_layers_at_least_are_timed() {
         let mib = f64::from(1 << 20);
-        assert_eq!(stretch(&[600.0 * mib; 4], Kind::Gpu), [3, 2]);
-        assert_eq!(stretch(&[600.0 * mib; 4], Kind::Cpu), [0, 1, 2]);
-        assert_eq!(stretch(&[mib; 3], Kind::Gpu), [2, 1, 0]);
-        assert_eq!(stretch(&[mib], Kind::Gpu), [0]);
+        let alike = |bytes: &[f64], kind| stretch(bytes, bytes, kind);
+        assert_eq!(alike(&[600.0 * mib; 4], Kind::Gpu), [3, 2]);
+        assert_eq!(alike(&[600.0 * mib; 4], Kind::Cpu), [0, 1, 2]);
+        assert_eq!(alike(&[mib; 3], Kind::Gpu), [2, 1, 0]);
+        assert_eq!(alike(&[mib], Kind::Gpu), [0]);
+        // Of experts a hundredth is read: two layers of many are enough to load.
+        let (read, held) = ([10.0 * mib; 9], [1000.0 * mib; 9]);
+        assert_eq!(stretch(&read, &held, Kind::Gpu), [8, 7]);
     }
 
     #[test]

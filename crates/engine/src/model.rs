@@ -8,6 +8,7 @@ use bilayer_graph::Graph;
 use bilayer_models::{Config, Directory};
 use bilayer_text::Tokenizer;
 
+use crate::session::Purpose;
 use crate::{Error, SharedBytes, vocabulary::vocabulary};
 
 /// A complete, supported model. A clone is another handle on the same one.
@@ -71,17 +72,25 @@ impl Model {
     }
 
     /// The graph for sequences of up to `context` tokens: of some models it decides which factors divide the
-    /// frequencies. Its weights and values have the same ids in every context.
+    /// frequencies. Its weights and values have the same ids in every context. What it ends in is as the purpose says.
     ///
     /// # Errors
-    /// The model has learned fewer positions.
-    pub fn graph_for(&self, context: usize) -> Result<Graph, Error> {
+    /// The model has learned fewer positions; it is not made for that purpose.
+    pub fn graph_for(&self, context: usize, purpose: Purpose) -> Result<Graph, Error> {
         let config = self.config();
         if let Some(most) = config.positions.filter(|&most| context > most) {
             let expected = format!("at most {most}: the model has learned no more positions");
             return Err(Error::Setting { name: "ctx-size", found: context.to_string(), expected });
         }
-        let config = Config { context, ..config.clone() };
+        let mut config = Config { context, ..config.clone() };
+        match (purpose, &mut config.encoder) {
+            (Purpose::Own, _) => {}
+            (_, None) => return Err(Error::NoEncoder { name: self.name() }),
+            (Purpose::Score, Some(encoder)) if !encoder.scores => {
+                return Err(Error::NoHead { name: self.name() });
+            }
+            (_, Some(encoder)) => purpose.apply(encoder),
+        }
         bilayer_models::record(&config, &Directory(self.file()))
             .map_err(|source| Error::Model { file: self.file().name().to_owned(), source })
     }

@@ -1,11 +1,12 @@
 //! What the user asks of placement, resolved: which devices there are, which weights are pinned, and the plan.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 #[cfg(feature = "gpu")]
 use std::sync::Arc;
 
 use bilayer_cpu::Cpu;
-use bilayer_graph::{Backend, Facts, Graph};
+use bilayer_graph::{Backend, Facts, Graph, Op, WeightId};
 use bilayer_scheduler::{Budget, Machine, Offload, Plan, Request, Side, Times, offload};
 use regex::Regex;
 
@@ -72,15 +73,17 @@ impl Placing {
             })?;
             rules.push((regex, *side));
         }
-        let layer_of = |name: &str| {
-            name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok())
-        };
+        let experts: HashSet<WeightId> = graph
+            .nodes
+            .iter()
+            .filter(|node| node.layer.is_some_and(|layer| layer < self.cpu_moe_layers))
+            .filter(|node| matches!(node.op, Op::Experts(_)))
+            .flat_map(|node| node.op.weights())
+            .collect();
         let pins = graph.weights.iter().filter_map(|weight| {
             let rule = rules.iter().find(|(regex, _)| regex.is_match(&weight.name));
-            let expert = weight.name.contains("_exps.")
-                && layer_of(&weight.name).is_some_and(|layer| layer < self.cpu_moe_layers);
             rule.map(|(_, side)| *side)
-                .or(expert.then_some(Side::Host))
+                .or(experts.contains(&weight.id).then_some(Side::Host))
                 .map(|side| (weight.id, side))
         });
         Ok(Request {
@@ -169,7 +172,7 @@ pub fn plan(
     described: Option<Machine>,
 ) -> Result<Plan, Error> {
     let budget = budget_of(model, settings)?;
-    let graph = model.graph_for(settings.context(model.config().context))?;
+    let graph = settings.graph(model)?;
     let (mut machine, notes) = match described {
         Some(machine) => (machine, Vec::new()),
         None => this_machine(settings)?,

@@ -8,7 +8,7 @@ use bilayer_scheduler::{Plan, Times};
 use crate::cache::{Pages, SequenceId};
 use crate::trace::Trace;
 use crate::{Error, Model, measure};
-use batch::Work;
+use batch::{Cut, Work};
 use pipeline::{Pipeline, Ran, Reading};
 use prepare::{Best, Read, Timing};
 
@@ -28,7 +28,7 @@ pub use lanes::{Lane, Lanes};
 pub(crate) use prepare::limits_of;
 pub use prepare::{Planner, budget_of};
 pub use relocate::Timed;
-pub use settings::{Overlap, Progress, Settings, Stage, kv_types};
+pub use settings::{Overlap, Progress, Purpose, Settings, Stage, kv_types};
 pub use top::Top;
 
 /// Some tokens of one sequence, to be run in a step.
@@ -47,6 +47,8 @@ pub struct Run<'a> {
 pub enum Wanted {
     /// None: the tokens only enter the cache.
     None,
+    /// That of the first token.
+    First,
     /// Those after the last token.
     Last,
     /// Those after each token.
@@ -96,6 +98,7 @@ impl From<Failed> for Error {
 /// [`Warning`]; see [`Session::take_warnings`].
 pub struct Session {
     model: Model,
+    purpose: Purpose,
     graph: bilayer_graph::Graph,
     plan: Plan,
     pipeline: Pipeline,
@@ -198,14 +201,29 @@ impl Session {
         self.cache.tokens(sequence)
     }
 
-    /// Tokens of the vocabulary: the width of a row of logits.
+    /// Tokens of the vocabulary: the width of a row of a decoder's logits.
     pub fn vocab(&self) -> usize {
+        self.model.config().vocab
+    }
+
+    /// Elements of a row that a step gives.
+    pub fn width(&self) -> usize {
         self.logits.width
     }
 
     /// Tokens a sequence may have.
     pub fn context(&self) -> usize {
         self.cache.context()
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// What it gives.
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
     }
 
     /// Where everything lies.
@@ -447,19 +465,19 @@ impl Session {
         each: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Ran, Failed> {
         let Session { pipeline, starts, cache, copies, .. } = self;
-        let micro_rows = micro_rows.max(1);
-        pipeline.run(&Work { runs, starts, cache, copies, micro_rows }, each)
+        let cut = Cut { rows: micro_rows.max(1), whole_runs: self.graph.takes_whole_sequences() };
+        pipeline.run(&Work { runs, starts, cache, copies, cut }, each)
     }
 
     /// Appends the runs' tokens to their sequences and makes room in the cache.
     fn append(&mut self, runs: &[Run<'_>]) -> Result<(), Error> {
-        let Session { cache, limits, starts, copies, logits, .. } = self;
-        let vocab = logits.width;
+        let vocab = self.vocab();
+        let Session { cache, limits, starts, copies, .. } = self;
         starts.clear();
         within("sequences", runs.len(), limits.sequences)?;
         let outputs = runs.iter().map(|run| match run.wanted {
             Wanted::None => 0,
-            Wanted::Last => run.tokens.len().min(1),
+            Wanted::First | Wanted::Last => run.tokens.len().min(1),
             Wanted::All => run.tokens.len(),
         });
         within("outputs", outputs.sum(), limits.outputs)?;

@@ -4,9 +4,10 @@
 //! shows its own error and not what it inherited. The logits are then compared from end to end, each backend by itself.
 
 use bilayer_graph::{
-    Backend, Graph, Holding, Limits, Op, PAGE_TOKENS, Rows, Segment, Span, Step, Value,
+    Backend, Graph, Holding, Limits, Op, PAGE_TOKENS, Rows, Segment, Span, Step, Value, WeightId,
 };
 
+use crate::session::Purpose;
 use crate::{Error, Model};
 
 /// Bound on [`OpError::nmse`] of ops in floats: sums in another order (2e-5 of the root), squared.
@@ -112,7 +113,7 @@ impl<'m> Case<'m> {
         let pages = rows.div_ceil(PAGE_TOKENS);
         Ok(Case {
             model,
-            graph: model.graph_for(rows)?,
+            graph: model.graph_for(rows, Purpose::Own)?,
             tokens,
             outputs: (0..rows as u32).collect(),
             pages: (0..pages as u32).collect(),
@@ -235,8 +236,9 @@ impl<'m> Case<'m> {
 
 /// What an op may be off by.
 fn bound(graph: &Graph, op: &Op) -> f64 {
+    let quantized = |&id: &WeightId| graph.weight(id).ty.block_weights > 1;
     match op {
-        Op::MatMul { weight, .. } if graph.weight(*weight).ty.block_weights > 1 => INT8_BOUND,
+        op if op.matrices().iter().any(quantized) => INT8_BOUND,
         Op::Attend(_) => HALF_BOUND,
         _ => FLOAT_BOUND,
     }

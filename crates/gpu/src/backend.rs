@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bilayer_graph::{
-    Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Kind, Limits, Op,
-    OpKind, OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight,
+    Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Kind,
+    Limits, Op, OpKind, OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight,
 };
 use bilayer_quant::Type;
 use rayon::prelude::*;
@@ -146,9 +146,9 @@ impl Gpu {
     /// Reserves the caches of a segment that are not there yet.
     fn reserve_caches(&mut self, segment: &Segment<'_>, limits: &Limits) -> Result<(), GraphError> {
         for node in &segment.graph.nodes[segment.nodes.clone()] {
-            let Op::Attend(attend) = &node.op else { continue };
-            let info = segment.graph.cache(attend.cache);
-            match self.caches.get(&attend.cache) {
+            let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
+            let info = segment.graph.cache(*id);
+            match self.caches.get(id) {
                 Some(cache) if cache.fits(info, limits) => {}
                 Some(cache) => {
                     return Err(GraphError::Limit {
@@ -159,7 +159,7 @@ impl Gpu {
                 }
                 None => {
                     let cache = Cache::new(&self.device, info, limits)?;
-                    self.caches.insert(attend.cache, cache);
+                    self.caches.insert(*id, cache);
                 }
             }
         }

@@ -12,7 +12,7 @@ use crate::adapter::Adapter;
 use crate::caps::Api;
 use crate::device::Device;
 use crate::kernel::{Access, Source};
-use crate::kernels::matmul::{Epilogue, GemvKey, GemvParams, Matrix, rows_of, takes_ints};
+use crate::kernels::matmul::{Chosen, Epilogue, GemvKey, GemvParams, Matrix, rows_of, takes_ints};
 use crate::kernels::view::View;
 use crate::kernels::weights::Layout;
 use crate::render::render;
@@ -123,6 +123,8 @@ impl Case {
             ints: takes_ints(caps, ty),
             matrices: 1,
             bias: false,
+            chosen: Chosen::None,
+            ragged: false,
             epilogue: Epilogue::Plain,
         };
         let row_blocks = CHECK_COLS / ty.block_weights;

@@ -164,9 +164,7 @@ impl Weights {
         let mut layer = None;
         for weight in new {
             let mut placed = shape(weight);
-            let row_bytes = row_bytes(&placed);
-            let most_rows = (block_bytes / row_bytes).max(1) as usize / 4 * 4;
-            let most_rows = most_rows.max(1);
+            let most_rows = most_rows(&placed, block_bytes);
             let mut row = 0;
             while row < weight.rows {
                 let rows = (weight.rows - row).min(most_rows);
@@ -414,6 +412,15 @@ fn row_bytes(placed: &Placed) -> u64 {
     (row_blocks(placed) * placed.ty.block_bytes) as u64
 }
 
+/// Rows of a part that fills a block of memory, what rounds its quantization blocks up included; one at least.
+fn most_rows(placed: &Placed, block_bytes: u64) -> usize {
+    let mut rows = (block_bytes / row_bytes(placed)) as usize / 4 * 4;
+    while rows > 4 && extent(placed, rows).1 > block_bytes {
+        rows -= 4;
+    }
+    rows.max(1)
+}
+
 /// Blocks and bytes of so many rows.
 fn extent(placed: &Placed, rows: usize) -> (usize, u64) {
     let blocks = rows * row_blocks(placed);
@@ -444,4 +451,30 @@ fn convert(weight: &Weight, ty: Type, source: &[u8]) -> Vec<u8> {
     let half: Vec<u16> =
         values.par_iter().map(|v| f16::from_f32(v.clamp(-limit, limit)).to_bits()).collect();
     bytemuck::cast_slice(&half).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_quant::Type;
+
+    use super::{Layout, Placed, extent, most_rows, row_bytes};
+
+    #[test]
+    fn no_part_is_larger_than_its_block() {
+        for ty in [Type::Q4_K, Type::Q6_K, Type::Q8_0, Type::Q4_0, Type::F16, Type::F32] {
+            for cols in [256, 768, 1536, 4096] {
+                let layout = Layout::of(ty);
+                let placed = Placed { ty, layout, cols, parts: Vec::new() };
+                for block_bytes in [64 << 10, 1 << 20, 128 << 20] {
+                    let rows = most_rows(&placed, block_bytes);
+                    let (_, bytes) = extent(&placed, rows);
+                    assert!(bytes <= block_bytes, "{ty} of {cols}: {bytes} of {block_bytes}");
+                    // And less than eight rows are left over, and less than sixteen quantization blocks.
+                    let over = block_bytes - bytes;
+                    let most = 8 * row_bytes(&placed) + 16 * ty.block_bytes as u64;
+                    assert!(over < most, "{ty} of {cols}: {over} left over");
+                }
+            }
+        }
+    }
 }

@@ -33,6 +33,18 @@ pub enum Error {
         /// Its row length.
         cols: u64,
     },
+    /// The experts of a layer, each a tensor of its own, are not all of one type.
+    #[error(
+        "tensor `{name}` is of type {found}, but the other experts of its layer are {expected}"
+    )]
+    StackType {
+        /// The first that differs.
+        name: String,
+        /// The type of the first.
+        expected: Type,
+        /// Its type.
+        found: Type,
+    },
     /// A gain or bias is block-quantized.
     #[error("tensor `{name}` is a vector and must be F32, F16 or BF16, not {found}")]
     VectorType {

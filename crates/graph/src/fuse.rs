@@ -4,7 +4,8 @@
 //!
 //! What is joined, each only where nobody else reads what disappears:
 //!
-//! - the matrix products over one input (q, k and v; gate and up), which share its preparation;
+//! - the matrix products over one input (q, k and v; gate and up), which share its preparation, and likewise those with
+//!   experts' matrices by one route;
 //! - the RMS or layer norm that makes this input, with the first of them;
 //! - `activation(gate) * up` with the two products that make gate and up;
 //! - a residual `Add` with the product that makes one side, if the other side is there before;
@@ -32,8 +33,8 @@ pub struct Item {
 pub enum Kind {
     /// One op as it is.
     Plain(usize),
-    /// Products over one input.
-    Multiply { input: Value, norm: Option<usize>, parts: Vec<Part> },
+    /// Products over one input; with a route, those with the matrices of experts.
+    Multiply { input: Value, norm: Option<usize>, route: Option<Value>, parts: Vec<Part> },
     /// Attention.
     Attend { node: usize, q: Turn, k: Turn },
 }
@@ -85,13 +86,14 @@ impl Item {
         let op = |node: usize| &graph.nodes[node].op;
         match &self.kind {
             Kind::Plain(node) => op(*node).inputs().collect(),
-            Kind::Multiply { input, norm, parts } => {
+            Kind::Multiply { input, norm, route, parts } => {
                 let first = norm.map_or(vec![*input], |norm| op(norm).inputs().collect());
                 let residual = |part: &Part| match part {
                     Part::Plain { residual, .. } => residual.map(|r| r.other),
                     Part::Gated { .. } => None,
                 };
-                first.into_iter().chain(parts.iter().filter_map(residual)).collect()
+                let others = parts.iter().filter_map(residual);
+                first.into_iter().chain(*route).chain(others).collect()
             }
             Kind::Attend { node, q, k } => {
                 let Op::Attend(attend) = op(*node) else { unreachable!("an attend node") };
@@ -141,11 +143,11 @@ pub fn single(segment: &Segment<'_>) -> Vec<Item> {
     let graph = segment.graph;
     let plain = |node: usize| {
         let kind = match &graph.nodes[node].op {
-            Op::MatMul { input, .. } => Kind::Multiply {
-                input: *input,
-                norm: None,
-                parts: vec![Part::Plain { matmul: node, residual: None }],
-            },
+            op @ (Op::MatMul { .. } | Op::Experts(_)) => {
+                let (input, route) = operands(op).expect("a product");
+                let parts = vec![Part::Plain { matmul: node, residual: None }];
+                Kind::Multiply { input, norm: None, route, parts }
+            }
             Op::Attend(attend) => {
                 Kind::Attend { node, q: Turn::plain(attend.q), k: Turn::plain(attend.k) }
             }
@@ -154,6 +156,15 @@ pub fn single(segment: &Segment<'_>) -> Vec<Item> {
         Item { nodes: vec![node], kind }
     };
     segment.nodes.clone().map(plain).collect()
+}
+
+/// What a product multiplies, and by which route.
+fn operands(op: &Op) -> Option<(Value, Option<Value>)> {
+    match op {
+        Op::MatMul { input, .. } => Some((*input, None)),
+        Op::Experts(experts) => Some((experts.input, Some(experts.route))),
+        _ => None,
+    }
 }
 
 struct Fuser<'g> {
@@ -200,8 +211,8 @@ impl<'g> Fuser<'g> {
             }
         }
         for node in self.nodes.clone() {
-            if !self.taken[node] && matches!(self.op(node), Op::MatMul { .. }) {
-                let item = self.multiply(node);
+            if let Some((input, route)) = operands(self.op(node)).filter(|_| !self.taken[node]) {
+                let item = self.multiply(node, input, route);
                 placed.push((node, item));
             }
         }
@@ -248,32 +259,25 @@ impl<'g> Fuser<'g> {
         turn
     }
 
-    /// All products over the input of the product `first`.
-    fn multiply(&mut self, first: usize) -> Item {
-        let Op::MatMul { input, .. } = self.op(first) else { unreachable!("a product") };
-        let input = *input;
-        let products: Vec<usize> = self
-            .nodes
-            .clone()
-            .filter(|&node| {
-                let same =
-                    matches!(self.op(node), Op::MatMul { input: other, .. } if *other == input);
-                same && !self.taken[node]
-            })
-            .collect();
+    /// All products over `input` by `route`; the first is `first`.
+    fn multiply(&mut self, first: usize, input: Value, route: Option<Value>) -> Item {
+        let same =
+            |&node: &usize| !self.taken[node] && operands(self.op(node)) == Some((input, route));
+        let products: Vec<usize> = self.nodes.clone().filter(same).collect();
         let mut parts: Vec<Part> = Vec::new();
         for &matmul in &products {
             if parts.iter().any(|part| part.nodes().contains(&matmul)) {
                 continue;
             }
-            let part = self
-                .gated(matmul, &products)
-                .unwrap_or_else(|| Part::Plain { matmul, residual: self.residual(matmul, first) });
+            let part = self.gated(matmul, &products).unwrap_or_else(|| {
+                let residual = route.is_none().then(|| self.residual(matmul, first)).flatten();
+                Part::Plain { matmul, residual }
+            });
             parts.push(part);
         }
-        let norm = self.norm(input, first);
+        let norm = route.is_none().then(|| self.norm(input, first)).flatten();
         let nodes = norm.into_iter().chain(parts.iter().flat_map(Part::nodes)).collect();
-        self.take(nodes, Kind::Multiply { input, norm, parts })
+        self.take(nodes, Kind::Multiply { input, norm, route, parts })
     }
 
     /// The gate that reads product `one` and another of `products`, and nobody else does.

@@ -1,6 +1,6 @@
 //! The recorded graph: nodes in execution order, values, weights and caches.
 
-use crate::{CacheId, Op, Rows, Value, Weight, WeightId};
+use crate::{CacheId, Experts, Op, Rows, Value, Weight, WeightId};
 
 /// What is known of a value before anything runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,7 +63,8 @@ pub struct Graph {
     pub weights: Vec<Weight>,
     /// All caches; `CacheId(i)` is entry `i`.
     pub caches: Vec<CacheInfo>,
-    /// The final value `[R, vocab]`.
+    /// What the model is run for: logits `[R, vocab]` of a decoder; of an encoder hidden states `[R, width]` or scores
+    /// `[R, labels]`.
     pub logits: Value,
 }
 
@@ -91,6 +92,12 @@ impl Graph {
         self.values[value.0 as usize].rows
     }
 
+    /// Whether a step must hold whole sequences, because some attention keeps nothing for the next step.
+    pub fn takes_whole_sequences(&self) -> bool {
+        let keeps_nothing = |node: &Node| matches!(&node.op, Op::Attend(a) if a.cache.is_none());
+        self.nodes.iter().any(keeps_nothing)
+    }
+
     /// The weight of an id.
     pub fn weight(&self, id: WeightId) -> &Weight {
         &self.weights[id.0 as usize]
@@ -99,6 +106,26 @@ impl Graph {
     /// The cache of an id.
     pub fn cache(&self, id: CacheId) -> &CacheInfo {
         &self.caches[id.0 as usize]
+    }
+
+    /// The share of a node's matrices that a step of so many tokens reads: of experts those that some token goes to, as
+    /// many as there are if each goes anywhere alike; of other matrices all.
+    pub fn share(&self, node: usize, tokens: usize) -> f64 {
+        let Op::Experts(experts) = &self.nodes[node].op else { return 1.0 };
+        let used = self.width(experts.route) as f64 / 2.0;
+        let idle = 1.0 - (used / self.experts(experts) as f64).min(1.0);
+        1.0 - idle.powf(tokens as f64)
+    }
+
+    /// Bytes of a node's matrices that a step of so many tokens reads.
+    pub fn matrix_bytes(&self, node: usize, tokens: usize) -> f64 {
+        let matrices = self.nodes[node].op.matrices().iter();
+        matrices.map(|&id| self.weight(id).bytes() as f64).sum::<f64>() * self.share(node, tokens)
+    }
+
+    /// How many experts a row may go to.
+    pub fn experts(&self, experts: &Experts) -> usize {
+        experts.stack.iter().map(|&id| self.weight(id).stacked).sum()
     }
 
     /// Number of layers: one more than the highest layer any node belongs to.

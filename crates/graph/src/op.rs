@@ -1,11 +1,12 @@
-//! The ops: about a dozen LLM-sized kinds, plain data over value and weight ids.
+//! The ops: about sixteen LLM-sized kinds, plain data over value and weight ids.
 //!
 //! Every op makes exactly one value. Shapes are written `[rows, width]`, row-major, f32. `T` is the number
 //! of tokens in the step, `R` the number of rows whose logits are wanted.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::WeightId;
+use crate::{CacheInfo, Span, WeightId};
 
 /// An activation of the graph: `[T, width]` or `[R, width]` f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,6 +32,12 @@ pub enum Ids {
     Tokens,
     /// Its position in its sequence; the table has a row for each that may occur.
     Positions,
+    /// How many tokens of this id stand before it in its part of the step, at most the table's last row: 0 in the
+    /// first text of a pair and 1 in the second. Of use where a step has whole sequences.
+    Segments {
+        /// The token that ends a text.
+        separator: u32,
+    },
 }
 
 /// The elementwise non-linearity inside [`Op::Gate`].
@@ -40,6 +47,13 @@ pub enum Activation {
     Silu,
     /// `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, the tanh form of Hendrycks and Gimpel 2016.
     GeluTanh,
+    /// `0.5 x (1 + erf(x / sqrt(2)))`, the exact form of Hendrycks and Gimpel 2016.
+    Gelu,
+}
+
+impl Activation {
+    /// Every one.
+    pub const ALL: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::Gelu];
 }
 
 /// Which elements of a head rotate together.
@@ -64,19 +78,23 @@ pub struct Rope {
     pub factors: Option<WeightId>,
 }
 
-/// Causal attention of the step's tokens over their sequences' cached and new keys and values.
+/// Attention of the step's tokens over keys and values of their sequences.
+///
+/// With a cache it is causal: new keys and values are appended to those of earlier steps, and a token sees itself and
+/// what is before it. Without one it goes both ways within the step and nothing is kept: every span is a whole sequence,
+/// and each of its tokens sees all of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attend {
     /// Queries `[T, heads * head_dim]`, already rotated.
     pub q: Value,
-    /// New keys `[T, kv_heads * head_dim]`, already rotated; appended to the cache.
+    /// New keys `[T, kv_heads * head_dim]`, already rotated.
     pub k: Value,
-    /// New values `[T, kv_heads * head_dim]`; appended to the cache.
+    /// New values `[T, kv_heads * head_dim]`.
     pub v: Value,
     /// `[T, heads * head_dim]`.
     pub out: Value,
-    /// The cache the keys and values go to.
-    pub cache: CacheId,
+    /// The cache the keys and values go to; `None` where attention goes both ways.
+    pub cache: Option<CacheId>,
     /// Query heads; a multiple of `kv_heads`. Query head `h` reads key-value head `h / (heads / kv_heads)`.
     pub heads: usize,
     /// Key-value heads.
@@ -85,12 +103,84 @@ pub struct Attend {
     pub head_dim: usize,
     /// Factor on the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Sliding window: a token sees itself and the `window - 1` tokens before it. `None` sees all.
+    /// Sliding window: a token sees itself and the `window - 1` tokens before it, and as many after it where attention
+    /// goes both ways. `None` sees all.
     pub window: Option<u32>,
     /// Scores become `softcap * tanh(score / softcap)` before the mask.
     pub softcap: Option<f32>,
     /// `[1, heads]` F32: one more logit per head in the softmax's denominator, with no value.
     pub sinks: Option<WeightId>,
+}
+
+/// How a router's logits become weights of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Score {
+    /// `exp(x) / sum of exp(x)` over all experts.
+    Softmax,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+}
+
+/// Which experts a row goes to, and with what weights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// The router's logits `[rows, experts]`.
+    pub logits: Value,
+    /// `[1, experts]` F32: added to the scores where experts are chosen, and not where they are weighed.
+    pub bias: Option<WeightId>,
+    /// Experts of a row.
+    pub used: usize,
+    /// How logits become weights.
+    pub score: Score,
+    /// The weights of a row's experts are divided by their sum.
+    pub normalise: bool,
+    /// Factor on the weights.
+    pub scale: f32,
+    /// `[rows, 2 used]`: weights, the best expert's first, the lower number first where they tie; then the experts'
+    /// numbers, as whole numbers. A row's experts differ from one another. Of a row with a NaN or an
+    /// infinity the weights are NaN and the experts the first.
+    pub out: Value,
+}
+
+/// The matrices of the experts of a layer, all of one shape and type.
+pub type Stack = Arc<[WeightId]>;
+
+/// Products of each row with the matrices of the experts that it goes to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts {
+    /// `[rows, cols]`, the same for all experts of a row; or `[rows, used * cols]`, an expert's own.
+    pub input: Value,
+    /// What an [`Op::Route`] makes, `[rows, 2 used]`.
+    pub route: Value,
+    /// One weight in which all experts' matrices lie one after another ([`crate::Weight::stacked`]), or one for each.
+    pub stack: Stack,
+    /// `[1, experts * rows]`: a bias for each expert.
+    pub bias: Option<WeightId>,
+    /// `[rows, used * rows of a matrix]`, in the order of the route.
+    pub out: Value,
+}
+
+impl Attend {
+    /// Positions of its sequence that the token at `position` of `span` sees.
+    pub fn sees(&self, span: &Span, position: u32) -> Range<u32> {
+        let window = self.window.unwrap_or(u32::MAX);
+        assert!(window > 0, "a window of 0 sees nothing");
+        let first = (position + 1).saturating_sub(window);
+        match self.cache {
+            Some(_) => first..position + 1,
+            None => {
+                let end = span.first_position + span.rows;
+                first.max(span.first_position)..position.saturating_add(window).min(end)
+            }
+        }
+    }
+
+    /// What a device must reserve for keys and values while an attention without a cache runs: F32, because rounding
+    /// them would save nothing that is kept.
+    pub fn scratch(&self) -> CacheInfo {
+        let Attend { kv_heads, head_dim, window, .. } = *self;
+        CacheInfo { layer: 0, kv_heads, head_dim, window }
+    }
 }
 
 /// One operation of the graph.
@@ -121,9 +211,19 @@ pub enum Op {
     SoftCap { input: Value, cap: f32, out: Value },
     /// `out[i] = input[outputs[i]]`: from `[T, width]` to `[R, width]`.
     Rows { input: Value, out: Value },
+    /// `out[i]` is the mean of the rows of `input` from the first of the span that holds row `outputs[i]` to that row:
+    /// from `[T, width]` to `[R, width]`.
+    Pool { input: Value, out: Value },
     /// The `k` largest of each row, largest first, the lower place first where they tie: `out [rows, 2k]` has their
     /// `k` values and then their `k` places, as whole numbers. A row with a NaN or an infinity gives NaN everywhere.
     TopK { input: Value, k: usize, out: Value },
+    /// The choice of experts.
+    Route(Route),
+    /// Products with the chosen experts' matrices.
+    Experts(Experts),
+    /// `out [rows, width]` = the sum of the chosen experts' results `input [rows, used * width]`, each times its weight
+    /// in `route`.
+    Mix { input: Value, route: Value, out: Value },
 }
 
 /// The kind of an [`Op`] without its operands; its name is the stem of every file that implements it.
@@ -142,12 +242,16 @@ pub enum OpKind {
     Scale,
     SoftCap,
     Rows,
+    Pool,
     TopK,
+    Route,
+    Experts,
+    Mix,
 }
 
 impl OpKind {
     /// Every kind, in the order of [`Op`].
-    pub const ALL: [OpKind; 13] = [
+    pub const ALL: [OpKind; 17] = [
         OpKind::Embed,
         OpKind::RmsNorm,
         OpKind::LayerNorm,
@@ -160,7 +264,11 @@ impl OpKind {
         OpKind::Scale,
         OpKind::SoftCap,
         OpKind::Rows,
+        OpKind::Pool,
         OpKind::TopK,
+        OpKind::Route,
+        OpKind::Experts,
+        OpKind::Mix,
     ];
 
     /// The stem shared by the reference function, the CPU file, the shader and the profile row.
@@ -178,7 +286,11 @@ impl OpKind {
             OpKind::Scale => "scale",
             OpKind::SoftCap => "soft_cap",
             OpKind::Rows => "rows",
+            OpKind::Pool => "pool",
             OpKind::TopK => "top_k",
+            OpKind::Route => "route",
+            OpKind::Experts => "experts",
+            OpKind::Mix => "mix",
         }
     }
 }
@@ -199,7 +311,11 @@ impl Op {
             Op::Scale { .. } => OpKind::Scale,
             Op::SoftCap { .. } => OpKind::SoftCap,
             Op::Rows { .. } => OpKind::Rows,
+            Op::Pool { .. } => OpKind::Pool,
             Op::TopK { .. } => OpKind::TopK,
+            Op::Route(_) => OpKind::Route,
+            Op::Experts(_) => OpKind::Experts,
+            Op::Mix { .. } => OpKind::Mix,
         }
     }
 
@@ -218,7 +334,11 @@ impl Op {
             | Op::Scale { out, .. }
             | Op::SoftCap { out, .. }
             | Op::Rows { out, .. }
-            | Op::TopK { out, .. } => *out,
+            | Op::Pool { out, .. }
+            | Op::TopK { out, .. }
+            | Op::Route(Route { out, .. })
+            | Op::Experts(Experts { out, .. })
+            | Op::Mix { out, .. } => *out,
         }
     }
 
@@ -234,34 +354,42 @@ impl Op {
             | Op::Scale { input, .. }
             | Op::SoftCap { input, .. }
             | Op::Rows { input, .. }
+            | Op::Pool { input, .. }
             | Op::TopK { input, .. } => [Some(*input), None, None],
             Op::Attend(attend) => [Some(attend.q), Some(attend.k), Some(attend.v)],
             Op::Gate { gate, up, .. } => [Some(*gate), *up, None],
             Op::Add { a, b, .. } => [Some(*a), Some(*b), None],
+            Op::Route(route) => [Some(route.logits), None, None],
+            Op::Experts(experts) => [Some(experts.input), Some(experts.route), None],
+            Op::Mix { input, route, .. } => [Some(*input), Some(*route), None],
         };
         three.into_iter().flatten()
     }
 
-    /// The matrix that the op reads as a whole in every step; of a table of embeddings it reads a few rows.
-    pub fn matrix(&self) -> Option<WeightId> {
+    /// The matrices that the op reads, whole in every step, or of experts as many as [`crate::Graph::share`] says; of a
+    /// table of embeddings it reads a few rows.
+    pub fn matrices(&self) -> &[WeightId] {
         match self {
-            Op::MatMul { weight, .. } => Some(*weight),
-            _ => None,
+            Op::MatMul { weight, .. } => std::slice::from_ref(weight),
+            Op::Experts(experts) => &experts.stack,
+            _ => &[],
         }
     }
 
     /// The weights the op reads.
-    pub fn weights(&self) -> impl Iterator<Item = WeightId> + use<> {
+    pub fn weights(&self) -> impl Iterator<Item = WeightId> + use<'_> {
         let two = match self {
             Op::Embed { table, .. } => [Some(*table), None],
             Op::RmsNorm { gain, .. } => [*gain, None],
             Op::LayerNorm { gain, bias, .. } => [Some(*gain), *bias],
             Op::HeadNorm { gain, .. } => [Some(*gain), None],
-            Op::MatMul { weight, bias, .. } => [Some(*weight), *bias],
+            Op::MatMul { bias, .. } => [*bias, None],
             Op::Rope { rope, .. } => [rope.factors, None],
             Op::Attend(attend) => [attend.sinks, None],
+            Op::Route(route) => [route.bias, None],
+            Op::Experts(experts) => [experts.bias, None],
             _ => [None, None],
         };
-        two.into_iter().flatten()
+        self.matrices().iter().copied().chain(two.into_iter().flatten())
     }
 }

@@ -3,8 +3,8 @@
 use bilayer_quant::Type;
 
 use crate::{
-    Activation, Attend, CacheId, CacheInfo, Error, Graph, Ids, Node, Op, Rope, Rows, Value,
-    ValueInfo, Weight, WeightId,
+    Activation, Attend, CacheId, CacheInfo, Error, Experts, Graph, Ids, Node, Op, Rope, Route,
+    Rows, Stack, Value, ValueInfo, Weight, WeightId,
 };
 
 /// What a model file holds under a tensor's name.
@@ -93,8 +93,47 @@ impl<'c> Recorder<'c> {
             rows,
             cols,
             first_row,
+            stacked: 1,
             layer: self.layer,
         }))
+    }
+
+    /// The matrices of `experts` experts, `[rows, cols]` each: the tensor `name`, `[experts, rows, cols]`; or, as early
+    /// converters wrote them, tensors of their own, named `each(expert)`.
+    ///
+    /// # Errors
+    /// As [`Recorder::matrix`]; experts of several types.
+    pub fn stack(
+        &mut self,
+        name: &str,
+        each: impl Fn(usize) -> String,
+        [experts, rows, cols]: [usize; 3],
+    ) -> Result<Stack, Error> {
+        if self.has(&each(0)) {
+            let stack: Result<Stack, Error> =
+                (0..experts).map(|expert| self.matrix(&each(expert), rows, cols)).collect();
+            let stack = stack?;
+            let ty = self.weight_of(stack[0]).ty;
+            return match stack.iter().map(|&id| self.weight_of(id)).find(|other| other.ty != ty) {
+                None => Ok(stack),
+                Some(other) => {
+                    let (name, found) = (other.name.clone(), other.ty);
+                    Err(Error::StackType { name, expected: ty, found })
+                }
+            };
+        }
+        let ty = self.check(name, &[experts, rows, cols].map(|size| size as u64))?;
+        let weight = self.weight(Weight {
+            id: WeightId(0),
+            name: name.to_owned(),
+            ty,
+            rows: experts * rows,
+            cols,
+            first_row: 0,
+            stacked: experts,
+            layer: self.layer,
+        });
+        Ok(Stack::from([weight]))
     }
 
     /// The vector `name` of `len` elements: a norm's gain, a bias. It must be stored as F32, F16 or BF16.
@@ -119,7 +158,18 @@ impl<'c> Recorder<'c> {
     ) -> Result<WeightId, Error> {
         assert!(first + len <= tensor_len, "{name}: elements outside the tensor");
         assert!(first.is_multiple_of(len), "{name}: a part is a row of that length");
-        let ty = self.check(name, &[tensor_len as u64])?;
+        self.vector_of(name, &[tensor_len as u64], first, len)
+    }
+
+    /// Elements `first..first + len` of the tensor `name` of that shape.
+    fn vector_of(
+        &mut self,
+        name: &str,
+        shape: &[u64],
+        first: usize,
+        len: usize,
+    ) -> Result<WeightId, Error> {
+        let ty = self.check(name, shape)?;
         if ty.block_weights != 1 {
             return Err(Error::VectorType { name: name.to_owned(), found: ty });
         }
@@ -130,8 +180,26 @@ impl<'c> Recorder<'c> {
             rows: 1,
             cols: len,
             first_row: first / len,
+            stacked: 1,
             layer: self.layer,
         }))
+    }
+
+    /// A vector of `len` elements for each of `experts` experts, one after another, if the file has the tensor `name`,
+    /// `[experts, len]`.
+    ///
+    /// # Errors
+    /// As [`Recorder::vector`], but for a missing tensor.
+    pub fn optional_stack_vector(
+        &mut self,
+        name: &str,
+        [experts, len]: [usize; 2],
+    ) -> Result<Option<WeightId>, Error> {
+        if !self.has(name) {
+            return Ok(None);
+        }
+        let shape = [experts as u64, len as u64];
+        self.vector_of(name, &shape, 0, experts * len).map(Some)
     }
 
     /// The vector `name` if the file has it.
@@ -157,6 +225,12 @@ impl<'c> Recorder<'c> {
     /// Embedding rows of the tokens' positions: `[T, table.cols]`.
     pub fn embed_positions(&mut self, name: &'static str, table: WeightId) -> Value {
         self.embed_by(name, table, Ids::Positions)
+    }
+
+    /// Embedding rows of the tokens' places among the texts of their sequence, each of which ends with `separator`:
+    /// `[T, table.cols]`.
+    pub fn embed_segments(&mut self, name: &'static str, table: WeightId, separator: u32) -> Value {
+        self.embed_by(name, table, Ids::Segments { separator })
     }
 
     fn embed_by(&mut self, name: &'static str, table: WeightId, ids: Ids) -> Value {
@@ -281,6 +355,45 @@ impl<'c> Recorder<'c> {
         assert_eq!(self.rows(input), Rows::Tokens, "{name}");
         let out = self.value(self.width(input), Rows::Outputs);
         self.push(name, Op::Rows { input, out })
+    }
+
+    /// The choice of experts; `route.out` is filled in here, whatever it was.
+    pub fn route(&mut self, name: &'static str, mut route: Route) -> Value {
+        let experts = self.width(route.logits);
+        assert!((1..=experts).contains(&route.used), "{name}: {} of {experts}", route.used);
+        assert!(experts <= 1 << f32::MANTISSA_DIGITS, "{name}: numbers are exact in f32");
+        route.bias.inspect(|&bias| assert_eq!(self.weight_of(bias).cols, experts, "{name}"));
+        route.out = self.value(2 * route.used, self.rows(route.logits));
+        self.push(name, Op::Route(route))
+    }
+
+    /// Products of each row with the matrices of the experts it goes to; `experts.out` is filled in here.
+    pub fn experts(&mut self, name: &'static str, mut experts: Experts) -> Value {
+        let used = self.width(experts.route) / 2;
+        let Weight { rows, cols, stacked, .. } = *self.weight_of(experts.stack[0]);
+        let rows = rows / stacked;
+        let input = self.width(experts.input);
+        assert!(input == cols || input == used * cols, "{name}: {input} to {cols} columns");
+        assert_eq!(self.rows(experts.input), self.rows(experts.route), "{name}");
+        let all = stacked * experts.stack.len() * rows;
+        experts.bias.inspect(|&bias| assert_eq!(self.weight_of(bias).cols, all, "{name}"));
+        experts.out = self.value(used * rows, self.rows(experts.input));
+        self.push(name, Op::Experts(experts))
+    }
+
+    /// The weighted sum of the experts' results: `[rows, used * width]` to `[rows, width]`.
+    pub fn mix(&mut self, name: &'static str, input: Value, route: Value) -> Value {
+        let used = self.width(route) / 2;
+        assert_eq!(self.width(input) % used, 0, "{name}");
+        let out = self.value(self.width(input) / used, self.rows(input));
+        self.push(name, Op::Mix { input, route, out })
+    }
+
+    /// Each wanted row's mean over its sequence's rows up to it: from `[T, width]` to `[R, width]`.
+    pub fn pool(&mut self, name: &'static str, input: Value) -> Value {
+        assert_eq!(self.rows(input), Rows::Tokens, "{name}");
+        let out = self.value(self.width(input), Rows::Outputs);
+        self.push(name, Op::Pool { input, out })
     }
 
     /// Elements of one row of `value`.

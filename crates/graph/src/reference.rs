@@ -8,12 +8,16 @@ mod add;
 mod attend;
 mod cache;
 mod embed;
+mod experts;
 mod gate;
 mod head_norm;
 mod layer_norm;
 mod matmul;
+mod mix;
+mod pool;
 mod rms_norm;
 mod rope;
+mod route;
 mod rows;
 mod scale;
 mod soft_cap;
@@ -24,8 +28,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::{
-    Backend, CacheId, CachePages, Error, Facts, Holding, Ids, Kernel, Kind, Limits, Node, Op,
-    OpKind, OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo,
+    Attend, Backend, CacheId, CachePages, Error, Facts, Holding, Ids, Kernel, Kind, Limits, Node,
+    Op, OpKind, OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo,
     Weight, WeightId,
 };
 use cache::Cache;
@@ -37,6 +41,8 @@ const NAME: &str = "reference";
 pub struct Reference {
     facts: Facts,
     weights: BTreeMap<WeightId, Vec<f32>>,
+    /// Elements of a row of each weight.
+    cols: BTreeMap<WeightId, usize>,
     values: BTreeMap<Value, Buffer>,
     caches: BTreeMap<CacheId, Cache>,
     segments: Vec<Arc<Compiled>>,
@@ -89,6 +95,7 @@ impl Reference {
                 tops: None,
             },
             weights: BTreeMap::new(),
+            cols: BTreeMap::new(),
             values: BTreeMap::new(),
             caches: BTreeMap::new(),
             segments: Vec::new(),
@@ -124,12 +131,10 @@ impl Reference {
         let out = &mut buffer.data[..buffer.len];
         let weight = |id: &WeightId| self.weights[id].as_slice();
         match op {
-            Op::Embed { table, ids: Ids::Tokens, .. } => {
-                embed::embed(weight(table), step.tokens, buffer.info.width, out);
-            }
-            Op::Embed { table, ids: Ids::Positions, .. } => {
-                let positions: Vec<u32> = step.positions().collect();
-                embed::embed(weight(table), &positions, buffer.info.width, out);
+            Op::Embed { table, ids, .. } => {
+                let rows = weight(table).len() / buffer.info.width;
+                let ids = ids_of(*ids, step, rows);
+                embed::embed(weight(table), &ids, buffer.info.width, out);
             }
             Op::RmsNorm { input, gain, eps, .. } => {
                 let gain = gain.as_ref().map(weight);
@@ -149,14 +154,7 @@ impl Reference {
                 matmul::matmul(self.rows(*input), weight(matrix), bias, cols, out);
             }
             Op::Rope { input, head_dim, rope, .. } => {
-                let rotation = rope::Rotation {
-                    pairs: rope.pairs,
-                    frequencies: &rope.frequencies,
-                    factors: rope.factors.as_ref().map(weight),
-                    magnitude: rope.magnitude,
-                    head_dim: *head_dim,
-                };
-                rope::rope(&rotation, self.rows(*input), step.positions(), out);
+                self.rotate(*input, *head_dim, rope, step, out);
             }
             Op::Attend(op) => {
                 let inputs = attend::Inputs {
@@ -165,7 +163,11 @@ impl Reference {
                     v: rows_in(&self.values, op.v),
                     sinks: op.sinks.as_ref().map(weight),
                 };
-                let cache = self.caches.get_mut(&op.cache).expect("compile reserved the cache");
+                let mut scratch = None;
+                let cache = match &op.cache {
+                    Some(id) => self.caches.get_mut(id).expect("compile reserved the cache"),
+                    None => scratch.insert(Cache::scratch(op, step)),
+                };
                 attend::attend(op, &inputs, cache, step, out);
             }
             Op::Gate { gate, up, activation, .. } => {
@@ -178,12 +180,62 @@ impl Reference {
             Op::Rows { input, .. } => {
                 rows::rows(self.rows(*input), step.outputs, buffer.info.width, out);
             }
+            Op::Pool { input, .. } => {
+                pool::pool(self.rows(*input), step, buffer.info.width, out);
+            }
             Op::TopK { input, .. } => {
                 let width = self.values[input].info.width;
                 top_k::top_k(self.rows(*input), width, buffer.info.width / 2, out);
             }
+            Op::Route(_) | Op::Experts(_) | Op::Mix { .. } => {
+                self.mixture(op, buffer.info.width, out);
+            }
         }
         self.values.insert(op.out(), buffer);
+    }
+
+    /// Runs an [`Op::Rope`].
+    fn rotate(
+        &self,
+        input: Value,
+        head_dim: usize,
+        rope: &crate::Rope,
+        step: &Step<'_>,
+        out: &mut [f32],
+    ) {
+        let rotation = rope::Rotation {
+            pairs: rope.pairs,
+            frequencies: &rope.frequencies,
+            factors: rope.factors.as_ref().map(|id| self.weights[id].as_slice()),
+            magnitude: rope.magnitude,
+            head_dim,
+        };
+        rope::rope(&rotation, self.rows(input), step.positions(), out);
+    }
+
+    /// Runs an op of a mixture of experts into its output, which is `width` wide.
+    fn mixture(&self, op: &Op, width: usize, out: &mut [f32]) {
+        let weight = |id: &WeightId| self.weights[id].as_slice();
+        match op {
+            Op::Route(op) => {
+                let experts = self.values[&op.logits].info.width;
+                let bias = op.bias.as_ref().map(weight);
+                route::route(op, self.rows(op.logits), bias, experts, out);
+            }
+            Op::Experts(op) => {
+                let used = self.values[&op.route].info.width / 2;
+                let stack: Vec<&[f32]> = op.stack.iter().map(weight).collect();
+                let shape =
+                    experts::Shape { used, rows: width / used, cols: self.cols[&op.stack[0]] };
+                let bias = op.bias.as_ref().map(weight);
+                let (input, route) = (self.rows(op.input), self.rows(op.route));
+                experts::experts(&shape, input, route, &stack, bias, out);
+            }
+            Op::Mix { input, route, .. } => {
+                mix::mix(self.rows(*input), self.rows(*route), width, out);
+            }
+            _ => unreachable!("no op of a mixture"),
+        }
     }
 }
 
@@ -210,6 +262,7 @@ impl Backend for Reference {
         let mut floats = vec![0.0; weight.rows * weight.cols];
         weight.ty.dequantize(&bytes, &mut floats).map_err(|_| wrong_length())?;
         self.weights.insert(weight.id, floats);
+        self.cols.insert(weight.id, weight.cols);
         Ok(())
     }
 
@@ -228,14 +281,14 @@ impl Backend for Reference {
                 assert!(self.values.contains_key(&input), "{}: not an input", node.label());
             }
             self.reserve(node.op.out(), &graph.values[node.op.out().0 as usize], &limits);
-            let Op::Attend(op) = &node.op else { continue };
-            if let Some(cache) = self.caches.get(&op.cache) {
+            let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
+            if let Some(cache) = self.caches.get(id) {
                 assert_eq!(cache.pages(), limits.pages, "segments share a cache of one size");
             } else {
-                self.caches.insert(op.cache, Cache::new(graph.cache(op.cache), &limits)?);
+                self.caches.insert(*id, Cache::new(graph.cache(*id), &limits)?);
             }
-            if !caches.contains(&op.cache) {
-                caches.push(op.cache);
+            if !caches.contains(id) {
+                caches.push(*id);
             }
         }
         let nodes = segment.nodes.clone().map(|n| (n as u32, graph.nodes[n].clone())).collect();
@@ -325,6 +378,15 @@ fn no_cache(cache: CacheId) -> Error {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Which of a table's rows each token takes.
+fn ids_of(ids: Ids, step: &Step<'_>, rows: usize) -> Vec<u32> {
+    match ids {
+        Ids::Tokens => step.tokens.to_vec(),
+        Ids::Positions => step.positions().collect(),
+        Ids::Segments { separator } => step.segments(separator, rows as u32 - 1).collect(),
+    }
 }
 
 /// The rows of a value in `values`.

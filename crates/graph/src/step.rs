@@ -47,6 +47,18 @@ impl Step<'_> {
         self.spans.iter().flat_map(|s| s.first_position..s.first_position + s.rows)
     }
 
+    /// For each row how many tokens `separator` stand before it in its span, at most `most`.
+    pub fn segments(&self, separator: u32, most: u32) -> impl Iterator<Item = u32> + '_ {
+        self.spans.iter().flat_map(move |span| {
+            let rows = span.first_row as usize..(span.first_row + span.rows) as usize;
+            self.tokens[rows].iter().scan(0, move |count, &token| {
+                let before = *count;
+                *count = (before + u32::from(token == separator)).min(most);
+                Some(before)
+            })
+        })
+    }
+
     /// The page table of `span`, as long as its last position needs.
     pub fn page_table(&self, span: &Span) -> &[u32] {
         let tokens = (span.first_position + span.rows) as usize;

@@ -22,6 +22,8 @@ pub struct Weight {
     /// The tensor's row that is this weight's row 0, in rows of `cols`: not 0 when several matrices, or their biases,
     /// are stored as one.
     pub first_row: usize,
+    /// Matrices that lie in it one after another, `rows / stacked` rows each: 1, or the experts of a layer.
+    pub stacked: usize,
     /// The layer whose ops read it first; `None` for embedding and head.
     pub layer: Option<u32>,
 }

@@ -3,7 +3,7 @@
 use bilayer_graph::{Activation, Pairs};
 
 use crate::keys::Keys;
-use crate::{Error, Rotary};
+use crate::{Encoder, Error, Experts, Rotary};
 
 /// The bounds on what metadata may declare; published models stay far below them.
 pub mod limits {
@@ -13,13 +13,15 @@ pub mod limits {
     pub const WIDTH: usize = 1 << 20;
     /// Query or key-value heads of a layer.
     pub const HEADS: usize = 1 << 14;
+    /// Experts of a layer.
+    pub const EXPERTS: usize = 1 << 12;
     /// Tokens of the vocabulary.
     pub const VOCAB: usize = 1 << 24;
     /// Tokens of context.
     pub const CONTEXT: usize = 1 << 30;
 }
 
-/// A decoder-only transformer. Architectures differ in these fields, never in code that asks for a name.
+/// A transformer: a decoder, or an encoder. Architectures differ in these fields, never in code that asks for a name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The table line it was read by.
@@ -47,6 +49,8 @@ pub struct Config {
     pub qkv_in_one: bool,
     /// The form of the feed-forward.
     pub feed_forward: FeedForward,
+    /// What the layers that say so have in place of one feed-forward.
+    pub experts: Option<Experts>,
     /// The non-linearity of the feed-forward.
     pub activation: Activation,
     /// Stems of the projections that must have a bias; any other has one where the file holds it.
@@ -65,6 +69,8 @@ pub struct Config {
     pub logit_scale: Option<f32>,
     /// Soft cap on the logits, after the factor.
     pub logit_softcap: Option<f32>,
+    /// What an encoder has; without it the model is a decoder.
+    pub encoder: Option<Encoder>,
 }
 
 /// A kind of norm.
@@ -74,6 +80,8 @@ pub enum Norm {
     Rms,
     /// Mean and variance, with a gain and a bias.
     Layer,
+    /// Mean and variance, with a gain alone.
+    LayerGain,
 }
 
 impl Norm {
@@ -81,7 +89,7 @@ impl Norm {
     pub(crate) fn eps_key(self) -> &'static str {
         match self {
             Norm::Rms => "attention.layer_norm_rms_epsilon",
-            Norm::Layer => "attention.layer_norm_epsilon",
+            Norm::Layer | Norm::LayerGain => "attention.layer_norm_epsilon",
         }
     }
 }
@@ -95,6 +103,8 @@ pub enum NormAt {
     After,
     /// Both.
     Both,
+    /// The sum of the residual and what they add, which is the residual from then on.
+    Sum,
 }
 
 /// What a norm of queries and keys spans.
@@ -126,6 +136,8 @@ pub struct Layer {
     pub kv_heads: usize,
     /// Elements of the feed-forward's inner state.
     pub feed_forward: usize,
+    /// Whether it has [`Config::experts`] in place of that.
+    pub experts: bool,
     /// Sliding window: a token sees itself and the `window - 1` tokens before it.
     pub window: Option<u32>,
     /// How positions turn queries and keys, if they do.
@@ -159,6 +171,7 @@ impl Config {
             qk_norm: None,
             qkv_in_one: false,
             feed_forward: FeedForward::Gated,
+            experts: None,
             activation: Activation::Silu,
             biased: &[],
             layers,
@@ -170,6 +183,7 @@ impl Config {
             residual_scale: keys.positive_or_zero("residual_scale")?,
             logit_scale: None,
             logit_softcap: keys.positive_or_zero("final_logit_softcapping")?,
+            encoder: None,
         })
     }
 
@@ -230,7 +244,8 @@ fn layers(keys: &Keys<'_>) -> Result<Vec<Layer>, Error> {
             let expected = format!("a divisor of the {heads} query heads of layer {i}");
             return Err(keys.value("attention.head_count_kv", expected, kv_heads));
         }
-        layers.push(Layer { heads, kv_heads, feed_forward: feed_forward[i], window, rope: None });
+        let feed_forward = feed_forward[i];
+        layers.push(Layer { heads, kv_heads, feed_forward, experts: false, window, rope: None });
     }
     Ok(layers)
 }

@@ -1,11 +1,13 @@
-//! The decoder that all architectures here share: attention and feed-forward on a residual stream.
+//! The layers that all architectures here share, attention and feed-forward on a residual stream, and the decoder of them.
 //!
 //! Every difference is a field of [`Config`] or the presence of a tensor. Shapes stand beside each line; `T` is
 //! the step's tokens, `R` the rows whose logits are wanted.
 
 use bilayer_graph::{Attend, Error, Recorder, Value, WeightId};
 
-use crate::{Config, FeedForward, Layer, Norm, NormAt, QkNorm, Rotary, Scaling};
+mod experts;
+
+use crate::{Config, Encoder, FeedForward, Layer, Norm, NormAt, QkNorm, Rotary, Scaling};
 
 /// Ends of names of tensors that a file may hold and the recorded model does not read: frequencies that early
 /// converters wrote out, though they follow from the metadata; the list of factors of the other context.
@@ -51,10 +53,10 @@ fn head(
 }
 
 /// One layer of the model.
-struct Block<'a> {
-    config: &'a Config,
-    layer: &'a Layer,
-    index: usize,
+pub(crate) struct Block<'a> {
+    pub config: &'a Config,
+    pub layer: &'a Layer,
+    pub index: usize,
 }
 
 /// A projection by rows of a stored matrix.
@@ -87,22 +89,25 @@ impl<'s> Projection<'s> {
 
 impl Block<'_> {
     /// `[T, width]` to `[T, width]`, or to `[R, width]` in the last layer: nothing after its attention looks at
-    /// other rows, so the rest of the model need not compute them.
-    fn record(&self, mut hidden: Value, r: &mut Recorder<'_>) -> Result<Value, Error> {
+    /// other rows, so the rest of the model need not compute them, unless they are pooled.
+    pub fn record(&self, mut hidden: Value, r: &mut Recorder<'_>) -> Result<Value, Error> {
         let Config { width, residual_scale, .. } = *self.config;
         let mut attn = self.attention(hidden, r)?; // [T, heads * head_dim]
-        if self.index + 1 == self.config.layers.len() {
+        let pools = self.config.encoder.as_ref().is_some_and(Encoder::pools);
+        if self.index + 1 == self.config.layers.len() && !pools {
             attn = r.rows_wanted("attn_wanted", attn); // [R, heads * head_dim]
             hidden = r.rows_wanted("inp_wanted", hidden); // [R, width]
         }
         let mut out = self.linear(r, "attn_out", attn, &Projection::whole("attn_output", width))?;
         out = self.after(r, ["attn_post_norm", "post_attention_norm"], out)?;
         out = scaled(r, "attn_out_scaled", out, residual_scale);
-        let middle = r.add("ffn_inp", out, hidden); // [.., width]
+        let mut middle = r.add("ffn_inp", out, hidden); // [.., width]
+        middle = self.sum(r, ["ffn_inp_norm", "attn_output_norm"], middle)?;
         out = self.feed_forward(middle, r)?; // [.., width]
         out = self.after(r, ["ffn_post_norm", "post_ffw_norm"], out)?;
         out = scaled(r, "ffn_out_scaled", out, residual_scale);
-        Ok(r.add("l_out", out, middle)) // [.., width]
+        out = r.add("l_out", out, middle); // [.., width]
+        self.sum(r, ["l_out_norm", "layer_output_norm"], out)
     }
 
     /// Norm, projections, rotation and attention: `[T, width]` to `[T, heads * head_dim]`.
@@ -131,7 +136,7 @@ impl Block<'_> {
             k,
             v,
             out: q, // replaced by the recorder
-            cache: r.cache(kv_heads, head_dim, window),
+            cache: self.config.encoder.is_none().then(|| r.cache(kv_heads, head_dim, window)),
             heads,
             kv_heads,
             head_dim,
@@ -149,6 +154,9 @@ impl Block<'_> {
         let inner = self.layer.feed_forward;
         let whole = |stem| Projection::whole(stem, inner);
         let normed = self.before(r, "ffn_norm", hidden)?; // [.., width]
+        if let Some(experts) = self.config.experts.as_ref().filter(|_| self.layer.experts) {
+            return self.mixture(r, normed, experts);
+        }
         let act = match feed_forward {
             FeedForward::Gated => self.gated(r, normed, [whole("ffn_gate"), whole("ffn_up")])?,
             FeedForward::GatedInOne => {
@@ -181,8 +189,11 @@ impl Block<'_> {
         stem: &'static str,
         input: Value,
     ) -> Result<Value, Error> {
+        // An encoder's first layer takes the embedding, which is normalized.
+        let is_normed = self.config.encoder.is_some() && self.index == 0 && stem == "attn_norm";
         match self.config.norm_at {
-            NormAt::After => Ok(input),
+            NormAt::After | NormAt::Sum => Ok(input),
+            NormAt::Before | NormAt::Both if is_normed => Ok(input),
             NormAt::Before | NormAt::Both => norm(self.config, r, stem, &self.tensor(stem), input),
         }
     }
@@ -195,8 +206,21 @@ impl Block<'_> {
         input: Value,
     ) -> Result<Value, Error> {
         match self.config.norm_at {
-            NormAt::Before => Ok(input),
+            NormAt::Before | NormAt::Sum => Ok(input),
             NormAt::After | NormAt::Both => norm(self.config, r, name, &self.tensor(stem), input),
+        }
+    }
+
+    /// The norm of the residual stream itself, if that is where it stands.
+    fn sum(
+        &self,
+        r: &mut Recorder<'_>,
+        [name, stem]: [&'static str; 2],
+        input: Value,
+    ) -> Result<Value, Error> {
+        match self.config.norm_at {
+            NormAt::Sum => norm(self.config, r, name, &self.tensor(stem), input),
+            NormAt::Before | NormAt::After | NormAt::Both => Ok(input),
         }
     }
 
@@ -248,7 +272,7 @@ impl Block<'_> {
 }
 
 /// A norm of the model's kind over whole rows, its parameters in the tensors of that stem.
-fn norm(
+pub(crate) fn norm(
     config: &Config,
     r: &mut Recorder<'_>,
     name: &'static str,
@@ -263,6 +287,7 @@ fn norm(
             let bias = r.vector(&format!("{stem}.bias"), width)?;
             r.layer_norm(name, input, gain, Some(bias), config.norm_eps)
         }
+        Norm::LayerGain => r.layer_norm(name, input, gain, None, config.norm_eps),
     })
 }
 

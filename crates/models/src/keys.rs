@@ -55,6 +55,15 @@ impl Keys<'_> {
         if self.has(name) { self.each(name, layers, range).map(Some) } else { Ok(None) }
     }
 
+    /// A flag; `None` where the key is absent.
+    pub fn opt_flag(&self, name: &str) -> Result<Option<bool>, Error> {
+        match self.metadata.get(&self.key(name)) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(other) => Err(self.value(name, "true or false", other)),
+        }
+    }
+
     /// A flag for each of `layers` layers: a list of flags, or a period in which all but the last are set; without the
     /// key that of length `period`.
     pub fn flags_or_period(

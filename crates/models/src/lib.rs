@@ -22,10 +22,13 @@
 //! # Ok::<(), bilayer_models::Error>(())
 //! ```
 
+mod bert;
 mod catalog;
 mod config;
 mod decoder;
+mod encoder;
 mod error;
+mod experts;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -33,11 +36,15 @@ mod gpt2;
 mod granite;
 mod keys;
 mod llama;
+mod modern_bert;
 mod names;
+mod nomic_bert;
 mod olmo2;
 mod phi3;
 mod qwen2;
+mod qwen2moe;
 mod qwen3;
+mod qwen3moe;
 mod rope;
 mod smollm3;
 mod starcoder2;
@@ -50,8 +57,10 @@ use bilayer_graph::{Catalog, Graph, Recorder, Value};
 
 pub use catalog::{Directory, Outline};
 pub use config::{Config, FeedForward, Layer, Norm, NormAt, QkNorm, limits};
+pub use encoder::{Encoder, Head, Pooling};
 pub use error::Error;
-pub use names::{Change, Name, interleaved_source, translate};
+pub use experts::{Experts, Shared};
+pub use names::{Change, Name, Translated, interleaved_source, translate};
 pub use rope::{Llama3, Rotary, Scaling};
 
 /// Everything the program knows about an architecture.
@@ -61,7 +70,7 @@ pub struct Architecture {
     pub name: &'static str,
     /// Reads and checks the metadata.
     pub config: fn(&Metadata) -> Result<Config, Error>,
-    /// Records the whole model; the result is the logits.
+    /// Records the whole model; the result is the logits, or what else it is run for.
     pub record: fn(&Config, &mut Recorder<'_>) -> Result<Value, bilayer_graph::Error>,
     /// The smallest metadata it accepts, from which tests make a random model.
     pub tiny: fn() -> Metadata,
@@ -72,7 +81,7 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 12] = [
+static ARCHITECTURES: [&Architecture; 17] = [
     &llama::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
@@ -82,9 +91,14 @@ static ARCHITECTURES: [&Architecture; 12] = [
     &olmo2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
+    &qwen2moe::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
+    &qwen3moe::ARCHITECTURE,
     &smollm3::ARCHITECTURE,
     &starcoder2::ARCHITECTURE,
+    &bert::ARCHITECTURE,
+    &modern_bert::ARCHITECTURE,
+    &nomic_bert::ARCHITECTURE,
 ];
 
 /// Every architecture.
@@ -124,7 +138,10 @@ pub fn record(config: &Config, catalog: &dyn Catalog) -> Result<Graph, Error> {
 /// # Errors
 /// As [`config`] and [`record`]; [`Error::UnusedTensor`] where the file holds more than the graph reads.
 pub fn read(file: &File) -> Result<(Config, Graph), Error> {
-    let config = config(file.metadata())?;
+    let mut config = config(file.metadata())?;
+    if let Some(encoder) = &mut config.encoder {
+        encoder.scores = file.tensor(encoder::HEAD).is_some();
+    }
     let graph = record(&config, &Directory(file))?;
     let architecture = find(config.architecture)?;
     let used: HashSet<&str> = graph.weights.iter().map(|weight| weight.name.as_str()).collect();

@@ -1,12 +1,13 @@
-//! Llama 1 to 3 and all that share its files: Mistral, Yi, SmolLM, TinyLlama, ...
+//! Llama 1 to 3 and all that share its files: Mistral, Mixtral, Yi, SmolLM, TinyLlama, ...
 //!
 //! GGUF stores queries and keys with each head's rows in rotation pairs `(2i, 2i + 1)`; checkpoints have halves.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
 
+use crate::experts::Weights;
 use crate::keys::Keys;
-use crate::{Architecture, Config, Error, Norm, decoder, names, tiny};
+use crate::{Architecture, Config, Error, Experts, Name, Norm, decoder, names, tiny};
 
 const NAME: &str = "llama";
 
@@ -16,14 +17,25 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     config,
     record: decoder::record,
     tiny: || tiny::decoder(NAME, Norm::Rms, &[]),
-    names: &[names::ENDS, names::ATTENTION_IN_PAIRS, names::GATED, names::NORMS],
+    names: &[
+        names::ENDS,
+        names::ATTENTION_IN_PAIRS,
+        names::GATED,
+        names::NORMS,
+        &[
+            Name::kept("blk.{}.ffn_gate_inp", "model.layers.{}.block_sparse_moe.gate"),
+            Name::stacked("blk.{}.ffn_gate_exps", "model.layers.{}.block_sparse_moe.experts.{}.w1"),
+            Name::stacked("blk.{}.ffn_down_exps", "model.layers.{}.block_sparse_moe.experts.{}.w2"),
+            Name::stacked("blk.{}.ffn_up_exps", "model.layers.{}.block_sparse_moe.experts.{}.w3"),
+        ],
+    ],
     ignored: decoder::IGNORED,
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
-    keys.refuse("expert_count", "a mixture of experts")?;
-    Config::read(&keys, Norm::Rms, Some(Pairs::Interleaved))
+    let experts = Experts::read(&keys, Weights::Shares)?;
+    Config::read(&keys, Norm::Rms, Some(Pairs::Interleaved))?.with_experts(&keys, experts)
 }
 
 #[cfg(test)]
@@ -49,7 +61,8 @@ mod tests {
             attn_factor: 1.0,
         };
         let (feed_forward, window, rope) = (96, None, Some(rope));
-        let layer = Layer { heads: 4, kv_heads: 2, feed_forward, window, rope };
+        let (heads, kv_heads, experts) = (4, 2, false);
+        let layer = Layer { heads, kv_heads, feed_forward, experts, window, rope };
         let expected = Config {
             architecture: "llama",
             vocab: 128,
@@ -63,6 +76,7 @@ mod tests {
             qk_norm: None,
             qkv_in_one: false,
             feed_forward: FeedForward::Gated,
+            experts: None,
             activation: Activation::Silu,
             biased: &[],
             layers: vec![layer; 3],
@@ -72,13 +86,14 @@ mod tests {
             residual_scale: None,
             logit_scale: None,
             logit_softcap: None,
+            encoder: None,
         };
         assert_eq!(config(&(ARCHITECTURE.tiny)()).unwrap(), expected);
     }
 
     #[test]
     fn implausible_values_are_refused_by_key() {
-        let cases: [(&str, Value); 24] = [
+        let cases: [(&str, Value); 23] = [
             ("block_count", 0u32.into()),
             ("block_count", 10_001u32.into()),
             ("block_count", "three".into()),
@@ -102,7 +117,6 @@ mod tests {
             ("rope.freq_base", f32::INFINITY.into()),
             ("rope.scaling.factor", (-2f32).into()),
             ("rope.scaling.type", "su".into()),
-            ("expert_count", 8u32.into()),
         ];
         for (name, value) in cases {
             let message = changed(&[(name, value.clone())]).unwrap_err().to_string();

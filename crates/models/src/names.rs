@@ -5,7 +5,7 @@
 pub struct Name {
     /// GGUF's stem; `{}` stands for the layer. `.weight` or `.bias` follows in both.
     pub gguf: &'static str,
-    /// The checkpoint's stem.
+    /// The checkpoint's stem; a second `{}` stands for the expert.
     pub checkpoint: &'static str,
     /// What makes GGUF's tensor of it.
     pub change: Change,
@@ -22,6 +22,19 @@ pub enum Change {
     Transposed,
     /// 1 is added to every element: a gain that the checkpoint has as its distance from 1.
     OneMore,
+    /// The experts' matrices become one, `[experts, rows, cols]`.
+    Stacked,
+}
+
+/// A checkpoint's tensor under GGUF's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Translated<'n> {
+    /// GGUF's name.
+    pub name: String,
+    /// Which expert's part of it the tensor is, where the experts' parts are stacked.
+    pub expert: Option<usize>,
+    /// The table line.
+    pub by: &'n Name,
 }
 
 impl Name {
@@ -38,6 +51,11 @@ impl Name {
     /// A matrix that the checkpoint has as `[cols, rows]`, and its bias.
     pub const fn transposed(gguf: &'static str, checkpoint: &'static str) -> Self {
         Name { gguf, checkpoint, change: Change::Transposed }
+    }
+
+    /// A matrix that the checkpoint has for each expert apart.
+    pub const fn stacked(gguf: &'static str, checkpoint: &'static str) -> Self {
+        Name { gguf, checkpoint, change: Change::Stacked }
     }
 
     /// A gain that the checkpoint has as its distance from 1.
@@ -79,6 +97,14 @@ pub(crate) const GATED: &[Name] = &[
     Name::kept("blk.{}.ffn_down", "model.layers.{}.mlp.down_proj"),
 ];
 
+/// A router and gated experts.
+pub(crate) const EXPERTS: &[Name] = &[
+    Name::kept("blk.{}.ffn_gate_inp", "model.layers.{}.mlp.gate"),
+    Name::stacked("blk.{}.ffn_gate_exps", "model.layers.{}.mlp.experts.{}.gate_proj"),
+    Name::stacked("blk.{}.ffn_up_exps", "model.layers.{}.mlp.experts.{}.up_proj"),
+    Name::stacked("blk.{}.ffn_down_exps", "model.layers.{}.mlp.experts.{}.down_proj"),
+];
+
 /// Norms before both parts of a layer and before the head.
 pub(crate) const NORMS: &[Name] = &[
     Name::kept("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),
@@ -95,40 +121,44 @@ pub(crate) const NORMS_AROUND: &[Name] = &[
     Name::one_more("output_norm", "model.norm"),
 ];
 
-/// GGUF's name of a checkpoint's tensor, and its table line; `None` where no group has it. A checkpoint of a model
-/// without its head lacks the first component (`model.`) of each name.
+/// A checkpoint's tensor under GGUF's name; `None` where no group has it. A checkpoint of a model without its head lacks
+/// the first component (`model.`) of each name.
 ///
 /// ```
 /// use bilayer_models::{find, translate};
 ///
 /// let names = find("llama")?.names;
-/// let (name, _) = translate(names, "model.layers.12.mlp.up_proj.weight").expect("it is in the table");
-/// assert_eq!(name, "blk.12.ffn_up.weight");
+/// let known = translate(names, "model.layers.12.mlp.up_proj.weight").expect("it is in the table");
+/// assert_eq!(known.name, "blk.12.ffn_up.weight");
 /// # Ok::<(), bilayer_models::Error>(())
 /// ```
-pub fn translate<'n>(groups: &[&'n [Name]], checkpoint: &str) -> Option<(String, &'n Name)> {
+pub fn translate<'n>(groups: &[&'n [Name]], checkpoint: &str) -> Option<Translated<'n>> {
     let (stem, suffix) = checkpoint.rsplit_once('.')?;
     if !["weight", "bias"].contains(&suffix) {
         return None;
     }
-    groups.iter().copied().flatten().find_map(|name| {
-        let short = name.checkpoint.split_once('.').map(|(_, rest)| rest);
-        let gguf = [Some(name.checkpoint), short]
-            .into_iter()
-            .flatten()
-            .find_map(|pattern| filled(name.gguf, pattern, stem))?;
-        Some((format!("{gguf}.{suffix}"), name))
+    groups.iter().copied().flatten().find_map(|by| {
+        let short = by.checkpoint.split_once('.').map(|(_, rest)| rest);
+        let patterns = [Some(by.checkpoint), short];
+        let numbers = patterns.into_iter().flatten().find_map(|pattern| numbers(pattern, stem))?;
+        let layer = numbers.first().map(usize::to_string).unwrap_or_default();
+        let name = format!("{}.{suffix}", by.gguf.replace("{}", &layer));
+        Some(Translated { name, expert: numbers.get(1).copied(), by })
     })
 }
 
-/// `gguf` with the layer for which `stem` matches `pattern`.
-fn filled(gguf: &str, pattern: &str, stem: &str) -> Option<String> {
-    let Some((before, after)) = pattern.split_once("{}") else {
-        return (stem == pattern).then(|| gguf.to_owned());
-    };
-    let layer = stem.strip_prefix(before)?.strip_suffix(after)?;
-    let number = !layer.is_empty() && layer.bytes().all(|b| b.is_ascii_digit());
-    number.then(|| gguf.replace("{}", layer))
+/// The numbers for which each `{}` of `pattern` stands in `stem`, if that is what it is.
+fn numbers(pattern: &str, stem: &str) -> Option<Vec<usize>> {
+    let mut parts = pattern.split("{}");
+    let mut rest = stem.strip_prefix(parts.next()?)?;
+    let mut numbers = Vec::new();
+    for part in parts {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, after) = rest.split_at(digits);
+        numbers.push(number.parse().ok()?);
+        rest = after.strip_prefix(part)?;
+    }
+    rest.is_empty().then_some(numbers)
 }
 
 /// The checkpoint's row that becomes row `row` when the first `dims` rows of each head of `head_dim` go from
@@ -149,7 +179,7 @@ mod tests {
     fn layers_are_numbers_and_suffixes_are_kept() {
         let groups: [&[Name]; 2] =
             [&[Name::kept("blk.{}.a", "model.{}.x")], &[Name::kept("out", "head")]];
-        let found = |checkpoint| translate(&groups, checkpoint).map(|(name, _)| name);
+        let found = |checkpoint| translate(&groups, checkpoint).map(|known| known.name);
         assert_eq!(found("model.7.x.bias").as_deref(), Some("blk.7.a.bias"));
         assert_eq!(found("7.x.bias").as_deref(), Some("blk.7.a.bias"));
         assert_eq!(found("head.weight").as_deref(), Some("out.weight"));
@@ -158,6 +188,14 @@ mod tests {
         {
             assert_eq!(found(strange), None, "{strange}");
         }
+    }
+
+    #[test]
+    fn experts_have_their_numbers() {
+        let groups: [&[Name]; 1] = [&[Name::stacked("blk.{}.up_exps", "model.{}.experts.{}.up")]];
+        let known = translate(&groups, "model.3.experts.17.up.weight").unwrap();
+        assert_eq!((known.name.as_str(), known.expert), ("blk.3.up_exps.weight", Some(17)));
+        assert_eq!(translate(&groups, "model.3.experts.up.weight"), None);
     }
 
     #[test]

@@ -28,6 +28,15 @@ pub(crate) fn decoder(architecture: &str, norm: Norm, more: &[(&str, Value)]) ->
     metadata
 }
 
+/// The same of an encoder: as many key-value heads as heads, and two token types.
+pub(crate) fn encoder(architecture: &str, norm: Norm, more: &[(&str, Value)]) -> Metadata {
+    let mut metadata = decoder(architecture, norm, more);
+    metadata.set(&format!("{architecture}.attention.head_count_kv"), 4u32);
+    metadata.set("tokenizer.ggml.token_type_count", 2u32);
+    metadata.set("tokenizer.ggml.seperator_token_id", 7u32);
+    metadata
+}
+
 /// The configuration of an architecture's smallest metadata after `changes` of its keys.
 #[cfg(test)]
 pub(crate) fn changed(

@@ -5,7 +5,8 @@ use std::fmt;
 
 use bilayer_graph::fuse::{self, Item, Kind, Part};
 use bilayer_graph::slots::{self, Life};
-use bilayer_graph::{Facts, Graph, Value, WeightId};
+use bilayer_graph::{Facts, Graph, Op, Value, WeightId};
+use bilayer_quant::Type;
 
 use crate::{Budget, PlannedSegment};
 
@@ -85,6 +86,7 @@ pub(crate) fn activation_bytes(
     segment.inputs.iter().for_each(|&value| lives.at((value, Form::Floats), 0));
     for (at, item) in items.iter().enumerate() {
         lives.item(graph, item, facts, at);
+        lives.scratch.extend(scratch(graph, item, at, budget));
     }
     // What comes and goes is not shared with anything.
     for &value in segment.inputs.iter().chain(&segment.outputs) {
@@ -95,22 +97,34 @@ pub(crate) fn activation_bytes(
     for ((value, form), (first, last)) in lives.spans {
         let bytes = form_bytes(graph, value, form, budget);
         let place = lives.beside.get(&value).copied().unwrap_or(value);
-        let life = buffers.entry((place, form)).or_insert(Life { first, last, bytes: 0 });
+        let class = class(graph.width(value), form);
+        let life = buffers.entry((place, form)).or_insert(Life { first, last, bytes: 0, class });
         *life = Life {
             first: life.first.min(first),
             last: life.last.max(last),
             bytes: life.bytes.saturating_add(bytes),
+            class: life.class,
         };
     }
     // Integers and what they stand for lie apart.
     let apart = buffers.into_iter().flat_map(|((_, form), life)| match form {
         Form::Integers => {
             let steps = life.bytes / 3;
-            vec![Life { bytes: life.bytes - steps, ..life }, Life { bytes: steps, ..life }]
+            let class = if life.class == 0 { 0 } else { life.class + 1 };
+            vec![Life { bytes: life.bytes - steps, ..life }, Life { bytes: steps, class, ..life }]
         }
         Form::Floats | Form::Turned => vec![life],
     });
-    sum(slots::assign(&apart.collect::<Vec<_>>()).1)
+    sum(slots::assign(&apart.chain(lives.scratch).collect::<Vec<_>>()).1)
+}
+
+/// Rows that are no multiple of 64 values are read beyond their end and share only with their like.
+fn class(width: usize, form: Form) -> usize {
+    match (width.is_multiple_of(QUANTIZED_MULTIPLE), form) {
+        (true, _) => 0,
+        (false, Form::Integers) => 4 * width + 1,
+        (false, Form::Floats | Form::Turned) => 4 * width + 3,
+    }
 }
 
 /// From when to when each form of each value is needed. An item has two moments: in the first its input is made ready,
@@ -120,6 +134,18 @@ struct Lives {
     spans: BTreeMap<(Value, Form), (usize, usize)>,
     /// Results that lie beside another, by the first of them.
     beside: HashMap<Value, Value>,
+    /// Keys and values that are not kept.
+    scratch: Vec<Life>,
+}
+
+/// Keys and values of an attention that keeps none: needed while it runs.
+fn scratch(graph: &Graph, item: &Item, at: usize, budget: &Budget) -> Option<Life> {
+    let Kind::Attend { node, .. } = item.kind else { return None };
+    let Op::Attend(attend) = &graph.nodes[node].op else { return None };
+    let types = Budget { key_type: Type::F32, value_type: Type::F32, ..*budget };
+    let bytes = types.kv_bytes(&attend.scratch());
+    let (first, last) = (2 * at, 2 * at + 1);
+    attend.cache.is_none().then_some(Life { first, last, bytes, class: 0 })
 }
 
 impl Lives {
@@ -131,7 +157,7 @@ impl Lives {
     fn item(&mut self, graph: &Graph, item: &Item, facts: &Facts, at: usize) {
         let (ready, made) = (2 * at, 2 * at + 1);
         match &item.kind {
-            Kind::Multiply { input, norm, parts } => {
+            Kind::Multiply { input, norm, route, parts } => {
                 let (integers, floats) = wanted(graph, parts, facts);
                 if integers {
                     self.at((*input, Form::Integers), ready);
@@ -152,7 +178,8 @@ impl Lives {
                 for part in parts {
                     self.at((graph.nodes[part.last()].op.out(), Form::Floats), made);
                 }
-                for group in together(graph, parts) {
+                let groups = if route.is_none() { together(graph, parts) } else { Vec::new() };
+                for group in groups {
                     self.beside.extend(group[1..].iter().map(|&value| (value, group[0])));
                 }
             }
@@ -182,7 +209,7 @@ fn wanted(graph: &Graph, parts: &[Part], facts: &Facts) -> (bool, bool) {
         Part::Plain { matmul, .. } => vec![*matmul],
         Part::Gated { gate, up, .. } => vec![*gate, *up],
     });
-    let ids = matmuls.filter_map(|node| graph.nodes[node].op.matrix());
+    let ids = matmuls.flat_map(|node| graph.nodes[node].op.matrices().to_vec());
     ids.fold((false, false), |(integers, floats), id| {
         let takes_integers = facts.quantized.contains(&graph.weight(id).ty);
         (integers || takes_integers, floats || !takes_integers)
@@ -207,8 +234,8 @@ fn together(graph: &Graph, parts: &[Part]) -> Vec<Vec<Value>> {
     for part in parts {
         let Part::Plain { matmul, residual: None } = part else { continue };
         let op = &graph.nodes[*matmul].op;
-        if let Some(weight) = op.matrix() {
-            groups.entry(graph.weight(weight).ty.name).or_default().push(op.out());
+        if let [weight] = op.matrices() {
+            groups.entry(graph.weight(*weight).ty.name).or_default().push(op.out());
         }
     }
     groups.into_values().collect()

@@ -160,31 +160,52 @@ impl Work<'_> {
         let mut placement = Placement::offload(graph.layers(), count, HOST, device);
         let pins: BTreeMap<WeightId, Side> = request.pins.iter().copied().collect();
         let usual = placement.devices(graph);
-        let mut notes = BTreeSet::new();
+        let (mut places, mut notes) = (usual.clone(), BTreeSet::new());
         for (number, node) in graph.nodes.iter().enumerate() {
             let pinned = node.op.weights().find_map(|weight| pins.get(&weight));
-            let mut place = match pinned {
+            places[number] = match pinned {
                 Some(Side::Host) => HOST,
                 Some(Side::Device) => device,
-                None => usual[number],
+                None => nearest(graph, number, &places),
             };
             let attends = matches!(node.op, Op::Attend(_) | Op::Rope { .. } | Op::HeadNorm { .. });
             if request.cache_on_host && attends && count > 0 {
-                place = HOST;
+                places[number] = HOST;
             }
-            if place == device
+            if places[number] == device
                 && let Some(lacking) = lacks(graph, number, &machine.devices[device])
             {
-                place = HOST;
+                places[number] = HOST;
                 notes.insert(format!("{lacking} stays on the host: the adapter cannot run it"));
             }
-            if place != usual[number] {
-                placement.exceptions.insert(number, place);
-            }
         }
+        let moved = (0..usual.len()).filter(|&number| places[number] != usual[number]);
+        placement.exceptions = moved.map(|number| (number, places[number])).collect();
         let mut plan = placed(graph, machine, budget, &placement, Strictness::MappedHost)?;
         plan.notes.extend(notes);
         Ok(plan)
+    }
+}
+
+/// Where a node runs that nobody has pinned: with its layer; or, without weights or a cache, where most of what its layer
+/// has made for it lies, so that what joins or weighs the results of pinned matrices runs beside them.
+fn nearest(graph: &Graph, number: usize, places: &[usize]) -> usize {
+    let node = &graph.nodes[number];
+    let usual = places[number];
+    if matches!(node.op, Op::Attend(_)) || node.op.weights().next().is_some() {
+        return usual;
+    }
+    let mut widths: BTreeMap<usize, usize> = BTreeMap::new();
+    for value in node.op.inputs() {
+        let maker = graph.nodes[..number].iter().rposition(|made| made.op.out() == value);
+        if let Some(maker) = maker.filter(|&maker| graph.nodes[maker].layer == node.layer) {
+            *widths.entry(places[maker]).or_default() += graph.width(value);
+        }
+    }
+    let here = widths.get(&usual).copied().unwrap_or(0);
+    match widths.into_iter().max_by_key(|(_, width)| *width) {
+        Some((place, width)) if width > here => place,
+        _ => usual,
     }
 }
 

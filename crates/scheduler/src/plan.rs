@@ -228,7 +228,7 @@ impl DevicePlan {
 /// The cache that an op appends to and reads.
 fn cache(op: &Op) -> Option<CacheId> {
     match op {
-        Op::Attend(attend) => Some(attend.cache),
+        Op::Attend(attend) => attend.cache,
         _ => None,
     }
 }

@@ -120,8 +120,8 @@ fn parts(graph: &Graph) -> Vec<Part> {
 }
 
 impl Times {
-    /// Times by the machine's figures: every weight is read once for a token or a batch, and a prompt takes two
-    /// operations for each weight and token. `None` where a device's bandwidth is not known.
+    /// Times by the machine's figures: every weight is read once for a token or a batch, of experts those that are
+    /// used, and a prompt takes two operations for each weight that a token uses. `None` where a device's bandwidth is not known.
     pub fn estimated(graph: &Graph, machine: &Machine) -> Option<Times> {
         let parts = parts(graph);
         let mut devices = Vec::with_capacity(machine.devices.len());
@@ -129,16 +129,19 @@ impl Times {
             let gbps = facts.read_gbps?;
             let of = |part: Part| {
                 let nodes = (0..parts.len()).filter(|&node| parts[node] == part);
-                let ids: BTreeSet<_> =
-                    nodes.filter_map(|node| graph.nodes[node].op.matrix()).collect();
-                let bytes = weight_bytes(graph, &ids, facts) as f64;
-                let weights: f64 = ids
-                    .iter()
-                    .map(|&id| graph.weight(id).rows as f64 * graph.weight(id).cols as f64)
-                    .sum();
-                let read = bytes / (gbps * 1e6);
+                let (mut one, mut batch, mut weights) = (0.0, 0.0, 0.0);
+                for node in nodes {
+                    let ids: BTreeSet<_> =
+                        graph.nodes[node].op.matrices().iter().copied().collect();
+                    let bytes = weight_bytes(graph, &ids, facts) as f64;
+                    one += bytes * graph.share(node, 1);
+                    batch += bytes * graph.share(node, BATCH_TOKENS);
+                    let size = |id| graph.weight(id).rows as f64 * graph.weight(id).cols as f64;
+                    weights += ids.into_iter().map(size).sum::<f64>() * graph.share(node, 1);
+                }
+                let read = |bytes: f64| bytes / (gbps * 1e6);
                 let prefill_ms = facts.tops.map(|tops| 2.0 * weights / (tops * 1e9));
-                Cost { decode_ms: read, batch_ms: Some(read), prefill_ms }
+                Cost { decode_ms: read(one), batch_ms: Some(read(batch)), prefill_ms }
             };
             devices.push(DeviceTimes {
                 embedding: Cost::ZERO,
@@ -184,11 +187,8 @@ impl Times {
             return None;
         }
         let parts = parts(graph);
-        let node_bytes: Vec<f64> = graph
-            .nodes
-            .iter()
-            .map(|node| node.op.matrix().map_or(0.0, |id| graph.weight(id).bytes() as f64))
-            .collect();
+        let node_bytes: Vec<f64> =
+            (0..graph.nodes.len()).map(|node| graph.matrix_bytes(node, 1)).collect();
         let mut shares: HashMap<(Part, usize), f64> = HashMap::new();
         let mut wholes: HashMap<Part, f64> = HashMap::new();
         for (node, device) in placement.devices(graph).into_iter().enumerate() {

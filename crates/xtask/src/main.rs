@@ -1,9 +1,12 @@
-//! Project chores: `cargo xtask test` makes ready what the tests need and runs the whole suite.
+//! Project chores: `cargo xtask test` makes ready what the tests need and runs the whole suite; `cargo xtask compare-peer`
+//! measures llama.cpp beside this program.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
+
+mod compare;
 
 const USAGE: &str = "\
 cargo xtask test [-- ARGS]    make ready what the tests need, then run the whole suite (ARGS go to cargo test)";
@@ -12,8 +15,9 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let done = match args.first().map(String::as_str) {
         Some("test") => test(&args[1..]),
-        Some(other) => Err(anyhow::anyhow!("no task `{other}`\n{USAGE}")),
-        None => Err(anyhow::anyhow!("which task?\n{USAGE}")),
+        Some("compare-peer") => compare::run(&args[1..]),
+        Some(other) => Err(anyhow::anyhow!("no task `{other}`\n{USAGE}\n{}", compare::USAGE)),
+        None => Err(anyhow::anyhow!("which task?\n{USAGE}\n{}", compare::USAGE)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

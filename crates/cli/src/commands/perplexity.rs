@@ -100,9 +100,12 @@ fn run(
     Ok(Some(()))
 }
 
-/// Opens the model of the flags.
+/// Opens the model of the flags, one that predicts text.
 pub(super) fn open(flags: &ModelArgs) -> Result<Model, Failure> {
     let model = demo::open(&flags.source())?;
+    if model.config().encoder.is_some() {
+        return Err(Error::NoDecoder { name: model.name() }.into());
+    }
     if flags.mlock {
         model.file().lock().map_err(Error::File)?;
     }

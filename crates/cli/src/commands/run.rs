@@ -57,6 +57,9 @@ fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
     let given = prompt::given(args)?;
     let waited = began.elapsed();
     let model = demo::open(&args.model.source())?;
+    if model.config().encoder.is_some() {
+        return Err(Error::NoDecoder { name: model.name() }.into());
+    }
     if args.model.mlock {
         model.file().lock().map_err(Error::File)?;
     }
@@ -108,6 +111,8 @@ fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
     }
     Ok(if answer.stop == Stop::Interrupted { INTERRUPTED } else { 0 })
 }
+
+pub use report::placement;
 
 /// Says what the session had to do differently.
 pub fn warn(session: &mut Session) {

@@ -101,10 +101,14 @@ impl Packing {
     /// If `x` or `out` has another length, or `out` starts at an odd address.
     pub fn pack(self, chunk: usize, x: &[f32], tokens: usize, out: &mut [u8]) {
         assert_eq!(x.len(), tokens * self.cols, "activations are [tokens, cols]");
-        assert_eq!(out.len(), self.chunk_bytes(tokens), "one chunk at a time");
         let range = self.chunk_range(chunk, tokens);
-        let count = range.len();
-        let x = &x[range.start * self.cols..range.end * self.cols];
+        self.pack_rows(&x[range.start * self.cols..range.end * self.cols], tokens, out);
+    }
+
+    /// The same of the chunk's rows alone, one of the chunks of `tokens` tokens.
+    pub(crate) fn pack_rows(self, x: &[f32], tokens: usize, out: &mut [u8]) {
+        assert_eq!(out.len(), self.chunk_bytes(tokens), "one chunk at a time");
+        let count = x.len() / self.cols.max(1);
         if count == 0 {
             return;
         }

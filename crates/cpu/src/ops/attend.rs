@@ -1,4 +1,4 @@
-//! Attention over paged keys and values: store, sweep, merge.
+//! Attention over paged keys and values, kept or of this step alone: store, sweep, merge.
 //!
 //! Three stages. [`Store`] turns queries and keys and writes keys and values to their pages. [`Sweep`] runs
 //! the plan's tiles, one chunk for each tile and key-value head. [`Join`] merges the partial results of rows
@@ -14,7 +14,7 @@ use crate::ops::rms_norm::rms_norm;
 use crate::ops::rope::{self, Table};
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
-use plan::Tile;
+use plan::{Reach, Tile};
 
 pub(crate) mod plan;
 mod tile;
@@ -34,7 +34,7 @@ pub(crate) struct Shape {
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     pub(crate) scale: f32,
-    pub(crate) window: Option<u32>,
+    pub(crate) reach: Reach,
     pub(crate) softcap: Option<f32>,
     /// The plan in [`State::plans`].
     pub(crate) plan: usize,
@@ -173,7 +173,6 @@ pub(crate) struct Sweep {
     pub(crate) parts_offset: usize,
     /// `[heads]`: a further logit without a value.
     pub(crate) sinks: Option<Arc<[f32]>>,
-    pub(crate) tile_tokens: usize,
 }
 
 impl Stage for Sweep {
@@ -182,7 +181,7 @@ impl Stage for Sweep {
     }
 
     fn scratch_bytes(&self) -> usize {
-        let rows = self.tile_tokens * self.shape.group();
+        let rows = self.shape.reach.tile_tokens * self.shape.group();
         let (dim, stride) = (self.shape.head_dim, self.shape.stride());
         let page = PAGE_TOKENS * (dim + stride);
         4 * (rows * (dim + stride + PAGE_TOKENS + 2) + page) + 7 * 64
@@ -215,7 +214,10 @@ impl Stage for Sweep {
             end_page: tile.end_page,
             position: tile.position,
             group,
-            window: shape.window,
+            back: shape.reach.back(),
+            ahead: shape.reach.ahead(),
+            begin: tile.begin,
+            end: tile.end,
             softcap: shape.softcap,
             head_dim: dim,
             value_stride: stride,

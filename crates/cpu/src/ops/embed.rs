@@ -1,4 +1,4 @@
-//! Embedding: one table row per token, chosen by it or its position, dequantized by the type's scalar code.
+//! Embedding: one table row per token, chosen by it or where it stands, dequantized by the type's scalar code.
 
 use std::ops::Range;
 
@@ -36,6 +36,7 @@ impl Stage for Embed {
         let ids = match self.ids {
             Ids::Tokens => &context.state.tokens[rows],
             Ids::Positions => &context.state.positions[rows],
+            Ids::Segments { .. } => &context.state.segments[rows],
         };
         for (&id, out) in ids.iter().zip(out.chunks_exact_mut(self.out.width)) {
             let row = &self.table[self.row(id)];

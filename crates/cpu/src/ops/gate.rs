@@ -89,6 +89,7 @@ fn apply<L: Lanes>(l: L, activation: Activation, gate: L::F, up: L::F) -> L::F {
     let active = match activation {
         Activation::Silu => math::silu(l, gate),
         Activation::GeluTanh => math::gelu_tanh(l, gate),
+        Activation::Gelu => math::gelu(l, gate),
     };
     l.mul(active, up)
 }

@@ -27,14 +27,17 @@ pub(crate) const GEMM_ROWS: usize = 9;
 /// Weights a chunk has at least, bytes: a few microseconds of memory bandwidth.
 const CHUNK_BYTES: usize = 64 << 10;
 
+/// From this many tokens on a panel is a chunk.
+pub(crate) const PANEL_TOKENS: usize = 64;
+
 /// Results of one weight row never share a cache line with another chunk's.
 const CHUNK_ROWS: usize = 16;
 
 /// One weight with its kernels.
 pub(crate) struct Linear {
     weight: SharedBytes,
-    rows: usize,
-    cols: usize,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
     row_bytes: usize,
     bias: Option<Arc<[f32]>>,
     pub(crate) dot: Dot,
@@ -63,7 +66,13 @@ impl Linear {
     }
 
     /// Rows `range` of the product with all prepared inputs, plus bias: `out [count, range.len()]`.
-    fn product(&self, inputs: &Inputs<'_>, range: Range<usize>, rest: &mut [u8], out: &mut [f32]) {
+    pub(crate) fn product(
+        &self,
+        inputs: &Inputs<'_>,
+        range: Range<usize>,
+        rest: &mut [u8],
+        out: &mut [f32],
+    ) {
         let weights = &self.weight[range.start * self.row_bytes..range.end * self.row_bytes];
         if inputs.count < GEMM_ROWS {
             let data = inputs.columns(self.dot.format);
@@ -91,7 +100,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear> {
+    pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear> + Clone {
         let (first, second) = match self {
             Part::Plain { linear, .. } => (&**linear, None),
             Part::Gated { gate, up, .. } => (&**gate, Some(&**up)),
@@ -105,25 +114,87 @@ impl Part {
         }
     }
 
-    /// Weight rows of a chunk.
     fn chunk_rows(&self, count: usize) -> usize {
-        let row_bytes: usize = self.linears().map(|linear| linear.row_bytes).sum();
-        let rows = CHUNK_BYTES.div_ceil(row_bytes.max(1));
-        if count < GEMM_ROWS {
-            return rows.next_multiple_of(CHUNK_ROWS);
-        }
-        // Many tokens make a panel's work long enough; with few, some panels go together.
-        let panel = self.panel_rows();
-        if count >= 64 { panel } else { rows.next_multiple_of(panel) }
-    }
-
-    fn panel_rows(&self) -> usize {
-        self.linears().map(|linear| linear.gemm.panel_rows).min().unwrap_or(1)
+        chunk_rows(self.linears(), count)
     }
 
     fn chunks(&self, count: usize) -> usize {
         self.first().rows.div_ceil(self.chunk_rows(count))
     }
+}
+
+/// Weight rows of a chunk of products that are made together for so many inputs.
+pub(crate) fn chunk_rows<'a>(
+    linears: impl Iterator<Item = &'a Linear> + Clone,
+    count: usize,
+) -> usize {
+    let row_bytes: usize = linears.clone().map(|linear| linear.row_bytes).sum();
+    let rows = CHUNK_BYTES.div_ceil(row_bytes.max(1));
+    if count < GEMM_ROWS {
+        return rows.next_multiple_of(CHUNK_ROWS);
+    }
+    // Many tokens make a panel's work long enough; with few, some panels go together.
+    let panel = panel_rows(linears);
+    if count >= PANEL_TOKENS { panel } else { rows.next_multiple_of(panel) }
+}
+
+/// Weight rows of a tile: all of a chunk for few inputs, a panel for many.
+pub(crate) fn tile_rows<'a>(
+    linears: impl Iterator<Item = &'a Linear> + Clone,
+    count: usize,
+) -> usize {
+    if count < GEMM_ROWS { chunk_rows(linears, count) } else { panel_rows(linears) }
+}
+
+fn panel_rows<'a>(linears: impl Iterator<Item = &'a Linear>) -> usize {
+    linears.map(|linear| linear.gemm.panel_rows).min().unwrap_or(1)
+}
+
+/// The layouts that some products want their inputs in, each once.
+#[derive(Clone, Default)]
+pub(crate) struct Layouts {
+    pub(crate) cols: usize,
+    pub(crate) formats: Vec<Format>,
+    pub(crate) packings: Vec<Packing>,
+}
+
+impl Layouts {
+    pub(crate) fn of<'a>(cols: usize, linears: impl Iterator<Item = &'a Linear>) -> Layouts {
+        let mut layouts = Layouts { cols, ..Layouts::default() };
+        for linear in linears {
+            if !layouts.formats.contains(&linear.dot.format) {
+                layouts.formats.push(linear.dot.format);
+            }
+            if !layouts.packings.contains(&linear.gemm.packing) {
+                layouts.packings.push(linear.gemm.packing);
+            }
+        }
+        layouts
+    }
+
+    /// Bytes of so many inputs; a multiple of 64.
+    pub(crate) fn bytes(&self, count: usize) -> usize {
+        if count < GEMM_ROWS {
+            self.formats.iter().map(|format| count * format.column_bytes(self.cols)).sum()
+        } else {
+            self.packings.iter().map(|packing| packing.bytes(count)).sum()
+        }
+    }
+}
+
+/// Names of dot kernels with the number of their weights: `q4_k.avx2 x2 q6_k.avx2`.
+pub(crate) fn names<'a>(linears: impl Iterator<Item = &'a Linear>) -> impl Iterator<Item = String> {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for linear in linears {
+        match counts.iter_mut().find(|(name, _)| *name == linear.dot.name) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((linear.dot.name, 1)),
+        }
+    }
+    counts.into_iter().map(|(name, count)| match count {
+        1 => name.to_owned(),
+        _ => format!("{name} x{count}"),
+    })
 }
 
 /// Products over one input.
@@ -135,39 +206,20 @@ pub(crate) struct Group {
     pub(crate) parts: Vec<Part>,
     /// Where in the arena the prepared inputs lie.
     pub(crate) prepared_offset: usize,
-    formats: Vec<Format>,
-    packings: Vec<Packing>,
+    layouts: Layouts,
 }
 
 impl Group {
     pub(crate) fn new(norm: Option<(Norm, Buffer)>, input: Buffer, parts: Vec<Part>) -> Group {
-        let (mut formats, mut packings) = (Vec::new(), Vec::new());
-        for linear in parts.iter().flat_map(Part::linears) {
-            if !formats.contains(&linear.dot.format) {
-                formats.push(linear.dot.format);
-            }
-            if !packings.contains(&linear.gemm.packing) {
-                packings.push(linear.gemm.packing);
-            }
-        }
-        Group { norm, input, parts, prepared_offset: 0, formats, packings }
+        let layouts = Layouts::of(input.width, parts.iter().flat_map(Part::linears));
+        Group { norm, input, parts, prepared_offset: 0, layouts }
     }
 
     /// Such as `rms_norm matmul q4_k.avx2 x2 q6_k.avx2`: the joined norm, each dot kernel and for how many
     /// weights, and what is joined behind.
     pub(crate) fn name(&self) -> String {
-        let mut counts: Vec<(&str, usize)> = Vec::new();
-        for linear in self.parts.iter().flat_map(Part::linears) {
-            match counts.iter_mut().find(|(name, _)| *name == linear.dot.name) {
-                Some((_, count)) => *count += 1,
-                None => counts.push((linear.dot.name, 1)),
-            }
-        }
+        let kernels = names(self.parts.iter().flat_map(Part::linears));
         let norm = self.norm.iter().map(|(norm, _)| norm.stem().to_owned());
-        let kernels = counts.iter().map(|&(name, count)| match count {
-            1 => name.to_owned(),
-            _ => format!("{name} x{count}"),
-        });
         let gated = self.parts.iter().any(|part| matches!(part, Part::Gated { .. }));
         let added =
             self.parts.iter().any(|part| matches!(part, Part::Plain { residual: Some(_), .. }));
@@ -178,15 +230,7 @@ impl Group {
 
     /// Bytes that the prepared inputs need for up to `rows` rows.
     pub(crate) fn prepared_bytes(&self, rows: usize) -> usize {
-        (1..=rows).map(|count| self.inputs_bytes(count)).max().unwrap_or(0)
-    }
-
-    fn inputs_bytes(&self, count: usize) -> usize {
-        if count < GEMM_ROWS {
-            self.formats.iter().map(|f| count * f.column_bytes(self.input.width)).sum()
-        } else {
-            self.packings.iter().map(|packing| packing.bytes(count)).sum()
-        }
+        (1..=rows).map(|count| self.layouts.bytes(count)).max().unwrap_or(0)
     }
 
     /// The stages of the group; `rows` is the most rows of its input.
@@ -206,28 +250,28 @@ impl Group {
     unsafe fn inputs<'a>(&'a self, context: &Context<'a>) -> Inputs<'a> {
         let count = context.state.rows(self.input.rows);
         // SAFETY: the caller's.
-        let data = unsafe { context.arena.get(self.prepared_offset, self.inputs_bytes(count)) };
-        Inputs { group: self, count, data }
+        let data = unsafe { context.arena.get(self.prepared_offset, self.layouts.bytes(count)) };
+        Inputs { layouts: &self.layouts, count, data }
     }
 }
 
-/// The prepared inputs of a group.
-struct Inputs<'a> {
-    group: &'a Group,
-    count: usize,
-    data: &'a [u8],
+/// Prepared inputs: columns of each format for few, chunks of each packing for many.
+pub(crate) struct Inputs<'a> {
+    pub(crate) layouts: &'a Layouts,
+    pub(crate) count: usize,
+    pub(crate) data: &'a [u8],
 }
 
 impl<'a> Inputs<'a> {
     fn columns(&self, format: Format) -> &'a [u8] {
-        let bytes = |format: Format| self.count * format.column_bytes(self.group.input.width);
-        let before = self.group.formats.iter().take_while(|f| **f != format);
+        let bytes = |format: Format| self.count * format.column_bytes(self.layouts.cols);
+        let before = self.layouts.formats.iter().take_while(|f| **f != format);
         let start: usize = before.map(|format| bytes(*format)).sum();
         &self.data[start..start + bytes(format)]
     }
 
     fn packed(&self, packing: Packing) -> &'a [u8] {
-        let before = self.group.packings.iter().take_while(|p| **p != packing);
+        let before = self.layouts.packings.iter().take_while(|p| **p != packing);
         let start: usize = before.map(|packing| packing.bytes(self.count)).sum();
         &self.data[start..start + packing.bytes(self.count)]
     }
@@ -267,7 +311,7 @@ impl Stage for Prepare {
         // SAFETY: made above or by an earlier stage; written by nobody else.
         let x = unsafe { group.input.get(context.arena, rows) };
         let mut start = group.prepared_offset;
-        for format in &group.formats {
+        for format in &group.layouts.formats {
             let bytes = format.column_bytes(group.input.width);
             // SAFETY: each chunk and format has a column of its own.
             let column = unsafe { context.arena.get_mut(start + chunk * bytes, bytes) };
@@ -286,7 +330,7 @@ impl Stage for Pack {
         if count < GEMM_ROWS {
             return 0;
         }
-        self.0.packings.iter().map(|packing| packing.chunks(count)).sum()
+        self.0.layouts.packings.iter().map(|packing| packing.chunks(count)).sum()
     }
 
     fn run(&self, context: Context<'_>, mut chunk: usize) {
@@ -295,7 +339,7 @@ impl Stage for Pack {
         // SAFETY: made by an earlier stage.
         let x = unsafe { group.input.get(context.arena, 0..count) };
         let mut start = group.prepared_offset;
-        for packing in &group.packings {
+        for packing in &group.layouts.packings {
             if chunk < packing.chunks(count) {
                 let bytes = packing.chunk_bytes(count);
                 // SAFETY: each chunk has bytes of its own.
@@ -316,13 +360,8 @@ struct Multiply {
 }
 
 impl Multiply {
-    /// Weight rows of a tile: all of a chunk for few inputs, a panel for many.
-    fn tile_rows(part: &Part, count: usize) -> usize {
-        if count < GEMM_ROWS { part.chunk_rows(count) } else { part.panel_rows() }
-    }
-
     fn tile_bytes(part: &Part, count: usize) -> usize {
-        lines(4 * Self::tile_rows(part, count) * count)
+        lines(4 * tile_rows(part.linears(), count) * count)
     }
 }
 
@@ -358,7 +397,7 @@ impl Stage for Multiply {
             let rows = part.chunk_rows(inputs.count);
             let end = ((chunk + 1) * rows).min(part.first().rows);
             let tile_bytes = Self::tile_bytes(part, inputs.count);
-            let step = Self::tile_rows(part, inputs.count);
+            let step = tile_rows(part.linears(), inputs.count);
             for first in (chunk * rows..end).step_by(step) {
                 let range = first..(first + step).min(end);
                 tile(&context, part, &inputs, range, tile_bytes, scratch);

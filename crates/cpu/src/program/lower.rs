@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bilayer_graph::{
-    Attend, CacheId, Graph, Ids, Kernel, Limits, Op, Rope, Rows, Segment, SharedBytes, Value,
-    WeightId,
+    Activation, Attend, CacheId, Graph, Ids, Kernel, Limits, Op, Rope, Rows, Segment, SharedBytes,
+    Value, WeightId,
 };
 
 use super::check::{Check, Verdict};
@@ -14,12 +14,15 @@ use super::{Buffer, Parts, Placed, Stage};
 use crate::cache::Cache;
 use crate::level::Level;
 use crate::memory::lines;
-use crate::ops::attend::plan::Plan;
+use crate::ops::attend::plan::{Plan, Reach};
 use crate::ops::attend::{self, tile_tokens};
+use crate::ops::experts::Mixture;
 use crate::ops::layer_norm::Norm;
 use crate::ops::matmul::{self, Group, Linear};
 use crate::ops::rope::{self, MakeTable, Table};
-use crate::ops::{add, embed, gate, head_norm, rms_norm, rows, scale, soft_cap, top_k};
+use crate::ops::{
+    add, embed, experts, gate, head_norm, mix, pool, rms_norm, route, rows, scale, soft_cap, top_k,
+};
 use crate::state::{State, Tables};
 use bilayer_graph::fuse::{self, Item, Kind, Part};
 
@@ -27,6 +30,8 @@ use bilayer_graph::fuse::{self, Item, Kind, Part};
 pub(crate) struct Holdings<'a> {
     pub(crate) weights: &'a HashMap<WeightId, SharedBytes>,
     pub(crate) caches: &'a HashMap<CacheId, Arc<Cache>>,
+    /// Memory for the keys and values that no step keeps, each shape of them once.
+    pub(crate) scratch: &'a [Arc<Cache>],
     pub(crate) level: Level,
 }
 
@@ -152,10 +157,10 @@ impl<'a> Lowering<'a> {
     /// The stage that copies pages in all caches of the segment.
     fn copies(&mut self, segment: &Segment<'_>) {
         for node in segment.nodes.clone() {
-            if let Op::Attend(attend) = &self.graph.nodes[node].op
-                && !self.caches.contains(&attend.cache)
+            if let Op::Attend(Attend { cache: Some(cache), .. }) = self.graph.nodes[node].op
+                && !self.caches.contains(&cache)
             {
-                self.caches.push(attend.cache);
+                self.caches.push(cache);
             }
         }
         if !self.caches.is_empty() {
@@ -193,17 +198,23 @@ impl<'a> Lowering<'a> {
     fn own_bytes(&self, item: &Item) -> usize {
         match &item.kind {
             Kind::Plain(_) => 0,
-            Kind::Multiply { input, .. } => {
-                let group = self.group(item, |value| Buffer {
+            Kind::Multiply { input, norm, route, parts } => {
+                let buffer = |value| Buffer {
                     offset: 0,
                     width: self.graph.width(value),
                     rows: self.graph.rows(value),
-                });
-                group.prepared_bytes(self.rows_max(self.graph.rows(*input)))
+                };
+                match route {
+                    Some(route) => self.mixture(*input, *route, parts, buffer).own_bytes(),
+                    None => {
+                        let group = self.group(*input, *norm, parts, buffer);
+                        group.prepared_bytes(self.rows_max(self.graph.rows(*input)))
+                    }
+                }
             }
             Kind::Attend { node, q, .. } => {
                 let attend = self.attend_of(*node);
-                let plan = Plan::new(attend.window, 1, self.limits.tokens);
+                let plan = Plan::new(reach(attend), self.limits.tokens);
                 let turned = if q.is_some() { self.value_bytes(attend.q) } else { 0 };
                 lines(turned) + shape(attend, 0).parts_bytes(plan.parts_max())
             }
@@ -250,9 +261,14 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// The group of a [`Kind::Multiply`], its values where `buffer` says.
-    fn group(&self, item: &Item, buffer: impl Fn(Value) -> Buffer) -> Group {
-        let Kind::Multiply { input, norm, parts } = &item.kind else { unreachable!("products") };
+    /// The group of a [`Kind::Multiply`] without a route, its values where `buffer` says.
+    fn group(
+        &self,
+        input: Value,
+        norm: Option<usize>,
+        parts: &[Part],
+        buffer: impl Fn(Value) -> Buffer,
+    ) -> Group {
         let out = |node: usize| buffer(self.graph.nodes[node].op.out());
         let parts = parts.iter().map(|part| match part {
             Part::Plain { matmul, residual } => matmul::Part::Plain {
@@ -261,11 +277,9 @@ impl<'a> Lowering<'a> {
                 out: out(part.last()),
             },
             Part::Gated { gate, up, node } => {
-                let Op::Gate { activation, .. } = self.graph.nodes[*node].op else {
-                    unreachable!("a gate")
-                };
                 let (gate, up) = (self.linear(*gate), self.linear(*up));
-                matmul::Part::Gated { gate, up, activation, out: out(*node) }
+                let (activation, out) = (self.activation(*node), out(*node));
+                matmul::Part::Gated { gate, up, activation, out }
             }
         });
         let parts = parts.collect();
@@ -273,16 +287,74 @@ impl<'a> Lowering<'a> {
             let source = self.graph.nodes[node].op.inputs().next().expect("a norm has an input");
             (self.norm(node), buffer(source))
         });
-        Group::new(norm, buffer(*input), parts)
+        Group::new(norm, buffer(input), parts)
+    }
+
+    /// The products of a [`Kind::Multiply`] with a route, its values where `buffer` says.
+    fn mixture(
+        &self,
+        input: Value,
+        route: Value,
+        parts: &[Part],
+        buffer: impl Fn(Value) -> Buffer,
+    ) -> Mixture {
+        let out = |node: usize| buffer(self.graph.nodes[node].op.out());
+        let parts = parts.iter().map(|part| match part {
+            Part::Plain { matmul, .. } => {
+                experts::Part::Plain { linears: self.stack(*matmul), out: out(*matmul) }
+            }
+            Part::Gated { gate, up, node } => {
+                let (gates, ups) = (self.stack(*gate), self.stack(*up));
+                let (activation, out) = (self.activation(*node), out(*node));
+                experts::Part::Gated { gates, ups, activation, out }
+            }
+        });
+        let rows = self.rows_max(self.graph.rows(input));
+        Mixture::new(buffer(input), buffer(route), parts.collect(), rows)
+    }
+
+    /// The matrices of all experts.
+    fn stack(&self, node: usize) -> Vec<Linear> {
+        let Op::Experts(experts) = &self.graph.nodes[node].op else { unreachable!("experts") };
+        let bias = experts.bias.map(|bias| self.vector(bias));
+        let mut linears = Vec::new();
+        for &id in experts.stack.iter() {
+            let weight = self.graph.weight(id);
+            let (rows, cols) = (weight.rows / weight.stacked, weight.cols);
+            let bytes = weight.bytes() / weight.stacked;
+            for expert in 0..weight.stacked {
+                let part = self.holdings.weights[&id].slice(expert * bytes..(expert + 1) * bytes);
+                let first = linears.len() * rows;
+                let bias = bias.as_ref().map(|bias| bias[first..first + rows].into());
+                let shape = matmul::Shape { ty: weight.ty, rows, cols };
+                linears.push(Linear::new(part, &shape, bias, self.holdings.level));
+            }
+        }
+        linears
+    }
+
+    fn activation(&self, node: usize) -> Activation {
+        match self.graph.nodes[node].op {
+            Op::Gate { activation, .. } => activation,
+            _ => unreachable!("a gate"),
+        }
     }
 
     fn item(&mut self, at: usize, item: &Item) {
         let first = self.stages.len();
         let name = match &item.kind {
             Kind::Plain(node) => self.plain(*node),
-            Kind::Multiply { input, .. } => {
+            Kind::Multiply { input, route: Some(route), parts, .. } => {
                 let buffers = &self.buffers;
-                let mut group = self.group(item, |value| buffers[&value]);
+                let mut mixture = self.mixture(*input, *route, parts, |value| buffers[&value]);
+                mixture.offset = self.own[at];
+                let name = mixture.name();
+                self.stages.extend(mixture.stages());
+                name
+            }
+            Kind::Multiply { input, norm, route: None, parts } => {
+                let buffers = &self.buffers;
+                let mut group = self.group(*input, *norm, parts, |value| buffers[&value]);
                 group.prepared_offset = self.own[at];
                 let name = group.name();
                 let rows = self.rows_max(self.graph.rows(*input));
@@ -337,8 +409,23 @@ impl<'a> Lowering<'a> {
                 Box::new(soft_cap::SoftCap { input: at(input), cap: *cap, out })
             }
             Op::Rows { input, .. } => Box::new(rows::Rows { input: at(input), out }),
+            Op::Pool { input, .. } => Box::new(pool::Pool { input: at(input), out }),
             Op::TopK { input, .. } => Box::new(top_k::TopK { input: at(input), out }),
-            Op::MatMul { .. } | Op::Attend(_) => unreachable!("items of their own"),
+            Op::Route(op) => {
+                let rule = route::Rule {
+                    bias: op.bias.map(|bias| self.vector(bias)),
+                    score: op.score,
+                    normalise: op.normalise,
+                    scale: op.scale,
+                };
+                Box::new(route::Route { logits: at(&op.logits), rule, out })
+            }
+            Op::Mix { input, route, .. } => {
+                Box::new(mix::Mix { input: at(input), route: at(route), out })
+            }
+            Op::MatMul { .. } | Op::Experts(_) | Op::Attend(_) => {
+                unreachable!("items of their own")
+            }
         };
         self.stages.push(stage);
         format!("{} {}", op.kind().stem(), self.holdings.level)
@@ -370,15 +457,16 @@ impl<'a> Lowering<'a> {
 
     fn attend(&mut self, node: usize, q: &fuse::Turn, k: &fuse::Turn, own: usize) -> String {
         let attend = self.attend_of(node);
-        let tile_tokens = tile_tokens(attend.heads / attend.kv_heads);
-        let plan = self.plans.iter().position(|plan| plan.serves(attend.window, tile_tokens));
+        let reach = reach(attend);
+        let plan = self.plans.iter().position(|plan| plan.serves(reach));
         let plan = plan.unwrap_or_else(|| {
-            self.plans.push(Plan::new(attend.window, tile_tokens, self.limits.tokens));
+            self.plans.push(Plan::new(reach, self.limits.tokens));
             self.plans.len() - 1
         });
         let shape = shape(attend, plan);
         let (q_turn, k_turn) = (self.turn(q), self.turn(k));
-        let cache = self.holdings.caches[&attend.cache].clone();
+        let cache = self.cache(attend);
+        let kept = cache.layout.name();
         let source = self.buffers[&q.input];
         let turned = q.is_some().then_some(Buffer { offset: own, ..source });
         let turned_bytes = if q.is_some() { self.value_bytes(attend.q) } else { 0 };
@@ -403,11 +491,19 @@ impl<'a> Lowering<'a> {
             out,
             parts_offset,
             sinks: sinks.clone(),
-            tile_tokens,
         }));
         self.stages.push(Box::new(attend::Join { shape, out, parts_offset, sinks }));
-        let kept = format!("{}/{}", self.limits.key_type, self.limits.value_type);
-        format!("attend {} {}", kept.to_lowercase(), self.holdings.level)
+        let ways = if reach.both_ways { " both ways" } else { "" };
+        format!("attend {kept}{ways} {}", self.holdings.level)
+    }
+
+    /// Where keys and values go.
+    fn cache(&self, attend: &Attend) -> Arc<Cache> {
+        let fits = |cache: &&Arc<Cache>| cache.layout.holds(&attend.scratch());
+        match attend.cache {
+            Some(id) => self.holdings.caches[&id].clone(),
+            None => self.holdings.scratch.iter().find(fits).expect("made before lowering").clone(),
+        }
     }
 
     fn parts(self, segment: &Segment<'_>) -> Parts {
@@ -420,7 +516,17 @@ impl<'a> Lowering<'a> {
             });
             tables.min().unwrap_or(usize::MAX)
         };
-        let tables = Tables { vocab: rows(Ids::Tokens), positions: rows(Ids::Positions) };
+        let separators = ops().filter_map(|op| match op {
+            Op::Embed { table, ids: Ids::Segments { separator }, .. } => {
+                Some((*separator, graph.weight(*table).rows as u32 - 1))
+            }
+            _ => None,
+        });
+        let tables = Tables {
+            vocab: rows(Ids::Tokens),
+            positions: rows(Ids::Positions),
+            segments: separators.into_iter().next(),
+        };
         let buffer = |&value: &Value| (value, self.buffers[&value]);
         Parts {
             inputs: segment.inputs.iter().map(buffer).collect(),
@@ -440,8 +546,16 @@ fn shape(attend: &Attend, plan: usize) -> attend::Shape {
         kv_heads: attend.kv_heads,
         head_dim: attend.head_dim,
         scale: attend.scale,
-        window: attend.window,
+        reach: reach(attend),
         softcap: attend.softcap,
         plan,
+    }
+}
+
+fn reach(attend: &Attend) -> Reach {
+    Reach {
+        window: attend.window,
+        both_ways: attend.cache.is_none(),
+        tile_tokens: tile_tokens(attend.heads / attend.kv_heads),
     }
 }

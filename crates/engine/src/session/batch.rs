@@ -77,12 +77,12 @@ impl Batch {
             first_page: self.pages.len() as u32,
         };
         let wanted = match run.wanted {
-            Wanted::None => 0,
-            Wanted::Last => u32::from(part.end == run.tokens.len()),
-            Wanted::All => span.rows,
+            Wanted::None => 0..0,
+            Wanted::First => 0..u32::from(part.start == 0),
+            Wanted::Last => span.rows - u32::from(part.end == run.tokens.len())..span.rows,
+            Wanted::All => 0..span.rows,
         };
-        let end = first_row + span.rows;
-        self.outputs.extend(end - wanted..end);
+        self.outputs.extend(wanted.map(|row| first_row + row));
         self.tokens.extend_from_slice(&run.tokens[part]);
         self.pages.extend_from_slice(table);
         self.spans.push(span);
@@ -100,19 +100,52 @@ pub struct Work<'a> {
     pub cache: &'a Pages,
     /// Copies made before anything else.
     pub copies: &'a [PageCopy],
-    /// Rows of every micro-batch but the last.
-    pub micro_rows: usize,
+    /// How the rows are cut.
+    pub cut: Cut,
+}
+
+/// How rows are cut into micro-batches.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// Most rows of a micro-batch, and what each but the last has where runs may be cut.
+    pub rows: usize,
+    /// No run is cut: a micro-batch has as many of them as fit, and one longer than `rows` by itself.
+    pub whole_runs: bool,
 }
 
 impl Work<'_> {
     /// Number of micro-batches.
     pub fn count(&self) -> usize {
-        rows(self.runs).div_ceil(self.micro_rows)
+        match self.cut.whole_runs {
+            true => self.ends().count(),
+            false => rows(self.runs).div_ceil(self.cut.rows),
+        }
     }
 
     /// Rows of the first `count` micro-batches.
     pub fn rows_of(&self, count: usize) -> usize {
-        (count * self.micro_rows).min(rows(self.runs))
+        match (self.cut.whole_runs, count) {
+            (false, _) => (count * self.cut.rows).min(rows(self.runs)),
+            (true, 0) => 0,
+            (true, _) => self.ends().nth(count - 1).unwrap_or_else(|| rows(self.runs)),
+        }
+    }
+
+    /// Rows up to the end of each micro-batch of whole runs.
+    fn ends(&self) -> impl Iterator<Item = usize> + '_ {
+        let most = self.cut.rows;
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let first: usize = rows(&self.runs[..next]);
+            let mut end = first;
+            while let Some(run) = self.runs.get(next)
+                && (end == first || end + run.tokens.len() - first <= most)
+            {
+                end += run.tokens.len();
+                next += 1;
+            }
+            (end > first).then_some(end)
+        })
     }
 
     /// Fills `batch` with the rows of a micro-batch: a stretch of all runs' rows, one after another.
@@ -150,4 +183,33 @@ pub fn of_prompt(rows: usize) -> usize {
 /// less than `least`.
 pub fn of_sequences(rows: usize, least: usize) -> usize {
     if rows < 2 * least { rows } else { rows.div_ceil(2) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::SequenceId;
+
+    #[test]
+    fn whole_runs_are_packed_and_never_cut() {
+        let tokens = [7; 9];
+        let runs = [5, 3, 9, 2].map(|len| Run {
+            sequence: SequenceId(0),
+            tokens: &tokens[..len],
+            wanted: Wanted::Last,
+        });
+        let pages = Pages::new(1, 1, 1);
+        let work = |rows, whole_runs| Work {
+            runs: &runs,
+            starts: &[0; 4],
+            cache: &pages,
+            copies: &[],
+            cut: Cut { rows, whole_runs },
+        };
+        let ends = |work: Work<'_>| (0..=work.count()).map(|n| work.rows_of(n)).collect::<Vec<_>>();
+        assert_eq!(ends(work(8, true)), [0, 8, 17, 19]);
+        assert_eq!(ends(work(1, true)), [0, 5, 8, 17, 19]);
+        assert_eq!(ends(work(64, true)), [0, 19]);
+        assert_eq!(ends(work(8, false)), [0, 8, 16, 19]);
+    }
 }

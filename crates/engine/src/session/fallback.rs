@@ -10,7 +10,7 @@ use bilayer_cpu::Cpu;
 use bilayer_graph::{Backend, Kind, Limits, PAGE_TOKENS};
 use bilayer_scheduler::{Machine, Placement, Plan, plan};
 
-use super::batch::{Batch, Work};
+use super::batch::{Batch, Cut, Work};
 use super::lanes::Lanes;
 use super::load::Change;
 use super::pipeline::Pipeline;
@@ -199,9 +199,9 @@ fn replay(pipeline: &mut Pipeline, cache: &Pages, limits: &Limits) -> Result<usi
             continue;
         }
         let run = Run { sequence, tokens: &tokens[start..], wanted: Wanted::None };
-        let micro_rows = limits.tokens;
+        let cut = Cut { rows: limits.tokens, whole_runs: false };
         let (runs, starts) = (&[run], &[start]);
-        pipeline.run(&Work { runs, starts, cache, copies: &[], micro_rows }, &mut |_| true)?;
+        pipeline.run(&Work { runs, starts, cache, copies: &[], cut }, &mut |_| true)?;
         count += run.tokens.len();
         for (place, &page) in table.iter().enumerate() {
             let held = (tokens.len() - place * PAGE_TOKENS).min(PAGE_TOKENS);

@@ -28,7 +28,7 @@ impl Change<'_> {
             segment.nodes.clone().map(|node| (&self.graph.nodes[node].op, segment.device))
         });
         let cache = |(op, device): (&Op, usize)| match op {
-            Op::Attend(attend) => Some((attend.cache, device)),
+            Op::Attend(attend) => Some((attend.cache?, device)),
             _ => None,
         };
         nodes.filter_map(cache).collect()

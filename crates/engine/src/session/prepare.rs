@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use bilayer_cpu::Cpu;
 use bilayer_graph::{Backend, Graph, Limits, OpKind, PAGE_TOKENS, Value};
+use bilayer_models::Pooling;
 use bilayer_scheduler::{Budget, Machine, Plan, Times, place};
 
 use super::batch::Batch;
@@ -73,7 +74,7 @@ fn timing(
 ) -> Result<Option<Timing>, Error> {
     let Some(folder) = &settings.placing.kept else { return Ok(None) };
     let kept = Kept::new(folder);
-    let graph = model.graph_for(settings.context(model.config().context))?;
+    let graph = settings.graph(model)?;
     let subject = Subject { model, graph: &graph, limits: limits_of(settings, model) };
     let name = subject.name(backends.iter().map(|backend| backend.facts()));
     if settings.placing.remeasure {
@@ -110,8 +111,7 @@ pub fn on(
     settings: &mut Settings<'_>,
     began: Instant,
 ) -> Result<Session, Error> {
-    let context = settings.context(model.config().context);
-    let mut graph = model.graph_for(context)?;
+    let mut graph = settings.graph(model)?;
     let limits = limits_of(settings, model);
     let processor = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
@@ -139,9 +139,7 @@ pub fn on(
             read.add(&graph, &mut plan);
             Ok(plan)
         };
-        let Some(less) = fallback::reduced(&plan, &refusal, again)? else {
-            return Err(error.into());
-        };
+        let less = fallback::reduced(&plan, &refusal, again)?.ok_or_else(|| error.clone())?;
         let from = std::mem::replace(&mut plan, less).map;
         warnings.push(Warning::Reduced { error, from, to: plan.map.clone() });
     };
@@ -163,7 +161,8 @@ pub fn on(
     };
     Ok(Session {
         model: model.clone(),
-        cache: Pages::new(limits.pages, limits.sequences, context),
+        purpose: settings.purpose,
+        cache: Pages::new(limits.pages, limits.sequences, settings.context(model.config().context)),
         starts: Vec::with_capacity(limits.sequences),
         copies: Vec::with_capacity(2 * limits.sequences),
         overlap: if divides { settings.overlap } else { Overlap::Off },
@@ -274,11 +273,24 @@ pub fn equip(
 /// The bounds of every step, from the settings.
 pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
     let context = settings.context(model.config().context);
-    let pages = context.div_ceil(PAGE_TOKENS) * settings.sequences;
+    let most = context * settings.sequences;
+    let (sequences, mut outputs) = (settings.sequences, settings.sequences);
+    let (tokens, pages) = match model.config().encoder.clone() {
+        None => (settings.ubatch_size.min(most), context.div_ceil(PAGE_TOKENS) * sequences),
+        // An encoder's text is run in one step, and keeps nothing for the next.
+        Some(mut encoder) => {
+            let tokens = settings.ubatch_size.max(context).min(most);
+            settings.purpose.apply(&mut encoder);
+            if encoder.pooling_recorded() == Pooling::None {
+                outputs = tokens;
+            }
+            (tokens, tokens / PAGE_TOKENS + sequences)
+        }
+    };
     Limits {
-        tokens: settings.ubatch_size.min(context * settings.sequences),
-        outputs: settings.outputs.unwrap_or(settings.sequences),
-        sequences: settings.sequences,
+        tokens,
+        outputs: settings.outputs.unwrap_or(outputs),
+        sequences,
         pages,
         page_entries: pages,
         key_type: settings.cache_type_k,

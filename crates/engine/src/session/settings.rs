@@ -1,11 +1,12 @@
 //! What a session is asked for, with the defaults.
 
 use bilayer_cpu::level::Level;
-use bilayer_graph::Value;
+use bilayer_graph::{Graph, Value};
+use bilayer_models::{Encoder, Pooling};
 use bilayer_quant::Type;
 
-use crate::Error;
 use crate::placement::Placing;
+use crate::{Error, Model};
 
 /// The context of a session that names none, unless the model's own is shorter.
 pub const CONTEXT: usize = 8192;
@@ -43,6 +44,28 @@ pub enum Overlap {
     Always,
 }
 
+/// What a session gives for its tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Purpose {
+    /// What the model is for: a decoder's logits, an encoder's scores or, without a head, its hidden states.
+    #[default]
+    Own,
+    /// An encoder's hidden states, as they are or one row a text; `None` is what its file says.
+    Embed(Option<Pooling>),
+    /// The scores of an encoder's head.
+    Score,
+}
+
+impl Purpose {
+    /// Makes an encoder's recording end as it says.
+    pub(crate) fn apply(self, encoder: &mut Encoder) {
+        if let Purpose::Embed(pooling) = self {
+            encoder.scores = false;
+            encoder.pooling = pooling.unwrap_or(encoder.pooling);
+        }
+    }
+}
+
 /// Settings of a session; names are the command line's.
 pub struct Settings<'a> {
     /// Worker threads; `None` is one per physical core allowed to the process.
@@ -51,9 +74,11 @@ pub struct Settings<'a> {
     pub cpu_level: Option<Level>,
     /// Tokens a sequence may have: `None` is the model's own but at most 8192, 0 the model's own.
     pub ctx_size: Option<usize>,
+    /// What it gives.
+    pub purpose: Purpose,
     /// Sequences at once.
     pub sequences: usize,
-    /// Tokens in one step (the physical batch).
+    /// Tokens in one step (the physical batch); an encoder's has room for a text as long as the context at least.
     pub ubatch_size: usize,
     /// Wanted rows in one step; `None` is one for each sequence.
     pub outputs: Option<usize>,
@@ -88,6 +113,7 @@ impl Default for Settings<'_> {
             threads: None,
             cpu_level: None,
             ctx_size: None,
+            purpose: Purpose::Own,
             sequences: 1,
             ubatch_size: 512,
             outputs: None,
@@ -113,6 +139,14 @@ impl Settings<'_> {
             Some(0) => own,
             Some(tokens) => tokens,
         }
+    }
+
+    /// The graph of a session.
+    ///
+    /// # Errors
+    /// As [`Model::graph_for`].
+    pub(crate) fn graph(&self, model: &Model) -> Result<Graph, Error> {
+        model.graph_for(self.context(model.config().context), self.purpose)
     }
 
     /// Whether every setting is in range.

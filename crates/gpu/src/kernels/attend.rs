@@ -1,6 +1,6 @@
-//! [`Op::Attend`](bilayer_graph::Op::Attend) after the append: attention over the paged cache, in parts and joined.
+//! [`Op::Attend`](bilayer_graph::Op::Attend) after the append: attention over paged keys and values, in parts and joined.
 
-use bilayer_graph::{PAGE_TOKENS, Span};
+use bilayer_graph::PAGE_TOKENS;
 use bytemuck::{Pod, Zeroable};
 use minijinja::context;
 use minijinja::value::merge_maps;
@@ -36,6 +36,8 @@ pub struct SplitKey {
     pub softcap: bool,
     /// There are sinks.
     pub sinks: bool,
+    /// A token sees what comes after it too; tiles then say where their sequence begins and ends.
+    pub both_ways: bool,
 }
 
 /// The uniform.
@@ -50,15 +52,15 @@ pub struct SplitParams {
     pub tiles_at: u32,
     /// Place of `pages` in the step buffer.
     pub pages_at: u32,
-    /// The first tile of this dispatch.
-    pub first_tile: u32,
+    /// Words of a tile.
+    pub tile_words: u32,
     /// Query heads.
     pub heads: u32,
     /// Key-value heads.
     pub kv_heads: u32,
     /// Query heads of a key-value head.
     pub group: u32,
-    /// Tokens a token sees, itself among them; `u32::MAX` for all.
+    /// Tokens a token sees, itself among them, on each side if it sees both; `u32::MAX` for all.
     pub window: u32,
     /// [`CacheLayout::scales_at`](super::cache::CacheLayout::scales_at) of the keys.
     pub key_scales: u32,
@@ -116,6 +118,7 @@ impl SplitKey {
             queries => self.heads_tile * self.tile_rows,
             own => chunks.div_ceil(token_lanes),
             softcap => self.softcap,
+            both_ways => self.both_ways,
             ..merge_maps([cache_context(self.key, self.value, head_dim), team.context()])
         };
         kernel(self.name(team), "attend/split", context, team.threads)
@@ -123,7 +126,7 @@ impl SplitKey {
 
     fn name(&self, team: Team) -> String {
         format!(
-            "attend/split d{} {}x{} {} {}{}{} {}",
+            "attend/split d{} {}x{} {} {}{}{}{} {}",
             self.head_dim,
             self.heads_tile,
             self.tile_rows,
@@ -131,6 +134,7 @@ impl SplitKey {
             self.value.name(),
             if self.softcap { " softcap" } else { "" },
             if self.sinks { " sinks" } else { "" },
+            if self.both_ways { " both ways" } else { "" },
             team.name()
         )
     }
@@ -139,16 +143,6 @@ impl SplitKey {
     pub fn grid(&self, tiles: u32, kv_heads: u32, group: u32, splits: u32) -> [u32; 3] {
         [tiles, kv_heads * group.div_ceil(self.heads_tile), splits]
     }
-}
-
-/// Tiles of a step's spans as the step buffer holds them: first row, rows, first position, first page-table entry.
-pub fn tiles(spans: &[Span], tile_rows: u32) -> impl Iterator<Item = [u32; 4]> {
-    spans.iter().flat_map(move |span| {
-        (0..span.rows).step_by(tile_rows as usize).map(move |row| {
-            let rows = tile_rows.min(span.rows - row);
-            [span.first_row + row, rows, span.first_position + row, span.first_page]
-        })
-    })
 }
 
 /// In how many parts to go through the keys, so that about `wanted` workgroups run: `groups` is the number of

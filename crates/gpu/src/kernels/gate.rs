@@ -73,5 +73,6 @@ pub(crate) fn activation_name(activation: Activation) -> &'static str {
     match activation {
         Activation::Silu => "silu",
         Activation::GeluTanh => "gelu_tanh",
+        Activation::Gelu => "gelu",
     }
 }

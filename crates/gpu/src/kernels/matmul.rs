@@ -1,4 +1,5 @@
-//! [`Op::MatMul`](bilayer_graph::Op::MatMul): matrices of any type with a loader, times one to eight columns.
+//! [`Op::MatMul`](bilayer_graph::Op::MatMul): matrices of any type with a loader, times one to eight columns, or many by
+//! tiles; and the products of [`Op::Experts`](bilayer_graph::Op::Experts), in which the route says what meets what.
 
 use bilayer_graph::Activation;
 use bilayer_quant::Type;
@@ -39,8 +40,19 @@ pub enum Epilogue {
     Gate(Activation),
 }
 
+/// Which of several matrices a column meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Chosen {
+    /// There is one for all.
+    None,
+    /// A column is a pair of a row and a place in its route, which has the expert; one column a workgroup.
+    Pair,
+    /// The columns of a workgroup are a group of [`super::experts`]: pairs of one expert.
+    Group,
+}
+
 /// Which text. Bindings, in order: `step`, `xq` and `xs` if the input is quantized, else `x`; `vectors` with a bias;
-/// `residual`; `out` (written); the weights, twice.
+/// `residual`; `route` of pairs or `table` of groups; `out` (written); the weights, twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemvKey {
     /// The matrices' type.
@@ -57,6 +69,10 @@ pub struct GemvKey {
     pub matrices: u32,
     /// A bias is added.
     pub bias: bool,
+    /// What chooses the matrix.
+    pub chosen: Chosen,
+    /// Floats of the input end before the last unit of 64 does, and others follow.
+    pub ragged: bool,
     /// The rest.
     pub epilogue: Epilogue,
 }
@@ -99,6 +115,26 @@ pub struct GemvParams {
     pub bias: u32,
     /// The matrices.
     pub matrices: [Matrix; MATRICES_MAX],
+    /// Which of the experts' matrices meet what.
+    pub experts: Experts,
+}
+
+/// The part of the uniform that products of experts read.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Experts {
+    /// Where the route's first row begins, and from row to row, in floats.
+    pub route: [u32; 2],
+    /// Experts of a row.
+    pub used: u32,
+    /// From expert to expert of a row of the input, in quads, or pieces of a quantized one; 0 where they share it.
+    pub pitch: u32,
+    /// Rows of the stack of all matrices that the part of the weights has: the first, and how many.
+    pub part: [u32; 2],
+    /// Where the table of groups has the pairs, in words.
+    pub pairs_at: u32,
+    /// Fills the last sixteen bytes.
+    pub zero: u32,
 }
 
 impl GemvKey {
@@ -127,6 +163,8 @@ impl GemvKey {
             ("x", !self.ints),
             ("vectors", self.bias),
             ("residual", self.epilogue == Epilogue::Residual),
+            ("route", self.chosen == Chosen::Pair),
+            ("table", self.chosen == Chosen::Group),
             ("out", true),
             ("weights", true),
             ("words", true),
@@ -146,6 +184,12 @@ impl GemvKey {
             bias => self.bias,
             residual => self.epilogue == Epilogue::Residual,
             ints_x => self.ints,
+            experts => match self.chosen {
+                Chosen::None => "",
+                Chosen::Pair => "pair",
+                Chosen::Group => "group",
+            },
+            ragged => self.ragged,
             pairs => if caps.software { pairs(self.ty) } else { 0 },
             ..shared
         };
@@ -157,15 +201,20 @@ impl GemvKey {
         let epilogue = match self.epilogue {
             Epilogue::Plain => "",
             Epilogue::Residual => " add",
-            Epilogue::Gate(Activation::Silu) => " silu",
-            Epilogue::Gate(Activation::GeluTanh) => " gelu",
+            Epilogue::Gate(activation) => &format!(" {}", activation_name(activation)),
         };
         format!(
-            "matmul{} {} {}{} {}x{} m{}{}{epilogue} {}",
+            "{}{} {} {}{}{} {}x{} m{}{}{epilogue} {}",
+            match self.chosen {
+                Chosen::None => "matmul",
+                Chosen::Pair => "experts/pair",
+                Chosen::Group => "experts/group",
+            },
             if self.is_tiled() { "/tile" } else { "" },
             self.ty.name.to_lowercase(),
             if self.ints { "q8" } else { "f32" },
             if self.layout == Layout::Raw { " raw" } else { "" },
+            if self.ragged { " ragged" } else { "" },
             self.rows,
             self.columns,
             self.matrices,

@@ -1,18 +1,22 @@
 //! The variants of the kernels that are checked without an adapter: every option, and heads of 16, 64 and 128.
 
-use bilayer_graph::{Activation, Pairs};
+use bilayer_graph::{Activation, Pairs, Score};
 
 use super::add::AddKey;
 use super::attend::{MergeKey, SplitKey};
 use super::cache::{CacheType, CopyPagesKey};
 use super::embed::EmbedKey;
+use super::experts::ExpertsKey;
 use super::gate::GateKey;
 use super::head_norm::HeadNormKey;
 use super::layer_norm::LayerNormKey;
-use super::matmul::{COLUMNS_MAX, COLUMNS_TILED, Epilogue, GemvKey, rows_of, takes_ints};
+use super::matmul::{COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, GemvKey, rows_of, takes_ints};
+use super::mix::MixKey;
+use super::pool::PoolKey;
 use super::quantize::QuantizeKey;
 use super::rms_norm::RmsNormKey;
 use super::rope::RopeKey;
+use super::route::RouteKey;
 use super::rows::RowsKey;
 use super::scale::ScaleKey;
 use super::soft_cap::SoftCapKey;
@@ -33,14 +37,22 @@ pub(super) fn small_ops(caps: &Caps) -> impl Iterator<Item = Source> {
         ScaleKey.source(caps),
         SoftCapKey.source(caps),
         RowsKey.source(caps),
+        PoolKey.source(caps),
         HeadNormKey.source(caps),
         QuantizeKey.source(caps),
         CopyPagesKey.source(caps),
         PartKey.source(caps),
         JoinKey.source(caps),
+        ExpertsKey.source(caps),
+        MixKey.source(caps),
     ];
+    for bias in BOTH {
+        for score in [Score::Softmax, Score::Sigmoid] {
+            sources.push(RouteKey { score, bias }.source(caps));
+        }
+    }
     for (floats, quantized) in WANTED {
-        for activation in [Activation::Silu, Activation::GeluTanh] {
+        for activation in Activation::ALL {
             for up in BOTH {
                 sources.push(GateKey { activation, up, floats, quantized }.source(caps));
             }
@@ -94,10 +106,16 @@ pub(super) fn attention(caps: &Caps) -> impl Iterator<Item = Source> {
                 value: other,
                 softcap: false,
                 sinks: false,
+                both_ways: false,
             };
             for (group, rows, special) in [(1, 8, false), (4, 1, true), (7, 4, false)] {
                 let split = SplitKey { softcap: special, sinks: special, ..split };
                 sources.push(split.tiled(caps, group, rows).source(caps));
+            }
+            for rows in [1, 8] {
+                let both = SplitKey { key: CacheType::F32, value: CacheType::F32, ..split };
+                let both = SplitKey { both_ways: true, ..both };
+                sources.push(both.tiled(caps, 1, rows).source(caps));
             }
         }
         for (floats, quantized) in WANTED {
@@ -127,6 +145,8 @@ pub(super) fn products(caps: &Caps) -> impl Iterator<Item = Source> {
                     ints: takes_ints(caps, ty),
                     matrices: 1,
                     bias: false,
+                    chosen: Chosen::None,
+                    ragged: false,
                     epilogue: Epilogue::Plain,
                 };
                 let gate = Epilogue::Gate(Activation::Silu);
@@ -135,6 +155,16 @@ pub(super) fn products(caps: &Caps) -> impl Iterator<Item = Source> {
                 let residual = GemvKey { epilogue: Epilogue::Residual, bias: true, ..plain };
                 let three = GemvKey { matrices: 3, ..plain };
                 sources.extend([plain, gated, residual, three].map(|key| key.source(caps)));
+                // Products of experts: alone, or in groups of as many as there are kernels for.
+                let chosen = match columns {
+                    1 => Chosen::Pair,
+                    COLUMNS_MAX | COLUMNS_TILED => Chosen::Group,
+                    _ => continue,
+                };
+                let experts = GemvKey { chosen, ..plain };
+                let ragged = GemvKey { bias: true, ints: false, ragged: true, ..experts };
+                let gated = GemvKey { chosen, ..gated };
+                sources.extend([experts, ragged, gated].map(|key| key.source(caps)));
             }
         }
     }

@@ -277,7 +277,13 @@ fn place(draft: &Draft) -> (Vec<usize>, Vec<u64>) {
         }
     }
     let lives = lives.iter().zip(&draft.buffers);
-    let lives: Vec<Life> =
-        lives.map(|(&(first, last), buffer)| Life { first, last, bytes: buffer.bytes }).collect();
+    let lives: Vec<Life> = lives
+        .map(|(&(first, last), &DraftBuffer { bytes, class, .. })| Life {
+            first,
+            last,
+            bytes,
+            class,
+        })
+        .collect();
     slots::assign(&lives)
 }

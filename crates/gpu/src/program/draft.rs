@@ -152,6 +152,8 @@ pub struct DraftBuffer {
     pub bytes: u64,
     /// Whether it keeps its contents from before the first stage and to after the last.
     pub pinned: bool,
+    /// Only buffers of one class may lie in the same memory.
+    pub class: usize,
 }
 
 /// Always taken.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bilayer_graph::fuse::{self, Item, Kind};
 use bilayer_graph::{
-    CacheId, Error as GraphError, Graph, Limits, Op, Rows, Segment, Value, WeightId,
+    CacheId, Error as GraphError, Graph, Ids, Limits, Op, Rows, Segment, Value, WeightId,
 };
 use bytemuck::Pod;
 
@@ -12,7 +12,7 @@ use super::build::Draft;
 use super::draft::{
     DraftBuffer, DraftChoice, DraftDispatch, DraftStage, Grid, Operand, View, always,
 };
-use super::step::{Splits, Words};
+use super::step::{Kind as StepKind, Splits, Words};
 use crate::cache::Cache;
 use crate::caps::Caps;
 use crate::kernel::Source;
@@ -20,6 +20,7 @@ use crate::kernels;
 use crate::weights::{ROW_MULTIPLE, Weights};
 
 mod attend;
+mod experts;
 mod plain;
 mod product;
 
@@ -72,12 +73,16 @@ struct Lowering<'a> {
     words: Words,
     stages: Vec<DraftStage>,
     buffers: Vec<DraftBuffer>,
+    /// The classes of padded buffers, by their shapes.
+    shapes: HashMap<Vec<usize>, usize>,
     views: BTreeMap<Value, View>,
     quantized: HashMap<Value, Quantized>,
     wanted: HashMap<Value, Wanted>,
     vectors: Vec<f32>,
     places: HashMap<WeightId, u32>,
     turns: HashMap<Vec<u32>, u32>,
+    /// Tables of groups, by route.
+    groups: HashMap<Value, experts::Table>,
     outputs: BTreeSet<Value>,
     /// Values that are quantized by a stage of their own, and not where there is one row.
     late: BTreeSet<Value>,
@@ -112,15 +117,17 @@ pub fn lower(
         limits,
         holdings,
         caps: holdings.caps,
-        words: Words::new(limits, tile_rows, splits),
+        words: Words::new(limits, step_kind(segment), tile_rows, splits),
         stages: Vec::new(),
         buffers: Vec::new(),
+        shapes: HashMap::new(),
         views: BTreeMap::new(),
         quantized: HashMap::new(),
         wanted: HashMap::new(),
         vectors: vec![0.0; 4],
         places: HashMap::new(),
         turns: HashMap::new(),
+        groups: HashMap::new(),
         outputs: segment.outputs.iter().copied().collect(),
         late: BTreeSet::new(),
         checked: limits.check,
@@ -152,15 +159,33 @@ pub fn lower(
     })
 }
 
+/// What a segment's kernels want to know of a step.
+fn step_kind(segment: &Segment<'_>) -> StepKind {
+    let ops = || segment.graph.nodes[segment.nodes.clone()].iter().map(|node| &node.op);
+    let segments = |op: &Op| match op {
+        Op::Embed { table, ids: Ids::Segments { separator }, .. } => {
+            Some((*separator, segment.graph.weight(*table).rows as u32 - 1))
+        }
+        _ => None,
+    };
+    StepKind {
+        whole: ops().any(|op| matches!(op, Op::Attend(attend) if attend.cache.is_none())),
+        segments: ops().find_map(segments),
+    }
+}
+
 impl<'a> Lowering<'a> {
     fn item(&mut self, item: &Item) -> Result<(), GraphError> {
         match &item.kind {
             Kind::Plain(node) => self.plain(*node),
-            Kind::Multiply { input, norm, parts } => {
+            Kind::Multiply { input, norm, route, parts } => {
                 if let Some(norm) = norm {
                     self.plain(*norm)?;
                 }
-                self.multiply(*input, parts)
+                match route {
+                    Some(route) => self.mixture(*input, *route, parts),
+                    None => self.multiply(*input, parts),
+                }
             }
             Kind::Attend { node, q, k } => self.attend(*node, q, k),
         }
@@ -209,8 +234,17 @@ impl<'a> Lowering<'a> {
     }
 
     fn buffer(&mut self, bytes: u64) -> usize {
-        self.buffers.push(DraftBuffer { bytes, pinned: false });
+        self.buffers.push(DraftBuffer { bytes, pinned: false, class: 0 });
         self.buffers.len() - 1
+    }
+
+    /// The same for rows that are read beyond their end: what lies there stays the zeros of new memory as long as only
+    /// buffers of the same `shape` use it. Anything else might leave bits there that are no number.
+    fn padded_buffer(&mut self, bytes: u64, shape: Vec<usize>) -> usize {
+        let buffer = self.buffer(bytes);
+        let next = self.shapes.len() + 1;
+        self.buffers[buffer].class = *self.shapes.entry(shape).or_insert(next);
+        buffer
     }
 
     /// Where a value lies; memory of its own if it has none yet.
@@ -226,7 +260,11 @@ impl<'a> Lowering<'a> {
         let rows = self.graph.rows(values[0]);
         let widths: Vec<usize> = values.iter().map(|&value| self.graph.width(value)).collect();
         let stride = widths.iter().sum::<usize>().next_multiple_of(ROW_MULTIPLE);
-        let buffer = self.buffer((self.rows_max(rows) * stride * 4) as u64);
+        let bytes = (self.rows_max(rows) * stride * 4) as u64;
+        let buffer = match widths.iter().sum::<usize>() == stride {
+            true => self.buffer(bytes),
+            false => self.padded_buffer(bytes, widths.clone()),
+        };
         let mut offset = 0;
         let mut views = Vec::with_capacity(values.len());
         for (&value, &width) in values.iter().zip(&widths) {
@@ -251,8 +289,15 @@ impl<'a> Lowering<'a> {
         }
         let pieces = kernels::view::pieces(self.graph.width(value));
         let rows = self.rows_max(self.graph.rows(value));
-        let q = self.buffer((rows * pieces * 16) as u64);
-        let s = self.buffer((rows * pieces * 8) as u64);
+        let width = self.graph.width(value);
+        let [q, s] = [16, 8].map(|each| {
+            let bytes = (rows * pieces * each) as u64;
+            match width.is_multiple_of(ROW_MULTIPLE) {
+                true => self.buffer(bytes),
+                // The first number keeps the two apart from each other and from floats.
+                false => self.padded_buffer(bytes, vec![0, each, width]),
+            }
+        });
         let quantized = Quantized { q, s };
         self.quantized.insert(value, quantized);
         quantized

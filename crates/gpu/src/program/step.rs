@@ -1,6 +1,6 @@
 //! The step as the shaders read it: one array of u32, laid out as shaders/README.md says.
 
-use bilayer_graph::{Error as GraphError, Limits, Step};
+use bilayer_graph::{Error as GraphError, Limits, Span, Step};
 
 use super::draft::Counts;
 
@@ -21,8 +21,12 @@ pub struct Layout {
     pub outputs: u32,
     /// Tiles of attention.
     pub tiles: u32,
+    /// Words of a tile: where every step has whole sequences, it says where its own begins and ends.
+    pub tile_words: u32,
     /// Pages to copy.
     pub copies: u32,
+    /// How many texts end before each row, where texts of a sequence are told apart.
+    pub segments: u32,
     /// Page tables.
     pub pages: u32,
     /// All words.
@@ -30,17 +34,28 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout that steps within `limits` fit into.
-    pub fn new(limits: &Limits) -> Layout {
+    /// The layout that steps of a kind within `limits` fit into.
+    pub fn new(limits: &Limits, kind: &Kind) -> Layout {
         let tokens = HEADER;
         let rows = tokens + limits.tokens as u32;
         let outputs = rows + 2 * limits.tokens as u32;
         let tiles = (outputs + limits.outputs as u32).next_multiple_of(4);
-        let copies = tiles + 4 * limits.tokens as u32;
-        let pages = copies + 2 * copies_max(limits) as u32;
+        let tile_words = if kind.whole { 6 } else { 4 };
+        let copies = tiles + tile_words * limits.tokens as u32;
+        let segments = copies + 2 * copies_max(limits) as u32;
+        let pages = segments + if kind.segments.is_some() { limits.tokens as u32 } else { 0 };
         let len = (pages + limits.page_entries as u32).next_multiple_of(4);
-        Layout { tokens, rows, outputs, tiles, copies, pages, len }
+        Layout { tokens, rows, outputs, tiles, tile_words, copies, segments, pages, len }
     }
+}
+
+/// What the kernels of a segment want to know of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kind {
+    /// Steps have whole sequences, and attention goes both ways.
+    pub whole: bool,
+    /// The token that ends a text and the last row of the table, where texts of a sequence are told apart.
+    pub segments: Option<(u32, u32)>,
 }
 
 /// Most copies of a step: each sequence may have to part with a page twice before a step runs.
@@ -51,6 +66,7 @@ fn copies_max(limits: &Limits) -> usize {
 /// The words of the current step.
 pub struct Words {
     layout: Layout,
+    kind: Kind,
     words: Vec<u32>,
     used: usize,
     /// Rows in a tile of attention where there are many.
@@ -76,10 +92,10 @@ pub struct Splits {
 
 impl Words {
     /// Room for any step within `limits`.
-    pub fn new(limits: &Limits, tile_rows: u32, splits: Splits) -> Words {
-        let layout = Layout::new(limits);
+    pub fn new(limits: &Limits, kind: Kind, tile_rows: u32, splits: Splits) -> Words {
+        let layout = Layout::new(limits, &kind);
         let words = vec![0; layout.len as usize];
-        Words { layout, words, used: 0, tile_rows, splits, positions: usize::MAX }
+        Words { layout, kind, words, used: 0, tile_rows, splits, positions: usize::MAX }
     }
 
     /// Rows times splits of the step that has most of them, if any is split.
@@ -111,7 +127,8 @@ impl Words {
     /// It exceeds the limits.
     pub fn fill(&mut self, step: &Step<'_>, limits: &Limits) -> Result<Counts, GraphError> {
         self.check(step, limits)?;
-        let Layout { tokens, rows, outputs, tiles, copies, pages, .. } = self.layout;
+        let Layout { tokens, rows, outputs, copies, pages, .. } = self.layout;
+        self.lay_segments(step);
         let words = &mut self.words;
         words[tokens as usize..][..step.tokens.len()].copy_from_slice(step.tokens);
         words[outputs as usize..][..step.outputs.len()].copy_from_slice(step.outputs);
@@ -128,20 +145,9 @@ impl Words {
         }
         let many = step.spans.iter().any(|span| span.rows >= TILED_ROWS);
         let tile_rows = if many { self.tile_rows } else { 1 };
-        let mut count = 0;
-        let mut longest = 0;
-        for span in step.spans {
-            longest = longest.max(span.first_position + span.rows);
-            let mut first = 0;
-            while first < span.rows {
-                let rows = tile_rows.min(span.rows - first);
-                let tile =
-                    [span.first_row + first, rows, span.first_position + first, span.first_page];
-                words[tiles as usize + 4 * count..][..4].copy_from_slice(&tile);
-                count += 1;
-                first += rows;
-            }
-        }
+        let count = self.lay_tiles(step, tile_rows);
+        let end = |span: &Span| span.first_position + span.rows;
+        let longest = step.spans.iter().map(end).max().unwrap_or(0);
         let splits = match step.tokens.len() as u32 > self.splits.rows {
             true => 1,
             false => self.splits.of(count as u32, longest),
@@ -154,7 +160,7 @@ impl Words {
             tile_rows,
             splits,
         };
-        words[..HEADER as usize].copy_from_slice(&[
+        self.words[..HEADER as usize].copy_from_slice(&[
             counts.tokens,
             counts.outputs,
             counts.tiles,
@@ -166,6 +172,36 @@ impl Words {
         ]);
         self.used = pages as usize + step.pages.len();
         Ok(counts)
+    }
+
+    /// Cuts spans into tiles of `tile_rows` and returns how many there are.
+    fn lay_tiles(&mut self, step: &Step<'_>, tile_rows: u32) -> usize {
+        let len = self.layout.tile_words as usize;
+        let mut tiles = self.words[self.layout.tiles as usize..].chunks_exact_mut(len);
+        let mut count = 0;
+        for span in step.spans {
+            for first in (0..span.rows).step_by(tile_rows as usize) {
+                let tile = [
+                    span.first_row + first,
+                    tile_rows.min(span.rows - first),
+                    span.first_position + first,
+                    span.first_page,
+                    span.first_position,
+                    span.first_position + span.rows,
+                ];
+                let to = tiles.next().expect("a tile for each token has room");
+                to.copy_from_slice(&tile[..len]);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    fn lay_segments(&mut self, step: &Step<'_>) {
+        if let Some((separator, last)) = self.kind.segments {
+            let to = self.words[self.layout.segments as usize..].iter_mut();
+            to.zip(step.segments(separator, last)).for_each(|(to, segment)| *to = segment);
+        }
     }
 
     fn check(&self, step: &Step<'_>, limits: &Limits) -> Result<(), GraphError> {

@@ -1,4 +1,6 @@
-//! Attention: append to the cache, score, mask, softmax, weighted sum.
+//! Attention: store keys and values, score, mask, softmax, weighted sum.
+
+use std::ops::Range;
 
 use super::cache::{Cache, slot};
 use super::soft_cap::capped;
@@ -37,7 +39,8 @@ pub(super) fn attend(
         for r in 0..span.rows {
             let row = (span.first_row + r) as usize;
             for head in 0..op.heads {
-                let query = Query { op, head, position: span.first_position + r, pages };
+                let seen = op.sees(span, span.first_position + r);
+                let query = Query { op, head, seen, pages };
                 let place = (row * op.heads + head) * op.head_dim;
                 let q = &inputs.q[place..][..op.head_dim];
                 let sink = inputs.sinks.map(|sinks| sinks[head]);
@@ -51,7 +54,8 @@ pub(super) fn attend(
 struct Query<'a> {
     op: &'a Attend,
     head: usize,
-    position: u32,
+    /// Positions it sees.
+    seen: Range<u32>,
     pages: &'a [u32],
 }
 
@@ -60,10 +64,7 @@ impl Query<'_> {
     fn answer(&self, q: &[f32], sink: Option<f32>, cache: &Cache, out: &mut [f32]) {
         let op = self.op;
         let kv_head = self.head / (op.heads / op.kv_heads);
-        let seen = op.window.unwrap_or(u32::MAX);
-        assert!(seen > 0, "a window of 0 sees nothing");
-        let first = (self.position + 1).saturating_sub(seen);
-        let slots: Vec<usize> = (first..=self.position).map(|p| slot(self.pages, p)).collect();
+        let slots: Vec<usize> = self.seen.clone().map(|p| slot(self.pages, p)).collect();
 
         // scores [positions seen]
         let score = |&slot: &usize| {
@@ -104,7 +105,7 @@ mod tests {
             k: Value(1),
             v: Value(2),
             out: Value(3),
-            cache: CacheId(0),
+            cache: Some(CacheId(0)),
             heads: 1,
             kv_heads: 1,
             head_dim: 1,
@@ -160,6 +161,16 @@ mod tests {
         let op = Attend { window: Some(2), ..op() };
         let out = run(&op, &[0.0; 4], &[0.0; 4], &[1.0, 3.0, 5.0, 9.0], None);
         assert_near(&out, &[1.0, 2.0, 4.0, 7.0], 1e-6);
+    }
+
+    #[test]
+    fn without_a_cache_it_goes_both_ways() {
+        let op = Attend { cache: None, ..op() };
+        let out = run(&op, &[0.0; 4], &[0.0; 4], &[1.0, 3.0, 5.0, 9.0], None);
+        assert_near(&out, &[4.5; 4], 1e-6);
+        let op = Attend { window: Some(2), ..op };
+        let out = run(&op, &[0.0; 4], &[0.0; 4], &[1.0, 3.0, 5.0, 9.0], None);
+        assert_near(&out, &[2.0, 3.0, 17.0 / 3.0, 7.0], 1e-6);
     }
 
     #[test]

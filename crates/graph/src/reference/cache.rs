@@ -2,7 +2,7 @@
 
 use bilayer_quant::Type;
 
-use crate::{CacheInfo, CachePages, Error, Limits, OpKind, PAGE_TOKENS, PageCopy};
+use crate::{Attend, CacheInfo, CachePages, Error, Limits, OpKind, PAGE_TOKENS, PageCopy, Step};
 
 /// One layer's keys and values.
 #[derive(Debug)]
@@ -44,6 +44,19 @@ impl Cache {
         };
         let (keys, values) = (rows(limits.key_type)?, rows(limits.value_type)?);
         Ok(Cache { keys, values, pages: limits.pages })
+    }
+
+    /// An empty cache of f32 for one step of an attention that keeps nothing.
+    pub fn scratch(op: &Attend, step: &Step<'_>) -> Self {
+        let pages = step.pages.iter().max().map_or(0, |&page| page as usize + 1);
+        let width = op.scratch().width();
+        let rows = || Rows {
+            ty: Type::F32,
+            width,
+            rows: vec![0.0; pages * PAGE_TOKENS * width],
+            block: Vec::new(),
+        };
+        Cache { keys: rows(), values: rows(), pages }
     }
 
     /// Pages it has.

@@ -12,9 +12,23 @@ pub(super) fn gate(activation: Activation, gate: &[f32], up: Option<&[f32]>, out
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
                 0.5 * x * (1.0 + inner.tanh())
             }
+            Activation::Gelu => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
         };
         out[i] = (active * up.map_or(1.0, |up| f64::from(up[i]))) as f32;
     }
+}
+
+/// The error function by its series of positive terms (Abramowitz and Stegun 7.1.6); from 6 on it is 1 in f64.
+fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..200 {
+        term *= 2.0 * x * x / f64::from(2 * n + 1);
+        sum += term;
+    }
+    std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
 }
 
 #[cfg(test)]
@@ -33,6 +47,16 @@ mod tests {
         assert_near(&out, &[0.0, 1.5 * ln3, -ln3, 50.0], 1e-6);
         gate(Activation::Silu, &[-1000.0; 4], None, &mut out);
         assert_eq!(out, [0.0; 4], "a large negative gate must not become NaN");
+    }
+
+    #[test]
+    fn the_exact_gelu_has_the_values_of_the_normal_distribution() {
+        // Φ(1) = 0.841344746, Φ(-1) = 0.158655254, Φ(2) = 0.977249868, Φ(-5) = 2.866516e-7.
+        let mut out = [0.0; 6];
+        gate(Activation::Gelu, &[0.0, 1.0, -1.0, 2.0, -5.0, 40.0], None, &mut out);
+        let expected = [0.0, 0.841_344_8, -0.158_655_25, 1.954_499_7, -1.433_258e-6, 40.0];
+        assert_near(&out, &expected, 1e-6);
+        assert!((out[4] / expected[4] - 1.0).abs() < 1e-4, "{}", out[4]);
     }
 
     #[test]

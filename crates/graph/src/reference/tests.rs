@@ -62,7 +62,7 @@ fn graph() -> Graph {
         k: x,
         v: x,
         out: Value(0),
-        cache: recorder.cache(1, 2, None),
+        cache: Some(recorder.cache(1, 2, None)),
         heads: 1,
         kv_heads: 1,
         head_dim: 2,

@@ -21,6 +21,9 @@ pub(crate) struct Tile {
     pub(crate) rows: usize,
     /// Position in the sequence of the first row.
     pub(crate) position: usize,
+    /// The sequence's positions that are there to be seen, if mask and window let them be.
+    pub(crate) begin: usize,
+    pub(crate) end: usize,
     /// The first page read, counted in the span's table.
     pub(crate) first_page: usize,
     /// One more than the last page read.
@@ -42,32 +45,53 @@ pub(crate) struct Merge {
     pub(crate) count: usize,
 }
 
+/// What decides how attention is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// As the op's.
+    pub(crate) window: Option<u32>,
+    /// A token sees what comes after it too, and nothing of earlier steps.
+    pub(crate) both_ways: bool,
+    /// Most tokens of a tile.
+    pub(crate) tile_tokens: usize,
+}
+
+impl Reach {
+    /// How many positions before its own a token sees.
+    pub(crate) fn back(&self) -> usize {
+        self.window.map_or(usize::MAX, |window| window as usize - 1)
+    }
+
+    /// How many after its own.
+    pub(crate) fn ahead(&self) -> usize {
+        if self.both_ways { self.back() } else { 0 }
+    }
+}
+
 /// The tiles of one kind of attention.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
-    window: Option<u32>,
-    tile_tokens: usize,
+    reach: Reach,
     parts_max: usize,
     pub(crate) tiles: Vec<Tile>,
     pub(crate) merges: Vec<Merge>,
 }
 
 impl Plan {
-    /// Room for steps of `tokens` tokens, cut into tiles of at most `tile_tokens`.
-    pub(crate) fn new(window: Option<u32>, tile_tokens: usize, tokens: usize) -> Plan {
+    /// Room for steps of `tokens` tokens.
+    pub(crate) fn new(reach: Reach, tokens: usize) -> Plan {
         let parts_max = PARTS + 2 * tokens;
         Plan {
-            window,
-            tile_tokens,
+            reach,
             parts_max,
             tiles: Vec::with_capacity(tokens + parts_max),
             merges: Vec::with_capacity(tokens),
         }
     }
 
-    /// Whether this plan serves attention of that window and tile.
-    pub(crate) fn serves(&self, window: Option<u32>, tile_tokens: usize) -> bool {
-        self.window == window && self.tile_tokens == tile_tokens
+    /// Whether this plan serves attention of that reach.
+    pub(crate) fn serves(&self, reach: Reach) -> bool {
+        self.reach == reach
     }
 
     /// Places for partial results.
@@ -95,26 +119,31 @@ impl Plan {
     /// The span as one tile.
     fn whole(&self, index: usize, span: &Span) -> Tile {
         let (position, rows) = (span.first_position as usize, span.rows as usize);
-        Tile {
+        let tile = Tile {
             span: index,
             row: span.first_row as usize,
             rows,
             position,
-            first_page: self.first_page(position),
-            end_page: (position + rows).div_ceil(PAGE_TOKENS),
+            begin: if self.reach.both_ways { position } else { 0 },
+            end: position + rows,
+            first_page: 0,
+            end_page: 0,
             part: None,
-        }
+        };
+        self.paged(tile)
     }
 
-    /// The page of the first position that a token at `position` sees.
-    fn first_page(&self, position: usize) -> usize {
-        self.window.map_or(0, |w| (position + 1).saturating_sub(w as usize)) / PAGE_TOKENS
+    /// The tile with the pages that its rows see.
+    fn paged(&self, tile: Tile) -> Tile {
+        let first = tile.position.saturating_sub(self.reach.back()).max(tile.begin);
+        let end = (tile.position + tile.rows).saturating_add(self.reach.ahead()).min(tile.end);
+        Tile { first_page: first / PAGE_TOKENS, end_page: end.div_ceil(PAGE_TOKENS), ..tile }
     }
 
     /// Into how many tiles a span's pages are cut; 1 for spans of more than one tile of tokens.
     fn cuts(&self, span: &Span, cut_pages: usize) -> usize {
         let whole = self.whole(0, span);
-        if whole.rows > self.tile_tokens {
+        if whole.rows > self.reach.tile_tokens {
             return 1;
         }
         (whole.end_page - whole.first_page).div_ceil(cut_pages)
@@ -153,17 +182,11 @@ impl Plan {
     }
 
     fn push_tokens(&mut self, whole: Tile) {
-        for done in (0..whole.rows).step_by(self.tile_tokens) {
-            let rows = self.tile_tokens.min(whole.rows - done);
+        for done in (0..whole.rows).step_by(self.reach.tile_tokens) {
+            let rows = self.reach.tile_tokens.min(whole.rows - done);
             let position = whole.position + done;
-            self.tiles.push(Tile {
-                row: whole.row + done,
-                rows,
-                position,
-                first_page: self.first_page(position),
-                end_page: (position + rows).div_ceil(PAGE_TOKENS),
-                ..whole
-            });
+            let tile = Tile { row: whole.row + done, rows, position, ..whole };
+            self.tiles.push(self.paged(tile));
         }
     }
 }
@@ -172,13 +195,15 @@ impl Plan {
 mod tests {
     use super::*;
 
+    const CAUSAL: Reach = Reach { window: None, both_ways: false, tile_tokens: 16 };
+
     fn span(first_row: u32, rows: u32, first_position: u32) -> Span {
         Span { first_row, rows, first_position, first_page: 0 }
     }
 
     #[test]
     fn prompts_are_cut_by_tokens_and_depth_by_pages() {
-        let mut plan = Plan::new(None, 16, 64);
+        let mut plan = Plan::new(CAUSAL, 64);
         plan.lay(&[span(0, 40, 100), span(40, 2, 32 * 40)]);
         let by_tokens: Vec<_> =
             plan.tiles[..3].iter().map(|t| (t.row, t.rows, t.end_page)).collect();
@@ -192,16 +217,30 @@ mod tests {
 
     #[test]
     fn a_window_leaves_out_the_pages_before_it() {
-        let mut plan = Plan::new(Some(33), 16, 64);
+        let mut plan = Plan::new(Reach { window: Some(33), ..CAUSAL }, 64);
         plan.lay(&[span(0, 1, 1000)]);
         assert_eq!((plan.tiles[0].first_page, plan.tiles[0].end_page), (30, 32));
         assert_eq!(plan.tiles[0].part, None);
     }
 
     #[test]
+    fn both_ways_a_tile_reads_to_the_end_of_its_sequence_or_window() {
+        let reach = Reach { both_ways: true, ..CAUSAL };
+        let pages = |reach| {
+            let mut plan = Plan::new(reach, 256);
+            plan.lay(&[span(0, 200, 0), span(200, 20, 0)]);
+            plan.tiles.iter().map(|t| (t.row, t.first_page, t.end_page)).collect::<Vec<_>>()
+        };
+        let whole = pages(reach);
+        assert_eq!((whole[0], whole[12], whole[14]), ((0, 0, 7), (192, 0, 7), (216, 0, 1)));
+        // Position 96 sees 65 to 127, position 111 up to 142.
+        assert_eq!(pages(Reach { window: Some(32), ..reach })[6], (96, 2, 5));
+    }
+
+    #[test]
     fn partial_results_always_have_room() {
         let spans: Vec<_> = (0..64).map(|row| span(row, 1, 300_000 + row)).collect();
-        let mut plan = Plan::new(None, 16, 64);
+        let mut plan = Plan::new(CAUSAL, 64);
         let room = plan.tiles.capacity();
         plan.lay(&spans);
         let used = plan.merges.iter().map(|m| m.count).sum::<usize>();

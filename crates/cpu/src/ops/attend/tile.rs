@@ -31,7 +31,11 @@ pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> {
     pub(crate) position: usize,
     /// Rows of one token: query heads of this key-value head.
     pub(crate) group: usize,
-    pub(crate) window: Option<u32>,
+    /// Positions that a token sees before and after its own, as far as they lie within `begin..end`.
+    pub(crate) back: usize,
+    pub(crate) ahead: usize,
+    pub(crate) begin: usize,
+    pub(crate) end: usize,
     pub(crate) softcap: Option<f32>,
     pub(crate) head_dim: usize,
     pub(crate) value_stride: usize,
@@ -181,13 +185,13 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
     fn weigh<L: Lanes>(&mut self, l: L, page: usize) -> (usize, usize) {
         let first = page * PAGE_TOKENS;
         let rows = self.largest.len();
-        let window = self.window.map_or(usize::MAX, |w| w as usize);
         let (mut seen_from, mut seen_to) = (PAGE_TOKENS, 0);
         for row in 0..rows {
             let position = self.position + row / self.group;
-            let from = (position + 1).saturating_sub(window).saturating_sub(first);
-            let to = (position + 1).saturating_sub(first).min(PAGE_TOKENS);
-            let from = from.min(to);
+            let begin = position.saturating_sub(self.back).max(self.begin);
+            let end = (position + 1).saturating_add(self.ahead).min(self.end);
+            let to = end.saturating_sub(first).min(PAGE_TOKENS);
+            let from = begin.saturating_sub(first).min(to);
             seen_from = seen_from.min(from);
             seen_to = seen_to.max(to);
             let scores = &mut self.scores[row * PAGE_TOKENS..][..PAGE_TOKENS];

@@ -1,7 +1,8 @@
 //! Attention: rotation and append in one dispatch, then the keys in parts, then the parts joined.
 
 use bilayer_graph::fuse::Turn;
-use bilayer_graph::{Attend, Error as GraphError, Limits, Op, Rows, Segment};
+use bilayer_graph::{Attend, Error as GraphError, Limits, Op, OpKind, Rows, Segment};
+use bilayer_quant::Type;
 
 use super::super::draft::{
     Counts, DraftChoice, DraftDispatch, DraftStage, Grid, Operand, View, always,
@@ -9,7 +10,7 @@ use super::super::draft::{
 use super::{Lowering, TILE_ROWS, dispatch};
 use crate::caps::Caps;
 use crate::kernels::attend::{MergeKey, MergeParams, SplitKey, SplitParams, parts_bytes};
-use crate::kernels::cache::{CacheType, CopyPagesKey};
+use crate::kernels::cache::{CacheLayout, CacheType, CopyPagesKey};
 use crate::kernels::rope::{RopeKey, RopeParams, turns};
 
 /// Steps of more rows run their attention in one part: there are workgroups enough.
@@ -17,15 +18,28 @@ const SPLIT_ROWS_MAX: usize = 16;
 
 /// The key of the kernel that goes through the keys.
 fn split_key(attend: &Attend, limits: &Limits) -> Option<SplitKey> {
+    let [key, value] = match attend.cache {
+        Some(_) => [limits.key_type, limits.value_type],
+        None => [Type::F32; 2],
+    };
     Some(SplitKey {
         head_dim: attend.head_dim as u32,
         heads_tile: 1,
         tile_rows: 1,
-        key: CacheType::of(limits.key_type, attend.head_dim)?,
-        value: CacheType::of(limits.value_type, attend.head_dim)?,
+        key: CacheType::of(key, attend.head_dim)?,
+        value: CacheType::of(value, attend.head_dim)?,
         softcap: attend.softcap.is_some(),
         sinks: attend.sinks.is_some(),
+        both_ways: attend.cache.is_none(),
     })
+}
+
+/// Where keys and values of an attention lie.
+struct Pages {
+    key: CacheLayout,
+    value: CacheLayout,
+    keys: Operand,
+    values: Operand,
 }
 
 fn group(attend: &Attend) -> u32 {
@@ -61,12 +75,9 @@ impl Lowering<'_> {
         let copies_at = self.words.layout().copies;
         let mut dispatches = Vec::new();
         for node in &segment.graph.nodes[segment.nodes.clone()] {
-            let Op::Attend(attend) = &node.op else { continue };
-            let cache = &self.holdings.caches[&attend.cache];
-            let sides = [
-                (cache.key, Operand::Keys(attend.cache)),
-                (cache.value, Operand::Values(attend.cache)),
-            ];
+            let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
+            let cache = &self.holdings.caches[id];
+            let sides = [(cache.key, Operand::Keys(*id)), (cache.value, Operand::Values(*id))];
             for (layout, operand) in sides {
                 let groups = layout.copy_grid();
                 let grid =
@@ -92,8 +103,28 @@ impl Lowering<'_> {
     /// What comes before the keys are gone through, and that.
     pub(super) fn attend(&mut self, node: usize, q: &Turn, k: &Turn) -> Result<(), GraphError> {
         let Op::Attend(attend) = self.op(node) else { unreachable!("an attend node") };
-        let queries = self.turn_and_append(node, attend, q, k)?;
-        self.go_through(node, attend, queries)
+        let pages = self.pages(attend)?;
+        let queries = self.turn_and_append(node, attend, (q, k), &pages)?;
+        self.go_through(node, attend, queries, &pages)
+    }
+
+    /// The pages of the op's cache; without one, memory that lasts as long as the op.
+    fn pages(&mut self, attend: &Attend) -> Result<Pages, GraphError> {
+        if let Some(id) = attend.cache {
+            let cache = &self.holdings.caches[&id];
+            let (keys, values) = (Operand::Keys(id), Operand::Values(id));
+            return Ok(Pages { key: cache.key, value: cache.value, keys, values });
+        }
+        let Some(ty) = CacheType::of(Type::F32, attend.head_dim) else {
+            return Err(self.unsupported(OpKind::Attend, "heads of such a length"));
+        };
+        let (kv_heads, head_dim, pages) = (attend.kv_heads, attend.head_dim, self.limits.pages);
+        let layout = CacheLayout { ty, kv_heads, head_dim, pages };
+        if layout.bytes() > self.caps.max_binding {
+            return Err(self.unsupported(OpKind::Attend, "so many tokens in a step"));
+        }
+        let [keys, values] = [0; 2].map(|_| Operand::Buffer(self.buffer(layout.bytes())));
+        Ok(Pages { key: layout, value: layout, keys, values })
     }
 
     /// Rotates queries and keys and appends keys and values. Returns where the queries are.
@@ -101,19 +132,17 @@ impl Lowering<'_> {
         &mut self,
         node: usize,
         attend: &Attend,
-        q: &Turn,
-        k: &Turn,
+        (q, k): (&Turn, &Turn),
+        pages: &Pages,
     ) -> Result<View, GraphError> {
         let same = q.rope.map(|n| self.rope_of(n)) == k.rope.map(|n| self.rope_of(n));
         if !same {
-            return Err(self.unsupported(
-                bilayer_graph::OpKind::Attend,
-                "queries and keys that rotate differently",
-            ));
+            return Err(
+                self.unsupported(OpKind::Attend, "queries and keys that rotate differently")
+            );
         }
         let rope = q.rope.map(|n| self.rope_of(n));
-        let cache = &self.holdings.caches[&attend.cache];
-        let (key, value) = (cache.key, cache.value);
+        let (key, value) = (pages.key, pages.value);
         let from = self.view(q.input);
         let queries = match q.is_some() {
             false => from,
@@ -164,7 +193,7 @@ impl Lowering<'_> {
             operands.extend([Operand::Buffer(from.buffer), Operand::Buffer(queries.buffer)]);
         }
         operands.extend([Operand::Buffer(keys.buffer), Operand::Buffer(values.buffer)]);
-        operands.extend([Operand::Keys(attend.cache), Operand::Values(attend.cache)]);
+        operands.extend([pages.keys, pages.values]);
         let (heads, kv_heads) = (attend.heads as u32, attend.kv_heads as u32);
         let operations = 8 * u64::from(from.width + keys.width);
         let grid =
@@ -196,38 +225,34 @@ impl Lowering<'_> {
         node: usize,
         attend: &Attend,
         queries: View,
+        pages: &Pages,
     ) -> Result<(), GraphError> {
         let Some(base) = split_key(attend, self.limits) else {
-            return Err(self.unsupported(bilayer_graph::OpKind::Attend, "a cache of this type"));
+            return Err(self.unsupported(OpKind::Attend, "a cache of this type"));
         };
         let out = self.view(attend.out);
         let group = group(attend);
         let parts = parts_bytes(self.words.split_rows(self.limits), attend.heads, attend.head_dim);
         let parts = self.buffer(parts.max(16));
-        let cache = &self.holdings.caches[&attend.cache];
         let sinks = attend.sinks.map_or(0, |id| 4 * self.vector(id));
         let params = SplitParams {
             q: queries.of(),
             out: out.of(),
             tiles_at: self.words.layout().tiles,
             pages_at: self.words.layout().pages,
-            first_tile: 0,
+            tile_words: self.words.layout().tile_words,
             heads: attend.heads as u32,
             kv_heads: attend.kv_heads as u32,
             group,
             window: attend.window.unwrap_or(u32::MAX),
-            key_scales: cache.key.scales_at(),
-            value_scales: cache.value.scales_at(),
+            key_scales: pages.key.scales_at(),
+            value_scales: pages.value.scales_at(),
             sinks,
             scale: attend.scale,
             softcap: attend.softcap.unwrap_or(0.0),
         };
-        let mut operands = vec![
-            Operand::Step,
-            Operand::Buffer(queries.buffer),
-            Operand::Keys(attend.cache),
-            Operand::Values(attend.cache),
-        ];
+        let mut operands =
+            vec![Operand::Step, Operand::Buffer(queries.buffer), pages.keys, pages.values];
         operands.extend(attend.sinks.map(|_| Operand::Vectors));
         operands.extend([Operand::Buffer(out.buffer), Operand::Buffer(parts)]);
         let kv_heads = attend.kv_heads as u32;

@@ -10,6 +10,7 @@ use crate::kernels::add::{AddKey, AddParams};
 use crate::kernels::gate::{GateKey, GateParams};
 use crate::kernels::head_norm::{HeadNormKey, HeadNormParams};
 use crate::kernels::layer_norm::{LayerNormKey, LayerNormParams};
+use crate::kernels::pool::{PoolKey, PoolParams};
 use crate::kernels::quantize::{QuantizeKey, QuantizeParams};
 use crate::kernels::rms_norm::{RmsNormKey, RmsNormParams};
 use crate::kernels::rope::{RopeKey, RopeParams, turns};
@@ -26,7 +27,7 @@ impl View {
     }
 
     /// Quads of a row.
-    fn row_quads(&self) -> u32 {
+    pub(super) fn row_quads(&self) -> u32 {
         self.width.div_ceil(4)
     }
 }
@@ -67,7 +68,10 @@ impl Lowering<'_> {
                 self.elementwise(node, source, &params, [x, y], SoftCapKey::grid);
             }
             Op::Rows { input, .. } => self.rows(node, *input),
+            Op::Pool { input, .. } => self.pool(node, *input),
             Op::TopK { input, k, .. } => self.top_k(node, *input, *k),
+            Op::Route(route) => self.route(node, route),
+            Op::Mix { input, route, .. } => return self.mix(node, [*input, *route]),
             other => return Err(self.unsupported(other.kind(), "as an op of its own")),
         }
         Ok(())
@@ -177,6 +181,26 @@ impl Lowering<'_> {
             Some(out),
             dispatch(RowsKey.source(self.caps), &params, operands, grid),
         );
+    }
+
+    fn pool(&mut self, node: usize, input: Value) {
+        let out = self.op(node).out();
+        let (x, y) = (self.view(input), self.view(out));
+        let params = PoolParams {
+            x: x.of(),
+            out: y.of(),
+            quads: y.row_quads(),
+            outputs_at: self.words.layout().outputs,
+            rows_at: self.words.layout().rows,
+            zero: 0,
+        };
+        let operands = vec![Operand::Step, Operand::Buffer(x.buffer), Operand::Buffer(y.buffer)];
+        let tokens = self.limits.tokens.div_ceil(self.limits.outputs.max(1));
+        let width = y.width as usize;
+        let grid =
+            Grid::new(y.rows, (width * tokens) as u64, move |_, rows| PoolKey::grid(rows, width));
+        let source = PoolKey.source(self.caps);
+        self.stage(&[node], Some(out), dispatch(source, &params, operands, grid));
     }
 
     fn top_k(&mut self, node: usize, input: Value, k: usize) {
@@ -316,7 +340,7 @@ impl Lowering<'_> {
 }
 
 /// A grid of a few operations an element.
-fn elements(view: &View, grid: fn(u32, usize) -> [u32; 3]) -> Grid {
+pub(super) fn elements(view: &View, grid: fn(u32, usize) -> [u32; 3]) -> Grid {
     let width = view.width as usize;
     Grid::new(view.rows, 4 * width as u64, move |_, rows| grid(rows, width))
 }

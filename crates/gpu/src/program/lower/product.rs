@@ -8,8 +8,8 @@ use super::super::draft::{DraftChoice, DraftDispatch, Grid, Operand, View, alway
 use super::{Lowering, dispatch};
 use crate::kernels::embed::{EmbedKey, EmbedParams};
 use crate::kernels::matmul::{
-    COLUMNS_MAX, COLUMNS_TILED, Epilogue, GemvKey, GemvParams, MATRICES_MAX, Matrix, rows_of,
-    takes_ints,
+    COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, GemvKey, GemvParams, MATRICES_MAX, Matrix,
+    rows_of, takes_ints,
 };
 use crate::kernels::view::{View as Quads, pieces};
 use crate::weights::{Part as Stretch, Placed, device_type};
@@ -67,8 +67,14 @@ impl Lowering<'_> {
             Part::Gated { gate, up, .. } => vec![*gate, *up],
         });
         for node in nodes {
-            let Op::MatMul { weight, .. } = self.op(node) else { continue };
-            match takes_ints(self.caps, device_type(self.graph.weight(*weight))) {
+            let ints = match self.op(node) {
+                Op::Experts(experts) => self.experts_take_ints(experts),
+                op => op
+                    .matrices()
+                    .iter()
+                    .all(|&weight| takes_ints(self.caps, device_type(self.graph.weight(weight)))),
+            };
+            match ints {
                 true => flavours.0 = true,
                 false => flavours.1 = true,
             }
@@ -78,15 +84,7 @@ impl Lowering<'_> {
 
     /// Products over one input.
     pub(super) fn multiply(&mut self, input: Value, parts: &[Part]) -> Result<(), GraphError> {
-        if self.flavours(parts).0 && !self.quantized.contains_key(&input) {
-            // One column on hardware is bound by reading weights: floats then save a dispatch.
-            let rows = self.graph.rows(input);
-            if !self.caps.software {
-                self.late.insert(input);
-            }
-            let few = (!self.caps.software).then(|| rows_to(rows));
-            self.quantize(input, few);
-        }
+        self.prepare(input, parts);
         let mut plain: Vec<usize> = Vec::new();
         for part in parts {
             match part {
@@ -112,6 +110,19 @@ impl Lowering<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Quantizes the input of products that take it so, if it is not made so.
+    pub(super) fn prepare(&mut self, input: Value, parts: &[Part]) {
+        if self.flavours(parts).0 && !self.quantized.contains_key(&input) {
+            // One column on hardware is bound by reading weights: floats then save a dispatch.
+            let rows = self.graph.rows(input);
+            if !self.caps.software {
+                self.late.insert(input);
+            }
+            let few = (!self.caps.software).then(|| rows_to(rows));
+            self.quantize(input, few);
+        }
     }
 
     /// Matrix, weights and bias of a product.
@@ -257,6 +268,8 @@ impl Lowering<'_> {
             ints,
             matrices: job.matrices.len() as u32,
             bias: job.bias.is_some(),
+            chosen: Chosen::None,
+            ragged: false,
             epilogue,
         };
         let (matrices, rows) = job.layout();
@@ -285,15 +298,13 @@ impl Lowering<'_> {
             out: [job.out.offset + job.first, job.out.stride],
             residual: job.residual.map_or([0; 2], |r| [r.offset + job.first, r.stride]),
             first_column: 0,
-            columns_at: match input_rows {
-                Rows::Tokens => 0,
-                Rows::Outputs => 1,
-            },
+            columns_at: columns_at(input_rows),
             units: cols.div_ceil(64) as u32,
             rows,
             row_blocks: part.row_blocks,
             bias,
             matrices,
+            ..GemvParams::default()
         };
         let source = key.source(self.caps);
         let most = if columns < COLUMNS_MAX || !self.caps.software && columns < COLUMNS_TILED {
@@ -312,7 +323,7 @@ impl Lowering<'_> {
     }
 
     /// Columns of one dispatch, so that none runs too long.
-    fn columns_at_once(&self, operations: u64, columns: u32) -> u32 {
+    pub(super) fn columns_at_once(&self, operations: u64, columns: u32) -> u32 {
         let most = (self.holdings.rate * super::DISPATCH_SECONDS / operations as f64) as u32;
         (most / columns * columns).max(columns)
     }
@@ -336,6 +347,7 @@ impl Lowering<'_> {
                 self.words.bound_positions(self.graph.weight(table).rows);
                 (self.words.layout().rows, 2)
             }
+            Ids::Segments { .. } => (self.words.layout().segments, 1),
         };
         let (key, width) = (EmbedKey { ty: placed.ty, layout: placed.layout }, view.width as usize);
         let mut dispatches = Vec::new();
@@ -367,5 +379,13 @@ impl Lowering<'_> {
         let choices = vec![DraftChoice { when: always, bound: 0, dispatches }];
         self.push(&[node], name, Some(out), choices);
         Ok(())
+    }
+}
+
+/// Where the step has the number of rows of a kind.
+pub(super) fn columns_at(rows: Rows) -> u32 {
+    match rows {
+        Rows::Tokens => 0,
+        Rows::Outputs => 1,
     }
 }

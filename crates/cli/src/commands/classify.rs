@@ -1,0 +1,52 @@
+//! `bilayer classify`: which label fits a text.
+
+use bilayer_engine::encode::probabilities;
+use bilayer_engine::session::Purpose;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::encode::{self, Job};
+use crate::args::Classify;
+use crate::failure::Failure;
+use crate::output;
+
+#[derive(Serialize)]
+struct Judged<'a> {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: &'a Option<Value>,
+    /// The likeliest label.
+    label: &'a str,
+    score: f32,
+    /// All labels in the model's order.
+    scores: Vec<Label<'a>>,
+}
+
+#[derive(Serialize)]
+struct Label<'a> {
+    label: &'a str,
+    score: f32,
+}
+
+/// Prints the labels of each text with their probabilities.
+pub fn execute(args: &Classify) -> Result<u8, Failure> {
+    if args.model.placing.adapter.list_devices {
+        return super::devices::list();
+    }
+    let texts = encode::texts(&args.texts)?;
+    let mut encoder = encode::encoder(&args.model, Purpose::Score)?;
+    let labels = encoder.labels().to_vec();
+    let job = Job { texts: &texts, query: None, truncate: args.texts.truncate };
+    encode::run(&mut encoder, &job, &mut |index, _, rows| {
+        let scores: Vec<Label<'_>> = labels
+            .iter()
+            .zip(probabilities(rows))
+            .map(|(label, score)| Label { label, score })
+            .collect();
+        let best =
+            scores.iter().reduce(|best, next| if next.score > best.score { next } else { best });
+        let Some(&Label { label, score }) = best else { return Ok(()) };
+        output::json(&Judged { index, id: &texts[index].id, label, score, scores })
+    })?;
+    Ok(0)
+}

@@ -1,0 +1,165 @@
+//! What `embed`, `rerank` and `classify` share: the texts, the encoder, the closing line.
+
+use std::path::Path;
+use std::time::Instant;
+
+use bilayer_engine::Error;
+use bilayer_engine::encode::{Each, Encoder, Excess, Input};
+use bilayer_engine::session::{Progress, Purpose, Settings};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::run::settings;
+use crate::args::{ModelArgs, TextArgs};
+use crate::failure::Failure;
+use crate::{demo, output, progress};
+
+/// Most texts of a step.
+const SEQUENCES: usize = 64;
+
+/// A text with where it comes from.
+pub struct Given {
+    pub text: String,
+    /// A second text, judged together with the first.
+    pub pair: Option<String>,
+    /// What the user calls it.
+    pub id: Option<Value>,
+    /// Its place in messages.
+    place: String,
+}
+
+/// A line of JSON.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Text(String),
+    Object { text: String, text_pair: Option<String>, id: Option<Value> },
+}
+
+/// The texts that the flags give.
+pub fn texts(args: &TextArgs) -> Result<Vec<Given>, Failure> {
+    let given = |(at, text): (usize, &str), what: &str| Given {
+        text: text.to_owned(),
+        pair: None,
+        id: None,
+        place: format!("{what} {}", at + 1),
+    };
+    let texts: Vec<Given> = match (&args.jsonl, &args.file) {
+        (Some(path), _) => return lines(path),
+        (None, _) if !args.texts.is_empty() => {
+            args.texts.iter().map(String::as_str).enumerate().map(|t| given(t, "text")).collect()
+        }
+        (None, Some(path)) => {
+            let what = format!("{}: line", path.display());
+            let text = output::file(path)?;
+            text.lines().enumerate().map(|line| given(line, &what)).collect()
+        }
+        (None, None) => {
+            let text = output::piped(None)?.ok_or_else(|| {
+                Failure::usage(
+                    "no text; give TEXT, -f FILE or --jsonl FILE, or pipe a text a line in",
+                )
+            })?;
+            text.lines().enumerate().map(|line| given(line, "line")).collect()
+        }
+    };
+    Ok(texts)
+}
+
+fn lines(path: &Path) -> Result<Vec<Given>, Failure> {
+    let text = output::file(path)?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let given = lines.map(|(at, line)| {
+        let place = format!("{}: line {}", path.display(), at + 1);
+        let (text, pair, id) = match serde_json::from_str(line) {
+            Ok(Line::Text(text)) => (text, None, None),
+            Ok(Line::Object { text, text_pair, id }) => (text, text_pair, id),
+            Err(_) => {
+                let line =
+                    "expected a JSON string, or an object with a string `text`; write one a line";
+                return Err(Failure::usage(line).at(&place));
+            }
+        };
+        Ok(Given { text, pair, id, place })
+    });
+    given.collect()
+}
+
+/// Loads the encoder that the flags name.
+pub fn encoder(args: &ModelArgs, purpose: Purpose) -> Result<Encoder, Failure> {
+    let model = demo::open(&args.source())?;
+    if args.mlock {
+        model.file().lock().map_err(Error::File)?;
+    }
+    let bar = progress::bytes("loading");
+    let mut tell = |p: Progress| progress::prepare(&bar, p);
+    let settings = Settings {
+        purpose,
+        sequences: SEQUENCES,
+        progress: Some(&mut tell),
+        ..settings::model(args)?
+    };
+    let encoder = Encoder::new(&model, settings);
+    bar.finish_and_clear();
+    let encoder = encoder?;
+    for note in &encoder.session().plan().notes {
+        output::note(&format!("note: {note}"));
+    }
+    Ok(encoder)
+}
+
+/// What is run.
+pub struct Job<'t> {
+    pub texts: &'t [Given],
+    /// A first text that each of them is judged together with.
+    pub query: Option<&'t str>,
+    pub truncate: bool,
+}
+
+impl<'t> Job<'t> {
+    fn input(&self, given: &'t Given) -> Input<'t> {
+        match self.query {
+            Some(query) => Input { text: query, pair: Some(&given.text) },
+            None => Input { text: &given.text, pair: given.pair.as_deref() },
+        }
+    }
+}
+
+/// Runs texts through the encoder; `each` is given a text's number, tokens and rows in their order.
+pub fn run(
+    encoder: &mut Encoder,
+    job: &Job<'_>,
+    each: &mut Each<'_, Failure>,
+) -> Result<(), Failure> {
+    let texts = job.texts;
+    let excess = if job.truncate { Excess::Truncate } else { Excess::Refuse };
+    // All before the first runs: a text that does not fit is known before there is half of an answer.
+    let tokens = texts.iter().map(|given| {
+        let tokens = encoder.tokens(job.input(given), excess);
+        tokens.map_err(|error| Failure::from(error).at(&given.place))
+    });
+    let tokens: Vec<Vec<u32>> = tokens.collect::<Result<_, _>>()?;
+    let count: usize = tokens.iter().map(Vec::len).sum();
+    let bar = progress::steps("texts");
+    bar.set_length(texts.len() as u64);
+    let began = Instant::now();
+    encoder.run(tokens.into_iter().map(Ok), &mut |at, tokens, rows| {
+        bar.inc(1);
+        each(at, tokens, rows)
+    })?;
+    let seconds = began.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
+    bar.finish_and_clear();
+    let session = encoder.session_mut();
+    for warning in session.take_warnings() {
+        output::note(&format!("bilayer: warning: {warning}"));
+    }
+    output::note(&super::run::placement(session));
+    output::note(&format!(
+        "{} texts, {count} tokens, {:.0} ms, {:.1} texts/s, {:.0} tok/s",
+        texts.len(),
+        1e3 * seconds,
+        texts.len() as f64 / seconds,
+        count as f64 / seconds
+    ));
+    Ok(())
+}

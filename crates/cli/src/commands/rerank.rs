@@ -1,0 +1,53 @@
+//! `bilayer rerank`: how well each document answers a query.
+
+use bilayer_engine::session::Purpose;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::encode::{self, Job};
+use crate::args::Rerank;
+use crate::failure::Failure;
+use crate::output;
+
+#[derive(Serialize)]
+struct Scored<'a> {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: &'a Option<Value>,
+    /// As the model gives it; higher is better.
+    score: f32,
+}
+
+/// Prints a score a document.
+pub fn execute(args: &Rerank) -> Result<u8, Failure> {
+    if args.model.placing.adapter.list_devices {
+        return super::devices::list();
+    }
+    let texts = encode::texts(&args.texts)?;
+    let mut encoder = encode::encoder(&args.model, Purpose::Score)?;
+    let labels = encoder.labels().len();
+    if labels != 1 {
+        let line = format!(
+            "the model gives {labels} scores, of which none is relevance; `classify` prints them"
+        );
+        return Err(Failure::usage(line));
+    }
+    let job = Job { texts: &texts, query: Some(&args.query), truncate: args.texts.truncate };
+    let mut scores = Vec::with_capacity(texts.len());
+    encode::run(&mut encoder, &job, &mut |index, _, rows| {
+        let score = rows[0];
+        if args.top_n.is_none() {
+            return output::json(&Scored { index, id: &texts[index].id, score });
+        }
+        scores.push((index, score));
+        Ok(())
+    })?;
+    if let Some(count) = args.top_n {
+        // Stable, so that documents that tie stay in their order.
+        scores.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        for &(index, score) in scores.iter().take(count as usize) {
+            output::json(&Scored { index, id: &texts[index].id, score })?;
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,428 @@
+//! Products with the matrices of experts: rows sorted by expert, then each expert's rows as one product.
+//!
+//! Three stages. [`Sort`] lists which pairs of row and place in the route each expert has: a group. [`Fill`] lays out
+//! every group's inputs as the kernels of its size want them: columns for the dot kernels where it is small, packed
+//! chunks where it is large. [`Multiply`] runs chunks of the weight rows of the experts that have a group, so that decode
+//! reads the chosen matrices and no others, each once and in order.
+//!
+//! How many groups there are is not known before the route is: stages have as many chunks as the worst route needs, and
+//! chunks beyond what there is end at once.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bilayer_graph::Activation;
+
+use crate::memory::{Memory, lines};
+use crate::ops::gate;
+use crate::ops::matmul::{
+    GEMM_ROWS, Inputs, Layouts, Linear, PANEL_TOKENS, chunk_rows, names, tile_rows,
+};
+use crate::program::{Buffer, Context, Stage};
+use crate::state::State;
+
+/// One result of a group of products.
+pub(crate) enum Part {
+    /// A matrix of each expert.
+    Plain { linears: Vec<Linear>, out: Buffer },
+    /// `activation(gate) * up`; all of one shape.
+    Gated { gates: Vec<Linear>, ups: Vec<Linear>, activation: Activation, out: Buffer },
+}
+
+impl Part {
+    /// An expert's matrices.
+    fn of(&self, expert: usize) -> impl Iterator<Item = &Linear> + Clone {
+        let (first, second) = match self {
+            Part::Plain { linears, .. } => (&linears[expert], None),
+            Part::Gated { gates, ups, .. } => (&gates[expert], Some(&ups[expert])),
+        };
+        std::iter::once(first).chain(second)
+    }
+
+    fn experts(&self) -> usize {
+        match self {
+            Part::Plain { linears, .. } | Part::Gated { gates: linears, .. } => linears.len(),
+        }
+    }
+
+    /// Rows of a matrix.
+    fn rows(&self) -> usize {
+        self.of(0).next().map_or(0, |linear| linear.rows)
+    }
+
+    /// Chunks of an expert, as many as groups of any size need.
+    fn chunks(&self) -> usize {
+        let of = |count| self.rows().div_ceil(chunk_rows(self.of(0), count));
+        [1, GEMM_ROWS, PANEL_TOKENS].map(of).into_iter().max().unwrap_or(0)
+    }
+}
+
+/// Products over one input by one route.
+pub(crate) struct Mixture {
+    pub(crate) input: Buffer,
+    pub(crate) route: Buffer,
+    pub(crate) parts: Vec<Part>,
+    /// Where in the arena its own memory lies: the groups, then their inputs.
+    pub(crate) offset: usize,
+    layouts: Layouts,
+    /// Most rows of the input.
+    rows: usize,
+}
+
+impl Mixture {
+    pub(crate) fn new(input: Buffer, route: Buffer, parts: Vec<Part>, rows: usize) -> Mixture {
+        let first = |part| Part::of(part, 0);
+        let cols = parts.iter().flat_map(first).next().map_or(0, |linear| linear.cols);
+        let layouts = Layouts::of(cols, parts.iter().flat_map(first));
+        Mixture { input, route, parts, offset: 0, layouts, rows }
+    }
+
+    /// Such as `experts q4_k.avx2 x2 gate`.
+    pub(crate) fn name(&self) -> String {
+        let kernels = names(self.parts.iter().flat_map(|part| part.of(0)));
+        let gated = self.parts.iter().any(|part| matches!(part, Part::Gated { .. }));
+        let words = std::iter::once("experts".to_owned()).chain(kernels);
+        words.chain(gated.then(|| "gate".to_owned())).collect::<Vec<_>>().join(" ")
+    }
+
+    pub(crate) fn stages(self) -> Vec<Box<dyn Stage>> {
+        let mixture = Arc::new(self);
+        vec![
+            Box::new(Sort(mixture.clone())),
+            Box::new(Fill(mixture.clone())),
+            Box::new(Multiply(mixture)),
+        ]
+    }
+
+    /// Bytes of its own memory.
+    pub(crate) fn own_bytes(&self) -> usize {
+        // However pairs are shared out, each costs at most what it costs in groups of the least favourable size.
+        let each = (1..=self.rows).map(|n| self.layouts.bytes(n).div_ceil(n)).max().unwrap_or(0);
+        self.table_bytes() + lines(each * self.rows * self.used())
+    }
+
+    fn table_bytes(&self) -> usize {
+        lines(4 * Groups::words(self.groups_max(self.rows), self.rows * self.used()))
+    }
+
+    /// Experts of a row.
+    fn used(&self) -> usize {
+        self.route.width / 2
+    }
+
+    fn experts(&self) -> usize {
+        self.parts[0].experts()
+    }
+
+    /// Most groups that so many rows make.
+    fn groups_max(&self, rows: usize) -> usize {
+        self.experts().min(rows * self.used())
+    }
+
+    /// The input of a pair.
+    ///
+    /// # Safety
+    /// It was made by an earlier stage.
+    unsafe fn x<'m>(&self, arena: &'m Memory, pair: usize) -> &'m [f32] {
+        let (row, place) = (pair / self.used(), pair % self.used());
+        let cols = self.layouts.cols;
+        let first = if self.input.width == cols { 0 } else { place * cols };
+        let start = row * self.input.width + first;
+        // SAFETY: the caller's.
+        unsafe { self.input.elements(arena, start..start + cols) }
+    }
+
+    /// The groups.
+    ///
+    /// # Safety
+    /// They were made by an earlier stage.
+    unsafe fn groups<'m>(&self, context: &Context<'m>) -> Groups<'m> {
+        // SAFETY: the caller's.
+        Groups { words: unsafe { context.arena.get(self.offset, self.table_bytes() / 4) } }
+    }
+}
+
+/// Pairs by expert, in words: the number of groups `g`; the expert of each; `g + 1` places of its first pair in the list
+/// of pairs; `g + 1` places of its inputs, in lines of 64 bytes; the pairs.
+struct Groups<'m> {
+    words: &'m [u32],
+}
+
+impl<'m> Groups<'m> {
+    /// Words of so many groups.
+    fn words(groups: usize, pairs: usize) -> usize {
+        1 + groups + 2 * (groups + 1) + pairs
+    }
+
+    fn count(&self) -> usize {
+        self.words[0] as usize
+    }
+
+    fn expert(&self, group: usize) -> usize {
+        self.words[1 + group] as usize
+    }
+
+    /// Places of the first pairs.
+    fn starts(&self) -> &'m [u32] {
+        &self.words[1 + self.count()..][..self.count() + 1]
+    }
+
+    /// The list's places of a group.
+    fn range(&self, group: usize) -> Range<usize> {
+        self.starts()[group] as usize..self.starts()[group + 1] as usize
+    }
+
+    /// Where a group's inputs lie, bytes from the first group's.
+    fn offset(&self, group: usize) -> usize {
+        64 * self.words[2 + 2 * self.count() + group] as usize
+    }
+
+    /// A group's pairs, by place in the list.
+    fn pairs(&self) -> &'m [u32] {
+        &self.words[3 + 3 * self.count()..]
+    }
+}
+
+/// Lists the groups.
+struct Sort(Arc<Mixture>);
+
+impl Stage for Sort {
+    fn chunks(&self, state: &State) -> usize {
+        usize::from(state.rows(self.0.route.rows) > 0)
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        4 * self.0.experts()
+    }
+
+    fn run(&self, context: Context<'_>, _: usize) {
+        let mixture = &*self.0;
+        let (used, rows) = (mixture.used(), context.state.rows(mixture.route.rows));
+        // SAFETY: the route was made by an earlier stage; this stage has one chunk, which alone writes the table.
+        let (route, words) = unsafe {
+            let words = mixture.table_bytes() / 4;
+            (
+                mixture.route.get(context.arena, 0..rows),
+                context.arena.get_mut::<u32>(mixture.offset, words),
+            )
+        };
+        let scratch: &mut [u32] = bytemuck::cast_slice_mut(context.scratch);
+        let counts = &mut scratch[..mixture.experts()];
+        let last = counts.len() - 1;
+        let experts = || {
+            let numbers = route.chunks_exact(2 * used).flat_map(|row| &row[used..]);
+            numbers.map(|&number| (number as usize).min(last))
+        };
+        counts.fill(0);
+        experts().for_each(|expert| counts[expert] += 1);
+        assert!(counts.iter().all(|&n| n as usize <= rows), "a row goes to an expert once");
+        let groups = counts.iter().filter(|&&n| n > 0).count();
+        let (head, pairs) = words.split_at_mut(3 + 3 * groups);
+        head[0] = groups as u32;
+        let (numbers, places) = head[1..].split_at_mut(groups);
+        let (starts, offsets) = places.split_at_mut(groups + 1);
+        (starts[0], offsets[0]) = (0, 0);
+        let present = counts.iter_mut().enumerate().filter(|(_, count)| **count > 0);
+        for (group, (expert, count)) in present.enumerate() {
+            numbers[group] = expert as u32;
+            starts[group + 1] = starts[group] + *count;
+            let bytes = mixture.layouts.bytes(*count as usize);
+            offsets[group + 1] = offsets[group] + (bytes / 64) as u32;
+            // From here on the place of the expert's next pair.
+            *count = starts[group];
+        }
+        for (pair, expert) in experts().enumerate() {
+            pairs[counts[expert] as usize] = pair as u32;
+            counts[expert] += 1;
+        }
+    }
+}
+
+/// Lays out the inputs of all groups: a chunk a pair.
+struct Fill(Arc<Mixture>);
+
+impl Stage for Fill {
+    fn chunks(&self, state: &State) -> usize {
+        state.rows(self.0.route.rows) * self.0.used()
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        let tokens = |packing: &crate::gemm::Packing| packing.tokens_max;
+        4 * self.0.layouts.cols * self.0.layouts.packings.iter().map(tokens).max().unwrap_or(0)
+    }
+
+    fn run(&self, mut context: Context<'_>, chunk: usize) {
+        let mixture = &*self.0;
+        // SAFETY: made by the stage before.
+        let groups = unsafe { mixture.groups(&context) };
+        let group = groups.starts().partition_point(|&start| start as usize <= chunk) - 1;
+        let range = groups.range(group);
+        let mine = Filled {
+            mixture,
+            pairs: &groups.pairs()[range.clone()],
+            start: mixture.offset + mixture.table_bytes() + groups.offset(group),
+        };
+        let place = chunk - range.start;
+        if range.len() < GEMM_ROWS {
+            mine.column(&context, place)
+        } else {
+            mine.pack(&mut context, place)
+        }
+    }
+}
+
+/// A group's inputs in the making.
+struct Filled<'a> {
+    mixture: &'a Mixture,
+    pairs: &'a [u32],
+    /// Where they lie in the arena.
+    start: usize,
+}
+
+impl Filled<'_> {
+    /// The columns of one pair.
+    fn column(&self, context: &Context<'_>, place: usize) {
+        // SAFETY: made by an earlier stage.
+        let x = unsafe { self.mixture.x(context.arena, self.pairs[place] as usize) };
+        let mut start = self.start;
+        for format in &self.mixture.layouts.formats {
+            let bytes = format.column_bytes(x.len());
+            // SAFETY: each pair has a column of its own in each format.
+            let column = unsafe { context.arena.get_mut(start + place * bytes, bytes) };
+            format.prepare(context.level, x, column);
+            start += self.pairs.len() * bytes;
+        }
+    }
+
+    /// Some of the group's packed chunks, of which there are about as many as pairs, or fewer.
+    fn pack(&self, context: &mut Context<'_>, place: usize) {
+        let (cols, tokens) = (self.mixture.layouts.cols, self.pairs.len());
+        let scratch: &mut [f32] = bytemuck::cast_slice_mut(context.scratch);
+        let (mut start, mut first) = (self.start, 0);
+        for packing in &self.mixture.layouts.packings {
+            let (chunks, bytes) = (packing.chunks(tokens), packing.chunk_bytes(tokens));
+            for chunk in (0..chunks).filter(|chunk| (first + chunk) % tokens == place) {
+                let pairs = &self.pairs[packing.chunk_range(chunk, tokens)];
+                let rows = &mut scratch[..pairs.len() * cols];
+                for (row, &pair) in rows.chunks_exact_mut(cols).zip(pairs) {
+                    // SAFETY: made by an earlier stage.
+                    row.copy_from_slice(unsafe { self.mixture.x(context.arena, pair as usize) });
+                }
+                // SAFETY: each chunk has bytes of its own and belongs to one pair.
+                let out = unsafe { context.arena.get_mut(start + chunk * bytes, bytes) };
+                packing.pack_rows(rows, tokens, out);
+            }
+            start += chunks * bytes;
+            first += chunks;
+        }
+    }
+}
+
+/// Runs chunks of the weight rows of the experts that have a group.
+struct Multiply(Arc<Mixture>);
+
+impl Multiply {
+    fn tile_bytes(part: &Part, count: usize) -> usize {
+        lines(4 * tile_rows(part.of(0), count) * count)
+    }
+}
+
+impl Stage for Multiply {
+    fn chunks(&self, state: &State) -> usize {
+        let groups = self.0.groups_max(state.rows(self.0.route.rows));
+        self.0.parts.iter().map(|part| groups * part.chunks()).sum()
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        let (most, few) = (self.0.rows, self.0.rows.min(GEMM_ROWS - 1));
+        let of_part = |part: &Part| {
+            let gemm = part.of(0).map(|linear| linear.gemm.scratch_bytes(most)).max();
+            let tiles = Self::tile_bytes(part, few).max(Self::tile_bytes(part, most));
+            2 * tiles + lines(gemm.unwrap_or(0))
+        };
+        self.0.parts.iter().map(of_part).max().unwrap_or(0)
+    }
+
+    fn run(&self, mut context: Context<'_>, mut chunk: usize) {
+        let mixture = &*self.0;
+        let scratch = std::mem::take(&mut context.scratch);
+        // SAFETY: made by an earlier stage.
+        let groups = unsafe { mixture.groups(&context) };
+        let most = mixture.groups_max(context.state.rows(mixture.route.rows));
+        for part in &mixture.parts {
+            let chunks = part.chunks();
+            if chunk >= most * chunks {
+                chunk -= most * chunks;
+                continue;
+            }
+            let (group, place) = (chunk / chunks, chunk % chunks);
+            if group >= groups.count() {
+                return;
+            }
+            let (expert, range) = (groups.expert(group), groups.range(group));
+            let count = range.len();
+            let step = tile_rows(part.of(expert), count);
+            let rows = chunk_rows(part.of(expert), count);
+            let start = mixture.offset + mixture.table_bytes() + groups.offset(group);
+            // SAFETY: made by an earlier stage.
+            let data = unsafe { context.arena.get(start, mixture.layouts.bytes(count)) };
+            let tile = Tile {
+                part,
+                expert,
+                inputs: Inputs { layouts: &mixture.layouts, count, data },
+                pairs: &groups.pairs()[range],
+                bytes: Self::tile_bytes(part, count),
+            };
+            let end = ((place + 1) * rows).min(part.rows());
+            for first in (place * rows..end).step_by(step) {
+                tile.run(&context, first..(first + step).min(end), scratch);
+            }
+            return;
+        }
+    }
+}
+
+/// Some rows of an expert's matrices times its group.
+struct Tile<'a> {
+    part: &'a Part,
+    expert: usize,
+    inputs: Inputs<'a>,
+    pairs: &'a [u32],
+    /// Bytes of the products of a matrix.
+    bytes: usize,
+}
+
+impl Tile<'_> {
+    fn run(&self, context: &Context<'_>, range: Range<usize>, scratch: &mut [u8]) {
+        let rows = range.len();
+        let (one, rest) = scratch.split_at_mut(self.bytes);
+        let (two, rest) = rest.split_at_mut(self.bytes);
+        let one = &mut bytemuck::cast_slice_mut::<u8, f32>(one)[..rows * self.pairs.len()];
+        let all = self.part.rows();
+        let place = |pair: u32| {
+            let first = pair as usize * all + range.start;
+            first..first + rows
+        };
+        match self.part {
+            Part::Plain { linears, out } => {
+                linears[self.expert].product(&self.inputs, range.clone(), rest, one);
+                for (&pair, results) in self.pairs.iter().zip(one.chunks_exact(rows)) {
+                    // SAFETY: each chunk makes other elements.
+                    unsafe { out.elements_mut(context.arena, place(pair)) }
+                        .copy_from_slice(results);
+                }
+            }
+            Part::Gated { gates, ups, activation, out } => {
+                let two = &mut bytemuck::cast_slice_mut::<u8, f32>(two)[..one.len()];
+                gates[self.expert].product(&self.inputs, range.clone(), rest, one);
+                ups[self.expert].product(&self.inputs, range.clone(), rest, two);
+                let results = one.chunks_exact(rows).zip(two.chunks_exact(rows));
+                for (&pair, (gate, up)) in self.pairs.iter().zip(results) {
+                    // SAFETY: each chunk makes other elements.
+                    let out = unsafe { out.elements_mut(context.arena, place(pair)) };
+                    gate::join(context.level, *activation, gate, Some(up), out);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The weighted sum of the chosen experts' results.
+
+use crate::program::{Buffer, Context, Stage};
+use crate::state::State;
+
+/// Columns of a chunk.
+const COLS: usize = 1024;
+
+/// `input [rows, used * width]`, `route [rows, 2 used]`, to `out [rows, width]`. Sums are f32, the best expert first.
+pub(crate) struct Mix {
+    pub(crate) input: Buffer,
+    pub(crate) route: Buffer,
+    pub(crate) out: Buffer,
+}
+
+impl Mix {
+    /// Chunks of a row.
+    fn pieces(&self) -> usize {
+        self.out.width.div_ceil(COLS)
+    }
+}
+
+impl Stage for Mix {
+    fn chunks(&self, state: &State) -> usize {
+        state.rows(self.out.rows) * self.pieces()
+    }
+
+    fn run(&self, context: Context<'_>, chunk: usize) {
+        let (row, first) = (chunk / self.pieces(), chunk % self.pieces() * COLS);
+        let cols = first..(first + COLS).min(self.out.width);
+        let start = row * self.out.width;
+        // SAFETY: the inputs were made by earlier stages; each chunk makes other elements.
+        let (input, route, out) = unsafe {
+            (
+                self.input.get(context.arena, row..row + 1),
+                self.route.get(context.arena, row..row + 1),
+                self.out.elements_mut(context.arena, start + cols.start..start + cols.end),
+            )
+        };
+        let weights = &route[..self.route.width / 2];
+        for (slot, (x, &weight)) in input.chunks_exact(self.out.width).zip(weights).enumerate() {
+            let x = &x[cols.clone()];
+            match slot {
+                0 => out.iter_mut().zip(x).for_each(|(out, x)| *out = weight * x),
+                _ => out.iter_mut().zip(x).for_each(|(out, x)| *out += weight * x),
+            }
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Pooling: the mean of a sequence's rows.
+
+use crate::program::{Buffer, Context, Stage};
+use crate::state::State;
+
+/// `out[i]` = the mean of `input` from the first row of the span that holds row `outputs[i]` to that row: `[T, width]`
+/// to `[R, width]`. Sums are f32, from first to last.
+pub(crate) struct Pool {
+    pub(crate) input: Buffer,
+    pub(crate) out: Buffer,
+}
+
+impl Stage for Pool {
+    fn chunks(&self, state: &State) -> usize {
+        state.rows(self.out.rows)
+    }
+
+    fn run(&self, context: Context<'_>, chunk: usize) {
+        let last = context.state.outputs[chunk];
+        let rows = context.state.span_start(last) as usize..last as usize + 1;
+        let count = rows.len() as f32;
+        // SAFETY: the input was made by an earlier stage; each chunk makes another row.
+        let (input, out) = unsafe {
+            (self.input.get(context.arena, rows), self.out.get_mut(context.arena, chunk..chunk + 1))
+        };
+        out.fill(0.0);
+        for row in input.chunks_exact(self.input.width) {
+            out.iter_mut().zip(row).for_each(|(out, x)| *out += x);
+        }
+        out.iter_mut().for_each(|out| *out /= count);
+    }
+}

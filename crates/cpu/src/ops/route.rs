@@ -1,0 +1,91 @@
+//! The choice of experts: scores of all, the best of them, their weights.
+
+use bilayer_graph::Score;
+
+use crate::program::{Buffer, Context, Stage};
+use crate::state::State;
+
+/// `logits [rows, experts]` to `out [rows, 2 used]`: weights, then numbers of experts.
+pub(crate) struct Route {
+    pub(crate) logits: Buffer,
+    pub(crate) rule: Rule,
+    pub(crate) out: Buffer,
+}
+
+/// How experts are chosen and weighed.
+pub(crate) struct Rule {
+    /// Added to the scores where experts are chosen.
+    pub(crate) bias: Option<std::sync::Arc<[f32]>>,
+    pub(crate) score: Score,
+    /// Weights are divided by their sum.
+    pub(crate) normalise: bool,
+    /// Factor on the weights.
+    pub(crate) scale: f32,
+}
+
+impl Stage for Route {
+    fn chunks(&self, state: &State) -> usize {
+        self.out.row_chunks(state)
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        4 * self.logits.width
+    }
+
+    fn run(&self, context: Context<'_>, chunk: usize) {
+        let scores = &mut bytemuck::cast_slice_mut(context.scratch)[..self.logits.width];
+        for row in self.out.chunk_range(context.state, chunk) {
+            // SAFETY: the logits were made by an earlier stage; each chunk makes other rows.
+            let (logits, out) = unsafe {
+                let logits = self.logits.get(context.arena, row..row + 1);
+                (logits, self.out.get_mut(context.arena, row..row + 1))
+            };
+            self.rule.route(logits, scores, out);
+        }
+    }
+}
+
+impl Rule {
+    /// One row; `scores` needs no content and as many places as there are logits.
+    fn route(&self, logits: &[f32], scores: &mut [f32], out: &mut [f32]) {
+        let (weights, numbers) = out.split_at_mut(out.len() / 2);
+        if !logits.iter().all(|x| x.is_finite()) {
+            weights.fill(f32::NAN);
+            numbers.iter_mut().enumerate().for_each(|(i, number)| *number = i as f32);
+            return;
+        }
+        let peak = logits.iter().copied().fold(f32::MIN, f32::max);
+        let mut all = 0.0;
+        for (score, &x) in scores.iter_mut().zip(logits) {
+            *score = match self.score {
+                Score::Softmax => (x - peak).exp(),
+                Score::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            };
+            all += *score;
+        }
+        if self.score == Score::Softmax {
+            scores.iter_mut().for_each(|score| *score /= all);
+        }
+        // Without a bias logits decide: scores that round to 0 would tie. The best so far are kept sorted.
+        let key = |expert: usize| match &self.bias {
+            Some(bias) => scores[expert] + bias[expert],
+            None => logits[expert],
+        };
+        let (last, mut found) = (numbers.len() - 1, 0);
+        for expert in 0..logits.len() {
+            let mine = key(expert);
+            if found > last && key(numbers[last] as usize) >= mine {
+                continue;
+            }
+            let at = numbers[..found].partition_point(|&known| key(known as usize) >= mine);
+            found = (found + 1).min(last + 1);
+            numbers.copy_within(at..found - 1, at + 1);
+            numbers[at] = expert as f32;
+        }
+        for (weight, &number) in weights.iter_mut().zip(&*numbers) {
+            *weight = scores[number as usize];
+        }
+        let sum = if self.normalise { weights.iter().sum() } else { 1.0 };
+        weights.iter_mut().for_each(|weight| *weight *= self.scale / sum);
+    }
+}

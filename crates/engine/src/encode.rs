@@ -1,0 +1,221 @@
+//! Texts through an encoder: many of them in one step, whatever their lengths, each by itself.
+//!
+//! **The idea.** A step is filled with whole texts one behind the other, without padding: each is a sequence of its own,
+//! and attention does not look beyond it. So a short text costs what its own tokens cost, and its result does not depend
+//! on what runs beside it.
+
+use std::sync::Arc;
+
+use bilayer_models::Pooling;
+use bilayer_text::{Encode, Tokenizer};
+
+use crate::cache::SequenceId;
+use crate::session::{Run, Session, Settings, Wanted};
+use crate::{Error, Model};
+
+/// An encoder on its devices.
+pub struct Encoder {
+    session: Session,
+    tokenizer: Arc<Tokenizer>,
+    sequences: Vec<SequenceId>,
+    wanted: Wanted,
+    labels: Vec<String>,
+}
+
+/// A text or a pair of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Input<'t> {
+    /// The text.
+    pub text: &'t str,
+    /// A second one, which is judged together with it.
+    pub pair: Option<&'t str>,
+}
+
+/// What is told each input's number, tokens and rows.
+pub type Each<'e, E> = dyn FnMut(usize, &[u32], &[f32]) -> Result<(), E> + 'e;
+
+/// What to do with a text that is longer than the context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excess {
+    /// Refuse it.
+    Refuse,
+    /// Take its beginning; of a pair that of the second text.
+    Truncate,
+}
+
+impl Encoder {
+    /// Places an encoder by the settings, whose purpose says what it gives.
+    ///
+    /// # Errors
+    /// The model is a decoder; as [`Session::new`].
+    pub fn new(model: &Model, settings: Settings<'_>) -> Result<Encoder, Error> {
+        if model.config().encoder.is_none() {
+            return Err(Error::NoEncoder { name: model.name() });
+        }
+        Encoder::over(Session::new(model, settings)?)
+    }
+
+    /// Runs texts in a session that has no sequences yet.
+    ///
+    /// # Errors
+    /// The model is a decoder; the session has sequences.
+    pub fn over(mut session: Session) -> Result<Encoder, Error> {
+        let model = session.model().clone();
+        let no_encoder = || Error::NoEncoder { name: model.name() };
+        let mut config = model.config().encoder.clone().ok_or_else(no_encoder)?;
+        session.purpose().apply(&mut config);
+        let rows = config.pooling_recorded();
+        let most = session.limits().sequences;
+        let sequences = (0..most).map(|_| session.open()).collect::<Result<_, _>>()?;
+        Ok(Encoder {
+            session,
+            tokenizer: model.tokenizer().clone(),
+            sequences,
+            wanted: match rows {
+                Pooling::None => Wanted::All,
+                Pooling::Cls => Wanted::First,
+                Pooling::Mean | Pooling::Last => Wanted::Last,
+            },
+            labels: if config.scores { config.head.labels } else { Vec::new() },
+        })
+    }
+
+    /// The tokens of an input with those around it.
+    ///
+    /// # Errors
+    /// The vocabulary cannot express the text; [`Error::TooLong`].
+    pub fn tokens(&self, input: Input<'_>, excess: Excess) -> Result<Vec<u32>, Error> {
+        let Encoder { tokenizer, session, .. } = self;
+        let whole = Encode { add_special: true, parse_special: false };
+        let alone = Encode::default();
+        let mut ids = tokenizer.encode(input.text, whole).map_err(Error::Text)?;
+        let last = ids.last().copied().filter(|_| tokenizer.adds_eos());
+        if let Some(second) = input.pair {
+            let between = tokenizer.sep().filter(|_| tokenizer.adds_sep());
+            ids.extend(between.filter(|_| between != last));
+            ids.extend(tokenizer.encode(second, alone).map_err(Error::Text)?);
+            ids.extend(last);
+        }
+        let (tokens, context) = (ids.len(), session.context());
+        if tokens > context {
+            if excess == Excess::Refuse {
+                return Err(Error::TooLong { tokens, context });
+            }
+            ids.truncate(context - usize::from(last.is_some()));
+            ids.extend(last);
+        }
+        Ok(ids)
+    }
+
+    /// Runs inputs, already tokens, in as few steps as they fit into. `each` is given every input's number and rows
+    /// `[rows, width]` in their order: one row, or one for each token where they are not pooled.
+    ///
+    /// # Errors
+    /// What `inputs` or `each` fail with; as [`Session::step`].
+    pub fn run<E: From<Error>>(
+        &mut self,
+        inputs: impl Iterator<Item = Result<Vec<u32>, E>>,
+        each: &mut Each<'_, E>,
+    ) -> Result<(), E> {
+        let (most, tokens_max) = (self.sequences.len(), self.session.limits().tokens);
+        let mut batch: Vec<Vec<u32>> = Vec::with_capacity(most);
+        let (mut done, mut tokens) = (0, 0);
+        for input in inputs {
+            let input = input?;
+            if batch.len() == most || tokens + input.len() > tokens_max {
+                self.step(&batch, done, each)?;
+                done += batch.len();
+                batch.clear();
+                tokens = 0;
+            }
+            tokens += input.len();
+            batch.push(input);
+        }
+        self.step(&batch, done, each)
+    }
+
+    /// Runs some inputs in one step.
+    fn step<E: From<Error>>(
+        &mut self,
+        batch: &[Vec<u32>],
+        first: usize,
+        each: &mut Each<'_, E>,
+    ) -> Result<(), E> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let Encoder { session, sequences, wanted, .. } = self;
+        sequences.iter().for_each(|&sequence| session.truncate(sequence, 0));
+        let runs = sequences.iter().zip(batch);
+        let runs: Vec<Run<'_>> =
+            runs.map(|(&sequence, tokens)| Run { sequence, tokens, wanted: *wanted }).collect();
+        let width = session.width();
+        let mut rest = session.step(&runs)?;
+        for (number, tokens) in batch.iter().enumerate() {
+            let rows = if *wanted == Wanted::All { tokens.len() } else { 1 };
+            let (rows, after) = rest.split_at(rows * width);
+            each(first + number, tokens, rows)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Whether a text has one row, and not one for each token.
+    pub fn is_pooled(&self) -> bool {
+        self.wanted != Wanted::All
+    }
+
+    /// What each score stands for; empty where rows are no scores.
+    pub fn labels(&self) -> &[String] {
+        &self.labels
+    }
+
+    /// The session underneath.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The same, to ask it for what it has noted.
+    pub fn session_mut(&mut self) -> &mut Session {
+        &mut self.session
+    }
+}
+
+/// Brings a row to length 1; a row of zeros stays.
+pub fn normalize(row: &mut [f32]) {
+    let square: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+    if square > 0.0 {
+        let factor = 1.0 / square.sqrt();
+        row.iter_mut().for_each(|x| *x = (f64::from(*x) * factor) as f32);
+    }
+}
+
+/// Scores as probabilities of labels that exclude each other; a single one is that of its label alone.
+pub fn probabilities(scores: &[f32]) -> Vec<f32> {
+    if let [score] = scores {
+        return vec![1.0 / (1.0 + (-score).exp())];
+    }
+    let most = scores.iter().copied().fold(f32::MIN, f32::max);
+    let parts: Vec<f32> = scores.iter().map(|score| (score - most).exp()).collect();
+    let sum: f32 = parts.iter().sum();
+    parts.iter().map(|part| part / sum).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{normalize, probabilities};
+
+    #[test]
+    fn rows_come_to_length_one_and_scores_to_a_sum_of_one() {
+        let mut row = [3.0, -4.0];
+        normalize(&mut row);
+        assert_eq!(row, [0.6, -0.8]);
+        let mut zeros = [0.0; 2];
+        normalize(&mut zeros);
+        assert_eq!(zeros, [0.0; 2]);
+        let ln3 = 3f32.ln();
+        assert_eq!(probabilities(&[0.0]), [0.5]);
+        let found = probabilities(&[100.0 + ln3, 100.0]);
+        assert!((found[0] - 0.75).abs() < 1e-5 && (found[1] - 0.25).abs() < 1e-5, "{found:?}");
+    }
+}

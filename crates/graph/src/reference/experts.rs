@@ -1,0 +1,72 @@
+//! Products of each row with the matrices of the experts it goes to.
+
+/// What is multiplied.
+pub(super) struct Shape {
+    /// Experts of a row.
+    pub(super) used: usize,
+    /// Rows of an expert's matrix.
+    pub(super) rows: usize,
+    /// Its columns.
+    pub(super) cols: usize,
+}
+
+/// `input [T, cols]` or `[T, used, cols]`, `route [T, 2 used]`, the experts' matrices `[rows, cols]` one after another in
+/// the parts of `stack`, `bias [experts, rows]` or zeros, to `out [T, used, rows]`. In f64, rounded once.
+pub(super) fn experts(
+    shape: &Shape,
+    input: &[f32],
+    route: &[f32],
+    stack: &[&[f32]],
+    bias: Option<&[f32]>,
+    out: &mut [f32],
+) {
+    let &Shape { used, rows, cols } = shape;
+    let matrices: Vec<&[f32]> =
+        stack.iter().flat_map(|part| part.chunks_exact(rows * cols)).collect();
+    let tokens = route.len() / (2 * used);
+    // One input for all experts of a row, or one for each.
+    let each = input.len() / (tokens * cols).max(1);
+    for (pair, out) in out.chunks_exact_mut(rows).enumerate() {
+        let (token, slot) = (pair / used, pair % used);
+        let expert = route[token * 2 * used + used + slot] as usize;
+        let x = &input[(token * each + slot % each) * cols..][..cols];
+        for (r, out) in out.iter_mut().enumerate() {
+            let mut sum = bias.map_or(0.0, |bias| f64::from(bias[expert * rows + r]));
+            let weight = &matrices[expert][r * cols..][..cols];
+            for c in 0..cols {
+                sum += f64::from(x[c]) * f64::from(weight[c]);
+            }
+            *out = sum as f32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Shape, experts};
+
+    const SHAPE: Shape = Shape { used: 2, rows: 1, cols: 2 };
+    const STACK: [f32; 6] = [1.0, 0.0, 0.0, 1.0, 1.0, 1.0]; // [3, 1, 2]
+
+    #[test]
+    fn each_row_meets_the_experts_it_goes_to() {
+        // Two rows: the first goes to experts 2 and 0, the second to 1 and 2.
+        let route = [0.5, 0.5, 2.0, 0.0, 0.5, 0.5, 1.0, 2.0];
+        let mut out = [0.0; 4];
+        let input = [3.0, 4.0, 5.0, 6.0];
+        experts(&SHAPE, &input, &route, &[&STACK], None, &mut out);
+        assert_eq!(out, [7.0, 3.0, 6.0, 11.0]);
+        // The same of tensors apart, and with biases.
+        let apart = [&STACK[..2], &STACK[2..4], &STACK[4..]];
+        experts(&SHAPE, &input, &route, &apart, Some(&[10.0, 20.0, 30.0]), &mut out);
+        assert_eq!(out, [37.0, 13.0, 26.0, 41.0]);
+    }
+
+    #[test]
+    fn an_input_for_each_expert() {
+        let route = [0.5, 0.5, 2.0, 0.0];
+        let mut out = [0.0; 2];
+        experts(&SHAPE, &[3.0, 4.0, 5.0, 6.0], &route, &[&STACK], None, &mut out);
+        assert_eq!(out, [7.0, 5.0]);
+    }
+}

@@ -1,0 +1,104 @@
+//! The choice of experts: scores of all, the best of them, their weights.
+
+use crate::{Route, Score};
+
+/// `logits [rows, experts]` and `bias [experts]` to `out [rows, 2 used]`: weights, then numbers of experts. In f64.
+pub(super) fn route(
+    op: &Route,
+    logits: &[f32],
+    bias: Option<&[f32]>,
+    experts: usize,
+    out: &mut [f32],
+) {
+    for (row, out) in logits.chunks_exact(experts).zip(out.chunks_exact_mut(2 * op.used)) {
+        let (weights, numbers) = out.split_at_mut(op.used);
+        if !row.iter().all(|x| x.is_finite()) {
+            weights.fill(f32::NAN);
+            (0..op.used).for_each(|i| numbers[i] = i as f32);
+            continue;
+        }
+        let scores = scores(op.score, row);
+        // Without a bias logits decide: scores that round to 0 would tie.
+        let key = |expert: usize| match bias {
+            Some(bias) => scores[expert] + f64::from(bias[expert]),
+            None => f64::from(row[expert]),
+        };
+        let mut order: Vec<usize> = (0..experts).collect();
+        let larger_first = |a: usize, b: usize| key(b).partial_cmp(&key(a)).expect("finite");
+        order.sort_by(|&a, &b| larger_first(a, b).then(a.cmp(&b)));
+        let chosen = &order[..op.used];
+        let sum: f64 = chosen.iter().map(|&expert| scores[expert]).sum();
+        let factor = f64::from(op.scale) / if op.normalise { sum } else { 1.0 };
+        for (i, &expert) in chosen.iter().enumerate() {
+            weights[i] = (scores[expert] * factor) as f32;
+            numbers[i] = expert as f32;
+        }
+    }
+}
+
+fn scores(score: Score, row: &[f32]) -> Vec<f64> {
+    match score {
+        Score::Sigmoid => row.iter().map(|&x| 1.0 / (1.0 + f64::from(-x).exp())).collect(),
+        Score::Softmax => {
+            let peak = row.iter().copied().fold(f32::MIN, f32::max);
+            let powers: Vec<f64> =
+                row.iter().map(|&x| (f64::from(x) - f64::from(peak)).exp()).collect();
+            let sum: f64 = powers.iter().sum();
+            powers.iter().map(|power| power / sum).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::route;
+    use crate::reference::tests::assert_near;
+    use crate::{Route, Score, Value};
+
+    const OP: Route = Route {
+        logits: Value(0),
+        bias: None,
+        used: 2,
+        score: Score::Softmax,
+        normalise: false,
+        scale: 1.0,
+        out: Value(1),
+    };
+
+    fn of(op: &Route, logits: &[f32], bias: Option<&[f32]>) -> [f32; 4] {
+        let mut out = [0.0; 4];
+        route(op, logits, bias, logits.len(), &mut out);
+        out
+    }
+
+    #[test]
+    fn weights_are_shares_of_all_or_of_the_chosen() {
+        // Powers 1, 4, 2, 1 of a sum of 8.
+        let (ln2, ln4) = (2f32.ln(), 4f32.ln());
+        let logits = [0.0, ln4, ln2, 0.0];
+        assert_near(&of(&OP, &logits, None), &[0.5, 0.25, 1.0, 2.0], 1e-6);
+        let normal = Route { normalise: true, scale: 3.0, ..OP };
+        assert_near(&of(&normal, &logits, None), &[2.0, 1.0, 1.0, 2.0], 1e-6);
+        // The lower number comes first where they tie, far beyond what powers can hold.
+        assert_near(&of(&OP, &[9.0, 900.0, 9.0, 900.0], None), &[0.5, 0.5, 1.0, 3.0], 1e-6);
+    }
+
+    #[test]
+    fn a_bias_chooses_and_does_not_weigh() {
+        // The logistic function of 0, ln 3, -ln 3 is 1/2, 3/4, 1/4.
+        let ln3 = 3f32.ln();
+        let op = Route { score: Score::Sigmoid, ..OP };
+        let logits = [0.0, ln3, -ln3];
+        assert_near(&of(&op, &logits, None), &[0.75, 0.5, 1.0, 0.0], 1e-6);
+        assert_near(&of(&op, &logits, Some(&[0.0, 0.0, 1.0])), &[0.25, 0.75, 2.0, 1.0], 1e-6);
+    }
+
+    #[test]
+    fn a_row_that_is_not_finite_weighs_nothing_and_goes_somewhere() {
+        for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let out = of(&OP, &[1.0, odd, 2.0], None);
+            assert!(out[..2].iter().all(|x| x.is_nan()));
+            assert_eq!(out[2..], [0.0, 1.0]);
+        }
+    }
+}

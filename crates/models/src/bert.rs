@@ -1,0 +1,98 @@
+//! BERT and what is distilled from it: learned positions, token types, norms of the sums, the exact GELU.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::Activation;
+
+use crate::keys::Keys;
+use crate::{
+    Architecture, Config, Encoder, Error, FeedForward, Head, Name, Norm, NormAt, encoder, tiny,
+};
+
+const NAME: &str = "bert";
+
+/// The table line.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: encoder::record,
+    tiny: || tiny::encoder(NAME, Norm::Layer, &[]),
+    names: &[&[
+        Name::kept("token_embd", "bert.embeddings.word_embeddings"),
+        Name::kept("token_types", "bert.embeddings.token_type_embeddings"),
+        Name::kept("position_embd", "bert.embeddings.position_embeddings"),
+        Name::kept("token_embd_norm", "bert.embeddings.LayerNorm"),
+        Name::kept("blk.{}.attn_q", "bert.encoder.layer.{}.attention.self.query"),
+        Name::kept("blk.{}.attn_k", "bert.encoder.layer.{}.attention.self.key"),
+        Name::kept("blk.{}.attn_v", "bert.encoder.layer.{}.attention.self.value"),
+        Name::kept("blk.{}.attn_output", "bert.encoder.layer.{}.attention.output.dense"),
+        Name::kept("blk.{}.attn_output_norm", "bert.encoder.layer.{}.attention.output.LayerNorm"),
+        Name::kept("blk.{}.ffn_up", "bert.encoder.layer.{}.intermediate.dense"),
+        Name::kept("blk.{}.ffn_down", "bert.encoder.layer.{}.output.dense"),
+        Name::kept("blk.{}.layer_output_norm", "bert.encoder.layer.{}.output.LayerNorm"),
+        Name::kept("cls", "bert.pooler.dense"),
+        Name::kept("cls.output", "classifier"),
+    ]],
+    ignored: encoder::IGNORED,
+};
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    let config = Config::read(&keys, Norm::Layer, None)?;
+    Ok(Config {
+        positions: Some(config.context),
+        norm_at: NormAt::Sum,
+        feed_forward: FeedForward::Plain,
+        activation: Activation::Gelu,
+        biased: &["attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down"],
+        encoder: Some(Encoder::read(&keys, Head::of_cls())?.with_types(&keys)?),
+        ..config
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_graph::{Op, Rows};
+    use bilayer_quant::Type;
+
+    use super::{ARCHITECTURE, tiny::changed};
+    use crate::{Config, Encoder, Outline, Pooling, record};
+
+    fn with(config: &Config, change: impl FnOnce(&mut Encoder)) -> bilayer_graph::Graph {
+        let mut config = config.clone();
+        change(config.encoder.as_mut().unwrap());
+        record(&config, &Outline::new(Type::F32, &["cls.weight", "cls.bias"])).unwrap()
+    }
+
+    #[test]
+    fn the_end_is_as_the_pooling_says() {
+        let config = changed(&ARCHITECTURE, &[]).unwrap();
+        for pooling in [Pooling::None, Pooling::Mean, Pooling::Cls, Pooling::Last] {
+            let graph = with(&config, |encoder| encoder.pooling = pooling);
+            assert_eq!((graph.width(graph.logits), graph.rows(graph.logits)), (64, Rows::Outputs));
+            let pools = graph.nodes.iter().filter(|n| matches!(n.op, Op::Pool { .. })).count();
+            assert_eq!(pools, usize::from(pooling == Pooling::Mean), "{pooling:?}");
+            assert!(graph.takes_whole_sequences() && graph.caches.is_empty());
+        }
+        let scores = with(&config, |encoder| encoder.scores = true);
+        assert_eq!(scores.width(scores.logits), 1);
+    }
+
+    #[test]
+    fn pooling_and_labels_are_as_the_metadata_says() {
+        let types = [(0, Pooling::None), (1, Pooling::Mean), (2, Pooling::Cls), (3, Pooling::Last)];
+        for (number, pooling) in types {
+            let config = changed(&ARCHITECTURE, &[("pooling_type", u32::into(number))]).unwrap();
+            let encoder = config.encoder.unwrap();
+            assert_eq!((encoder.pooling, encoder.scores), (pooling, false));
+        }
+        let ranks = changed(&ARCHITECTURE, &[("pooling_type", 4u32.into())]).unwrap();
+        let encoder = ranks.encoder.unwrap();
+        assert_eq!((encoder.pooling_recorded(), encoder.scores), (Pooling::Cls, true));
+        let labels: bilayer_gguf::Strings = ["good", "bad"].iter().copied().collect();
+        let config = changed(&ARCHITECTURE, &[("classifier.output_labels", labels.into())]);
+        let graph = with(&config.unwrap(), |encoder| assert_eq!(encoder.head.labels.len(), 2));
+        assert_eq!(graph.width(graph.logits), 2);
+        assert!(changed(&ARCHITECTURE, &[("pooling_type", 5u32.into())]).is_err());
+        assert!(changed(&ARCHITECTURE, &[("attention.causal", true.into())]).is_err());
+    }
+}

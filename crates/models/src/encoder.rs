@@ -1,0 +1,196 @@
+//! The encoder: whole texts at once, attention both ways, and at the end a row for each text, or scores.
+//!
+//! Its layers are the decoder's ([`Block`]), of which differences are fields of [`Config`]. Shapes stand beside each
+//! line; `T` is the step's tokens, `R` the rows that are wanted of it.
+
+use bilayer_graph::{Activation, Error, Recorder, Value};
+
+use crate::decoder::{Block, norm};
+use crate::keys::Keys;
+use crate::{Config, NormAt, limits};
+
+/// The matrix that makes scores of a text's row; a file without it has no head.
+pub(crate) const HEAD: &str = "cls.output.weight";
+
+/// Ends of names of tensors that a file may hold and the recorded model does not read: what comes before a head that is
+/// not there, and what training predicted with.
+pub(crate) const IGNORED: &[&str] =
+    &["cls.weight", "cls.bias", "cls.norm.weight", "embeddings.position_ids"];
+
+/// What an encoder has and a decoder has not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Encoder {
+    /// Rows of the table that says which text of a pair a token belongs to, if there is one.
+    pub token_types: Option<usize>,
+    /// The token that ends a text; `u32::MAX` where none is known, and texts are not told apart.
+    pub separator: u32,
+    /// What becomes of the rows of a text.
+    pub pooling: Pooling,
+    /// Whether the recording ends in scores. What a file's metadata implies, until its tensors are known, or a session
+    /// wants the embedding beneath.
+    pub scores: bool,
+    /// How scores are made.
+    pub head: Head,
+}
+
+/// How a text's rows become scores.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Head {
+    /// What each score stands for.
+    pub labels: Vec<String>,
+    /// What becomes of the rows of a text.
+    pub pooling: Pooling,
+    /// The non-linearity after the first matrix; without one it is tanh.
+    pub activation: Option<Activation>,
+}
+
+/// What becomes of the rows of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// They stay as they are.
+    None,
+    /// Their mean.
+    Mean,
+    /// The first one, of the token `[CLS]`.
+    Cls,
+    /// The last one.
+    Last,
+}
+
+impl Encoder {
+    /// Reads what all encoders share; scores are made of the rows that `head` pools.
+    ///
+    /// # Errors
+    /// A key is of another kind, or out of bounds.
+    pub(crate) fn read(keys: &Keys<'_>, head: Head) -> Result<Self, crate::Error> {
+        keys.refuse("attention.causal", "an encoder that sees what is before alone")?;
+        let labels = "classifier.output_labels";
+        let given = keys.metadata.opt_strings(&keys.key(labels))?;
+        let given: Vec<String> =
+            given.into_iter().flat_map(|labels| labels.iter()).map(str::to_owned).collect();
+        let ranks = 4; // llama.cpp's LLAMA_POOLING_TYPE_RANK
+        let pooling = keys.opt_size("pooling_type", 0..=ranks)?;
+        Ok(Encoder {
+            token_types: None,
+            separator: separator(keys)?,
+            pooling: match pooling {
+                None | Some(1) => Pooling::Mean,
+                Some(0) => Pooling::None,
+                Some(2) => Pooling::Cls,
+                Some(3) => Pooling::Last,
+                Some(_) => head.pooling,
+            },
+            scores: !given.is_empty() || pooling == Some(ranks),
+            head: match given.is_empty() {
+                true => head,
+                false => Head { labels: given, ..head },
+            },
+        })
+    }
+
+    /// The same with the table of token types, which has two rows where the file does not say how many.
+    ///
+    /// # Errors
+    /// The key is of another kind, or out of bounds.
+    pub(crate) fn with_types(self, keys: &Keys<'_>) -> Result<Self, crate::Error> {
+        let key = "tokenizer.ggml.token_type_count";
+        let types = keys.metadata.opt_usize(key)?.unwrap_or(2);
+        if !(1..=limits::VOCAB).contains(&types) {
+            let (expected, found) = ("at least 1".to_owned(), types.to_string());
+            return Err(crate::Error::Value { key: key.to_owned(), expected, found });
+        }
+        Ok(Encoder { token_types: Some(types), ..self })
+    }
+
+    /// What becomes of a text's rows in what is recorded.
+    pub fn pooling_recorded(&self) -> Pooling {
+        if self.scores { self.head.pooling } else { self.pooling }
+    }
+
+    /// Whether all rows of a text are needed to the end.
+    pub(crate) fn pools(&self) -> bool {
+        self.pooling_recorded() == Pooling::Mean
+    }
+}
+
+impl Head {
+    /// A head of one score from the first row, with tanh, as BERT's.
+    pub(crate) fn of_cls() -> Self {
+        Head { labels: vec!["LABEL_0".to_owned()], pooling: Pooling::Cls, activation: None }
+    }
+}
+
+/// The token between texts: the key's, or the one of BERT's spelling.
+fn separator(keys: &Keys<'_>) -> Result<u32, crate::Error> {
+    if let Some(id) = keys.metadata.opt_u32("tokenizer.ggml.seperator_token_id")? {
+        return Ok(id);
+    }
+    let tokens = keys.metadata.opt_strings("tokenizer.ggml.tokens")?;
+    let named = tokens.and_then(|tokens| tokens.iter().position(|token| token == "[SEP]"));
+    Ok(named.map_or(u32::MAX, |id| id as u32))
+}
+
+/// Records embedding, layers and end: hidden states `[R, width]`, of all rows or one a text, or scores `[R, labels]`.
+pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Error> {
+    let encoder = config.encoder.as_ref().expect("an encoder's configuration");
+    let mut hidden = embedding(config, encoder, r)?; // [T, width]
+    for (index, layer) in config.layers.iter().enumerate() {
+        r.layer(Some(index as u32));
+        hidden = Block { config, layer, index }.record(hidden, r)?;
+    }
+    r.layer(None);
+    if config.norm_at == NormAt::Before {
+        hidden = norm(config, r, "result_norm", "output_norm", hidden)?; // [.., width]
+    }
+    if encoder.pools() {
+        hidden = r.pool("result_pooled", hidden); // [R, width]
+    }
+    if encoder.scores {
+        return scores(config, &encoder.head, r, hidden);
+    }
+    Ok(hidden)
+}
+
+/// The sum of what a token is, which text it belongs to and where it stands, normalized: `[T, width]`.
+fn embedding(config: &Config, encoder: &Encoder, r: &mut Recorder<'_>) -> Result<Value, Error> {
+    let table = r.matrix("token_embd.weight", config.vocab, config.width)?;
+    let mut hidden = r.embed("token_embd", table);
+    if let Some(types) = encoder.token_types {
+        let table = r.matrix("token_types.weight", types, config.width)?;
+        let ty = r.embed_segments("token_types", table, encoder.separator);
+        hidden = r.add("embd_typed", hidden, ty);
+    }
+    if let Some(positions) = config.positions {
+        let table = r.matrix("position_embd.weight", positions, config.width)?;
+        let place = r.embed_positions("position_embd", table);
+        hidden = r.add("embd_placed", hidden, place);
+    }
+    norm(config, r, "embd_norm", "token_embd_norm", hidden)
+}
+
+/// A dense layer and a norm where the file has them, then the scores: `[R, width]` to `[R, labels]`.
+fn scores(
+    config: &Config,
+    head: &Head,
+    r: &mut Recorder<'_>,
+    mut hidden: Value,
+) -> Result<Value, Error> {
+    let width = config.width;
+    if r.has("cls.weight") {
+        let dense = r.matrix("cls.weight", width, width)?;
+        let bias = r.optional_vector("cls.bias", width)?;
+        hidden = r.matmul("cls", hidden, dense, bias);
+        hidden = match head.activation {
+            Some(activation) => r.gate("cls_act", hidden, None, activation),
+            None => r.soft_cap("cls_act", hidden, 1.0), // tanh
+        };
+    }
+    if r.has("cls.norm.weight") {
+        let gain = r.vector("cls.norm.weight", width)?;
+        hidden = r.layer_norm("cls_norm", hidden, gain, None, config.norm_eps);
+    }
+    let labels = head.labels.len();
+    let output = r.matrix(HEAD, labels, width)?;
+    let bias = r.optional_vector("cls.output.bias", labels)?;
+    Ok(r.matmul("result_scores", hidden, output, bias)) // [R, labels]
+}

@@ -1,0 +1,180 @@
+//! Mixtures of experts as metadata describes them.
+
+use bilayer_graph::Score;
+
+use crate::keys::Keys;
+use crate::{Config, Error, limits};
+
+/// A layer's experts: gated feed-forwards, of which each token goes to some.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Experts {
+    /// How many there are.
+    pub count: usize,
+    /// Experts of a token.
+    pub used: usize,
+    /// Elements of an expert's inner state.
+    pub feed_forward: usize,
+    /// How the router's logits become weights.
+    pub score: Score,
+    /// The weights of a token's experts are divided by their sum.
+    pub normalise: bool,
+    /// Factor on the weights.
+    pub scale: f32,
+    /// What every token goes to besides.
+    pub shared: Option<Shared>,
+}
+
+/// A gated feed-forward beside the experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// Elements of its inner state.
+    pub feed_forward: usize,
+    /// Whether it counts by the logistic function of a product of its own, not whole.
+    pub weighed: bool,
+}
+
+/// What the weights of a token's experts are where `expert_weights_norm` does not say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weights {
+    /// Their scores.
+    Scores,
+    /// Their scores, divided by the sum of these.
+    Shares,
+}
+
+impl Experts {
+    /// What the keys say, or the architecture where they do not. A count of 0 is no mixture.
+    ///
+    /// # Errors
+    /// A key is absent, of another kind or out of bounds.
+    pub(crate) fn read(keys: &Keys<'_>, usual: Weights) -> Result<Option<Experts>, Error> {
+        let count = keys.opt_size("expert_count", 0..=limits::EXPERTS)?.unwrap_or(0);
+        if count == 0 {
+            return Ok(None);
+        }
+        let width = |name| keys.opt_size(name, 0..=limits::WIDTH);
+        let score = match keys.opt_size("expert_gating_func", 0..=2)? {
+            // 0 and nothing: what all had before there was a choice.
+            None | Some(0 | 1) => Score::Softmax,
+            Some(_) => Score::Sigmoid,
+        };
+        let feed_forward = match width("expert_feed_forward_length")?.unwrap_or(0) {
+            0 => keys.size("feed_forward_length", 1..=limits::WIDTH)?,
+            width => width,
+        };
+        Ok(Some(Experts {
+            count,
+            used: keys.size("expert_used_count", 1..=count)?,
+            feed_forward,
+            score,
+            normalise: keys.opt_flag("expert_weights_norm")?.unwrap_or(usual == Weights::Shares),
+            scale: keys.positive_or_zero("expert_weights_scale")?.unwrap_or(1.0),
+            shared: None,
+        }))
+    }
+}
+
+impl Config {
+    /// Puts experts into all layers but the first `leading_dense_block_count`.
+    ///
+    /// # Errors
+    /// The key is of another kind or out of bounds.
+    pub(crate) fn with_experts(
+        mut self,
+        keys: &Keys<'_>,
+        experts: Option<Experts>,
+    ) -> Result<Config, Error> {
+        let dense = keys.opt_size("leading_dense_block_count", 0..=self.layers.len())?.unwrap_or(0);
+        self.layers[dense..].iter_mut().for_each(|layer| layer.experts = experts.is_some());
+        Ok(Config { experts, ..self })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_gguf::Value;
+    use bilayer_graph::Score;
+    use bilayer_quant::Type;
+
+    use crate::tiny::changed;
+    use crate::{Experts, Outline, find, record};
+
+    const MIXTRAL: [(&str, Value); 2] =
+        [("expert_count", Value::U32(4)), ("expert_used_count", Value::U32(2))];
+
+    #[test]
+    fn a_llama_with_experts_is_a_mixtral() {
+        let llama = find("llama").unwrap();
+        let experts = changed(llama, &MIXTRAL).unwrap().experts.unwrap();
+        let expected = Experts {
+            count: 4,
+            used: 2,
+            feed_forward: 96,
+            score: Score::Softmax,
+            normalise: true,
+            scale: 1.0,
+            shared: None,
+        };
+        assert_eq!(experts, expected);
+        let none = changed(llama, &[("expert_count", 0u32.into())]).unwrap();
+        assert_eq!((none.experts, none.layers[0].experts), (None, false));
+    }
+
+    #[test]
+    fn keys_change_width_score_and_weights() {
+        let more = [
+            ("expert_feed_forward_length", 32u32.into()),
+            ("expert_gating_func", 2u32.into()),
+            ("expert_weights_norm", false.into()),
+            ("expert_weights_scale", 2.5f32.into()),
+            ("leading_dense_block_count", 1u32.into()),
+        ];
+        let all = [&MIXTRAL[..], &more].concat();
+        let config = changed(find("llama").unwrap(), &all).unwrap();
+        let experts = config.experts.unwrap();
+        assert_eq!((experts.feed_forward, experts.score), (32, Score::Sigmoid));
+        assert_eq!((experts.normalise, experts.scale), (false, 2.5));
+        assert_eq!(
+            config.layers.iter().map(|l| l.experts).collect::<Vec<_>>(),
+            [false, true, true]
+        );
+    }
+
+    #[test]
+    fn odd_counts_are_refused_by_key() {
+        let cases = [
+            ("expert_count", Value::U32(4097)),
+            ("expert_used_count", Value::U32(0)),
+            ("expert_used_count", Value::U32(5)),
+            ("expert_gating_func", Value::U32(3)),
+            ("expert_weights_scale", Value::F32(-1.0)),
+            ("leading_dense_block_count", Value::U32(4)),
+        ];
+        for case in cases {
+            let (name, all) = (case.0, [&MIXTRAL[..], &[case]].concat());
+            let message = changed(find("llama").unwrap(), &all).unwrap_err().to_string();
+            assert!(message.contains(&format!("llama.{name}")), "{name}: {message}");
+        }
+    }
+
+    #[test]
+    fn experts_are_one_tensor_or_many() {
+        let config = changed(find("llama").unwrap(), &MIXTRAL).unwrap();
+        let names = |optional: &[&str]| {
+            let outline = Outline::new(Type::F32, optional);
+            let graph = record(&config, &outline).unwrap();
+            let weights = graph.weights.iter().filter(|weight| weight.name.contains("blk.1.ffn"));
+            let shown = |w: &bilayer_graph::Weight| {
+                format!("{} {}x{}x{}", &w.name[6..], w.stacked, w.rows / w.stacked, w.cols)
+            };
+            weights.map(shown).collect::<Vec<_>>().join(", ")
+        };
+        let stacked = "ffn_norm.weight 1x1x64, ffn_gate_inp.weight 1x4x64, \
+            ffn_gate_exps.weight 4x96x64, ffn_up_exps.weight 4x96x64, ffn_down_exps.weight 4x64x96";
+        assert_eq!(names(&[]), stacked);
+        let split = "ffn_norm.weight 1x1x64, ffn_gate_inp.weight 1x4x64, \
+            ffn_gate_exps.weight 4x96x64, ffn_up.0.weight 1x96x64, ffn_up.1.weight 1x96x64, \
+            ffn_up.2.weight 1x96x64, ffn_up.3.weight 1x96x64, ffn_down_exps.weight 4x64x96";
+        assert_eq!(names(&["blk.1.ffn_up.0.weight"]), split);
+    }
+}

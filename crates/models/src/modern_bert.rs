@@ -1,0 +1,99 @@
+//! ModernBERT: norms before, without biases; every third layer sees all, the others what is near, each kind with a
+//! rotation of its own.
+
+use bilayer_gguf::{Array, Metadata, Value};
+use bilayer_graph::{Activation, Pairs};
+
+use crate::keys::Keys;
+use crate::{
+    Architecture, Config, Encoder, Error, FeedForward, Head, Name, Norm, Pooling, Rotary, Scaling,
+    encoder, limits, tiny,
+};
+
+const NAME: &str = "modern-bert";
+
+/// The table line.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: encoder::record,
+    tiny: || {
+        let more = [
+            ("attention.sliding_window", 8u32.into()),
+            ("attention.sliding_window_pattern", 2u32.into()),
+            ("rope.freq_base", 160_000f32.into()),
+        ];
+        tiny::encoder(NAME, Norm::LayerGain, &more)
+    },
+    names: &[&[
+        Name::kept("token_embd", "model.embeddings.tok_embeddings"),
+        Name::kept("token_embd_norm", "model.embeddings.norm"),
+        Name::kept("blk.{}.attn_norm", "model.layers.{}.attn_norm"),
+        Name::kept("blk.{}.attn_qkv", "model.layers.{}.attn.Wqkv"),
+        Name::kept("blk.{}.attn_output", "model.layers.{}.attn.Wo"),
+        Name::kept("blk.{}.ffn_norm", "model.layers.{}.mlp_norm"),
+        Name::kept("blk.{}.ffn_up", "model.layers.{}.mlp.Wi"),
+        Name::kept("blk.{}.ffn_down", "model.layers.{}.mlp.Wo"),
+        Name::kept("output_norm", "model.final_norm"),
+        Name::kept("cls", "head.dense"),
+        Name::kept("cls.norm", "head.norm"),
+        Name::kept("cls.output", "classifier"),
+    ]],
+    ignored: encoder::IGNORED,
+};
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    let mut config = Config::read(&keys, Norm::LayerGain, Some(Pairs::Halves))?;
+    let head =
+        Head { pooling: Pooling::Mean, activation: Some(Activation::Gelu), ..Head::of_cls() };
+    // As files have it, the window counts both sides.
+    let window = keys.size("attention.sliding_window", 1..=limits::CONTEXT)? / 2 + 1;
+    let base = keys.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
+    let local = |rope| Rotary { base, scaling: Scaling::None, attn_factor: 1.0, ..rope };
+    let is_local = local_layers(&keys, config.layers.len())?;
+    for (layer, is_local) in config.layers.iter_mut().zip(is_local) {
+        layer.window = is_local.then_some(window as u32);
+        if is_local {
+            layer.rope = layer.rope.map(local);
+        }
+    }
+    Ok(Config {
+        qkv_in_one: true,
+        feed_forward: FeedForward::GatedInOne,
+        activation: Activation::Gelu,
+        encoder: Some(Encoder::read(&keys, head)?),
+        ..config
+    })
+}
+
+/// Which layers see what is near: all but the first of each three, or of what the key says instead.
+fn local_layers(keys: &Keys<'_>, layers: usize) -> Result<Vec<bool>, Error> {
+    let name = "attention.sliding_window_pattern";
+    if let Some(Value::Array(Array::Bool(_))) = keys.metadata.get(&keys.key(name)) {
+        return keys.flags_or_period(name, layers, layers);
+    }
+    let period = keys.opt_size(name, 1..=limits::LAYERS)?.unwrap_or(3);
+    Ok((0..layers).map(|layer| layer % period != 0).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ARCHITECTURE, tiny::changed};
+
+    #[test]
+    fn the_first_of_each_three_layers_sees_all() {
+        let mut metadata = (ARCHITECTURE.tiny)();
+        metadata.remove("modern-bert.attention.sliding_window_pattern").unwrap();
+        metadata.set("modern-bert.block_count", 4u32);
+        metadata.set("modern-bert.attention.sliding_window", 128u32);
+        let config = (ARCHITECTURE.config)(&metadata).unwrap();
+        let layers = config.layers.iter().map(|l| (l.window, l.rope.unwrap().base));
+        let (all, near) = ((None, 160_000.0), (Some(65), 10_000.0));
+        assert_eq!(layers.collect::<Vec<_>>(), [all, near, near, all]);
+        let flags = [("attention.sliding_window_pattern", vec![true, false, true].into())];
+        let config = changed(&ARCHITECTURE, &flags).unwrap();
+        let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
+        assert_eq!(windows, [Some(5), None, Some(5)]);
+    }
+}

@@ -1,0 +1,44 @@
+//! Nomic BERT: BERT with rotation instead of learned positions, a gated feed-forward and next to no biases.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::Pairs;
+
+use crate::keys::Keys;
+use crate::{Architecture, Config, Encoder, Error, Head, Name, Norm, NormAt, encoder, tiny};
+
+const NAME: &str = "nomic-bert";
+
+/// The table line.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: encoder::record,
+    tiny: || tiny::encoder(NAME, Norm::Layer, &[("rope.freq_base", 1000f32.into())]),
+    names: &[&[
+        Name::kept("token_embd", "bert.embeddings.word_embeddings"),
+        Name::kept("token_types", "bert.embeddings.token_type_embeddings"),
+        Name::kept("token_embd_norm", "bert.emb_ln"),
+        Name::kept("blk.{}.attn_qkv", "bert.encoder.layers.{}.attn.Wqkv"),
+        Name::kept("blk.{}.attn_output", "bert.encoder.layers.{}.attn.out_proj"),
+        Name::kept("blk.{}.attn_output_norm", "bert.encoder.layers.{}.norm1"),
+        Name::kept("blk.{}.ffn_up", "bert.encoder.layers.{}.mlp.fc11"),
+        Name::kept("blk.{}.ffn_gate", "bert.encoder.layers.{}.mlp.fc12"),
+        Name::kept("blk.{}.ffn_down", "bert.encoder.layers.{}.mlp.fc2"),
+        Name::kept("blk.{}.layer_output_norm", "bert.encoder.layers.{}.norm2"),
+        Name::kept("cls", "bert.pooler.dense"),
+        Name::kept("cls.output", "classifier"),
+    ]],
+    ignored: encoder::IGNORED,
+};
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    keys.refuse("expert_count", "a mixture of experts")?;
+    let config = Config::read(&keys, Norm::Layer, Some(Pairs::Halves))?;
+    Ok(Config {
+        norm_at: NormAt::Sum,
+        qkv_in_one: true,
+        encoder: Some(Encoder::read(&keys, Head::of_cls())?.with_types(&keys)?),
+        ..config
+    })
+}

@@ -1,0 +1,55 @@
+//! Qwen 1.5 and 2 with experts: Qwen 2 with a mixture in every layer, its weights as they are, and a weighed shared expert.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::Pairs;
+
+use crate::experts::Weights;
+use crate::keys::Keys;
+use crate::{
+    Architecture, Config, Error, Experts, Name, Norm, Shared, decoder, limits, names, tiny,
+};
+
+const NAME: &str = "qwen2moe";
+
+/// The table line.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    tiny: || {
+        let more = [
+            ("expert_count", 6u32.into()),
+            ("expert_used_count", 2u32.into()),
+            ("expert_feed_forward_length", 32u32.into()),
+            ("expert_shared_feed_forward_length", 64u32.into()),
+        ];
+        tiny::decoder(NAME, Norm::Rms, &more)
+    },
+    names: &[
+        names::ENDS,
+        names::ATTENTION,
+        names::EXPERTS,
+        &[
+            Name::kept("blk.{}.ffn_gate_shexp", "model.layers.{}.mlp.shared_expert.gate_proj"),
+            Name::kept("blk.{}.ffn_up_shexp", "model.layers.{}.mlp.shared_expert.up_proj"),
+            Name::kept("blk.{}.ffn_down_shexp", "model.layers.{}.mlp.shared_expert.down_proj"),
+            Name::kept("blk.{}.ffn_gate_inp_shexp", "model.layers.{}.mlp.shared_expert_gate"),
+        ],
+        names::NORMS,
+    ],
+    ignored: decoder::IGNORED,
+};
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
+    let experts = match Experts::read(&keys, Weights::Scores)? {
+        None => None,
+        Some(experts) => {
+            let feed_forward = keys.size("expert_shared_feed_forward_length", 1..=limits::WIDTH)?;
+            let shared = Some(Shared { feed_forward, weighed: true });
+            Some(Experts { shared, ..experts })
+        }
+    };
+    Config { biased: &["attn_q", "attn_k", "attn_v"], ..config }.with_experts(&keys, experts)
+}

@@ -1,0 +1,35 @@
+//! Qwen 3 with experts: Qwen 3 dense with a mixture in every layer, the weights of a token's experts normalised.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::Pairs;
+
+use crate::experts::Weights;
+use crate::keys::Keys;
+use crate::{Architecture, Config, Error, Experts, Norm, QkNorm, decoder, names, tiny};
+
+const NAME: &str = "qwen3moe";
+
+/// The table line.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    tiny: || {
+        let more = [
+            ("attention.key_length", 32u32.into()),
+            ("expert_count", 8u32.into()),
+            ("expert_used_count", 3u32.into()),
+            ("expert_feed_forward_length", 32u32.into()),
+        ];
+        tiny::decoder(NAME, Norm::Rms, &more)
+    },
+    names: &[names::ENDS, names::ATTENTION, names::QK_NORMS, names::EXPERTS, names::NORMS],
+    ignored: decoder::IGNORED,
+};
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    let experts = Experts::read(&keys, Weights::Shares)?;
+    let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
+    Config { qk_norm: Some(QkNorm::Head), ..config }.with_experts(&keys, experts)
+}

@@ -1,0 +1,67 @@
+// Sorts the pairs of row and place in its route by expert, for products that run an expert's columns together: one
+// workgroup. A thread has an expert, counts its pairs and lists them in order; one thread cuts the lists into groups of at
+// most params.most. `table`: the number of groups; from word 4 on, of each group its expert, its first column and
+// the one past its last; then the pairs, the columns, as params.pairs_at says.
+struct Params {
+    route: vec2<u32>, // view, in floats
+    used: u32,
+    experts: u32,
+    most: u32,
+    pairs_at: u32,
+    columns_at: u32, // where `step` has the number of rows
+    zero: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding({{ at.step }}) var<storage, read> step: array<u32>;
+@group(0) @binding({{ at.route }}) var<storage, read> route: array<f32>;
+@group(0) @binding({{ at.table }}) var<storage, read_write> table: array<u32>;
+
+// Pairs of each expert, later the place of its next.
+var<workgroup> counts: array<u32, {{ experts_max }}>;
+
+@compute @workgroup_size({{ threads }})
+fn main(@builtin(local_invocation_index) thread: u32) {
+    let rows = step[params.columns_at];
+    for (var expert = thread; expert < params.experts; expert += {{ threads }}u) {
+        var count = 0u;
+        for (var row = 0u; row < rows; row++) {
+            let at = params.route.x + row * params.route.y + params.used;
+            for (var place = 0u; place < params.used; place++) {
+                count += select(0u, 1u, u32(route[at + place]) == expert);
+            }
+        }
+        counts[expert] = count;
+    }
+    workgroupBarrier();
+    if thread == 0u {
+        var column = 0u;
+        var groups = 0u;
+        for (var expert = 0u; expert < params.experts; expert++) {
+            let end = column + counts[expert];
+            counts[expert] = column;
+            while column < end {
+                let next = min(column + params.most, end);
+                table[4u * groups + 4u] = expert;
+                table[4u * groups + 5u] = column;
+                table[4u * groups + 6u] = next;
+                column = next;
+                groups++;
+            }
+        }
+        table[0] = groups;
+    }
+    workgroupBarrier();
+    for (var expert = thread; expert < params.experts; expert += {{ threads }}u) {
+        var column = counts[expert];
+        for (var row = 0u; row < rows; row++) {
+            let at = params.route.x + row * params.route.y + params.used;
+            for (var place = 0u; place < params.used; place++) {
+                if u32(route[at + place]) == expert {
+                    table[params.pairs_at + column] = row * params.used + place;
+                    column++;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! The promise of encoders: the vectors of their makers' code, whatever runs beside a text and wherever the layers are.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
+
+use std::path::Path;
+
+use bilayer_cpu::{Cpu, Options};
+use bilayer_engine::encode::{Encoder, Excess, Input, normalize};
+use bilayer_engine::session::{Overlap, Purpose, Session, Settings, Warning};
+use bilayer_engine::{Error, Model};
+use bilayer_graph::reference::Reference;
+use bilayer_graph::{Backend, Graph};
+use bilayer_models::Pooling;
+use bilayer_quant::Type;
+use bilayer_scheduler::{Budget, Machine, Placement, place};
+use serde::Deserialize;
+
+mod support {
+    pub mod checkpoint;
+    pub mod data;
+    pub mod devices;
+    pub mod gpu;
+    pub mod model;
+    pub mod runner;
+    pub mod words;
+}
+
+use support::checkpoint;
+use support::data::shared;
+use support::devices::{Call, Failing, Fault, Script};
+use support::runner::{IN_ORDER, LIMITS, Run, Runner};
+use support::words;
+
+fn cpu() -> Box<dyn Backend> {
+    Box::new(Cpu::new(Options { threads: Some(2), level: None }).unwrap())
+}
+
+fn gpu() -> Option<Box<dyn Backend>> {
+    support::gpu::gpu().map(|gpu| Box::new(gpu) as Box<dyn Backend>)
+}
+
+/// The processor, and the adapter where there is one.
+fn devices() -> Vec<(&'static str, Box<dyn Backend>)> {
+    let gpu = gpu().map(|gpu| ("gpu", gpu));
+    std::iter::once(("cpu", cpu())).chain(gpu).collect()
+}
+
+fn settings(purpose: Purpose) -> Settings<'static> {
+    Settings { purpose, sequences: 32, ctx_size: Some(256), ..Settings::default() }
+}
+
+/// The model on devices, each part where the placement says.
+fn placed(
+    model: &Model,
+    backends: Vec<Box<dyn Backend>>,
+    placement: &Placement,
+    settings: Settings<'_>,
+) -> Encoder {
+    let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
+        Ok(place(graph, machine, budget, placement)?)
+    };
+    Encoder::over(Session::on(model, backends, &planner, settings).unwrap()).unwrap()
+}
+
+fn alone(model: &Model, backend: Box<dyn Backend>, settings: Settings<'_>) -> Encoder {
+    placed(model, vec![backend], &Placement::single(model.graph().layers(), 0), settings)
+}
+
+/// The rows of each text `[rows, width]`, all texts in as few steps as they fit into.
+fn rows(encoder: &mut Encoder, inputs: &[Input<'_>]) -> Vec<Vec<f32>> {
+    let tokens: Vec<Vec<u32>> =
+        inputs.iter().map(|&input| encoder.tokens(input, Excess::Truncate).unwrap()).collect();
+    let mut all = Vec::new();
+    let inputs = tokens.into_iter().map(Ok::<_, Error>);
+    let mut each = |number: usize, _: &[u32], rows: &[f32]| {
+        assert_eq!(number, all.len(), "answers come in the order of the texts");
+        all.push(rows.to_vec());
+        Ok(())
+    };
+    encoder.run(inputs, &mut each).unwrap();
+    all
+}
+
+fn text(text: &str) -> Input<'_> {
+    Input { text, pair: None }
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let dot = |a: &[f32], b: &[f32]| -> f64 {
+        a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+    };
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
+
+#[derive(Deserialize)]
+struct Recorded {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    text: String,
+    ids: Vec<u32>,
+    embedding_f16w: Vec<f32>,
+    hidden_first: Vec<f32>,
+    hidden_last: Vec<f32>,
+}
+
+/// The shared sentence encoder with its recorded answers.
+fn minilm() -> Option<(std::path::PathBuf, Vec<Case>)> {
+    let folder = shared("all-minilm-l6-v2")?;
+    let text = std::fs::read_to_string(folder.join("reference.json")).unwrap();
+    let Recorded { cases } = serde_json::from_str(&text).unwrap();
+    assert_eq!(cases.len(), 24);
+    Some((folder.join("model"), cases))
+}
+
+fn checkpoint(folder: &Path, ty: Type) -> Model {
+    let architecture = bilayer_models::find("bert").unwrap();
+    Model::from_bytes("minilm", checkpoint::bytes(folder, architecture, ty)).unwrap()
+}
+
+#[test]
+fn sentences_get_the_vectors_of_their_makers_code() {
+    let Some((folder, cases)) = minilm() else { return };
+    let inputs: Vec<Input<'_>> = cases.iter().map(|case| text(&case.text)).collect();
+    for (ty, least) in [(Type::F32, 0.9999), (Type::F16, 0.9999), (Type::Q8_0, 0.999)] {
+        let model = checkpoint(&folder, ty);
+        for (name, backend) in devices() {
+            let mut encoder = alone(&model, backend, settings(Purpose::Embed(None)));
+            for case in &cases {
+                let ids = encoder.tokens(text(&case.text), Excess::Truncate).unwrap();
+                assert_eq!(ids, case.ids, "{:?}", case.text);
+            }
+            let packed = rows(&mut encoder, &inputs);
+            for (case, row) in cases.iter().zip(&packed) {
+                // Of no words there are two rows, of which activations rounded to eight bits make 0.9987 (exact
+                // products with the same weights 0.9996).
+                let least = if case.text.is_empty() { least - 0.0005 } else { least };
+                let found = cosine(row, &case.embedding_f16w);
+                assert!(found >= least, "{ty} on {name}: {found} of {:?}", case.text);
+            }
+            // Alone a text is what it is among others. Few rows run on other kernels, which round activations in other
+            // runs (0.9986 measured for no words, 0.9994 else).
+            let least = if ty == Type::Q8_0 { 0.998 } else { 0.999_999 };
+            for at in [0, 20, 21, 23] {
+                let single = rows(&mut encoder, &inputs[at..=at]);
+                let same = cosine(&single[0], &packed[at]);
+                assert!(same >= least, "{ty} on {name}: {same} of {:?}", cases[at].text);
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_are_pooled_as_asked() {
+    let Some((folder, cases)) = minilm() else { return };
+    let model = checkpoint(&folder, Type::F16);
+    let inputs: Vec<Input<'_>> = cases[..6].iter().map(|case| text(&case.text)).collect();
+    let by =
+        |pooling| rows(&mut alone(&model, cpu(), settings(Purpose::Embed(Some(pooling)))), &inputs);
+    let [each, mean, first, last] =
+        [Pooling::None, Pooling::Mean, Pooling::Cls, Pooling::Last].map(by);
+    for (at, case) in cases[..6].iter().enumerate() {
+        let all: Vec<&[f32]> = each[at].chunks_exact(384).collect();
+        assert_eq!(all.len(), case.ids.len());
+        let mut sum = vec![0.0; 384];
+        all.iter().for_each(|row| sum.iter_mut().zip(*row).for_each(|(sum, x)| *sum += x));
+        for (found, expected) in
+            [(&mean, sum.as_slice()), (&first, all[0]), (&last, all[all.len() - 1])]
+        {
+            assert!(cosine(&found[at], expected) > 0.999_999, "{:?}", case.text);
+        }
+        let near = |row: &[f32], expected: &[f32]| {
+            row.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 5e-3)
+        };
+        assert!(near(&first[at], &case.hidden_first), "{:?}", case.text);
+        assert!(near(&last[at], &case.hidden_last), "{:?}", case.text);
+    }
+}
+
+#[test]
+fn every_cut_gives_the_vectors_of_the_whole() {
+    let Some((folder, cases)) = minilm() else { return };
+    let Some(_) = gpu() else { return };
+    let model = checkpoint(&folder, Type::F16);
+    let layers = model.graph().layers();
+    let inputs: Vec<Input<'_>> = cases[..8].iter().map(|case| text(&case.text)).collect();
+    for (count, overlap) in
+        (0..=layers + 1).map(|count| (count, Overlap::Auto)).chain([(4, Overlap::Off)])
+    {
+        let placement = Placement::offload(layers, count, 0, 1);
+        let settings = Settings { overlap, ..settings(Purpose::Embed(None)) };
+        let mut encoder = placed(&model, vec![cpu(), gpu().unwrap()], &placement, settings);
+        for (case, row) in cases.iter().zip(rows(&mut encoder, &inputs)) {
+            let found = cosine(&row, &case.embedding_f16w);
+            assert!(found >= 0.9999, "{count} parts on the adapter: {found} of {:?}", case.text);
+        }
+    }
+}
+
+/// When an adapter is lost in the middle of the texts, the processor goes on with them.
+#[test]
+fn a_lost_adapter_changes_no_vector() {
+    let model = scorer("modern-bert", &["relevant"]);
+    let texts: Vec<String> = (0..40).map(|n| "a b c d ".repeat(1 + n % 9)).collect();
+    let inputs: Vec<Input<'_>> = texts.iter().map(|one| text(one)).collect();
+    let small =
+        || Settings { ubatch_size: 64, ctx_size: Some(64), ..settings(Purpose::Embed(None)) };
+    let expected = rows(&mut alone(&model, cpu(), small()), &inputs);
+    let script = Script { call: Call::Submit, after: 3, fault: Fault::Lost };
+    let failing = Box::new(Failing::new(cpu(), script));
+    let placement = Placement::offload(model.graph().layers(), 2, 0, 1);
+    let mut encoder = placed(&model, vec![cpu(), failing], &placement, small());
+    for (found, expected) in rows(&mut encoder, &inputs).iter().zip(&expected) {
+        assert!(cosine(found, expected) > 0.999_999);
+    }
+    let warnings = encoder.session_mut().take_warnings();
+    assert!(matches!(warnings[..], [Warning::Moved { tokens: 0, .. }]), "{warnings:?}");
+}
+
+/// Nothing of an encoder's step is kept: its keys and values are activations.
+#[test]
+fn a_plan_has_no_cache_but_room_for_a_step() {
+    let model = scorer("bert", &["relevant"]);
+    let settings = settings(Purpose::Own);
+    let plan = bilayer_engine::placement::plan(&model, &settings, None).unwrap();
+    let device = &plan.devices[0];
+    // 512 tokens and a page more for each text, four heads of 16, keys and values of f32.
+    let scratch = 2 * 4 * 64 * 32 * (512 / 32 + 32);
+    assert_eq!(device.kv_bytes, 0);
+    assert!(device.activation_bytes > scratch, "{plan}");
+}
+
+#[test]
+fn a_text_that_is_too_long_is_refused_or_cut() {
+    let Some((folder, _)) = minilm() else { return };
+    let model = checkpoint(&folder, Type::F16);
+    let encoder = alone(&model, cpu(), Settings { ctx_size: Some(8), ..settings(Purpose::Own) });
+    let long = text("one two three four five six seven");
+    let refused = encoder.tokens(long, Excess::Refuse);
+    assert!(matches!(refused, Err(Error::TooLong { tokens: 9, context: 8 })), "{refused:?}");
+    let cut = encoder.tokens(long, Excess::Truncate).unwrap();
+    assert_eq!((cut.len(), cut[0], cut[7]), (8, 101, 102), "what is around a text stays");
+    let too_many = Session::new(&model, Settings { ctx_size: Some(513), ..settings(Purpose::Own) });
+    let message = too_many.err().unwrap().to_string();
+    assert!(message.contains("learned no more positions"), "{message}");
+}
+
+/// A random model of that architecture with a head, and a vocabulary of letters.
+fn scorer(architecture: &str, labels: &[&str]) -> Model {
+    Model::from_bytes(architecture, words::scorer(architecture, labels)).unwrap()
+}
+
+#[derive(Deserialize)]
+struct Small {
+    cases: Vec<SmallCase>,
+}
+
+#[derive(Deserialize)]
+struct SmallCase {
+    ids: Vec<u32>,
+    /// `[tokens, width]`.
+    hidden: Vec<f32>,
+    scores: Option<Vec<f32>>,
+}
+
+/// Small random checkpoints, read by their own name tables: every row and every score as transformers computes them, of
+/// a text longer than any window, a short one, and a pair with its token types, in one step.
+#[test]
+fn small_checkpoints_give_the_rows_and_scores_of_their_makers_code() {
+    let folders = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints"));
+    for name in ["bert", "modern-bert", "nomic-bert"] {
+        let folder = folders.join(name);
+        let text = std::fs::read_to_string(folder.join("reference.json")).unwrap();
+        let Small { cases } = serde_json::from_str(&text).unwrap();
+        let architecture = bilayer_models::find(name).unwrap();
+        let whole = support::model::Model::new(checkpoint::gguf(&folder, architecture));
+        let each = support::model::Model::new(checkpoint::gguf(&folder, architecture));
+        let each = each.changed(|config| {
+            let encoder = config.encoder.as_mut().unwrap();
+            (encoder.scores, encoder.pooling) = (false, Pooling::None);
+        });
+        let tokens: Vec<&[u32]> = cases.iter().map(|case| case.ids.as_slice()).collect();
+        for (device, backend) in devices().into_iter().chain([("reference", oracle())]) {
+            let found = packed(&each, backend, &tokens, &|span| span.collect());
+            let expected = cases.iter().flat_map(|case| case.hidden.iter().copied());
+            assert_near(&found, &expected.collect::<Vec<_>>(), &format!("{name} on {device}"));
+        }
+        let Some(pooling) =
+            whole.config.encoder.as_ref().filter(|e| e.scores).map(|e| e.head.pooling)
+        else {
+            continue;
+        };
+        for (device, backend) in devices().into_iter().chain([("reference", oracle())]) {
+            let found = packed(&whole, backend, &tokens, &|span| match pooling {
+                Pooling::Mean => vec![span.end - 1],
+                _ => vec![span.start],
+            });
+            let expected = cases.iter().flat_map(|case| case.scores.clone().unwrap());
+            assert_near(
+                &found,
+                &expected.collect::<Vec<_>>(),
+                &format!("scores of {name} on {device}"),
+            );
+        }
+    }
+}
+
+fn oracle() -> Box<dyn Backend> {
+    Box::new(Reference::new())
+}
+
+/// The wanted rows of texts in one step.
+fn packed(
+    model: &support::model::Model,
+    backend: Box<dyn Backend>,
+    texts: &[&[u32]],
+    wanted: &dyn Fn(std::ops::Range<u32>) -> Vec<u32>,
+) -> Vec<f32> {
+    let mut runner = Runner::single(model, backend, LIMITS).unwrap();
+    let (mut runs, mut outputs, mut first) = (Vec::new(), Vec::new(), 0);
+    for (at, &tokens) in texts.iter().enumerate() {
+        runs.push(Run { tokens, first_position: 0, pages: &IN_ORDER[4 * at..] });
+        outputs.extend(wanted(first..first + tokens.len() as u32));
+        first += tokens.len() as u32;
+    }
+    runner.step(&runs, &outputs, &[]).unwrap()
+}
+
+/// Expected values are printed with six decimals and come from f32 sums.
+#[track_caller]
+fn assert_near(found: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let off: f64 = found.iter().zip(expected).map(|(f, e)| square(f - e)).sum();
+    let error = (off / expected.iter().map(|&e| square(e)).sum::<f64>()).sqrt();
+    assert!(error < 5e-5, "{what}: error {error:e}");
+}
+
+#[test]
+fn heads_score_texts_and_pairs_alike_everywhere() {
+    for (architecture, labels) in [
+        ("bert", &["good", "bad", "neither"][..]),
+        ("modern-bert", &["relevant"]),
+        ("nomic-bert", &["a", "b"]),
+    ] {
+        let model = scorer(architecture, labels);
+        let inputs = [
+            text("a b c"),
+            Input { text: "a b", pair: Some("c d e f") },
+            Input { text: "a b c", pair: Some("d e f") },
+            text("a b c d e f"),
+        ];
+        let mut oracle = alone(&model, Box::new(Reference::new()), settings(Purpose::Score));
+        assert_eq!(oracle.labels(), labels);
+        let expected = rows(&mut oracle, &inputs);
+        for (at, one) in expected.iter().enumerate() {
+            assert_eq!(one.len(), labels.len());
+            assert!(
+                expected[..at].iter().all(|other| other != one),
+                "{architecture}: {expected:?}"
+            );
+        }
+        let placement = Placement::offload(model.graph().layers(), 2, 0, 1);
+        let mut cut =
+            vec![("cpu and reference", vec![cpu(), Box::new(Reference::new())], placement)];
+        for (name, backend) in devices() {
+            cut.push((name, vec![backend], Placement::single(model.graph().layers(), 0)));
+        }
+        for (name, backends, placement) in cut {
+            let mut encoder = placed(&model, backends, &placement, settings(Purpose::Score));
+            for (found, expected) in rows(&mut encoder, &inputs).iter().zip(&expected) {
+                let near = found.iter().zip(expected).all(|(f, e)| (f - e).abs() < 1e-3);
+                assert!(near, "{architecture} on {name}: {found:?}, expected {expected:?}");
+            }
+        }
+        // Beneath the head lies the embedding.
+        let mut under = alone(&model, cpu(), settings(Purpose::Embed(Some(Pooling::Cls))));
+        assert_eq!(rows(&mut under, &inputs)[0].len(), 64);
+    }
+}
+
+#[test]
+fn a_pair_is_two_texts_between_the_tokens_around_them() {
+    let model = scorer("bert", &["relevant"]);
+    let encoder = alone(&model, cpu(), settings(Purpose::Score));
+    let tokens = |text, pair| encoder.tokens(Input { text, pair }, Excess::Refuse).unwrap();
+    let [first, second] = ["a b", "c"].map(|text| tokens(text, None));
+    assert_eq!(tokens("a b", Some("c")), [&first[..], &second[1..]].concat());
+}
+
+#[test]
+fn a_model_is_asked_for_what_it_can_do() {
+    let encoder = scorer("bert", &["good", "bad"]);
+    let bare = {
+        let Some((folder, _)) = minilm() else { return };
+        checkpoint(&folder, Type::F16)
+    };
+    let score = |model: &Model| Encoder::new(model, settings(Purpose::Score)).map(|_| ());
+    assert!(score(&encoder).is_ok());
+    assert!(matches!(score(&bare), Err(Error::NoHead { .. })));
+    let decoder = Model::from_bytes("llama", words::tiny(Type::F32, 1));
+    let refused = Encoder::new(&decoder.unwrap(), settings(Purpose::Embed(None))).err();
+    assert!(matches!(refused, Some(Error::NoEncoder { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_row_of_length_one_points_where_it_did() {
+    let mut row = [1.0, 2.0, -2.0];
+    normalize(&mut row);
+    assert!(cosine(&row, &[1.0, 2.0, -2.0]) > 0.999_999 && (row[0] - 1.0 / 3.0).abs() < 1e-6);
+}
