@@ -410,8 +410,7 @@ fn check_file(path: &Path, expected: &BTreeMap<String, Expected>, times: f64) {
 
 #[test]
 fn importance_is_kept_of_each_expert() {
-    for architecture in ["qwen3moe", "gpt-oss", "llama4"] {
-        let Some(_) = bilayer_models::find(architecture) else { continue };
+    for architecture in ["qwen2moe", "qwen3moe"] {
         let bytes = words::tiny_of(architecture);
         let place = place_with(&[("model.gguf", &bytes)]);
         let mut expected = expected_sums(&bytes);
