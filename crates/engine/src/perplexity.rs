@@ -341,16 +341,19 @@ fn compare(logits: &[f32], base: Row<'_>, token: u32) -> Pair {
 mod tests {
     use super::*;
 
+    /// A piece's sequence, tokens and targets.
+    type Shown<'a> = (u32, &'a [u32], &'a [u32]);
+
     #[test]
     fn steps_are_full_and_keep_the_order() {
         let (a, b) = (SequenceId(0), SequenceId(1));
         let texts = [(a, &[1, 2, 3, 4, 5][..], &[2, 3, 4, 5, 6][..]), (b, &[7, 8, 9], &[8, 9, 10])];
         let steps = packed(texts.into_iter(), 4);
-        let shown: Vec<Vec<(u32, &[u32], &[u32])>> = steps
+        let shown: Vec<Vec<Shown<'_>>> = steps
             .iter()
             .map(|step| step.iter().map(|p| (p.sequence.0, p.tokens, p.targets)).collect())
             .collect();
-        let expected: [Vec<(u32, &[u32], &[u32])>; 2] = [
+        let expected: [Vec<Shown<'_>>; 2] = [
             vec![(0, &[1, 2, 3, 4], &[2, 3, 4, 5])],
             vec![(0, &[5], &[6]), (1, &[7, 8, 9], &[8, 9, 10])],
         ];
