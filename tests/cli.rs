@@ -25,7 +25,7 @@ use support::data::shared;
 use support::program::{Place, Ran, ran};
 use support::words;
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 13] = [
     "run",
     "bench",
     "embed",
@@ -34,6 +34,8 @@ const COMMANDS: [&str; 11] = [
     "inspect",
     "tokenize",
     "detokenize",
+    "perplexity",
+    "imatrix",
     "synth",
     "completions",
     "man",

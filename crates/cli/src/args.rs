@@ -10,6 +10,7 @@ mod chat;
 mod draft;
 mod encode;
 mod model;
+mod perplexity;
 mod placing;
 mod profile;
 mod sampling;
@@ -21,6 +22,7 @@ pub use chat::ChatArgs;
 pub use draft::DraftArgs;
 pub use encode::{Classify, Embed, PoolingArg, Rerank, TextArgs};
 pub use model::{FlashAttn, ModelArgs};
+pub use perplexity::{Imatrix, Perplexity};
 pub(crate) use placing::size;
 pub use placing::{AdapterArgs, PlacingArgs};
 pub use profile::Profile;
@@ -74,6 +76,10 @@ pub enum Command {
     Tokenize(Tokenize),
     /// Turn tokens into text
     Detokenize(Detokenize),
+    /// Say how well a model predicts a text, and how far it is from a base model
+    Perplexity(Box<Perplexity>),
+    /// Sum up which inputs of each matrix matter, from a calibration text
+    Imatrix(Box<Imatrix>),
     /// Write a model of a given shape with random weights
     Synth(Box<Synth>),
     /// Print a completion script for a shell

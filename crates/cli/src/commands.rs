@@ -11,8 +11,10 @@ mod detokenize;
 mod devices;
 mod embed;
 mod encode;
+mod imatrix;
 mod inspect;
 mod man;
+mod perplexity;
 mod plan;
 pub mod profile;
 mod rerank;
@@ -36,6 +38,8 @@ pub fn execute(command: Command) -> Result<u8, Failure> {
         Command::Classify(args) => classify::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
         Command::Detokenize(args) => detokenize::execute(&args),
+        Command::Perplexity(args) => perplexity::execute(&args),
+        Command::Imatrix(args) => imatrix::execute(&args),
         Command::Synth(args) => synth::execute(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();

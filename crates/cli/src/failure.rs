@@ -120,6 +120,7 @@ impl From<bilayer_convert::Error> for Failure {
                 (USAGE, "; `bilayer synth --help` lists what can be given")
             }
             Made::NotForWeights { .. } | Made::Model(_) => (USAGE, ""),
+            Made::NoImatrix { .. } | Made::Sums { .. } => (BAD_MODEL, ""),
             Made::Threads { .. } => (DOES_NOT_FIT, ""),
             Made::File(bilayer_gguf::Error::NotAFile { .. }) => (NO_OUTPUT, ""),
             Made::File(bilayer_gguf::Error::Io { source, .. }) => match source.kind() {
@@ -181,6 +182,7 @@ fn code(error: &Error) -> u8 {
         Error::Setting { .. } | Error::SamplingOptions(_) | Error::Token { .. } => USAGE,
         Error::Vocabularies { .. } => USAGE,
         Error::Sampling(_) | Error::Text(_) => USAGE,
+        Error::Perplexity(error) => scoring_code(error),
         Error::NoEncoder { .. } | Error::NoDecoder { .. } | Error::NoHead { .. } => USAGE,
         Error::Cpu(Cpu::Level(LevelError::Unknown(_)) | Cpu::Threads(_)) => USAGE,
         Error::Cpu(Cpu::Level(LevelError::Unavailable(..))) => NO_DEVICE,
@@ -196,6 +198,19 @@ fn code(error: &Error) -> u8 {
         Error::Device(_) => INTERNAL,
         Error::Displaced(_) => DOES_NOT_FIT,
         Error::Fallback { source, .. } => code(source),
+    }
+}
+
+fn scoring_code(error: &bilayer_engine::perplexity::Error) -> u8 {
+    use bilayer_engine::perplexity::Error as Scoring;
+    match error {
+        Scoring::TooShort { .. } | Scoring::Vocabulary { .. } | Scoring::Large { .. } => USAGE,
+        Scoring::Write(_) | Scoring::Read(_) => IO,
+        Scoring::Magic
+        | Scoring::Size { .. }
+        | Scoring::Length { .. }
+        | Scoring::Token { .. }
+        | Scoring::NotFinite => BAD_MODEL,
     }
 }
 
@@ -219,6 +234,10 @@ fn advice(error: &Error) -> &'static str {
         Error::File(bilayer_gguf::Error::Io { .. }) => "; check that you may read it",
         Error::Vocabulary { .. } => "; convert the model again",
         Error::Text(error) => text_advice(error),
+        Error::Perplexity(bilayer_engine::perplexity::Error::Write(_)) => "; make room",
+        Error::Perplexity(bilayer_engine::perplexity::Error::Read(_)) => {
+            "; write the file again with --kl-base"
+        }
         Error::TooLong { .. } => "; shorten it, or take its beginning with --truncate",
         Error::Token { .. } => "; `bilayer tokenize` gives the ids of a text",
         Error::Sampling(_) => "; allow some token",

@@ -45,6 +45,20 @@ pub enum Error {
         /// The operating system's reason.
         reason: String,
     },
+    /// A file that holds no importance matrix.
+    #[error("{file}: no importance matrix in GGUF form; make one with `bilayer imatrix`")]
+    NoImatrix {
+        /// The file.
+        file: String,
+    },
+    /// A tensor's sums that cannot be used.
+    #[error("{tensor}: {reason}")]
+    Sums {
+        /// The tensor of the model.
+        tensor: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
     /// The caller asked to stop; nothing is left behind.
     #[error("interrupted")]
     Interrupted,

@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** [`synth`] writes valid GGUF files with random weights in the shapes of known models, as fast as the
 //! disk takes them, so that speed, placement and memory can be measured without a download. [`mix`] says which type
-//! each tensor gets in a mix such as Q4_K_M.
+//! each tensor gets in a mix such as Q4_K_M. [`imatrix_writer`] keeps sums of squared activations in files and adds them
+//! up.
 //!
 //! **What it does not know.** Devices, kernels, sessions, command lines.
 //!
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod imatrix_writer;
 pub mod mix;
 pub mod synth;
 

@@ -1,7 +1,7 @@
 //! What can go wrong between a path and a text; the command line maps each variant to an exit code.
 
 use crate::session::Warning;
-use crate::{cache, sampling};
+use crate::{cache, perplexity, sampling};
 
 /// Errors of loading and running a model.
 #[derive(Debug, thiserror::Error)]
@@ -117,6 +117,9 @@ pub enum Error {
     /// A sampler's option is out of range.
     #[error(transparent)]
     SamplingOptions(#[from] sampling::OptionsError),
+    /// A text could not be scored.
+    #[error(transparent)]
+    Perplexity(#[from] perplexity::Error),
     /// No token could be chosen.
     #[error(transparent)]
     Sampling(#[from] sampling::Error),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bilayer_graph::{Backend, Kernel, Limits, PageCopy};
+use bilayer_graph::{Backend, Kernel, Limits, PageCopy, Value};
 use bilayer_scheduler::{Plan, Times};
 
 use crate::cache::{Pages, SequenceId};
@@ -11,7 +11,7 @@ use crate::trace::Trace;
 use crate::{Error, Model};
 use batch::{Cut, Work};
 use pipeline::{Pipeline, Ran, Reading};
-use prepare::{Best, Timing};
+use prepare::{Best, Read, Timing};
 
 mod batch;
 mod bytes;
@@ -107,8 +107,8 @@ pub struct Session {
     pipeline: Pipeline,
     /// What a step reads, usually.
     logits: Reading,
-    /// What it reads when asked for the best tokens.
-    best: Option<Best>,
+    /// What else it may read.
+    read: Read,
     limits: Limits,
     cache: Pages,
     /// Position of the first token of each run of the current step.
@@ -323,7 +323,12 @@ impl Session {
     /// How many of the best tokens [`Session::step_top`] gives; `None` where the head's device cannot find them, or
     /// nobody asked for them in [`Settings::top_k`].
     pub fn top_k(&self) -> Option<usize> {
-        self.best.map(|best| best.k)
+        self.read.best.map(|best| best.k)
+    }
+
+    /// A value that [`Settings::watched`] named, `[rows, width]` f32 of the last [`Session::step`]; `None` for others.
+    pub fn watched(&self, value: Value) -> Option<&[f32]> {
+        self.read.watched.contains(&value).then(|| self.pipeline.kept(value)).flatten()
     }
 
     /// As [`Session::step`], but only the best tokens of each wanted row are read back.
@@ -377,7 +382,7 @@ impl Session {
     /// Has the next step read the best tokens.
     fn read_top(&mut self) -> usize {
         let Best { value, k } =
-            self.best.expect("asked for in the settings, and found to be there");
+            self.read.best.expect("asked for in the settings, and found to be there");
         self.pipeline.reading = Reading { value, width: 2 * k };
         k
     }

@@ -137,7 +137,7 @@ fn begin(model: &Model, session: &mut Session, needed: usize) -> Result<(), Fail
 pub use report::placement;
 
 /// Says what the session had to do differently.
-fn warn(session: &mut Session) {
+pub fn warn(session: &mut Session) {
     for warning in session.take_warnings() {
         output::note(&format!("bilayer: warning: {warning}"));
     }

@@ -153,9 +153,10 @@ impl Session {
         backends: &mut Vec<Box<dyn Backend>>,
     ) -> Result<(Plan, Pipeline, usize), Error> {
         let machine = Machine::new(vec![backends[0].facts().clone()]);
-        let plan = plan(&self.graph, &machine, &prepare::budget(&self.limits))?;
-        let plan = prepare::with_best(plan, self.best);
-        let fresh = Change { model: &self.model, graph: &self.graph, from: None, to: &plan };
+        let mut plan = plan(&self.graph, &machine, &prepare::budget(&self.limits))?;
+        self.read.add(&self.graph, &mut plan);
+        let (model, graph, watched) = (&self.model, &self.graph, &self.read.watched[..]);
+        let fresh = Change { model, graph, from: None, to: &plan, watched };
         let parts = prepare::equip(&fresh, backends, self.limits, &mut |_| ())?;
         let old = &self.pipeline;
         let mut pipeline = Pipeline {

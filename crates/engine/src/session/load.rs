@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use bilayer_graph::{Backend, CacheId, Graph, Holding, Kind, Op, Weight, WeightId};
+use bilayer_graph::{Backend, CacheId, Graph, Holding, Kind, Op, Value, Weight, WeightId};
 use bilayer_scheduler::Plan;
 
 use super::settings::Stage;
@@ -17,6 +17,8 @@ pub struct Change<'a> {
     /// The plan that the devices hold, if they hold one.
     pub from: Option<&'a Plan>,
     pub to: &'a Plan,
+    /// Values that are kept of every step.
+    pub watched: &'a [Value],
 }
 
 impl Change<'_> {

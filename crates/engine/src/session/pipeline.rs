@@ -60,7 +60,7 @@ pub struct Pending {
     lane: u64,
 }
 
-/// A value that crosses between segments.
+/// A value that crosses between segments, or is kept for others.
 pub struct Carried {
     pub value: Value,
     pub rows: Rows,
@@ -201,6 +201,7 @@ impl Pipeline {
         if let Some(Pending { micro_batch, .. }) = self.segments[number].pending
             && self.trace.is_none()
             && number + 1 == self.segments.len()
+            && self.segments[number].outputs.is_empty()
             && self.batches[micro_batch % batches].rows(Rows::Outputs) == 0
         {
             return Ok(());
@@ -254,6 +255,12 @@ impl Pipeline {
         Ok(())
     }
 
+    /// A kept value `[rows, width]` of the last step, which was one micro-batch; `None` for others.
+    pub fn kept(&self, value: Value) -> Option<&[f32]> {
+        let carried = self.carried.iter().find(|carried| carried.value == value)?;
+        Some(&carried.data[..self.batches[0].rows(carried.rows) * carried.width])
+    }
+
     /// Reads what processors have made, working along until they are done.
     fn collect_processors(&mut self, wave: usize) -> Result<(), Failed> {
         for number in 0..self.segments.len() {
@@ -301,10 +308,10 @@ pub fn overlaps(graph: &Graph, plan: &Plan) -> bool {
     devices.len() > 1 && once
 }
 
-/// The values that cross between segments, with their memory.
-pub fn carried(graph: &Graph, plan: &Plan, limits: &Limits) -> Vec<Carried> {
-    let values: BTreeSet<Value> =
-        plan.segments.iter().flat_map(|segment| segment.inputs.iter().copied()).collect();
+/// The values that cross between segments and those that are kept for others, with their memory.
+pub fn carried(graph: &Graph, plan: &Plan, limits: &Limits, watched: &[Value]) -> Vec<Carried> {
+    let crossing = plan.segments.iter().flat_map(|segment| &segment.inputs);
+    let values: BTreeSet<Value> = crossing.chain(watched).copied().collect();
     let carry = |value| {
         let (rows, width) = (graph.rows(value), graph.width(value));
         let most = match rows {

@@ -116,10 +116,13 @@ pub fn on(
     let processor = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
     let best = settings.top_k.and_then(|k| best(&mut graph, &mut plan, k, &backends));
+    let read = Read { best, watched: std::mem::take(&mut settings.watched) };
+    read.add(&graph, &mut plan);
     let mut warnings = Vec::new();
     let parts = loop {
         let progress = &mut |p| settings.progress.iter_mut().for_each(|told| told(p));
-        let change = Change { model, graph: &graph, from: None, to: &plan };
+        let watched = &read.watched[..];
+        let change = Change { model, graph: &graph, from: None, to: &plan, watched };
         let (device, error) = match equip(&change, &mut backends, limits, progress) {
             Ok(parts) => break parts,
             Err(Failed::Device { device, error })
@@ -132,15 +135,16 @@ pub fn on(
         let host = fallback::processor(&mut backends, processor)?;
         let refusal = Refusal { device, host, error: &error };
         let again = |p: &_| {
-            let plan = place(&graph, &machine(&backends), &budget(&limits), p)?;
-            Ok(with_best(plan, best))
+            let mut plan = place(&graph, &machine(&backends), &budget(&limits), p)?;
+            read.add(&graph, &mut plan);
+            Ok(plan)
         };
         let less = fallback::reduced(&plan, &refusal, again)?.ok_or_else(|| error.clone())?;
         let from = std::mem::replace(&mut plan, less).map;
         warnings.push(Warning::Reduced { error, from, to: plan.map.clone() });
     };
     let logits = Reading { value: graph.logits, width: graph.width(graph.logits) };
-    let divides = pipeline::overlaps(&graph, &plan);
+    let divides = read.watched.is_empty() && pipeline::overlaps(&graph, &plan);
     let pipeline = Pipeline {
         order: pipeline::order(&parts.segments),
         batches: (0..=plan.segments.len()).map(|_| Batch::reserved(&limits)).collect(),
@@ -169,7 +173,7 @@ pub fn on(
         plan,
         pipeline,
         logits,
-        best,
+        read,
         limits,
         processor,
         warnings,
@@ -208,16 +212,33 @@ fn best(
     }
     let value = graph.top_k(k);
     last.nodes.end = graph.nodes.len();
-    last.outputs.push(value);
     Some(Best { value, k })
 }
 
-/// A plan of a graph with the search, which says that its result is read.
-pub fn with_best(mut plan: Plan, best: Option<Best>) -> Plan {
-    if let (Some(Best { value, .. }), Some(last)) = (best, plan.segments.last_mut()) {
-        last.outputs.push(value);
+/// What is read of a step besides logits and what crosses between devices.
+#[derive(Clone, Default)]
+pub struct Read {
+    /// The best tokens.
+    pub best: Option<Best>,
+    /// Values that are kept.
+    pub watched: Vec<Value>,
+}
+
+impl Read {
+    /// Has a plan of the graph say so.
+    pub fn add(&self, graph: &Graph, plan: &mut Plan) {
+        let watched = self.watched.iter().copied();
+        for value in watched.chain(self.best.map(|best| best.value)) {
+            for segment in &mut plan.segments {
+                let mut made = graph.nodes[segment.nodes.clone()].iter().map(|n| n.op.out());
+                if made.any(|out| out == value)
+                    && let Err(place) = segment.outputs.binary_search(&value)
+                {
+                    segment.outputs.insert(place, value);
+                }
+            }
+        }
     }
-    plan
 }
 
 pub fn machine(backends: &[Box<dyn Backend>]) -> Machine {
@@ -237,7 +258,7 @@ pub fn equip(
     limits: Limits,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Parts, Failed> {
-    let Change { graph, to: plan, .. } = *change;
+    let Change { graph, to: plan, watched, .. } = *change;
     load::reserve(change, backends)?;
     for planned in &plan.segments {
         let device = planned.device;
@@ -245,7 +266,7 @@ pub fn equip(
         ready.map_err(Failed::on(device))?;
     }
     load::weights(change, backends, progress)?;
-    let carried = pipeline::carried(graph, plan, &limits);
+    let carried = pipeline::carried(graph, plan, &limits, watched);
     let segments = pipeline::compile(graph, plan, backends, &carried, limits)?;
     Ok(Parts { segments, carried })
 }

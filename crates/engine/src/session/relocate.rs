@@ -42,7 +42,8 @@ impl Session {
         let times = self.times().cloned();
         let machine = Machine { times, ..prepare::machine(&self.pipeline.backends) };
         let budget = prepare::budget(&self.limits);
-        let plan = prepare::with_best(planner(&self.graph, &machine, &budget)?, self.best);
+        let mut plan = planner(&self.graph, &machine, &budget)?;
+        self.read.add(&self.graph, &mut plan);
         if plan.placement == self.plan.placement {
             self.plan = plan;
             self.decoding = Decoding::default();
@@ -85,8 +86,8 @@ impl Session {
     }
 
     fn relocate(&mut self, plan: &Plan) -> Result<(), Failed> {
-        let change =
-            Change { model: &self.model, graph: &self.graph, from: Some(&self.plan), to: plan };
+        let (model, graph, watched) = (&self.model, &self.graph, &self.read.watched[..]);
+        let change = Change { model, graph, from: Some(&self.plan), to: plan, watched };
         let mut pages = self.cache.pages_in_use();
         pages.extend(self.copies.iter().map(|copy| copy.from));
         pages.sort_unstable();
@@ -101,7 +102,7 @@ impl Session {
         for Cargo { cache, to, data } in cargo {
             backends[to].restore(cache, &pages, &data).map_err(Failed::on(to))?;
         }
-        let divides = pipeline::overlaps(&self.graph, plan);
+        let divides = self.read.watched.is_empty() && pipeline::overlaps(&self.graph, plan);
         self.divides = divides;
         self.overlap = if divides { self.overlap_wanted } else { Overlap::Off };
         let Pipeline { segments, carried, order, batches, overlap, .. } = &mut self.pipeline;

@@ -1,7 +1,7 @@
 //! What a session is asked for, with the defaults.
 
 use bilayer_cpu::level::Level;
-use bilayer_graph::Graph;
+use bilayer_graph::{Graph, Value};
 use bilayer_models::{Encoder, Pooling};
 use bilayer_quant::Type;
 
@@ -100,6 +100,9 @@ pub struct Settings<'a> {
     /// How many of the best tokens of each wanted row the head's device finds, if it can: what
     /// [`Session::step_top`](super::Session::step_top) then reads back instead of all logits.
     pub top_k: Option<usize>,
+    /// Values of the graph that are kept of every step, for [`Session::watched`](super::Session::watched). They take
+    /// memory twice, on their device and here, which no budget notices, and no devices work at the same time.
+    pub watched: Vec<Value>,
     /// Told while weights are loaded.
     pub progress: Option<&'a mut dyn FnMut(Progress)>,
 }
@@ -122,6 +125,7 @@ impl Default for Settings<'_> {
             placing: Placing::processor(),
             overlap: Overlap::Auto,
             top_k: None,
+            watched: Vec::new(),
             progress: None,
         }
     }

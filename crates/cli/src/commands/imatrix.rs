@@ -1,0 +1,92 @@
+//! `bilayer imatrix`: how much each input column of each matrix matters, from a calibration text.
+
+use std::time::Instant;
+
+use bilayer_convert::imatrix_writer::{Entry, Matrix};
+use bilayer_engine::imatrix::{Collector, Scope};
+use bilayer_engine::open_file;
+use bilayer_engine::perplexity::Windows;
+use serde_json::json;
+
+use super::perplexity::{open, session, shorten, text};
+use crate::args::Imatrix;
+use crate::commands::run::{self, interrupt};
+use crate::failure::{Failure, INTERRUPTED};
+use crate::new_file::NewFile;
+use crate::{output, progress};
+
+/// Loads, runs the text, adds what other files hold, writes.
+pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
+    if args.model.placing.adapter.list_devices {
+        return super::devices::list();
+    }
+    interrupt::catch();
+    let began = Instant::now();
+    // A place that cannot be written to is known at once.
+    NewFile::create(&args.output).map_err(|error| Failure::output(&args.output, &error))?;
+    let mut matrix = Matrix::default();
+    for path in &args.in_file {
+        matrix.add(Matrix::read(&open_file(path)?)?)?;
+    }
+    if args.file.is_some() {
+        let Some(collected) = collect(args)? else { return Ok(INTERRUPTED) };
+        matrix.add(collected)?;
+    }
+    let unused = matrix.entries().map(|(_, entry)| entry.unused()).sum::<usize>();
+    matrix.write(&args.output)?;
+    let (tensors, chunks) = (matrix.entries().len(), matrix.chunk_count());
+    if args.json {
+        return output::json(&json!({
+            "path": args.output,
+            "tensors": tensors,
+            "windows": chunks,
+            "window_tokens": matrix.chunk_tokens,
+            "unused_matrices": unused,
+            "datasets": matrix.datasets,
+            "ms": began.elapsed().as_secs_f64() * 1e3,
+        }))
+        .map(|()| 0);
+    }
+    if unused > 0 {
+        output::note(&format!("note: {unused} experts were never used; give a longer text"));
+    }
+    let (path, size) = (args.output.display(), matrix.chunk_tokens);
+    output::line(&format!("{path}: {tensors} tensors over {chunks} windows of {size} tokens"))?;
+    Ok(0)
+}
+
+/// The sums of the text; nothing if it was interrupted.
+fn collect(args: &Imatrix) -> Result<Option<Matrix>, Failure> {
+    let model = open(&args.model)?;
+    let mut windows = text(&model, args.file.as_deref(), &args.model)?;
+    shorten(&mut windows, args.chunks);
+    let scope = if args.process_output { Scope::LayersAndHead } else { Scope::Layers };
+    let mut collector = Collector::new(model.graph(), scope);
+    let settings = run::settings::model(&args.model)?;
+    let mut session = session(&model, collector.settings(windows.window_len(), settings))?;
+    let bar = progress::tokens("calibrating", windows.tokens().len());
+    interrupt::answering();
+    for window in 0..windows.count() {
+        let whole = collector.window(&mut session, &windows.run(window), &mut |tokens| {
+            bar.inc(tokens as u64);
+            !interrupt::is_set()
+        })?;
+        if !whole {
+            bar.finish_and_clear();
+            return Ok(None);
+        }
+    }
+    bar.finish_and_clear();
+    run::warn(&mut session);
+    Ok(Some(matrix(args, &windows, &collector)?))
+}
+
+fn matrix(args: &Imatrix, windows: &Windows, collector: &Collector) -> Result<Matrix, Failure> {
+    let dataset = args.file.as_ref().map(|path| path.display().to_string());
+    let chunk_tokens = u32::try_from(windows.window_len()).unwrap_or(u32::MAX);
+    let mut matrix = Matrix::new(dataset, chunk_tokens);
+    for sums in collector.sums() {
+        matrix.insert(sums.name, Entry::new(sums.squares.to_vec(), sums.counts.to_vec()))?;
+    }
+    Ok(matrix)
+}

@@ -1,0 +1,229 @@
+//! `bilayer perplexity`: how well a model predicts a text, and how far it is from a base.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use bilayer_engine::perplexity::{
+    Base, Divergence, Logits, Mean, Report, Windows, score, settings,
+};
+use bilayer_engine::session::{Progress, Session, Settings};
+use bilayer_engine::{Error, Model};
+use serde_json::{Value, json};
+
+use crate::args::{ModelArgs, Perplexity};
+use crate::commands::run::{self, interrupt};
+use crate::failure::{Failure, INTERRUPTED};
+use crate::new_file::NewFile;
+use crate::{demo, output, progress};
+
+/// Tokens of a window where nothing else is asked; llama.cpp's.
+const WINDOW: usize = 512;
+
+/// Loads, scores, reports.
+pub fn execute(args: &Perplexity) -> Result<u8, Failure> {
+    if args.model.placing.adapter.list_devices {
+        return super::devices::list();
+    }
+    interrupt::catch();
+    let model = open(&args.model)?;
+    let (written, compared) = match (&args.kl_base, args.kl_divergence) {
+        (base, true) => (None, base.as_deref()),
+        (base, false) => (base.as_deref(), args.kl.as_deref()),
+    };
+    if let Some(path) = compared {
+        return compare(args, &model, path).map_err(|failure| failure.in_file(path));
+    }
+    let mut windows = text(&model, args.file.as_deref(), &args.model)?;
+    shorten(&mut windows, args.chunks);
+    let Some(path) = written else {
+        return run(args, &model, &windows, Logits::Scored)
+            .map(|ended| ended.map_or(INTERRUPTED, |()| 0));
+    };
+    let failed = |error: std::io::Error| Failure::output(path, &error);
+    let mut file = NewFile::create(path).map_err(failed)?;
+    let ended = run(args, &model, &windows, Logits::Written(&mut file));
+    match ended.map_err(|failure| failure.in_file(path))? {
+        Some(()) => file.finish().map_err(failed).map(|()| 0),
+        None => Ok(INTERRUPTED),
+    }
+}
+
+/// The same with the windows and logits of a file.
+fn compare(args: &Perplexity, model: &Model, path: &Path) -> Result<u8, Failure> {
+    let file =
+        File::open(path).map_err(|error| Failure::input(Path::new("base logits"), &error))?;
+    let bytes = file.metadata().map_or(0, |metadata| metadata.len());
+    let mut file = BufReader::with_capacity(1 << 20, file);
+    let input: &mut dyn Read = &mut file;
+    let mut base = Base::new(input, bytes, model).map_err(Error::Perplexity)?;
+    let mut windows = base.windows().clone();
+    let asked = args.model.ctx_size.filter(|&asked| asked != windows.window_len());
+    if let Some(asked) = asked {
+        let found = windows.window_len();
+        return Err(Failure::usage(format!(
+            "windows of {found} tokens, not {asked}; give -c {found} or leave it out"
+        )));
+    }
+    shorten(&mut windows, args.chunks);
+    let ended = run(args, model, &windows, Logits::Compared(&mut base))?;
+    Ok(ended.map_or(INTERRUPTED, |()| 0))
+}
+
+/// Scores the windows and prints what came out; nothing if it was interrupted.
+fn run(
+    args: &Perplexity,
+    model: &Model,
+    windows: &Windows,
+    logits: Logits<'_>,
+) -> Result<Option<()>, Failure> {
+    let given = run::settings::model(&args.model)?;
+    let wanted = settings(windows, model.config().vocab, args.model.batch_size, given);
+    let mut session = session(model, wanted)?;
+    let bar = progress::tokens("scoring", windows.count() * windows.scored());
+    interrupt::answering();
+    let report = score(&mut session, windows, logits, &mut |report| {
+        bar.set_position(report.estimate.count() as u64);
+        if report.estimate.count() > 0 {
+            bar.set_message(format!("PPL {:.4}", report.estimate.perplexity().value));
+        }
+        !interrupt::is_set()
+    });
+    bar.finish_and_clear();
+    run::warn(&mut session);
+    let Some(report) = report? else { return Ok(None) };
+    match args.json {
+        true => output::json(&document(&report, windows))?,
+        false => output::text(&listing(&report))?,
+    }
+    Ok(Some(()))
+}
+
+/// Opens the model of the flags, one that predicts text.
+pub(super) fn open(flags: &ModelArgs) -> Result<Model, Failure> {
+    let model = demo::open(&flags.source())?;
+    if model.config().encoder.is_some() {
+        return Err(Error::NoDecoder { name: model.name() }.into());
+    }
+    if flags.mlock {
+        model.file().lock().map_err(Error::File)?;
+    }
+    Ok(model)
+}
+
+/// The windows of a text file.
+pub(super) fn text(
+    model: &Model,
+    path: Option<&Path>,
+    flags: &ModelArgs,
+) -> Result<Windows, Failure> {
+    let path = path.ok_or_else(|| Failure::usage("no text; give -f FILE"))?;
+    let context = model.config().context;
+    let len = match flags.ctx_size {
+        None => WINDOW.min(context),
+        Some(0) => context,
+        Some(tokens) => tokens,
+    };
+    if len > context {
+        output::note(&format!(
+            "note: windows of {len} tokens; the model was trained for {context}"
+        ));
+    }
+    Ok(Windows::of_text(model, &output::file(path)?, len)?)
+}
+
+/// Keeps the windows that were asked for; as with llama.cpp less than none asks for all.
+pub(super) fn shorten(windows: &mut Windows, chunks: Option<i64>) {
+    if let Some(chunks) = chunks.and_then(|chunks| usize::try_from(chunks).ok()) {
+        windows.truncate(chunks.max(1));
+    }
+}
+
+/// A session, with its placement and what is to be said of it on stderr.
+pub(super) fn session(model: &Model, settings: Settings<'_>) -> Result<Session, Failure> {
+    let bar = progress::bytes("loading");
+    let mut tell = |p: Progress| progress::prepare(&bar, p);
+    let session = Session::new(model, Settings { progress: Some(&mut tell), ..settings });
+    bar.finish_and_clear();
+    let mut session = session?;
+    for note in &session.plan().notes {
+        output::note(&format!("note: {note}"));
+    }
+    run::warn(&mut session);
+    output::note(&format!("placement: {}", session.plan().map));
+    Ok(session)
+}
+
+/// The shares of all tokens whose divergence is listed.
+const SHARES: [(f64, &str); 6] = [
+    (0.5, "kl_p50"),
+    (0.9, "kl_p90"),
+    (0.95, "kl_p95"),
+    (0.99, "kl_p99"),
+    (0.999, "kl_p999"),
+    (1.0, "kl_max"),
+];
+
+fn percentiles(divergence: &Divergence) -> impl Iterator<Item = (&'static str, f64)> {
+    let values = divergence.kl_at(SHARES.map(|(share, _)| share));
+    SHARES.into_iter().zip(values).map(|((_, name), value)| (name, value))
+}
+
+fn document(report: &Report, windows: &Windows) -> Value {
+    let perplexity = report.estimate.perplexity();
+    let mut document = json!({
+        "perplexity": perplexity.value,
+        "perplexity_error": perplexity.error,
+        "tokens": report.estimate.count(),
+        "windows": report.windows,
+        "window_tokens": windows.window_len(),
+    });
+    if let Some(divergence) = &report.divergence {
+        let (base, ratio, kl) =
+            (divergence.base().perplexity(), divergence.ratio(), divergence.kl());
+        let mut more = json!({
+            "base_perplexity": base.value,
+            "base_perplexity_error": base.error,
+            "perplexity_ratio": ratio.value,
+            "perplexity_ratio_error": ratio.error,
+            "kl_mean": kl.value,
+            "kl_mean_error": kl.error,
+            "top1": divergence.top1(),
+            "p_rms": divergence.p_rms(),
+        });
+        for (name, value) in percentiles(divergence) {
+            more[name] = value.into();
+        }
+        if let (Value::Object(document), Value::Object(more)) = (&mut document, more) {
+            document.extend(more);
+        }
+    }
+    document
+}
+
+fn listing(report: &Report) -> String {
+    let mean = |mean: Mean| format!("{:.4} +/- {:.5}", mean.value, mean.error);
+    let mut text = String::new();
+    if let Some(divergence) = &report.divergence {
+        let kl = divergence.kl();
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "PPL of the base:   {}", mean(divergence.base().perplexity()));
+        let ratio = divergence.ratio();
+        let _ = writeln!(text, "PPL over base's:   {:.6} +/- {:.6}", ratio.value, ratio.error);
+        let _ = writeln!(text, "KL divergence:     {:.6} +/- {:.6}", kl.value, kl.error);
+        for (name, value) in percentiles(divergence) {
+            let _ = writeln!(text, "  {name:<17}{value:.6}");
+        }
+        let _ = writeln!(
+            text,
+            "difference of p:   {:.3} % (root of mean square)",
+            100.0 * divergence.p_rms()
+        );
+        let _ = writeln!(text, "same best token:   {:.3} %", 100.0 * divergence.top1());
+    }
+    let tokens = report.estimate.count();
+    let _ = writeln!(text, "scored:            {tokens} tokens in {} windows", report.windows);
+    let _ = writeln!(text, "Final estimate: PPL = {}", mean(report.estimate.perplexity()));
+    text
+}

@@ -1,0 +1,252 @@
+//! How much each input column of each matrix matters: sums of squared activations over a calibration text.
+//!
+//! The values that matrices are multiplied with are kept of every step ([`Session::watched`]) and their squares summed,
+//! column by column, in f64. Matrices with the same input share a sum. The convention is llama.cpp's imatrix tool's: by
+//! default the matrices of the layers only, over windows as in [`perplexity`](crate::perplexity).
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bilayer_graph::{Graph, Op, Rows, Value, WeightId};
+use rayon::prelude::*;
+
+use crate::Error;
+use crate::session::{Run, Session, Settings, Wanted};
+
+/// Most memory for the values kept of a step; devices take as much once more.
+const KEPT_BYTES: usize = 256 << 20;
+
+/// Least tokens of a step: fewer and every step would read all weights for little.
+const TOKENS_MIN: usize = 16;
+
+/// Which matrices are looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Those of the layers.
+    #[default]
+    Layers,
+    /// The head's too.
+    LayersAndHead,
+}
+
+/// The sums of one tensor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sums<'a> {
+    /// The tensor.
+    pub name: &'a str,
+    /// `[matrices, cols]`: of a stack of experts one row for each.
+    pub squares: &'a [f64],
+    /// How many rows of activations went into each matrix's sums.
+    pub counts: &'a [u64],
+}
+
+/// What is multiplied with some tensors.
+struct Input {
+    value: Value,
+    /// Which of several matrices each row goes to, as [`Op::Route`] says it; of a plain matrix all rows go to the one.
+    route: Option<Value>,
+    /// Elements of a row of one matrix.
+    cols: usize,
+    /// `[matrices, cols]`.
+    squares: Vec<f64>,
+    /// Rows that went to each matrix.
+    counts: Vec<u64>,
+}
+
+impl Input {
+    /// Adds rows `[rows, cols]`, or `[rows, used * cols]` where the matrices of a route have rows of their own. `route`
+    /// is `[rows, 2 used]`: weights, then the matrices' numbers.
+    fn add(&mut self, values: &[f32], width: usize, route: Option<(&[f32], usize)>) {
+        let Some((route, route_width)) = route else {
+            values.chunks_exact(self.cols).for_each(|row| self.add_row(0, row));
+            return;
+        };
+        for (row, route) in values.chunks_exact(width).zip(route.chunks_exact(route_width)) {
+            // One row for all matrices, or one for each.
+            let own = row.chunks_exact(self.cols).cycle();
+            for (row, &matrix) in own.zip(&route[route_width / 2..]) {
+                self.add_row(matrix as usize, row);
+            }
+        }
+    }
+
+    fn add_row(&mut self, matrix: usize, row: &[f32]) {
+        let sums = &mut self.squares[matrix * self.cols..][..self.cols];
+        for (sum, &x) in sums.iter_mut().zip(row) {
+            *sum += f64::from(x) * f64::from(x);
+        }
+        self.counts[matrix] += 1;
+    }
+}
+
+/// Sums in the making.
+pub struct Collector {
+    inputs: Vec<Input>,
+    /// The tensors: the place of what they are multiplied with, and which of its matrices they hold.
+    tensors: BTreeMap<String, (usize, Range<usize>)>,
+    /// What is kept of every step, with the elements of a row.
+    watched: BTreeMap<Value, usize>,
+    /// Whether a value exists only where logits are wanted.
+    wants_outputs: bool,
+    /// Bytes of the values of one token.
+    token_bytes: usize,
+}
+
+impl Collector {
+    /// Looks at the matrices of a graph.
+    pub fn new(graph: &Graph, scope: Scope) -> Collector {
+        let mut collector = Collector {
+            inputs: Vec::new(),
+            tensors: BTreeMap::new(),
+            watched: BTreeMap::new(),
+            wants_outputs: false,
+            token_bytes: 0,
+        };
+        let nodes = graph.nodes.iter();
+        for node in nodes.filter(|node| node.layer.is_some() || scope == Scope::LayersAndHead) {
+            match &node.op {
+                Op::MatMul { input, weight, .. } => {
+                    collector.look(graph, (*input, None), &[*weight], 1);
+                }
+                Op::Experts(experts) => {
+                    let source = (experts.input, Some(experts.route));
+                    collector.look(graph, source, &experts.stack, graph.experts(experts));
+                }
+                _ => {}
+            }
+        }
+        let rows = |value: &Value| graph.rows(*value);
+        collector.wants_outputs = collector.watched.keys().any(|v| rows(v) == Rows::Outputs);
+        let logits = if collector.wants_outputs { graph.width(graph.logits) } else { 0 };
+        collector.token_bytes = 4 * (collector.watched.values().sum::<usize>() + logits);
+        collector
+    }
+
+    /// Notes that a value, rows of it as a route says, is multiplied with the `matrices` that lie in `weights`: all in one,
+    /// or each in its own.
+    fn look(
+        &mut self,
+        graph: &Graph,
+        (value, route): (Value, Option<Value>),
+        weights: &[WeightId],
+        matrices: usize,
+    ) {
+        let cols = graph.weight(weights[0]).cols;
+        let is_known =
+            |known: &Input| (known.value, known.route, known.cols) == (value, route, cols);
+        let place = self.inputs.iter().position(is_known).unwrap_or_else(|| {
+            let (squares, counts) = (vec![0.0; matrices * cols], vec![0; matrices]);
+            self.inputs.push(Input { value, route, cols, squares, counts });
+            self.inputs.len() - 1
+        });
+        for value in route.into_iter().chain([value]) {
+            self.watched.insert(value, graph.width(value));
+        }
+        let each = matrices / weights.len();
+        for (number, &weight) in weights.iter().enumerate() {
+            // Several matrices may lie in one tensor; what they share is their input.
+            let name = graph.weight(weight).name.clone();
+            self.tensors.insert(name, (place, number * each..(number + 1) * each));
+        }
+    }
+
+    /// What a session for windows of `len` tokens needs; the other settings as given.
+    pub fn settings<'s>(&self, len: usize, settings: Settings<'s>) -> Settings<'s> {
+        let most = (KEPT_BYTES / self.token_bytes.max(1)).max(TOKENS_MIN);
+        let ubatch_size = settings.ubatch_size.min(most).min(len);
+        Settings {
+            ctx_size: Some(len),
+            sequences: 1,
+            ubatch_size,
+            outputs: Some(if self.wants_outputs { ubatch_size } else { 1 }),
+            fuse: false,
+            top_k: None,
+            watched: self.watched.keys().copied().collect(),
+            ..settings
+        }
+    }
+
+    /// Runs a window on a session prepared by [`Collector::settings`]. `each` is told after every step how many tokens it
+    /// had, and stops the work by returning false; answers whether the window is complete.
+    ///
+    /// # Errors
+    /// A device fails, or a value is not finite: then the sums are of no use.
+    pub fn window(
+        &mut self,
+        session: &mut Session,
+        tokens: &[u32],
+        each: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<bool, Error> {
+        let wanted = if self.wants_outputs { Wanted::All } else { Wanted::None };
+        let sequence = session.open()?;
+        for tokens in tokens.chunks(session.limits().tokens) {
+            session.step(&[Run { sequence, tokens, wanted }])?;
+            self.add(session)?;
+            if !each(tokens.len()) {
+                return Ok(false);
+            }
+        }
+        session.close(sequence);
+        Ok(true)
+    }
+
+    /// Adds what the session kept of its last step.
+    fn add(&mut self, session: &Session) -> Result<(), Error> {
+        let kept = |value: Value| session.watched(value).expect("the settings asked for it");
+        let values: Vec<_> =
+            self.inputs.iter().map(|input| (kept(input.value), input.route.map(kept))).collect();
+        let watched = &self.watched;
+        self.inputs.par_iter_mut().zip(values).for_each(|(input, (values, route))| {
+            let route = route.zip(input.route.map(|value| watched[&value]));
+            input.add(values, watched[&input.value], route);
+        });
+        let is_bad = |place: usize| !self.inputs[place].squares.iter().all(|sum| sum.is_finite());
+        match self.tensors.iter().find(|(_, (place, _))| is_bad(*place)) {
+            Some((name, _)) => {
+                let label = format!("what {name} is multiplied with");
+                Err(bilayer_graph::Error::NotFinite { label, op: "matmul" }.into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The sums of every tensor so far, by name.
+    pub fn sums(&self) -> impl Iterator<Item = Sums<'_>> {
+        self.tensors.iter().map(|(name, (place, matrices))| {
+            let Input { cols, squares, counts, .. } = &self.inputs[*place];
+            Sums {
+                name,
+                squares: &squares[matrices.start * cols..matrices.end * cols],
+                counts: &counts[matrices.clone()],
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_summed_where_their_route_leads() {
+        let input = |matrices: usize| Input {
+            value: Value(0),
+            route: Some(Value(1)),
+            cols: 2,
+            squares: vec![0.0; 2 * matrices],
+            counts: vec![0; matrices],
+        };
+        // Two rows with two matrices each, out of three: 2 and 0, then 1 and 2.
+        let route = [0.6, 0.4, 2.0, 0.0, 0.5, 0.5, 1.0, 2.0];
+        let mut shared = input(3);
+        shared.add(&[1.0, 2.0, 3.0, 4.0], 2, Some((&route, 4)));
+        assert_eq!(shared.squares, [1.0, 4.0, 9.0, 16.0, 10.0, 20.0]);
+        assert_eq!(shared.counts, [1, 1, 2]);
+        let mut own = input(3);
+        own.add(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 4, Some((&route, 4)));
+        assert_eq!(own.squares, [9.0, 16.0, 25.0, 36.0, 1.0 + 49.0, 4.0 + 64.0]);
+        let mut plain = Input { route: None, ..input(1) };
+        plain.add(&[1.0, 2.0, 3.0, 4.0], 2, None);
+        assert_eq!((plain.squares, plain.counts), (vec![10.0, 20.0], vec![2]));
+    }
+}

@@ -1,0 +1,109 @@
+//! A text cut into windows of equal length, as llama.cpp's perplexity tool cuts it.
+
+use bilayer_text::Encode;
+
+use super::Error;
+use crate::Model;
+
+/// Least tokens of a window: one is scored.
+const LEAST: usize = 4;
+
+/// Windows of as many tokens each, one after another without overlap; what is left over at the end is not run.
+///
+/// Where the model wants a token at the beginning of a text, it takes the place of each window's first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Windows {
+    tokens: Vec<u32>,
+    len: usize,
+    first: Option<u32>,
+}
+
+impl Windows {
+    /// All windows of `len` tokens.
+    ///
+    /// # Errors
+    /// Windows that are too short; fewer tokens than two windows have.
+    pub fn new(model: &Model, mut tokens: Vec<u32>, len: usize) -> Result<Windows, crate::Error> {
+        if len < LEAST {
+            let expected = format!("at least {LEAST}");
+            return Err(crate::Error::Setting {
+                name: "ctx-size",
+                found: len.to_string(),
+                expected,
+            });
+        }
+        if tokens.len() / len < 2 {
+            return Err(Error::TooShort { found: tokens.len(), len }.into());
+        }
+        tokens.truncate(tokens.len() / len * len);
+        Ok(Windows { tokens, len, first: first(model) })
+    }
+
+    /// The same of a text. A line break at its very end does not count, as in llama.cpp.
+    ///
+    /// # Errors
+    /// As [`Windows::new`]; a text that the vocabulary cannot express.
+    pub fn of_text(model: &Model, text: &str, len: usize) -> Result<Windows, crate::Error> {
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        let encode = Encode { add_special: true, parse_special: false };
+        let tokens = model.tokenizer().encode(text, encode).map_err(crate::Error::Text)?;
+        Windows::new(model, tokens, len)
+    }
+
+    /// Those of a file, which may be few.
+    pub(super) fn kept(model: &Model, tokens: Vec<u32>, len: usize) -> Windows {
+        Windows { tokens, len, first: first(model) }
+    }
+
+    /// Keeps the first `count` windows.
+    pub fn truncate(&mut self, count: usize) {
+        self.tokens.truncate(count.saturating_mul(self.len));
+    }
+
+    /// Windows there are.
+    pub fn count(&self) -> usize {
+        self.tokens.len() / self.len
+    }
+
+    /// Tokens of a window.
+    pub fn window_len(&self) -> usize {
+        self.len
+    }
+
+    /// The first position of a window whose logits count: its second half.
+    pub fn first_scored(&self) -> usize {
+        self.len / 2
+    }
+
+    /// Tokens of a window that are scored: of its second half all but the first, which nobody predicts there.
+    pub fn scored(&self) -> usize {
+        self.len - 1 - self.first_scored()
+    }
+
+    /// The text's tokens, window after window.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The tokens that are run for a window.
+    pub fn run(&self, window: usize) -> Vec<u32> {
+        let mut tokens = self.own(window).to_vec();
+        tokens[0] = self.first.unwrap_or(tokens[0]);
+        tokens
+    }
+
+    /// The tokens that a window's rows of logits should predict.
+    pub fn targets(&self, window: usize) -> &[u32] {
+        &self.own(window)[self.first_scored() + 1..]
+    }
+
+    fn own(&self, window: usize) -> &[u32] {
+        &self.tokens[window * self.len..][..self.len]
+    }
+}
+
+/// The token that begins every text of the model, if it wants one.
+fn first(model: &Model) -> Option<u32> {
+    let tokenizer = model.tokenizer();
+    tokenizer.bos().filter(|_| tokenizer.adds_bos())
+}
