@@ -19,7 +19,7 @@ pub struct DraftArgs {
     /// Guess what followed the last time the text ended as it does now; no draft model
     #[arg(long)]
     pub lookup: bool,
-    /// Most tokens to guess at a time; up to 7 answers are the same on every processor, bit for bit
+    /// Most tokens to guess at a time; up to 7, greedy answers on a processor are those without guesses, bit for bit
     #[arg(long, alias = "draft", alias = "draft-n", value_name = "N", env = "LLAMA_ARG_DRAFT_MAX")]
     #[arg(default_value_t = CHECKED_ROWS as u32 - 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub draft_max: u32,
