@@ -10,6 +10,7 @@ mod chat;
 mod model;
 mod placing;
 mod profile;
+mod quantize;
 mod sampling;
 mod synth;
 pub mod typed;
@@ -20,6 +21,7 @@ pub use model::{FlashAttn, ModelArgs};
 pub(crate) use placing::size;
 pub use placing::{AdapterArgs, PlacingArgs};
 pub use profile::Profile;
+pub use quantize::Quantize;
 pub use sampling::SamplingArgs;
 pub use synth::Synth;
 
@@ -64,6 +66,8 @@ pub enum Command {
     Tokenize(Tokenize),
     /// Turn tokens into text
     Detokenize(Detokenize),
+    /// Make a smaller file of a model, in other types
+    Quantize(Box<Quantize>),
     /// Write a model of a given shape with random weights
     Synth(Box<Synth>),
     /// Print a completion script for a shell

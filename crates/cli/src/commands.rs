@@ -12,6 +12,7 @@ mod inspect;
 mod man;
 mod plan;
 pub mod profile;
+mod quantize;
 mod run;
 mod synth;
 mod tokenize;
@@ -29,6 +30,7 @@ pub fn execute(command: Command) -> Result<u8, Failure> {
         Command::Inspect(args) => inspect::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
         Command::Detokenize(args) => detokenize::execute(&args),
+        Command::Quantize(args) => quantize::execute(&args),
         Command::Synth(args) => synth::execute(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -1,12 +1,13 @@
-//! Makes model files: random ones of real shapes, and the types of quantized ones.
+//! Makes model files: random ones of real shapes, and quantized ones of others.
 //!
 //! **Purpose.** [`synth`] writes valid GGUF files with random weights in the shapes of known models, as fast as the
 //! disk takes them, so that speed, placement and memory can be measured without a download. [`mix`] says which type
-//! each tensor gets in a mix such as Q4_K_M.
+//! each tensor gets in a mix such as Q4_K_M, [`mod@quantize`] makes a file of such a mix from another, and [`imatrix`] reads
+//! and writes what each column of its matrices is worth.
 //!
 //! **What it does not know.** Devices, kernels, sessions, command lines.
 //!
-//! **Read first.** [`mix::Mix`], [`synth::Shape`], [`synth::Synth`].
+//! **Read first.** [`mix::Mix`], [`synth::Shape`], [`synth::Synth`], [`quantize::Quantize`].
 //!
 //! ```
 //! use bilayer_convert::mix::Mix;
@@ -22,7 +23,11 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod imatrix;
 pub mod mix;
+pub mod quantize;
+mod stream;
 pub mod synth;
 
 pub use error::Error;
+pub use stream::Progress;

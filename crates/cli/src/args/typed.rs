@@ -44,7 +44,7 @@ const ALWAYS: &[&str] = &[
 ];
 
 /// Commands that will come (their names are taken).
-const LATER: &str = "perplexity convert quantize imatrix \
+const LATER: &str = "perplexity convert imatrix \
                      embed rerank classify serve batch prune";
 
 const ONE_ADAPTER: &str = "one adapter is used; choose it with --device";
