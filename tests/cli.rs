@@ -25,8 +25,17 @@ use support::data::shared;
 use support::program::{Place, Ran, ran};
 use support::words;
 
-const COMMANDS: [&str; 8] =
-    ["run", "bench", "inspect", "tokenize", "detokenize", "synth", "completions", "man"];
+const COMMANDS: [&str; 9] = [
+    "run",
+    "bench",
+    "inspect",
+    "tokenize",
+    "detokenize",
+    "quantize",
+    "synth",
+    "completions",
+    "man",
+];
 
 /// A place with `model.gguf`, random weights of a tiny model whose tokens are single letters.
 fn place() -> Place {

@@ -84,6 +84,12 @@ impl Entry {
 }
 
 impl Imatrix {
+    /// Nothing known yet, from `chunk_count` chunks of `chunk_size` tokens of these texts.
+    #[must_use]
+    pub fn new(datasets: Vec<String>, chunk_count: u32, chunk_size: u32) -> Imatrix {
+        Imatrix { datasets, chunk_count, chunk_size, entries: BTreeMap::new() }
+    }
+
     /// Reads a file.
     ///
     /// # Errors
@@ -104,12 +110,11 @@ impl Imatrix {
             return Err(Error::Imatrix { file: name.into(), found: kind.into() });
         }
         let datasets = metadata.opt_strings("imatrix.datasets")?;
-        let mut imatrix = Imatrix {
-            datasets: datasets.into_iter().flat_map(Strings::iter).map(str::to_owned).collect(),
-            chunk_count: metadata.u32("imatrix.chunk_count")?,
-            chunk_size: metadata.u32("imatrix.chunk_size")?,
-            entries: BTreeMap::new(),
-        };
+        let mut imatrix = Imatrix::new(
+            datasets.into_iter().flat_map(Strings::iter).map(str::to_owned).collect(),
+            metadata.u32("imatrix.chunk_count")?,
+            metadata.u32("imatrix.chunk_size")?,
+        );
         for tensor in file.tensors() {
             let Some(of) = tensor.name().strip_suffix(SUMS) else { continue };
             imatrix.entries.insert(of.to_owned(), entry(name, file, of, tensor)?);
@@ -221,8 +226,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_experts_without_tokens_count_all_columns_alike() {
-        let mut imatrix = Imatrix { chunk_count: 3, chunk_size: 512, ..Imatrix::default() };
-        imatrix.datasets = vec!["a.txt".into(), "b.txt".into()];
+        let mut imatrix = Imatrix::new(vec!["a.txt".into(), "b.txt".into()], 3, 512);
         imatrix.insert("x.weight", Entry::new(vec![2.0, 4.0, 1.0, 5.0], vec![2.0, 0.0]));
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("i.gguf");
