@@ -133,7 +133,7 @@ impl Quantize {
         file: &'a File,
         imatrix: Option<&'a Imatrix>,
     ) -> Result<Plan<'a>, Error> {
-        let facts = facts(file, imatrix.is_some())?;
+        let facts = facts(file, imatrix)?;
         let mut used = vec![false; self.overrides.len()];
         let tensors = file.tensors().iter().map(|tensor| {
             let (to, wanted) = self.choose(tensor, &facts, &mut used);
@@ -327,7 +327,7 @@ fn experts(shape: &[u64]) -> u64 {
 }
 
 /// What the rules of a mix ask of a model.
-fn facts(file: &File, importance: bool) -> Result<Facts, Error> {
+fn facts(file: &File, imatrix: Option<&Imatrix>) -> Result<Facts, Error> {
     let metadata = file.metadata();
     let architecture = metadata.str("general.architecture")?;
     let key = |name: &str| format!("{architecture}.{name}");
@@ -344,6 +344,6 @@ fn facts(file: &File, importance: bool) -> Result<Facts, Error> {
         kv_heads: heads("attention.head_count_kv")?.unwrap_or(query),
         experts: metadata.opt_usize(&key("expert_count"))?.unwrap_or(0),
         tied: file.tensor("output.weight").is_none(),
-        importance,
+        importance: imatrix.is_some(),
     })
 }

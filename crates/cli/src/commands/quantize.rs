@@ -27,7 +27,7 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
         plan.cite(path);
     }
     plan.check_output(&args.out)?;
-    notes(&plan, imatrix.is_some());
+    notes(&plan, imatrix.as_ref());
     let name = quantize.mix.name;
     if args.dry_run {
         return report(args, name, &plan, None);
@@ -86,7 +86,7 @@ fn of_input(error: Error, path: &Path) -> Failure {
 }
 
 /// What somebody may not expect, on stderr.
-fn notes(plan: &Plan<'_>, weighted: bool) {
+fn notes(plan: &Plan<'_>, imatrix: Option<&Imatrix>) {
     for Planned { name, shape, to, wanted, .. } in plan.tensors() {
         if let Some(wanted) = wanted {
             let cols = shape.last().copied().unwrap_or_default();
@@ -100,7 +100,7 @@ fn notes(plan: &Plan<'_>, weighted: bool) {
         output::note(&format!("--tensor-type {pattern}: no matrix has such a name"));
     }
     let unknown = plan.tensors().iter().filter(|t| t.from != t.to && !t.weighted).count();
-    if weighted && unknown > 0 {
+    if imatrix.is_some() && unknown > 0 {
         output::note(&format!(
             "{unknown} tensors are not in the importance matrix: all their columns count alike"
         ));
