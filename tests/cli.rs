@@ -25,7 +25,7 @@ use support::data::shared;
 use support::program::{Place, Ran, ran};
 use support::words;
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "run",
     "bench",
     "embed",
@@ -36,6 +36,7 @@ const COMMANDS: [&str; 13] = [
     "detokenize",
     "perplexity",
     "imatrix",
+    "quantize",
     "synth",
     "completions",
     "man",

@@ -13,6 +13,7 @@ mod model;
 mod perplexity;
 mod placing;
 mod profile;
+mod quantize;
 mod sampling;
 mod synth;
 pub mod typed;
@@ -26,6 +27,7 @@ pub use perplexity::{Imatrix, Perplexity};
 pub(crate) use placing::size;
 pub use placing::{AdapterArgs, PlacingArgs};
 pub use profile::Profile;
+pub use quantize::Quantize;
 pub use sampling::SamplingArgs;
 pub use synth::Synth;
 
@@ -80,6 +82,8 @@ pub enum Command {
     Perplexity(Box<Perplexity>),
     /// Sum up which inputs of each matrix matter, from a calibration text
     Imatrix(Box<Imatrix>),
+    /// Make a smaller file of a model, in other types
+    Quantize(Box<Quantize>),
     /// Write a model of a given shape with random weights
     Synth(Box<Synth>),
     /// Print a completion script for a shell

@@ -17,6 +17,7 @@ mod man;
 mod perplexity;
 mod plan;
 pub mod profile;
+mod quantize;
 mod rerank;
 mod run;
 mod synth;
@@ -40,6 +41,7 @@ pub fn execute(command: Command) -> Result<u8, Failure> {
         Command::Detokenize(args) => detokenize::execute(&args),
         Command::Perplexity(args) => perplexity::execute(&args),
         Command::Imatrix(args) => imatrix::execute(&args),
+        Command::Quantize(args) => quantize::execute(&args),
         Command::Synth(args) => synth::execute(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -117,10 +117,17 @@ impl From<bilayer_convert::Error> for Failure {
         use bilayer_convert::Error as Made;
         let (code, advice) = match &error {
             Made::UnknownShape { .. } | Made::UnknownType { .. } | Made::Size { .. } => {
-                (USAGE, "; `bilayer synth --help` lists what can be given")
+                (USAGE, "; the command's --help lists what can be given")
             }
-            Made::NotForWeights { .. } | Made::Model(_) => (USAGE, ""),
-            Made::NoImatrix { .. } | Made::Sums { .. } => (BAD_MODEL, ""),
+            Made::NotForWeights { .. } | Made::Model(_) | Made::Override { .. } => (USAGE, ""),
+            Made::Unwritable { .. } | Made::Requantize { .. } | Made::SameFile { .. } => {
+                (USAGE, "")
+            }
+            Made::Weight { .. } | Made::NoImatrix { .. } | Made::Sums { .. } => (BAD_MODEL, ""),
+            Made::Imatrix { .. } | Made::ImatrixTensor { .. } => {
+                (BAD_MODEL, "; make one with llama-imatrix in its GGUF form")
+            }
+            Made::ImatrixShape { .. } => (BAD_MODEL, "; give the one that was made of this model"),
             Made::Threads { .. } => (DOES_NOT_FIT, ""),
             Made::File(bilayer_gguf::Error::NotAFile { .. }) => (NO_OUTPUT, ""),
             Made::File(bilayer_gguf::Error::Io { source, .. }) => match source.kind() {

@@ -31,6 +31,80 @@ pub enum Error {
         /// The type's name.
         ty: &'static str,
     },
+    /// A type for tensors by name that cannot be read.
+    #[error("--tensor-type {given}: {reason}")]
+    Override {
+        /// What was given.
+        given: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tensor is to get a type that this build only reads.
+    #[error("tensor {tensor}: {ty} can be read but not made; choose another type")]
+    Unwritable {
+        /// The tensor's name.
+        tensor: String,
+        /// The type's name.
+        ty: &'static str,
+    },
+    /// A tensor that is quantized already.
+    #[error(
+        "tensor {tensor} is quantized already, to {ty}, and would lose more than once; start from an F16, BF16 or F32 \
+         file, or do it anyway with --allow-requantize"
+    )]
+    Requantize {
+        /// The tensor's name.
+        tensor: String,
+        /// Its type.
+        ty: &'static str,
+    },
+    /// The new file would take the place of one that it is made from.
+    #[error("{file}: input and output are the same file; write the new one under another name")]
+    SameFile {
+        /// The file's path.
+        file: String,
+    },
+    /// A weight of the input that is infinite or no number.
+    #[error("tensor {tensor}: {reason}")]
+    Weight {
+        /// The tensor's name.
+        tensor: String,
+        /// Which weight, and what it is.
+        reason: String,
+    },
+    /// A GGUF file that is no importance matrix.
+    #[error("{file}: expected an importance matrix (general.type = imatrix), found {found}")]
+    Imatrix {
+        /// The file's path.
+        file: String,
+        /// What its `general.type` is.
+        found: String,
+    },
+    /// A tensor of an importance matrix that holds something else.
+    #[error(
+        "{file}: tensor {tensor}: expected F32 sums of squares with their counts, found {found}"
+    )]
+    ImatrixTensor {
+        /// The file's path.
+        file: String,
+        /// The tensor's name.
+        tensor: String,
+        /// What is there.
+        found: String,
+    },
+    /// An importance matrix of another model.
+    #[error(
+        "tensor {tensor}: expected {} matrices of {} columns in the importance matrix, found {} of {}; it is of another \
+         model", expected[0], expected[1], found[0], found[1]
+    )]
+    ImatrixShape {
+        /// The tensor's name.
+        tensor: String,
+        /// Matrices and columns of the tensor.
+        expected: [u64; 2],
+        /// Those of the importance matrix.
+        found: [u64; 2],
+    },
     /// The sizes make no model that can be read back.
     #[error(transparent)]
     Model(#[from] bilayer_models::Error),

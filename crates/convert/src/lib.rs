@@ -1,13 +1,14 @@
-//! Makes model files: random ones of real shapes, and the types of quantized ones.
+//! Makes model files: random ones of real shapes, and quantized ones of others.
 //!
 //! **Purpose.** [`synth`] writes valid GGUF files with random weights in the shapes of known models, as fast as the
 //! disk takes them, so that speed, placement and memory can be measured without a download. [`mix`] says which type
-//! each tensor gets in a mix such as Q4_K_M. [`imatrix_writer`] keeps sums of squared activations in files and adds them
-//! up.
+//! each tensor gets in a mix such as Q4_K_M, [`mod@quantize`] makes a file of such a mix from another, and [`imatrix`] reads
+//! what each column of its matrices is worth; [`imatrix_writer`] keeps sums of squared activations in such files and adds
+//! them up.
 //!
 //! **What it does not know.** Devices, kernels, sessions, command lines.
 //!
-//! **Read first.** [`mix::Mix`], [`synth::Shape`], [`synth::Synth`].
+//! **Read first.** [`mix::Mix`], [`synth::Shape`], [`synth::Synth`], [`quantize::Quantize`].
 //!
 //! ```
 //! use bilayer_convert::mix::Mix;
@@ -23,8 +24,12 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod imatrix;
 pub mod imatrix_writer;
 pub mod mix;
+pub mod quantize;
+mod stream;
 pub mod synth;
 
 pub use error::Error;
+pub use stream::Progress;

@@ -275,12 +275,15 @@ impl Mix {
         if !matrix || kept || !name.ends_with("weight") {
             return None;
         }
-        if self.base.block_weights == 1 {
-            return Some(self.base);
+        Some(fitting(self.wanted(name, shape, facts), shape.last().copied().unwrap_or_default()))
+    }
+
+    /// The type that a tensor which does not keep its precision is to have, whether its rows fit that or not.
+    pub(crate) fn wanted(&self, name: &str, shape: &[u64], facts: &Facts) -> Type {
+        if self.pure || self.base.block_weights == 1 {
+            return self.base;
         }
-        let cols = shape.last().copied().unwrap_or_default();
-        let chosen = if self.pure { self.base } else { self.choose(name, shape, facts) };
-        Some(fitting(chosen, cols))
+        self.choose(name, shape, facts)
     }
 
     fn choose(&self, name: &str, shape: &[u64], facts: &Facts) -> Type {

@@ -1,8 +1,5 @@
 //! Valid random-weight models of real shapes, written as fast as the disk takes them.
 
-use std::cell::{Cell, RefCell};
-use std::io::Write;
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use bilayer_gguf::{Metadata, NewTensor, SourceError};
@@ -12,6 +9,7 @@ use rayon::prelude::*;
 
 use crate::Error;
 use crate::mix::{Facts, Mix};
+use crate::stream::{self, Pieces, Progress, Told};
 
 mod blocks;
 mod random;
@@ -26,11 +24,6 @@ pub use shapes::{Experts, Shape, Sizes};
 
 use tensors::Tensor;
 use weights::Weights;
-
-/// Chunks made at once; while these are written, the next are made.
-const CHUNKS: usize = 16;
-/// Threads a caller may ask for.
-const THREADS: usize = 512;
 
 /// What is to be made. The same description gives the same bytes on every machine and any number of threads.
 #[derive(Clone, Debug)]
@@ -58,31 +51,6 @@ pub struct Made {
     pub bytes: u64,
 }
 
-/// Is told after each piece how many bytes of how many are written, and may stop the rest.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
-
-/// How far the file is.
-struct Told<'a> {
-    progress: RefCell<Progress<'a>>,
-    done: Cell<u64>,
-    total: u64,
-}
-
-/// Progress said to stop.
-#[derive(Debug, thiserror::Error)]
-#[error("stopped")]
-struct Stopped;
-
-impl Told<'_> {
-    fn step(&self, bytes: usize) -> Result<(), Stopped> {
-        self.done.set(self.done.get() + bytes as u64);
-        match (self.progress.borrow_mut())(self.done.get(), self.total) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(Stopped),
-        }
-    }
-}
-
 /// A tensor with its type.
 struct Typed {
     tensor: Tensor,
@@ -102,16 +70,10 @@ impl Synth {
     /// [`Error::Model`], [`Error::File`], [`Error::Size`], [`Error::Threads`]; [`Error::Interrupted`] where `progress`
     /// breaks.
     pub fn write(&self, path: &Path, progress: Progress<'_>) -> Result<Made, Error> {
-        let threads = self.threads.unwrap_or(0);
-        if threads > THREADS {
-            let expected = format!("at most {THREADS}");
-            return Err(Error::Size { what: "threads", expected, found: threads as u64 });
-        }
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        let pool = pool.map_err(|error| Error::Threads { threads, reason: error.to_string() })?;
+        let pool = stream::pool(self.threads)?;
         let typed = self.tensors()?;
         let made = made(&typed);
-        let told = Told { progress: RefCell::new(progress), done: Cell::new(0), total: made.bytes };
+        let told = Told::new(progress, made.bytes);
         let new: Result<Vec<_>, Error> = typed
             .iter()
             .map(|typed| {
@@ -119,16 +81,12 @@ impl Synth {
                 let Typed { tensor, ty, bytes } = typed;
                 let (pool, told) = (&pool, &told);
                 Ok(NewTensor::stream(&tensor.name, *ty, &tensor.shape, move |out| {
-                    source.write(pool, *bytes, out, told)
+                    source.pieces(*bytes).write(pool, out, told)
                 }))
             })
             .collect();
-        match bilayer_gguf::write(path, &self.metadata(), new?) {
-            Err(bilayer_gguf::Error::Source { source, .. }) if source.is::<Stopped>() => {
-                Err(Error::Interrupted)
-            }
-            written => Ok(written.map(|()| made)?),
-        }
+        bilayer_gguf::write(path, &self.metadata(), new?).map_err(stream::ended)?;
+        Ok(made)
     }
 
     /// The file in memory.
@@ -142,7 +100,10 @@ impl Synth {
             .map(|typed| {
                 let Some(source) = self.source(typed)? else { return Ok(typed.zeros()) };
                 let mut bytes = vec![0; typed.bytes as usize];
-                source.fill(0, &mut bytes);
+                bytes
+                    .par_chunks_mut(source.chunk_bytes())
+                    .enumerate()
+                    .for_each(|(number, chunk)| source.fill(number as u64, chunk));
                 Ok(NewTensor::bytes(&typed.tensor.name, typed.ty, &typed.tensor.shape, bytes))
             })
             .collect();
@@ -224,44 +185,23 @@ impl Source<'_> {
         }
     }
 
-    /// Makes chunks from number `first` on, on the threads of the pool this runs in.
-    fn fill(&self, first: u64, bytes: &mut [u8]) {
-        match self {
-            Source::Known(known) => bytes.copy_from_slice(known),
-            Source::Random(weights) => bytes
-                .par_chunks_mut(weights.chunk_bytes())
-                .enumerate()
-                .for_each(|(i, chunk)| weights.fill(first + i as u64, chunk)),
-        }
+    /// Its `len` bytes in pieces.
+    fn pieces(
+        &self,
+        len: u64,
+    ) -> Pieces<impl Fn(u64, &mut [u8]) -> Result<(), SourceError> + Sync + '_> {
+        let make = |number, bytes: &mut [u8]| {
+            self.fill(number, bytes);
+            Ok(())
+        };
+        Pieces { len, piece_bytes: self.chunk_bytes(), make }
     }
 
-    /// Writes `len` bytes: while one buffer of chunks is written, the next is made.
-    fn write(
-        &self,
-        pool: &rayon::ThreadPool,
-        len: u64,
-        out: &mut dyn Write,
-        told: &Told<'_>,
-    ) -> Result<(), SourceError> {
-        let at_once = CHUNKS * self.chunk_bytes();
-        let size = |left: u64| left.min(at_once as u64) as usize;
-        let mut left = len;
-        let mut chunk = 0;
-        let (mut ready, mut next) = (vec![0; size(left)], Vec::new());
-        pool.install(|| self.fill(chunk, &mut ready));
-        while left > 0 {
-            left -= ready.len() as u64;
-            chunk += CHUNKS as u64;
-            next.resize(size(left), 0);
-            pool.in_place_scope(|scope| {
-                if left > 0 {
-                    scope.spawn(|_| self.fill(chunk, &mut next));
-                }
-                out.write_all(&ready)
-            })?;
-            told.step(ready.len())?;
-            std::mem::swap(&mut ready, &mut next);
+    /// Makes the chunk of a number.
+    fn fill(&self, number: u64, bytes: &mut [u8]) {
+        match self {
+            Source::Known(known) => bytes.copy_from_slice(known),
+            Source::Random(weights) => weights.fill(number, bytes),
         }
-        Ok(())
     }
 }

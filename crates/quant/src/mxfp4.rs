@@ -84,8 +84,13 @@ pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
     Block { e, quants: std::array::from_fn(|i| q[i] | q[16 + i] << 4) }
 }
 
-/// The code whose value is nearest to `x`, the first of equals.
+/// Halfway between each magnitude and the next.
+const MIDPOINTS: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
+
+/// The code whose value is nearest to `x`, of equals the one nearer to zero. Division by a power of two is exact.
+#[inline]
 fn nearest(x: f32, scale: f32) -> usize {
-    let distance = |code: usize| (scale * f32::from(CODEBOOK[code]) - x).abs();
-    (1..16).fold(0, |best, code| if distance(code) < distance(best) { code } else { best })
+    let magnitude = x.abs() / scale;
+    let code: usize = MIDPOINTS.iter().map(|midpoint| usize::from(magnitude > *midpoint)).sum();
+    if x < 0.0 && code > 0 { code + 8 } else { code }
 }

@@ -46,7 +46,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     error_max: 0.073,
 };
 
-const SWEEP: Sweep = Sweep { first: 13.7, last: 16.7, count: 6 };
+const SWEEP: Sweep = Sweep { first: 13.7, last: 16.7, count: 5 };
 
 /// The 256 weights of a block.
 pub fn dequantize(block: &Block, out: &mut [f32; 256]) {

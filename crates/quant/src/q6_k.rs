@@ -45,7 +45,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     error_max: 0.0178,
 };
 
-const SWEEP: Sweep = Sweep { first: -33.5, last: -30.5, count: 13 };
+const SWEEP: Sweep = Sweep { first: -33.5, last: -30.5, count: 7 };
 
 /// The 256 weights of a block.
 pub fn dequantize(block: &Block, out: &mut [f32; 256]) {

@@ -128,11 +128,64 @@ pub(crate) fn scale_sums<const N: usize>(
     inverse: f32,
     nearest: impl Fn(f32) -> f32,
 ) -> [f32; 2] {
-    sums(x, w, |x, w| {
-        let q = lanes(|k| nearest(x[k] * inverse));
-        let wq = lanes(|k| w[k] * q[k]);
-        [lanes(|k| wq[k] * x[k]), lanes(|k| wq[k] * q[k])]
-    })
+    // All codes before all sums: mixed, compilers make no SIMD of either.
+    let q = codes(x, |x| nearest(x * inverse));
+    let wq = products(&q, w);
+    let [xq] = sums(x, &wq, |x, wq| [lanes(|k| wq[k] * x[k])]);
+    let [qq] = sums(&q, &wq, |q, wq| [lanes(|k| wq[k] * q[k])]);
+    [xq, qq]
+}
+
+/// The code of each value.
+#[inline(always)]
+fn codes<const N: usize>(x: &[f32; N], nearest: impl Fn(f32) -> f32) -> [f32; N] {
+    let mut q = [0.0; N];
+    for (q, x) in q.iter_mut().zip(x) {
+        *q = nearest(*x);
+    }
+    q
+}
+
+/// Code times cost.
+#[inline(always)]
+fn products<const N: usize>(q: &[f32; N], w: &[f32; N]) -> [f32; N] {
+    let mut wq = [0.0; N];
+    for k in 0..N {
+        wq[k] = q[k] * w[k];
+    }
+    wq
+}
+
+/// What a line is fitted from: sums over the codes that another one gives.
+#[derive(Clone, Copy)]
+pub(crate) struct LineSums {
+    /// Σ w.
+    pub s: f32,
+    /// Σ w x.
+    pub sx: f32,
+    /// Σ w q.
+    pub sq: f32,
+    /// Σ w q².
+    pub sqq: f32,
+    /// Σ w x q.
+    pub sxq: f32,
+}
+
+/// The sums for the codes nearest on `line`.
+#[inline(always)]
+pub(crate) fn line_sums<const N: usize>(
+    x: &[f32; N],
+    w: &[f32; N],
+    line: Line,
+    top: f32,
+) -> LineSums {
+    let inverse = reciprocal(line.scale);
+    let q = codes(x, |x| round((x - line.min) * inverse, 0.0, top));
+    let wq = products(&q, w);
+    let [s, sx] = sums(x, w, |x, w| [*w, lanes(|k| w[k] * x[k])]);
+    let [sq, sxq] = sums(x, &wq, |x, wq| [*wq, lanes(|k| wq[k] * x[k])]);
+    let [sqq] = sums(&q, &wq, |q, wq| [lanes(|k| wq[k] * q[k])]);
+    LineSums { s, sx, sq, sqq, sxq }
 }
 
 /// The scale for `x ≈ scale · nearest(x / scale)`; 0 for all-zero values.
@@ -183,38 +236,46 @@ pub(crate) fn line<const N: usize>(
     // Sums are taken of x - low: far from zero, squares of x itself would drown the error.
     let x = x.map(|x| x - low);
     let mut least = f32::INFINITY;
-    let mut consider = |start: Line| {
-        let fitted = fit(&x, w, start, top, min_max - low);
-        let loss = line_loss(&x, w, fitted, top);
-        if loss < least {
-            (best, least) = (Line { scale: fitted.scale, min: fitted.min + low }, loss);
-        }
-        fitted
-    };
     for span in sweep.points() {
-        let first = consider(Line { scale: (high - low) / span, min: 0.0 });
-        consider(first);
+        let mut line = Line { scale: (high - low) / span, min: 0.0 };
+        for _ in 0..FITS {
+            let (fitted, loss) = fit(&x, w, line, top, min_max - low);
+            if loss < least {
+                (best, least) = (Line { scale: fitted.scale, min: fitted.min + low }, loss);
+            }
+            line = fitted;
+        }
     }
     best
 }
 
-/// The least-squares line through the codes that `start` gives.
-fn fit<const N: usize>(x: &[f32; N], w: &[f32; N], start: Line, top: f32, min_max: f32) -> Line {
-    let inverse = reciprocal(start.scale);
-    let [s, sx, sq, sqq, sxq] = sums(x, w, |x, w| {
-        let q = lanes(|k| round((x[k] - start.min) * inverse, 0.0, top));
-        let wq = lanes(|k| w[k] * q[k]);
-        [*w, lanes(|k| w[k] * x[k]), wq, lanes(|k| wq[k] * q[k]), lanes(|k| wq[k] * x[k])]
-    });
+/// How often a line of a sweep is fitted to the codes that the one before it gives.
+const FITS: usize = 2;
+
+/// The least-squares line through the codes that `start` gives, and what it loses with these codes.
+///
+/// The loss comes from the sums, short of the constant Σ w x², and so without another pass.
+fn fit<const N: usize>(
+    x: &[f32; N],
+    w: &[f32; N],
+    start: Line,
+    top: f32,
+    min_max: f32,
+) -> (Line, f32) {
+    let LineSums { s, sx, sq, sqq, sxq } = line_sums(x, w, start, top);
     let determinant = s * sqq - sq * sq;
-    if determinant <= 0.0 {
-        return start;
-    }
     let min = (sqq * sx - sq * sxq) / determinant;
-    if min > min_max {
-        return Line { scale: ((sxq - min_max * sq) / sqq).max(0.0), min: min_max };
-    }
-    Line { scale: ((s * sxq - sx * sq) / determinant).max(0.0), min }
+    let line = if determinant <= 0.0 {
+        // One code for all: through it and zero, where x begins.
+        Line { scale: (sxq * reciprocal(sqq)).max(0.0), min: 0.0 }
+    } else if min > min_max {
+        Line { scale: ((sxq - min_max * sq) / sqq).max(0.0), min: min_max }
+    } else {
+        Line { scale: ((s * sxq - sx * sq) / determinant).max(0.0), min }
+    };
+    let Line { scale, min } = line;
+    let explained = scale * (2.0 * sxq - scale * sqq - 2.0 * min * sq) + min * (2.0 * sx - min * s);
+    (line, -explained)
 }
 
 /// `Σ w (x - x')²` with the nearest codes on the line.

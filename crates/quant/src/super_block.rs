@@ -6,7 +6,7 @@
 //! the shared scale is a least-squares solution again. The best state seen is kept.
 
 use crate::blocks::{f16_bits, f16_value};
-use crate::search::{self, Line, Sweep};
+use crate::search::{self, Line, LineSums, Sweep};
 
 /// Weights beyond this would overflow the sums; no super-block can represent a tenth of it.
 const LARGEST: f32 = (1u32 << 30) as f32;
@@ -148,7 +148,7 @@ pub(crate) fn lines<const N: usize, const PARTS: usize>(
             });
             centres[part] = integers;
             total += loss;
-            system.add(x, w, integers, &search::line_codes(x, line(integers), top));
+            system.add(search::line_sums(x, w, line(integers), top), integers);
         }
         if total < least {
             let scales = centres.map(|(scale, _)| scale as u8);
@@ -203,23 +203,15 @@ struct System {
 }
 
 impl System {
-    fn add<const N: usize>(
-        &mut self,
-        x: &[f32; N],
-        w: &[f32; N],
-        (scale, min): (f32, f32),
-        codes: &[u8; N],
-    ) {
-        for i in 0..N {
-            let (x, w) = (f64::from(x[i]), f64::from(w[i]));
-            let a = f64::from(scale) * f64::from(codes[i]);
-            let b = -f64::from(min);
-            self.aa += w * a * a;
-            self.ab += w * a * b;
-            self.bb += w * b * b;
-            self.ax += w * a * x;
-            self.bx += w * b * x;
-        }
+    /// Adds a part with its integers.
+    fn add(&mut self, part: LineSums, (scale, min): (f32, f32)) {
+        let LineSums { s, sx, sq, sqq, sxq } = part;
+        let (a, b) = (f64::from(scale), -f64::from(min));
+        self.aa += a * a * f64::from(sqq);
+        self.ab += a * b * f64::from(sq);
+        self.bb += b * b * f64::from(s);
+        self.ax += a * f64::from(sxq);
+        self.bx += b * f64::from(sx);
     }
 
     /// `(d, dmin)` as f16 bits, where both are determined and positive.

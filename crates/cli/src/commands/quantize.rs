@@ -1,0 +1,169 @@
+//! `bilayer quantize`: a smaller file of a model.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Instant;
+
+use bilayer_convert::Error;
+use bilayer_convert::imatrix::Imatrix;
+use bilayer_convert::mix::Mix;
+use bilayer_convert::quantize::{self, Override, Plan, Planned, Quantize};
+use bilayer_gguf::File;
+use serde_json::{Value, json};
+
+use crate::args;
+use crate::commands::run::interrupt;
+use crate::failure::{Failure, INTERRUPTED};
+use crate::{output, progress};
+
+/// Writes the file and says what it is.
+pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
+    let quantize = asked(args)?;
+    let file = open(&args.input)?;
+    let imatrix = args.imatrix.as_deref().map(importance).transpose()?;
+    let in_file = |error| of_input(error, &args.input);
+    let mut plan = quantize.plan(&file, imatrix.as_ref()).map_err(in_file)?;
+    if let Some(path) = &args.imatrix {
+        plan.cite(path);
+    }
+    plan.check_output(&args.out)?;
+    notes(&plan, imatrix.as_ref());
+    let name = quantize.mix.name;
+    if args.dry_run {
+        return report(args, name, &plan, None);
+    }
+    interrupt::catch();
+    interrupt::answering();
+    let bar = progress::bytes("quantizing");
+    let began = Instant::now();
+    let written = plan.write(&args.out, &mut |done, total| {
+        progress::set(&bar, done, total);
+        if interrupt::is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    bar.finish_and_clear();
+    match written {
+        Ok(()) => report(args, name, &plan, Some(began.elapsed().as_secs_f64())),
+        Err(Error::Interrupted) => Ok(INTERRUPTED),
+        Err(error @ Error::Weight { .. }) => Err(in_file(error)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn asked(args: &args::Quantize) -> Result<Quantize, Error> {
+    let mix = quantize::mix(&args.r#type)?;
+    let ty = |name: &Option<String>| name.as_deref().map(quantize::weight_type).transpose();
+    let overrides: Result<Vec<_>, Error> =
+        args.tensor_type.iter().map(|given| Override::parse(given)).collect();
+    Ok(Quantize {
+        mix: if args.pure { Mix::pure(mix.base)? } else { mix },
+        overrides: overrides?,
+        output: ty(&args.output_tensor_type)?,
+        embedding: ty(&args.token_embedding_type)?,
+        requantize: args.allow_requantize,
+        threads: args.threads.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0),
+    })
+}
+
+/// An input, whose faults are not those of an output.
+fn open(path: &Path) -> Result<File, Failure> {
+    File::open(path).map_err(|error| bilayer_engine::Error::File(error).into())
+}
+
+fn importance(path: &Path) -> Result<Imatrix, Failure> {
+    let file = open(path)?;
+    Imatrix::of(&path.display().to_string(), &file).map_err(|error| match error {
+        Error::File(error) => bilayer_engine::Error::File(error).into(),
+        error => error.into(),
+    })
+}
+
+/// An error that the input file is to blame for; those of its format name it by themselves.
+fn of_input(error: Error, path: &Path) -> Failure {
+    match error {
+        Error::File(error) => bilayer_engine::Error::File(error).into(),
+        error => Failure::from(error).in_file(path),
+    }
+}
+
+/// What somebody may not expect, on stderr.
+fn notes(plan: &Plan<'_>, imatrix: Option<&Imatrix>) {
+    for Planned { name, shape, to, wanted, .. } in plan.tensors() {
+        if let Some(wanted) = wanted {
+            let cols = shape.last().copied().unwrap_or_default();
+            output::note(&format!(
+                "{name}: rows of {cols} are not whole {wanted} blocks of {}; {to} takes its place",
+                wanted.block_weights
+            ));
+        }
+    }
+    for pattern in plan.unmatched() {
+        output::note(&format!("--tensor-type {pattern}: no matrix has such a name"));
+    }
+    let unknown = plan.tensors().iter().filter(|t| t.from != t.to && !t.weighted).count();
+    if imatrix.is_some() && unknown > 0 {
+        output::note(&format!(
+            "{unknown} tensors are not in the importance matrix: all their columns count alike"
+        ));
+    }
+}
+
+fn report(
+    args: &args::Quantize,
+    mix: &str,
+    plan: &Plan<'_>,
+    seconds: Option<f64>,
+) -> Result<u8, Failure> {
+    let (before, after, parameters) = (plan.from_bytes(), plan.to_bytes(), plan.parameters());
+    let bits_per_weight = after as f64 * 8.0 / parameters.max(1) as f64;
+    if args.json {
+        output::json(&json!({
+            "path": args.out,
+            "type": mix,
+            "pure": args.pure,
+            "dry_run": args.dry_run,
+            "parameters": parameters,
+            "bytes_before": before,
+            "bytes": after,
+            "bpw": bits_per_weight,
+            "ms": seconds.map(|seconds| seconds * 1e3),
+            "tensors": plan.tensors().iter().map(tensor).collect::<Vec<_>>(),
+        }))?;
+        return Ok(0);
+    }
+    if args.dry_run {
+        for tensor in plan.tensors() {
+            output::line(&row(tensor))?;
+        }
+    }
+    let path = args.out.display();
+    let would = if args.dry_run { " (not written)" } else { "" };
+    output::line(&format!(
+        "{path}{would}: {mix}, {} tensors, {before} -> {after} bytes, {bits_per_weight:.2} bits a weight",
+        plan.tensors().len()
+    ))?;
+    if let Some(seconds) = seconds {
+        let rate = before as f64 / 1e6 / seconds;
+        output::note(&format!("quantized: {:.0} ms, {rate:.0} MB/s read", seconds * 1e3));
+    }
+    Ok(0)
+}
+
+fn row(tensor: &Planned) -> String {
+    let Planned { name, shape, from, to, from_bytes, to_bytes, .. } = tensor;
+    let sizes: Vec<String> = shape.iter().map(u64::to_string).collect();
+    let sizes = sizes.join(" x ");
+    format!("{name:32} {sizes:>18}  {from:>5} -> {to:6} {from_bytes:>12} -> {to_bytes} bytes")
+}
+
+fn tensor(tensor: &Planned) -> Value {
+    json!({
+        "name": tensor.name,
+        "shape": tensor.shape,
+        "from": tensor.from.name,
+        "to": tensor.to.name,
+        "wanted": tensor.wanted.map(|wanted| wanted.name),
+        "weighted": tensor.weighted,
+        "bytes_before": tensor.from_bytes,
+        "bytes": tensor.to_bytes,
+    })
+}

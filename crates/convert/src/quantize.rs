@@ -1,0 +1,349 @@
+//! Quantizes a model file: which type each tensor gets, then tensor by tensor from the mapped file to the new one.
+//!
+//! [`Quantize::plan`] reads only the directory and says everything that will happen, sizes included; [`Plan::write`] does
+//! it. Matrices are cut into pieces of whole rows, made on all threads and written in order, so that memory stays bounded
+//! whatever the size of the model. Kept tensors are copied as they are.
+
+use std::path::Path;
+
+use bilayer_gguf::{File, Metadata, NewTensor, Tensor};
+use bilayer_quant::Type;
+use regex::Regex;
+
+use crate::Error;
+use crate::imatrix::Imatrix;
+use crate::mix::{Facts, Mix, fitting};
+use crate::stream::{self, Progress, Told};
+
+mod weights;
+
+use weights::Weights;
+
+/// What a model is to become.
+#[derive(Clone, Debug)]
+pub struct Quantize {
+    /// The type of each tensor for which nothing else is said.
+    pub mix: Mix,
+    /// Types of tensors by name; the first pattern that is found in a name counts.
+    pub overrides: Vec<Override>,
+    /// The type of the output head.
+    pub output: Option<Type>,
+    /// The type of the token embedding.
+    pub embedding: Option<Type>,
+    /// Quantize also what is quantized already, which loses more than doing it once.
+    pub requantize: bool,
+    /// Threads; as many as there are processors where it is not given.
+    pub threads: Option<usize>,
+}
+
+/// A type for the tensors with a pattern in their names.
+#[derive(Clone, Debug)]
+pub struct Override {
+    pattern: Regex,
+    ty: Type,
+}
+
+impl Override {
+    /// From `PATTERN=TYPE`, the pattern a regular expression.
+    ///
+    /// # Errors
+    /// [`Error::Override`], [`Error::UnknownType`], [`Error::NotForWeights`].
+    pub fn parse(text: &str) -> Result<Override, Error> {
+        let wrong = |reason: String| Error::Override { given: text.to_owned(), reason };
+        let Some((pattern, ty)) = text.rsplit_once('=').filter(|(pattern, _)| !pattern.is_empty())
+        else {
+            return Err(wrong("it is to be like ffn_down=Q6_K".into()));
+        };
+        let pattern = Regex::new(pattern).map_err(|error| wrong(error.to_string()))?;
+        Ok(Override { pattern, ty: weight_type(ty)? })
+    }
+}
+
+/// A type of weights by name.
+///
+/// # Errors
+/// [`Error::UnknownType`], [`Error::NotForWeights`].
+pub fn weight_type(name: &str) -> Result<Type, Error> {
+    let unknown = |_| Error::UnknownType { name: name.to_owned() };
+    let ty = bilayer_quant::by_name(name).map_err(unknown)?;
+    Mix::pure(ty).map(|pure| pure.base)
+}
+
+/// The mix that llama-quantize makes under this name, where `Q4_K` is `Q4_K_M`.
+///
+/// # Errors
+/// [`Error::UnknownType`], [`Error::NotForWeights`].
+pub fn mix(name: &str) -> Result<Mix, Error> {
+    let medium = ["Q3_K", "Q4_K", "Q5_K"].into_iter().find(|k| k.eq_ignore_ascii_case(name));
+    Mix::find(&medium.map_or_else(|| name.to_owned(), |k| format!("{k}_M")))
+}
+
+/// One tensor of a plan.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// Its name.
+    pub name: String,
+    /// `[.., rows, cols]`.
+    pub shape: Vec<u64>,
+    /// The type it has.
+    pub from: Type,
+    /// The type it gets.
+    pub to: Type,
+    /// The type that was wanted, where rows are not whole blocks of it.
+    pub wanted: Option<Type>,
+    /// Whether the importance matrix says what its columns are worth.
+    pub weighted: bool,
+    /// Bytes it has.
+    pub from_bytes: u64,
+    /// Bytes it gets.
+    pub to_bytes: u64,
+}
+
+/// Everything that will happen to a file.
+pub struct Plan<'a> {
+    file: &'a File,
+    imatrix: Option<&'a Imatrix>,
+    metadata: Metadata,
+    threads: Option<usize>,
+    tensors: Vec<Planned>,
+    unmatched: Vec<String>,
+}
+
+impl Quantize {
+    /// The tensors of `mix`, nothing special.
+    #[must_use]
+    pub fn new(mix: Mix) -> Quantize {
+        Quantize {
+            mix,
+            overrides: Vec::new(),
+            output: None,
+            embedding: None,
+            requantize: false,
+            threads: None,
+        }
+    }
+
+    /// Decides the type of every tensor.
+    ///
+    /// # Errors
+    /// [`Error::Requantize`], [`Error::Unwritable`], [`Error::ImatrixShape`]; [`Error::File`] where metadata lack what a
+    /// mix asks for.
+    pub fn plan<'a>(
+        &self,
+        file: &'a File,
+        imatrix: Option<&'a Imatrix>,
+    ) -> Result<Plan<'a>, Error> {
+        let facts = facts(file, imatrix)?;
+        let mut used = vec![false; self.overrides.len()];
+        let tensors = file.tensors().iter().map(|tensor| {
+            let (to, wanted) = self.choose(tensor, &facts, &mut used);
+            self.planned(tensor, to, wanted, imatrix)
+        });
+        let tensors = tensors.collect::<Result<Vec<_>, Error>>()?;
+        let unmatched = self.overrides.iter().zip(used).filter(|(_, used)| !used);
+        Ok(Plan {
+            file,
+            imatrix,
+            metadata: self.metadata(file),
+            threads: self.threads,
+            unmatched: unmatched.map(|(rule, _)| rule.pattern.to_string()).collect(),
+            tensors,
+        })
+    }
+
+    /// The type a tensor gets, and the one that was wanted where that does not fit its rows.
+    fn choose(&self, tensor: &Tensor, facts: &Facts, used: &mut [bool]) -> (Type, Option<Type>) {
+        let (name, layout) = (tensor.name(), tensor.layout());
+        if self.mix.tensor(name, layout.shape(), facts).is_none() {
+            return (layout.ty(), None);
+        }
+        let matching = self.overrides.iter().position(|rule| rule.pattern.is_match(name));
+        let special = match name {
+            "output.weight" => self.output,
+            "token_embd.weight" | "per_layer_token_embd.weight" => self.embedding,
+            _ => None,
+        };
+        if let Some(index) = matching {
+            used[index] = true;
+        }
+        let wanted = special.or_else(|| matching.map(|index| self.overrides[index].ty));
+        let wanted = wanted.unwrap_or_else(|| self.mix.wanted(name, layout.shape(), facts));
+        let to = fitting(wanted, layout.cols());
+        (to, (to != wanted).then_some(wanted))
+    }
+
+    fn planned(
+        &self,
+        tensor: &Tensor,
+        to: Type,
+        wanted: Option<Type>,
+        imatrix: Option<&Imatrix>,
+    ) -> Result<Planned, Error> {
+        let (name, layout) = (tensor.name(), tensor.layout());
+        let from = layout.ty();
+        if from != to {
+            if to.quantize.is_none() {
+                return Err(Error::Unwritable { tensor: name.into(), ty: to.name });
+            }
+            if from.block_weights > 1 && !self.requantize {
+                return Err(Error::Requantize { tensor: name.into(), ty: from.name });
+            }
+        }
+        let entry = imatrix.and_then(|imatrix| imatrix.get(name)).filter(|_| from != to);
+        if let Some(entry) = entry {
+            let experts = experts(layout.shape());
+            let found = (entry.experts() as u64, entry.cols() as u64);
+            if found != (experts, layout.cols()) {
+                let expected = [experts, layout.cols()];
+                let found = [found.0, found.1];
+                return Err(Error::ImatrixShape { tensor: name.into(), expected, found });
+            }
+        }
+        let row_bytes = (layout.cols() / to.block_weights as u64) * to.block_bytes as u64;
+        Ok(Planned {
+            name: name.into(),
+            shape: layout.shape().to_vec(),
+            from,
+            to,
+            wanted,
+            weighted: entry.is_some(),
+            from_bytes: layout.len_bytes(),
+            to_bytes: layout.rows() * row_bytes,
+        })
+    }
+
+    /// The file's keys, with what llama-quantize changes in them.
+    fn metadata(&self, file: &File) -> Metadata {
+        let mut metadata = file.metadata().clone();
+        for key in ["split.no", "split.count", "split.tensors.count"] {
+            metadata.remove(key);
+        }
+        match self.mix.file_type {
+            Some(file_type) => metadata.set("general.file_type", file_type),
+            None => drop(metadata.remove("general.file_type")),
+        }
+        metadata.set("general.quantization_version", 2u32);
+        metadata
+    }
+}
+
+impl Plan<'_> {
+    /// The tensors in the order of the file.
+    #[must_use]
+    pub fn tensors(&self) -> &[Planned] {
+        &self.tensors
+    }
+
+    /// Patterns of overrides that met no tensor.
+    #[must_use]
+    pub fn unmatched(&self) -> &[String] {
+        &self.unmatched
+    }
+
+    /// Weights of all tensors.
+    #[must_use]
+    pub fn parameters(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.shape.iter().product::<u64>()).sum()
+    }
+
+    /// Bytes of all tensors as they are.
+    #[must_use]
+    pub fn from_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.from_bytes).sum()
+    }
+
+    /// Bytes of all tensors as they will be.
+    #[must_use]
+    pub fn to_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.to_bytes).sum()
+    }
+
+    /// Whether the new file may stand at `path`: it is none of those it is made from, whose better weights would be lost.
+    ///
+    /// # Errors
+    /// [`Error::SameFile`].
+    pub fn check_output(&self, path: &Path) -> Result<(), Error> {
+        let place = |path: &Path| std::fs::canonicalize(path).ok();
+        let same = |input: &str| place(path).is_some_and(|to| place(Path::new(input)) == Some(to));
+        match self.file.shard_names().find(|input| same(input)) {
+            Some(input) => Err(Error::SameFile { file: input.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Records in the file where the importance comes from, as llama-quantize does.
+    pub fn cite(&mut self, imatrix_file: &Path) {
+        let Some(imatrix) = self.imatrix else { return };
+        let set = &mut self.metadata;
+        set.set("quantize.imatrix.file", imatrix_file.display().to_string());
+        if let Some(dataset) = imatrix.datasets.first() {
+            set.set("quantize.imatrix.dataset", dataset.as_str());
+        }
+        set.set("quantize.imatrix.entries_count", imatrix.len() as u32);
+        set.set("quantize.imatrix.chunks_count", imatrix.chunk_count);
+    }
+
+    /// Writes the new file: to a temporary one beside `path`, which takes its name when it is complete.
+    ///
+    /// # Errors
+    /// [`Error::SameFile`], [`Error::File`], [`Error::Size`], [`Error::Threads`]; [`Error::Weight`] where a weight is infinite or no number;
+    /// [`Error::Interrupted`] where `progress` breaks. Nothing is left behind, and a file at `path` stays as it was.
+    pub fn write(&self, path: &Path, progress: Progress<'_>) -> Result<(), Error> {
+        self.check_output(path)?;
+        let pool = stream::pool(self.threads)?;
+        let told = Told::new(progress, self.to_bytes());
+        let (pool, told) = (&pool, &told);
+        let new = self.tensors.iter().zip(self.file.tensors()).map(|(planned, tensor)| {
+            let stream = move |out: &mut dyn std::io::Write| {
+                self.file.prefetch(tensor);
+                let entry = self.imatrix.and_then(|imatrix| imatrix.get(&planned.name));
+                let weights = Weights::new(
+                    self.file.bytes(tensor),
+                    tensor.layout(),
+                    planned.to,
+                    entry.map(|entry| entry.means()),
+                );
+                let written = weights.pieces().write(pool, out, told);
+                drop(weights);
+                self.file.release(tensor);
+                written
+            };
+            NewTensor::stream(&planned.name, planned.to, &planned.shape, stream)
+        });
+        bilayer_gguf::write(path, &self.metadata, new).map_err(|error| match error {
+            bilayer_gguf::Error::Source { tensor, source, .. }
+                if source.is::<bilayer_quant::Error>() =>
+            {
+                Error::Weight { tensor, reason: source.to_string() }
+            }
+            error => stream::ended(error),
+        })
+    }
+}
+
+/// Matrices of a stack: the product of all dimensions before the last two.
+fn experts(shape: &[u64]) -> u64 {
+    shape.iter().rev().skip(2).product()
+}
+
+/// What the rules of a mix ask of a model.
+fn facts(file: &File, imatrix: Option<&Imatrix>) -> Result<Facts, Error> {
+    let metadata = file.metadata();
+    let architecture = metadata.str("general.architecture")?;
+    let key = |name: &str| format!("{architecture}.{name}");
+    let layers = metadata.opt_usize(&key("block_count"))?.unwrap_or(0);
+    // The first layer that has heads speaks for all.
+    let heads = |name: &str| -> Result<Option<usize>, Error> {
+        let heads = metadata.opt_u32_each(&key(name), layers)?.unwrap_or_default();
+        Ok(heads.into_iter().find(|heads| *heads > 0).map(|heads| heads as usize))
+    };
+    let query = heads("attention.head_count")?.unwrap_or(1);
+    Ok(Facts {
+        layers,
+        heads: query,
+        kv_heads: heads("attention.head_count_kv")?.unwrap_or(query),
+        experts: metadata.opt_usize(&key("expert_count"))?.unwrap_or(0),
+        tied: file.tensor("output.weight").is_none(),
+        importance: imatrix.is_some(),
+    })
+}

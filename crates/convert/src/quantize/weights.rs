@@ -1,0 +1,87 @@
+//! One tensor on its way from one type to another, piece by piece.
+
+use bilayer_gguf::{SourceError, TensorLayout};
+use bilayer_quant::{Error, Type};
+use bytes::Bytes;
+
+use crate::stream::Pieces;
+
+/// Weights of a piece, or a row where that has more: small enough to stay in a core's cache.
+const PIECE_WEIGHTS: usize = 1 << 15;
+
+/// A tensor and what it becomes.
+pub(super) struct Weights {
+    bytes: Bytes,
+    from: Type,
+    to: Type,
+    rows: usize,
+    cols: usize,
+    /// Rows of one expert.
+    expert_rows: usize,
+    /// `[experts, cols]`.
+    importance: Option<Vec<f32>>,
+}
+
+impl Weights {
+    /// `importance` is `[experts, cols]` of the tensor's layout.
+    pub fn new(
+        bytes: Bytes,
+        layout: &TensorLayout,
+        to: Type,
+        importance: Option<Vec<f32>>,
+    ) -> Weights {
+        let shape = layout.shape();
+        // The tensor is in memory, so that its sizes are a usize.
+        let expert_rows = if shape.len() > 1 { shape[shape.len() - 2] as usize } else { 1 };
+        let (rows, cols) = (layout.rows() as usize, layout.cols() as usize);
+        let importance = importance.filter(|_| layout.ty() != to);
+        Weights { bytes, from: layout.ty(), to, rows, cols, expert_rows, importance }
+    }
+
+    /// The new bytes.
+    pub fn pieces(&self) -> Pieces<impl Fn(u64, &mut [u8]) -> Result<(), SourceError> + Sync + '_> {
+        let row_bytes = self.cols / self.to.block_weights * self.to.block_bytes;
+        let piece_rows = (PIECE_WEIGHTS / self.cols).max(1);
+        Pieces {
+            len: (self.rows * row_bytes) as u64,
+            piece_bytes: piece_rows * row_bytes,
+            make: move |number, bytes: &mut [u8]| {
+                let first = number as usize * piece_rows;
+                Ok(self.make(first, bytes.len() / row_bytes, bytes)?)
+            },
+        }
+    }
+
+    /// Makes `rows` rows from number `first` on.
+    fn make(&self, first: usize, rows: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        let from_bytes = self.bytes.len() / self.rows;
+        let source = &self.bytes[first * from_bytes..(first + rows) * from_bytes];
+        if self.from == self.to {
+            bytes.copy_from_slice(source);
+            // What is of single weights shows at once whether it is damaged.
+            if self.from.block_weights > 1 || self.from.quantize.is_none() {
+                return Ok(());
+            }
+        }
+        let mut values = vec![0.0; rows * self.cols];
+        self.from.dequantize(source, &mut values)?;
+        if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+            let (index, value) = (first * self.cols + at, values[at].to_string());
+            return Err(Error::NotFinite { quant: self.to, index, value });
+        }
+        let Some(importance) = &self.importance else {
+            return match self.from == self.to {
+                true => Ok(()),
+                false => self.to.quantize(&values, None, bytes),
+            };
+        };
+        let values = values.chunks_exact(self.cols);
+        let bytes = bytes.chunks_exact_mut(self.cols / self.to.block_weights * self.to.block_bytes);
+        for (row, (values, bytes)) in values.zip(bytes).enumerate() {
+            let expert = (first + row) / self.expert_rows;
+            let importance = &importance[expert * self.cols..][..self.cols];
+            self.to.quantize(values, Some(importance), bytes)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! A tensor's bytes made in pieces on many threads and written in order, in bounded memory.
+
+use std::cell::{Cell, RefCell};
+use std::io::Write;
+use std::ops::ControlFlow;
+
+use bilayer_gguf::SourceError;
+use rayon::prelude::*;
+
+use crate::Error;
+
+/// Pieces made at once; while these are written, the next are made.
+pub(crate) const AT_ONCE: usize = 32;
+
+/// Threads that may be asked for.
+const THREADS: usize = 512;
+
+/// Is told after each piece how many bytes of how many are written, and may stop the rest.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+
+/// How far the file is.
+pub(crate) struct Told<'a> {
+    progress: RefCell<Progress<'a>>,
+    done: Cell<u64>,
+    total: u64,
+}
+
+/// Progress said to stop.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped")]
+struct Stopped;
+
+impl<'a> Told<'a> {
+    /// Nothing of `total` bytes is written.
+    pub fn new(progress: Progress<'a>, total: u64) -> Told<'a> {
+        Told { progress: RefCell::new(progress), done: Cell::new(0), total }
+    }
+
+    fn step(&self, bytes: usize) -> Result<(), Stopped> {
+        self.done.set(self.done.get() + bytes as u64);
+        match (self.progress.borrow_mut())(self.done.get(), self.total) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Stopped),
+        }
+    }
+}
+
+/// A pool of that many threads; of as many as there are processors where it is not given.
+///
+/// # Errors
+/// [`Error::Size`], [`Error::Threads`].
+pub(crate) fn pool(threads: Option<usize>) -> Result<rayon::ThreadPool, Error> {
+    let threads = threads.unwrap_or(0);
+    if threads > THREADS {
+        let expected = format!("at most {THREADS}");
+        return Err(Error::Size { what: "threads", expected, found: threads as u64 });
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    pool.map_err(|error| Error::Threads { threads, reason: error.to_string() })
+}
+
+/// What an error of the writer means: that progress said to stop, or what it is.
+pub(crate) fn ended(error: bilayer_gguf::Error) -> Error {
+    match error {
+        bilayer_gguf::Error::Source { source, .. } if source.is::<Stopped>() => Error::Interrupted,
+        error => Error::File(error),
+    }
+}
+
+/// A tensor in pieces of `piece_bytes`, the last shorter: `make` fills the piece of a number.
+pub(crate) struct Pieces<F> {
+    pub len: u64,
+    pub piece_bytes: usize,
+    pub make: F,
+}
+
+impl<F> Pieces<F>
+where
+    F: Fn(u64, &mut [u8]) -> Result<(), SourceError> + Sync,
+{
+    /// Writes all pieces: while some are written, the next are made.
+    pub fn write(
+        &self,
+        pool: &rayon::ThreadPool,
+        out: &mut dyn Write,
+        told: &Told<'_>,
+    ) -> Result<(), SourceError> {
+        let at_once = AT_ONCE.saturating_mul(self.piece_bytes);
+        let size = |left: u64| left.min(at_once as u64) as usize;
+        let mut left = self.len;
+        let mut piece = 0;
+        let (mut ready, mut next) = (vec![0; size(left)], Vec::new());
+        pool.install(|| self.fill(piece, &mut ready))?;
+        while left > 0 {
+            left -= ready.len() as u64;
+            piece += AT_ONCE as u64;
+            next.resize(size(left), 0);
+            let mut made = Ok(());
+            pool.in_place_scope(|scope| {
+                if left > 0 {
+                    scope.spawn(|_| made = self.fill(piece, &mut next));
+                }
+                out.write_all(&ready)
+            })?;
+            made?;
+            told.step(ready.len())?;
+            std::mem::swap(&mut ready, &mut next);
+        }
+        Ok(())
+    }
+
+    /// Makes pieces from number `first` on, on the threads of the pool this runs in.
+    pub fn fill(&self, first: u64, bytes: &mut [u8]) -> Result<(), SourceError> {
+        bytes
+            .par_chunks_mut(self.piece_bytes)
+            .enumerate()
+            .try_for_each(|(i, piece)| (self.make)(first + i as u64, piece))
+    }
+}
