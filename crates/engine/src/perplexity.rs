@@ -2,7 +2,7 @@
 //!
 //! The text is cut into windows of equal length ([`Windows`]); a window knows nothing of the one before. The logits of
 //! its second half count, so that each token scored has at least half a window before it. Of the first half no logits
-//! are made; several windows share a step, and a step makes no more rows of logits than fit [`LOGITS_BYTES`].
+//! are made; several windows share a step, and a step makes no more rows of logits than fit `LOGITS_BYTES`.
 //!
 //! Source of the rules and of the file's form: llama.cpp, `tools/perplexity` (facts only).
 

@@ -2,7 +2,7 @@
 //!
 //! Reading the weights is what a step of few tokens takes its time for, so that checking several guesses takes hardly
 //! longer than making one token. What a guess says never changes what is answered: greedy answers are those without
-//! guesses, sampled ones have their distribution ([`Guess`](crate::sampling::Guess)).
+//! guesses, sampled ones have their distribution ([`Guess`]).
 //!
 //! That holds of the tokens as far as the model computes the same for a token alone and among others. On a processor
 //! it does for up to eight tokens in a step, bit for bit, with exceptions beyond 512 positions (attention windows, more

@@ -153,7 +153,7 @@ impl<R: Read> Base<R> {
         &self.windows
     }
 
-    /// Reads the next rows into `bytes`, a multiple of [`row_bytes`].
+    /// Reads the next rows into `bytes`, a multiple of `row_bytes`.
     ///
     /// # Errors
     /// The file fails or holds no numbers.
