@@ -28,7 +28,7 @@ const STRETCH_LOADED: f64 = 4.0;
 const PIECE_TOKENS: usize = 128;
 
 /// Position of the token that decoding is timed at.
-const POSITION: usize = 96;
+pub const POSITION: usize = 96;
 
 /// How long one kind of step is repeated, and how often at least and at most.
 const TIME: Duration = Duration::from_millis(250);

@@ -7,6 +7,7 @@ use bilayer_scheduler::{Budget, Machine, Offload, Plan};
 
 use super::{Point, Profile, Span, SpanKind, knee, recommend};
 use crate::cache::SequenceId;
+use crate::measure::POSITION;
 use crate::placement::Placing;
 use crate::session::{Run, Session, Settings, Timed, Wanted};
 use crate::trace::{Event, Totals, What};
@@ -194,6 +195,9 @@ impl Bench {
             let run = Run { sequence, tokens: &[token], wanted: Wanted::Last };
             session.step(&[run]).map(|_| ())
         };
+        // Behind as many tokens as the times that predictions rest on were taken behind.
+        let behind = POSITION.saturating_sub(self.decode / 2).min(self.prompt.len());
+        session.truncate(sequence, behind);
         step(session, 1)?;
         let vocab = session.vocab() as u32;
         let adapters: Vec<bool> =
