@@ -268,9 +268,15 @@ pub struct Totals {
 }
 
 impl Trace {
-    /// Where the time from `from_ns` on went; `adapters` says of each device whether it is one.
-    pub fn totals(&self, from_ns: u64, adapters: &[bool]) -> Totals {
-        let events = self.ring.iter().filter(|event| event.start_ns >= from_ns);
+    /// Where the time of each step went; `adapters` says of each device whether it is one.
+    pub fn step_totals(&self, adapters: &[bool]) -> Vec<Totals> {
+        let steps = self.ring.iter().filter(|event| event.what == What::Step);
+        steps.map(|step| self.totals(step.start_ns..step.end_ns(), adapters)).collect()
+    }
+
+    /// Where the time of the steps that began within some nanoseconds went.
+    pub fn totals(&self, within: std::ops::Range<u64>, adapters: &[bool]) -> Totals {
+        let events = self.ring.iter().filter(|event| within.contains(&event.start_ns));
         let steps = events.clone().filter(|event| event.what == What::Step);
         let wall: u64 = steps.map(|event| event.ns).sum();
         let mut busy: Vec<(u64, u64)> = Vec::new();
@@ -402,7 +408,8 @@ mod tests {
         trace.segment(event(1, What::Segment, 0, 4 * ms), &[]);
         let op = OpTime { node: 0, start_ns: 0, ns: 3 * ms };
         trace.segment(event(2, What::Segment, 5 * ms, 4 * ms), &[op]);
-        let totals = trace.totals(0, &[false, true]);
+        let totals = trace.totals(0..u64::MAX, &[false, true]);
+        assert_eq!(trace.step_totals(&[false, true]).len(), 1);
         assert_eq!((totals.wall, totals.cpu, totals.gpu, totals.crossing), (10.0, 4.0, 3.0, 1.0));
         assert_eq!(totals.idle, 2.0);
     }

@@ -202,14 +202,15 @@ impl Bench {
         let vocab = session.vocab() as u32;
         let adapters: Vec<bool> =
             session.backends().map(|backend| backend.facts().kind == Kind::Gpu).collect();
-        let (mut each, mut totals) = (Vec::new(), Vec::new());
+        let mut each = Vec::with_capacity(self.decode);
+        // Nothing is worked out between the steps: idle threads of a processor would go to sleep.
+        session.trace_mut().expect("asked for").clear();
         for i in 0..self.decode as u32 {
-            session.trace_mut().expect("asked for").clear();
             let began = Instant::now();
             step(session, (i * 31 + 7) % vocab)?;
             each.push(began.elapsed().as_secs_f64() * 1e3);
-            totals.push(session.trace().expect("asked for").totals(0, &adapters));
         }
+        let totals = session.trace().expect("asked for").step_totals(&adapters);
         let of = |part: &dyn Fn(&Totals) -> f64| median(totals.iter().map(part).collect());
         let adapter = session.backends().find(|backend| backend.facts().kind == Kind::Gpu);
         Ok(Sample {
