@@ -112,9 +112,9 @@ fn fails(ran: &Ran, code: i32, part: &str) {
 }
 
 /// An importance matrix of one tensor, in a file.
-fn imatrix(place: &Place, tensor: &str, sums: Vec<f32>, counts: Vec<f32>) {
+fn imatrix(place: &Place, tensor: &str, sums: Vec<f64>, counts: Vec<u64>) {
     let mut imatrix = Imatrix::new(vec!["text.txt".into()], 7, 512);
-    imatrix.insert(tensor, Entry::new(sums, counts));
+    imatrix.insert(tensor, Entry::new(sums, counts)).unwrap();
     imatrix.write(&place.path().join("i.gguf")).unwrap();
 }
 
@@ -212,7 +212,7 @@ fn importance_moves_the_error_to_where_it_costs_least_for_each_expert() {
     // In even experts every other column counts, in odd ones those between.
     let counts = |expert: usize, col: usize| col % 2 == expert % 2;
     let sums = (0..8 * 256).map(|i| if counts(i / 256, i % 256) { 300.0 } else { 0.03 });
-    imatrix(&place, name, sums.collect(), vec![3.0; 8]);
+    imatrix(&place, name, sums.collect(), vec![3; 8]);
     place.run("quantize in.gguf plain.gguf Q4_0 --pure").good();
     let ran = place.run("quantize in.gguf out.gguf Q4_0 --pure --imatrix i.gguf").good();
     assert!(ran.err.contains("tensors are not in the importance matrix"), "{ran:?}");
@@ -248,7 +248,7 @@ fn what_cannot_be_done_is_said_and_leaves_nothing() {
     std::os::unix::fs::symlink("in.gguf", place.path().join("link.gguf")).unwrap();
     damaged(&place, "nan.gguf", "blk.1.ffn_up.weight", f32::NAN);
     damaged(&place, "inf.gguf", "blk.1.attn_norm.weight", f32::INFINITY);
-    imatrix(&place, "blk.0.attn_q.weight", vec![1.0; 96], vec![1.0]);
+    imatrix(&place, "blk.0.attn_q.weight", vec![1.0; 96], vec![1]);
     let names = place.names();
     for (line, code, part) in [
         ("in.gguf x.gguf Q4_K_X", 2, "`Q4_K_X` is no type; known are F32"),

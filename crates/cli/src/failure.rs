@@ -124,9 +124,6 @@ impl From<bilayer_convert::Error> for Failure {
                 (USAGE, "")
             }
             Made::Weight { .. } | Made::NoImatrix { .. } | Made::Sums { .. } => (BAD_MODEL, ""),
-            Made::Imatrix { .. } | Made::ImatrixTensor { .. } => {
-                (BAD_MODEL, "; make one with llama-imatrix in its GGUF form")
-            }
             Made::ImatrixShape { .. } => (BAD_MODEL, "; give the one that was made of this model"),
             Made::Threads { .. } => (DOES_NOT_FIT, ""),
             Made::File(bilayer_gguf::Error::NotAFile { .. }) => (NO_OUTPUT, ""),

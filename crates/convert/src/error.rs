@@ -73,24 +73,23 @@ pub enum Error {
         reason: String,
     },
     /// A GGUF file that is no importance matrix.
-    #[error("{file}: expected an importance matrix (general.type = imatrix), found {found}")]
-    Imatrix {
-        /// The file's path.
+    #[error(
+        "{file}: expected an importance matrix (general.type = imatrix), found {found}, which is no importance matrix; \
+         make one with `bilayer imatrix`"
+    )]
+    NoImatrix {
+        /// The file.
         file: String,
         /// What its `general.type` is.
         found: String,
     },
-    /// A tensor of an importance matrix that holds something else.
-    #[error(
-        "{file}: tensor {tensor}: expected F32 sums of squares with their counts, found {found}"
-    )]
-    ImatrixTensor {
-        /// The file's path.
-        file: String,
-        /// The tensor's name.
+    /// A tensor's sums in an importance matrix that cannot be used.
+    #[error("{tensor}: {reason}")]
+    Sums {
+        /// The tensor of the model.
         tensor: String,
-        /// What is there.
-        found: String,
+        /// What is wrong, and what to do.
+        reason: String,
     },
     /// An importance matrix of another model.
     #[error(
@@ -117,20 +116,6 @@ pub enum Error {
         /// How many.
         threads: usize,
         /// The operating system's reason.
-        reason: String,
-    },
-    /// A file that holds no importance matrix.
-    #[error("{file}: no importance matrix in GGUF form; make one with `bilayer imatrix`")]
-    NoImatrix {
-        /// The file.
-        file: String,
-    },
-    /// A tensor's sums that cannot be used.
-    #[error("{tensor}: {reason}")]
-    Sums {
-        /// The tensor of the model.
-        tensor: String,
-        /// What is wrong, and what to do.
         reason: String,
     },
     /// The caller asked to stop; nothing is left behind.

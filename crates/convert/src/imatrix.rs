@@ -2,7 +2,7 @@
 //!
 //! A file holds for each matrix `NAME` two F32 tensors: `NAME.in_sum2`, `[experts, cols]`, the squared activations that
 //! met each column, summed over tokens, and `NAME.counts`, `[experts, 1]`, how many tokens that were. A matrix that is
-//! not a stack of experts counts as one. Source of the names and keys: `tools/imatrix` of llama.cpp.
+//! not a stack of experts counts as one, and its tensors are vectors. Source of the names and keys: `tools/imatrix` of llama.cpp.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,25 +15,13 @@ use crate::Error;
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 
-/// Sums of squared activations by matrix, and where they come from.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Imatrix {
-    /// The texts, by name.
-    pub datasets: Vec<String>,
-    /// Chunks of text that were run.
-    pub chunk_count: u32,
-    /// Tokens of a chunk.
-    pub chunk_size: u32,
-    entries: BTreeMap<String, Entry>,
-}
-
 /// The sums of one matrix or of one stack of experts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// `[experts, cols]`: Σ over tokens of the squared activation.
-    sums: Vec<f32>,
-    /// `[experts]`: how many tokens these are.
-    counts: Vec<f32>,
+    /// `[experts, cols]`.
+    sums: Vec<f64>,
+    /// `[experts]`.
+    counts: Vec<u64>,
 }
 
 impl Entry {
@@ -42,7 +30,7 @@ impl Entry {
     /// # Panics
     /// `sums` are no whole rows.
     #[must_use]
-    pub fn new(sums: Vec<f32>, counts: Vec<f32>) -> Entry {
+    pub fn new(sums: Vec<f64>, counts: Vec<u64>) -> Entry {
         assert!(!counts.is_empty() && !sums.is_empty(), "an entry has experts and columns");
         assert!(sums.len().is_multiple_of(counts.len()), "each expert has as many columns");
         Entry { sums, counts }
@@ -50,13 +38,13 @@ impl Entry {
 
     /// `[experts, cols]`: Σ over tokens of the squared activation.
     #[must_use]
-    pub fn sums(&self) -> &[f32] {
+    pub fn sums(&self) -> &[f64] {
         &self.sums
     }
 
     /// `[experts]`: how many tokens these are.
     #[must_use]
-    pub fn counts(&self) -> &[f32] {
+    pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 
@@ -72,42 +60,106 @@ impl Entry {
         self.sums.len() / self.counts.len()
     }
 
+    /// Experts that met no token.
+    #[must_use]
+    pub fn unused(&self) -> usize {
+        self.counts.iter().filter(|&&count| count == 0).count()
+    }
+
     /// `[experts, cols]`: the mean squared activation, 1 throughout an expert that met no token.
     #[must_use]
     pub fn means(&self) -> Vec<f32> {
         let experts = self.sums.chunks_exact(self.cols()).zip(&self.counts);
-        let means = experts.flat_map(|(sums, count)| {
-            sums.iter().map(move |sum| if *count > 0.0 { sum / count } else { 1.0 })
+        let means = experts.flat_map(|(sums, &count)| {
+            let mean = move |sum: &f64| if count > 0 { (sum / count as f64) as f32 } else { 1.0 };
+            sums.iter().map(mean)
         });
         means.collect()
     }
 }
 
+/// Sums of squared activations by matrix, and where they come from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Imatrix {
+    /// The texts, by name.
+    pub datasets: Vec<String>,
+    /// Windows of text that were run.
+    pub chunk_count: u32,
+    /// Tokens of a window.
+    pub chunk_size: u32,
+    entries: BTreeMap<String, Entry>,
+}
+
 impl Imatrix {
-    /// Nothing known yet, from `chunk_count` chunks of `chunk_size` tokens of these texts.
+    /// No sums yet, from `chunk_count` windows of `chunk_size` tokens of these texts.
     #[must_use]
     pub fn new(datasets: Vec<String>, chunk_count: u32, chunk_size: u32) -> Imatrix {
         Imatrix { datasets, chunk_count, chunk_size, entries: BTreeMap::new() }
     }
 
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// [`Error::File`], [`Error::Imatrix`] where it is a GGUF file of something else, [`Error::ImatrixTensor`] where one of
-    /// its tensors lacks its partner, is no F32, or holds what is no sum of squares.
-    pub fn read(path: &Path) -> Result<Imatrix, Error> {
-        Imatrix::of(&path.display().to_string(), &File::open(path)?)
+    /// Matrices and what is known of them, by name.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = (&str, &Entry)> {
+        self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// What an open file holds; `name` is the file's, for errors.
+    /// What is known of the matrix `name`, such as `blk.0.attn_q.weight`.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        self.entries.get(name)
+    }
+
+    /// Adds the sums of the matrix `name`.
     ///
     /// # Errors
-    /// As [`Imatrix::read`].
-    pub fn of(name: &str, file: &File) -> Result<Imatrix, Error> {
+    /// [`Error::Sums`] where the sums that are known have another shape.
+    pub fn insert(&mut self, name: &str, entry: Entry) -> Result<(), Error> {
+        let Some(known) = self.entries.get_mut(name) else {
+            self.entries.insert(name.to_owned(), entry);
+            return Ok(());
+        };
+        let shape = |entry: &Entry| (entry.experts(), entry.cols());
+        if shape(known) != shape(&entry) {
+            let (found, expected) = (shape(&entry), shape(known));
+            return Err(Error::Sums {
+                tensor: name.to_owned(),
+                reason: format!(
+                    "sums of {} matrices of {} columns cannot be added to those of {} of {}; they \
+                     are of another model",
+                    found.0, found.1, expected.0, expected.1
+                ),
+            });
+        }
+        known.sums.iter_mut().zip(&entry.sums).for_each(|(sum, more)| *sum += more);
+        known.counts.iter_mut().zip(&entry.counts).for_each(|(sum, more)| *sum += more);
+        Ok(())
+    }
+
+    /// Adds all of another's sums. How long windows are is said by the last that has any.
+    ///
+    /// # Errors
+    /// As [`Imatrix::insert`].
+    pub fn add(&mut self, other: Imatrix) -> Result<(), Error> {
+        for (name, entry) in other.entries {
+            self.insert(&name, entry)?;
+        }
+        self.datasets.extend(other.datasets);
+        self.chunk_count = self.chunk_count.saturating_add(other.chunk_count);
+        if other.chunk_size > 0 {
+            self.chunk_size = other.chunk_size;
+        }
+        Ok(())
+    }
+
+    /// What a file holds.
+    ///
+    /// # Errors
+    /// [`Error::NoImatrix`] of a file of something else, [`Error::Sums`] where sums lack their counts, are no F32, or are
+    /// no sums of squares, [`Error::File`] where metadata are missing.
+    pub fn read(file: &File) -> Result<Imatrix, Error> {
         let metadata = file.metadata();
         let kind = metadata.opt_str("general.type")?.unwrap_or("a model");
         if kind != "imatrix" {
-            return Err(Error::Imatrix { file: name.into(), found: kind.into() });
+            return Err(Error::NoImatrix { file: file.name().to_owned(), found: kind.to_owned() });
         }
         let datasets = metadata.opt_strings("imatrix.datasets")?;
         let mut imatrix = Imatrix::new(
@@ -116,8 +168,8 @@ impl Imatrix {
             metadata.u32("imatrix.chunk_size")?,
         );
         for tensor in file.tensors() {
-            let Some(of) = tensor.name().strip_suffix(SUMS) else { continue };
-            imatrix.entries.insert(of.to_owned(), entry(name, file, of, tensor)?);
+            let Some(name) = tensor.name().strip_suffix(SUMS) else { continue };
+            imatrix.insert(name, entry(file, name, tensor)?)?;
         }
         Ok(imatrix)
     }
@@ -127,82 +179,72 @@ impl Imatrix {
     /// # Errors
     /// [`Error::File`].
     pub fn write(&self, path: &Path) -> Result<(), Error> {
+        Ok(bilayer_gguf::write(path, &self.metadata(), self.tensors())?)
+    }
+
+    fn metadata(&self) -> Metadata {
         let mut metadata = Metadata::new();
         metadata.set("general.type", "imatrix");
-        metadata.set("imatrix.datasets", self.datasets.iter().cloned().collect::<Strings>());
+        metadata.set("imatrix.datasets", self.datasets.iter().collect::<Strings>());
         metadata.set("imatrix.chunk_count", self.chunk_count);
         metadata.set("imatrix.chunk_size", self.chunk_size);
-        let tensors = self.entries.iter().flat_map(|(name, entry)| {
-            let (experts, cols) = (entry.experts() as u64, entry.cols() as u64);
-            let tensor = |suffix, shape: &[u64], values: &[f32]| {
-                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                NewTensor::bytes(&format!("{name}{suffix}"), Type::F32, shape, bytes)
+        metadata
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = NewTensor<'static>> {
+        self.entries.iter().flat_map(|(name, entry)| {
+            let experts = entry.experts() as u64;
+            // A matrix of one row is a vector, as ggml has it.
+            let shape = |width: u64| match experts {
+                1 => vec![width],
+                _ => vec![experts, width],
             };
+            let sums = entry.sums.iter().map(|&sum| sum as f32);
+            let counts = entry.counts.iter().map(|&count| count as f32);
             [
-                tensor(SUMS, &[experts, cols], &entry.sums),
-                tensor(COUNTS, &[experts, 1], &entry.counts),
+                floats(&format!("{name}{SUMS}"), &shape(entry.cols() as u64), sums),
+                floats(&format!("{name}{COUNTS}"), &shape(1), counts),
             ]
-        });
-        Ok(bilayer_gguf::write(path, &metadata, tensors)?)
-    }
-
-    /// Sets what is known of the matrix `name`, such as `blk.0.attn_q.weight`.
-    pub fn insert(&mut self, name: &str, entry: Entry) {
-        self.entries.insert(name.to_owned(), entry);
-    }
-
-    /// What is known of the matrix `name`.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<&Entry> {
-        self.entries.get(name)
-    }
-
-    /// Matrices and what is known of them, by name.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Entry)> {
-        self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
-    }
-
-    /// How many matrices are known.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether none is known.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        })
     }
 }
 
-/// The sums in `tensor` with their counts.
-fn entry(name: &str, file: &File, of: &str, tensor: &Tensor) -> Result<Entry, Error> {
-    let wrong = |tensor: &str, found: String| Error::ImatrixTensor {
-        file: name.into(),
-        tensor: tensor.into(),
-        found,
+fn floats(name: &str, shape: &[u64], values: impl Iterator<Item = f32>) -> NewTensor<'static> {
+    let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
+    NewTensor::bytes(name, Type::F32, shape, bytes)
+}
+
+/// The sums of the matrix `name` with their counts.
+fn entry(file: &File, name: &str, sums: &Tensor) -> Result<Entry, Error> {
+    let wrong = |reason: String| Error::Sums {
+        tensor: name.to_owned(),
+        reason: format!("{reason}; make {} again", file.name()),
     };
-    let partner = format!("{of}{COUNTS}");
-    let counts = file.tensor(&partner).ok_or_else(|| wrong(&partner, "nothing".into()))?;
-    let values = |tensor: &Tensor| {
-        let layout = tensor.layout();
-        if layout.ty() != Type::F32 {
-            return Err(wrong(tensor.name(), layout.ty().to_string()));
+    let numbers = |tensor: &Tensor| -> Result<Vec<f32>, Error> {
+        let (of, ty) = (tensor.name(), tensor.layout().ty());
+        if ty != Type::F32 {
+            return Err(wrong(format!("sums and counts must be F32, {of} is {ty}")));
         }
         let bytes = file.bytes(tensor);
-        let values = bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
-        let values: Vec<f32> = values.collect();
+        let values: Vec<f32> = bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
         match values.iter().find(|value| !value.is_finite() || **value < 0.0) {
-            Some(bad) => Err(wrong(tensor.name(), bad.to_string())),
+            Some(bad) => Err(wrong(format!(
+                "sums and counts must be finite and not below 0, {of} has {bad}"
+            ))),
             None => Ok(values),
         }
     };
-    let (sums, counts) = (values(tensor)?, values(counts)?);
-    if tensor.layout().rows() != counts.len() as u64 {
-        let found = format!("{} counts for {} rows", counts.len(), tensor.layout().rows());
-        return Err(wrong(tensor.name(), found));
+    let partner = format!("{name}{COUNTS}");
+    let counts = file
+        .tensor(&partner)
+        .ok_or_else(|| wrong(format!("there are no counts, expected in {partner}")))?;
+    let squares: Vec<f64> = numbers(sums)?.into_iter().map(f64::from).collect();
+    let counts: Vec<u64> = numbers(counts)?.into_iter().map(|count| count.round() as u64).collect();
+    let rows = sums.layout().rows();
+    if rows != counts.len() as u64 {
+        return Err(wrong(format!("{} counts for {rows} rows of sums", counts.len())));
     }
-    Ok(Entry::new(sums, counts))
+    Ok(Entry::new(squares, counts))
 }
 
 #[cfg(test)]
@@ -227,11 +269,11 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_experts_without_tokens_count_all_columns_alike() {
         let mut imatrix = Imatrix::new(vec!["a.txt".into(), "b.txt".into()], 3, 512);
-        imatrix.insert("x.weight", Entry::new(vec![2.0, 4.0, 1.0, 5.0], vec![2.0, 0.0]));
+        imatrix.insert("x.weight", Entry::new(vec![2.0, 4.0, 1.0, 5.0], vec![2, 0])).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("i.gguf");
         imatrix.write(&path).unwrap();
-        let read = Imatrix::read(&path).unwrap();
+        let read = Imatrix::read(&File::open(&path).unwrap()).unwrap();
         assert_eq!(read, imatrix);
         assert_eq!(read.get("x.weight").unwrap().means(), [1.0, 2.0, 1.0, 1.0]);
     }
@@ -248,8 +290,63 @@ mod tests {
             (file(&[("x.in_sum2", Type::F32, &[2, 1], &[1.0, 2.0]), counts], "imatrix"), "2 rows"),
         ];
         for (file, part) in cases {
-            let message = Imatrix::of("i.gguf", file).unwrap_err().to_string();
+            let message = Imatrix::read(file).unwrap_err().to_string();
             assert!(message.contains(part) && message.contains("i.gguf"), "{message}");
         }
+    }
+
+    fn matrix() -> Imatrix {
+        let mut matrix = Imatrix::new(vec!["a.txt".to_owned()], 2, 8);
+        let dense = Entry::new(vec![1.0, 2.5, 0.0], vec![16]);
+        let experts = Entry::new(vec![1.0, 2.0, 3.0, 4.0], vec![0, 5]);
+        matrix.insert("blk.0.attn_q.weight", dense).expect("new");
+        matrix.insert("blk.0.ffn_up_exps.weight", experts).expect("new");
+        matrix
+    }
+
+    fn written(matrix: &Imatrix) -> File {
+        let bytes = bilayer_gguf::to_bytes(&matrix.metadata(), matrix.tensors()).expect("valid");
+        File::from_bytes("m", bytes).expect("valid")
+    }
+
+    #[test]
+    fn files_hold_what_was_summed_and_add_up() {
+        let file = written(&matrix());
+        let shape = |name: &str| file.tensor(name).expect("there").layout().shape().to_vec();
+        assert_eq!(shape("blk.0.attn_q.weight.in_sum2"), [3]);
+        assert_eq!(shape("blk.0.attn_q.weight.counts"), [1]);
+        assert_eq!(shape("blk.0.ffn_up_exps.weight.in_sum2"), [2, 2]);
+        assert_eq!(shape("blk.0.ffn_up_exps.weight.counts"), [2, 1]);
+        assert_eq!(file.metadata().u32("imatrix.chunk_count").ok(), Some(2));
+        let mut twice = Imatrix::read(&file).expect("ours");
+        assert_eq!(twice, matrix());
+        twice.add(matrix()).expect("of one shape");
+        assert_eq!(twice.datasets, ["a.txt", "a.txt"]);
+        let (_, experts) = twice.entries().nth(1).expect("there");
+        assert_eq!((experts.sums(), experts.counts()), (&[2.0, 4.0, 6.0, 8.0][..], &[0, 10][..]));
+        assert_eq!((experts.unused(), twice.chunk_count), (1, 4));
+    }
+
+    #[test]
+    fn files_of_other_kinds_and_shapes_are_refused() {
+        let mut other = Imatrix::new(Vec::new(), 0, 8);
+        other.insert("blk.0.attn_q.weight", Entry::new(vec![1.0, 2.0], vec![1])).expect("new");
+        assert!(matches!(other.add(matrix()), Err(Error::Sums { .. })));
+        let with = |change: &dyn Fn(&mut Metadata, &mut Vec<NewTensor<'static>>)| {
+            let (mut metadata, mut tensors) = (matrix().metadata(), matrix().tensors().collect());
+            change(&mut metadata, &mut tensors);
+            let bytes = bilayer_gguf::to_bytes(&metadata, tensors).expect("valid");
+            Imatrix::read(&File::from_bytes("m", bytes).expect("valid"))
+        };
+        let cut = with(&|_, tensors| drop(tensors.remove(1)));
+        assert!(
+            cut.is_err_and(|e| e.to_string().contains("blk.0.attn_q.weight: there are no counts"))
+        );
+        let model = with(&|metadata, _| metadata.set("general.type", "model"));
+        assert!(matches!(model, Err(Error::NoImatrix { .. })));
+        let bad = with(&|_, tensors| {
+            tensors[0] = floats("blk.0.attn_q.weight.in_sum2", &[1], [f32::NAN].into_iter());
+        });
+        assert!(bad.is_err_and(|error| error.to_string().contains("finite")));
     }
 }

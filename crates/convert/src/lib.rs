@@ -2,9 +2,8 @@
 //!
 //! **Purpose.** [`synth`] writes valid GGUF files with random weights in the shapes of known models, as fast as the
 //! disk takes them, so that speed, placement and memory can be measured without a download. [`mix`] says which type
-//! each tensor gets in a mix such as Q4_K_M, [`mod@quantize`] makes a file of such a mix from another, and [`imatrix`] reads
-//! what each column of its matrices is worth; [`imatrix_writer`] keeps sums of squared activations in such files and adds
-//! them up.
+//! each tensor gets in a mix such as Q4_K_M, [`mod@quantize`] makes a file of such a mix from another, and [`imatrix`] keeps
+//! what each column of its matrices is worth in files, and adds such files up.
 //!
 //! **What it does not know.** Devices, kernels, sessions, command lines.
 //!
@@ -25,7 +24,6 @@
 
 mod error;
 pub mod imatrix;
-pub mod imatrix_writer;
 pub mod mix;
 pub mod quantize;
 mod stream;

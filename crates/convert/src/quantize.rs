@@ -279,7 +279,7 @@ impl Plan<'_> {
         if let Some(dataset) = imatrix.datasets.first() {
             set.set("quantize.imatrix.dataset", dataset.as_str());
         }
-        set.set("quantize.imatrix.entries_count", imatrix.len() as u32);
+        set.set("quantize.imatrix.entries_count", imatrix.entries().len() as u32);
         set.set("quantize.imatrix.chunks_count", imatrix.chunk_count);
     }
 

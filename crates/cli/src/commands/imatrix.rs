@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use bilayer_convert::imatrix_writer::{Entry, Matrix};
+use bilayer_convert::imatrix::{self, Entry};
 use bilayer_engine::imatrix::{Collector, Scope};
 use bilayer_engine::open_file;
 use bilayer_engine::perplexity::Windows;
@@ -24,9 +24,9 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
     let began = Instant::now();
     // A place that cannot be written to is known at once.
     NewFile::create(&args.output).map_err(|error| Failure::output(&args.output, &error))?;
-    let mut matrix = Matrix::default();
+    let mut matrix = imatrix::Imatrix::default();
     for path in &args.in_file {
-        matrix.add(Matrix::read(&open_file(path)?)?)?;
+        matrix.add(imatrix::Imatrix::read(&open_file(path)?)?)?;
     }
     if args.file.is_some() {
         let Some(collected) = collect(args)? else { return Ok(INTERRUPTED) };
@@ -34,13 +34,13 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
     }
     let unused = matrix.entries().map(|(_, entry)| entry.unused()).sum::<usize>();
     matrix.write(&args.output)?;
-    let (tensors, chunks) = (matrix.entries().len(), matrix.chunk_count());
+    let (tensors, chunks) = (matrix.entries().len(), matrix.chunk_count);
     if args.json {
         return output::json(&json!({
             "path": args.output,
             "tensors": tensors,
             "windows": chunks,
-            "window_tokens": matrix.chunk_tokens,
+            "window_tokens": matrix.chunk_size,
             "unused_matrices": unused,
             "datasets": matrix.datasets,
             "ms": began.elapsed().as_secs_f64() * 1e3,
@@ -50,13 +50,13 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
     if unused > 0 {
         output::note(&format!("note: {unused} experts were never used; give a longer text"));
     }
-    let (path, size) = (args.output.display(), matrix.chunk_tokens);
+    let (path, size) = (args.output.display(), matrix.chunk_size);
     output::line(&format!("{path}: {tensors} tensors over {chunks} windows of {size} tokens"))?;
     Ok(0)
 }
 
 /// The sums of the text; nothing if it was interrupted.
-fn collect(args: &Imatrix) -> Result<Option<Matrix>, Failure> {
+fn collect(args: &Imatrix) -> Result<Option<imatrix::Imatrix>, Failure> {
     let model = open(&args.model)?;
     let mut windows = text(&model, args.file.as_deref(), &args.model)?;
     shorten(&mut windows, args.chunks);
@@ -81,10 +81,15 @@ fn collect(args: &Imatrix) -> Result<Option<Matrix>, Failure> {
     Ok(Some(matrix(args, &windows, &collector)?))
 }
 
-fn matrix(args: &Imatrix, windows: &Windows, collector: &Collector) -> Result<Matrix, Failure> {
+fn matrix(
+    args: &Imatrix,
+    windows: &Windows,
+    collector: &Collector,
+) -> Result<imatrix::Imatrix, Failure> {
     let dataset = args.file.as_ref().map(|path| path.display().to_string());
-    let chunk_tokens = u32::try_from(windows.window_len()).unwrap_or(u32::MAX);
-    let mut matrix = Matrix::new(dataset, chunk_tokens);
+    let [chunks, tokens] = [windows.count(), windows.window_len()]
+        .map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+    let mut matrix = imatrix::Imatrix::new(dataset.into_iter().collect(), chunks, tokens);
     for sums in collector.sums() {
         matrix.insert(sums.name, Entry::new(sums.squares.to_vec(), sums.counts.to_vec()))?;
     }

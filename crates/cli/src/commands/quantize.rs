@@ -71,7 +71,7 @@ fn open(path: &Path) -> Result<File, Failure> {
 
 fn importance(path: &Path) -> Result<Imatrix, Failure> {
     let file = open(path)?;
-    Imatrix::of(&path.display().to_string(), &file).map_err(|error| match error {
+    Imatrix::read(&file).map_err(|error| match error {
         Error::File(error) => bilayer_engine::Error::File(error).into(),
         error => error.into(),
     })
