@@ -255,7 +255,8 @@ impl Backend for Cpu {
         self.reserve(segment, &limits)?;
         let (weights, caches) = (&self.weights, &self.caches);
         let scratch = &scratch(segment, &limits)?;
-        let holdings = Holdings { weights, caches, scratch, level: self.level };
+        let (level, threads) = (self.level, self.pool.threads());
+        let holdings = Holdings { weights, caches, scratch, level, threads };
         let parts = lower(segment, limits, &holdings);
         let program = Arc::new(Program::new(parts, self.level, self.pool.threads())?);
         let run = Box::new(Run(program.clone()));

@@ -28,6 +28,7 @@ mod math;
 mod memory;
 mod ops;
 mod panel;
+mod pieces;
 mod pool;
 pub mod probe;
 mod program;

@@ -481,6 +481,37 @@ mod tests {
         }
     }
 
+    /// Rows in pieces, each row a sleep; thread 0 is four times as slow as the others.
+    struct SlowCore(crate::pieces::Pieces);
+
+    impl SlowCore {
+        const ROW: Duration = Duration::from_micros(20);
+    }
+
+    impl Work for SlowCore {
+        fn run(&self, _: usize, chunk: usize, thread: usize) {
+            let slower = if thread == 0 { 4 } else { 1 };
+            std::thread::sleep(slower * Self::ROW * self.0.range(chunk).len() as u32);
+        }
+    }
+
+    #[test]
+    fn a_core_of_a_quarter_of_the_speed_gets_a_fifth_of_the_rows() {
+        let rows = 6400;
+        let pieces = crate::pieces::Pieces::new(rows, 64, 2);
+        let chunks = pieces.len();
+        let mut pool = Pool::new(2).unwrap();
+        let job = Arc::new(Job::new(1, Box::new(SlowCore(pieces))));
+        let began = Instant::now();
+        job.open([chunks].into_iter());
+        pool.publish(&job);
+        pool.finish(&job);
+        // Both at once make five quarters of what the fast one makes; two equal halves would take 2.5 times as long.
+        let best = SlowCore::ROW * rows as u32 * 4 / 5;
+        let took = began.elapsed();
+        assert!(took >= best && took < best.mul_f64(1.6), "{took:?}, at best {best:?}");
+    }
+
     #[test]
     fn a_panic_is_reported_and_the_next_run_is_whole() {
         let mut pool = Pool::new(2).unwrap();

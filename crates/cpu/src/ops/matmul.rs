@@ -18,6 +18,7 @@ use crate::level::Level;
 use crate::memory::lines;
 use crate::ops::gate;
 use crate::ops::layer_norm::Norm;
+use crate::pieces::Pieces;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -108,18 +109,27 @@ impl Part {
         std::iter::once(first).chain(second)
     }
 
-    fn first(&self) -> &Linear {
+    fn rows(&self) -> usize {
         match self {
-            Part::Plain { linear, .. } | Part::Gated { gate: linear, .. } => linear,
+            Part::Plain { linear, .. } | Part::Gated { gate: linear, .. } => linear.rows,
         }
     }
 
-    fn chunk_rows(&self, count: usize) -> usize {
-        chunk_rows(self.linears(), count)
+    /// Chunks for so many inputs; few inputs have the `pieces` of the part.
+    fn chunks(&self, pieces: &Pieces, count: usize) -> usize {
+        if count < GEMM_ROWS {
+            return pieces.len();
+        }
+        self.rows().div_ceil(chunk_rows(self.linears(), count))
     }
 
-    fn chunks(&self, count: usize) -> usize {
-        self.first().rows.div_ceil(self.chunk_rows(count))
+    /// The rows of a chunk.
+    fn range(&self, pieces: &Pieces, count: usize, chunk: usize) -> Range<usize> {
+        if count < GEMM_ROWS {
+            return pieces.range(chunk);
+        }
+        let rows = chunk_rows(self.linears(), count);
+        chunk * rows..((chunk + 1) * rows).min(self.rows())
     }
 }
 
@@ -204,15 +214,30 @@ pub(crate) struct Group {
     /// The input, after the norm.
     pub(crate) input: Buffer,
     pub(crate) parts: Vec<Part>,
+    /// For few inputs, the pieces of each part.
+    pieces: Vec<Pieces>,
     /// Where in the arena the prepared inputs lie.
     pub(crate) prepared_offset: usize,
     layouts: Layouts,
 }
 
 impl Group {
-    pub(crate) fn new(norm: Option<(Norm, Buffer)>, input: Buffer, parts: Vec<Part>) -> Group {
+    /// Products that so many threads share.
+    pub(crate) fn new(
+        norm: Option<(Norm, Buffer)>,
+        input: Buffer,
+        parts: Vec<Part>,
+        threads: usize,
+    ) -> Group {
         let layouts = Layouts::of(input.width, parts.iter().flat_map(Part::linears));
-        Group { norm, input, parts, prepared_offset: 0, layouts }
+        let of = |part: &Part| Pieces::new(part.rows(), chunk_rows(part.linears(), 1), threads);
+        let pieces = parts.iter().map(of).collect();
+        Group { norm, input, parts, pieces, prepared_offset: 0, layouts }
+    }
+
+    /// The parts with their pieces.
+    fn parts(&self) -> impl Iterator<Item = (&Part, &Pieces)> {
+        self.parts.iter().zip(&self.pieces)
     }
 
     /// Such as `rms_norm matmul q4_k.avx2 x2 q6_k.avx2`: the joined norm, each dot kernel and for how many
@@ -371,7 +396,7 @@ impl Stage for Multiply {
         if count == 0 {
             return 0;
         }
-        self.group.parts.iter().map(|part| part.chunks(count)).sum()
+        self.group.parts().map(|(part, pieces)| part.chunks(pieces, count)).sum()
     }
 
     fn scratch_bytes(&self) -> usize {
@@ -388,18 +413,17 @@ impl Stage for Multiply {
         let scratch = std::mem::take(&mut context.scratch);
         // SAFETY: prepared by an earlier stage.
         let inputs = unsafe { self.group.inputs(&context) };
-        for part in &self.group.parts {
-            let chunks = part.chunks(inputs.count);
+        for (part, pieces) in self.group.parts() {
+            let chunks = part.chunks(pieces, inputs.count);
             if chunk >= chunks {
                 chunk -= chunks;
                 continue;
             }
-            let rows = part.chunk_rows(inputs.count);
-            let end = ((chunk + 1) * rows).min(part.first().rows);
+            let range = part.range(pieces, inputs.count, chunk);
             let tile_bytes = Self::tile_bytes(part, inputs.count);
             let step = tile_rows(part.linears(), inputs.count);
-            for first in (chunk * rows..end).step_by(step) {
-                let range = first..(first + step).min(end);
+            for first in range.clone().step_by(step) {
+                let range = first..(first + step).min(range.end);
                 tile(&context, part, &inputs, range, tile_bytes, scratch);
             }
             return;

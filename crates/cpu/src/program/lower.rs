@@ -33,6 +33,7 @@ pub(crate) struct Holdings<'a> {
     /// Memory for the keys and values that no step keeps, each shape of them once.
     pub(crate) scratch: &'a [Arc<Cache>],
     pub(crate) level: Level,
+    pub(crate) threads: usize,
 }
 
 /// The parts of the program for a segment. All its weights are loaded and its caches reserved.
@@ -287,7 +288,7 @@ impl<'a> Lowering<'a> {
             let source = self.graph.nodes[node].op.inputs().next().expect("a norm has an input");
             (self.norm(node), buffer(source))
         });
-        Group::new(norm, buffer(input), parts)
+        Group::new(norm, buffer(input), parts, self.holdings.threads)
     }
 
     /// The products of a [`Kind::Multiply`] with a route, its values where `buffer` says.

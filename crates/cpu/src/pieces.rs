@@ -1,0 +1,94 @@
+//! How the rows of a matrix that is read once are shared out among threads: long pieces first, short ones last.
+//!
+//! **The idea.** A thread that reads on and on in one place gets the most out of memory, and each new place costs it a
+//! start; but who has the last piece is waited for by all others. So each piece is a fixed part of what is left: the
+//! first ones are megabytes, the last ones the least that is worth a claim. Threads claim them one by one, so a slow core
+//! takes fewer of them and holds up the others for a short one at most.
+
+use std::ops::Range;
+
+/// A piece is what is left, shared out among so many times the threads: a core of a quarter of the others' speed then has
+/// no more in its first piece than what it would get of an even share.
+const SHARES: usize = 4;
+
+/// Consecutive pieces of some rows.
+pub(crate) struct Pieces {
+    ends: Box<[usize]>,
+}
+
+impl Pieces {
+    /// Pieces of at least `least` rows, the last one apart, whose ends are multiples of `least`.
+    pub(crate) fn new(rows: usize, least: usize, threads: usize) -> Pieces {
+        let mut ends = Vec::new();
+        let mut start = 0;
+        while start < rows {
+            let left = rows - start;
+            let share = if threads <= 1 { left } else { left / (SHARES * threads) };
+            start = (start + (share / least).max(1) * least).min(rows);
+            // A rest that is not worth a claim goes with the last piece.
+            if rows - start < least || threads <= 1 {
+                start = rows;
+            }
+            ends.push(start);
+        }
+        Pieces { ends: ends.into() }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The rows of one.
+    pub(crate) fn range(&self, piece: usize) -> Range<usize> {
+        let start = if piece == 0 { 0 } else { self.ends[piece - 1] };
+        start..self.ends[piece]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When the last thread is done, where threads of these speeds (rows a second) claim pieces in turn.
+    fn time(pieces: &Pieces, speeds: &[f64]) -> f64 {
+        let mut clocks = vec![0.0_f64; speeds.len()];
+        for piece in 0..pieces.len() {
+            let next = (0..speeds.len()).min_by(|&a, &b| clocks[a].total_cmp(&clocks[b]));
+            let thread = next.expect("a thread");
+            clocks[thread] += pieces.range(piece).len() as f64 / speeds[thread];
+        }
+        clocks.into_iter().fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn pieces_are_all_rows_in_order_and_grow_shorter() {
+        for threads in [1, 2, 3, 16] {
+            for rows in [0, 1, 15, 16, 17, 100, 8192, 128_256] {
+                let pieces = Pieces::new(rows, 16, threads);
+                let mut end = 0;
+                for piece in 0..pieces.len() {
+                    let range = pieces.range(piece);
+                    assert_eq!(range.start, end);
+                    assert!(!range.is_empty() && range.start.is_multiple_of(16), "{range:?}");
+                    let longer =
+                        pieces.len() > piece + 2 && range.len() < pieces.range(piece + 1).len();
+                    assert!(!longer, "{threads} threads, {rows} rows, piece {piece}");
+                    end = range.end;
+                }
+                assert_eq!(end, rows);
+            }
+        }
+        assert_eq!(Pieces::new(8192, 16, 1).len(), 1);
+    }
+
+    #[test]
+    fn cores_of_different_speeds_end_together() {
+        for speeds in [&[1.0, 1.0][..], &[1.0, 0.25], &[1.0, 0.5, 0.5], &[1.0, 1.0, 0.3, 0.3]] {
+            let pieces = Pieces::new(8192, 32, speeds.len());
+            let best = 8192.0 / speeds.iter().sum::<f64>();
+            let took = time(&pieces, speeds);
+            assert!(took < 1.06 * best, "{speeds:?}: {took:.0}, at best {best:.0}");
+        }
+    }
+}
