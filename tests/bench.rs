@@ -32,7 +32,8 @@ const FIELDS: &str = "build_commit:s build_number:i cpu_info:s gpu_info:s backen
     samples_ts:F";
 
 /// Ours, in their order.
-const OWN: [&str; 17] = [
+const OWN: [&str; 18] = [
+    "n_parallel",
     "placement",
     "adapter",
     "cpu_level",
@@ -107,7 +108,9 @@ fn check_fields(row: &Value) {
 
 /// That each number follows from those it is made of.
 fn check_numbers(row: &Value, repetitions: usize) {
-    let tokens = number(row, "n_prompt") + number(row, "n_gen");
+    let parallel = number(row, "n_parallel");
+    let each = number(row, "n_prompt") + number(row, "n_gen");
+    let tokens = parallel * each;
     let (ns, ts) = (numbers(row, "samples_ns"), numbers(row, "samples_ts"));
     assert_eq!((ns.len(), ts.len()), (repetitions, repetitions));
     for (ns, ts) in ns.iter().zip(&ts) {
@@ -128,7 +131,9 @@ fn check_numbers(row: &Value, repetitions: usize) {
         assert!(row["weight_gbps"].is_null() && row["probe_gbps"].is_null(), "{row}");
         return;
     }
-    near(number(row, "weight_gbps"), number(row, "token_bytes") * ts / 1e9, "weight_gbps");
+    // A step reads the weights once for a token of each sequence.
+    let steps = ts / parallel;
+    near(number(row, "weight_gbps"), number(row, "token_bytes") * steps / 1e9, "weight_gbps");
     if row["cpu_weight_gbps"].is_null() || row["probe_gbps"].is_null() {
         assert!(row["probe_share"].is_null());
         return;
@@ -136,9 +141,9 @@ fn check_numbers(row: &Value, repetitions: usize) {
     let share = number(row, "cpu_weight_gbps") / number(row, "probe_gbps");
     near(number(row, "probe_share"), share, "probe_share");
     if row["gpu_busy"] == 0.0 {
-        // All tokens over all the time in steps, which is no more than all the time there was.
+        // All steps over all the time in steps, which is no more than all the time there was.
         let seconds = numbers(row, "samples_ns").iter().sum::<f64>() / 1e9;
-        let least = number(row, "token_bytes") * tokens * repetitions as f64 / seconds / 1e9;
+        let least = number(row, "token_bytes") * each * repetitions as f64 / seconds / 1e9;
         assert!(number(row, "cpu_weight_gbps") >= 0.999 * least, "{row}");
     }
 }
@@ -197,6 +202,27 @@ fn json_is_llama_benchs_and_its_numbers_follow_from_one_another() {
     }
     let share = |row: &&Value| !row["probe_share"].is_null();
     assert_eq!(rows.iter().filter(share).count(), 2, "those that only generate");
+}
+
+#[test]
+fn sequences_generate_together_and_are_counted_together() {
+    let place = place();
+    let line = "bench -m model.gguf -p 3 -n 4 -np 1,3 -d 2 -r 2 -ngl 0 -t 2 --json";
+    let rows = rows(place.run(line));
+    let sizes =
+        |row: &Value| ["n_prompt", "n_gen", "n_parallel"].map(|name| row[name].as_u64().unwrap());
+    let tests: Vec<_> = rows.iter().map(sizes).collect();
+    assert_eq!(tests, [[3, 0, 1], [3, 0, 3], [0, 4, 1], [0, 4, 3]]);
+    for row in &rows {
+        check_fields(row);
+        check_numbers(row, 2);
+    }
+    let md =
+        place.run("bench -m model.gguf -p 0 -n 2 -np 4 -d 3 -r 1 -ngl 0 --no-probe").good().out;
+    assert!(md.contains("tg2 x4 @ d3"), "{md}");
+    let refused = place.run("bench -m model.gguf -np 300");
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.err.contains("256 sequences"), "{refused:?}");
 }
 
 #[test]
@@ -414,6 +440,7 @@ fn a_session_is_kept_from_placement_to_placement() {
         threads: Some(1),
         cpu_level: None,
         context: 16,
+        parallel: 1,
         ubatch_size: 8,
         cache_type_k: Type::F16,
         cache_type_v: Type::F16,
@@ -423,7 +450,7 @@ fn a_session_is_kept_from_placement_to_placement() {
         placings: vec![placing(0), placing(2), too_small, placing(4)],
     };
     let method = Method { repetitions: 2, warm_up: true, batch_size: 8, probe: false };
-    let test = Test { prompt: 3, generate: 2, depth: 5 };
+    let test = Test { prompt: 3, generate: 2, depth: 5, parallel: 1 };
     let never = std::sync::atomic::AtomicBool::new(false);
     let mut bench = Bench::new(&model);
     let mut told = 0;

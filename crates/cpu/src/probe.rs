@@ -64,6 +64,50 @@ pub fn read_gbps_of(threads: usize, bytes: usize) -> f64 {
     (part * threads) as f64 / best.as_secs_f64() / 1e9
 }
 
+/// Bytes that [`stream_gbps`] reads at least, so that the start of its threads does not count.
+const STREAM_BYTES: usize = 1 << 30;
+
+/// Bytes of them in one pass at most.
+const STREAM_PASS: usize = 512 << 20;
+
+/// Reading speed of `bytes` by `threads` threads, GB/s (10^9 bytes a second): each thread reads one part from end to
+/// end, again and again until a gigabyte is read; the mean over all of that, good moments and bad. What lies in a cache
+/// is read from there, and what is a file's is read through its map, as the weights are. 0 for less than a kilobyte a
+/// thread.
+#[must_use]
+pub fn stream_gbps(threads: usize, bytes: &[u8]) -> f64 {
+    let level = Level::detect();
+    let threads = threads.max(1);
+    // Floats of any value: how long a sum takes does not depend on what is added.
+    let floats: &[f32] = bytemuck::pod_align_to(&bytes[..bytes.len().min(STREAM_PASS)]).1;
+    let part = floats.len() / threads / 256 * 256;
+    if part == 0 {
+        return 0.0;
+    }
+    let passes = STREAM_BYTES.div_ceil(4 * part * threads).max(2);
+    let meeting = Meeting { threads, arrived: AtomicUsize::new(0) };
+    let read = |thread: usize| {
+        let own = &floats[thread * part..][..part];
+        // The first pass brings in what is not in memory yet.
+        std::hint::black_box(dispatch(level, Sum(own)));
+        meeting.wait(1);
+        let start = Instant::now();
+        for _ in 1..passes {
+            std::hint::black_box(dispatch(level, Sum(own)));
+        }
+        meeting.wait(2);
+        start.elapsed()
+    };
+    let took = std::thread::scope(|scope| {
+        for thread in 1..threads {
+            let read = &read;
+            scope.spawn(move || read(thread));
+        }
+        read(0)
+    });
+    (4 * part * threads * (passes - 1)) as f64 / took.as_secs_f64() / 1e9
+}
+
 /// A barrier that spins: the system's costs as much as a window.
 struct Meeting {
     threads: usize,
@@ -117,5 +161,8 @@ mod tests {
         }
         let speed = read_gbps_of(2, 8 << 20);
         assert!(speed > 0.05 && speed < 10_000.0, "{speed}");
+        let stream = stream_gbps(2, &vec![7; 1 << 20]);
+        assert!(stream > 0.05 && stream < 10_000.0, "{stream}");
+        assert_eq!(stream_gbps(2, &[0; 1000]), 0.0);
     }
 }

@@ -31,34 +31,45 @@ mod summary;
 pub use measured::Measured;
 pub use summary::Summary;
 
-/// One of llama-bench's tests: a prompt, then tokens one by one, behind what is already in the cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// One of llama-bench's tests: a prompt, then tokens one by one, behind what is already in the cache; perhaps of several
+/// sequences at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
     /// Tokens of the prompt, taken at once.
     pub prompt: usize,
     /// Tokens generated, each in a step of its own.
     pub generate: usize,
-    /// Tokens that are in the cache before.
+    /// Tokens that are in the cache before; the sequences share them.
     pub depth: usize,
+    /// Sequences, at least 1. Each has a prompt of its own; a step generates a token of each.
+    pub parallel: usize,
+}
+
+impl Default for Test {
+    /// Nothing to do for one sequence.
+    fn default() -> Test {
+        Test { prompt: 0, generate: 0, depth: 0, parallel: 1 }
+    }
 }
 
 impl Test {
-    /// Tokens that the speed counts.
+    /// Tokens that the speed counts, of all sequences.
     pub fn tokens(&self) -> usize {
-        self.prompt + self.generate
+        self.parallel * (self.prompt + self.generate)
     }
 
-    /// Tokens of context it needs.
+    /// Tokens of context it needs for each sequence.
     pub fn context(&self) -> usize {
-        self.depth + self.tokens()
+        self.depth + self.prompt + self.generate
     }
 }
 
 impl fmt::Display for Test {
-    /// llama-bench's name: `pp512`, `tg128 @ d1024`, `pp512+tg128`.
+    /// llama-bench's name: `pp512`, `tg128 @ d1024`, `pp512+tg128`; and `tg128 x4` for four sequences.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Test { prompt, generate, depth } = *self;
-        let behind = if depth > 0 { format!(" @ d{depth}") } else { String::new() };
+        let Test { prompt, generate, depth, parallel } = *self;
+        let times = if parallel > 1 { format!(" x{parallel}") } else { String::new() };
+        let behind = if depth > 0 { format!("{times} @ d{depth}") } else { times };
         f.pad(&match (prompt, generate) {
             (_, 0) => format!("pp{prompt}{behind}"),
             (0, _) => format!("tg{generate}{behind}"),
@@ -74,8 +85,10 @@ pub struct Setup {
     pub threads: Option<usize>,
     /// Instruction level; `None` is the highest there is.
     pub cpu_level: Option<Level>,
-    /// Tokens of the longest test.
+    /// Tokens of a sequence of the longest test.
     pub context: usize,
+    /// Most sequences of a test.
+    pub parallel: usize,
     /// Tokens in one step.
     pub ubatch_size: usize,
     /// How keys are stored.
@@ -102,6 +115,7 @@ impl Setup {
             threads: self.threads,
             cpu_level: self.cpu_level,
             ctx_size: Some(self.context),
+            sequences: self.parallel,
             ubatch_size: self.ubatch_size,
             cache_type_k: self.cache_type_k,
             cache_type_v: self.cache_type_v,
@@ -135,6 +149,9 @@ struct Devices {
     without: Option<String>,
 }
 
+/// How far apart in the list of tokens sequences are that generate together.
+const APART: usize = 7919;
+
 /// How a test is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Method {
@@ -144,7 +161,7 @@ pub struct Method {
     pub warm_up: bool,
     /// Most tokens of a prompt that are handed over at once; the logits after each batch are waited for.
     pub batch_size: usize,
-    /// Whether the memory's reading speed is measured before and after a test without a prompt.
+    /// Whether it is measured how fast the model's file is read, before and after a test without a prompt.
     pub probe: bool,
 }
 
@@ -170,7 +187,8 @@ pub struct Bench {
 struct Live {
     setup: Setup,
     session: Session,
-    sequence: SequenceId,
+    /// The first one keeps what is before a test from one to the next.
+    sequences: Vec<SequenceId>,
     /// The token of each position.
     tokens: Vec<u32>,
     /// Why there is no adapter though one was wanted.
@@ -239,7 +257,10 @@ impl Bench {
     ) -> Result<Option<Measured>, Error> {
         let live = self.live.as_mut().expect("a session was made ready");
         assert!(test.context() <= live.session.context(), "the setup's context holds the test");
-        let run = Running { live, test, method, interrupt };
+        assert!((1..=live.setup.parallel).contains(&test.parallel), "the setup's sequences");
+        let weights = self.model.file().maps().max_by_key(|map| map.len());
+        let weights = weights.map_or(&[][..], |map| map);
+        let run = Running { live, weights, test, method, interrupt };
         let measured = run.run(told);
         if !matches!(measured, Ok(Some(_))) {
             // What the sequence holds is not known.
@@ -259,13 +280,19 @@ impl Live {
         let Devices { backends, without } = setup.devices()?;
         let settings = Settings { progress: Some(progress), ..setup.settings() };
         let mut session = Session::measured_on(model, backends, &planner(placing), settings)?;
-        let sequence = session.open()?;
+        let sequences = vec![session.open()?];
         let tokens = tokens(model, session.vocab(), setup.context);
-        Ok(Live { setup: setup.clone(), session, sequence, tokens, without })
+        Ok(Live { setup: setup.clone(), session, sequences, tokens, without })
     }
 
     fn place(&mut self, placing: &Placing) -> Result<(), Error> {
         self.session.place(&planner(placing))
+    }
+
+    /// Leaves the first sequence alone, with so many tokens.
+    fn cut(&mut self, tokens: usize) {
+        self.sequences.drain(1..).for_each(|other| self.session.close(other));
+        self.session.truncate(self.sequences[0], tokens);
     }
 
     /// Refuses a session that is not as it was asked for.
@@ -298,6 +325,8 @@ fn tokens(model: &Model, vocab: usize, count: usize) -> Vec<u32> {
 /// A test on its session.
 struct Running<'a> {
     live: &'a mut Live,
+    /// The model's file, or its largest shard, as it lies in memory.
+    weights: &'a [u8],
     test: Test,
     method: &'a Method,
     interrupt: &'a AtomicBool,
@@ -317,8 +346,8 @@ impl Running<'_> {
         &mut self,
         told: &mut dyn FnMut(Phase),
     ) -> Result<Result<Measured, Interrupted>, Error> {
-        let Test { prompt, generate, depth } = self.test;
-        if self.live.session.len(self.live.sequence) != depth {
+        let Test { prompt, generate, depth, .. } = self.test;
+        if self.live.session.len(self.live.sequences[0]) != depth {
             told(Phase::Depth);
         }
         if self.reach(depth)?.is_err() {
@@ -328,10 +357,11 @@ impl Running<'_> {
         let counts_memory = host::restart_peak();
         if self.method.warm_up {
             told(Phase::WarmUp);
-            if self.prompt(prompt)?.is_err() {
+            self.begin()?;
+            if self.prompts(prompt)?.is_err() {
                 return Ok(Err(Interrupted));
             }
-            self.live.session.truncate(self.live.sequence, depth);
+            self.begin()?;
             if self.generate(generate.min(1))?.is_err() {
                 return Ok(Err(Interrupted));
             }
@@ -339,10 +369,10 @@ impl Running<'_> {
         self.live.session.take_spent();
         let mut samples_ns = Vec::with_capacity(self.method.repetitions);
         for repetition in 0..self.method.repetitions {
-            self.live.session.truncate(self.live.sequence, depth);
+            self.begin()?;
             told(Phase::Repetition(repetition));
             let began = Instant::now();
-            let done = match self.prompt(prompt)? {
+            let done = match self.prompts(prompt)? {
                 Ok(()) => self.generate(generate)?,
                 interrupted => interrupted,
             };
@@ -352,7 +382,7 @@ impl Running<'_> {
             }
             samples_ns.push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
         }
-        self.live.session.truncate(self.live.sequence, depth);
+        self.live.cut(depth);
         let spent = self.live.session.take_spent();
         let peak_resident_bytes = host::peak_resident_bytes().filter(|_| counts_memory);
         let probe_gbps = before.zip(self.probe(told)).map(|(before, after)| [before, after]);
@@ -380,44 +410,75 @@ impl Running<'_> {
 
     /// Makes the sequence as long as the depth; the tokens it has by now are those it would get.
     fn reach(&mut self, depth: usize) -> Result<Result<(), Interrupted>, Error> {
-        let Live { session, sequence, .. } = self.live;
-        let len = session.len(*sequence);
-        session.truncate(*sequence, len.min(depth));
-        self.prompt(depth.saturating_sub(len))
+        let first = self.live.sequences[0];
+        let len = self.live.session.len(first);
+        self.live.cut(len.min(depth));
+        self.prompt(first, depth.saturating_sub(len))
     }
 
-    /// Appends tokens, a batch at once.
-    fn prompt(&mut self, tokens: usize) -> Result<Result<(), Interrupted>, Error> {
+    /// Makes all sequences as long as the depth, the others from the first.
+    fn begin(&mut self) -> Result<(), Error> {
+        self.live.cut(self.test.depth);
+        let Live { session, sequences, .. } = self.live;
+        for _ in 1..self.test.parallel {
+            sequences.push(session.fork(sequences[0])?);
+        }
+        Ok(())
+    }
+
+    /// A prompt for each sequence, one after the other.
+    fn prompts(&mut self, tokens: usize) -> Result<Result<(), Interrupted>, Error> {
+        for number in 0..self.live.sequences.len() {
+            if self.prompt(self.live.sequences[number], tokens)?.is_err() {
+                return Ok(Err(Interrupted));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Appends tokens to a sequence, a batch at once.
+    fn prompt(
+        &mut self,
+        sequence: SequenceId,
+        tokens: usize,
+    ) -> Result<Result<(), Interrupted>, Error> {
         let Running { live, method, interrupt, .. } = self;
-        let Live { session, sequence, tokens: all, .. } = &mut **live;
-        let start = session.len(*sequence);
+        let Live { session, tokens: all, .. } = &mut **live;
+        let start = session.len(sequence);
         for batch in all[start..start + tokens].chunks(method.batch_size.max(1)) {
             let goes_on = &mut |_| !interrupt.load(Ordering::Relaxed);
             // A batch that is one step is asked only when it is done.
             if !goes_on(0) {
                 return Ok(Err(Interrupted));
             }
-            if session.prefill(*sequence, batch, goes_on)?.is_none() {
+            if session.prefill(sequence, batch, goes_on)?.is_none() {
                 return Ok(Err(Interrupted));
             }
         }
         Ok(Ok(()))
     }
 
-    /// Appends tokens one by one.
+    /// Appends tokens one by one, in each step one to each sequence: others to each, so that they go to experts of
+    /// their own.
     fn generate(&mut self, tokens: usize) -> Result<Result<(), Interrupted>, Error> {
-        let Live { session, sequence, tokens: all, .. } = self.live;
-        let (sequence, start) = (*sequence, session.len(*sequence));
-        for token in all[start..start + tokens].chunks(1) {
+        let Live { session, sequences, tokens: all, .. } = self.live;
+        let start = session.len(sequences[0]);
+        let mut runs = Vec::with_capacity(sequences.len());
+        for position in start..start + tokens {
             if self.interrupt.load(Ordering::Relaxed) {
                 return Ok(Err(Interrupted));
             }
-            session.step(&[Run { sequence, tokens: token, wanted: Wanted::Last }])?;
+            runs.clear();
+            runs.extend(sequences.iter().enumerate().map(|(number, &sequence)| {
+                let at = (position + number * APART) % all.len();
+                Run { sequence, tokens: &all[at..=at], wanted: Wanted::Last }
+            }));
+            session.step(&runs)?;
         }
         Ok(Ok(()))
     }
 
-    /// Reading speed of as many threads as the session's processor has.
+    /// Reading speed of the model's file by as many threads as the session's processor has.
     fn probe(&self, told: &mut dyn FnMut(Phase)) -> Option<f64> {
         // A prompt is bound by arithmetic: there is nothing to compare.
         if !self.method.probe || self.test.prompt > 0 {
@@ -426,7 +487,7 @@ impl Running<'_> {
         told(Phase::Probe);
         let mut facts = self.live.session.backends().map(|backend| backend.facts());
         let threads = facts.find(|facts| facts.kind == Kind::Cpu).map(|facts| facts.threads)?;
-        Some(probe::read_gbps(threads)).filter(|&gbps| gbps > 0.0)
+        Some(probe::stream_gbps(threads, self.weights)).filter(|&gbps| gbps > 0.0)
     }
 }
 
@@ -437,16 +498,18 @@ mod tests {
     #[test]
     fn tests_are_called_as_llama_bench_calls_them() {
         let cases = [
-            ((512, 0, 0), "pp512", 512),
-            ((0, 128, 0), "tg128", 128),
-            ((512, 128, 0), "pp512+tg128", 640),
-            ((512, 0, 1024), "pp512 @ d1024", 1536),
-            ((0, 1, 7), "tg1 @ d7", 8),
+            ((512, 0, 0, 1), "pp512", 512),
+            ((0, 128, 0, 1), "tg128", 128),
+            ((512, 128, 0, 1), "pp512+tg128", 640),
+            ((512, 0, 1024, 1), "pp512 @ d1024", 1536),
+            ((0, 1, 7, 1), "tg1 @ d7", 8),
+            ((0, 64, 0, 4), "tg64 x4", 64),
+            ((0, 64, 8, 2), "tg64 x2 @ d8", 72),
         ];
-        for ((prompt, generate, depth), name, context) in cases {
-            let test = Test { prompt, generate, depth };
+        for ((prompt, generate, depth, parallel), name, context) in cases {
+            let test = Test { prompt, generate, depth, parallel };
             assert_eq!((test.to_string().as_str(), test.context()), (name, context));
-            assert_eq!(test.tokens(), prompt + generate);
+            assert_eq!(test.tokens(), parallel * (prompt + generate));
         }
     }
 }

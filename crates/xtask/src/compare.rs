@@ -1,172 +1,222 @@
 //! `cargo xtask compare-peer`: this program beside llama.cpp on the same files, round by round, as ratios.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+mod cases;
+mod peer;
+mod table;
+
+use cases::{Case, PARTS};
+use peer::Build;
+use table::Row;
+
 pub const USAGE: &str = "\
-cargo xtask compare-peer [--rounds 5] [--shapes llama-1b] [--types Q4_K_M] [--levels LEVEL] [-t 2] [-p 512] [-n 64] [FILE ...]
+cargo xtask compare-peer [--parts PART,...] [--types TYPE,...] [--rounds 5] [--levels LEVEL,...] [--peer avx2] [--busy N]
+                       [--write]
                               time this program and llama.cpp (llama-cpp-python, in target/peer) in turn on random
-                              models of these shapes and types, or on FILEs; prints a table of paired ratios";
-
-/// The version that is measured.
-const PEER: &str = "llama-cpp-python==0.3.36";
-
-const SCRIPT: &str = include_str!("compare/peer.py");
+                              models and print a table of paired ratios, perhaps beside N busy threads; --write puts
+                              its rows into the README's
+cargo xtask compare-peer FILE ... [-t 2] [-p 512] [-n 64] [-np 1,4] [-d 0]
+                              the same on files of your own";
 
 /// What is compared.
 #[derive(Debug, PartialEq)]
 struct Options {
     rounds: usize,
-    shapes: Vec<String>,
-    types: Vec<String>,
     levels: Vec<String>,
-    threads: usize,
-    prompt: usize,
-    generate: usize,
-    files: Vec<PathBuf>,
+    peer: Build,
+    /// Threads of this task that do nothing but run meanwhile.
+    busy: usize,
+    write: bool,
+    work: Vec<Job>,
+}
+
+/// A case on its file.
+#[derive(Debug, PartialEq)]
+struct Job {
+    case: Case,
+    /// A file of the user's; without it one is made for the case.
+    file: Option<PathBuf>,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Result<Options> {
         let list = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
+        let number =
+            |text: &str, flag: &str| text.parse::<usize>().with_context(|| flag.to_owned());
         let mut options = Options {
             rounds: 5,
-            shapes: list("llama-1b"),
-            types: list("Q4_K_M"),
-            levels: Vec::new(),
-            threads: 2,
-            prompt: 512,
-            generate: 64,
-            files: Vec::new(),
+            levels: vec![String::new()],
+            peer: Build::Native,
+            busy: 0,
+            write: false,
+            work: Vec::new(),
         };
+        let (mut parts, mut types, mut files) = (Vec::new(), Vec::new(), Vec::new());
+        let mut own = cases::own();
+        let mut is_own = false;
         let mut args = args.iter();
         while let Some(arg) = args.next() {
-            let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
-            match arg.as_str() {
-                "--rounds" => options.rounds = value()?.parse().context("--rounds")?,
-                "--shapes" => options.shapes = list(value()?),
-                "--types" => options.types = list(value()?),
+            let flag = arg.as_str();
+            let mut value = || args.next().with_context(|| format!("{flag} needs a value"));
+            match flag {
+                "--rounds" => options.rounds = number(value()?, flag)?,
+                "--parts" => parts = list(value()?),
+                "--types" => types = list(value()?),
                 "--levels" => options.levels = list(value()?),
-                "-t" => options.threads = value()?.parse().context("-t")?,
-                "-p" => options.prompt = value()?.parse().context("-p")?,
-                "-n" => options.generate = value()?.parse().context("-n")?,
-                flag if flag.starts_with('-') => bail!("no flag `{flag}`\n{USAGE}"),
-                file => options.files.push(PathBuf::from(file)),
+                "--peer" => options.peer = value()?.parse()?,
+                "--busy" => options.busy = number(value()?, flag)?,
+                "--write" => options.write = true,
+                "-t" => (own.threads, is_own) = (number(value()?, flag)?, true),
+                "-p" => (own.prompt, is_own) = (number(value()?, flag)?, true),
+                "-n" => (own.generate, is_own) = (number(value()?, flag)?, true),
+                "-d" => (own.depth, is_own) = (number(value()?, flag)?, true),
+                "-np" => {
+                    let counts =
+                        list(value()?).iter().map(|n| number(n, flag)).collect::<Result<_>>()?;
+                    (own.sequences, is_own) = (counts, true);
+                }
+                _ if flag.starts_with('-') => bail!("no flag `{flag}`\n{USAGE}"),
+                file => files.push(PathBuf::from(file)),
             }
         }
-        if options.rounds == 0 || options.threads == 0 || options.generate == 0 {
-            bail!("--rounds, -t and -n are 1 at least");
+        if let Some(part) = parts.iter().find(|part| !PARTS.iter().any(|(name, _)| name == part)) {
+            let names = PARTS.map(|(name, what)| format!("{name}: {what}")).join("\n  ");
+            bail!("no part `{part}`; there are\n  {names}");
+        }
+        if options.rounds == 0 || own.threads == 0 || own.sequences.contains(&0) {
+            bail!("--rounds, -t and -np are 1 at least");
+        }
+        if files.is_empty() && is_own {
+            bail!("-t, -p, -n, -np and -d are for files of your own; name one");
+        }
+        if !files.is_empty() && (options.write || !parts.is_empty() || !types.is_empty()) {
+            bail!("--parts, --types and --write are for the table, not for files of your own");
+        }
+        let wanted = |case: &Case| {
+            (parts.is_empty() || parts.iter().any(|part| part == case.part))
+                && (types.is_empty() || types.iter().any(|ty| ty == case.ty))
+        };
+        let of_table = cases::all().into_iter().filter(|case| files.is_empty() && wanted(case));
+        options.work = of_table.map(|case| Job { case, file: None }).collect();
+        let of_files = files.into_iter().map(|file| Job { case: own.clone(), file: Some(file) });
+        options.work.extend(of_files);
+        if options.work.is_empty() {
+            bail!("nothing is left to compare");
         }
         Ok(options)
     }
 }
 
-/// Speeds of one program in one round, tokens a second; `share` is the weights read as a share of the read probe.
-#[derive(Clone, Copy, Debug, Default)]
-struct Speed {
-    prompt: f64,
-    generate: f64,
-    share: f64,
+/// What a program said of a test: its speed, tokens a second (of a first token the seconds), and more.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Said {
+    value: f64,
+    /// Most memory of the process, bytes.
+    peak: f64,
+    /// Weights read as a share of what the same threads read of the file.
+    share: Option<f64>,
 }
+
+/// By test, such as `pp512` or `tg64 x4 @ d4096`.
+type Tests = BTreeMap<String, Said>;
 
 /// Compares and prints.
 pub fn run(args: &[String]) -> Result<()> {
     let options = Options::parse(args)?;
     let folder = std::path::absolute("target/peer")?;
     let bilayer = build()?;
-    let python = environment(&folder)?;
-    let script = folder.join("peer.py");
-    std::fs::write(&script, SCRIPT)?;
-    let mut files = options.files.clone();
-    if files.is_empty() {
-        for shape in &options.shapes {
-            for ty in &options.types {
-                files.push(model(&bilayer, &folder, shape, ty)?);
+    let peer = peer::Peer::ready(&folder, options.peer)?;
+    let mut rows = Vec::new();
+    let _load = Load::new(options.busy);
+    say(table::HEAD)?;
+    for Job { case, file } in &options.work {
+        let path = match file {
+            Some(file) => file.clone(),
+            None => model(&bilayer, &folder, case)?,
+        };
+        let mut ours = vec![Vec::new(); options.levels.len()];
+        let mut theirs = Vec::new();
+        for round in 0..options.rounds {
+            eprintln!("xtask: {}, round {} of {}", path.display(), round + 1, options.rounds);
+            for (level, ours) in options.levels.iter().zip(&mut ours) {
+                ours.push(measure(&bilayer, &path, level, case)?);
+            }
+            theirs.push(peer.measure(&path, case)?);
+        }
+        let name = path.file_stem().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        let bytes = std::fs::metadata(&path)?.len();
+        for (level, ours) in options.levels.iter().zip(&ours) {
+            let (peer, busy) = (options.peer, options.busy);
+            let about = table::About { model: &name, level, peer, busy, case, bytes };
+            for row in table::rows(&about, ours, &theirs) {
+                say(&row.to_string())?;
+                rows.push(row);
             }
         }
     }
-    say(
-        "| model | level | test | bilayer, tok/s | llama.cpp, tok/s | ratio | spread | of the read probe |",
-    )?;
-    say("|---|---|---|---|---|---|---|---|")?;
-    let levels =
-        if options.levels.is_empty() { vec![String::new()] } else { options.levels.clone() };
-    for file in &files {
-        let mut ours = vec![Vec::new(); levels.len()];
-        let mut peers = Vec::new();
-        for round in 0..options.rounds {
-            eprintln!("xtask: {}, round {} of {}", file.display(), round + 1, options.rounds);
-            for (level, ours) in levels.iter().zip(&mut ours) {
-                ours.push(measure(&bilayer, file, level, &options)?);
-            }
-            // The better of its two ways to hold weights, test by test.
-            let [a, b] = [1, 0].map(|repack| peer(&python, &script, file, repack, &options));
-            let (a, b) = (a?, b?);
-            peers.push(Speed {
-                prompt: a.prompt.max(b.prompt),
-                generate: a.generate.max(b.generate),
-                share: 0.0,
-            });
-        }
-        let name = file.file_stem().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-        for (level, ours) in levels.iter().zip(&ours) {
-            let level = if level.is_empty() { "best" } else { level };
-            for row in rows(&name, level, ours, &peers, &options) {
-                say(&row)?;
-            }
-        }
+    if options.write {
+        write(&rows)?;
     }
     Ok(())
+}
+
+/// Threads that keep processors busy until this is dropped.
+struct Load {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn new(count: usize) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let spin = |stop: Arc<AtomicBool>| {
+            move || {
+                let mut number = 1u64;
+                while !stop.load(Ordering::Relaxed) {
+                    number =
+                        std::hint::black_box(number.wrapping_mul(6_364_136_223_846_793_005) + 1);
+                }
+            }
+        };
+        let threads = (0..count).map(|_| std::thread::spawn(spin(stop.clone()))).collect();
+        Load { stop, threads }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A spinning thread does not panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Puts the rows into the README's table.
+fn write(rows: &[Row]) -> Result<()> {
+    let path = Path::new("README.md");
+    let text = std::fs::read_to_string(path).context("README.md")?;
+    let whole = table::merge(&text, rows).context("README.md has no place for the table")?;
+    let new = path.with_extension("md.new");
+    std::fs::write(&new, whole)?;
+    Ok(std::fs::rename(&new, path)?)
 }
 
 /// A line of the table.
 fn say(line: &str) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{line}")?)
-}
-
-/// The table's rows of one file and level.
-fn rows(
-    name: &str,
-    level: &str,
-    ours: &[Speed],
-    peers: &[Speed],
-    options: &Options,
-) -> Vec<String> {
-    let row = |test: String, of: &dyn Fn(&Speed) -> f64, share: String| {
-        let ratios: Vec<f64> = ours.iter().zip(peers).map(|(a, b)| of(a) / of(b)).collect();
-        let (least, most) =
-            ratios.iter().fold((f64::MAX, 0.0_f64), |(l, m), &r| (l.min(r), m.max(r)));
-        let (a, b) = (median(ours.iter().map(of)), median(peers.iter().map(of)));
-        format!(
-            "| {name} | {level} | {test} | {a:.1} | {b:.1} | {:.2} | {least:.2} to {most:.2} | {share} |",
-            median(ratios.iter().copied())
-        )
-    };
-    let mut rows = Vec::new();
-    if options.prompt > 0 {
-        rows.push(row(format!("pp{}", options.prompt), &|s| s.prompt, "-".to_owned()));
-    }
-    let share = median(ours.iter().map(|s| s.share));
-    rows.push(row(
-        format!("tg{}", options.generate),
-        &|s| s.generate,
-        format!("{:.0} %", 100.0 * share),
-    ));
-    rows
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
-    }
 }
 
 /// Runs a command to its end and returns what it wrote to stdout.
@@ -194,142 +244,135 @@ fn build() -> Result<PathBuf> {
     Ok(std::path::absolute(Path::new(&target).join("release/bilayer"))?)
 }
 
-/// A virtual environment with llama-cpp-python, built for this processor; some minutes, once.
-fn environment(folder: &Path) -> Result<PathBuf> {
-    let python = folder.join("venv/bin/python");
-    let there = Command::new(&python).args(["-c", "import llama_cpp"]).output();
-    if there.is_ok_and(|ran| ran.status.success()) {
-        return Ok(python);
-    }
-    eprintln!("xtask: installing {PEER} into {}, which takes some minutes", folder.display());
-    std::fs::create_dir_all(folder)?;
-    status(Command::new("python3").args(["-m", "venv"]).arg(folder.join("venv")))?;
-    let known = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "install", "--quiet", PEER]);
-    if let Some(flags) = without_amx(&known) {
-        pip.env("CMAKE_ARGS", flags);
-    }
-    status(&mut pip)?;
-    Ok(python)
-}
-
-/// llama.cpp 0.3.36 with AMX ends in an illegal instruction on virtual machines that have the unit: there it is built for
-/// all else that the processor has. `None` where there is no such unit.
-fn without_amx(cpuinfo: &str) -> Option<String> {
-    let has = |name: &str| cpuinfo.split_whitespace().any(|flag| flag == name);
-    if !has("amx_tile") {
-        return None;
-    }
-    let known = [
-        ("sse4_2", "SSE42"),
-        ("avx", "AVX"),
-        ("avx2", "AVX2"),
-        ("fma", "FMA"),
-        ("f16c", "F16C"),
-        ("bmi2", "BMI2"),
-        ("avx_vnni", "AVX_VNNI"),
-        ("avx512f", "AVX512"),
-        ("avx512vbmi", "AVX512_VBMI"),
-        ("avx512_vnni", "AVX512_VNNI"),
-        ("avx512_bf16", "AVX512_BF16"),
-    ];
-    let on =
-        known.iter().filter(|(flag, _)| has(flag)).map(|(_, name)| format!("-DGGML_{name}=ON"));
-    let all: Vec<String> = std::iter::once("-DGGML_NATIVE=OFF".to_owned()).chain(on).collect();
-    Some(all.join(" "))
-}
-
 /// A random model, made once.
-fn model(bilayer: &Path, folder: &Path, shape: &str, ty: &str) -> Result<PathBuf> {
-    let path = folder.join(format!("{shape}-{ty}.gguf"));
+fn model(bilayer: &Path, folder: &Path, case: &Case) -> Result<PathBuf> {
+    let path = folder.join(format!("{}-{}.gguf", case.shape.name, case.ty));
     if !path.exists() {
-        status(Command::new(bilayer).args(["synth", "--shape", shape, "--type", ty]).arg(&path))?;
+        status(
+            Command::new(bilayer)
+                .arg("synth")
+                .args(case.shape.synth)
+                .args(["--type", case.ty])
+                .arg(&path),
+        )?;
     }
     Ok(path)
 }
 
-fn measure(bilayer: &Path, file: &Path, level: &str, options: &Options) -> Result<Speed> {
-    let mut command = Command::new(bilayer);
-    command
-        .arg("bench")
-        .arg("-m")
-        .arg(file)
-        .args(["-r", "1", "-ngl", "0", "-dev", "none", "-o", "json"]);
-    command.args(["-p", &options.prompt.to_string(), "-n", &options.generate.to_string()]);
-    command.args(["-t", &options.threads.to_string()]);
-    if !level.is_empty() {
-        command.args(["--cpu-level", level]);
+fn measure(bilayer: &Path, file: &Path, level: &str, case: &Case) -> Result<Tests> {
+    let level: Vec<&str> = if level.is_empty() { Vec::new() } else { vec!["--cpu-level", level] };
+    if case.first_token {
+        return first_token(bilayer, file, &level, case);
     }
-    let tests: Value = serde_json::from_str(&output(&mut command)?)?;
-    let mut speed = Speed::default();
-    for test in tests.as_array().context("bench wrote no list")? {
-        let number = |key: &str| test[key].as_f64();
-        let found = number("avg_ts").context("bench wrote no avg_ts")?;
-        match number("n_gen") {
-            Some(count) if count > 0.0 => {
-                speed.generate = found;
-                speed.share = number("probe_share").unwrap_or(f64::NAN);
-            }
-            _ => speed.prompt = found,
+    let sequences: Vec<String> = case.sequences.iter().map(usize::to_string).collect();
+    let mut tests = Tests::new();
+    // A prompt is of one sequence always.
+    for (prompt, generate, several) in
+        [(case.prompt, 0, "1".to_owned()), (0, case.generate, sequences.join(","))]
+    {
+        if prompt + generate == 0 {
+            continue;
+        }
+        let mut command = Command::new(bilayer);
+        command
+            .arg("bench")
+            .arg("-m")
+            .arg(file)
+            .args(["-r", "1", "-ngl", "0", "-dev", "none", "-o", "json"]);
+        command.args(["-p", &prompt.to_string(), "-n", &generate.to_string(), "-np", &several]);
+        command.args(["-t", &case.threads.to_string(), "-d", &case.depth.to_string()]).args(&level);
+        let found: Value = serde_json::from_str(&output(&mut command)?)?;
+        for test in found.as_array().context("bench wrote no list")? {
+            let number = |key: &str| test[key].as_f64();
+            let said = Said {
+                value: number("avg_ts").context("bench wrote no avg_ts")?,
+                peak: number("peak_resident_bytes").unwrap_or(f64::NAN),
+                share: number("probe_share"),
+            };
+            tests.insert(name(test).context("bench wrote no sizes")?, said);
         }
     }
-    Ok(speed)
+    Ok(tests)
 }
 
-fn peer(python: &Path, script: &Path, file: &Path, repack: u8, options: &Options) -> Result<Speed> {
-    let numbers = [options.threads, options.prompt, options.generate, repack.into(), 1];
-    let mut command = Command::new(python);
-    command.arg(script).arg(file).args(numbers.map(|number| number.to_string()));
-    let mut speed = Speed::default();
-    for line in output(&mut command)?.lines() {
-        let test: Value = serde_json::from_str(line)?;
-        let found = test["tokens_per_second"].as_f64().context("no speed")?;
-        match test["test"].as_str() {
-            Some("prompt") => speed.prompt = found,
-            _ => speed.generate = found,
-        }
-    }
-    Ok(speed)
+/// What a result of bench is of.
+fn name(test: &Value) -> Option<String> {
+    let [prompt, generate, depth, parallel] =
+        ["n_prompt", "n_gen", "n_depth", "n_parallel"].map(|key| test[key].as_u64());
+    let behind =
+        depth.filter(|&depth| depth > 0).map_or(String::new(), |depth| format!(" @ d{depth}"));
+    let times = parallel.filter(|&n| n > 1).map_or(String::new(), |n| format!(" x{n}"));
+    Some(match (prompt?, generate?) {
+        (prompt, 0) => format!("pp{prompt}{behind}"),
+        (_, generate) => format!("tg{generate}{times}{behind}"),
+    })
+}
+
+/// From the start of the process to its end after one token.
+fn first_token(bilayer: &Path, file: &Path, level: &[&str], case: &Case) -> Result<Tests> {
+    let mut command = Command::new(bilayer);
+    command.arg("run").arg("-m").arg(file).args([
+        "--tokens",
+        "1",
+        "-n",
+        "1",
+        "--temp",
+        "0",
+        "--ignore-eos",
+    ]);
+    command
+        .args(["-c", "512", "-ngl", "0", "-dev", "none", "--json", "-t", &case.threads.to_string()])
+        .args(level);
+    let began = Instant::now();
+    output(&mut command)?;
+    let said = Said { value: began.elapsed().as_secs_f64(), peak: f64::NAN, share: None };
+    Ok(Tests::from([("first token".to_owned(), said)]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn parse(line: &str) -> Result<Options> {
+        Options::parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
     #[test]
     fn options_are_read_and_wrong_ones_named() {
-        let parse = |line: &str| {
-            Options::parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
-        };
-        let options = parse("--rounds 3 --types Q4_0,Q8_0 -t 1 a.gguf").unwrap();
-        assert_eq!((options.rounds, options.threads, options.types.len()), (3, 1, 2));
-        assert_eq!(options.files, [PathBuf::from("a.gguf")]);
-        for (line, part) in
-            [("--rounds", "needs a value"), ("--speed 3", "--speed"), ("-n 0", "-n")]
-        {
+        let options = parse("--rounds 3 -t 1 a.gguf -np 2,8").unwrap();
+        assert_eq!((options.rounds, options.work.len()), (3, 1));
+        assert_eq!(options.work[0].file, Some(PathBuf::from("a.gguf")));
+        assert_eq!(
+            (options.work[0].case.threads, &options.work[0].case.sequences[..]),
+            (1, &[2, 8][..])
+        );
+        assert_eq!(parse("").unwrap().work.len(), cases::all().len());
+        let some = parse("--parts types,one-thread --types Q8_0 --peer avx2 --levels avx2,avxvnni")
+            .unwrap();
+        assert_eq!((some.work.len(), some.peer, some.levels.len()), (2, Build::Avx2, 2));
+        for (line, part) in [
+            ("--rounds", "needs a value"),
+            ("--speed 3", "--speed"),
+            ("--rounds 0", "--rounds"),
+            ("--parts speed", "types: "),
+            ("--types Q9", "nothing is left"),
+            ("-n 3", "name one"),
+            ("a.gguf --write", "--write"),
+            ("--peer gpu", "avx2"),
+        ] {
             let error = format!("{:#}", parse(line).unwrap_err());
             assert!(error.contains(part), "{line}: {error}");
         }
     }
 
     #[test]
-    fn ratios_are_paired() {
-        let speed = |prompt, generate| Speed { prompt, generate, share: 0.9 };
-        let options = Options::parse(&[]).unwrap();
-        let ours = [speed(10.0, 2.0), speed(20.0, 4.0), speed(30.0, 9.0)];
-        let peers = [speed(5.0, 2.0), speed(10.0, 2.0), speed(10.0, 3.0)];
-        let rows = rows("m", "best", &ours, &peers, &options);
-        assert_eq!(rows[0], "| m | best | pp512 | 20.0 | 10.0 | 2.00 | 2.00 to 3.00 | - |");
-        assert_eq!(rows[1], "| m | best | tg64 | 4.0 | 2.0 | 2.00 | 1.00 to 3.00 | 90 % |");
-        assert!(median(std::iter::empty()).is_nan());
-        assert!((median([1.0, 2.0].into_iter()) - 1.5).abs() < 1e-12);
-    }
-
-    #[test]
-    fn processors_with_tiles_get_a_build_without() {
-        assert_eq!(without_amx("flags : avx2 avx512f"), None);
-        let flags = without_amx("flags : avx2 avx512f amx_tile").unwrap();
-        assert_eq!(flags, "-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_AVX512=ON");
+    fn results_of_bench_have_its_names() {
+        let test = |line: &str| name(&serde_json::from_str(line).unwrap()).unwrap();
+        let tg = r#"{"n_prompt": 0, "n_gen": 64, "n_depth": 4096, "n_parallel": 4}"#;
+        assert_eq!(test(tg), "tg64 x4 @ d4096");
+        assert_eq!(
+            test(r#"{"n_prompt": 512, "n_gen": 0, "n_depth": 0, "n_parallel": 1}"#),
+            "pp512"
+        );
     }
 }

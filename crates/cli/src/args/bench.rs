@@ -37,6 +37,10 @@ pub struct Bench {
     #[arg(short = 'd', long, value_name = "LIST", default_value = "0")]
     #[arg(value_delimiter = ',', value_parser = numbers)]
     pub n_depth: Vec<Numbers>,
+    /// Sequences that generate together, in each step a token of each; the speed counts them all; short form -np
+    #[arg(long, value_name = "LIST", default_value = "1")]
+    #[arg(value_delimiter = ',', value_parser = sizes)]
+    pub parallel: Vec<Numbers>,
     /// Times that each test is repeated
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -44,7 +48,7 @@ pub struct Bench {
     /// Do not run each test once untimed before
     #[arg(long)]
     pub no_warmup: bool,
-    /// Do not measure how fast memory is read before and after each test that only generates
+    /// Do not measure how fast the model's file is read before and after each test that only generates
     #[arg(long)]
     pub no_probe: bool,
     /// Seconds to wait before each test, for machines that get hot

@@ -27,6 +27,7 @@ const SPELLED: &[(&str, &str)] = &[
     ("-nkvo", "--no-kv-offload"),
     ("-dev", "--device"),
     ("-fitt", "--fit-target"),
+    ("-np", "--parallel"),
     ("-pg", "--prompt-gen"),
     ("-mmp", "--mmap"),
     ("-md", "--model-draft"),

@@ -16,8 +16,8 @@ pub struct Measured {
     pub cpu_token_bytes: u64,
     /// The same on the adapter.
     pub gpu_token_bytes: u64,
-    /// How fast the processor's threads read memory right before and right after, GB/s; where that was asked for and
-    /// there is no prompt.
+    /// How fast the processor's threads read the model's file right before and right after, GB/s; where that was asked
+    /// for and there is no prompt.
     pub probe_gbps: Option<[f64; 2]>,
     /// The most memory the process had while the test ran, warm-up included; `None` where the system does not tell.
     pub peak_resident_bytes: Option<u64>,
@@ -30,27 +30,28 @@ impl Measured {
         self.samples_ns.iter().map(|&ns| 1e9 * tokens / ns.max(1) as f64).collect()
     }
 
-    /// Weights read on all devices, GB/s: bytes of a token times tokens a second. Only where each token takes a step
-    /// of its own: a prompt reads the weights once for many.
+    /// Weights read on all devices, GB/s: bytes of a token times steps a second. Only where each step generates: a
+    /// prompt reads the weights once for many tokens.
     pub fn weight_gbps(&self) -> Option<f64> {
         let bytes = (self.cpu_token_bytes + self.gpu_token_bytes) as f64;
-        self.decodes().then(|| bytes * Summary::of(&self.samples_ts()).mean / 1e9)
+        let steps = Summary::of(&self.samples_ts()).mean / self.test.parallel as f64;
+        self.decodes().then(|| bytes * steps / 1e9)
     }
 
     /// Weights read by the processor while it was at work, GB/s.
     pub fn cpu_weight_gbps(&self) -> Option<f64> {
-        let tokens = (self.test.tokens() * self.samples_ns.len()) as f64;
+        let steps = (self.test.generate * self.samples_ns.len()) as f64;
         let busy = self.spent.cpu.as_secs_f64();
         let is_read = self.decodes() && self.cpu_token_bytes > 0 && busy > 0.0;
-        is_read.then(|| self.cpu_token_bytes as f64 * tokens / busy / 1e9)
+        is_read.then(|| self.cpu_token_bytes as f64 * steps / busy / 1e9)
     }
 
-    /// How fast memory was read around the test, GB/s: the mean of before and after.
+    /// How fast the file was read around the test, GB/s: the mean of before and after.
     pub fn probe_mean_gbps(&self) -> Option<f64> {
         self.probe_gbps.map(|gbps| Summary::of(&gbps).mean)
     }
 
-    /// [`Measured::cpu_weight_gbps`] as a share of what the same threads read at best. Near 1 the memory is the bound;
+    /// [`Measured::cpu_weight_gbps`] as a share of what the same threads read of the same file. Near 1 the memory is the bound;
     /// above it weights were in a cache.
     pub fn probe_share(&self) -> Option<f64> {
         Some(self.cpu_weight_gbps()? / self.probe_mean_gbps()?)
@@ -70,7 +71,7 @@ mod tests {
     #[test]
     fn speeds_follow_from_samples_and_bytes() {
         let decode = Measured {
-            test: Test { prompt: 0, generate: 10, depth: 5 },
+            test: Test { prompt: 0, generate: 10, depth: 5, parallel: 1 },
             samples_ns: vec![1_000_000_000, 500_000_000],
             spent: Spent { cpu: Duration::from_secs(1), ..Spent::default() },
             cpu_token_bytes: 3_000_000_000,

@@ -204,6 +204,7 @@ impl Record<'_> {
         };
         let decodes = m.test.prompt == 0;
         vec![
+            ("n_parallel", json!(m.test.parallel)),
             ("placement", json!(placed.map)),
             ("adapter", json!(placed.adapter.as_ref().map(|(name, _)| name))),
             ("cpu_level", json!(placed.level)),

@@ -9,6 +9,9 @@ use crate::demo::Source;
 use crate::failure::Failure;
 use crate::trace;
 
+/// Most sequences of one test.
+const PARALLEL_MOST: usize = 256;
+
 /// Most results of one command.
 const MOST: usize = 10_000;
 
@@ -44,7 +47,7 @@ impl<'a> Work<'a> {
         let tests = tests(args)?;
         let work = Work {
             sources: sources(args),
-            variants: variants(args, tests.iter().map(Test::context).max().unwrap_or(0))?,
+            variants: variants(args, &tests)?,
             batch_sizes: flat(&args.model.batch_size),
             tests,
             method: Method {
@@ -117,23 +120,31 @@ fn tests(args: &Args) -> Result<Vec<Test>, Failure> {
         let prompts = flat(&args.n_prompt).into_iter().map(|prompt| (prompt, 0));
         let generated = flat(&args.n_gen).into_iter().map(|generate| (0, generate));
         let both = prompts.chain(generated).chain(args.prompt_gen.iter().copied());
-        let some = both.filter(|&(prompt, generate)| prompt + generate > 0);
-        tests.extend(some.map(|(prompt, generate)| Test { prompt, generate, depth }));
+        for (prompt, generate) in both.filter(|&(prompt, generate)| prompt + generate > 0) {
+            let of = |parallel| Test { prompt, generate, depth, parallel };
+            tests.extend(flat(&args.parallel).into_iter().map(of));
+        }
     }
     if tests.is_empty() {
         let line = "nothing to measure: -p, -n and -pg are 0; give one of them some tokens";
         return Err(Failure::usage(line));
     }
     let longest = tests.iter().map(Test::context).max().unwrap_or(0);
-    if longest > 1 << 24 {
-        let line = format!("-p, -n, -pg and -d make {longest} tokens; stay below 16 million");
+    let most = tests.iter().map(|test| test.parallel).max().unwrap_or(1);
+    if most > PARALLEL_MOST || most.saturating_mul(longest) > 1 << 24 {
+        let line = format!(
+            "-p, -n, -pg, -d and -np make {most} sequences of {longest} tokens; stay below \
+             {PARALLEL_MOST} sequences and 16 million tokens"
+        );
         return Err(Failure::usage(line));
     }
     Ok(tests)
 }
 
 /// Sessions for that much context. What a session can change while it lives, the placement, is innermost.
-fn variants(args: &Args, context: usize) -> Result<Vec<Variant>, Failure> {
+fn variants(args: &Args, tests: &[Test]) -> Result<Vec<Variant>, Failure> {
+    let context = tests.iter().map(Test::context).max().unwrap_or(0);
+    let parallel = tests.iter().map(|test| test.parallel).max().unwrap_or(1);
     let (model, placing) = (&args.model, &args.placing);
     let threads = if model.threads.is_empty() { vec![0] } else { flat(&model.threads) };
     let levels = model.cpu_level.iter().map(|name| name.parse::<Level>().map(Some));
@@ -162,6 +173,7 @@ fn variants(args: &Args, context: usize) -> Result<Vec<Variant>, Failure> {
                                 threads: (threads > 0).then_some(threads),
                                 cpu_level,
                                 context,
+                                parallel,
                                 ubatch_size,
                                 cache_type_k,
                                 cache_type_v,

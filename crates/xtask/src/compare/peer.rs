@@ -1,0 +1,154 @@
+//! llama.cpp, through llama-cpp-python in a virtual environment of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::str::FromStr;
+
+use anyhow::{Context, Error, Result, bail};
+use serde_json::Value;
+
+use super::cases::Case;
+use super::{Said, Tests, output, status};
+
+/// The version that is measured.
+const VERSION: &str = "llama-cpp-python==0.3.36";
+
+const SCRIPT: &str = include_str!("peer.py");
+
+/// What it is built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Build {
+    /// This processor.
+    Native,
+    /// Any processor with AVX2: what most of its users run.
+    Avx2,
+}
+
+impl FromStr for Build {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Build> {
+        match name {
+            "native" => Ok(Build::Native),
+            "avx2" => Ok(Build::Avx2),
+            _ => bail!("--peer is native or avx2, not `{name}`"),
+        }
+    }
+}
+
+/// A llama.cpp to be timed.
+pub struct Peer {
+    python: PathBuf,
+    script: PathBuf,
+}
+
+impl Peer {
+    /// Installs it, which takes some minutes once.
+    pub fn ready(folder: &Path, build: Build) -> Result<Peer> {
+        std::fs::create_dir_all(folder)?;
+        let script = folder.join("peer.py");
+        std::fs::write(&script, SCRIPT)?;
+        let venv = folder.join(match build {
+            Build::Native => "venv",
+            Build::Avx2 => "venv-avx2",
+        });
+        let python = venv.join("bin/python");
+        let there = Command::new(&python).args(["-c", "import llama_cpp"]).output();
+        if there.is_ok_and(|ran| ran.status.success()) {
+            return Ok(Peer { python, script });
+        }
+        eprintln!("xtask: installing {VERSION} into {}, which takes some minutes", venv.display());
+        status(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+        let flags = match build {
+            Build::Native => {
+                without_amx(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
+            }
+            Build::Avx2 => Some(flags("sse4_2 avx avx2 fma f16c bmi2")),
+        };
+        let mut pip = Command::new(&python);
+        pip.args(["-m", "pip", "install", "--quiet", "--no-cache-dir", VERSION]);
+        if let Some(flags) = flags {
+            pip.env("CMAKE_ARGS", flags);
+        }
+        status(&mut pip)?;
+        Ok(Peer { python, script })
+    }
+
+    /// Times it in both ways that it has to hold weights, repacked and as they are, and takes the better one, test by
+    /// test.
+    pub fn measure(&self, file: &Path, case: &Case) -> Result<Tests> {
+        let mut best = Tests::new();
+        for repack in ["1", "0"] {
+            for (test, said) in self.once(file, case, repack)? {
+                let better = |known: &Said| (said.value > known.value) != case.first_token;
+                if best.get(&test).is_none_or(better) {
+                    best.insert(test, said);
+                }
+            }
+        }
+        Ok(best)
+    }
+
+    fn once(&self, file: &Path, case: &Case, repack: &str) -> Result<Tests> {
+        let [threads, prompt, generate, depth] =
+            [case.threads, case.prompt, case.generate, case.depth].map(|number| number.to_string());
+        let sequences: Vec<String> = case.sequences.iter().map(usize::to_string).collect();
+        let first = if case.first_token { "1" } else { "0" };
+        let mut command = Command::new(&self.python);
+        command.arg(&self.script).arg(file).args([&threads, &prompt, &generate]);
+        command.args([repack, &sequences.join(","), &depth, first]);
+        let read = |line: &str| -> Result<(String, Said)> {
+            let test: Value = serde_json::from_str(line)?;
+            let name = test["test"].as_str().context("no test")?;
+            let said = Said {
+                value: test["value"].as_f64().context("no value")?,
+                peak: test["peak_resident_bytes"].as_f64().unwrap_or(f64::NAN),
+                share: None,
+            };
+            Ok((name.to_owned(), said))
+        };
+        output(&mut command)?.lines().map(read).collect()
+    }
+}
+
+/// What a build may use, by the names in `/proc/cpuinfo`, as arguments of its make files.
+fn flags(cpuinfo: &str) -> String {
+    const KNOWN: [(&str, &str); 11] = [
+        ("sse4_2", "SSE42"),
+        ("avx", "AVX"),
+        ("avx2", "AVX2"),
+        ("fma", "FMA"),
+        ("f16c", "F16C"),
+        ("bmi2", "BMI2"),
+        ("avx_vnni", "AVX_VNNI"),
+        ("avx512f", "AVX512"),
+        ("avx512vbmi", "AVX512_VBMI"),
+        ("avx512_vnni", "AVX512_VNNI"),
+        ("avx512_bf16", "AVX512_BF16"),
+    ];
+    let on = KNOWN.iter().filter(|(flag, _)| has(cpuinfo, flag));
+    let on = on.map(|(_, name)| format!("-DGGML_{name}=ON"));
+    std::iter::once("-DGGML_NATIVE=OFF".to_owned()).chain(on).collect::<Vec<_>>().join(" ")
+}
+
+fn has(cpuinfo: &str, name: &str) -> bool {
+    cpuinfo.split_whitespace().any(|flag| flag == name)
+}
+
+/// llama.cpp 0.3.36 with AMX ends in an illegal instruction on virtual machines that have the unit: there it is built for
+/// all else that the processor has. `None` where there is no such unit.
+fn without_amx(cpuinfo: &str) -> Option<String> {
+    has(cpuinfo, "amx_tile").then(|| flags(cpuinfo))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_with_tiles_get_a_build_without() {
+        assert_eq!(without_amx("flags : avx2 avx512f"), None);
+        let flags = without_amx("flags : avx2 avx512f amx_tile").unwrap();
+        assert_eq!(flags, "-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_AVX512=ON");
+    }
+}

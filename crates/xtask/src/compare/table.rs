@@ -1,0 +1,240 @@
+//! The table of ratios: its rows, and how they get into the README's.
+
+use std::fmt;
+
+use super::cases::Case;
+use super::peer::Build;
+use super::{Said, Tests};
+
+/// Head and rule.
+pub const HEAD: &str = "\
+| model | level | threads | test | bilayer | llama.cpp | ratio | spread | meant | of the file's reading speed | memory beyond the file |
+|---|---|---|---|---|---|---|---|---|---|---|";
+
+/// Where the table stands in a text.
+const BEGIN: &str = "<!-- compare-peer -->\n";
+const END: &str = "<!-- /compare-peer -->";
+
+/// What results are of.
+pub struct About<'a> {
+    pub model: &'a str,
+    /// Empty for the highest level.
+    pub level: &'a str,
+    pub peer: Build,
+    /// Busy threads beside the programs.
+    pub busy: usize,
+    pub case: &'a Case,
+    /// Of the file.
+    pub bytes: u64,
+}
+
+/// A row: what it is of, which names it, and what was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    key: [String; 4],
+    found: [String; 7],
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "| {} | {} |", self.key.join(" | "), self.found.join(" | "))
+    }
+}
+
+/// A row for each test that both programs told of in every round.
+pub fn rows(about: &About<'_>, ours: &[Tests], theirs: &[Tests]) -> Vec<Row> {
+    let Some(first) = ours.first() else { return Vec::new() };
+    let mut rows = Vec::new();
+    for name in first.keys() {
+        let of = |rounds: &[Tests]| rounds.iter().map(|tests| tests.get(name).copied()).collect();
+        let (Some(ours), Some(theirs)): (Option<Vec<Said>>, Option<Vec<Said>>) =
+            (of(ours), of(theirs))
+        else {
+            continue;
+        };
+        rows.push(row(about, name, &ours, &theirs));
+    }
+    rows
+}
+
+fn row(about: &About<'_>, name: &str, ours: &[Said], theirs: &[Said]) -> Row {
+    let case = about.case;
+    let ratio = |(a, b): (&Said, &Said)| {
+        if case.first_token { b.value / a.value } else { a.value / b.value }
+    };
+    let ratios: Vec<f64> = ours.iter().zip(theirs).map(ratio).collect();
+    let (least, most) = ratios.iter().fold((f64::MAX, 0.0_f64), |(l, m), &r| (l.min(r), m.max(r)));
+    let values = |said: &[Said]| median(said.iter().map(|said| said.value));
+    let unit = if case.first_token { "s" } else { "tok/s" };
+    let speed = |said: &[Said]| match values(said) {
+        value if value < 10.0 => format!("{value:.2} {unit}"),
+        value => format!("{value:.1} {unit}"),
+    };
+    let share = median(ours.iter().filter_map(|said| said.share));
+    let share = if share.is_nan() { "-".to_owned() } else { format!("{:.0} %", 100.0 * share) };
+    let beyond = |said: &[Said]| {
+        let peak = said.iter().map(|said| said.peak).fold(f64::NAN, f64::max);
+        100.0 * (peak / about.bytes as f64 - 1.0)
+    };
+    let (mine, peers) = (beyond(ours), beyond(theirs));
+    let memory = if mine.is_nan() {
+        "-".to_owned()
+    } else {
+        format!("{mine:+.0} %, llama.cpp {peers:+.0} %")
+    };
+    let level = if about.level.is_empty() { "best" } else { about.level };
+    let level = if about.peer == Build::Avx2 { format!("{level}, both") } else { level.to_owned() };
+    let found = [
+        speed(ours),
+        speed(theirs),
+        format!("{:.2}x", median(ratios.iter().copied())),
+        format!("{least:.2} to {most:.2}"),
+        meant(case, name),
+        share,
+        memory,
+    ];
+    let name =
+        if about.busy > 0 { format!("{name}, {} busy", about.busy) } else { name.to_owned() };
+    Row { key: [about.model.to_owned(), level, case.threads.to_string(), name], found }
+}
+
+/// The ratio that is meant to be reached.
+fn meant(case: &Case, name: &str) -> String {
+    let place = match name {
+        _ if case.first_token => 0,
+        name if name.starts_with("pp") => 0,
+        name => {
+            let is = |count: usize| {
+                let times = if count > 1 { format!(" x{count}") } else { String::new() };
+                name.split(" @").next() == Some(&format!("tg{}{times}", case.generate))
+            };
+            1 + case.sequences.iter().position(|&count| is(count)).unwrap_or(usize::MAX - 1)
+        }
+    };
+    match case.reach.get(place) {
+        Some(seconds) if case.first_token => format!("{seconds} s"),
+        Some(ratio) => format!("{ratio}x"),
+        None => "-".to_owned(),
+    }
+}
+
+/// The text with the rows in its table: in place of those of the same name, or at its end. `None` where it has no table.
+pub fn merge(text: &str, rows: &[Row]) -> Option<String> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (table, after) = rest.split_once(END)?;
+    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let mut lines: Vec<String> = table.lines().skip(2).map(str::to_owned).collect();
+    for row in rows {
+        let same = |line: &&mut String| cells(line).get(1..5) == Some(&row.key[..]);
+        match lines.iter_mut().find(same) {
+            Some(line) => *line = row.to_string(),
+            None => lines.push(row.to_string()),
+        }
+    }
+    let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    Some(format!("{before}{BEGIN}{HEAD}\n{lines}{END}{after}"))
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[n / 2],
+        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cases;
+    use super::*;
+
+    fn said(value: f64, share: Option<f64>) -> Said {
+        Said { value, peak: 1100.0, share }
+    }
+
+    fn round(prompt: f64, generate: f64) -> Tests {
+        Tests::from([
+            ("pp512".to_owned(), said(prompt, None)),
+            ("tg64".to_owned(), said(generate, Some(0.9))),
+        ])
+    }
+
+    #[test]
+    fn ratios_are_paired() {
+        let case = &cases::all()[0];
+        let about =
+            About { model: "m", level: "", peer: Build::Native, busy: 0, case, bytes: 1000 };
+        let ours = [round(10.0, 2.0), round(20.0, 4.0), round(30.0, 9.0)];
+        let theirs = [round(5.0, 2.0), round(10.0, 2.0), round(10.0, 3.0)];
+        let rows = rows(&about, &ours, &theirs);
+        let memory = "+10 %, llama.cpp +10 %";
+        assert_eq!(
+            rows[0].to_string(),
+            format!(
+                "| m | best | 2 | pp512 | 20.0 tok/s | 10.0 tok/s | 2.00x | 2.00 to 3.00 | 1.9x | - | {memory} |"
+            )
+        );
+        assert_eq!(
+            rows[1].to_string(),
+            format!(
+                "| m | best | 2 | tg64 | 4.00 tok/s | 2.00 tok/s | 2.00x | 1.00 to 3.00 | 1.1x | 90 % | {memory} |"
+            )
+        );
+        assert!(median(std::iter::empty()).is_nan());
+        assert!((median([1.0, 2.0].into_iter()) - 1.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn of_a_first_token_less_is_more() {
+        let case = cases::all().into_iter().find(|case| case.first_token).unwrap();
+        let about = About {
+            model: "m",
+            level: "amx",
+            peer: Build::Avx2,
+            busy: 2,
+            case: &case,
+            bytes: 1000,
+        };
+        let of = |seconds| {
+            vec![Tests::from([(
+                "first token".to_owned(),
+                Said { peak: f64::NAN, ..said(seconds, None) },
+            )])]
+        };
+        let row = &rows(&about, &of(0.5), &of(1.5))[0];
+        let expected = "| m | amx, both | 2 | first token, 2 busy | 0.50 s | 1.50 s | 3.00x | 3.00 to 3.00 | 0.6 s | - | - |";
+        assert_eq!(row.to_string(), expected);
+    }
+
+    #[test]
+    fn every_test_of_the_table_has_a_ratio_that_is_meant() {
+        for case in cases::all().iter().filter(|case| !case.first_token) {
+            for &count in &case.sequences {
+                let times = if count > 1 { format!(" x{count}") } else { String::new() };
+                let behind =
+                    if case.depth > 0 { format!(" @ d{}", case.depth) } else { String::new() };
+                let name = format!("tg{}{times}{behind}", case.generate);
+                assert_ne!(meant(case, &name), "-", "{name} of {case:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_replace_those_of_their_name_and_others_stay() {
+        let row = |test: &str, ratio: &str| {
+            let key = ["m", "best", "2", test].map(str::to_owned);
+            let found = ["1", "2", ratio, "-", "-", "-", "-"].map(str::to_owned);
+            Row { key, found }
+        };
+        let text = format!("a\n{BEGIN}{END}\nb\n");
+        let one = merge(&text, &[row("pp", "3"), row("tg", "4")]).unwrap();
+        let two = merge(&one, &[row("pp", "5"), row("tg x2", "6")]).unwrap();
+        let expected = [row("pp", "5"), row("tg", "4"), row("tg x2", "6")]
+            .map(|row| row.to_string())
+            .join("\n");
+        assert_eq!(two, format!("a\n{BEGIN}{HEAD}\n{expected}\n{END}\nb\n"));
+        assert_eq!(merge("no table", &[]), None);
+    }
+}
