@@ -15,21 +15,7 @@ use insta::assert_snapshot;
 const GIB: u64 = 1 << 30;
 
 fn device(kind: Kind, memory_bytes: u64) -> Facts {
-    Facts {
-        name: "a device for tests".to_owned(),
-        kind,
-        level: String::new(),
-        threads: 1,
-        memory_bytes,
-        ops: OpKind::ALL.to_vec(),
-        types: bilayer_quant::all().to_vec(),
-        converted: Vec::new(),
-        quantized: Vec::new(),
-        reads_in_place: false,
-        identity: String::new(),
-        read_gbps: None,
-        tops: None,
-    }
+    Facts::described("a device for tests".to_owned(), kind, memory_bytes)
 }
 
 fn machine(memory_bytes: u64) -> Machine {

@@ -91,6 +91,27 @@ pub struct Facts {
     pub tops: Option<f64>,
 }
 
+impl Facts {
+    /// A device that is only described: it runs every op and type as they are, and nothing is known of its speed.
+    pub fn described(name: String, kind: Kind, memory_bytes: u64) -> Facts {
+        Facts {
+            identity: name.clone(),
+            name,
+            kind,
+            level: String::new(),
+            threads: 1,
+            memory_bytes,
+            ops: OpKind::ALL.to_vec(),
+            types: bilayer_quant::all().to_vec(),
+            converted: Vec::new(),
+            quantized: Vec::new(),
+            reads_in_place: false,
+            read_gbps: None,
+            tops: None,
+        }
+    }
+}
+
 /// The time one kernel took in the last step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpTime {

@@ -18,6 +18,7 @@ use crate::ops::gate;
 use crate::ops::matmul::{
     GEMM_ROWS, Inputs, Layouts, Linear, PANEL_TOKENS, chunk_rows, names, tile_rows,
 };
+use crate::pieces::Pieces;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -50,10 +51,19 @@ impl Part {
         self.of(0).next().map_or(0, |linear| linear.rows)
     }
 
-    /// Chunks of an expert, as many as groups of any size need.
-    fn chunks(&self) -> usize {
+    /// Chunks of an expert, as many as groups of any size need; small groups have the `pieces` of the part.
+    fn chunks(&self, pieces: &Pieces) -> usize {
         let of = |count| self.rows().div_ceil(chunk_rows(self.of(0), count));
-        [1, GEMM_ROWS, PANEL_TOKENS].map(of).into_iter().max().unwrap_or(0)
+        [GEMM_ROWS, PANEL_TOKENS].map(of).into_iter().fold(pieces.len(), usize::max)
+    }
+
+    /// The rows of a chunk for a group of that size; none where it needs fewer chunks.
+    fn range(&self, pieces: &Pieces, count: usize, chunk: usize) -> Range<usize> {
+        if count < GEMM_ROWS {
+            return if chunk < pieces.len() { pieces.range(chunk) } else { 0..0 };
+        }
+        let rows = chunk_rows(self.of(0), count);
+        chunk * rows..((chunk + 1) * rows).min(self.rows())
     }
 }
 
@@ -62,6 +72,8 @@ pub(crate) struct Mixture {
     pub(crate) input: Buffer,
     pub(crate) route: Buffer,
     pub(crate) parts: Vec<Part>,
+    /// For small groups, the pieces of each part's matrices.
+    pieces: Vec<Pieces>,
     /// Where in the arena its own memory lies: the groups, then their inputs.
     pub(crate) offset: usize,
     layouts: Layouts,
@@ -70,11 +82,20 @@ pub(crate) struct Mixture {
 }
 
 impl Mixture {
-    pub(crate) fn new(input: Buffer, route: Buffer, parts: Vec<Part>, rows: usize) -> Mixture {
+    /// Products of at most so many rows that so many threads share.
+    pub(crate) fn new(
+        input: Buffer,
+        route: Buffer,
+        parts: Vec<Part>,
+        rows: usize,
+        threads: usize,
+    ) -> Mixture {
         let first = |part| Part::of(part, 0);
         let cols = parts.iter().flat_map(first).next().map_or(0, |linear| linear.cols);
         let layouts = Layouts::of(cols, parts.iter().flat_map(first));
-        Mixture { input, route, parts, offset: 0, layouts, rows }
+        let of = |part: &Part| Pieces::new(part.rows(), chunk_rows(part.of(0), 1), threads);
+        let pieces = parts.iter().map(of).collect();
+        Mixture { input, route, parts, pieces, offset: 0, layouts, rows }
     }
 
     /// Such as `experts q4_k.avx2 x2 gate`.
@@ -92,6 +113,11 @@ impl Mixture {
             Box::new(Fill(mixture.clone())),
             Box::new(Multiply(mixture)),
         ]
+    }
+
+    /// The parts with their pieces.
+    fn parts(&self) -> impl Iterator<Item = (&Part, &Pieces)> {
+        self.parts.iter().zip(&self.pieces)
     }
 
     /// Bytes of its own memory.
@@ -330,7 +356,7 @@ impl Multiply {
 impl Stage for Multiply {
     fn chunks(&self, state: &State) -> usize {
         let groups = self.0.groups_max(state.rows(self.0.route.rows));
-        self.0.parts.iter().map(|part| groups * part.chunks()).sum()
+        self.0.parts().map(|(part, pieces)| groups * part.chunks(pieces)).sum()
     }
 
     fn scratch_bytes(&self) -> usize {
@@ -349,8 +375,8 @@ impl Stage for Multiply {
         // SAFETY: made by an earlier stage.
         let groups = unsafe { mixture.groups(&context) };
         let most = mixture.groups_max(context.state.rows(mixture.route.rows));
-        for part in &mixture.parts {
-            let chunks = part.chunks();
+        for (part, pieces) in mixture.parts() {
+            let chunks = part.chunks(pieces);
             if chunk >= most * chunks {
                 chunk -= most * chunks;
                 continue;
@@ -362,7 +388,7 @@ impl Stage for Multiply {
             let (expert, range) = (groups.expert(group), groups.range(group));
             let count = range.len();
             let step = tile_rows(part.of(expert), count);
-            let rows = chunk_rows(part.of(expert), count);
+            let rows = part.range(pieces, count, place);
             let start = mixture.offset + mixture.table_bytes() + groups.offset(group);
             // SAFETY: made by an earlier stage.
             let data = unsafe { context.arena.get(start, mixture.layouts.bytes(count)) };
@@ -373,9 +399,8 @@ impl Stage for Multiply {
                 pairs: &groups.pairs()[range],
                 bytes: Self::tile_bytes(part, count),
             };
-            let end = ((place + 1) * rows).min(part.rows());
-            for first in (place * rows..end).step_by(step) {
-                tile.run(&context, first..(first + step).min(end), scratch);
+            for first in rows.clone().step_by(step) {
+                tile.run(&context, first..(first + step).min(rows.end), scratch);
             }
             return;
         }

@@ -311,7 +311,7 @@ impl<'a> Lowering<'a> {
             }
         });
         let rows = self.rows_max(self.graph.rows(input));
-        Mixture::new(buffer(input), buffer(route), parts.collect(), rows)
+        Mixture::new(buffer(input), buffer(route), parts.collect(), rows, self.holdings.threads)
     }
 
     /// The matrices of all experts.

@@ -16,7 +16,7 @@
 
 use std::path::Path;
 
-use bilayer_graph::{Facts, Kind, OpKind};
+use bilayer_graph::{Facts, Kind};
 use bilayer_scheduler::Machine;
 use serde::Deserialize;
 
@@ -64,21 +64,8 @@ fn device(key: &str, device: Device, kind: Kind) -> Result<Facts, String> {
         }
     }
     let memory_bytes = size(&device.memory).map_err(|error| format!("{key}.memory: {error}"))?;
-    Ok(Facts {
-        identity: device.name.clone(),
-        name: device.name,
-        kind,
-        level: String::new(),
-        threads: 1,
-        memory_bytes,
-        ops: OpKind::ALL.to_vec(),
-        types: bilayer_quant::all().to_vec(),
-        converted: Vec::new(),
-        quantized: Vec::new(),
-        reads_in_place: false,
-        read_gbps: Some(device.read_gbps),
-        tops: device.tops,
-    })
+    let described = Facts::described(device.name, kind, memory_bytes);
+    Ok(Facts { read_gbps: Some(device.read_gbps), tops: device.tops, ..described })
 }
 
 #[cfg(test)]
