@@ -296,6 +296,21 @@ fn elementwise_ops_and_norms() {
                 "exact gelu alone",
                 over(width, Tensors::default(), |r, a, _| r.gate("x", a, None, Activation::Gelu)),
             ),
+            (
+                "clamped swiglu",
+                over(width, Tensors::default(), |r, a, b| {
+                    // Beyond what is clamped, on both sides.
+                    let (a, b) = (r.scale("a", a, 9.0), r.scale("b", b, 9.0));
+                    r.gate("x", a, Some(b), Activation::ClampedSwiglu)
+                }),
+            ),
+            (
+                "clamped swiglu alone",
+                over(width, Tensors::default(), |r, a, _| {
+                    let a = r.scale("a", a, 9.0);
+                    r.gate("x", a, None, Activation::ClampedSwiglu)
+                }),
+            ),
             ("pool", over(width, Tensors::default(), |r, a, _| r.pool("x", a))),
             ("rms_norm", over(width, Tensors::default(), |r, a, _| r.rms_norm("x", a, None, 1e-5))),
             ("rows", over(width, Tensors::default(), |r, a, _| r.rows_wanted("x", a))),
@@ -568,6 +583,7 @@ struct Stored {
     /// A tensor for each expert.
     split: bool,
     biased: bool,
+    activation: Activation,
 }
 
 const STORED: Stored = Stored {
@@ -579,6 +595,7 @@ const STORED: Stored = Stored {
     inner: 32,
     split: false,
     biased: false,
+    activation: Activation::Silu,
 };
 
 impl Stored {
@@ -586,9 +603,9 @@ impl Stored {
         Stored { ty, up: ty, width: 256, inner: 512, ..STORED }
     }
 
-    /// `mix(down(silu(gate(x)) * up(x)))`.
+    /// `mix(down(activation(gate(x)) * up(x)))`.
     fn graph(self) -> Graph {
-        let Stored { ty, up, experts, used, width, inner, split, biased } = self;
+        let Stored { ty, up, experts, used, width, inner, split, biased, activation } = self;
         let mut tensors = Tensors::default().with("router", Type::F32, &[experts, width]);
         let stored =
             [("gate", ty, inner, width), ("up", up, inner, width), ("down", ty, width, inner)];
@@ -607,13 +624,12 @@ impl Stored {
                 let each = |expert| format!("{name}.{expert}");
                 let stack = r.stack(name, each, [experts, rows, cols]).unwrap();
                 let bias = format!("{name}_bias");
-                let bias = r.optional_stack_vector(&bias, [experts, rows]).unwrap();
-                let bias = bias.filter(|_| biased);
+                let bias = biased.then(|| r.stack_vector(&bias, [experts, rows]).unwrap());
                 r.experts(name, Experts { input, route, stack, bias, out: input })
             };
             let gate = product(r, "gate", a, inner, width);
             let up = product(r, "up", a, inner, width);
-            let act = r.gate("act", gate, Some(up), Activation::Silu);
+            let act = r.gate("act", gate, Some(up), activation);
             let down = product(r, "down", act, width, inner);
             r.mix("x", down, route)
         })
@@ -638,6 +654,8 @@ fn experts_of_every_shape() {
     let shapes = [
         STORED,
         Stored { biased: true, ..STORED },
+        Stored { biased: true, activation: Activation::ClampedSwiglu, ..STORED },
+        Stored { activation: Activation::ClampedSwiglu, ..Stored::of(Type::MXFP4) },
         Stored { split: true, biased: true, ..STORED },
         Stored { experts: 3, used: 3, inner: 96, ..STORED },
         Stored { experts: 130, used: 8, width: 96, inner: 20, ..STORED },

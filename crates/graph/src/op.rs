@@ -40,7 +40,7 @@ pub enum Ids {
     },
 }
 
-/// The elementwise non-linearity inside [`Op::Gate`].
+/// The elementwise non-linearity inside [`Op::Gate`], of a gate `x`; where `up` is there the factor is `up`, unless said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x / (1 + exp(-x))`.
@@ -49,11 +49,19 @@ pub enum Activation {
     GeluTanh,
     /// `0.5 x (1 + erf(x / sqrt(2)))`, the exact form of Hendrycks and Gimpel 2016.
     Gelu,
+    /// `y / (1 + exp(-1.702 y))` of `y = min(x, 7)`, and the factor is `clamp(up, -7, 7) + 1`: what gpt-oss has (its
+    /// makers' `swiglu`, OpenAI 2025).
+    ClampedSwiglu,
 }
 
 impl Activation {
     /// Every one.
-    pub const ALL: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::Gelu];
+    pub const ALL: [Activation; 4] =
+        [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::ClampedSwiglu];
+    /// What [`Activation::ClampedSwiglu`] clamps to.
+    pub const SWIGLU_LIMIT: f32 = 7.0;
+    /// How steep its logistic function is.
+    pub const SWIGLU_SLOPE: f32 = 1.702;
 }
 
 /// Which elements of a head rotate together.
@@ -201,7 +209,7 @@ pub enum Op {
     Rope { input: Value, head_dim: usize, rope: Rope, out: Value },
     /// Cache append, mask, softmax and weighted sum.
     Attend(Attend),
-    /// `out = activation(gate) * up`, elementwise; a missing `up` is all ones.
+    /// `out = activation(gate) * up`, elementwise, or what the activation makes of `up`; without it `activation(gate)`.
     Gate { gate: Value, up: Option<Value>, activation: Activation, out: Value },
     /// `out = a + b`, elementwise.
     Add { a: Value, b: Value, out: Value },

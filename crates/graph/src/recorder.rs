@@ -185,21 +185,16 @@ impl<'c> Recorder<'c> {
         }))
     }
 
-    /// A vector of `len` elements for each of `experts` experts, one after another, if the file has the tensor `name`,
-    /// `[experts, len]`.
+    /// A vector of `len` elements for each of `experts` experts, one after another: the tensor `name`, `[experts, len]`.
     ///
     /// # Errors
-    /// As [`Recorder::vector`], but for a missing tensor.
-    pub fn optional_stack_vector(
+    /// As [`Recorder::vector`].
+    pub fn stack_vector(
         &mut self,
         name: &str,
         [experts, len]: [usize; 2],
-    ) -> Result<Option<WeightId>, Error> {
-        if !self.has(name) {
-            return Ok(None);
-        }
-        let shape = [experts as u64, len as u64];
-        self.vector_of(name, &shape, 0, experts * len).map(Some)
+    ) -> Result<WeightId, Error> {
+        self.vector_of(name, &[experts as u64, len as u64], 0, experts * len)
     }
 
     /// The vector `name` if the file has it.
@@ -318,7 +313,7 @@ impl<'c> Recorder<'c> {
         self.push(name, Op::Attend(attend))
     }
 
-    /// `activation(gate) * up`, or `activation(gate)` alone.
+    /// `activation(gate)` times `up` or what the activation makes of it, or alone.
     pub fn gate(
         &mut self,
         name: &'static str,

@@ -120,7 +120,7 @@ impl Block<'_> {
             false => [("attn_q", query), ("attn_k", key), ("attn_v", key)]
                 .map(|(stem, rows)| Projection::whole(stem, rows)),
         };
-        let normed = self.before(r, "attn_norm", hidden)?; // [T, width]
+        let normed = self.before(r, ["attn_norm"; 2], hidden)?; // [T, width]
         let mut q = self.linear(r, "attn_q", normed, &q)?; // [T, heads * head_dim]
         let mut k = self.linear(r, "attn_k", normed, &k)?; // [T, kv_heads * head_dim]
         let v = self.linear(r, "attn_v", normed, &v)?; // [T, kv_heads * head_dim]
@@ -131,6 +131,10 @@ impl Block<'_> {
             q = r.rope("attn_q_rope", q, head_dim, &rope);
             k = r.rope("attn_k_rope", k, head_dim, &rope);
         }
+        let sinks = match self.config.attention_sinks {
+            true => Some(r.vector(&self.tensor("attn_sinks.weight"), heads)?),
+            false => None,
+        };
         let attend = Attend {
             q,
             k,
@@ -143,7 +147,7 @@ impl Block<'_> {
             scale: self.config.attention_scale,
             window,
             softcap: self.config.attention_softcap,
-            sinks: None,
+            sinks,
         };
         Ok(r.attend("attn", attend)) // [T, heads * head_dim]
     }
@@ -153,7 +157,7 @@ impl Block<'_> {
         let Config { width, activation, feed_forward, .. } = *self.config;
         let inner = self.layer.feed_forward;
         let whole = |stem| Projection::whole(stem, inner);
-        let normed = self.before(r, "ffn_norm", hidden)?; // [.., width]
+        let normed = self.before(r, ["ffn_norm", self.config.ffn_norm], hidden)?; // [.., width]
         if let Some(experts) = self.config.experts.as_ref().filter(|_| self.layer.experts) {
             return self.mixture(r, normed, experts);
         }
@@ -186,15 +190,15 @@ impl Block<'_> {
     fn before(
         &self,
         r: &mut Recorder<'_>,
-        stem: &'static str,
+        [name, stem]: [&'static str; 2],
         input: Value,
     ) -> Result<Value, Error> {
         // An encoder's first layer takes the embedding, which is normalized.
-        let is_normed = self.config.encoder.is_some() && self.index == 0 && stem == "attn_norm";
+        let is_normed = self.config.encoder.is_some() && self.index == 0 && name == "attn_norm";
         match self.config.norm_at {
             NormAt::After | NormAt::Sum => Ok(input),
             NormAt::Before | NormAt::Both if is_normed => Ok(input),
-            NormAt::Before | NormAt::Both => norm(self.config, r, stem, &self.tensor(stem), input),
+            NormAt::Before | NormAt::Both => norm(self.config, r, name, &self.tensor(stem), input),
         }
     }
 
