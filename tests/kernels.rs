@@ -8,8 +8,8 @@ use bilayer_cpu::{Cpu, Options};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{
     Activation, Attend, Backend, Catalog, Entry, Error, Experts, Graph, Limits, PAGE_TOKENS,
-    PageCopy, Pairs, Recorder, Rope, Route, Score, Segment, SegmentId, SharedBytes, Span, Step,
-    Value, WeightId,
+    PageCopy, Pairs, Precision, Recorder, Rope, Route, Score, Segment, SegmentId, SharedBytes,
+    Span, Step, Value, WeightId,
 };
 use bilayer_quant::Type;
 
@@ -23,6 +23,8 @@ mod support {
 const FLOAT_BOUND: f64 = 2e-5;
 /// Activations rounded to 8 bits: with a scale every 256, a step of about 3 sigma / 127 makes 0.8 %.
 const INT8_BOUND: f64 = 0.012;
+/// Activations within 1/256 of themselves, most of them nearer (1.2e-3 expected of bf16, 4e-3 of 8 bits).
+const FINE_BOUND: f64 = 2.5e-3;
 /// A whole small model: two layers of roundings on top of each other.
 const MODEL_BOUND: f64 = 0.04;
 
@@ -482,6 +484,30 @@ fn products_of_every_type() {
             let compared = if varied { compare_variants } else { compare };
             compared(&name, &graph, limits(), &steps, bound);
         }
+    }
+}
+
+/// Beside products of the same input that may round it.
+#[test]
+fn fine_products_round_no_activation_to_eight_bits() {
+    let (rows, cols) = (96, 256);
+    for ty in [Type::F32, Type::F16, Type::Q4_0, Type::Q8_0, Type::Q4_K] {
+        let matrix = [rows, cols];
+        let tensors = ["w", "v", "u"].into_iter();
+        let tensors =
+            tensors.fold(Tensors::default(), |tensors, name| tensors.with(name, ty, &matrix));
+        let graph = over(cols, tensors, |r, a, _| {
+            let [w, v, u] = ["w", "v", "u"].map(|name| r.matrix(name, rows, cols).unwrap());
+            let fine = r.matmul_of("fine", a, w, None, Precision::Fine);
+            let other = r.matmul_of("other", a, v, None, Precision::Fine);
+            let coarse = r.matmul("coarse", a, u, None);
+            let coarse = r.scale("nothing of it", coarse, 1e-6);
+            let fine = r.add("sum", fine, other);
+            r.add("x", fine, coarse)
+        });
+        let steps: Vec<_> = [1, 2, 7, 9, 33].map(Owned::tokens).into();
+        let compared = if ty == Type::Q8_0 { compare_variants } else { compare };
+        compared(&format!("fine {ty}"), &graph, limits(), &steps, FINE_BOUND);
     }
 }
 

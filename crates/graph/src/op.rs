@@ -64,6 +64,15 @@ impl Activation {
     pub const SWIGLU_SLOPE: f32 = 1.702;
 }
 
+/// How a product takes its input where its weights are quantized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// A device may round it to 8 bits with a scale for many elements.
+    Coarse,
+    /// Each element within 1/256 of itself: for rows in which some elements are many times the others.
+    Fine,
+}
+
 /// Which elements of a head rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pairs {
@@ -204,7 +213,13 @@ pub enum Op {
     /// [`Op::RmsNorm`] over each run of `head_dim` elements; `gain [1, head_dim]` is shared by the heads.
     HeadNorm { input: Value, gain: WeightId, head_dim: usize, eps: f32, out: Value },
     /// `out [rows, weight.rows] = input [rows, weight.cols] x transpose(weight) + bias`.
-    MatMul { input: Value, weight: WeightId, bias: Option<WeightId>, out: Value },
+    MatMul {
+        input: Value,
+        weight: WeightId,
+        bias: Option<WeightId>,
+        precision: Precision,
+        out: Value,
+    },
     /// Rotates each run of `head_dim` elements by its token's position.
     Rope { input: Value, head_dim: usize, rope: Rope, out: Value },
     /// Cache append, mask, softmax and weighted sum.

@@ -3,8 +3,8 @@
 use bilayer_quant::Type;
 
 use crate::{
-    Activation, Attend, CacheId, CacheInfo, Error, Experts, Graph, Ids, Node, Op, Rope, Route,
-    Rows, Stack, Value, ValueInfo, Weight, WeightId,
+    Activation, Attend, CacheId, CacheInfo, Error, Experts, Graph, Ids, Node, Op, Precision, Rope,
+    Route, Rows, Stack, Value, ValueInfo, Weight, WeightId,
 };
 
 /// What a model file holds under a tensor's name.
@@ -282,10 +282,22 @@ impl<'c> Recorder<'c> {
         weight: WeightId,
         bias: Option<WeightId>,
     ) -> Value {
+        self.matmul_of(name, input, weight, bias, Precision::Coarse)
+    }
+
+    /// As [`Recorder::matmul`], of an input that is taken finely or not.
+    pub fn matmul_of(
+        &mut self,
+        name: &'static str,
+        input: Value,
+        weight: WeightId,
+        bias: Option<WeightId>,
+        precision: Precision,
+    ) -> Value {
         assert_eq!(self.weight_of(weight).cols, self.width(input), "{name}");
         bias.inspect(|&b| assert_eq!(self.weight_of(b).cols, self.weight_of(weight).rows));
         let out = self.value(self.weight_of(weight).rows, self.rows(input));
-        self.push(name, Op::MatMul { input, weight, bias, out })
+        self.push(name, Op::MatMul { input, weight, bias, precision, out })
     }
 
     /// Rotates each head by its token's position.

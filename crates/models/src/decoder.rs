@@ -3,7 +3,7 @@
 //! Every difference is a field of [`Config`] or the presence of a tensor. Shapes stand beside each line; `T` is
 //! the step's tokens, `R` the rows whose logits are wanted.
 
-use bilayer_graph::{Attend, Error, Recorder, Value, WeightId};
+use bilayer_graph::{Attend, Error, Precision, Recorder, Value, WeightId};
 
 mod experts;
 
@@ -69,11 +69,13 @@ struct Projection<'s> {
     rows: usize,
     /// Rows of the tensor.
     of: usize,
+    /// How it takes its input.
+    precision: Precision,
 }
 
 impl<'s> Projection<'s> {
     fn whole(stem: &'s str, rows: usize) -> Self {
-        Projection { stem, first: 0, rows, of: rows }
+        Projection { stem, first: 0, rows, of: rows, precision: Precision::Coarse }
     }
 
     /// Matrices of so many `rows` that are stored as one, in their order.
@@ -82,7 +84,7 @@ impl<'s> Projection<'s> {
         let mut end = 0;
         rows.map(|rows| {
             end += rows;
-            Projection { stem, first: end - rows, rows, of }
+            Projection { stem, first: end - rows, rows, of, precision: Precision::Coarse }
         })
     }
 }
@@ -115,11 +117,17 @@ impl Block<'_> {
         let head_dim = self.config.head_dim;
         let Layer { heads, kv_heads, window, .. } = *self.layer;
         let (query, key) = (heads * head_dim, kv_heads * head_dim);
-        let [q, k, v] = match self.config.qkv_in_one {
+        let mut by = match self.config.qkv_in_one {
             true => Projection::in_one("attn_qkv", [query, key, key]),
             false => [("attn_q", query), ("attn_k", key), ("attn_v", key)]
                 .map(|(stem, rows)| Projection::whole(stem, rows)),
         };
+        if self.config.norm_at == NormAt::Sum {
+            // The residual stream itself goes in, with the few large elements that such models carry through all
+            // layers; rounded to eight bits beside them the others lose what short texts are told apart by.
+            by = by.map(|by| Projection { precision: Precision::Fine, ..by });
+        }
+        let [q, k, v] = by;
         let normed = self.before(r, ["attn_norm"; 2], hidden)?; // [T, width]
         let mut q = self.linear(r, "attn_q", normed, &q)?; // [T, heads * head_dim]
         let mut k = self.linear(r, "attn_k", normed, &k)?; // [T, kv_heads * head_dim]
@@ -258,7 +266,7 @@ impl Block<'_> {
         input: Value,
         by: &Projection<'_>,
     ) -> Result<Value, Error> {
-        let Projection { stem, first, rows, of } = *by;
+        let Projection { stem, first, rows, of, precision } = *by;
         let matrix = self.tensor(&format!("{stem}.weight"));
         let weight = r.matrix_rows(&matrix, of, first, rows, r.width(input))?;
         let vector = self.tensor(&format!("{stem}.bias"));
@@ -266,7 +274,7 @@ impl Block<'_> {
             true => Some(r.vector_part(&vector, of, first, rows)?),
             false => None,
         };
-        Ok(r.matmul(name, input, weight, bias))
+        Ok(r.matmul_of(name, input, weight, bias, precision))
     }
 
     /// The layer's tensor of that stem.
