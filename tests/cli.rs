@@ -1176,6 +1176,22 @@ fn verify_compares_op_by_op() {
     assert!(place.names().contains(&"l.npy".to_owned()));
 }
 
+/// An encoder gives no logits: its vectors are compared, or its scores.
+#[test]
+fn verify_tells_of_an_encoder_what_it_gives() {
+    let place = place();
+    place.file("scorer.gguf", words::scorer("bert", &["good", "bad"]));
+    let scored = place.run("verify -m scorer.gguf --a reference --b cpu:scalar -p abc").good().out;
+    assert!(scored.contains("\nscores: nmse ") && !scored.contains("KL"), "{scored}");
+    place.file("encoder.gguf", words::scorer("nomic-bert", &[]));
+    let line = "verify -m encoder.gguf --a reference --b cpu:scalar -p abc";
+    let document = place.run(&format!("{line} --json --logits e.npy")).json();
+    let least = document["embeddings"]["cosine_min"].as_f64().unwrap();
+    assert!(least > 0.999_999 && document["logits"].is_null(), "{document}");
+    let text = place.run(line).good().out;
+    assert!(text.contains("\nembeddings: nmse ") && !text.contains("KL"), "{text}");
+}
+
 #[test]
 fn a_software_adapter_runs_what_it_is_given() {
     let place = place();
