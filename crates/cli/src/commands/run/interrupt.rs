@@ -2,7 +2,7 @@
 //! is taken likewise, and leaves the terminal as it was.
 
 #[cfg(unix)]
-use std::io;
+use std::io::{self, IsTerminal};
 #[cfg(unix)]
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +49,9 @@ fn restore_terminal() {
     {
         // A terminal that is gone needs nothing.
         let _ = termios::tcsetattr(io::stdin(), SetArg::TCSANOW, settings);
-        output::note("");
+        // What is pasted is no longer marked as such.
+        let end = if io::stdout().is_terminal() { "\x1b[?2004l\n" } else { "\n" };
+        let _ = output::text(end);
     }
 }
 
