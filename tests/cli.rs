@@ -1127,6 +1127,26 @@ fn plan_says_what_goes_where_and_how_to_ask_for_it() {
     }
 }
 
+/// By their short and long names, and what a plan tells to ask for it again.
+#[test]
+fn experts_are_kept_where_flags_say() {
+    let place = Place::new();
+    place.file("moe.gguf", words::tiny_of("gpt-oss"));
+    let map = |flags: &str| {
+        let line = format!("plan -m moe.gguf --vram 1GiB -ngl all {flags} --json");
+        let document = place.run(&line).json();
+        (document["map"].as_str().unwrap().to_owned(), document["flags"].to_string())
+    };
+    let all = "out:gpu 2-0:gpu+cpu";
+    for flag in ["-cmoe", "--cpu-moe", "-ncmoe 3", "--n-cpu-moe 9", "-ot _exps=cpu"] {
+        assert_eq!(map(flag).0, all, "{flag}");
+    }
+    assert_eq!(map("-ncmoe 1").0, "out:gpu 2-1:gpu 0:gpu+cpu");
+    assert_eq!(map("-ot blk.2.*_exps=cpu").0, "out:gpu 2:gpu+cpu 1-0:gpu");
+    assert!(map("-ncmoe 1").1.contains("-ncmoe 1"), "{}", map("-ncmoe 1").1);
+    assert_eq!(map("").0, "out:gpu 2-0:gpu");
+}
+
 #[test]
 fn what_cannot_be_placed_has_its_exit_code() {
     let place = place();
