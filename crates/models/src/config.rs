@@ -193,6 +193,14 @@ impl Config {
         })
     }
 
+    /// Scales scores by the width of a head's share of the hidden state, if the file says nothing of the scale.
+    pub(crate) fn scale_by_share(&mut self, keys: &Keys<'_>) {
+        if !keys.has("attention.scale") {
+            let share = self.width / self.layers[0].heads;
+            self.attention_scale = 1.0 / (share as f32).sqrt();
+        }
+    }
+
     /// Leaves the window to the local layers and takes it from the global ones. In each `period` of layers, or what
     /// `attention.sliding_window_pattern` says instead, the last is global. Local layers turn by `rope`.
     ///

@@ -52,6 +52,15 @@ fn head(
     Ok(logits)
 }
 
+/// Norms of what goes into a part of a layer.
+const BEFORE: &[NormAt] = &[NormAt::Before, NormAt::Both];
+
+/// Norms of what a part of a layer adds to the residual.
+const AFTER: &[NormAt] = &[NormAt::After, NormAt::Both];
+
+/// Norms of the residual stream itself.
+const SUM: &[NormAt] = &[NormAt::Sum];
+
 /// One layer of the model.
 pub(crate) struct Block<'a> {
     pub config: &'a Config,
@@ -101,15 +110,15 @@ impl Block<'_> {
             hidden = r.rows_wanted("inp_wanted", hidden); // [R, width]
         }
         let mut out = self.linear(r, "attn_out", attn, &Projection::whole("attn_output", width))?;
-        out = self.after(r, ["attn_post_norm", "post_attention_norm"], out)?;
+        out = self.normed(r, AFTER, ["attn_post_norm", "post_attention_norm"], out)?;
         out = scaled(r, "attn_out_scaled", out, residual_scale);
         let mut middle = r.add("ffn_inp", out, hidden); // [.., width]
-        middle = self.sum(r, ["ffn_inp_norm", "attn_output_norm"], middle)?;
+        middle = self.normed(r, SUM, ["ffn_inp_norm", "attn_output_norm"], middle)?;
         out = self.feed_forward(middle, r)?; // [.., width]
-        out = self.after(r, ["ffn_post_norm", "post_ffw_norm"], out)?;
+        out = self.normed(r, AFTER, ["ffn_post_norm", "post_ffw_norm"], out)?;
         out = scaled(r, "ffn_out_scaled", out, residual_scale);
         out = r.add("l_out", out, middle); // [.., width]
-        self.sum(r, ["l_out_norm", "layer_output_norm"], out)
+        self.normed(r, SUM, ["l_out_norm", "layer_output_norm"], out)
     }
 
     /// Norm, projections, rotation and attention: `[T, width]` to `[T, heads * head_dim]`.
@@ -203,36 +212,23 @@ impl Block<'_> {
     ) -> Result<Value, Error> {
         // An encoder's first layer takes the embedding, which is normalized.
         let is_normed = self.config.encoder.is_some() && self.index == 0 && name == "attn_norm";
-        match self.config.norm_at {
-            NormAt::After | NormAt::Sum => Ok(input),
-            NormAt::Before | NormAt::Both if is_normed => Ok(input),
-            NormAt::Before | NormAt::Both => norm(self.config, r, name, &self.tensor(stem), input),
+        if is_normed {
+            return Ok(input);
         }
+        self.normed(r, BEFORE, [name, stem], input)
     }
 
-    /// The norm of what a part of the layer adds to the residual, if it has one there.
-    fn after(
+    /// The norm of the input, if the model's norms stand at one of `places`.
+    fn normed(
         &self,
         r: &mut Recorder<'_>,
+        places: &[NormAt],
         [name, stem]: [&'static str; 2],
         input: Value,
     ) -> Result<Value, Error> {
-        match self.config.norm_at {
-            NormAt::Before | NormAt::Sum => Ok(input),
-            NormAt::After | NormAt::Both => norm(self.config, r, name, &self.tensor(stem), input),
-        }
-    }
-
-    /// The norm of the residual stream itself, if that is where it stands.
-    fn sum(
-        &self,
-        r: &mut Recorder<'_>,
-        [name, stem]: [&'static str; 2],
-        input: Value,
-    ) -> Result<Value, Error> {
-        match self.config.norm_at {
-            NormAt::Sum => norm(self.config, r, name, &self.tensor(stem), input),
-            NormAt::Before | NormAt::After | NormAt::Both => Ok(input),
+        match places.contains(&self.config.norm_at) {
+            true => norm(self.config, r, name, &self.tensor(stem), input),
+            false => Ok(input),
         }
     }
 
