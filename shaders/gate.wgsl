@@ -17,13 +17,13 @@ struct Params {
 {% include "parts/emit" %}
 {% include "parts/activate" %}
 
-fn gated(row: u32, quad: u32) -> vec4<f32> {
+fn quad_of(row: u32, quad: u32) -> vec4<f32> {
     let near = min(quad, row_quads() - 1u);
-    let x = activate(gate[row_at(params.gate, row) + near]);
+    let x = gate[row_at(params.gate, row) + near];
 {% if up %}
-    return kept(x * up[row_at(params.up, row) + near], quad);
+    return kept(gated(x, up[row_at(params.up, row) + near]), quad);
 {% else %}
-    return kept(x, quad);
+    return kept(activate(x), quad);
 {% endif %}
 }
 
@@ -34,7 +34,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
 {% for i in range(4) %}
-    let y{{ i }} = gated(id.y, 4u * piece + {{ i }}u);
+    let y{{ i }} = quad_of(id.y, 4u * piece + {{ i }}u);
 {% endfor %}
     emit(id.y, piece, mat4x4<f32>(y0, y1, y2, y3));
 }

@@ -719,6 +719,30 @@ mod terminal {
         assert_eq!(left(&mut chat), 130);
     }
 
+    /// A process that is told to end while somebody types leaves the terminal as it was.
+    #[test]
+    fn a_request_to_terminate_leaves_a_usable_terminal() {
+        let place = place(Some(LETTERS));
+        let mut command = place.bare("sh");
+        let script = "before=$(stty -g); exec 3<&0; \"$0\" \"$@\" <&3 & echo \"process $!.\"; wait $!; \
+                      echo \"left with $?.\"; [ \"$before\" = \"$(stty -g)\" ] && echo as before.";
+        command.args(["-c", script, env!("CARGO_BIN_EXE_bilayer")]).args(ENDLESS.split(' '));
+        command.env("TERM", "xterm").stdin(Stdio::inherit());
+        let options = Options::new().timeout_ms(Some(20_000)).strip_ansi_escape_codes(true);
+        let mut shell = spawn_with_options(command, options).unwrap();
+        let (_, process) = shell.exp_regex(r"process \d+\.").unwrap();
+        let id = process.trim_start_matches("process ").trim_end_matches('.');
+        shell.exp_string("> ").unwrap();
+        shell.send_line("/system be").unwrap();
+        shell.exp_string("be").unwrap();
+        shell.exp_string("> ").unwrap();
+        assert!(place.bare("kill").args(["-TERM", id]).status().unwrap().success());
+        shell.exp_string("left with 130.").unwrap();
+        shell.exp_string("as before.").unwrap();
+        let history = place.path().join(".local/state/bilayer/chat_history");
+        assert!(std::fs::read_to_string(history).unwrap().contains("/system be"));
+    }
+
     #[test]
     fn the_end_of_the_input_leaves() {
         let place = place(Some(LETTERS));

@@ -1127,6 +1127,26 @@ fn plan_says_what_goes_where_and_how_to_ask_for_it() {
     }
 }
 
+/// By their short and long names, and what a plan tells to ask for it again.
+#[test]
+fn experts_are_kept_where_flags_say() {
+    let place = Place::new();
+    place.file("moe.gguf", words::tiny_of("gpt-oss"));
+    let map = |flags: &str| {
+        let line = format!("plan -m moe.gguf --vram 1GiB -ngl all {flags} --json");
+        let document = place.run(&line).json();
+        (document["map"].as_str().unwrap().to_owned(), document["flags"].to_string())
+    };
+    let all = "out:gpu 2-0:gpu+cpu";
+    for flag in ["-cmoe", "--cpu-moe", "-ncmoe 3", "--n-cpu-moe 9", "-ot _exps=cpu"] {
+        assert_eq!(map(flag).0, all, "{flag}");
+    }
+    assert_eq!(map("-ncmoe 1").0, "out:gpu 2-1:gpu 0:gpu+cpu");
+    assert_eq!(map("-ot blk.2.*_exps=cpu").0, "out:gpu 2:gpu+cpu 1-0:gpu");
+    assert!(map("-ncmoe 1").1.contains("-ncmoe 1"), "{}", map("-ncmoe 1").1);
+    assert_eq!(map("").0, "out:gpu 2-0:gpu");
+}
+
 #[test]
 fn what_cannot_be_placed_has_its_exit_code() {
     let place = place();
@@ -1174,6 +1194,22 @@ fn verify_compares_op_by_op() {
     let text = place.run("verify -m model.gguf --b cpu:scalar -p abc --logits l.npy").good().out;
     assert!(text.contains("ok: every op is within its bound"), "{text}");
     assert!(place.names().contains(&"l.npy".to_owned()));
+}
+
+/// An encoder gives no logits: its vectors are compared, or its scores.
+#[test]
+fn verify_tells_of_an_encoder_what_it_gives() {
+    let place = place();
+    place.file("scorer.gguf", words::scorer("bert", &["good", "bad"]));
+    let scored = place.run("verify -m scorer.gguf --a reference --b cpu:scalar -p abc").good().out;
+    assert!(scored.contains("\nscores: nmse ") && !scored.contains("KL"), "{scored}");
+    place.file("encoder.gguf", words::scorer("nomic-bert", &[]));
+    let line = "verify -m encoder.gguf --a reference --b cpu:scalar -p abc";
+    let document = place.run(&format!("{line} --json --logits e.npy")).json();
+    let least = document["embeddings"]["cosine_min"].as_f64().unwrap();
+    assert!(least > 0.999_999 && document["logits"].is_null(), "{document}");
+    let text = place.run(line).good().out;
+    assert!(text.contains("\nembeddings: nmse ") && !text.contains("KL"), "{text}");
 }
 
 #[test]

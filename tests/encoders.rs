@@ -134,21 +134,24 @@ fn sentences_get_the_vectors_of_their_makers_code() {
                 assert_eq!(ids, case.ids, "{:?}", case.text);
             }
             let packed = rows(&mut encoder, &inputs);
+            let mut worst = 1.0_f64;
             for (case, row) in cases.iter().zip(&packed) {
-                // Of no words there are two rows, of which activations rounded to eight bits make 0.9987 (exact
-                // products with the same weights 0.9996).
-                let least = if case.text.is_empty() { least - 0.0005 } else { least };
                 let found = cosine(row, &case.embedding_f16w);
+                worst = worst.min(found);
                 assert!(found >= least, "{ty} on {name}: {found} of {:?}", case.text);
             }
             // Alone a text is what it is among others. Few rows run on other kernels, which round activations in other
-            // runs (0.9986 measured for no words, 0.9994 else).
-            let least = if ty == Type::Q8_0 { 0.998 } else { 0.999_999 };
-            for at in [0, 20, 21, 23] {
+            // runs.
+            let same_least = if ty == Type::Q8_0 { 0.999 } else { 0.999_999 };
+            for (at, case) in [0, 20, 21, 23].map(|at| (at, &cases[at])) {
                 let single = rows(&mut encoder, &inputs[at..=at]);
+                let found = cosine(&single[0], &case.embedding_f16w);
+                assert!(found >= least, "{ty} on {name}, alone: {found} of {:?}", case.text);
                 let same = cosine(&single[0], &packed[at]);
-                assert!(same >= least, "{ty} on {name}: {same} of {:?}", cases[at].text);
+                assert!(same >= same_least, "{ty} on {name}: {same} of {:?}", case.text);
+                worst = worst.min(found);
             }
+            eprintln!("{ty} on {name}: {worst} at least");
         }
     }
 }

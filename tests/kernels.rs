@@ -8,8 +8,8 @@ use bilayer_cpu::{Cpu, Options};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{
     Activation, Attend, Backend, Catalog, Entry, Error, Experts, Graph, Limits, PAGE_TOKENS,
-    PageCopy, Pairs, Recorder, Rope, Route, Score, Segment, SegmentId, SharedBytes, Span, Step,
-    Value, WeightId,
+    PageCopy, Pairs, Precision, Recorder, Rope, Route, Score, Segment, SegmentId, SharedBytes,
+    Span, Step, Value, WeightId,
 };
 use bilayer_quant::Type;
 
@@ -23,6 +23,8 @@ mod support {
 const FLOAT_BOUND: f64 = 2e-5;
 /// Activations rounded to 8 bits: with a scale every 256, a step of about 3 sigma / 127 makes 0.8 %.
 const INT8_BOUND: f64 = 0.012;
+/// Activations within 1/256 of themselves, most of them nearer (1.2e-3 expected of bf16, 4e-3 of 8 bits).
+const FINE_BOUND: f64 = 2.5e-3;
 /// A whole small model: two layers of roundings on top of each other.
 const MODEL_BOUND: f64 = 0.04;
 
@@ -296,6 +298,21 @@ fn elementwise_ops_and_norms() {
                 "exact gelu alone",
                 over(width, Tensors::default(), |r, a, _| r.gate("x", a, None, Activation::Gelu)),
             ),
+            (
+                "clamped swiglu",
+                over(width, Tensors::default(), |r, a, b| {
+                    // Beyond what is clamped, on both sides.
+                    let (a, b) = (r.scale("a", a, 9.0), r.scale("b", b, 9.0));
+                    r.gate("x", a, Some(b), Activation::ClampedSwiglu)
+                }),
+            ),
+            (
+                "clamped swiglu alone",
+                over(width, Tensors::default(), |r, a, _| {
+                    let a = r.scale("a", a, 9.0);
+                    r.gate("x", a, None, Activation::ClampedSwiglu)
+                }),
+            ),
             ("pool", over(width, Tensors::default(), |r, a, _| r.pool("x", a))),
             ("rms_norm", over(width, Tensors::default(), |r, a, _| r.rms_norm("x", a, None, 1e-5))),
             ("rows", over(width, Tensors::default(), |r, a, _| r.rows_wanted("x", a))),
@@ -470,6 +487,30 @@ fn products_of_every_type() {
     }
 }
 
+/// Beside products of the same input that may round it.
+#[test]
+fn fine_products_round_no_activation_to_eight_bits() {
+    let (rows, cols) = (96, 256);
+    for ty in [Type::F32, Type::F16, Type::Q4_0, Type::Q8_0, Type::Q4_K] {
+        let matrix = [rows, cols];
+        let tensors = ["w", "v", "u"].into_iter();
+        let tensors =
+            tensors.fold(Tensors::default(), |tensors, name| tensors.with(name, ty, &matrix));
+        let graph = over(cols, tensors, |r, a, _| {
+            let [w, v, u] = ["w", "v", "u"].map(|name| r.matrix(name, rows, cols).unwrap());
+            let fine = r.matmul_of("fine", a, w, None, Precision::Fine);
+            let other = r.matmul_of("other", a, v, None, Precision::Fine);
+            let coarse = r.matmul("coarse", a, u, None);
+            let coarse = r.scale("nothing of it", coarse, 1e-6);
+            let fine = r.add("sum", fine, other);
+            r.add("x", fine, coarse)
+        });
+        let steps: Vec<_> = [1, 2, 7, 9, 33].map(Owned::tokens).into();
+        let compared = if ty == Type::Q8_0 { compare_variants } else { compare };
+        compared(&format!("fine {ty}"), &graph, limits(), &steps, FINE_BOUND);
+    }
+}
+
 #[test]
 fn products_of_parts_of_a_tensor_and_of_wanted_rows() {
     let tensors = Tensors::default().with("w", Type::Q8_0, &[96, 64]).with("b", Type::F32, &[192]);
@@ -568,6 +609,7 @@ struct Stored {
     /// A tensor for each expert.
     split: bool,
     biased: bool,
+    activation: Activation,
 }
 
 const STORED: Stored = Stored {
@@ -579,6 +621,7 @@ const STORED: Stored = Stored {
     inner: 32,
     split: false,
     biased: false,
+    activation: Activation::Silu,
 };
 
 impl Stored {
@@ -586,9 +629,9 @@ impl Stored {
         Stored { ty, up: ty, width: 256, inner: 512, ..STORED }
     }
 
-    /// `mix(down(silu(gate(x)) * up(x)))`.
+    /// `mix(down(activation(gate(x)) * up(x)))`.
     fn graph(self) -> Graph {
-        let Stored { ty, up, experts, used, width, inner, split, biased } = self;
+        let Stored { ty, up, experts, used, width, inner, split, biased, activation } = self;
         let mut tensors = Tensors::default().with("router", Type::F32, &[experts, width]);
         let stored =
             [("gate", ty, inner, width), ("up", up, inner, width), ("down", ty, width, inner)];
@@ -607,13 +650,12 @@ impl Stored {
                 let each = |expert| format!("{name}.{expert}");
                 let stack = r.stack(name, each, [experts, rows, cols]).unwrap();
                 let bias = format!("{name}_bias");
-                let bias = r.optional_stack_vector(&bias, [experts, rows]).unwrap();
-                let bias = bias.filter(|_| biased);
+                let bias = biased.then(|| r.stack_vector(&bias, [experts, rows]).unwrap());
                 r.experts(name, Experts { input, route, stack, bias, out: input })
             };
             let gate = product(r, "gate", a, inner, width);
             let up = product(r, "up", a, inner, width);
-            let act = r.gate("act", gate, Some(up), Activation::Silu);
+            let act = r.gate("act", gate, Some(up), activation);
             let down = product(r, "down", act, width, inner);
             r.mix("x", down, route)
         })
@@ -638,6 +680,8 @@ fn experts_of_every_shape() {
     let shapes = [
         STORED,
         Stored { biased: true, ..STORED },
+        Stored { biased: true, activation: Activation::ClampedSwiglu, ..STORED },
+        Stored { activation: Activation::ClampedSwiglu, ..Stored::of(Type::MXFP4) },
         Stored { split: true, biased: true, ..STORED },
         Stored { experts: 3, used: 3, inner: 96, ..STORED },
         Stored { experts: 130, used: 8, width: 96, inner: 20, ..STORED },

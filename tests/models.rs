@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, Options};
@@ -12,7 +12,7 @@ use bilayer_engine::placement::Placing;
 use bilayer_gguf::Metadata;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Activation, Backend, Error, Limits, PageCopy, Pairs};
-use bilayer_models::{Architecture, Config, Norm, NormAt, Outline};
+use bilayer_models::{Architecture, Config, Norm, NormAt, Outline, Scaling};
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Offload, Placement, Side, offload};
 use serde::Deserialize;
@@ -170,7 +170,7 @@ fn check_case(runner: &mut Runner<'_>, ids: &[u32], case: &Case, bound: f32, wha
     assert_best(&logits, &case.argmax_each, 4.0 * bound, what);
 }
 
-/// Checkpoints of the shared data and the architecture that runs them.
+/// Checkpoints of the shared data, or our own, and the architecture that runs them.
 const CHECKPOINTS: &[(&str, &str)] = &[
     ("llama", "llama"),
     ("llama-256", "llama"),
@@ -186,13 +186,23 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("qwen3", "qwen3"),
     ("qwen3-moe", "qwen3moe"),
     ("starcoder2", "starcoder2"),
+    ("gpt-oss", "gpt-oss"),
 ];
+
+/// The checkpoints whose folders are there, each with its architecture.
+fn checkpoints() -> impl Iterator<Item = (&'static str, PathBuf, &'static str)> {
+    let own = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints"));
+    let others = shared("arch-tiny");
+    CHECKPOINTS.iter().filter_map(move |&(name, architecture)| {
+        let folders = [Some(own), others.as_deref()].into_iter().flatten();
+        let folder = folders.map(|folder| folder.join(name)).find(|folder| folder.exists())?;
+        Some((name, folder, architecture))
+    })
+}
 
 #[test]
 fn checkpoints_give_the_logits_of_their_own_code() {
-    let Some(folder) = shared("arch-tiny") else { return };
-    for (name, architecture) in CHECKPOINTS {
-        let folder = folder.join(name);
+    for (name, folder, architecture) in checkpoints() {
         let architecture = bilayer_models::find(architecture).unwrap();
         let model = Model::new(checkpoint::gguf(&folder, architecture));
         for backend in backends() {
@@ -233,6 +243,15 @@ const LESS: &[Less] = &[
     ("activation", |config| config.activation = Activation::Silu),
     ("scale of scores", |config| config.attention_scale *= 0.5),
     ("cap of scores", |config| config.attention_softcap = None),
+    ("sinks", |config| config.attention_sinks = false),
+    ("ramp between pairs", |config| {
+        let ropes = config.layers.iter_mut().filter_map(|layer| layer.rope.as_mut());
+        ropes.for_each(|rope| {
+            if let Scaling::Yarn { whole_pairs, .. } = &mut rope.scaling {
+                *whole_pairs = true;
+            }
+        });
+    }),
     ("scale of the embedding", |config| config.embedding_scale = None),
     ("scale of the residual", |config| config.residual_scale = None),
     ("scale of logits", |config| config.logit_scale = None),
@@ -248,10 +267,8 @@ const LESS: &[Less] = &[
 /// Without any of its features a checkpoint's model is out of the bounds it is held to above.
 #[test]
 fn no_feature_of_a_checkpoint_is_idle() {
-    let Some(folder) = shared("arch-tiny") else { return };
     let seen = 3.0 * (BACKENDS[0].error_max)(Type::F32);
-    for (name, architecture) in CHECKPOINTS {
-        let folder = folder.join(name);
+    for (name, folder, architecture) in checkpoints() {
         let architecture = bilayer_models::find(architecture).unwrap();
         let case = cases(&folder.join("reference.json")).pop().unwrap();
         for (feature, change) in LESS {
@@ -703,6 +720,7 @@ fn experts_apart_from_their_layers_give_the_logits_of_the_whole() {
     let models = [
         random(llama, &EXPERTS),
         random(bilayer_models::find("qwen2moe").unwrap(), &SMALLEST),
+        random(bilayer_models::find("gpt-oss").unwrap(), &SMALLEST),
         random(bilayer_models::find("qwen3moe").unwrap(), &SMALLEST),
     ];
     for (model, backend) in models.iter().flat_map(|model| backends().map(move |b| (model, b))) {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use bilayer_cpu::level::Level;
+use bilayer_engine::cache::SequenceId;
 use bilayer_engine::generate::{Generation, Request, Statistics, Stop};
 use bilayer_engine::placement::{self, Placing};
 use bilayer_engine::sampling::{Candidate, Mirostat, Options, Sampler, Xtc};
@@ -70,9 +71,20 @@ fn generate(
     request: Request<'_>,
     drafter: Option<&mut dyn Drafter>,
 ) -> (Answer, Statistics) {
+    let sequence = session.open().unwrap();
+    generate_on(sequence, (model, session), options, request, drafter)
+}
+
+/// The same behind what the sequence holds, which is closed.
+fn generate_on(
+    sequence: SequenceId,
+    (model, session): (&Model, &mut Session),
+    options: &Options,
+    request: Request<'_>,
+    drafter: Option<&mut dyn Drafter>,
+) -> (Answer, Statistics) {
     let (vocab, context) = (session.vocab(), session.context());
     let sampler = Sampler::new(options.clone(), vocab, context, Vec::new()).unwrap();
-    let sequence = session.open().unwrap();
     let interrupt = AtomicBool::new(false);
     let mut generation =
         Generation::new(model, session, sequence, sampler, request, &interrupt).unwrap();
@@ -288,16 +300,26 @@ fn counts(
     seeds: std::ops::Range<u64>,
     mut drafter: Option<&mut dyn Drafter>,
 ) -> (Counts, Statistics) {
-    let mut session = session(model);
+    // All answers begin alike.
+    let mut session = Session::new(model, Settings { sequences: 2, ..settings() }).unwrap();
+    let (last, before) = prompt.split_last().unwrap();
+    let begun = session.open().unwrap();
+    session.prefill(begun, before, &mut |_| true).unwrap();
     let (mut counts, mut all) = (Counts::new(), Statistics::default());
     for seed in seeds {
         let options = Options { seed, ..options.clone() };
-        let request = Request { predict: Some(4), ignore_eos: true, ..Request::new(prompt) };
+        let request = Request {
+            predict: Some(4),
+            ignore_eos: true,
+            ..Request::new(std::slice::from_ref(last))
+        };
+        let sequence = session.fork(begun).unwrap();
         let drafter: Option<&mut dyn Drafter> = match &mut drafter {
             Some(drafter) => Some(&mut **drafter),
             None => None,
         };
-        let (answer, spent) = generate((model, &mut session), &options, request, drafter);
+        let (answer, spent) =
+            generate_on(sequence, (model, &mut session), &options, request, drafter);
         *counts.entry(answer.ids[1..].to_vec()).or_default() += 1.0;
         all.drafted += spent.drafted;
         all.accepted += spent.accepted;
@@ -383,7 +405,7 @@ fn sampled_answers_have_the_distribution_of_those_without_guesses() {
     ];
     let prompt = [some(5, 1), some(5, 2), some(5, 1)].concat();
     let sure = |draft_min| Bounds { draft_p_min: 0.3, draft_min, draft_max: 2 };
-    for (name, options) in chains {
+    let check = &|name: &str, options: Options| {
         let (expected, _) = counts(&model, &prompt, &options, 0..ANSWERS, None);
         let (again, _) = counts(&model, &prompt, &options, ANSWERS..2 * ANSWERS, None);
         let off = deviations(&expected, &again);
@@ -403,7 +425,12 @@ fn sampled_answers_have_the_distribution_of_those_without_guesses() {
                 "{name} {who} {spent:?}"
             );
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        for (name, options) in chains {
+            scope.spawn(move || check(name, options));
+        }
+    });
 }
 
 /// The most frequent outcome behind its first token, which was not kept.

@@ -194,7 +194,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
         let to{{ c }} = out_of(column{{ c }});
 {% for r in range(rows) %}
 {% if gate %}
-        var y{{ r }} = activate(vec4<f32>(total{{ r }}_{{ c }})).x * total{{ rows + r }}_{{ c }};
+        var y{{ r }} = gated(vec4<f32>(total{{ r }}_{{ c }}), vec4<f32>(total{{ rows + r }}_{{ c }})).x;
 {% else %}
         var y{{ r }} = total{{ r }}_{{ c }};
 {% endif %}

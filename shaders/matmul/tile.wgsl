@@ -168,7 +168,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         let row{{ i }} = first_row + {% if gate %}2u{% else %}4u{% endif %} * down + {{ i }}u;
         if row{{ i }} < params.rows{% if experts %} && here(row{{ i }}) < params.part.y{% endif %} {
 {% if gate %}
-            var y = activate(vec4<f32>(sum{{ i }}_{{ c }})).x * sum{{ i + 2 }}_{{ c }};
+            var y = gated(vec4<f32>(sum{{ i }}_{{ c }}), vec4<f32>(sum{{ i + 2 }}_{{ c }})).x;
 {% else %}
             var y = sum{{ i }}_{{ c }};
 {% endif %}

@@ -1,4 +1,4 @@
-{# The non-linearity named by `activation`. Arguments of exp and tanh are kept where no device overflows. #}
+{# The non-linearity named by `activation`, alone and with its factor. Arguments of exp and tanh are kept where no device overflows. #}
 fn activate(x: vec4<f32>) -> vec4<f32> {
 {% if activation == "silu" %}
     return x / (1.0 + exp(min(-x, vec4<f32>(88.0))));
@@ -7,8 +7,19 @@ fn activate(x: vec4<f32>) -> vec4<f32> {
     let t = 1.0 / (1.0 + 0.3275911 * 0.7071067812 * abs(x));
     let p = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
     return max(x, vec4<f32>()) - 0.5 * abs(x) * p * exp(max(-0.5 * x * x, vec4<f32>(-88.0)));
+{% elif activation == "clamped_swiglu" %}
+    let y = min(x, vec4<f32>(7.0));
+    return y / (1.0 + exp(min(-1.702 * y, vec4<f32>(88.0))));
 {% else %}
     let inner = 0.7978845608 * (x + 0.044715 * x * x * x); // sqrt(2 / pi)
     return 0.5 * x * (1.0 + tanh(clamp(inner, vec4<f32>(-15.0), vec4<f32>(15.0))));
+{% endif %}
+}
+
+fn gated(x: vec4<f32>, up: vec4<f32>) -> vec4<f32> {
+{% if activation == "clamped_swiglu" %}
+    return activate(x) * (clamp(up, vec4<f32>(-7.0), vec4<f32>(7.0)) + 1.0);
+{% else %}
+    return activate(x) * up;
 {% endif %}
 }

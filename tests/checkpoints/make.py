@@ -1,9 +1,10 @@
-"""Makes the small random encoders beside it, with what transformers gives for them.
+"""Makes the small random models beside it, with what transformers gives for them.
 
     python make.py            # torch 2.15, transformers 5.23, on a processor, F32
 
 Each folder has config.json and model.safetensors as a checkpoint has them, and reference.json: token ids, with their token
-types where a pair is two texts, the last hidden state's rows, and scores where the model has a head.
+types where a pair is two texts, the last hidden state's rows, and scores where the model has a head. A decoder's has the
+best token after each, the logits of the first and the last, and the tokens of a greedy continuation.
 """
 
 import json
@@ -14,6 +15,8 @@ import torch
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    GptOssConfig,
+    GptOssForCausalLM,
     ModernBertConfig,
     ModernBertForSequenceClassification,
     NomicBertConfig,
@@ -24,7 +27,7 @@ SEPARATOR = 7
 SIZES = dict(vocab_size=64, hidden_size=16, num_attention_heads=2, intermediate_size=24, max_position_embeddings=64)
 SPECIALS = dict(pad_token_id=0, bos_token_id=1, cls_token_id=1, sep_token_id=SEPARATOR, eos_token_id=SEPARATOR)
 
-MODELS = {
+ENCODERS = {
     "bert": lambda: BertForSequenceClassification(
         BertConfig(**SIZES, **SPECIALS, num_hidden_layers=2, num_labels=3, layer_norm_eps=1e-12)
     ),
@@ -41,6 +44,29 @@ MODELS = {
         )
     ),
     "nomic-bert": lambda: NomicBertModel(NomicBertConfig(**SIZES, **SPECIALS, num_hidden_layers=2)),
+}
+
+YARN = dict(rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=32)
+# 16 tokens pass every window, 40 the original context.
+DECODERS = {
+    "gpt-oss": lambda: GptOssForCausalLM(
+        GptOssConfig(
+            vocab_size=64,
+            hidden_size=16,
+            intermediate_size=16,
+            head_dim=16,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            num_hidden_layers=4,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            sliding_window=8,
+            max_position_embeddings=1024,
+            rope_parameters=dict(YARN, rope_theta=150000.0, truncate=False),
+            attn_implementation="eager",
+            experts_implementation="eager",
+        )
+    ),
 }
 
 
@@ -60,9 +86,23 @@ def case(model, ids, types):
     return found
 
 
+def continued(model, ids):
+    logits = model(torch.tensor([ids])).logits[0]
+    greedy = []
+    while len(greedy) < 12:
+        greedy.append(int(model(torch.tensor([ids + greedy])).logits[0, -1].argmax()))
+    return {
+        "ids": ids,
+        "argmax_each": logits.argmax(-1).tolist(),
+        "logits_first": logits[0].tolist(),
+        "logits_last": logits[-1].tolist(),
+        "greedy": greedy,
+    }
+
+
 def main():
     here = pathlib.Path(__file__).parent
-    for name, make in MODELS.items():
+    for name, make in (ENCODERS | DECODERS).items():
         torch.manual_seed(11)
         rng = random.Random(5)
         model = make().eval()
@@ -71,15 +111,26 @@ def main():
                 # Livelier than at the start of a training, so that every part of the model shows.
                 gain = "norm" in key.lower() and key.endswith("weight")
                 value.copy_(1 + 0.2 * torch.randn_like(value) if gain else 0.3 * torch.randn_like(value))
+                if "gate_up_proj" in key:
+                    value.mul_(5)  # beyond what is clamped
+                if "embed_tokens" in key and name in DECODERS:
+                    value.mul_(4)
+            if name in DECODERS:
+                cases = [continued(model, text(rng, length)) for length in (16, 40)]
+                save(here / name, model, cases)
+                continue
             pair = text(rng, 9) + text(rng, 21)[1:]
             types = [0] * 9 + [1] * 20 if "modern" not in name else None
             cases = [case(model, text(rng, 40), None), case(model, text(rng, 5), None), case(model, pair, types)]
-        folder = here / name
-        folder.mkdir(exist_ok=True)
-        model.save_pretrained(folder)
-        rounded = lambda list: [round(x, 6) for x in list]
-        cases = [{key: rounded(value) for key, value in c.items()} for c in cases]
-        (folder / "reference.json").write_text(json.dumps({"cases": cases}))
+        save(here / name, model, cases)
+
+
+def save(folder, model, cases):
+    folder.mkdir(exist_ok=True)
+    model.save_pretrained(folder)
+    rounded = lambda list: [round(x, 6) for x in list]
+    cases = [{key: rounded(value) for key, value in c.items()} for c in cases]
+    (folder / "reference.json").write_text(json.dumps({"cases": cases}))
 
 
 if __name__ == "__main__":

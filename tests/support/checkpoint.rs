@@ -35,25 +35,28 @@ pub fn bytes(folder: &Path, architecture: &Architecture, ty: Type) -> SharedByte
         if architecture.ignored.iter().any(|end| name.ends_with(end)) {
             continue;
         }
-        let known = translate(architecture.names, &name)
-            .unwrap_or_else(|| panic!("the table has no name for {name}"));
+        let known = translate(architecture.names, &name);
+        assert!(!known.is_empty(), "the table has no name for {name}");
         let values = match view.dtype() {
             Dtype::F32 => floats(view.data()),
             Dtype::F16 => halves(view.data()),
             other => panic!("{name} is {other:?}"),
         };
-        let change = known.by.change;
-        let (shape, values) = changed(change, view.shape(), &values, &config);
-        match known.expert {
-            None => {
-                let kept = shape.len() == 1
-                    || ["position_embd.weight", "token_types.weight"].contains(&&*known.name);
-                let ty = if kept { Type::F32 } else { ty };
-                tensors.push(tensor(&known.name, &shape, &values, ty));
-            }
-            Some(expert) => {
-                assert_eq!(change, Change::Stacked, "{name}");
-                stacks.entry(known.name).or_default().insert(expert, (shape, values));
+        for known in known {
+            let change = known.by.change;
+            let (shape, values) = changed(change, view.shape(), &values, &config);
+            match known.expert {
+                None => {
+                    let kept = shape.len() == 1
+                        || known.name.ends_with(".bias")
+                        || ["position_embd.weight", "token_types.weight"].contains(&&*known.name);
+                    let ty = if kept { Type::F32 } else { ty };
+                    tensors.push(tensor(&known.name, &shape, &values, ty));
+                }
+                Some(expert) => {
+                    assert_eq!(change, Change::Stacked, "{name}");
+                    stacks.entry(known.name).or_default().insert(expert, (shape, values));
+                }
             }
         }
     }
@@ -126,6 +129,18 @@ fn changed(
             let values = (0..cols).flat_map(|c| (0..rows).map(move |r| row(r)[c])).collect();
             (shape.iter().rev().copied().collect(), values)
         }
+        Change::EachTransposed { first, step } => {
+            let all = *shape.last().unwrap();
+            let cols = values.len() / shape[0] / all;
+            let kept = (first..all).step_by(step);
+            let each = values.chunks_exact(all * cols);
+            let turned = each.flat_map(|values| {
+                let row = move |row: usize| (0..cols).map(move |col| values[col * all + row]);
+                kept.clone().flat_map(row)
+            });
+            let sizes = if shape.len() == 2 { vec![] } else { vec![cols] };
+            ([&[shape[0], kept.len()][..], &sizes].concat(), turned.collect())
+        }
         Change::Interleaved => {
             let dims = config.layers[0].rope.unwrap().dims;
             let source = |to: usize| interleaved_source(to, config.head_dim, dims);
@@ -166,6 +181,7 @@ fn metadata(json: &Value, name: &str) -> Metadata {
         metadata.set("tokenizer.ggml.token_type_count", types as u32);
     }
     encoder(json, name, &mut metadata);
+    yarn(json, name, &mut metadata);
     // GPT-2 says its inner length only where it is another than this.
     if let (None, Some(width)) = (json["intermediate_size"].as_u64(), json["n_embd"].as_u64()) {
         metadata.set(&format!("{name}.feed_forward_length"), 4 * width as u32);
@@ -190,6 +206,23 @@ fn metadata(json: &Value, name: &str) -> Metadata {
         }
     }
     metadata
+}
+
+fn yarn(json: &Value, name: &str, metadata: &mut Metadata) {
+    let rope = &json["rope_parameters"];
+    if rope["rope_type"] != "yarn" {
+        return;
+    }
+    metadata.set(&format!("{name}.rope.scaling.type"), "yarn");
+    let tokens = rope["original_max_position_embeddings"].as_u64().unwrap();
+    metadata.set(&format!("{name}.rope.scaling.original_context_length"), tokens as u32);
+    let numbers =
+        [("factor", "factor"), ("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")];
+    for (key, field) in numbers {
+        if let Some(number) = rope[field].as_f64() {
+            metadata.set(&format!("{name}.rope.scaling.{key}"), number as f32);
+        }
+    }
 }
 
 /// What checkpoints of encoders say in their own words.

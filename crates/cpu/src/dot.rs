@@ -120,9 +120,23 @@ pub struct Dot {
 /// Where `cols` is not whole blocks of `ty`, and where this processor lacks `level`.
 #[must_use]
 pub fn dot(ty: Type, cols: usize, level: Level) -> Dot {
+    best(entries(ty), ty, cols, level)
+}
+
+/// As [`dot`], of activations as they are: blocks of quantized weights become floats.
+///
+/// # Panics
+/// As [`dot`].
+#[must_use]
+pub fn dot_fine(ty: Type, cols: usize, level: Level) -> Dot {
+    let entries = if ty.block_weights == 1 { entries(ty) } else { float::GENERIC };
+    best(entries, ty, cols, level)
+}
+
+fn best(entries: &'static [Entry], ty: Type, cols: usize, level: Level) -> Dot {
     assert!(level.is_available(), "this processor cannot run {level}");
     assert!(cols.is_multiple_of(ty.block_weights), "{cols} columns are not whole {ty} blocks");
-    let entry = entries(ty)
+    let entry = entries
         .iter()
         .filter(|entry| entry.level <= level && entry.level.is_available())
         .max_by_key(|entry| entry.level)

@@ -29,7 +29,7 @@
 use bilayer_quant::Type;
 
 use crate::level::Level;
-use crate::panel;
+use crate::panel::{self, Quants};
 use crate::tile::ROWS;
 
 mod float;
@@ -99,18 +99,30 @@ impl Path {
 /// # Panics
 /// If `cols` is not a whole number of the type's blocks.
 pub fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
+    with(panel::quants(ty), ty, cols, level)
+}
+
+/// As [`gemm`], of activations as f32 or bf16 and never in eight bits.
+///
+/// # Panics
+/// As [`gemm`].
+pub fn gemm_fine(ty: Type, cols: usize, level: Level) -> Gemm {
+    with(None, ty, cols, level)
+}
+
+/// The product whose integer kernels are those of `quants`.
+fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) -> Gemm {
     assert!(level.is_available(), "level {level} does not run here");
     let row_bytes = ty.row_bytes(cols).expect("rows are whole blocks");
     #[cfg(target_arch = "x86_64")]
     if level == Level::Amx {
-        let quants = panel::quants(ty);
         let packing = Packing::new(Format::Tiles { planes: tiled::planes(ty) }, cols, level)
             .with_few(quants.map(|quants| Format::of(quants.form)));
         let few = quants.map(|quants| Integer::new(quants, packing));
         let path = Path::Tiled { tiled: tiled::Tiled::new(ty), few };
         return Gemm { name: "bf16 amx", panel_rows: tiled::RUN_ROWS, packing, row_bytes, path };
     }
-    match panel::quants(ty) {
+    match quants {
         Some(quants) => {
             let packing = Packing::new(Format::of(quants.form), cols, level);
             let path = Path::Integer(Integer::new(quants, packing));

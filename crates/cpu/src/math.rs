@@ -33,7 +33,13 @@ pub(crate) fn tanh<L: Lanes>(l: L, v: L::F) -> L::F {
 /// `v / (1 + exp(-v))`.
 #[inline(always)]
 pub(crate) fn silu<L: Lanes>(l: L, v: L::F) -> L::F {
-    let e = exp(l, l.sub(l.splat(0.0), v));
+    logistic_part(l, v, 1.0)
+}
+
+/// `v / (1 + exp(-slope v))`.
+#[inline(always)]
+pub(crate) fn logistic_part<L: Lanes>(l: L, v: L::F, slope: f32) -> L::F {
+    let e = exp(l, l.mul(v, l.splat(-slope)));
     l.div(v, l.add(l.splat(1.0), e))
 }
 

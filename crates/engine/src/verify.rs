@@ -1,10 +1,12 @@
 //! Two backends on the same tokens, op by op: which one of the second's is off, and by how much.
 //!
 //! Every op of the second backend is a segment of its own and gets the values that the *first* computed, so that an op
-//! shows its own error and not what it inherited. The logits are then compared from end to end, each backend by itself.
+//! shows its own error and not what it inherited. What the model is run for, logits or what an encoder gives, is then
+//! compared from end to end, each backend by itself.
 
 use bilayer_graph::{
-    Backend, Graph, Holding, Limits, Op, PAGE_TOKENS, Rows, Segment, Span, Step, Value, WeightId,
+    Backend, Graph, Holding, Limits, Op, PAGE_TOKENS, Precision, Rows, Segment, Span, Step, Value,
+    WeightId,
 };
 
 use crate::session::Purpose;
@@ -18,6 +20,9 @@ const HALF_BOUND: f64 = 1e-6;
 
 /// The same where a matrix is quantized: activations rounded to eight bits on one side or both (1.2 % of the root).
 const INT8_BOUND: f64 = 3e-4;
+
+/// The same where the product takes them finely: each activation within 1/256 of itself, squared.
+const FINE_BOUND: f64 = 1.6e-5;
 
 /// One op of one layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,15 +44,29 @@ impl OpError {
     }
 }
 
-/// How the logits differ, over all positions.
+/// How the rows that the model is run for differ, over all positions: in what is told beside the mean squared difference
+/// over the mean square.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LogitsError {
-    /// Mean squared difference over the mean square.
-    pub nmse: f64,
-    /// Mean Kullback-Leibler divergence of the second from the first, nats.
-    pub kl: f64,
-    /// Share of positions with the same best token.
-    pub top1: f64,
+pub enum Ends {
+    /// A decoder's logits.
+    Logits {
+        /// Mean Kullback-Leibler divergence of the second from the first, nats.
+        kl: f64,
+        /// Share of positions with the same best token.
+        top1: f64,
+    },
+    /// An encoder's vectors.
+    Embeddings {
+        /// The mean cosine of a row and its like.
+        cosine_mean: f64,
+        /// The least.
+        cosine_min: f64,
+    },
+    /// What an encoder's head gives.
+    Scores {
+        /// The largest difference of two scores.
+        difference_max: f64,
+    },
 }
 
 /// What came out.
@@ -55,10 +74,14 @@ pub struct LogitsError {
 pub struct Report {
     /// Every op, in the order of the graph.
     pub ops: Vec<OpError>,
-    /// From end to end.
-    pub logits: LogitsError,
-    /// The second backend's logits, `[tokens, vocab]`.
+    /// From end to end: mean squared difference over the mean square.
+    pub nmse: f64,
+    /// The same in other terms.
+    pub ends: Ends,
+    /// The second backend's rows, `[tokens, width]`.
     pub found: Vec<f32>,
+    /// Elements of such a row.
+    pub width: usize,
 }
 
 impl Report {
@@ -86,17 +109,24 @@ pub fn verify(
     let case = Case::new(model, tokens)?;
     let graph = &case.graph;
     let expected = case.values(first)?;
-    let found = case.logits(second)?;
+    let found = case.rows(second)?;
     let mut ops = Vec::with_capacity(graph.nodes.len());
     for node in 0..graph.nodes.len() {
         ops.push(case.op(second, node, &expected)?);
         progress(node + 1, graph.nodes.len());
     }
-    let logits = compare(&expected[graph.logits.0 as usize], &found, vocab);
-    Ok(Report { ops, logits, found })
+    let expected = &expected[graph.logits.0 as usize];
+    let width = graph.width(graph.logits);
+    let rows = Pairs { expected, found: &found, width };
+    let ends = match &model.config().encoder {
+        None => rows.logits(),
+        Some(encoder) if encoder.scores => rows.scores(),
+        Some(_) => rows.embeddings(),
+    };
+    Ok(Report { ops, nmse: nmse(expected, &found), ends, found, width })
 }
 
-/// Tokens of one sequence with all their logits wanted.
+/// Tokens of one sequence with all their rows wanted.
 struct Case<'m> {
     model: &'m Model,
     graph: Graph,
@@ -186,8 +216,8 @@ impl<'m> Case<'m> {
         Ok(values)
     }
 
-    /// The logits of the whole graph, fused as it would run.
-    fn logits(&self, backend: &mut dyn Backend) -> Result<Vec<f32>, Error> {
+    /// The rows that the whole graph is run for, fused as it would run.
+    fn rows(&self, backend: &mut dyn Backend) -> Result<Vec<f32>, Error> {
         self.load(backend)?;
         let graph = &self.graph;
         let segment = Segment {
@@ -198,9 +228,9 @@ impl<'m> Case<'m> {
         };
         let id = backend.compile(&segment, Limits { fuse: true, ..self.limits })?;
         backend.submit(id, &self.step())?;
-        let mut logits = self.room(graph.logits);
-        backend.read(graph.logits, &mut logits)?;
-        Ok(logits)
+        let mut rows = self.room(graph.logits);
+        backend.read(graph.logits, &mut rows)?;
+        Ok(rows)
     }
 
     /// One op of a loaded backend on the values that another computed.
@@ -238,6 +268,7 @@ impl<'m> Case<'m> {
 fn bound(graph: &Graph, op: &Op) -> f64 {
     let quantized = |&id: &WeightId| graph.weight(id).ty.block_weights > 1;
     match op {
+        Op::MatMul { weight, precision: Precision::Fine, .. } if quantized(weight) => FINE_BOUND,
         op if op.matrices().iter().any(quantized) => INT8_BOUND,
         Op::Attend(_) => HALF_BOUND,
         _ => FLOAT_BOUND,
@@ -255,16 +286,52 @@ fn nmse(expected: &[f32], found: &[f32]) -> f64 {
     }
 }
 
-/// Compares logits row by row.
-fn compare(expected: &[f32], found: &[f32], vocab: usize) -> LogitsError {
-    let rows = (expected.len() / vocab).max(1) as f64;
-    let (mut kl, mut same) = (0.0, 0.0);
-    for (e, f) in expected.chunks_exact(vocab).zip(found.chunks_exact(vocab)) {
-        let (p, q) = (log_softmax(e), log_softmax(f));
-        kl += p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum::<f64>();
-        same += f64::from(u8::from(best(e) == best(f)));
+/// The rows of two backends, `[tokens, width]` each.
+struct Pairs<'a> {
+    expected: &'a [f32],
+    found: &'a [f32],
+    width: usize,
+}
+
+impl Pairs<'_> {
+    fn each(&self) -> impl ExactSizeIterator<Item = (&[f32], &[f32])> {
+        self.expected.chunks_exact(self.width).zip(self.found.chunks_exact(self.width))
     }
-    LogitsError { nmse: nmse(expected, found), kl: kl / rows, top1: same / rows }
+
+    fn logits(&self) -> Ends {
+        let (mut kl, mut same) = (0.0, 0.0);
+        for (e, f) in self.each() {
+            let (p, q) = (log_softmax(e), log_softmax(f));
+            kl += p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum::<f64>();
+            same += f64::from(u8::from(best(e) == best(f)));
+        }
+        let rows = self.each().len().max(1) as f64;
+        Ends::Logits { kl: kl / rows, top1: same / rows }
+    }
+
+    fn embeddings(&self) -> Ends {
+        let cosines: Vec<f64> = self.each().map(|(e, f)| cosine(e, f)).collect();
+        let rows = cosines.len().max(1) as f64;
+        Ends::Embeddings {
+            cosine_mean: cosines.iter().sum::<f64>() / rows,
+            cosine_min: cosines.iter().copied().fold(1.0, f64::min),
+        }
+    }
+
+    fn scores(&self) -> Ends {
+        let difference = |(e, f): (&f32, &f32)| (f64::from(*e) - f64::from(*f)).abs();
+        let differences = self.expected.iter().zip(self.found).map(difference);
+        Ends::Scores { difference_max: differences.fold(0.0, f64::max) }
+    }
+}
+
+/// Of the angle between two rows; 0 where one of them has no direction.
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| -> f64 {
+        a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+    };
+    let cosine = dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
+    if cosine.is_finite() { cosine } else { 0.0 }
 }
 
 fn log_softmax(row: &[f32]) -> Vec<f64> {

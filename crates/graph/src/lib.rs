@@ -44,8 +44,8 @@ pub use backend::{
 pub use error::Error;
 pub use graph::{CacheInfo, Graph, Node, ValueInfo};
 pub use op::{
-    Activation, Attend, CacheId, Experts, Ids, Op, OpKind, Pairs, Rope, Route, Rows, Score, Stack,
-    Value,
+    Activation, Attend, CacheId, Experts, Ids, Op, OpKind, Pairs, Precision, Rope, Route, Rows,
+    Score, Stack, Value,
 };
 pub use recorder::{Catalog, Entry, Recorder};
 pub use step::{PAGE_TOKENS, PageCopy, Span, Step};

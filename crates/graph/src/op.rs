@@ -40,7 +40,7 @@ pub enum Ids {
     },
 }
 
-/// The elementwise non-linearity inside [`Op::Gate`].
+/// The elementwise non-linearity inside [`Op::Gate`], of a gate `x`; where `up` is there the factor is `up`, unless said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x / (1 + exp(-x))`.
@@ -49,11 +49,28 @@ pub enum Activation {
     GeluTanh,
     /// `0.5 x (1 + erf(x / sqrt(2)))`, the exact form of Hendrycks and Gimpel 2016.
     Gelu,
+    /// `y / (1 + exp(-1.702 y))` of `y = min(x, 7)`, and the factor is `clamp(up, -7, 7) + 1`: what gpt-oss has (its
+    /// makers' `swiglu`, OpenAI 2025).
+    ClampedSwiglu,
 }
 
 impl Activation {
     /// Every one.
-    pub const ALL: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::Gelu];
+    pub const ALL: [Activation; 4] =
+        [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::ClampedSwiglu];
+    /// What [`Activation::ClampedSwiglu`] clamps to.
+    pub const SWIGLU_LIMIT: f32 = 7.0;
+    /// How steep its logistic function is.
+    pub const SWIGLU_SLOPE: f32 = 1.702;
+}
+
+/// How a product takes its input where its weights are quantized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// A device may round it to 8 bits with a scale for many elements.
+    Coarse,
+    /// Each element within 1/256 of itself: for rows in which some elements are many times the others.
+    Fine,
 }
 
 /// Which elements of a head rotate together.
@@ -196,12 +213,18 @@ pub enum Op {
     /// [`Op::RmsNorm`] over each run of `head_dim` elements; `gain [1, head_dim]` is shared by the heads.
     HeadNorm { input: Value, gain: WeightId, head_dim: usize, eps: f32, out: Value },
     /// `out [rows, weight.rows] = input [rows, weight.cols] x transpose(weight) + bias`.
-    MatMul { input: Value, weight: WeightId, bias: Option<WeightId>, out: Value },
+    MatMul {
+        input: Value,
+        weight: WeightId,
+        bias: Option<WeightId>,
+        precision: Precision,
+        out: Value,
+    },
     /// Rotates each run of `head_dim` elements by its token's position.
     Rope { input: Value, head_dim: usize, rope: Rope, out: Value },
     /// Cache append, mask, softmax and weighted sum.
     Attend(Attend),
-    /// `out = activation(gate) * up`, elementwise; a missing `up` is all ones.
+    /// `out = activation(gate) * up`, elementwise, or what the activation makes of `up`; without it `activation(gate)`.
     Gate { gate: Value, up: Option<Value>, activation: Activation, out: Value },
     /// `out = a + b`, elementwise.
     Add { a: Value, b: Value, out: Value },

@@ -3,8 +3,8 @@
 use bilayer_quant::Type;
 
 use crate::{
-    Activation, Attend, CacheId, CacheInfo, Error, Experts, Graph, Ids, Node, Op, Rope, Route,
-    Rows, Stack, Value, ValueInfo, Weight, WeightId,
+    Activation, Attend, CacheId, CacheInfo, Error, Experts, Graph, Ids, Node, Op, Precision, Rope,
+    Route, Rows, Stack, Value, ValueInfo, Weight, WeightId,
 };
 
 /// What a model file holds under a tensor's name.
@@ -185,21 +185,16 @@ impl<'c> Recorder<'c> {
         }))
     }
 
-    /// A vector of `len` elements for each of `experts` experts, one after another, if the file has the tensor `name`,
-    /// `[experts, len]`.
+    /// A vector of `len` elements for each of `experts` experts, one after another: the tensor `name`, `[experts, len]`.
     ///
     /// # Errors
-    /// As [`Recorder::vector`], but for a missing tensor.
-    pub fn optional_stack_vector(
+    /// As [`Recorder::vector`].
+    pub fn stack_vector(
         &mut self,
         name: &str,
         [experts, len]: [usize; 2],
-    ) -> Result<Option<WeightId>, Error> {
-        if !self.has(name) {
-            return Ok(None);
-        }
-        let shape = [experts as u64, len as u64];
-        self.vector_of(name, &shape, 0, experts * len).map(Some)
+    ) -> Result<WeightId, Error> {
+        self.vector_of(name, &[experts as u64, len as u64], 0, experts * len)
     }
 
     /// The vector `name` if the file has it.
@@ -287,10 +282,22 @@ impl<'c> Recorder<'c> {
         weight: WeightId,
         bias: Option<WeightId>,
     ) -> Value {
+        self.matmul_of(name, input, weight, bias, Precision::Coarse)
+    }
+
+    /// As [`Recorder::matmul`], of an input that is taken finely or not.
+    pub fn matmul_of(
+        &mut self,
+        name: &'static str,
+        input: Value,
+        weight: WeightId,
+        bias: Option<WeightId>,
+        precision: Precision,
+    ) -> Value {
         assert_eq!(self.weight_of(weight).cols, self.width(input), "{name}");
         bias.inspect(|&b| assert_eq!(self.weight_of(b).cols, self.weight_of(weight).rows));
         let out = self.value(self.weight_of(weight).rows, self.rows(input));
-        self.push(name, Op::MatMul { input, weight, bias, out })
+        self.push(name, Op::MatMul { input, weight, bias, precision, out })
     }
 
     /// Rotates each head by its token's position.
@@ -318,7 +325,7 @@ impl<'c> Recorder<'c> {
         self.push(name, Op::Attend(attend))
     }
 
-    /// `activation(gate) * up`, or `activation(gate)` alone.
+    /// `activation(gate)` times `up` or what the activation makes of it, or alone.
     pub fn gate(
         &mut self,
         name: &'static str,

@@ -43,6 +43,8 @@ pub struct Config {
     pub norm_eps: f32,
     /// Where those norms stand.
     pub norm_at: NormAt,
+    /// Stem of the norm before the feed-forward, where there is one.
+    pub ffn_norm: &'static str,
     /// Norm of queries and keys before they turn.
     pub qk_norm: Option<QkNorm>,
     /// Queries, keys and values are rows of one matrix, in this order.
@@ -61,6 +63,8 @@ pub struct Config {
     pub attention_scale: f32,
     /// Soft cap on attention scores.
     pub attention_softcap: Option<f32>,
+    /// Heads have a logit of their own, to which no value belongs, beside the scores.
+    pub attention_sinks: bool,
     /// Factor on the embedded tokens.
     pub embedding_scale: Option<f32>,
     /// Factor on what attention and feed-forward add to the residual.
@@ -168,6 +172,7 @@ impl Config {
             norm,
             norm_eps: keys.eps(norm.eps_key())?,
             norm_at: NormAt::Before,
+            ffn_norm: "ffn_norm",
             qk_norm: None,
             qkv_in_one: false,
             feed_forward: FeedForward::Gated,
@@ -179,12 +184,21 @@ impl Config {
                 .positive_or_zero("attention.scale")?
                 .unwrap_or(1.0 / (head_dim as f32).sqrt()),
             attention_softcap: keys.positive_or_zero("attn_logit_softcapping")?,
+            attention_sinks: false,
             embedding_scale: keys.positive_or_zero("embedding_scale")?,
             residual_scale: keys.positive_or_zero("residual_scale")?,
             logit_scale: None,
             logit_softcap: keys.positive_or_zero("final_logit_softcapping")?,
             encoder: None,
         })
+    }
+
+    /// Scales scores by the width of a head's share of the hidden state, if the file says nothing of the scale.
+    pub(crate) fn scale_by_share(&mut self, keys: &Keys<'_>) {
+        if !keys.has("attention.scale") {
+            let share = self.width / self.layers[0].heads;
+            self.attention_scale = 1.0 / (share as f32).sqrt();
+        }
     }
 
     /// Leaves the window to the local layers and takes it from the global ones. In each `period` of layers, or what

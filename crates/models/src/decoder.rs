@@ -3,7 +3,7 @@
 //! Every difference is a field of [`Config`] or the presence of a tensor. Shapes stand beside each line; `T` is
 //! the step's tokens, `R` the rows whose logits are wanted.
 
-use bilayer_graph::{Attend, Error, Recorder, Value, WeightId};
+use bilayer_graph::{Attend, Error, Precision, Recorder, Value, WeightId};
 
 mod experts;
 
@@ -52,6 +52,15 @@ fn head(
     Ok(logits)
 }
 
+/// Norms of what goes into a part of a layer.
+const BEFORE: &[NormAt] = &[NormAt::Before, NormAt::Both];
+
+/// Norms of what a part of a layer adds to the residual.
+const AFTER: &[NormAt] = &[NormAt::After, NormAt::Both];
+
+/// Norms of the residual stream itself.
+const SUM: &[NormAt] = &[NormAt::Sum];
+
 /// One layer of the model.
 pub(crate) struct Block<'a> {
     pub config: &'a Config,
@@ -69,11 +78,13 @@ struct Projection<'s> {
     rows: usize,
     /// Rows of the tensor.
     of: usize,
+    /// How it takes its input.
+    precision: Precision,
 }
 
 impl<'s> Projection<'s> {
     fn whole(stem: &'s str, rows: usize) -> Self {
-        Projection { stem, first: 0, rows, of: rows }
+        Projection { stem, first: 0, rows, of: rows, precision: Precision::Coarse }
     }
 
     /// Matrices of so many `rows` that are stored as one, in their order.
@@ -82,7 +93,7 @@ impl<'s> Projection<'s> {
         let mut end = 0;
         rows.map(|rows| {
             end += rows;
-            Projection { stem, first: end - rows, rows, of }
+            Projection { stem, first: end - rows, rows, of, precision: Precision::Coarse }
         })
     }
 }
@@ -99,15 +110,15 @@ impl Block<'_> {
             hidden = r.rows_wanted("inp_wanted", hidden); // [R, width]
         }
         let mut out = self.linear(r, "attn_out", attn, &Projection::whole("attn_output", width))?;
-        out = self.after(r, ["attn_post_norm", "post_attention_norm"], out)?;
+        out = self.normed(r, AFTER, ["attn_post_norm", "post_attention_norm"], out)?;
         out = scaled(r, "attn_out_scaled", out, residual_scale);
         let mut middle = r.add("ffn_inp", out, hidden); // [.., width]
-        middle = self.sum(r, ["ffn_inp_norm", "attn_output_norm"], middle)?;
+        middle = self.normed(r, SUM, ["ffn_inp_norm", "attn_output_norm"], middle)?;
         out = self.feed_forward(middle, r)?; // [.., width]
-        out = self.after(r, ["ffn_post_norm", "post_ffw_norm"], out)?;
+        out = self.normed(r, AFTER, ["ffn_post_norm", "post_ffw_norm"], out)?;
         out = scaled(r, "ffn_out_scaled", out, residual_scale);
         out = r.add("l_out", out, middle); // [.., width]
-        self.sum(r, ["l_out_norm", "layer_output_norm"], out)
+        self.normed(r, SUM, ["l_out_norm", "layer_output_norm"], out)
     }
 
     /// Norm, projections, rotation and attention: `[T, width]` to `[T, heads * head_dim]`.
@@ -115,12 +126,18 @@ impl Block<'_> {
         let head_dim = self.config.head_dim;
         let Layer { heads, kv_heads, window, .. } = *self.layer;
         let (query, key) = (heads * head_dim, kv_heads * head_dim);
-        let [q, k, v] = match self.config.qkv_in_one {
+        let mut by = match self.config.qkv_in_one {
             true => Projection::in_one("attn_qkv", [query, key, key]),
             false => [("attn_q", query), ("attn_k", key), ("attn_v", key)]
                 .map(|(stem, rows)| Projection::whole(stem, rows)),
         };
-        let normed = self.before(r, "attn_norm", hidden)?; // [T, width]
+        if self.config.norm_at == NormAt::Sum {
+            // The residual stream itself goes in, with the few large elements that such models carry through all
+            // layers; rounded to eight bits beside them the others lose what short texts are told apart by.
+            by = by.map(|by| Projection { precision: Precision::Fine, ..by });
+        }
+        let [q, k, v] = by;
+        let normed = self.before(r, ["attn_norm"; 2], hidden)?; // [T, width]
         let mut q = self.linear(r, "attn_q", normed, &q)?; // [T, heads * head_dim]
         let mut k = self.linear(r, "attn_k", normed, &k)?; // [T, kv_heads * head_dim]
         let v = self.linear(r, "attn_v", normed, &v)?; // [T, kv_heads * head_dim]
@@ -131,6 +148,10 @@ impl Block<'_> {
             q = r.rope("attn_q_rope", q, head_dim, &rope);
             k = r.rope("attn_k_rope", k, head_dim, &rope);
         }
+        let sinks = match self.config.attention_sinks {
+            true => Some(r.vector(&self.tensor("attn_sinks.weight"), heads)?),
+            false => None,
+        };
         let attend = Attend {
             q,
             k,
@@ -143,7 +164,7 @@ impl Block<'_> {
             scale: self.config.attention_scale,
             window,
             softcap: self.config.attention_softcap,
-            sinks: None,
+            sinks,
         };
         Ok(r.attend("attn", attend)) // [T, heads * head_dim]
     }
@@ -153,7 +174,7 @@ impl Block<'_> {
         let Config { width, activation, feed_forward, .. } = *self.config;
         let inner = self.layer.feed_forward;
         let whole = |stem| Projection::whole(stem, inner);
-        let normed = self.before(r, "ffn_norm", hidden)?; // [.., width]
+        let normed = self.before(r, ["ffn_norm", self.config.ffn_norm], hidden)?; // [.., width]
         if let Some(experts) = self.config.experts.as_ref().filter(|_| self.layer.experts) {
             return self.mixture(r, normed, experts);
         }
@@ -186,41 +207,28 @@ impl Block<'_> {
     fn before(
         &self,
         r: &mut Recorder<'_>,
-        stem: &'static str,
+        [name, stem]: [&'static str; 2],
         input: Value,
     ) -> Result<Value, Error> {
         // An encoder's first layer takes the embedding, which is normalized.
-        let is_normed = self.config.encoder.is_some() && self.index == 0 && stem == "attn_norm";
-        match self.config.norm_at {
-            NormAt::After | NormAt::Sum => Ok(input),
-            NormAt::Before | NormAt::Both if is_normed => Ok(input),
-            NormAt::Before | NormAt::Both => norm(self.config, r, stem, &self.tensor(stem), input),
+        let is_normed = self.config.encoder.is_some() && self.index == 0 && name == "attn_norm";
+        if is_normed {
+            return Ok(input);
         }
+        self.normed(r, BEFORE, [name, stem], input)
     }
 
-    /// The norm of what a part of the layer adds to the residual, if it has one there.
-    fn after(
+    /// The norm of the input, if the model's norms stand at one of `places`.
+    fn normed(
         &self,
         r: &mut Recorder<'_>,
+        places: &[NormAt],
         [name, stem]: [&'static str; 2],
         input: Value,
     ) -> Result<Value, Error> {
-        match self.config.norm_at {
-            NormAt::Before | NormAt::Sum => Ok(input),
-            NormAt::After | NormAt::Both => norm(self.config, r, name, &self.tensor(stem), input),
-        }
-    }
-
-    /// The norm of the residual stream itself, if that is where it stands.
-    fn sum(
-        &self,
-        r: &mut Recorder<'_>,
-        [name, stem]: [&'static str; 2],
-        input: Value,
-    ) -> Result<Value, Error> {
-        match self.config.norm_at {
-            NormAt::Sum => norm(self.config, r, name, &self.tensor(stem), input),
-            NormAt::Before | NormAt::After | NormAt::Both => Ok(input),
+        match places.contains(&self.config.norm_at) {
+            true => norm(self.config, r, name, &self.tensor(stem), input),
+            false => Ok(input),
         }
     }
 
@@ -254,7 +262,7 @@ impl Block<'_> {
         input: Value,
         by: &Projection<'_>,
     ) -> Result<Value, Error> {
-        let Projection { stem, first, rows, of } = *by;
+        let Projection { stem, first, rows, of, precision } = *by;
         let matrix = self.tensor(&format!("{stem}.weight"));
         let weight = r.matrix_rows(&matrix, of, first, rows, r.width(input))?;
         let vector = self.tensor(&format!("{stem}.bias"));
@@ -262,7 +270,7 @@ impl Block<'_> {
             true => Some(r.vector_part(&vector, of, first, rows)?),
             false => None,
         };
-        Ok(r.matmul(name, input, weight, bias))
+        Ok(r.matmul_of(name, input, weight, bias, precision))
     }
 
     /// The layer's tensor of that stem.

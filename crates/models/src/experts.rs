@@ -53,11 +53,14 @@ impl Experts {
             return Ok(None);
         }
         let width = |name| keys.opt_size(name, 0..=limits::WIDTH);
-        let score = match keys.opt_size("expert_gating_func", 0..=2)? {
+        let (score, of_chosen) = match keys.opt_size("expert_gating_func", 0..=3)? {
             // 0 and nothing: what all had before there was a choice.
-            None | Some(0 | 1) => Score::Softmax,
-            Some(_) => Score::Sigmoid,
+            None | Some(0 | 1) => (Score::Softmax, false),
+            Some(2) => (Score::Sigmoid, false),
+            // The softmax over the chosen is that over all, divided by its sum over the chosen.
+            Some(_) => (Score::Softmax, true),
         };
+        let normalise = keys.opt_flag("expert_weights_norm")?;
         let feed_forward = match width("expert_feed_forward_length")?.unwrap_or(0) {
             0 => keys.size("feed_forward_length", 1..=limits::WIDTH)?,
             width => width,
@@ -67,7 +70,7 @@ impl Experts {
             used: keys.size("expert_used_count", 1..=count)?,
             feed_forward,
             score,
-            normalise: keys.opt_flag("expert_weights_norm")?.unwrap_or(usual == Weights::Shares),
+            normalise: of_chosen || normalise.unwrap_or(usual == Weights::Shares),
             scale: keys.positive_or_zero("expert_weights_scale")?.unwrap_or(1.0),
             shared: None,
         }))
@@ -141,12 +144,20 @@ mod tests {
     }
 
     #[test]
+    fn a_softmax_over_the_chosen_makes_shares() {
+        let more = [("expert_gating_func", 3u32.into()), ("expert_weights_norm", false.into())];
+        let config = changed(find("llama").unwrap(), &[&MIXTRAL[..], &more].concat()).unwrap();
+        let experts = config.experts.unwrap();
+        assert_eq!((experts.score, experts.normalise), (Score::Softmax, true));
+    }
+
+    #[test]
     fn odd_counts_are_refused_by_key() {
         let cases = [
             ("expert_count", Value::U32(4097)),
             ("expert_used_count", Value::U32(0)),
             ("expert_used_count", Value::U32(5)),
-            ("expert_gating_func", Value::U32(3)),
+            ("expert_gating_func", Value::U32(4)),
             ("expert_weights_scale", Value::F32(-1.0)),
             ("leading_dense_block_count", Value::U32(4)),
         ];

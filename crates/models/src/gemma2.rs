@@ -42,9 +42,8 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     };
     keys.size("attention.sliding_window", 1..=limits::CONTEXT)?;
     config.alternate(&keys, 2, config.layers[0].rope)?;
-    if config.layers.len() == LAYERS_OF_27B && !keys.has("attention.scale") {
-        let share = config.width / config.layers[0].heads;
-        config.attention_scale = 1.0 / (share as f32).sqrt();
+    if config.layers.len() == LAYERS_OF_27B {
+        config.scale_by_share(&keys);
     }
     Ok(config)
 }

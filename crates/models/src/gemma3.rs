@@ -58,9 +58,8 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     let base = keys.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
     let local = |rope| Rotary { base, scaling: Scaling::None, attn_factor: 1.0, ..rope };
     config.alternate(&keys, 6, config.layers[0].rope.map(local))?;
-    if config.layers.len() == LAYERS_OF_27B && !keys.has("attention.scale") {
-        let share = config.width / config.layers[0].heads;
-        config.attention_scale = 1.0 / (share as f32).sqrt();
+    if config.layers.len() == LAYERS_OF_27B {
+        config.scale_by_share(&keys);
     }
     Ok(config)
 }

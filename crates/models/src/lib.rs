@@ -33,6 +33,7 @@ mod gemma;
 mod gemma2;
 mod gemma3;
 mod gpt2;
+mod gpt_oss;
 mod granite;
 mod keys;
 mod llama;
@@ -81,12 +82,13 @@ pub struct Architecture {
 }
 
 /// The table; tests take more cases of the first.
-static ARCHITECTURES: [&Architecture; 17] = [
+static ARCHITECTURES: [&Architecture; 18] = [
     &llama::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
+    &gpt_oss::ARCHITECTURE,
     &granite::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
     &phi3::ARCHITECTURE,

@@ -73,6 +73,7 @@ mod tests {
             norm: Norm::Rms,
             norm_eps: 1e-5,
             norm_at: NormAt::Before,
+            ffn_norm: "ffn_norm",
             qk_norm: None,
             qkv_in_one: false,
             feed_forward: FeedForward::Gated,
@@ -82,6 +83,7 @@ mod tests {
             layers: vec![layer; 3],
             attention_scale: 0.25,
             attention_softcap: None,
+            attention_sinks: false,
             embedding_scale: None,
             residual_scale: None,
             logit_scale: None,
@@ -159,6 +161,7 @@ mod tests {
             ext_factor: 1.0,
             beta_fast: 16.0,
             beta_slow: 1.0,
+            whole_pairs: true,
         };
         assert_eq!(rope.scaling, scaling);
         let each: Vec<_> = config.layers.iter().map(|l| (l.kv_heads, l.window)).collect();

@@ -1,9 +1,10 @@
 //! Tensor names: GGUF's and the checkpoint's, in groups of which each architecture has some, for conversion.
 
-/// One kind of tensor under both its names.
+/// One kind of tensor under both its names. `.weight` or `.bias` follows in both, unless GGUF's already ends with it:
+/// then both names are whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// GGUF's stem; `{}` stands for the layer. `.weight` or `.bias` follows in both.
+    /// GGUF's stem; `{}` stands for the layer.
     pub gguf: &'static str,
     /// The checkpoint's stem; a second `{}` stands for the expert.
     pub checkpoint: &'static str,
@@ -24,6 +25,14 @@ pub enum Change {
     OneMore,
     /// The experts' matrices become one, `[experts, rows, cols]`.
     Stacked,
+    /// The experts' matrices `[experts, cols, rows]` are each transposed, and of their rows those from `first` on at every
+    /// `step` are kept; vectors `[experts, rows]` likewise.
+    EachTransposed {
+        /// The first row kept.
+        first: usize,
+        /// The distance to the next.
+        step: usize,
+    },
 }
 
 /// A checkpoint's tensor under GGUF's name.
@@ -56,6 +65,17 @@ impl Name {
     /// A matrix that the checkpoint has for each expert apart.
     pub const fn stacked(gguf: &'static str, checkpoint: &'static str) -> Self {
         Name { gguf, checkpoint, change: Change::Stacked }
+    }
+
+    /// Experts' matrices that the checkpoint has as `[experts, cols, rows]`, or their biases: of `step` that lie row by
+    /// row in turn, that of number `first`.
+    pub const fn each_transposed(
+        gguf: &'static str,
+        checkpoint: &'static str,
+        first: usize,
+        step: usize,
+    ) -> Self {
+        Name { gguf, checkpoint, change: Change::EachTransposed { first, step } }
     }
 
     /// A gain that the checkpoint has as its distance from 1.
@@ -121,31 +141,34 @@ pub(crate) const NORMS_AROUND: &[Name] = &[
     Name::one_more("output_norm", "model.norm"),
 ];
 
-/// A checkpoint's tensor under GGUF's name; `None` where no group has it. A checkpoint of a model without its head lacks
-/// the first component (`model.`) of each name.
+/// What becomes of a checkpoint's tensor, under GGUF's names; nothing where no group has it. A checkpoint of a model
+/// without its head lacks the first component (`model.`) of each name.
 ///
 /// ```
 /// use bilayer_models::{find, translate};
 ///
 /// let names = find("llama")?.names;
-/// let known = translate(names, "model.layers.12.mlp.up_proj.weight").expect("it is in the table");
-/// assert_eq!(known.name, "blk.12.ffn_up.weight");
+/// let known = translate(names, "model.layers.12.mlp.up_proj.weight");
+/// assert_eq!(known[0].name, "blk.12.ffn_up.weight");
 /// # Ok::<(), bilayer_models::Error>(())
 /// ```
-pub fn translate<'n>(groups: &[&'n [Name]], checkpoint: &str) -> Option<Translated<'n>> {
-    let (stem, suffix) = checkpoint.rsplit_once('.')?;
-    if !["weight", "bias"].contains(&suffix) {
-        return None;
-    }
-    groups.iter().copied().flatten().find_map(|by| {
+pub fn translate<'n>(groups: &[&'n [Name]], checkpoint: &str) -> Vec<Translated<'n>> {
+    let ended =
+        SUFFIXES.iter().find_map(|suffix| Some((checkpoint.strip_suffix(suffix)?, *suffix)));
+    let translated = |by: &'n Name| {
+        let is_whole = SUFFIXES.iter().any(|suffix| by.gguf.ends_with(suffix));
+        let (stem, suffix) = if is_whole { (checkpoint, "") } else { ended? };
         let short = by.checkpoint.split_once('.').map(|(_, rest)| rest);
         let patterns = [Some(by.checkpoint), short];
         let numbers = patterns.into_iter().flatten().find_map(|pattern| numbers(pattern, stem))?;
         let layer = numbers.first().map(usize::to_string).unwrap_or_default();
-        let name = format!("{}.{suffix}", by.gguf.replace("{}", &layer));
+        let name = format!("{}{suffix}", by.gguf.replace("{}", &layer));
         Some(Translated { name, expert: numbers.get(1).copied(), by })
-    })
+    };
+    groups.iter().copied().flatten().filter_map(translated).collect()
 }
+
+const SUFFIXES: [&str; 2] = [".weight", ".bias"];
 
 /// The numbers for which each `{}` of `pattern` stands in `stem`, if that is what it is.
 fn numbers(pattern: &str, stem: &str) -> Option<Vec<usize>> {
@@ -179,7 +202,7 @@ mod tests {
     fn layers_are_numbers_and_suffixes_are_kept() {
         let groups: [&[Name]; 2] =
             [&[Name::kept("blk.{}.a", "model.{}.x")], &[Name::kept("out", "head")]];
-        let found = |checkpoint| translate(&groups, checkpoint).map(|known| known.name);
+        let found = |checkpoint| translate(&groups, checkpoint).pop().map(|known| known.name);
         assert_eq!(found("model.7.x.bias").as_deref(), Some("blk.7.a.bias"));
         assert_eq!(found("7.x.bias").as_deref(), Some("blk.7.a.bias"));
         assert_eq!(found("head.weight").as_deref(), Some("out.weight"));
@@ -193,9 +216,23 @@ mod tests {
     #[test]
     fn experts_have_their_numbers() {
         let groups: [&[Name]; 1] = [&[Name::stacked("blk.{}.up_exps", "model.{}.experts.{}.up")]];
-        let known = translate(&groups, "model.3.experts.17.up.weight").unwrap();
+        let known = translate(&groups, "model.3.experts.17.up.weight").pop().unwrap();
         assert_eq!((known.name.as_str(), known.expert), ("blk.3.up_exps.weight", Some(17)));
-        assert_eq!(translate(&groups, "model.3.experts.up.weight"), None);
+        assert_eq!(translate(&groups, "model.3.experts.up.weight"), []);
+    }
+
+    #[test]
+    fn a_name_may_be_whole_and_a_tensor_become_two() {
+        let groups: [&[Name]; 1] = [&[
+            Name::each_transposed("blk.{}.gate_exps.bias", "model.{}.gate_up_bias", 0, 2),
+            Name::each_transposed("blk.{}.up_exps.bias", "model.{}.gate_up_bias", 1, 2),
+        ]];
+        let names: Vec<_> = translate(&groups, "model.3.gate_up_bias")
+            .into_iter()
+            .map(|known| known.name)
+            .collect();
+        assert_eq!(names, ["blk.3.gate_exps.bias", "blk.3.up_exps.bias"]);
+        assert_eq!(translate(&groups, "model.3.gate_up_bias.weight"), []);
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub enum Scaling {
         beta_fast: f32,
         /// Turns within the original context up to which a pair is interpolated.
         beta_slow: f32,
+        /// The ramp's ends are moved outward to whole pairs.
+        whole_pairs: bool,
     },
 }
 
@@ -104,14 +106,24 @@ impl Rotary {
         match self.scaling {
             Scaling::None | Scaling::Long { .. } => frequency,
             Scaling::Linear { factor } => frequency / f64::from(factor),
-            Scaling::Yarn { factor, original_context, ext_factor, beta_fast, beta_slow } => {
+            Scaling::Yarn {
+                factor,
+                original_context,
+                ext_factor,
+                beta_fast,
+                beta_slow,
+                whole_pairs,
+            } => {
                 // The pair that makes `turns` turns within the original context (YaRN, section 3.2).
                 let pair = |turns: f32| {
                     let wavelength = original_context as f64 / (f64::from(turns) * TAU);
                     self.dims as f64 * wavelength.ln() / (2.0 * f64::from(self.base).ln())
                 };
-                let low = pair(beta_fast).floor().max(0.0);
-                let high = pair(beta_slow).ceil().min(self.dims as f64 - 1.0);
+                let (mut low, mut high) = (pair(beta_fast), pair(beta_slow));
+                if whole_pairs {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                let (low, high) = (low.max(0.0), high.min(self.dims as f64 - 1.0));
                 let ramp = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                 let kept = (1.0 - ramp) * f64::from(ext_factor);
                 frequency / f64::from(factor) * (1.0 - kept) + frequency * kept
@@ -162,6 +174,7 @@ impl Scaling {
             ext_factor: number("rope.scaling.yarn_ext_factor", 1.0)?,
             beta_fast: number("rope.scaling.yarn_beta_fast", 32.0)?,
             beta_slow: number("rope.scaling.yarn_beta_slow", 1.0)?,
+            whole_pairs: true,
         })
     }
 }
@@ -235,10 +248,28 @@ mod tests {
             ext_factor: 1.0,
             beta_fast: 32.0,
             beta_slow: 1.0,
+            whole_pairs: true,
         };
         assert_near(&rotary(yarn).frequencies(), &[1.0, 0.1, 0.006_25, 0.000_25]);
         let magnitude = rotary(yarn).magnitude();
         assert!((magnitude - 1.138_629_4).abs() < 1e-6, "0.1 ln 4 + 1, not {magnitude}");
+    }
+
+    /// The ramp from 1.00800 to 2.51315 has (2 - 1.00800) / 1.50515 = 0.65907 at pair 2.
+    #[test]
+    fn a_ramp_between_parts_of_pairs_is_steeper() {
+        let yarn = Scaling::Yarn {
+            factor: 4.0,
+            original_context: 2048,
+            ext_factor: 1.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            whole_pairs: false,
+        };
+        let second = 0.01 * (0.659_07 / 4.0 + 0.340_93);
+        let found = rotary(yarn).frequencies();
+        assert_near(&[found[0], found[1], found[3]], &[1.0, 0.1, 0.000_25]);
+        assert!((found[2] / second - 1.0).abs() < 1e-4, "{}, expected {second}", found[2]);
     }
 
     #[test]
@@ -249,6 +280,7 @@ mod tests {
             ext_factor: 0.0,
             beta_fast: 32.0,
             beta_slow: 1.0,
+            whole_pairs: true,
         };
         let linear = Scaling::Linear { factor: 4.0 };
         assert_eq!(rotary(yarn).frequencies(), rotary(linear).frequencies());

@@ -91,7 +91,9 @@ mod tests {
             let known = |name: &str| {
                 let (stem, _) = name.rsplit_once('.').unwrap();
                 let stem = stem.replace("blk.0.", "blk.{}.");
-                architecture.names.iter().copied().flatten().any(|n| n.gguf == stem)
+                let whole = name.replace("blk.0.", "blk.{}.");
+                let mut names = architecture.names.iter().copied().flatten();
+                names.any(|known| known.gguf == stem || known.gguf == whole)
             };
             for (name, _) in outline.tensors() {
                 let first = !name.starts_with("blk.") || name.starts_with("blk.0.");

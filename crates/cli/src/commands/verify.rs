@@ -5,7 +5,7 @@ use std::fmt::Write;
 use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::placement::{self, Placing};
-use bilayer_engine::verify::{OpError, Report, verify};
+use bilayer_engine::verify::{Ends, OpError, Report, verify};
 use bilayer_engine::{Error, Model};
 use bilayer_graph::Backend;
 use bilayer_graph::reference::Reference;
@@ -47,7 +47,8 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
     };
     let mut file = match &args.logits {
         Some(path) => {
-            let file = Npy::create(path, tokens.len(), model.config().vocab);
+            let graph = model.graph();
+            let file = Npy::create(path, tokens.len(), graph.width(graph.logits));
             Some((path, file.map_err(|error| Failure::output(path, &error))?))
         }
         None => None,
@@ -108,15 +109,23 @@ fn tokens(args: &Verify, model: &Model) -> Result<Vec<u32>, Failure> {
 
 fn document(report: &Report, tokens: &[u32]) -> Value {
     let op = |op: &OpError| json!({ "layer": op.layer, "op": op.op, "nmse": op.nmse, "bound": op.bound });
+    let nmse = report.nmse;
+    let (name, ends) = match report.ends {
+        Ends::Logits { kl, top1 } => ("logits", json!({ "nmse": nmse, "kl": kl, "top1": top1 })),
+        Ends::Embeddings { cosine_mean, cosine_min } => {
+            let cosines =
+                json!({ "nmse": nmse, "cosine_mean": cosine_mean, "cosine_min": cosine_min });
+            ("embeddings", cosines)
+        }
+        Ends::Scores { difference_max } => {
+            ("scores", json!({ "nmse": nmse, "difference_max": difference_max }))
+        }
+    };
     json!({
         "ok": report.first_bad().is_none(),
         "ops": report.ops.iter().map(op).collect::<Value>(),
         "first_bad": report.first_bad().map(op),
-        "logits": {
-            "nmse": report.logits.nmse,
-            "kl": report.logits.kl,
-            "top1": report.logits.top1,
-        },
+        name: ends,
         "tokens": tokens,
     })
 }
@@ -140,13 +149,19 @@ fn listing(report: &Report, a: &str, b: &str) -> String {
         let _ =
             writeln!(text, "{:<28} {layer:>6} {:>10.1e} {:>10.0e}{mark}", op.op, op.nmse, op.bound);
     }
-    let logits = report.logits;
-    text += &format!(
-        "\nlogits: nmse {:.1e}, KL {:.1e}, same best token {:.1} %\n",
-        logits.nmse,
-        logits.kl,
-        100.0 * logits.top1
-    );
+    let nmse = report.nmse;
+    text += &match report.ends {
+        Ends::Logits { kl, top1 } => format!(
+            "\nlogits: nmse {nmse:.1e}, KL {kl:.1e}, same best token {:.1} %\n",
+            100.0 * top1
+        ),
+        Ends::Embeddings { cosine_mean, cosine_min } => format!(
+            "\nembeddings: nmse {nmse:.1e}, cosine {cosine_mean:.6}, at least {cosine_min:.6}\n"
+        ),
+        Ends::Scores { difference_max } => {
+            format!("\nscores: nmse {nmse:.1e}, at most {difference_max:.1e} apart\n")
+        }
+    };
     text + &match report.first_bad() {
         None => "ok: every op is within its bound\n".to_owned(),
         Some(op) => {

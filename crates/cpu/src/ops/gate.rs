@@ -8,7 +8,7 @@ use crate::math;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// `out = activation(gate) * up`; a missing `up` is all ones.
+/// `out = activation(gate) * up`, or what the activation makes of `up`; without it `activation(gate)`.
 pub(crate) struct Gate {
     pub(crate) gate: Buffer,
     pub(crate) up: Option<Buffer>,
@@ -35,7 +35,7 @@ impl Stage for Gate {
     }
 }
 
-/// `out[i] = activation(gate[i]) * up[i]`, or without the factor; slices of one length.
+/// `out[i]` from `gate[i]` and `up[i]`, or the former alone; slices of one length.
 pub(crate) fn join(
     level: Level,
     activation: Activation,
@@ -65,19 +65,20 @@ impl Kernel for Join<'_> {
             // SAFETY: `at + N` is within all slices.
             unsafe {
                 let gate = l.load(self.gate.as_ptr().add(at));
-                let up = self.up.map_or(l.splat(1.0), |up| l.load(up.as_ptr().add(at)));
+                let up = self.up.map(|up| l.load(up.as_ptr().add(at)));
                 l.store(apply(l, self.activation, gate, up), self.out.as_mut_ptr().add(at));
             }
         }
         let tail = self.out.len() - whole;
-        let (mut gate, mut up) = ([0.0; 32], [1.0; 32]);
+        let (mut gate, mut up) = ([0.0; 32], [0.0; 32]);
         gate[..tail].copy_from_slice(&self.gate[whole..]);
         if let Some(factors) = self.up {
             up[..tail].copy_from_slice(&factors[whole..]);
         }
         // SAFETY: N <= 32.
         unsafe {
-            let out = apply(l, self.activation, l.load(gate.as_ptr()), l.load(up.as_ptr()));
+            let up = self.up.map(|_| l.load(up.as_ptr()));
+            let out = apply(l, self.activation, l.load(gate.as_ptr()), up);
             l.store(out, gate.as_mut_ptr());
         }
         self.out[whole..].copy_from_slice(&gate[..tail]);
@@ -85,11 +86,23 @@ impl Kernel for Join<'_> {
 }
 
 #[inline(always)]
-fn apply<L: Lanes>(l: L, activation: Activation, gate: L::F, up: L::F) -> L::F {
+fn apply<L: Lanes>(l: L, activation: Activation, gate: L::F, up: Option<L::F>) -> L::F {
     let active = match activation {
         Activation::Silu => math::silu(l, gate),
         Activation::GeluTanh => math::gelu_tanh(l, gate),
         Activation::Gelu => math::gelu(l, gate),
+        Activation::ClampedSwiglu => {
+            let limited = l.min(l.splat(Activation::SWIGLU_LIMIT), gate);
+            math::logistic_part(l, limited, Activation::SWIGLU_SLOPE)
+        }
     };
-    l.mul(active, up)
+    match (activation, up) {
+        (_, None) => active,
+        (Activation::ClampedSwiglu, Some(up)) => {
+            let limit = Activation::SWIGLU_LIMIT;
+            let limited = l.min(l.splat(limit), l.max(l.splat(-limit), up));
+            l.mul(active, l.add(limited, l.splat(1.0)))
+        }
+        (_, Some(up)) => l.mul(active, up),
+    }
 }

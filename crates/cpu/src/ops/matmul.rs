@@ -8,12 +8,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bilayer_graph::{Activation, SharedBytes};
+use bilayer_graph::{Activation, Precision, SharedBytes};
 use bilayer_quant::Type;
 
 use crate::columns::{Columns, Format};
-use crate::dot::{Dot, dot};
-use crate::gemm::{Gemm, Packed, Packing, gemm};
+use crate::dot::{Dot, dot, dot_fine};
+use crate::gemm::{Gemm, Packed, Packing, gemm, gemm_fine};
 use crate::level::Level;
 use crate::memory::lines;
 use crate::ops::gate;
@@ -50,6 +50,7 @@ pub(crate) struct Shape {
     pub(crate) ty: Type,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
+    pub(crate) precision: Precision,
 }
 
 impl Linear {
@@ -60,9 +61,12 @@ impl Linear {
         bias: Option<Arc<[f32]>>,
         level: Level,
     ) -> Linear {
-        let &Shape { ty, rows, cols } = shape;
+        let &Shape { ty, rows, cols, precision } = shape;
         let row_bytes = weight.len() / rows.max(1);
-        let (dot, gemm) = (dot(ty, cols, level), gemm(ty, cols, level));
+        let (dot, gemm) = match precision {
+            Precision::Coarse => (dot(ty, cols, level), gemm(ty, cols, level)),
+            Precision::Fine => (dot_fine(ty, cols, level), gemm_fine(ty, cols, level)),
+        };
         Linear { weight, rows, cols, row_bytes, bias, dot, gemm }
     }
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bilayer_graph::{
-    Activation, Attend, CacheId, Graph, Ids, Kernel, Limits, Op, Rope, Rows, Segment, SharedBytes,
-    Value, WeightId,
+    Activation, Attend, CacheId, Graph, Ids, Kernel, Limits, Op, Precision, Rope, Rows, Segment,
+    SharedBytes, Value, Weight, WeightId,
 };
 
 use super::check::{Check, Verdict};
@@ -239,12 +239,13 @@ impl<'a> Lowering<'a> {
     }
 
     fn linear(&self, node: usize) -> Box<Linear> {
-        let Op::MatMul { weight, bias, .. } = self.graph.nodes[node].op else {
+        let Op::MatMul { weight, bias, precision, .. } = self.graph.nodes[node].op else {
             unreachable!("a product")
         };
         let bytes = self.holdings.weights[&weight].clone();
         let weight = self.graph.weight(weight);
-        let shape = matmul::Shape { ty: weight.ty, rows: weight.rows, cols: weight.cols };
+        let Weight { ty, rows, cols, .. } = *weight;
+        let shape = matmul::Shape { ty, rows, cols, precision };
         let bias = bias.map(|bias| self.vector(bias));
         Box::new(Linear::new(bytes, &shape, bias, self.holdings.level))
     }
@@ -327,7 +328,8 @@ impl<'a> Lowering<'a> {
                 let part = self.holdings.weights[&id].slice(expert * bytes..(expert + 1) * bytes);
                 let first = linears.len() * rows;
                 let bias = bias.as_ref().map(|bias| bias[first..first + rows].into());
-                let shape = matmul::Shape { ty: weight.ty, rows, cols };
+                let precision = Precision::Coarse;
+                let shape = matmul::Shape { ty: weight.ty, rows, cols, precision };
                 linears.push(Linear::new(part, &shape, bias, self.holdings.level));
             }
         }

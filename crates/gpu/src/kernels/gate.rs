@@ -74,5 +74,6 @@ pub(crate) fn activation_name(activation: Activation) -> &'static str {
         Activation::Silu => "silu",
         Activation::GeluTanh => "gelu_tanh",
         Activation::Gelu => "gelu",
+        Activation::ClampedSwiglu => "clamped_swiglu",
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::Activation;
 
-/// `gate` and `up`, `[rows, width]` each, to `out = activation(gate) * up`; a missing `up` is all ones.
+/// `gate` and `up`, `[rows, width]` each, to `out`: the activation of one times what it makes of the other, if there is one.
 pub(super) fn gate(activation: Activation, gate: &[f32], up: Option<&[f32]>, out: &mut [f32]) {
     for i in 0..out.len() {
         let x = f64::from(gate[i]);
@@ -13,8 +13,23 @@ pub(super) fn gate(activation: Activation, gate: &[f32], up: Option<&[f32]>, out
                 0.5 * x * (1.0 + inner.tanh())
             }
             Activation::Gelu => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
+            Activation::ClampedSwiglu => {
+                // Written so that NaN stays NaN.
+                let limit = f64::from(Activation::SWIGLU_LIMIT);
+                let y = if x > limit { limit } else { x };
+                y / (1.0 + (f64::from(-Activation::SWIGLU_SLOPE) * y).exp())
+            }
         };
-        out[i] = (active * up.map_or(1.0, |up| f64::from(up[i]))) as f32;
+        out[i] = (active * up.map_or(1.0, |up| factor(activation, up[i]))) as f32;
+    }
+}
+
+/// What the activation makes of an element of `up`.
+fn factor(activation: Activation, up: f32) -> f64 {
+    let limit = Activation::SWIGLU_LIMIT;
+    match activation {
+        Activation::ClampedSwiglu => f64::from(up.clamp(-limit, limit)) + 1.0,
+        Activation::Silu | Activation::GeluTanh | Activation::Gelu => f64::from(up),
     }
 }
 
@@ -57,6 +72,22 @@ mod tests {
         let expected = [0.0, 0.841_344_8, -0.158_655_25, 1.954_499_7, -1.433_258e-6, 40.0];
         assert_near(&out, &expected, 1e-6);
         assert!((out[4] / expected[4] - 1.0).abs() < 1e-4, "{}", out[4]);
+    }
+
+    #[test]
+    fn the_clamped_swiglu_stops_at_seven_on_one_side_of_the_gate_and_both_of_the_factor() {
+        // The logistic function of 0, ln 3, -ln 3 is 1/2, 3/4, 1/4; of 1.702 * 7 = 11.914 it is 1 - 6.696e-6.
+        let turn = 3f32.ln() / Activation::SWIGLU_SLOPE;
+        let gates = [0.0, turn, -turn, 7.0, 8.0, 1e30, -1e30, 1.0];
+        let ups = [9.0, 1.0, 3.0, 0.0, 0.0, 100.0, 5.0, -100.0];
+        let mut out = [f32::NAN; 8];
+        gate(Activation::ClampedSwiglu, &gates, Some(&ups), &mut out);
+        let top = 7.0 * (1.0 - 6.696e-6);
+        // 1 / (1 + exp(-1.702)) = 0.845796.
+        let expected = [0.0, 1.5 * turn, -turn, top, top, 8.0 * top, 0.0, -6.0 * 0.845_796];
+        assert_near(&out, &expected, 1e-5);
+        gate(Activation::ClampedSwiglu, &gates, None, &mut out);
+        assert_near(&out[..4], &[0.0, 0.75 * turn, -0.25 * turn, top], 1e-5);
     }
 
     #[test]

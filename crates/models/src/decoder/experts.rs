@@ -62,8 +62,12 @@ impl Block<'_> {
         let each = |expert| self.tensor(&format!("{stem}.{expert}.weight"));
         let stack = r.stack(&all, each, shape)?;
         let [count, rows, _] = shape;
-        let bias = self.tensor(&format!("{stem}_exps.bias"));
-        let bias = r.optional_stack_vector(&bias, [count, rows])?;
+        let stem = format!("{stem}_exps");
+        let vector = self.tensor(&format!("{stem}.bias"));
+        let bias = match self.config.biased.contains(&stem.as_str()) || r.has(&vector) {
+            true => Some(r.stack_vector(&vector, [count, rows])?),
+            false => None,
+        };
         let out = input; // replaced by the recorder
         Ok(r.experts(name, bilayer_graph::Experts { input, route, stack, bias, out }))
     }

@@ -1,21 +1,58 @@
-//! Ctrl-C: the first ends the answer, the second, or one before the answer begins, the process.
+//! Ctrl-C: the first ends the answer, the second, or one before the answer begins, the process. A request to terminate
+//! is taken likewise, and leaves the terminal as it was.
 
+#[cfg(unix)]
+use std::io::{self, IsTerminal};
+#[cfg(unix)]
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(unix)]
+use nix::sys::termios::{self, SetArg, Termios};
+
 use crate::failure::INTERRUPTED;
+#[cfg(unix)]
+use crate::output;
 
 static SET: AtomicBool = AtomicBool::new(false);
 static ANSWERING: AtomicBool = AtomicBool::new(false);
+
+/// How the terminal was set: while a line is typed it is set otherwise.
+#[cfg(unix)]
+static TERMINAL: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// Takes the signal over.
 pub fn catch() {
     let handler = || {
         if !ANSWERING.load(Ordering::Relaxed) || SET.swap(true, Ordering::Relaxed) {
+            restore_terminal();
             std::process::exit(i32::from(INTERRUPTED));
         }
     };
     // Where the system refuses, Ctrl-C keeps its usual meaning and ends the process at once.
     let _ = ctrlc::set_handler(handler);
+}
+
+/// Keeps how the terminal is set, for whatever ends the process while a line is typed. Before the first line.
+pub fn keep_terminal() {
+    #[cfg(unix)]
+    if let (Ok(settings), Ok(mut kept)) = (termios::tcgetattr(io::stdin()), TERMINAL.lock()) {
+        *kept = Some(settings);
+    }
+}
+
+/// Also leaves the line that was begun.
+fn restore_terminal() {
+    #[cfg(unix)]
+    if let Ok(kept) = TERMINAL.lock()
+        && let Some(settings) = &*kept
+    {
+        // A terminal that is gone needs nothing.
+        let _ = termios::tcsetattr(io::stdin(), SetArg::TCSANOW, settings);
+        // What is pasted is no longer marked as such.
+        let end = if io::stdout().is_terminal() { "\x1b[?2004l\n" } else { "\n" };
+        let _ = output::text(end);
+    }
 }
 
 /// From here on the first Ctrl-C ends only the answer.

@@ -2,7 +2,9 @@
 //! hold them and by columns where there are many.
 
 use bilayer_graph::fuse::Part;
-use bilayer_graph::{Activation, Error as GraphError, Ids, Op, OpKind, Rows, Value, WeightId};
+use bilayer_graph::{
+    Activation, Error as GraphError, Ids, Op, OpKind, Precision, Rows, Value, WeightId,
+};
 
 use super::super::draft::{DraftChoice, DraftDispatch, Grid, Operand, View, always, rows_to};
 use super::{Lowering, dispatch};
@@ -69,10 +71,7 @@ impl Lowering<'_> {
         for node in nodes {
             let ints = match self.op(node) {
                 Op::Experts(experts) => self.experts_take_ints(experts),
-                op => op
-                    .matrices()
-                    .iter()
-                    .all(|&weight| takes_ints(self.caps, device_type(self.graph.weight(weight)))),
+                _ => self.matmul_takes_ints(node),
             };
             match ints {
                 true => flavours.0 = true,
@@ -80,6 +79,13 @@ impl Lowering<'_> {
             }
         }
         flavours
+    }
+
+    /// Whether a product with one matrix takes its input quantized.
+    fn matmul_takes_ints(&self, node: usize) -> bool {
+        let Op::MatMul { weight, precision, .. } = self.op(node) else { unreachable!("a product") };
+        let ty = device_type(self.graph.weight(*weight));
+        *precision == Precision::Coarse && takes_ints(self.caps, ty)
     }
 
     /// Products over one input.
@@ -140,7 +146,8 @@ impl Lowering<'_> {
             let (_, placed, bias) = self.matmul(node).ok()?;
             let [part] = placed.parts[..] else { return None };
             let quads = self.graph.width(self.op(node).out()).is_multiple_of(4);
-            (bias.is_none() && quads).then_some((placed.ty, part.home))
+            let ints = self.matmul_takes_ints(node);
+            (bias.is_none() && quads).then_some((placed.ty, part.home, ints))
         };
         let first = kind(nodes[0]);
         let alike = nodes[1..].iter().filter(|&&node| first.is_some() && kind(node) == first);
@@ -204,6 +211,7 @@ impl Lowering<'_> {
             && gate.1.parts.len() == 1
             && up.1.parts.len() == 1
             && gate.1.parts[0].home == up.1.parts[0].home
+            && self.matmul_takes_ints(sides[0]) == self.matmul_takes_ints(sides[1])
             && gate.2.is_none()
             && up.2.is_none();
         if !alike {
@@ -258,7 +266,9 @@ impl Lowering<'_> {
         let (part, id) = job.matrices[0];
         let placed = self.holdings.weights.placed(id).expect("looked up before");
         let (ty, layout, cols) = (placed.ty, placed.layout, placed.cols as usize);
-        let ints = takes_ints(self.caps, ty) && !(columns == 1 && self.late.contains(&input));
+        // All products of a dispatch take their input alike, and the first node is one of them.
+        let late = columns == 1 && self.late.contains(&input);
+        let ints = self.matmul_takes_ints(job.nodes[0]) && !late;
         let epilogue = job.epilogue();
         let key = GemvKey {
             ty,

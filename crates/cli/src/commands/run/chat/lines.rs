@@ -12,7 +12,7 @@ use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Behavior, Config, Context, Editor, Helper};
 
-use super::{command, message};
+use super::{command, interrupt, message};
 use crate::args::Run;
 use crate::failure::{Failure, IO};
 use crate::folders;
@@ -44,6 +44,7 @@ impl Lines {
         if !io::stdin().is_terminal() {
             return Ok(Lines::Pipe);
         }
+        interrupt::keep_terminal();
         let behavior =
             if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
         let config = Config::builder().max_history_size(HISTORY).map(|config| {
