@@ -251,6 +251,7 @@ impl<'a> Job<'a> {
 
 /// Does `step` for each of `C` columns, written out: as a loop, the compiler gives up unrolling at
 /// eight columns, and sums that could stay in registers go through memory.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn each<const C: usize>(mut step: impl FnMut(usize)) {
     const { assert!(C <= 8) };

@@ -25,9 +25,9 @@ pub(super) const ENTRIES: &[Entry] = &[
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "iq4_nl.avx512vnni", Q8x32, avx512[1 2 4 8]),
     #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "iq4_nl.neon", Q8x32, neon::plain<Iq4Nl>[1 2 4 8]),
+    entry!(Neon, "iq4_nl.neon", Q8x32, neon::plain<Iq4Nl>[1 2 4]),
     #[cfg(target_arch = "aarch64")]
-    entry!(NeonDotprod, "iq4_nl.neon-dotprod", Q8x32, neon::dotprod<Iq4Nl>[1 2 4 8]),
+    entry!(NeonDotprod, "iq4_nl.neon-dotprod", Q8x32, neon::dotprod<Iq4Nl>[1 2 4]),
 ];
 
 const BLOCK: usize = size_of::<Block>();

@@ -24,9 +24,9 @@ pub(super) const ENTRIES: &[Entry] = &[
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "iq4_xs.avx512vnni", Q8x32, avx512[1 2 4 8]),
     #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "iq4_xs.neon", Q8x32, neon::plain<Iq4Xs>[1 2 4 8]),
+    entry!(Neon, "iq4_xs.neon", Q8x32, neon::plain<Iq4Xs>[1 2 4]),
     #[cfg(target_arch = "aarch64")]
-    entry!(NeonDotprod, "iq4_xs.neon-dotprod", Q8x32, neon::dotprod<Iq4Xs>[1 2 4 8]),
+    entry!(NeonDotprod, "iq4_xs.neon-dotprod", Q8x32, neon::dotprod<Iq4Xs>[1 2 4]),
 ];
 
 const BYTES: usize = size_of::<Block>();

@@ -21,9 +21,9 @@ pub(super) const ENTRIES: &[Entry] = &[
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "mxfp4.avx512vnni", Q8x32, avx512[1 2 4 8]),
     #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "mxfp4.neon", Q8x32, neon::plain<Mxfp4>[1 2 4 8]),
+    entry!(Neon, "mxfp4.neon", Q8x32, neon::plain<Mxfp4>[1 2 4]),
     #[cfg(target_arch = "aarch64")]
-    entry!(NeonDotprod, "mxfp4.neon-dotprod", Q8x32, neon::dotprod<Mxfp4>[1 2 4 8]),
+    entry!(NeonDotprod, "mxfp4.neon-dotprod", Q8x32, neon::dotprod<Mxfp4>[1 2 4]),
 ];
 
 const BLOCK: usize = size_of::<Block>();

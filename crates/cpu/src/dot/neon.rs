@@ -2,7 +2,7 @@
 
 use crate::neon::intrinsics::*;
 
-use super::{AHEAD, Job, each, groups, part, u16_at};
+use super::{AHEAD, Job, groups, part, u16_at};
 use crate::columns::{Block256, F32_STEP, Quad32};
 use crate::neon;
 
@@ -66,7 +66,7 @@ pub struct K<const S: usize> {
 /// Rows of `BYTES` a block of 256 against `C` columns. `half` gives half a block's 128 codes in natural order, signed;
 /// groups are 32 weights long with `S` of 2, 16 with 4.
 ///
-/// Half a block at a time, so that codes, scales and the sums of eight columns stay in the 32 registers.
+/// Half a block at a time, so that codes, scales and the sums of four columns stay in the 32 registers.
 #[inline(always)]
 pub fn k<M: Multiply, const BYTES: usize, const S: usize, const MINS: bool, const C: usize>(
     m: M,
@@ -85,16 +85,18 @@ pub fn k<M: Multiply, const BYTES: usize, const S: usize, const MINS: bool, cons
             for h in 0..2 {
                 let codes = half(block, h);
                 let scales = weights.scales.as_chunks::<2>().0;
-                each::<C>(|c| {
-                    let x = &columns[c][b].quants.as_chunks::<128>().0[h];
-                    dots[c] = if S == 2 {
-                        k_half_32(m, dots[c], &codes, x, weights.scales[h])
+                for (dots, column) in dots.iter_mut().zip(columns) {
+                    let x = &column[b].quants.as_chunks::<128>().0[h];
+                    *dots = if S == 2 {
+                        k_half_32(m, *dots, &codes, x, weights.scales[h])
                     } else {
-                        k_half_16(m, dots[c], &codes, x, &scales[h])
+                        k_half_16(m, *dots, &codes, x, &scales[h])
                     };
-                });
+                }
             }
-            each::<C>(|c| sums[c] = k_close::<S, MINS>(&weights, dots[c], &columns[c][b], sums[c]));
+            for ((sum, dots), column) in sums.iter_mut().zip(dots).zip(columns) {
+                *sum = k_close::<S, MINS>(&weights, dots, &column[b], *sum);
+            }
         }
         job.store(r, sums.map(vaddvq_f32));
     }
@@ -109,10 +111,8 @@ fn k_half_32<M: Multiply>(
     x: &[i8; 128],
     scales: int32x4_t,
 ) -> int32x4_t {
-    let dots = [0, 1, 2, 3].map(|i| {
-        let first = m.add(vdupq_n_s32(0), codes[2 * i], load_signed(x, 32 * i));
-        m.add(first, codes[2 * i + 1], load_signed(x, 32 * i + 16))
-    });
+    let [a, b, c, d] = [0, 2, 4, 6];
+    let dots = [two(m, codes, x, a), two(m, codes, x, b), two(m, codes, x, c), two(m, codes, x, d)];
     add_scaled(sums, dots, scales)
 }
 
@@ -126,13 +126,25 @@ fn k_half_16<M: Multiply>(
     scales: &[int32x4_t; 2],
 ) -> int32x4_t {
     for (part, scales) in scales.iter().enumerate() {
-        let dots = [0, 1, 2, 3].map(|i| {
-            let i = 4 * part + i;
-            m.add(vdupq_n_s32(0), codes[i], load_signed(x, 16 * i))
-        });
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i| 4 * part + i);
+        let dots =
+            [one(m, codes, x, a), one(m, codes, x, b), one(m, codes, x, c), one(m, codes, x, d)];
         sums = add_scaled(sums, dots, *scales);
     }
     sums
+}
+
+/// The dot of 16 codes from vector `i` on. No closure here or below: it would not name the feature of its
+/// instructions, and where it is not inlined neither are they.
+#[inline(always)]
+fn one<M: Multiply>(m: M, codes: &[int8x16_t; 8], x: &[i8; 128], i: usize) -> int32x4_t {
+    m.add(vdupq_n_s32(0), codes[i], load_signed(x, 16 * i))
+}
+
+/// The dot of 32 codes.
+#[inline(always)]
+fn two<M: Multiply>(m: M, codes: &[int8x16_t; 8], x: &[i8; 128], i: usize) -> int32x4_t {
+    m.add(one(m, codes, x, i), codes[i + 1], load_signed(x, 16 * i + 16))
 }
 
 /// Adds each of the dots times its lane of the scales.
@@ -198,9 +210,9 @@ pub fn quad<M, const BYTES: usize, const QUADS: usize, const OFFSETS: bool, cons
             for q in 0..QUADS {
                 let weights = unpack(group, q);
                 let at = g * QUADS + q;
-                each::<C>(|c| {
-                    sums[c] = quad_add::<M, OFFSETS>(m, &weights, &columns[c][at], sums[c])
-                });
+                for (sum, column) in sums.iter_mut().zip(columns) {
+                    *sum = quad_add::<M, OFFSETS>(m, &weights, &column[at], *sum);
+                }
             }
         }
         job.store(r, sums.map(vaddvq_f32));
@@ -215,11 +227,9 @@ fn quad_add<M: Multiply, const OFFSETS: bool>(
     column: &Quad32,
     sum: float32x4_t,
 ) -> float32x4_t {
-    let [a, b, c, d] = [0, 1, 2, 3].map(|b| {
-        let first = load_signed(&column.quants, 32 * b);
-        let first = m.add(vdupq_n_s32(0), weights.quants[2 * b], first);
-        m.add(first, weights.quants[2 * b + 1], load_signed(&column.quants, 32 * b + 16))
-    });
+    let (codes, x) = (&weights.quants, &column.quants);
+    let (a, b) = (two(m, codes, x, 0), two(m, codes, x, 2));
+    let (c, d) = (two(m, codes, x, 4), two(m, codes, x, 6));
     let dots = vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d));
     let term = vmulq_f32(vcvtq_f32_s32(dots), by_block(&column.scales));
     let sum = vfmaq_f32(sum, term, weights.scales);
@@ -261,13 +271,12 @@ pub fn float<const BYTES: usize, const C: usize>(
         for (g, group) in whole.iter().chain(&tail).enumerate() {
             prefetch(group);
             let weights = unpack(group);
-            each::<C>(|c| {
-                let x = columns[c][g].as_chunks::<4>().0;
+            for (sums, column) in sums.iter_mut().zip(columns) {
+                let x = column[g].as_chunks::<4>().0;
                 for i in 0..8 {
-                    let sum = &mut sums[c][i % 4];
-                    *sum = vfmaq_f32(*sum, weights[i], neon::load_floats(&x[i]));
+                    sums[i % 4] = vfmaq_f32(sums[i % 4], weights[i], neon::load_floats(&x[i]));
                 }
-            });
+            }
         }
         job.store(r, sums.map(fold));
     }

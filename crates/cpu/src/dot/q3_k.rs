@@ -23,9 +23,9 @@ pub(super) const ENTRIES: &[Entry] = &[
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "q3_k.avx512vnni", Q8x256, avx512[1 2 4 8]),
     #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "q3_k.neon", Q8x256, neon::plain<Q3K>[1 2 4 8]),
+    entry!(Neon, "q3_k.neon", Q8x256, neon::plain<Q3K>[1 2 4]),
     #[cfg(target_arch = "aarch64")]
-    entry!(NeonDotprod, "q3_k.neon-dotprod", Q8x256, neon::dotprod<Q3K>[1 2 4 8]),
+    entry!(NeonDotprod, "q3_k.neon-dotprod", Q8x256, neon::dotprod<Q3K>[1 2 4]),
 ];
 
 const BYTES: usize = size_of::<Block>();

@@ -23,9 +23,9 @@ pub(super) const ENTRIES: &[Entry] = &[
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "q4_0.avx512vnni", Q8x32, avx512[1 2 4 8]),
     #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "q4_0.neon", Q8x32, neon::plain<Q4_0>[1 2 4 8]),
+    entry!(Neon, "q4_0.neon", Q8x32, neon::plain<Q4_0>[1 2 4]),
     #[cfg(target_arch = "aarch64")]
-    entry!(NeonDotprod, "q4_0.neon-dotprod", Q8x32, neon::dotprod<Q4_0>[1 2 4 8]),
+    entry!(NeonDotprod, "q4_0.neon-dotprod", Q8x32, neon::dotprod<Q4_0>[1 2 4]),
 ];
 
 const BLOCK: usize = size_of::<Block>();

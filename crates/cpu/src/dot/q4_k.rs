@@ -28,9 +28,9 @@ pub(super) const ENTRIES: &[Entry] = &[
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "q4_k.avx512vnni", Q8x256, avx512[1 2 4 8]),
     #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "q4_k.neon", Q8x256, neon::plain<Q4K>[1 2 4 8]),
+    entry!(Neon, "q4_k.neon", Q8x256, neon::plain<Q4K>[1 2 4]),
     #[cfg(target_arch = "aarch64")]
-    entry!(NeonDotprod, "q4_k.neon-dotprod", Q8x256, neon::dotprod<Q4K>[1 2 4 8]),
+    entry!(NeonDotprod, "q4_k.neon-dotprod", Q8x256, neon::dotprod<Q4K>[1 2 4]),
 ];
 
 const BYTES: usize = size_of::<Block>();

@@ -21,9 +21,9 @@ pub(super) const ENTRIES: &[Entry] = &[
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "q8_0.avx512vnni", Q8x32, avx512[1 2 4 8]),
     #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "q8_0.neon", Q8x32, neon::plain<Q8_0>[1 2 4 8]),
+    entry!(Neon, "q8_0.neon", Q8x32, neon::plain<Q8_0>[1 2 4]),
     #[cfg(target_arch = "aarch64")]
-    entry!(NeonDotprod, "q8_0.neon-dotprod", Q8x32, neon::dotprod<Q8_0>[1 2 4 8]),
+    entry!(NeonDotprod, "q8_0.neon-dotprod", Q8x32, neon::dotprod<Q8_0>[1 2 4]),
 ];
 
 const BLOCK: usize = size_of::<Block>();
