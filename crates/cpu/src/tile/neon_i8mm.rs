@@ -49,6 +49,27 @@ fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Pane
 #[derive(Clone, Copy)]
 struct I8mm(());
 
+impl I8mm {
+    /// Adds the products of row pair `V` with each pair of tokens.
+    ///
+    /// # Safety
+    /// There are eight quants of the pair's rows.
+    #[inline(always)]
+    unsafe fn add<const V: usize, const U: usize>(
+        self,
+        quants: *const i8,
+        pairs: &[int8x16_t; U],
+        dots: &mut [[int32x4_t; 8]; U],
+    ) {
+        // SAFETY: the caller's.
+        let w = unsafe { vld1q_s8(quants.add(16 * V)) };
+        for (dots, pair) in dots.iter_mut().zip(pairs) {
+            // SAFETY: the token proves the features.
+            dots[V] = unsafe { smmla(dots[V], w, *pair) };
+        }
+    }
+}
+
 impl Products<8> for I8mm {
     const TOKENS: usize = 2;
     const COLUMNS: usize = 8;
@@ -71,13 +92,17 @@ impl Products<8> for I8mm {
                 let [a, b] = unsafe { [vld1_s32(x.add(2 * u)), vld1_s32(x.add(n + 2 * u))] };
                 *pair = vreinterpretq_s8_s32(vcombine_s32(vzip1_s32(a, b), vzip2_s32(a, b)));
             }
-            for v in 0..8 {
-                // SAFETY: eight columns have 16 rows of eight quants; see [`interleave`].
-                let w = unsafe { vld1q_s8(quants.add(16 * v)) };
-                for (dots, pair) in dots.iter_mut().zip(pairs) {
-                    // SAFETY: the token proves the features.
-                    dots[v] = unsafe { smmla(dots[v], w, pair) };
-                }
+            // SAFETY: eight columns have 16 rows of eight quants; see [`interleave`]. Written out: as a loop, the sums
+            // would go through memory.
+            unsafe {
+                self.add::<0, U>(quants, &pairs, &mut dots);
+                self.add::<1, U>(quants, &pairs, &mut dots);
+                self.add::<2, U>(quants, &pairs, &mut dots);
+                self.add::<3, U>(quants, &pairs, &mut dots);
+                self.add::<4, U>(quants, &pairs, &mut dots);
+                self.add::<5, U>(quants, &pairs, &mut dots);
+                self.add::<6, U>(quants, &pairs, &mut dots);
+                self.add::<7, U>(quants, &pairs, &mut dots);
             }
             (quants, x) = (quants.wrapping_add(8 * ROWS), x.wrapping_add(2 * n));
         }
