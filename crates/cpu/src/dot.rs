@@ -11,7 +11,7 @@
 //!
 //! Two families carry the types: `k` kernels meet blocks of 256 with [`Format::Q8x256`], `quad`
 //! kernels meet four blocks of 32 at a time with [`Format::Q8x32`]. A family's loop is written once
-//! per level (`scalar.rs`, `avx2.rs`, `avxvnni.rs`, `avx512.rs`); a type's file only unpacks.
+//! per level (`scalar.rs`, `avx2.rs`, `avxvnni.rs`, `avx512.rs`, `neon.rs`); a type's file only unpacks.
 //! Types or levels without a kernel dequantize each block and use the f32 dot (`float.rs`).
 
 use bilayer_quant::Type;
@@ -30,6 +30,8 @@ mod float;
 mod iq4_nl;
 mod iq4_xs;
 mod mxfp4;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod nibbles;
 mod q2_k;
 mod q3_k;
@@ -83,7 +85,8 @@ struct Entry {
     kernels: &'static [(usize, Kernel)],
 }
 
-/// A line of a type's table: level, name, format, and a function over the numbers of columns.
+/// A line of a type's table: level, name, format, and a function over the numbers of columns, or a
+/// level's function over types and numbers of columns.
 macro_rules! entry {
     ($level:ident, $name:literal, $format:ident, $kernel:ident[$($width:literal)+]) => {
         Entry {
@@ -91,6 +94,14 @@ macro_rules! entry {
             name: $name,
             format: Format::$format,
             kernels: &[$(($width, $kernel::<$width>)),+],
+        }
+    };
+    ($level:ident, $name:literal, $format:ident, $room:ident::$kernel:ident<$rows:ty>[$($width:literal)+]) => {
+        Entry {
+            level: Level::$level,
+            name: $name,
+            format: Format::$format,
+            kernels: &[$(($width, $room::$kernel::<$rows, $width>)),+],
         }
     };
 }
@@ -254,6 +265,7 @@ impl<'a> Job<'a> {
 
 /// Does `step` for each of `C` columns, written out: as a loop, the compiler gives up unrolling at
 /// eight columns, and sums that could stay in registers go through memory.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn each<const C: usize>(mut step: impl FnMut(usize)) {
     const { assert!(C <= 8) };

@@ -72,6 +72,10 @@ enum Path {
 
 impl Path {
     /// The way of so many tokens.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(unused_variables, reason = "only tiles ask how many tokens there are")
+    )]
     fn at(self, tokens: usize) -> Path {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -148,6 +152,9 @@ fn integer_name(level: Level) -> &'static str {
         Level::Avx2 => "int8 avx2",
         Level::AvxVnni => "int8 avxvnni",
         Level::Avx512Vnni | Level::Amx => "int8 avx512vnni",
+        Level::Neon => "int8 neon",
+        Level::NeonDotprod => "int8 neon-dotprod",
+        Level::NeonI8mm => "int8 neon-i8mm",
     }
 }
 
@@ -156,6 +163,7 @@ fn float_name(level: Level) -> &'static str {
         Level::Scalar => "f32 scalar",
         Level::Avx2 | Level::AvxVnni => "f32 avx2",
         Level::Avx512Vnni | Level::Amx => "f32 avx512",
+        Level::Neon | Level::NeonDotprod | Level::NeonI8mm => "f32 neon",
     }
 }
 

@@ -84,6 +84,8 @@ pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: K) -> K::Output {
             // SAFETY: the backend has checked that the level is available.
             unsafe { x86::avx512(kernel) }
         }
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon | Level::NeonDotprod | Level::NeonI8mm => kernel.run(arm::Neon),
         _ => kernel.run(Portable),
     }
 }
@@ -346,6 +348,100 @@ mod x86 {
             ));
             sum(v) -> f32 = _mm512_reduce_add_ps(v);
             largest(v) -> f32 = _mm512_reduce_max_ps(v);
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! Eight lanes of NEON in two vectors: as many registers as AVX2 has lanes for.
+
+    use crate::neon::intrinsics::*;
+
+    use super::Lanes;
+    use crate::neon;
+
+    /// No proof is needed: every 64-bit Arm processor has NEON.
+    #[derive(Clone, Copy)]
+    pub struct Neon;
+
+    /// Implements methods that are one expression for each of the two vectors.
+    macro_rules! pairwise {
+        ($($method:ident($($arg:ident),*) = $call:expr;)*) => {$(
+            #[inline(always)]
+            fn $method(self, $($arg: Self::F),*) -> Self::F {
+                let one = |$($arg: float32x4_t),*| $call;
+                [one($($arg[0]),*), one($($arg[1]),*)]
+            }
+        )*};
+    }
+
+    impl Lanes for Neon {
+        type F = [float32x4_t; 2];
+        const N: usize = 8;
+        const TILE_ROWS: usize = 2;
+
+        #[inline(always)]
+        unsafe fn load(self, from: *const f32) -> Self::F {
+            // SAFETY: the caller's.
+            unsafe { [vld1q_f32(from), vld1q_f32(from.add(4))] }
+        }
+        #[inline(always)]
+        unsafe fn store(self, v: Self::F, to: *mut f32) {
+            // SAFETY: the caller's.
+            unsafe {
+                vst1q_f32(to, v[0]);
+                vst1q_f32(to.add(4), v[1]);
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(self, from: *const u16) -> Self::F {
+            // SAFETY: the caller's.
+            let bits = unsafe { vld1q_u16(from) };
+            [neon::f16x4(vget_low_u16(bits)), neon::f16x4(vget_high_u16(bits))]
+        }
+        #[inline(always)]
+        unsafe fn store_f16(self, v: Self::F, to: *mut u16) {
+            let [low, high] = v.map(|v| vreinterpret_u16_f16(vcvt_f16_f32(v)));
+            // SAFETY: the caller's.
+            unsafe { vst1q_u16(to, vcombine_u16(low, high)) }
+        }
+        #[inline(always)]
+        unsafe fn load_i8(self, from: *const i8) -> Self::F {
+            // SAFETY: the caller's.
+            let wide = vmovl_s8(unsafe { vld1_s8(from) });
+            [vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_high_s16(wide))]
+        }
+        #[inline(always)]
+        fn splat(self, x: f32) -> Self::F {
+            [vdupq_n_f32(x); 2]
+        }
+        #[inline(always)]
+        fn sum(self, v: Self::F) -> f32 {
+            vaddvq_f32(vaddq_f32(v[0], v[1]))
+        }
+        #[inline(always)]
+        fn largest(self, v: Self::F) -> f32 {
+            vmaxnmvq_f32(vmaxnmq_f32(v[0], v[1]))
+        }
+        #[inline(always)]
+        fn prefetch(self, address: *const u8) {
+            neon::prefetch(address);
+        }
+        pairwise! {
+            add(a, b) = vaddq_f32(a, b);
+            sub(a, b) = vsubq_f32(a, b);
+            mul(a, b) = vmulq_f32(a, b);
+            div(a, b) = vdivq_f32(a, b);
+            fma(a, b, c) = vfmaq_f32(c, a, b);
+            // The instructions of these names give NaN where either is.
+            max(a, b) = vbslq_f32(vcgtq_f32(a, b), a, b);
+            min(a, b) = vbslq_f32(vcltq_f32(a, b), a, b);
+            round(v) = vrndnq_f32(v);
+            exp2_whole(v) = vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(
+                vcvtq_s32_f32(v),
+                vdupq_n_s32(127),
+            )));
         }
     }
 }

@@ -16,12 +16,26 @@ pub enum Level {
     Avx512Vnni,
     /// [`Level::Avx512Vnni`] with AVX-512 BF16 and AMX-BF16 tiles for matrix products of many tokens.
     Amx,
+    /// NEON, which every 64-bit Arm processor has.
+    Neon,
+    /// NEON with integer dot products.
+    NeonDotprod,
+    /// [`Level::NeonDotprod`] with integer matrix products of 2 x 8 by 8 x 2 for many tokens.
+    NeonI8mm,
 }
 
 impl Level {
-    /// All levels in rising order.
-    pub const ALL: [Level; 5] =
-        [Level::Scalar, Level::Avx2, Level::AvxVnni, Level::Avx512Vnni, Level::Amx];
+    /// All levels in rising order: plain Rust, then those of x86-64, then those of Arm.
+    pub const ALL: [Level; 8] = [
+        Level::Scalar,
+        Level::Avx2,
+        Level::AvxVnni,
+        Level::Avx512Vnni,
+        Level::Amx,
+        Level::Neon,
+        Level::NeonDotprod,
+        Level::NeonI8mm,
+    ];
 
     /// The name used by `--cpu-level` and in reports.
     pub fn name(self) -> &'static str {
@@ -31,6 +45,9 @@ impl Level {
             Level::AvxVnni => "avxvnni",
             Level::Avx512Vnni => "avx512vnni",
             Level::Amx => "amx",
+            Level::Neon => "neon",
+            Level::NeonDotprod => "neon-dotprod",
+            Level::NeonI8mm => "neon-i8mm",
         }
     }
 
@@ -40,7 +57,9 @@ impl Level {
             Level::Scalar => true,
             #[cfg(target_arch = "x86_64")]
             _ => x86::is_available(self),
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(target_arch = "aarch64")]
+            _ => arm::is_available(self),
+            #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
             _ => false,
         }
     }
@@ -66,7 +85,7 @@ impl fmt::Display for Level {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LevelError {
     /// No such name.
-    #[error("no instruction level `{0}`; known: scalar, avx2, avxvnni, avx512vnni, amx")]
+    #[error("no instruction level `{0}`; known: {known}", known = Level::ALL.map(Level::name).join(", "))]
     Unknown(String),
     /// The processor lacks it.
     #[error("this processor cannot run level `{0}`; the highest it runs is `{1}`")]
@@ -109,6 +128,7 @@ mod x86 {
             Level::AvxVnni => avx2 && is_x86_feature_detected!("avxvnni"),
             Level::Avx512Vnni => avx2 && avx512(),
             Level::Amx => avx2 && avx512() && is_x86_feature_detected!("avx512bf16") && amx(),
+            Level::Neon | Level::NeonDotprod | Level::NeonI8mm => false,
         }
     }
 
@@ -154,6 +174,25 @@ mod x86 {
     #[cfg(not(target_os = "linux"))]
     fn request_tiles() -> bool {
         false
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! Detection on 64-bit Arm.
+
+    use std::arch::is_aarch64_feature_detected;
+
+    use super::Level;
+
+    pub fn is_available(level: Level) -> bool {
+        let dotprod = is_aarch64_feature_detected!("dotprod");
+        match level {
+            Level::Scalar | Level::Neon => true,
+            Level::NeonDotprod => dotprod,
+            Level::NeonI8mm => dotprod && is_aarch64_feature_detected!("i8mm"),
+            Level::Avx2 | Level::AvxVnni | Level::Avx512Vnni | Level::Amx => false,
+        }
     }
 }
 

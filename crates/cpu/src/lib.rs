@@ -26,6 +26,8 @@ mod lanes;
 pub mod level;
 mod math;
 mod memory;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod ops;
 mod panel;
 mod pieces;

@@ -156,7 +156,11 @@ pub(crate) fn prefetch(bytes: &[u8]) {
         // SAFETY: prefetching reads nothing and is part of x86-64.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    for line in bytes.chunks(64) {
+        crate::neon::prefetch_outer(line.as_ptr());
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = bytes;
 }
 
@@ -177,6 +181,8 @@ pub(crate) struct Quants {
     avx2: UnpackRows,
     #[cfg(target_arch = "x86_64")]
     avx512: UnpackRows,
+    #[cfg(target_arch = "aarch64")]
+    neon: UnpackRows,
 }
 
 impl Quants {
@@ -190,6 +196,8 @@ impl Quants {
             avx2: rows_avx2::<U>,
             #[cfg(target_arch = "x86_64")]
             avx512: rows_avx512::<U>,
+            #[cfg(target_arch = "aarch64")]
+            neon: rows_neon::<U>,
         }
     }
 
@@ -200,6 +208,8 @@ impl Quants {
             Level::Avx2 | Level::AvxVnni => self.avx2,
             #[cfg(target_arch = "x86_64")]
             Level::Avx512Vnni | Level::Amx => self.avx512,
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon | Level::NeonDotprod | Level::NeonI8mm => self.neon,
             _ => self.scalar,
         }
     }
@@ -259,6 +269,23 @@ fn look_up(codebook: &[u8; 16], spans: &mut [Span]) {
                 _mm256_storeu_si256(quants.as_mut_ptr().cast(), values);
             }
         }
+    }
+}
+
+/// The compiler vectorizes all but the codebook's lookups.
+#[cfg(target_arch = "aarch64")]
+fn rows_neon<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
+    use crate::neon::intrinsics::{vqtbl1q_u8, vst1q_u8};
+
+    use crate::neon::load;
+
+    codes::<U>(source, spans);
+    let Some(codebook) = &U::CODEBOOK else { return };
+    let codebook = load(codebook);
+    for quants in spans.iter_mut().flat_map(|span| span.quants.as_chunks_mut::<16>().0) {
+        let values = vqtbl1q_u8(codebook, load(quants));
+        // SAFETY: 16 bytes are written to a reference to 16.
+        unsafe { vst1q_u8(quants.as_mut_ptr(), values) };
     }
 }
 

@@ -22,6 +22,14 @@ mod avx512;
 mod avx512_f32;
 #[cfg(target_arch = "x86_64")]
 mod avxvnni;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_dotprod;
+#[cfg(target_arch = "aarch64")]
+mod neon_f32;
+#[cfg(target_arch = "aarch64")]
+mod neon_i8mm;
 mod scalar;
 
 /// Rows of a panel.
@@ -62,6 +70,7 @@ pub(crate) enum Mins {
     /// The spans' minimums times this.
     Times(f32),
     /// The spans' scales times this.
+    #[cfg(target_arch = "x86_64")]
     ScalesTimes(f32),
 }
 
@@ -76,6 +85,12 @@ impl Adjust {
         };
         Adjust { quants: if form.is_signed() { 128 - bias } else { 0 }, mins }
     }
+
+    /// For tiles that multiply two's complement.
+    #[cfg(target_arch = "aarch64")]
+    pub(crate) fn signed(form: Form, bias: u8) -> Adjust {
+        Adjust { quants: 0u8.wrapping_sub(bias), ..Adjust::unsigned(form, bias) }
+    }
 }
 
 /// Asserts that a strip holds `rows` results of each of `tokens` tokens.
@@ -87,7 +102,7 @@ pub(crate) fn check_strip(strip: &[f32], stride: usize, tokens: usize, rows: usi
 /// The same addresses, about which the compiler knows nothing more: what is read through them is read
 /// after this line. Left alone, it gathers the loads of many steps first and runs out of registers,
 /// which costs half the speed.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
 pub(crate) fn in_order<A, B>(mut a: *const A, mut b: *const B) -> (*const A, *const B) {
     // SAFETY: there are no instructions.
@@ -149,6 +164,8 @@ pub(crate) fn tokens_max(level: Level) -> usize {
         Level::AvxVnni => avxvnni::TOKENS,
         #[cfg(target_arch = "x86_64")]
         Level::Avx512Vnni | Level::Amx => avx512::TOKENS,
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon | Level::NeonDotprod | Level::NeonI8mm => neon::TOKENS,
         _ => 4,
     }
 }
@@ -162,6 +179,12 @@ pub(crate) fn tiles(level: Level, quants: &Quants) -> Tiles {
         Level::AvxVnni => avxvnni::tiles(quants),
         #[cfg(target_arch = "x86_64")]
         Level::Avx512Vnni | Level::Amx => avx512::tiles(quants),
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => neon::tiles(quants),
+        #[cfg(target_arch = "aarch64")]
+        Level::NeonDotprod => neon_dotprod::tiles(quants),
+        #[cfg(target_arch = "aarch64")]
+        Level::NeonI8mm => neon_i8mm::tiles(quants),
         _ => scalar::tiles(quants),
     }
 }
@@ -173,6 +196,8 @@ pub(crate) fn float_tiles(level: Level) -> FloatTiles {
         Level::Avx2 | Level::AvxVnni => avx2_f32::TILES,
         #[cfg(target_arch = "x86_64")]
         Level::Avx512Vnni | Level::Amx => avx512_f32::TILES,
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon | Level::NeonDotprod | Level::NeonI8mm => neon_f32::TILES,
         _ => scalar::FLOAT_TILES,
     }
 }

@@ -1,11 +1,12 @@
-//! Project chores: `cargo xtask test` makes ready what the tests need and runs the whole suite; `cargo xtask compare-peer`
-//! measures llama.cpp beside this program.
+//! Project chores: `cargo xtask test` makes ready what the tests need and runs the whole suite; `cargo xtask test-arm` runs
+//! the CPU kernels of 64-bit Arm under an emulator; `cargo xtask compare-peer` measures llama.cpp beside this program.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
+mod arm;
 mod compare;
 
 const USAGE: &str = "\
@@ -15,9 +16,10 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let done = match args.first().map(String::as_str) {
         Some("test") => test(&args[1..]),
+        Some("test-arm") => arm::run(&args[1..]),
         Some("compare-peer") => compare::run(&args[1..]),
-        Some(other) => Err(anyhow::anyhow!("no task `{other}`\n{USAGE}\n{}", compare::USAGE)),
-        None => Err(anyhow::anyhow!("which task?\n{USAGE}\n{}", compare::USAGE)),
+        Some(other) => Err(anyhow::anyhow!("no task `{other}`\n{}", usage())),
+        None => Err(anyhow::anyhow!("which task?\n{}", usage())),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -26,6 +28,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A line or more for each task.
+fn usage() -> String {
+    [USAGE, arm::USAGE, compare::USAGE].join("\n")
 }
 
 /// Prepares, then runs `cargo test` over the workspace; its closing lines are left as they are.

@@ -113,7 +113,8 @@ pub struct BenchModelArgs {
     /// Keep the weights in memory
     #[arg(long, env = "LLAMA_ARG_MLOCK", value_parser = switch())]
     pub mlock: bool,
-    /// Instruction levels: scalar, avx2, avxvnni, avx512vnni, amx [default: the highest there is]
+    /// Instruction levels: scalar, avx2, avxvnni, avx512vnni, amx, neon, neon-dotprod, neon-i8mm
+    /// [default: the highest there is]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub cpu_level: Vec<String>,
 }

@@ -45,7 +45,8 @@ pub struct ModelArgs {
     /// Read the file into memory instead of mapping it
     #[arg(long, env = "LLAMA_ARG_NO_MMAP", value_parser = switch())]
     pub no_mmap: bool,
-    /// Instruction level: scalar, avx2, avxvnni, avx512vnni, amx [default: the highest there is]
+    /// Instruction level: scalar, avx2, avxvnni, avx512vnni, amx, neon, neon-dotprod, neon-i8mm
+    /// [default: the highest there is]
     #[arg(long, value_name = "NAME")]
     pub cpu_level: Option<String>,
     #[command(flatten)]

@@ -6,6 +6,8 @@ use super::{Entry, Job, entry, groups};
 use crate::columns::{F32_STEP, Format};
 use crate::level::Level;
 
+#[cfg(target_arch = "aarch64")]
+use arm::{bf16_neon, f16_neon, f32_neon, generic_neon};
 #[cfg(target_arch = "x86_64")]
 use x86::{
     bf16_avx2, bf16_avx512, f16_avx2, f16_avx512, f32_avx2, f32_avx512, generic_avx2,
@@ -22,6 +24,8 @@ pub(super) const F32: &[Entry] = &[
     entry!(Avx2, "f32.avx2", F32, f32_avx2[1 2 3]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "f32.avx512vnni", F32, f32_avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "f32.neon", F32, f32_neon[1 2 4]),
 ];
 
 /// F16 rows.
@@ -31,6 +35,8 @@ pub(super) const F16: &[Entry] = &[
     entry!(Avx2, "f16.avx2", F32, f16_avx2[1 2 3]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "f16.avx512vnni", F32, f16_avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "f16.neon", F32, f16_neon[1 2 4]),
 ];
 
 /// BF16 rows.
@@ -40,6 +46,8 @@ pub(super) const BF16: &[Entry] = &[
     entry!(Avx2, "bf16.avx2", F32, bf16_avx2[1 2 3]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "bf16.avx512vnni", F32, bf16_avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "bf16.neon", F32, bf16_neon[1 2 4]),
 ];
 
 /// Rows of any type.
@@ -49,6 +57,8 @@ pub(super) const GENERIC: &[Entry] = &[
     entry!(Avx2, "generic.avx2", F32, generic_avx2[1 2 4 8]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "generic.avx512vnni", F32, generic_avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "generic.neon", F32, generic_neon[1 2 4 8]),
 ];
 
 fn f32_scalar<const C: usize>(job: &mut Job<'_>) {
@@ -198,5 +208,45 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     pub fn generic_avx512<const C: usize>(job: &mut Job<'_>) {
         generic::<C>(job, |weights, activations| avx512::dot(weights, activations));
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! The same for NEON.
+
+    use crate::neon::intrinsics::*;
+
+    use super::super::neon;
+    use super::{F32_STEP, Job, generic};
+    use crate::neon::f16x4;
+
+    pub fn f32_neon<const C: usize>(job: &mut Job<'_>) {
+        neon::float::<{ 4 * F32_STEP }, C>(job, |step| {
+            std::array::from_fn(|i| vreinterpretq_f32_u8(neon::load(step, 16 * i)))
+        });
+    }
+
+    pub fn f16_neon<const C: usize>(job: &mut Job<'_>) {
+        halves::<C>(job, f16x4);
+    }
+
+    pub fn bf16_neon<const C: usize>(job: &mut Job<'_>) {
+        halves::<C>(job, |bits| vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(bits))));
+    }
+
+    /// Rows of 16-bit floats, four of which `widen` widens.
+    #[inline(always)]
+    fn halves<const C: usize>(job: &mut Job<'_>, widen: impl Fn(uint16x4_t) -> float32x4_t) {
+        neon::float::<{ 2 * F32_STEP }, C>(job, |step| {
+            std::array::from_fn(|i| {
+                let bits = vreinterpretq_u16_u8(neon::load(step, 16 * (i / 2)));
+                widen(if i % 2 == 0 { vget_low_u16(bits) } else { vget_high_u16(bits) })
+            })
+        });
+    }
+
+    pub fn generic_neon<const C: usize>(job: &mut Job<'_>) {
+        generic::<C>(job, neon::dot);
     }
 }

@@ -6,10 +6,14 @@ use super::{Entry, Job, entry, f16_at, nibbles, scalar};
 use crate::columns::Format;
 use crate::level::Level;
 
+#[cfg(target_arch = "aarch64")]
+pub(super) use arm::values;
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{SIGNED, UNSIGNED, codebook_256, codebook_512};
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
+#[cfg(target_arch = "aarch64")]
+use {super::neon, arm::Iq4Nl};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -20,6 +24,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry!(AvxVnni, "iq4_nl.avxvnni", Q8x32, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "iq4_nl.avx512vnni", Q8x32, avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "iq4_nl.neon", Q8x32, neon::plain<Iq4Nl>[1 2 4]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(NeonDotprod, "iq4_nl.neon-dotprod", Q8x32, neon::dotprod<Iq4Nl>[1 2 4]),
 ];
 
 const BLOCK: usize = size_of::<Block>();
@@ -114,5 +122,35 @@ mod x86 {
                 offsets: _mm512_mul_ps(scales, _mm512_set1_ps(-OFFSET)),
             }
         });
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! The same for NEON.
+
+    use crate::neon::intrinsics::*;
+
+    use super::super::{neon, nibbles};
+    use super::{BLOCK, BYTES, CODEBOOK, Job, QUANTS};
+
+    pub struct Iq4Nl;
+
+    impl neon::Rows for Iq4Nl {
+        #[inline(always)]
+        fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
+            neon::quad::<M, BYTES, 1, false, C>(m, job, |quad, _| neon::Quad {
+                quants: values(nibbles::codes(quad, BLOCK, QUANTS), &CODEBOOK),
+                scales: neon::quad_f16(quad, BLOCK, 0),
+                offsets: vdupq_n_f32(0.0),
+            });
+        }
+    }
+
+    /// What codes stand for.
+    #[inline(always)]
+    pub fn values(codes: [uint8x16_t; 8], codebook: &[i8; 16]) -> [int8x16_t; 8] {
+        let codebook = neon::load_signed(codebook, 0);
+        codes.map(|codes| vqtbl1q_s8(codebook, codes))
     }
 }

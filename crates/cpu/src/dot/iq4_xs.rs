@@ -11,6 +11,8 @@ use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
+#[cfg(target_arch = "aarch64")]
+use {super::neon, arm::Iq4Xs};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -21,6 +23,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry!(AvxVnni, "iq4_xs.avxvnni", Q8x32, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "iq4_xs.avx512vnni", Q8x32, avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "iq4_xs.neon", Q8x32, neon::plain<Iq4Xs>[1 2 4]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(NeonDotprod, "iq4_xs.neon-dotprod", Q8x32, neon::dotprod<Iq4Xs>[1 2 4]),
 ];
 
 const BYTES: usize = size_of::<Block>();
@@ -128,5 +134,47 @@ mod x86 {
             lane += 1;
         }
         lanes
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! The same for NEON.
+
+    use crate::neon::intrinsics::*;
+
+    use super::super::{f16_at, iq4_nl, neon, nibbles, part, u16_at};
+    use super::{BYTES, CODEBOOK, Job, PART, QUANTS};
+
+    pub struct Iq4Xs;
+
+    impl neon::Rows for Iq4Xs {
+        #[inline(always)]
+        fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
+            neon::quad::<M, BYTES, 2, false, C>(m, job, |block, q| {
+                let codes = nibbles::codes(block, PART, QUANTS + 4 * PART * q);
+                neon::Quad {
+                    quants: iq4_nl::values(codes, &CODEBOOK),
+                    scales: scales(block, q),
+                    offsets: vdupq_n_f32(0.0),
+                }
+            });
+        }
+    }
+
+    /// The scales of a quad: four bits each, and two on top, 32 too high.
+    #[inline(always)]
+    fn scales(block: &[u8; BYTES], q: usize) -> float32x4_t {
+        const STEPS: [i32; 4] = [0, -1, -2, -3];
+        // SAFETY: the array has four numbers.
+        let steps = unsafe { vld1q_s32(STEPS.as_ptr()) };
+        let low = u32::from_le_bytes(*part(block, 4)) >> (16 * q);
+        let low = vshlq_u32(vdupq_n_u32(low), vshlq_n_s32::<2>(steps));
+        let high = u32::from(u16_at(block, 2)) << 4 >> (8 * q);
+        let high = vshlq_u32(vdupq_n_u32(high), vshlq_n_s32::<1>(steps));
+        let low = vandq_u32(low, vdupq_n_u32(15));
+        let scales = vorrq_u32(low, vandq_u32(high, vdupq_n_u32(0x30)));
+        let scales = vsubq_s32(vreinterpretq_s32_u32(scales), vdupq_n_s32(32));
+        vmulq_n_f32(vcvtq_f32_s32(scales), f16_at(block, 0))
     }
 }

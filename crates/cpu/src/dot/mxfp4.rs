@@ -8,6 +8,8 @@ use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
+#[cfg(target_arch = "aarch64")]
+use {super::neon, arm::Mxfp4};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -18,6 +20,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry!(AvxVnni, "mxfp4.avxvnni", Q8x32, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "mxfp4.avx512vnni", Q8x32, avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "mxfp4.neon", Q8x32, neon::plain<Mxfp4>[1 2 4]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(NeonDotprod, "mxfp4.neon-dotprod", Q8x32, neon::dotprod<Mxfp4>[1 2 4]),
 ];
 
 const BLOCK: usize = size_of::<Block>();
@@ -117,5 +123,29 @@ mod x86 {
         let small = _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), exponents);
         let is_small = _mm512_cmplt_epi32_mask(exponents, _mm512_set1_epi32(2));
         _mm512_castsi512_ps(_mm512_mask_mov_epi32(bits, is_small, small))
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! The same for NEON.
+
+    use crate::neon::intrinsics::*;
+
+    use super::super::{iq4_nl, neon, nibbles};
+    use super::{BLOCK, BYTES, CODEBOOK, Job, QUANTS, half_scale};
+    use crate::neon::load_floats;
+
+    pub struct Mxfp4;
+
+    impl neon::Rows for Mxfp4 {
+        #[inline(always)]
+        fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
+            neon::quad::<M, BYTES, 1, false, C>(m, job, |quad, _| neon::Quad {
+                quants: iq4_nl::values(nibbles::codes(quad, BLOCK, QUANTS), &CODEBOOK),
+                scales: load_floats(&[0, 1, 2, 3].map(|b| half_scale(quad[b * BLOCK]))),
+                offsets: vdupq_n_f32(0.0),
+            });
+        }
     }
 }

@@ -85,3 +85,41 @@ mod x86 {
         _mm512_mask_add_epi8(codes, bits, codes, _mm512_set1_epi8(16))
     }
 }
+
+#[cfg(target_arch = "aarch64")]
+pub use arm::*;
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! The same for NEON.
+
+    use crate::neon::intrinsics::*;
+
+    use super::super::neon;
+
+    /// The codes of a quad.
+    #[inline(always)]
+    pub fn codes(quad: &[u8], block: usize, at: usize) -> [uint8x16_t; 8] {
+        std::array::from_fn(|i| {
+            let bytes = neon::load(quad, i / 2 * block + at);
+            if i % 2 == 0 { vandq_u8(bytes, vdupq_n_u8(15)) } else { vshrq_n_u8::<4>(bytes) }
+        })
+    }
+
+    /// The codes of a quad with their fifth bits, 32 in the four bytes at `at` of each block.
+    #[inline(always)]
+    pub fn with_fifths(
+        codes: [uint8x16_t; 8],
+        quad: &[u8],
+        block: usize,
+        at: usize,
+    ) -> [uint8x16_t; 8] {
+        let own = vcreate_u8(0x8040_2010_0804_0201);
+        let own = vcombine_u8(own, own);
+        std::array::from_fn(|i| {
+            let at = i / 2 * block + at + i % 2 * 2;
+            let bits = vcombine_u8(vdup_n_u8(quad[at]), vdup_n_u8(quad[at + 1]));
+            vorrq_u8(codes[i], vandq_u8(vtstq_u8(bits, own), vdupq_n_u8(16)))
+        })
+    }
+}

@@ -8,10 +8,14 @@ use super::{Entry, Job, entry, f16_at, scalar};
 use crate::columns::Format;
 use crate::level::Level;
 
+#[cfg(target_arch = "aarch64")]
+pub(super) use arm::codes;
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{codes_256, codes_512};
+#[cfg(target_arch = "aarch64")]
+use {super::neon, arm::Q2K};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -22,6 +26,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry!(AvxVnni, "q2_k.avxvnni", Q8x256, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "q2_k.avx512vnni", Q8x256, avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "q2_k.neon", Q8x256, neon::plain<Q2K>[1 2 4]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(NeonDotprod, "q2_k.neon-dotprod", Q8x256, neon::dotprod<Q2K>[1 2 4]),
 ];
 
 const BYTES: usize = size_of::<Block>();
@@ -142,5 +150,58 @@ mod x86 {
     #[target_feature(enable = "avx2,fma,f16c")]
     fn half(block: &[u8; BYTES], k: &avx2::K, h: usize) -> avx2::KHalf {
         avx2::KHalf { quants: codes_256(block, QUANTS, h), scales: q6_k::scales_16(k.scales, h) }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! The same for NEON.
+
+    use crate::neon::intrinsics::*;
+
+    use super::super::neon;
+    use super::{BYTES, D, DMIN, Job, QUANTS, f16_at};
+
+    pub struct Q2K;
+
+    impl neon::Rows for Q2K {
+        #[inline(always)]
+        fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
+            neon::k::<M, BYTES, 4, true, C>(m, job, open, half);
+        }
+    }
+
+    #[inline(always)]
+    fn open(block: &[u8; BYTES]) -> neon::K<4> {
+        let both = neon::load(block, 0);
+        let [scales] = neon::centred([vandq_u8(both, vdupq_n_u8(15))], 0);
+        let [mins] = neon::centred([vshrq_n_u8::<4>(both)], 0);
+        neon::K {
+            d: f16_at(block, D),
+            scales: neon::lanes_16(scales),
+            mins: neon::times(neon::lanes_16(mins), f16_at(block, DMIN)),
+        }
+    }
+
+    #[inline(always)]
+    fn half(block: &[u8; BYTES], h: usize) -> [int8x16_t; 8] {
+        neon::centred(codes(block, QUANTS + 32 * h), 0)
+    }
+
+    /// The two bits of half a block's weights, four a byte and 32 apart.
+    #[inline(always)]
+    pub fn codes(block: &[u8], at: usize) -> [uint8x16_t; 8] {
+        let [a, b] = [0, 16].map(|i| neon::load(block, at + i));
+        let two = |bits| vandq_u8(bits, vdupq_n_u8(3));
+        [
+            two(a),
+            two(b),
+            two(vshrq_n_u8::<2>(a)),
+            two(vshrq_n_u8::<2>(b)),
+            two(vshrq_n_u8::<4>(a)),
+            two(vshrq_n_u8::<4>(b)),
+            vshrq_n_u8::<6>(a),
+            vshrq_n_u8::<6>(b),
+        ]
     }
 }

@@ -10,6 +10,8 @@ use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
+#[cfg(target_arch = "aarch64")]
+use {super::neon, arm::Q3K};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -20,6 +22,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry!(AvxVnni, "q3_k.avxvnni", Q8x256, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "q3_k.avx512vnni", Q8x256, avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "q3_k.neon", Q8x256, neon::plain<Q3K>[1 2 4]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(NeonDotprod, "q3_k.neon-dotprod", Q8x256, neon::dotprod<Q3K>[1 2 4]),
 ];
 
 const BYTES: usize = size_of::<Block>();
@@ -133,5 +139,68 @@ mod x86 {
             }),
             scales: q6_k::scales_16(k.scales, h),
         }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! The same for NEON.
+
+    use crate::neon::intrinsics::*;
+
+    use super::super::{neon, part, q2_k};
+    use super::{BYTES, D, HIGH, Job, OFFSET, QUANTS, SCALES, f16_at};
+
+    pub struct Q3K;
+
+    impl neon::Rows for Q3K {
+        #[inline(always)]
+        fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
+            neon::k::<M, BYTES, 4, false, C>(m, job, open, half);
+        }
+    }
+
+    #[inline(always)]
+    fn open(block: &[u8; BYTES]) -> neon::K<4> {
+        neon::K {
+            d: f16_at(block, D),
+            scales: neon::lanes_16(scales(block)),
+            mins: [vdupq_n_f32(0.0); 4],
+        }
+    }
+
+    /// The sixteen signed scales: nibbles of eight bytes, then two bits of each in turn of four more.
+    #[inline(always)]
+    fn scales(block: &[u8; BYTES]) -> int8x16_t {
+        let low = vcreate_u8(u64::from_le_bytes(*part(block, SCALES)));
+        let low = vcombine_u8(vand_u8(low, vdup_n_u8(15)), vshr_n_u8::<4>(low));
+        let high = u32::from_le_bytes(*part(block, SCALES + 8));
+        let high = vreinterpretq_u8_u32(vdupq_n_u32(high));
+        // By 0, 2, 4 and 6 bits, four lanes each.
+        let down =
+            vcombine_s8(vcreate_s8(0xfefe_fefe_0000_0000), vcreate_s8(0xfafa_fafa_fcfc_fcfc));
+        let high = vandq_u8(vshlq_u8(high, down), vdupq_n_u8(3));
+        let [scales] = neon::centred([vorrq_u8(low, vshlq_n_u8::<4>(high))], 32);
+        scales
+    }
+
+    #[inline(always)]
+    fn half(block: &[u8; BYTES], h: usize) -> [int8x16_t; 8] {
+        // Bit 4 h + j belongs to the jth 32 weights of the half.
+        let down = vdupq_n_s8(-4 * h as i8);
+        let [a, b] = [0, 16].map(|at| vshlq_u8(neon::load(block, HIGH + at), down));
+        let thirds = [
+            vshlq_n_u8::<2>(a),
+            vshlq_n_u8::<2>(b),
+            vshlq_n_u8::<1>(a),
+            vshlq_n_u8::<1>(b),
+            a,
+            b,
+            vshrq_n_u8::<1>(a),
+            vshrq_n_u8::<1>(b),
+        ];
+        let low = q2_k::codes(block, QUANTS + 32 * h);
+        let third = |i: usize| vandq_u8(thirds[i], vdupq_n_u8(4));
+        neon::centred(std::array::from_fn(|i| vorrq_u8(low[i], third(i))), OFFSET as u8)
     }
 }

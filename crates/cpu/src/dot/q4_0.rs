@@ -10,6 +10,8 @@ use crate::level::Level;
 pub(super) use x86::unpack_512;
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
+#[cfg(target_arch = "aarch64")]
+use {super::neon, arm::Q4_0};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -20,6 +22,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry!(AvxVnni, "q4_0.avxvnni", Q8x32, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "q4_0.avx512vnni", Q8x32, avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "q4_0.neon", Q8x32, neon::plain<Q4_0>[1 2 4]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(NeonDotprod, "q4_0.neon-dotprod", Q8x32, neon::dotprod<Q4_0>[1 2 4]),
 ];
 
 const BLOCK: usize = size_of::<Block>();
@@ -93,5 +99,28 @@ mod x86 {
         let (first, last) = (avx512::load(quad, 0), avx512::load(quad, SKIPPED));
         let quants = [nibbles::codes_512(first, &FIRST), nibbles::codes_512(last, &LAST)];
         (quants, avx512::quad_scales(first, &SCALES))
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! The same for NEON.
+
+    use crate::neon::intrinsics::*;
+
+    use super::super::{neon, nibbles};
+    use super::{BLOCK, BYTES, Job, OFFSET, QUANTS};
+
+    pub struct Q4_0;
+
+    impl neon::Rows for Q4_0 {
+        #[inline(always)]
+        fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
+            neon::quad::<M, BYTES, 1, false, C>(m, job, |quad, _| neon::Quad {
+                quants: neon::centred(nibbles::codes(quad, BLOCK, QUANTS), OFFSET as u8),
+                scales: neon::quad_f16(quad, BLOCK, 0),
+                offsets: vdupq_n_f32(0.0),
+            });
+        }
     }
 }

@@ -8,6 +8,8 @@ use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
+#[cfg(target_arch = "aarch64")]
+use {super::neon, arm::Q4_1};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -18,6 +20,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry!(AvxVnni, "q4_1.avxvnni", Q8x32, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "q4_1.avx512vnni", Q8x32, avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "q4_1.neon", Q8x32, neon::plain<Q4_1>[1 2 4]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(NeonDotprod, "q4_1.neon-dotprod", Q8x32, neon::dotprod<Q4_1>[1 2 4]),
 ];
 
 const BLOCK: usize = size_of::<Block>();
@@ -80,5 +86,26 @@ mod x86 {
                 offsets: avx512::quad_scales(first, &MINS),
             }
         });
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! The same for NEON.
+
+    use super::super::{neon, nibbles};
+    use super::{BLOCK, BYTES, Job, MIN, QUANTS};
+
+    pub struct Q4_1;
+
+    impl neon::Rows for Q4_1 {
+        #[inline(always)]
+        fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
+            neon::quad::<M, BYTES, 1, true, C>(m, job, |quad, _| neon::Quad {
+                quants: neon::centred(nibbles::codes(quad, BLOCK, QUANTS), 0),
+                scales: neon::quad_f16(quad, BLOCK, 0),
+                offsets: neon::quad_f16(quad, BLOCK, MIN),
+            });
+        }
     }
 }

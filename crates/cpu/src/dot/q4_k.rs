@@ -9,10 +9,14 @@ use super::{Entry, Job, entry, f16_at, part, scalar};
 use crate::columns::Format;
 use crate::level::Level;
 
+#[cfg(target_arch = "aarch64")]
+pub(super) use arm::{nibbles, open};
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{open_head, scale, unpack_512};
+#[cfg(target_arch = "aarch64")]
+use {super::neon, arm::Q4K};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -23,6 +27,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry!(AvxVnni, "q4_k.avxvnni", Q8x256, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "q4_k.avx512vnni", Q8x256, avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "q4_k.neon", Q8x256, neon::plain<Q4K>[1 2 4]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(NeonDotprod, "q4_k.neon-dotprod", Q8x256, neon::dotprod<Q4K>[1 2 4]),
 ];
 
 const BYTES: usize = size_of::<Block>();
@@ -173,5 +181,61 @@ mod x86 {
             quants: [_mm256_and_si256(a, nibbles), high(a), _mm256_and_si256(b, nibbles), high(b)],
             scales: [0, 1, 2, 3].map(|i| scale(k.scales, 4 * h + i)),
         }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! The same for NEON.
+
+    use crate::neon::intrinsics::*;
+
+    use super::super::{neon, part};
+    use super::{BYTES, Job, QUANTS, SCALES, f16_at};
+
+    pub struct Q4K;
+
+    impl neon::Rows for Q4K {
+        #[inline(always)]
+        fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
+            neon::k::<M, BYTES, 2, true, C>(m, job, |block| open(block), half);
+        }
+    }
+
+    /// The scales of a Q4_K or Q5_K block, which start alike.
+    #[inline(always)]
+    pub fn open(block: &[u8]) -> neon::K<2> {
+        let (scales, mins) = scales_mins(part(block, SCALES));
+        neon::K {
+            d: f16_at(block, 0),
+            scales: neon::lanes_8(scales),
+            mins: neon::times(neon::lanes_8(mins), f16_at(block, 2)),
+        }
+    }
+
+    /// The numbers of `k_scales`, four at a time: six bits of the first four, and of the last four
+    /// four bits apart and two on top of the first.
+    #[inline(always)]
+    fn scales_mins(packed: &[u8; 12]) -> (uint8x8_t, uint8x8_t) {
+        let [a, b, c] = [0, 4, 8].map(|at| u64::from(u32::from_le_bytes(*part(packed, at))));
+        let first = |word: u64| word & 0x3f3f_3f3f;
+        let last = |low: u64, word: u64| (low & 0x0f0f_0f0f) | (word >> 2 & 0x3030_3030);
+        let scales = first(a) | last(c, a) << 32;
+        let mins = first(b) | last(c >> 4, b) << 32;
+        (vcreate_u8(scales), vcreate_u8(mins))
+    }
+
+    #[inline(always)]
+    fn half(block: &[u8; BYTES], h: usize) -> [int8x16_t; 8] {
+        neon::centred(nibbles(block, QUANTS + 64 * h), 0)
+    }
+
+    /// The low four bits of half a block's weights: those of each 32 bytes, then their high halves.
+    #[inline(always)]
+    pub fn nibbles(block: &[u8], at: usize) -> [uint8x16_t; 8] {
+        let [a, b, c, d] = [0, 16, 32, 48].map(|i| neon::load(block, at + i));
+        let low = |bytes| vandq_u8(bytes, vdupq_n_u8(15));
+        let high = |bytes| vshrq_n_u8::<4>(bytes);
+        [low(a), low(b), high(a), high(b), low(c), low(d), high(c), high(d)]
     }
 }

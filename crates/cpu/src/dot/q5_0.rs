@@ -8,6 +8,8 @@ use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
+#[cfg(target_arch = "aarch64")]
+use {super::neon, arm::Q5_0};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -18,6 +20,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry!(AvxVnni, "q5_0.avxvnni", Q8x32, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "q5_0.avx512vnni", Q8x32, avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "q5_0.neon", Q8x32, neon::plain<Q5_0>[1 2 4]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(NeonDotprod, "q5_0.neon-dotprod", Q8x32, neon::dotprod<Q5_0>[1 2 4]),
 ];
 
 const BLOCK: usize = size_of::<Block>();
@@ -97,5 +103,33 @@ mod x86 {
                 offsets: _mm512_mul_ps(scales, _mm512_set1_ps(-OFFSET)),
             }
         });
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! The same for NEON.
+
+    use crate::neon::intrinsics::*;
+
+    use super::super::{neon, nibbles};
+    use super::{BLOCK, BYTES, HIGH, Job, OFFSET, QUANTS};
+
+    pub struct Q5_0;
+
+    impl neon::Rows for Q5_0 {
+        #[inline(always)]
+        fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
+            neon::quad::<M, BYTES, 1, false, C>(m, job, |quad, _| neon::Quad {
+                quants: neon::centred(codes(quad), OFFSET as u8),
+                scales: neon::quad_f16(quad, BLOCK, 0),
+                offsets: vdupq_n_f32(0.0),
+            });
+        }
+    }
+
+    #[inline(always)]
+    fn codes(quad: &[u8; BYTES]) -> [uint8x16_t; 8] {
+        nibbles::with_fifths(nibbles::codes(quad, BLOCK, QUANTS), quad, BLOCK, HIGH)
     }
 }

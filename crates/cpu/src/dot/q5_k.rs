@@ -10,6 +10,8 @@ use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
+#[cfg(target_arch = "aarch64")]
+use {super::neon, arm::Q5K};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -20,6 +22,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry!(AvxVnni, "q5_k.avxvnni", Q8x256, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "q5_k.avx512vnni", Q8x256, avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "q5_k.neon", Q8x256, neon::plain<Q5K>[1 2 4]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(NeonDotprod, "q5_k.neon-dotprod", Q8x256, neon::dotprod<Q5K>[1 2 4]),
 ];
 
 const BYTES: usize = size_of::<Block>();
@@ -102,5 +108,44 @@ mod x86 {
             ],
             scales: [0, 1, 2, 3].map(|i| q4_k::scale(k.scales, 4 * h + i)),
         }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! The same for NEON.
+
+    use crate::neon::intrinsics::*;
+
+    use super::super::{neon, q4_k};
+    use super::{BYTES, HIGH, Job, QUANTS};
+
+    pub struct Q5K;
+
+    impl neon::Rows for Q5K {
+        #[inline(always)]
+        fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
+            neon::k::<M, BYTES, 2, true, C>(m, job, |block| q4_k::open(block), half);
+        }
+    }
+
+    #[inline(always)]
+    fn half(block: &[u8; BYTES], h: usize) -> [int8x16_t; 8] {
+        // Bit 4 h + j belongs to the jth 32 weights of the half.
+        let down = vdupq_n_s8(-4 * h as i8);
+        let [a, b] = [0, 16].map(|at| vshlq_u8(neon::load(block, HIGH + at), down));
+        let fifths = [
+            vshlq_n_u8::<4>(a),
+            vshlq_n_u8::<4>(b),
+            vshlq_n_u8::<3>(a),
+            vshlq_n_u8::<3>(b),
+            vshlq_n_u8::<2>(a),
+            vshlq_n_u8::<2>(b),
+            vshlq_n_u8::<1>(a),
+            vshlq_n_u8::<1>(b),
+        ];
+        let low = q4_k::nibbles(block, QUANTS + 64 * h);
+        let fifth = |i: usize| vandq_u8(fifths[i], vdupq_n_u8(16));
+        neon::centred(std::array::from_fn(|i| vorrq_u8(low[i], fifth(i))), 0)
     }
 }

@@ -12,6 +12,8 @@ use crate::level::Level;
 use x86::{avx2, avx512, avxvnni};
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{open_16, scales_16, spread_16};
+#[cfg(target_arch = "aarch64")]
+use {super::neon, arm::Q6K};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -22,6 +24,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry!(AvxVnni, "q6_k.avxvnni", Q8x256, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "q6_k.avx512vnni", Q8x256, avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "q6_k.neon", Q8x256, neon::plain<Q6K>[1 2 4]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(NeonDotprod, "q6_k.neon-dotprod", Q8x256, neon::dotprod<Q6K>[1 2 4]),
 ];
 
 const BYTES: usize = size_of::<Block>();
@@ -183,5 +189,52 @@ mod x86 {
             ],
             scales: scales_16(k.scales, h),
         }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! The same for NEON.
+
+    use crate::neon::intrinsics::*;
+
+    use super::super::neon;
+    use super::{BYTES, D, HIGH, Job, LOW, OFFSET, SCALES, f16_at};
+
+    pub struct Q6K;
+
+    impl neon::Rows for Q6K {
+        #[inline(always)]
+        fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
+            neon::k::<M, BYTES, 4, false, C>(m, job, open, half);
+        }
+    }
+
+    #[inline(always)]
+    fn open(block: &[u8; BYTES]) -> neon::K<4> {
+        let scales = vreinterpretq_s8_u8(neon::load(block, SCALES));
+        neon::K { d: f16_at(block, D), scales: neon::lanes_16(scales), mins: [vdupq_n_f32(0.0); 4] }
+    }
+
+    #[inline(always)]
+    fn half(block: &[u8; BYTES], h: usize) -> [int8x16_t; 8] {
+        let low = [0, 16, 32, 48].map(|at| neon::load(block, LOW + 64 * h + at));
+        let [a, b] = [0, 16].map(|at| neon::load(block, HIGH + 32 * h + at));
+        let high = [
+            vshlq_n_u8::<4>(a),
+            vshlq_n_u8::<4>(b),
+            vshlq_n_u8::<2>(a),
+            vshlq_n_u8::<2>(b),
+            a,
+            b,
+            vshrq_n_u8::<2>(a),
+            vshrq_n_u8::<2>(b),
+        ];
+        let codes = std::array::from_fn(|i| {
+            let nibble =
+                if i < 4 { vandq_u8(low[i], vdupq_n_u8(15)) } else { vshrq_n_u8::<4>(low[i - 4]) };
+            vorrq_u8(nibble, vandq_u8(high[i], vdupq_n_u8(0x30)))
+        });
+        neon::centred(codes, OFFSET as u8)
     }
 }

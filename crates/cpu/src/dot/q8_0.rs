@@ -8,6 +8,8 @@ use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
+#[cfg(target_arch = "aarch64")]
+use {super::neon, arm::Q8_0};
 
 /// The type's kernels.
 pub(super) const ENTRIES: &[Entry] = &[
@@ -18,6 +20,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry!(AvxVnni, "q8_0.avxvnni", Q8x32, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(Avx512Vnni, "q8_0.avx512vnni", Q8x32, avx512[1 2 4 8]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "q8_0.neon", Q8x32, neon::plain<Q8_0>[1 2 4]),
+    #[cfg(target_arch = "aarch64")]
+    entry!(NeonDotprod, "q8_0.neon-dotprod", Q8x32, neon::dotprod<Q8_0>[1 2 4]),
 ];
 
 const BLOCK: usize = size_of::<Block>();
@@ -96,5 +102,30 @@ mod x86 {
         const WORDS: [u8; 64] = avx512::quad_words([0, BLOCK, 64, 64 + BLOCK]);
         let [first, second] = [0, 2 * BLOCK].map(|at| avx512::load(avx2::apart::<64>(quad, at), 0));
         avx512::quad_scales_2(first, second, &WORDS)
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    //! The same for NEON.
+
+    use crate::neon::intrinsics::*;
+
+    use super::super::neon;
+    use super::{BLOCK, BYTES, Job, QUANTS};
+
+    pub struct Q8_0;
+
+    impl neon::Rows for Q8_0 {
+        #[inline(always)]
+        fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
+            neon::quad::<M, BYTES, 1, false, C>(m, job, |quad, _| neon::Quad {
+                quants: std::array::from_fn(|i| {
+                    vreinterpretq_s8_u8(neon::load(quad, i / 2 * BLOCK + QUANTS + i % 2 * 16))
+                }),
+                scales: neon::quad_f16(quad, BLOCK, 0),
+                offsets: vdupq_n_f32(0.0),
+            });
+        }
     }
 }

@@ -3,7 +3,9 @@
 use crate::gemm::quantize;
 use crate::level::Level;
 use crate::panel::{Form, SPAN};
-use crate::tile::{self, Shape};
+use crate::tile;
+#[cfg(target_arch = "x86_64")]
+use crate::tile::Shape;
 
 /// How a product wants its activations `[tokens, cols]` f32. Two products with equal packings share the
 /// packed activations.
@@ -37,6 +39,7 @@ pub(crate) enum Format {
     Int8x256,
     /// Tiles of 32 columns x 16 tokens in bf16: |x - x'| <= |x| / 256; with a second plane, which holds
     /// the rests, |x| / 65536.
+    #[cfg(target_arch = "x86_64")]
     Tiles { planes: usize },
 }
 
@@ -67,6 +70,7 @@ impl Packing {
             Format::F32 => 4 * self.cols,
             Format::Int8x32 => self.cols / 32 * Block::bytes_per_token(Format::Int8x32, 32),
             Format::Int8x256 => self.cols / SPAN * Block::bytes_per_token(Format::Int8x256, SPAN),
+            #[cfg(target_arch = "x86_64")]
             Format::Tiles { planes } => planes * self.cols.div_ceil(32) * 64,
         };
         (per_token * self.chunk_tokens(tokens)).next_multiple_of(64)
@@ -79,6 +83,7 @@ impl Packing {
 
     /// Tokens of every chunk but the last, which may have fewer: all about equally many, or whole tiles.
     pub(crate) fn chunk_tokens(self, tokens: usize) -> usize {
+        #[cfg(target_arch = "x86_64")]
         if let Format::Tiles { .. } = self.at(tokens).format {
             return self.tokens_max;
         }
@@ -124,16 +129,12 @@ impl Packing {
             format @ (Format::Int8x32 | Format::Int8x256) => {
                 quantize::pack(self.level, format, x, self.cols, out);
             }
+            #[cfg(target_arch = "x86_64")]
             Format::Tiles { planes } => {
-                #[cfg(target_arch = "x86_64")]
-                {
-                    let tiles = bytemuck::cast_slice_mut(out);
-                    let (tiles, rests) = tiles.split_at_mut(tiles.len() / planes);
-                    // SAFETY: products are tiled only where level AMX is available.
-                    unsafe { tile::amx::pack(x, self.cols, tiles, rests) };
-                }
-                #[cfg(not(target_arch = "x86_64"))]
-                unreachable!("no tiles of {planes} planes on this processor");
+                let tiles = bytemuck::cast_slice_mut(out);
+                let (tiles, rests) = tiles.split_at_mut(tiles.len() / planes);
+                // SAFETY: products are tiled only where level AMX is available.
+                unsafe { tile::amx::pack(x, self.cols, tiles, rests) };
             }
         }
     }
@@ -196,6 +197,7 @@ impl<'a> Block<'a> {
     }
 
     /// The parts as addresses, all multiples of 4.
+    #[cfg(target_arch = "x86_64")]
     pub fn parts(&self) -> Parts {
         Parts {
             quants: bytemuck::cast_slice::<u8, i32>(self.quants()).as_ptr(),
@@ -229,6 +231,7 @@ impl<'a> Block<'a> {
 }
 
 /// Where the parts of a [`Block`] start.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(crate) struct Parts {
     /// Four activations each.
@@ -238,6 +241,7 @@ pub(crate) struct Parts {
     pub scales: *const f32,
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Parts {
     /// What the integer sums of a group start from, for each token: zero where not signed.
     ///
@@ -260,12 +264,14 @@ impl Parts {
 
 impl Packing {
     /// This packing, but for another format of few tokens.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn with_few(self, few: Option<Format>) -> Packing {
         Packing { few, ..self }
     }
 
     pub(crate) fn new(format: Format, cols: usize, level: Level) -> Packing {
         let tokens_max = match format {
+            #[cfg(target_arch = "x86_64")]
             Format::Tiles { .. } => 16,
             _ => tile::tokens_max(level),
         };

@@ -49,9 +49,11 @@ fn rounding(format: Format, x: &[f32]) -> Vec<f64> {
     let per = match format {
         Format::F32 => return vec![0.0; x.len()],
         // Weights are rounded as well, where there is one plane; counted here for both.
+        #[cfg(target_arch = "x86_64")]
         Format::Tiles { planes: 1 } => {
             return x.iter().map(|x| f64::from(x.abs()) / 127.0).collect();
         }
+        #[cfg(target_arch = "x86_64")]
         Format::Tiles { .. } => return x.iter().map(|x| f64::from(x.abs()) / 21000.0).collect(),
         Format::Int8x32 => 32,
         Format::Int8x256 => 256,

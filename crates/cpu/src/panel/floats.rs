@@ -18,6 +18,8 @@ pub(crate) fn read(ty: Type, level: Level) -> Read {
         Level::Avx2 | Level::AvxVnni => widen.avx2,
         #[cfg(target_arch = "x86_64")]
         Level::Avx512Vnni | Level::Amx => widen.avx512,
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon | Level::NeonDotprod | Level::NeonI8mm => widen.neon,
         _ => ty.dequantize,
     }
 }
@@ -31,6 +33,8 @@ struct Widen {
     avx2: Read,
     #[cfg(target_arch = "x86_64")]
     avx512: Read,
+    #[cfg(target_arch = "aarch64")]
+    neon: Read,
 }
 
 impl Widen {
@@ -40,6 +44,8 @@ impl Widen {
             avx2: widen_avx2::<T>,
             #[cfg(target_arch = "x86_64")]
             avx512: widen_avx512::<T>,
+            #[cfg(target_arch = "aarch64")]
+            neon: widen::<T>,
         }
     }
 }
@@ -71,7 +77,7 @@ impl Half for Bf16 {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
 fn widen<T: Half>(blocks: &[u8], values: &mut [f32]) {
     let (values, last) = values.as_chunks_mut::<16>();

@@ -1,0 +1,351 @@
+//! The families' loops with NEON, once for all its levels: they differ in how 16 bytes are multiplied with 16.
+
+use crate::neon::intrinsics::*;
+
+use super::{AHEAD, Job, groups, part, u16_at};
+use crate::columns::{Block256, F32_STEP, Quad32};
+use crate::neon;
+
+/// A level's product of signed bytes.
+pub trait Multiply: Copy {
+    /// Adds the 16 products to the sums, each to one of the lanes. `w` is at least -128, `x` at least -127.
+    fn add(self, sums: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t;
+}
+
+/// Products of 16 bits, two of which fit a lane, then pairs of lanes: three instructions.
+#[derive(Clone, Copy)]
+pub struct Plain;
+
+impl Multiply for Plain {
+    #[inline(always)]
+    fn add(self, sums: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
+        let low = vmull_s8(vget_low_s8(w), vget_low_s8(x));
+        vpadalq_s16(sums, vmlal_high_s8(low, w, x))
+    }
+}
+
+/// One instruction. A value is the token that the feature was detected: only [`dotprod`] makes it.
+#[derive(Clone, Copy)]
+pub struct Dotprod(());
+
+impl Multiply for Dotprod {
+    #[inline(always)]
+    fn add(self, sums: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
+        // SAFETY: the token proves the feature.
+        unsafe { neon::sdot(sums, w, x) }
+    }
+}
+
+/// A type: its family's loop over its own unpacking.
+pub trait Rows {
+    /// Computes the job for `C` columns; must be `#[inline(always)]`.
+    fn run<M: Multiply, const C: usize>(m: M, job: &mut Job<'_>);
+}
+
+/// A type's kernel with what every processor has.
+pub fn plain<R: Rows, const C: usize>(job: &mut Job<'_>) {
+    R::run::<_, C>(Plain, job);
+}
+
+/// A type's kernel with integer dot products.
+#[target_feature(enable = "dotprod")]
+pub fn dotprod<R: Rows, const C: usize>(job: &mut Job<'_>) {
+    R::run::<_, C>(Dotprod(()), job);
+}
+
+/// What a block of 256 weights has but for its codes, in `4 * S` groups.
+pub struct K<const S: usize> {
+    /// The block's scale.
+    pub d: f32,
+    /// The groups' scales.
+    pub scales: [int32x4_t; S],
+    /// What is subtracted from each weight of a group; not read without minimums.
+    pub mins: [float32x4_t; S],
+}
+
+/// Rows of `BYTES` a block of 256 against `C` columns. `half` gives half a block's 128 codes in natural order, signed;
+/// groups are 32 weights long with `S` of 2, 16 with 4.
+///
+/// Half a block at a time, so that codes, scales and the sums of four columns stay in the 32 registers.
+#[inline(always)]
+pub fn k<M: Multiply, const BYTES: usize, const S: usize, const MINS: bool, const C: usize>(
+    m: M,
+    job: &mut Job<'_>,
+    open: impl Fn(&[u8; BYTES]) -> K<S>,
+    half: impl Fn(&[u8; BYTES], usize) -> [int8x16_t; 8],
+) {
+    const { assert!(S == 2 || S == 4) };
+    let columns = job.columns::<Block256, C>();
+    for (r, row) in job.rows().enumerate() {
+        let mut sums = [vdupq_n_f32(0.0); C];
+        for (b, block) in row.as_chunks::<BYTES>().0.iter().enumerate() {
+            prefetch(block);
+            let weights = open(block);
+            let mut dots = [vdupq_n_s32(0); C];
+            for h in 0..2 {
+                let codes = half(block, h);
+                let scales = weights.scales.as_chunks::<2>().0;
+                for (dots, column) in dots.iter_mut().zip(columns) {
+                    let x = &column[b].quants.as_chunks::<128>().0[h];
+                    *dots = if S == 2 {
+                        k_half_32(m, *dots, &codes, x, weights.scales[h])
+                    } else {
+                        k_half_16(m, *dots, &codes, x, &scales[h])
+                    };
+                }
+            }
+            for ((sum, dots), column) in sums.iter_mut().zip(dots).zip(columns) {
+                *sum = k_close::<S, MINS>(&weights, dots, &column[b], *sum);
+            }
+        }
+        job.store(r, sums.map(vaddvq_f32));
+    }
+}
+
+/// Adds half a block's scaled dots, a scale every 32.
+#[inline(always)]
+fn k_half_32<M: Multiply>(
+    m: M,
+    sums: int32x4_t,
+    codes: &[int8x16_t; 8],
+    x: &[i8; 128],
+    scales: int32x4_t,
+) -> int32x4_t {
+    let [a, b, c, d] = [0, 2, 4, 6];
+    let dots = [two(m, codes, x, a), two(m, codes, x, b), two(m, codes, x, c), two(m, codes, x, d)];
+    add_scaled(sums, dots, scales)
+}
+
+/// Adds half a block's scaled dots, a scale every 16.
+#[inline(always)]
+fn k_half_16<M: Multiply>(
+    m: M,
+    mut sums: int32x4_t,
+    codes: &[int8x16_t; 8],
+    x: &[i8; 128],
+    scales: &[int32x4_t; 2],
+) -> int32x4_t {
+    for (part, scales) in scales.iter().enumerate() {
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i| 4 * part + i);
+        let dots =
+            [one(m, codes, x, a), one(m, codes, x, b), one(m, codes, x, c), one(m, codes, x, d)];
+        sums = add_scaled(sums, dots, *scales);
+    }
+    sums
+}
+
+/// The dot of 16 codes from vector `i` on. No closure here or below: it would not name the feature of its
+/// instructions, and where it is not inlined neither are they.
+#[inline(always)]
+fn one<M: Multiply>(m: M, codes: &[int8x16_t; 8], x: &[i8; 128], i: usize) -> int32x4_t {
+    m.add(vdupq_n_s32(0), codes[i], load_signed(x, 16 * i))
+}
+
+/// The dot of 32 codes.
+#[inline(always)]
+fn two<M: Multiply>(m: M, codes: &[int8x16_t; 8], x: &[i8; 128], i: usize) -> int32x4_t {
+    m.add(one(m, codes, x, i), codes[i + 1], load_signed(x, 16 * i + 16))
+}
+
+/// Adds each of the dots times its lane of the scales.
+#[inline(always)]
+fn add_scaled(sums: int32x4_t, dots: [int32x4_t; 4], scales: int32x4_t) -> int32x4_t {
+    let sums = vmlaq_laneq_s32::<0>(sums, dots[0], scales);
+    let sums = vmlaq_laneq_s32::<1>(sums, dots[1], scales);
+    let sums = vmlaq_laneq_s32::<2>(sums, dots[2], scales);
+    vmlaq_laneq_s32::<3>(sums, dots[3], scales)
+}
+
+/// Adds a block's scaled dots and minimums to the sum.
+#[inline(always)]
+fn k_close<const S: usize, const MINS: bool>(
+    weights: &K<S>,
+    dots: int32x4_t,
+    column: &Block256,
+    sum: float32x4_t,
+) -> float32x4_t {
+    let mut sum = vfmaq_n_f32(sum, vcvtq_f32_s32(dots), weights.d * column.scale[0]);
+    if MINS {
+        let sums = column.sums.as_chunks::<4>().0;
+        let sums: [float32x4_t; 4] = std::array::from_fn(|i| neon::load_floats(&sums[i]));
+        let groups = 4 / S;
+        for (i, mins) in weights.mins.iter().enumerate() {
+            // Two sums of 16 where a group has 32.
+            let x =
+                if S == 2 { vpaddq_f32(sums[2 * i], sums[2 * i + 1]) } else { sums[i * groups] };
+            sum = vfmsq_f32(sum, *mins, x);
+        }
+    }
+    sum
+}
+
+/// Four blocks of 32 weights in natural order.
+pub struct Quad {
+    /// Codes, signed.
+    pub quants: [int8x16_t; 8],
+    /// The blocks' scales.
+    pub scales: float32x4_t,
+    /// What is added to each weight of the blocks; not read without offsets.
+    pub offsets: float32x4_t,
+}
+
+/// Rows of `BYTES` per `QUADS` quads against `C` columns; `unpack` is asked for each in turn.
+///
+/// The four blocks' dots are folded into one vector, a block a lane, so that conversion and scales are paid once per 128
+/// weights.
+#[inline(always)]
+pub fn quad<M, const BYTES: usize, const QUADS: usize, const OFFSETS: bool, const C: usize>(
+    m: M,
+    job: &mut Job<'_>,
+    unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
+) where
+    M: Multiply,
+{
+    let columns = job.columns::<Quad32, C>();
+    for (r, row) in job.rows().enumerate() {
+        let mut sums = [vdupq_n_f32(0.0); C];
+        let (whole, tail) = groups::<BYTES>(row);
+        for (g, group) in whole.iter().chain(&tail).enumerate() {
+            prefetch(group);
+            for q in 0..QUADS {
+                let weights = unpack(group, q);
+                let at = g * QUADS + q;
+                for (sum, column) in sums.iter_mut().zip(columns) {
+                    *sum = quad_add::<M, OFFSETS>(m, &weights, &column[at], *sum);
+                }
+            }
+        }
+        job.store(r, sums.map(vaddvq_f32));
+    }
+}
+
+/// Adds a quad's dot to the sum.
+#[inline(always)]
+fn quad_add<M: Multiply, const OFFSETS: bool>(
+    m: M,
+    weights: &Quad,
+    column: &Quad32,
+    sum: float32x4_t,
+) -> float32x4_t {
+    let (codes, x) = (&weights.quants, &column.quants);
+    let (a, b) = (two(m, codes, x, 0), two(m, codes, x, 2));
+    let (c, d) = (two(m, codes, x, 4), two(m, codes, x, 6));
+    let dots = vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d));
+    let term = vmulq_f32(vcvtq_f32_s32(dots), by_block(&column.scales));
+    let sum = vfmaq_f32(sum, term, weights.scales);
+    if OFFSETS {
+        // The column has a quarter of each block's sum.
+        let offsets = vmulq_n_f32(weights.offsets, 4.0);
+        return vfmaq_f32(sum, offsets, by_block(&column.sums));
+    }
+    sum
+}
+
+/// One number of each block from the lanes of [`crate::columns::QUAD_LANES`]: 0 0 2 2 .. and 1 1 3 3 .. from lane 8 on.
+#[inline(always)]
+fn by_block(lanes: &[f32; 16]) -> float32x4_t {
+    let lanes = lanes.as_chunks::<4>().0;
+    vtrn1q_f32(neon::load_floats(&lanes[0]), neon::load_floats(&lanes[2]))
+}
+
+/// The f16 numbers `field` bytes into each of four blocks of `block` bytes.
+#[inline(always)]
+pub fn quad_f16(quad: &[u8], block: usize, field: usize) -> float32x4_t {
+    let bits = [0, 1, 2, 3].map(|b| u16_at(quad, b * block + field));
+    // SAFETY: the array has four numbers.
+    neon::f16x4(unsafe { vld1_u16(bits.as_ptr()) })
+}
+
+/// Rows of `BYTES` per 32 floats against `C` columns.
+#[inline(always)]
+pub fn float<const BYTES: usize, const C: usize>(
+    job: &mut Job<'_>,
+    unpack: impl Fn(&[u8; BYTES]) -> [float32x4_t; 8],
+) {
+    let columns = job.columns::<[f32; F32_STEP], C>();
+    for (r, row) in job.rows().enumerate() {
+        // Four chains of additions hide their latency where there is one column; several have as many, so that a
+        // column's sum is the same whoever stands beside it.
+        let mut sums = [[vdupq_n_f32(0.0); 4]; C];
+        let (whole, tail) = groups::<BYTES>(row);
+        for (g, group) in whole.iter().chain(&tail).enumerate() {
+            prefetch(group);
+            let weights = unpack(group);
+            for (sums, column) in sums.iter_mut().zip(columns) {
+                let x = column[g].as_chunks::<4>().0;
+                for i in 0..8 {
+                    sums[i % 4] = vfmaq_f32(sums[i % 4], weights[i], neon::load_floats(&x[i]));
+                }
+            }
+        }
+        job.store(r, sums.map(fold));
+    }
+}
+
+/// The dot of two f32 slices of equal length, whole steps of [`F32_STEP`].
+#[inline(always)]
+pub fn dot(weights: &[f32], activations: &[f32]) -> f32 {
+    let mut sums = [vdupq_n_f32(0.0); 4];
+    let steps = weights.as_chunks::<4>().0.iter().zip(activations.as_chunks::<4>().0);
+    for (i, (weights, x)) in steps.enumerate() {
+        sums[i % 4] = vfmaq_f32(sums[i % 4], neon::load_floats(weights), neon::load_floats(x));
+    }
+    fold(sums)
+}
+
+/// The sum of all lanes.
+#[inline(always)]
+fn fold([a, b, c, d]: [float32x4_t; 4]) -> f32 {
+    vaddvq_f32(vaddq_f32(vaddq_f32(a, c), vaddq_f32(b, d)))
+}
+
+/// Asks for the lines [`AHEAD`] of a block.
+#[inline(always)]
+fn prefetch(block: &[u8]) {
+    for at in (0..block.len()).step_by(64) {
+        neon::prefetch(block.as_ptr().wrapping_add(AHEAD + at));
+    }
+}
+
+/// 16 bytes from `at` on.
+#[inline(always)]
+pub fn load(bytes: &[u8], at: usize) -> uint8x16_t {
+    neon::load(part(bytes, at))
+}
+
+/// 16 signed bytes from `at` on.
+#[inline(always)]
+pub fn load_signed(bytes: &[i8], at: usize) -> int8x16_t {
+    vreinterpretq_s8_u8(load(bytemuck::cast_slice(bytes), at))
+}
+
+/// Unsigned codes less what stands for zero.
+#[inline(always)]
+pub fn centred<const N: usize>(codes: [uint8x16_t; N], zero: u8) -> [int8x16_t; N] {
+    codes.map(|codes| vreinterpretq_s8_u8(vsubq_u8(codes, vdupq_n_u8(zero))))
+}
+
+/// Sixteen signed bytes as sixteen lanes.
+#[inline(always)]
+pub fn lanes_16(bytes: int8x16_t) -> [int32x4_t; 4] {
+    let [low, high] = [vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)];
+    [
+        vmovl_s16(vget_low_s16(low)),
+        vmovl_high_s16(low),
+        vmovl_s16(vget_low_s16(high)),
+        vmovl_high_s16(high),
+    ]
+}
+
+/// Eight unsigned bytes as eight lanes.
+#[inline(always)]
+pub fn lanes_8(bytes: uint8x8_t) -> [int32x4_t; 2] {
+    let wide = vreinterpretq_s16_u16(vmovl_u8(bytes));
+    [vmovl_s16(vget_low_s16(wide)), vmovl_high_s16(wide)]
+}
+
+/// Numbers times `unit`.
+#[inline(always)]
+pub fn times<const S: usize>(numbers: [int32x4_t; S], unit: f32) -> [float32x4_t; S] {
+    numbers.map(|numbers| vmulq_n_f32(vcvtq_f32_s32(numbers), unit))
+}

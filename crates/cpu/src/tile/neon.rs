@@ -1,0 +1,337 @@
+//! The integer tiles of NEON: 16 rows x up to 6 tokens, a panel in two passes.
+//!
+//! All three levels share the sweep over the groups and what follows the integer sums; a level says how it multiplies and
+//! how its sums lie in vectors ([`Products`]). Quants are two's complement, because NEON multiplies signed bytes.
+//!
+//! Here is also the level without dot products: 16-bit products of four rows' four columns, of which several steps are
+//! added in 16 bits before they are widened, as many as the highest quant allows. Two tokens at a time, so that their 16
+//! sums and four weights stay in the 32 registers.
+
+use crate::neon::intrinsics::*;
+
+use crate::gemm::packing::Block;
+use crate::neon::{load, load_floats, store_floats};
+use crate::panel::{Quants, Span};
+use crate::tile::{Adjust, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order};
+
+/// Most tokens in a tile.
+pub(super) const TOKENS: usize = 6;
+
+/// Rows of a pass.
+pub(super) const PASS_ROWS: usize = 16;
+
+/// A level's products of 16 rows with a unit of tokens, the sums of which are `V` vectors.
+pub(super) trait Products<const V: usize>: Copy {
+    /// Tokens of a unit: 1 or 2.
+    const TOKENS: usize;
+    /// Columns of a row side by side in the panel.
+    const COLUMNS: usize;
+
+    /// The integer sums of `steps` times four columns, for each of `U` units.
+    ///
+    /// # Safety
+    /// `quants` are the panel's from the first step and row on, `x` the activations of `n` tokens from the first step
+    /// on, with four more bytes behind the last; `U` units are as many as `n` tokens need.
+    unsafe fn dots<const U: usize>(
+        self,
+        steps: usize,
+        quants: *const i8,
+        x: *const i32,
+        n: usize,
+    ) -> [[int32x4_t; V]; U];
+
+    /// Numbers of rows as the sums lie.
+    fn rows(self, values: &[f32; PASS_ROWS]) -> [float32x4_t; V];
+
+    /// Numbers of a unit's tokens as the sums lie.
+    fn tokens(self, value: impl Fn(usize) -> f32) -> float32x4_t;
+
+    /// The sums of token `token` of a unit in order of rows.
+    fn of_token(self, sums: &[float32x4_t; V], token: usize) -> [float32x4_t; 4];
+}
+
+/// See [`Tile`].
+#[inline(always)]
+pub(super) fn passes<P: Products<V>, S: Shape, const V: usize>(
+    p: P,
+    panel: &Panel,
+    block: Block<'_>,
+    strip: &mut [f32],
+    stride: usize,
+) {
+    for first in [0, PASS_ROWS] {
+        let pass = Pass { panel, first, block, stride };
+        let strip = &mut strip[first..];
+        match block.tokens.div_ceil(P::TOKENS) {
+            1 => pass.run::<P, S, V, 1>(p, strip),
+            2 => pass.run::<P, S, V, 2>(p, strip),
+            3 => pass.run::<P, S, V, 3>(p, strip),
+            4 if P::TOKENS == 1 => pass.run::<P, S, V, 4>(p, strip),
+            5 if P::TOKENS == 1 => pass.run::<P, S, V, 5>(p, strip),
+            6 if P::TOKENS == 1 => pass.run::<P, S, V, 6>(p, strip),
+            _ => unreachable!("{} tokens in a chunk of at most {TOKENS}", block.tokens),
+        }
+    }
+}
+
+/// Rows `first..first + 16` of a panel against a block.
+struct Pass<'a> {
+    panel: &'a Panel,
+    first: usize,
+    block: Block<'a>,
+    stride: usize,
+}
+
+impl Pass<'_> {
+    #[inline(always)]
+    fn run<P: Products<V>, S: Shape, const V: usize, const U: usize>(
+        self,
+        p: P,
+        strip: &mut [f32],
+    ) {
+        let Pass { panel, first, block, stride } = self;
+        let (steps, n) = (block.cols / 4, block.tokens);
+        assert!(steps <= 64 && first <= PASS_ROWS && n.div_ceil(P::TOKENS) == U);
+        check_strip(strip, stride, n, PASS_ROWS);
+        let (sums, float_sums, scales) = (block.sums(), block.float_sums(), block.scales());
+        let of_rows = |lines: &[f32; ROWS]| p.rows(lines[first..].first_chunk().expect("16 rows"));
+        let mut acc = [[vdupq_n_f32(0.0); V]; U];
+        for group in 0..steps / S::STEPS {
+            // Of a unit's absent token, whose sums are not kept, any number will do.
+            let place = |u: usize, t: usize| group * n + (u * P::TOKENS + t).min(n - 1);
+            let scale = |at: usize| if S::PER_256 { 1.0 } else { scales[at] };
+            let step = group * S::STEPS;
+            // SAFETY: the panel has 64 steps of 32 x 4 quants, the block `steps` x n x 4 activations, and sums after them.
+            let dots = unsafe {
+                let quants = panel.quants.as_ptr().cast::<i8>().add(step * 4 * ROWS);
+                let x = block.bytes.as_ptr().cast::<i32>().add(step * n);
+                p.dots::<U>(S::STEPS, quants.add(P::COLUMNS * first), x, n)
+            };
+            let w = of_rows(&panel.scales[group]);
+            for u in 0..U {
+                let scale = p.tokens(|t| scale(place(u, t)));
+                for v in 0..V {
+                    let mut dot = vcvtq_f32_s32(dots[u][v]);
+                    if !S::PER_256 {
+                        dot = vmulq_f32(dot, scale);
+                    }
+                    acc[u][v] = vfmaq_f32(acc[u][v], dot, w[v]);
+                }
+            }
+            if S::SIGNED {
+                continue;
+            }
+            let m = of_rows(&panel.mins[group]);
+            for (u, acc) in acc.iter_mut().enumerate() {
+                let sum = p.tokens(|t| {
+                    let at = place(u, t);
+                    if S::FLOAT_SUMS { float_sums[at] } else { sums[at] as f32 * scale(at) }
+                });
+                for (acc, m) in acc.iter_mut().zip(m) {
+                    *acc = vfmaq_f32(*acc, sum, m);
+                }
+            }
+        }
+        for t in 0..n {
+            let scale = if S::PER_256 { scales[t] } else { 1.0 };
+            let found = p.of_token(&acc[t / P::TOKENS], t % P::TOKENS);
+            let out = strip[t * stride..].as_chunks_mut::<4>().0;
+            for (out, found) in out.iter_mut().zip(found) {
+                let sum = vfmaq_n_f32(load_floats(out), found, scale);
+                store_floats(out, sum);
+            }
+        }
+    }
+}
+
+pub(super) fn tiles(quants: &Quants) -> Tiles {
+    // The lanes of two products of the magnitude `most` and 127 are added in pairs: chains of steps fit 16 bits where
+    // 2 · chain · most · 127 does.
+    let most = quants.bias.max(quants.highest - quants.bias);
+    let tile: Tile = match 32767 / (254 * u32::from(most)) {
+        8.. => by_form!(quants.form, tile_8),
+        4.. => by_form!(quants.form, tile_4),
+        _ => by_form!(quants.form, tile_1),
+    };
+    Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, tile }
+}
+
+fn tile_8<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
+    tile::<S>(8, panel, block, strip, stride);
+}
+
+fn tile_4<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
+    tile::<S>(4, panel, block, strip, stride);
+}
+
+fn tile_1<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
+    tile::<S>(1, panel, block, strip, stride);
+}
+
+/// See [`Tile`]; sums of `chain` steps fit 16 bits.
+fn tile<S: Shape>(chain: usize, panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
+    passes::<_, S, 4>(Plain { chain: chain.min(S::STEPS) }, panel, block, strip, stride);
+}
+
+/// Products of 16 bits in chains of steps; a vector has four rows of one token.
+#[derive(Clone, Copy)]
+struct Plain {
+    /// Divides the steps of every group.
+    chain: usize,
+}
+
+impl Plain {
+    /// The sums of T tokens from `x` on.
+    ///
+    /// # Safety
+    /// As [`Products::dots`].
+    #[inline(always)]
+    unsafe fn some<const T: usize>(
+        self,
+        steps: usize,
+        mut quants: *const i8,
+        mut x: *const i32,
+        n: usize,
+    ) -> [[int32x4_t; 4]; T] {
+        let mut dots = [[vdupq_n_s32(0); 4]; T];
+        for _ in 0..steps / self.chain {
+            let mut low = [[vdupq_n_s16(0); 4]; T];
+            let mut high = low;
+            for _ in 0..self.chain {
+                (quants, x) = in_order(quants, x);
+                for v in 0..4 {
+                    // SAFETY: a step has 16 rows of four quants and n times four activations.
+                    let w = unsafe { vld1q_s8(quants.add(16 * v)) };
+                    for t in 0..T {
+                        // SAFETY: as above.
+                        let x = vreinterpretq_s8_s32(unsafe { vld1q_dup_s32(x.add(t)) });
+                        low[t][v] = vmlal_s8(low[t][v], vget_low_s8(w), vget_low_s8(x));
+                        high[t][v] = vmlal_high_s8(high[t][v], w, x);
+                    }
+                }
+                (quants, x) = (quants.wrapping_add(4 * ROWS), x.wrapping_add(n));
+            }
+            for t in 0..T {
+                for v in 0..4 {
+                    let pairs = vpaddq_s16(low[t][v], high[t][v]);
+                    dots[t][v] = vpadalq_s16(dots[t][v], pairs);
+                }
+            }
+        }
+        dots
+    }
+}
+
+impl Products<4> for Plain {
+    const TOKENS: usize = 1;
+    const COLUMNS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn dots<const U: usize>(
+        self,
+        steps: usize,
+        quants: *const i8,
+        x: *const i32,
+        n: usize,
+    ) -> [[int32x4_t; 4]; U] {
+        let mut dots = [[vdupq_n_s32(0); 4]; U];
+        let (pairs, last) = dots.as_chunks_mut::<2>();
+        for (pair, dots) in pairs.iter_mut().enumerate() {
+            // SAFETY: the caller's; U tokens are there.
+            *dots = unsafe { self.some(steps, quants, x.add(2 * pair), n) };
+        }
+        if let [last] = last {
+            // SAFETY: as above.
+            [*last] = unsafe { self.some(steps, quants, x.add(U - 1), n) };
+        }
+        dots
+    }
+
+    #[inline(always)]
+    fn rows(self, values: &[f32; PASS_ROWS]) -> [float32x4_t; 4] {
+        in_rows(values)
+    }
+
+    #[inline(always)]
+    fn tokens(self, value: impl Fn(usize) -> f32) -> float32x4_t {
+        vdupq_n_f32(value(0))
+    }
+
+    #[inline(always)]
+    fn of_token(self, sums: &[float32x4_t; 4], _token: usize) -> [float32x4_t; 4] {
+        *sums
+    }
+}
+
+/// Four rows a vector.
+#[inline(always)]
+pub(super) fn in_rows(values: &[f32; PASS_ROWS]) -> [float32x4_t; 4] {
+    let values = values.as_chunks().0;
+    std::array::from_fn(|v| load_floats(&values[v]))
+}
+
+/// See [`crate::tile::Interleave`].
+pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel) {
+    let bias = vdupq_n_u8(adjust.quants);
+    for (four, spans) in spans.as_chunks::<4>().0.iter().enumerate() {
+        let first = first + 4 * four;
+        for part in 0..16 {
+            let rows = spans.each_ref().map(|span| {
+                let quants = load(&span.quants.as_chunks().0[part]);
+                vreinterpretq_f32_u8(vaddq_u8(quants, bias))
+            });
+            for (step, value) in transpose(rows).into_iter().enumerate() {
+                let to = &mut panel.quants[4 * part + step][first..first + 4];
+                // SAFETY: four rows of four bytes are written, as many as the slice has.
+                unsafe { vst1q_u8(to.as_mut_ptr().cast(), vreinterpretq_u8_f32(value)) };
+            }
+        }
+    }
+    lines(spans, first, adjust.mins, panel);
+}
+
+/// Puts 16 rows' scales and minimums into the panel.
+pub(super) fn lines(spans: &[Span; 16], first: usize, mins: Mins, panel: &mut Panel) {
+    for (four, spans) in spans.as_chunks::<4>().0.iter().enumerate() {
+        let first = first + 4 * four;
+        columns(spans.each_ref().map(|span| &span.scales[..]), 1.0, first, &mut panel.scales);
+        match mins {
+            Mins::None => {}
+            Mins::Times(factor) => {
+                columns(
+                    spans.each_ref().map(|span| &span.mins[..]),
+                    factor,
+                    first,
+                    &mut panel.mins,
+                );
+            }
+        }
+    }
+}
+
+/// Puts values times `factor` of rows `first..first + 4` into a line for each of the columns.
+#[inline(always)]
+pub(super) fn columns(rows: [&[f32]; 4], factor: f32, first: usize, to: &mut [[f32; ROWS]]) {
+    let rows = rows.map(|row| row.as_chunks::<4>().0);
+    for (part, to) in to.chunks_mut(4).enumerate() {
+        let values = transpose(rows.map(|row| vmulq_n_f32(load_floats(&row[part]), factor)));
+        for (to, value) in to.iter_mut().zip(values) {
+            let to = to[first..].first_chunk_mut().expect("four rows");
+            store_floats(to, value);
+        }
+    }
+}
+
+/// Four vectors of four, transposed.
+#[inline(always)]
+fn transpose([a, b, c, d]: [float32x4_t; 4]) -> [float32x4_t; 4] {
+    let low = [vtrn1q_f32(a, b), vtrn1q_f32(c, d)].map(vreinterpretq_f64_f32);
+    let high = [vtrn2q_f32(a, b), vtrn2q_f32(c, d)].map(vreinterpretq_f64_f32);
+    [
+        vtrn1q_f64(low[0], low[1]),
+        vtrn1q_f64(high[0], high[1]),
+        vtrn2q_f64(low[0], low[1]),
+        vtrn2q_f64(high[0], high[1]),
+    ]
+    .map(vreinterpretq_f32_f64)
+}

@@ -1,0 +1,71 @@
+//! The integer tile of NEON with dot products: a lane has a row's four columns, and 24 sums fill the registers.
+//!
+//! SDOT takes one token's four activations from a lane, so nothing is broadcast: four loads of weights and six of
+//! activations serve 24 products of 64 each.
+
+use crate::neon::intrinsics::*;
+
+use crate::gemm::packing::Block;
+use crate::neon::sdot_four;
+use crate::panel::Quants;
+use crate::tile::neon::{PASS_ROWS, Products, in_rows, interleave, passes};
+use crate::tile::{Adjust, Panel, ROWS, Shape, Tile, Tiles, by_form, in_order};
+
+pub(super) fn tiles(quants: &Quants) -> Tiles {
+    let tile: Tile = by_form!(quants.form, tile);
+    Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, tile }
+}
+
+/// See [`Tile`].
+#[target_feature(enable = "dotprod")]
+fn tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
+    passes::<_, S, 4>(Dotprod(()), panel, block, strip, stride);
+}
+
+/// The token that the feature was detected: only [`tile`] makes it. A vector has four rows of one token.
+#[derive(Clone, Copy)]
+struct Dotprod(());
+
+impl Products<4> for Dotprod {
+    const TOKENS: usize = 1;
+    const COLUMNS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn dots<const U: usize>(
+        self,
+        steps: usize,
+        mut quants: *const i8,
+        mut x: *const i32,
+        n: usize,
+    ) -> [[int32x4_t; 4]; U] {
+        let mut dots = [[vdupq_n_s32(0); 4]; U];
+        for _ in 0..steps {
+            (quants, x) = in_order(quants, x);
+            for v in 0..4 {
+                // SAFETY: a step has 16 rows of four quants and n times four activations.
+                let w = unsafe { vld1q_s8(quants.add(16 * v)) };
+                for (u, dots) in dots.iter_mut().enumerate() {
+                    // SAFETY: as above; the token proves the feature.
+                    dots[v] = unsafe { sdot_four(dots[v], w, *x.add(u).cast()) };
+                }
+            }
+            (quants, x) = (quants.wrapping_add(4 * ROWS), x.wrapping_add(n));
+        }
+        dots
+    }
+
+    #[inline(always)]
+    fn rows(self, values: &[f32; PASS_ROWS]) -> [float32x4_t; 4] {
+        in_rows(values)
+    }
+
+    #[inline(always)]
+    fn tokens(self, value: impl Fn(usize) -> f32) -> float32x4_t {
+        vdupq_n_f32(value(0))
+    }
+
+    #[inline(always)]
+    fn of_token(self, sums: &[float32x4_t; 4], _token: usize) -> [float32x4_t; 4] {
+        *sums
+    }
+}

@@ -1,0 +1,184 @@
+//! `cargo xtask test-arm`: the CPU kernels of 64-bit Arm, built for it and run under an emulator.
+//!
+//! Three models of processor stand for the three levels of instructions: each must refuse the levels above its own, pass the
+//! kernel tests at those it has, and write the text that plain Rust writes. An emulator says nothing of speed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::{apt_get, has_program, may_install};
+
+pub const USAGE: &str = "\
+cargo xtask test-arm [-- ARGS] build for 64-bit Arm and run the kernel tests and a model under qemu (ARGS go to the tests)";
+
+const TARGET: &str = "aarch64-unknown-linux-gnu";
+
+const LINKER: &str = "aarch64-linux-gnu-gcc";
+
+const EMULATOR: &str = "qemu-aarch64";
+
+/// Where the cross compiler's packages put the C library of the target.
+const SYSROOT: &str = "/usr/aarch64-linux-gnu";
+
+/// qemu's models of processor, and the highest level each runs; one has all levels below its own.
+const MODELS: [(&str, &str); 3] =
+    [("cortex-a53", "neon"), ("cortex-a76", "neon-dotprod"), ("max", "neon-i8mm")];
+
+/// The levels of Arm in rising order, after the one every other is compared with.
+const LEVELS: [&str; 4] = ["scalar", "neon", "neon-dotprod", "neon-i8mm"];
+
+/// The tests of kernels: those inside the CPU backend, and those of every op against the reference. Without the default
+/// features, so that the program is built without adapters.
+const TESTS: [&str; 9] = [
+    "--package=bilayer",
+    "--package=bilayer-cpu",
+    "--lib",
+    "--test=kernels",
+    "--no-default-features",
+    "--locked",
+    "--target",
+    TARGET,
+    // Only our own code is waited for under the emulator.
+    "--config=profile.dev.package.\"*\".opt-level=1",
+];
+
+/// Prepares, builds, and tests each model of processor.
+pub fn run(args: &[String]) -> Result<()> {
+    prepare()?;
+    let start = Instant::now();
+    let program = build()?;
+    eprintln!("xtask: built in {} s", start.elapsed().as_secs());
+    let tests: Vec<&String> = args.iter().skip_while(|a| *a == "--").collect();
+    for (model, highest) in MODELS {
+        let began = Instant::now();
+        levels(&program, model, highest)?;
+        eprintln!("xtask: {model}: levels up to {highest}, all with one text; now the tests");
+        let status = cargo(model)
+            .args(TESTS)
+            .arg("--no-fail-fast")
+            .arg("--")
+            .args(&tests)
+            .status()
+            .context("cargo could not be started")?;
+        if !status.success() {
+            bail!("the kernel tests failed on {model}");
+        }
+        eprintln!("xtask: {model}: passed in {} s", began.elapsed().as_secs());
+    }
+    eprintln!("xtask: all levels passed, {} s in all", start.elapsed().as_secs());
+    Ok(())
+}
+
+/// The cross compiler, the emulator and the standard library of the target: installs them where that is possible and says
+/// what to install where it is not.
+fn prepare() -> Result<()> {
+    if !has_program(&[LINKER]) || !has_program(&[EMULATOR]) {
+        if !may_install() {
+            bail!(
+                "`{LINKER}` and `{EMULATOR}` are needed, and the C library for it in {SYSROOT} (Debian \
+                 and Ubuntu: gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user)"
+            );
+        }
+        eprintln!("xtask: installing a cross compiler and an emulator");
+        apt_get(&["update"])?;
+        let packages = ["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user"];
+        apt_get(&[&["install", "--yes", "--no-install-recommends"], &packages[..]].concat())?;
+    }
+    if has_library()? {
+        return Ok(());
+    }
+    if !has_program(&["rustup"]) {
+        bail!("the standard library for {TARGET} is needed: install it beside rustc");
+    }
+    let status = Command::new("rustup").args(["target", "add", TARGET]).status();
+    if !status.context("rustup could not be started")?.success() || !has_library()? {
+        bail!("`rustup target add {TARGET}` did not install the standard library");
+    }
+    Ok(())
+}
+
+/// Whether rustc finds a standard library for the target.
+fn has_library() -> Result<bool> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc)
+        .args(["--print", "target-libdir", "--target", TARGET])
+        .output()
+        .context("rustc could not be started")?;
+    let folder = String::from_utf8(output.stdout).context("the folder rustc names")?;
+    Ok(std::fs::read_dir(folder.trim()).is_ok_and(|mut files| files.next().is_some()))
+}
+
+/// Cargo's test command with the linker of the target, and the emulator of a model of processor to run what it builds.
+fn cargo(model: &str) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let variable = |what: &str| format!("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_{what}");
+    let mut command = Command::new(cargo);
+    command
+        .arg("test")
+        .env(variable("LINKER"), LINKER)
+        .env(variable("RUNNER"), format!("{EMULATOR} -L {SYSROOT} -cpu {model}"));
+    command
+}
+
+/// Builds the tests, and the program with them; gives the program's path.
+fn build() -> Result<PathBuf> {
+    let output = cargo("max")
+        .args(TESTS)
+        .args(["--no-run", "--message-format=json-render-diagnostics"])
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("cargo could not be started")?;
+    if !output.status.success() {
+        bail!("the build for {TARGET} failed");
+    }
+    let lines = output.stdout.split(|byte| *byte == b'\n');
+    let messages = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+    let program = |message: Value| {
+        let of_program =
+            message["target"]["kind"][0] == "bin" && message["profile"]["test"] == false;
+        of_program.then(|| message["executable"].as_str().map(PathBuf::from)).flatten()
+    };
+    messages.filter_map(program).next().context("cargo built no program")
+}
+
+/// Has the program write a few words with each level: the model's own must all write the same, the others be refused.
+fn levels(program: &Path, model: &str, highest: &str) -> Result<()> {
+    let mut expected = None;
+    let mut has = true;
+    for level in LEVELS {
+        let output = write(program, model, level)?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        if !has {
+            if output.status.success() || !error.contains("this processor cannot run level") {
+                bail!("{model} should refuse level {level}: {error}");
+            }
+            continue;
+        }
+        if !output.status.success() {
+            bail!("{model} at level {level}: {error}");
+        }
+        let text = String::from_utf8(output.stdout).context("the program's text")?;
+        let expected = expected.get_or_insert_with(|| text.clone());
+        if text.trim().is_empty() || text != *expected {
+            bail!("{model} at level {level} wrote {text:?}, not {expected:?}");
+        }
+        has = level != highest;
+    }
+    Ok(())
+}
+
+/// The demo model's most likely words after a beginning.
+fn write(program: &Path, model: &str, level: &str) -> Result<Output> {
+    let line = "run --temp 0 --predict 24 --prompt Once --seed 1 --threads 2 --cpu-level";
+    Command::new(EMULATOR)
+        .args(["-L", SYSROOT, "-cpu", model])
+        .arg(program)
+        .args(line.split(' '))
+        .arg(level)
+        .output()
+        .with_context(|| format!("{EMULATOR} could not be started"))
+}
