@@ -80,6 +80,19 @@ pub enum Error {
     Graph(#[from] bilayer_graph::Error),
 }
 
+impl Error {
+    /// The tensor of the file that is to blame, where it is one that is there.
+    pub fn tensor(&self) -> Option<&str> {
+        use bilayer_graph::Error as Graph;
+        match self {
+            Error::Graph(Graph::TensorShape { name, .. }) | Error::UnusedTensor { name, .. } => {
+                Some(name)
+            }
+            _ => None,
+        }
+    }
+}
+
 fn known() -> String {
     crate::all().iter().map(|architecture| architecture.name).collect::<Vec<_>>().join(", ")
 }

@@ -56,7 +56,7 @@ use std::collections::HashSet;
 use bilayer_gguf::{File, Metadata};
 use bilayer_graph::{Catalog, Graph, Recorder, Value};
 
-pub use catalog::{Directory, Outline};
+pub use catalog::{Directory, Listing, Outline};
 pub use checkpoint::{Checkpoint, Draft, Field, Made, Settings, draft, of_checkpoint};
 pub use config::{Config, FeedForward, Layer, Norm, NormAt, QkNorm, limits};
 pub use encoder::{Encoder, Head, Pooling};

@@ -36,6 +36,17 @@ pub enum Error {
         known: String,
     },
 
+    /// A maker's tokenizer cuts text into words in a way that we do not have.
+    #[error("pre_tokenizer {found}: {reason}; the known values of tokenizer.ggml.pre are {known}")]
+    UnrecognisedPre {
+        /// The part of `tokenizer.json`, shortened.
+        found: String,
+        /// What is unknown about it.
+        reason: String,
+        /// The names that are known.
+        known: String,
+    },
+
     /// An array that runs beside the tokens is not as long as they are.
     #[error("tokenizer.ggml.{key} has {found} entries for {expected} tokens")]
     Length {

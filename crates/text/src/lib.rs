@@ -71,5 +71,6 @@ mod wordpiece;
 
 pub use decode::{Decode, Decoder, Piece};
 pub use error::Error;
+pub use pre::recognise;
 pub use tokenizer::{Encode, Tokenizer};
 pub use vocabulary::Vocabulary;

@@ -1,0 +1,80 @@
+//! Which tokens are special, and which of them stand around a text.
+
+use std::collections::HashMap;
+
+use bilayer_text::Vocabulary;
+use serde_json::Value;
+
+use super::Source;
+
+impl Source<'_> {
+    /// Sets the ids that tokenizer and model files name, and whether texts begin and end with some.
+    ///
+    /// A name in the tokenizer's files comes before an id in the model's, and both before what SentencePiece has.
+    pub(super) fn specials(&self, vocabulary: &mut Vocabulary) {
+        let tokens = std::mem::take(&mut vocabulary.tokens);
+        let ids: HashMap<&str, u32> = tokens.iter().map(String::as_str).zip(0..).collect();
+        let named = |name: &str| {
+            let key = format!("{name}_token");
+            let by_text = [self.config, &self.map].into_iter().find_map(|file| {
+                let token = &file[&key];
+                let text = token.as_str().or_else(|| token["content"].as_str())?;
+                ids.get(text).copied()
+            });
+            by_text.or_else(|| {
+                let id = self.checkpoint.settings().0[format!("{key}_id")].as_u64()?;
+                u32::try_from(id).ok().filter(|&id| (id as usize) < tokens.len())
+            })
+        };
+        vocabulary.bos = named("bos").or(vocabulary.bos);
+        vocabulary.eos = named("eos").or(self.ends().first().copied()).or(vocabulary.eos);
+        vocabulary.unk = named("unk").or(vocabulary.unk);
+        vocabulary.sep = named("sep");
+        vocabulary.pad = named("pad").or(vocabulary.pad);
+        vocabulary.cls = named("cls");
+        vocabulary.mask = named("mask");
+        let others = |id: &u32| Some(*id) != vocabulary.eos && (*id as usize) < tokens.len();
+        vocabulary.eot = self.ends().into_iter().find(others);
+        let text = |id: Option<u32>| id.map(|id| tokens[id as usize].as_str());
+        let (first, last) = around(&self.json["post_processor"]);
+        let flag = |name: &str| self.config[name].as_bool();
+        // BERT's kind always has its own around each text.
+        if vocabulary.model != "bert" {
+            let (bos, eos) = (text(vocabulary.bos), text(vocabulary.eos));
+            let is = |place: &Option<Option<&str>>, token: Option<&str>| {
+                place.map(|found| found.is_some() && (found == token))
+            };
+            vocabulary.add_bos = flag("add_bos_token").or(is(&first, bos));
+            vocabulary.add_eos = flag("add_eos_token").or(is(&last, eos));
+        }
+        vocabulary.tokens = tokens;
+    }
+
+    /// The tokens that end what the model says, where its files list several.
+    fn ends(&self) -> Vec<u32> {
+        let ids = |value: &Value| -> Vec<u32> {
+            let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+            list.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect()
+        };
+        let generation = ids(&self.generation["eos_token_id"]);
+        match generation.is_empty() {
+            true => ids(&self.checkpoint.settings().0["eos_token_id"]),
+            false => generation,
+        }
+    }
+}
+
+/// The token before and after a text as a template of `tokenizer.json` has it; `None` where there is no template.
+fn around(processor: &Value) -> (Option<Option<&str>>, Option<Option<&str>>) {
+    if let Some(parts) = processor["processors"].as_array() {
+        let found = parts.iter().map(around).find(|(first, _)| first.is_some());
+        return found.unwrap_or_default();
+    }
+    let Some(single) = processor["single"].as_array() else { return (None, None) };
+    (Some(token(single.first())), Some(token(single.last())))
+}
+
+/// The token of a step of a template; `None` where that is the text.
+fn token(step: Option<&Value>) -> Option<&str> {
+    step.and_then(|step| step["SpecialToken"]["id"].as_str())
+}
