@@ -149,86 +149,55 @@ fn the_same_model_in_another_form_is_the_same_file() {
     assert!(bytes(&folder) == usual, "merges as strings");
 }
 
+/// A template that puts `<|end|>` before a text.
+const TEMPLATE: &str = r#"{"type": "TemplateProcessing", "single": [
+    {"SpecialToken": {"id": "<|end|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]}"#;
+
+/// A file, a field of it and what is put there, and a key with what it becomes; JSON.
+const TOLD: &[[&str; 5]] = &[
+    ["config.json", "", "null", "tokenizer.ggml.pre", r#""gpt-2""#],
+    ["config.json", "", "null", "tokenizer.ggml.eos_token_id", "4"],
+    ["config.json", "", "null", "tokenizer.ggml.add_bos_token", "null"],
+    ["tokenizer.json", "post_processor", TEMPLATE, "tokenizer.ggml.add_bos_token", "true"],
+    ["tokenizer.json", "post_processor", TEMPLATE, "tokenizer.ggml.add_eos_token", "false"],
+    ["tokenizer_config.json", "add_bos_token", "true", "tokenizer.ggml.add_bos_token", "true"],
+    [
+        "tokenizer_config.json",
+        "pad_token",
+        r#"{"content": "ab"}"#,
+        "tokenizer.ggml.padding_token_id",
+        "2",
+    ],
+    ["generation_config.json", "eos_token_id", "[4, 5]", "tokenizer.ggml.eot_token_id", "5"],
+    ["generation_config.json", "top_k", "20", "general.sampling.top_k", "20"],
+    ["generation_config.json", "temperature", "0.5", "general.sampling.temp", "0.5"],
+    ["tokenizer_config.json", "chat_template", r#""x""#, "tokenizer.chat_template", r#""x""#],
+    [
+        "tokenizer_config.json",
+        "chat_template",
+        r#"[{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]"#,
+        "tokenizer.chat_template",
+        r#""d""#,
+    ],
+    [
+        "tokenizer_config.json",
+        "chat_template",
+        r#"[{"name": "tools", "template": "t"}]"#,
+        "tokenizer.chat_template.tools",
+        r#""t""#,
+    ],
+];
+
 /// Keys that follow from what tokenizer and generation files say.
 #[test]
 fn tokenizer_files_say_what_stands_around_a_text() {
-    let template = json!({"type": "TemplateProcessing", "single": [
-        {"SpecialToken": {"id": "<|end|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]});
-    let cases: [(&str, &str, Value, &str, Value); 14] = [
-        ("config.json", "", json!(null), "tokenizer.ggml.pre", json!("gpt-2")),
-        ("config.json", "", json!(null), "tokenizer.ggml.eos_token_id", json!(4)),
-        ("config.json", "", json!(null), "tokenizer.ggml.add_bos_token", json!(null)),
-        (
-            "tokenizer.json",
-            "post_processor",
-            template.clone(),
-            "tokenizer.ggml.add_bos_token",
-            json!(true),
-        ),
-        (
-            "tokenizer.json",
-            "post_processor",
-            template.clone(),
-            "tokenizer.ggml.add_eos_token",
-            json!(false),
-        ),
-        (
-            "tokenizer.json",
-            "post_processor",
-            json!({"type": "Sequence", "processors": [{"type": "ByteLevel"}, template]}),
-            "tokenizer.ggml.add_bos_token",
-            json!(true),
-        ),
-        (
-            "tokenizer_config.json",
-            "add_bos_token",
-            json!(true),
-            "tokenizer.ggml.add_bos_token",
-            json!(true),
-        ),
-        (
-            "tokenizer_config.json",
-            "pad_token",
-            json!({"content": "ab"}),
-            "tokenizer.ggml.padding_token_id",
-            json!(2),
-        ),
-        (
-            "generation_config.json",
-            "eos_token_id",
-            json!([4, 5]),
-            "tokenizer.ggml.eot_token_id",
-            json!(5),
-        ),
-        ("generation_config.json", "top_k", json!(20), "general.sampling.top_k", json!(20)),
-        ("generation_config.json", "temperature", json!(0.5), "general.sampling.temp", json!(0.5)),
-        (
-            "tokenizer_config.json",
-            "chat_template",
-            json!("{{ x }}"),
-            "tokenizer.chat_template",
-            json!("{{ x }}"),
-        ),
-        (
-            "tokenizer_config.json",
-            "chat_template",
-            json!([{"name": "tool_use", "template": "{{ t }}"}, {"name": "default", "template": "{{ d }}"}]),
-            "tokenizer.chat_template",
-            json!("{{ d }}"),
-        ),
-        (
-            "tokenizer_config.json",
-            "chat_template",
-            json!([{"name": "tool_use", "template": "{{ t }}"}]),
-            "tokenizer.chat_template.tool_use",
-            json!("{{ t }}"),
-        ),
-    ];
-    for (file, field, value, key, expected) in cases {
+    for [file, field, value, key, expected] in TOLD {
+        let value: Value = serde_json::from_str(value).unwrap();
+        let expected: Value = serde_json::from_str(expected).unwrap();
         let folder = Folder::tiny();
         folder.change(file, |json| {
             if !field.is_empty() {
-                json[field] = value.clone();
+                json[*field] = value.clone();
             }
         });
         let plan = Convert::default().plan(folder.path()).unwrap();
@@ -539,7 +508,24 @@ fn the_command_says_what_it_writes() {
     bilayer_models::read(&file).unwrap();
 }
 
-/// A matrix of 512 MiB, half of it in each of two shards' worth of layers, in an address space of 400 MiB.
+/// A file without a tokenizer takes ids and shows ids; a text is an error.
+#[test]
+fn a_file_without_a_tokenizer_runs_on_ids() {
+    let place = Place::new();
+    let folder = Folder::tiny();
+    folder.remove("tokenizer.json");
+    let path = folder.path().display();
+    place.run(&format!("convert {path} --no-vocab --outfile ids.gguf")).good();
+    let ran = place.run("run -m ids.gguf --tokens 1,2,3 -n 2 --temp 0").good();
+    let shown = ran.out.trim().trim_start_matches('<').trim_end_matches('>');
+    let ids: Vec<u32> = shown.split("><").map(|id| id.parse().unwrap()).collect();
+    assert!(ids.len() == 2 && ids.iter().all(|&id| id < 8), "{ran:?}");
+    let ran = place.run("run -m ids.gguf -p text");
+    assert!(ran.code != Some(0) && ran.err.contains("no tokenizer"), "{ran:?}");
+    assert!(place.run("inspect ids.gguf").good().out.contains("runs: yes"));
+}
+
+/// A matrix of 512 MiB and its model, which together are read and written in an address space of 400 MiB.
 #[cfg(target_os = "linux")]
 #[test]
 fn memory_is_bounded_whatever_the_size() {

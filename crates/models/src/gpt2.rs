@@ -37,7 +37,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         classes: &["GPT2LMHeadModel"],
         activations: &["gelu_new", "gelu_pytorch_tanh"],
         fields: &[checkpoint::SIZES, checkpoint::LAYER_NORM],
-        more: more,
+        more,
     },
 };
 

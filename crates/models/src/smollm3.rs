@@ -22,7 +22,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         classes: &["SmolLM3ForCausalLM"],
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
-        more: more,
+        more,
     },
 };
 

@@ -127,6 +127,10 @@ pub enum Error {
         problem: &'static str,
     },
 
+    /// The file came without a tokenizer.
+    #[error("the model has no tokenizer: it takes token ids (--tokens) and no text")]
+    NoTokenizer,
+
     /// The text needs a byte or character for which there is no token, nor one for unknown text.
     #[error("the vocabulary has no token for {what:?} and none for unknown text")]
     NoToken {

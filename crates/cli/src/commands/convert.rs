@@ -88,7 +88,7 @@ fn report(
             "parameters": parameters,
             "bytes": bytes,
             "ms": seconds.map(|seconds| seconds * 1e3),
-            "tensors": plan.tensors().map(tensor).collect::<Vec<_>>(),
+            "tensors": plan.tensors().map(|planned| tensor(&planned)).collect::<Vec<_>>(),
         }))?;
         return Ok(0);
     }
@@ -112,6 +112,6 @@ fn report(
     Ok(0)
 }
 
-fn tensor(tensor: PlannedTensor<'_>) -> Value {
+fn tensor(tensor: &PlannedTensor<'_>) -> Value {
     json!({ "name": tensor.name, "shape": tensor.shape, "type": tensor.ty.name })
 }

@@ -54,7 +54,7 @@ pub(super) fn general(checkpoint: &Checkpoint, name: Option<&str>) -> Result<Met
     let tags: Strings = tags.map(String::as_str).collect();
     let languages: Strings = card.all("language").iter().map(String::as_str).collect();
     for (key, list) in [("tags", tags), ("languages", languages)] {
-        if list.len() > 0 {
+        if !list.is_empty() {
             metadata.set(&format!("general.{key}"), list);
         }
     }
@@ -158,7 +158,7 @@ pub(super) fn vocabulary(vocabulary: Vocabulary, metadata: &mut Metadata) {
 pub(super) fn templates(templates: Vec<(Option<String>, String)>, metadata: &mut Metadata) {
     const KEY: &str = "tokenizer.chat_template";
     let names: Strings = templates.iter().filter_map(|(name, _)| name.as_deref()).collect();
-    if names.len() > 0 {
+    if !names.is_empty() {
         metadata.set("tokenizer.chat_templates", names);
     }
     for (name, source) in templates {

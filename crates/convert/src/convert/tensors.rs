@@ -157,8 +157,7 @@ impl Tensors {
         let mut order: Vec<String> = graph.weights.into_iter().map(|weight| weight.name).collect();
         // Of two lists of factors the graph reads the one of its context; the file has both.
         let short = Config { context: 1, ..config };
-        let short =
-            bilayer_models::record(&short, &listing).map_err(|e| self.of_model(e.into()))?;
+        let short = bilayer_models::record(&short, &listing).map_err(|e| self.of_model(e))?;
         order.extend(short.weights.into_iter().map(|weight| weight.name));
         let mut left: BTreeMap<String, Planned> =
             self.0.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
