@@ -354,6 +354,12 @@ const BAD: &[Bad] = &[
         &["output_norm.weight", "weight 3", "inf"],
     ),
     (
+        "weights that are whole numbers",
+        |f| f.header(|h| h["model.norm.weight"]["dtype"] = json!("I16")),
+        65,
+        &["model.norm.weight", "I16"],
+    ),
+    (
         "an unknown way to cut text",
         |f| {
             f.change("tokenizer.json", |t| {
@@ -462,6 +468,38 @@ fn bad_checkpoints_are_told_and_nothing_is_left() {
         assert_eq!(folder.names(), before, "{what}");
         assert!(place.names().is_empty(), "{what}: {:?}", place.names());
     }
+}
+
+#[test]
+fn who_stops_half_way_finds_what_was_there_before() {
+    let place = Place::new();
+    let (folder, out) = (Folder::tiny(), place.file("out.gguf", "before"));
+    let plan = Convert::default().plan(folder.path()).unwrap();
+    let error = plan.write(&out, &mut |_, _| std::ops::ControlFlow::Break(())).unwrap_err();
+    assert!(matches!(error, bilayer_convert::Error::Interrupted), "{error}");
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), "before");
+    assert_eq!(place.names(), ["out.gguf"]);
+}
+
+/// Both lists of LongRoPE, whichever the context asks for.
+#[test]
+fn both_lists_of_factors_are_kept() {
+    let Some(phi3) = shared("arch-tiny/phi3") else { return };
+    let folder = Folder::copy(&phi3);
+    let (long, short) = ([4f32; 8], [1.5f32; 8]);
+    folder.change("config.json", |config| {
+        config["original_max_position_embeddings"] = json!(64);
+        config["rope_parameters"] = json!(null);
+        config["rope_scaling"] =
+            json!({"type": "longrope", "long_factor": long, "short_factor": short});
+    });
+    let convert = Convert { no_vocab: true, ..Convert::default() };
+    let bytes = convert.plan(folder.path()).unwrap().to_bytes().unwrap();
+    let file = File::from_bytes("phi3", bytes).unwrap();
+    assert_eq!(values(&file, "rope_factors_long.weight"), long);
+    assert_eq!(values(&file, "rope_factors_short.weight"), short);
+    assert_eq!(file.metadata().u32("phi3.rope.scaling.original_context_length").unwrap(), 64);
+    bilayer_models::read(&file).unwrap();
 }
 
 #[test]

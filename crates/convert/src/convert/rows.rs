@@ -79,6 +79,9 @@ impl<'p> Rows<'p> {
         self.check(&parts[first / (self.rows / parts.len())].name, first, &values)?;
         if change == Done::OneMore {
             values.iter_mut().for_each(|value| *value += 1.0);
+        } else if float.ty == self.planned.ty {
+            bytes.copy_from_slice(&source);
+            return Ok(());
         }
         Ok(self.planned.ty.quantize(&values, None, bytes)?)
     }

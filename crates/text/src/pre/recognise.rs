@@ -4,6 +4,7 @@
 //! one if it cuts every probe at the same places and composes characters alike. How a pattern is written does not count.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -42,15 +43,14 @@ const PROBES: &[&str] = &[
 /// Text in which characters can be composed, and capitals and widths changed.
 const UNCOMPOSED: &str = "e\u{301}A\u{30a} \u{1100}\u{1161} ﬁ Ｗ Ä  x";
 
-impl Pre {
-    /// Whether the row cuts the probes so; the first that it cuts otherwise ends the comparison.
-    fn cuts_as(&self, cuts: &[Vec<Range<usize>>]) -> bool {
-        let same =
-            |words: &Words, probe: &str, cut: &Vec<_>| words.of(probe).is_ok_and(|c| c == *cut);
-        let words = Words::new(self);
-        words
-            .is_ok_and(|words| PROBES.iter().zip(cuts).all(|(probe, cut)| same(&words, probe, cut)))
-    }
+/// What each row of the table makes of the probes; empty where it cannot be run.
+fn rows() -> &'static [Vec<Vec<Range<usize>>>] {
+    static ROWS: OnceLock<Vec<Vec<Vec<Range<usize>>>>> = OnceLock::new();
+    let cuts = |row: &Pre| {
+        let words = Words::new(row)?;
+        PROBES.iter().map(|probe| words.of(probe)).collect::<Result<_, Error>>()
+    };
+    ROWS.get_or_init(|| TABLE.iter().map(|row| cuts(row).unwrap_or_default()).collect())
 }
 
 /// The value of `tokenizer.ggml.pre` for a byte-level vocabulary whose maker's `tokenizer.json` is `tokenizer`: the first
@@ -76,7 +76,9 @@ pub fn recognise(tokenizer: &Value, like: &str) -> Result<&'static str, Error> {
     let composes = composes(&tokenizer["normalizer"]).map_err(unrecognised)?;
     let cuts = cuts(&tokenizer["pre_tokenizer"]).map_err(unrecognised)?;
     let whole_words = tokenizer["model"]["ignore_merges"].as_bool().unwrap_or(false);
-    let same_cuts: Vec<&Pre> = TABLE.iter().filter(|row| row.cuts_as(&cuts)).collect();
+    let rows = TABLE.iter().zip(rows());
+    let same_cuts: Vec<&Pre> =
+        rows.filter(|(_, row_cuts)| **row_cuts == cuts).map(|(row, _)| row).collect();
     let is_same = |row: &&Pre| {
         row.whole_words == whole_words && (row.nfc == composes || row.makers_nfc == composes)
     };
@@ -154,10 +156,10 @@ mod tests {
 
     #[test]
     fn rows_that_differ_cut_some_probe_differently() {
-        for row in TABLE {
-            let words = Words::new(row).unwrap();
-            let cuts: Vec<_> = PROBES.iter().map(|probe| words.of(probe).unwrap()).collect();
-            for other in TABLE.iter().filter(|other| other.cuts_as(&cuts)) {
+        for (row, cuts) in TABLE.iter().zip(rows()) {
+            assert_eq!(cuts.len(), PROBES.len(), "{:?}", row.names);
+            let same = TABLE.iter().zip(rows()).filter(|(_, other)| *other == cuts);
+            for (other, _) in same {
                 let named = [row.names[0], other.names[0]];
                 let alike = named.iter().all(|name| ALIKE.contains(name));
                 assert!(row.patterns == other.patterns || alike, "{named:?}");
@@ -183,6 +185,65 @@ mod tests {
             assert_eq!(found.patterns, row.patterns, "{:?} as {name}", row.names);
             assert_eq!((found.nfc, found.whole_words), (row.nfc, row.whole_words));
             assert_eq!(name, *row.names.last().unwrap());
+        }
+    }
+
+    /// Ways that makers spell what the table has as patterns.
+    #[test]
+    fn makers_spellings_are_recognised() {
+        let bytes = |use_regex: bool| {
+            json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+            "use_regex": use_regex})
+        };
+        let digits = |each: bool| json!({"type": "Digits", "individual_digits": each});
+        let steps = |steps: &[Value]| json!({"type": "Sequence", "pretokenizers": steps});
+        let removed = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Removed", "invert": true});
+        let cases = [
+            ("GPT-2", Value::Null, bytes(true), false, "gpt-2"),
+            (
+                "StarCoder 2, SmolLM",
+                Value::Null,
+                steps(&[digits(true), bytes(true)]),
+                false,
+                "starcoder",
+            ),
+            (
+                "Command R",
+                json!({"type": "NFC"}),
+                steps(&[digits(true), bytes(true)]),
+                false,
+                "command-r",
+            ),
+            ("OLMo", json!({"type": "NFC"}), bytes(true), false, "mpt"),
+            (
+                "Llama 3",
+                Value::Null,
+                steps(&[split(super::super::GPT4), bytes(false)]),
+                true,
+                "llama-bpe",
+            ),
+            (
+                "GPT-4",
+                Value::Null,
+                steps(&[removed(super::super::GPT4), bytes(false)]),
+                false,
+                "dbrx",
+            ),
+            (
+                "Qwen 2.5",
+                json!({"type": "NFC"}),
+                steps(&[split(super::super::GPT4_DIGITS), bytes(false)]),
+                false,
+                "qwen2",
+            ),
+        ];
+        for (maker, normalizer, pre_tokenizer, whole_words, expected) in cases {
+            let tokenizer = json!({
+                "normalizer": normalizer,
+                "pre_tokenizer": pre_tokenizer,
+                "model": {"type": "BPE", "ignore_merges": whole_words},
+            });
+            assert_eq!(recognise(&tokenizer, "").ok(), Some(expected), "{maker}");
         }
     }
 

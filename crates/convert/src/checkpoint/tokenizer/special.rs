@@ -36,7 +36,7 @@ impl Source<'_> {
         let others = |id: &u32| Some(*id) != vocabulary.eos && (*id as usize) < tokens.len();
         vocabulary.eot = self.ends().into_iter().find(others);
         let text = |id: Option<u32>| id.map(|id| tokens[id as usize].as_str());
-        let (first, last) = around(&self.json["post_processor"]);
+        let Around { first, last, between } = around(&self.json["post_processor"]);
         let flag = |name: &str| self.config[name].as_bool();
         // BERT's kind always has its own around each text.
         if vocabulary.model != "bert" {
@@ -46,6 +46,8 @@ impl Source<'_> {
             };
             vocabulary.add_bos = flag("add_bos_token").or(is(&first, bos));
             vocabulary.add_eos = flag("add_eos_token").or(is(&last, eos));
+            let sep = text(vocabulary.sep);
+            vocabulary.add_sep = (sep.is_some() && between == sep).then_some(true);
         }
         vocabulary.tokens = tokens;
     }
@@ -64,17 +66,32 @@ impl Source<'_> {
     }
 }
 
-/// The token before and after a text as a template of `tokenizer.json` has it; `None` where there is no template.
-fn around(processor: &Value) -> (Option<Option<&str>>, Option<Option<&str>>) {
-    if let Some(parts) = processor["processors"].as_array() {
-        let found = parts.iter().map(around).find(|(first, _)| first.is_some());
-        return found.unwrap_or_default();
-    }
-    let Some(single) = processor["single"].as_array() else { return (None, None) };
-    (Some(token(single.first())), Some(token(single.last())))
+/// The tokens that a template of `tokenizer.json` puts around texts.
+#[derive(Default)]
+struct Around<'j> {
+    /// Before a text; `None` where there is no template.
+    first: Option<Option<&'j str>>,
+    /// After a text; `None` where there is no template.
+    last: Option<Option<&'j str>>,
+    /// Between the texts of a pair.
+    between: Option<&'j str>,
 }
 
-/// The token of a step of a template; `None` where that is the text.
+fn around(processor: &Value) -> Around<'_> {
+    if let Some(parts) = processor["processors"].as_array() {
+        return parts.iter().map(around).find(|found| found.first.is_some()).unwrap_or_default();
+    }
+    let Some(single) = processor["single"].as_array() else { return Around::default() };
+    let pair = processor["pair"].as_array().map_or(&[][..], Vec::as_slice);
+    let after_first = pair.iter().skip_while(|step| step["Sequence"].is_null()).nth(1);
+    Around {
+        first: Some(token(single.first())),
+        last: Some(token(single.last())),
+        between: token(after_first),
+    }
+}
+
+/// The token of a step of a template; `None` where that is a text.
 fn token(step: Option<&Value>) -> Option<&str> {
     step.and_then(|step| step["SpecialToken"]["id"].as_str())
 }
