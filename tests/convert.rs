@@ -481,6 +481,57 @@ fn who_stops_half_way_finds_what_was_there_before() {
     assert_eq!(place.names(), ["out.gguf"]);
 }
 
+/// Settings of architectures of which the shared data have no checkpoint: fields besides the usual, and what a model of it
+/// may lack.
+const OTHERS: &[(&str, &str, &[&str])] = &[
+    ("GemmaForCausalLM", r#"{"head_dim": 16, "hidden_act": "gelu"}"#, &[]),
+    ("SmolLM3ForCausalLM", r#"{"no_rope_layer_interval": 4, "use_sliding_window": false}"#, &[]),
+    (
+        "MixtralForCausalLM",
+        r#"{"num_local_experts": 4, "num_experts_per_tok": 2}"#,
+        &["output.weight"],
+    ),
+    (
+        "Qwen2MoeForCausalLM",
+        r#"{"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": false,
+            "shared_expert_intermediate_size": 40, "decoder_sparse_step": 1, "mlp_only_layers": []}"#,
+        &["output.weight"],
+    ),
+];
+
+#[test]
+fn architectures_without_a_checkpoint_here_become_whole_models() {
+    for (class, more, optional) in OTHERS {
+        let mut config = json!({
+            "architectures": [class], "hidden_act": "silu", "hidden_size": 32, "intermediate_size": 48,
+            "max_position_embeddings": 64, "num_attention_heads": 4, "num_hidden_layers": 4,
+            "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "vocab_size": 16,
+        });
+        let more: Value = serde_json::from_str(more).unwrap();
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let folder = Folder::of(&config, optional);
+        let convert = Convert { no_vocab: true, outtype: Some(Type::F32), ..Convert::default() };
+        let bytes = convert.plan(folder.path()).unwrap().to_bytes().unwrap();
+        let file = File::from_bytes(class, bytes).unwrap();
+        let (config, _) = bilayer_models::read(&file).unwrap();
+        assert_eq!(config.layers.len(), 4, "{class}");
+        if let Some(experts) = &config.experts {
+            let each = ["block_sparse_moe.experts.{}.w1", "mlp.experts.{}.gate_proj"];
+            let stem = each[usize::from(config.architecture != "llama")];
+            let parts = (0..experts.count).flat_map(|expert| {
+                let stem = stem.replace("{}", &expert.to_string());
+                folder.values(&format!("model.layers.2.{stem}.weight"))
+            });
+            let stacked = values(&file, "blk.2.ffn_gate_exps.weight");
+            assert_eq!(stacked, parts.collect::<Vec<_>>(), "{class}");
+        }
+        let norm = folder.values("model.norm.weight");
+        let one = if config.architecture == "gemma" { 1.0 } else { 0.0 };
+        let expected: Vec<f32> = norm.iter().map(|gain| gain + one).collect();
+        assert_eq!(values(&file, "output_norm.weight"), expected, "{class}");
+    }
+}
+
 /// Both lists of LongRoPE, whichever the context asks for.
 #[test]
 fn both_lists_of_factors_are_kept() {

@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use bilayer_models::{Change, Outline, Settings, draft, of_checkpoint};
+use bilayer_quant::Type;
 use safetensors::{Dtype, View};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -100,6 +102,44 @@ impl Folder {
         }
         folder.save();
         folder
+    }
+
+    /// Random weights in the shapes that `config` implies, under the names that its architecture's table gives them. Of
+    /// the tensors a model may lack it has those in `optional`.
+    pub fn of(config: &Value, optional: &[&str]) -> Folder {
+        let mut folder = Folder { folder: TempDir::new().unwrap(), tensors: BTreeMap::new() };
+        folder.write("config.json", &config.to_string());
+        let architecture = of_checkpoint(Settings(config)).unwrap();
+        let metadata = draft(architecture, Settings(config)).unwrap().metadata;
+        let outline = Outline::new(Type::F32, optional);
+        bilayer_models::record(&bilayer_models::config(&metadata).unwrap(), &outline).unwrap();
+        let mut random = Random(2);
+        for (name, entry) in outline.tensors() {
+            let mut shape: Vec<usize> = entry.shape.iter().map(|&size| size as usize).collect();
+            let (stem, suffix) = name.rsplit_once('.').unwrap();
+            let (layer, general) = match stem.strip_prefix("blk.").and_then(|s| s.split_once('.')) {
+                Some((layer, rest)) => (layer, format!("blk.{{}}.{rest}")),
+                None => ("", stem.to_owned()),
+            };
+            let mut known = architecture.names.iter().copied().flatten();
+            let by = known.find(|by| by.gguf == general).unwrap_or_else(|| panic!("{name}"));
+            let stem = by.checkpoint.replacen("{}", layer, 1);
+            let experts = if by.change == Change::Stacked { shape.remove(0) } else { 1 };
+            for expert in 0..experts {
+                let name = format!("{}.{suffix}", stem.replacen("{}", &expert.to_string(), 1));
+                let len = shape.iter().product::<usize>();
+                let bytes = (0..len).flat_map(|_| bf16(random.next())).collect();
+                folder.tensors.insert(name, Tensor { shape: shape.clone(), bytes });
+            }
+        }
+        folder.save();
+        folder
+    }
+
+    /// A tensor's weights.
+    pub fn values(&self, name: &str) -> Vec<f32> {
+        let bytes = self.tensors[name].bytes.as_chunks().0;
+        bytes.iter().map(|&bytes| half::bf16::from_le_bytes(bytes).to_f32()).collect()
     }
 
     /// The files of another folder.
