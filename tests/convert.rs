@@ -157,7 +157,7 @@ const TEMPLATE: &str = r#"{"type": "TemplateProcessing", "single": [
 const TOLD: &[[&str; 5]] = &[
     ["config.json", "", "null", "tokenizer.ggml.pre", r#""gpt-2""#],
     ["config.json", "", "null", "tokenizer.ggml.eos_token_id", "4"],
-    ["config.json", "", "null", "tokenizer.ggml.add_bos_token", "null"],
+    ["config.json", "", "null", "tokenizer.ggml.add_bos_token", "false"],
     ["tokenizer.json", "post_processor", TEMPLATE, "tokenizer.ggml.add_bos_token", "true"],
     ["tokenizer.json", "post_processor", TEMPLATE, "tokenizer.ggml.add_eos_token", "false"],
     ["tokenizer_config.json", "add_bos_token", "true", "tokenizer.ggml.add_bos_token", "true"],

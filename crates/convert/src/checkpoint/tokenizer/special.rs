@@ -45,6 +45,11 @@ impl Source<'_> {
                 place.map(|found| found.is_some() && (found == token))
             };
             vocabulary.add_bos = flag("add_bos_token").or(is(&first, bos));
+            // Where no template says so the maker's tokenizer adds nothing; readers of files would, for some ways to cut
+            // text.
+            if !vocabulary.merges.is_empty() && bos.is_some() {
+                vocabulary.add_bos = vocabulary.add_bos.or(Some(false));
+            }
             vocabulary.add_eos = flag("add_eos_token").or(is(&last, eos));
             let sep = text(vocabulary.sep);
             vocabulary.add_sep = (sep.is_some() && between == sep).then_some(true);
