@@ -25,7 +25,7 @@ use support::data::shared;
 use support::program::{Place, Ran, ran};
 use support::words;
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "run",
     "bench",
     "embed",
@@ -36,6 +36,7 @@ const COMMANDS: [&str; 14] = [
     "detokenize",
     "perplexity",
     "imatrix",
+    "convert",
     "quantize",
     "synth",
     "completions",

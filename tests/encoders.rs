@@ -117,8 +117,7 @@ fn minilm() -> Option<(std::path::PathBuf, Vec<Case>)> {
 }
 
 fn checkpoint(folder: &Path, ty: Type) -> Model {
-    let architecture = bilayer_models::find("bert").unwrap();
-    Model::from_bytes("minilm", checkpoint::bytes(folder, architecture, ty)).unwrap()
+    Model::from_bytes("minilm", checkpoint::bytes(folder, ty)).unwrap()
 }
 
 #[test]
@@ -278,9 +277,8 @@ fn small_checkpoints_give_the_rows_and_scores_of_their_makers_code() {
         let folder = folders.join(name);
         let text = std::fs::read_to_string(folder.join("reference.json")).unwrap();
         let Small { cases } = serde_json::from_str(&text).unwrap();
-        let architecture = bilayer_models::find(name).unwrap();
-        let whole = support::model::Model::new(checkpoint::gguf(&folder, architecture));
-        let each = support::model::Model::new(checkpoint::gguf(&folder, architecture));
+        let whole = support::model::Model::new(checkpoint::gguf(&folder));
+        let each = support::model::Model::new(checkpoint::gguf(&folder));
         let each = each.changed(|config| {
             let encoder = config.encoder.as_mut().unwrap();
             (encoder.scores, encoder.pooling) = (false, Pooling::None);

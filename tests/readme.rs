@@ -61,6 +61,14 @@ fn every_command_of_the_readme_runs() {
     place.file("sentences.txt", "A cat.\nA dog.\n");
     std::fs::create_dir_all(place.path().join("examples/machines")).unwrap();
     place.file("examples/machines/rtx-4090.toml", MACHINE);
+    let checkpoint = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/train_demo/checkpoint");
+    std::fs::create_dir_all(place.path().join("examples/train_demo/checkpoint")).unwrap();
+    for entry in std::fs::read_dir(checkpoint).unwrap() {
+        let path = entry.unwrap().path();
+        let to =
+            place.path().join("examples/train_demo/checkpoint").join(path.file_name().unwrap());
+        std::fs::copy(path, to).unwrap();
+    }
     let programs = Path::new(env!("CARGO_BIN_EXE_bilayer")).parent().unwrap();
     let path = std::env::join_paths(
         std::iter::once(programs.to_owned())

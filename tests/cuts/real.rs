@@ -125,7 +125,6 @@ fn real_models_say_the_same_at_every_cut() {
     }
     for name in LLAMAS {
         let Some(folder) = shared(&format!("arch-tiny/{name}")) else { continue };
-        let architecture = bilayer_models::find("llama").unwrap();
-        check(&Model::new(checkpoint::gguf(&folder, architecture)), name);
+        check(&Model::new(checkpoint::gguf(&folder)), name);
     }
 }

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 mod bench;
 mod chat;
+mod convert;
 mod draft;
 mod encode;
 mod model;
@@ -20,6 +21,7 @@ pub mod typed;
 
 pub use bench::{Bench, Form, Numbers};
 pub use chat::ChatArgs;
+pub use convert::{Convert, Outtype};
 pub use draft::DraftArgs;
 pub use encode::{Classify, Embed, PoolingArg, Rerank, TextArgs};
 pub use model::{FlashAttn, ModelArgs};
@@ -82,6 +84,8 @@ pub enum Command {
     Perplexity(Box<Perplexity>),
     /// Sum up which inputs of each matrix matter, from a calibration text
     Imatrix(Box<Imatrix>),
+    /// Make a model file of a checkpoint folder
+    Convert(Box<Convert>),
     /// Make a smaller file of a model, in other types
     Quantize(Box<Quantize>),
     /// Write a model of a given shape with random weights

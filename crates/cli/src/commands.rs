@@ -7,6 +7,7 @@ use crate::failure::Failure;
 
 mod bench;
 mod classify;
+mod convert;
 mod detokenize;
 mod devices;
 mod embed;
@@ -41,6 +42,7 @@ pub fn execute(command: Command) -> Result<u8, Failure> {
         Command::Detokenize(args) => detokenize::execute(&args),
         Command::Perplexity(args) => perplexity::execute(&args),
         Command::Imatrix(args) => imatrix::execute(&args),
+        Command::Convert(args) => convert::execute(&args),
         Command::Quantize(args) => quantize::execute(&args),
         Command::Synth(args) => synth::execute(&args),
         Command::Completions { shell } => {

@@ -123,6 +123,12 @@ impl From<bilayer_convert::Error> for Failure {
             Made::Unwritable { .. } | Made::Requantize { .. } | Made::SameFile { .. } => {
                 (USAGE, "")
             }
+            Made::Checkpoint { .. } | Made::Tensor { .. } => (BAD_MODEL, ""),
+            Made::OfCheckpoint { .. } | Made::Tokenizer { .. } => {
+                (BAD_MODEL, "; use a checkpoint of a supported kind")
+            }
+            Made::Incomplete { .. } => (BAD_MODEL, "; download it again"),
+            Made::NoTokenizer { .. } => (NO_FILE, ""),
             Made::Weight { .. } | Made::NoImatrix { .. } | Made::Sums { .. } => (BAD_MODEL, ""),
             Made::ImatrixShape { .. } => (BAD_MODEL, "; give the one that was made of this model"),
             Made::Threads { .. } => (DOES_NOT_FIT, ""),

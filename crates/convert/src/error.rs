@@ -104,6 +104,53 @@ pub enum Error {
         /// Those of the importance matrix.
         found: [u64; 2],
     },
+    /// A file of a checkpoint that is missing, damaged or of an unknown kind.
+    #[error("{file}: {reason}")]
+    Checkpoint {
+        /// The file.
+        file: String,
+        /// What is wrong with it: the field, and what may stand there.
+        reason: String,
+    },
+    /// A checkpoint's settings describe no model that can be run.
+    #[error("{file}: {source}")]
+    OfCheckpoint {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        source: Box<bilayer_models::Error>,
+    },
+    /// A tensor of a checkpoint that has no place in the file.
+    #[error("tensor {tensor}: {reason}")]
+    Tensor {
+        /// The checkpoint's name of it.
+        tensor: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A checkpoint's tensors make no whole model.
+    #[error("the checkpoint is not complete: {source}")]
+    Incomplete {
+        /// What is missing, by GGUF's names.
+        source: Box<bilayer_models::Error>,
+    },
+    /// A checkpoint's tokenizer that nobody could use.
+    #[error("{file}: {source}")]
+    Tokenizer {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        source: Box<bilayer_text::Error>,
+    },
+    /// A folder without a tokenizer.
+    #[error(
+        "{folder}: there is no tokenizer.json, tokenizer.model or vocab.txt; download the tokenizer too, or do without one \
+         with --no-vocab, for a file that takes and gives token ids"
+    )]
+    NoTokenizer {
+        /// The folder.
+        folder: String,
+    },
     /// The sizes make no model that can be read back.
     #[error(transparent)]
     Model(#[from] bilayer_models::Error),

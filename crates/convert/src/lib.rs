@@ -1,13 +1,13 @@
-//! Makes model files: random ones of real shapes, and quantized ones of others.
+//! Makes model files: of checkpoints, random ones of real shapes, and quantized ones of others.
 //!
-//! **Purpose.** [`synth`] writes valid GGUF files with random weights in the shapes of known models, as fast as the
+//! **Purpose.** [`convert`] makes a file of a checkpoint folder, tensor by tensor. [`synth`] writes valid GGUF files with random weights in the shapes of known models, as fast as the
 //! disk takes them, so that speed, placement and memory can be measured without a download. [`mix`] says which type
 //! each tensor gets in a mix such as Q4_K_M, [`mod@quantize`] makes a file of such a mix from another, and [`imatrix`] keeps
 //! what each column of its matrices is worth in files, and adds such files up.
 //!
 //! **What it does not know.** Devices, kernels, sessions, command lines.
 //!
-//! **Read first.** [`mix::Mix`], [`synth::Shape`], [`synth::Synth`], [`quantize::Quantize`].
+//! **Read first.** [`convert::Convert`], [`mix::Mix`], [`synth::Shape`], [`synth::Synth`], [`quantize::Quantize`].
 //!
 //! ```
 //! use bilayer_convert::mix::Mix;
@@ -22,6 +22,8 @@
 
 #![forbid(unsafe_code)]
 
+mod checkpoint;
+pub mod convert;
 mod error;
 pub mod imatrix;
 pub mod mix;

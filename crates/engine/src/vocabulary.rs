@@ -1,6 +1,7 @@
 //! The vocabulary and the chat templates of a GGUF file: its keys `tokenizer.*` as plain data for `bilayer-text`.
 
 use bilayer_gguf::{Error, Metadata};
+use bilayer_models::limits;
 use bilayer_text::Vocabulary;
 use bilayer_text::chat::Templates;
 
@@ -22,7 +23,11 @@ pub fn vocabulary(metadata: &Metadata) -> Result<Vocabulary, Error> {
         name: metadata.opt_str("general.name")?.unwrap_or_default().to_owned(),
         model: metadata.str(&key("model"))?.to_owned(),
         pre: metadata.opt_str(&key("pre"))?.map(str::to_owned),
-        tokens: metadata.strings(&key("tokens"))?.iter().map(str::to_owned).collect(),
+        tokens: match metadata.str(&key("model"))? {
+            // A file without a tokenizer: ids are all there is to show.
+            "no_vocab" => ids(metadata)?,
+            _ => metadata.strings(&key("tokens"))?.iter().map(str::to_owned).collect(),
+        },
         scores: metadata.opt_f32s(&key("scores"))?.unwrap_or_default().into_owned(),
         types: metadata.opt_i32s(&key("token_type"))?.unwrap_or_default().into_owned(),
         merges: strings("merges")?,
@@ -43,6 +48,13 @@ pub fn vocabulary(metadata: &Metadata) -> Result<Vocabulary, Error> {
         lowercase: flag("normalizer.lowercase")?,
         strip_accents: flag("normalizer.strip_accents")?,
     })
+}
+
+/// A spelling for each row of the embedding.
+fn ids(metadata: &Metadata) -> Result<Vec<String>, Error> {
+    let architecture = metadata.str("general.architecture")?;
+    let rows = metadata.usize(&format!("{architecture}.vocab_size"))?.min(limits::VOCAB);
+    Ok((0..rows).map(|id| format!("<{id}>")).collect())
 }
 
 /// Reads the chat templates out of `metadata`: `tokenizer.chat_template`, and those that have a name after it.

@@ -5,7 +5,8 @@ use bilayer_graph::Activation;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Config, Encoder, Error, FeedForward, Head, Name, Norm, NormAt, encoder, tiny,
+    Architecture, Checkpoint, Config, Encoder, Error, FeedForward, Head, Name, Norm, NormAt,
+    checkpoint, encoder, tiny,
 };
 
 const NAME: &str = "bert";
@@ -33,6 +34,12 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         Name::kept("cls.output", "classifier"),
     ]],
     ignored: encoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["BertModel", "BertForMaskedLM", "BertForSequenceClassification"],
+        activations: &["gelu"],
+        fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::LAYER_NORM],
+        more: encoder::draft,
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

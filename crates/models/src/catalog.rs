@@ -1,6 +1,7 @@
-//! Tensor directories: that of a file, and that of a model that does not exist yet.
+//! Tensor directories: that of a file, written or not yet, and that of a model that does not exist yet.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 
 use bilayer_gguf::File;
 use bilayer_graph::{Catalog, Entry};
@@ -13,6 +14,22 @@ impl Catalog for Directory<'_> {
     fn find(&self, name: &str) -> Option<Entry> {
         let layout = self.0.tensor(name)?.layout();
         Some(Entry { ty: layout.ty(), shape: layout.shape().to_vec() })
+    }
+}
+
+/// The directory of a file that is not written yet: names, types and shapes, rightmost contiguous.
+pub struct Listing(HashMap<String, Entry>);
+
+impl Listing {
+    /// Of these tensors.
+    pub fn new(tensors: impl Iterator<Item = (String, Type, Vec<u64>)>) -> Self {
+        Listing(tensors.map(|(name, ty, shape)| (name, Entry { ty, shape })).collect())
+    }
+}
+
+impl Catalog for Listing {
+    fn find(&self, name: &str) -> Option<Entry> {
+        self.0.get(name).cloned()
     }
 }
 

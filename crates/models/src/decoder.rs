@@ -11,8 +11,12 @@ use crate::{Config, Encoder, FeedForward, Layer, Norm, NormAt, QkNorm, Rotary, S
 
 /// Ends of names of tensors that a file may hold and the recorded model does not read: frequencies that early
 /// converters wrote out, though they follow from the metadata; the list of factors of the other context.
-pub(crate) const IGNORED: &[&str] =
-    &[".attn_rot_embd.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
+pub(crate) const IGNORED: &[&str] = &[
+    ".attn_rot_embd.weight",
+    "rope_factors_long.weight",
+    "rope_factors_short.weight",
+    ".rotary_emb.inv_freq",
+];
 
 /// Records embedding, layers and head; the result is the logits `[R, vocab]`.
 pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Error> {

@@ -3,19 +3,35 @@
 //! Its layers are the decoder's ([`Block`]), of which differences are fields of [`Config`]. Shapes stand beside each
 //! line; `T` is the step's tokens, `R` the rows that are wanted of it.
 
+use bilayer_gguf::Strings;
 use bilayer_graph::{Activation, Error, Recorder, Value};
 
 use crate::decoder::{Block, norm};
 use crate::keys::Keys;
-use crate::{Config, NormAt, limits};
+use crate::{Config, Draft, NormAt, Settings, limits};
 
 /// The matrix that makes scores of a text's row; a file without it has no head.
 pub(crate) const HEAD: &str = "cls.output.weight";
 
 /// Ends of names of tensors that a file may hold and the recorded model does not read: what comes before a head that is
 /// not there, and what training predicted with.
-pub(crate) const IGNORED: &[&str] =
-    &["cls.weight", "cls.bias", "cls.norm.weight", "embeddings.position_ids"];
+pub(crate) const IGNORED: &[&str] = &[
+    "cls.weight",
+    "cls.bias",
+    "cls.norm.weight",
+    "embeddings.position_ids",
+    "cls.seq_relationship.weight",
+    "cls.seq_relationship.bias",
+    "cls.predictions.bias",
+    "cls.predictions.decoder.weight",
+    "cls.predictions.decoder.bias",
+    "cls.predictions.transform.dense.weight",
+    "cls.predictions.transform.dense.bias",
+    "cls.predictions.transform.LayerNorm.weight",
+    "cls.predictions.transform.LayerNorm.bias",
+    "decoder.weight",
+    "decoder.bias",
+];
 
 /// What an encoder has and a decoder has not.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,6 +134,36 @@ impl Head {
     pub(crate) fn of_cls() -> Self {
         Head { labels: vec!["LABEL_0".to_owned()], pooling: Pooling::Cls, activation: None }
     }
+}
+
+/// What a checkpoint says of an encoder besides sizes: token types, the token between texts, labels of a head.
+pub(crate) fn draft(draft: &mut Draft<'_>) -> Result<(), crate::Error> {
+    let absolute = ["absolute".into()];
+    draft.refuse("position_embedding_type", &absolute, "positions relative to each other")?;
+    draft.set("attention.causal", false);
+    if let Some(types) = draft.settings.size(&["type_vocab_size"])? {
+        draft.metadata.set("tokenizer.ggml.token_type_count", types);
+    }
+    if let Some(id) = draft.settings.size(&["sep_token_id"])? {
+        draft.metadata.set("tokenizer.ggml.seperator_token_id", id);
+    }
+    let class = draft.settings.0["architectures"][0].as_str();
+    if class.is_some_and(|class| class.ends_with("ForSequenceClassification")) {
+        let labels: Strings = labels(draft.settings).iter().map(String::as_str).collect();
+        draft.set("classifier.output_labels", labels);
+    }
+    Ok(())
+}
+
+/// The labels by their numbers; two without a name are what a checkpoint does not say.
+fn labels(settings: Settings<'_>) -> Vec<String> {
+    let Some(given) = settings.0["id2label"].as_object() else {
+        return ["LABEL_0", "LABEL_1"].map(str::to_owned).to_vec();
+    };
+    let number = |key: &str| key.parse::<usize>().unwrap_or(usize::MAX);
+    let mut labels: Vec<_> = given.iter().map(|(key, label)| (number(key), label)).collect();
+    labels.sort_by_key(|(number, _)| *number);
+    labels.into_iter().map(|(_, label)| label.as_str().unwrap_or_default().to_owned()).collect()
 }
 
 /// The token between texts: the key's, or the one of BERT's spelling.

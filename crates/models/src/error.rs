@@ -32,6 +32,38 @@ pub enum Error {
         /// What it would take.
         feature: &'static str,
     },
+    /// A checkpoint's class has no architecture here.
+    #[error("class `{class}` is not supported; known are: {}", classes())]
+    UnknownClass {
+        /// What `architectures` says.
+        class: String,
+    },
+    /// A checkpoint's `config.json` lacks a field.
+    #[error("`{names}` is missing")]
+    MissingField {
+        /// The names it may go by.
+        names: String,
+    },
+    /// A field holds what no model of its kind can have.
+    #[error("`{field}`: expected {expected}, found {found}")]
+    Field {
+        /// The field.
+        field: String,
+        /// What may stand there.
+        expected: String,
+        /// What does.
+        found: String,
+    },
+    /// A field asks for something this architecture's code does not do.
+    #[error("`{field}` is {found}: {feature} is not supported for this architecture")]
+    UnsupportedField {
+        /// The field.
+        field: String,
+        /// What it holds.
+        found: String,
+        /// What it would take.
+        feature: &'static str,
+    },
     /// The file holds a tensor that the recorded model would not use: its logits would be wrong.
     #[error(
         "tensor `{name}` has no place in architecture `{architecture}` as it is known here; \
@@ -48,6 +80,24 @@ pub enum Error {
     Graph(#[from] bilayer_graph::Error),
 }
 
+impl Error {
+    /// The tensor of the file that is to blame, where it is one that is there.
+    pub fn tensor(&self) -> Option<&str> {
+        use bilayer_graph::Error as Graph;
+        match self {
+            Error::Graph(Graph::TensorShape { name, .. }) | Error::UnusedTensor { name, .. } => {
+                Some(name)
+            }
+            _ => None,
+        }
+    }
+}
+
 fn known() -> String {
     crate::all().iter().map(|architecture| architecture.name).collect::<Vec<_>>().join(", ")
+}
+
+fn classes() -> String {
+    let classes = crate::all().iter().flat_map(|known| known.checkpoint.classes).copied();
+    classes.collect::<Vec<_>>().join(", ")
 }

@@ -4,7 +4,9 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::{Activation, Pairs};
 
 use crate::keys::Keys;
-use crate::{Architecture, Config, Error, Name, Norm, decoder, names, tiny};
+use crate::{
+    Architecture, Checkpoint, Config, Error, Name, Norm, checkpoint, decoder, names, tiny,
+};
 
 const NAME: &str = "gemma";
 
@@ -25,6 +27,12 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         ],
     ],
     ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["GemmaForCausalLM"],
+        activations: &["gelu_pytorch_tanh", "gelu"],
+        fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
+        more: checkpoint::decoder,
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

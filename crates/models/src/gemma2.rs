@@ -4,7 +4,10 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::{Activation, Pairs};
 
 use crate::keys::Keys;
-use crate::{Architecture, Config, Error, Norm, NormAt, decoder, limits, names, tiny};
+use crate::{
+    Architecture, Checkpoint, Config, Error, Field, Norm, NormAt, checkpoint, decoder, limits,
+    names, tiny,
+};
 
 /// Layers of the model of 27 billion weights, whose scores are scaled by the width of a head's share of the hidden
 /// state instead of the head's own; files do not say so.
@@ -27,6 +30,24 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     },
     names: &[names::ENDS, names::ATTENTION, names::GATED, names::NORMS_AROUND],
     ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["Gemma2ForCausalLM"],
+        activations: &["gelu_pytorch_tanh"],
+        fields: &[
+            checkpoint::SIZES,
+            checkpoint::FEED_FORWARD,
+            checkpoint::RMS,
+            checkpoint::WINDOW,
+            &[
+                Field::number("attn_logit_softcapping", &["attn_logit_softcapping"]),
+                Field::number("final_logit_softcapping", &["final_logit_softcapping"]),
+            ],
+        ],
+        more: |draft| {
+            checkpoint::decoder(draft)?;
+            checkpoint::scale_of_scores(draft)
+        },
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

@@ -5,8 +5,8 @@ use bilayer_graph::{Activation, Pairs};
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Config, Error, Name, Norm, NormAt, QkNorm, Rotary, Scaling, decoder, limits,
-    names, tiny,
+    Architecture, Checkpoint, Config, Error, Field, Name, Norm, NormAt, QkNorm, Rotary, Scaling,
+    checkpoint, decoder, limits, names, tiny,
 };
 
 /// Layers of the model of 27 billion weights, whose scores are scaled by the width of a head's share of the hidden
@@ -41,6 +41,29 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         ],
     ],
     ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["Gemma3ForCausalLM"],
+        activations: &["gelu_pytorch_tanh"],
+        fields: &[
+            checkpoint::SIZES,
+            checkpoint::FEED_FORWARD,
+            checkpoint::RMS,
+            checkpoint::WINDOW,
+            &[
+                Field::maybe_size(
+                    "attention.sliding_window_pattern",
+                    &["sliding_window_pattern", "_sliding_window_pattern"],
+                ),
+                Field::maybe_number("attn_logit_softcapping", &["attn_logit_softcapping"]),
+                Field::maybe_number("final_logit_softcapping", &["final_logit_softcapping"]),
+            ],
+        ],
+        more: |draft| {
+            checkpoint::decoder(draft)?;
+            checkpoint::scale_of_scores(draft)?;
+            checkpoint::layer_kinds(draft)
+        },
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

@@ -6,7 +6,10 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::Activation;
 
 use crate::keys::Keys;
-use crate::{Architecture, Config, Error, FeedForward, Name, Norm, decoder, tiny};
+use crate::{
+    Architecture, Checkpoint, Config, Draft, Error, FeedForward, Name, Norm, checkpoint, decoder,
+    tiny,
+};
 
 const NAME: &str = "gpt2";
 
@@ -28,8 +31,26 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         Name::kept("output_norm", "transformer.ln_f"),
         Name::kept("output", "lm_head"),
     ]],
-    ignored: decoder::IGNORED,
+    // Masks that old checkpoints carry.
+    ignored: &[".attn.bias", ".attn.masked_bias"],
+    checkpoint: Checkpoint {
+        classes: &["GPT2LMHeadModel"],
+        activations: &["gelu_new", "gelu_pytorch_tanh"],
+        fields: &[checkpoint::SIZES, checkpoint::LAYER_NORM],
+        more,
+    },
 };
+
+/// The inner length is said only where it is another than four times the width.
+fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
+    draft.refuse("scale_attn_by_inverse_layer_idx", &[false.into()], "a scale for each layer")?;
+    let inner = match draft.settings.size(&["n_inner"])? {
+        Some(inner) => inner,
+        None => 4 * draft.needed_size(&["n_embd"])?,
+    };
+    draft.set("feed_forward_length", inner);
+    Ok(())
+}
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };

@@ -3,10 +3,12 @@
 use bilayer_gguf::Metadata;
 use bilayer_graph::{Activation, Pairs};
 
+use crate::checkpoint::{Draft, Field};
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
-    Architecture, Config, Error, Experts, Name, Norm, Scaling, decoder, limits, names, tiny,
+    Architecture, Checkpoint, Config, Error, Experts, Name, Norm, Scaling, checkpoint, decoder,
+    limits, names, tiny,
 };
 
 const NAME: &str = "gpt-oss";
@@ -48,7 +50,32 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         ],
     ],
     ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["GptOssForCausalLM"],
+        activations: &["silu"],
+        fields: &[
+            checkpoint::SIZES,
+            checkpoint::FEED_FORWARD,
+            checkpoint::RMS,
+            checkpoint::WINDOW,
+            &[
+                Field::size("expert_count", &["num_local_experts"]),
+                Field::size("expert_used_count", &["num_experts_per_tok", "experts_per_token"]),
+                Field::size("expert_feed_forward_length", &["intermediate_size"]),
+            ],
+        ],
+        more: of_checkpoint,
+    },
 };
+
+/// The slope and the limit of the gate are no keys of a file.
+fn of_checkpoint(draft: &mut Draft<'_>) -> Result<(), Error> {
+    let slope = serde_json::json!(1.702);
+    let limit = serde_json::json!(7.0);
+    draft.refuse("swiglu_alpha", &[slope], "another slope of the gate than 1.702")?;
+    draft.refuse("swiglu_limit", &[limit], "another limit of the gate than 7")?;
+    checkpoint::decoder(draft)
+}
 
 const GATE_UP: &str = "model.layers.{}.mlp.experts.gate_up_proj";
 const GATE_UP_BIAS: &str = "model.layers.{}.mlp.experts.gate_up_proj_bias";

@@ -4,7 +4,9 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
-use crate::{Architecture, Config, Error, Norm, decoder, names, tiny};
+use crate::{
+    Architecture, Checkpoint, Config, Error, Field, Norm, checkpoint, decoder, names, tiny,
+};
 
 const NAME: &str = "granite";
 
@@ -24,6 +26,22 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     },
     names: &[names::ENDS, names::ATTENTION_IN_PAIRS, names::GATED, names::NORMS],
     ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["GraniteForCausalLM"],
+        activations: &["silu"],
+        fields: &[
+            checkpoint::SIZES,
+            checkpoint::FEED_FORWARD,
+            checkpoint::RMS,
+            &[
+                Field::number("attention.scale", &["attention_multiplier"]),
+                Field::number("embedding_scale", &["embedding_multiplier"]),
+                Field::number("residual_scale", &["residual_multiplier"]),
+                Field::number("logit_scale", &["logits_scaling"]),
+            ],
+        ],
+        more: checkpoint::decoder,
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

@@ -24,6 +24,7 @@
 
 mod bert;
 mod catalog;
+mod checkpoint;
 mod config;
 mod decoder;
 mod encoder;
@@ -56,7 +57,8 @@ use std::collections::HashSet;
 use bilayer_gguf::{File, Metadata};
 use bilayer_graph::{Catalog, Graph, Recorder, Value};
 
-pub use catalog::{Directory, Outline};
+pub use catalog::{Directory, Listing, Outline};
+pub use checkpoint::{Checkpoint, Draft, Field, Made, Settings, draft, of_checkpoint};
 pub use config::{Config, FeedForward, Layer, Norm, NormAt, QkNorm, limits};
 pub use encoder::{Encoder, Head, Pooling};
 pub use error::Error;
@@ -79,6 +81,8 @@ pub struct Architecture {
     pub names: &'static [&'static [Name]],
     /// Ends of names of tensors that files may hold and the model does not need.
     pub ignored: &'static [&'static str],
+    /// How its checkpoints become files.
+    pub checkpoint: Checkpoint,
 }
 
 /// The table; tests take more cases of the first.
@@ -140,16 +144,29 @@ pub fn record(config: &Config, catalog: &dyn Catalog) -> Result<Graph, Error> {
 /// # Errors
 /// As [`config`] and [`record`]; [`Error::UnusedTensor`] where the file holds more than the graph reads.
 pub fn read(file: &File) -> Result<(Config, Graph), Error> {
-    let mut config = config(file.metadata())?;
+    let names = file.tensors().iter().map(|tensor| tensor.name());
+    read_parts(file.metadata(), &Directory(file), names)
+}
+
+/// As [`read`], of a file that may not be written yet: its keys, and its tensors with their names.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_parts<'n>(
+    metadata: &Metadata,
+    catalog: &dyn Catalog,
+    mut names: impl Iterator<Item = &'n str>,
+) -> Result<(Config, Graph), Error> {
+    let mut config = config(metadata)?;
     if let Some(encoder) = &mut config.encoder {
-        encoder.scores = file.tensor(encoder::HEAD).is_some();
+        encoder.scores = catalog.find(encoder::HEAD).is_some();
     }
-    let graph = record(&config, &Directory(file))?;
+    let graph = record(&config, catalog)?;
     let architecture = find(config.architecture)?;
     let used: HashSet<&str> = graph.weights.iter().map(|weight| weight.name.as_str()).collect();
     let ignored = |name: &str| architecture.ignored.iter().any(|end| name.ends_with(end));
     let unused = |name: &&str| !used.contains(name) && !ignored(name);
-    match file.tensors().iter().map(|tensor| tensor.name()).find(unused) {
+    match names.find(unused) {
         None => Ok((config, graph)),
         Some(name) => {
             Err(Error::UnusedTensor { name: name.to_owned(), architecture: architecture.name })

@@ -7,7 +7,10 @@ use bilayer_graph::Pairs;
 
 use crate::experts::Weights;
 use crate::keys::Keys;
-use crate::{Architecture, Config, Error, Experts, Name, Norm, decoder, names, tiny};
+use crate::{
+    Architecture, Checkpoint, Config, Error, Experts, Field, Name, Norm, checkpoint, decoder,
+    names, tiny,
+};
 
 const NAME: &str = "llama";
 
@@ -30,6 +33,21 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         ],
     ],
     ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"],
+        activations: &["silu"],
+        fields: &[
+            checkpoint::SIZES,
+            checkpoint::FEED_FORWARD,
+            checkpoint::RMS,
+            checkpoint::WINDOW,
+            &[
+                Field::maybe_size("expert_count", &["num_local_experts"]),
+                Field::maybe_size("expert_used_count", &["num_experts_per_tok"]),
+            ],
+        ],
+        more: checkpoint::decoder,
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

@@ -6,8 +6,8 @@ use bilayer_graph::{Activation, Pairs};
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Config, Encoder, Error, FeedForward, Head, Name, Norm, Pooling, Rotary, Scaling,
-    encoder, limits, tiny,
+    Architecture, Checkpoint, Config, Encoder, Error, FeedForward, Field, Head, Name, Norm,
+    Pooling, Rotary, Scaling, checkpoint, encoder, limits, tiny,
 };
 
 const NAME: &str = "modern-bert";
@@ -40,6 +40,30 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         Name::kept("cls.output", "classifier"),
     ]],
     ignored: encoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &[
+            "ModernBertModel",
+            "ModernBertForMaskedLM",
+            "ModernBertForSequenceClassification",
+        ],
+        activations: &["gelu"],
+        fields: &[
+            checkpoint::SIZES,
+            checkpoint::FEED_FORWARD,
+            checkpoint::LAYER_NORM,
+            &[
+                Field::size("attention.sliding_window", &["local_attention"]),
+                Field::maybe_size(
+                    "attention.sliding_window_pattern",
+                    &["global_attn_every_n_layers"],
+                ),
+            ],
+        ],
+        more: |draft| {
+            checkpoint::rope(draft)?;
+            encoder::draft(draft)
+        },
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

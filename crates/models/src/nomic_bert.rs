@@ -4,7 +4,10 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
-use crate::{Architecture, Config, Encoder, Error, Head, Name, Norm, NormAt, encoder, tiny};
+use crate::{
+    Architecture, Checkpoint, Config, Encoder, Error, Head, Name, Norm, NormAt, checkpoint,
+    encoder, tiny,
+};
 
 const NAME: &str = "nomic-bert";
 
@@ -29,6 +32,15 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         Name::kept("cls.output", "classifier"),
     ]],
     ignored: encoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["NomicBertModel"],
+        activations: &["silu", "swiglu"],
+        fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::LAYER_NORM],
+        more: |draft| {
+            checkpoint::rope(draft)?;
+            encoder::draft(draft)
+        },
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

@@ -7,7 +7,8 @@ use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Config, Error, Name, Norm, NormAt, QkNorm, Rotary, Scaling, decoder, names, tiny,
+    Architecture, Checkpoint, Config, Error, Name, Norm, NormAt, QkNorm, Rotary, Scaling,
+    checkpoint, decoder, names, tiny,
 };
 
 const NAME: &str = "olmo2";
@@ -36,6 +37,15 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         ],
     ],
     ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["Olmo2ForCausalLM", "Olmo3ForCausalLM"],
+        activations: &["silu"],
+        fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS, checkpoint::WINDOW],
+        more: |draft| {
+            checkpoint::decoder(draft)?;
+            checkpoint::layer_kinds(draft)
+        },
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

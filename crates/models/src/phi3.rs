@@ -5,7 +5,8 @@ use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Config, Error, FeedForward, Name, Norm, Scaling, decoder, limits, names, tiny,
+    Architecture, Checkpoint, Config, Error, FeedForward, Field, Name, Norm, Scaling, checkpoint,
+    decoder, limits, names, tiny,
 };
 
 const NAME: &str = "phi3";
@@ -30,6 +31,21 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         ],
     ],
     ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["Phi3ForCausalLM"],
+        activations: &["silu"],
+        fields: &[
+            checkpoint::SIZES,
+            checkpoint::FEED_FORWARD,
+            checkpoint::RMS,
+            checkpoint::WINDOW,
+            &[Field::maybe_size(
+                "rope.scaling.original_context_length",
+                &["original_max_position_embeddings"],
+            )],
+        ],
+        more: checkpoint::decoder,
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

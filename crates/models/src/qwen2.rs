@@ -4,7 +4,7 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
-use crate::{Architecture, Config, Error, Norm, decoder, names, tiny};
+use crate::{Architecture, Checkpoint, Config, Error, Norm, checkpoint, decoder, names, tiny};
 
 const NAME: &str = "qwen2";
 
@@ -16,6 +16,12 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     tiny: || tiny::decoder(NAME, Norm::Rms, &[]),
     names: &[names::ENDS, names::ATTENTION, names::GATED, names::NORMS],
     ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["Qwen2ForCausalLM"],
+        activations: &["silu"],
+        fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
+        more: checkpoint::without_window,
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

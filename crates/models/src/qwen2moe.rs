@@ -6,7 +6,8 @@ use bilayer_graph::Pairs;
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
-    Architecture, Config, Error, Experts, Name, Norm, Shared, decoder, limits, names, tiny,
+    Architecture, Checkpoint, Config, Error, Experts, Field, Name, Norm, Shared, checkpoint,
+    decoder, limits, names, tiny,
 };
 
 const NAME: &str = "qwen2moe";
@@ -38,6 +39,21 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         names::NORMS,
     ],
     ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["Qwen2MoeForCausalLM"],
+        activations: &["silu"],
+        fields: &[
+            checkpoint::SIZES,
+            checkpoint::FEED_FORWARD,
+            checkpoint::RMS,
+            checkpoint::EXPERTS,
+            &[Field::size(
+                "expert_shared_feed_forward_length",
+                &["shared_expert_intermediate_size"],
+            )],
+        ],
+        more: checkpoint::all_sparse,
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

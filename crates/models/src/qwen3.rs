@@ -4,7 +4,9 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
-use crate::{Architecture, Config, Error, Norm, QkNorm, decoder, names, tiny};
+use crate::{
+    Architecture, Checkpoint, Config, Error, Norm, QkNorm, checkpoint, decoder, names, tiny,
+};
 
 const NAME: &str = "qwen3";
 
@@ -17,6 +19,12 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     tiny: || tiny::decoder(NAME, Norm::Rms, &[("attention.key_length", 32u32.into())]),
     names: &[names::ENDS, names::ATTENTION, names::QK_NORMS, names::GATED, names::NORMS],
     ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["Qwen3ForCausalLM"],
+        activations: &["silu"],
+        fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
+        more: checkpoint::without_window,
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

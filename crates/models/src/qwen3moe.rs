@@ -5,7 +5,10 @@ use bilayer_graph::Pairs;
 
 use crate::experts::Weights;
 use crate::keys::Keys;
-use crate::{Architecture, Config, Error, Experts, Norm, QkNorm, decoder, names, tiny};
+use crate::{
+    Architecture, Checkpoint, Config, Error, Experts, Norm, QkNorm, checkpoint, decoder, names,
+    tiny,
+};
 
 const NAME: &str = "qwen3moe";
 
@@ -25,6 +28,17 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     },
     names: &[names::ENDS, names::ATTENTION, names::QK_NORMS, names::EXPERTS, names::NORMS],
     ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["Qwen3MoeForCausalLM"],
+        activations: &["silu"],
+        fields: &[
+            checkpoint::SIZES,
+            checkpoint::FEED_FORWARD,
+            checkpoint::RMS,
+            checkpoint::EXPERTS,
+        ],
+        more: checkpoint::all_sparse,
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

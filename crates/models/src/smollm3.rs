@@ -4,7 +4,9 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
-use crate::{Architecture, Config, Error, Norm, decoder, names, tiny};
+use crate::{
+    Architecture, Checkpoint, Config, Draft, Error, Norm, checkpoint, decoder, names, tiny,
+};
 
 const NAME: &str = "smollm3";
 
@@ -16,7 +18,20 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     tiny: || tiny::decoder(NAME, Norm::Rms, &[("block_count", 4u32.into())]),
     names: &[names::ENDS, names::ATTENTION_IN_PAIRS, names::GATED, names::NORMS],
     ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["SmolLM3ForCausalLM"],
+        activations: &["silu"],
+        fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
+        more,
+    },
 };
+
+/// Files do not say which layers turn, so that the checkpoint must be as they are taken to be.
+fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
+    let usual = [4.into()];
+    draft.refuse("no_rope_layer_interval", &usual, "another choice of layers that do not turn")?;
+    checkpoint::without_window(draft)
+}
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };

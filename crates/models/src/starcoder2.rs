@@ -5,7 +5,9 @@ use bilayer_graph::{Activation, Pairs};
 
 use crate::keys::Keys;
 use crate::names::Name;
-use crate::{Architecture, Config, Error, FeedForward, Norm, decoder, names, tiny};
+use crate::{
+    Architecture, Checkpoint, Config, Error, FeedForward, Norm, checkpoint, decoder, names, tiny,
+};
 
 const NAME: &str = "starcoder2";
 
@@ -25,6 +27,17 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         ],
     ],
     ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["Starcoder2ForCausalLM"],
+        activations: &["gelu_pytorch_tanh"],
+        fields: &[
+            checkpoint::SIZES,
+            checkpoint::FEED_FORWARD,
+            checkpoint::LAYER_NORM,
+            checkpoint::WINDOW,
+        ],
+        more: checkpoint::decoder,
+    },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {

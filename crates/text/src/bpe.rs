@@ -15,9 +15,14 @@ use crate::{Error, Vocabulary};
 /// Cuts text into words by patterns, spells them in the vocabulary's alphabet, merges.
 pub(crate) struct Bpe {
     model: BPE,
-    stages: Vec<Stage>,
+    words: Words,
     alphabet: Alphabet,
     nfc: bool,
+}
+
+/// Cuts text into words by the patterns of a row.
+pub(crate) struct Words {
+    stages: Vec<Stage>,
 }
 
 struct Stage {
@@ -63,9 +68,7 @@ impl Bpe {
         }
         let merges = merges(std::mem::take(&mut vocabulary.merges), longest)?;
         let model = builder.vocab_and_merges(tokens, merges).build()?;
-        let stages =
-            pre.patterns.iter().map(|pattern| Stage::new(pattern)).collect::<Result<_, _>>()?;
-        Ok(Self { model, stages, alphabet, nfc: pre.nfc })
+        Ok(Self { model, words: Words::new(pre)?, alphabet, nfc: pre.nfc })
     }
 
     /// Appends the tokens of `text` to `ids`. A byte that a byte-level vocabulary lacks (Falcon has
@@ -73,7 +76,7 @@ impl Bpe {
     pub fn encode(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), Error> {
         let text = self.normalize(text);
         let mut word = String::new();
-        for range in self.words(&text)? {
+        for range in self.words.of(&text)? {
             let piece = &text[range];
             let spelled = match self.alphabet {
                 Alphabet::Escaped => piece,
@@ -101,9 +104,17 @@ impl Bpe {
         }
         Cow::Borrowed(text)
     }
+}
+
+impl Words {
+    /// By the patterns of `pre`, in order.
+    pub fn new(pre: &Pre) -> Result<Self, Error> {
+        let stages = pre.patterns.iter().map(|pattern| Stage::new(pattern));
+        Ok(Self { stages: stages.collect::<Result<_, _>>()? })
+    }
 
     /// The words of `text`, in order and without gaps.
-    fn words(&self, text: &str) -> Result<Vec<Range<usize>>, Error> {
+    pub fn of(&self, text: &str) -> Result<Vec<Range<usize>>, Error> {
         let whole = 0..text.len();
         self.stages.iter().try_fold(vec![whole], |words, stage| {
             let mut cut = Vec::with_capacity(words.len());

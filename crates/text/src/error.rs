@@ -36,6 +36,17 @@ pub enum Error {
         known: String,
     },
 
+    /// A maker's tokenizer cuts text into words in a way that we do not have.
+    #[error("pre_tokenizer {found}: {reason}; the known values of tokenizer.ggml.pre are {known}")]
+    UnrecognisedPre {
+        /// The part of `tokenizer.json`, shortened.
+        found: String,
+        /// What is unknown about it.
+        reason: String,
+        /// The names that are known.
+        known: String,
+    },
+
     /// An array that runs beside the tokens is not as long as they are.
     #[error("tokenizer.ggml.{key} has {found} entries for {expected} tokens")]
     Length {
@@ -115,6 +126,10 @@ pub enum Error {
         /// What is wrong with it.
         problem: &'static str,
     },
+
+    /// The file came without a tokenizer.
+    #[error("the model has no tokenizer: it takes token ids (--tokens) and no text")]
+    NoTokenizer,
 
     /// The text needs a byte or character for which there is no token, nor one for unknown text.
     #[error("the vocabulary has no token for {what:?} and none for unknown text")]

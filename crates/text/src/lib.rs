@@ -13,6 +13,7 @@
 //! | `llama` | SentencePiece's merging by score, with bytes for characters that have no token |
 //! | `gpt2` | byte pairs over bytes: words by `tokenizer.ggml.pre`, then the merges by rank |
 //! | `gemma4` | byte pairs over characters, spaces as U+2581, with bytes for the rest |
+//! | `no_vocab` | not at all: ids are spelled as such, and a text is an error |
 //! | `bert` | BERT's normalisation, then WordPiece |
 //!
 //! The values of `tokenizer.ggml.pre` that are known; any other is an error, as is its absence:
@@ -71,5 +72,6 @@ mod wordpiece;
 
 pub use decode::{Decode, Decoder, Piece};
 pub use error::Error;
+pub use pre::recognise;
 pub use tokenizer::{Encode, Tokenizer};
 pub use vocabulary::Vocabulary;

@@ -10,6 +10,10 @@
 //! Sources: the makers' `tokenizer.json` and `tiktoken` files, by way of the list of names in
 //! llama.cpp (`llama-vocab.cpp`). Where that adapts a pattern to its engine, the makers' is here.
 
+mod recognise;
+
+pub use recognise::recognise;
+
 /// One way to cut text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pre {
@@ -19,14 +23,22 @@ pub(crate) struct Pre {
     pub patterns: &'static [&'static str],
     /// Whether text is brought into Unicode's NFC first.
     pub nfc: bool,
+    /// Whether the makers' tokenizer does, where the recorded ids may be without.
+    pub makers_nfc: bool,
     /// Whether a word that is a token as a whole needs no merging.
     pub whole_words: bool,
     /// Whether `bos` starts a text where the file does not say.
     pub add_bos: bool,
 }
 
-const PLAIN: Pre =
-    Pre { names: &[], patterns: &[], nfc: false, whole_words: false, add_bos: false };
+const PLAIN: Pre = Pre {
+    names: &[],
+    patterns: &[],
+    nfc: false,
+    makers_nfc: false,
+    whole_words: false,
+    add_bos: false,
+};
 
 /// GPT-2.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
@@ -88,13 +100,25 @@ pub(crate) const TABLE: &[Pre] = &[
         patterns: &[GPT2],
         ..PLAIN
     },
-    Pre { names: &["mpt", "olmo", "modern-bert"], patterns: &[GPT2], nfc: true, ..PLAIN },
+    Pre {
+        names: &["mpt", "olmo", "modern-bert"],
+        patterns: &[GPT2],
+        nfc: true,
+        makers_nfc: true,
+        ..PLAIN
+    },
     Pre {
         names: &["starcoder", "refact", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
         patterns: &[r"\p{N}", GPT2],
         ..PLAIN
     },
-    Pre { names: &["command-r"], patterns: &[r"\p{N}", GPT2], nfc: true, ..PLAIN },
+    Pre {
+        names: &["command-r"],
+        patterns: &[r"\p{N}", GPT2],
+        nfc: true,
+        makers_nfc: true,
+        ..PLAIN
+    },
     Pre {
         names: &["falcon"],
         patterns: &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"],
@@ -127,7 +151,7 @@ pub(crate) const TABLE: &[Pre] = &[
     Pre {
         names: &["qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"],
         patterns: &[GPT4_DIGITS],
-
+        makers_nfc: true,
         ..PLAIN
     },
     Pre {
@@ -140,6 +164,7 @@ pub(crate) const TABLE: &[Pre] = &[
         patterns: &[
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
         ],
+        makers_nfc: true,
         ..PLAIN
     },
     Pre {

@@ -13,7 +13,11 @@ use crate::wordpiece::Words;
 use crate::{Error, Vocabulary};
 
 /// The values of `tokenizer.ggml.model` that are known.
-const MODELS: &str = "llama (SentencePiece), gpt2 (byte-level), gemma4, bert (WordPiece)";
+const MODELS: &str =
+    "llama (SentencePiece), gpt2 (byte-level), gemma4, bert (WordPiece), no_vocab (ids alone)";
+
+/// A vocabulary whose tokens nobody knows: it spells ids and takes no text.
+const IDS: &str = "no_vocab";
 
 /// Control tokens that end a model's turn by their well-known spelling, whatever the file says.
 ///
@@ -104,6 +108,7 @@ enum Model {
     Spm(Spm),
     Bpe(Box<Bpe>),
     Words(Box<Words>),
+    Ids,
 }
 
 impl Tokenizer {
@@ -131,12 +136,13 @@ impl Tokenizer {
         let ends = ends(&vocabulary, &kinds);
         let model = match pre {
             Some(pre) => Model::Bpe(Box::new(Bpe::new(&mut vocabulary, &kinds, pre, alphabet)?)),
+            None if vocabulary.model == IDS => Model::Ids,
             None if is_bert => Model::Words(Box::new(Words::new(&mut vocabulary, &kinds)?)),
             None => Model::Spm(Spm::new(&mut vocabulary, &kinds)?),
         };
         pieces.adds_space = match &model {
             Model::Spm(spm) => spm.adds_space(),
-            Model::Bpe(_) => false,
+            Model::Bpe(_) | Model::Ids => false,
             Model::Words(_) => true,
         };
         Ok(Self {
@@ -158,7 +164,7 @@ impl Tokenizer {
     /// The tokens of `text`.
     ///
     /// # Errors
-    /// [`Error::NoToken`] where the vocabulary cannot express the text; [`Error::Pattern`],
+    /// [`Error::NoTokenizer`] where the file has none; [`Error::NoToken`] where the vocabulary cannot express the text; [`Error::Pattern`],
     /// [`Error::Library`].
     pub fn encode(&self, text: &str, options: Encode) -> Result<Vec<u32>, Error> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
@@ -170,6 +176,7 @@ impl Tokenizer {
                 (Fragment::Text(text), Model::Spm(spm)) => spm.encode(text, &mut ids)?,
                 (Fragment::Text(text), Model::Bpe(bpe)) => bpe.encode(text, &mut ids)?,
                 (Fragment::Text(text), Model::Words(words)) => words.encode(text, &mut ids)?,
+                (Fragment::Text(_), Model::Ids) => return Err(Error::NoTokenizer),
             }
         }
         ids.extend(self.last.filter(|_| options.add_special));
@@ -273,6 +280,7 @@ impl std::fmt::Debug for Tokenizer {
             Model::Spm(_) => "SentencePiece",
             Model::Bpe(_) => "byte pairs",
             Model::Words(_) => "WordPiece",
+            Model::Ids => "ids",
         };
         f.debug_struct("Tokenizer").field("model", &model).field("len", &self.len()).finish()
     }
@@ -281,7 +289,7 @@ impl std::fmt::Debug for Tokenizer {
 /// How tokens are spelled and, where there are merges, how text is cut.
 fn recipe(vocabulary: &Vocabulary) -> Result<(Alphabet, Option<&'static Pre>), Error> {
     match vocabulary.model.as_str() {
-        "llama" | "bert" => Ok((Alphabet::Escaped, None)),
+        "llama" | "bert" | IDS => Ok((Alphabet::Escaped, None)),
         "gemma4" => Ok((Alphabet::Escaped, Some(&pre::GEMMA4))),
         "gpt2" => {
             let name = vocabulary.pre.as_deref();

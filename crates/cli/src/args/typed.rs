@@ -48,7 +48,7 @@ const ALWAYS: &[&str] = &[
 ];
 
 /// Commands that will come (their names are taken).
-const LATER: &str = "convert serve batch prune";
+const LATER: &str = "serve batch prune";
 
 const ONE_ADAPTER: &str = "one adapter is used; choose it with --device";
 const CHATS: &str = "chat with -cnv; a line that ends in \\ goes on";

@@ -1,0 +1,117 @@
+//! `bilayer convert`: a GGUF file of a checkpoint folder.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use bilayer_convert::Error;
+use bilayer_convert::convert::{Convert, Plan, PlannedTensor};
+use bilayer_quant::Type;
+use serde_json::{Value, json};
+
+use crate::args;
+use crate::args::Outtype;
+use crate::commands::run::interrupt;
+use crate::failure::{Failure, INTERRUPTED};
+use crate::{output, progress};
+
+/// Writes the file and says what it is.
+pub fn execute(args: &args::Convert) -> Result<u8, Failure> {
+    let convert = Convert {
+        outtype: match args.outtype {
+            Outtype::Auto => None,
+            Outtype::F32 => Some(Type::F32),
+            Outtype::F16 => Some(Type::F16),
+            Outtype::Bf16 => Some(Type::BF16),
+            Outtype::Q8_0 => Some(Type::Q8_0),
+        },
+        name: args.model_name.clone(),
+        no_vocab: args.no_vocab,
+        threads: args.threads.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0),
+    };
+    let plan = convert.plan(&args.folder)?;
+    let out = args.outfile.clone().unwrap_or_else(|| usual(&args.folder, plan.outtype()));
+    plan.check_output(&out)?;
+    notes(&plan);
+    if args.dry_run {
+        return report(args, &out, &plan, None);
+    }
+    interrupt::catch();
+    interrupt::answering();
+    let bar = progress::bytes("converting");
+    let began = Instant::now();
+    let written = plan.write(&out, &mut |done, total| {
+        progress::set(&bar, done, total);
+        if interrupt::is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    bar.finish_and_clear();
+    match written {
+        Ok(()) => report(args, &out, &plan, Some(began.elapsed().as_secs_f64())),
+        Err(Error::Interrupted) => Ok(INTERRUPTED),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Where the file goes if nobody says: into the folder, under its name and the type.
+fn usual(folder: &Path, outtype: Type) -> PathBuf {
+    let whole = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+    let name = whole.file_name().map(|name| name.to_string_lossy().into_owned());
+    folder.join(format!("{}-{outtype}.gguf", name.as_deref().unwrap_or("model")))
+}
+
+/// What somebody may not expect, on stderr.
+fn notes(plan: &Plan) {
+    if plan.outtype() == Type::Q8_0 {
+        for PlannedTensor { name, shape, .. } in plan.tensors().filter(|t| t.ty == Type::F16) {
+            let cols = shape.last().copied().unwrap_or_default();
+            output::note(&format!(
+                "{name}: rows of {cols} are not whole Q8_0 blocks of 32; F16 takes its place"
+            ));
+        }
+    }
+}
+
+fn report(
+    args: &args::Convert,
+    out: &Path,
+    plan: &Plan,
+    seconds: Option<f64>,
+) -> Result<u8, Failure> {
+    let (bytes, parameters) = (plan.bytes(), plan.parameters());
+    let architecture = plan.metadata().str("general.architecture").unwrap_or_default();
+    if args.json {
+        output::json(&json!({
+            "path": out,
+            "architecture": architecture,
+            "type": plan.outtype().name,
+            "dry_run": args.dry_run,
+            "parameters": parameters,
+            "bytes": bytes,
+            "ms": seconds.map(|seconds| seconds * 1e3),
+            "tensors": plan.tensors().map(|planned| tensor(&planned)).collect::<Vec<_>>(),
+        }))?;
+        return Ok(0);
+    }
+    if args.dry_run {
+        for PlannedTensor { name, shape, ty } in plan.tensors() {
+            let sizes: Vec<String> = shape.iter().map(u64::to_string).collect();
+            output::line(&format!("{name:32} {:>18}  {ty}", sizes.join(" x ")))?;
+        }
+    }
+    let would = if args.dry_run { " (not written)" } else { "" };
+    output::line(&format!(
+        "{}{would}: {architecture}, {}, {} tensors, {parameters} weights, {bytes} bytes",
+        out.display(),
+        plan.outtype(),
+        plan.tensors().count()
+    ))?;
+    if let Some(seconds) = seconds {
+        let rate = bytes as f64 / 1e6 / seconds;
+        output::note(&format!("converted: {:.0} ms, {rate:.0} MB/s written", seconds * 1e3));
+    }
+    Ok(0)
+}
+
+fn tensor(tensor: &PlannedTensor<'_>) -> Value {
+    json!({ "name": tensor.name, "shape": tensor.shape, "type": tensor.ty.name })
+}

@@ -1,0 +1,111 @@
+//! Reads a checkpoint folder: settings, weights in shards, tokenizer, templates and the model's card.
+//!
+//! [`Checkpoint::open`] reads the small files whole and of the shards only the headers. Weights are read later, in ranges.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bilayer_models::Settings;
+use serde_json::Value;
+
+use crate::Error;
+
+mod card;
+mod sentencepiece;
+mod shards;
+mod template;
+mod tokenizer;
+
+pub(crate) use card::Card;
+pub(crate) use shards::{Float, Shards, Stored};
+pub(crate) use template::templates;
+pub(crate) use tokenizer::tokenizer;
+
+/// Bytes of a small file: settings, tokenizers and templates. The largest known, of 260 thousand tokens, has 33 MB.
+const SMALL_BYTES: u64 = 256 << 20;
+
+/// An open checkpoint.
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    folder: PathBuf,
+    config: Value,
+    /// The weights.
+    pub shards: Shards,
+}
+
+impl Checkpoint {
+    /// Reads `config.json` and the headers of the weights.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`], which names the file and what is wrong with it.
+    pub fn open(folder: &Path) -> Result<Checkpoint, Error> {
+        if !folder.is_dir() {
+            let reason = "it is no folder; give the folder of a checkpoint".to_owned();
+            return Err(Error::Checkpoint { file: folder.display().to_string(), reason });
+        }
+        let mut checkpoint =
+            Checkpoint { folder: folder.into(), config: Value::Null, shards: Shards::default() };
+        let config = checkpoint.json("config.json")?;
+        checkpoint.config = config.ok_or_else(|| checkpoint.wrong("config.json", "is missing"))?;
+        checkpoint.shards = Shards::open(&checkpoint)?;
+        Ok(checkpoint)
+    }
+
+    /// `config.json`.
+    pub fn settings(&self) -> Settings<'_> {
+        Settings(&self.config)
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A text file of the folder, if it is there.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] where it cannot be read, is too large or no text.
+    pub fn text(&self, name: &str) -> Result<Option<String>, Error> {
+        let Some(bytes) = self.bytes(name)? else { return Ok(None) };
+        let text = String::from_utf8(bytes);
+        text.map(Some).map_err(|_| self.wrong(name, "is no UTF-8 text"))
+    }
+
+    /// A JSON file of the folder, if it is there.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::text`]; [`Error::Checkpoint`] where it is no JSON.
+    pub fn json(&self, name: &str) -> Result<Option<Value>, Error> {
+        let Some(bytes) = self.bytes(name)? else { return Ok(None) };
+        let value = serde_json::from_slice(&bytes);
+        value.map(Some).map_err(|error| self.wrong(name, &format!("is no JSON: {error}")))
+    }
+
+    /// A small file of the folder, if it is there.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] where it cannot be read or is too large.
+    pub fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
+        let path = self.folder.join(name);
+        match fs::metadata(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(self.unreadable(name, &error)),
+            Ok(file) if file.len() > SMALL_BYTES => {
+                return Err(self.wrong(name, &format!("has more than {SMALL_BYTES} bytes")));
+            }
+            Ok(_) => {}
+        }
+        fs::read(&path).map(Some).map_err(|error| self.unreadable(name, &error))
+    }
+
+    /// The error for a file of the folder.
+    pub fn wrong(&self, name: &str, reason: &str) -> Error {
+        let file = self.folder.join(name).display().to_string();
+        Error::Checkpoint { file, reason: reason.to_owned() }
+    }
+
+    /// The error for a file of the folder that cannot be read.
+    pub fn unreadable(&self, name: &str, error: &std::io::Error) -> Error {
+        self.wrong(name, &format!("cannot be read: {error}"))
+    }
+}

@@ -1,0 +1,189 @@
+//! The weights of a checkpoint: safetensors files, of which the headers are read whole and the rest in ranges.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::Mutex;
+
+use bilayer_quant::Type;
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
+
+use super::Checkpoint;
+use crate::Error;
+
+/// Bytes a header may have; the format's own limit.
+const HEADER_BYTES: u64 = 100_000_000;
+
+/// One file, or what an index names.
+#[derive(Debug, Default)]
+pub(crate) struct Shards {
+    files: Vec<Shard>,
+    tensors: BTreeMap<String, Stored>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    name: String,
+    file: Mutex<File>,
+}
+
+/// Where a tensor lies.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    shard: usize,
+    /// From the file's start, in bytes.
+    offset: u64,
+    /// Rightmost contiguous.
+    pub shape: Vec<u64>,
+    dtype: Dtype,
+}
+
+/// A kind of weights that can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Float {
+    /// The same in a GGUF file.
+    pub ty: Type,
+}
+
+impl Float {
+    /// Bytes of a weight.
+    pub fn bytes(self) -> usize {
+        self.ty.block_bytes
+    }
+}
+
+impl Stored {
+    /// What kind of weights it holds; `None` where they are whole numbers, or packed.
+    pub fn float(&self) -> Option<Float> {
+        let ty = match self.dtype {
+            Dtype::F32 => Type::F32,
+            Dtype::F16 => Type::F16,
+            Dtype::BF16 => Type::BF16,
+            _ => return None,
+        };
+        Some(Float { ty })
+    }
+
+    /// The name of what it holds.
+    pub fn dtype(&self) -> String {
+        format!("{:?}", self.dtype)
+    }
+}
+
+impl Shards {
+    /// Opens `model.safetensors`, or all files that `model.safetensors.index.json` names.
+    pub fn open(checkpoint: &Checkpoint) -> Result<Shards, Error> {
+        const ONE: &str = "model.safetensors";
+        const INDEX: &str = "model.safetensors.index.json";
+        let mut shards = Shards::default();
+        let Some(index) = checkpoint.json(INDEX)? else {
+            if !checkpoint.folder().join(ONE).exists() {
+                let reason = format!("is missing, and so is {INDEX}; only safetensors can be read");
+                return Err(checkpoint.wrong(ONE, &reason));
+            }
+            shards.add(checkpoint, ONE)?;
+            return Ok(shards);
+        };
+        let places = index["weight_map"].as_object();
+        let places = places.ok_or_else(|| checkpoint.wrong(INDEX, "has no `weight_map`"))?;
+        let mut files = BTreeSet::new();
+        for (tensor, file) in places {
+            let file = file.as_str().filter(|file| is_plain(file));
+            let reason = format!("`weight_map`: {tensor} is in no file of this folder");
+            files.insert(file.ok_or_else(|| checkpoint.wrong(INDEX, &reason))?);
+        }
+        for file in &files {
+            shards.add(checkpoint, file)?;
+        }
+        match places.keys().find(|tensor| !shards.tensors.contains_key(*tensor)) {
+            None => Ok(shards),
+            Some(tensor) => {
+                let file = places[tensor].as_str().unwrap_or_default();
+                let reason = format!("tensor {tensor} is missing, which {INDEX} says is in it");
+                Err(checkpoint.wrong(file, &reason))
+            }
+        }
+    }
+
+    /// Reads the header of one file.
+    fn add(&mut self, checkpoint: &Checkpoint, name: &str) -> Result<(), Error> {
+        let failed = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                checkpoint.wrong(name, "is missing: a shard of the model; download it")
+            }
+            _ => checkpoint.unreadable(name, &error),
+        };
+        let mut file = File::open(checkpoint.folder().join(name)).map_err(failed)?;
+        let len = file.metadata().map_err(failed)?.len();
+        let mut word = [0; 8];
+        file.read_exact(&mut word).map_err(failed)?;
+        let header_bytes = u64::from_le_bytes(word);
+        let start = header_bytes.saturating_add(8);
+        if header_bytes > HEADER_BYTES || start > len {
+            let reason = format!(
+                "is damaged: its header is to have {header_bytes} bytes, of {len} in the file"
+            );
+            return Err(checkpoint.wrong(name, &reason));
+        }
+        let mut header = vec![0; header_bytes as usize];
+        file.read_exact(&mut header).map_err(failed)?;
+        // Shapes, types and ranges agree with each other, and the ranges leave no gap: the library checks that.
+        let metadata: Metadata = serde_json::from_slice(&header)
+            .map_err(|error| checkpoint.wrong(name, &format!("has a bad header: {error}")))?;
+        let end = start.checked_add(metadata.data_len() as u64);
+        if end != Some(len) {
+            let reason = format!(
+                "is cut off or damaged: its header speaks of {} bytes of weights, and {} follow it",
+                metadata.data_len(),
+                len - start
+            );
+            return Err(checkpoint.wrong(name, &reason));
+        }
+        let shard = self.files.len();
+        self.files.push(Shard { name: name.to_owned(), file: Mutex::new(file) });
+        for (tensor, info) in metadata.tensors() {
+            let stored = Stored {
+                shard,
+                offset: start + info.data_offsets.0 as u64,
+                shape: info.shape.iter().map(|&size| size as u64).collect(),
+                dtype: info.dtype,
+            };
+            if let Some(other) = self.tensors.insert(tensor.clone(), stored) {
+                let reason = format!("tensor {tensor} is also in {}", self.files[other.shard].name);
+                return Err(checkpoint.wrong(name, &reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// All tensors by name.
+    pub fn tensors(&self) -> &BTreeMap<String, Stored> {
+        &self.tensors
+    }
+
+    /// The names of the files.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|shard| shard.name.as_str())
+    }
+
+    /// Reads a tensor's bytes from byte `from` on.
+    ///
+    /// # Errors
+    /// Those of reading: the file was cut off meanwhile, or the disk fails.
+    pub fn read(&self, stored: &Stored, from: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        let shard = &self.files[stored.shard];
+        let named = |error: std::io::Error| {
+            std::io::Error::new(error.kind(), format!("{}: {error}", shard.name))
+        };
+        // A reader that panicked has left no half-made state behind: each seeks first.
+        let mut file = shard.file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        file.seek(SeekFrom::Start(stored.offset + from)).map_err(named)?;
+        file.read_exact(bytes).map_err(named)
+    }
+}
+
+/// Whether a name is that of a file in the same folder.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name != ".." && !name.contains(['/', '\\'])
+}

@@ -1,0 +1,195 @@
+//! The tokenizer of a checkpoint as a file's vocabulary, whichever of its forms the folder has.
+
+use bilayer_text::{Tokenizer, Vocabulary};
+use serde_json::Value;
+
+use super::{Checkpoint, sentencepiece};
+use crate::Error;
+
+mod pairs;
+mod pieces;
+mod special;
+mod words;
+
+/// The file that most checkpoints have.
+const JSON: &str = "tokenizer.json";
+/// SentencePiece's model.
+const PIECES: &str = "tokenizer.model";
+/// BERT's list of words.
+const WORDS: &str = "vocab.txt";
+
+/// What a folder says of its tokenizer.
+pub(crate) struct Source<'c> {
+    checkpoint: &'c Checkpoint,
+    /// `tokenizer.json`, or null.
+    json: Value,
+    /// `tokenizer_config.json`, or null.
+    config: &'c Value,
+    /// `special_tokens_map.json`, or null.
+    map: Value,
+    /// `generation_config.json`, or null.
+    generation: &'c Value,
+    /// Rows of the embedding: as many tokens as the file has.
+    rows: usize,
+}
+
+/// Tokens that were added to a trained vocabulary.
+struct Added {
+    id: usize,
+    text: String,
+    /// Whether it means something to the model and is no text.
+    control: bool,
+}
+
+/// A vocabulary while it is made.
+#[derive(Default)]
+struct Tokens {
+    texts: Vec<String>,
+    types: Vec<i32>,
+    scores: Vec<f32>,
+}
+
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const UNUSED: i32 = 5;
+const BYTE: i32 = 6;
+
+/// The vocabulary of `rows` tokens, checked; `None` where the folder has no tokenizer. `architecture` is the preferred of
+/// several names for the same way to cut text.
+///
+/// # Errors
+/// [`Error::Checkpoint`] where a file is odd or of an unknown kind; [`Error::Tokenizer`] where nobody could use it.
+pub(crate) fn tokenizer(
+    checkpoint: &Checkpoint,
+    architecture: &str,
+    rows: usize,
+    (config, generation): (&Value, &Value),
+) -> Result<Option<Vocabulary>, Error> {
+    let json = checkpoint.json(JSON)?.unwrap_or_default();
+    let map = checkpoint.json("special_tokens_map.json")?.unwrap_or_default();
+    let source = Source { checkpoint, json, config, map, generation, rows };
+    let Some((file, mut vocabulary)) = source.read(architecture)? else { return Ok(None) };
+    source.specials(&mut vocabulary);
+    let unusable = |source| {
+        let file = checkpoint.folder().join(file).display().to_string();
+        Error::Tokenizer { file, source: Box::new(source) }
+    };
+    Tokenizer::new(vocabulary.clone()).map_err(unusable)?;
+    Ok(Some(vocabulary))
+}
+
+impl Source<'_> {
+    /// The vocabulary and the file that it is from.
+    fn read(&self, architecture: &str) -> Result<Option<(&'static str, Vocabulary)>, Error> {
+        let checkpoint = self.checkpoint;
+        if let Some(bytes) = checkpoint.bytes(PIECES)? {
+            match sentencepiece::parse(&bytes) {
+                Ok(model) => return self.pieces(model).map(|made| Some((PIECES, made))),
+                // Other formats go by the same name; then `tokenizer.json` is beside it.
+                Err(reason) if self.json.is_null() => return Err(checkpoint.wrong(PIECES, &reason)),
+                Err(_) => {}
+            }
+        }
+        if self.json.is_null() {
+            return match checkpoint.text(WORDS)? {
+                Some(text) => self.word_list(&text).map(|made| Some((WORDS, made))),
+                None => Ok(None),
+            };
+        }
+        let model = &self.json["model"];
+        // Files of before the field have merges where they are byte pairs.
+        let kind = model["type"].as_str().unwrap_or(match model["merges"].is_array() {
+            true => "BPE",
+            false => "unnamed",
+        });
+        let made = match kind {
+            "BPE" if model["byte_fallback"] == true => self.pairs_as_pieces(),
+            "BPE" => self.pairs(architecture),
+            "WordPiece" => self.words(),
+            other => {
+                let known = "BPE, WordPiece and SentencePiece models of byte pairs are known";
+                let reason =
+                    format!("`model`: the kind of tokenizer {other} is not supported; {known}");
+                Err(checkpoint.wrong(JSON, &reason))
+            }
+        };
+        made.map(|made| Some((JSON, made)))
+    }
+
+    /// Tokens that were added, each once; what `tokenizer_config.json` says of one comes last and counts.
+    fn added(&self) -> Vec<Added> {
+        let flag = |value: &Value| value["special"].as_bool().unwrap_or(false);
+        let one = |id: Option<u64>, value: &Value| {
+            let (id, text) = (usize::try_from(id?).ok()?, value["content"].as_str()?);
+            let control = flag(value) || looks_special(text);
+            Some(Added { id, text: text.to_owned(), control })
+        };
+        let listed = self.json["added_tokens"].as_array().into_iter().flatten();
+        let listed = listed.filter_map(|value| one(value["id"].as_u64(), value));
+        let decoder = self.config["added_tokens_decoder"].as_object().into_iter().flatten();
+        let decoder = decoder.filter_map(|(id, value)| one(id.parse().ok(), value));
+        listed.chain(decoder).collect()
+    }
+
+    /// The ids of `model.vocab` in `tokenizer.json`, which must be rows of the embedding.
+    fn vocab(&self) -> Result<Tokens, Error> {
+        let wrong = |reason: &str| self.checkpoint.wrong(JSON, reason);
+        let vocab = self.json["model"]["vocab"].as_object();
+        let vocab = vocab.ok_or_else(|| wrong("`model.vocab` is missing or no object"))?;
+        let mut tokens = Tokens::unused(self.rows);
+        for (text, id) in vocab {
+            let id = id.as_u64().and_then(|id| usize::try_from(id).ok());
+            let id = id.filter(|&id| id < self.rows).ok_or_else(|| {
+                wrong(&format!(
+                    "token {text:?} has an id beyond the model's vocabulary of {}",
+                    self.rows
+                ))
+            })?;
+            tokens.set(id, text.clone(), NORMAL);
+        }
+        Ok(tokens)
+    }
+}
+
+impl Tokens {
+    /// Rows that stand for no text, as llama.cpp's converter spells them.
+    fn unused(rows: usize) -> Tokens {
+        Tokens {
+            texts: (0..rows).map(|id| format!("[PAD{id}]")).collect(),
+            types: vec![UNUSED; rows],
+            scores: Vec::new(),
+        }
+    }
+
+    fn set(&mut self, id: usize, text: String, kind: i32) {
+        self.texts[id] = text;
+        self.types[id] = kind;
+    }
+
+    /// Puts added tokens in their places; those beyond the embedding have none.
+    fn add(&mut self, added: Vec<Added>) {
+        for Added { id, text, control } in added {
+            if id >= self.texts.len() {
+                continue;
+            }
+            if self.types[id] == UNKNOWN && self.texts[id] == text {
+                continue;
+            }
+            match control {
+                true => self.set(id, text, CONTROL),
+                false => self.set(id, text.replace('\u{2581}', " "), USER_DEFINED),
+            }
+        }
+    }
+}
+
+/// Whether a token that no file calls special is one by its spelling. Source: llama.cpp's converter.
+fn looks_special(text: &str) -> bool {
+    let within = |start, end| text.starts_with(start) && text.ends_with(end);
+    ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)
+        || within("<|", "|>")
+        || within("<｜", "｜>")
+        || within("<unused", ">")
+}

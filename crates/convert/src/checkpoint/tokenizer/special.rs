@@ -1,0 +1,102 @@
+//! Which tokens are special, and which of them stand around a text.
+
+use std::collections::HashMap;
+
+use bilayer_text::Vocabulary;
+use serde_json::Value;
+
+use super::Source;
+
+impl Source<'_> {
+    /// Sets the ids that tokenizer and model files name, and whether texts begin and end with some.
+    ///
+    /// A name in the tokenizer's files comes before an id in the model's, and both before what SentencePiece has.
+    pub(super) fn specials(&self, vocabulary: &mut Vocabulary) {
+        let tokens = std::mem::take(&mut vocabulary.tokens);
+        let ids: HashMap<&str, u32> = tokens.iter().map(String::as_str).zip(0..).collect();
+        let named = |name: &str| {
+            let key = format!("{name}_token");
+            let by_text = [self.config, &self.map].into_iter().find_map(|file| {
+                let token = &file[&key];
+                let text = token.as_str().or_else(|| token["content"].as_str())?;
+                ids.get(text).copied()
+            });
+            by_text.or_else(|| {
+                let id = self.checkpoint.settings().0[format!("{key}_id")].as_u64()?;
+                u32::try_from(id).ok().filter(|&id| (id as usize) < tokens.len())
+            })
+        };
+        vocabulary.bos = named("bos").or(vocabulary.bos);
+        vocabulary.eos = named("eos").or(self.ends().first().copied()).or(vocabulary.eos);
+        vocabulary.unk = named("unk").or(vocabulary.unk);
+        vocabulary.sep = named("sep");
+        vocabulary.pad = named("pad").or(vocabulary.pad);
+        vocabulary.cls = named("cls");
+        vocabulary.mask = named("mask");
+        let others = |id: &u32| Some(*id) != vocabulary.eos && (*id as usize) < tokens.len();
+        vocabulary.eot = self.ends().into_iter().find(others);
+        let text = |id: Option<u32>| id.map(|id| tokens[id as usize].as_str());
+        let Around { first, last, between } = around(&self.json["post_processor"]);
+        let flag = |name: &str| self.config[name].as_bool();
+        // BERT's kind always has its own around each text.
+        if vocabulary.model != "bert" {
+            let (bos, eos) = (text(vocabulary.bos), text(vocabulary.eos));
+            let is = |place: &Option<Option<&str>>, token: Option<&str>| {
+                place.map(|found| found.is_some() && (found == token))
+            };
+            vocabulary.add_bos = flag("add_bos_token").or(is(&first, bos));
+            // Where no template says so the maker's tokenizer adds nothing; readers of files would, for some ways to cut
+            // text.
+            if !vocabulary.merges.is_empty() && bos.is_some() {
+                vocabulary.add_bos = vocabulary.add_bos.or(Some(false));
+            }
+            vocabulary.add_eos = flag("add_eos_token").or(is(&last, eos));
+            let sep = text(vocabulary.sep);
+            vocabulary.add_sep = (sep.is_some() && between == sep).then_some(true);
+        }
+        vocabulary.tokens = tokens;
+    }
+
+    /// The tokens that end what the model says, where its files list several.
+    fn ends(&self) -> Vec<u32> {
+        let ids = |value: &Value| -> Vec<u32> {
+            let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+            list.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect()
+        };
+        let generation = ids(&self.generation["eos_token_id"]);
+        match generation.is_empty() {
+            true => ids(&self.checkpoint.settings().0["eos_token_id"]),
+            false => generation,
+        }
+    }
+}
+
+/// The tokens that a template of `tokenizer.json` puts around texts.
+#[derive(Default)]
+struct Around<'j> {
+    /// Before a text; `None` where there is no template.
+    first: Option<Option<&'j str>>,
+    /// After a text; `None` where there is no template.
+    last: Option<Option<&'j str>>,
+    /// Between the texts of a pair.
+    between: Option<&'j str>,
+}
+
+fn around(processor: &Value) -> Around<'_> {
+    if let Some(parts) = processor["processors"].as_array() {
+        return parts.iter().map(around).find(|found| found.first.is_some()).unwrap_or_default();
+    }
+    let Some(single) = processor["single"].as_array() else { return Around::default() };
+    let pair = processor["pair"].as_array().map_or(&[][..], Vec::as_slice);
+    let after_first = pair.iter().skip_while(|step| step["Sequence"].is_null()).nth(1);
+    Around {
+        first: Some(token(single.first())),
+        last: Some(token(single.last())),
+        between: token(after_first),
+    }
+}
+
+/// The token of a step of a template; `None` where that is a text.
+fn token(step: Option<&Value>) -> Option<&str> {
+    step.and_then(|step| step["SpecialToken"]["id"].as_str())
+}

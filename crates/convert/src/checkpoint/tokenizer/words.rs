@@ -1,0 +1,83 @@
+//! WordPiece vocabularies: from a `tokenizer.json`, or from BERT's list of words.
+
+use bilayer_text::Vocabulary;
+
+use super::{Added, CONTROL, JSON, NORMAL, Source, Tokens, WORDS};
+use crate::Error;
+
+impl Source<'_> {
+    /// From `tokenizer.json`.
+    pub(super) fn words(&self) -> Result<Vocabulary, Error> {
+        let prefix = &self.json["model"]["continuing_subword_prefix"];
+        if prefix != "##" {
+            let reason = format!("words go on with {prefix}; only \"##\" is supported");
+            return Err(self.checkpoint.wrong(JSON, &reason));
+        }
+        let normalizer = &self.json["normalizer"];
+        let mut tokens = self.vocab()?;
+        for (id, text) in tokens.texts.iter_mut().enumerate() {
+            if tokens.types[id] == NORMAL {
+                *text = spelled(text);
+            }
+        }
+        self.vocabulary(
+            tokens,
+            normalizer["lowercase"].as_bool(),
+            normalizer["strip_accents"].as_bool(),
+        )
+    }
+
+    /// From `vocab.txt`, a token a line.
+    pub(super) fn word_list(&self, text: &str) -> Result<Vocabulary, Error> {
+        let mut tokens = Tokens::unused(self.rows);
+        let count = text.lines().count();
+        if count > self.rows {
+            let rows = self.rows;
+            let reason =
+                format!("has {count} tokens, more than the {rows} of the model's vocabulary");
+            return Err(self.checkpoint.wrong(WORDS, &reason));
+        }
+        for (id, token) in text.lines().enumerate() {
+            tokens.set(id, spelled(token), NORMAL);
+        }
+        let flag = |name: &str| self.config[name].as_bool();
+        self.vocabulary(tokens, flag("do_lower_case"), flag("strip_accents"))
+    }
+
+    fn vocabulary(
+        &self,
+        mut tokens: Tokens,
+        lowercase: Option<bool>,
+        strip_accents: Option<bool>,
+    ) -> Result<Vocabulary, Error> {
+        let added: Vec<Added> = self.added();
+        match added.is_empty() {
+            false => tokens.add(added),
+            // BERT's own special tokens, where only the list of words is there.
+            true => {
+                for name in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] {
+                    if let Some(id) = tokens.texts.iter().position(|text| text == name) {
+                        tokens.types[id] = CONTROL;
+                    }
+                }
+            }
+        }
+        Ok(Vocabulary {
+            model: "bert".into(),
+            tokens: tokens.texts,
+            types: tokens.types,
+            lowercase: lowercase.filter(|lowercase| !lowercase),
+            strip_accents,
+            ..Vocabulary::default()
+        })
+    }
+}
+
+/// GGUF marks the start of a word and not what continues one; tokens in brackets are as they are.
+fn spelled(token: &str) -> String {
+    match token.strip_prefix("##") {
+        Some(rest) => rest.to_owned(),
+        None if token.starts_with('[') && token.ends_with(']') => token.to_owned(),
+        None => format!("\u{2581}{token}"),
+    }
+}

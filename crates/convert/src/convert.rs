@@ -1,0 +1,232 @@
+//! Converts a checkpoint folder: keys, tokenizer and tensors as a GGUF file has them, tensor by tensor.
+//!
+//! [`Convert::plan`] reads settings, tokenizer and the headers of the weights, and checks that they make a whole model;
+//! [`Plan::write`] streams the weights. What differs between architectures is in `bilayer-models`, in each one's own file.
+
+use std::path::Path;
+
+use bilayer_gguf::{Metadata, NewTensor};
+use bilayer_models::{Architecture, draft, limits, of_checkpoint};
+use bilayer_quant::Type;
+use bilayer_text::Vocabulary;
+use serde_json::Value;
+
+use crate::Error;
+use crate::checkpoint::{Checkpoint, templates, tokenizer};
+use crate::mix::Mix;
+use crate::stream::{self, Progress, Told};
+
+mod metadata;
+mod rows;
+mod tensors;
+
+use rows::Rows;
+use tensors::{Planned, Tensors};
+
+/// What a checkpoint is to become.
+#[derive(Clone, Debug, Default)]
+pub struct Convert {
+    /// The type of matrices; the one they have where it is not given, so that nothing is lost.
+    pub outtype: Option<Type>,
+    /// `general.name`; made of the folder's name where it is not given.
+    pub name: Option<String>,
+    /// Do without a tokenizer: the file takes and gives token ids.
+    pub no_vocab: bool,
+    /// Threads; as many as there are processors where it is not given.
+    pub threads: Option<usize>,
+}
+
+/// Everything that will be written.
+pub struct Plan {
+    checkpoint: Checkpoint,
+    metadata: Metadata,
+    tensors: Tensors,
+    outtype: Type,
+    threads: Option<usize>,
+}
+
+/// One tensor of a plan.
+#[derive(Clone, Debug)]
+pub struct PlannedTensor<'p> {
+    /// GGUF's name.
+    pub name: &'p str,
+    /// `[.., rows, cols]`.
+    pub shape: &'p [u64],
+    /// The type it gets.
+    pub ty: Type,
+}
+
+impl Convert {
+    /// The types that can be asked for.
+    pub const TYPES: [Type; 4] = [Type::F32, Type::F16, Type::BF16, Type::Q8_0];
+
+    /// Reads everything but the weights, and checks that it makes a whole model.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`], [`Error::Tokenizer`], [`Error::NoTokenizer`] and [`Error::OfCheckpoint`], each of which names
+    /// the file and the field, key or tensor.
+    pub fn plan(&self, folder: &Path) -> Result<Plan, Error> {
+        let checkpoint = Checkpoint::open(folder)?;
+        let in_config = |source| Error::OfCheckpoint {
+            file: folder.join("config.json").display().to_string(),
+            source: Box::new(source),
+        };
+        let settings = checkpoint.settings();
+        let architecture = of_checkpoint(settings).map_err(in_config)?;
+        let draft = draft(architecture, settings).map_err(in_config)?;
+        let mut metadata = metadata::general(&checkpoint, self.name.as_deref())?;
+        for (key, value) in draft.metadata.iter() {
+            metadata.set(key, value.clone());
+        }
+        let tokenizer_config = checkpoint.json("tokenizer_config.json")?.unwrap_or_default();
+        let generation = checkpoint.json("generation_config.json")?.unwrap_or_default();
+        metadata::sampling(&generation, &mut metadata);
+        let both = (&tokenizer_config, &generation);
+        match self.vocabulary(&checkpoint, architecture, &metadata, both)? {
+            Some(vocabulary) => metadata::vocabulary(vocabulary, &mut metadata),
+            // As llama.cpp calls a file that has none.
+            None => metadata.set("tokenizer.ggml.model", "no_vocab"),
+        }
+        metadata::templates(templates(&checkpoint, &tokenizer_config)?, &mut metadata);
+        let config = bilayer_models::config(&metadata).map_err(in_config)?;
+        if config.encoder.is_some() {
+            metadata::pooling(&checkpoint, architecture.name, &mut metadata)?;
+        }
+        let tensors = Tensors::plan(&checkpoint, architecture, &config, draft.made)?;
+        let outtype = self.outtype.unwrap_or_else(|| tensors.usual());
+        let mix = Mix::pure(outtype)?;
+        let tensors = tensors.typed(&mix, &metadata)?;
+        metadata::sizes(&tensors, &config, &mix, &mut metadata);
+        Ok(Plan { checkpoint, metadata, tensors, outtype, threads: self.threads })
+    }
+
+    fn vocabulary(
+        &self,
+        checkpoint: &Checkpoint,
+        architecture: &Architecture,
+        metadata: &Metadata,
+        files: (&Value, &Value),
+    ) -> Result<Option<Vocabulary>, Error> {
+        if self.no_vocab {
+            return Ok(None);
+        }
+        let rows = metadata.usize(&format!("{}.vocab_size", architecture.name))?;
+        if rows > limits::VOCAB {
+            let reason = format!("`vocab_size` is {rows}; it must be at most {}", limits::VOCAB);
+            return Err(checkpoint.wrong("config.json", &reason));
+        }
+        let mut vocabulary =
+            tokenizer(checkpoint, architecture.name, rows, files)?.ok_or_else(|| {
+                Error::NoTokenizer { folder: checkpoint.folder().display().to_string() }
+            })?;
+        vocabulary.name = metadata.opt_str("general.name")?.unwrap_or_default().to_owned();
+        Ok(Some(vocabulary))
+    }
+}
+
+impl Plan {
+    /// The keys.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The type of matrices.
+    #[must_use]
+    pub fn outtype(&self) -> Type {
+        self.outtype
+    }
+
+    /// The tensors in the order of the file.
+    pub fn tensors(&self) -> impl Iterator<Item = PlannedTensor<'_>> {
+        self.tensors.iter().map(|Planned { name, shape, ty, .. }| PlannedTensor {
+            name,
+            shape,
+            ty: *ty,
+        })
+    }
+
+    /// Weights of all tensors.
+    #[must_use]
+    pub fn parameters(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.shape.iter().product::<u64>()).sum()
+    }
+
+    /// Bytes of all tensors as they will be.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.tensors.iter().map(Planned::bytes).sum()
+    }
+
+    /// Whether the new file may stand at `path`: it is none of those it is made from.
+    ///
+    /// # Errors
+    /// [`Error::SameFile`].
+    pub fn check_output(&self, path: &Path) -> Result<(), Error> {
+        const SMALL: [&str; 6] = [
+            "config.json",
+            "tokenizer.json",
+            "tokenizer.model",
+            "tokenizer_config.json",
+            "generation_config.json",
+            "README.md",
+        ];
+        let folder = self.checkpoint.folder();
+        let Ok(place) = std::fs::canonicalize(path) else { return Ok(()) };
+        let names = self.checkpoint.shards.names().chain(SMALL);
+        let mut inputs = names.map(|name| folder.join(name));
+        let same =
+            |input: &std::path::PathBuf| std::fs::canonicalize(input).ok().as_ref() == Some(&place);
+        match inputs.find(same) {
+            Some(input) => Err(Error::SameFile { file: input.display().to_string() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the file: to a temporary one beside `path`, which takes its name when it is complete.
+    ///
+    /// # Errors
+    /// [`Error::SameFile`], [`Error::File`], [`Error::Size`], [`Error::Threads`]; [`Error::Weight`] where a weight is
+    /// infinite, no number, or too large for its type; [`Error::Interrupted`] where `progress` breaks. Nothing is left
+    /// behind, and a file at `path` stays as it was.
+    pub fn write(&self, path: &Path, progress: Progress<'_>) -> Result<(), Error> {
+        self.check_output(path)?;
+        let told = Told::new(progress, self.bytes());
+        let pool = stream::pool(self.threads)?;
+        bilayer_gguf::write(path, &self.metadata, self.streams(&pool, &told)).map_err(ended)
+    }
+
+    /// The same file in memory.
+    ///
+    /// # Errors
+    /// As [`Plan::write`].
+    pub fn to_bytes(&self) -> Result<bytes::Bytes, Error> {
+        let mut silent = |_, _| std::ops::ControlFlow::Continue(());
+        let told = Told::new(&mut silent, self.bytes());
+        let pool = stream::pool(self.threads)?;
+        bilayer_gguf::to_bytes(&self.metadata, self.streams(&pool, &told)).map_err(ended)
+    }
+
+    fn streams<'p>(
+        &'p self,
+        pool: &'p rayon::ThreadPool,
+        told: &'p Told<'_>,
+    ) -> impl Iterator<Item = NewTensor<'p>> {
+        self.tensors.iter().map(move |planned| {
+            let stream = move |out: &mut dyn std::io::Write| {
+                Rows::new(&self.checkpoint.shards, planned).pieces().write(pool, out, told)
+            };
+            NewTensor::stream(&planned.name, planned.ty, &planned.shape, stream)
+        })
+    }
+}
+
+/// What an error of the writer means.
+fn ended(error: bilayer_gguf::Error) -> Error {
+    match error {
+        bilayer_gguf::Error::Source { tensor, source, .. } if source.is::<rows::Bad>() => {
+            Error::Weight { tensor, reason: source.to_string() }
+        }
+        error => stream::ended(error),
+    }
+}

@@ -1,0 +1,259 @@
+//! The keys that all files have: name, licence and origin, sizes, the vocabulary, templates.
+
+use bilayer_gguf::{Metadata, Strings};
+use bilayer_models::Config;
+use bilayer_text::Vocabulary;
+use serde_json::Value;
+
+use super::tensors::Tensors;
+use crate::Error;
+use crate::checkpoint::{Card, Checkpoint};
+use crate::mix::Mix;
+
+/// What the model is called and where it is from. Keys: `gguf.md` of ggml.
+pub(super) fn general(checkpoint: &Checkpoint, name: Option<&str>) -> Result<Metadata, Error> {
+    let card = Card::read(checkpoint)?;
+    let mut metadata = Metadata::new();
+    metadata.set("general.architecture", "");
+    metadata.set("general.type", "model");
+    let repository = repository(checkpoint);
+    let own = repository.as_deref().map(|(_, name)| name.as_str());
+    let name = name.map(str::to_owned).or_else(|| card.one("model_name").map(str::to_owned));
+    metadata.set("general.name", name.unwrap_or_else(|| title(own.unwrap_or(&folder(checkpoint)))));
+    if let Some((organization, name)) = repository.as_deref() {
+        metadata.set("general.organization", organization.as_str());
+        let url = format!("https://huggingface.co/{organization}/{name}");
+        metadata.set("general.source.url", url);
+    }
+    let keys = [
+        ("license", "license"),
+        ("license.name", "license_name"),
+        ("license.link", "license_link"),
+    ];
+    for (key, field) in keys {
+        if let Some(value) = card.one(field) {
+            metadata.set(&format!("general.{key}"), value);
+        }
+    }
+    let bases = card.all("base_model");
+    if !bases.is_empty() {
+        metadata.set("general.base_model.count", bases.len() as u32);
+    }
+    for (i, base) in bases.iter().enumerate() {
+        let key = |name: &str| format!("general.base_model.{i}.{name}");
+        match base.split_once('/') {
+            Some((organization, name)) => {
+                metadata.set(&key("name"), title(name));
+                metadata.set(&key("organization"), organization);
+                metadata.set(&key("repo_url"), format!("https://huggingface.co/{base}"));
+            }
+            None => metadata.set(&key("name"), title(base)),
+        }
+    }
+    let tags = card.all("tags").iter().chain(card.all("pipeline_tag"));
+    let tags: Strings = tags.map(String::as_str).collect();
+    let languages: Strings = card.all("language").iter().map(String::as_str).collect();
+    for (key, list) in [("tags", tags), ("languages", languages)] {
+        if !list.is_empty() {
+            metadata.set(&format!("general.{key}"), list);
+        }
+    }
+    Ok(metadata)
+}
+
+/// The folder's own name, as an absolute path has it.
+fn folder(checkpoint: &Checkpoint) -> String {
+    let folder = checkpoint.folder();
+    let folder = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+    folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Organization and name where the folder lies in Hugging Face's cache: `models--ORGANIZATION--NAME/snapshots/COMMIT`.
+fn repository(checkpoint: &Checkpoint) -> Option<Box<(String, String)>> {
+    let folder = std::path::absolute(checkpoint.folder()).ok()?;
+    let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"))?;
+    let name = snapshots.parent()?.file_name()?.to_str()?.strip_prefix("models--")?;
+    let (organization, name) = name.split_once("--")?;
+    Some(Box::new((organization.to_owned(), name.to_owned())))
+}
+
+/// A name for people: words apart, each with a capital.
+fn title(name: &str) -> String {
+    let words = name.split(['-', '_', ' ']).filter(|word| !word.is_empty());
+    let capital = |word: &str| {
+        let mut characters = word.chars();
+        let first = characters.next().into_iter().flat_map(char::to_uppercase);
+        first.chain(characters).collect::<String>()
+    };
+    words.map(capital).collect::<Vec<_>>().join(" ")
+}
+
+/// The maker's settings for sampling.
+pub(super) fn sampling(generation: &Value, metadata: &mut Metadata) {
+    if let Some(k) = generation["top_k"].as_u64().and_then(|k| i32::try_from(k).ok()) {
+        metadata.set("general.sampling.top_k", k);
+    }
+    let numbers = [
+        ("top_p", "top_p"),
+        ("min_p", "min_p"),
+        ("temp", "temperature"),
+        ("penalty_repeat", "repetition_penalty"),
+    ];
+    for (key, field) in numbers {
+        if let Some(number) = generation[field].as_f64() {
+            metadata.set(&format!("general.sampling.{key}"), number as f32);
+        }
+    }
+}
+
+/// `tokenizer.ggml.*`.
+pub(super) fn vocabulary(vocabulary: Vocabulary, metadata: &mut Metadata) {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    metadata.set(&key("model"), vocabulary.model.as_str());
+    if let Some(pre) = &vocabulary.pre {
+        metadata.set(&key("pre"), pre.as_str());
+    }
+    let strings = |list: &[String]| list.iter().map(String::as_str).collect::<Strings>();
+    metadata.set(&key("tokens"), strings(&vocabulary.tokens));
+    if !vocabulary.scores.is_empty() {
+        metadata.set(&key("scores"), vocabulary.scores);
+    }
+    metadata.set(&key("token_type"), vocabulary.types);
+    if !vocabulary.merges.is_empty() {
+        metadata.set(&key("merges"), strings(&vocabulary.merges));
+    }
+    let ids = [
+        ("bos_token_id", vocabulary.bos),
+        ("eos_token_id", vocabulary.eos),
+        ("eot_token_id", vocabulary.eot),
+        ("eom_token_id", vocabulary.eom),
+        ("unknown_token_id", vocabulary.unk),
+        ("seperator_token_id", vocabulary.sep),
+        ("padding_token_id", vocabulary.pad),
+        ("cls_token_id", vocabulary.cls),
+        ("mask_token_id", vocabulary.mask),
+    ];
+    for (name, id) in ids {
+        if let Some(id) = id {
+            metadata.set(&key(name), id);
+        }
+    }
+    let flags = [
+        ("add_bos_token", vocabulary.add_bos),
+        ("add_eos_token", vocabulary.add_eos),
+        ("add_sep_token", vocabulary.add_sep),
+        ("add_space_prefix", vocabulary.add_space_prefix),
+        ("remove_extra_whitespaces", vocabulary.remove_extra_whitespaces),
+        ("normalizer.lowercase", vocabulary.lowercase),
+        ("normalizer.strip_accents", vocabulary.strip_accents),
+    ];
+    for (name, flag) in flags {
+        if let Some(flag) = flag {
+            metadata.set(&key(name), flag);
+        }
+    }
+}
+
+/// `tokenizer.chat_template`, and those with names of their own.
+pub(super) fn templates(templates: Vec<(Option<String>, String)>, metadata: &mut Metadata) {
+    const KEY: &str = "tokenizer.chat_template";
+    let names: Strings = templates.iter().filter_map(|(name, _)| name.as_deref()).collect();
+    if !names.is_empty() {
+        metadata.set("tokenizer.chat_templates", names);
+    }
+    for (name, source) in templates {
+        let key = name.map_or(KEY.to_owned(), |name| format!("{KEY}.{name}"));
+        metadata.set(&key, source);
+    }
+}
+
+/// What becomes of an encoder's rows, where the folder is one of Sentence Transformers.
+pub(super) fn pooling(
+    checkpoint: &Checkpoint,
+    architecture: &str,
+    metadata: &mut Metadata,
+) -> Result<(), Error> {
+    let modules = checkpoint.json("modules.json")?.unwrap_or_default();
+    let is_pooling =
+        |module: &&Value| module["type"].as_str().is_some_and(|kind| kind.ends_with(".Pooling"));
+    let Some(module) = modules.as_array().and_then(|list| list.iter().find(is_pooling)) else {
+        return Ok(());
+    };
+    let file = format!("{}/config.json", module["path"].as_str().unwrap_or_default());
+    let config = checkpoint.json(&file)?.ok_or_else(|| checkpoint.wrong(&file, "is missing"))?;
+    // llama.cpp's numbers.
+    let modes = [
+        ("pooling_mode_mean_tokens", 1u32),
+        ("pooling_mode_cls_token", 2),
+        ("pooling_mode_lasttoken", 3),
+    ];
+    match modes.iter().find(|(mode, _)| config[*mode] == true) {
+        Some((_, number)) => metadata.set(&format!("{architecture}.pooling_type"), *number),
+        None => return Err(checkpoint.wrong(&file, "asks for a pooling that is not supported")),
+    }
+    Ok(())
+}
+
+/// What is counted at the end: weights, and the type of most.
+pub(super) fn sizes(tensors: &Tensors, config: &Config, mix: &Mix, metadata: &mut Metadata) {
+    let of = |wanted: fn(&str) -> bool| -> u64 {
+        let tensors = tensors.iter().filter(|tensor| wanted(&tensor.name));
+        tensors.map(|tensor| tensor.shape.iter().product::<u64>()).sum()
+    };
+    let is_expert: fn(&str) -> bool = |name| name.contains("_exps.");
+    let experts = config.experts.as_ref().map_or(0, |experts| experts.count as u64);
+    let shared = of(|name| !name.contains("_exps."));
+    let label = match of(is_expert).checked_div(experts) {
+        None => rounded(shared),
+        // Of a mixture the label says experts and the size with one of them.
+        Some(each) => format!("{experts}x{}", rounded(shared + each)),
+    };
+    metadata.set("general.size_label", label);
+    if let Some(file_type) = mix.file_type {
+        metadata.set("general.file_type", file_type);
+    }
+    metadata.set("general.quantization_version", 2u32);
+}
+
+/// A count of weights in two digits or more, as llama.cpp's converter writes it: `260K`, `1.1B`.
+fn rounded(weights: u64) -> String {
+    let weights = weights as f64;
+    let (scaled, suffix) = match weights {
+        w if w > 1e12 => (w * 1e-12, "T"),
+        w if w > 1e9 => (w * 1e-9, "B"),
+        w if w > 1e6 => (w * 1e-6, "M"),
+        w => (w * 1e-3, "K"),
+    };
+    let digits = match scaled.round() {
+        whole if whole < 1.0 => 2,
+        whole if whole < 10.0 => 1,
+        _ => 0,
+    };
+    format!("{scaled:.digits$}{suffix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{rounded, title};
+
+    #[test]
+    fn labels_have_two_digits() {
+        let cases = [
+            (259_264, "259K"),
+            (1_100_048_384, "1.1B"),
+            (7_241_732_096, "7.2B"),
+            (22_713_216, "23M"),
+            (70_553_706_496, "71B"),
+            (400, "0.40K"),
+        ];
+        for (weights, expected) in cases {
+            assert_eq!(rounded(weights), expected);
+        }
+    }
+
+    #[test]
+    fn names_are_words_with_capitals() {
+        assert_eq!(title("all-MiniLM_l6"), "All MiniLM L6");
+        assert_eq!(title("hf"), "Hf");
+    }
+}

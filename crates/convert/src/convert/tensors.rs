@@ -1,0 +1,276 @@
+//! The tensors of a checkpoint under GGUF's names: which are made of what, and whether they make a whole model.
+
+use std::collections::BTreeMap;
+
+use bilayer_gguf::Metadata;
+use bilayer_models::{Architecture, Change, Config, Listing, Made, translate};
+use bilayer_quant::Type;
+
+use crate::Error;
+use crate::checkpoint::{Checkpoint, Float, Stored};
+use crate::mix::{Facts, Mix, fitting};
+
+/// One tensor of the file.
+#[derive(Clone, Debug)]
+pub(super) struct Planned {
+    pub name: String,
+    /// `[.., rows, cols]`.
+    pub shape: Vec<u64>,
+    pub ty: Type,
+    pub from: From,
+}
+
+/// What a tensor is made of.
+#[derive(Clone, Debug)]
+pub(super) enum From {
+    /// Tensors of the checkpoint: one, or those of all experts in order.
+    Stored { parts: Vec<Part>, float: Float, change: Done },
+    /// Values that no checkpoint holds.
+    Made(Vec<f32>),
+}
+
+/// A tensor of the checkpoint.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub name: String,
+    pub stored: Stored,
+}
+
+/// What is done to rows on their way, with its sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    /// They are as they were.
+    Nothing,
+    /// The first `dims` rows of each head of `head_dim` go from halves to pairs.
+    Interleaved { head_dim: usize, dims: usize },
+    /// Those of each matrix of the stack, `rows`, were every `step`-th of its columns from `first` on.
+    Transposed { rows: usize, first: usize, step: usize },
+    /// They were every `step`-th element of a row from `first` on.
+    Picked { first: usize, step: usize },
+    /// Each element gets 1 more.
+    OneMore,
+}
+
+/// All tensors, in the order of the file.
+pub(super) struct Tensors(Vec<Planned>);
+
+impl Planned {
+    fn entry(&self) -> (String, Type, Vec<u64>) {
+        (self.name.clone(), self.ty, self.shape.clone())
+    }
+
+    /// Bytes it takes.
+    pub fn bytes(&self) -> u64 {
+        let weights = self.shape.iter().product::<u64>();
+        weights / self.ty.block_weights as u64 * self.ty.block_bytes as u64
+    }
+}
+
+impl Tensors {
+    /// Names every tensor, stacks experts, and keeps those that the model reads.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] where a tensor has no name, an odd type or a shape that the settings do not imply;
+    /// [`Error::OfCheckpoint`] where one is missing.
+    pub fn plan(
+        checkpoint: &Checkpoint,
+        architecture: &'static Architecture,
+        config: &Config,
+        made: Vec<Made>,
+    ) -> Result<Tensors, Error> {
+        let tied = checkpoint.settings().flag(&["tie_word_embeddings"]).ok().flatten();
+        let mut found = BTreeMap::new();
+        let mut stacks: BTreeMap<String, BTreeMap<usize, Part>> = BTreeMap::new();
+        for (name, stored) in checkpoint.shards.tensors() {
+            if architecture.ignored.iter().any(|end| name.ends_with(end)) {
+                continue;
+            }
+            let part = Part { name: name.clone(), stored: stored.clone() };
+            let places = translate(architecture.names, name);
+            if places.is_empty() {
+                let (name, architecture) = (name.clone(), architecture.name);
+                return Err(part.wrong(&format!(
+                    "architecture {architecture} has no place for {name}; the model is of a variant that is not supported"
+                )));
+            }
+            for known in places {
+                // A head that is the embedding is not kept twice.
+                if known.name == "output.weight" && tied == Some(true) {
+                    continue;
+                }
+                let part = part.clone();
+                if let Some(expert) = known.expert {
+                    stacks.entry(known.name).or_default().insert(expert, part);
+                    continue;
+                }
+                let planned = one(known.name, part, known.by.change, config)?;
+                if let Some(Planned { name, .. }) = found.insert(planned.name.clone(), planned) {
+                    let part = Part { name: name.clone(), stored: stored.clone() };
+                    return Err(part.wrong("the checkpoint has it under two names"));
+                }
+            }
+        }
+        for (name, parts) in stacks {
+            found.insert(name.clone(), stack(name, parts)?);
+        }
+        for Made { name, values } in made {
+            let (name, shape) = (name.to_owned(), vec![values.len() as u64]);
+            let planned =
+                Planned { name: name.clone(), shape, ty: Type::F32, from: From::Made(values) };
+            found.insert(name, planned);
+        }
+        Ok(Tensors(found.into_values().collect()))
+    }
+
+    /// The type that most weights of matrices have.
+    pub fn usual(&self) -> Type {
+        let mut weights: BTreeMap<u32, (u64, Type)> = BTreeMap::new();
+        for Planned { shape, from, .. } in self.0.iter().filter(|tensor| tensor.shape.len() > 1) {
+            if let From::Stored { float, .. } = from {
+                let entry = weights.entry(float.ty.gguf_id).or_insert((0, float.ty));
+                entry.0 += shape.iter().product::<u64>();
+            }
+        }
+        weights.into_values().max_by_key(|(weights, _)| *weights).map_or(Type::F32, |(_, ty)| ty)
+    }
+
+    /// Gives each tensor its type, checks that all make a model, and puts them in the order in which that reads them.
+    ///
+    /// # Errors
+    /// As [`Tensors::plan`].
+    pub fn typed(mut self, mix: &Mix, metadata: &Metadata) -> Result<Tensors, Error> {
+        let facts = Facts {
+            layers: 0,
+            heads: 1,
+            kv_heads: 1,
+            experts: 0,
+            tied: self.get("output.weight").is_none(),
+            importance: false,
+        };
+        for Planned { name, shape, ty, .. } in &mut self.0 {
+            *ty = match mix.tensor(name, shape, &facts) {
+                None => Type::F32,
+                // As llama.cpp's converter: what does not fit stays in half precision.
+                Some(_) if fitting(mix.base, shape[shape.len() - 1]) != mix.base => Type::F16,
+                Some(ty) => ty,
+            };
+        }
+        let names = self.0.iter().map(|tensor| tensor.name.as_str());
+        let listing = Listing::new(self.0.iter().map(Planned::entry));
+        let of_model = |error| self.of_model(error);
+        let (config, graph) =
+            bilayer_models::read_parts(metadata, &listing, names).map_err(of_model)?;
+        let mut order: Vec<String> = graph.weights.into_iter().map(|weight| weight.name).collect();
+        // Of two lists of factors the graph reads the one of its context; the file has both.
+        let short = Config { context: 1, ..config };
+        let short = bilayer_models::record(&short, &listing).map_err(|e| self.of_model(e))?;
+        order.extend(short.weights.into_iter().map(|weight| weight.name));
+        let mut left: BTreeMap<String, Planned> =
+            self.0.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+        Ok(Tensors(order.into_iter().filter_map(|name| left.remove(&name)).collect()))
+    }
+
+    /// The tensors.
+    pub fn iter(&self) -> std::slice::Iter<'_, Planned> {
+        self.0.iter()
+    }
+
+    fn get(&self, name: &str) -> Option<&Planned> {
+        self.0.iter().find(|tensor| tensor.name == name)
+    }
+
+    /// An error of the recorded model with the checkpoint's name of the tensor.
+    fn of_model(&self, error: bilayer_models::Error) -> Error {
+        let name = error.tensor().and_then(|name| self.get(name));
+        match name.map(|planned| &planned.from) {
+            Some(From::Stored { parts, .. }) => parts[0].wrong(&error.to_string()),
+            _ => Error::Incomplete { source: Box::new(error) },
+        }
+    }
+}
+
+impl Part {
+    fn wrong(&self, reason: &str) -> Error {
+        Error::Tensor { tensor: self.name.clone(), reason: reason.to_owned() }
+    }
+
+    fn float(&self) -> Result<Float, Error> {
+        let dtype = self.stored.dtype();
+        let reason = format!("its weights are {dtype}; F32, F16 and BF16 can be converted");
+        self.stored.float().ok_or_else(|| self.wrong(&reason))
+    }
+}
+
+/// A tensor of one of the checkpoint's.
+fn one(name: String, part: Part, change: Change, config: &Config) -> Result<Planned, Error> {
+    let mut shape = part.stored.shape.clone();
+    if shape.is_empty() || shape.contains(&0) {
+        return Err(part.wrong("it has no elements, or no dimensions"));
+    }
+    let change = match change {
+        Change::Transposed if shape.len() == 2 => {
+            shape.reverse();
+            Done::Transposed { rows: shape[0] as usize, first: 0, step: 1 }
+        }
+        Change::EachTransposed { first, step } => {
+            let last = shape.len() - 1;
+            if !(2..=3).contains(&shape.len()) || !shape[last].is_multiple_of(step as u64) {
+                return Err(part.wrong(&format!(
+                    "it is no stack of matrices whose rows come from {step} in turn"
+                )));
+            }
+            shape[last] /= step as u64;
+            // Biases have no columns to turn.
+            if shape.len() == 3 {
+                shape.swap(1, 2);
+                Done::Transposed { rows: shape[1] as usize, first, step }
+            } else {
+                Done::Picked { first, step }
+            }
+        }
+        Change::Interleaved => {
+            let head_dim = config.head_dim;
+            let rope = config.layers.iter().find_map(|layer| layer.rope);
+            let dims = rope.map_or(head_dim, |rope| rope.dims);
+            if !shape[0].is_multiple_of(head_dim as u64) {
+                let rows = shape[0];
+                return Err(
+                    part.wrong(&format!("its {rows} rows are not whole heads of {head_dim}"))
+                );
+            }
+            Done::Interleaved { head_dim, dims }
+        }
+        Change::OneMore => Done::OneMore,
+        Change::None | Change::Transposed | Change::Stacked => Done::Nothing,
+    };
+    let float = part.float()?;
+    let from = From::Stored { parts: vec![part], float, change };
+    Ok(Planned { name, shape, ty: Type::F32, from })
+}
+
+/// A tensor of all experts' parts.
+fn stack(name: String, parts: BTreeMap<usize, Part>) -> Result<Planned, Error> {
+    let count = parts.len();
+    // Numbers of a map in order: all are there if the last one is their count less one.
+    let last = parts.last_key_value().map_or(0, |(last, _)| *last);
+    let parts: Vec<Part> = parts.into_values().collect();
+    if last + 1 != count {
+        return Err(
+            parts[0].wrong(&format!("{count} experts have such a tensor, numbered to {last}"))
+        );
+    }
+    let (first, float) = (&parts[0], parts[0].float()?);
+    for part in &parts {
+        if part.stored.shape != first.stored.shape || part.float()? != float {
+            return Err(
+                part.wrong(&format!("its shape or type is another than that of {}", first.name))
+            );
+        }
+    }
+    if first.stored.shape.len() != 2 || first.stored.shape.contains(&0) {
+        return Err(first.wrong("it is no matrix"));
+    }
+    let shape = [&[count as u64], &first.stored.shape[..]].concat();
+    let from = From::Stored { parts, float, change: Done::Nothing };
+    Ok(Planned { name, shape, ty: Type::F32, from })
+}

@@ -1,0 +1,418 @@
+//! From a checkpoint's `config.json` to a file's keys: fields by table, and what no table says by each architecture.
+
+use bilayer_gguf::{Metadata, Value};
+use serde_json::Value as Json;
+
+use crate::{Architecture, Error};
+
+mod rope;
+
+pub(crate) use rope::rope;
+
+/// How an architecture's checkpoints become files.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// What `architectures` in `config.json` names.
+    pub classes: &'static [&'static str],
+    /// What may stand in the field that names the activation; transformers' names.
+    pub activations: &'static [&'static str],
+    /// Fields and the keys they become, in groups.
+    pub fields: &'static [&'static [Field]],
+    /// What fields alone do not say.
+    pub more: fn(&mut Draft<'_>) -> Result<(), Error>,
+}
+
+/// A field of `config.json` and the key it becomes.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// The key, without the architecture's name.
+    key: &'static str,
+    /// The names it goes by; the first that is there counts.
+    names: &'static [&'static str],
+    kind: Kind,
+    needed: bool,
+}
+
+/// What a field holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A whole number.
+    Size,
+    Number,
+    Flag,
+}
+
+impl Field {
+    /// A count or length without which there is no model.
+    pub(crate) const fn size(key: &'static str, names: &'static [&'static str]) -> Self {
+        Field { key, names, kind: Kind::Size, needed: true }
+    }
+
+    /// A count or length that may be absent or null.
+    pub(crate) const fn maybe_size(key: &'static str, names: &'static [&'static str]) -> Self {
+        Field { key, names, kind: Kind::Size, needed: false }
+    }
+
+    /// A number without which there is no model.
+    pub(crate) const fn number(key: &'static str, names: &'static [&'static str]) -> Self {
+        Field { key, names, kind: Kind::Number, needed: true }
+    }
+
+    /// A number that may be absent or null.
+    pub(crate) const fn maybe_number(key: &'static str, names: &'static [&'static str]) -> Self {
+        Field { key, names, kind: Kind::Number, needed: false }
+    }
+
+    /// Yes or no; may be absent or null.
+    pub(crate) const fn flag(key: &'static str, names: &'static [&'static str]) -> Self {
+        Field { key, names, kind: Kind::Flag, needed: false }
+    }
+}
+
+/// What every transformer has; older families name their fields as GPT-2's does.
+pub(crate) const SIZES: &[Field] = &[
+    Field::size("block_count", &["num_hidden_layers", "n_layer"]),
+    Field::size("context_length", &["max_position_embeddings", "n_positions"]),
+    Field::size("embedding_length", &["hidden_size", "n_embd"]),
+    Field::size("attention.head_count", &["num_attention_heads", "n_head"]),
+    Field::maybe_size("attention.head_count_kv", &["num_key_value_heads"]),
+    Field::size("vocab_size", &["vocab_size"]),
+];
+
+/// The feed-forward's length.
+pub(crate) const FEED_FORWARD: &[Field] =
+    &[Field::size("feed_forward_length", &["intermediate_size", "n_inner"])];
+
+/// The term under the root of norms without means.
+pub(crate) const RMS: &[Field] =
+    &[Field::number("attention.layer_norm_rms_epsilon", &["rms_norm_eps"])];
+
+/// The term under the root of norms with means.
+pub(crate) const LAYER_NORM: &[Field] = &[Field::number(
+    "attention.layer_norm_epsilon",
+    &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"],
+)];
+
+/// How far layers see that do not see all.
+pub(crate) const WINDOW: &[Field] =
+    &[Field::maybe_size("attention.sliding_window", &["sliding_window"])];
+
+/// Routed experts.
+pub(crate) const EXPERTS: &[Field] = &[
+    Field::size("expert_count", &["num_experts", "num_local_experts"]),
+    Field::size("expert_used_count", &["num_experts_per_tok"]),
+    Field::size("expert_feed_forward_length", &["moe_intermediate_size"]),
+    Field::flag("expert_weights_norm", &["norm_topk_prob"]),
+];
+
+/// Names of the field that says the activation; the first that is there counts.
+const ACTIVATION: &[&str] = &["hidden_activation", "hidden_act", "activation_function"];
+
+/// `config.json`, or a part of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings<'j>(pub &'j Json);
+
+impl<'j> Settings<'j> {
+    /// The first of the fields that is there and not null, with its name.
+    pub fn get(self, names: &[&'static str]) -> Option<(&'static str, &'j Json)> {
+        names.iter().find_map(|&name| self.0.get(name).filter(|v| !v.is_null()).map(|v| (name, v)))
+    }
+
+    /// A part.
+    pub fn part(self, name: &'static str) -> Option<Settings<'j>> {
+        self.get(&[name]).map(|(_, part)| Settings(part)).filter(|part| part.0.is_object())
+    }
+
+    /// A count or length; `None` where it is absent or null.
+    ///
+    /// # Errors
+    /// [`Error::Field`] where it is something else.
+    pub fn size(self, names: &[&'static str]) -> Result<Option<u32>, Error> {
+        let Some((field, value)) = self.get(names) else { return Ok(None) };
+        let size = value.as_u64().and_then(|size| u32::try_from(size).ok());
+        size.map(Some).ok_or_else(|| unexpected(field, "a whole number", value))
+    }
+
+    /// A number; `None` where it is absent or null.
+    ///
+    /// # Errors
+    /// [`Error::Field`] where it is something else, or out of an f32's range.
+    pub fn number(self, names: &[&'static str]) -> Result<Option<f32>, Error> {
+        let Some((field, value)) = self.get(names) else { return Ok(None) };
+        let number = value.as_f64().map(|number| number as f32).filter(|n| n.is_finite());
+        number.map(Some).ok_or_else(|| unexpected(field, "a number", value))
+    }
+
+    /// Numbers; `None` where they are absent or null.
+    ///
+    /// # Errors
+    /// [`Error::Field`] where it is something else.
+    pub fn numbers(self, name: &'static str) -> Result<Option<Vec<f32>>, Error> {
+        let Some((field, value)) = self.get(&[name]) else { return Ok(None) };
+        let number = |value: &Json| value.as_f64().map(|n| n as f32).filter(|n| n.is_finite());
+        let numbers =
+            value.as_array().and_then(|list| list.iter().map(number).collect::<Option<Vec<_>>>());
+        numbers.map(Some).ok_or_else(|| unexpected(field, "a list of numbers", value))
+    }
+
+    /// Yes or no; `None` where it is absent or null.
+    ///
+    /// # Errors
+    /// [`Error::Field`] where it is something else.
+    pub fn flag(self, names: &[&'static str]) -> Result<Option<bool>, Error> {
+        let Some((field, value)) = self.get(names) else { return Ok(None) };
+        value.as_bool().map(Some).ok_or_else(|| unexpected(field, "true or false", value))
+    }
+
+    /// A word; `None` where it is absent or null.
+    ///
+    /// # Errors
+    /// [`Error::Field`] where it is something else.
+    pub fn text(self, names: &[&'static str]) -> Result<Option<&'j str>, Error> {
+        let Some((field, value)) = self.get(names) else { return Ok(None) };
+        value.as_str().map(Some).ok_or_else(|| unexpected(field, "a string", value))
+    }
+}
+
+/// A field that holds what no model of its kind can have.
+fn unexpected(field: &str, expected: &str, found: &Json) -> Error {
+    let (field, expected, found) = (field.to_owned(), expected.to_owned(), found.to_string());
+    Error::Field { field, expected, found }
+}
+
+/// A tensor that no checkpoint holds: made of what `config.json` says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Made {
+    /// GGUF's name.
+    pub name: &'static str,
+    /// Its values, a vector.
+    pub values: Vec<f32>,
+}
+
+/// A file's keys while they are written.
+#[derive(Debug)]
+pub struct Draft<'j> {
+    architecture: &'static str,
+    /// What is read.
+    pub settings: Settings<'j>,
+    /// What is written.
+    pub metadata: Metadata,
+    /// Tensors that follow from it.
+    pub made: Vec<Made>,
+}
+
+impl Draft<'_> {
+    /// Sets the architecture's own key `name`.
+    pub fn set(&mut self, name: &str, value: impl Into<Value>) {
+        self.metadata.set(&format!("{}.{name}", self.architecture), value);
+    }
+
+    /// The length of a head: its own field, or the width shared out among the heads.
+    ///
+    /// # Errors
+    /// A field is absent or holds something else.
+    pub fn head_dim(&self) -> Result<u32, Error> {
+        if let Some(dim) = self.settings.size(&["head_dim"])? {
+            return Ok(dim);
+        }
+        let heads = self.needed_size(&["num_attention_heads", "n_head"])?;
+        Ok(self.needed_size(&["hidden_size", "n_embd"])? / heads.max(1))
+    }
+
+    /// A count or length that must be there.
+    ///
+    /// # Errors
+    /// [`Error::MissingField`], [`Error::Field`].
+    pub fn needed_size(&self, names: &[&'static str]) -> Result<u32, Error> {
+        self.settings.size(names)?.ok_or_else(|| missing(names))
+    }
+
+    /// Refuses what this architecture's code does not do: a field that is neither absent nor `off`.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedField`].
+    pub(crate) fn refuse(
+        &self,
+        name: &'static str,
+        off: &[Json],
+        feature: &'static str,
+    ) -> Result<(), Error> {
+        match self.settings.get(&[name]) {
+            Some((_, value)) if !off.contains(value) => Err(Error::UnsupportedField {
+                field: name.to_owned(),
+                found: value.to_string(),
+                feature,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets the key of a field of the table.
+    fn field(&mut self, field: &Field) -> Result<(), Error> {
+        let value: Option<Value> = match field.kind {
+            Kind::Size => self.settings.size(field.names)?.map(Value::from),
+            Kind::Number => self.settings.number(field.names)?.map(Value::from),
+            Kind::Flag => self.settings.flag(field.names)?.map(Value::from),
+        };
+        match value {
+            Some(value) => self.set(field.key, value),
+            None if field.needed => return Err(missing(field.names)),
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+fn missing(names: &[&'static str]) -> Error {
+    Error::MissingField { names: names.join("` or `") }
+}
+
+/// The architecture of a checkpoint, by the class that its `config.json` names.
+///
+/// # Errors
+/// [`Error::MissingField`], [`Error::Field`]; [`Error::UnknownClass`], which lists the known ones.
+pub fn of_checkpoint(settings: Settings<'_>) -> Result<&'static Architecture, Error> {
+    let field = "architectures";
+    let (_, list) = settings.get(&[field]).ok_or_else(|| missing(&[field]))?;
+    let class = list.as_array().and_then(|list| list.first()).and_then(|class| class.as_str());
+    let class = class.ok_or_else(|| unexpected(field, "a list of one class", list))?;
+    let known = crate::all().iter().find(|known| known.checkpoint.classes.contains(&class));
+    known.copied().ok_or_else(|| Error::UnknownClass { class: class.to_owned() })
+}
+
+/// The keys of a file of `architecture`, and the tensors that no checkpoint holds.
+///
+/// # Errors
+/// A field is absent, of another kind, or asks for what is not supported; each error names it.
+pub fn draft<'j>(
+    architecture: &'static Architecture,
+    settings: Settings<'j>,
+) -> Result<Draft<'j>, Error> {
+    let name = architecture.name;
+    let mut draft =
+        Draft { architecture: name, settings, metadata: Metadata::new(), made: Vec::new() };
+    draft.metadata.set("general.architecture", name);
+    let checkpoint = &architecture.checkpoint;
+    if let Some((field, value)) = settings.get(ACTIVATION)
+        && !checkpoint.activations.iter().any(|known| value == known)
+    {
+        return Err(unexpected(field, &checkpoint.activations.join(" or "), value));
+    }
+    checkpoint.fields.iter().copied().flatten().try_for_each(|field| draft.field(field))?;
+    (checkpoint.more)(&mut draft)?;
+    Ok(draft)
+}
+
+/// What decoders have besides: the length of their heads, and how positions turn them.
+pub(crate) fn decoder(draft: &mut Draft<'_>) -> Result<(), Error> {
+    let head_dim = draft.head_dim()?;
+    draft.set("attention.key_length", head_dim);
+    draft.set("attention.value_length", head_dim);
+    rope(draft)
+}
+
+/// A decoder of a family whose layers could see less than all, which is not supported.
+pub(crate) fn without_window(draft: &mut Draft<'_>) -> Result<(), Error> {
+    draft.refuse("use_sliding_window", &[false.into()], "a window in some layers")?;
+    decoder(draft)
+}
+
+/// A decoder with experts in every layer.
+pub(crate) fn all_sparse(draft: &mut Draft<'_>) -> Result<(), Error> {
+    draft.refuse("decoder_sparse_step", &[1.into()], "experts in some layers only")?;
+    draft.refuse("mlp_only_layers", &[Json::Array(Vec::new())], "layers without experts")?;
+    without_window(draft)
+}
+
+/// Scores that are scaled by another length than a head's.
+pub(crate) fn scale_of_scores(draft: &mut Draft<'_>) -> Result<(), Error> {
+    let length = draft.settings.number(&["query_pre_attn_scalar"])?;
+    let head_dim = draft.head_dim()? as f32;
+    if let Some(length) = length.filter(|&length| length != head_dim) {
+        draft.set("attention.scale", 1.0 / length.sqrt());
+    }
+    Ok(())
+}
+
+/// Which layers have a window, where the checkpoint lists what each sees. Models without a window are silent.
+pub(crate) fn layer_kinds(draft: &mut Draft<'_>) -> Result<(), Error> {
+    let Some((field, kinds)) = draft.settings.get(&["layer_types"]) else { return Ok(()) };
+    let local = |kind: &Json| match kind.as_str() {
+        Some("sliding_attention") => Some(true),
+        Some("full_attention") => Some(false),
+        _ => None,
+    };
+    let local = kinds.as_array().and_then(|kinds| kinds.iter().map(local).collect());
+    let expected = "a list of sliding_attention and full_attention";
+    let local: Vec<bool> = local.ok_or_else(|| unexpected(field, expected, kinds))?;
+    if local.contains(&true) {
+        draft.set("attention.sliding_window_pattern", local);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Settings, draft, of_checkpoint};
+    use crate::all;
+
+    fn settings() -> serde_json::Value {
+        json!({
+            "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
+            "max_position_embeddings": 128, "num_attention_heads": 4, "vocab_size": 99,
+            "intermediate_size": 96, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+        })
+    }
+
+    #[test]
+    fn classes_are_of_one_architecture_each() {
+        let classes: Vec<_> = all().iter().flat_map(|known| known.checkpoint.classes).collect();
+        for class in &classes {
+            assert_eq!(classes.iter().filter(|other| *other == class).count(), 1, "{class}");
+        }
+    }
+
+    #[test]
+    fn absent_and_odd_fields_are_named() {
+        let cases = [
+            ("hidden_size", json!(null), "`hidden_size` or `n_embd` is missing"),
+            ("hidden_size", json!("wide"), "`hidden_size`: expected a whole number"),
+            ("hidden_size", json!(-1), "`hidden_size`: expected a whole number"),
+            ("rms_norm_eps", json!([]), "`rms_norm_eps`: expected a number"),
+            ("hidden_act", json!("gelu"), "`hidden_act`: expected silu"),
+            ("architectures", json!([]), "`architectures`: expected a list of one class"),
+            ("architectures", json!(["Mamba"]), "`Mamba`"),
+            ("rope_scaling", json!({"type": "dynamic", "factor": 2.0}), "\"dynamic\""),
+            ("rope_scaling", json!({"type": "linear"}), "`factor` is missing"),
+        ];
+        for (field, value, expected) in cases {
+            let mut settings = settings();
+            settings[field] = value.clone();
+            let settings = Settings(&settings);
+            let error = of_checkpoint(settings).and_then(|known| draft(known, settings).map(drop));
+            let message = error.unwrap_err().to_string();
+            assert!(message.contains(expected), "{field} = {value}: {message}");
+        }
+    }
+
+    #[test]
+    fn both_forms_of_rotation_are_read() {
+        let old = json!({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}});
+        let new = json!({
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 4.0},
+        });
+        for form in [old, new] {
+            let mut settings = settings();
+            let object = settings.as_object_mut().unwrap();
+            object.extend(form.as_object().unwrap().clone());
+            let settings = Settings(&settings);
+            let draft = draft(of_checkpoint(settings).unwrap(), settings).unwrap();
+            assert_eq!(draft.metadata.f32("llama.rope.freq_base").unwrap(), 5e5);
+            assert_eq!(draft.metadata.str("llama.rope.scaling.type").unwrap(), "linear");
+            assert_eq!(draft.metadata.f32("llama.rope.scaling.factor").unwrap(), 4.0);
+            assert_eq!(draft.metadata.u32("llama.rope.dimension_count").unwrap(), 16);
+        }
+    }
+}

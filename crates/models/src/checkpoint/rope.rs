@@ -1,0 +1,108 @@
+//! How a checkpoint turns positions: `rope_parameters` of newer ones, `rope_theta` and `rope_scaling` of older.
+
+use super::{Draft, Made, Settings, missing, unexpected};
+use crate::{Error, Llama3};
+
+/// What says the base of layers that see all, by family and age.
+const BASE: &[&str] = &["rope_theta", "global_rope_theta", "rotary_emb_base"];
+/// What says that of layers with a window.
+const LOCAL_BASE: &[&str] = &["rope_local_base_freq", "local_rope_theta"];
+
+/// Writes the keys `rope.*`; where frequencies have divisors of their own, their tensors.
+pub(crate) fn rope(draft: &mut Draft<'_>) -> Result<(), Error> {
+    let all = draft.settings;
+    let new = all.part("rope_parameters");
+    // Where kinds of layers turn differently, each kind has a part of its own.
+    let full = new.map(|new| new.part("full_attention").unwrap_or(new));
+    let local = new.and_then(|new| new.part("sliding_attention"));
+    let base = match full.map(|full| full.number(BASE)).transpose()?.flatten() {
+        Some(base) => base,
+        None => all.number(BASE)?.unwrap_or(10_000.0),
+    };
+    draft.set("rope.freq_base", base);
+    let local_base = match local {
+        Some(local) => local.number(BASE)?,
+        None => all.number(LOCAL_BASE)?,
+    };
+    if let Some(base) = local_base {
+        draft.set("rope.freq_base_swa", base);
+    }
+    let partial = ["partial_rotary_factor", "rotary_emb_fraction"];
+    let part = match full.map(|full| full.number(&partial)).transpose()?.flatten() {
+        Some(part) => part,
+        None => all.number(&partial)?.unwrap_or(1.0),
+    };
+    let dims = (draft.head_dim()? as f32 * part) as u32;
+    draft.set("rope.dimension_count", dims);
+    let scaling = full.filter(|full| kind(*full).is_ok_and(|kind| kind != "default"));
+    match scaling.or_else(|| all.part("rope_scaling")) {
+        Some(scaling) => scaled(draft, scaling, base, dims),
+        None => Ok(()),
+    }
+}
+
+fn kind(scaling: Settings<'_>) -> Result<&str, Error> {
+    Ok(scaling.text(&["rope_type", "type"])?.unwrap_or("default"))
+}
+
+fn scaled(draft: &mut Draft<'_>, scaling: Settings<'_>, base: f32, dims: u32) -> Result<(), Error> {
+    let needed = |name: &'static str| scaling.number(&[name])?.ok_or_else(|| missing(&[name]));
+    let original = "original_max_position_embeddings";
+    match kind(scaling)? {
+        "default" => {}
+        "linear" => {
+            draft.set("rope.scaling.type", "linear");
+            draft.set("rope.scaling.factor", needed("factor")?);
+        }
+        "yarn" => {
+            let factor = needed("factor")?;
+            draft.set("rope.scaling.type", "yarn");
+            draft.set("rope.scaling.factor", factor);
+            let context = match scaling.size(&[original])? {
+                Some(context) => context,
+                None => draft.needed_size(&["max_position_embeddings"])?,
+            };
+            draft.set("rope.scaling.original_context_length", context);
+            for (key, name) in [("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")] {
+                if let Some(turns) = scaling.number(&[name])? {
+                    draft.set(&format!("rope.scaling.{key}"), turns);
+                }
+            }
+            // The whole factor, where files have it beside YaRN's own 0.1 ln(factor) + 1.
+            if let Some(whole) = scaling.number(&["attention_factor"])? {
+                draft.set("rope.scaling.attn_factor", whole / (0.1 * factor.ln() + 1.0));
+            }
+        }
+        "llama3" => {
+            let rule = Llama3 {
+                factor: needed("factor")?,
+                low_freq_factor: needed("low_freq_factor")?,
+                high_freq_factor: needed("high_freq_factor")?,
+                original_context: needed(original)? as usize,
+            };
+            let values = rule.factors(base, dims as usize);
+            draft.made.push(Made { name: "rope_freqs.weight", values });
+        }
+        "longrope" | "su" => return long(draft, scaling),
+        other => {
+            let known = "default, linear, yarn, llama3 or longrope";
+            let found = serde_json::Value::from(other);
+            return Err(unexpected("rope_type", known, &found));
+        }
+    }
+    Ok(())
+}
+
+/// LongRoPE: two lists of divisors, and the factor on cosine and sine where the checkpoint says it.
+fn long(draft: &mut Draft<'_>, scaling: Settings<'_>) -> Result<(), Error> {
+    for (name, field) in
+        [("rope_factors_long.weight", "long_factor"), ("rope_factors_short.weight", "short_factor")]
+    {
+        let values = scaling.numbers(field)?.ok_or_else(|| missing(&[field]))?;
+        draft.made.push(Made { name, values });
+    }
+    if let Some(factor) = scaling.number(&["attention_factor"])? {
+        draft.set("rope.scaling.attn_factor", factor);
+    }
+    Ok(())
+}

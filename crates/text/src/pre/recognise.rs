@@ -1,0 +1,281 @@
+//! Names the way a maker's tokenizer cuts text into words, by what it does to probes.
+//!
+//! The patterns in a `tokenizer.json` are run as they stand there, and so are those of each row of the table; a row is the
+//! one if it cuts every probe at the same places and composes characters alike. How a pattern is written does not count.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokenizers::{
+    NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType,
+    PreTokenizedString, PreTokenizer, PreTokenizerWrapper,
+};
+
+use super::{Pre, TABLE, names};
+use crate::Error;
+use crate::bpe::Words;
+
+/// Texts in which any two rows differ: contractions, capitals, digits in runs, white space in runs, punctuation, scripts.
+const PROBES: &[&str] = &[
+    "I'm sure they've said we'll, it's HE'S I'D 'Twas don'tt l'amour '  'S x'RE",
+    "a1 12 123 1234 12345678 3.14 x86 1st 2,000,000 ١٢٣٤ ½ ²³ Ⅷ",
+    "one  two   three\tfour\n\nfive \n six\r\n  seven   \n\n\n   end   ",
+    "foo(bar); baz[0] += qux->y; // !!! ??? ... -- ==> @user #tag $5 100% a_b ~/x.y\n}\n\n{\r\n",
+    "camelCase HTTPServer iPhoneX McDonald ÉCOLE école straße ΑΒΓ абв ДОМ ǅ",
+    "北京2024年你好,世界。 こんにちは カタカナ 한국어 텍스트 ㄱㄴ ㄅㄆㄇ ไทย हिन्दी नमस्ते العربية עברית",
+    "e\u{301}a\u{308} x\u{20d0} \u{a0}nbsp\u{3000}wide “quoted” ‘single’ —dash… «x» 。、！ ！？ ￥",
+    "😀😀 👍🏽 🇩🇪 \u{200d}\u{feff} ± × ÷ ∑ ∞ © ™ → <|x|> <sentinel:12> IMGIMGABCZ ^^ `` || $$ ++ <<>>",
+    "x   12  7 \n  9\t\t3",
+    "\n",
+    " ",
+    "   ",
+    "\t\t\tx",
+    " \n \n x",
+    "x \u{85}\u{2028}y",
+    "a\n/b/\n//c !/\n",
+    " 7 77 777 7777",
+    "a/b //\n .\r\n/ x ,a ,ab (a -b 'b \"c é.é #x",
+    "مرحبا، كيف؟ हिन्दी। ಕನ್ನಡ ᾩ ǆ ĳ ﬁ ʰ ª",
+];
+
+/// Text in which characters can be composed, and capitals and widths changed.
+const UNCOMPOSED: &str = "e\u{301}A\u{30a} \u{1100}\u{1161} ﬁ Ｗ Ä  x";
+
+/// What each row of the table makes of the probes; empty where it cannot be run.
+fn rows() -> &'static [Vec<Vec<Range<usize>>>] {
+    static ROWS: OnceLock<Vec<Vec<Vec<Range<usize>>>>> = OnceLock::new();
+    let cuts = |row: &Pre| {
+        let words = Words::new(row)?;
+        PROBES.iter().map(|probe| words.of(probe)).collect::<Result<_, Error>>()
+    };
+    ROWS.get_or_init(|| TABLE.iter().map(|row| cuts(row).unwrap_or_default()).collect())
+}
+
+/// The value of `tokenizer.ggml.pre` for a byte-level vocabulary whose maker's `tokenizer.json` is `tokenizer`: the first
+/// name of the row that does the same, or `like` where the row has that name.
+///
+/// # Errors
+/// [`Error::UnrecognisedPre`] where no row does, or where its parts cannot be read or run.
+///
+/// ```
+/// let tokenizer = serde_json::json!({
+///     "model": {"type": "BPE"}, "normalizer": null,
+///     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+/// });
+/// assert_eq!(bilayer_text::recognise(&tokenizer, "olmo")?, "gpt-2");
+/// # Ok::<(), bilayer_text::Error>(())
+/// ```
+pub fn recognise(tokenizer: &Value, like: &str) -> Result<&'static str, Error> {
+    let unrecognised = |reason: String| Error::UnrecognisedPre {
+        found: shown(&tokenizer["pre_tokenizer"]),
+        reason,
+        known: names(),
+    };
+    let composes = composes(&tokenizer["normalizer"]).map_err(unrecognised)?;
+    let cuts = cuts(&tokenizer["pre_tokenizer"]).map_err(unrecognised)?;
+    let whole_words = tokenizer["model"]["ignore_merges"].as_bool().unwrap_or(false);
+    let rows = TABLE.iter().zip(rows());
+    let same_cuts: Vec<&Pre> =
+        rows.filter(|(_, row_cuts)| **row_cuts == cuts).map(|(row, _)| row).collect();
+    let is_same = |row: &&Pre| {
+        row.whole_words == whole_words && (row.nfc == composes || row.makers_nfc == composes)
+    };
+    let same: Vec<&Pre> = same_cuts.iter().copied().filter(is_same).collect();
+    if let Some(row) = same.iter().find(|row| row.names.contains(&like)).or(same.first()) {
+        return Ok(row.names.iter().find(|name| **name == like).unwrap_or(&row.names[0]));
+    }
+    let near: Vec<&str> = same_cuts.iter().map(|row| row.names[0]).collect();
+    Err(unrecognised(match near.is_empty() {
+        true => "none of the known ways cuts the probes as it does".to_owned(),
+        false => format!(
+            "it cuts as {}, but {} characters and {} whole words",
+            near.join(", "),
+            if composes { "composes" } else { "does not compose" },
+            if whole_words { "takes" } else { "merges" },
+        ),
+    }))
+}
+
+/// Whether text is brought into NFC; any other change of it is an error.
+fn composes(normalizer: &Value) -> Result<bool, String> {
+    if normalizer.is_null() {
+        return Ok(false);
+    }
+    let normalizer = NormalizerWrapper::deserialize(normalizer)
+        .map_err(|error| format!("normalizer: {error}"))?;
+    let run = |text: &str| {
+        let mut text = NormalizedString::from(text);
+        normalizer.normalize(&mut text).map_err(|error| format!("normalizer: {error}"))?;
+        Ok::<_, String>(text.get().to_owned())
+    };
+    let mut composed = NormalizedString::from(UNCOMPOSED);
+    composed.nfc();
+    match run(UNCOMPOSED)? {
+        text if text == UNCOMPOSED => Ok(false),
+        text if text == composed.get() => Ok(true),
+        _ => Err("its normalizer changes text in another way than NFC".to_owned()),
+    }
+}
+
+/// What the maker's cutting makes of the probes.
+fn cuts(pre_tokenizer: &Value) -> Result<Vec<Vec<Range<usize>>>, String> {
+    if pre_tokenizer.is_null() {
+        return Err("it cuts text in no way".to_owned());
+    }
+    let cutter = PreTokenizerWrapper::deserialize(pre_tokenizer).map_err(|e| e.to_string())?;
+    let cut = |probe: &&str| {
+        let mut text = PreTokenizedString::from(*probe);
+        cutter.pre_tokenize(&mut text).map_err(|error| error.to_string())?;
+        let splits = text.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        Ok(splits
+            .into_iter()
+            .map(|(_, (from, to), _)| from..to)
+            .filter(|r| !r.is_empty())
+            .collect())
+    };
+    PROBES.iter().map(cut).collect()
+}
+
+/// JSON, shortened for a message.
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    let short: String = text.chars().take(300).collect();
+    if short.len() < text.len() { format!("{short}...") } else { short }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Rows of other patterns that cut every text alike: what bailingmoe's says differently decides nothing.
+    const ALIKE: [&str; 3] = ["qwen2", "stablelm2", "bailingmoe"];
+
+    #[test]
+    fn rows_that_differ_cut_some_probe_differently() {
+        for (row, cuts) in TABLE.iter().zip(rows()) {
+            assert_eq!(cuts.len(), PROBES.len(), "{:?}", row.names);
+            let same = TABLE.iter().zip(rows()).filter(|(_, other)| *other == cuts);
+            for (other, _) in same {
+                let named = [row.names[0], other.names[0]];
+                let alike = named.iter().all(|name| ALIKE.contains(name));
+                assert!(row.patterns == other.patterns || alike, "{named:?}");
+            }
+        }
+    }
+
+    /// Each row as a `tokenizer.json` spells it: patterns one after another, then bytes.
+    #[test]
+    fn every_row_is_recognised_by_what_it_does() {
+        for row in TABLE {
+            let mut steps: Vec<Value> = row.patterns.iter().map(|pattern| split(pattern)).collect();
+            steps
+                .push(json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+                "use_regex": false}));
+            let tokenizer = json!({
+                "normalizer": if row.nfc { json!({"type": "NFC"}) } else { Value::Null },
+                "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+                "model": {"type": "BPE", "ignore_merges": row.whole_words},
+            });
+            let name = recognise(&tokenizer, row.names.last().unwrap()).unwrap();
+            let found = super::super::find(name).unwrap();
+            assert_eq!(found.patterns, row.patterns, "{:?} as {name}", row.names);
+            assert_eq!((found.nfc, found.whole_words), (row.nfc, row.whole_words));
+            assert_eq!(name, *row.names.last().unwrap());
+        }
+    }
+
+    /// Ways that makers spell what the table has as patterns.
+    #[test]
+    fn makers_spellings_are_recognised() {
+        let bytes = |use_regex: bool| {
+            json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+            "use_regex": use_regex})
+        };
+        let digits = |each: bool| json!({"type": "Digits", "individual_digits": each});
+        let steps = |steps: &[Value]| json!({"type": "Sequence", "pretokenizers": steps});
+        let removed = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Removed", "invert": true});
+        let cases = [
+            ("GPT-2", Value::Null, bytes(true), false, "gpt-2"),
+            (
+                "StarCoder 2, SmolLM",
+                Value::Null,
+                steps(&[digits(true), bytes(true)]),
+                false,
+                "starcoder",
+            ),
+            (
+                "Command R",
+                json!({"type": "NFC"}),
+                steps(&[digits(true), bytes(true)]),
+                false,
+                "command-r",
+            ),
+            ("OLMo", json!({"type": "NFC"}), bytes(true), false, "mpt"),
+            (
+                "Llama 3",
+                Value::Null,
+                steps(&[split(super::super::GPT4), bytes(false)]),
+                true,
+                "llama-bpe",
+            ),
+            (
+                "GPT-4",
+                Value::Null,
+                steps(&[removed(super::super::GPT4), bytes(false)]),
+                false,
+                "dbrx",
+            ),
+            (
+                "Qwen 2.5",
+                json!({"type": "NFC"}),
+                steps(&[split(super::super::GPT4_DIGITS), bytes(false)]),
+                false,
+                "qwen2",
+            ),
+        ];
+        for (maker, normalizer, pre_tokenizer, whole_words, expected) in cases {
+            let tokenizer = json!({
+                "normalizer": normalizer,
+                "pre_tokenizer": pre_tokenizer,
+                "model": {"type": "BPE", "ignore_merges": whole_words},
+            });
+            assert_eq!(recognise(&tokenizer, "").ok(), Some(expected), "{maker}");
+        }
+    }
+
+    #[test]
+    fn qwens_composition_is_what_its_files_go_without() {
+        let tokenizer = json!({
+            "normalizer": {"type": "NFC"},
+            "pre_tokenizer": split(super::super::GPT4_DIGITS),
+            "model": {"type": "BPE", "ignore_merges": false},
+        });
+        assert_eq!(recognise(&tokenizer, "qwen2").unwrap(), "qwen2");
+    }
+
+    #[test]
+    fn what_nobody_does_is_unknown_and_shown() {
+        let cases = [
+            (Value::Null, split(r"\p{L}{2}|."), "none of the known ways"),
+            (Value::Null, Value::Null, "in no way"),
+            (json!({"type": "Lowercase"}), split(super::super::GPT2), "another way than NFC"),
+            (json!({"type": "NFC"}), split(super::super::DEEPSEEK3), "none of the known"),
+            (json!({"type": "NFC"}), split(super::super::BLOOM), "composes characters"),
+            (Value::Null, json!({"type": "Magic"}), "Magic"),
+            (Value::Null, split("(unclosed"), "unclosed"),
+        ];
+        for (normalizer, pre_tokenizer, expected) in cases {
+            let tokenizer = json!({"normalizer": normalizer, "pre_tokenizer": pre_tokenizer});
+            let error = recognise(&tokenizer, "").unwrap_err().to_string();
+            assert!(error.contains(expected), "{expected}: {error}");
+        }
+    }
+
+    fn split(pattern: &str) -> Value {
+        json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
+    }
+}
