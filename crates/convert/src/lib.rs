@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod budget;
 mod error;
 pub mod imatrix;
 pub mod mix;

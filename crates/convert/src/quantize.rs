@@ -15,6 +15,7 @@ use crate::imatrix::Imatrix;
 use crate::mix::{Facts, Mix, fitting};
 use crate::stream::{self, Progress, Told};
 
+pub mod sensitivity;
 mod weights;
 
 use weights::Weights;
@@ -56,6 +57,33 @@ impl Override {
         };
         let pattern = Regex::new(pattern).map_err(|error| wrong(error.to_string()))?;
         Ok(Override { pattern, ty: weight_type(ty)? })
+    }
+
+    /// Several from a text, parted by blanks or line breaks, as in llama-quantize's `--tensor-type-file`.
+    ///
+    /// # Errors
+    /// As [`Override::parse`].
+    pub fn parse_all(text: &str) -> Result<Vec<Override>, Error> {
+        text.split_whitespace().map(Override::parse).collect()
+    }
+
+    /// For the tensor `name` alone.
+    fn of(name: &str, ty: Type) -> Override {
+        let pattern = Regex::new(&format!("^{}$", regex::escape(name)));
+        Override { pattern: pattern.expect("an escaped name is a pattern"), ty }
+    }
+
+    /// The type.
+    #[must_use]
+    pub fn ty(&self) -> Type {
+        self.ty
+    }
+}
+
+/// As [`Override::parse`] reads it.
+impl std::fmt::Display for Override {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.pattern, self.ty)
     }
 }
 
@@ -170,6 +198,19 @@ impl Quantize {
         let wanted = wanted.unwrap_or_else(|| self.mix.wanted(name, layout.shape(), facts));
         let to = fitting(wanted, layout.cols());
         (to, (to != wanted).then_some(wanted))
+    }
+
+    /// Whether a tensor may have any type: it does not keep its precision, and nobody asked for a type by name.
+    fn is_free(&self, tensor: &Tensor, facts: &Facts) -> bool {
+        let name = tensor.name();
+        let is_asked = match name {
+            "output.weight" => self.output.is_some(),
+            "token_embd.weight" | "per_layer_token_embd.weight" => self.embedding.is_some(),
+            _ => false,
+        };
+        self.mix.tensor(name, tensor.layout().shape(), facts).is_some()
+            && !is_asked
+            && !self.overrides.iter().any(|rule| rule.pattern.is_match(name))
     }
 
     fn planned(
