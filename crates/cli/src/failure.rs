@@ -133,7 +133,9 @@ impl From<bilayer_convert::Error> for Failure {
             Made::Budget { .. } => (USAGE, ""),
             Made::Scratch(_) => (IO, ""),
             Made::Calibration(_) => (INTERNAL, ""),
-            Made::File(bilayer_gguf::Error::NotAFile { .. }) => (NO_OUTPUT, ""),
+            Made::File(
+                bilayer_gguf::Error::NotAFile { .. } | bilayer_gguf::Error::NoRoom { .. },
+            ) => (NO_OUTPUT, ""),
             Made::File(bilayer_gguf::Error::Io { source, .. }) => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                     (IO, "; make room, or write elsewhere")

@@ -50,7 +50,8 @@ pub fn choose(things: &[Vec<Choice>], budget_bytes: u64) -> Option<Vec<usize>> {
     }
     for _ in 0..EXCHANGES_MAX {
         let Some(exchange) = best_exchange(things, &at, left) else { break };
-        for (thing, to) in exchange.into_iter().flatten() {
+        // What frees bytes comes second and is done first.
+        for (thing, to) in exchange.into_iter().flatten().rev() {
             left = left + things[thing][at[thing]].bytes - things[thing][to].bytes;
             at[thing] = to;
         }

@@ -304,8 +304,7 @@ impl Plan<'_> {
     /// # Errors
     /// [`Error::SameFile`].
     pub fn check_output(&self, path: &Path) -> Result<(), Error> {
-        let place = |path: &Path| std::fs::canonicalize(path).ok();
-        let same = |input: &str| place(path).is_some_and(|to| place(Path::new(input)) == Some(to));
+        let same = |input: &str| is_same(path, Path::new(input)).unwrap_or(false);
         match self.file.shard_names().find(|input| same(input)) {
             Some(input) => Err(Error::SameFile { file: input.to_owned() }),
             None => Ok(()),
@@ -360,6 +359,18 @@ impl Plan<'_> {
             error => stream::ended(error),
         })
     }
+}
+
+/// Whether two paths lead to one file, by links of either kind.
+fn is_same(a: &Path, b: &Path) -> std::io::Result<bool> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let (a, b) = (std::fs::metadata(a)?, std::fs::metadata(b)?);
+        Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
+    }
+    #[cfg(not(unix))]
+    Ok(std::fs::canonicalize(a)? == std::fs::canonicalize(b)?)
 }
 
 /// Matrices of a stack: the product of all dimensions before the last two.

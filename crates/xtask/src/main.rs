@@ -1,5 +1,5 @@
 //! Project chores: `cargo xtask test` makes ready what the tests need and runs the whole suite; `cargo xtask compare-peer`
-//! measures llama.cpp beside this program.
+//! measures llama.cpp beside this program, `cargo xtask quality-table` what each type costs in quality.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 mod compare;
+mod quality;
 
 const USAGE: &str = "\
 cargo xtask test [-- ARGS]    make ready what the tests need, then run the whole suite (ARGS go to cargo test)";
@@ -16,8 +17,15 @@ fn main() -> ExitCode {
     let done = match args.first().map(String::as_str) {
         Some("test") => test(&args[1..]),
         Some("compare-peer") => compare::run(&args[1..]),
-        Some(other) => Err(anyhow::anyhow!("no task `{other}`\n{USAGE}\n{}", compare::USAGE)),
-        None => Err(anyhow::anyhow!("which task?\n{USAGE}\n{}", compare::USAGE)),
+        Some("quality-table") => quality::run(&args[1..]),
+        Some(other) => Err(anyhow::anyhow!(
+            "no task `{other}`\n{USAGE}\n{}\n{}",
+            compare::USAGE,
+            quality::USAGE
+        )),
+        None => {
+            Err(anyhow::anyhow!("which task?\n{USAGE}\n{}\n{}", compare::USAGE, quality::USAGE))
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
