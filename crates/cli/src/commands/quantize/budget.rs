@@ -5,9 +5,8 @@ use std::io::Write;
 use std::ops::ControlFlow;
 
 use bilayer_convert::imatrix::Imatrix;
-use bilayer_convert::mix::Mix;
-use bilayer_convert::quantize::Quantize;
 use bilayer_convert::quantize::sensitivity::{Calibration, Sensitivity};
+use bilayer_convert::quantize::{self, Quantize};
 use bilayer_engine::Model;
 
 use crate::args;
@@ -52,16 +51,16 @@ pub fn measure(
     measured.map_err(|error| super::of_input(error, &args.input))
 }
 
-/// Gives every free tensor its type; what the file is said to be is the type that most weights have.
+/// Gives every free tensor its type; the file is said to be of the mix of the type that most weights have.
 pub fn apply(
     args: &args::Quantize,
-    quantize: &mut Quantize,
+    asked: &mut Quantize,
     sensitivity: &Sensitivity,
     target: f64,
 ) -> Result<Chosen, Failure> {
     let choice = sensitivity.choose(target)?;
     if let Some(base) = choice.base() {
-        quantize.mix = Mix::pure(base)?;
+        asked.mix = quantize::mix(base.name)?;
     }
     if let Some(path) = &args.tensor_types_out {
         let failed = |error: std::io::Error| Failure::output(path, &error);
@@ -72,6 +71,6 @@ pub fn apply(
         file.finish().map_err(failed)?;
     }
     let each = choice.tensors.iter().map(|tensor| (tensor.name.clone(), tensor.kl)).collect();
-    quantize.overrides.extend(choice.rules());
+    asked.overrides.extend(choice.rules());
     Ok(Chosen { kl: choice.kl(), each })
 }
