@@ -393,10 +393,10 @@ fn measured_types_lose_less_than_the_mix_of_the_same_size() {
         "with the smallest types it is 2.",
     );
     let asked = "--target-bpw 6 --calibration calibration.txt -c 128 --chunks 2 --dry-run";
-    let dry = place.run(&format!("quantize in.gguf x.gguf {asked} --output-tensor-type Q8_0"));
+    let dry = place.run(&format!("quantize in.gguf x.gguf {asked} --token-embedding-type Q8_0"));
     let dry = dry.good().out;
     assert!(dry.contains("KL ") && dry.contains("expected divergence of all"), "{dry}");
-    let head = dry.lines().find(|line| line.starts_with("output.weight")).unwrap();
+    let head = dry.lines().find(|line| line.starts_with("token_embd.weight")).unwrap();
     assert!(head.contains("-> Q8_0") && !head.contains("KL"), "{head}");
     assert_eq!(place.names(), names);
 }

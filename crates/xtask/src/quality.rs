@@ -1,5 +1,6 @@
 //! `cargo xtask quality-table`: what each type and mix costs in quality on one model, as a table.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -112,17 +113,20 @@ impl Work {
             &["perplexity"],
             &[&["-m", &model, "-f", &test, "--kl-base", &base], &text[..]].concat(),
         ))?;
-        println!(
-            "| type | importance | bits a weight | MB | perplexity | KL, mean | KL, p99 | same best token, % |"
-        );
-        println!("|---|---|---|---|---|---|---|---|");
+        say(
+            "| type | importance | bits a weight | MB | perplexity | KL, mean | KL, p99 | same best token, % |",
+        )?;
+        say("|---|---|---|---|---|---|---|---|")?;
         let bytes = std::fs::metadata(&self.model)?.len();
         let perplexity = scored["perplexity"].as_f64().unwrap_or_default();
-        println!("| F32 | | 32.00 | {:.2} | {perplexity:.4} | 0 | 0 | 100 |", bytes as f64 / 1e6);
+        say(&format!(
+            "| F32 | | 32.00 | {:.2} | {perplexity:.4} | 0 | 0 | 100 |",
+            bytes as f64 / 1e6
+        ))?;
         for (ty, measured) in TYPES {
-            for importance in [false, true] {
+            for importance in ["", "yes"] {
                 let both = ["--imatrix", imatrix.as_str()];
-                let weighted = if importance { &both[..] } else { &[] };
+                let weighted = if importance == "yes" { &both[..] } else { &[] };
                 let out = self.file("out.gguf");
                 let plain = with(&["quantize"], &[&[model.as_str(), &out, ty], weighted].concat());
                 let made = go(plain)?;
@@ -144,7 +148,7 @@ impl Work {
                     ))?;
                     let name = format!("`--target-bpw`, size of {ty}");
                     let after = self.row(&name, importance, &made)?;
-                    eprintln!("{ty} importance {importance}: KL {before:.5} -> {after:.5}");
+                    eprintln!("{ty} {importance}: KL {before:.5} -> {after:.5}");
                 }
                 // Without a search there is nothing that importance could change.
                 if ["F16", "BF16", "Q8_0"].contains(ty) {
@@ -156,7 +160,7 @@ impl Work {
     }
 
     /// Scores what was made and prints it; gives its mean divergence.
-    fn row(&self, name: &str, importance: bool, made: &Value) -> Result<f64> {
+    fn row(&self, name: &str, importance: &str, made: &Value) -> Result<f64> {
         let (out, base) = (self.file("out.gguf"), self.file("base.kld"));
         let found = self.json(&["perplexity", "-m", &out, "--kl", &base, "-ngl", "0"])?;
         let number = |document: &Value, key: &str| {
@@ -164,14 +168,19 @@ impl Work {
         };
         let mb = std::fs::metadata(&out)?.len() as f64 / 1e6;
         let kl = number(&found, "kl_mean")?;
-        println!(
+        say(&format!(
             "| {name} | {} | {:.3} | {mb:.2} | {:.4} | {kl:.5} | {:.4} | {:.2} |",
-            if importance { "yes" } else { "" },
+            importance,
             number(made, "bpw")?,
             number(&found, "perplexity")?,
             number(&found, "kl_p99")?,
             100.0 * number(&found, "top1")?,
-        );
+        ))?;
         Ok(kl)
     }
+}
+
+/// A line of the table, at once: the next takes a while.
+fn say(line: &str) -> Result<()> {
+    writeln!(std::io::stdout(), "{line}").context("standard output")
 }
