@@ -115,6 +115,10 @@ impl From<Error> for Failure {
 impl From<bilayer_convert::Error> for Failure {
     fn from(error: bilayer_convert::Error) -> Failure {
         use bilayer_convert::Error as Made;
+        let error = match error {
+            Made::Calibration(error) => return error.into(),
+            error => error,
+        };
         let (code, advice) = match &error {
             Made::UnknownShape { .. } | Made::UnknownType { .. } | Made::Size { .. } => {
                 (USAGE, "; the command's --help lists what can be given")
@@ -132,7 +136,12 @@ impl From<bilayer_convert::Error> for Failure {
             Made::Weight { .. } | Made::NoImatrix { .. } | Made::Sums { .. } => (BAD_MODEL, ""),
             Made::ImatrixShape { .. } => (BAD_MODEL, "; give the one that was made of this model"),
             Made::Threads { .. } => (DOES_NOT_FIT, ""),
-            Made::File(bilayer_gguf::Error::NotAFile { .. }) => (NO_OUTPUT, ""),
+            Made::Budget { .. } => (USAGE, ""),
+            Made::Scratch(_) => (IO, ""),
+            Made::Calibration(_) => (INTERNAL, ""),
+            Made::File(
+                bilayer_gguf::Error::NotAFile { .. } | bilayer_gguf::Error::NoRoom { .. },
+            ) => (NO_OUTPUT, ""),
             Made::File(bilayer_gguf::Error::Io { source, .. }) => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                     (IO, "; make room, or write elsewhere")

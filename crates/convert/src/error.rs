@@ -165,6 +165,24 @@ pub enum Error {
         /// The operating system's reason.
         reason: String,
     },
+    /// No choice of types makes the model as small as it shall be.
+    #[error(
+        "--target-bpw is {given}; with the smallest types it is {least:.3}: give at least that"
+    )]
+    Budget {
+        /// Bits a weight that were asked for.
+        given: f64,
+        /// Bits a weight of the smallest types.
+        least: f64,
+    },
+    /// The calibration text cannot be run.
+    #[error(transparent)]
+    Calibration(bilayer_engine::Error),
+    /// The base's logits cannot be kept in a temporary file.
+    #[error(
+        "the logits cannot be kept in a temporary file: {0}; make room in the folder for temporary files"
+    )]
+    Scratch(#[source] std::io::Error),
     /// The caller asked to stop; nothing is left behind.
     #[error("interrupted")]
     Interrupted,

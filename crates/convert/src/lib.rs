@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod budget;
 mod checkpoint;
 pub mod convert;
 mod error;

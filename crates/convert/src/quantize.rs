@@ -15,6 +15,7 @@ use crate::imatrix::Imatrix;
 use crate::mix::{Facts, Mix, fitting};
 use crate::stream::{self, Progress, Told};
 
+pub mod sensitivity;
 mod weights;
 
 use weights::Weights;
@@ -56,6 +57,33 @@ impl Override {
         };
         let pattern = Regex::new(pattern).map_err(|error| wrong(error.to_string()))?;
         Ok(Override { pattern, ty: weight_type(ty)? })
+    }
+
+    /// Several from a text, parted by blanks or line breaks, as in llama-quantize's `--tensor-type-file`.
+    ///
+    /// # Errors
+    /// As [`Override::parse`].
+    pub fn parse_all(text: &str) -> Result<Vec<Override>, Error> {
+        text.split_whitespace().map(Override::parse).collect()
+    }
+
+    /// For the tensor `name` alone.
+    fn of(name: &str, ty: Type) -> Override {
+        let pattern = Regex::new(&format!("^{}$", regex::escape(name)));
+        Override { pattern: pattern.expect("an escaped name is a pattern"), ty }
+    }
+
+    /// The type.
+    #[must_use]
+    pub fn ty(&self) -> Type {
+        self.ty
+    }
+}
+
+/// As [`Override::parse`] reads it.
+impl std::fmt::Display for Override {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.pattern, self.ty)
     }
 }
 
@@ -172,6 +200,19 @@ impl Quantize {
         (to, (to != wanted).then_some(wanted))
     }
 
+    /// Whether a tensor may have any type: it does not keep its precision, and nobody asked for a type by name.
+    fn is_free(&self, tensor: &Tensor, facts: &Facts) -> bool {
+        let name = tensor.name();
+        let is_asked = match name {
+            "output.weight" => self.output.is_some(),
+            "token_embd.weight" | "per_layer_token_embd.weight" => self.embedding.is_some(),
+            _ => false,
+        };
+        self.mix.tensor(name, tensor.layout().shape(), facts).is_some()
+            && !is_asked
+            && !self.overrides.iter().any(|rule| rule.pattern.is_match(name))
+    }
+
     fn planned(
         &self,
         tensor: &Tensor,
@@ -263,8 +304,7 @@ impl Plan<'_> {
     /// # Errors
     /// [`Error::SameFile`].
     pub fn check_output(&self, path: &Path) -> Result<(), Error> {
-        let place = |path: &Path| std::fs::canonicalize(path).ok();
-        let same = |input: &str| place(path).is_some_and(|to| place(Path::new(input)) == Some(to));
+        let same = |input: &str| is_same(path, Path::new(input)).unwrap_or(false);
         match self.file.shard_names().find(|input| same(input)) {
             Some(input) => Err(Error::SameFile { file: input.to_owned() }),
             None => Ok(()),
@@ -319,6 +359,18 @@ impl Plan<'_> {
             error => stream::ended(error),
         })
     }
+}
+
+/// Whether two paths lead to one file, by links of either kind.
+fn is_same(a: &Path, b: &Path) -> std::io::Result<bool> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let (a, b) = (std::fs::metadata(a)?, std::fs::metadata(b)?);
+        Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
+    }
+    #[cfg(not(unix))]
+    Ok(std::fs::canonicalize(a)? == std::fs::canonicalize(b)?)
 }
 
 /// Matrices of a stack: the product of all dimensions before the last two.

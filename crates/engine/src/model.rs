@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bilayer_gguf::{File, OpenOptions};
 use bilayer_graph::Graph;
 use bilayer_models::{Config, Directory};
+use bilayer_quant::Type;
 use bilayer_text::Tokenizer;
 
 use crate::session::Purpose;
@@ -39,7 +40,11 @@ impl Model {
         Model::new(File::from_bytes(name, bytes).map_err(Error::File)?)
     }
 
-    fn new(file: File) -> Result<Model, Error> {
+    /// Understands a file that is open.
+    ///
+    /// # Errors
+    /// No model, or one that is not supported.
+    pub fn new(file: File) -> Result<Model, Error> {
         let name = || file.name().to_owned();
         let (config, graph) = bilayer_models::read(&file).map_err(|source| match source {
             // Names the file itself.
@@ -48,6 +53,18 @@ impl Model {
         })?;
         let tokenizer = words(&file)?;
         Ok(Model(Arc::new(Parts { config, graph, tokenizer, file })))
+    }
+
+    /// The same model with other weights in the tensor `name`: `bytes` of type `ty`, in the shape that it has.
+    ///
+    /// # Errors
+    /// There is no such tensor, or the bytes are not as many as type and shape say.
+    pub fn with_tensor(&self, name: &str, ty: Type, bytes: SharedBytes) -> Result<Model, Error> {
+        let file = self.file().with_tensor(name, ty, bytes).map_err(Error::File)?;
+        let config = self.config().clone();
+        let graph = bilayer_models::record(&config, &Directory(&file))
+            .map_err(|source| Error::Model { file: file.name().to_owned(), source })?;
+        Ok(Model(Arc::new(Parts { config, graph, tokenizer: self.tokenizer().clone(), file })))
     }
 
     /// What the file calls the model, or the file's own name.

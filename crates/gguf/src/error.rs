@@ -16,6 +16,19 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// The disk has no room for a file that is to be written.
+    #[error(
+        "{file}: needs {needed} bytes, and its disk has {free} free; make room, or write elsewhere"
+    )]
+    NoRoom {
+        /// The file's path.
+        file: String,
+        /// Bytes it will take.
+        needed: u64,
+        /// Bytes there are.
+        free: u64,
+    },
+
     /// The path is a folder, a pipe or a device.
     #[error("{file}: expected a file, found {found}; give the path of a .gguf file")]
     NotAFile {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use bilayer_quant::Type;
 use bytes::Bytes;
 
 use crate::cursor::Cursor;
@@ -26,7 +27,7 @@ pub struct File {
     metadata: Metadata,
     tensors: Vec<Tensor>,
     places: HashMap<String, usize>,
-    shards: Vec<Shard>,
+    shards: Arc<[Shard]>,
 }
 
 /// A tensor of an open model: name, layout and (shared) bytes.
@@ -171,7 +172,39 @@ impl File {
                 });
             }
         }
-        Ok(Self { name: shards[0].name.clone(), version, metadata, tensors, places, shards })
+        let (name, shards) = (shards[0].name.clone(), shards.into());
+        Ok(Self { name, version, metadata, tensors, places, shards })
+    }
+
+    /// The same model with other weights in the tensor `name`, as to see what they change: `bytes` of type `ty` in the
+    /// shape that it has. All else is shared. The bytes are copied only if they are not aligned to 64.
+    ///
+    /// # Errors
+    /// [`Error::SourceLength`] where they are more or fewer than type and shape say, and where there is no such tensor;
+    /// [`Error::Quant`] where rows are not whole blocks.
+    pub fn with_tensor(&self, name: &str, ty: Type, bytes: Bytes) -> Result<Self, Error> {
+        let found = bytes.len() as u64;
+        let wrong = |expected| {
+            let (file, tensor) = (self.name.clone(), name.to_owned());
+            Error::SourceLength { file, tensor, expected, found }
+        };
+        let place = *self.places.get(name).ok_or_else(|| wrong(0))?;
+        let mut tensors = self.tensors.clone();
+        let tensor = &mut tensors[place];
+        let (shape, offset) = (tensor.layout.shape(), tensor.layout.offset());
+        tensor.layout = TensorLayout::new(&self.name, name, ty, shape, offset)?;
+        if tensor.layout.len_bytes() != found {
+            return Err(wrong(tensor.layout.len_bytes()));
+        }
+        tensor.bytes = Shard::in_memory(&self.name, bytes)?.bytes;
+        Ok(Self {
+            name: self.name.clone(),
+            version: self.version,
+            metadata: self.metadata.clone(),
+            tensors,
+            places: self.places.clone(),
+            shards: self.shards.clone(),
+        })
     }
 
     /// The path of the (first) file, or the name that was given, for messages.
@@ -251,7 +284,7 @@ impl File {
     /// [`Error::Io`] where the limit on locked memory is too small.
     pub fn lock(&self) -> Result<(), Error> {
         let action = "lock its memory (raise the limit, ulimit -l, or leave out --mlock)";
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let Some(region) = &shard.region else { continue };
             let file = || shard.name.clone();
             region.lock().map_err(|source| Error::Io { file: file(), action, source })?;
@@ -266,7 +299,7 @@ impl File {
     /// # Errors
     /// [`Error::Changed`], [`Error::Io`].
     pub fn check_unchanged(&self) -> Result<(), Error> {
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let Some((file, expected, modified)) = &shard.mapped else { continue };
             let facts = file.metadata().map_err(|source| io(&shard.name, "examine it", source))?;
             if facts.len() != *expected || facts.modified().ok() != *modified {

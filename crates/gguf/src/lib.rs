@@ -31,6 +31,7 @@
 #![deny(unsafe_code)]
 
 mod cursor;
+mod draft;
 mod encode;
 mod error;
 mod file;

@@ -8,7 +8,9 @@ use std::path::Path;
 use bilayer_quant::Type;
 use bytes::Bytes;
 
-use crate::{Array, Error, File, Metadata, Tensor, TensorLayout, Value, encode, limits, names};
+use crate::{
+    Array, Error, File, Metadata, Tensor, TensorLayout, Value, draft, encode, limits, names,
+};
 
 /// What a tensor's source may fail with.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
@@ -64,14 +66,15 @@ impl<'a> NewTensor<'a> {
 
 /// Writes `metadata` and `tensors`, in their order, to `path`: first to a temporary file in the
 /// same folder, then flushed to the disk and renamed. On an error nothing is left behind and a
-/// file that was at `path` is untouched. The file may be one that is open as input. A symbolic
+/// file that was at `path` is untouched; what a writer leaves that was killed, the next one of the
+/// same file removes. The file may be one that is open as input. A symbolic
 /// link stays: the file at its end is replaced.
 ///
 /// The layout is canonical: version 3, every tensor (the last too) padded with zeros to
 /// `general.alignment`, no gaps; the same input gives the same bytes.
 ///
 /// # Errors
-/// [`Error::Io`], [`Error::NotAFile`], [`Error::Source`], [`Error::SourceLength`]; and those of
+/// [`Error::Io`], [`Error::NoRoom`], [`Error::NotAFile`], [`Error::Source`], [`Error::SourceLength`]; and those of
 /// reading for keys, names, shapes and alignments that the reader would refuse.
 pub fn write<'a>(
     path: &Path,
@@ -97,13 +100,7 @@ pub fn write<'a>(
         let file = &file;
         move |source| Error::Io { file: file.clone(), action, source }
     };
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".").suffix(".gguf.part");
-    // The default is a private file; this one shall have the rights of any new file.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let temporary =
-        builder.tempfile_in(folder).map_err(io("create a temporary file in its folder"))?;
+    let temporary = draft::begin(path, plan.len_bytes())?;
 
     let mut out = BufWriter::with_capacity(1 << 20, temporary.as_file());
     let total_bytes = plan.write(&file, &mut out)?;
@@ -192,6 +189,12 @@ impl<'a> Plan<'a> {
             placed.iter().map(|(name, layout, _)| (name.as_str(), *layout)).collect();
         let header = encode::header(metadata, &directory);
         Ok(Self { header, alignment, tensors: placed })
+    }
+
+    /// Bytes that go to the disk, about: holes take no room, and padding little.
+    fn len_bytes(&self) -> u64 {
+        let written = self.tensors.iter().filter(|(_, _, data)| !matches!(data, Data::Zeros));
+        self.header.len() as u64 + written.map(|(_, layout, _)| layout.len_bytes()).sum::<u64>()
     }
 
     /// Writes everything; returns the length of the file in bytes.

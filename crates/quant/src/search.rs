@@ -302,7 +302,7 @@ pub(crate) fn single_line<const N: usize>(
     if importance.is_some() {
         let weights = weights(x, importance);
         let line = line(x, &weights, top, f32::INFINITY, sweep);
-        let (d, m) = (f16_bits(line.scale), f16_bits(line.min));
+        let (d, m) = halves(x, &weights, line, top);
         let line = Line { scale: f16_value(d), min: f16_value(m) };
         return (d, m, line_codes(x, line, top));
     }
@@ -312,4 +312,36 @@ pub(crate) fn single_line<const N: usize>(
     let inverse = reciprocal(d);
     let codes = x.map(|x| ((x - min) * inverse + 0.5).min(top) as u8);
     (f16_bits(d), f16_bits(min), codes)
+}
+
+/// Scale and minimum as the f16 bits with which least is lost.
+///
+/// Each may be rounded to either side, for what one loses the other may make up. And a line whose lowest codes are not
+/// used may as well begin at the smallest weight, where the same points are rounded in another way.
+fn halves<const N: usize>(x: &[f32; N], w: &[f32; N], line: Line, top: f32) -> (u16, u16) {
+    let low = x.iter().fold(f32::INFINITY, |a, b| a.min(*b));
+    let unused = round((low - line.min) * reciprocal(line.scale), 0.0, top);
+    let begun = Line { scale: line.scale, min: line.min + line.scale * unused };
+    let starts = 1 + usize::from(unused > 0.0);
+    let (mut best, mut least) = ((f16_bits(line.scale), f16_bits(line.min)), f32::INFINITY);
+    for start in &[line, begun][..starts] {
+        for d in around(start.scale) {
+            for m in around(start.min) {
+                let line = Line { scale: f16_value(d), min: f16_value(m) };
+                let loss = line_loss(x, w, line, top);
+                if loss < least {
+                    (best, least) = ((d, m), loss);
+                }
+            }
+        }
+    }
+    best
+}
+
+/// The nearest f16 and those beside it, as far as they have its sign and are finite.
+fn around(value: f32) -> [u16; 3] {
+    const LARGEST: u16 = 0x7bff;
+    let bits = f16_bits(value);
+    let (sign, magnitude) = (bits & 0x8000, bits & 0x7fff);
+    [bits, sign | magnitude.saturating_sub(1), sign | (magnitude + 1).min(LARGEST)]
 }

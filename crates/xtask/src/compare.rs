@@ -237,7 +237,7 @@ fn status(command: &mut Command) -> Result<()> {
 }
 
 /// Builds the program; returns its path.
-fn build() -> Result<PathBuf> {
+pub fn build() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     status(Command::new(cargo).args(["build", "--release", "--locked"]))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());

@@ -1,5 +1,6 @@
 //! Project chores: `cargo xtask test` makes ready what the tests need and runs the whole suite; `cargo xtask test-arm` runs
-//! the CPU kernels of 64-bit Arm under an emulator; `cargo xtask compare-peer` measures llama.cpp beside this program.
+//! the CPU kernels of 64-bit Arm under an emulator; `cargo xtask compare-peer` measures llama.cpp beside this program,
+//! `cargo xtask quality-table` what each type costs in quality.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -8,6 +9,7 @@ use anyhow::{Context, Result, bail};
 
 mod arm;
 mod compare;
+mod quality;
 
 const USAGE: &str = "\
 cargo xtask test [-- ARGS]    make ready what the tests need, then run the whole suite (ARGS go to cargo test)";
@@ -18,6 +20,7 @@ fn main() -> ExitCode {
         Some("test") => test(&args[1..]),
         Some("test-arm") => arm::run(&args[1..]),
         Some("compare-peer") => compare::run(&args[1..]),
+        Some("quality-table") => quality::run(&args[1..]),
         Some(other) => Err(anyhow::anyhow!("no task `{other}`\n{}", usage())),
         None => Err(anyhow::anyhow!("which task?\n{}", usage())),
     };
@@ -32,7 +35,7 @@ fn main() -> ExitCode {
 
 /// A line or more for each task.
 fn usage() -> String {
-    [USAGE, arm::USAGE, compare::USAGE].join("\n")
+    [USAGE, arm::USAGE, compare::USAGE, quality::USAGE].join("\n")
 }
 
 /// Prepares, then runs `cargo test` over the workspace; its closing lines are left as they are.

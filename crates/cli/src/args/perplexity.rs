@@ -46,6 +46,9 @@ pub struct Imatrix {
     /// Most windows to run [default: all that the text has]
     #[arg(long, value_name = "N", env = "LLAMA_ARG_CHUNKS", allow_negative_numbers = true)]
     pub chunks: Option<i64>,
+    /// Windows at the beginning of the text that are left out, which another run had
+    #[arg(long, value_name = "N", alias = "chunk", default_value_t = 0)]
+    pub from_chunk: usize,
     /// Look at the matrix of the output head too
     #[arg(long)]
     pub process_output: bool,

@@ -20,8 +20,8 @@ pub struct Quantize {
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
     /// What to make: a mix such as Q4_K_M, or one type
-    #[arg(value_name = "TYPE")]
-    pub r#type: String,
+    #[arg(value_name = "TYPE", required_unless_present = "target_bpw")]
+    pub r#type: Option<String>,
     /// Threads; 0 or less is the default [default: the cores allowed to us]
     #[arg(value_name = "THREADS", env = "LLAMA_ARG_THREADS", allow_negative_numbers = true)]
     pub threads: Option<i64>,
@@ -31,6 +31,26 @@ pub struct Quantize {
     /// Type of the tensors whose names the pattern is found in, repeatable; the first that is found counts
     #[arg(long, value_name = "REGEX=TYPE")]
     pub tensor_type: Vec<String>,
+    /// File with more of these, parted by blanks or line breaks; those of the command line come first
+    #[arg(long, value_name = "FILE")]
+    pub tensor_type_file: Option<PathBuf>,
+    /// Instead of TYPE: choose the type of every tensor for which none is given, so that all take at most X bits a weight
+    /// and the predictions change least, as measured on the text of --calibration
+    #[arg(long, value_name = "X", requires = "calibration", conflicts_with_all = ["type", "pure"])]
+    pub target_bpw: Option<f64>,
+    /// Text that --target-bpw runs through the model once for each tensor; not the one that quality is judged by
+    #[arg(long, value_name = "FILE", requires = "target_bpw")]
+    pub calibration: Option<PathBuf>,
+    /// Most windows of the calibration text
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "target_bpw")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunks: u32,
+    /// Tokens of a window of the calibration text
+    #[arg(short, long, value_name = "N", default_value_t = 512, requires = "target_bpw")]
+    pub ctx_size: usize,
+    /// Write what --target-bpw chose to a file that --tensor-type-file reads
+    #[arg(long, value_name = "FILE", requires = "target_bpw")]
+    pub tensor_types_out: Option<PathBuf>,
     /// Type of the output head
     #[arg(long, value_name = "TYPE")]
     pub output_tensor_type: Option<String>,

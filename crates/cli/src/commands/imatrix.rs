@@ -59,6 +59,14 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
 fn collect(args: &Imatrix) -> Result<Option<imatrix::Imatrix>, Failure> {
     let model = open(&args.model)?;
     let mut windows = text(&model, args.file.as_deref(), &args.model)?;
+    let count = windows.count();
+    if args.from_chunk >= count {
+        let skipped = args.from_chunk;
+        return Err(Failure::usage(format!(
+            "--from-chunk is {skipped}, and the text has {count} windows; give less than that"
+        )));
+    }
+    windows.skip(args.from_chunk);
     shorten(&mut windows, args.chunks);
     let scope = if args.process_output { Scope::LayersAndHead } else { Scope::Layers };
     let mut collector = Collector::new(model.graph(), scope);

@@ -16,21 +16,40 @@ use crate::commands::run::interrupt;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::{output, progress};
 
+mod budget;
+
 /// Writes the file and says what it is.
 pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
-    let quantize = asked(args)?;
+    let mut quantize = asked(args)?;
     let file = open(&args.input)?;
     let imatrix = args.imatrix.as_deref().map(importance).transpose()?;
     let in_file = |error| of_input(error, &args.input);
+    let mut measured = None;
+    if let Some(target) = args.target_bpw {
+        // What is wrong with the place is known before the measuring.
+        quantize.plan(&file, imatrix.as_ref()).map_err(in_file)?.check_output(&args.out)?;
+        interrupt::catch();
+        interrupt::answering();
+        match budget::measure(args, &quantize, imatrix.as_ref()) {
+            Err(Failure::Line(INTERRUPTED, _)) => return Ok(INTERRUPTED),
+            sensitivity => {
+                measured = Some(budget::apply(args, &mut quantize, &sensitivity?, target)?)
+            }
+        }
+    }
     let mut plan = quantize.plan(&file, imatrix.as_ref()).map_err(in_file)?;
     if let Some(path) = &args.imatrix {
         plan.cite(path);
     }
     plan.check_output(&args.out)?;
     notes(&plan, imatrix.as_ref());
-    let name = quantize.mix.name;
+    let name = match args.target_bpw {
+        Some(target) => format!("{target} bits a weight"),
+        None => quantize.mix.name.to_owned(),
+    };
+    let made = Made { name, measured };
     if args.dry_run {
-        return report(args, name, &plan, None);
+        return report(args, &made, &plan, None);
     }
     interrupt::catch();
     interrupt::answering();
@@ -42,21 +61,27 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
     });
     bar.finish_and_clear();
     match written {
-        Ok(()) => report(args, name, &plan, Some(began.elapsed().as_secs_f64())),
+        Ok(()) => report(args, &made, &plan, Some(began.elapsed().as_secs_f64())),
         Err(Error::Interrupted) => Ok(INTERRUPTED),
         Err(error @ Error::Weight { .. }) => Err(in_file(error)),
         Err(error) => Err(error.into()),
     }
 }
 
-fn asked(args: &args::Quantize) -> Result<Quantize, Error> {
-    let mix = quantize::mix(&args.r#type)?;
+fn asked(args: &args::Quantize) -> Result<Quantize, Failure> {
+    // Whatever is free gets a type of its own where a size is asked for.
+    let mix = quantize::mix(args.r#type.as_deref().unwrap_or("Q4_K"))?;
     let ty = |name: &Option<String>| name.as_deref().map(quantize::weight_type).transpose();
     let overrides: Result<Vec<_>, Error> =
         args.tensor_type.iter().map(|given| Override::parse(given)).collect();
+    let mut overrides = overrides?;
+    if let Some(path) = &args.tensor_type_file {
+        let more = Override::parse_all(&output::file(path)?);
+        overrides.extend(more.map_err(|error| Failure::from(error).in_file(path))?);
+    }
     Ok(Quantize {
         mix: if args.pure { Mix::pure(mix.base)? } else { mix },
-        overrides: overrides?,
+        overrides,
         output: ty(&args.output_tensor_type)?,
         embedding: ty(&args.token_embedding_type)?,
         requantize: args.allow_requantize,
@@ -107,12 +132,19 @@ fn notes(plan: &Plan<'_>, imatrix: Option<&Imatrix>) {
     }
 }
 
+/// What the file is called by, and what was measured for it.
+struct Made {
+    name: String,
+    measured: Option<budget::Chosen>,
+}
+
 fn report(
     args: &args::Quantize,
-    mix: &str,
+    made: &Made,
     plan: &Plan<'_>,
     seconds: Option<f64>,
 ) -> Result<u8, Failure> {
+    let Made { name: mix, measured } = made;
     let (before, after, parameters) = (plan.from_bytes(), plan.to_bytes(), plan.parameters());
     let bits_per_weight = after as f64 * 8.0 / parameters.max(1) as f64;
     if args.json {
@@ -126,14 +158,20 @@ fn report(
             "bytes": after,
             "bpw": bits_per_weight,
             "ms": seconds.map(|seconds| seconds * 1e3),
-            "tensors": plan.tensors().iter().map(tensor).collect::<Vec<_>>(),
+            "kl_expected": measured.as_ref().map(|chosen| chosen.kl),
+            "tensors": plan.tensors().iter().map(|planned| tensor(planned, measured)).collect::<Vec<_>>(),
         }))?;
         return Ok(0);
     }
-    if args.dry_run {
+    if args.dry_run || measured.is_some() {
         for tensor in plan.tensors() {
-            output::line(&row(tensor))?;
+            let kl = measured.as_ref().and_then(|chosen| chosen.of(&tensor.name));
+            let kl = kl.map_or_else(String::new, |kl| format!("  KL {kl:.2e}"));
+            output::line(&format!("{}{kl}", row(tensor)))?;
         }
+    }
+    if let Some(chosen) = measured {
+        output::line(&format!("expected divergence of all: {:.5} nats a token", chosen.kl))?;
     }
     let path = args.out.display();
     let would = if args.dry_run { " (not written)" } else { "" };
@@ -155,8 +193,9 @@ fn row(tensor: &Planned) -> String {
     format!("{name:32} {sizes:>18}  {from:>5} -> {to:6} {from_bytes:>12} -> {to_bytes} bytes")
 }
 
-fn tensor(tensor: &Planned) -> Value {
+fn tensor(tensor: &Planned, measured: &Option<budget::Chosen>) -> Value {
     json!({
+        "kl": measured.as_ref().and_then(|chosen| chosen.of(&tensor.name)),
         "name": tensor.name,
         "shape": tensor.shape,
         "from": tensor.from.name,

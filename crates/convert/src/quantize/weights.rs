@@ -52,6 +52,15 @@ impl Weights {
         }
     }
 
+    /// All new bytes at once, made on the threads of the pool this runs in.
+    pub fn all(&self) -> Result<Vec<u8>, SourceError> {
+        let pieces = self.pieces();
+        // The source is in memory and larger.
+        let mut bytes = vec![0; pieces.len as usize];
+        pieces.fill(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
     /// Makes `rows` rows from number `first` on.
     fn make(&self, first: usize, rows: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let from_bytes = self.bytes.len() / self.rows;

@@ -60,6 +60,11 @@ impl Windows {
         self.tokens.truncate(count.saturating_mul(self.len));
     }
 
+    /// Leaves out the first `count` windows.
+    pub fn skip(&mut self, count: usize) {
+        self.tokens.drain(..count.saturating_mul(self.len).min(self.tokens.len()));
+    }
+
     /// Windows there are.
     pub fn count(&self) -> usize {
         self.tokens.len() / self.len

@@ -1,0 +1,417 @@
+//! What each tensor's quantization does to the model's predictions, and the types that do least at a given size.
+//!
+//! For each tensor that is free to have any type, a calibration text is run through the model with only that tensor
+//! quantized, to the type of about [`PROBE_BITS`] bits: the Kullback-Leibler divergence of the logits from the
+//! unquantized model's is measured, nats a token. The other types of the tensor are taken to cause as much more or less
+//! as their weighted squared error is larger or smaller, each column weighted by the squared activations that the text
+//! brings to it: divergence is quadratic in small changes, and the factor is the tensor's own. The sum over tensors is
+//! then made as small as the size allows ([`budget`]).
+//!
+//! The price: the text is run once per tensor and twice more (the base's logits, the activations), and a sample of each
+//! tensor's rows is quantized to every type. The base's logits lie in a file that is deleted when it is closed, 2 bytes
+//! for each token of the vocabulary and scored position; in memory is one quantized tensor at a time.
+
+use std::fs;
+use std::io::{BufReader, BufWriter, Read, Seek, Write};
+use std::ops::ControlFlow;
+
+use bilayer_engine::Model;
+use bilayer_engine::imatrix::{Collector, Scope};
+use bilayer_engine::perplexity::{self, Base, Logits, Windows, score};
+use bilayer_engine::session::{Session, Settings};
+use bilayer_gguf::{File, Tensor};
+use bilayer_quant::Type;
+use rayon::prelude::*;
+
+use super::weights::Weights;
+use super::{Override, Quantize, experts, facts};
+use crate::budget::{self, Choice};
+use crate::imatrix::{Entry, Imatrix};
+use crate::{Error, Progress, stream};
+
+/// Bits a weight of the type that a tensor is measured at: few enough that the divergence stands above rounding, enough
+/// that it is still quadratic.
+const PROBE_BITS: f64 = 3.5;
+
+/// Weights of a tensor whose errors are computed, rows at equal distances; one row at least.
+const SAMPLE_WEIGHTS: usize = 1 << 20;
+
+/// Least divergence that a measurement can tell from none, nats a token.
+const KL_LEAST: f64 = 1e-9;
+
+/// What a calibration runs.
+#[derive(Clone, Debug)]
+pub struct Calibration<'a> {
+    /// The text.
+    pub text: &'a str,
+    /// Tokens of a window.
+    pub window_len: usize,
+    /// Most windows; half of each one's tokens are scored.
+    pub windows: usize,
+}
+
+/// A type that a tensor may get.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// The type.
+    pub ty: Type,
+    /// Bytes of the tensor, and the divergence to expect, nats a token.
+    pub choice: Choice,
+}
+
+/// What was measured of a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Its name.
+    pub name: String,
+    /// Weights it has.
+    pub weights: u64,
+    /// The type that it was quantized to.
+    pub probe: Type,
+    /// The divergence with this tensor alone in that type, nats a token.
+    pub kl: f64,
+    /// Every type that its rows fit and that is no larger than its own.
+    pub candidates: Vec<Candidate>,
+}
+
+/// What was measured of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sensitivity {
+    /// The tensors that are free to have any type, in the order of the file.
+    pub tensors: Vec<Measured>,
+    /// Bytes of the others, as they will be.
+    fixed_bytes: u64,
+    /// Weights of all tensors.
+    parameters: u64,
+}
+
+impl Sensitivity {
+    /// Measures all tensors of `model` for which `quantize` has no type of its own. The errors are those of its search
+    /// with `imatrix`. `progress` is told how many runs of the text of how many are done.
+    ///
+    /// # Errors
+    /// As [`Quantize::plan`]; [`Error::Calibration`] where the text is too short or a device fails; [`Error::Scratch`];
+    /// [`Error::Weight`]; [`Error::Interrupted`].
+    pub fn measure(
+        quantize: &Quantize,
+        model: &Model,
+        imatrix: Option<&Imatrix>,
+        calibration: &Calibration<'_>,
+        progress: Progress<'_>,
+    ) -> Result<Sensitivity, Error> {
+        let file = model.file();
+        let plan = quantize.plan(file, imatrix)?;
+        let facts = facts(file, imatrix)?;
+        let is_free = |tensor: &&Tensor| quantize.is_free(tensor, &facts);
+        let free: Vec<&Tensor> = file.tensors().iter().filter(is_free).collect();
+        let fixed = plan.tensors().iter().zip(file.tensors()).filter(|(_, t)| !is_free(t));
+        let fixed_bytes = fixed.map(|(planned, _)| planned.to_bytes).sum();
+        let mut runs = Runs::new(quantize, model, calibration, free.len() as u64 + 3, progress)?;
+        let activations = runs.activations()?;
+        runs.base()?;
+        let pool = stream::pool(quantize.threads)?;
+        let tensors = free.into_iter().map(|tensor| {
+            let importance = imatrix.and_then(|imatrix| imatrix.get(tensor.name()));
+            let columns = activations.get(tensor.name());
+            let candidates = candidates(tensor);
+            let sample = Sample { file, tensor, importance, columns };
+            let errors = pool.install(|| sample.errors(&candidates))?;
+            runs.measured(tensor, importance, &candidates, &errors, &pool)
+        });
+        let tensors = tensors.collect::<Result<Vec<_>, Error>>()?;
+        Ok(Sensitivity { tensors, fixed_bytes, parameters: plan.parameters() })
+    }
+
+    /// The types with which all tensors take at most `bits_per_weight` on average and the sum of divergences is least.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] where the smallest types take more.
+    pub fn choose(&self, bits_per_weight: f64) -> Result<Choices, Error> {
+        let whole = (bits_per_weight * self.parameters as f64 / 8.0) as u64;
+        let things: Vec<Vec<Choice>> = self
+            .tensors
+            .iter()
+            .map(|tensor| tensor.candidates.iter().map(|candidate| candidate.choice).collect())
+            .collect();
+        let chosen = whole.checked_sub(self.fixed_bytes);
+        let Some(chosen) = chosen.and_then(|budget| budget::choose(&things, budget)) else {
+            let smallest = |choices: &Vec<Choice>| choices.iter().map(|c| c.bytes).min();
+            let least = self.fixed_bytes + things.iter().filter_map(smallest).sum::<u64>();
+            let least = least as f64 * 8.0 / self.parameters as f64;
+            return Err(Error::Budget { given: bits_per_weight, least });
+        };
+        let chosen = self.tensors.iter().zip(chosen).map(|(tensor, at)| {
+            let Candidate { ty, choice } = tensor.candidates[at];
+            Chosen { name: tensor.name.clone(), ty, weights: tensor.weights, kl: choice.damage }
+        });
+        Ok(Choices { tensors: chosen.collect() })
+    }
+}
+
+/// The type that was chosen for a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// Its name.
+    pub name: String,
+    /// The type.
+    pub ty: Type,
+    /// Weights of the tensor.
+    pub weights: u64,
+    /// The divergence to expect, nats a token.
+    pub kl: f64,
+}
+
+/// The types that were chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choices {
+    /// Tensor by tensor, in the order of the file.
+    pub tensors: Vec<Chosen>,
+}
+
+impl Choices {
+    /// One rule for each tensor, for [`Quantize::overrides`] or a file that [`Override::parse_all`] reads.
+    pub fn rules(&self) -> impl Iterator<Item = Override> {
+        self.tensors.iter().map(|tensor| Override::of(&tensor.name, tensor.ty))
+    }
+
+    /// The divergence to expect of all, nats a token.
+    #[must_use]
+    pub fn kl(&self) -> f64 {
+        self.tensors.iter().map(|tensor| tensor.kl).sum()
+    }
+
+    /// The type that most weights have.
+    #[must_use]
+    pub fn base(&self) -> Option<Type> {
+        let weights = |ty: Type| -> u64 {
+            let of_type = self.tensors.iter().filter(|tensor| tensor.ty == ty);
+            of_type.map(|tensor| tensor.weights).sum()
+        };
+        self.tensors.iter().map(|tensor| tensor.ty).max_by_key(|ty| weights(*ty))
+    }
+}
+
+/// The types a tensor may get: its own, and all that can be made, fit its rows and are smaller.
+fn candidates(tensor: &Tensor) -> Vec<Type> {
+    let layout = tensor.layout();
+    let own = layout.ty();
+    let fits = |ty: &Type| {
+        ty.quantize.is_some()
+            && layout.cols().is_multiple_of(ty.block_weights as u64)
+            && bits(*ty) < bits(own)
+    };
+    bilayer_quant::all().iter().copied().filter(|ty| *ty == own || fits(ty)).collect()
+}
+
+fn bits(ty: Type) -> f64 {
+    8.0 * ty.block_bytes as f64 / ty.block_weights as f64
+}
+
+/// Some rows of a tensor.
+struct Sample<'a> {
+    file: &'a File,
+    tensor: &'a Tensor,
+    /// What the search of quantizing goes by.
+    importance: Option<&'a Entry>,
+    /// What errors are weighted with.
+    columns: Option<&'a Entry>,
+}
+
+impl Sample<'_> {
+    /// The weighted squared error of each type.
+    fn errors(&self, types: &[Type]) -> Result<Vec<f64>, Error> {
+        let layout = self.tensor.layout();
+        let (rows, cols) = (layout.rows() as usize, layout.cols() as usize);
+        let expert_rows = (layout.rows() / experts(layout.shape()).max(1)) as usize;
+        let means = |entry: &Entry| {
+            (entry.experts() * entry.cols() * expert_rows == rows * cols).then(|| entry.means())
+        };
+        let importance = self.importance.and_then(means);
+        let columns = self.columns.and_then(means);
+        let step = (rows * cols / SAMPLE_WEIGHTS).clamp(1, rows);
+        let bytes = self.file.bytes(self.tensor);
+        let row_bytes = layout.row_bytes() as usize;
+        let sampled: Vec<usize> = (0..rows).step_by(step).collect();
+        let row_errors = |row: &usize| -> Result<Vec<f64>, bilayer_quant::Error> {
+            let first = row / expert_rows * cols;
+            let importance = importance.as_ref().map(|all| &all[first..first + cols]);
+            let columns = columns.as_ref().map(|all| &all[first..first + cols]);
+            let mut values = vec![0.0; cols];
+            layout.ty().dequantize(&bytes[row * row_bytes..][..row_bytes], &mut values)?;
+            let mut back = vec![0.0; cols];
+            let error = |ty: &Type| {
+                if *ty == layout.ty() {
+                    return Ok(0.0);
+                }
+                let mut made = vec![0; ty.row_bytes(cols)?];
+                ty.quantize(&values, importance, &mut made)?;
+                ty.dequantize(&made, &mut back)?;
+                let squares = values.iter().zip(&back).enumerate().map(|(col, (x, back))| {
+                    let weight = columns.map_or(1.0, |columns| f64::from(columns[col]));
+                    weight * (f64::from(*x) - f64::from(*back)).powi(2)
+                });
+                Ok(squares.sum())
+            };
+            types.iter().map(error).collect()
+        };
+        let of_rows: Result<Vec<Vec<f64>>, _> = sampled.par_iter().map(row_errors).collect();
+        let of_rows = of_rows.map_err(|error| Error::Weight {
+            tensor: self.tensor.name().into(),
+            reason: error.to_string(),
+        })?;
+        // In the order of the rows, whatever thread they were on.
+        let sum = |place: usize| of_rows.iter().map(|errors| errors[place]).sum();
+        Ok((0..types.len()).map(sum).collect())
+    }
+}
+
+/// Runs of the calibration text.
+struct Runs<'a> {
+    model: &'a Model,
+    windows: Windows,
+    threads: Option<usize>,
+    /// The unquantized model's logits.
+    base: fs::File,
+    base_bytes: u64,
+    /// How far the unquantized model is from what the file keeps of it.
+    floor: f64,
+    progress: Progress<'a>,
+    done: u64,
+    total: u64,
+}
+
+impl<'a> Runs<'a> {
+    fn new(
+        quantize: &Quantize,
+        model: &'a Model,
+        calibration: &Calibration<'_>,
+        total: u64,
+        progress: Progress<'a>,
+    ) -> Result<Runs<'a>, Error> {
+        let len = calibration.window_len.min(model.config().context);
+        let mut windows =
+            Windows::of_text(model, calibration.text, len).map_err(Error::Calibration)?;
+        windows.truncate(calibration.windows.max(1));
+        let base = tempfile::tempfile().map_err(Error::Scratch)?;
+        let threads = quantize.threads;
+        Ok(Runs {
+            model,
+            windows,
+            threads,
+            base,
+            base_bytes: 0,
+            floor: 0.0,
+            progress,
+            done: 0,
+            total,
+        })
+    }
+
+    fn settings(&self, model: &Model) -> Settings<'static> {
+        let given = Settings { threads: self.threads, ..Settings::default() };
+        let batch = 4 * self.windows.window_len();
+        perplexity::settings(&self.windows, model.config().vocab, batch, given)
+    }
+
+    fn step(&mut self) -> Result<(), Error> {
+        self.done += 1;
+        match (self.progress)(self.done, self.total) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Interrupted),
+        }
+    }
+
+    /// The squares of what meets each column.
+    fn activations(&mut self) -> Result<Imatrix, Error> {
+        let mut collector = Collector::new(self.model.graph(), Scope::LayersAndHead);
+        let given = Settings { threads: self.threads, ..Settings::default() };
+        let settings = collector.settings(self.windows.window_len(), given);
+        let mut session = Session::new(self.model, settings).map_err(Error::Calibration)?;
+        for window in 0..self.windows.count() {
+            let (done, total) = (self.done, self.total);
+            let tokens = self.windows.run(window);
+            let goes_on = &mut |_| (self.progress)(done, total).is_continue();
+            if !collector.window(&mut session, &tokens, goes_on).map_err(Error::Calibration)? {
+                return Err(Error::Interrupted);
+            }
+        }
+        let mut imatrix = Imatrix::default();
+        for sums in collector.sums() {
+            imatrix.insert(sums.name, Entry::new(sums.squares.to_vec(), sums.counts.to_vec()))?;
+        }
+        self.step()?;
+        Ok(imatrix)
+    }
+
+    /// Keeps the logits of the model as it is.
+    fn base(&mut self) -> Result<(), Error> {
+        let mut session =
+            Session::new(self.model, self.settings(self.model)).map_err(Error::Calibration)?;
+        let mut out = BufWriter::new(&self.base);
+        let (done, total) = (self.done, self.total);
+        let goes_on = &mut |_: &perplexity::Report| (self.progress)(done, total).is_continue();
+        let report = score(&mut session, &self.windows, Logits::Written(&mut out), goes_on);
+        report.map_err(Error::Calibration)?.ok_or(Error::Interrupted)?;
+        out.flush().map_err(Error::Scratch)?;
+        drop(out);
+        self.base_bytes = self.base.metadata().map_err(Error::Scratch)?.len();
+        self.step()?;
+        self.floor = self.divergence(self.model)?;
+        self.step()
+    }
+
+    /// Mean divergence of `model` from the base, nats a token.
+    fn divergence(&mut self, model: &Model) -> Result<f64, Error> {
+        let mut session = Session::new(model, self.settings(model)).map_err(Error::Calibration)?;
+        self.base.rewind().map_err(Error::Scratch)?;
+        let mut input = BufReader::with_capacity(1 << 20, &self.base);
+        let input: &mut dyn Read = &mut input;
+        let failed = |error| Error::Calibration(bilayer_engine::Error::Perplexity(error));
+        let mut base = Base::new(input, self.base_bytes, model).map_err(failed)?;
+        let (done, total) = (self.done, self.total);
+        let goes_on = &mut |_: &perplexity::Report| (self.progress)(done, total).is_continue();
+        let report = score(&mut session, &self.windows, Logits::Compared(&mut base), goes_on);
+        let report = report.map_err(Error::Calibration)?.ok_or(Error::Interrupted)?;
+        Ok(report.divergence.map_or(0.0, |divergence| divergence.kl().value))
+    }
+
+    /// Runs the text with one tensor quantized and scales what comes out to the other types.
+    fn measured(
+        &mut self,
+        tensor: &Tensor,
+        importance: Option<&Entry>,
+        types: &[Type],
+        errors: &[f64],
+        pool: &rayon::ThreadPool,
+    ) -> Result<Measured, Error> {
+        let (name, layout) = (tensor.name(), tensor.layout());
+        let distance = |place: &usize| (bits(types[*place]) - PROBE_BITS).abs();
+        let lossy = (0..types.len()).filter(|&place| errors[place] > 0.0);
+        let probe = lossy.min_by(|a, b| distance(a).total_cmp(&distance(b)));
+        // A tensor that no type changes, as one of zeros.
+        let probe = probe.unwrap_or(0);
+        let mut kl = 0.0;
+        if errors[probe] > 0.0 {
+            let means = importance.map(Entry::means);
+            let weights =
+                Weights::new(self.model.file().bytes(tensor), layout, types[probe], means);
+            let bytes = pool.install(|| weights.all()).map_err(|source| Error::Weight {
+                tensor: name.into(),
+                reason: source.to_string(),
+            })?;
+            drop(weights);
+            let changed = self.model.with_tensor(name, types[probe], bytes.into());
+            kl = self.divergence(&changed.map_err(Error::Calibration)?)? - self.floor;
+        }
+        self.step()?;
+        let kl = kl.max(KL_LEAST);
+        let candidates = types.iter().zip(errors).map(|(&ty, error)| {
+            let damage = if errors[probe] > 0.0 { kl * error / errors[probe] } else { 0.0 };
+            let row_bytes = layout.cols() / ty.block_weights as u64 * ty.block_bytes as u64;
+            Candidate { ty, choice: Choice { bytes: layout.rows() * row_bytes, damage } }
+        });
+        let candidates = candidates.collect();
+        let weights = layout.elements();
+        Ok(Measured { name: name.into(), weights, probe: types[probe], kl, candidates })
+    }
+}

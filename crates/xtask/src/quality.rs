@@ -1,0 +1,186 @@
+//! `cargo xtask quality-table`: what each type and mix costs in quality on one model, as a table.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+pub const USAGE: &str = "\
+cargo xtask quality-table [--windows 40] [-c 256] [--bilayer PROGRAM] MODEL_F32.gguf TEXT
+                              quantize the model to every mix, with and without importance, and to measured mixes of
+                              the same sizes; calibrate on the first half of the text, score the last tenth";
+
+/// What is made; those with `true` get a measured mix of the same size beside them.
+const TYPES: &[(&str, bool)] = &[
+    ("F16", false),
+    ("BF16", false),
+    ("Q8_0", false),
+    ("Q6_K", false),
+    ("Q5_K_M", true),
+    ("Q5_K_S", false),
+    ("Q5_1", false),
+    ("Q5_0", false),
+    ("Q4_K_M", true),
+    ("Q4_K_S", false),
+    ("Q4_1", false),
+    ("Q4_0", false),
+    ("IQ4_NL", false),
+    ("IQ4_XS", false),
+    ("MXFP4", false),
+    ("Q3_K_L", false),
+    ("Q3_K_M", true),
+    ("Q3_K_S", false),
+    ("Q2_K", false),
+];
+
+/// What is run on what.
+struct Work {
+    bilayer: PathBuf,
+    model: PathBuf,
+    folder: PathBuf,
+    window: String,
+    windows: String,
+}
+
+/// Measures and prints.
+pub fn run(args: &[String]) -> Result<()> {
+    let (mut windows, mut window) = ("40".to_owned(), "256".to_owned());
+    let mut bilayer = None;
+    let mut files = Vec::new();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().cloned().with_context(|| format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--windows" => windows = value()?,
+            "-c" => window = value()?,
+            "--bilayer" => bilayer = Some(PathBuf::from(value()?)),
+            flag if flag.starts_with('-') => bail!("no flag `{flag}`\n{USAGE}"),
+            file => files.push(PathBuf::from(file)),
+        }
+    }
+    let [model, text] = &files[..] else { bail!("a model and a text\n{USAGE}") };
+    let folder = std::path::absolute("target/quality")?;
+    std::fs::create_dir_all(&folder)?;
+    let bilayer = bilayer.map_or_else(super::compare::build, Ok)?;
+    let work = Work { bilayer, model: model.clone(), folder, window, windows };
+    work.split(text)?;
+    work.table()
+}
+
+impl Work {
+    fn file(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    /// The program's document.
+    fn json(&self, arguments: &[&str]) -> Result<Value> {
+        let output = Command::new(&self.bilayer).args(arguments).arg("--json").output()?;
+        if !output.status.success() {
+            bail!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        serde_json::from_slice(&output.stdout).with_context(|| format!("{arguments:?}"))
+    }
+
+    /// Cuts the text: the first half to calibrate with, the last tenth to score.
+    fn split(&self, text: &Path) -> Result<()> {
+        let text = std::fs::read_to_string(text).context("the text")?;
+        let at = |place: usize| (place..=text.len()).find(|&place| text.is_char_boundary(place));
+        let half = at(text.len() / 2).unwrap_or_default();
+        let tenth = at(text.len() / 10 * 9).unwrap_or_default();
+        std::fs::write(self.file("calibration.txt"), &text[..half])?;
+        std::fs::write(self.file("test.txt"), &text[tenth..])?;
+        Ok(())
+    }
+
+    fn table(&self) -> Result<()> {
+        let (model, imatrix) = (self.model.display().to_string(), self.file("imatrix.gguf"));
+        let (calibration, test) = (self.file("calibration.txt"), self.file("test.txt"));
+        let base = self.file("base.kld");
+        let text = ["-c", &self.window, "--chunks", &self.windows, "-ngl", "0"];
+        let with = |first: &[&str], more: &[&str]| -> Vec<String> {
+            first.iter().chain(more).map(|&part| part.to_owned()).collect()
+        };
+        let go = |arguments: Vec<String>| {
+            self.json(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        go(with(
+            &["imatrix"],
+            &[&["-m", &model, "-f", &calibration, "-o", &imatrix], &text[..]].concat(),
+        ))?;
+        let scored = go(with(
+            &["perplexity"],
+            &[&["-m", &model, "-f", &test, "--kl-base", &base], &text[..]].concat(),
+        ))?;
+        say(
+            "| type | importance | bits a weight | MB | perplexity | KL, mean | KL, p99 | same best token, % |",
+        )?;
+        say("|---|---|---|---|---|---|---|---|")?;
+        let bytes = std::fs::metadata(&self.model)?.len();
+        let perplexity = scored["perplexity"].as_f64().unwrap_or_default();
+        say(&format!(
+            "| F32 | | 32.00 | {:.2} | {perplexity:.4} | 0 | 0 | 100 |",
+            bytes as f64 / 1e6
+        ))?;
+        for (ty, measured) in TYPES {
+            for importance in ["", "yes"] {
+                let both = ["--imatrix", imatrix.as_str()];
+                let weighted = if importance == "yes" { &both[..] } else { &[] };
+                let out = self.file("out.gguf");
+                let plain = with(&["quantize"], &[&[model.as_str(), &out, ty], weighted].concat());
+                let made = go(plain)?;
+                let before = self.row(ty, importance, &made)?;
+                if *measured {
+                    let bits = made["bpw"].as_f64().context("bpw")?;
+                    let target = format!("{bits:.6}");
+                    let asked = [
+                        "--calibration",
+                        &calibration,
+                        "-c",
+                        &self.window,
+                        "--target-bpw",
+                        &target,
+                    ];
+                    let made = go(with(
+                        &["quantize"],
+                        &[&[model.as_str(), &out], &asked[..], weighted].concat(),
+                    ))?;
+                    let name = format!("`--target-bpw`, size of {ty}");
+                    let after = self.row(&name, importance, &made)?;
+                    eprintln!("{ty} {importance}: KL {before:.5} -> {after:.5}");
+                }
+                // Without a search there is nothing that importance could change.
+                if ["F16", "BF16", "Q8_0"].contains(ty) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Scores what was made and prints it; gives its mean divergence.
+    fn row(&self, name: &str, importance: &str, made: &Value) -> Result<f64> {
+        let (out, base) = (self.file("out.gguf"), self.file("base.kld"));
+        let found = self.json(&["perplexity", "-m", &out, "--kl", &base, "-ngl", "0"])?;
+        let number = |document: &Value, key: &str| {
+            document[key].as_f64().with_context(|| format!("no {key} in {document}"))
+        };
+        let mb = std::fs::metadata(&out)?.len() as f64 / 1e6;
+        let kl = number(&found, "kl_mean")?;
+        say(&format!(
+            "| {name} | {} | {:.3} | {mb:.2} | {:.4} | {kl:.5} | {:.4} | {:.2} |",
+            importance,
+            number(made, "bpw")?,
+            number(&found, "perplexity")?,
+            number(&found, "kl_p99")?,
+            100.0 * number(&found, "top1")?,
+        ))?;
+        Ok(kl)
+    }
+}
+
+/// A line of the table, at once: the next takes a while.
+fn say(line: &str) -> Result<()> {
+    writeln!(std::io::stdout(), "{line}").context("standard output")
+}
