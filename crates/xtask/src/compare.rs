@@ -18,7 +18,6 @@ mod table;
 
 use cases::{Case, PARTS};
 use peer::Build;
-use table::Row;
 
 pub const USAGE: &str = "\
 cargo xtask compare-peer [--parts PART,...] [--types TYPE,...] [--rounds 5] [--levels LEVEL,...] [--peer avx2] [--busy N]
@@ -166,7 +165,7 @@ pub fn run(args: &[String]) -> Result<()> {
         }
     }
     if options.write {
-        write(&rows)?;
+        crate::readme("compare-peer", |table| table::merge(table, &rows))?;
     }
     Ok(())
 }
@@ -202,16 +201,6 @@ impl Drop for Load {
             let _ = thread.join();
         }
     }
-}
-
-/// Puts the rows into the README's table.
-fn write(rows: &[Row]) -> Result<()> {
-    let path = Path::new("README.md");
-    let text = std::fs::read_to_string(path).context("README.md")?;
-    let whole = table::merge(&text, rows).context("README.md has no place for the table")?;
-    let new = path.with_extension("md.new");
-    std::fs::write(&new, whole)?;
-    Ok(std::fs::rename(&new, path)?)
 }
 
 /// A line of the table.

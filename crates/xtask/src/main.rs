@@ -38,6 +38,25 @@ fn usage() -> String {
     [USAGE, arm::USAGE, compare::USAGE, quality::USAGE].join("\n")
 }
 
+/// Puts what `new` makes of it between the README's marks of that name.
+fn readme(name: &str, new: impl FnOnce(&str) -> String) -> Result<()> {
+    let path = Path::new("README.md");
+    let text = std::fs::read_to_string(path).context("README.md")?;
+    let whole = between(&text, name, new)
+        .with_context(|| format!("README.md has no marks <!-- {name} --> and <!-- /{name} -->"))?;
+    let draft = path.with_extension("md.new");
+    std::fs::write(&draft, whole)?;
+    Ok(std::fs::rename(&draft, path)?)
+}
+
+/// The text with what `new` makes of the part between the marks. `None` where they are not there.
+fn between(text: &str, name: &str, new: impl FnOnce(&str) -> String) -> Option<String> {
+    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
+    let (before, rest) = text.split_once(&begin)?;
+    let (part, after) = rest.split_once(&end)?;
+    Some(format!("{before}{begin}{}{end}{after}", new(part)))
+}
+
 /// Prepares, then runs `cargo test` over the workspace; its closing lines are left as they are.
 fn test(args: &[String]) -> Result<()> {
     prepare_vulkan()?;
@@ -138,4 +157,17 @@ fn apt_get(args: &[&str]) -> Result<()> {
         bail!("apt-get {} failed", args.join(" "));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::between;
+
+    #[test]
+    fn only_what_is_between_the_marks_changes() {
+        let text = "a\n<!-- t -->\nold\n<!-- /t -->\nb\n";
+        let found = between(text, "t", |old| format!("{old}new\n"));
+        assert_eq!(found.as_deref(), Some("a\n<!-- t -->\nold\nnew\n<!-- /t -->\nb\n"));
+        assert_eq!(between(text, "u", str::to_owned), None);
+    }
 }

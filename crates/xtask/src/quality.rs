@@ -1,5 +1,6 @@
 //! `cargo xtask quality-table`: what each type and mix costs in quality on one model, as a table.
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,9 +9,10 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 pub const USAGE: &str = "\
-cargo xtask quality-table [--windows 40] [-c 256] [--bilayer PROGRAM] MODEL_F32.gguf TEXT
-                              quantize the model to every mix, with and without importance, and to measured mixes of
-                              the same sizes; calibrate on the first half of the text, score the last tenth";
+cargo xtask quality-table [--windows 40] [-c 256] [--bilayer PROGRAM] [--write] MODEL TEXT
+                              quantize the model (an F32 file, or a checkpoint's folder) to every mix, with and without
+                              importance, and to measured mixes of the same sizes; calibrate on the first half of the
+                              text, score the last tenth; --write puts the table into the README";
 
 /// What is made; those with `true` get a measured mix of the same size beside them.
 const TYPES: &[(&str, bool)] = &[
@@ -42,12 +44,14 @@ struct Work {
     folder: PathBuf,
     window: String,
     windows: String,
+    /// What was printed.
+    lines: RefCell<String>,
 }
 
 /// Measures and prints.
 pub fn run(args: &[String]) -> Result<()> {
     let (mut windows, mut window) = ("40".to_owned(), "256".to_owned());
-    let mut bilayer = None;
+    let (mut bilayer, mut write) = (None, false);
     let mut files = Vec::new();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -56,6 +60,7 @@ pub fn run(args: &[String]) -> Result<()> {
             "--windows" => windows = value()?,
             "-c" => window = value()?,
             "--bilayer" => bilayer = Some(PathBuf::from(value()?)),
+            "--write" => write = true,
             flag if flag.starts_with('-') => bail!("no flag `{flag}`\n{USAGE}"),
             file => files.push(PathBuf::from(file)),
         }
@@ -64,14 +69,29 @@ pub fn run(args: &[String]) -> Result<()> {
     let folder = std::path::absolute("target/quality")?;
     std::fs::create_dir_all(&folder)?;
     let bilayer = bilayer.map_or_else(super::compare::build, Ok)?;
-    let work = Work { bilayer, model: model.clone(), folder, window, windows };
+    let (model, lines) = (model.clone(), RefCell::default());
+    let mut work = Work { bilayer, model, folder, window, windows, lines };
+    if work.model.is_dir() {
+        work.model = work.converted()?;
+    }
     work.split(text)?;
-    work.table()
+    work.table()?;
+    if write {
+        crate::readme("quality-table", |_| work.lines.take())?;
+    }
+    Ok(())
 }
 
 impl Work {
     fn file(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
+    }
+
+    /// The checkpoint as a file, every weight as it is.
+    fn converted(&self) -> Result<PathBuf> {
+        let (from, to) = (self.model.display().to_string(), self.file("model-f32.gguf"));
+        self.json(&["convert", &from, "--outfile", &to, "--outtype", "f32"])?;
+        Ok(PathBuf::from(to))
     }
 
     /// The program's document.
@@ -113,13 +133,13 @@ impl Work {
             &["perplexity"],
             &[&["-m", &model, "-f", &test, "--kl-base", &base], &text[..]].concat(),
         ))?;
-        say(
+        self.say(
             "| type | importance | bits a weight | MB | perplexity | KL, mean | KL, p99 | same best token, % |",
         )?;
-        say("|---|---|---|---|---|---|---|---|")?;
+        self.say("|---|---|---|---|---|---|---|---|")?;
         let bytes = std::fs::metadata(&self.model)?.len();
         let perplexity = scored["perplexity"].as_f64().unwrap_or_default();
-        say(&format!(
+        self.say(&format!(
             "| F32 | | 32.00 | {:.2} | {perplexity:.4} | 0 | 0 | 100 |",
             bytes as f64 / 1e6
         ))?;
@@ -168,7 +188,7 @@ impl Work {
         };
         let mb = std::fs::metadata(&out)?.len() as f64 / 1e6;
         let kl = number(&found, "kl_mean")?;
-        say(&format!(
+        self.say(&format!(
             "| {name} | {} | {:.3} | {mb:.2} | {:.4} | {kl:.5} | {:.4} | {:.2} |",
             importance,
             number(made, "bpw")?,
@@ -178,9 +198,10 @@ impl Work {
         ))?;
         Ok(kl)
     }
-}
 
-/// A line of the table, at once: the next takes a while.
-fn say(line: &str) -> Result<()> {
-    writeln!(std::io::stdout(), "{line}").context("standard output")
+    /// A line of the table, at once: the next takes a while.
+    fn say(&self, line: &str) -> Result<()> {
+        *self.lines.borrow_mut() += &format!("{line}\n");
+        writeln!(std::io::stdout(), "{line}").context("standard output")
+    }
 }

@@ -11,10 +11,6 @@ pub const HEAD: &str = "\
 | model | level | threads | test | bilayer | llama.cpp | ratio | spread | meant | of the file's reading speed | memory beyond the file |
 |---|---|---|---|---|---|---|---|---|---|---|";
 
-/// Where the table stands in a text.
-const BEGIN: &str = "<!-- compare-peer -->\n";
-const END: &str = "<!-- /compare-peer -->";
-
 /// What results are of.
 pub struct About<'a> {
     pub model: &'a str,
@@ -118,10 +114,8 @@ fn meant(case: &Case, name: &str) -> String {
     }
 }
 
-/// The text with the rows in its table: in place of those of the same name, or at its end. `None` where it has no table.
-pub fn merge(text: &str, rows: &[Row]) -> Option<String> {
-    let (before, rest) = text.split_once(BEGIN)?;
-    let (table, after) = rest.split_once(END)?;
+/// The table with the rows in it: in place of those of the same name, or at its end.
+pub fn merge(table: &str, rows: &[Row]) -> String {
     let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     let mut lines: Vec<String> = table.lines().skip(2).map(str::to_owned).collect();
     for row in rows {
@@ -132,7 +126,7 @@ pub fn merge(text: &str, rows: &[Row]) -> Option<String> {
         }
     }
     let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    Some(format!("{before}{BEGIN}{HEAD}\n{lines}{END}{after}"))
+    format!("{HEAD}\n{lines}")
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -228,13 +222,11 @@ mod tests {
             let found = ["1", "2", ratio, "-", "-", "-", "-"].map(str::to_owned);
             Row { key, found }
         };
-        let text = format!("a\n{BEGIN}{END}\nb\n");
-        let one = merge(&text, &[row("pp", "3"), row("tg", "4")]).unwrap();
-        let two = merge(&one, &[row("pp", "5"), row("tg x2", "6")]).unwrap();
+        let one = merge("", &[row("pp", "3"), row("tg", "4")]);
+        let two = merge(&one, &[row("pp", "5"), row("tg x2", "6")]);
         let expected = [row("pp", "5"), row("tg", "4"), row("tg x2", "6")]
             .map(|row| row.to_string())
             .join("\n");
-        assert_eq!(two, format!("a\n{BEGIN}{HEAD}\n{expected}\n{END}\nb\n"));
-        assert_eq!(merge("no table", &[]), None);
+        assert_eq!(two, format!("{HEAD}\n{expected}\n"));
     }
 }
