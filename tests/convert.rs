@@ -22,6 +22,7 @@ mod support {
 
 use support::data::shared;
 use support::folder::Folder;
+use support::model::Random;
 use support::program::{Place, ran};
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/train_demo/checkpoint");
@@ -530,6 +531,69 @@ fn architectures_without_a_checkpoint_here_become_whole_models() {
         let expected: Vec<f32> = norm.iter().map(|gain| gain + one).collect();
         assert_eq!(values(&file, "output_norm.weight"), expected, "{class}");
     }
+}
+
+/// gpt-oss as it is published: experts in MXFP4, gate and up row by row in turn.
+#[test]
+fn packed_experts_keep_their_codes() {
+    const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let config = json!({
+        "architectures": ["GptOssForCausalLM"], "hidden_act": "silu", "hidden_size": 64, "intermediate_size": 32,
+        "max_position_embeddings": 64, "num_attention_heads": 2, "num_hidden_layers": 2, "num_key_value_heads": 1,
+        "head_dim": 32, "rms_norm_eps": 1e-5, "vocab_size": 16, "sliding_window": 8, "num_local_experts": 3,
+        "num_experts_per_tok": 2, "rope_theta": 150000.0, "swiglu_limit": 7.0,
+        "quantization_config": {"quant_method": "mxfp4"},
+    });
+    let mut folder = Folder::of(&config, &[]);
+    let mut random = Random(9);
+    let mut bytes = |count: usize, below: f32| -> Vec<u8> {
+        (0..count).map(|_| ((random.next() + 1.0) / 2.0 * below) as u8).collect()
+    };
+    let mut expected = Vec::new();
+    for layer in 0..2 {
+        let stem = format!("model.layers.{layer}.mlp.experts");
+        for (name, rows, groups) in [("gate_up_proj", 64, 2), ("down_proj", 64, 1)] {
+            let codes = bytes(3 * rows * groups * 16, 256.0);
+            let exponents: Vec<u8> =
+                bytes(3 * rows * groups, 9.0).iter().map(|e| 118 + e).collect();
+            let values = codes.iter().enumerate().flat_map(|(at, byte)| {
+                let scale = (f32::from(exponents[at / 16]) - 127.0).exp2();
+                [byte & 15, byte >> 4].map(|code| {
+                    let value = scale * E2M1[usize::from(code & 7)];
+                    if code > 7 { -value } else { value }
+                })
+            });
+            expected.push((layer, name, groups, values.collect::<Vec<f32>>()));
+            folder.replace(
+                &format!("{stem}.{name}"),
+                &format!("{stem}.{name}_blocks"),
+                &[3, rows, groups, 16],
+                codes,
+            );
+            folder.replace("", &format!("{stem}.{name}_scales"), &[3, rows, groups], exponents);
+        }
+    }
+    let convert = Convert { no_vocab: true, ..Convert::default() };
+    let bytes = convert.plan(folder.path()).unwrap().to_bytes().unwrap();
+    let file = File::from_bytes("packed", bytes).unwrap();
+    bilayer_models::read(&file).unwrap();
+    for (layer, name, groups, all) in expected {
+        let rows: Vec<&[f32]> = all.chunks(32 * groups).collect();
+        let parts: &[(&str, usize, usize)] = match name {
+            "down_proj" => &[("ffn_down_exps", 0, 1)],
+            _ => &[("ffn_gate_exps", 0, 2), ("ffn_up_exps", 1, 2)],
+        };
+        for &(stem, first, step) in parts {
+            let name = format!("blk.{layer}.{stem}.weight");
+            assert_eq!(file.tensor(&name).unwrap().layout().ty(), Type::MXFP4, "{name}");
+            let kept: Vec<f32> =
+                rows.iter().skip(first).step_by(step).copied().flatten().copied().collect();
+            assert_eq!(values(&file, &name), kept, "{name}");
+        }
+    }
+    folder.replace("model.layers.1.mlp.experts.down_proj_scales", "spare", &[1], vec![0]);
+    let error = convert.plan(folder.path()).err().unwrap().to_string();
+    assert!(error.contains("down_proj"), "{error}");
 }
 
 /// Both lists of LongRoPE, whichever the context asks for.

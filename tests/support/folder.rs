@@ -21,13 +21,14 @@ pub struct Folder {
 
 #[derive(Clone)]
 struct Tensor {
+    dtype: Dtype,
     shape: Vec<usize>,
     bytes: Vec<u8>,
 }
 
 impl View for Tensor {
     fn dtype(&self) -> Dtype {
-        Dtype::BF16
+        self.dtype
     }
 
     fn shape(&self) -> &[usize] {
@@ -98,7 +99,7 @@ impl Folder {
         for (name, shape) in shapes {
             let len = shape.iter().product::<usize>();
             let bytes = (0..len).flat_map(|_| bf16(random.next())).collect();
-            folder.tensors.insert(name, Tensor { shape, bytes });
+            folder.tensors.insert(name, Tensor { dtype: Dtype::BF16, shape, bytes });
         }
         folder.save();
         folder
@@ -122,14 +123,32 @@ impl Folder {
                 None => ("", stem.to_owned()),
             };
             let mut known = architecture.names.iter().copied().flatten();
-            let by = known.find(|by| by.gguf == general).unwrap_or_else(|| panic!("{name}"));
+            let whole = format!("{general}.{suffix}");
+            let by = known.find(|by| by.gguf == general || by.gguf == whole);
+            let by = by.unwrap_or_else(|| panic!("{name}"));
             let stem = by.checkpoint.replacen("{}", layer, 1);
+            if by.gguf == whole {
+                // Of several that lie in one tensor the first makes it.
+                if let Change::EachTransposed { step, .. } = by.change {
+                    shape = match shape[..] {
+                        [experts, rows, cols] => vec![experts, cols, step * rows],
+                        [experts, rows] => vec![experts, step * rows],
+                        _ => shape,
+                    };
+                }
+                let bytes = (0..shape.iter().product::<usize>()).flat_map(|_| bf16(random.next()));
+                let bytes = bytes.collect();
+                folder.tensors.entry(stem).or_insert(Tensor { dtype: Dtype::BF16, shape, bytes });
+                continue;
+            }
             let experts = if by.change == Change::Stacked { shape.remove(0) } else { 1 };
             for expert in 0..experts {
                 let name = format!("{}.{suffix}", stem.replacen("{}", &expert.to_string(), 1));
                 let len = shape.iter().product::<usize>();
                 let bytes = (0..len).flat_map(|_| bf16(random.next())).collect();
-                folder.tensors.insert(name, Tensor { shape: shape.clone(), bytes });
+                folder
+                    .tensors
+                    .insert(name, Tensor { dtype: Dtype::BF16, shape: shape.clone(), bytes });
             }
         }
         folder.save();
@@ -227,10 +246,19 @@ impl Folder {
         self.write(name, &value.to_string());
     }
 
+    /// Puts a tensor of bytes in the place of another.
+    pub fn replace(&mut self, old: &str, new: &str, shape: &[usize], bytes: Vec<u8>) {
+        self.tensors.remove(old);
+        let shape = shape.to_vec();
+        self.tensors.insert(new.into(), Tensor { dtype: Dtype::U8, shape, bytes });
+        self.save();
+    }
+
     /// Adds a tensor of one value.
     pub fn add(&mut self, name: &str, shape: &[usize], value: f32) {
         let bytes = bf16(value).repeat(shape.iter().product());
-        self.tensors.insert(name.into(), Tensor { shape: shape.to_vec(), bytes });
+        self.tensors
+            .insert(name.into(), Tensor { dtype: Dtype::BF16, shape: shape.to_vec(), bytes });
         self.save();
     }
 

@@ -47,9 +47,13 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             Name::each_transposed("blk.{}.ffn_up_exps.bias", GATE_UP_BIAS, 1, 2),
             Name::each_transposed("blk.{}.ffn_down_exps.weight", DOWN, 0, 1),
             Name::each_transposed("blk.{}.ffn_down_exps.bias", DOWN_BIAS, 0, 1),
+            Name::packed("blk.{}.ffn_gate_exps.weight", GATE_UP_BLOCKS, 0, 2),
+            Name::packed("blk.{}.ffn_up_exps.weight", GATE_UP_BLOCKS, 1, 2),
+            Name::packed("blk.{}.ffn_down_exps.weight", DOWN_BLOCKS, 0, 1),
         ],
     ],
-    ignored: decoder::IGNORED,
+    // Exponents are read with what they belong to.
+    ignored: &[".rotary_emb.inv_freq", "_proj_scales"],
     checkpoint: Checkpoint {
         classes: &["GptOssForCausalLM"],
         activations: &["silu"],
@@ -79,6 +83,8 @@ fn of_checkpoint(draft: &mut Draft<'_>) -> Result<(), Error> {
 
 const GATE_UP: &str = "model.layers.{}.mlp.experts.gate_up_proj";
 const GATE_UP_BIAS: &str = "model.layers.{}.mlp.experts.gate_up_proj_bias";
+const GATE_UP_BLOCKS: &str = "model.layers.{}.mlp.experts.gate_up_proj_blocks";
+const DOWN_BLOCKS: &str = "model.layers.{}.mlp.experts.down_proj_blocks";
 const DOWN: &str = "model.layers.{}.mlp.experts.down_proj";
 const DOWN_BIAS: &str = "model.layers.{}.mlp.experts.down_proj_bias";
 

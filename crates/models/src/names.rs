@@ -33,6 +33,15 @@ pub enum Change {
         /// The distance to the next.
         step: usize,
     },
+    /// The experts' matrices are in MXFP4, two weights that follow one another a byte, `[experts, rows, cols / 32, 16]`, with
+    /// the exponents `[experts, rows, cols / 32]` in a tensor called `_scales` where this one is called `_blocks`; of the rows
+    /// those from `first` on at every `step` are kept.
+    Packed {
+        /// The first row kept.
+        first: usize,
+        /// The distance to the next.
+        step: usize,
+    },
 }
 
 /// A checkpoint's tensor under GGUF's name.
@@ -76,6 +85,17 @@ impl Name {
         step: usize,
     ) -> Self {
         Name { gguf, checkpoint, change: Change::EachTransposed { first, step } }
+    }
+
+    /// Experts' matrices that the checkpoint has packed in MXFP4: of `step` that lie row by row in turn, that of number
+    /// `first`.
+    pub const fn packed(
+        gguf: &'static str,
+        checkpoint: &'static str,
+        first: usize,
+        step: usize,
+    ) -> Self {
+        Name { gguf, checkpoint, change: Change::Packed { first, step } }
     }
 
     /// A gain that the checkpoint has as its distance from 1.

@@ -65,6 +65,11 @@ impl Stored {
         Some(Float { ty })
     }
 
+    /// Whether it holds bytes that mean something together.
+    pub fn is_packed(&self) -> bool {
+        self.dtype == Dtype::U8
+    }
+
     /// The name of what it holds.
     pub fn dtype(&self) -> String {
         format!("{:?}", self.dtype)

@@ -2,10 +2,10 @@
 
 use bilayer_gguf::SourceError;
 use bilayer_models::interleaved_source;
-use bilayer_quant::Type;
+use bilayer_quant::{Type, mxfp4};
 
 use super::tensors::{Done, From, Part, Planned};
-use crate::checkpoint::{Float, Shards};
+use crate::checkpoint::{Float, Shards, Stored};
 use crate::stream::Pieces;
 
 /// Weights of a piece, or a row where that has more: 1 MiB in single precision, so that with all pieces at once a file
@@ -73,6 +73,15 @@ impl<'p> Rows<'p> {
             From::Made(values) => {
                 let values = &values[first * self.cols..(first + rows) * self.cols];
                 return Ok(self.planned.ty.quantize(values, None, bytes)?);
+            }
+            From::Packed { blocks, scales, first: of, step } => {
+                return Ok(self.packed(
+                    &blocks.stored,
+                    &scales.stored,
+                    (*of, *step),
+                    first,
+                    bytes,
+                )?);
             }
             From::Stored { parts, float, change } => (parts, *float, *change),
         };
@@ -178,6 +187,47 @@ impl<'p> Rows<'p> {
             for (out, weight) in out.chunks_exact_mut(size).zip(wanted) {
                 out.copy_from_slice(weight);
             }
+        }
+        Ok(())
+    }
+
+    /// Reads rows of MXFP4, in which a byte has two weights that follow one another, in the order of a file, in which it
+    /// has those 16 apart.
+    fn packed(
+        &self,
+        blocks: &Stored,
+        scales: &Stored,
+        (of, step): (usize, usize),
+        first: usize,
+        bytes: &mut [u8],
+    ) -> std::io::Result<()> {
+        const BYTES: usize = size_of::<mxfp4::Block>();
+        // Rows of a matrix, and groups of 32 weights in a row.
+        let (rows, groups) = (self.planned.shape[1] as usize, self.cols / 32);
+        let (mut codes, mut exponents) = (Vec::new(), Vec::new());
+        let (mut row, mut rest) = (first, bytes);
+        while !rest.is_empty() {
+            let (matrix, from) = (row / rows, row % rows);
+            let count = (rest.len() / (groups * BYTES)).min(rows - from);
+            let (now, later) = rest.split_at_mut(count * groups * BYTES);
+            let start = ((matrix * rows + from) * step * groups) as u64;
+            exponents.resize(count * step * groups, 0);
+            codes.resize(16 * exponents.len(), 0);
+            self.shards.read(scales, start, &mut exponents)?;
+            self.shards.read(blocks, 16 * start, &mut codes)?;
+            for (place, out) in now.chunks_exact_mut(groups * BYTES).enumerate() {
+                let source = (place * step + of) * groups;
+                for (group, out) in out.as_chunks_mut::<BYTES>().0.iter_mut().enumerate() {
+                    let codes = &codes.as_chunks::<16>().0[source + group];
+                    out[0] = exponents[source + group];
+                    for i in 0..16 {
+                        let code = |at: usize| codes[at / 2] >> (4 * (at % 2)) & 15;
+                        out[1 + i] = code(i) | code(16 + i) << 4;
+                    }
+                }
+            }
+            rest = later;
+            row += count;
         }
         Ok(())
     }

@@ -25,6 +25,8 @@ pub(super) struct Planned {
 pub(super) enum From {
     /// Tensors of the checkpoint: one, or those of all experts in order.
     Stored { parts: Vec<Part>, float: Float, change: Done },
+    /// Matrices of experts in MXFP4, and their exponents: of the rows those from `first` on at every `step`.
+    Packed { blocks: Part, scales: Part, first: usize, step: usize },
     /// Values that no checkpoint holds.
     Made(Vec<f32>),
 }
@@ -103,7 +105,12 @@ impl Tensors {
                     stacks.entry(known.name).or_default().insert(expert, part);
                     continue;
                 }
-                let planned = one(known.name, part, known.by.change, config)?;
+                let planned = match known.by.change {
+                    Change::Packed { first, step } => {
+                        packed(known.name, part, checkpoint, (first, step))?
+                    }
+                    change => one(known.name, part, change, config)?,
+                };
                 if let Some(Planned { name, .. }) = found.insert(planned.name.clone(), planned) {
                     let part = Part { name: name.clone(), stored: stored.clone() };
                     return Err(part.wrong("the checkpoint has it under two names"));
@@ -147,7 +154,11 @@ impl Tensors {
             tied: self.get("output.weight").is_none(),
             importance: false,
         };
-        for Planned { name, shape, ty, .. } in &mut self.0 {
+        for Planned { name, shape, ty, from } in &mut self.0 {
+            // What is packed stays as it is.
+            if matches!(from, From::Packed { .. }) {
+                continue;
+            }
             *ty = match mix.tensor(name, shape, &facts) {
                 None => Type::F32,
                 // As llama.cpp's converter: what does not fit stays in half precision.
@@ -184,6 +195,7 @@ impl Tensors {
         let name = error.tensor().and_then(|name| self.get(name));
         match name.map(|planned| &planned.from) {
             Some(From::Stored { parts, .. }) => parts[0].wrong(&error.to_string()),
+            Some(From::Packed { blocks, .. }) => blocks.wrong(&error.to_string()),
             _ => Error::Incomplete { source: Box::new(error) },
         }
     }
@@ -241,11 +253,47 @@ fn one(name: String, part: Part, change: Change, config: &Config) -> Result<Plan
             Done::Interleaved { head_dim, dims }
         }
         Change::OneMore => Done::OneMore,
-        Change::None | Change::Transposed | Change::Stacked => Done::Nothing,
+        Change::None | Change::Transposed | Change::Stacked | Change::Packed { .. } => {
+            Done::Nothing
+        }
     };
     let float = part.float()?;
     let from = From::Stored { parts: vec![part], float, change };
     Ok(Planned { name, shape, ty: Type::F32, from })
+}
+
+/// A tensor of packed matrices and their exponents.
+fn packed(
+    name: String,
+    blocks: Part,
+    checkpoint: &Checkpoint,
+    (first, step): (usize, usize),
+) -> Result<Planned, Error> {
+    let other = blocks.name.replace("_blocks", "_scales");
+    let Some(stored) = checkpoint.shards.tensors().get(&other) else {
+        return Err(blocks.wrong(&format!("its exponents, {other}, are missing")));
+    };
+    let scales = Part { name: other, stored: stored.clone() };
+    let (shape, exponents) = (&blocks.stored.shape[..], &scales.stored.shape[..]);
+    let &[experts, rows, groups, 16] = shape else {
+        return Err(
+            blocks.wrong(&format!("its shape is {shape:?}, not [experts, rows, groups, 16]"))
+        );
+    };
+    if exponents != [experts, rows, groups] || [experts, rows, groups].contains(&0) {
+        return Err(scales.wrong(&format!("its shape is {exponents:?}, of blocks in {shape:?}")));
+    }
+    if !rows.is_multiple_of(step as u64) {
+        return Err(blocks.wrong(&format!("its {rows} rows do not come from {step} in turn")));
+    }
+    for part in [&blocks, &scales] {
+        if !part.stored.is_packed() {
+            return Err(part.wrong(&format!("it holds {}, not bytes", part.stored.dtype())));
+        }
+    }
+    let shape = vec![experts, rows / step as u64, 32 * groups];
+    let from = From::Packed { blocks, scales, first, step };
+    Ok(Planned { name, shape, ty: Type::MXFP4, from })
 }
 
 /// A tensor of all experts' parts.

@@ -1,7 +1,7 @@
 //! What each tensor's quantization does to the model's predictions, and the types that do least at a given size.
 //!
 //! For each tensor that is free to have any type, a calibration text is run through the model with only that tensor
-//! quantized, to the type of about [`PROBE_BITS`] bits: the Kullback-Leibler divergence of the logits from the
+//! quantized, to the type of about `PROBE_BITS` bits: the Kullback-Leibler divergence of the logits from the
 //! unquantized model's is measured, nats a token. The other types of the tensor are taken to cause as much more or less
 //! as their weighted squared error is larger or smaller, each column weighted by the squared activations that the text
 //! brings to it: divergence is quadratic in small changes, and the factor is the tensor's own. The sum over tensors is
