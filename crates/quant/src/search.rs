@@ -40,13 +40,13 @@ pub(crate) fn peak<const N: usize>(values: &[f32; N]) -> f32 {
 }
 
 /// `1 / value`, or 0 where that would not be finite: codes then are 0, and so are the weights.
-#[inline]
+#[inline(always)]
 pub(crate) fn reciprocal(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { 0.0 } else { 1.0 / value }
 }
 
 /// The nearest whole number from `low` to `high`, ties to even.
-#[inline]
+#[inline(always)]
 pub(crate) fn round(value: f32, low: f32, high: f32) -> f32 {
     // 1.5 · 2^23: beside it an f32 has no room for a fraction. Unlike `round`, this vectorizes
     // on every x86-64.
@@ -189,6 +189,7 @@ pub(crate) fn line_sums<const N: usize>(
 }
 
 /// The scale for `x ≈ scale · nearest(x / scale)`; 0 for all-zero values.
+#[inline(always)]
 pub(crate) fn scale<const N: usize>(
     x: &[f32; N],
     w: &[f32; N],
@@ -220,6 +221,7 @@ pub(crate) fn scale<const N: usize>(
 }
 
 /// The line `x ≈ scale · q + min` with whole codes `0..=top`, `scale ≥ 0` and `min ≤ min_max`.
+#[inline(always)]
 pub(crate) fn line<const N: usize>(
     x: &[f32; N],
     w: &[f32; N],
@@ -255,6 +257,7 @@ const FITS: usize = 2;
 /// The least-squares line through the codes that `start` gives, and what it loses with these codes.
 ///
 /// The loss comes from the sums, short of the constant Σ w x², and so without another pass.
+#[inline(always)]
 fn fit<const N: usize>(
     x: &[f32; N],
     w: &[f32; N],
@@ -279,7 +282,7 @@ fn fit<const N: usize>(
 }
 
 /// `Σ w (x - x')²` with the nearest codes on the line.
-#[inline]
+#[inline(always)]
 pub(crate) fn line_loss<const N: usize>(x: &[f32; N], w: &[f32; N], line: Line, top: f32) -> f32 {
     let inverse = reciprocal(line.scale);
     loss(x, w, |x| line.scale * round((x - line.min) * inverse, 0.0, top) + line.min)
