@@ -15,10 +15,7 @@ use bilayer_graph::Activation;
 
 use crate::memory::{Memory, lines};
 use crate::ops::gate;
-use crate::ops::matmul::{
-    GEMM_ROWS, Inputs, Layouts, Linear, PANEL_TOKENS, chunk_rows, names, tile_rows,
-};
-use crate::pieces::Pieces;
+use crate::ops::matmul::{Cuts, GEMM_ROWS, Inputs, Layouts, Linear, names};
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -50,21 +47,6 @@ impl Part {
     fn rows(&self) -> usize {
         self.of(0).next().map_or(0, |linear| linear.rows)
     }
-
-    /// Chunks of an expert, as many as groups of any size need; small groups have the `pieces` of the part.
-    fn chunks(&self, pieces: &Pieces) -> usize {
-        let of = |count| self.rows().div_ceil(chunk_rows(self.of(0), count));
-        [GEMM_ROWS, PANEL_TOKENS].map(of).into_iter().fold(pieces.len(), usize::max)
-    }
-
-    /// The rows of a chunk for a group of that size; none where it needs fewer chunks.
-    fn range(&self, pieces: &Pieces, count: usize, chunk: usize) -> Range<usize> {
-        if count < GEMM_ROWS {
-            return if chunk < pieces.len() { pieces.range(chunk) } else { 0..0 };
-        }
-        let rows = chunk_rows(self.of(0), count);
-        chunk * rows..((chunk + 1) * rows).min(self.rows())
-    }
 }
 
 /// Products over one input by one route.
@@ -72,8 +54,8 @@ pub(crate) struct Mixture {
     pub(crate) input: Buffer,
     pub(crate) route: Buffer,
     pub(crate) parts: Vec<Part>,
-    /// For small groups, the pieces of each part's matrices.
-    pieces: Vec<Pieces>,
+    /// How each part's matrices are cut.
+    cuts: Vec<Cuts>,
     /// Where in the arena its own memory lies: the groups, then their inputs.
     pub(crate) offset: usize,
     layouts: Layouts,
@@ -93,9 +75,8 @@ impl Mixture {
         let first = |part| Part::of(part, 0);
         let cols = parts.iter().flat_map(first).next().map_or(0, |linear| linear.cols);
         let layouts = Layouts::of(cols, parts.iter().flat_map(first));
-        let of = |part: &Part| Pieces::new(part.rows(), chunk_rows(part.of(0), 1), threads);
-        let pieces = parts.iter().map(of).collect();
-        Mixture { input, route, parts, pieces, offset: 0, layouts, rows }
+        let cuts = parts.iter().map(|part| Cuts::new(part.of(0), threads)).collect();
+        Mixture { input, route, parts, cuts, offset: 0, layouts, rows }
     }
 
     /// Such as `experts q4_k.avx2 x2 gate`.
@@ -115,9 +96,9 @@ impl Mixture {
         ]
     }
 
-    /// The parts with their pieces.
-    fn parts(&self) -> impl Iterator<Item = (&Part, &Pieces)> {
-        self.parts.iter().zip(&self.pieces)
+    /// The parts and how each is cut.
+    fn parts(&self) -> impl Iterator<Item = (&Part, &Cuts)> {
+        self.parts.iter().zip(&self.cuts)
     }
 
     /// Bytes of its own memory.
@@ -347,26 +328,15 @@ impl Filled<'_> {
 /// Runs chunks of the weight rows of the experts that have a group.
 struct Multiply(Arc<Mixture>);
 
-impl Multiply {
-    fn tile_bytes(part: &Part, count: usize) -> usize {
-        lines(4 * tile_rows(part.of(0), count) * count)
-    }
-}
-
 impl Stage for Multiply {
     fn chunks(&self, state: &State) -> usize {
         let groups = self.0.groups_max(state.rows(self.0.route.rows));
-        self.0.parts().map(|(part, pieces)| groups * part.chunks(pieces)).sum()
+        self.0.cuts.iter().map(|cuts| groups * cuts.chunks_max()).sum()
     }
 
     fn scratch_bytes(&self) -> usize {
-        let (most, few) = (self.0.rows, self.0.rows.min(GEMM_ROWS - 1));
-        let of_part = |part: &Part| {
-            let gemm = part.of(0).map(|linear| linear.gemm.scratch_bytes(most)).max();
-            let tiles = Self::tile_bytes(part, few).max(Self::tile_bytes(part, most));
-            2 * tiles + lines(gemm.unwrap_or(0))
-        };
-        self.0.parts.iter().map(of_part).max().unwrap_or(0)
+        let parts = self.0.parts();
+        parts.map(|(part, cuts)| cuts.scratch_bytes(part.of(0), self.0.rows)).max().unwrap_or(0)
     }
 
     fn run(&self, mut context: Context<'_>, mut chunk: usize) {
@@ -375,8 +345,8 @@ impl Stage for Multiply {
         // SAFETY: made by an earlier stage.
         let groups = unsafe { mixture.groups(&context) };
         let most = mixture.groups_max(context.state.rows(mixture.route.rows));
-        for (part, pieces) in mixture.parts() {
-            let chunks = part.chunks(pieces);
+        for (part, cuts) in mixture.parts() {
+            let chunks = cuts.chunks_max();
             if chunk >= most * chunks {
                 chunk -= most * chunks;
                 continue;
@@ -387,8 +357,9 @@ impl Stage for Multiply {
             }
             let (expert, range) = (groups.expert(group), groups.range(group));
             let count = range.len();
-            let step = tile_rows(part.of(expert), count);
-            let rows = part.range(pieces, count, place);
+            let step = cuts.tile_rows(count);
+            // Fewer chunks than the most may serve this group.
+            let rows = cuts.range(count, place);
             let start = mixture.offset + mixture.table_bytes() + groups.offset(group);
             // SAFETY: made by an earlier stage.
             let data = unsafe { context.arena.get(start, mixture.layouts.bytes(count)) };
@@ -397,7 +368,7 @@ impl Stage for Multiply {
                 expert,
                 inputs: Inputs { layouts: &mixture.layouts, count, data },
                 pairs: &groups.pairs()[range],
-                bytes: Self::tile_bytes(part, count),
+                bytes: cuts.tile_bytes(count),
             };
             for first in rows.clone().step_by(step) {
                 tile.run(&context, first..(first + step).min(rows.end), scratch);

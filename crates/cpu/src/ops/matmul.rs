@@ -112,56 +112,88 @@ impl Part {
         };
         std::iter::once(first).chain(second)
     }
+}
 
-    fn rows(&self) -> usize {
-        match self {
-            Part::Plain { linear, .. } | Part::Gated { gate: linear, .. } => linear.rows,
+/// How the rows of matrices that are multiplied together are cut for threads, for any number of inputs.
+pub(crate) struct Cuts {
+    rows: usize,
+    /// Rows that go through a kernel at once: with few inputs, with many.
+    tile_rows: [usize; 2],
+    /// Rows of a chunk with inputs too few to make a panel's work long enough: some panels go together.
+    some_rows: usize,
+    /// Chunks for few inputs, which only read the matrices.
+    pieces: Pieces,
+}
+
+impl Cuts {
+    /// For matrices of as many rows each and so many threads.
+    pub(crate) fn new<'a>(
+        linears: impl Iterator<Item = &'a Linear> + Clone,
+        threads: usize,
+    ) -> Cuts {
+        let rows = linears.clone().next().map_or(0, |linear| linear.rows);
+        let row_bytes: usize = linears.clone().map(|linear| linear.row_bytes).sum();
+        let panel_rows = linears.map(|linear| linear.gemm.panel_rows).min().unwrap_or(1);
+        let least = CHUNK_BYTES.div_ceil(row_bytes.max(1));
+        let few_rows = least.next_multiple_of(CHUNK_ROWS);
+        Cuts {
+            rows,
+            tile_rows: [few_rows, panel_rows],
+            some_rows: least.next_multiple_of(panel_rows),
+            pieces: Pieces::new(rows, few_rows, threads),
         }
     }
 
-    /// Chunks for so many inputs; few inputs have the `pieces` of the part.
-    fn chunks(&self, pieces: &Pieces, count: usize) -> usize {
+    /// Chunks for so many inputs.
+    pub(crate) fn chunks(&self, count: usize) -> usize {
         if count < GEMM_ROWS {
-            return pieces.len();
+            return self.pieces.len();
         }
-        self.rows().div_ceil(chunk_rows(self.linears(), count))
+        self.rows.div_ceil(self.chunk_rows(count))
     }
 
-    /// The rows of a chunk.
-    fn range(&self, pieces: &Pieces, count: usize, chunk: usize) -> Range<usize> {
+    /// The most chunks that any number of inputs has.
+    pub(crate) fn chunks_max(&self) -> usize {
+        [1, GEMM_ROWS, PANEL_TOKENS].map(|count| self.chunks(count)).into_iter().fold(0, usize::max)
+    }
+
+    /// The rows of a chunk; none beyond the last.
+    pub(crate) fn range(&self, count: usize, chunk: usize) -> Range<usize> {
+        if chunk >= self.chunks(count) {
+            return 0..0;
+        }
         if count < GEMM_ROWS {
-            return pieces.range(chunk);
+            return self.pieces.range(chunk);
         }
-        let rows = chunk_rows(self.linears(), count);
-        chunk * rows..((chunk + 1) * rows).min(self.rows())
+        let rows = self.chunk_rows(count);
+        chunk * rows..((chunk + 1) * rows).min(self.rows)
     }
-}
 
-/// Weight rows of a chunk of products that are made together for so many inputs.
-pub(crate) fn chunk_rows<'a>(
-    linears: impl Iterator<Item = &'a Linear> + Clone,
-    count: usize,
-) -> usize {
-    let row_bytes: usize = linears.clone().map(|linear| linear.row_bytes).sum();
-    let rows = CHUNK_BYTES.div_ceil(row_bytes.max(1));
-    if count < GEMM_ROWS {
-        return rows.next_multiple_of(CHUNK_ROWS);
+    /// Rows of a tile.
+    pub(crate) fn tile_rows(&self, count: usize) -> usize {
+        self.tile_rows[usize::from(count >= GEMM_ROWS)]
     }
-    // Many tokens make a panel's work long enough; with few, some panels go together.
-    let panel = panel_rows(linears);
-    if count >= PANEL_TOKENS { panel } else { rows.next_multiple_of(panel) }
-}
 
-/// Weight rows of a tile: all of a chunk for few inputs, a panel for many.
-pub(crate) fn tile_rows<'a>(
-    linears: impl Iterator<Item = &'a Linear> + Clone,
-    count: usize,
-) -> usize {
-    if count < GEMM_ROWS { chunk_rows(linears, count) } else { panel_rows(linears) }
-}
+    /// Bytes of a matrix's results in a tile.
+    pub(crate) fn tile_bytes(&self, count: usize) -> usize {
+        lines(4 * self.tile_rows(count) * count)
+    }
 
-fn panel_rows<'a>(linears: impl Iterator<Item = &'a Linear>) -> usize {
-    linears.map(|linear| linear.gemm.panel_rows).min().unwrap_or(1)
+    /// Bytes in which tiles of two matrices are made for up to so many inputs: their results, then what kernels work in.
+    pub(crate) fn scratch_bytes<'a>(
+        &self,
+        linears: impl Iterator<Item = &'a Linear>,
+        count_max: usize,
+    ) -> usize {
+        let few = count_max.min(GEMM_ROWS - 1);
+        let tiles = self.tile_bytes(few).max(self.tile_bytes(count_max));
+        let kernels = linears.map(|linear| linear.gemm.scratch_bytes(count_max)).max();
+        2 * tiles + lines(kernels.unwrap_or(0))
+    }
+
+    fn chunk_rows(&self, count: usize) -> usize {
+        if count >= PANEL_TOKENS { self.tile_rows(count) } else { self.some_rows }
+    }
 }
 
 /// The layouts that some products want their inputs in, each once.
@@ -218,8 +250,8 @@ pub(crate) struct Group {
     /// The input, after the norm.
     pub(crate) input: Buffer,
     pub(crate) parts: Vec<Part>,
-    /// For few inputs, the pieces of each part.
-    pieces: Vec<Pieces>,
+    /// How each part is cut.
+    cuts: Vec<Cuts>,
     /// Where in the arena the prepared inputs lie.
     pub(crate) prepared_offset: usize,
     layouts: Layouts,
@@ -234,14 +266,13 @@ impl Group {
         threads: usize,
     ) -> Group {
         let layouts = Layouts::of(input.width, parts.iter().flat_map(Part::linears));
-        let of = |part: &Part| Pieces::new(part.rows(), chunk_rows(part.linears(), 1), threads);
-        let pieces = parts.iter().map(of).collect();
-        Group { norm, input, parts, pieces, prepared_offset: 0, layouts }
+        let cuts = parts.iter().map(|part| Cuts::new(part.linears(), threads)).collect();
+        Group { norm, input, parts, cuts, prepared_offset: 0, layouts }
     }
 
-    /// The parts with their pieces.
-    fn parts(&self) -> impl Iterator<Item = (&Part, &Pieces)> {
-        self.parts.iter().zip(&self.pieces)
+    /// The parts and how each is cut.
+    fn parts(&self) -> impl Iterator<Item = (&Part, &Cuts)> {
+        self.parts.iter().zip(&self.cuts)
     }
 
     /// Such as `rms_norm matmul q4_k.avx2 x2 q6_k.avx2`: the joined norm, each dot kernel and for how many
@@ -388,44 +419,33 @@ struct Multiply {
     rows: usize,
 }
 
-impl Multiply {
-    fn tile_bytes(part: &Part, count: usize) -> usize {
-        lines(4 * tile_rows(part.linears(), count) * count)
-    }
-}
-
 impl Stage for Multiply {
     fn chunks(&self, state: &State) -> usize {
         let count = state.rows(self.group.input.rows);
         if count == 0 {
             return 0;
         }
-        self.group.parts().map(|(part, pieces)| part.chunks(pieces, count)).sum()
+        self.group.cuts.iter().map(|cuts| cuts.chunks(count)).sum()
     }
 
     fn scratch_bytes(&self) -> usize {
-        let few = self.rows.min(GEMM_ROWS - 1);
-        let of_part = |part: &Part| {
-            let gemm = part.linears().map(|linear| linear.gemm.scratch_bytes(self.rows)).max();
-            let tiles = Self::tile_bytes(part, few).max(Self::tile_bytes(part, self.rows));
-            2 * tiles + lines(gemm.unwrap_or(0))
-        };
-        self.group.parts.iter().map(of_part).max().unwrap_or(0)
+        let parts = self.group.parts();
+        parts.map(|(part, cuts)| cuts.scratch_bytes(part.linears(), self.rows)).max().unwrap_or(0)
     }
 
     fn run(&self, mut context: Context<'_>, mut chunk: usize) {
         let scratch = std::mem::take(&mut context.scratch);
         // SAFETY: prepared by an earlier stage.
         let inputs = unsafe { self.group.inputs(&context) };
-        for (part, pieces) in self.group.parts() {
-            let chunks = part.chunks(pieces, inputs.count);
+        for (part, cuts) in self.group.parts() {
+            let chunks = cuts.chunks(inputs.count);
             if chunk >= chunks {
                 chunk -= chunks;
                 continue;
             }
-            let range = part.range(pieces, inputs.count, chunk);
-            let tile_bytes = Self::tile_bytes(part, inputs.count);
-            let step = tile_rows(part.linears(), inputs.count);
+            let range = cuts.range(inputs.count, chunk);
+            let tile_bytes = cuts.tile_bytes(inputs.count);
+            let step = cuts.tile_rows(inputs.count);
             for first in range.clone().step_by(step) {
                 let range = first..(first + step).min(range.end);
                 tile(&context, part, &inputs, range, tile_bytes, scratch);
