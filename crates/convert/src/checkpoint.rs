@@ -2,6 +2,7 @@
 //!
 //! [`Checkpoint::open`] reads the small files whole and of the shards only the headers. Weights are read later, in ranges.
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,8 @@ const SMALL_BYTES: u64 = 256 << 20;
 pub(crate) struct Checkpoint {
     folder: PathBuf,
     config: Value,
+    /// The small files that were read.
+    read: RefCell<Vec<PathBuf>>,
     /// The weights.
     pub shards: Shards,
 }
@@ -43,8 +46,12 @@ impl Checkpoint {
             let reason = "it is no folder; give the folder of a checkpoint".to_owned();
             return Err(Error::Checkpoint { file: folder.display().to_string(), reason });
         }
-        let mut checkpoint =
-            Checkpoint { folder: folder.into(), config: Value::Null, shards: Shards::default() };
+        let mut checkpoint = Checkpoint {
+            folder: folder.into(),
+            config: Value::Null,
+            read: RefCell::default(),
+            shards: Shards::default(),
+        };
         let config = checkpoint.json("config.json")?;
         checkpoint.config = config.ok_or_else(|| checkpoint.wrong("config.json", "is missing"))?;
         checkpoint.shards = Shards::open(&checkpoint)?;
@@ -95,7 +102,15 @@ impl Checkpoint {
             }
             Ok(_) => {}
         }
-        fs::read(&path).map(Some).map_err(|error| self.unreadable(name, &error))
+        let bytes = fs::read(&path).map_err(|error| self.unreadable(name, &error))?;
+        self.read.borrow_mut().push(path);
+        Ok(Some(bytes))
+    }
+
+    /// All files that the model is made from.
+    pub fn inputs(&self) -> impl Iterator<Item = PathBuf> {
+        let shards = self.shards.names().map(|name| self.folder.join(name));
+        shards.chain(self.read.borrow().clone())
     }
 
     /// The error for a file of the folder.

@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::Error;
 use crate::checkpoint::{Checkpoint, templates, tokenizer};
 use crate::mix::Mix;
+use crate::place;
 use crate::stream::{self, Progress, Told};
 
 mod metadata;
@@ -163,24 +164,7 @@ impl Plan {
     /// # Errors
     /// [`Error::SameFile`].
     pub fn check_output(&self, path: &Path) -> Result<(), Error> {
-        const SMALL: [&str; 6] = [
-            "config.json",
-            "tokenizer.json",
-            "tokenizer.model",
-            "tokenizer_config.json",
-            "generation_config.json",
-            "README.md",
-        ];
-        let folder = self.checkpoint.folder();
-        let Ok(place) = std::fs::canonicalize(path) else { return Ok(()) };
-        let names = self.checkpoint.shards.names().chain(SMALL);
-        let mut inputs = names.map(|name| folder.join(name));
-        let same =
-            |input: &std::path::PathBuf| std::fs::canonicalize(input).ok().as_ref() == Some(&place);
-        match inputs.find(same) {
-            Some(input) => Err(Error::SameFile { file: input.display().to_string() }),
-            None => Ok(()),
-        }
+        place::check(path, self.checkpoint.inputs())
     }
 
     /// Writes the file: to a temporary one beside `path`, which takes its name when it is complete.

@@ -28,6 +28,7 @@ pub mod convert;
 mod error;
 pub mod imatrix;
 pub mod mix;
+mod place;
 pub mod quantize;
 mod stream;
 pub mod synth;

@@ -13,6 +13,7 @@ use regex::Regex;
 use crate::Error;
 use crate::imatrix::Imatrix;
 use crate::mix::{Facts, Mix, fitting};
+use crate::place;
 use crate::stream::{self, Progress, Told};
 
 pub mod sensitivity;
@@ -304,11 +305,7 @@ impl Plan<'_> {
     /// # Errors
     /// [`Error::SameFile`].
     pub fn check_output(&self, path: &Path) -> Result<(), Error> {
-        let same = |input: &str| is_same(path, Path::new(input)).unwrap_or(false);
-        match self.file.shard_names().find(|input| same(input)) {
-            Some(input) => Err(Error::SameFile { file: input.to_owned() }),
-            None => Ok(()),
-        }
+        place::check(path, self.file.shard_names().map(Path::new))
     }
 
     /// Records in the file where the importance comes from, as llama-quantize does.
@@ -359,18 +356,6 @@ impl Plan<'_> {
             error => stream::ended(error),
         })
     }
-}
-
-/// Whether two paths lead to one file, by links of either kind.
-fn is_same(a: &Path, b: &Path) -> std::io::Result<bool> {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        let (a, b) = (std::fs::metadata(a)?, std::fs::metadata(b)?);
-        Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
-    }
-    #[cfg(not(unix))]
-    Ok(std::fs::canonicalize(a)? == std::fs::canonicalize(b)?)
 }
 
 /// Matrices of a stack: the product of all dimensions before the last two.
