@@ -12,7 +12,7 @@ pub enum Level {
     Avx2,
     /// AVX2 with 256-bit integer dot products (AVX-VNNI).
     AvxVnni,
-    /// AVX-512 F, BW, DQ, VL, VNNI and VBMI: 512-bit integer dot products.
+    /// AVX-512 F, BW, DQ, VL, VNNI and VBMI, and GFNI: 512-bit integer dot products.
     Avx512Vnni,
     /// [`Level::Avx512Vnni`] with AVX-512 BF16 and AMX-BF16 tiles for matrix products of many tokens.
     Amx,
@@ -139,6 +139,7 @@ mod x86 {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vnni")
             && is_x86_feature_detected!("avx512vbmi")
+            && is_x86_feature_detected!("gfni")
     }
 
     /// AMX needs the CPU's word (CPUID 7.0, EDX bits 22 and 24: bf16 products and tiles), the kernel's word that it saves tile

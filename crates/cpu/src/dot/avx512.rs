@@ -25,7 +25,7 @@ pub struct K {
 /// the scale and adds it up: two instructions for 64 products and their scales. Minimums meet the
 /// activations' sums as one f32 multiply for the whole block, instead of integer ones.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 pub fn k<const BYTES: usize, const C: usize>(
     job: &mut Job<'_>,
     unpack: impl Fn(&[u8; BYTES]) -> K,
@@ -44,7 +44,7 @@ pub fn k<const BYTES: usize, const C: usize>(
 
 /// Adds a block's dot to the sum.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 fn k_add(weights: &K, column: &Block256, sum: __m512) -> __m512 {
     let zero = _mm512_setzero_si512();
     let mut dots = zero;
@@ -93,7 +93,7 @@ pub struct Quad {
 /// all four blocks, so that conversion and scales, which cost as much as the dot itself, are paid
 /// once per 128 weights. Small codes fold as 16-bit numbers, an instruction less.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const C: usize>(
     job: &mut Job<'_>,
     unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
@@ -116,7 +116,7 @@ pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const 
 
 /// Adds a quad's dot to the sum.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 fn quad_add<const CODE_BITS: u32>(weights: &Quad, column: &Quad32, sum: __m512) -> __m512 {
     let (zero, ones) = (_mm512_setzero_si512(), _mm512_set1_epi16(1));
     let activations = bytemuck::bytes_of(&column.quants);
@@ -210,6 +210,32 @@ pub fn load_twice(bytes: &[u8], at: usize) -> __m512i {
 pub fn load_pair(bytes: &[u8], low: usize, high: usize) -> __m512i {
     let low = _mm512_castsi256_si512(super::avx2::load(bytes, low));
     _mm512_inserti64x4::<1>(low, super::avx2::load(bytes, high))
+}
+
+/// For [`fields`]: `bits` bits of each byte, from bit `from` on, counted from the lowest.
+pub const fn field(from: u32, bits: u32) -> i64 {
+    // Bit i of a result is the parity of the operand's bits that row 7 - i of the matrix names.
+    let (mut matrix, mut bit) = (0, 0);
+    while bit < bits {
+        matrix |= 1i64 << (from + bit) << (8 * (7 - bit));
+        bit += 1;
+    }
+    matrix
+}
+
+/// A [`field`] of every byte, in each 64 bits the one that `matrices` has there: shift and mask in one instruction.
+#[inline]
+#[target_feature(enable = "avx512f,gfni")]
+pub fn fields(bytes: __m512i, matrices: [i64; 8]) -> __m512i {
+    let [a, b, c, d, e, f, g, h] = matrices;
+    _mm512_gf2p8affine_epi64_epi8::<0>(bytes, _mm512_set_epi64(h, g, f, e, d, c, b, a))
+}
+
+/// Two fields, each in half of the vector.
+#[inline]
+#[target_feature(enable = "avx512f,gfni")]
+pub fn two_fields(bytes: __m512i, low: i64, high: i64) -> __m512i {
+    fields(bytes, [low, low, low, low, high, high, high, high])
 }
 
 /// Counts, masks or indices from a table.

@@ -112,7 +112,7 @@ mod x86 {
         }
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
         avx512::quad::<BYTES, 1, 8, C>(job, |quad, _| {
             let (codes, scales) = q4_0::unpack_512(quad);

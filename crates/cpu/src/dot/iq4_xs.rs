@@ -103,7 +103,7 @@ mod x86 {
         }
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
         const FIRST: [u8; 64] = nibbles::order(0, PART);
         const LAST: [u8; 64] = nibbles::order(2 * PART, 3 * PART);

@@ -70,11 +70,12 @@ mod x86 {
 
     /// The codes of two blocks: each 16 bytes twice, the second time shifted by four.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
     pub fn codes_512(bytes: __m512i, order: &[u8; 64]) -> __m512i {
-        let shifts = _mm512_set_epi64(4, 4, 0, 0, 4, 4, 0, 0);
+        const LOW: i64 = avx512::field(0, 4);
+        const HIGH: i64 = avx512::field(4, 4);
         let ordered = _mm512_permutexvar_epi8(avx512::table(order), bytes);
-        _mm512_and_si512(_mm512_srlv_epi64(ordered, shifts), _mm512_set1_epi8(15))
+        avx512::fields(ordered, [LOW, LOW, HIGH, HIGH, LOW, LOW, HIGH, HIGH])
     }
 
     /// The codes of two blocks with their fifth bits.

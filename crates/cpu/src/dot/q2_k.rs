@@ -60,6 +60,7 @@ mod x86 {
 
     use std::arch::x86_64::*;
 
+    use super::super::avx512::field;
     use super::super::{avx2, avx512, avxvnni, part, q6_k};
     use super::{BYTES, D, Job, QUANTS};
 
@@ -73,7 +74,7 @@ mod x86 {
         avxvnni::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
         avx512::k::<BYTES, C>(job, |block| {
             let (scales, mins) = scales_mins(block);
@@ -90,15 +91,12 @@ mod x86 {
 
     /// The two bits of 256 weights, four a byte and 32 apart, from `at` on.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
+    #[target_feature(enable = "avx512f,gfni")]
     pub fn codes_512(block: &[u8], at: usize) -> [__m512i; 4] {
-        let shifts =
-            [_mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0), _mm512_set_epi64(6, 6, 6, 6, 4, 4, 4, 4)];
+        const CODES: [i64; 4] = [field(0, 2), field(2, 2), field(4, 2), field(6, 2)];
         let bytes = [0, 32].map(|half| avx512::load_twice(block, at + half));
-        [0, 1, 2, 3].map(|i| {
-            let shifted = _mm512_srlv_epi64(bytes[i / 2], shifts[i % 2]);
-            _mm512_and_si512(shifted, _mm512_set1_epi8(3))
-        })
+        [0, 1, 2, 3]
+            .map(|i| avx512::two_fields(bytes[i / 2], CODES[i % 2 * 2], CODES[i % 2 * 2 + 1]))
     }
 
     /// The two bits of half a block's weights.

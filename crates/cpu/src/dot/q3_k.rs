@@ -71,7 +71,7 @@ mod x86 {
         avxvnni::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
         // What moves bits 2 i and 2 i + 1 of the two halves to bit 2, turning 64 bits leftwards.
         const TURNS: [[i64; 2]; 4] = [[2, 1], [0, 63], [62, 61], [60, 59]];

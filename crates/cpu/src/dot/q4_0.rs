@@ -77,7 +77,7 @@ mod x86 {
         }
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
         avx512::quad::<BYTES, 1, 4, C>(job, |quad, _| {
             let (quants, scales) = unpack_512(quad);
@@ -89,7 +89,7 @@ mod x86 {
     /// Codes and scales of Q4_0 and IQ4_NL, which lie alike. The first 64 of the 72 bytes hold all
     /// scales and blocks 0 and 1, the last 64 blocks 2 and 3.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
     pub fn unpack_512(quad: &[u8; BYTES]) -> ([__m512i; 2], __m512) {
         const SKIPPED: usize = BYTES - 64;
         const FIRST: [u8; 64] = nibbles::order(QUANTS, BLOCK + QUANTS);

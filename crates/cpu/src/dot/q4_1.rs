@@ -69,7 +69,7 @@ mod x86 {
     }
 
     /// The first 64 of the 80 bytes hold all scales and minimums, and blocks 0 and 1.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
         const SKIPPED: usize = BYTES - 64;
         const FIRST: [u8; 64] = nibbles::order(QUANTS, BLOCK + QUANTS);

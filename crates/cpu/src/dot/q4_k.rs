@@ -14,7 +14,7 @@ pub(super) use arm::{nibbles, open};
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{open_head, scale, unpack_512};
+pub(super) use x86::{nibbles_512, open_head, scale, unpack_512};
 #[cfg(target_arch = "aarch64")]
 use {super::neon, arm::Q4K};
 
@@ -76,23 +76,24 @@ mod x86 {
         avxvnni::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
         avx512::k::<BYTES, C>(job, |block| {
-            let nibbles = _mm512_set1_epi8(15);
-            // Twice the same 32 bytes, the second time shifted by four: weights in order.
-            let shifts = _mm512_set_epi64(4, 4, 4, 4, 0, 0, 0, 0);
-            let quants = [0, 32, 64, 96].map(|at| {
-                let bytes = avx512::load_twice(block, QUANTS + at);
-                _mm512_and_si512(_mm512_srlv_epi64(bytes, shifts), nibbles)
-            });
-            unpack_512(block, quants)
+            unpack_512(block, [0, 32, 64, 96].map(|at| nibbles_512(block, QUANTS + at)))
         });
+    }
+
+    /// The nibbles of the 32 bytes from `at` on, the low ones first.
+    #[inline]
+    #[target_feature(enable = "avx512f,gfni")]
+    pub fn nibbles_512(block: &[u8], at: usize) -> __m512i {
+        let bytes = avx512::load_twice(block, at);
+        avx512::two_fields(bytes, avx512::field(0, 4), avx512::field(4, 4))
     }
 
     /// The 512-bit block of Q4_K and Q5_K, which start alike.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn unpack_512(block: &[u8], quants: [__m512i; 4]) -> avx512::K {
         // Scale p in the low byte of eight lanes, minimum p in two; byte 63 is always zero.
         const SCALES: [[u8; 64]; 4] = {

@@ -82,7 +82,7 @@ mod x86 {
     }
 
     /// The first 64 of the 88 bytes hold blocks 0 and 1, the last 64 blocks 2 and 3.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
         const SKIPPED: usize = BYTES - 64;
         const FIRST: [u8; 64] = nibbles::order(QUANTS, BLOCK + QUANTS);

@@ -61,18 +61,15 @@ mod x86 {
         avxvnni::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
         // What moves bits 2 i and 2 i + 1 of the two halves to bit 4, turning 64 bits leftwards.
         const TURNS: [[i64; 2]; 4] = [[4, 3], [2, 1], [0, 63], [62, 61]];
         avx512::k::<BYTES, C>(job, |block| {
-            let nibbles = _mm512_set1_epi8(15);
             let fifth = _mm512_set1_epi8(16);
-            let shifts = _mm512_set_epi64(4, 4, 4, 4, 0, 0, 0, 0);
             let high = avx512::load_twice(block, HIGH);
             let quants = [0, 1, 2, 3].map(|i| {
-                let bytes = avx512::load_twice(block, QUANTS + 32 * i);
-                let low = _mm512_and_si512(_mm512_srlv_epi64(bytes, shifts), nibbles);
+                let low = q4_k::nibbles_512(block, QUANTS + 32 * i);
                 let [a, b] = TURNS[i];
                 let turned = _mm512_rolv_epi64(high, _mm512_set_epi64(b, b, b, b, a, a, a, a));
                 // low | turned & fifth

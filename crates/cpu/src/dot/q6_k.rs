@@ -75,7 +75,7 @@ mod x86 {
         avxvnni::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
         avx512::k::<BYTES, C>(job, |block| {
             let [a, b] = quants_512(block, 0);
@@ -94,7 +94,7 @@ mod x86 {
 
     /// Half a block's 128 codes.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
+    #[target_feature(enable = "avx512f,avx512bw,gfni")]
     fn quants_512(block: &[u8; BYTES], h: usize) -> [__m512i; 2] {
         let nibbles = _mm512_set1_epi8(15);
         let top = _mm512_set1_epi8(0x30);
@@ -104,7 +104,7 @@ mod x86 {
         let first = _mm512_rolv_epi64(high, _mm512_set_epi64(2, 2, 2, 2, 4, 4, 4, 4));
         let second = _mm512_rolv_epi64(high, _mm512_set_epi64(62, 62, 62, 62, 0, 0, 0, 0));
         let a = _mm512_and_si512(low, nibbles);
-        let b = _mm512_and_si512(_mm512_srli_epi16::<4>(low), nibbles);
+        let b = avx512::fields(low, [avx512::field(4, 4); 8]);
         // low | turned & top
         [
             _mm512_ternarylogic_epi64::<0xf8>(a, first, top),

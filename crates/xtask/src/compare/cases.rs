@@ -54,13 +54,14 @@ pub struct Case {
 }
 
 /// The parts of the table, each with what it is about.
-pub const PARTS: [(&str, &str); 6] = [
+pub const PARTS: [(&str, &str); 7] = [
     ("types", "prompt and decode of every type, 2 threads"),
     ("one-thread", "decode of every type, 1 thread"),
     ("large", "an 8B model; from the start to its first token"),
     ("experts", "a mixture of experts"),
     ("sequences", "several sequences that decode at once"),
     ("depth", "prompt and decode behind 4096 tokens"),
+    ("far-depth", "the same behind 16384, some minutes a round"),
 ];
 
 /// A file of the user's, which has no shape or type of ours.
@@ -120,6 +121,7 @@ pub fn all() -> Vec<Case> {
     });
     let deep =
         Case { generate: 32, depth: 4096, reach: &[1.8, 1.6], ..case("depth", LLAMA_1B, "Q4_K_M") };
-    cases.push(deep);
+    cases.push(deep.clone());
+    cases.push(Case { generate: 16, depth: 16384, part: "far-depth", ..deep });
     cases
 }
