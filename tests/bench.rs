@@ -37,8 +37,8 @@ const OWN: [&str; 18] = [
     "placement",
     "adapter",
     "cpu_level",
-    "token_bytes",
-    "cpu_token_bytes",
+    "step_bytes",
+    "cpu_step_bytes",
     "weight_gbps",
     "cpu_weight_gbps",
     "probe_gbps",
@@ -133,7 +133,7 @@ fn check_numbers(row: &Value, repetitions: usize) {
     }
     // A step reads the weights once for a token of each sequence.
     let steps = ts / parallel;
-    near(number(row, "weight_gbps"), number(row, "token_bytes") * steps / 1e9, "weight_gbps");
+    near(number(row, "weight_gbps"), number(row, "step_bytes") * steps / 1e9, "weight_gbps");
     if row["cpu_weight_gbps"].is_null() || row["probe_gbps"].is_null() {
         assert!(row["probe_share"].is_null());
         return;
@@ -143,8 +143,30 @@ fn check_numbers(row: &Value, repetitions: usize) {
     if row["gpu_busy"] == 0.0 {
         // All steps over all the time in steps, which is no more than all the time there was.
         let seconds = numbers(row, "samples_ns").iter().sum::<f64>() / 1e9;
-        let least = number(row, "token_bytes") * each * repetitions as f64 / seconds / 1e9;
+        let least = number(row, "step_bytes") * each * repetitions as f64 / seconds / 1e9;
         assert!(number(row, "cpu_weight_gbps") >= 0.999 * least, "{row}");
+    }
+}
+
+#[test]
+fn a_step_reads_the_experts_that_its_tokens_go_to() {
+    let place = place();
+    let shape = "--layers 2 --width 64 --heads 2 --kv-heads 2 --ffn 96 --vocab 512 --type Q8_0";
+    place.run(&format!("synth --shape mixtral-8x7b {shape} experts.gguf")).good();
+    let file = File::open(&place.path().join("experts.gguf")).unwrap();
+    let bytes = |is_counted: &dyn Fn(&str) -> bool| -> f64 {
+        let counted = file.tensors().iter().filter(|tensor| is_counted(tensor.name()));
+        counted.map(|tensor| tensor.layout().len_bytes() as f64).sum()
+    };
+    let experts = bytes(&|name| name.contains("_exps"));
+    let table = bytes(&|name| name == "token_embd.weight");
+    let others = bytes(&|name| !name.contains("_exps") && name != "token_embd.weight");
+    for row in rows(place.run("bench -m experts.gguf -p 0 -n 2 -np 1,4 -r 1 -ngl 0 --json")) {
+        let tokens = number(&row, "n_parallel");
+        // Each of 8 experts is left out by a token with 3 chances in 4.
+        let used = experts * (1.0 - 0.75f64.powf(tokens));
+        let expected = others + used + table / 512.0 * tokens;
+        assert!((number(&row, "step_bytes") - expected).abs() < 10.0, "{row} {expected}");
     }
 }
 
@@ -194,7 +216,7 @@ fn json_is_llama_benchs_and_its_numbers_follow_from_one_another() {
         let whole = if is_head { 0 } else { table.len_bytes() };
         let row_bytes = table.len_bytes() / table.shape()[0];
         let size = row["model_size"].as_u64().unwrap();
-        assert_eq!(row["token_bytes"], size - whole + row_bytes);
+        assert_eq!(row["step_bytes"], size - whole + row_bytes);
         assert!(row["kernels"].as_array().unwrap().len() >= 5, "{row}");
         if cfg!(target_os = "linux") {
             assert!(number(row, "peak_resident_bytes") > 1e6, "{row}");
@@ -410,12 +432,12 @@ fn layers_move_where_only_their_number_differs() {
         let is_offloaded = row["n_gpu_layers"] != 0;
         assert_eq!(number(row, "gpu_busy") > 0.0, is_offloaded, "{row}");
         assert_eq!(
-            number(row, "token_bytes") > number(row, "cpu_token_bytes"),
+            number(row, "step_bytes") > number(row, "cpu_step_bytes"),
             is_offloaded,
             "{row}"
         );
     }
-    assert!(numbers_fall(&column("cpu_token_bytes")), "{rows:?}");
+    assert!(numbers_fall(&column("cpu_step_bytes")), "{rows:?}");
 }
 
 fn numbers_fall(values: &[Value]) -> bool {

@@ -386,23 +386,23 @@ impl Running<'_> {
         let spent = self.live.session.take_spent();
         let peak_resident_bytes = host::peak_resident_bytes().filter(|_| counts_memory);
         let probe_gbps = before.zip(self.probe(told)).map(|(before, after)| [before, after]);
-        let (cpu_token_bytes, gpu_token_bytes) = self.token_bytes();
+        let (cpu_step_bytes, gpu_step_bytes) = self.step_bytes();
         Ok(Ok(Measured {
             test: self.test,
             samples_ns,
             spent,
-            cpu_token_bytes,
-            gpu_token_bytes,
+            cpu_step_bytes,
+            gpu_step_bytes,
             probe_gbps,
             peak_resident_bytes,
         }))
     }
 
-    /// Bytes of weights that decoding a token reads on the processor and on the adapter.
-    fn token_bytes(&self) -> (u64, u64) {
+    /// Bytes of weights that a step of the test reads on the processor and on the adapter.
+    fn step_bytes(&self) -> (u64, u64) {
         let session = &self.live.session;
         let of = |kind: Kind| {
-            let devices = session.backends().zip(session.token_bytes());
+            let devices = session.backends().zip(session.step_bytes(self.test.parallel));
             devices.filter(|(b, _)| b.facts().kind == kind).map(|(_, bytes)| bytes).sum()
         };
         (of(Kind::Cpu), of(Kind::Gpu))

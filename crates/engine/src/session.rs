@@ -246,10 +246,10 @@ impl Session {
         self.pipeline.backends.iter().map(Box::as_ref)
     }
 
-    /// Bytes of weights that decoding one token reads, on each of the devices.
-    pub fn token_bytes(&self) -> Vec<u64> {
+    /// Bytes of weights that a step of so many tokens reads, on each of the devices.
+    pub fn step_bytes(&self, tokens: usize) -> Vec<u64> {
         let facts: Vec<_> = self.backends().map(|backend| backend.facts()).collect();
-        bytes::token_bytes(&self.graph, &self.plan, &facts)
+        bytes::step_bytes(&self.graph, &self.plan, &facts, tokens)
     }
 
     /// The kernels chosen, segment by segment.

@@ -1,21 +1,24 @@
-//! How many bytes of weights a token costs: what bounds decoding where memory is the bound.
+//! How many bytes of weights a step reads: what bounds decoding where memory is the bound.
 
 use bilayer_graph::{Facts, Graph, Op, Weight};
 use bilayer_scheduler::Plan;
 
-/// Bytes of weights that decoding one token reads on each of a plan's devices, as the device stores them. Matrices and
-/// vectors are read whole, of a table of embeddings one row; what two ops read counts twice.
-pub fn token_bytes(graph: &Graph, plan: &Plan, devices: &[&Facts]) -> Vec<u64> {
+/// Bytes of weights that a step of so many tokens reads on each of a plan's devices, as the device stores them. Matrices
+/// and vectors are read whole, of a table of embeddings a row for each token, of experts those that are used
+/// ([`Graph::share`]); what two ops read counts twice.
+pub fn step_bytes(graph: &Graph, plan: &Plan, devices: &[&Facts], tokens: usize) -> Vec<u64> {
     let mut bytes = vec![0; devices.len()];
     for segment in &plan.segments {
         let facts = devices[segment.device];
-        for node in &graph.nodes[segment.nodes.clone()] {
-            let rows = |weight: &Weight| match node.op {
-                Op::Embed { .. } => 1,
+        for node in segment.nodes.clone() {
+            let op = &graph.nodes[node].op;
+            let rows = |weight: &Weight| match op {
+                Op::Embed { .. } => tokens as u64,
                 _ => weight.rows as u64,
             };
-            let weights = node.op.weights().map(|id| graph.weight(id));
-            bytes[segment.device] += weights.map(|w| rows(w) * row_bytes(w, facts)).sum::<u64>();
+            let weights = op.weights().map(|id| graph.weight(id));
+            let all: u64 = weights.map(|w| rows(w) * row_bytes(w, facts)).sum();
+            bytes[segment.device] += (all as f64 * graph.share(node, tokens)) as u64;
         }
     }
     bytes
@@ -36,7 +39,7 @@ mod tests {
     use bilayer_quant::Type;
     use bilayer_scheduler::{Budget, Machine, plan};
 
-    use super::token_bytes;
+    use super::step_bytes;
 
     struct Tied;
 
@@ -58,13 +61,14 @@ mod tests {
     fn a_tied_table_is_read_once_as_a_row_and_once_whole() {
         let graph = graph();
         let mut facts = Reference::new().facts().clone();
-        let of = |facts: &Facts| {
+        let of = |facts: &Facts, tokens| {
             let machine = Machine::new(vec![facts.clone()]);
             let plan = plan(&graph, &machine, &Budget::default()).unwrap();
-            token_bytes(&graph, &plan, &[facts])
+            step_bytes(&graph, &plan, &[facts], tokens)
         };
-        assert_eq!(of(&facts), [(1 + 100) * 2 * 34]);
+        assert_eq!(of(&facts, 1), [(1 + 100) * 2 * 34]);
+        assert_eq!(of(&facts, 4), [(4 + 100) * 2 * 34]);
         facts.converted = vec![(Type::Q8_0, Type::F16)];
-        assert_eq!(of(&facts), [(1 + 100) * 64 * 2]);
+        assert_eq!(of(&facts, 1), [(1 + 100) * 64 * 2]);
     }
 }
