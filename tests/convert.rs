@@ -15,12 +15,14 @@ use serde_json::{Value, json};
 
 mod support {
     pub mod data;
+    pub mod disk;
     pub mod folder;
     pub mod model;
     pub mod program;
 }
 
 use support::data::shared;
+use support::disk::{filled_meanwhile, keeps_the_old};
 use support::folder::Folder;
 use support::model::Random;
 use support::program::{Place, ran};
@@ -702,6 +704,18 @@ fn memory_is_bounded_whatever_the_size() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let file = File::open(&place.path().join("big.gguf")).unwrap();
     assert_eq!(file.tensor("token_embd.weight").unwrap().layout().shape(), [1 << 17, 1024]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_that_somebody_fills_during_the_work_keeps_the_old_file() {
+    let place = Place::new();
+    let folder = Folder::hollow(1 << 15, 1024);
+    let path = folder.path().display();
+    let line = format!("convert --no-vocab --outtype q8_0 -t 1 --outfile disk/out.gguf {path}");
+    let Some(full) = filled_meanwhile(&place, 48 << 20, &line) else { return };
+    keeps_the_old(&full, 74, "disk/out.gguf: cannot write it");
+    assert!(full.err.contains("No space left"), "{full:?}");
 }
 
 #[derive(serde::Deserialize)]

@@ -338,10 +338,15 @@ impl Expected {
 
 /// The sums of each tensor's inputs over all windows by the reference executor.
 fn expected_sums(bytes: &SharedBytes) -> BTreeMap<String, Expected> {
+    sums_of(bytes, &windows(bytes).1)
+}
+
+/// The same over these windows.
+fn sums_of(bytes: &SharedBytes, windows: &[Vec<u32>]) -> BTreeMap<String, Expected> {
     let model = Model::new(File::from_bytes("tiny", bytes.clone()).unwrap());
     let mut sums: BTreeMap<String, Expected> = BTreeMap::new();
-    for tokens in windows(bytes).1 {
-        let Values { graph, rows } = Values::new(&model, &tokens);
+    for tokens in windows {
+        let Values { graph, rows } = Values::new(&model, tokens);
         let entry = |sums: &mut BTreeMap<String, Expected>, weight, matrices: usize| {
             let weight = graph.weight(weight);
             let squares = vec![0.0; matrices * weight.cols];
@@ -461,6 +466,24 @@ fn importance_of_several_texts_adds_up() {
     check_file(&place.path().join("both.gguf"), &layers, 2.0);
     place.run(&format!("imatrix -m model.gguf {EXACT} --in-file both.gguf -o both.gguf")).json();
     check_file(&place.path().join("both.gguf"), &layers, 3.0);
+}
+
+/// Windows are on their own: those that are skipped leave no trace, as if the text began after them.
+#[test]
+fn skipped_windows_are_as_if_the_text_lacked_them() {
+    let bytes = scaled(Type::F32, 0.2);
+    let place = place_with(&[("model.gguf", &bytes)]);
+    let all = windows(&bytes).1;
+    for (skipped, chunks, expected) in [(0, "", 0..5), (2, "", 2..5), (1, "--chunks 2", 1..3)] {
+        let found = format!("imatrix -m model.gguf {EXACT} --from-chunk {skipped} {chunks}");
+        let found = place.run(&found).json();
+        assert_eq!(found["windows"], expected.len(), "{skipped} {chunks}");
+        let mut sums = sums_of(&bytes, &all[expected]);
+        sums.retain(|name, _| name.starts_with("blk."));
+        check_file(&place.path().join("imatrix.gguf"), &sums, 1.0);
+    }
+    let none = place.run(&format!("imatrix -m model.gguf {EXACT} --from-chunk 5"));
+    refused(&none, 2, "--from-chunk is 5, and the text has 5 windows");
 }
 
 // Placements.

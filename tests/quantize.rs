@@ -12,10 +12,12 @@ use serde_json::json;
 
 mod support {
     pub mod data;
+    pub mod disk;
     pub mod program;
 }
 
 use support::data::shared;
+use support::disk::{SHOW, filled_meanwhile, keeps_the_old, with_disk};
 use support::program::{Place, Ran, ran};
 
 /// What can be asked for, `general.file_type` (-1: none), and the types of blk.0's attn_q, attn_v, ffn_down, of the
@@ -74,6 +76,17 @@ fn fails(ran: &Ran, code: i32, part: &str) {
     assert_eq!((ran.code, ran.out.as_str()), (Some(code), ""), "{ran:?}");
     assert!(ran.err.contains(part), "{part} in {ran:?}");
     assert_eq!(ran.err.lines().filter(|line| line.starts_with("bilayer: ")).count(), 1, "{ran:?}");
+}
+
+/// The same matrix as llama-imatrix wrote it before it had GGUF: means times windows, and no experts.
+fn older_imatrix(place: &Place, tensor: &str, means: &[f32]) {
+    let number = |n: usize| (n as i32).to_le_bytes();
+    let mut bytes = [&number(1)[..], &number(tensor.len()), tensor.as_bytes()].concat();
+    bytes.extend([number(8), number(means.len())].as_flattened());
+    bytes.extend(means.iter().flat_map(|mean| (8.0 * mean).to_le_bytes()));
+    bytes.extend([number(8), number(8)].as_flattened());
+    bytes.extend(b"text.txt");
+    place.file("i.dat", bytes);
 }
 
 /// An importance matrix of one tensor, in a file.
@@ -176,8 +189,8 @@ fn importance_moves_the_error_to_where_it_costs_least_for_each_expert() {
     let name = "blk.0.ffn_down_exps.weight";
     // In even experts every other column counts, in odd ones those between.
     let counts = |expert: usize, col: usize| col % 2 == expert % 2;
-    let sums = (0..8 * 256).map(|i| if counts(i / 256, i % 256) { 300.0 } else { 0.03 });
-    imatrix(&place, name, sums.collect(), vec![3; 8]);
+    let sums = (0..8 * 256).map(|i| if counts(i / 256, i % 256) { 300.0 } else { 0.046_875 });
+    imatrix(&place, name, sums.clone().collect(), vec![3; 8]);
     place.run("quantize in.gguf plain.gguf Q4_0 --pure").good();
     let ran = place.run("quantize in.gguf out.gguf Q4_0 --pure --imatrix i.gguf").good();
     assert!(ran.err.contains("tensors are not in the importance matrix"), "{ran:?}");
@@ -187,6 +200,12 @@ fn importance_moves_the_error_to_where_it_costs_least_for_each_expert() {
     assert_eq!(metadata.str("quantize.imatrix.dataset").unwrap(), "text.txt");
     assert_eq!(metadata.u32("quantize.imatrix.entries_count").unwrap(), 1);
     assert_eq!(metadata.u32("quantize.imatrix.chunks_count").unwrap(), 7);
+    // The older form says the same of the stack.
+    older_imatrix(&place, name, &sums.clone().map(|sum| sum as f32 / 3.0).collect::<Vec<_>>());
+    place.run("quantize in.gguf older.gguf Q4_0 --pure --imatrix i.dat").good();
+    let older = open(&place, "older.gguf");
+    assert!(older.bytes(older.tensor(name).unwrap()) == file.bytes(file.tensor(name).unwrap()));
+    assert_eq!(older.metadata().str("quantize.imatrix.dataset").unwrap(), "text.txt");
     let (before, after) = (values(&open(&place, "in.gguf"), name), values(&file, name));
     let plain = values(&open(&place, "plain.gguf"), name);
     for expert in 0..8 {
@@ -200,6 +219,39 @@ fn importance_moves_the_error_to_where_it_costs_least_for_each_expert() {
         let (most, least) = (lost(&after, true), lost(&after, false));
         println!("{expert}: {most} {least} {}", lost(&plain, true));
         assert!(most < 0.8 * least && most < 0.8 * lost(&plain, true), "{expert}: {most}, {least}");
+    }
+}
+
+/// tests/imatrix/make.py wrote both forms with gguf-py and by hand.
+#[test]
+fn importance_is_read_from_files_of_either_form_that_others_wrote() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/imatrix/");
+    let read = |name: &str| Imatrix::open(format!("{folder}{name}").as_ref()).unwrap();
+    let (new, old) = (read("llama.gguf"), read("llama.dat"));
+    for matrix in [&new, &old] {
+        assert_eq!(
+            (matrix.datasets.as_slice(), matrix.chunk_count),
+            (&["calibration.txt".to_owned()][..], 3)
+        );
+        let query: Vec<f32> = (1..9).map(|mean| mean as f32).collect();
+        assert_eq!(matrix.get("blk.0.attn_q.weight").unwrap().means(), query);
+        let stack = [1.0, 2.0, 3.0, 4.0, 1.0, 1.0, 1.0, 1.0, 0.25, 0.5, 0.75, 1.0];
+        assert_eq!(matrix.get("blk.0.ffn_up_exps.weight").unwrap().means(), stack);
+    }
+    assert_eq!((new.entries().len(), old.entries().len()), (3, 2));
+    let stack = new.get("blk.0.ffn_up_exps.weight").unwrap();
+    assert_eq!((stack.experts(), stack.cols(), stack.unused()), (3, 4, 1));
+    assert_eq!(new.get("blk.0.ffn_down.weight").unwrap().means(), [1.0, 2.0, 3.0]);
+    assert_eq!((new.chunk_size, old.get("blk.0.attn_q.weight").unwrap().counts()), (8, &[3][..]));
+
+    // Cut anywhere but at the end of its entries or of its windows, the older one is none.
+    let place = Place::new();
+    let whole = std::fs::read(format!("{folder}llama.dat")).unwrap();
+    let good = [whole.len() - 4 - 4 - 15, whole.len() - 4 - 15];
+    for end in (0..whole.len()).filter(|end| !good.contains(end)) {
+        let cut = place.file("cut.dat", &whole[..end]);
+        let error = Imatrix::open(&cut).unwrap_err().to_string();
+        assert!(error.contains("cut.dat"), "{end}: {error}");
     }
 }
 
@@ -246,6 +298,8 @@ fn what_cannot_be_done_is_said_and_leaves_nothing() {
         ("nan.gguf x.gguf F16", 65, "nan.gguf: tensor blk.1.ffn_up.weight: weight 77 is NaN"),
         ("inf.gguf x.gguf Q8_0", 65, "tensor blk.1.attn_norm.weight: weight 77 is inf"),
         ("in.gguf x.gguf Q8_0 --imatrix q8.gguf", 65, "q8.gguf: expected an importance matrix"),
+        ("in.gguf x.gguf Q8_0 --imatrix text.gguf", 65, "older form: it ends within"),
+        ("in.gguf x.gguf Q8_0 --imatrix none.gguf", 66, "none.gguf: cannot"),
         ("i.gguf x.gguf Q8_0", 65, "i.gguf: key general.architecture"),
         (
             "in.gguf x.gguf Q4_K --imatrix i.gguf",
@@ -294,20 +348,26 @@ fn a_disk_that_fills_leaves_the_old_file() {
 fn a_small_disk_is_noticed_before_the_work_and_keeps_the_old_file() {
     let place = Place::new();
     place.run("synth --width 512 --heads 8 --layers 4 --vocab 8192 --type F16 in.gguf").good();
-    std::fs::create_dir(place.path().join("disk")).unwrap();
-    // A disk of 1 MiB that only this shell sees.
-    let script = "mount -t tmpfs -o size=1m none disk || exit 99; echo old > disk/out.gguf; \
-                  \"$0\" quantize in.gguf disk/out.gguf Q4_K_M; code=$?; \
-                  echo $code $(cat disk/out.gguf) $(ls -A disk); exit $code";
-    let program = env!("CARGO_BIN_EXE_bilayer");
-    let small = ran(place.bare("unshare").args(["-rm", "bash", "-c", script, program]));
-    if small.code == Some(99) || small.code == Some(1) || small.code == Some(127) {
-        println!("skipped: no disk can be mounted here: {}", small.err);
-        return;
-    }
-    assert_eq!(small.code, Some(73), "{small:?}");
-    assert_eq!(small.out.trim(), "73 old out.gguf", "{small:?}");
-    assert!(small.err.contains("disk/out.gguf: needs ") && small.err.contains("free"), "{small:?}");
+    let script = format!("\"$0\" quantize in.gguf disk/out.gguf Q4_K_M; {SHOW}");
+    let Some(small) = with_disk(&place, 1 << 20, &script) else { return };
+    keeps_the_old(&small, 73, "disk/out.gguf: needs ");
+    assert!(small.err.contains("free"), "{small:?}");
+}
+
+#[test]
+fn a_disk_that_somebody_fills_during_the_work_keeps_the_old_file() {
+    let place = Place::new();
+    place.run("synth --width 512 --heads 8 --layers 8 --vocab 32768 --type F16 in.gguf").good();
+    let dry = place.run("quantize in.gguf x.gguf Q6_K --dry-run --json").json();
+    let disk_bytes = dry["bytes"].as_u64().unwrap() + (4 << 20);
+    let line = "quantize in.gguf disk/out.gguf Q6_K 1";
+    let Some(full) = filled_meanwhile(&place, disk_bytes, line) else { return };
+    keeps_the_old(&full, 74, "disk/out.gguf: cannot write it");
+    assert!(full.err.contains("No space left"), "{full:?}");
+    // There is room where nobody does.
+    let script = format!("\"$0\" {line} > /dev/null && wc -c < disk/out.gguf");
+    let whole = with_disk(&place, disk_bytes, &script).unwrap();
+    assert!(whole.code == Some(0) && whole.out.trim().parse::<u64>().unwrap() < disk_bytes);
 }
 
 #[test]
@@ -583,4 +643,45 @@ fn gaussian(seed: u64, len: usize) -> Vec<f32> {
     (0..len)
         .map(|_| ((-2.0 * draw().ln()).sqrt() * (std::f64::consts::TAU * draw()).cos()) as f32)
         .collect()
+}
+
+/// gguf-py reads our importance matrix, llama.cpp's quantizer loses less with it, and we lose no more than that does.
+#[test]
+#[ignore = "needs llama.cpp: python3 -m venv target/peer && target/peer/bin/pip install llama-cpp-python==0.3.36 gguf==0.19.0"]
+fn llama_cpp_takes_our_importance() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/");
+    let place = place();
+    place.file(
+        "text.txt",
+        "All happy families are alike; each unhappy one is so in its own way. ".repeat(8),
+    );
+    place.run("imatrix -m in.gguf -f text.txt -c 64 -ngl 0 -o i.gguf").good();
+    let path = |name: &str| place.path().join(name);
+    for (out, imatrix) in [("plain.gguf", None), ("theirs.gguf", Some(path("i.gguf")))] {
+        let case = json!({"model": path("in.gguf"), "out": path(out), "imatrix": imatrix});
+        let case = place.file("case.json", case.to_string());
+        let mut peer = place.bare(&format!("{root}target/peer/bin/python"));
+        peer.arg(format!("{root}tests/support/peer_quantize.py"));
+        let said = ran(peer.stdin(std::fs::File::open(case).unwrap())).json();
+        assert_eq!(said["code"], 0, "{said}");
+        assert_eq!(said["entries"] == 0, imatrix.is_none(), "{said}");
+    }
+    place.run("quantize in.gguf ours.gguf Q4_K_S --pure --imatrix i.gguf").good();
+    let imatrix = Imatrix::open(&path("i.gguf")).unwrap();
+    let files =
+        ["in.gguf", "plain.gguf", "theirs.gguf", "ours.gguf"].map(|name| open(&place, name));
+    let mut compared = 0;
+    for (name, entry) in imatrix.entries() {
+        let means = entry.means();
+        let [source, made @ ..] = files.each_ref().map(|file| values(file, name));
+        let lost = made.map(|values| -> f64 {
+            let errors = source.iter().zip(&values).map(|(a, b)| f64::from(a - b).powi(2));
+            errors.zip(means.iter().cycle()).map(|(error, mean)| error * f64::from(*mean)).sum()
+        });
+        let [plain, theirs, ours] = lost;
+        println!("{name}: {:.4} of plain, ours {:.4} of theirs", theirs / plain, ours / theirs);
+        assert!(theirs < plain && ours < WORSE_MAX.powi(2) * theirs, "{name}: {lost:?}");
+        compared += 1;
+    }
+    assert_eq!(compared, 4 * 7, "all matrices of the layers");
 }

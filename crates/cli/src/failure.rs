@@ -133,7 +133,8 @@ impl From<bilayer_convert::Error> for Failure {
             }
             Made::Incomplete { .. } => (BAD_MODEL, "; download it again"),
             Made::NoTokenizer { .. } => (NO_FILE, ""),
-            Made::Weight { .. } | Made::NoImatrix { .. } | Made::Sums { .. } => (BAD_MODEL, ""),
+            Made::Weight { .. } | Made::NoImatrix { .. } => (BAD_MODEL, ""),
+            Made::OldImatrix { .. } | Made::Sums { .. } => (BAD_MODEL, ""),
             Made::ImatrixShape { .. } => (BAD_MODEL, "; give the one that was made of this model"),
             Made::Threads { .. } => (DOES_NOT_FIT, ""),
             Made::Budget { .. } => (USAGE, ""),

@@ -83,6 +83,17 @@ pub enum Error {
         /// What its `general.type` is.
         found: String,
     },
+    /// A file that is neither GGUF nor an importance matrix from before it.
+    #[error(
+        "{file}: not a GGUF file, and no importance matrix of llama.cpp's older form: {reason}; make one with \
+         `bilayer imatrix`"
+    )]
+    OldImatrix {
+        /// The file.
+        file: String,
+        /// Why it is none.
+        reason: String,
+    },
     /// A tensor's sums in an importance matrix that cannot be used.
     #[error("{tensor}: {reason}")]
     Sums {

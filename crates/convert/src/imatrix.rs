@@ -12,6 +12,11 @@ use bilayer_quant::Type;
 
 use crate::Error;
 
+mod legacy;
+
+/// The longest file of the older form that is read, which is read whole; llama-imatrix's are a tenth of it.
+const LEGACY_BYTES: u64 = 4 << 30;
+
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 
@@ -148,6 +153,29 @@ impl Imatrix {
             self.chunk_size = other.chunk_size;
         }
         Ok(())
+    }
+
+    /// What the file at `path` holds. It may also have the form that llama-imatrix wrote before it had GGUF: counts then
+    /// are windows, and each stack of experts is one row of sums.
+    ///
+    /// # Errors
+    /// As [`Imatrix::read`]; [`Error::OldImatrix`] of a file of neither form.
+    pub fn open(path: &Path) -> Result<Imatrix, Error> {
+        match File::open(path) {
+            Ok(file) => return Imatrix::read(&file),
+            Err(bilayer_gguf::Error::Magic { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let file = path.display().to_string();
+        let len = std::fs::metadata(path).map_or(0, |there| there.len());
+        if len > LEGACY_BYTES {
+            return Err(Error::OldImatrix { file, reason: format!("it has {len} bytes") });
+        }
+        let bytes = std::fs::read(path).map_err(|source| {
+            let file = file.clone();
+            bilayer_gguf::Error::Io { file, action: "read it", source }
+        })?;
+        legacy::read(&file, &bytes)
     }
 
     /// What a file holds.

@@ -234,10 +234,11 @@ impl Quantize {
         let entry = imatrix.and_then(|imatrix| imatrix.get(name)).filter(|_| from != to);
         if let Some(entry) = entry {
             let experts = experts(layout.shape());
-            let found = (entry.experts() as u64, entry.cols() as u64);
-            if found != (experts, layout.cols()) {
-                let expected = [experts, layout.cols()];
-                let found = [found.0, found.1];
+            let (expected, found) =
+                ([experts, layout.cols()], [entry.experts(), entry.cols()].map(|n| n as u64));
+            // Older files do not part the columns of experts.
+            let whole = [1, experts.saturating_mul(layout.cols())];
+            if found != expected && found != whole {
                 return Err(Error::ImatrixShape { tensor: name.into(), expected, found });
             }
         }

@@ -3,6 +3,8 @@
 use bytemuck::{AnyBitPattern, NoUninit};
 use half::f16;
 
+use crate::search::GROUP;
+
 /// Reads each block of `bytes` into its `N` weights.
 ///
 /// Blocks are copied out one by one, because a tensor in a file may start at any address while a
@@ -34,6 +36,31 @@ pub(crate) fn quantize<B: NoUninit, const N: usize>(
     for (index, bytes) in bytes.chunks_exact_mut(size_of::<B>()).enumerate() {
         let block = block(&values[index], importance.map(|weights| &weights[index]));
         bytes.copy_from_slice(bytemuck::bytes_of(&block));
+    }
+}
+
+/// Writes blocks of `N` weights that are searched in groups; the last group is filled up with zeros.
+pub(crate) fn quantize_groups<B: NoUninit, const N: usize>(
+    values: &[f32],
+    importance: Option<&[f32]>,
+    bytes: &mut [u8],
+    group: impl Fn(&[[f32; N]; GROUP], Option<&[[f32; N]; GROUP]>) -> [B; GROUP],
+) {
+    let len = N * GROUP;
+    assert!(values.len() / N * size_of::<B>() == bytes.len());
+    assert!(importance.is_none_or(|importance| importance.len() == values.len()));
+    for (index, bytes) in bytes.chunks_mut(size_of::<B>() * GROUP).enumerate() {
+        let begin = index * len;
+        let end = values.len().min(begin + len);
+        let taken = |all: &[f32]| {
+            let mut taken = [[0.0; N]; GROUP];
+            taken.as_flattened_mut()[..end - begin].copy_from_slice(&all[begin..end]);
+            taken
+        };
+        let blocks = group(&taken(values), importance.map(taken).as_ref());
+        for (bytes, block) in bytes.chunks_exact_mut(size_of::<B>()).zip(&blocks) {
+            bytes.copy_from_slice(bytemuck::bytes_of(block));
+        }
     }
 }
 

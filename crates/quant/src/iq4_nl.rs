@@ -8,8 +8,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, f16_bits, f16_value};
-use crate::search::{self, Sweep};
+use crate::blocks::{self, f16_value};
+use crate::search::{self, GROUP, Sweep};
 use crate::{Descriptor, Plane};
 
 /// The sixteen values, denser near zero as gaussian weights are.
@@ -36,7 +36,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("d", 2), ("quants", 16)]),
     quantize: Some(|values, importance, bytes| {
-        blocks::quantize(values, importance, bytes, quantize);
+        blocks::quantize_groups(values, importance, bytes, quantize);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.078,
@@ -54,14 +54,16 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
     }
 }
 
-/// The scale that loses least.
-#[must_use]
-pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
-    let weights = search::weights(values, importance);
-    let d = f16_bits(search::scale(values, &weights, nearest, SWEEP));
-    let inverse = search::reciprocal(f16_value(d));
-    let q = values.map(|x| code(x * inverse));
-    Block { d, quants: std::array::from_fn(|i| q[i] | q[16 + i] << 4) }
+/// The scales that lose least.
+fn quantize(
+    values: &[[f32; 32]; GROUP],
+    importance: Option<&[[f32; 32]; GROUP]>,
+) -> [Block; GROUP] {
+    let (d, values) = search::scales(values, importance, nearest, 0.0, SWEEP);
+    std::array::from_fn(|k| {
+        let q = values[k].map(|value| CODES[usize::from(value)]);
+        Block { d: d[k], quants: std::array::from_fn(|i| q[i] | q[16 + i] << 4) }
+    })
 }
 
 /// Halfway between each value and the next.
@@ -75,13 +77,19 @@ const MIDPOINTS: [f32; 15] = {
     midpoints
 };
 
-/// The code nearest to `v`.
-pub(crate) fn code(v: f32) -> u8 {
-    MIDPOINTS.iter().map(|midpoint| u8::from(v > *midpoint)).sum()
-}
+/// The code of each value of the codebook, by the value as a byte.
+pub(crate) const CODES: [u8; 256] = {
+    let mut codes = [0; 256];
+    let mut code = 0;
+    while code < 16 {
+        codes[CODEBOOK[code] as u8 as usize] = code as u8;
+        code += 1;
+    }
+    codes
+};
 
 /// The value nearest to `v`: steps added up without a branch, so that searches vectorize.
-#[inline]
+#[inline(always)]
 pub(crate) fn nearest(v: f32) -> f32 {
     let mut value = f32::from(CODEBOOK[0]);
     for code in 0..15 {

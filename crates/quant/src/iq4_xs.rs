@@ -11,9 +11,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
-use crate::iq4_nl::{CODEBOOK, SWEEP, code, nearest};
-use crate::search;
-use crate::super_block::{self, Parts};
+use crate::iq4_nl::{CODEBOOK, CODES, SWEEP, nearest};
+use crate::super_block::{self, Codes};
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.
@@ -59,16 +58,15 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
 /// The scales that lose least; see `super_block.rs`.
 #[must_use]
 pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
-    let parts = Parts::<32, 8>::new(values, importance);
-    let chosen = super_block::scales(&parts, -32.0, nearest, SWEEP);
+    let codes = Codes { nearest, bias: 0.0 };
+    let chosen = super_block::scales::<32, 8, _>(values, importance, -32.0, codes, SWEEP);
     let mut block = Block { d: chosen.d, scales_high: 0, scales_low: [0; 4], quants: [0; 128] };
     for (p, scale) in chosen.scales.into_iter().enumerate() {
         let biased = (scale + 32) as u8;
         block.scales_low[p / 2] |= (biased & 15) << (p % 2 * 4);
         block.scales_high |= u16::from(biased >> 4) << (2 * p);
-        let inverse = search::reciprocal(f16_value(chosen.d) * f32::from(scale));
-        for (l, x) in parts.x[p].into_iter().enumerate() {
-            block.quants[p * 16 + l % 16] |= code(x * inverse) << (l / 16 * 4);
+        for (l, value) in chosen.codes[p].into_iter().enumerate() {
+            block.quants[p * 16 + l % 16] |= CODES[usize::from(value)] << (l / 16 * 4);
         }
     }
     block

@@ -34,6 +34,7 @@ mod descriptor;
 mod error;
 pub mod grids;
 pub mod k_scales;
+mod lanes;
 mod search;
 mod super_block;
 

@@ -73,7 +73,8 @@ pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
             let weights = search::weights(values, importance);
             let loss = |e: u8| {
                 let scale = half_scale(e);
-                search::loss(values, &weights, |x| scale * f32::from(CODEBOOK[nearest(x, scale)]))
+                let error = |x: f32| x - scale * f32::from(CODEBOOK[nearest(x, scale)]);
+                values.iter().zip(&weights).map(|(x, w)| w * error(*x) * error(*x)).sum::<f32>()
             };
             let candidates = [fixed, fixed.saturating_sub(1), (fixed + 1).min(252)];
             candidates.into_iter().min_by(|a, b| loss(*a).total_cmp(&loss(*b))).unwrap_or(fixed)

@@ -11,8 +11,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
-use crate::search::{self, Sweep};
-use crate::super_block::{self, Parts};
+use crate::search::Sweep;
+use crate::super_block;
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.
@@ -60,15 +60,11 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
 /// The scales and minimums that lose least; see `super_block.rs`.
 #[must_use]
 pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
-    let parts = Parts::<16, 16>::new(values, importance);
-    let lines = super_block::lines(&parts, 3.0, 15.0, SWEEP);
-    let mut codes = [0; 256];
-    for (part, codes) in codes.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        *codes = search::line_codes(&parts.x[part], lines.line(part), 3.0);
-    }
+    let lines = super_block::lines::<16, 16>(values, importance, 3.0, 15.0, SWEEP);
+    let codes = lines.codes.as_flattened();
     Block {
         scales: std::array::from_fn(|part| lines.scales[part] | lines.mins[part] << 4),
-        quants: pack(&codes),
+        quants: pack(codes),
         d: lines.d,
         dmin: lines.dmin,
     }
@@ -81,7 +77,7 @@ pub(crate) fn code(quants: &[u8; 64], i: usize) -> u8 {
 }
 
 /// The inverse of [`code`]; only the two low bits of each code count.
-pub(crate) fn pack(codes: &[u8; 256]) -> [u8; 64] {
+pub(crate) fn pack(codes: &[u8]) -> [u8; 64] {
     let mut quants = [0; 64];
     for (i, code) in codes.iter().enumerate() {
         quants[i / 128 * 32 + i % 32] |= (code & 3) << (i / 32 % 4 * 2);

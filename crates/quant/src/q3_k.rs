@@ -13,9 +13,10 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
+use crate::lanes::round;
 use crate::q2_k;
-use crate::search::{self, Sweep};
-use crate::super_block::{self, Parts};
+use crate::search::Sweep;
+use crate::super_block::{self, Codes};
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.
@@ -64,21 +65,14 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
 /// The scales that lose least; see `super_block.rs`.
 #[must_use]
 pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
-    let parts = Parts::<16, 16>::new(values, importance);
-    let chosen = super_block::scales(&parts, -32.0, nearest, SWEEP);
-    let codes: [u8; 256] = std::array::from_fn(|i| {
-        let inverse = search::reciprocal(f16_value(chosen.d) * f32::from(chosen.scales[i / 16]));
-        (nearest(parts.x[i / 16][i % 16] * inverse) + 4.0) as u8
-    });
+    let codes = Codes { nearest: |v| round(v, -4.0, 3.0), bias: 4.0 };
+    let chosen = super_block::scales::<16, 16, _>(values, importance, -32.0, codes, SWEEP);
+    let codes = chosen.codes.as_flattened();
     let mut high = [0; 32];
     for (i, code) in codes.iter().enumerate() {
         high[i % 32] |= code >> 2 << (i / 32);
     }
-    Block { high, quants: q2_k::pack(&codes), scales: pack_scales(&chosen.scales), d: chosen.d }
-}
-
-fn nearest(v: f32) -> f32 {
-    search::round(v, -4.0, 3.0)
+    Block { high, quants: q2_k::pack(codes), scales: pack_scales(&chosen.scales), d: chosen.d }
 }
 
 /// The sixteen scales, bias removed: -32..=31.

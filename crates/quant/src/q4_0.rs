@@ -9,7 +9,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_bits, f16_value};
-use crate::search::{self, Sweep};
+use crate::lanes::{reciprocal, round};
+use crate::search::{self, GROUP, Sweep};
 use crate::{Descriptor, Plane};
 
 /// One block of 32 weights.
@@ -31,8 +32,9 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 32,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("d", 2), ("quants", 16)]),
-    quantize: Some(|values, importance, bytes| {
-        blocks::quantize(values, importance, bytes, quantize);
+    quantize: Some(|values, importance, bytes| match importance {
+        None => blocks::quantize(values, None, bytes, |values, _| fixed(values)),
+        Some(_) => blocks::quantize_groups(values, importance, bytes, searched),
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.089,
@@ -50,22 +52,23 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
 }
 
 /// Without importance the format's fixed rule: the weight of largest magnitude becomes -8, and
-/// the rest round (halves up). With importance, the scale that loses least.
-#[must_use]
-pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
-    let (d, q) = if importance.is_some() {
-        let weights = search::weights(values, importance);
-        let d = f16_bits(search::scale(values, &weights, nearest, SWEEP));
-        let inverse = search::reciprocal(f16_value(d));
-        (d, values.map(|x| (nearest(x * inverse) + 8.0) as u8))
-    } else {
-        let d = search::peak(values) / -8.0;
-        let inverse = search::reciprocal(d);
-        (f16_bits(d), values.map(|x| ((x * inverse + 8.5) as u8).min(15)))
-    };
-    Block { d, quants: std::array::from_fn(|i| q[i] | q[16 + i] << 4) }
+/// the rest round (halves up).
+fn fixed(values: &[f32; 32]) -> Block {
+    let d = search::peak(values) / -8.0;
+    let inverse = reciprocal(d);
+    let q = values.map(|x| ((x * inverse + 8.5) as u8).min(15));
+    Block { d: f16_bits(d), quants: std::array::from_fn(|i| q[i] | q[16 + i] << 4) }
 }
 
-fn nearest(v: f32) -> f32 {
-    search::round(v, -8.0, 7.0)
+/// With importance, the scales that lose least.
+fn searched(
+    values: &[[f32; 32]; GROUP],
+    importance: Option<&[[f32; 32]; GROUP]>,
+) -> [Block; GROUP] {
+    let nearest = |v| round(v, -8.0, 7.0);
+    let (d, codes) = search::scales(values, importance, nearest, 8.0, SWEEP);
+    std::array::from_fn(|k| {
+        let q = codes[k];
+        Block { d: d[k], quants: std::array::from_fn(|i| q[i] | q[16 + i] << 4) }
+    })
 }

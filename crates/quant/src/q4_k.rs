@@ -12,8 +12,8 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
 use crate::k_scales::{SCALES_BYTES, pack_scales_mins, scales_mins};
-use crate::search::{self, Sweep};
-use crate::super_block::{self, Parts};
+use crate::search::Sweep;
+use crate::super_block;
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.
@@ -61,17 +61,13 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
 /// The scales and minimums that lose least; see `super_block.rs`.
 #[must_use]
 pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
-    let parts = Parts::<32, 8>::new(values, importance);
-    let lines = super_block::lines(&parts, 15.0, 63.0, SWEEP);
-    let mut codes = [0; 256];
-    for (part, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        *codes = search::line_codes(&parts.x[part], lines.line(part), 15.0);
-    }
+    let lines = super_block::lines::<32, 8>(values, importance, 15.0, 63.0, SWEEP);
+    let codes = lines.codes.as_flattened();
     Block {
         d: lines.d,
         dmin: lines.dmin,
         scales: pack_scales_mins(&lines.scales, &lines.mins),
-        quants: pack(&codes),
+        quants: pack(codes),
     }
 }
 
@@ -82,7 +78,7 @@ pub(crate) fn code(quants: &[u8; 128], i: usize) -> u8 {
 }
 
 /// The inverse of [`code`]; only the four low bits of each code count.
-pub(crate) fn pack(codes: &[u8; 256]) -> [u8; 128] {
+pub(crate) fn pack(codes: &[u8]) -> [u8; 128] {
     let mut quants = [0; 128];
     for (i, code) in codes.iter().enumerate() {
         quants[i / 64 * 32 + i % 32] |= (code & 15) << (i / 32 % 2 * 4);

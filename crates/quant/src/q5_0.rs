@@ -10,7 +10,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_bits, f16_value};
-use crate::search::{self, Sweep};
+use crate::lanes::{reciprocal, round};
+use crate::search::{self, GROUP, Sweep};
 use crate::{Descriptor, Plane};
 
 /// One block of 32 weights.
@@ -34,8 +35,9 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 32,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("d", 2), ("high", 4), ("quants", 16)]),
-    quantize: Some(|values, importance, bytes| {
-        blocks::quantize(values, importance, bytes, quantize);
+    quantize: Some(|values, importance, bytes| match importance {
+        None => blocks::quantize(values, None, bytes, |values, _| fixed(values)),
+        Some(_) => blocks::quantize_groups(values, importance, bytes, searched),
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.044,
@@ -52,25 +54,27 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
 }
 
 /// Without importance the format's fixed rule: the weight of largest magnitude becomes -16, and
-/// the rest round (halves up). With importance, the scale that loses least.
-#[must_use]
-pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
-    let (d, q) = if importance.is_some() {
-        let weights = search::weights(values, importance);
-        let d = f16_bits(search::scale(values, &weights, nearest, SWEEP));
-        let inverse = search::reciprocal(f16_value(d));
-        (d, values.map(|x| (nearest(x * inverse) + 16.0) as u8))
-    } else {
-        let d = search::peak(values) / -16.0;
-        let inverse = search::reciprocal(d);
-        (f16_bits(d), values.map(|x| ((x * inverse + 16.5) as u8).min(31)))
-    };
+/// the rest round (halves up).
+fn fixed(values: &[f32; 32]) -> Block {
+    let d = search::peak(values) / -16.0;
+    let inverse = reciprocal(d);
+    let q = values.map(|x| ((x * inverse + 16.5) as u8).min(31));
     let (high, quants) = pack(&q);
-    Block { d, high, quants }
+    Block { d: f16_bits(d), high, quants }
 }
 
-fn nearest(v: f32) -> f32 {
-    search::round(v, -16.0, 15.0)
+/// With importance, the scales that lose least.
+fn searched(
+    values: &[[f32; 32]; GROUP],
+    importance: Option<&[[f32; 32]; GROUP]>,
+) -> [Block; GROUP] {
+    let nearest = |v| round(v, -16.0, 15.0);
+    let (d, codes) = search::scales(values, importance, nearest, 16.0, SWEEP);
+    std::array::from_fn(|k| {
+        let q = codes[k];
+        let (high, quants) = pack(&q);
+        Block { d: d[k], high, quants }
+    })
 }
 
 /// The 32 five-bit codes behind the two arrays that Q5_0 and Q5_1 share.

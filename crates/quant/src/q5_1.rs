@@ -11,7 +11,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
 use crate::q5_0::{codes, pack};
-use crate::search::{self, Sweep};
+use crate::search::{self, GROUP, LineBlock, Sweep};
 use crate::{Descriptor, Plane};
 
 /// One block of 32 weights.
@@ -37,8 +37,9 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 32,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("d", 2), ("m", 2), ("high", 4), ("quants", 16)]),
-    quantize: Some(|values, importance, bytes| {
-        blocks::quantize(values, importance, bytes, quantize);
+    quantize: Some(|values, importance, bytes| match importance {
+        None => blocks::quantize(values, None, bytes, |values, _| fixed(values)),
+        Some(_) => blocks::quantize_groups(values, importance, bytes, searched),
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.0395,
@@ -54,11 +55,20 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
     }
 }
 
-/// Without importance the format's fixed rule: 0 is the smallest weight and 31 the largest. With
-/// importance, the scale and minimum that lose least.
-#[must_use]
-pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
-    let (d, m, q) = search::single_line(values, importance, 31.0, SWEEP);
+/// Without importance the format's fixed rule: 0 is the smallest weight and 31 the largest.
+fn fixed(values: &[f32; 32]) -> Block {
+    block(search::range(values, 31.0))
+}
+
+/// With importance, the scales and minimums that lose least.
+fn searched(
+    values: &[[f32; 32]; GROUP],
+    importance: Option<&[[f32; 32]; GROUP]>,
+) -> [Block; GROUP] {
+    search::lines(values, importance, 31.0, SWEEP).map(block)
+}
+
+fn block(LineBlock { d, m, codes: q }: LineBlock<32>) -> Block {
     let (high, quants) = pack(&q);
     Block { d, m, high, quants }
 }

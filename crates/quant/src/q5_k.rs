@@ -14,8 +14,8 @@ use bytemuck::{Pod, Zeroable};
 use crate::blocks::{self, f16_value};
 use crate::k_scales::{SCALES_BYTES, pack_scales_mins, scales_mins};
 use crate::q4_k;
-use crate::search::{self, Sweep};
-use crate::super_block::{self, Parts};
+use crate::search::Sweep;
+use crate::super_block;
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.
@@ -72,12 +72,8 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
 /// The scales and minimums that lose least; see `super_block.rs`.
 #[must_use]
 pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
-    let parts = Parts::<32, 8>::new(values, importance);
-    let lines = super_block::lines(&parts, 31.0, 63.0, SWEEP);
-    let mut codes = [0; 256];
-    for (part, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        *codes = search::line_codes(&parts.x[part], lines.line(part), 31.0);
-    }
+    let lines = super_block::lines::<32, 8>(values, importance, 31.0, 63.0, SWEEP);
+    let codes = lines.codes.as_flattened();
     let mut high = [0; 32];
     for (i, code) in codes.iter().enumerate() {
         high[i % 32] |= code >> 4 << (i / 32);
@@ -87,6 +83,6 @@ pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
         dmin: lines.dmin,
         scales: pack_scales_mins(&lines.scales, &lines.mins),
         high,
-        quants: q4_k::pack(&codes),
+        quants: q4_k::pack(codes),
     }
 }

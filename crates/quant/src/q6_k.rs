@@ -11,8 +11,9 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
-use crate::search::{self, Sweep};
-use crate::super_block::{self, Parts};
+use crate::lanes::round;
+use crate::search::Sweep;
+use crate::super_block::{self, Codes};
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.
@@ -60,18 +61,12 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
 /// The scales that lose least; see `super_block.rs`.
 #[must_use]
 pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
-    let parts = Parts::<16, 16>::new(values, importance);
-    let chosen = super_block::scales(&parts, -128.0, nearest, SWEEP);
+    let codes = Codes { nearest: |v| round(v, -32.0, 31.0), bias: 32.0 };
+    let chosen = super_block::scales::<16, 16, _>(values, importance, -128.0, codes, SWEEP);
     let (mut low, mut high) = ([0; 128], [0; 64]);
-    for i in 0..256 {
-        let inverse = search::reciprocal(f16_value(chosen.d) * f32::from(chosen.scales[i / 16]));
-        let code = (nearest(parts.x[i / 16][i % 16] * inverse) + 32.0) as u8;
+    for (i, code) in chosen.codes.as_flattened().iter().enumerate() {
         low[i / 128 * 64 + i % 64] |= (code & 15) << (i / 64 % 2 * 4);
         high[i / 128 * 32 + i % 32] |= code >> 4 << (i / 32 % 4 * 2);
     }
     Block { low, high, scales: chosen.scales, d: chosen.d }
-}
-
-fn nearest(v: f32) -> f32 {
-    search::round(v, -32.0, 31.0)
 }

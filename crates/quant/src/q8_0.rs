@@ -8,6 +8,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_bits, f16_value};
+use crate::lanes::reciprocal;
 use crate::search;
 use crate::{Descriptor, Plane};
 
@@ -49,6 +50,6 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
 #[must_use]
 pub fn quantize(values: &[f32; 32]) -> Block {
     let d = search::peak(values).abs() / 127.0;
-    let inverse = search::reciprocal(d);
+    let inverse = reciprocal(d);
     Block { d: f16_bits(d), quants: values.map(|x| (x * inverse).round() as i8) }
 }

@@ -1,12 +1,13 @@
-//! Searches for the scale, or the scale and minimum, with which a run of weights loses least.
+//! Searches for the scale, or the scale and minimum, with which runs of weights lose least.
 //!
 //! All of them minimize the weighted squared error Σ w (x - x')² by the same two moves: given a
 //! scale, each weight takes its nearest code; given the codes, the best scale is a least-squares
-//! solution. A sweep of starting scales keeps them out of poor local minima. Sums are f32 in eight
-//! lanes of fixed order, which compilers turn into SIMD and which give the same result on every
-//! machine.
+//! solution. A sweep of starting scales keeps them out of poor local minima. Several runs are
+//! searched at once, a SIMD lane for each, so that sums are plain f32 sums in the order of the
+//! weights and give the same result on every machine.
 
 use crate::blocks::{f16_bits, f16_value};
+use crate::lanes::{Lanes, Runs, bytes, reciprocal};
 
 /// Starting points of a search, evenly from `first` to `last`: for a scale the code on which the
 /// largest weight lands, for a line the number of steps between the smallest and the largest.
@@ -18,40 +19,55 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    fn points(self) -> impl Iterator<Item = f32> {
+    #[inline(always)]
+    fn point(self, k: u8) -> f32 {
         let step = (self.last - self.first) / f32::from(self.count - 1);
-        (0..self.count).map(move |k| self.first + step * f32::from(k))
+        self.first + step * f32::from(k)
     }
 }
 
 /// How often the best scale of a sweep is fitted again to the codes it gives.
-const REFINEMENTS: usize = 2;
+const REFINEMENTS: u8 = 2;
 
-/// `x' = scale · code + min`.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Line {
-    pub scale: f32,
-    pub min: f32,
+/// How often a line of a sweep is fitted to the codes that the one before it gives.
+const FITS: u8 = 2;
+
+/// `x' = scale · code + min` in each lane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line<const L: usize> {
+    pub scale: Lanes<L>,
+    pub min: Lanes<L>,
+}
+
+impl<const L: usize> Line<L> {
+    /// The nearest whole codes.
+    #[inline(always)]
+    pub fn codes<const N: usize>(self, x: &[Lanes<L>; N], top: f32) -> [Lanes<L>; N] {
+        let inverse = self.scale.reciprocal();
+        let mut codes = [Lanes::ZERO; N];
+        for i in 0..N {
+            codes[i] = ((x[i] - self.min) * inverse).round(0.0, top);
+        }
+        codes
+    }
+
+    #[inline(always)]
+    fn if_less(a: Lanes<L>, b: Lanes<L>, then: Self, other: Self) -> Self {
+        Line {
+            scale: Lanes::if_less(a, b, then.scale, other.scale),
+            min: Lanes::if_less(a, b, then.min, other.min),
+        }
+    }
 }
 
 /// The value of largest magnitude, the first of equals.
+#[inline(always)]
 pub(crate) fn peak<const N: usize>(values: &[f32; N]) -> f32 {
-    values.iter().fold(0.0, |peak: f32, x| if x.abs() > peak.abs() { *x } else { peak })
-}
-
-/// `1 / value`, or 0 where that would not be finite: codes then are 0, and so are the weights.
-#[inline(always)]
-pub(crate) fn reciprocal(value: f32) -> f32 {
-    if value.abs() < f32::MIN_POSITIVE { 0.0 } else { 1.0 / value }
-}
-
-/// The nearest whole number from `low` to `high`, ties to even.
-#[inline(always)]
-pub(crate) fn round(value: f32, low: f32, high: f32) -> f32 {
-    // 1.5 · 2^23: beside it an f32 has no room for a fraction. Unlike `round`, this vectorizes
-    // on every x86-64.
-    const SHIFT: f32 = 12_582_912.0;
-    (value.clamp(low, high) + SHIFT) - SHIFT
+    let mut peak = 0.0f32;
+    for x in values {
+        peak = if x.abs() > peak.abs() { *x } else { peak };
+    }
+    peak
 }
 
 /// What a squared error costs at each of the values: positive, while squares do not overflow.
@@ -59,282 +75,335 @@ pub(crate) fn round(value: f32, low: f32, high: f32) -> f32 {
 /// Beside the importance of the column, larger weights count more, as √(2 · mean square + x²): the
 /// form llama.cpp uses with importance, found there by measuring perplexity. Columns without
 /// importance keep a ten-thousandth of the mean, so that every search stays determined.
+#[inline(always)]
 pub(crate) fn weights<const N: usize>(
     values: &[f32; N],
     importance: Option<&[f32; N]>,
 ) -> [f32; N] {
-    let [total] = sums(values, values, |x, _| [lanes(|k| x[k] * x[k])]);
-    let mean_square = total / N as f32;
-    let inverse = reciprocal(mean_square);
-    let mut weights = values.map(|x| (2.0 + x * x * inverse).sqrt());
+    let mut weights = *values;
+    for weight in &mut weights {
+        *weight *= *weight;
+    }
+    let inverse = reciprocal(mean(&weights));
+    for weight in &mut weights {
+        *weight = (2.0 + *weight * inverse).sqrt();
+    }
     if let Some(importance) = importance {
-        let importance = importance.map(|v| v.max(0.0));
-        let [total] = sums(&importance, &importance, |v, _| [*v]);
-        let inverse = reciprocal(total / N as f32);
-        for (weight, importance) in weights.iter_mut().zip(importance) {
-            *weight *= importance.min(f32::MAX) * inverse + 1e-4;
+        let mut importance = *importance;
+        for v in &mut importance {
+            *v = if *v > 0.0 { *v } else { 0.0 };
+        }
+        let inverse = reciprocal(mean(&importance));
+        for k in 0..N {
+            weights[k] *= importance[k].min(f32::MAX) * inverse + 1e-4;
         }
     }
     weights
 }
 
-/// Eight neighbouring values; loops over them become SIMD.
-type Lanes = [f32; 8];
-
+/// The mean, summed in eight lanes; `N` is a multiple of eight.
 #[inline(always)]
-fn lanes(value: impl Fn(usize) -> f32) -> Lanes {
-    let mut lanes = [0.0; 8];
-    for (k, lane) in lanes.iter_mut().enumerate() {
-        *lane = value(k);
-    }
-    lanes
-}
-
-/// `T` sums at once over two arrays, of `terms` that map eight values of each; `N` is a multiple
-/// of eight.
-#[inline(always)]
-fn sums<const N: usize, const T: usize>(
-    x: &[f32; N],
-    w: &[f32; N],
-    terms: impl Fn(&Lanes, &Lanes) -> [Lanes; T],
-) -> [f32; T] {
+fn mean<const N: usize>(values: &[f32; N]) -> f32 {
     const { assert!(N.is_multiple_of(8)) };
-    let mut totals = [[0.0; 8]; T];
-    for (x, w) in x.as_chunks().0.iter().zip(w.as_chunks().0) {
-        let terms = terms(x, w);
-        for t in 0..T {
-            totals[t] = lanes(|k| totals[t][k] + terms[t][k]);
-        }
+    let mut total = Lanes::<8>::ZERO;
+    for chunk in values.as_chunks().0 {
+        total = total + Lanes(*chunk);
     }
-    totals.map(|l| ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7])))
-}
-
-/// `Σ w (x - back(x))²`.
-#[inline(always)]
-pub(crate) fn loss<const N: usize>(x: &[f32; N], w: &[f32; N], back: impl Fn(f32) -> f32) -> f32 {
-    let [loss] = sums(x, w, |x, w| {
-        let error = lanes(|k| x[k] - back(x[k]));
-        [lanes(|k| w[k] * error[k] * error[k])]
-    });
-    loss
+    total.sum() / N as f32
 }
 
 /// `[Σ w x q, Σ w q²]` for the codes nearest under `1 / inverse`: their quotient is the best scale
 /// for these codes, and `(Σ w x q)² / Σ w q²` is how much of `Σ w x²` it explains.
 #[inline(always)]
-pub(crate) fn scale_sums<const N: usize>(
-    x: &[f32; N],
-    w: &[f32; N],
-    inverse: f32,
+pub(crate) fn scale_sums<const N: usize, const L: usize>(
+    runs: &Runs<N, L>,
+    inverse: Lanes<L>,
     nearest: impl Fn(f32) -> f32,
-) -> [f32; 2] {
-    // All codes before all sums: mixed, compilers make no SIMD of either.
-    let q = codes(x, |x| nearest(x * inverse));
-    let wq = products(&q, w);
-    let [xq] = sums(x, &wq, |x, wq| [lanes(|k| wq[k] * x[k])]);
-    let [qq] = sums(&q, &wq, |q, wq| [lanes(|k| wq[k] * q[k])]);
+) -> [Lanes<L>; 2] {
+    let (mut xq, mut qq) = (Lanes::ZERO, Lanes::ZERO);
+    for i in 0..N {
+        let q = (runs.x[i] * inverse).map(&nearest);
+        let wq = runs.w[i] * q;
+        xq = xq + wq * runs.x[i];
+        qq = qq + wq * q;
+    }
     [xq, qq]
 }
 
-/// The code of each value.
+/// `Σ w (x - x')²` with `x' = scale · nearest(x / scale)`.
 #[inline(always)]
-fn codes<const N: usize>(x: &[f32; N], nearest: impl Fn(f32) -> f32) -> [f32; N] {
-    let mut q = [0.0; N];
-    for (q, x) in q.iter_mut().zip(x) {
-        *q = nearest(*x);
+pub(crate) fn scale_loss<const N: usize, const L: usize>(
+    runs: &Runs<N, L>,
+    scale: Lanes<L>,
+    nearest: impl Fn(f32) -> f32,
+) -> Lanes<L> {
+    let inverse = scale.reciprocal();
+    let mut loss = Lanes::ZERO;
+    for i in 0..N {
+        let error = runs.x[i] - scale * (runs.x[i] * inverse).map(&nearest);
+        loss = loss + runs.w[i] * error * error;
     }
-    q
+    loss
 }
 
-/// Code times cost.
+/// `[L, N]`: the codes nearest to `x / scale`, `bias` added.
 #[inline(always)]
-fn products<const N: usize>(q: &[f32; N], w: &[f32; N]) -> [f32; N] {
-    let mut wq = [0.0; N];
-    for k in 0..N {
-        wq[k] = q[k] * w[k];
+pub(crate) fn scale_codes<const N: usize, const L: usize>(
+    runs: &Runs<N, L>,
+    scale: Lanes<L>,
+    nearest: impl Fn(f32) -> f32,
+    bias: f32,
+) -> [[u8; N]; L] {
+    let inverse = scale.reciprocal();
+    let mut q = runs.x;
+    for q in &mut q {
+        *q = (*q * inverse).map(&nearest);
     }
-    wq
-}
-
-/// What a line is fitted from: sums over the codes that another one gives.
-#[derive(Clone, Copy)]
-pub(crate) struct LineSums {
-    /// Σ w.
-    pub s: f32,
-    /// Σ w x.
-    pub sx: f32,
-    /// Σ w q.
-    pub sq: f32,
-    /// Σ w q².
-    pub sqq: f32,
-    /// Σ w x q.
-    pub sxq: f32,
-}
-
-/// The sums for the codes nearest on `line`.
-#[inline(always)]
-pub(crate) fn line_sums<const N: usize>(
-    x: &[f32; N],
-    w: &[f32; N],
-    line: Line,
-    top: f32,
-) -> LineSums {
-    let inverse = reciprocal(line.scale);
-    let q = codes(x, |x| round((x - line.min) * inverse, 0.0, top));
-    let wq = products(&q, w);
-    let [s, sx] = sums(x, w, |x, w| [*w, lanes(|k| w[k] * x[k])]);
-    let [sq, sxq] = sums(x, &wq, |x, wq| [*wq, lanes(|k| wq[k] * x[k])]);
-    let [sqq] = sums(&q, &wq, |q, wq| [lanes(|k| wq[k] * q[k])]);
-    LineSums { s, sx, sq, sqq, sxq }
+    bytes(&q, bias)
 }
 
 /// The scale for `x ≈ scale · nearest(x / scale)`; 0 for all-zero values.
 #[inline(always)]
-pub(crate) fn scale<const N: usize>(
-    x: &[f32; N],
-    w: &[f32; N],
-    nearest: impl Fn(f32) -> f32 + Copy,
+pub(crate) fn scale<const N: usize, const L: usize>(
+    runs: &Runs<N, L>,
+    nearest: impl Fn(f32) -> f32,
     sweep: Sweep,
-) -> f32 {
-    let inverse_peak = reciprocal(peak(x));
-    let (mut best, mut explained) = (0.0, 0.0);
-    let mut consider = |inverse: f32| {
-        let [xq, qq] = scale_sums(x, w, inverse, nearest);
-        let better = qq > 0.0 && xq * xq > explained * qq;
-        if better {
-            (best, explained) = (xq / qq, xq * xq / qq);
-        }
-        (better, best)
-    };
-    let mut last = 0.0;
-    for landing in sweep.points() {
-        last = consider(landing * inverse_peak).1;
+) -> Lanes<L> {
+    let mut peak = Lanes::<L>::ZERO;
+    for x in &runs.x {
+        peak = Lanes::if_less(peak.map(f32::abs), x.map(f32::abs), *x, peak);
     }
-    for _ in 0..REFINEMENTS {
-        let (better, scale) = consider(reciprocal(last));
-        if !better {
-            break;
-        }
-        last = scale;
-    }
-    last
-}
-
-/// The line `x ≈ scale · q + min` with whole codes `0..=top`, `scale ≥ 0` and `min ≤ min_max`.
-#[inline(always)]
-pub(crate) fn line<const N: usize>(
-    x: &[f32; N],
-    w: &[f32; N],
-    top: f32,
-    min_max: f32,
-    sweep: Sweep,
-) -> Line {
-    let low = x.iter().fold(min_max, |low, x| x.min(low));
-    let high = x.iter().fold(low, |high, x| x.max(high));
-    let mut best = Line { scale: 0.0, min: low };
-    if high <= low {
-        return best;
-    }
-    // Sums are taken of x - low: far from zero, squares of x itself would drown the error.
-    let x = x.map(|x| x - low);
-    let mut least = f32::INFINITY;
-    for span in sweep.points() {
-        let mut line = Line { scale: (high - low) / span, min: 0.0 };
-        for _ in 0..FITS {
-            let (fitted, loss) = fit(&x, w, line, top, min_max - low);
-            if loss < least {
-                (best, least) = (Line { scale: fitted.scale, min: fitted.min + low }, loss);
-            }
-            line = fitted;
-        }
+    let inverse_peak = peak.reciprocal();
+    let (mut best, mut explained) = (Lanes::ZERO, Lanes::ZERO);
+    for k in 0..sweep.count + REFINEMENTS {
+        let inverse = match k < sweep.count {
+            true => Lanes::all(sweep.point(k)) * inverse_peak,
+            false => best.reciprocal(),
+        };
+        let [xq, qq] = scale_sums(runs, inverse, &nearest);
+        // All-zero codes explain nothing, and are not less.
+        let (before, now) = (explained * qq, xq * xq);
+        best = Lanes::if_less(before, now, xq / qq, best);
+        explained = Lanes::if_less(before, now, now / qq, explained);
     }
     best
 }
 
-/// How often a line of a sweep is fitted to the codes that the one before it gives.
-const FITS: usize = 2;
+/// What a line is fitted from: sums over the codes that another one gives.
+#[derive(Clone, Copy)]
+pub(crate) struct LineSums<const L: usize> {
+    /// Σ w q.
+    pub sq: Lanes<L>,
+    /// Σ w q².
+    pub sqq: Lanes<L>,
+    /// Σ w x q.
+    pub sxq: Lanes<L>,
+}
 
-/// The least-squares line through the codes that `start` gives, and what it loses with these codes.
+/// The sums for the codes nearest on `line`.
+#[inline(always)]
+pub(crate) fn line_sums<const N: usize, const L: usize>(
+    runs: &Runs<N, L>,
+    line: Line<L>,
+    top: f32,
+) -> LineSums<L> {
+    let inverse = line.scale.reciprocal();
+    let (mut sq, mut sqq, mut sxq) = (Lanes::ZERO, Lanes::ZERO, Lanes::ZERO);
+    for i in 0..N {
+        let q = ((runs.x[i] - line.min) * inverse).round(0.0, top);
+        let wq = runs.w[i] * q;
+        sq = sq + wq;
+        sqq = sqq + wq * q;
+        sxq = sxq + wq * runs.x[i];
+    }
+    LineSums { sq, sqq, sxq }
+}
+
+/// What all lines through the same weights share.
+#[derive(Clone, Copy)]
+pub(crate) struct Totals<const L: usize> {
+    /// Σ w.
+    pub s: Lanes<L>,
+    /// Σ w x.
+    pub sx: Lanes<L>,
+}
+
+impl<const N: usize, const L: usize> Runs<N, L> {
+    /// Their totals.
+    #[inline(always)]
+    pub fn totals(&self) -> Totals<L> {
+        let (mut s, mut sx) = (Lanes::ZERO, Lanes::ZERO);
+        for i in 0..N {
+            s = s + self.w[i];
+            sx = sx + self.w[i] * self.x[i];
+        }
+        Totals { s, sx }
+    }
+}
+
+/// The line `x ≈ scale · q + min` with whole codes `0..=top`, `scale ≥ 0` and `min ≤ min_max`.
+#[inline(always)]
+pub(crate) fn line<const N: usize, const L: usize>(
+    runs: &Runs<N, L>,
+    top: f32,
+    min_max: f32,
+    sweep: Sweep,
+) -> Line<L> {
+    let mut low = Lanes::all(min_max);
+    for x in &runs.x {
+        low = x.min(low);
+    }
+    // Sums are taken of x - low: far from zero, squares of x itself would drown the error.
+    let mut moved = Runs { x: runs.x, w: runs.w };
+    let mut width = Lanes::ZERO;
+    for x in &mut moved.x {
+        *x = *x - low;
+        width = width.max(*x);
+    }
+    let (totals, min_max) = (moved.totals(), Lanes::all(min_max) - low);
+    let mut best = Line { scale: Lanes::ZERO, min: Lanes::ZERO };
+    let mut least = Lanes::all(f32::INFINITY);
+    for k in 0..sweep.count {
+        let mut line = Line { scale: width / Lanes::all(sweep.point(k)), min: Lanes::ZERO };
+        for _ in 0..FITS {
+            let (fitted, loss) = fit(totals, line_sums(&moved, line, top), min_max);
+            best = Line::if_less(loss, least, fitted, best);
+            least = loss.min(least);
+            line = fitted;
+        }
+    }
+    Line { scale: best.scale, min: best.min + low }
+}
+
+/// The least-squares line through the codes that have these sums, and what it loses with them.
 ///
 /// The loss comes from the sums, short of the constant Σ w x², and so without another pass.
 #[inline(always)]
-fn fit<const N: usize>(
-    x: &[f32; N],
-    w: &[f32; N],
-    start: Line,
-    top: f32,
-    min_max: f32,
-) -> (Line, f32) {
-    let LineSums { s, sx, sq, sqq, sxq } = line_sums(x, w, start, top);
+fn fit<const L: usize>(
+    totals: Totals<L>,
+    sums: LineSums<L>,
+    min_max: Lanes<L>,
+) -> (Line<L>, Lanes<L>) {
+    let (Totals { s, sx }, LineSums { sq, sqq, sxq }) = (totals, sums);
+    let two = Lanes::all(2.0);
     let determinant = s * sqq - sq * sq;
     let min = (sqq * sx - sq * sxq) / determinant;
-    let line = if determinant <= 0.0 {
-        // One code for all: through it and zero, where x begins.
-        Line { scale: (sxq * reciprocal(sqq)).max(0.0), min: 0.0 }
-    } else if min > min_max {
-        Line { scale: ((sxq - min_max * sq) / sqq).max(0.0), min: min_max }
-    } else {
-        Line { scale: ((s * sxq - sx * sq) / determinant).max(0.0), min }
-    };
-    let Line { scale, min } = line;
-    let explained = scale * (2.0 * sxq - scale * sqq - 2.0 * min * sq) + min * (2.0 * sx - min * s);
-    (line, -explained)
+    let free = Line { scale: (s * sxq - sx * sq) / determinant, min };
+    let held = Line { scale: (sxq - min_max * sq) / sqq, min: min_max };
+    // One code for all: through it and zero, where x begins.
+    let single = Line { scale: sxq * sqq.reciprocal(), min: Lanes::ZERO };
+    let line = Line::if_less(min_max, min, held, free);
+    let line = Line::if_less(Lanes::ZERO, determinant, line, single);
+    let (scale, min) = (line.scale.max(Lanes::ZERO), line.min);
+    let explained = scale * (two * sxq - scale * sqq - two * min * sq) + min * (two * sx - min * s);
+    (Line { scale, min }, Lanes::ZERO - explained)
 }
 
 /// `Σ w (x - x')²` with the nearest codes on the line.
 #[inline(always)]
-pub(crate) fn line_loss<const N: usize>(x: &[f32; N], w: &[f32; N], line: Line, top: f32) -> f32 {
-    let inverse = reciprocal(line.scale);
-    loss(x, w, |x| line.scale * round((x - line.min) * inverse, 0.0, top) + line.min)
-}
-
-/// The nearest codes on the line.
-pub(crate) fn line_codes<const N: usize>(x: &[f32; N], line: Line, top: f32) -> [u8; N] {
-    let inverse = reciprocal(line.scale);
-    x.map(|x| round((x - line.min) * inverse, 0.0, top) as u8)
-}
-
-/// Scale and minimum (f16 bits) and codes of a block with one line, as in Q4_1 and Q5_1: without
-/// importance the whole range in even steps (halves up), with it the line that loses least.
-pub(crate) fn single_line<const N: usize>(
-    x: &[f32; N],
-    importance: Option<&[f32; N]>,
+pub(crate) fn line_loss<const N: usize, const L: usize>(
+    runs: &Runs<N, L>,
+    line: Line<L>,
     top: f32,
-    sweep: Sweep,
-) -> (u16, u16, [u8; N]) {
-    if importance.is_some() {
-        let weights = weights(x, importance);
-        let line = line(x, &weights, top, f32::INFINITY, sweep);
-        let (d, m) = halves(x, &weights, line, top);
-        let line = Line { scale: f16_value(d), min: f16_value(m) };
-        return (d, m, line_codes(x, line, top));
+) -> Lanes<L> {
+    let Line { scale, min } = line;
+    let inverse = scale.reciprocal();
+    let mut loss = Lanes::ZERO;
+    for i in 0..N {
+        let x = runs.x[i];
+        let error = x - (scale * ((x - min) * inverse).round(0.0, top) + min);
+        loss = loss + runs.w[i] * error * error;
     }
+    loss
+}
+
+/// Blocks of one run that are searched at once.
+pub(crate) const GROUP: usize = 8;
+
+/// Scales (f16 bits) and codes, `bias` added, of eight blocks with a scale each, as in Q4_0 and IQ4_NL.
+#[multiversion::multiversion(targets("x86_64+avx2+f16c"))]
+pub(crate) fn scales<const N: usize, F: Fn(f32) -> f32 + Copy>(
+    x: &[[f32; N]; GROUP],
+    importance: Option<&[[f32; N]; GROUP]>,
+    nearest: F,
+    bias: f32,
+    sweep: Sweep,
+) -> ([u16; GROUP], [[u8; N]; GROUP]) {
+    let runs = group(x, importance);
+    let d = scale(&runs, nearest, sweep).map(|scale| f16_value(f16_bits(scale)));
+    (d.0.map(f16_bits), scale_codes(&runs, d, nearest, bias))
+}
+
+/// A block with one line, as in Q4_1 and Q5_1: scale and minimum (f16 bits) and codes.
+#[derive(Clone, Copy)]
+pub(crate) struct LineBlock<const N: usize> {
+    pub d: u16,
+    pub m: u16,
+    pub codes: [u8; N],
+}
+
+/// The whole range of a block in even steps (halves up).
+pub(crate) fn range<const N: usize>(x: &[f32; N], top: f32) -> LineBlock<N> {
     let min = x.iter().fold(f32::INFINITY, |a, b| a.min(*b));
     let max = x.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
     let d = (max - min) / top;
     let inverse = reciprocal(d);
     let codes = x.map(|x| ((x - min) * inverse + 0.5).min(top) as u8);
-    (f16_bits(d), f16_bits(min), codes)
+    LineBlock { d: f16_bits(d), m: f16_bits(min), codes }
 }
 
-/// Scale and minimum as the f16 bits with which least is lost.
+/// Eight blocks with the lines that lose least.
+#[multiversion::multiversion(targets("x86_64+avx2+f16c"))]
+pub(crate) fn lines<const N: usize>(
+    x: &[[f32; N]; GROUP],
+    importance: Option<&[[f32; N]; GROUP]>,
+    top: f32,
+    sweep: Sweep,
+) -> [LineBlock<N>; GROUP] {
+    let runs = group(x, importance);
+    let line = halves(&runs, line(&runs, top, f32::INFINITY, sweep), top);
+    let codes = bytes(&line.codes(&runs.x, top), 0.0);
+    let mut blocks = [LineBlock { d: 0, m: 0, codes: [0; N] }; GROUP];
+    for k in 0..GROUP {
+        let (d, m) = (f16_bits(line.scale.0[k]), f16_bits(line.min.0[k]));
+        blocks[k] = LineBlock { d, m, codes: codes[k] };
+    }
+    blocks
+}
+
+/// Blocks that have their costs each for itself.
+#[inline(always)]
+fn group<const N: usize>(
+    x: &[[f32; N]; GROUP],
+    importance: Option<&[[f32; N]; GROUP]>,
+) -> Runs<N, GROUP> {
+    let mut w = *x;
+    for k in 0..GROUP {
+        w[k] = weights(&x[k], importance.map(|importance| &importance[k]));
+    }
+    Runs::new(x, &w)
+}
+
+/// The line whose scale and minimum are f16 and that loses least.
 ///
 /// Each may be rounded to either side, for what one loses the other may make up. And a line whose lowest codes are not
 /// used may as well begin at the smallest weight, where the same points are rounded in another way.
-fn halves<const N: usize>(x: &[f32; N], w: &[f32; N], line: Line, top: f32) -> (u16, u16) {
-    let low = x.iter().fold(f32::INFINITY, |a, b| a.min(*b));
-    let unused = round((low - line.min) * reciprocal(line.scale), 0.0, top);
+#[inline(always)]
+fn halves<const N: usize, const L: usize>(runs: &Runs<N, L>, line: Line<L>, top: f32) -> Line<L> {
+    let mut low = Lanes::all(f32::INFINITY);
+    for x in &runs.x {
+        low = x.min(low);
+    }
+    let unused = ((low - line.min) * line.scale.reciprocal()).round(0.0, top);
     let begun = Line { scale: line.scale, min: line.min + line.scale * unused };
-    let starts = 1 + usize::from(unused > 0.0);
-    let (mut best, mut least) = ((f16_bits(line.scale), f16_bits(line.min)), f32::INFINITY);
-    for start in &[line, begun][..starts] {
-        for d in around(start.scale) {
-            for m in around(start.min) {
-                let line = Line { scale: f16_value(d), min: f16_value(m) };
-                let loss = line_loss(x, w, line, top);
-                if loss < least {
-                    (best, least) = ((d, m), loss);
-                }
+    let (mut best, mut least) = (line, Lanes::all(f32::INFINITY));
+    for start in [line, begun] {
+        for scale in around(start.scale) {
+            for min in around(start.min) {
+                let line = Line { scale, min };
+                let loss = line_loss(runs, line, top);
+                best = Line::if_less(loss, least, line, best);
+                least = loss.min(least);
             }
         }
     }
@@ -342,9 +411,16 @@ fn halves<const N: usize>(x: &[f32; N], w: &[f32; N], line: Line, top: f32) -> (
 }
 
 /// The nearest f16 and those beside it, as far as they have its sign and are finite.
-fn around(value: f32) -> [u16; 3] {
+#[inline(always)]
+fn around<const L: usize>(values: Lanes<L>) -> [Lanes<L>; 3] {
     const LARGEST: u16 = 0x7bff;
-    let bits = f16_bits(value);
-    let (sign, magnitude) = (bits & 0x8000, bits & 0x7fff);
-    [bits, sign | magnitude.saturating_sub(1), sign | (magnitude + 1).min(LARGEST)]
+    let mut around = [values; 3];
+    for k in 0..L {
+        let bits = f16_bits(values.0[k]);
+        let (sign, magnitude) = (bits & 0x8000, bits & 0x7fff);
+        around[0].0[k] = f16_value(bits);
+        around[1].0[k] = f16_value(sign | magnitude.saturating_sub(1));
+        around[2].0[k] = f16_value(sign | (magnitude + 1).min(LARGEST));
+    }
+    around
 }

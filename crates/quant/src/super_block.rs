@@ -5,79 +5,81 @@
 //! (rounding to the nearest integer is not what loses least); with the integers and codes fixed,
 //! the shared scale is a least-squares solution again. The best state seen is kept.
 //!
-//! Both searches are compiled for AVX2 too and what they call is inlined into them: half the time. Nothing is fused or
-//! summed in another order, so every processor finds the same bits.
+//! Each part is a lane, and both searches are compiled for AVX2 too, with all they call inlined into them. Nothing is
+//! fused or summed in another order, so every processor finds the same bits.
 
 use crate::blocks::{f16_bits, f16_value};
-use crate::search::{self, Line, LineSums, Sweep};
+use crate::lanes::{Lanes, Runs, bytes};
+use crate::search::{self, Line, LineSums, Sweep, Totals};
 
-/// Weights beyond this would overflow the sums; no super-block can represent a tenth of it.
-const LARGEST: f32 = (1u32 << 30) as f32;
 /// How often shared scale and integers are settled in turn.
 const ROUNDS: usize = 2;
 
 /// The weights of a super-block by part, and what an error costs at each.
-pub(crate) struct Parts<const N: usize, const PARTS: usize> {
-    pub x: [[f32; N]; PARTS],
-    pub w: [[f32; N]; PARTS],
+#[inline(always)]
+fn parts<const N: usize, const PARTS: usize>(
+    values: &[f32; 256],
+    importance: Option<&[f32; 256]>,
+) -> Runs<N, PARTS> {
+    const { assert!(N * PARTS == 256) };
+    let weights = search::weights(values, importance);
+    Runs::new(values.as_chunks().0, weights.as_chunks().0)
 }
 
-impl<const N: usize, const PARTS: usize> Parts<N, PARTS> {
-    pub fn new(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Self {
-        const { assert!(N * PARTS == 256) };
-        let values = values.map(|x| x.clamp(-LARGEST, LARGEST));
-        let weights = search::weights(&values, importance);
-        let part = |all: &[f32; 256]| {
-            std::array::from_fn(|part| std::array::from_fn(|i| all[part * N + i]))
-        };
-        Self { x: part(&values), w: part(&weights) }
-    }
-}
-
-/// A shared scale (f16 bits) and the integer by which each part multiplies it.
+/// A shared scale (f16 bits), the integer by which each part multiplies it, and the codes.
 #[derive(Clone, Copy)]
-pub(crate) struct Scales<const PARTS: usize> {
+pub(crate) struct Scales<const N: usize, const PARTS: usize> {
     pub d: u16,
     pub scales: [i8; PARTS],
+    /// By part, the bias added.
+    pub codes: [[u8; N]; PARTS],
+}
+
+/// What a part's weights are rounded to.
+#[derive(Clone, Copy)]
+pub(crate) struct Codes<F> {
+    /// The code nearest to a quotient.
+    pub nearest: F,
+    /// What makes codes begin at 0.
+    pub bias: f32,
 }
 
 /// Chooses `x ≈ d · scale[part] · nearest(..)`, integers from `lowest` to `-lowest - 1`.
 #[multiversion::multiversion(targets("x86_64+avx2+f16c"))]
 pub(crate) fn scales<const N: usize, const PARTS: usize, F: Fn(f32) -> f32 + Copy>(
-    parts: &Parts<N, PARTS>,
+    values: &[f32; 256],
+    importance: Option<&[f32; 256]>,
     lowest: f32,
-    nearest: F,
+    codes: Codes<F>,
     sweep: Sweep,
-) -> Scales<PARTS> {
-    let Parts { x, w } = parts;
-    let wanted: [f32; PARTS] =
-        std::array::from_fn(|part| search::scale(&x[part], &w[part], nearest, sweep));
-    let peak = search::peak(&wanted);
-    let mut best = Scales { d: 0, scales: [0; PARTS] };
-    if peak == 0.0 {
-        return best;
-    }
-    let mut d = f16_bits_outward(peak / lowest);
-    let mut centres = wanted.map(|scale| scale / f16_value(d));
-    let mut least = f32::INFINITY;
+) -> Scales<N, PARTS> {
+    let runs = parts::<N, PARTS>(values, importance);
+    let nearest = codes.nearest;
+    let wanted = search::scale(&runs, nearest, sweep);
+    let peak = search::peak(&wanted.0);
+    let mut d = if peak == 0.0 { 0 } else { f16_bits_outward(peak / lowest) };
+    let mut centres = wanted * Lanes::all(f16_value(d)).reciprocal();
+    let (mut best, mut least) = ((0, Lanes::ZERO), f32::INFINITY);
     for _ in 0..ROUNDS {
-        let shared = f16_value(d);
-        let (mut total, mut xq, mut qq) = (0.0, 0.0, 0.0);
-        for part in 0..PARTS {
-            let (x, w) = (&x[part], &w[part]);
-            let centre = search::round(centres[part], lowest, -lowest - 1.0);
-            let (scale, loss) = least_of(
-                &[0.0, -1.0, 1.0].map(|step| (centre + step).clamp(lowest, -lowest - 1.0)),
-                |scale| scale_loss(x, w, shared * scale, nearest),
-            );
-            centres[part] = scale;
-            total += loss;
-            let sums = search::scale_sums(x, w, search::reciprocal(shared * scale), nearest);
-            xq += f64::from(scale) * f64::from(sums[0]);
-            qq += f64::from(scale * scale) * f64::from(sums[1]);
+        let shared = Lanes::all(f16_value(d));
+        let centre = centres.round(lowest, -lowest - 1.0);
+        let mut losses = Lanes::all(f32::INFINITY);
+        for step in [0.0, -1.0, 1.0] {
+            let scale = (centre + Lanes::all(step)).clamp(lowest, -lowest - 1.0);
+            let loss = search::scale_loss(&runs, shared * scale, nearest);
+            centres = Lanes::if_less(loss, losses, scale, centres);
+            losses = loss.min(losses);
         }
+        let total = losses.sum();
         if total < least {
-            (best, least) = (Scales { d, scales: centres.map(|scale| scale as i8) }, total);
+            (best, least) = ((d, centres), total);
+        }
+        let sums = search::scale_sums(&runs, (shared * centres).reciprocal(), nearest);
+        let (mut xq, mut qq) = (0.0, 0.0);
+        for part in 0..PARTS {
+            let scale = f64::from(centres.0[part]);
+            xq += scale * f64::from(sums[0].0[part]);
+            qq += scale * scale * f64::from(sums[1].0[part]);
         }
         let fitted = f16_bits((xq / qq) as f32);
         if qq <= 0.0 || fitted == d || f16_value(fitted) == 0.0 {
@@ -85,35 +87,40 @@ pub(crate) fn scales<const N: usize, const PARTS: usize, F: Fn(f32) -> f32 + Cop
         }
         d = fitted;
     }
-    best
+    let (d, integers) = best;
+    let scales = integers.0.map(|integer| integer as i8);
+    let codes =
+        search::scale_codes(&runs, Lanes::all(f16_value(d)) * integers, nearest, codes.bias);
+    Scales { d, scales, codes }
 }
 
-#[inline(always)]
-fn scale_loss<const N: usize>(
-    x: &[f32; N],
-    w: &[f32; N],
-    scale: f32,
-    nearest: impl Fn(f32) -> f32,
-) -> f32 {
-    let inverse = search::reciprocal(scale);
-    search::loss(x, w, |x| scale * nearest(x * inverse))
-}
-
-/// A shared scale and a shared minimum (f16 bits), and each part's integers for both.
+/// A shared scale and a shared minimum (f16 bits), each part's integers for both, and the codes.
 #[derive(Clone, Copy)]
-pub(crate) struct Lines<const PARTS: usize> {
+pub(crate) struct Lines<const N: usize, const PARTS: usize> {
     pub d: u16,
     pub dmin: u16,
     pub scales: [u8; PARTS],
     pub mins: [u8; PARTS],
+    /// By part.
+    pub codes: [[u8; N]; PARTS],
 }
 
-impl<const PARTS: usize> Lines<PARTS> {
-    /// The line of one part, exactly as dequantizing has it.
-    pub fn line(&self, part: usize) -> Line {
+/// The two f16 bits and the parts' integers of [`Lines`].
+#[derive(Clone, Copy)]
+struct Integers<const PARTS: usize> {
+    d: u16,
+    dmin: u16,
+    scales: Lanes<PARTS>,
+    mins: Lanes<PARTS>,
+}
+
+impl<const PARTS: usize> Integers<PARTS> {
+    /// The line of each part, exactly as dequantizing has it.
+    #[inline(always)]
+    fn line(self) -> Line<PARTS> {
         Line {
-            scale: f16_value(self.d) * f32::from(self.scales[part]),
-            min: -(f16_value(self.dmin) * f32::from(self.mins[part])),
+            scale: Lanes::all(f16_value(self.d)) * self.scales,
+            min: Lanes::all(-f16_value(self.dmin)) * self.mins,
         }
     }
 }
@@ -122,51 +129,62 @@ impl<const PARTS: usize> Lines<PARTS> {
 /// `0..=integer_top`.
 #[multiversion::multiversion(targets("x86_64+avx2+f16c"))]
 pub(crate) fn lines<const N: usize, const PARTS: usize>(
-    parts: &Parts<N, PARTS>,
+    values: &[f32; 256],
+    importance: Option<&[f32; 256]>,
     top: f32,
     integer_top: f32,
     sweep: Sweep,
-) -> Lines<PARTS> {
-    let Parts { x, w } = parts;
-    let wanted: [Line; PARTS] =
-        std::array::from_fn(|part| search::line(&x[part], &w[part], top, 0.0, sweep));
-    let largest_scale = wanted.iter().fold(0.0, |a: f32, b| a.max(b.scale));
-    let largest_min = wanted.iter().fold(0.0, |a: f32, b| a.max(-b.min));
-    let mut d = f16_bits_outward(largest_scale / integer_top);
-    let mut dmin = f16_bits_outward(largest_min / integer_top);
-    let nearest = |v: f32, unit: u16| {
-        search::round(v * search::reciprocal(f16_value(unit)), 0.0, integer_top)
-    };
-    let mut centres = wanted.map(|line| (nearest(line.scale, d), nearest(-line.min, dmin)));
-    let mut best = Lines { d: 0, dmin: 0, scales: [0; PARTS], mins: [0; PARTS] };
-    let mut least = f32::INFINITY;
+) -> Lines<N, PARTS> {
+    let runs = parts::<N, PARTS>(values, importance);
+    let wanted = search::line(&runs, top, 0.0, sweep);
+    let mins = Lanes::ZERO - wanted.min;
+    let d = f16_bits_outward(largest(wanted.scale) / integer_top);
+    let dmin = f16_bits_outward(largest(mins) / integer_top);
+    let integers =
+        |v: Lanes<PARTS>, unit: Lanes<PARTS>| (v * unit.reciprocal()).round(0.0, integer_top);
+    let scales = integers(wanted.scale, Lanes::all(f16_value(d)));
+    let mut now = Integers { d, dmin, scales, mins: integers(mins, Lanes::all(f16_value(dmin))) };
+    let (mut best, mut least) = (now, f32::INFINITY);
+    let totals = runs.totals();
     for _ in 0..ROUNDS {
-        let mut total = 0.0;
-        let mut system = System::default();
-        for part in 0..PARTS {
-            let (x, w) = (&x[part], &w[part]);
-            let line = |(scale, min): (f32, f32)| Line {
-                scale: f16_value(d) * scale,
-                min: -(f16_value(dmin) * min),
+        let (centre, mut losses) = (now, Lanes::all(f32::INFINITY));
+        for (scale, min) in STEPS {
+            let tried = Integers {
+                scales: (centre.scales + Lanes::all(scale)).clamp(0.0, integer_top),
+                mins: (centre.mins + Lanes::all(min)).clamp(0.0, integer_top),
+                ..centre
             };
-            let (integers, loss) = least_of(&neighbours(centres[part], integer_top), |integers| {
-                search::line_loss(x, w, line(integers), top)
-            });
-            centres[part] = integers;
-            total += loss;
-            system.add(search::line_sums(x, w, line(integers), top), integers);
+            let loss = search::line_loss(&runs, tried.line(), top);
+            now.scales = Lanes::if_less(loss, losses, tried.scales, now.scales);
+            now.mins = Lanes::if_less(loss, losses, tried.mins, now.mins);
+            losses = loss.min(losses);
         }
+        let total = losses.sum();
         if total < least {
-            let scales = centres.map(|(scale, _)| scale as u8);
-            (best, least) =
-                (Lines { d, dmin, scales, mins: centres.map(|(_, min)| min as u8) }, total);
+            (best, least) = (now, total);
         }
-        match system.solve() {
-            Some(fitted) if fitted != (d, dmin) => (d, dmin) = fitted,
+        match System::new(totals, search::line_sums(&runs, now.line(), top), now).solve() {
+            Some(fitted) if fitted != (now.d, now.dmin) => (now.d, now.dmin) = fitted,
             _ => break,
         }
     }
-    best
+    Lines {
+        d: best.d,
+        dmin: best.dmin,
+        scales: best.scales.0.map(|scale| scale as u8),
+        mins: best.mins.0.map(|min| min as u8),
+        codes: bytes(&best.line().codes(&runs.x, top), 0.0),
+    }
+}
+
+/// The largest, if it is above 0.
+#[inline(always)]
+fn largest<const L: usize>(values: Lanes<L>) -> f32 {
+    let mut largest = 0.0;
+    for value in values.0 {
+        largest = if value > largest { value } else { largest };
+    }
+    largest
 }
 
 /// The f16 next to `value`, away from zero: with a shared scale rounded inward the largest part
@@ -178,28 +196,10 @@ fn f16_bits_outward(value: f32) -> u16 {
     bits + u16::from(inward)
 }
 
-/// The pair of integers and those one step away, but for the two that move a line up or down at both its ends: scale and
-/// minimum make up for each other, so these lose more, always nearly.
-fn neighbours((scale, min): (f32, f32), top: f32) -> [(f32, f32); 7] {
-    const STEPS: [(f32, f32); 7] =
-        [(0.0, 0.0), (-1.0, 0.0), (1.0, 0.0), (0.0, -1.0), (0.0, 1.0), (-1.0, -1.0), (1.0, 1.0)];
-    std::array::from_fn(|k| {
-        ((scale + STEPS[k].0).clamp(0.0, top), (min + STEPS[k].1).clamp(0.0, top))
-    })
-}
-
-/// The candidate with the least loss, the first of equals.
-#[inline(always)]
-fn least_of<T: Copy>(candidates: &[T], loss: impl Fn(T) -> f32) -> (T, f32) {
-    let mut best = (candidates[0], f32::INFINITY);
-    for candidate in candidates {
-        let loss = loss(*candidate);
-        if loss < best.1 {
-            best = (*candidate, loss);
-        }
-    }
-    best
-}
+/// From a pair of integers to itself and those one step away, but for the two that move a line up or down at both its
+/// ends: scale and minimum make up for each other, so these lose more, always nearly.
+const STEPS: [(f32, f32); 7] =
+    [(0.0, 0.0), (-1.0, 0.0), (1.0, 0.0), (0.0, -1.0), (0.0, 1.0), (-1.0, -1.0), (1.0, 1.0)];
 
 /// The normal equations of `x ≈ d · a - dmin · b` with `a = scale · q` and `b = min`, in f64.
 #[derive(Default)]
@@ -212,15 +212,23 @@ struct System {
 }
 
 impl System {
-    /// Adds a part with its integers.
-    fn add(&mut self, part: LineSums, (scale, min): (f32, f32)) {
-        let LineSums { s, sx, sq, sqq, sxq } = part;
-        let (a, b) = (f64::from(scale), -f64::from(min));
-        self.aa += a * a * f64::from(sqq);
-        self.ab += a * b * f64::from(sq);
-        self.bb += b * b * f64::from(s);
-        self.ax += a * f64::from(sxq);
-        self.bx += b * f64::from(sx);
+    /// Of all parts with their integers.
+    #[inline(always)]
+    fn new<const PARTS: usize>(
+        totals: Totals<PARTS>,
+        sums: LineSums<PARTS>,
+        integers: Integers<PARTS>,
+    ) -> System {
+        let mut system = System::default();
+        for part in 0..PARTS {
+            let (a, b) = (f64::from(integers.scales.0[part]), -f64::from(integers.mins.0[part]));
+            system.aa += a * a * f64::from(sums.sqq.0[part]);
+            system.ab += a * b * f64::from(sums.sq.0[part]);
+            system.bb += b * b * f64::from(totals.s.0[part]);
+            system.ax += a * f64::from(sums.sxq.0[part]);
+            system.bx += b * f64::from(totals.sx.0[part]);
+        }
+        system
     }
 
     /// `(d, dmin)` as f16 bits, where both are determined and positive.

@@ -95,8 +95,7 @@ fn open(path: &Path) -> Result<File, Failure> {
 }
 
 fn importance(path: &Path) -> Result<Imatrix, Failure> {
-    let file = open(path)?;
-    Imatrix::read(&file).map_err(|error| match error {
+    Imatrix::open(path).map_err(|error| match error {
         Error::File(error) => bilayer_engine::Error::File(error).into(),
         error => error.into(),
     })
