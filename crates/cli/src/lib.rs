@@ -19,6 +19,7 @@ mod demo;
 mod escapes;
 mod failure;
 mod folders;
+mod interrupt;
 mod new_file;
 mod npy;
 mod output;

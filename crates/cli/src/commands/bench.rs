@@ -8,9 +8,9 @@ use bilayer_engine::session::Progress;
 use indicatif::ProgressBar;
 
 use crate::args::Bench as Args;
-use crate::commands::run::interrupt;
 use crate::demo::Source;
 use crate::failure::{Failure, INTERRUPTED};
+use crate::interrupt;
 use crate::new_file::NewFile;
 use crate::{demo, output, progress, trace};
 

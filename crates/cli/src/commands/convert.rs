@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::args;
 use crate::args::Outtype;
-use crate::commands::run::interrupt;
 use crate::failure::{Failure, INTERRUPTED};
+use crate::interrupt;
 use crate::{output, progress};
 
 /// Writes the file and says what it is.

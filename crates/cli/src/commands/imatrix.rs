@@ -10,8 +10,9 @@ use serde_json::json;
 
 use super::perplexity::{open, session, shorten, text};
 use crate::args::Imatrix;
-use crate::commands::run::{self, interrupt};
+use crate::commands::run;
 use crate::failure::{Failure, INTERRUPTED};
+use crate::interrupt;
 use crate::new_file::NewFile;
 use crate::{output, progress};
 

@@ -13,8 +13,9 @@ use bilayer_engine::{Error, Model};
 use serde_json::{Value, json};
 
 use crate::args::{ModelArgs, Perplexity};
-use crate::commands::run::{self, interrupt};
+use crate::commands::run;
 use crate::failure::{Failure, INTERRUPTED};
+use crate::interrupt;
 use crate::new_file::NewFile;
 use crate::{demo, output, progress};
 

@@ -4,8 +4,9 @@ use bilayer_engine::profile::{Options, take};
 use bilayer_engine::session::{Progress, Settings};
 
 use crate::args::Profile as Args;
-use crate::commands::run::{interrupt, settings};
+use crate::commands::run::settings;
 use crate::failure::{Failure, INTERRUPTED};
+use crate::interrupt;
 use crate::{demo, output, progress, trace};
 
 mod charts;

@@ -12,8 +12,8 @@ use bilayer_gguf::File;
 use serde_json::{Value, json};
 
 use crate::args;
-use crate::commands::run::interrupt;
 use crate::failure::{Failure, INTERRUPTED};
+use crate::interrupt;
 use crate::{output, progress};
 
 mod budget;

@@ -10,13 +10,13 @@ use bilayer_engine::{Error, Model, cache};
 
 use crate::args::Run;
 use crate::failure::{Failure, INTERRUPTED};
+use crate::interrupt;
 use crate::npy::Npy;
 use crate::{demo, output, progress, trace};
 use drafting::Guesser;
 
 mod chat;
 mod drafting;
-pub mod interrupt;
 pub mod prompt;
 mod report;
 pub mod settings;

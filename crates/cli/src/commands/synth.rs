@@ -9,8 +9,8 @@ use bilayer_convert::synth::{Made, Shape, Sizes, Synth};
 use serde_json::json;
 
 use crate::args;
-use crate::commands::run::interrupt;
 use crate::failure::{Failure, INTERRUPTED};
+use crate::interrupt;
 use crate::{output, progress};
 
 /// Writes the file and says what it is.

@@ -10,8 +10,8 @@ use bilayer_convert::quantize::{self, Quantize};
 use bilayer_engine::Model;
 
 use crate::args;
-use crate::commands::run::interrupt;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::new_file::NewFile;
 use crate::{output, progress};
 

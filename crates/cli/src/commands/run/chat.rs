@@ -12,9 +12,10 @@ use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::{Template, Templates};
 
 use super::drafting::Guesser;
-use super::{Answer, Question, interrupt, report, settings, streamed, warn};
+use super::{Answer, Question, report, settings, streamed, warn};
 use crate::args::Run;
 use crate::failure::{Failure, INTERRUPTED};
+use crate::interrupt;
 use crate::{demo, escapes, output, trace};
 use command::Command;
 use lines::{Line, Lines};

@@ -12,10 +12,11 @@ use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Behavior, Config, Context, Editor, Helper};
 
-use super::{command, interrupt, message};
+use super::{command, message};
 use crate::args::Run;
 use crate::failure::{Failure, IO};
 use crate::folders;
+use crate::interrupt;
 
 /// Messages the history keeps.
 const HISTORY: usize = 1000;
