@@ -53,6 +53,11 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// Threads that were asked for: as with llama.cpp, 0 and less leave the choice to us.
+pub fn threads(given: Option<i64>) -> Option<usize> {
+    given.and_then(|threads| usize::try_from(threads).ok()).filter(|&threads| threads > 0)
+}
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {

@@ -1,7 +1,13 @@
 //! Progress bars on stderr, silent when that is no terminal.
 
+use std::ops::ControlFlow;
+
+use bilayer_convert::Error;
+use bilayer_convert::Progress as Told;
 use bilayer_engine::session::{Progress, Stage};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::interrupt;
 
 /// A bar over bytes; its length is set by the first [`set`].
 pub fn bytes(verb: &'static str) -> ProgressBar {
@@ -28,6 +34,28 @@ pub fn prepare(bar: &ProgressBar, progress: Progress) {
             bar.set_message("loading");
             set(bar, progress.done_bytes, progress.total_bytes);
         }
+    }
+}
+
+/// Does `work` while it moves a bar; nothing where Ctrl-C ended it.
+///
+/// # Errors
+/// Those of `work`.
+pub fn interruptible<T>(
+    bar: &ProgressBar,
+    work: impl FnOnce(Told<'_>) -> Result<T, Error>,
+) -> Result<Option<T>, Error> {
+    interrupt::catch();
+    interrupt::answering();
+    let done = work(&mut |done, total| {
+        set(bar, done, total);
+        if interrupt::is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    bar.finish_and_clear();
+    match done {
+        Ok(made) => Ok(Some(made)),
+        Err(Error::Interrupted) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

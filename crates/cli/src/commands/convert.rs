@@ -1,10 +1,8 @@
 //! `bilayer convert`: a GGUF file of a checkpoint folder.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use bilayer_convert::Error;
 use bilayer_convert::convert::{Convert, Plan, PlannedTensor};
 use bilayer_quant::Type;
 use serde_json::{Value, json};
@@ -12,7 +10,6 @@ use serde_json::{Value, json};
 use crate::args;
 use crate::args::Outtype;
 use crate::failure::{Failure, INTERRUPTED};
-use crate::interrupt;
 use crate::{output, progress};
 
 /// Writes the file and says what it is.
@@ -27,7 +24,7 @@ pub fn execute(args: &args::Convert) -> Result<u8, Failure> {
         },
         name: args.model_name.clone(),
         no_vocab: args.no_vocab,
-        threads: args.threads.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0),
+        threads: args::threads(args.threads),
     };
     let plan = convert.plan(&args.folder)?;
     let out = args.outfile.clone().unwrap_or_else(|| usual(&args.folder, plan.outtype()));
@@ -36,19 +33,11 @@ pub fn execute(args: &args::Convert) -> Result<u8, Failure> {
     if args.dry_run {
         return report(args, &out, &plan, None);
     }
-    interrupt::catch();
-    interrupt::answering();
     let bar = progress::bytes("converting");
     let began = Instant::now();
-    let written = plan.write(&out, &mut |done, total| {
-        progress::set(&bar, done, total);
-        if interrupt::is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    bar.finish_and_clear();
-    match written {
-        Ok(()) => report(args, &out, &plan, Some(began.elapsed().as_secs_f64())),
-        Err(Error::Interrupted) => Ok(INTERRUPTED),
-        Err(error) => Err(error.into()),
+    match progress::interruptible(&bar, |told| plan.write(&out, told))? {
+        Some(()) => report(args, &out, &plan, Some(began.elapsed().as_secs_f64())),
+        None => Ok(INTERRUPTED),
     }
 }
 

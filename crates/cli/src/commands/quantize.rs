@@ -1,6 +1,5 @@
 //! `bilayer quantize`: a smaller file of a model.
 
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 
@@ -13,7 +12,6 @@ use serde_json::{Value, json};
 
 use crate::args;
 use crate::failure::{Failure, INTERRUPTED};
-use crate::interrupt;
 use crate::{output, progress};
 
 mod budget;
@@ -28,14 +26,9 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
     if let Some(target) = args.target_bpw {
         // What is wrong with the place is known before the measuring.
         quantize.plan(&file, imatrix.as_ref()).map_err(in_file)?.check_output(&args.out)?;
-        interrupt::catch();
-        interrupt::answering();
-        match budget::measure(args, &quantize, imatrix.as_ref()) {
-            Err(Failure::Line(INTERRUPTED, _)) => return Ok(INTERRUPTED),
-            sensitivity => {
-                measured = Some(budget::apply(args, &mut quantize, &sensitivity?, target)?)
-            }
-        }
+        let sensitivity = budget::measure(args, &quantize, imatrix.as_ref())?;
+        let Some(sensitivity) = sensitivity else { return Ok(INTERRUPTED) };
+        measured = Some(budget::apply(args, &mut quantize, &sensitivity, target)?);
     }
     let mut plan = quantize.plan(&file, imatrix.as_ref()).map_err(in_file)?;
     if let Some(path) = &args.imatrix {
@@ -51,18 +44,11 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
     if args.dry_run {
         return report(args, &made, &plan, None);
     }
-    interrupt::catch();
-    interrupt::answering();
     let bar = progress::bytes("quantizing");
     let began = Instant::now();
-    let written = plan.write(&args.out, &mut |done, total| {
-        progress::set(&bar, done, total);
-        if interrupt::is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    bar.finish_and_clear();
-    match written {
-        Ok(()) => report(args, &made, &plan, Some(began.elapsed().as_secs_f64())),
-        Err(Error::Interrupted) => Ok(INTERRUPTED),
+    match progress::interruptible(&bar, |told| plan.write(&args.out, told)) {
+        Ok(Some(())) => report(args, &made, &plan, Some(began.elapsed().as_secs_f64())),
+        Ok(None) => Ok(INTERRUPTED),
         Err(error @ Error::Weight { .. }) => Err(in_file(error)),
         Err(error) => Err(error.into()),
     }
@@ -85,7 +71,7 @@ fn asked(args: &args::Quantize) -> Result<Quantize, Failure> {
         output: ty(&args.output_tensor_type)?,
         embedding: ty(&args.token_embedding_type)?,
         requantize: args.allow_requantize,
-        threads: args.threads.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0),
+        threads: args::threads(args.threads),
     })
 }
 

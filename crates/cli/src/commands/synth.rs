@@ -1,6 +1,5 @@
 //! `bilayer synth`: a model of a given shape with random weights.
 
-use std::ops::ControlFlow;
 use std::time::Instant;
 
 use bilayer_convert::Error;
@@ -10,26 +9,15 @@ use serde_json::json;
 
 use crate::args;
 use crate::failure::{Failure, INTERRUPTED};
-use crate::interrupt;
 use crate::{output, progress};
 
 /// Writes the file and says what it is.
 pub fn execute(args: &args::Synth) -> Result<u8, Failure> {
     let synth = asked(args)?;
-    interrupt::catch();
-    interrupt::answering();
     let bar = progress::bytes("writing");
     let began = Instant::now();
-    let made = synth.write(&args.out, &mut |done, total| {
-        progress::set(&bar, done, total);
-        if interrupt::is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    bar.finish_and_clear();
-    let made = match made {
-        Ok(made) => made,
-        Err(Error::Interrupted) => return Ok(INTERRUPTED),
-        Err(error) => return Err(error.into()),
-    };
+    let made = progress::interruptible(&bar, |told| synth.write(&args.out, told))?;
+    let Some(made) = made else { return Ok(INTERRUPTED) };
     report(args, &synth, made, began.elapsed().as_secs_f64())?;
     Ok(0)
 }
@@ -52,7 +40,7 @@ fn asked(args: &args::Synth) -> Result<Synth, Error> {
         mix: if args.pure { Mix::pure(mix.base)? } else { mix },
         seed: args.seed,
         hollow: args.hollow,
-        threads: args.threads.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0),
+        threads: args::threads(args.threads),
     })
 }
 

@@ -72,7 +72,7 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
 
 /// The backend of a name: `cpu`, `cpu:LEVEL`, `reference`, `gpu`.
 fn backend(name: &str, placing: &Placing, args: &Verify) -> Result<Box<dyn Backend>, Failure> {
-    let threads = args.model.threads.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0);
+    let threads = crate::args::threads(args.model.threads);
     let cpu = |level: Option<&str>| -> Result<Box<dyn Backend>, Failure> {
         let level = level.map(str::parse::<Level>).transpose();
         let level = level.map_err(|error| Error::Cpu(error.into()))?;

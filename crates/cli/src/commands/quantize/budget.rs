@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::ops::ControlFlow;
 
 use bilayer_convert::imatrix::Imatrix;
 use bilayer_convert::quantize::sensitivity::{Calibration, Sensitivity};
@@ -11,7 +10,6 @@ use bilayer_engine::Model;
 
 use crate::args;
 use crate::failure::Failure;
-use crate::interrupt;
 use crate::new_file::NewFile;
 use crate::{output, progress};
 
@@ -29,12 +27,12 @@ impl Chosen {
     }
 }
 
-/// Runs the calibration text once for each tensor.
+/// Runs the calibration text once for each tensor; nothing if it was interrupted.
 pub fn measure(
     args: &args::Quantize,
     quantize: &Quantize,
     imatrix: Option<&Imatrix>,
-) -> Result<Sensitivity, Failure> {
+) -> Result<Option<Sensitivity>, Failure> {
     let path = args.calibration.as_deref();
     let text =
         output::file(path.ok_or_else(|| Failure::usage("no text; give --calibration FILE"))?)?;
@@ -42,12 +40,9 @@ pub fn measure(
     let (window_len, windows) = (args.ctx_size, args.chunks as usize);
     let calibration = Calibration { text: &text, window_len, windows };
     let bar = progress::steps("measuring");
-    let measured =
-        Sensitivity::measure(quantize, &model, imatrix, &calibration, &mut |done, total| {
-            progress::set(&bar, done, total);
-            if interrupt::is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-    bar.finish_and_clear();
+    let measured = progress::interruptible(&bar, |told| {
+        Sensitivity::measure(quantize, &model, imatrix, &calibration, told)
+    });
     measured.map_err(|error| super::of_input(error, &args.input))
 }
 

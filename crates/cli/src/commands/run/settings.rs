@@ -109,8 +109,7 @@ pub fn model(flags: &ModelArgs) -> Result<Settings<'static>, Failure> {
         return Err(Failure::usage("batch-size is 0; it must be at least 1"));
     }
     Ok(Settings {
-        // As with llama.cpp, 0 and less leave the choice to us.
-        threads: flags.threads.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0),
+        threads: crate::args::threads(flags.threads),
         cpu_level: level.map_err(|error| Error::Cpu(error.into()))?,
         ctx_size: flags.ctx_size,
         ubatch_size: flags.ubatch_size.min(flags.batch_size),
