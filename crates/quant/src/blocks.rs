@@ -39,6 +39,20 @@ pub(crate) fn quantize<B: NoUninit, const N: usize>(
     }
 }
 
+/// Writes blocks of a type that has a rule without importance, and with it is searched in groups.
+pub(crate) fn quantize_by_rule<B: NoUninit, const N: usize>(
+    values: &[f32],
+    importance: Option<&[f32]>,
+    bytes: &mut [u8],
+    rule: impl Fn(&[f32; N]) -> B,
+    group: impl Fn(&[[f32; N]; GROUP], Option<&[[f32; N]; GROUP]>) -> [B; GROUP],
+) {
+    match importance {
+        None => quantize(values, None, bytes, |values, _| rule(values)),
+        Some(_) => quantize_groups(values, importance, bytes, group),
+    }
+}
+
 /// Writes blocks of `N` weights that are searched in groups; the last group is filled up with zeros.
 pub(crate) fn quantize_groups<B: NoUninit, const N: usize>(
     values: &[f32],
@@ -63,6 +77,9 @@ pub(crate) fn quantize_groups<B: NoUninit, const N: usize>(
         }
     }
 }
+
+/// The bits of the largest finite f16.
+pub(crate) const F16_LARGEST: u16 = 0x7bff;
 
 /// The value of f16 bits.
 #[inline]

@@ -9,7 +9,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
-use crate::search::{self, GROUP, Sweep};
+use crate::q4_0;
+use crate::search::{self, GROUP, ScaleBlock, Sweep};
 use crate::{Descriptor, Plane};
 
 /// The sixteen values, denser near zero as gaussian weights are.
@@ -59,11 +60,12 @@ fn quantize(
     values: &[[f32; 32]; GROUP],
     importance: Option<&[[f32; 32]; GROUP]>,
 ) -> [Block; GROUP] {
-    let (d, values) = search::scales(values, importance, nearest, 0.0, SWEEP);
-    std::array::from_fn(|k| {
-        let q = values[k].map(|value| CODES[usize::from(value)]);
-        Block { d: d[k], quants: std::array::from_fn(|i| q[i] | q[16 + i] << 4) }
-    })
+    search::scales(values, importance, nearest, 0.0, SWEEP).map(
+        |ScaleBlock { d, codes: values }| Block {
+            d,
+            quants: q4_0::pack(&values.map(|value| CODES[usize::from(value)])),
+        },
+    )
 }
 
 /// Halfway between each value and the next.

@@ -12,6 +12,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks;
+use crate::q4_0;
 use crate::search;
 use crate::{Descriptor, Plane};
 
@@ -82,7 +83,7 @@ pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
     };
     let scale = half_scale(e);
     let q = values.map(|x| nearest(x, scale) as u8);
-    Block { e, quants: std::array::from_fn(|i| q[i] | q[16 + i] << 4) }
+    Block { e, quants: q4_0::pack(&q) }
 }
 
 /// Halfway between each magnitude and the next.

@@ -10,7 +10,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_bits, f16_value};
 use crate::lanes::{reciprocal, round};
-use crate::search::{self, GROUP, Sweep};
+use crate::search::{self, GROUP, ScaleBlock, Sweep};
 use crate::{Descriptor, Plane};
 
 /// One block of 32 weights.
@@ -32,9 +32,8 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 32,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("d", 2), ("quants", 16)]),
-    quantize: Some(|values, importance, bytes| match importance {
-        None => blocks::quantize(values, None, bytes, |values, _| fixed(values)),
-        Some(_) => blocks::quantize_groups(values, importance, bytes, searched),
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize_by_rule(values, importance, bytes, fixed, searched);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.089,
@@ -57,7 +56,7 @@ fn fixed(values: &[f32; 32]) -> Block {
     let d = search::peak(values) / -8.0;
     let inverse = reciprocal(d);
     let q = values.map(|x| ((x * inverse + 8.5) as u8).min(15));
-    Block { d: f16_bits(d), quants: std::array::from_fn(|i| q[i] | q[16 + i] << 4) }
+    block(ScaleBlock { d: f16_bits(d), codes: q })
 }
 
 /// With importance, the scales that lose least.
@@ -66,9 +65,14 @@ fn searched(
     importance: Option<&[[f32; 32]; GROUP]>,
 ) -> [Block; GROUP] {
     let nearest = |v| round(v, -8.0, 7.0);
-    let (d, codes) = search::scales(values, importance, nearest, 8.0, SWEEP);
-    std::array::from_fn(|k| {
-        let q = codes[k];
-        Block { d: d[k], quants: std::array::from_fn(|i| q[i] | q[16 + i] << 4) }
-    })
+    search::scales(values, importance, nearest, 8.0, SWEEP).map(block)
+}
+
+fn block(ScaleBlock { d, codes }: ScaleBlock<32>) -> Block {
+    Block { d, quants: pack(&codes) }
+}
+
+/// Codes `i` and `16 + i` in byte `i`, as the types with blocks of 32 store them; only the four low bits of each count.
+pub(crate) fn pack(codes: &[u8; 32]) -> [u8; 16] {
+    std::array::from_fn(|i| codes[i] & 15 | codes[16 + i] << 4)
 }

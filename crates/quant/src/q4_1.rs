@@ -9,6 +9,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
+use crate::q4_0;
 use crate::search::{self, GROUP, LineBlock, Sweep};
 use crate::{Descriptor, Plane};
 
@@ -33,9 +34,8 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 32,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("d", 2), ("m", 2), ("quants", 16)]),
-    quantize: Some(|values, importance, bytes| match importance {
-        None => blocks::quantize(values, None, bytes, |values, _| fixed(values)),
-        Some(_) => blocks::quantize_groups(values, importance, bytes, searched),
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize_by_rule(values, importance, bytes, fixed, searched);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.081,
@@ -65,6 +65,6 @@ fn searched(
     search::lines(values, importance, 15.0, SWEEP).map(block)
 }
 
-fn block(LineBlock { d, m, codes: q }: LineBlock<32>) -> Block {
-    Block { d, m, quants: std::array::from_fn(|i| q[i] | q[16 + i] << 4) }
+fn block(LineBlock { d, m, codes }: LineBlock<32>) -> Block {
+    Block { d, m, quants: q4_0::pack(&codes) }
 }

@@ -11,7 +11,8 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_bits, f16_value};
 use crate::lanes::{reciprocal, round};
-use crate::search::{self, GROUP, Sweep};
+use crate::q4_0;
+use crate::search::{self, GROUP, ScaleBlock, Sweep};
 use crate::{Descriptor, Plane};
 
 /// One block of 32 weights.
@@ -35,9 +36,8 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 32,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("d", 2), ("high", 4), ("quants", 16)]),
-    quantize: Some(|values, importance, bytes| match importance {
-        None => blocks::quantize(values, None, bytes, |values, _| fixed(values)),
-        Some(_) => blocks::quantize_groups(values, importance, bytes, searched),
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize_by_rule(values, importance, bytes, fixed, searched);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.044,
@@ -59,8 +59,7 @@ fn fixed(values: &[f32; 32]) -> Block {
     let d = search::peak(values) / -16.0;
     let inverse = reciprocal(d);
     let q = values.map(|x| ((x * inverse + 16.5) as u8).min(31));
-    let (high, quants) = pack(&q);
-    Block { d: f16_bits(d), high, quants }
+    block(ScaleBlock { d: f16_bits(d), codes: q })
 }
 
 /// With importance, the scales that lose least.
@@ -69,12 +68,12 @@ fn searched(
     importance: Option<&[[f32; 32]; GROUP]>,
 ) -> [Block; GROUP] {
     let nearest = |v| round(v, -16.0, 15.0);
-    let (d, codes) = search::scales(values, importance, nearest, 16.0, SWEEP);
-    std::array::from_fn(|k| {
-        let q = codes[k];
-        let (high, quants) = pack(&q);
-        Block { d: d[k], high, quants }
-    })
+    search::scales(values, importance, nearest, 16.0, SWEEP).map(block)
+}
+
+fn block(ScaleBlock { d, codes }: ScaleBlock<32>) -> Block {
+    let (high, quants) = pack(&codes);
+    Block { d, high, quants }
 }
 
 /// The 32 five-bit codes behind the two arrays that Q5_0 and Q5_1 share.
@@ -89,5 +88,5 @@ pub(crate) fn codes(high: [u8; 4], quants: &[u8; 16]) -> [u8; 32] {
 /// The inverse of [`codes`].
 pub(crate) fn pack(q: &[u8; 32]) -> ([u8; 4], [u8; 16]) {
     let high = (0..32).fold(0, |bits, i| bits | u32::from(q[i] >> 4) << i);
-    (high.to_le_bytes(), std::array::from_fn(|i| q[i] & 15 | q[16 + i] << 4))
+    (high.to_le_bytes(), q4_0::pack(q))
 }

@@ -37,9 +37,8 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 32,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("d", 2), ("m", 2), ("high", 4), ("quants", 16)]),
-    quantize: Some(|values, importance, bytes| match importance {
-        None => blocks::quantize(values, None, bytes, |values, _| fixed(values)),
-        Some(_) => blocks::quantize_groups(values, importance, bytes, searched),
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize_by_rule(values, importance, bytes, fixed, searched);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.0395,
@@ -68,7 +67,7 @@ fn searched(
     search::lines(values, importance, 31.0, SWEEP).map(block)
 }
 
-fn block(LineBlock { d, m, codes: q }: LineBlock<32>) -> Block {
-    let (high, quants) = pack(&q);
+fn block(LineBlock { d, m, codes }: LineBlock<32>) -> Block {
+    let (high, quants) = pack(&codes);
     Block { d, m, high, quants }
 }

@@ -6,7 +6,7 @@
 //! searched at once, a SIMD lane for each, so that sums are plain f32 sums in the order of the
 //! weights and give the same result on every machine.
 
-use crate::blocks::{f16_bits, f16_value};
+use crate::blocks::{F16_LARGEST, f16_bits, f16_value};
 use crate::lanes::{Lanes, Runs, bytes, reciprocal};
 
 /// Starting points of a search, evenly from `first` to `last`: for a scale the code on which the
@@ -320,7 +320,14 @@ pub(crate) fn line_loss<const N: usize, const L: usize>(
 /// Blocks of one run that are searched at once.
 pub(crate) const GROUP: usize = 8;
 
-/// Scales (f16 bits) and codes, `bias` added, of eight blocks with a scale each, as in Q4_0 and IQ4_NL.
+/// A block with one scale, as in Q4_0 and IQ4_NL: scale (f16 bits) and codes.
+#[derive(Clone, Copy)]
+pub(crate) struct ScaleBlock<const N: usize> {
+    pub d: u16,
+    pub codes: [u8; N],
+}
+
+/// Eight blocks with the scales that lose least; `bias` is added to the codes.
 #[multiversion::multiversion(targets("x86_64+avx2+f16c"))]
 pub(crate) fn scales<const N: usize, F: Fn(f32) -> f32 + Copy>(
     x: &[[f32; N]; GROUP],
@@ -328,10 +335,15 @@ pub(crate) fn scales<const N: usize, F: Fn(f32) -> f32 + Copy>(
     nearest: F,
     bias: f32,
     sweep: Sweep,
-) -> ([u16; GROUP], [[u8; N]; GROUP]) {
+) -> [ScaleBlock<N>; GROUP] {
     let runs = group(x, importance);
     let d = scale(&runs, nearest, sweep).map(|scale| f16_value(f16_bits(scale)));
-    (d.0.map(f16_bits), scale_codes(&runs, d, nearest, bias))
+    let codes = scale_codes(&runs, d, nearest, bias);
+    let mut blocks = [ScaleBlock { d: 0, codes: [0; N] }; GROUP];
+    for k in 0..GROUP {
+        blocks[k] = ScaleBlock { d: f16_bits(d.0[k]), codes: codes[k] };
+    }
+    blocks
 }
 
 /// A block with one line, as in Q4_1 and Q5_1: scale and minimum (f16 bits) and codes.
@@ -413,14 +425,13 @@ fn halves<const N: usize, const L: usize>(runs: &Runs<N, L>, line: Line<L>, top:
 /// The nearest f16 and those beside it, as far as they have its sign and are finite.
 #[inline(always)]
 fn around<const L: usize>(values: Lanes<L>) -> [Lanes<L>; 3] {
-    const LARGEST: u16 = 0x7bff;
     let mut around = [values; 3];
     for k in 0..L {
         let bits = f16_bits(values.0[k]);
         let (sign, magnitude) = (bits & 0x8000, bits & 0x7fff);
         around[0].0[k] = f16_value(bits);
         around[1].0[k] = f16_value(sign | magnitude.saturating_sub(1));
-        around[2].0[k] = f16_value(sign | (magnitude + 1).min(LARGEST));
+        around[2].0[k] = f16_value(sign | (magnitude + 1).min(F16_LARGEST));
     }
     around
 }

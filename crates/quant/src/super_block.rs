@@ -8,7 +8,7 @@
 //! Each part is a lane, and both searches are compiled for AVX2 too, with all they call inlined into them. Nothing is
 //! fused or summed in another order, so every processor finds the same bits.
 
-use crate::blocks::{f16_bits, f16_value};
+use crate::blocks::{F16_LARGEST, f16_bits, f16_value};
 use crate::lanes::{Lanes, Runs, bytes};
 use crate::search::{self, Line, LineSums, Sweep, Totals};
 
@@ -190,9 +190,8 @@ fn largest<const L: usize>(values: Lanes<L>) -> f32 {
 /// The f16 next to `value`, away from zero: with a shared scale rounded inward the largest part
 /// would want an integer beyond the last, by much where f16 is subnormal, as for small weights.
 fn f16_bits_outward(value: f32) -> u16 {
-    const LARGEST: u16 = 0x7bff;
     let bits = f16_bits(value);
-    let inward = f16_value(bits).abs() < value.abs() && bits & 0x7fff < LARGEST;
+    let inward = f16_value(bits).abs() < value.abs() && bits & 0x7fff < F16_LARGEST;
     bits + u16::from(inward)
 }
 
