@@ -110,6 +110,17 @@ impl Facts {
             tops: None,
         }
     }
+
+    /// Bytes of a weight's row as the device stores it.
+    pub fn row_bytes(&self, weight: &Weight) -> u64 {
+        match self.converted.iter().find(|(from, _)| *from == weight.ty) {
+            Some((_, to)) => {
+                let blocks = weight.cols.div_ceil(to.block_weights) as u64;
+                blocks.saturating_mul(to.block_bytes as u64)
+            }
+            None => weight.row_bytes() as u64,
+        }
+    }
 }
 
 /// The time one kernel took in the last step.

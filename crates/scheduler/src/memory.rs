@@ -48,14 +48,7 @@ pub(crate) fn weights(graph: &Graph, nodes: impl IntoIterator<Item = usize>) -> 
 pub(crate) fn weight_bytes(graph: &Graph, weights: &BTreeSet<WeightId>, facts: &Facts) -> u64 {
     let bytes = |id| {
         let weight = graph.weight(id);
-        let converted = facts.converted.iter().find(|(from, _)| *from == weight.ty);
-        match converted {
-            Some((_, to)) => {
-                let blocks = weight.cols.div_ceil(to.block_weights) as u64;
-                (weight.rows as u64).saturating_mul(blocks).saturating_mul(to.block_bytes as u64)
-            }
-            None => weight.bytes() as u64,
-        }
+        (weight.rows as u64).saturating_mul(facts.row_bytes(weight))
     };
     sum(weights.iter().map(|&id| bytes(id)))
 }

@@ -17,20 +17,11 @@ pub fn step_bytes(graph: &Graph, plan: &Plan, devices: &[&Facts], tokens: usize)
                 _ => weight.rows as u64,
             };
             let weights = op.weights().map(|id| graph.weight(id));
-            let all: u64 = weights.map(|w| rows(w) * row_bytes(w, facts)).sum();
+            let all: u64 = weights.map(|w| rows(w) * facts.row_bytes(w)).sum();
             bytes[segment.device] += (all as f64 * graph.share(node, tokens)) as u64;
         }
     }
     bytes
-}
-
-/// Bytes of a weight's row in a device's memory.
-fn row_bytes(weight: &Weight, facts: &Facts) -> u64 {
-    let stored = facts.converted.iter().find(|(from, _)| *from == weight.ty);
-    match stored {
-        Some((_, to)) => (weight.cols.div_ceil(to.block_weights) * to.block_bytes) as u64,
-        None => weight.row_bytes() as u64,
-    }
 }
 
 #[cfg(test)]
