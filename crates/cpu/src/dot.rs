@@ -45,6 +45,14 @@ mod q6_k;
 mod q8_0;
 mod scalar;
 
+/// Unpacking of blocks that other rooms use too.
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86 {
+    pub(crate) use super::avx2::load_128;
+    pub(crate) use super::q4_k::scales_mins_128;
+    pub(crate) use super::q6_k::{quants_512, scale_128};
+}
+
 /// How far ahead of the block at hand kernels prefetch, bytes: two pages, so that the stream does
 /// not wait where hardware prefetchers start anew. benches/README.md has other distances.
 pub const AHEAD: usize = 8 << 10;

@@ -36,5 +36,7 @@ pub mod probe;
 mod program;
 mod state;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 pub use backend::{Cpu, Error, Options};

@@ -8,6 +8,10 @@ use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
 use crate::level::Level;
+#[cfg(target_arch = "x86_64")]
+use crate::tile::Fill;
+#[cfg(target_arch = "x86_64")]
+use crate::tile::amx::FillTiles;
 
 pub(crate) mod floats;
 mod iq4_nl;
@@ -110,6 +114,12 @@ pub(crate) trait Unpack {
     const HIGHEST: u8;
     /// What codes stand for, where quants are not codes themselves.
     const CODEBOOK: Option<[u8; 16]> = None;
+    /// A short way into the panels of AVX-512.
+    #[cfg(target_arch = "x86_64")]
+    const FILL: Option<Fill> = None;
+    /// A short way into AMX tiles.
+    #[cfg(target_arch = "x86_64")]
+    const TILES: Option<FillTiles> = None;
 
     /// Unpacks the blocks of one row's next columns, at most [`SPAN`]; leaves codes of a codebook.
     fn unpack(blocks: &[u8], span: &mut Span);
@@ -150,18 +160,52 @@ impl Rows<'_> {
 /// Asks the memory for some bytes, as far as the second-level cache, ahead of their use.
 #[inline(always)]
 pub(crate) fn prefetch(bytes: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(64) {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: prefetching reads nothing and is part of x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+    prefetch_lines(bytes.as_ptr(), bytes.len().div_ceil(64));
+}
+
+/// The same from any address on, mapped or not: a prefetch has no effect but on the caches.
+#[inline(always)]
+pub(crate) fn prefetch_lines(start: *const u8, lines: usize) {
+    for line in 0..lines {
+        let line = start.wrapping_add(64 * line);
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            // SAFETY: prefetching reads nothing and is part of x86-64.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
+        }
+        #[cfg(target_arch = "aarch64")]
+        crate::neon::prefetch_outer(line);
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let _ = line;
     }
-    #[cfg(target_arch = "aarch64")]
-    for line in bytes.chunks(64) {
-        crate::neon::prefetch_outer(line.as_ptr());
+}
+
+/// Lines to ask the memory for while something else is computed: asked for all at once they would hold up its loads.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    start: *const u8,
+    lines: usize,
+}
+
+impl Ahead {
+    /// What follows some weights, as many bytes.
+    pub fn of(weights: &[u8]) -> Ahead {
+        Ahead { start: weights.as_ptr_range().end, lines: weights.len().div_ceil(64) }
     }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = bytes;
+
+    /// Part `index` of `count` about equal ones.
+    #[inline(always)]
+    pub fn part(self, index: usize, count: usize) -> Ahead {
+        let (first, end) = (self.lines * index / count, self.lines * (index + 1) / count);
+        Ahead { start: self.start.wrapping_add(64 * first), lines: end - first }
+    }
+
+    /// Asks.
+    #[inline(always)]
+    pub fn fetch(self) {
+        prefetch_lines(self.start, self.lines);
+    }
 }
 
 /// Unpacks the rows into as many spans. Unsafe to call unless the processor has the level's features.
@@ -176,6 +220,12 @@ pub(crate) struct Quants {
     pub bias: u8,
     /// The greatest quant as stored.
     pub highest: u8,
+    /// The short way into the panels of AVX-512, where there is one.
+    #[cfg(target_arch = "x86_64")]
+    pub fill: Option<Fill>,
+    /// The short way into AMX tiles, where there is one.
+    #[cfg(target_arch = "x86_64")]
+    pub fill_tiles: Option<FillTiles>,
     scalar: UnpackRows,
     #[cfg(target_arch = "x86_64")]
     avx2: UnpackRows,
@@ -191,6 +241,10 @@ impl Quants {
             form: U::FORM,
             bias: U::BIAS,
             highest: U::HIGHEST,
+            #[cfg(target_arch = "x86_64")]
+            fill: U::FILL,
+            #[cfg(target_arch = "x86_64")]
+            fill_tiles: U::TILES,
             scalar: rows::<U>,
             #[cfg(target_arch = "x86_64")]
             avx2: rows_avx2::<U>,
@@ -392,5 +446,85 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn the_short_way_into_a_panel_ends_where_the_long_one_does() {
+        use crate::tile::{self, Panel};
+
+        for level in Level::available().filter(|level| *level >= Level::Avx512Vnni) {
+            for (ty, quants) in TABLE.iter().filter(|(_, quants)| quants.fill.is_some()) {
+                // Three blocks a row, of which the second is wanted.
+                let row_bytes = 3 * ty.block_bytes;
+                let bytes = finite_blocks(*ty, 3 * 16);
+                let (start, len) = (ty.block_bytes, ty.block_bytes);
+                let rows = Rows { weights: &bytes, row_bytes, start, len };
+                let tiles = tile::tiles(level, quants);
+                let fill = tiles.fill.expect("these have one");
+                for half in 0..2 {
+                    let (mut spans, mut long, mut short) =
+                        ([Span::zeroed(); 16], Panel::zeroed(), Panel::zeroed());
+                    // SAFETY: the level is available.
+                    unsafe {
+                        quants.unpack(level)(rows, &mut spans);
+                        (tiles.interleave)(&spans, 16 * half, tiles.adjust, &mut long);
+                        fill(rows, half, &mut short);
+                    }
+                    assert!(long.quants == short.quants, "{ty}: quants");
+                    assert!(long.scales == short.scales, "{ty}: scales");
+                    assert!(long.mins == short.mins, "{ty}: minimums");
+                }
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn the_short_way_into_tiles_ends_where_the_long_one_does() {
+        use crate::tile::amx::{self, TileBytes};
+
+        if !Level::Amx.is_available() {
+            return;
+        }
+        for (ty, quants) in TABLE {
+            let Some(fill) = quants.fill_tiles else { continue };
+            let bytes = finite_blocks(*ty, 3 * 16);
+            let (row_bytes, start) = (3 * ty.block_bytes, ty.block_bytes);
+            let rows = Rows { weights: &bytes, row_bytes, start, len: start };
+            for count in [1, 7, 16] {
+                let (mut long, mut short) = ([[7; 1024]; 8], [[7; 1024]; 8]);
+                let mut spans = [Span::zeroed(); 16];
+                // SAFETY: the level is available.
+                unsafe {
+                    quants.unpack(Level::Amx)(rows, &mut spans[..count]);
+                    for (row, span) in spans[..count].iter().enumerate() {
+                        amx::put_span(span, quants.form, quants.bias, row, &mut long);
+                    }
+                    fill(rows, count, &mut short);
+                }
+                // Zero has two signs.
+                let values = |tiles: &[TileBytes; 8]| {
+                    let words = bytemuck::cast_slice::<u8, u16>(tiles.as_flattened());
+                    words.iter().map(|bits| if bits & 0x7fff == 0 { 0 } else { *bits }).collect()
+                };
+                let (long, short): (Vec<u16>, Vec<u16>) = (values(&long), values(&short));
+                assert!(long == short, "{ty}, {count} rows");
+            }
+        }
+    }
+
+    /// Random blocks without infinite weights.
+    #[cfg(target_arch = "x86_64")]
+    fn finite_blocks(ty: Type, count: usize) -> Vec<u8> {
+        let mut bytes = noise(count * ty.block_bytes, 3);
+        for block in bytes.chunks_exact_mut(ty.block_bytes) {
+            let mut values = vec![0.0; ty.block_weights];
+            ty.dequantize(block, &mut values).expect("a block");
+            if values.iter().any(|value| !value.is_finite()) {
+                block.fill(0x31);
+            }
+        }
+        bytes
     }
 }

@@ -8,7 +8,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::gemm::packing::Block;
 use crate::level::Level;
-use crate::panel::{Form, Quants, Span};
+use crate::panel::{Ahead, Form, Quants, Rows, Span};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
@@ -116,15 +116,23 @@ pub(crate) fn in_order<A, B>(mut a: *const A, mut b: *const B) -> (*const A, *co
 pub(crate) type Interleave =
     unsafe fn(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel);
 
+/// Unpacks 256 columns of 16 rows into half `half` of the panel's rows, at once and adjusted: what [`Interleave`] makes
+/// of their spans.
+pub(crate) type Fill = unsafe fn(rows: Rows<'_>, half: usize, panel: &mut Panel);
+
 /// Adds panel x activations to `strip`, where a token's 32 results are `stride` after those of the
-/// token before; `block` is one span's packed activations.
-pub(crate) type Tile = unsafe fn(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize);
+/// token before; `block` is one span's packed activations; `ahead` is asked
+/// for meanwhile.
+pub(crate) type Tile =
+    unsafe fn(panel: &Panel, block: Block<'_>, ahead: Ahead, strip: &mut [f32], stride: usize);
 
 /// The integer kernels of a level for a form. Unsafe to call unless the processor has the level.
 #[derive(Clone, Copy)]
 pub(crate) struct Tiles {
     pub adjust: Adjust,
     pub interleave: Interleave,
+    /// The short way, where there is one.
+    pub fill: Option<Fill>,
     pub tile: Tile,
 }
 

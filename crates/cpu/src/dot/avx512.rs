@@ -6,6 +6,7 @@ use std::arch::x86_64::*;
 use super::avx2::prefetch;
 use super::{Job, each, groups, part};
 use crate::columns::{Block256, F32_STEP, QUAD_LANES, Quad32};
+use crate::x86::fields;
 
 /// A block of 256 weights in natural order.
 pub struct K {
@@ -210,25 +211,6 @@ pub fn load_twice(bytes: &[u8], at: usize) -> __m512i {
 pub fn load_pair(bytes: &[u8], low: usize, high: usize) -> __m512i {
     let low = _mm512_castsi256_si512(super::avx2::load(bytes, low));
     _mm512_inserti64x4::<1>(low, super::avx2::load(bytes, high))
-}
-
-/// For [`fields`]: `bits` bits of each byte, from bit `from` on, counted from the lowest.
-pub const fn field(from: u32, bits: u32) -> i64 {
-    // Bit i of a result is the parity of the operand's bits that row 7 - i of the matrix names.
-    let (mut matrix, mut bit) = (0, 0);
-    while bit < bits {
-        matrix |= 1i64 << (from + bit) << (8 * (7 - bit));
-        bit += 1;
-    }
-    matrix
-}
-
-/// A [`field`] of every byte, in each 64 bits the one that `matrices` has there: shift and mask in one instruction.
-#[inline]
-#[target_feature(enable = "avx512f,gfni")]
-pub fn fields(bytes: __m512i, matrices: [i64; 8]) -> __m512i {
-    let [a, b, c, d, e, f, g, h] = matrices;
-    _mm512_gf2p8affine_epi64_epi8::<0>(bytes, _mm512_set_epi64(h, g, f, e, d, c, b, a))
 }
 
 /// Two fields, each in half of the vector.

@@ -24,6 +24,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::super::{avx2, avx512, part};
+    use crate::x86::{field, fields};
 
     /// The codes of a quad.
     #[inline]
@@ -72,10 +73,10 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
     pub fn codes_512(bytes: __m512i, order: &[u8; 64]) -> __m512i {
-        const LOW: i64 = avx512::field(0, 4);
-        const HIGH: i64 = avx512::field(4, 4);
+        const LOW: i64 = field(0, 4);
+        const HIGH: i64 = field(4, 4);
         let ordered = _mm512_permutexvar_epi8(avx512::table(order), bytes);
-        avx512::fields(ordered, [LOW, LOW, HIGH, HIGH, LOW, LOW, HIGH, HIGH])
+        fields(ordered, [LOW, LOW, HIGH, HIGH, LOW, LOW, HIGH, HIGH])
     }
 
     /// The codes of two blocks with their fifth bits.

@@ -60,9 +60,9 @@ mod x86 {
 
     use std::arch::x86_64::*;
 
-    use super::super::avx512::field;
     use super::super::{avx2, avx512, avxvnni, part, q6_k};
     use super::{BYTES, D, Job, QUANTS};
+    use crate::x86::field;
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {

@@ -12,6 +12,8 @@ use crate::level::Level;
 #[cfg(target_arch = "aarch64")]
 pub(super) use arm::{nibbles, open};
 #[cfg(target_arch = "x86_64")]
+pub(crate) use x86::scales_mins_128;
+#[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{nibbles_512, open_head, scale, unpack_512};
@@ -65,6 +67,7 @@ mod x86 {
 
     use super::super::{avx2, avx512, avxvnni};
     use super::{BYTES, Job, QUANTS};
+    use crate::x86::field;
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
@@ -88,7 +91,7 @@ mod x86 {
     #[target_feature(enable = "avx512f,gfni")]
     pub fn nibbles_512(block: &[u8], at: usize) -> __m512i {
         let bytes = avx512::load_twice(block, at);
-        avx512::two_fields(bytes, avx512::field(0, 4), avx512::field(4, 4))
+        avx512::two_fields(bytes, field(0, 4), field(4, 4))
     }
 
     /// The 512-bit block of Q4_K and Q5_K, which start alike.

@@ -12,6 +12,8 @@ use crate::level::Level;
 use x86::{avx2, avx512, avxvnni};
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{open_16, scales_16, spread_16};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{quants_512, scale_128};
 #[cfg(target_arch = "aarch64")]
 use {super::neon, arm::Q6K};
 
@@ -64,6 +66,7 @@ mod x86 {
 
     use super::super::{avx2, avx512, avxvnni, u16_at};
     use super::{BYTES, D, HIGH, Job, LOW, OFFSET, SCALES};
+    use crate::x86::{field, fields};
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
@@ -95,7 +98,7 @@ mod x86 {
     /// Half a block's 128 codes.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,gfni")]
-    fn quants_512(block: &[u8; BYTES], h: usize) -> [__m512i; 2] {
+    pub fn quants_512(block: &[u8; BYTES], h: usize) -> [__m512i; 2] {
         let nibbles = _mm512_set1_epi8(15);
         let top = _mm512_set1_epi8(0x30);
         let low = avx512::load(block, LOW + 64 * h);
@@ -104,7 +107,7 @@ mod x86 {
         let first = _mm512_rolv_epi64(high, _mm512_set_epi64(2, 2, 2, 2, 4, 4, 4, 4));
         let second = _mm512_rolv_epi64(high, _mm512_set_epi64(62, 62, 62, 62, 0, 0, 0, 0));
         let a = _mm512_and_si512(low, nibbles);
-        let b = avx512::fields(low, [avx512::field(4, 4); 8]);
+        let b = fields(low, [field(4, 4); 8]);
         // low | turned & top
         [
             _mm512_ternarylogic_epi64::<0xf8>(a, first, top),
@@ -133,7 +136,7 @@ mod x86 {
     /// The block's scale in the first lane.
     #[inline]
     #[target_feature(enable = "sse2,f16c")]
-    fn scale_128(block: &[u8; BYTES]) -> __m128 {
+    pub fn scale_128(block: &[u8; BYTES]) -> __m128 {
         _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16_at(block, D))))
     }
 

@@ -33,7 +33,7 @@ impl Float {
     /// Adds the product of up to 32 rows to `strip`, where a token's 32 results are `stride` after
     /// those of the token before.
     pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [f32], stride: usize) {
-        let Run { weights, row_bytes, packing, packed } = *run;
+        let Run { weights, row_bytes, packing, packed, .. } = *run;
         let rows = run.rows();
         scratch.rows[rows..].fill([0.0; SPAN]);
         for col in (0..packing.cols).step_by(SPAN) {

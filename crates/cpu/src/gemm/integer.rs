@@ -2,7 +2,7 @@
 
 use crate::gemm::Run;
 use crate::gemm::packing::{Block, Packing};
-use crate::panel::{self, Quants, Rows, SPAN, Span};
+use crate::panel::{self, Ahead, Quants, Rows, SPAN, Span};
 use crate::tile::{self, Panel, ROWS, Tiles};
 
 /// The parts of an integer product.
@@ -37,18 +37,22 @@ impl Integer {
     /// Adds the product of up to 64 rows to `strip`, where a token's results are `stride` after those
     /// of the token before and there is room for all rows of the panels.
     pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [f32], stride: usize) {
-        let Run { weights, row_bytes, packing, packed } = *run;
+        let Run { weights, row_bytes, packing, packed, cold } = *run;
         let rows = run.rows();
         let span_bytes = |cols: usize| row_bytes * cols / packing.cols;
+        let panels = rows.div_ceil(ROWS);
+        // The next run's weights, in order, while this one is computed.
+        let next = Ahead::of(weights);
+        let (spans, chunks) = (packing.cols.div_ceil(SPAN), packing.chunks(packed.tokens));
         for col in (0..packing.cols).step_by(SPAN) {
             let cols = (packing.cols - col).min(SPAN);
             let part = Rows { weights, row_bytes, start: span_bytes(col), len: span_bytes(cols) };
             self.fill(part, rows, scratch);
-            Rows { start: part.start + part.len, ..part }.prefetch(rows);
-            let panels = &scratch.panels[..rows.div_ceil(ROWS)];
+            if cold {
+                Rows { start: part.start + part.len, ..part }.prefetch(rows);
+            }
             let chunk_bytes = packing.chunk_bytes(packed.tokens);
-            let chunks = packed.data.chunks_exact(chunk_bytes);
-            for (chunk, bytes) in chunks.enumerate() {
+            for (chunk, bytes) in packed.data.chunks_exact(chunk_bytes).enumerate() {
                 let range = packing.chunk_range(chunk, packed.tokens);
                 let block = Block::of(packing, bytes, range.len(), col);
                 let ahead = chunk * chunk_bytes..(chunk + 1 + AHEAD) * chunk_bytes;
@@ -56,10 +60,12 @@ impl Integer {
                     let ahead = &ahead[AHEAD * chunk_bytes..];
                     panel::prefetch(Block::of(packing, ahead, range.len(), col).bytes);
                 }
-                for (index, panel) in panels.iter().enumerate() {
+                for (index, panel) in scratch.panels[..panels].iter().enumerate() {
+                    let step = (col / SPAN * chunks + chunk) * panels + index;
+                    let ahead = next.part(step, spans * chunks * panels);
                     let strip = &mut strip[range.start * stride + index * ROWS..];
                     // SAFETY: a packing's level is one that the processor runs.
-                    unsafe { (self.tiles.tile)(panel, block, strip, stride) };
+                    unsafe { (self.tiles.tile)(panel, block, ahead, strip, stride) };
                 }
             }
         }
@@ -69,13 +75,19 @@ impl Integer {
     fn fill(&self, part: Rows<'_>, rows: usize, scratch: &mut Scratch) {
         for first in (0..rows.next_multiple_of(ROWS)).step_by(16) {
             let count = rows.saturating_sub(first).min(16);
+            let panel = &mut scratch.panels[first / ROWS];
+            if let (Some(fill), 16) = (self.tiles.fill, count) {
+                let part = Rows { weights: &part.weights[first * part.row_bytes..], ..part };
+                // SAFETY: a packing's level is one that the processor runs.
+                unsafe { fill(part, first % ROWS / 16, panel) };
+                continue;
+            }
             scratch.spans[count..].fill(bytemuck::Zeroable::zeroed());
             if count > 0 {
                 let part = Rows { weights: &part.weights[first * part.row_bytes..], ..part };
                 // SAFETY: a packing's level is one that the processor runs.
                 unsafe { (self.unpack)(part, &mut scratch.spans[..count]) };
             }
-            let panel = &mut scratch.panels[first / ROWS];
             // SAFETY: as above.
             unsafe {
                 let first = first % ROWS;

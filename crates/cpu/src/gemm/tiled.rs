@@ -166,7 +166,11 @@ impl Tiled {
             let steps = (col - cols.start) / TILE_COLS..(span.end - cols.start).div_ceil(TILE_COLS);
             let source = self.source(run, first, span.clone());
             let tiles = &mut scratch.tiles[tile][steps.clone()];
-            if let Some(quants) = self.quants {
+            if let Some(fill) = self.quants.and_then(|quants| quants.fill_tiles) {
+                let tiles = tiles.first_chunk_mut().expect("rows are whole blocks of 256");
+                // SAFETY: level AMX is available.
+                unsafe { fill(source, count, tiles) };
+            } else if let Some(quants) = self.quants {
                 let spans = &mut scratch.spans[..count];
                 // SAFETY: level AMX is available.
                 unsafe { quants.unpack(Level::Amx)(source, spans) };

@@ -15,7 +15,7 @@ use bilayer_graph::Activation;
 
 use crate::memory::{Memory, lines};
 use crate::ops::gate;
-use crate::ops::matmul::{Cuts, GEMM_ROWS, Inputs, Layouts, Linear, names};
+use crate::ops::matmul::{Cuts, Inputs, Layouts, Linear, names};
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -270,7 +270,7 @@ impl Stage for Fill {
             start: mixture.offset + mixture.table_bytes() + groups.offset(group),
         };
         let place = chunk - range.start;
-        if range.len() < GEMM_ROWS {
+        if mixture.layouts.are_few(range.len()) {
             mine.column(&context, place)
         } else {
             mine.pack(&mut context, place)

@@ -22,9 +22,6 @@ use crate::pieces::Pieces;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// From this many rows on the matrix kernels are used.
-pub(crate) const GEMM_ROWS: usize = 9;
-
 /// Weights a chunk has at least, bytes: a few microseconds of memory bandwidth.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -79,7 +76,7 @@ impl Linear {
         out: &mut [f32],
     ) {
         let weights = &self.weight[range.start * self.row_bytes..range.end * self.row_bytes];
-        if inputs.count < GEMM_ROWS {
+        if inputs.layouts.are_few(inputs.count) {
             let data = inputs.columns(self.dot.format);
             let columns = Columns { data, cols: self.cols, count: inputs.count };
             self.dot.run(weights, columns, out);
@@ -117,12 +114,14 @@ impl Part {
 /// How the rows of matrices that are multiplied together are cut for threads, for any number of inputs.
 pub(crate) struct Cuts {
     rows: usize,
+    /// Inputs from which matrix kernels are used.
+    many: usize,
     /// Rows that go through a kernel at once: with few inputs, with many.
     tile_rows: [usize; 2],
-    /// Rows of a chunk with inputs too few to make a panel's work long enough: some panels go together.
-    some_rows: usize,
     /// Chunks for few inputs, which only read the matrices.
     pieces: Pieces,
+    /// Chunks for inputs too few to make a panel's work long enough: reading still counts.
+    panels: Pieces,
 }
 
 impl Cuts {
@@ -133,28 +132,29 @@ impl Cuts {
     ) -> Cuts {
         let rows = linears.clone().next().map_or(0, |linear| linear.rows);
         let row_bytes: usize = linears.clone().map(|linear| linear.row_bytes).sum();
-        let panel_rows = linears.map(|linear| linear.gemm.panel_rows).min().unwrap_or(1);
+        let panel_rows = linears.clone().map(|linear| linear.gemm.panel_rows).min().unwrap_or(1);
         let least = CHUNK_BYTES.div_ceil(row_bytes.max(1));
         let few_rows = least.next_multiple_of(CHUNK_ROWS);
         Cuts {
             rows,
+            many: many(linears),
             tile_rows: [few_rows, panel_rows],
-            some_rows: least.next_multiple_of(panel_rows),
             pieces: Pieces::new(rows, few_rows, threads),
+            panels: Pieces::new(rows, least.next_multiple_of(panel_rows), threads),
         }
     }
 
     /// Chunks for so many inputs.
     pub(crate) fn chunks(&self, count: usize) -> usize {
-        if count < GEMM_ROWS {
-            return self.pieces.len();
+        match self.pieces(count) {
+            Some(pieces) => pieces.len(),
+            None => self.rows.div_ceil(self.tile_rows(count)),
         }
-        self.rows.div_ceil(self.chunk_rows(count))
     }
 
     /// The most chunks that any number of inputs has.
     pub(crate) fn chunks_max(&self) -> usize {
-        [1, GEMM_ROWS, PANEL_TOKENS].map(|count| self.chunks(count)).into_iter().fold(0, usize::max)
+        [1, self.many, PANEL_TOKENS].map(|count| self.chunks(count)).into_iter().fold(0, usize::max)
     }
 
     /// The rows of a chunk; none beyond the last.
@@ -162,16 +162,25 @@ impl Cuts {
         if chunk >= self.chunks(count) {
             return 0..0;
         }
-        if count < GEMM_ROWS {
-            return self.pieces.range(chunk);
+        if let Some(pieces) = self.pieces(count) {
+            return pieces.range(chunk);
         }
-        let rows = self.chunk_rows(count);
+        let rows = self.tile_rows(count);
         chunk * rows..((chunk + 1) * rows).min(self.rows)
+    }
+
+    /// The chunks, where they are of different lengths.
+    fn pieces(&self, count: usize) -> Option<&Pieces> {
+        match count {
+            _ if count < self.many => Some(&self.pieces),
+            _ if count < PANEL_TOKENS => Some(&self.panels),
+            _ => None,
+        }
     }
 
     /// Rows of a tile.
     pub(crate) fn tile_rows(&self, count: usize) -> usize {
-        self.tile_rows[usize::from(count >= GEMM_ROWS)]
+        self.tile_rows[usize::from(count >= self.many)]
     }
 
     /// Bytes of a matrix's results in a tile.
@@ -185,28 +194,35 @@ impl Cuts {
         linears: impl Iterator<Item = &'a Linear>,
         count_max: usize,
     ) -> usize {
-        let few = count_max.min(GEMM_ROWS - 1);
+        let few = count_max.min(self.many - 1);
         let tiles = self.tile_bytes(few).max(self.tile_bytes(count_max));
         let kernels = linears.map(|linear| linear.gemm.scratch_bytes(count_max)).max();
         2 * tiles + lines(kernels.unwrap_or(0))
     }
+}
 
-    fn chunk_rows(&self, count: usize) -> usize {
-        if count >= PANEL_TOKENS { self.tile_rows(count) } else { self.some_rows }
-    }
+/// Inputs from which all of some products use matrix kernels, and before which none does.
+fn many<'a>(linears: impl Iterator<Item = &'a Linear>) -> usize {
+    linears.map(|linear| linear.gemm.tokens_min).max().unwrap_or(1)
 }
 
 /// The layouts that some products want their inputs in, each once.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Layouts {
     pub(crate) cols: usize,
+    /// Inputs from which they are packed for matrix kernels.
+    many: usize,
     pub(crate) formats: Vec<Format>,
     pub(crate) packings: Vec<Packing>,
 }
 
 impl Layouts {
-    pub(crate) fn of<'a>(cols: usize, linears: impl Iterator<Item = &'a Linear>) -> Layouts {
-        let mut layouts = Layouts { cols, ..Layouts::default() };
+    pub(crate) fn of<'a>(
+        cols: usize,
+        linears: impl Iterator<Item = &'a Linear> + Clone,
+    ) -> Layouts {
+        let many = many(linears.clone());
+        let mut layouts = Layouts { cols, many, formats: Vec::new(), packings: Vec::new() };
         for linear in linears {
             if !layouts.formats.contains(&linear.dot.format) {
                 layouts.formats.push(linear.dot.format);
@@ -218,9 +234,14 @@ impl Layouts {
         layouts
     }
 
+    /// Whether so many inputs are left to the dot kernels.
+    pub(crate) fn are_few(&self, count: usize) -> bool {
+        count < self.many
+    }
+
     /// Bytes of so many inputs; a multiple of 64.
     pub(crate) fn bytes(&self, count: usize) -> usize {
-        if count < GEMM_ROWS {
+        if self.are_few(count) {
             self.formats.iter().map(|format| count * format.column_bytes(self.cols)).sum()
         } else {
             self.packings.iter().map(|packing| packing.bytes(count)).sum()
@@ -344,7 +365,7 @@ impl Stage for Prepare {
     fn chunks(&self, state: &State) -> usize {
         let count = state.rows(self.0.input.rows);
         match &self.0.norm {
-            _ if count < GEMM_ROWS => count,
+            _ if self.0.layouts.are_few(count) => count,
             Some(_) => self.0.input.row_chunks(state),
             None => 0,
         }
@@ -353,7 +374,7 @@ impl Stage for Prepare {
     fn run(&self, context: Context<'_>, chunk: usize) {
         let group = &*self.0;
         let count = context.state.rows(group.input.rows);
-        let few = count < GEMM_ROWS;
+        let few = group.layouts.are_few(count);
         let rows =
             if few { chunk..chunk + 1 } else { group.input.chunk_range(context.state, chunk) };
         if let Some((norm, source)) = &group.norm {
@@ -387,7 +408,7 @@ struct Pack(Arc<Group>);
 impl Stage for Pack {
     fn chunks(&self, state: &State) -> usize {
         let count = state.rows(self.0.input.rows);
-        if count < GEMM_ROWS {
+        if self.0.layouts.are_few(count) {
             return 0;
         }
         self.0.layouts.packings.iter().map(|packing| packing.chunks(count)).sum()

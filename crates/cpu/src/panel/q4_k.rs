@@ -4,6 +4,8 @@ use bilayer_quant::k_scales::scales_mins;
 use bilayer_quant::q4_k::Block;
 
 use super::{Form, Span, Unpack, f16_values};
+#[cfg(target_arch = "x86_64")]
+use crate::tile::{Fill, amx::FillTiles};
 
 pub(crate) struct Q4K;
 
@@ -11,6 +13,10 @@ impl Unpack for Q4K {
     const FORM: Form = Form::Affine32K;
     const BIAS: u8 = 0;
     const HIGHEST: u8 = 15;
+    #[cfg(target_arch = "x86_64")]
+    const FILL: Option<Fill> = Some(x86::fill);
+    #[cfg(target_arch = "x86_64")]
+    const TILES: Option<FillTiles> = Some(x86::fill_tiles);
 
     #[inline(always)]
     fn unpack(blocks: &[u8], span: &mut Span) {
@@ -40,5 +46,137 @@ pub(crate) fn lines(bits: [u16; 2], packed: &[u8; 12], span: &mut Span) {
     for part in 0..8 {
         span.scales[part] = d * f32::from(scales[part]);
         span.mins[part] = -dmin * f32::from(mins[part]);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod x86 {
+    //! Sixteen rows at once for AVX-512.
+
+    use std::arch::x86_64::*;
+    use std::mem::offset_of;
+
+    use bilayer_quant::q4_k::Block;
+
+    use crate::dot::x86::{load_128, scales_mins_128};
+    use crate::panel::Rows;
+    use crate::tile::Panel;
+    use crate::tile::amx::{self, TileBytes};
+    use crate::x86::{Sixteen, apart, field, put, put_scale};
+
+    /// See [`crate::tile::Fill`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
+    pub fn fill(rows: Rows<'_>, half: usize, panel: &mut Panel) {
+        let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
+        let high = _mm512_set1_epi64(field(4, 4));
+        for piece in 0..8 {
+            let quants = rows.dwords(offset_of!(Block, quants) + 16 * piece);
+            for (i, bytes) in quants.into_iter().enumerate() {
+                let step = piece / 2 * 16 + piece % 2 * 4 + i;
+                let low = _mm512_and_si512(bytes, _mm512_set1_epi8(15));
+                put(panel, step, half, low);
+                let high = _mm512_gf2p8affine_epi64_epi8::<0>(bytes, high);
+                put(panel, step + 8, half, high);
+            }
+        }
+        lines(rows.dwords(0), half, panel);
+    }
+
+    /// The scales and minimums of Q4_K and Q5_K, whose blocks start with these 16 bytes.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
+    pub fn lines([d, a, b, c]: [__m512i; 4], half: usize, panel: &mut Panel) {
+        let dmin = f16_low(_mm512_srli_epi32::<16>(d));
+        let dmin = _mm512_xor_ps(dmin, _mm512_set1_ps(-0.0));
+        let d = f16_low(d);
+        // `k_scales`: six bits of the first four, and of the last four four bits apart and two on top of the first.
+        let six = |bytes| _mm512_and_si512(bytes, _mm512_set1_epi8(0x3f));
+        let four = |bytes| _mm512_and_si512(bytes, _mm512_set1_epi8(0x0f));
+        let top = |bytes| _mm512_and_si512(_mm512_srli_epi32::<2>(bytes), _mm512_set1_epi8(0x30));
+        let scales = [six(a), _mm512_or_si512(four(c), top(a))];
+        let mins = [six(b), _mm512_or_si512(four(_mm512_srli_epi32::<4>(c)), top(b))];
+        for group in 0..8 {
+            let number = |bytes: [__m512i; 2]| {
+                let count = _mm_cvtsi32_si128(group as i32 % 4 * 8);
+                let byte = _mm512_srl_epi32(bytes[group / 4], count);
+                _mm512_cvtepi32_ps(_mm512_and_si512(byte, _mm512_set1_epi32(0xff)))
+            };
+            put_scale(&mut panel.scales[group], half, _mm512_mul_ps(d, number(scales)));
+            put_scale(&mut panel.mins[group], half, _mm512_mul_ps(dmin, number(mins)));
+        }
+    }
+
+    /// See [`FillTiles`]. A group has sixteen weights at most, so both groups of 32 bytes are looked up in a register:
+    /// rounding is paid for 32 weights of 64.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,f16c")]
+    pub fn fill_tiles(rows: Rows<'_>, count: usize, tiles: &mut [TileBytes; 8]) {
+        let steps = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let steps = _mm512_cvtepi32_ps(steps);
+        for row in 0..count {
+            let block: &[u8; size_of::<Block>()] = rows.row(row).as_array().expect("a block");
+            let lines = Lines::of(block);
+            let chunks = block[offset_of!(Block, quants)..].as_chunks::<32>().0;
+            for (pair, bytes) in chunks.iter().enumerate() {
+                let (low, high) = (lines.at(2 * pair, steps), lines.at(2 * pair + 1, steps));
+                let table = amx::bits(_mm512_cvtne2ps_pbh(high, low));
+                let bytes = _mm512_cvtepu8_epi16(load_256(bytes));
+                let low = _mm512_and_si512(bytes, _mm512_set1_epi16(15));
+                let high = _mm512_or_si512(_mm512_srli_epi16::<4>(bytes), _mm512_set1_epi16(16));
+                let (low, high) =
+                    (_mm512_permutexvar_epi16(low, table), _mm512_permutexvar_epi16(high, table));
+                amx::put_bits(low, row, &mut tiles[2 * pair]);
+                amx::put_bits(high, row, &mut tiles[2 * pair + 1]);
+            }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn load_256(bytes: &[u8; 32]) -> __m256i {
+        // SAFETY: 32 bytes are read from a reference to 32.
+        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+    }
+
+    /// A row's scales and minimums, in a line of the cache: a store that crosses one does not forward.
+    #[repr(align(64))]
+    struct Lines {
+        /// Eight scales, then eight minimums.
+        numbers: [f32; 16],
+    }
+
+    impl Lines {
+        /// Those of a block.
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512dq,avx2,f16c")]
+        fn of(block: &[u8]) -> Lines {
+            let head = load_128(block, 0);
+            let packed = _mm512_cvtepu8_epi32(scales_mins_128(head));
+            let units = _mm512_castps128_ps512(_mm_cvtph_ps(head));
+            let order = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+            let units = _mm512_permutexvar_ps(order, units);
+            // Minimums are subtracted.
+            let units = _mm512_mask_xor_ps(units, 0xff00, units, _mm512_set1_ps(-0.0));
+            let mut numbers = [0.0; 16];
+            let product = _mm512_mul_ps(units, _mm512_cvtepi32_ps(packed));
+            // SAFETY: 16 numbers are written to a reference to 16.
+            unsafe { _mm512_storeu_ps(numbers.as_mut_ptr(), product) };
+            Lines { numbers }
+        }
+
+        /// What quants of a group stand for.
+        #[inline]
+        #[target_feature(enable = "avx512f")]
+        fn at(&self, group: usize, quants: __m512) -> __m512 {
+            let scale = _mm512_set1_ps(*apart(&self.numbers[group]));
+            let min = _mm512_set1_ps(*apart(&self.numbers[8 + group]));
+            _mm512_fmadd_ps(quants, scale, min)
+        }
+    }
+
+    /// The f16 in the low half of each lane.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub fn f16_low(bits: __m512i) -> __m512 {
+        _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits))
     }
 }

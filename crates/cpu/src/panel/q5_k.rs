@@ -4,6 +4,8 @@ use bilayer_quant::q5_k::Block;
 
 use super::q4_k::{lines, nibbles};
 use super::{Form, Span, Unpack};
+#[cfg(target_arch = "x86_64")]
+use crate::tile::Fill;
 
 pub(crate) struct Q5K;
 
@@ -11,6 +13,8 @@ impl Unpack for Q5K {
     const FORM: Form = Form::Affine32K;
     const BIAS: u8 = 0;
     const HIGHEST: u8 = 31;
+    #[cfg(target_arch = "x86_64")]
+    const FILL: Option<Fill> = Some(x86::fill);
 
     #[inline(always)]
     fn unpack(blocks: &[u8], span: &mut Span) {
@@ -22,5 +26,55 @@ impl Unpack for Q5K {
             }
         }
         lines([block.d, block.dmin], &block.scales, span);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! Sixteen rows at once for AVX-512.
+
+    use std::arch::x86_64::*;
+    use std::mem::offset_of;
+
+    use bilayer_quant::q5_k::Block;
+
+    use crate::panel::Rows;
+    use crate::panel::q4_k::x86::lines;
+    use crate::tile::Panel;
+    use crate::x86::{NONE, Sixteen, field, pick, put};
+
+    /// See [`crate::tile::Fill`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
+    pub fn fill(rows: Rows<'_>, half: usize, panel: &mut Panel) {
+        /// Bit p of a byte is the fifth bit of a weight of part p.
+        const FIFTHS: [i64; 8] = {
+            let (mut matrices, mut part) = ([0; 8], 0);
+            while part < 8 {
+                matrices[part] = pick([NONE, NONE, NONE, NONE, part as u32, NONE, NONE, NONE]);
+                part += 1;
+            }
+            matrices
+        };
+        let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
+        let nibble = _mm512_set1_epi8(15);
+        let upper = _mm512_set1_epi64(field(4, 4));
+        for side in 0..2 {
+            let highs = rows.dwords(offset_of!(Block, high) + 16 * side);
+            for pair in 0..4 {
+                let quants = rows.dwords(offset_of!(Block, quants) + 32 * pair + 16 * side);
+                for (i, (bytes, high)) in quants.into_iter().zip(highs).enumerate() {
+                    let fifths = |part: usize| {
+                        _mm512_gf2p8affine_epi64_epi8::<0>(high, _mm512_set1_epi64(FIFTHS[part]))
+                    };
+                    let step = 16 * pair + 4 * side + i;
+                    // bytes & 15 | fifths
+                    let low = _mm512_ternarylogic_epi64::<0xea>(bytes, nibble, fifths(2 * pair));
+                    put(panel, step, half, low);
+                    let bytes = _mm512_gf2p8affine_epi64_epi8::<0>(bytes, upper);
+                    put(panel, step + 8, half, _mm512_or_si512(bytes, fifths(2 * pair + 1)));
+                }
+            }
+        }
+        lines(rows.dwords(0), half, panel);
     }
 }

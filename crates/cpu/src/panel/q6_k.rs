@@ -3,6 +3,8 @@
 use bilayer_quant::q6_k::Block;
 
 use super::{Form, Span, Unpack, f16_values};
+#[cfg(target_arch = "x86_64")]
+use crate::tile::{Fill, amx::FillTiles};
 
 pub(crate) struct Q6K;
 
@@ -10,6 +12,10 @@ impl Unpack for Q6K {
     const FORM: Form = Form::Signed16K;
     const BIAS: u8 = 32;
     const HIGHEST: u8 = 63;
+    #[cfg(target_arch = "x86_64")]
+    const FILL: Option<Fill> = Some(x86::fill);
+    #[cfg(target_arch = "x86_64")]
+    const TILES: Option<FillTiles> = Some(x86::fill_tiles);
 
     #[inline(always)]
     fn unpack(blocks: &[u8], span: &mut Span) {
@@ -27,6 +33,112 @@ impl Unpack for Q6K {
         let [d] = f16_values([block.d]);
         for (out, scale) in span.scales.iter_mut().zip(&block.scales) {
             *out = d * f32::from(*scale);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! Sixteen rows at once for AVX-512.
+
+    use std::arch::x86_64::*;
+    use std::mem::offset_of;
+
+    use bilayer_quant::q6_k::Block;
+
+    use crate::dot::x86::{load_128, quants_512, scale_128};
+    use crate::panel::Rows;
+    use crate::panel::q4_k::x86::f16_low;
+    use crate::tile::Panel;
+    use crate::tile::amx::{self, TileBytes};
+    use crate::x86::{NONE, Sixteen, apart, field, pick, put, put_scale};
+
+    /// See [`crate::tile::Fill`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
+    pub fn fill(rows: Rows<'_>, half: usize, panel: &mut Panel) {
+        /// A quant of six bits is stored 32 and is wanted 128 too high. Adding 96 copies its sixth bit into the seventh and
+        /// eighth and turns over the sixth and the seventh.
+        const TURNED: i32 = 0x60;
+        /// The upper bits of the four parts of a half.
+        const UPPER: [i64; 4] = {
+            let (mut matrices, mut part) = ([0; 4], 0);
+            while part < 4 {
+                let (fifth, sixth) = (2 * part as u32, 2 * part as u32 + 1);
+                matrices[part] = pick([NONE, NONE, NONE, NONE, fifth, sixth, sixth, sixth]);
+                part += 1;
+            }
+            matrices
+        };
+        let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
+        let nibble = _mm512_set1_epi8(15);
+        let second = _mm512_set1_epi64(field(4, 4));
+        for (h, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let highs = rows.dwords(offset_of!(Block, high) + 32 * h + 16 * side);
+            for part in 0..2 {
+                let lows = rows.dwords(offset_of!(Block, low) + 64 * h + 32 * part + 16 * side);
+                for (i, (low, high)) in lows.into_iter().zip(highs).enumerate() {
+                    let upper = |part: usize| {
+                        let matrix = _mm512_set1_epi64(UPPER[part]);
+                        _mm512_gf2p8affine_epi64_epi8::<TURNED>(high, matrix)
+                    };
+                    let step = 32 * h + 8 * part + 4 * side + i;
+                    // low & 15 | upper
+                    let first = _mm512_ternarylogic_epi64::<0xea>(low, nibble, upper(part));
+                    put(panel, step, half, first);
+                    let low = _mm512_gf2p8affine_epi64_epi8::<0>(low, second);
+                    put(panel, step + 16, half, _mm512_or_si512(low, upper(2 + part)));
+                }
+            }
+        }
+        // The last two bytes are the block's scale.
+        let [.., last] = rows.dwords(size_of::<Block>() - 16);
+        let d = f16_low(_mm512_srli_epi32::<16>(last));
+        for (four, scales) in rows.dwords(offset_of!(Block, scales)).into_iter().enumerate() {
+            for i in 0..4 {
+                let count = |bits: usize| _mm_cvtsi32_si128(bits as i32);
+                let byte = _mm512_sll_epi32(scales, count(24 - 8 * i));
+                let scale = _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(byte));
+                put_scale(&mut panel.scales[4 * four + i], half, _mm512_mul_ps(d, scale));
+            }
+        }
+    }
+
+    /// See [`FillTiles`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,gfni,avx2,f16c")]
+    pub fn fill_tiles(rows: Rows<'_>, count: usize, tiles: &mut [TileBytes; 8]) {
+        /// A row's quants and scales, in lines of the cache: a store that crosses two does not forward.
+        #[repr(align(64))]
+        struct Lines {
+            quants: [[u8; 16]; 16],
+            scales: [f32; 16],
+        }
+        let mut lines = Lines { quants: [[0; 16]; 16], scales: [0.0; 16] };
+        for row in 0..count {
+            let block: &[u8; size_of::<Block>()] = rows.row(row).as_array().expect("a block");
+            for (half, to) in lines.quants.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                let to = to.as_flattened_mut().as_chunks_mut::<64>().0;
+                for (to, quants) in to.iter_mut().zip(quants_512(block, half)) {
+                    let quants = _mm512_sub_epi8(quants, _mm512_set1_epi8(32));
+                    // SAFETY: 64 bytes are written to a reference to 64.
+                    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), quants) };
+                }
+            }
+            let packed = load_128(block, offset_of!(Block, scales));
+            let d = _mm512_broadcastss_ps(scale_128(block));
+            let product = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(packed)));
+            // SAFETY: 16 numbers are written to a reference to 16.
+            unsafe { _mm512_storeu_ps(lines.scales.as_mut_ptr(), product) };
+            for (step, tile) in tiles.iter_mut().enumerate() {
+                let mut halves = [_mm512_setzero_ps(); 2];
+                for (half, values) in halves.iter_mut().enumerate() {
+                    let group = 2 * step + half;
+                    let quants = _mm512_cvtepi8_epi32(load_128(&lines.quants[group], 0));
+                    let scale = _mm512_set1_ps(*apart(&lines.scales[group]));
+                    *values = _mm512_mul_ps(_mm512_cvtepi32_ps(quants), scale);
+                }
+                let [low, high] = halves;
+                amx::put_bits(amx::bits(_mm512_cvtne2ps_pbh(high, low)), row, tile);
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use crate::panel::{Form, Span};
+use crate::panel::{Form, Rows, Span};
 use crate::tile::avx512::transpose;
 
 /// Bytes of a tile: 16 rows of 64.
@@ -31,6 +31,9 @@ pub(crate) const TILE_ROWS: usize = 16;
 /// A tile of weights `[rows, 32]` bf16, of activations `[16, tokens, 2]` bf16 or of results
 /// `[rows, tokens]` f32.
 pub(crate) type TileBytes = [u8; TILE_BYTES];
+
+/// Unpacks 256 columns of up to 16 rows into eight tiles, rounded to bf16: what [`put_span`] makes of their spans.
+pub(crate) type FillTiles = unsafe fn(rows: Rows<'_>, count: usize, tiles: &mut [TileBytes; 8]);
 
 /// This thread's tile unit, set to eight whole tiles until dropped.
 pub(crate) struct Configured(PhantomData<*const ()>);
@@ -243,7 +246,7 @@ fn split(x: &[f32]) -> (__m512bh, __m512bh) {
 
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn bits(value: __m512bh) -> __m512i {
+pub(crate) fn bits(value: __m512bh) -> __m512i {
     // SAFETY: both are 64 bytes without invalid values.
     unsafe { std::mem::transmute(value) }
 }
@@ -251,9 +254,16 @@ fn bits(value: __m512bh) -> __m512i {
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn put(value: __m512bh, row: usize, tile: &mut TileBytes) {
+    put_bits(bits(value), row, tile);
+}
+
+/// Writes 32 weights in bf16 as row `row` of a tile.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(crate) fn put_bits(bits: __m512i, row: usize, tile: &mut TileBytes) {
     let to = &mut tile.as_chunks_mut::<64>().0[row];
     // SAFETY: 64 bytes are written to a reference to 64.
-    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bits(value)) }
+    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bits) }
 }
 
 #[target_feature(enable = "avx512f")]

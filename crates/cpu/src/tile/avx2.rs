@@ -13,7 +13,7 @@
 use std::arch::x86_64::*;
 
 use crate::gemm::packing::Block;
-use crate::panel::{Form, Quants, Span};
+use crate::panel::{Ahead, Form, Quants, Span};
 use crate::tile::{
     Adjust, Affine16K, Affine32, Affine32K, Mins, Panel, ROWS, Shape, Signed16K, Signed32,
     Signed32K, Tile, Tiles, check_strip, in_order,
@@ -56,7 +56,7 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
         }
         _ => Adjust::unsigned(quants.form, quants.bias),
     };
-    Tiles { adjust, interleave, tile }
+    Tiles { adjust, interleave, fill: None, tile }
 }
 
 /// Eight vectors of eight dwords, transposed.
@@ -161,9 +161,11 @@ pub(super) fn store_rows(values: &[__m256i; 8], factor: f32, first: usize, to: &
 fn any_tile<S: Shape, const CHAIN: usize>(
     panel: &Panel,
     block: Block<'_>,
+    ahead: Ahead,
     strip: &mut [f32],
     stride: usize,
 ) {
+    ahead.fetch();
     for first in [0, 16] {
         let strip = &mut strip[first..];
         match block.tokens {

@@ -13,7 +13,7 @@
 use std::arch::x86_64::*;
 
 use crate::gemm::packing::Block;
-use crate::panel::{Quants, Span};
+use crate::panel::{Ahead, Quants, Span};
 use crate::tile::{Adjust, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order};
 
 /// Most tokens in a tile.
@@ -21,7 +21,12 @@ pub(super) const TOKENS: usize = 6;
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, any_tile);
-    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
+    Tiles {
+        adjust: Adjust::unsigned(quants.form, quants.bias),
+        interleave,
+        fill: quants.fill,
+        tile,
+    }
 }
 
 /// 16 vectors of 16 dwords, transposed.
@@ -119,14 +124,20 @@ pub(super) fn store_rows(values: &[__m512i; 16], first: usize, to: &mut [[f32; R
 
 /// See [`Tile`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn any_tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
+fn any_tile<S: Shape>(
+    panel: &Panel,
+    block: Block<'_>,
+    ahead: Ahead,
+    strip: &mut [f32],
+    stride: usize,
+) {
     match block.tokens {
-        1 => tile::<S, 1>(panel, block, strip, stride),
-        2 => tile::<S, 2>(panel, block, strip, stride),
-        3 => tile::<S, 3>(panel, block, strip, stride),
-        4 => tile::<S, 4>(panel, block, strip, stride),
-        5 => tile::<S, 5>(panel, block, strip, stride),
-        6 => tile::<S, 6>(panel, block, strip, stride),
+        1 => tile::<S, 1>(panel, block, ahead, strip, stride),
+        2 => tile::<S, 2>(panel, block, ahead, strip, stride),
+        3 => tile::<S, 3>(panel, block, ahead, strip, stride),
+        4 => tile::<S, 4>(panel, block, ahead, strip, stride),
+        5 => tile::<S, 5>(panel, block, ahead, strip, stride),
+        6 => tile::<S, 6>(panel, block, ahead, strip, stride),
         tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
     }
 }
@@ -136,6 +147,7 @@ fn any_tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride
 fn tile<S: Shape, const N: usize>(
     panel: &Panel,
     block: Block<'_>,
+    ahead: Ahead,
     strip: &mut [f32],
     stride: usize,
 ) {
@@ -145,6 +157,7 @@ fn tile<S: Shape, const N: usize>(
     check_strip(strip, stride, N, ROWS);
     let (strip, mut acc) = (strip.as_mut_ptr(), [[_mm512_setzero_ps(); 2]; N]);
     for group in 0..steps / S::STEPS {
+        ahead.part(group, steps / S::STEPS).fetch();
         // These are checked before the products: a branch after them would let the compiler move the
         // arithmetic behind it and leave the loads, which then have no registers.
         let (w, m) = (panel.scales[group].as_ptr(), panel.mins[group].as_ptr());

@@ -10,7 +10,7 @@
 use std::arch::x86_64::*;
 
 use crate::gemm::packing::Block;
-use crate::panel::Quants;
+use crate::panel::{Ahead, Quants};
 use crate::tile::avx2::interleave;
 use crate::tile::{Adjust, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order};
 
@@ -19,12 +19,19 @@ pub(super) const TOKENS: usize = 6;
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, any_tile);
-    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
+    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, fill: None, tile }
 }
 
 /// See [`Tile`].
 #[target_feature(enable = "avx2,fma,avxvnni")]
-fn any_tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
+fn any_tile<S: Shape>(
+    panel: &Panel,
+    block: Block<'_>,
+    ahead: Ahead,
+    strip: &mut [f32],
+    stride: usize,
+) {
+    ahead.fetch();
     for first in [0, 16] {
         let strip = &mut strip[first..];
         match block.tokens {

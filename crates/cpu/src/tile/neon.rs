@@ -11,7 +11,7 @@ use crate::neon::intrinsics::*;
 
 use crate::gemm::packing::Block;
 use crate::neon::{load, load_floats, store_floats};
-use crate::panel::{Quants, Span};
+use crate::panel::{Ahead, Quants, Span};
 use crate::tile::{Adjust, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order};
 
 /// Most tokens in a tile.
@@ -56,9 +56,11 @@ pub(super) fn passes<P: Products<V>, S: Shape, const V: usize>(
     p: P,
     panel: &Panel,
     block: Block<'_>,
+    ahead: Ahead,
     strip: &mut [f32],
     stride: usize,
 ) {
+    ahead.fetch();
     for first in [0, PASS_ROWS] {
         let pass = Pass { panel, first, block, stride };
         let strip = &mut strip[first..];
@@ -153,24 +155,49 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
         4.. => by_form!(quants.form, tile_4),
         _ => by_form!(quants.form, tile_1),
     };
-    Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, tile }
+    Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, fill: None, tile }
 }
 
-fn tile_8<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
-    tile::<S>(8, panel, block, strip, stride);
+fn tile_8<S: Shape>(
+    panel: &Panel,
+    block: Block<'_>,
+    ahead: Ahead,
+    strip: &mut [f32],
+    stride: usize,
+) {
+    tile::<S>(8, panel, block, ahead, strip, stride);
 }
 
-fn tile_4<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
-    tile::<S>(4, panel, block, strip, stride);
+fn tile_4<S: Shape>(
+    panel: &Panel,
+    block: Block<'_>,
+    ahead: Ahead,
+    strip: &mut [f32],
+    stride: usize,
+) {
+    tile::<S>(4, panel, block, ahead, strip, stride);
 }
 
-fn tile_1<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
-    tile::<S>(1, panel, block, strip, stride);
+fn tile_1<S: Shape>(
+    panel: &Panel,
+    block: Block<'_>,
+    ahead: Ahead,
+    strip: &mut [f32],
+    stride: usize,
+) {
+    tile::<S>(1, panel, block, ahead, strip, stride);
 }
 
 /// See [`Tile`]; sums of `chain` steps fit 16 bits.
-fn tile<S: Shape>(chain: usize, panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
-    passes::<_, S, 4>(Plain { chain: chain.min(S::STEPS) }, panel, block, strip, stride);
+fn tile<S: Shape>(
+    chain: usize,
+    panel: &Panel,
+    block: Block<'_>,
+    ahead: Ahead,
+    strip: &mut [f32],
+    stride: usize,
+) {
+    passes::<_, S, 4>(Plain { chain: chain.min(S::STEPS) }, panel, block, ahead, strip, stride);
 }
 
 /// Products of 16 bits in chains of steps; a vector has four rows of one token.

@@ -8,19 +8,19 @@ use crate::neon::intrinsics::*;
 
 use crate::gemm::packing::Block;
 use crate::neon::{load, load_floats, smmla};
-use crate::panel::{Quants, Span};
+use crate::panel::{Ahead, Quants, Span};
 use crate::tile::neon::{PASS_ROWS, Products, lines, passes};
 use crate::tile::{Adjust, Panel, ROWS, Shape, Tile, Tiles, by_form, in_order};
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, tile);
-    Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, tile }
+    Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, fill: None, tile }
 }
 
 /// See [`Tile`].
 #[target_feature(enable = "dotprod,i8mm")]
-fn tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
-    passes::<_, S, 8>(I8mm(()), panel, block, strip, stride);
+fn tile<S: Shape>(panel: &Panel, block: Block<'_>, ahead: Ahead, strip: &mut [f32], stride: usize) {
+    passes::<_, S, 8>(I8mm(()), panel, block, ahead, strip, stride);
 }
 
 /// See [`crate::tile::Interleave`]; quants are `[columns / 8, rows / 2, 2, 8]`.

@@ -5,14 +5,14 @@
 use std::ops::Range;
 
 use crate::gemm::packing::Block;
-use crate::panel::{Quants, SPAN, Span};
+use crate::panel::{Ahead, Quants, SPAN, Span};
 use crate::tile::{
     Adjust, Columns, FloatPanel, FloatTiles, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form,
 };
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, tile);
-    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
+    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, fill: None, tile }
 }
 
 /// The float tiles in plain Rust.
@@ -35,7 +35,8 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
 }
 
 /// See [`Tile`]: integer sums per group and token are exact, everything after them is f32.
-fn tile<S: Shape>(panel: &Panel, block: Block<'_>, strip: &mut [f32], stride: usize) {
+fn tile<S: Shape>(panel: &Panel, block: Block<'_>, ahead: Ahead, strip: &mut [f32], stride: usize) {
+    ahead.fetch();
     let tokens = block.tokens;
     let steps = bytemuck::cast_slice::<u8, [i8; 4]>(block.quants());
     let (sums, scales) = (block.sums(), block.scales());
