@@ -4,6 +4,8 @@
 //! The code is plain Rust without branches; [`Unpack`] compiles it once per instruction level, where
 //! the compiler vectorizes it. The tiles then reorder spans as their instructions want them.
 
+use std::ops::Range;
+
 use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
@@ -197,7 +199,13 @@ impl Ahead {
     /// Part `index` of `count` about equal ones.
     #[inline(always)]
     pub fn part(self, index: usize, count: usize) -> Ahead {
-        let (first, end) = (self.lines * index / count, self.lines * (index + 1) / count);
+        self.parts(index..index + 1, count)
+    }
+
+    /// Several parts of `count`.
+    #[inline(always)]
+    pub fn parts(self, range: Range<usize>, count: usize) -> Ahead {
+        let (first, end) = (self.lines * range.start / count, self.lines * range.end / count);
         Ahead { start: self.start.wrapping_add(64 * first), lines: end - first }
     }
 
@@ -469,7 +477,7 @@ mod tests {
                     unsafe {
                         quants.unpack(level)(rows, &mut spans);
                         (tiles.interleave)(&spans, 16 * half, tiles.adjust, &mut long);
-                        fill(rows, half, &mut short);
+                        fill(rows, Ahead::of(&[]), half, &mut short);
                     }
                     assert!(long.quants == short.quants, "{ty}: quants");
                     assert!(long.scales == short.scales, "{ty}: scales");

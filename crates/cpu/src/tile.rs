@@ -117,8 +117,8 @@ pub(crate) type Interleave =
     unsafe fn(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel);
 
 /// Unpacks 256 columns of 16 rows into half `half` of the panel's rows, at once and adjusted: what [`Interleave`] makes
-/// of their spans.
-pub(crate) type Fill = unsafe fn(rows: Rows<'_>, half: usize, panel: &mut Panel);
+/// of their spans. `ahead` is asked for meanwhile.
+pub(crate) type Fill = unsafe fn(rows: Rows<'_>, ahead: Ahead, half: usize, panel: &mut Panel);
 
 /// Adds panel x activations to `strip`, where a token's 32 results are `stride` after those of the
 /// token before; `block` is one span's packed activations; `ahead` is asked

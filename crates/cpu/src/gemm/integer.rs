@@ -44,10 +44,12 @@ impl Integer {
         // The next run's weights, in order, while this one is computed.
         let next = Ahead::of(weights);
         let (spans, chunks) = (packing.cols.div_ceil(SPAN), packing.chunks(packed.tokens));
+        let steps = panels * (2 + chunks);
         for col in (0..packing.cols).step_by(SPAN) {
             let cols = (packing.cols - col).min(SPAN);
             let part = Rows { weights, row_bytes, start: span_bytes(col), len: span_bytes(cols) };
-            self.fill(part, rows, scratch);
+            let share = next.part(col / SPAN, spans);
+            self.fill(part, rows, share.parts(0..2 * panels, steps), scratch);
             if cold {
                 Rows { start: part.start + part.len, ..part }.prefetch(rows);
             }
@@ -61,8 +63,7 @@ impl Integer {
                     panel::prefetch(Block::of(packing, ahead, range.len(), col).bytes);
                 }
                 for (index, panel) in scratch.panels[..panels].iter().enumerate() {
-                    let step = (col / SPAN * chunks + chunk) * panels + index;
-                    let ahead = next.part(step, spans * chunks * panels);
+                    let ahead = share.part(2 * panels + chunk * panels + index, steps);
                     let strip = &mut strip[range.start * stride + index * ROWS..];
                     // SAFETY: a packing's level is one that the processor runs.
                     unsafe { (self.tiles.tile)(panel, block, ahead, strip, stride) };
@@ -71,15 +72,16 @@ impl Integer {
         }
     }
 
-    /// Unpacks the columns of `part`; a panel's rows beyond the last are zero.
-    fn fill(&self, part: Rows<'_>, rows: usize, scratch: &mut Scratch) {
-        for first in (0..rows.next_multiple_of(ROWS)).step_by(16) {
+    /// Unpacks the columns of `part` and asks for `ahead` meanwhile; a panel's rows beyond the last are zero.
+    fn fill(&self, part: Rows<'_>, rows: usize, ahead: Ahead, scratch: &mut Scratch) {
+        let halves = rows.next_multiple_of(ROWS) / 16;
+        for first in (0..halves).map(|half| 16 * half) {
             let count = rows.saturating_sub(first).min(16);
             let panel = &mut scratch.panels[first / ROWS];
             if let (Some(fill), 16) = (self.tiles.fill, count) {
                 let part = Rows { weights: &part.weights[first * part.row_bytes..], ..part };
                 // SAFETY: a packing's level is one that the processor runs.
-                unsafe { fill(part, first % ROWS / 16, panel) };
+                unsafe { fill(part, ahead.part(first / 16, halves), first % ROWS / 16, panel) };
                 continue;
             }
             scratch.spans[count..].fill(bytemuck::Zeroable::zeroed());

@@ -59,17 +59,18 @@ pub(super) mod x86 {
     use bilayer_quant::q4_k::Block;
 
     use crate::dot::x86::{load_128, scales_mins_128};
-    use crate::panel::Rows;
+    use crate::panel::{Ahead, Rows};
     use crate::tile::Panel;
     use crate::tile::amx::{self, TileBytes};
     use crate::x86::{Sixteen, apart, field, put, put_scale};
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
-    pub fn fill(rows: Rows<'_>, half: usize, panel: &mut Panel) {
+    pub fn fill(rows: Rows<'_>, ahead: Ahead, half: usize, panel: &mut Panel) {
         let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
         let high = _mm512_set1_epi64(field(4, 4));
         for piece in 0..8 {
+            ahead.part(piece, 8).fetch();
             let quants = rows.dwords(offset_of!(Block, quants) + 16 * piece);
             for (i, bytes) in quants.into_iter().enumerate() {
                 let step = piece / 2 * 16 + piece % 2 * 4 + i;

@@ -38,14 +38,14 @@ mod x86 {
 
     use bilayer_quant::q5_k::Block;
 
-    use crate::panel::Rows;
     use crate::panel::q4_k::x86::lines;
+    use crate::panel::{Ahead, Rows};
     use crate::tile::Panel;
     use crate::x86::{NONE, Sixteen, field, pick, put};
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
-    pub fn fill(rows: Rows<'_>, half: usize, panel: &mut Panel) {
+    pub fn fill(rows: Rows<'_>, ahead: Ahead, half: usize, panel: &mut Panel) {
         /// Bit p of a byte is the fifth bit of a weight of part p.
         const FIFTHS: [i64; 8] = {
             let (mut matrices, mut part) = ([0; 8], 0);
@@ -61,6 +61,7 @@ mod x86 {
         for side in 0..2 {
             let highs = rows.dwords(offset_of!(Block, high) + 16 * side);
             for pair in 0..4 {
+                ahead.part(4 * side + pair, 8).fetch();
                 let quants = rows.dwords(offset_of!(Block, quants) + 32 * pair + 16 * side);
                 for (i, (bytes, high)) in quants.into_iter().zip(highs).enumerate() {
                     let fifths = |part: usize| {

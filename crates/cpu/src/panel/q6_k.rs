@@ -47,15 +47,15 @@ mod x86 {
     use bilayer_quant::q6_k::Block;
 
     use crate::dot::x86::{load_128, quants_512, scale_128};
-    use crate::panel::Rows;
     use crate::panel::q4_k::x86::f16_low;
+    use crate::panel::{Ahead, Rows};
     use crate::tile::Panel;
     use crate::tile::amx::{self, TileBytes};
     use crate::x86::{NONE, Sixteen, apart, field, pick, put, put_scale};
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
-    pub fn fill(rows: Rows<'_>, half: usize, panel: &mut Panel) {
+    pub fn fill(rows: Rows<'_>, ahead: Ahead, half: usize, panel: &mut Panel) {
         /// A quant of six bits is stored 32 and is wanted 128 too high. Adding 96 copies its sixth bit into the seventh and
         /// eighth and turns over the sixth and the seventh.
         const TURNED: i32 = 0x60;
@@ -75,6 +75,7 @@ mod x86 {
         for (h, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let highs = rows.dwords(offset_of!(Block, high) + 32 * h + 16 * side);
             for part in 0..2 {
+                ahead.part(4 * h + 2 * side + part, 8).fetch();
                 let lows = rows.dwords(offset_of!(Block, low) + 64 * h + 32 * part + 16 * side);
                 for (i, (low, high)) in lows.into_iter().zip(highs).enumerate() {
                     let upper = |part: usize| {
