@@ -30,7 +30,11 @@ pub(crate) struct Pieces {
 
 impl Pieces {
     /// Spells out `tokens`, whose kinds are `kinds`.
-    pub fn new(tokens: &[Cow<'_, str>], kinds: Vec<Kind>, alphabet: Alphabet) -> Result<Self, Error> {
+    pub fn new(
+        tokens: &[Cow<'_, str>],
+        kinds: Vec<Kind>,
+        alphabet: Alphabet,
+    ) -> Result<Self, Error> {
         let mut bytes = Vec::with_capacity(tokens.iter().map(|token| token.len()).sum());
         let mut ends = Vec::with_capacity(tokens.len());
         let decoded = alphabet_bytes();

@@ -66,7 +66,8 @@ impl Spm {
             match kind {
                 Kind::Control | Kind::Unknown => {}
                 Kind::Byte => {
-                    let value = byte(&token).ok_or_else(|| Error::Byte { id, token: token.into_owned() })?;
+                    let value = byte(&token)
+                        .ok_or_else(|| Error::Byte { id, token: token.into_owned() })?;
                     bytes[usize::from(value)].get_or_insert(id);
                 }
                 Kind::Normal | Kind::UserDefined | Kind::Unused => {

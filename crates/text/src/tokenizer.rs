@@ -125,12 +125,13 @@ impl Tokenizer {
         let (first, last) =
             if is_bert { around_words(&vocabulary)? } else { around(&vocabulary, pre)? };
         let strips = vocabulary.strips_after_special();
-        let matcher = |wanted: fn(Kind) -> bool| {
-            let tokens = vocabulary.tokens.iter().zip(0..).zip(&kinds);
-            Matcher::new(tokens.filter(|(_, kind)| wanted(**kind)).map(|((token, id), _)| {
-                (&**token, id, strips && !KEEPS_SPACE.contains(&&**token))
-            }))
-        };
+        let matcher =
+            |wanted: fn(Kind) -> bool| {
+                let tokens = vocabulary.tokens.iter().zip(0..).zip(&kinds);
+                Matcher::new(tokens.filter(|(_, kind)| wanted(**kind)).map(|((token, id), _)| {
+                    (&**token, id, strips && !KEEPS_SPACE.contains(&&**token))
+                }))
+            };
         let user_defined = matcher(|kind| kind == Kind::UserDefined);
         let special = matcher(Kind::is_plain);
         let ends = ends(&vocabulary, &kinds);
@@ -302,7 +303,10 @@ fn recipe(vocabulary: &Vocabulary<'_>) -> Result<(Alphabet, Option<&'static Pre>
 }
 
 /// The tokens before and after each text, for models that write.
-fn around(vocabulary: &Vocabulary<'_>, pre: Option<&Pre>) -> Result<(Option<u32>, Option<u32>), Error> {
+fn around(
+    vocabulary: &Vocabulary<'_>,
+    pre: Option<&Pre>,
+) -> Result<(Option<u32>, Option<u32>), Error> {
     let missing = |flag, place, key| Error::MissingSpecial { flag, place, key };
     // Where the file is silent, SentencePiece models begin with `bos`, the others as their row says.
     let by_default = pre.is_none_or(|pre| pre.add_bos) && vocabulary.bos.is_some();

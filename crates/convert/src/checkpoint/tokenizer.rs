@@ -82,7 +82,10 @@ pub(crate) fn tokenizer(
 
 impl Source<'_> {
     /// The vocabulary and the file that it is from.
-    fn read(&self, architecture: &str) -> Result<Option<(&'static str, Vocabulary<'static>)>, Error> {
+    fn read(
+        &self,
+        architecture: &str,
+    ) -> Result<Option<(&'static str, Vocabulary<'static>)>, Error> {
         let checkpoint = self.checkpoint;
         if let Some(bytes) = checkpoint.bytes(PIECES)? {
             match sentencepiece::parse(&bytes) {

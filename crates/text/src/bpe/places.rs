@@ -8,7 +8,7 @@ const FREE: u32 = u32::MAX;
 /// An odd number without a pattern: the fraction of the golden ratio.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Open addressing, at most half full.
+/// Open addressing, at most three quarters full.
 pub(super) struct Places {
     slots: Box<[u32]>,
     /// Other in each process, so that no file can choose which keys collide.
@@ -18,7 +18,7 @@ pub(super) struct Places {
 impl Places {
     /// Room for so many numbers.
     pub fn new(entries: usize) -> Places {
-        let slots = (2 * entries).next_power_of_two().max(2);
+        let slots = (entries + entries / 3 + 1).next_power_of_two();
         let seed = RandomState::new().hash_one(FACTOR);
         Places { slots: vec![FREE; slots].into(), seed }
     }
@@ -42,7 +42,7 @@ impl Places {
     fn slot(&self, hash: u64, is: impl Fn(u32) -> bool) -> usize {
         let last = self.slots.len() - 1;
         let mut slot = hash as usize & last;
-        // Ends, for half of the slots are free.
+        // Ends, for a quarter of the slots is free.
         while self.slots[slot] != FREE && !is(self.slots[slot]) {
             slot = (slot + 1) & last;
         }
