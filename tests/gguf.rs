@@ -517,7 +517,10 @@ fn streamed_files_equal_those_made_in_memory() {
     let read = File::open_with(&path, options).unwrap();
     assert_eq!((mapped.is_mapped(), read.is_mapped()), (true, false));
     assert_eq!(steps.last(), Some(&(mapped.file_bytes(), mapped.file_bytes())));
-    for file in [&mapped, &read] {
+    // A thread that touches the map ahead of us, and may still do so when the file is closed.
+    let ahead = File::open_with(&path, OpenOptions { ahead: true, ..OpenOptions::default() });
+    let ahead = ahead.unwrap();
+    for file in [&mapped, &read, &ahead] {
         for round in 0..2 {
             let tensor = file.tensor("first").unwrap();
             assert!(file.bytes(tensor) == first, "round {round}");
