@@ -85,7 +85,7 @@ fn hostile_corpus_ends_as_its_manifest_says() {
     for (name, entry) in files {
         let path = folder.join(name);
         let expect = entry["expect"].as_str().unwrap();
-        let mut options = OpenOptions { map: false, progress: None };
+        let mut options = OpenOptions { map: false, ..OpenOptions::default() };
         let copied = File::open_with(&path, std::mem::take(&mut options)).map(|f| rewritten(&f));
         match (File::open(&path), expect) {
             (Ok(file), "accept" | "accept-or-reject") => {
@@ -513,11 +513,14 @@ fn streamed_files_equal_those_made_in_memory() {
     let mut steps = vec![];
     let mut note =
         |step: bilayer_gguf::Progress<'_>| steps.push((step.done_bytes, step.total_bytes));
-    let options = OpenOptions { map: false, progress: Some(&mut note) };
+    let options = OpenOptions { map: false, progress: Some(&mut note), ..OpenOptions::default() };
     let read = File::open_with(&path, options).unwrap();
     assert_eq!((mapped.is_mapped(), read.is_mapped()), (true, false));
     assert_eq!(steps.last(), Some(&(mapped.file_bytes(), mapped.file_bytes())));
-    for file in [&mapped, &read] {
+    // A thread that touches the map ahead of us, and may still do so when the file is closed.
+    let ahead = File::open_with(&path, OpenOptions { ahead: true, ..OpenOptions::default() });
+    let ahead = ahead.unwrap();
+    for file in [&mapped, &read, &ahead] {
         for round in 0..2 {
             let tensor = file.tensor("first").unwrap();
             assert!(file.bytes(tensor) == first, "round {round}");
@@ -746,7 +749,8 @@ fn the_first_shard_opens_all() {
     let folder = folder();
     let paths = shards(folder.path(), |_, _| ());
     for map in [true, false] {
-        let file = File::open_with(&paths[0], OpenOptions { map, progress: None }).unwrap();
+        let file =
+            File::open_with(&paths[0], OpenOptions { map, ..OpenOptions::default() }).unwrap();
         assert_eq!(file.metadata().str("general.architecture").unwrap(), "tiny");
         assert_eq!((file.tensors().len(), file.shard_names().len()), (6, 3));
         for (index, tensor) in file.tensors().iter().enumerate() {

@@ -117,7 +117,7 @@ fn shared_memory_is_read_where_the_file_is() {
             eprintln!("skipped: the adapter has memory of its own");
             return;
         }
-        let options = OpenOptions { map, progress: None };
+        let options = OpenOptions { map, ..OpenOptions::default() };
         let model = Model::open(&path, options).unwrap();
         let segment = load(&mut gpu, &model);
         let matrices = model.graph().weights.iter().filter(|weight| weight.ty == Type::Q4_K);

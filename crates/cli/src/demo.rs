@@ -31,6 +31,8 @@ pub struct Source<'a> {
     pub path: Option<&'a Path>,
     /// Whether the file is mapped, not read into memory.
     pub map: bool,
+    /// Whether all of it is run, from now until the process ends.
+    pub runs: bool,
 }
 
 /// Opens the file, or the demo model.
@@ -38,10 +40,20 @@ pub fn open(source: &Source<'_>) -> Result<Model, Failure> {
     let Some(path) = source.path else { return embedded() };
     let bar = progress::bytes("reading");
     let mut tell = |p: bilayer_gguf::Progress<'_>| progress::set(&bar, p.done_bytes, p.total_bytes);
-    let options = bilayer_engine::OpenOptions { map: source.map, progress: Some(&mut tell) };
+    let options = bilayer_engine::OpenOptions {
+        map: source.map,
+        ahead: source.runs,
+        progress: Some(&mut tell),
+    };
     let model = Model::open(path, options);
     bar.finish_and_clear();
-    Ok(model?)
+    let model = model?;
+    if source.runs {
+        // The last handle is never given back: to free tables and unmap the file by hand only delays the end of the
+        // process, which does both.
+        std::mem::forget(model.clone());
+    }
+    Ok(model)
 }
 
 /// The tokenizer alone of the file at `path` (a vocabulary without tensors serves), or the demo model's.

@@ -107,7 +107,7 @@ impl Convert {
         architecture: &Architecture,
         metadata: &Metadata,
         files: (&Value, &Value),
-    ) -> Result<Option<Vocabulary>, Error> {
+    ) -> Result<Option<Vocabulary<'static>>, Error> {
         if self.no_vocab {
             return Ok(None);
         }

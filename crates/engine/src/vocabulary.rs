@@ -1,6 +1,8 @@
 //! The vocabulary and the chat templates of a GGUF file: its keys `tokenizer.*` as plain data for `bilayer-text`.
 
-use bilayer_gguf::{Error, Metadata};
+use std::borrow::Cow;
+
+use bilayer_gguf::{Error, Metadata, Strings};
 use bilayer_models::limits;
 use bilayer_text::Vocabulary;
 use bilayer_text::chat::Templates;
@@ -11,14 +13,10 @@ use bilayer_text::chat::Templates;
 ///
 /// # Errors
 /// [`Error::MissingKey`] without a model and tokens, [`Error::WrongType`].
-pub fn vocabulary(metadata: &Metadata) -> Result<Vocabulary, Error> {
+pub fn vocabulary(metadata: &Metadata) -> Result<Vocabulary<'_>, Error> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let id = |name: &str| metadata.opt_u32(&key(name));
     let flag = |name: &str| metadata.opt_bool(&key(name));
-    let strings = |name: &str| {
-        let strings = metadata.opt_strings(&key(name))?;
-        Ok(strings.map(|strings| strings.iter().map(str::to_owned).collect()).unwrap_or_default())
-    };
     Ok(Vocabulary {
         name: metadata.opt_str("general.name")?.unwrap_or_default().to_owned(),
         model: metadata.str(&key("model"))?.to_owned(),
@@ -26,11 +24,11 @@ pub fn vocabulary(metadata: &Metadata) -> Result<Vocabulary, Error> {
         tokens: match metadata.str(&key("model"))? {
             // A file without a tokenizer: ids are all there is to show.
             "no_vocab" => ids(metadata)?,
-            _ => metadata.strings(&key("tokens"))?.iter().map(str::to_owned).collect(),
+            _ => borrowed(metadata.strings(&key("tokens"))?),
         },
         scores: metadata.opt_f32s(&key("scores"))?.unwrap_or_default().into_owned(),
         types: metadata.opt_i32s(&key("token_type"))?.unwrap_or_default().into_owned(),
-        merges: strings("merges")?,
+        merges: metadata.opt_strings(&key("merges"))?.map(borrowed).unwrap_or_default(),
         bos: id("bos_token_id")?,
         eos: id("eos_token_id")?,
         eot: id("eot_token_id")?,
@@ -50,11 +48,15 @@ pub fn vocabulary(metadata: &Metadata) -> Result<Vocabulary, Error> {
     })
 }
 
+fn borrowed(strings: &Strings) -> Vec<Cow<'_, str>> {
+    strings.iter().map(Cow::Borrowed).collect()
+}
+
 /// A spelling for each row of the embedding.
-fn ids(metadata: &Metadata) -> Result<Vec<String>, Error> {
+fn ids(metadata: &Metadata) -> Result<Vec<Cow<'static, str>>, Error> {
     let architecture = metadata.str("general.architecture")?;
     let rows = metadata.usize(&format!("{architecture}.vocab_size"))?.min(limits::VOCAB);
-    Ok((0..rows).map(|id| format!("<{id}>")).collect())
+    Ok((0..rows).map(|id| format!("<{id}>").into()).collect())
 }
 
 /// Reads the chat templates out of `metadata`: `tokenizer.chat_template`, and those that have a name after it.

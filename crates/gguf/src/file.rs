@@ -43,13 +43,17 @@ pub struct Tensor {
 pub struct OpenOptions<'a> {
     /// Map the file (the default), or else read all of it into memory first (`--no-mmap`).
     pub map: bool,
+    /// Have a thread enter what is in memory of a mapped file (or the first shard) into the map, from the first page on,
+    /// while other things are done: for a model whose weights the processor will all read. It goes no further than what
+    /// is in memory, so a model larger than that is left alone. Linux only; elsewhere nothing happens.
+    pub ahead: bool,
     /// Called while reading, after each 16 MiB; never when mapping.
     pub progress: Option<&'a mut dyn FnMut(Progress<'_>)>,
 }
 
 impl Default for OpenOptions<'_> {
     fn default() -> Self {
-        Self { map: true, progress: None }
+        Self { map: true, ahead: false, progress: None }
     }
 }
 
@@ -122,6 +126,9 @@ impl File {
     /// All that can be wrong with a file, see [`Error`].
     pub fn open_with(path: &Path, mut options: OpenOptions<'_>) -> Result<Self, Error> {
         let first = Shard::open(path, &mut options)?;
+        if options.ahead {
+            first.enter();
+        }
         let parsed = parse(&first.name, &first.bytes)?;
         let version = parsed.version;
         let mut shards = vec![];
@@ -367,6 +374,28 @@ impl Shard {
         let region = region.map_err(|source| io(&name, "read it into memory", source))?;
         Ok(Self::of(name, region))
     }
+
+    /// Has a thread enter the pages that are in memory into the map, until all are or the file is closed.
+    #[cfg(target_os = "linux")]
+    fn enter(&self) {
+        /// Bytes of which one is asked for: files come to memory and go from it in runs of about this size.
+        const STEP: usize = 2 << 20;
+        let Some((Some(region), Ok(file))) =
+            self.mapped.as_ref().map(|(file, ..)| (self.region.as_ref(), file.try_clone()))
+        else {
+            return;
+        };
+        let (region, len) = (Arc::downgrade(region), self.bytes.len());
+        let enter = move || {
+            let mut parts = (0..len).step_by(STEP).map(|at| at..len.min(at + STEP));
+            parts.all(|part| region.upgrade().is_some_and(|region| region.enter(&file, part)))
+        };
+        // Without a thread the pages are entered when they are read.
+        let _ = std::thread::Builder::new().name("bilayer map".into()).spawn(enter);
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn enter(&self) {}
 
     fn in_memory(name: &str, bytes: Bytes) -> Result<Self, Error> {
         // So that kernels may rely on the alignment of blocks wherever a model comes from.

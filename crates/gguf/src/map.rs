@@ -38,6 +38,10 @@ impl Region {
         // checked, so a change can alter weights but not break an invariant of a Rust type:
         // tensors are only ever read as numbers, of which every bit pattern is valid.
         let pages = unsafe { Mmap::map(file)? };
+        // What is read from disk through the map then comes in huge pages, and the next process that maps the file has
+        // less to enter and to take out. Only a wish.
+        #[cfg(target_os = "linux")]
+        let _ = pages.advise(Advice::HugePage);
         Ok(Self { pages, of_file: true })
     }
 
@@ -83,6 +87,27 @@ impl Region {
         }
         #[cfg(not(unix))]
         let _ = (part, Self::place);
+    }
+
+    /// Enters a range of `file`, which is mapped here, into the map if its first page is in memory already, as the first
+    /// access to each page would do. False where it would come from disk.
+    ///
+    /// By touching pages, though Linux has a call that does it in two thirds of the time (`MADV_POPULATE_READ`): while
+    /// that runs, other threads wait up to 4 ms for each allocation that needs pages.
+    #[cfg(target_os = "linux")]
+    pub fn enter(&self, file: &fs::File, range: Range<usize>) -> bool {
+        use rustix::io::{ReadWriteFlags, preadv2};
+        /// Bytes that Linux enters at once, where all of them are in memory.
+        const AROUND: usize = 64 << 10;
+        let mut byte = [0];
+        let byte = &mut [io::IoSliceMut::new(&mut byte)];
+        if preadv2(file, byte, range.start as u64, ReadWriteFlags::NOWAIT) != Ok(1) {
+            return false;
+        }
+        self.pages[range].iter().step_by(AROUND).for_each(|byte| {
+            std::hint::black_box(*byte);
+        });
+        true
     }
 
     /// Gives back the memory of `part`'s pages; the next access reads the file again.

@@ -3,18 +3,27 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use tokenizers::NormalizedString;
 use tokenizers::utils::SysRegex;
-use tokenizers::{Model, NormalizedString};
 
 use crate::pieces::{Alphabet, SPACE, character};
 use crate::pre::Pre;
 use crate::vocabulary::{Kind, byte};
 use crate::{Error, Vocabulary};
+use merges::{Merges, Spellings, Word};
+
+mod merges;
+mod places;
 
 /// Cuts text into words by patterns, spells them in the vocabulary's alphabet, merges.
 pub(crate) struct Bpe {
-    model: BPE,
+    spellings: Spellings,
+    merges: Merges,
+    /// The token of each byte: its letter, or what stands for it in characters that have no token.
+    bytes: Box<[Option<u32>; 256]>,
+    unknown: Option<u32>,
+    /// Whether a word that is a token is not merged.
+    whole_words: bool,
     words: Words,
     alphabet: Alphabet,
     nfc: bool,
@@ -32,64 +41,115 @@ struct Stage {
 }
 
 impl Bpe {
-    /// Takes tokens and merges out of `vocabulary`.
+    /// Of the tokens and merges of `vocabulary`.
     pub fn new(
-        vocabulary: &mut Vocabulary,
+        vocabulary: &Vocabulary<'_>,
         kinds: &[Kind],
         pre: &Pre,
         alphabet: Alphabet,
     ) -> Result<Self, Error> {
-        let has_merges = !vocabulary.merges.is_empty();
-        let model = || vocabulary.model.clone();
-        if !has_merges {
-            return Err(Error::Missing { key: "merges", model: model() });
+        let missing = |key| Error::Missing { key, model: vocabulary.model.clone() };
+        if vocabulary.merges.is_empty() {
+            return Err(missing("merges"));
         }
-        let unknown = vocabulary.unk.map(|id| vocabulary.tokens[id as usize].clone());
-        let mut tokens = Vocab::with_capacity(vocabulary.tokens.len());
-        let mut longest = 0;
-        for ((token, id), &kind) in
-            std::mem::take(&mut vocabulary.tokens).into_iter().zip(0..).zip(kinds)
-        {
+        let mut spellings = Spellings::new(vocabulary.tokens.len());
+        let mut bytes = Box::new([None; 256]);
+        for ((token, id), &kind) in vocabulary.tokens.iter().zip(0..).zip(kinds) {
             let fallback =
                 alphabet == Alphabet::Escaped && (kind == Kind::Byte || Some(id) == vocabulary.unk);
-            if fallback || !(kind.is_plain() || kind == Kind::Byte) {
-                longest = longest.max(token.len());
-                tokens.entry(token).or_insert(id);
+            if !fallback && (kind.is_plain() || kind == Kind::Byte) {
+                spellings.skip();
+                continue;
+            }
+            spellings.push(token);
+            if let (Alphabet::Escaped, Some(byte)) = (alphabet, byte(token)) {
+                bytes[usize::from(byte)].get_or_insert(id);
             }
         }
-        let mut builder = BPE::builder().ignore_merges(pre.whole_words);
-        if alphabet == Alphabet::Escaped {
-            builder = builder.byte_fallback(true).fuse_unk(true);
-            match unknown {
-                Some(unknown) => builder = builder.unk_token(unknown),
-                None if has_all_bytes(&tokens) => {}
-                None => return Err(Error::Missing { key: "unknown_token_id", model: model() }),
+        let mut unknown = None;
+        match alphabet {
+            Alphabet::Escaped => {
+                unknown = vocabulary.unk;
+                if unknown.is_none() && !has_all_bytes(&bytes) {
+                    return Err(missing("unknown_token_id"));
+                }
+            }
+            Alphabet::Bytes => {
+                for (byte, token) in (0..=u8::MAX).zip(bytes.iter_mut()) {
+                    *token = spellings.find(character(byte).encode_utf8(&mut [0; 4]));
+                }
             }
         }
-        let merges = merges(std::mem::take(&mut vocabulary.merges), longest)?;
-        let model = builder.vocab_and_merges(tokens, merges).build()?;
-        Ok(Self { model, words: Words::new(pre)?, alphabet, nfc: pre.nfc })
+        Ok(Self {
+            merges: Merges::new(&vocabulary.merges, &spellings)?,
+            spellings,
+            bytes,
+            unknown,
+            whole_words: pre.whole_words,
+            words: Words::new(pre)?,
+            alphabet,
+            nfc: pre.nfc,
+        })
     }
 
     /// Appends the tokens of `text` to `ids`. A byte that a byte-level vocabulary lacks (Falcon has
     /// none for some control characters) is lost, as with the makers' tokenizer.
     pub fn encode(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), Error> {
         let text = self.normalize(text);
-        let mut word = String::new();
+        let (mut word, mut spelled) = (Word::default(), String::new());
         for range in self.words.of(&text)? {
             let piece = &text[range];
-            let spelled = match self.alphabet {
-                Alphabet::Escaped => piece,
-                Alphabet::Bytes => {
-                    word.clear();
-                    word.extend(piece.bytes().map(character));
-                    word.as_str()
-                }
-            };
-            let tokens = self.model.tokenize(spelled)?;
-            ids.extend(tokens.iter().map(|token| token.id));
+            if let Some(token) = self.whole(piece, &mut spelled) {
+                ids.push(token);
+                continue;
+            }
+            word.clear();
+            match self.alphabet {
+                Alphabet::Bytes => self.letters(piece).for_each(|token| word.push(token)),
+                Alphabet::Escaped => self.characters(piece, &mut word),
+            }
+            self.merges.apply(&mut word);
+            ids.extend(word.tokens());
         }
         Ok(())
+    }
+
+    /// The token that a word is as it stands, where such are not merged. `spelled` is room to work in.
+    fn whole(&self, piece: &str, spelled: &mut String) -> Option<u32> {
+        if !self.whole_words {
+            return None;
+        }
+        match self.alphabet {
+            Alphabet::Escaped => self.spellings.find(piece),
+            Alphabet::Bytes => {
+                spelled.clear();
+                spelled.extend(piece.bytes().map(character));
+                self.spellings.find(spelled)
+            }
+        }
+    }
+
+    fn letters(&self, piece: &str) -> impl Iterator<Item = u32> {
+        piece.bytes().filter_map(|byte| self.bytes[usize::from(byte)])
+    }
+
+    /// A token for each character; for an unknown one those of its bytes or, where some are not in the vocabulary, one
+    /// token for a run of such.
+    fn characters(&self, piece: &str, word: &mut Word) {
+        let mut after_unknown = false;
+        for (at, character) in piece.char_indices() {
+            let text = &piece[at..at + character.len_utf8()];
+            let known = self.spellings.find(text);
+            let has_bytes = || text.bytes().all(|byte| self.bytes[usize::from(byte)].is_some());
+            let is_unknown = known.is_none() && !has_bytes();
+            match known {
+                Some(token) => word.push(token),
+                None if !is_unknown => self.letters(text).for_each(|token| word.push(token)),
+                None if after_unknown => {}
+                None => self.unknown.into_iter().for_each(|token| word.push(token)),
+            }
+            after_unknown = is_unknown;
+        }
     }
 
     fn normalize<'a>(&self, text: &'a str) -> Cow<'a, str> {
@@ -155,45 +215,17 @@ impl Stage {
 }
 
 /// Whether each byte that occurs in UTF-8 has a token, so that no text is unknown.
-fn has_all_bytes(tokens: &Vocab) -> bool {
-    let has: Vec<u8> = tokens.keys().filter_map(|token| byte(token)).collect();
-    (0..0xF5).filter(|byte| !matches!(byte, 0xC0 | 0xC1)).all(|byte| has.contains(&byte))
-}
-
-/// Takes the merges apart at the first space that is not their first character: a merge may
-/// begin with a space of its own.
-///
-/// `longest` is the length of the longest token in bytes; the library takes it on trust.
-fn merges(merges: Vec<String>, longest: usize) -> Result<Merges, Error> {
-    merges
-        .into_iter()
-        .enumerate()
-        .map(|(index, merge)| {
-            let place = merge.char_indices().skip(1).find(|&(_, character)| character == ' ');
-            let halves = place.map(|(at, _)| (&merge[..at], &merge[at + 1..]));
-            match halves.filter(|(left, right)| !left.is_empty() && !right.is_empty()) {
-                Some((left, right)) if left.len() + right.len() <= longest => {
-                    Ok((left.to_owned(), right.to_owned()))
-                }
-                Some(_) => Err(Error::Merge {
-                    index,
-                    merge,
-                    problem: "the result is longer than any token",
-                }),
-                None => Err(Error::Merge {
-                    index,
-                    merge,
-                    problem: "two tokens with a space between are due",
-                }),
-            }
-        })
-        .collect()
+fn has_all_bytes(tokens: &[Option<u32>; 256]) -> bool {
+    (0..0xF5).filter(|byte| !matches!(byte, 0xC0 | 0xC1)).all(|byte| tokens[byte].is_some())
 }
 
 #[cfg(test)]
 mod tests {
+    use tokenizers::Model;
+    use tokenizers::models::bpe::{BPE, Vocab};
+
     use super::*;
-    use crate::pre::TABLE;
+    use crate::pre::{self, TABLE};
 
     /// Every 13th character of Unicode, neighbours from many scripts, and runs of white space.
     fn text() -> String {
@@ -207,13 +239,13 @@ mod tests {
         let text = text();
         for pre in TABLE {
             let bytes = (0..=u8::MAX).map(|byte| character(byte).to_string());
-            let mut vocabulary = Vocabulary {
-                tokens: bytes.chain(["ĠĠ".to_owned()]).collect(),
-                merges: vec!["Ġ Ġ".to_owned()],
+            let vocabulary = Vocabulary {
+                tokens: bytes.chain(["ĠĠ".to_owned()]).map(Cow::Owned).collect(),
+                merges: vec!["Ġ Ġ".into()],
                 ..Vocabulary::default()
             };
             let kinds = vec![Kind::Normal; 257];
-            let bpe = Bpe::new(&mut vocabulary, &kinds, pre, Alphabet::Bytes);
+            let bpe = Bpe::new(&vocabulary, &kinds, pre, Alphabet::Bytes);
             let bpe = bpe.unwrap_or_else(|error| panic!("{:?}: {error}", pre.names));
             let mut ids = Vec::new();
             bpe.encode(&text, &mut ids).unwrap_or_else(|error| panic!("{:?}: {error}", pre.names));
@@ -222,5 +254,78 @@ mod tests {
             let expected = bpe.normalize(&text);
             assert!(decoded == expected.as_bytes(), "{:?}", pre.names);
         }
+    }
+
+    /// The makers' library beside ours, on vocabularies and words made at random.
+    #[test]
+    fn merges_are_those_of_the_makers_library() {
+        let mut seed = 5u64;
+        // Knuth's MMIX generator.
+        let mut random = |below: usize| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) as usize % below
+        };
+        let mut merged = 0;
+        for round in 0..300 {
+            let mut tokens: Vec<String> = ["a", "b", "é", "▁"].map(String::from).to_vec();
+            if round % 3 == 0 {
+                tokens.extend((0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>")));
+            }
+            let first_merged = tokens.len();
+            let mut merges = Vec::new();
+            for _ in 0..random(40) {
+                let letters = |at: usize| if at < 4 { at } else { at - 4 + first_merged };
+                let pair = [(); 2].map(|()| letters(random(tokens.len() - first_merged + 4)));
+                let [left, right] = pair.map(|id| tokens[id].clone());
+                let joined = format!("{left}{right}");
+                merges.push(format!("{left} {right}"));
+                // Equal pairs and other ways to the same token are there as well.
+                if !tokens.contains(&joined) {
+                    tokens.push(joined);
+                }
+            }
+            merges.push("a b".into());
+            tokens.extend(["ab", "?"].map(String::from));
+            let unk = tokens.len() as u32 - 1;
+            let pre = Pre { whole_words: round % 2 == 0, ..pre::GEMMA4 };
+            let theirs = theirs(&tokens, &merges, &pre);
+            let vocabulary = Vocabulary {
+                tokens: tokens.iter().map(|token| token.as_str().into()).collect(),
+                merges: merges.iter().map(|merge| merge.as_str().into()).collect(),
+                unk: Some(unk),
+                ..Vocabulary::default()
+            };
+            let kinds = vec![Kind::Normal; tokens.len()];
+            let bpe = Bpe::new(&vocabulary, &kinds, &pre, Alphabet::Escaped);
+            let bpe = bpe.unwrap_or_else(|error| panic!("{error}"));
+            for _ in 0..20 {
+                let letters = ["a", "b", "a", "b", "é", " ", "日", "\u{0}"];
+                let text: String = (0..random(30)).map(|_| letters[random(8)]).collect();
+                let mut ids = Vec::new();
+                bpe.encode(&text, &mut ids).unwrap_or_else(|error| panic!("{error}"));
+                let text = bpe.normalize(&text);
+                let expected = theirs.tokenize(&text).unwrap_or_else(|error| panic!("{error}"));
+                let expected: Vec<u32> = expected.iter().map(|token| token.id).collect();
+                assert_eq!(ids, expected, "{text:?} with {merges:?} of {tokens:?}");
+                merged += text.chars().count() - ids.len().min(text.chars().count());
+            }
+        }
+        assert!(merged > 10_000, "{merged} merges were made");
+    }
+
+    fn theirs(tokens: &[String], merges: &[String], pre: &Pre) -> BPE {
+        let mut ids = Vocab::new();
+        for (token, id) in tokens.iter().zip(0..) {
+            ids.entry(token.clone()).or_insert(id);
+        }
+        let pair = |merge: &String| {
+            merge.split_once(' ').map(|(left, right)| (left.to_owned(), right.to_owned()))
+        };
+        let merges = merges.iter().filter_map(pair).collect();
+        let builder = BPE::builder().byte_fallback(true).fuse_unk(true).unk_token("?".into());
+        let builder = builder.ignore_merges(pre.whole_words).vocab_and_merges(ids, merges);
+        builder.build().unwrap_or_else(|error| panic!("{error}"))
     }
 }

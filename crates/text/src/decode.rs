@@ -33,9 +33,9 @@ pub struct Piece {
 ///
 /// ```
 /// # use bilayer_text::{Decode, Decoder, Tokenizer, Vocabulary};
-/// # let tokens = ["<s>", "Hi", "St", "op", "!"].map(String::from).to_vec();
-/// # let merges = ["H i", "S t", "o p"].map(String::from).to_vec();
-/// # let letters = "HiStop".chars().map(String::from);
+/// # let tokens: Vec<_> = ["<s>", "Hi", "St", "op", "!"].map(Into::into).to_vec();
+/// # let merges = ["H i", "S t", "o p"].map(Into::into).to_vec();
+/// # let letters = "HiStop".chars().map(|letter| letter.to_string().into());
 /// # let tokenizer = Tokenizer::new(Vocabulary { model: "gpt2".into(), pre: Some("gpt-2".into()),
 /// #     tokens: tokens.into_iter().chain(letters).collect(), merges, ..Vocabulary::default() })?;
 /// let options = Decode { stops: vec!["Stop".into()], ..Decode::default() };

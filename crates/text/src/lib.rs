@@ -37,7 +37,7 @@
 //! ```
 //! use bilayer_text::{Decode, Decoder, Encode, Tokenizer, Vocabulary};
 //!
-//! let strings = |list: &[&str]| list.iter().map(|&item| item.to_owned()).collect();
+//! let strings = |list: &[&'static str]| list.iter().map(|&item| item.into()).collect();
 //! let tokenizer = Tokenizer::new(Vocabulary {
 //!     model: "gpt2".into(),
 //!     pre: Some("gpt-2".into()),

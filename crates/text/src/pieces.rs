@@ -1,5 +1,7 @@
 //! The bytes that each token stands for, and the alphabets in which vocabularies spell them.
 
+use std::borrow::Cow;
+
 use crate::Error;
 use crate::vocabulary::{Kind, byte};
 
@@ -28,15 +30,19 @@ pub(crate) struct Pieces {
 
 impl Pieces {
     /// Spells out `tokens`, whose kinds are `kinds`.
-    pub fn new(tokens: &[String], kinds: Vec<Kind>, alphabet: Alphabet) -> Result<Self, Error> {
-        let mut bytes = Vec::with_capacity(tokens.iter().map(String::len).sum());
+    pub fn new(
+        tokens: &[Cow<'_, str>],
+        kinds: Vec<Kind>,
+        alphabet: Alphabet,
+    ) -> Result<Self, Error> {
+        let mut bytes = Vec::with_capacity(tokens.iter().map(|token| token.len()).sum());
         let mut ends = Vec::with_capacity(tokens.len());
         let decoded = alphabet_bytes();
         for (id, (token, &kind)) in tokens.iter().zip(&kinds).enumerate() {
             match kind {
                 Kind::Byte => bytes.push(
                     byte(token)
-                        .ok_or_else(|| Error::Byte { id: id as u32, token: token.clone() })?,
+                        .ok_or_else(|| Error::Byte { id: id as u32, token: token.to_string() })?,
                 ),
                 kind if kind.is_plain() => bytes.extend_from_slice(token.as_bytes()),
                 _ if alphabet == Alphabet::Bytes => decode(token, &decoded, &mut bytes),

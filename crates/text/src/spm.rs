@@ -53,7 +53,7 @@ struct Candidate {
 
 impl Spm {
     /// Takes the tokens out of `vocabulary`.
-    pub fn new(vocabulary: &mut Vocabulary, kinds: &[Kind]) -> Result<Self, Error> {
+    pub fn new(vocabulary: &mut Vocabulary<'_>, kinds: &[Kind]) -> Result<Self, Error> {
         if vocabulary.scores.is_empty() {
             return Err(Error::Missing { key: "scores", model: vocabulary.model.clone() });
         }
@@ -66,14 +66,15 @@ impl Spm {
             match kind {
                 Kind::Control | Kind::Unknown => {}
                 Kind::Byte => {
-                    let value = byte(&token).ok_or(Error::Byte { id, token })?;
+                    let value = byte(&token)
+                        .ok_or_else(|| Error::Byte { id, token: token.into_owned() })?;
                     bytes[usize::from(value)].get_or_insert(id);
                 }
                 Kind::Normal | Kind::UserDefined | Kind::Unused => {
                     by_words &= !token.trim_start_matches(SPACE).contains(SPACE);
                     // Adding zero makes the two zeros equal.
                     let score = vocabulary.scores[id as usize] + 0.0;
-                    tokens.entry(token.into_boxed_str()).or_insert(Token { id, score });
+                    tokens.entry(token.into()).or_insert(Token { id, score });
                 }
             }
         }

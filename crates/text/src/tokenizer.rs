@@ -70,7 +70,7 @@ pub struct Encode {
 /// ```
 /// use bilayer_text::{Encode, Tokenizer, Vocabulary};
 ///
-/// let strings = |list: &[&str]| list.iter().map(|&item| item.to_owned()).collect();
+/// let strings = |list: &[&'static str]| list.iter().map(|&item| item.into()).collect();
 /// let tokenizer = Tokenizer::new(Vocabulary {
 ///     model: "llama".into(),
 ///     tokens: strings(&["<unk>", "<s>", "▁", "h", "i", "hi", "▁hi"]),
@@ -116,7 +116,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// All of [`Error`] but [`Error::NoToken`] and [`Error::Pattern`].
-    pub fn new(mut vocabulary: Vocabulary) -> Result<Self, Error> {
+    pub fn new(mut vocabulary: Vocabulary<'_>) -> Result<Self, Error> {
         let kinds = vocabulary.check()?;
         let (alphabet, pre) = recipe(&vocabulary)?;
         let mut pieces = Pieces::new(&vocabulary.tokens, kinds, alphabet)?;
@@ -125,17 +125,18 @@ impl Tokenizer {
         let (first, last) =
             if is_bert { around_words(&vocabulary)? } else { around(&vocabulary, pre)? };
         let strips = vocabulary.strips_after_special();
-        let matcher = |wanted: fn(Kind) -> bool| {
-            let tokens = vocabulary.tokens.iter().zip(0..).zip(&kinds);
-            Matcher::new(tokens.filter(|(_, kind)| wanted(**kind)).map(|((token, id), _)| {
-                (token.as_str(), id, strips && !KEEPS_SPACE.contains(&token.as_str()))
-            }))
-        };
+        let matcher =
+            |wanted: fn(Kind) -> bool| {
+                let tokens = vocabulary.tokens.iter().zip(0..).zip(&kinds);
+                Matcher::new(tokens.filter(|(_, kind)| wanted(**kind)).map(|((token, id), _)| {
+                    (&**token, id, strips && !KEEPS_SPACE.contains(&&**token))
+                }))
+            };
         let user_defined = matcher(|kind| kind == Kind::UserDefined);
         let special = matcher(Kind::is_plain);
         let ends = ends(&vocabulary, &kinds);
         let model = match pre {
-            Some(pre) => Model::Bpe(Box::new(Bpe::new(&mut vocabulary, &kinds, pre, alphabet)?)),
+            Some(pre) => Model::Bpe(Box::new(Bpe::new(&vocabulary, &kinds, pre, alphabet)?)),
             None if vocabulary.model == IDS => Model::Ids,
             None if is_bert => Model::Words(Box::new(Words::new(&mut vocabulary, &kinds)?)),
             None => Model::Spm(Spm::new(&mut vocabulary, &kinds)?),
@@ -287,7 +288,7 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 /// How tokens are spelled and, where there are merges, how text is cut.
-fn recipe(vocabulary: &Vocabulary) -> Result<(Alphabet, Option<&'static Pre>), Error> {
+fn recipe(vocabulary: &Vocabulary<'_>) -> Result<(Alphabet, Option<&'static Pre>), Error> {
     match vocabulary.model.as_str() {
         "llama" | "bert" | IDS => Ok((Alphabet::Escaped, None)),
         "gemma4" => Ok((Alphabet::Escaped, Some(&pre::GEMMA4))),
@@ -302,7 +303,10 @@ fn recipe(vocabulary: &Vocabulary) -> Result<(Alphabet, Option<&'static Pre>), E
 }
 
 /// The tokens before and after each text, for models that write.
-fn around(vocabulary: &Vocabulary, pre: Option<&Pre>) -> Result<(Option<u32>, Option<u32>), Error> {
+fn around(
+    vocabulary: &Vocabulary<'_>,
+    pre: Option<&Pre>,
+) -> Result<(Option<u32>, Option<u32>), Error> {
     let missing = |flag, place, key| Error::MissingSpecial { flag, place, key };
     // Where the file is silent, SentencePiece models begin with `bos`, the others as their row says.
     let by_default = pre.is_none_or(|pre| pre.add_bos) && vocabulary.bos.is_some();
@@ -322,7 +326,7 @@ fn around(vocabulary: &Vocabulary, pre: Option<&Pre>) -> Result<(Option<u32>, Op
 }
 
 /// The tokens before and after each text, for BERT: always `[CLS]` and `[SEP]`.
-fn around_words(vocabulary: &Vocabulary) -> Result<(Option<u32>, Option<u32>), Error> {
+fn around_words(vocabulary: &Vocabulary<'_>) -> Result<(Option<u32>, Option<u32>), Error> {
     let named = |name| vocabulary.tokens.iter().position(|token| token == name);
     let named = |name| named(name).map(|id| id as u32);
     let missing = |place, key| Error::MissingSpecial { flag: "the model 'bert'", place, key };
@@ -334,13 +338,13 @@ fn around_words(vocabulary: &Vocabulary) -> Result<(Option<u32>, Option<u32>), E
 }
 
 /// The tokens that end what a model says.
-fn ends(vocabulary: &Vocabulary, kinds: &[Kind]) -> Vec<u32> {
+fn ends(vocabulary: &Vocabulary<'_>, kinds: &[Kind]) -> Vec<u32> {
     let named = vocabulary
         .tokens
         .iter()
         .zip(0..)
         .zip(kinds)
-        .filter(|((token, _), kind)| **kind == Kind::Control && ENDS.contains(&token.as_str()));
+        .filter(|((token, _), kind)| **kind == Kind::Control && ENDS.contains(&&***token));
     let mut ends: Vec<u32> = named.map(|((_, id), _)| id).collect();
     ends.extend([vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten());
     ends.sort_unstable();

@@ -1,12 +1,15 @@
 //! What a GGUF file says of its vocabulary, as plain data, and the checks on it.
 
+use std::borrow::Cow;
+
 use crate::Error;
 
 /// The vocabulary of a model: the keys `tokenizer.ggml.*`, as the file has them.
 ///
-/// Index in [`tokens`](Self::tokens) = token id. `None` and empty mean that the key is absent.
+/// Index in [`tokens`](Self::tokens) = token id. `None` and empty mean that the key is absent. The long lists may borrow
+/// from the file.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Vocabulary {
+pub struct Vocabulary<'a> {
     /// The model's name (`general.name`). It decides what no key says: the makers of Phi-3 count
     /// white space after a special token as part of it.
     pub name: String,
@@ -15,13 +18,13 @@ pub struct Vocabulary {
     /// How text is cut into words before merging; only `gpt2` asks for it.
     pub pre: Option<String>,
     /// The spelling of each token.
-    pub tokens: Vec<String>,
+    pub tokens: Vec<Cow<'a, str>>,
     /// The score of each token (`llama`): of two possible merges the higher is made first.
     pub scores: Vec<f32>,
     /// The type of each token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     pub types: Vec<i32>,
     /// The merges in order of rank (`gpt2`, `gemma4`): two tokens with a space between.
-    pub merges: Vec<String>,
+    pub merges: Vec<Cow<'a, str>>,
 
     /// Begin of text.
     pub bos: Option<u32>,
@@ -87,7 +90,7 @@ impl Kind {
     }
 }
 
-impl Vocabulary {
+impl Vocabulary<'_> {
     /// Checks what no kind of tokenizer can do without and returns the kind of each token.
     ///
     /// Where the file has no types, the special tokens that it names are control tokens.

@@ -29,13 +29,13 @@ impl Words {
     /// stay, and Hangul falls apart into jamo, as in the makers' tokenizer). A file that says
     /// nothing is taken as lowercase unless the vocabulary has pieces for all of A to Z, which
     /// lowercased text could never reach.
-    pub fn new(vocabulary: &mut Vocabulary, kinds: &[Kind]) -> Result<Self, Error> {
+    pub fn new(vocabulary: &mut Vocabulary<'_>, kinds: &[Kind]) -> Result<Self, Error> {
         let absent = || Error::Missing { key: "unknown_token_id", model: vocabulary.model.clone() };
         let named = || vocabulary.tokens.iter().position(|token| token == "[UNK]");
         let unknown = vocabulary.unk.map(|id| id as usize).or_else(named).ok_or_else(absent)?;
         let marks_starts = vocabulary.tokens.iter().any(|token| token.starts_with(SPACE));
         let mut tokens = std::collections::HashMap::with_capacity(vocabulary.tokens.len());
-        let unknown_token = vocabulary.tokens[unknown].clone();
+        let unknown_token = vocabulary.tokens[unknown].clone().into_owned();
         tokens.insert(unknown_token.clone(), unknown as u32);
         for ((token, id), kind) in
             std::mem::take(&mut vocabulary.tokens).into_iter().zip(0..).zip(kinds)
@@ -46,7 +46,7 @@ impl Words {
             let token = match token.strip_prefix(SPACE) {
                 Some(start) => start.to_owned(),
                 None if marks_starts => format!("{CONTINUES}{token}"),
-                None => token,
+                None => token.into_owned(),
             };
             tokens.entry(token).or_insert(id);
         }

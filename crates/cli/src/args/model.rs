@@ -56,7 +56,7 @@ pub struct ModelArgs {
 impl ModelArgs {
     /// Where the model comes from.
     pub fn source(&self) -> Source<'_> {
-        Source { path: self.model.as_deref(), map: !self.no_mmap }
+        Source { path: self.model.as_deref(), map: !self.no_mmap, runs: false }
     }
 }
 

@@ -58,7 +58,7 @@ fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
     }
     let given = prompt::given(args)?;
     let waited = began.elapsed();
-    let model = demo::open(&args.model.source())?;
+    let model = demo::open(&demo::Source { runs: true, ..args.model.source() })?;
     if model.config().encoder.is_some() {
         return Err(Error::NoDecoder { name: model.name() }.into());
     }

@@ -66,7 +66,7 @@ pub(crate) fn tokenizer(
     architecture: &str,
     rows: usize,
     (config, generation): (&Value, &Value),
-) -> Result<Option<Vocabulary>, Error> {
+) -> Result<Option<Vocabulary<'static>>, Error> {
     let json = checkpoint.json(JSON)?.unwrap_or_default();
     let map = checkpoint.json("special_tokens_map.json")?.unwrap_or_default();
     let source = Source { checkpoint, json, config, map, generation, rows };
@@ -82,7 +82,10 @@ pub(crate) fn tokenizer(
 
 impl Source<'_> {
     /// The vocabulary and the file that it is from.
-    fn read(&self, architecture: &str) -> Result<Option<(&'static str, Vocabulary)>, Error> {
+    fn read(
+        &self,
+        architecture: &str,
+    ) -> Result<Option<(&'static str, Vocabulary<'static>)>, Error> {
         let checkpoint = self.checkpoint;
         if let Some(bytes) = checkpoint.bytes(PIECES)? {
             match sentencepiece::parse(&bytes) {

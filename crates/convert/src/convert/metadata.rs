@@ -1,5 +1,7 @@
 //! The keys that all files have: name, licence and origin, sizes, the vocabulary, templates.
 
+use std::borrow::Cow;
+
 use bilayer_gguf::{Metadata, Strings};
 use bilayer_models::Config;
 use bilayer_text::Vocabulary;
@@ -107,13 +109,13 @@ pub(super) fn sampling(generation: &Value, metadata: &mut Metadata) {
 }
 
 /// `tokenizer.ggml.*`.
-pub(super) fn vocabulary(vocabulary: Vocabulary, metadata: &mut Metadata) {
+pub(super) fn vocabulary(vocabulary: Vocabulary<'_>, metadata: &mut Metadata) {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     metadata.set(&key("model"), vocabulary.model.as_str());
     if let Some(pre) = &vocabulary.pre {
         metadata.set(&key("pre"), pre.as_str());
     }
-    let strings = |list: &[String]| list.iter().map(String::as_str).collect::<Strings>();
+    let strings = |list: &[Cow<'_, str>]| list.iter().collect::<Strings>();
     metadata.set(&key("tokens"), strings(&vocabulary.tokens));
     if !vocabulary.scores.is_empty() {
         metadata.set(&key("scores"), vocabulary.scores);

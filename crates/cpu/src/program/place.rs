@@ -1,5 +1,7 @@
 //! Liveness: which buffers may lie in the same memory, because they are never in use together.
 
+use std::cmp::Reverse;
+
 use crate::memory::lines;
 
 /// A buffer to be placed: in use from item `first` to item `last`, both included.
@@ -10,32 +12,32 @@ pub(crate) struct Request {
     pub(crate) last: usize,
 }
 
-/// An offset for each request, and the bytes of all: in order of first use, each at the lowest place that
-/// is free while it is in use. Offsets are whole cache lines.
+/// An offset for each request, and the bytes of all: the largest first, each at the lowest place that is free while it
+/// is in use. Small ones fit into the gaps that large ones leave, not the other way round. Offsets are whole cache lines.
 pub(crate) fn place(requests: &[Request]) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..requests.len()).collect();
-    // Of those that begin together the largest comes first: small ones fit into the gaps.
-    order.sort_by_key(|&at| (requests[at].first, std::cmp::Reverse(requests[at].bytes)));
+    order.sort_by_key(|&at| (Reverse(requests[at].bytes), requests[at].first));
     let mut offsets = vec![0; requests.len()];
     let mut total = 0;
-    // Offset, end, and the last item of each buffer in use, by offset.
-    let mut used: Vec<(usize, usize, usize)> = Vec::new();
+    // By offset.
+    let mut placed: Vec<usize> = Vec::with_capacity(requests.len());
     for at in order {
         let request = requests[at];
-        used.retain(|&(_, _, last)| last >= request.first);
         let bytes = lines(request.bytes);
         let mut offset = 0;
-        let mut slot = 0;
-        for (index, &(start, end, _)) in used.iter().enumerate() {
-            if offset + bytes <= start {
+        for &other in &placed {
+            let Request { bytes: other_bytes, first, last } = requests[other];
+            if last < request.first || request.last < first {
+                continue;
+            }
+            if offset + bytes <= offsets[other] {
                 break;
             }
-            offset = offset.max(end);
-            slot = index + 1;
+            offset = offset.max(offsets[other] + lines(other_bytes));
         }
-        used.insert(slot, (offset, offset + bytes, request.last));
         offsets[at] = offset;
         total = total.max(offset + bytes);
+        placed.insert(placed.partition_point(|&other| offsets[other] <= offset), at);
     }
     (offsets, total)
 }

@@ -107,9 +107,9 @@ fn sources(args: &Args) -> Vec<Source<'_>> {
     let paths = &args.model.model;
     if paths.is_empty() {
         // The demo model is no file to be mapped.
-        return vec![Source { path: None, map: false }];
+        return vec![Source { path: None, map: false, runs: false }];
     }
-    let each = |path| maps.iter().map(move |&map| Source { path: Some(path), map });
+    let each = |path| maps.iter().map(move |&map| Source { path: Some(path), map, runs: false });
     paths.iter().flat_map(|path| each(path.as_path())).collect()
 }
 

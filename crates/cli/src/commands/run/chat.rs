@@ -93,7 +93,7 @@ enum Next {
 pub fn execute(args: &Run, wanted: Wanted, began: Instant) -> Result<u8, Failure> {
     let first = first(args)?;
     let system = system(args)?;
-    let model = demo::open(&args.model.source())?;
+    let model = demo::open(&demo::Source { runs: true, ..args.model.source() })?;
     if args.model.mlock {
         model.file().lock().map_err(Error::File)?;
     }

@@ -35,7 +35,7 @@ impl Guesser {
         let settings = settings::model(&args.model)?;
         let placing = args.model.placing.clone();
         let memory_bytes = placement::adapter_bytes(&settings.placing);
-        let draft = demo::open(&Source { path: Some(path), map: !args.model.no_mmap })?;
+        let draft = demo::open(&Source { path: Some(path), map: !args.model.no_mmap, runs: true })?;
         let placing = Placing {
             // What names tensors or counts experts is meant for the other model.
             overrides: Vec::new(),

@@ -1,5 +1,7 @@
 //! Byte-level vocabularies: tokens and merges of a `tokenizer.json`, and the name of the way it cuts text into words.
 
+use std::borrow::Cow;
+
 use bilayer_text::{Vocabulary, recognise};
 use serde_json::Value;
 
@@ -8,7 +10,7 @@ use crate::Error;
 
 impl Source<'_> {
     /// From byte pairs over bytes.
-    pub(super) fn pairs(&self, architecture: &str) -> Result<Vocabulary, Error> {
+    pub(super) fn pairs(&self, architecture: &str) -> Result<Vocabulary<'static>, Error> {
         let wrong = |reason: String| self.checkpoint.wrong(JSON, &reason);
         let pre = recognise(&self.json, architecture).map_err(|error| Error::Tokenizer {
             file: self.checkpoint.folder().join(JSON).display().to_string(),
@@ -20,9 +22,9 @@ impl Source<'_> {
         Ok(Vocabulary {
             model: "gpt2".into(),
             pre: Some(pre.into()),
-            tokens: tokens.texts,
+            tokens: tokens.texts.into_iter().map(Cow::Owned).collect(),
             types: tokens.types,
-            merges: merges.iter().map(|(left, right)| format!("{left} {right}")).collect(),
+            merges: merges.iter().map(|(left, right)| format!("{left} {right}").into()).collect(),
             ..Vocabulary::default()
         })
     }

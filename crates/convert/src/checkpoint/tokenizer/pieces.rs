@@ -1,5 +1,7 @@
 //! Vocabularies of SentencePiece: from its own model, or from a `tokenizer.json` that was made of one.
 
+use std::borrow::Cow;
+
 use bilayer_text::Vocabulary;
 use serde_json::Value;
 
@@ -12,7 +14,7 @@ const UNUSED_SCORE: f32 = -10_000.0;
 
 impl Source<'_> {
     /// From `tokenizer.model`.
-    pub(super) fn pieces(&self, model: Model) -> Result<Vocabulary, Error> {
+    pub(super) fn pieces(&self, model: Model) -> Result<Vocabulary<'static>, Error> {
         let wrong = |reason: &str| self.checkpoint.wrong(PIECES, reason);
         if model.kind != BYTE_PAIRS {
             let reason =
@@ -50,7 +52,7 @@ impl Source<'_> {
 
     /// From byte pairs over characters with bytes for the rest: pairs are merged by rank, pieces by the score of what they
     /// make, so that the rank of a token's first merge, negative, is its score.
-    pub(super) fn pairs_as_pieces(&self) -> Result<Vocabulary, Error> {
+    pub(super) fn pairs_as_pieces(&self) -> Result<Vocabulary<'static>, Error> {
         let model = &self.json["model"];
         let merges = pairs::merges(model).map_err(|reason| self.checkpoint.wrong(JSON, &reason))?;
         let mut tokens = self.vocab()?;
@@ -85,11 +87,11 @@ impl Source<'_> {
     }
 }
 
-fn vocabulary(tokens: Tokens) -> Vocabulary {
+fn vocabulary(tokens: Tokens) -> Vocabulary<'static> {
     Vocabulary {
         model: "llama".into(),
         pre: Some("default".into()),
-        tokens: tokens.texts,
+        tokens: tokens.texts.into_iter().map(Cow::Owned).collect(),
         types: tokens.types,
         scores: tokens.scores,
         ..Vocabulary::default()

@@ -11,9 +11,9 @@ impl Source<'_> {
     /// Sets the ids that tokenizer and model files name, and whether texts begin and end with some.
     ///
     /// A name in the tokenizer's files comes before an id in the model's, and both before what SentencePiece has.
-    pub(super) fn specials(&self, vocabulary: &mut Vocabulary) {
+    pub(super) fn specials(&self, vocabulary: &mut Vocabulary<'_>) {
         let tokens = std::mem::take(&mut vocabulary.tokens);
-        let ids: HashMap<&str, u32> = tokens.iter().map(String::as_str).zip(0..).collect();
+        let ids: HashMap<&str, u32> = tokens.iter().map(|token| &**token).zip(0..).collect();
         let named = |name: &str| {
             let key = format!("{name}_token");
             let by_text = [self.config, &self.map].into_iter().find_map(|file| {
@@ -35,7 +35,7 @@ impl Source<'_> {
         vocabulary.mask = named("mask");
         let others = |id: &u32| Some(*id) != vocabulary.eos && (*id as usize) < tokens.len();
         vocabulary.eot = self.ends().into_iter().find(others);
-        let text = |id: Option<u32>| id.map(|id| tokens[id as usize].as_str());
+        let text = |id: Option<u32>| id.map(|id| &*tokens[id as usize]);
         let Around { first, last, between } = around(&self.json["post_processor"]);
         let flag = |name: &str| self.config[name].as_bool();
         // BERT's kind always has its own around each text.

@@ -1,5 +1,7 @@
 //! WordPiece vocabularies: from a `tokenizer.json`, or from BERT's list of words.
 
+use std::borrow::Cow;
+
 use bilayer_text::Vocabulary;
 
 use super::{Added, CONTROL, JSON, NORMAL, Source, Tokens, WORDS};
@@ -7,7 +9,7 @@ use crate::Error;
 
 impl Source<'_> {
     /// From `tokenizer.json`.
-    pub(super) fn words(&self) -> Result<Vocabulary, Error> {
+    pub(super) fn words(&self) -> Result<Vocabulary<'static>, Error> {
         let prefix = &self.json["model"]["continuing_subword_prefix"];
         if prefix != "##" {
             let reason = format!("words go on with {prefix}; only \"##\" is supported");
@@ -28,7 +30,7 @@ impl Source<'_> {
     }
 
     /// From `vocab.txt`, a token a line.
-    pub(super) fn word_list(&self, text: &str) -> Result<Vocabulary, Error> {
+    pub(super) fn word_list(&self, text: &str) -> Result<Vocabulary<'static>, Error> {
         let mut tokens = Tokens::unused(self.rows);
         let count = text.lines().count();
         if count > self.rows {
@@ -49,7 +51,7 @@ impl Source<'_> {
         mut tokens: Tokens,
         lowercase: Option<bool>,
         strip_accents: Option<bool>,
-    ) -> Result<Vocabulary, Error> {
+    ) -> Result<Vocabulary<'static>, Error> {
         let added: Vec<Added> = self.added();
         match added.is_empty() {
             false => tokens.add(added),
@@ -64,7 +66,7 @@ impl Source<'_> {
         }
         Ok(Vocabulary {
             model: "bert".into(),
-            tokens: tokens.texts,
+            tokens: tokens.texts.into_iter().map(Cow::Owned).collect(),
             types: tokens.types,
             lowercase: lowercase.filter(|lowercase| !lowercase),
             strip_accents,
