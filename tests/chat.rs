@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -223,16 +224,16 @@ fn the_clock_tells_what_is_asked_of_it() {
 fn bytes_and(controls: &[&str], words: &[&str]) -> Tokenizer {
     let mut next = 255u32;
     let letter = |byte: u8| match byte {
-        33..=126 | 161..=172 | 174..=255 => char::from(byte).to_string(),
+        33..=126 | 161..=172 | 174..=255 => char::from(byte).to_string().into(),
         _ => {
             next += 1;
-            char::from_u32(next).unwrap().to_string()
+            char::from_u32(next).unwrap().to_string().into()
         }
     };
-    let mut tokens: Vec<String> = (0..=255).map(letter).collect();
+    let mut tokens: Vec<Cow<'_, str>> = (0..=255).map(letter).collect();
     let mut types = vec![1; 256];
     for (list, kind) in [(controls, 3), (words, 4)] {
-        tokens.extend(list.iter().map(|&token| token.to_owned()));
+        tokens.extend(list.iter().map(|&token| Cow::from(token)));
         types.extend(list.iter().map(|_| kind));
     }
     let vocabulary = Vocabulary {
