@@ -165,7 +165,7 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
 fn tokens_min(quants: Option<&Quants>, level: Level) -> usize {
     #[cfg(target_arch = "x86_64")]
     if level >= Level::Avx512Vnni && quants.is_some_and(|quants| quants.fill.is_some()) {
-        return 6;
+        return 5;
     }
     9
 }
