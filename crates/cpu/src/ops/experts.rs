@@ -75,7 +75,7 @@ impl Mixture {
         let first = |part| Part::of(part, 0);
         let cols = parts.iter().flat_map(first).next().map_or(0, |linear| linear.cols);
         let layouts = Layouts::of(cols, parts.iter().flat_map(first));
-        let cuts = parts.iter().map(|part| Cuts::new(part.of(0), threads)).collect();
+        let cuts = parts.iter().map(|part| Cuts::new(part.of(0), &layouts, threads)).collect();
         Mixture { input, route, parts, cuts, offset: 0, layouts, rows }
     }
 

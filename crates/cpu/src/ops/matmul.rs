@@ -125,19 +125,20 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
-    /// For matrices of as many rows each and so many threads.
+    /// For matrices of as many rows each and so many threads; their inputs are laid out as `layouts` says.
     pub(crate) fn new<'a>(
         linears: impl Iterator<Item = &'a Linear> + Clone,
+        layouts: &Layouts,
         threads: usize,
     ) -> Cuts {
         let rows = linears.clone().next().map_or(0, |linear| linear.rows);
         let row_bytes: usize = linears.clone().map(|linear| linear.row_bytes).sum();
-        let panel_rows = linears.clone().map(|linear| linear.gemm.panel_rows).min().unwrap_or(1);
+        let panel_rows = linears.map(|linear| linear.gemm.panel_rows).min().unwrap_or(1);
         let least = CHUNK_BYTES.div_ceil(row_bytes.max(1));
         let few_rows = least.next_multiple_of(CHUNK_ROWS);
         Cuts {
             rows,
-            many: many(linears),
+            many: layouts.many,
             tile_rows: [few_rows, panel_rows],
             pieces: Pieces::new(rows, few_rows, threads),
             panels: Pieces::new(rows, least.next_multiple_of(panel_rows), threads),
@@ -201,16 +202,11 @@ impl Cuts {
     }
 }
 
-/// Inputs from which all of some products use matrix kernels, and before which none does.
-fn many<'a>(linears: impl Iterator<Item = &'a Linear>) -> usize {
-    linears.map(|linear| linear.gemm.tokens_min).max().unwrap_or(1)
-}
-
 /// The layouts that some products want their inputs in, each once.
 #[derive(Clone)]
 pub(crate) struct Layouts {
     pub(crate) cols: usize,
-    /// Inputs from which they are packed for matrix kernels.
+    /// Inputs from which they are packed for matrix kernels, those of all products alike.
     many: usize,
     pub(crate) formats: Vec<Format>,
     pub(crate) packings: Vec<Packing>,
@@ -221,7 +217,7 @@ impl Layouts {
         cols: usize,
         linears: impl Iterator<Item = &'a Linear> + Clone,
     ) -> Layouts {
-        let many = many(linears.clone());
+        let many = linears.clone().map(|linear| linear.gemm.tokens_min).max().unwrap_or(1);
         let mut layouts = Layouts { cols, many, formats: Vec::new(), packings: Vec::new() };
         for linear in linears {
             if !layouts.formats.contains(&linear.dot.format) {
@@ -287,7 +283,7 @@ impl Group {
         threads: usize,
     ) -> Group {
         let layouts = Layouts::of(input.width, parts.iter().flat_map(Part::linears));
-        let cuts = parts.iter().map(|part| Cuts::new(part.linears(), threads)).collect();
+        let cuts = parts.iter().map(|part| Cuts::new(part.linears(), &layouts, threads)).collect();
         Group { norm, input, parts, cuts, prepared_offset: 0, layouts }
     }
 
