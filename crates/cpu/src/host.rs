@@ -86,6 +86,7 @@ fn parse_peak(text: &str) -> Option<u64> {
 }
 
 /// The numbers of a list such as `0-3,8`, as Linux writes sets of processors; unreadable parts are left out.
+#[cfg(any(test, target_os = "linux"))]
 fn parse_list(list: &str) -> Vec<usize> {
     let mut numbers = Vec::new();
     for part in list.trim().split(',') {
@@ -99,12 +100,14 @@ fn parse_list(list: &str) -> Vec<usize> {
 }
 
 /// Processors granted by a version 2 `cpu.max`: `200000 100000`, or `max 100000` for no limit.
+#[cfg(any(test, target_os = "linux"))]
 fn parse_cpu_max(text: &str) -> Option<f64> {
     let (quota, period) = text.trim().split_once(' ')?;
     share(quota, period)
 }
 
 /// Processors granted by a quota and a period in microseconds; `-1` and `max` are no limit.
+#[cfg(any(test, target_os = "linux"))]
 fn share(quota: &str, period: &str) -> Option<f64> {
     let quota: f64 = quota.trim().parse().ok()?;
     let period: f64 = period.trim().parse().ok()?;

@@ -10,6 +10,7 @@ use bytemuck::Pod;
 pub(crate) const LINE_BYTES: usize = 64;
 
 /// Memory above this size is asked to lie in huge pages, bytes.
+#[cfg(target_os = "linux")]
 const HUGE_BYTES: usize = 4 << 20;
 
 /// `bytes` rounded up to whole cache lines.
