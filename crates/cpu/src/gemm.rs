@@ -52,8 +52,6 @@ pub struct Gemm {
     pub name: &'static str,
     /// The rows that [`Gemm::run`] takes at a time: the best number to give it, or a multiple.
     pub panel_rows: usize,
-    /// The tokens from which on this takes less time than [`crate::dot`] does.
-    pub tokens_min: usize,
     /// How the activations are packed.
     pub packing: Packing,
     row_bytes: usize,
@@ -120,21 +118,13 @@ pub fn gemm_fine(ty: Type, cols: usize, level: Level) -> Gemm {
 fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) -> Gemm {
     assert!(level.is_available(), "level {level} does not run here");
     let row_bytes = ty.row_bytes(cols).expect("rows are whole blocks");
-    let tokens_min = tokens_min(quants, level);
     #[cfg(target_arch = "x86_64")]
     if level == Level::Amx {
         let packing = Packing::new(Format::Tiles { planes: tiled::planes(ty) }, cols, level)
             .with_few(quants.map(|quants| Format::of(quants.form)));
         let few = quants.map(|quants| Integer::new(quants, packing));
         let path = Path::Tiled { tiled: tiled::Tiled::new(ty), few };
-        return Gemm {
-            name: "bf16 amx",
-            panel_rows: tiled::RUN_ROWS,
-            tokens_min,
-            packing,
-            row_bytes,
-            path,
-        };
+        return Gemm { name: "bf16 amx", panel_rows: tiled::RUN_ROWS, packing, row_bytes, path };
     }
     match quants {
         Some(quants) => {
@@ -143,7 +133,6 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
             Gemm {
                 name: integer_name(level),
                 panel_rows: integer::RUN_ROWS,
-                tokens_min,
                 packing,
                 row_bytes,
                 path,
@@ -152,22 +141,9 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
         None => {
             let packing = Packing::new(Format::F32, cols, level);
             let path = Path::Float(Float::new(ty, packing));
-            Gemm { name: float_name(level), panel_rows: ROWS, tokens_min, packing, row_bytes, path }
+            Gemm { name: float_name(level), panel_rows: ROWS, packing, row_bytes, path }
         }
     }
-}
-
-/// Measured: benches/README.md.
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    expect(unused_variables, reason = "other levels unpack every type in the long way")
-)]
-fn tokens_min(quants: Option<&Quants>, level: Level) -> usize {
-    #[cfg(target_arch = "x86_64")]
-    if level >= Level::Avx512Vnni && quants.is_some_and(|quants| quants.fill.is_some()) {
-        return 5;
-    }
-    9
 }
 
 fn integer_name(level: Level) -> &'static str {

@@ -15,7 +15,7 @@ use bilayer_graph::Activation;
 
 use crate::memory::{Memory, lines};
 use crate::ops::gate;
-use crate::ops::matmul::{Cuts, Inputs, Layouts, Linear, names};
+use crate::ops::matmul::{Cuts, GEMM_ROWS, Inputs, Layouts, Linear, names};
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -75,7 +75,7 @@ impl Mixture {
         let first = |part| Part::of(part, 0);
         let cols = parts.iter().flat_map(first).next().map_or(0, |linear| linear.cols);
         let layouts = Layouts::of(cols, parts.iter().flat_map(first));
-        let cuts = parts.iter().map(|part| Cuts::new(part.of(0), &layouts, threads)).collect();
+        let cuts = parts.iter().map(|part| Cuts::new(part.of(0), threads)).collect();
         Mixture { input, route, parts, cuts, offset: 0, layouts, rows }
     }
 
@@ -270,7 +270,7 @@ impl Stage for Fill {
             start: mixture.offset + mixture.table_bytes() + groups.offset(group),
         };
         let place = chunk - range.start;
-        if mixture.layouts.are_few(range.len()) {
+        if range.len() < GEMM_ROWS {
             mine.column(&context, place)
         } else {
             mine.pack(&mut context, place)

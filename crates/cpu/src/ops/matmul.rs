@@ -22,6 +22,10 @@ use crate::pieces::Pieces;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
+/// From this many rows on the matrix kernels are used. Fewer have the bits that each has alone, which is what guesses are
+/// checked by; so this stays although panels pay from five rows on for some types.
+pub(crate) const GEMM_ROWS: usize = 9;
+
 /// Weights a chunk has at least, bytes: a few microseconds of memory bandwidth.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -76,7 +80,7 @@ impl Linear {
         out: &mut [f32],
     ) {
         let weights = &self.weight[range.start * self.row_bytes..range.end * self.row_bytes];
-        if inputs.layouts.are_few(inputs.count) {
+        if inputs.count < GEMM_ROWS {
             let data = inputs.columns(self.dot.format);
             let columns = Columns { data, cols: self.cols, count: inputs.count };
             self.dot.run(weights, columns, out);
@@ -114,8 +118,6 @@ impl Part {
 /// How the rows of matrices that are multiplied together are cut for threads, for any number of inputs.
 pub(crate) struct Cuts {
     rows: usize,
-    /// Inputs from which matrix kernels are used.
-    many: usize,
     /// Rows that go through a kernel at once: with few inputs, with many.
     tile_rows: [usize; 2],
     /// Chunks for few inputs, which only read the matrices.
@@ -125,10 +127,9 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
-    /// For matrices of as many rows each and so many threads; their inputs are laid out as `layouts` says.
+    /// For matrices of as many rows each and so many threads.
     pub(crate) fn new<'a>(
         linears: impl Iterator<Item = &'a Linear> + Clone,
-        layouts: &Layouts,
         threads: usize,
     ) -> Cuts {
         let rows = linears.clone().next().map_or(0, |linear| linear.rows);
@@ -138,7 +139,6 @@ impl Cuts {
         let few_rows = least.next_multiple_of(CHUNK_ROWS);
         Cuts {
             rows,
-            many: layouts.many,
             tile_rows: [few_rows, panel_rows],
             pieces: Pieces::new(rows, few_rows, threads),
             panels: Pieces::new(rows, least.next_multiple_of(panel_rows), threads),
@@ -155,7 +155,7 @@ impl Cuts {
 
     /// The most chunks that any number of inputs has.
     pub(crate) fn chunks_max(&self) -> usize {
-        [1, self.many, PANEL_TOKENS].map(|count| self.chunks(count)).into_iter().fold(0, usize::max)
+        [1, GEMM_ROWS, PANEL_TOKENS].map(|count| self.chunks(count)).into_iter().fold(0, usize::max)
     }
 
     /// The rows of a chunk; none beyond the last.
@@ -173,7 +173,7 @@ impl Cuts {
     /// The chunks, where they are of different lengths.
     fn pieces(&self, count: usize) -> Option<&Pieces> {
         match count {
-            _ if count < self.many => Some(&self.pieces),
+            _ if count < GEMM_ROWS => Some(&self.pieces),
             _ if count < PANEL_TOKENS => Some(&self.panels),
             _ => None,
         }
@@ -181,7 +181,7 @@ impl Cuts {
 
     /// Rows of a tile.
     pub(crate) fn tile_rows(&self, count: usize) -> usize {
-        self.tile_rows[usize::from(count >= self.many)]
+        self.tile_rows[usize::from(count >= GEMM_ROWS)]
     }
 
     /// Bytes of a matrix's results in a tile.
@@ -195,7 +195,7 @@ impl Cuts {
         linears: impl Iterator<Item = &'a Linear>,
         count_max: usize,
     ) -> usize {
-        let few = count_max.min(self.many - 1);
+        let few = count_max.min(GEMM_ROWS - 1);
         let tiles = self.tile_bytes(few).max(self.tile_bytes(count_max));
         let kernels = linears.map(|linear| linear.gemm.scratch_bytes(count_max)).max();
         2 * tiles + lines(kernels.unwrap_or(0))
@@ -203,22 +203,16 @@ impl Cuts {
 }
 
 /// The layouts that some products want their inputs in, each once.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Layouts {
     pub(crate) cols: usize,
-    /// Inputs from which they are packed for matrix kernels, those of all products alike.
-    many: usize,
     pub(crate) formats: Vec<Format>,
     pub(crate) packings: Vec<Packing>,
 }
 
 impl Layouts {
-    pub(crate) fn of<'a>(
-        cols: usize,
-        linears: impl Iterator<Item = &'a Linear> + Clone,
-    ) -> Layouts {
-        let many = linears.clone().map(|linear| linear.gemm.tokens_min).max().unwrap_or(1);
-        let mut layouts = Layouts { cols, many, formats: Vec::new(), packings: Vec::new() };
+    pub(crate) fn of<'a>(cols: usize, linears: impl Iterator<Item = &'a Linear>) -> Layouts {
+        let mut layouts = Layouts { cols, ..Layouts::default() };
         for linear in linears {
             if !layouts.formats.contains(&linear.dot.format) {
                 layouts.formats.push(linear.dot.format);
@@ -230,14 +224,9 @@ impl Layouts {
         layouts
     }
 
-    /// Whether so many inputs are left to the dot kernels.
-    pub(crate) fn are_few(&self, count: usize) -> bool {
-        count < self.many
-    }
-
     /// Bytes of so many inputs; a multiple of 64.
     pub(crate) fn bytes(&self, count: usize) -> usize {
-        if self.are_few(count) {
+        if count < GEMM_ROWS {
             self.formats.iter().map(|format| count * format.column_bytes(self.cols)).sum()
         } else {
             self.packings.iter().map(|packing| packing.bytes(count)).sum()
@@ -283,7 +272,7 @@ impl Group {
         threads: usize,
     ) -> Group {
         let layouts = Layouts::of(input.width, parts.iter().flat_map(Part::linears));
-        let cuts = parts.iter().map(|part| Cuts::new(part.linears(), &layouts, threads)).collect();
+        let cuts = parts.iter().map(|part| Cuts::new(part.linears(), threads)).collect();
         Group { norm, input, parts, cuts, prepared_offset: 0, layouts }
     }
 
@@ -361,7 +350,7 @@ impl Stage for Prepare {
     fn chunks(&self, state: &State) -> usize {
         let count = state.rows(self.0.input.rows);
         match &self.0.norm {
-            _ if self.0.layouts.are_few(count) => count,
+            _ if count < GEMM_ROWS => count,
             Some(_) => self.0.input.row_chunks(state),
             None => 0,
         }
@@ -370,7 +359,7 @@ impl Stage for Prepare {
     fn run(&self, context: Context<'_>, chunk: usize) {
         let group = &*self.0;
         let count = context.state.rows(group.input.rows);
-        let few = group.layouts.are_few(count);
+        let few = count < GEMM_ROWS;
         let rows =
             if few { chunk..chunk + 1 } else { group.input.chunk_range(context.state, chunk) };
         if let Some((norm, source)) = &group.norm {
@@ -404,7 +393,7 @@ struct Pack(Arc<Group>);
 impl Stage for Pack {
     fn chunks(&self, state: &State) -> usize {
         let count = state.rows(self.0.input.rows);
-        if self.0.layouts.are_few(count) {
+        if count < GEMM_ROWS {
             return 0;
         }
         self.0.layouts.packings.iter().map(|packing| packing.chunks(count)).sum()
