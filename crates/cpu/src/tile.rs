@@ -120,11 +120,21 @@ pub(crate) type Interleave =
 /// of their spans. `ahead` is asked for meanwhile.
 pub(crate) type Fill = unsafe fn(rows: Rows<'_>, ahead: Ahead, half: usize, panel: &mut Panel);
 
-/// Adds panel x activations to `strip`, where a token's 32 results are `stride` after those of the
-/// token before; `block` is one span's packed activations; `ahead` is asked
-/// for meanwhile.
-pub(crate) type Tile =
-    unsafe fn(panel: &Panel, block: Block<'_>, ahead: Ahead, strip: &mut [f32], stride: usize);
+/// One span of 32 rows and of a tile's tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct Product<'a> {
+    /// The weights.
+    pub panel: &'a Panel,
+    /// The packed activations.
+    pub block: Block<'a>,
+    /// What is asked for meanwhile.
+    pub ahead: Ahead,
+    /// From a token's 32 results to those of the next.
+    pub stride: usize,
+}
+
+/// Adds a product to `strip`.
+pub(crate) type Tile = unsafe fn(product: Product<'_>, strip: &mut [f32]);
 
 /// The integer kernels of a level for a form. Unsafe to call unless the processor has the level.
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 use crate::gemm::Run;
 use crate::gemm::packing::{Block, Packing};
 use crate::panel::{self, Ahead, Quants, Rows, SPAN, Span};
-use crate::tile::{self, Panel, ROWS, Tiles};
+use crate::tile::{self, Panel, Product, ROWS, Tiles};
 
 /// The parts of an integer product.
 #[derive(Clone, Copy)]
@@ -65,8 +65,9 @@ impl Integer {
                 for (index, panel) in scratch.panels[..panels].iter().enumerate() {
                     let ahead = share.part(2 * panels + chunk * panels + index, steps);
                     let strip = &mut strip[range.start * stride + index * ROWS..];
+                    let product = Product { panel, block, ahead, stride };
                     // SAFETY: a packing's level is one that the processor runs.
-                    unsafe { (self.tiles.tile)(panel, block, ahead, strip, stride) };
+                    unsafe { (self.tiles.tile)(product, strip) };
                 }
             }
         }

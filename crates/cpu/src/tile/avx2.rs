@@ -12,10 +12,9 @@
 
 use std::arch::x86_64::*;
 
-use crate::gemm::packing::Block;
-use crate::panel::{Ahead, Form, Quants, Span};
+use crate::panel::{Form, Quants, Span};
 use crate::tile::{
-    Adjust, Affine16K, Affine32, Affine32K, Mins, Panel, ROWS, Shape, Signed16K, Signed32,
+    Adjust, Affine16K, Affine32, Affine32K, Mins, Panel, Product, ROWS, Shape, Signed16K, Signed32,
     Signed32K, Tile, Tiles, check_strip, in_order,
 };
 
@@ -158,21 +157,15 @@ pub(super) fn store_rows(values: &[__m256i; 8], factor: f32, first: usize, to: &
 
 /// See [`Tile`].
 #[target_feature(enable = "avx2,fma")]
-fn any_tile<S: Shape, const CHAIN: usize>(
-    panel: &Panel,
-    block: Block<'_>,
-    ahead: Ahead,
-    strip: &mut [f32],
-    stride: usize,
-) {
-    ahead.fetch();
+fn any_tile<S: Shape, const CHAIN: usize>(product: Product<'_>, strip: &mut [f32]) {
+    product.ahead.fetch();
     for first in [0, 16] {
         let strip = &mut strip[first..];
-        match block.tokens {
-            1 => tile::<S, CHAIN, 1>(panel, first, block, strip, stride),
-            2 => tile::<S, CHAIN, 2>(panel, first, block, strip, stride),
-            3 => tile::<S, CHAIN, 3>(panel, first, block, strip, stride),
-            4 => tile::<S, CHAIN, 4>(panel, first, block, strip, stride),
+        match product.block.tokens {
+            1 => tile::<S, CHAIN, 1>(product, first, strip),
+            2 => tile::<S, CHAIN, 2>(product, first, strip),
+            3 => tile::<S, CHAIN, 3>(product, first, strip),
+            4 => tile::<S, CHAIN, 4>(product, first, strip),
             tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
         }
     }
@@ -181,12 +174,11 @@ fn any_tile<S: Shape, const CHAIN: usize>(
 /// Rows `first..first + 16` of a panel; `N` = tokens of the block.
 #[target_feature(enable = "avx2,fma")]
 fn tile<S: Shape, const CHAIN: usize, const N: usize>(
-    panel: &Panel,
+    product: Product<'_>,
     first: usize,
-    block: Block<'_>,
     strip: &mut [f32],
-    stride: usize,
 ) {
+    let Product { panel, block, stride, .. } = product;
     let steps = block.cols / 4;
     let parts = block.parts();
     assert!(block.tokens == N && steps <= 64 && first <= 16);

@@ -12,9 +12,10 @@
 
 use std::arch::x86_64::*;
 
-use crate::gemm::packing::Block;
-use crate::panel::{Ahead, Quants, Span};
-use crate::tile::{Adjust, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order};
+use crate::panel::{Quants, Span};
+use crate::tile::{
+    Adjust, Mins, Panel, Product, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order,
+};
 
 /// Most tokens in a tile.
 pub(super) const TOKENS: usize = 6;
@@ -124,33 +125,22 @@ pub(super) fn store_rows(values: &[__m512i; 16], first: usize, to: &mut [[f32; R
 
 /// See [`Tile`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn any_tile<S: Shape>(
-    panel: &Panel,
-    block: Block<'_>,
-    ahead: Ahead,
-    strip: &mut [f32],
-    stride: usize,
-) {
-    match block.tokens {
-        1 => tile::<S, 1>(panel, block, ahead, strip, stride),
-        2 => tile::<S, 2>(panel, block, ahead, strip, stride),
-        3 => tile::<S, 3>(panel, block, ahead, strip, stride),
-        4 => tile::<S, 4>(panel, block, ahead, strip, stride),
-        5 => tile::<S, 5>(panel, block, ahead, strip, stride),
-        6 => tile::<S, 6>(panel, block, ahead, strip, stride),
+fn any_tile<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
+    match product.block.tokens {
+        1 => tile::<S, 1>(product, strip),
+        2 => tile::<S, 2>(product, strip),
+        3 => tile::<S, 3>(product, strip),
+        4 => tile::<S, 4>(product, strip),
+        5 => tile::<S, 5>(product, strip),
+        6 => tile::<S, 6>(product, strip),
         tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
     }
 }
 
 /// `N` = tokens of the block. Addresses are raw, because bounds checks between the loads cost a third.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn tile<S: Shape, const N: usize>(
-    panel: &Panel,
-    block: Block<'_>,
-    ahead: Ahead,
-    strip: &mut [f32],
-    stride: usize,
-) {
+fn tile<S: Shape, const N: usize>(product: Product<'_>, strip: &mut [f32]) {
+    let Product { panel, block, ahead, stride } = product;
     let steps = block.cols / 4;
     let parts = block.parts();
     assert!(block.tokens == N && steps <= 64);

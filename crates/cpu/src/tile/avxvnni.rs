@@ -9,10 +9,9 @@
 
 use std::arch::x86_64::*;
 
-use crate::gemm::packing::Block;
-use crate::panel::{Ahead, Quants};
+use crate::panel::Quants;
 use crate::tile::avx2::interleave;
-use crate::tile::{Adjust, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order};
+use crate::tile::{Adjust, Product, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order};
 
 /// Most tokens in a tile.
 pub(super) const TOKENS: usize = 6;
@@ -24,23 +23,17 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
 
 /// See [`Tile`].
 #[target_feature(enable = "avx2,fma,avxvnni")]
-fn any_tile<S: Shape>(
-    panel: &Panel,
-    block: Block<'_>,
-    ahead: Ahead,
-    strip: &mut [f32],
-    stride: usize,
-) {
-    ahead.fetch();
+fn any_tile<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
+    product.ahead.fetch();
     for first in [0, 16] {
         let strip = &mut strip[first..];
-        match block.tokens {
-            1 => tile::<S, 1>(panel, first, block, strip, stride),
-            2 => tile::<S, 2>(panel, first, block, strip, stride),
-            3 => tile::<S, 3>(panel, first, block, strip, stride),
-            4 => tile::<S, 4>(panel, first, block, strip, stride),
-            5 => tile::<S, 5>(panel, first, block, strip, stride),
-            6 => tile::<S, 6>(panel, first, block, strip, stride),
+        match product.block.tokens {
+            1 => tile::<S, 1>(product, first, strip),
+            2 => tile::<S, 2>(product, first, strip),
+            3 => tile::<S, 3>(product, first, strip),
+            4 => tile::<S, 4>(product, first, strip),
+            5 => tile::<S, 5>(product, first, strip),
+            6 => tile::<S, 6>(product, first, strip),
             tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
         }
     }
@@ -48,13 +41,8 @@ fn any_tile<S: Shape>(
 
 /// Rows `first..first + 16` of a panel; `N` = tokens of the block.
 #[target_feature(enable = "avx2,fma,avxvnni")]
-fn tile<S: Shape, const N: usize>(
-    panel: &Panel,
-    first: usize,
-    block: Block<'_>,
-    strip: &mut [f32],
-    stride: usize,
-) {
+fn tile<S: Shape, const N: usize>(product: Product<'_>, first: usize, strip: &mut [f32]) {
+    let Product { panel, block, stride, .. } = product;
     let steps = block.cols / 4;
     let parts = block.parts();
     assert!(block.tokens == N && steps <= 64 && first <= 16);

@@ -9,10 +9,11 @@
 
 use crate::neon::intrinsics::*;
 
-use crate::gemm::packing::Block;
 use crate::neon::{load, load_floats, store_floats};
-use crate::panel::{Ahead, Quants, Span};
-use crate::tile::{Adjust, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order};
+use crate::panel::{Quants, Span};
+use crate::tile::{
+    Adjust, Mins, Panel, Product, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order,
+};
 
 /// Most tokens in a tile.
 pub(super) const TOKENS: usize = 6;
@@ -54,34 +55,28 @@ pub(super) trait Products<const V: usize>: Copy {
 #[inline(always)]
 pub(super) fn passes<P: Products<V>, S: Shape, const V: usize>(
     p: P,
-    panel: &Panel,
-    block: Block<'_>,
-    ahead: Ahead,
+    product: Product<'_>,
     strip: &mut [f32],
-    stride: usize,
 ) {
-    ahead.fetch();
+    product.ahead.fetch();
     for first in [0, PASS_ROWS] {
-        let pass = Pass { panel, first, block, stride };
-        let strip = &mut strip[first..];
-        match block.tokens.div_ceil(P::TOKENS) {
+        let (pass, strip) = (Pass { product, first }, &mut strip[first..]);
+        match product.block.tokens.div_ceil(P::TOKENS) {
             1 => pass.run::<P, S, V, 1>(p, strip),
             2 => pass.run::<P, S, V, 2>(p, strip),
             3 => pass.run::<P, S, V, 3>(p, strip),
             4 if P::TOKENS == 1 => pass.run::<P, S, V, 4>(p, strip),
             5 if P::TOKENS == 1 => pass.run::<P, S, V, 5>(p, strip),
             6 if P::TOKENS == 1 => pass.run::<P, S, V, 6>(p, strip),
-            _ => unreachable!("{} tokens in a chunk of at most {TOKENS}", block.tokens),
+            _ => unreachable!("{} tokens in a chunk of at most {TOKENS}", product.block.tokens),
         }
     }
 }
 
-/// Rows `first..first + 16` of a panel against a block.
+/// Rows `first..first + 16` of a product.
 struct Pass<'a> {
-    panel: &'a Panel,
+    product: Product<'a>,
     first: usize,
-    block: Block<'a>,
-    stride: usize,
 }
 
 impl Pass<'_> {
@@ -91,7 +86,7 @@ impl Pass<'_> {
         p: P,
         strip: &mut [f32],
     ) {
-        let Pass { panel, first, block, stride } = self;
+        let Pass { product: Product { panel, block, stride, .. }, first } = self;
         let (steps, n) = (block.cols / 4, block.tokens);
         assert!(steps <= 64 && first <= PASS_ROWS && n.div_ceil(P::TOKENS) == U);
         check_strip(strip, stride, n, PASS_ROWS);
@@ -158,46 +153,21 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
     Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, fill: None, tile }
 }
 
-fn tile_8<S: Shape>(
-    panel: &Panel,
-    block: Block<'_>,
-    ahead: Ahead,
-    strip: &mut [f32],
-    stride: usize,
-) {
-    tile::<S>(8, panel, block, ahead, strip, stride);
+fn tile_8<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
+    tile::<S>(8, product, strip);
 }
 
-fn tile_4<S: Shape>(
-    panel: &Panel,
-    block: Block<'_>,
-    ahead: Ahead,
-    strip: &mut [f32],
-    stride: usize,
-) {
-    tile::<S>(4, panel, block, ahead, strip, stride);
+fn tile_4<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
+    tile::<S>(4, product, strip);
 }
 
-fn tile_1<S: Shape>(
-    panel: &Panel,
-    block: Block<'_>,
-    ahead: Ahead,
-    strip: &mut [f32],
-    stride: usize,
-) {
-    tile::<S>(1, panel, block, ahead, strip, stride);
+fn tile_1<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
+    tile::<S>(1, product, strip);
 }
 
 /// See [`Tile`]; sums of `chain` steps fit 16 bits.
-fn tile<S: Shape>(
-    chain: usize,
-    panel: &Panel,
-    block: Block<'_>,
-    ahead: Ahead,
-    strip: &mut [f32],
-    stride: usize,
-) {
-    passes::<_, S, 4>(Plain { chain: chain.min(S::STEPS) }, panel, block, ahead, strip, stride);
+fn tile<S: Shape>(chain: usize, product: Product<'_>, strip: &mut [f32]) {
+    passes::<_, S, 4>(Plain { chain: chain.min(S::STEPS) }, product, strip);
 }
 
 /// Products of 16 bits in chains of steps; a vector has four rows of one token.

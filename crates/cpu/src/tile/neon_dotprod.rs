@@ -5,11 +5,10 @@
 
 use crate::neon::intrinsics::*;
 
-use crate::gemm::packing::Block;
 use crate::neon::sdot_four;
-use crate::panel::{Ahead, Quants};
+use crate::panel::Quants;
 use crate::tile::neon::{PASS_ROWS, Products, in_rows, interleave, passes};
-use crate::tile::{Adjust, Panel, ROWS, Shape, Tile, Tiles, by_form, in_order};
+use crate::tile::{Adjust, Product, ROWS, Shape, Tile, Tiles, by_form, in_order};
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, tile);
@@ -18,8 +17,8 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
 
 /// See [`Tile`].
 #[target_feature(enable = "dotprod")]
-fn tile<S: Shape>(panel: &Panel, block: Block<'_>, ahead: Ahead, strip: &mut [f32], stride: usize) {
-    passes::<_, S, 4>(Dotprod(()), panel, block, ahead, strip, stride);
+fn tile<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
+    passes::<_, S, 4>(Dotprod(()), product, strip);
 }
 
 /// The token that the feature was detected: only [`tile`] makes it. A vector has four rows of one token.

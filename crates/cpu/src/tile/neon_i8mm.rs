@@ -6,11 +6,10 @@
 
 use crate::neon::intrinsics::*;
 
-use crate::gemm::packing::Block;
 use crate::neon::{load, load_floats, smmla};
-use crate::panel::{Ahead, Quants, Span};
+use crate::panel::{Quants, Span};
 use crate::tile::neon::{PASS_ROWS, Products, lines, passes};
-use crate::tile::{Adjust, Panel, ROWS, Shape, Tile, Tiles, by_form, in_order};
+use crate::tile::{Adjust, Panel, Product, ROWS, Shape, Tile, Tiles, by_form, in_order};
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, tile);
@@ -19,8 +18,8 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
 
 /// See [`Tile`].
 #[target_feature(enable = "dotprod,i8mm")]
-fn tile<S: Shape>(panel: &Panel, block: Block<'_>, ahead: Ahead, strip: &mut [f32], stride: usize) {
-    passes::<_, S, 8>(I8mm(()), panel, block, ahead, strip, stride);
+fn tile<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
+    passes::<_, S, 8>(I8mm(()), product, strip);
 }
 
 /// See [`crate::tile::Interleave`]; quants are `[columns / 8, rows / 2, 2, 8]`.

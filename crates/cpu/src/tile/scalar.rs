@@ -4,10 +4,10 @@
 
 use std::ops::Range;
 
-use crate::gemm::packing::Block;
-use crate::panel::{Ahead, Quants, SPAN, Span};
+use crate::panel::{Quants, SPAN, Span};
 use crate::tile::{
-    Adjust, Columns, FloatPanel, FloatTiles, Mins, Panel, ROWS, Shape, Tile, Tiles, by_form,
+    Adjust, Columns, FloatPanel, FloatTiles, Mins, Panel, Product, ROWS, Shape, Tile, Tiles,
+    by_form,
 };
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
@@ -35,7 +35,8 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
 }
 
 /// See [`Tile`]: integer sums per group and token are exact, everything after them is f32.
-fn tile<S: Shape>(panel: &Panel, block: Block<'_>, ahead: Ahead, strip: &mut [f32], stride: usize) {
+fn tile<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
+    let Product { panel, block, ahead, stride } = product;
     ahead.fetch();
     let tokens = block.tokens;
     let steps = bytemuck::cast_slice::<u8, [i8; 4]>(block.quants());
