@@ -48,7 +48,7 @@ mod scalar;
 /// Unpacking of blocks that other rooms use too.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86 {
-    pub(crate) use super::avx2::load_128;
+    pub(crate) use super::avx2::{load as load_256, load_128};
     pub(crate) use super::q4_k::scales_mins_128;
     pub(crate) use super::q6_k::{quants_512, scale_128};
 }

@@ -10,7 +10,6 @@ use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
 use crate::level::Level;
-#[cfg(target_arch = "x86_64")]
 use crate::tile::Fill;
 #[cfg(target_arch = "x86_64")]
 use crate::tile::amx::FillTiles;
@@ -228,9 +227,8 @@ pub(crate) struct Quants {
     pub bias: u8,
     /// The greatest quant as stored.
     pub highest: u8,
-    /// The short way into the panels of AVX-512, where there is one.
     #[cfg(target_arch = "x86_64")]
-    pub fill: Option<Fill>,
+    fill: Option<Fill>,
     /// The short way into AMX tiles, where there is one.
     #[cfg(target_arch = "x86_64")]
     pub fill_tiles: Option<FillTiles>,
@@ -273,6 +271,15 @@ impl Quants {
             #[cfg(target_arch = "aarch64")]
             Level::Neon | Level::NeonDotprod | Level::NeonI8mm => self.neon,
             _ => self.scalar,
+        }
+    }
+
+    /// The short way into a level's panels, where there is one. It wants 16 whole rows and 256 columns.
+    pub fn fill(&self, level: Level) -> Option<Fill> {
+        match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Vnni | Level::Amx => self.fill,
+            _ => None,
         }
     }
 }
@@ -462,22 +469,22 @@ mod tests {
         use crate::tile::{self, Panel};
 
         for level in Level::available().filter(|level| *level >= Level::Avx512Vnni) {
-            for (ty, quants) in TABLE.iter().filter(|(_, quants)| quants.fill.is_some()) {
+            for (ty, quants) in TABLE {
+                let Some(fill) = quants.fill(level) else { continue };
                 // Three blocks a row, of which the second is wanted.
                 let row_bytes = 3 * ty.block_bytes;
                 let bytes = finite_blocks(*ty, 3 * 16);
                 let (start, len) = (ty.block_bytes, ty.block_bytes);
                 let rows = Rows { weights: &bytes, row_bytes, start, len };
                 let tiles = tile::tiles(level, quants);
-                let fill = tiles.fill.expect("these have one");
-                for half in 0..2 {
+                for first in [0, 16] {
                     let (mut spans, mut long, mut short) =
                         ([Span::zeroed(); 16], Panel::zeroed(), Panel::zeroed());
                     // SAFETY: the level is available.
                     unsafe {
                         quants.unpack(level)(rows, &mut spans);
-                        (tiles.interleave)(&spans, 16 * half, tiles.adjust, &mut long);
-                        fill(rows, Ahead::of(&[]), half, &mut short);
+                        (tiles.interleave)(&spans, first, tiles.adjust, &mut long);
+                        fill(rows, Ahead::of(&[]), first, &mut short);
                     }
                     assert!(long.quants == short.quants, "{ty}: quants");
                     assert!(long.scales == short.scales, "{ty}: scales");

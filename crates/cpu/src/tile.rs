@@ -17,7 +17,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx2_f32;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(crate) mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_f32;
 #[cfg(target_arch = "x86_64")]
@@ -116,9 +116,9 @@ pub(crate) fn in_order<A, B>(mut a: *const A, mut b: *const B) -> (*const A, *co
 pub(crate) type Interleave =
     unsafe fn(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel);
 
-/// Unpacks 256 columns of 16 rows into half `half` of the panel's rows, at once and adjusted: what [`Interleave`] makes
-/// of their spans. `ahead` is asked for meanwhile.
-pub(crate) type Fill = unsafe fn(rows: Rows<'_>, ahead: Ahead, half: usize, panel: &mut Panel);
+/// Unpacks 256 columns of 16 rows into the panel's rows `first..first + 16`, at once and adjusted: what [`Interleave`]
+/// makes of their spans. `ahead` is asked for meanwhile.
+pub(crate) type Fill = unsafe fn(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel);
 
 /// One span of 32 rows and of a tile's tokens.
 #[derive(Clone, Copy)]
@@ -141,8 +141,6 @@ pub(crate) type Tile = unsafe fn(product: Product<'_>, strip: &mut [f32]);
 pub(crate) struct Tiles {
     pub adjust: Adjust,
     pub interleave: Interleave,
-    /// The short way, where there is one.
-    pub fill: Option<Fill>,
     pub tile: Tile,
 }
 

@@ -1,10 +1,10 @@
-//! What several AVX-512 kernels share: fields of bits, and sixteen rows side by side.
+//! What several kernels share: fields of bits, sixteen rows side by side, loads that stay loads.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
 use crate::panel::Rows;
-use crate::tile::{Panel, ROWS};
 
 /// For [`pick`]: a bit that is zero.
 pub(crate) const NONE: u32 = 8;
@@ -92,32 +92,23 @@ impl<'a, const BYTES: usize> Sixteen<'a, BYTES> {
     }
 }
 
-/// Four columns of 16 rows: those of step `step` in half `half` of the panel's rows.
+/// The f16 in the low half of each lane.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(crate) fn put(panel: &mut Panel, step: usize, half: usize, quants: __m512i) {
-    let to = &mut panel.quants[step].as_chunks_mut::<16>().0[half];
-    // SAFETY: 64 bytes are written to a reference to 16 times four.
-    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), quants) }
+pub(crate) fn f16_low(bits: __m512i) -> __m512 {
+    _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits))
 }
 
-/// A number for each of 16 rows, in half `half` of all.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(crate) fn put_scale(to: &mut [f32; ROWS], half: usize, values: __m512) {
-    let to = &mut to.as_chunks_mut::<16>().0[half];
-    // SAFETY: 16 numbers are written to a reference to 16.
-    unsafe { _mm512_storeu_ps(to.as_mut_ptr(), values) }
-}
-
-/// The same number, of which the compiler is not told that it was just stored: it is broadcast by a load. Otherwise it is
-/// kept in its vector and brought to all lanes by two shuffles, which kernels are short of.
+/// The same bytes, of which the compiler is not told that others were loaded or stored there: these are loaded by
+/// themselves. Where a wider load covers them, or a wider store just went there, it would keep that one's register and
+/// make these of shuffles, which kernels are short of.
 #[inline(always)]
-pub(crate) fn apart(number: &f32) -> &f32 {
-    let mut at: *const f32 = number;
-    // SAFETY: there are no instructions; the pointer comes out as the reference that went in.
+#[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction to read it")]
+pub(crate) fn apart<T>(bytes: &T) -> &T {
+    let mut at: *const T = bytes;
+    // SAFETY: no instruction at all: the pointer comes out as the reference that went in.
     unsafe {
-        std::arch::asm!("/* {0} */", inout(reg) at, options(nostack, preserves_flags));
+        asm!("/* {0} */", inout(reg) at, options(pure, nomem, nostack, preserves_flags));
         &*at
     }
 }

@@ -1,10 +1,10 @@
 //! The families' loops with AVX2, FMA and F16C.
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::{AHEAD, Job, groups, part};
 use crate::columns::{Block256, F32_STEP, Quad32};
+use crate::x86::apart;
 
 /// What a block of 256 weights has but for its codes.
 pub struct K {
@@ -177,7 +177,8 @@ pub fn quad_close<const OFFSETS: bool>(
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub fn quad_scales(quad: &[u8], block: usize, field: usize) -> [__m256; 2] {
-    let [a, b, c, d] = [0, 1, 2, 3].map(|b| load_128(apart::<16>(quad, b * block + field), 0));
+    let [a, b, c, d] =
+        [0, 1, 2, 3].map(|b| load_128(apart::<[u8; 16]>(part(quad, b * block + field)), 0));
     let bits = _mm_unpacklo_epi32(_mm_unpacklo_epi16(a, b), _mm_unpacklo_epi16(c, d));
     quad_lanes(_mm_cvtph_ps(bits))
 }
@@ -255,21 +256,6 @@ pub fn prefetch(block: &[u8]) {
         let line = block.as_ptr().wrapping_add(AHEAD + at);
         // Of any address, mapped or not: a prefetch has no effect but on the caches.
         _mm_prefetch::<_MM_HINT_T0>(line.cast());
-    }
-}
-
-/// `N` bytes from `at` on, of which the compiler is not told that other loads read them too.
-///
-/// Where a wide load covers a narrower one it would keep the wide one and make the other of
-/// shuffles, and shuffles are what kernels are short of.
-#[inline(always)]
-#[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction to read it")]
-pub fn apart<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
-    let mut bytes: *const [u8; N] = part(bytes, at);
-    // SAFETY: no instruction at all: the pointer comes out as the reference that went in.
-    unsafe {
-        asm!("/* {0} */", inout(reg) bytes, options(pure, nomem, nostack, preserves_flags));
-        &*bytes
     }
 }
 

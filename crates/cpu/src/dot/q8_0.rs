@@ -49,8 +49,9 @@ mod x86 {
 
     use std::arch::x86_64::*;
 
-    use super::super::{avx2, avx512, avxvnni};
+    use super::super::{avx2, avx512, avxvnni, part};
     use super::{BLOCK, BYTES, Job, QUANTS};
+    use crate::x86::apart;
 
     const OFFSET: f32 = 128.0;
 
@@ -100,7 +101,8 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bw")]
     fn scales_512(quad: &[u8; BYTES]) -> __m512 {
         const WORDS: [u8; 64] = avx512::quad_words([0, BLOCK, 64, 64 + BLOCK]);
-        let [first, second] = [0, 2 * BLOCK].map(|at| avx512::load(avx2::apart::<64>(quad, at), 0));
+        let [first, second] =
+            [0, 2 * BLOCK].map(|at| avx512::load(apart::<[u8; 64]>(part(quad, at)), 0));
         avx512::quad_scales_2(first, second, &WORDS)
     }
 }

@@ -2,13 +2,15 @@
 
 use crate::gemm::Run;
 use crate::gemm::packing::{Block, Packing};
-use crate::panel::{self, Ahead, Quants, Rows, SPAN, Span};
-use crate::tile::{self, Panel, Product, ROWS, Tiles};
+use crate::panel::{self, Ahead, Quants, Rows, SPAN, Span, UnpackRows};
+use crate::tile::{self, Fill, Panel, Product, ROWS, Tiles};
 
 /// The parts of an integer product.
 #[derive(Clone, Copy)]
 pub(super) struct Integer {
-    unpack: crate::panel::UnpackRows,
+    unpack: UnpackRows,
+    /// The short way, where there is one.
+    fill: Option<Fill>,
     tiles: Tiles,
 }
 
@@ -31,7 +33,7 @@ impl Integer {
     pub fn new(quants: &Quants, packing: Packing) -> Integer {
         let level = packing.level;
         let tiles = tile::tiles(level, quants);
-        Integer { unpack: quants.unpack(level), tiles }
+        Integer { unpack: quants.unpack(level), fill: quants.fill(level), tiles }
     }
 
     /// Adds the product of up to 64 rows to `strip`, where a token's results are `stride` after those
@@ -79,10 +81,10 @@ impl Integer {
         for first in (0..halves).map(|half| 16 * half) {
             let count = rows.saturating_sub(first).min(16);
             let panel = &mut scratch.panels[first / ROWS];
-            if let (Some(fill), 16) = (self.tiles.fill, count) {
+            if let (Some(fill), 16) = (self.fill, count) {
                 let part = Rows { weights: &part.weights[first * part.row_bytes..], ..part };
                 // SAFETY: a packing's level is one that the processor runs.
-                unsafe { fill(part, ahead.part(first / 16, halves), first % ROWS / 16, panel) };
+                unsafe { fill(part, ahead.part(first / 16, halves), first % ROWS, panel) };
                 continue;
             }
             scratch.spans[count..].fill(bytemuck::Zeroable::zeroed());

@@ -58,15 +58,16 @@ pub(super) mod x86 {
 
     use bilayer_quant::q4_k::Block;
 
-    use crate::dot::x86::{load_128, scales_mins_128};
+    use crate::dot::x86::{load_128, load_256, scales_mins_128};
     use crate::panel::{Ahead, Rows};
     use crate::tile::Panel;
     use crate::tile::amx::{self, TileBytes};
-    use crate::x86::{Sixteen, apart, field, put, put_scale};
+    use crate::tile::avx512::{put, store_floats};
+    use crate::x86::{Sixteen, apart, f16_low, field};
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
-    pub fn fill(rows: Rows<'_>, ahead: Ahead, half: usize, panel: &mut Panel) {
+    pub fn fill(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
         let high = _mm512_set1_epi64(field(4, 4));
         for piece in 0..8 {
@@ -75,18 +76,18 @@ pub(super) mod x86 {
             for (i, bytes) in quants.into_iter().enumerate() {
                 let step = piece / 2 * 16 + piece % 2 * 4 + i;
                 let low = _mm512_and_si512(bytes, _mm512_set1_epi8(15));
-                put(panel, step, half, low);
+                put(panel, step, first, low);
                 let high = _mm512_gf2p8affine_epi64_epi8::<0>(bytes, high);
-                put(panel, step + 8, half, high);
+                put(panel, step + 8, first, high);
             }
         }
-        lines(rows.dwords(0), half, panel);
+        lines(rows.dwords(0), first, panel);
     }
 
     /// The scales and minimums of Q4_K and Q5_K, whose blocks start with these 16 bytes.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
-    pub fn lines([d, a, b, c]: [__m512i; 4], half: usize, panel: &mut Panel) {
+    pub fn lines([d, a, b, c]: [__m512i; 4], first: usize, panel: &mut Panel) {
         let dmin = f16_low(_mm512_srli_epi32::<16>(d));
         let dmin = _mm512_xor_ps(dmin, _mm512_set1_ps(-0.0));
         let d = f16_low(d);
@@ -102,8 +103,8 @@ pub(super) mod x86 {
                 let byte = _mm512_srl_epi32(bytes[group / 4], count);
                 _mm512_cvtepi32_ps(_mm512_and_si512(byte, _mm512_set1_epi32(0xff)))
             };
-            put_scale(&mut panel.scales[group], half, _mm512_mul_ps(d, number(scales)));
-            put_scale(&mut panel.mins[group], half, _mm512_mul_ps(dmin, number(mins)));
+            store_floats(&mut panel.scales[group][first..], _mm512_mul_ps(d, number(scales)));
+            store_floats(&mut panel.mins[group][first..], _mm512_mul_ps(dmin, number(mins)));
         }
     }
 
@@ -120,7 +121,7 @@ pub(super) mod x86 {
             for (pair, bytes) in chunks.iter().enumerate() {
                 let (low, high) = (lines.at(2 * pair, steps), lines.at(2 * pair + 1, steps));
                 let table = amx::bits(_mm512_cvtne2ps_pbh(high, low));
-                let bytes = _mm512_cvtepu8_epi16(load_256(bytes));
+                let bytes = _mm512_cvtepu8_epi16(load_256(bytes, 0));
                 let low = _mm512_and_si512(bytes, _mm512_set1_epi16(15));
                 let high = _mm512_or_si512(_mm512_srli_epi16::<4>(bytes), _mm512_set1_epi16(16));
                 let (low, high) =
@@ -129,13 +130,6 @@ pub(super) mod x86 {
                 amx::put_bits(high, row, &mut tiles[2 * pair + 1]);
             }
         }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn load_256(bytes: &[u8; 32]) -> __m256i {
-        // SAFETY: 32 bytes are read from a reference to 32.
-        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
     /// A row's scales and minimums, in a line of the cache: a store that crosses one does not forward.
@@ -159,8 +153,7 @@ pub(super) mod x86 {
             let units = _mm512_mask_xor_ps(units, 0xff00, units, _mm512_set1_ps(-0.0));
             let mut numbers = [0.0; 16];
             let product = _mm512_mul_ps(units, _mm512_cvtepi32_ps(packed));
-            // SAFETY: 16 numbers are written to a reference to 16.
-            unsafe { _mm512_storeu_ps(numbers.as_mut_ptr(), product) };
+            store_floats(&mut numbers, product);
             Lines { numbers }
         }
 
@@ -172,12 +165,5 @@ pub(super) mod x86 {
             let min = _mm512_set1_ps(*apart(&self.numbers[8 + group]));
             _mm512_fmadd_ps(quants, scale, min)
         }
-    }
-
-    /// The f16 in the low half of each lane.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    pub fn f16_low(bits: __m512i) -> __m512 {
-        _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits))
     }
 }

@@ -41,11 +41,12 @@ mod x86 {
     use crate::panel::q4_k::x86::lines;
     use crate::panel::{Ahead, Rows};
     use crate::tile::Panel;
-    use crate::x86::{NONE, Sixteen, field, pick, put};
+    use crate::tile::avx512::put;
+    use crate::x86::{NONE, Sixteen, field, pick};
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
-    pub fn fill(rows: Rows<'_>, ahead: Ahead, half: usize, panel: &mut Panel) {
+    pub fn fill(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         /// Bit p of a byte is the fifth bit of a weight of part p.
         const FIFTHS: [i64; 8] = {
             let (mut matrices, mut part) = ([0; 8], 0);
@@ -70,12 +71,12 @@ mod x86 {
                     let step = 16 * pair + 4 * side + i;
                     // bytes & 15 | fifths
                     let low = _mm512_ternarylogic_epi64::<0xea>(bytes, nibble, fifths(2 * pair));
-                    put(panel, step, half, low);
+                    put(panel, step, first, low);
                     let bytes = _mm512_gf2p8affine_epi64_epi8::<0>(bytes, upper);
-                    put(panel, step + 8, half, _mm512_or_si512(bytes, fifths(2 * pair + 1)));
+                    put(panel, step + 8, first, _mm512_or_si512(bytes, fifths(2 * pair + 1)));
                 }
             }
         }
-        lines(rows.dwords(0), half, panel);
+        lines(rows.dwords(0), first, panel);
     }
 }

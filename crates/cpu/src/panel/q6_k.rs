@@ -47,15 +47,15 @@ mod x86 {
     use bilayer_quant::q6_k::Block;
 
     use crate::dot::x86::{load_128, quants_512, scale_128};
-    use crate::panel::q4_k::x86::f16_low;
     use crate::panel::{Ahead, Rows};
     use crate::tile::Panel;
     use crate::tile::amx::{self, TileBytes};
-    use crate::x86::{NONE, Sixteen, apart, field, pick, put, put_scale};
+    use crate::tile::avx512::{put, store_floats};
+    use crate::x86::{NONE, Sixteen, apart, f16_low, field, pick};
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
-    pub fn fill(rows: Rows<'_>, ahead: Ahead, half: usize, panel: &mut Panel) {
+    pub fn fill(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         /// A quant of six bits is stored 32 and is wanted 128 too high. Adding 96 copies its sixth bit into the seventh and
         /// eighth and turns over the sixth and the seventh.
         const TURNED: i32 = 0x60;
@@ -84,10 +84,10 @@ mod x86 {
                     };
                     let step = 32 * h + 8 * part + 4 * side + i;
                     // low & 15 | upper
-                    let first = _mm512_ternarylogic_epi64::<0xea>(low, nibble, upper(part));
-                    put(panel, step, half, first);
+                    let quants = _mm512_ternarylogic_epi64::<0xea>(low, nibble, upper(part));
+                    put(panel, step, first, quants);
                     let low = _mm512_gf2p8affine_epi64_epi8::<0>(low, second);
-                    put(panel, step + 16, half, _mm512_or_si512(low, upper(2 + part)));
+                    put(panel, step + 16, first, _mm512_or_si512(low, upper(2 + part)));
                 }
             }
         }
@@ -99,7 +99,7 @@ mod x86 {
                 let count = |bits: usize| _mm_cvtsi32_si128(bits as i32);
                 let byte = _mm512_sll_epi32(scales, count(24 - 8 * i));
                 let scale = _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(byte));
-                put_scale(&mut panel.scales[4 * four + i], half, _mm512_mul_ps(d, scale));
+                store_floats(&mut panel.scales[4 * four + i][first..], _mm512_mul_ps(d, scale));
             }
         }
     }
@@ -127,8 +127,7 @@ mod x86 {
             let packed = load_128(block, offset_of!(Block, scales));
             let d = _mm512_broadcastss_ps(scale_128(block));
             let product = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(packed)));
-            // SAFETY: 16 numbers are written to a reference to 16.
-            unsafe { _mm512_storeu_ps(lines.scales.as_mut_ptr(), product) };
+            store_floats(&mut lines.scales, product);
             for (step, tile) in tiles.iter_mut().enumerate() {
                 let mut halves = [_mm512_setzero_ps(); 2];
                 for (half, values) in halves.iter_mut().enumerate() {

@@ -55,7 +55,7 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
         }
         _ => Adjust::unsigned(quants.form, quants.bias),
     };
-    Tiles { adjust, interleave, fill: None, tile }
+    Tiles { adjust, interleave, tile }
 }
 
 /// Eight vectors of eight dwords, transposed.

@@ -22,12 +22,7 @@ pub(super) const TOKENS: usize = 6;
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, any_tile);
-    Tiles {
-        adjust: Adjust::unsigned(quants.form, quants.bias),
-        interleave,
-        fill: quants.fill,
-        tile,
-    }
+    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
 }
 
 /// 16 vectors of 16 dwords, transposed.
@@ -79,10 +74,19 @@ pub(super) fn load_floats(from: &[f32]) -> __m512 {
 
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub(super) fn store_floats(to: &mut [f32], value: __m512) {
+pub(crate) fn store_floats(to: &mut [f32], value: __m512) {
     let to = &mut to[..16];
     // SAFETY: the slice has 16 elements.
     unsafe { _mm512_storeu_ps(to.as_mut_ptr(), value) }
+}
+
+/// Stores the four columns of step `step` of rows `first..first + 16`.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(crate) fn put(panel: &mut Panel, step: usize, first: usize, quants: __m512i) {
+    let to = &mut panel.quants[step][first..first + 16];
+    // SAFETY: 16 rows of four bytes are written, as many as the slice has.
+    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), quants) }
 }
 
 /// See [`crate::tile::Interleave`].
@@ -95,9 +99,7 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
             *row = _mm512_add_epi8(load(&span.quants.as_chunks::<64>().0[part]), bias);
         }
         for (step, value) in transpose(rows).into_iter().enumerate() {
-            let to = &mut panel.quants[16 * part + step][first..first + 16];
-            // SAFETY: 16 rows of four bytes are written, as many as the slice has.
-            unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) };
+            put(panel, 16 * part + step, first, value);
         }
     }
     let mut rows = [_mm512_setzero_si512(); 16];

@@ -18,7 +18,7 @@ pub(super) const TOKENS: usize = 6;
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, any_tile);
-    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, fill: None, tile }
+    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
 }
 
 /// See [`Tile`].

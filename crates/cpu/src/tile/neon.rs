@@ -150,7 +150,7 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
         4.. => by_form!(quants.form, tile_4),
         _ => by_form!(quants.form, tile_1),
     };
-    Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, fill: None, tile }
+    Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, tile }
 }
 
 fn tile_8<S: Shape>(product: Product<'_>, strip: &mut [f32]) {

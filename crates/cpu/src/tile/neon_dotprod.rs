@@ -12,7 +12,7 @@ use crate::tile::{Adjust, Product, ROWS, Shape, Tile, Tiles, by_form, in_order};
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, tile);
-    Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, fill: None, tile }
+    Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, tile }
 }
 
 /// See [`Tile`].

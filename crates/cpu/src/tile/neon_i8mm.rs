@@ -13,7 +13,7 @@ use crate::tile::{Adjust, Panel, Product, ROWS, Shape, Tile, Tiles, by_form, in_
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, tile);
-    Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, fill: None, tile }
+    Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, tile }
 }
 
 /// See [`Tile`].

@@ -12,7 +12,7 @@ use crate::tile::{
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, tile);
-    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, fill: None, tile }
+    Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
 }
 
 /// The float tiles in plain Rust.
