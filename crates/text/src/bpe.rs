@@ -96,7 +96,7 @@ impl Bpe {
     /// none for some control characters) is lost, as with the makers' tokenizer.
     pub fn encode(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), Error> {
         let text = self.normalize(text);
-        let (mut word, mut spelled) = (Word::default(), String::new());
+        let (mut word, mut spelled) = (Word::new(), String::new());
         for range in self.words.of(&text)? {
             let piece = &text[range];
             if let Some(token) = self.whole(piece, &mut spelled) {
@@ -108,8 +108,8 @@ impl Bpe {
                 Alphabet::Bytes => self.letters(piece).for_each(|token| word.push(token)),
                 Alphabet::Escaped => self.characters(piece, &mut word),
             }
-            self.merges.apply(&mut word);
-            ids.extend(word.tokens());
+            word.merge(&self.merges);
+            ids.extend(word.parts());
         }
         Ok(())
     }

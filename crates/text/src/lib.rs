@@ -61,6 +61,7 @@ mod bpe;
 pub mod chat;
 mod decode;
 mod error;
+mod merging;
 mod pieces;
 mod pre;
 mod special;

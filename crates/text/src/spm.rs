@@ -4,9 +4,10 @@
 //! scores by token id where SentencePiece goes from left to right, and needs several merges for
 //! each token where a look-up of the joined text does.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap};
+use std::cmp::Ordering;
+use std::collections::HashMap;
 
+use crate::merging::{Joins, Word};
 use crate::pieces::SPACE;
 use crate::vocabulary::{Kind, byte};
 use crate::{Error, Vocabulary};
@@ -30,25 +31,36 @@ struct Token {
     score: f32,
 }
 
-/// A run of bytes of the text, linked with its neighbours. Empty: it went into the one before.
+/// A run of bytes of a word.
 #[derive(Debug, Clone, Copy)]
-struct Symbol {
+struct Run {
     start: usize,
     end: usize,
-    previous: usize,
-    next: usize,
 }
 
-/// No neighbour.
-const NONE: usize = usize::MAX;
+/// Ordered by size; zeros have one sign.
+#[derive(Debug, Clone, Copy)]
+struct Score(f32);
 
-/// Two neighbours that together are a token.
-#[derive(Debug)]
-struct Candidate {
-    score: f32,
-    left: usize,
-    right: usize,
-    end: usize,
+/// The runs of a word that are tokens.
+struct Runs<'a> {
+    tokens: &'a HashMap<Box<str>, Token>,
+    word: &'a str,
+}
+
+impl Joins for Runs<'_> {
+    type Part = Run;
+    type Rank = Score;
+
+    fn join(&self, left: Run, right: Run) -> Option<(Score, Run)> {
+        let whole = Run { start: left.start, end: right.end };
+        let token = self.tokens.get(&self.word[whole.start..whole.end])?;
+        Some((Score(token.score), whole))
+    }
+
+    fn makes(&self, _left: Run, right: Run, whole: Run) -> bool {
+        right.end == whole.end
+    }
 }
 
 impl Spm {
@@ -98,19 +110,19 @@ impl Spm {
     /// Appends the tokens of `text` to `ids`.
     pub fn encode(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), Error> {
         let text = self.normalize(text);
-        let mut symbols = Vec::new();
-        let mut heap = BinaryHeap::new();
+        let mut word = Word::new();
         let mut after_unknown = false;
         let mut rest = text.as_str();
         while !rest.is_empty() {
-            let (word, tail) =
+            let (head, tail) =
                 rest.split_at(if self.by_words { word_end(rest) } else { rest.len() });
-            self.merge(word, &mut symbols, &mut heap);
-            let mut at = 0;
-            while at != NONE {
-                let Symbol { start, end, next, .. } = symbols[at];
-                self.emit(&word[start..end], &mut after_unknown, ids)?;
-                at = next;
+            word.clear();
+            for (start, character) in head.char_indices() {
+                word.push(Run { start, end: start + character.len_utf8() });
+            }
+            word.merge(&Runs { tokens: &self.tokens, word: head });
+            for Run { start, end } in word.parts() {
+                self.emit(&head[start..end], &mut after_unknown, ids)?;
             }
             rest = tail;
         }
@@ -132,49 +144,6 @@ impl Spm {
             previous = Some(character);
         }
         normalized
-    }
-
-    /// Fills `symbols` with the characters of `word` and merges them; `heap` is room to work in.
-    fn merge(&self, word: &str, symbols: &mut Vec<Symbol>, heap: &mut BinaryHeap<Candidate>) {
-        symbols.clear();
-        heap.clear();
-        for (index, (start, character)) in word.char_indices().enumerate() {
-            let end = start + character.len_utf8();
-            let next = if end == word.len() { NONE } else { index + 1 };
-            symbols.push(Symbol {
-                start,
-                end,
-                previous: index.checked_sub(1).unwrap_or(NONE),
-                next,
-            });
-        }
-        for left in 0..symbols.len() {
-            heap.extend(self.candidate(word, symbols, left));
-        }
-        while let Some(Candidate { left, right, end, .. }) = heap.pop() {
-            // Stale where either has been merged since: the right one ends elsewhere or is gone.
-            if symbols[left].next != right || symbols[right].end != end {
-                continue;
-            }
-            let after = symbols[right].next;
-            symbols[left].end = end;
-            symbols[left].next = after;
-            symbols[right] = Symbol { start: end, end: NONE, previous: NONE, next: NONE };
-            if after != NONE {
-                symbols[after].previous = left;
-            }
-            if symbols[left].previous != NONE {
-                heap.extend(self.candidate(word, symbols, symbols[left].previous));
-            }
-            heap.extend(self.candidate(word, symbols, left));
-        }
-    }
-
-    fn candidate(&self, word: &str, symbols: &[Symbol], left: usize) -> Option<Candidate> {
-        let right = symbols[left].next;
-        let end = symbols.get(right)?.end;
-        let token = self.tokens.get(&word[symbols[left].start..end])?;
-        Some(Candidate { score: token.score, left, right, end })
     }
 
     /// Appends the token for a merged run; an unknown character in bytes or, where those are not
@@ -212,23 +181,22 @@ fn word_end(text: &str) -> usize {
     text[start..].find(SPACE).map_or(text.len(), |end| start + end)
 }
 
-/// The highest score first, then the leftmost: the greatest for a heap.
-impl Ord for Candidate {
+impl Ord for Score {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.score.total_cmp(&other.score).then(Reverse(self.left).cmp(&Reverse(other.left)))
+        self.0.total_cmp(&other.0)
     }
 }
 
-impl PartialOrd for Candidate {
+impl PartialOrd for Score {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Candidate {
+impl PartialEq for Score {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Candidate {}
+impl Eq for Score {}

@@ -125,13 +125,12 @@ impl Tokenizer {
         let (first, last) =
             if is_bert { around_words(&vocabulary)? } else { around(&vocabulary, pre)? };
         let strips = vocabulary.strips_after_special();
-        let matcher =
-            |wanted: fn(Kind) -> bool| {
-                let tokens = vocabulary.tokens.iter().zip(0..).zip(&kinds);
-                Matcher::new(tokens.filter(|(_, kind)| wanted(**kind)).map(|((token, id), _)| {
-                    (&**token, id, strips && !KEEPS_SPACE.contains(&&**token))
-                }))
-            };
+        let matcher = |wanted: fn(Kind) -> bool| {
+            let tokens = vocabulary.tokens.iter().zip(0..).zip(&kinds);
+            Matcher::new(tokens.filter(|(_, kind)| wanted(**kind)).map(|((token, id), _)| {
+                (token.as_ref(), id, strips && !KEEPS_SPACE.contains(&token.as_ref()))
+            }))
+        };
         let user_defined = matcher(|kind| kind == Kind::UserDefined);
         let special = matcher(Kind::is_plain);
         let ends = ends(&vocabulary, &kinds);
@@ -344,7 +343,7 @@ fn ends(vocabulary: &Vocabulary<'_>, kinds: &[Kind]) -> Vec<u32> {
         .iter()
         .zip(0..)
         .zip(kinds)
-        .filter(|((token, _), kind)| **kind == Kind::Control && ENDS.contains(&&***token));
+        .filter(|((token, _), kind)| **kind == Kind::Control && ENDS.contains(&token.as_ref()));
     let mut ends: Vec<u32> = named.map(|((_, id), _)| id).collect();
     ends.extend([vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten());
     ends.sort_unstable();

@@ -5,10 +5,10 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 use super::places::Places;
 use crate::Error;
+use crate::merging::{self, Joins};
 
 /// Token ids by spelling.
 pub(super) struct Spellings {
@@ -57,6 +57,9 @@ fn get<'a>(text: &'a str, ends: &[usize], id: u32) -> &'a str {
     &text[start..ends[id]]
 }
 
+/// The tokens of a word.
+pub(super) type Word = merging::Word<u32, Reverse<u32>>;
+
 /// The list of merges; its order is their rank.
 pub(super) struct Merges {
     list: Vec<Merge>,
@@ -96,36 +99,18 @@ impl Merges {
         let rank = self.places.find(hash, |rank| is(&self.list, rank, left, right))?;
         Some((rank, self.list[rank as usize].token))
     }
+}
 
-    /// Merges the tokens of `word` until no neighbours can be, those of the lowest rank first, then the leftmost.
-    pub fn apply(&self, word: &mut Word) {
-        let Word { symbols, heap } = word;
-        heap.clear();
-        let candidate = |symbols: &[Symbol], left: usize| {
-            let right = symbols[left].next;
-            let (rank, token) = self.find(symbols[left].token, symbols.get(right)?.token)?;
-            Some(Reverse(Candidate { rank, left, token }))
-        };
-        heap.extend((0..symbols.len()).filter_map(|left| candidate(symbols, left)));
-        while let Some(Reverse(Candidate { left, token, .. })) = heap.pop() {
-            let Symbol { token: first, next: right, previous } = symbols[left];
-            let Some(&Symbol { token: second, next: after, .. }) = symbols.get(right) else {
-                continue;
-            };
-            // Stale where either has been merged since.
-            if first == GONE || self.find(first, second).is_none_or(|(_, now)| now != token) {
-                continue;
-            }
-            symbols[left] = Symbol { token, next: after, previous };
-            symbols[right].token = GONE;
-            if let Some(after) = symbols.get_mut(after) {
-                after.previous = left;
-            }
-            if previous != NONE {
-                heap.extend(candidate(symbols, previous));
-            }
-            heap.extend(candidate(symbols, left));
-        }
+impl Joins for Merges {
+    type Part = u32;
+    type Rank = Reverse<u32>;
+
+    fn join(&self, left: u32, right: u32) -> Option<(Reverse<u32>, u32)> {
+        self.find(left, right).map(|(rank, token)| (Reverse(rank), token))
+    }
+
+    fn makes(&self, left: u32, right: u32, whole: u32) -> bool {
+        self.find(left, right).is_some_and(|(_, token)| token == whole)
     }
 }
 
@@ -153,54 +138,4 @@ fn read(merge: &str, spellings: &Spellings, joined: &mut String) -> Result<Merge
         right: spellings.find(right).ok_or("the second is no token")?,
         token: spellings.find(joined).ok_or("together they are no token")?,
     })
-}
-
-/// A word on its way to tokens; kept from word to word for its memory.
-#[derive(Default)]
-pub(super) struct Word {
-    symbols: Vec<Symbol>,
-    heap: BinaryHeap<Reverse<Candidate>>,
-}
-
-/// A token with its neighbours' places.
-struct Symbol {
-    token: u32,
-    previous: usize,
-    next: usize,
-}
-
-/// The token of a symbol that went into the one before.
-const GONE: u32 = u32::MAX;
-
-/// No neighbour.
-const NONE: usize = usize::MAX;
-
-/// Two neighbours that a merge joins. The least is merged first.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
-    rank: u32,
-    left: usize,
-    token: u32,
-}
-
-impl Word {
-    /// Forgets the last word.
-    pub fn clear(&mut self) {
-        self.symbols.clear();
-    }
-
-    /// Appends a token.
-    pub fn push(&mut self, token: u32) {
-        let at = self.symbols.len();
-        if let Some(last) = self.symbols.last_mut() {
-            last.next = at;
-        }
-        let previous = at.checked_sub(1).unwrap_or(NONE);
-        self.symbols.push(Symbol { token, previous, next: NONE });
-    }
-
-    /// The tokens that are left.
-    pub fn tokens(&self) -> impl Iterator<Item = u32> {
-        self.symbols.iter().map(|symbol| symbol.token).filter(|&token| token != GONE)
-    }
 }

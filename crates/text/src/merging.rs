@@ -1,0 +1,121 @@
+//! Merging neighbours: how vocabularies of byte pairs and of SentencePiece make tokens of a word.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+/// Which neighbours are merged.
+pub(crate) trait Joins {
+    /// What a word consists of.
+    type Part: Copy;
+    /// Of two pairs the one of the greater rank is merged first.
+    type Rank: Ord;
+
+    /// What two neighbours become, and with which rank.
+    fn join(&self, left: Self::Part, right: Self::Part) -> Option<(Self::Rank, Self::Part)>;
+
+    /// Whether two neighbours still become `whole`, where one of them has changed since.
+    fn makes(&self, left: Self::Part, right: Self::Part, whole: Self::Part) -> bool;
+}
+
+/// A word on its way to tokens; kept from word to word for its memory.
+pub(crate) struct Word<P, R> {
+    links: Vec<Link<P>>,
+    heap: BinaryHeap<Candidate<P, R>>,
+}
+
+/// A part with its neighbours' places.
+struct Link<P> {
+    /// Absent: it went into the one before.
+    part: Option<P>,
+    previous: usize,
+    next: usize,
+}
+
+/// No neighbour.
+const NONE: usize = usize::MAX;
+
+/// Two neighbours that would be merged.
+struct Candidate<P, R> {
+    rank: R,
+    left: usize,
+    whole: P,
+}
+
+impl<P: Copy, R: Ord> Word<P, R> {
+    /// Without parts.
+    pub fn new() -> Self {
+        Word { links: Vec::new(), heap: BinaryHeap::new() }
+    }
+
+    /// Forgets the last word.
+    pub fn clear(&mut self) {
+        self.links.clear();
+    }
+
+    /// Appends a part.
+    pub fn push(&mut self, part: P) {
+        let at = self.links.len();
+        if let Some(last) = self.links.last_mut() {
+            last.next = at;
+        }
+        let previous = at.checked_sub(1).unwrap_or(NONE);
+        self.links.push(Link { part: Some(part), previous, next: NONE });
+    }
+
+    /// Merges until no neighbours can be, those of the greatest rank first, then the leftmost.
+    pub fn merge(&mut self, joins: &impl Joins<Part = P, Rank = R>) {
+        let Word { links, heap } = self;
+        heap.clear();
+        let pair = |links: &[Link<P>], left: usize| {
+            let Link { part, next, .. } = links[left];
+            Some((part?, links.get(next)?.part?))
+        };
+        let candidate = |links: &[Link<P>], left: usize| {
+            let (a, b) = pair(links, left)?;
+            joins.join(a, b).map(|(rank, whole)| Candidate { rank, left, whole })
+        };
+        heap.extend((0..links.len()).filter_map(|left| candidate(links, left)));
+        while let Some(Candidate { left, whole, .. }) = heap.pop() {
+            if pair(links, left).is_none_or(|(a, b)| !joins.makes(a, b, whole)) {
+                continue;
+            }
+            let Link { previous, next: right, .. } = links[left];
+            let after = links[right].next;
+            links[left] = Link { part: Some(whole), previous, next: after };
+            links[right].part = None;
+            if let Some(after) = links.get_mut(after) {
+                after.previous = left;
+            }
+            if previous != NONE {
+                heap.extend(candidate(links, previous));
+            }
+            heap.extend(candidate(links, left));
+        }
+    }
+
+    /// The parts that are left.
+    pub fn parts(&self) -> impl Iterator<Item = P> {
+        self.links.iter().filter_map(|link| link.part)
+    }
+}
+
+/// The greatest rank first, then the leftmost: the greatest for a heap.
+impl<P, R: Ord> Ord for Candidate<P, R> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank.cmp(&other.rank).then(Reverse(self.left).cmp(&Reverse(other.left)))
+    }
+}
+
+impl<P, R: Ord> PartialOrd for Candidate<P, R> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<P, R: Ord> PartialEq for Candidate<P, R> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<P, R: Ord> Eq for Candidate<P, R> {}
