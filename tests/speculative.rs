@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use bilayer_cpu::level::Level;
@@ -212,6 +213,44 @@ fn rows_far_into_a_text_have_the_bits_of_single_ones() {
     let single = rows(1);
     for chunk in 2..=CHECKED_ROWS {
         assert!(rows(chunk) == single, "{chunk} rows");
+    }
+}
+
+/// One token each of several texts: of few the bits are the same, too; of more other kernels may have them.
+#[test]
+fn texts_answered_together_are_answered_as_alone() {
+    let tokens = some(6, 5);
+    for (name, model) in models() {
+        let settings = Settings { sequences: CHECKED_ROWS, ..settings() };
+        let mut session = Session::new(&model, settings).unwrap();
+        // The last rows of `count` texts that take the same tokens, each from its own on.
+        let mut rows = |texts: Range<usize>| {
+            let ids: Vec<SequenceId> = texts.clone().map(|_| session.open().unwrap()).collect();
+            let mut rows = Vec::new();
+            for at in 0..tokens.len() {
+                let turned: Vec<[u32; 1]> =
+                    texts.clone().map(|text| [tokens[(at + text) % tokens.len()]]).collect();
+                let runs: Vec<Run<'_>> = std::iter::zip(&ids, &turned)
+                    .map(|(&sequence, tokens)| Run { sequence, tokens, wanted: Wanted::Last })
+                    .collect();
+                rows = session.step(&runs).unwrap().to_vec();
+            }
+            ids.into_iter().for_each(|id| session.close(id));
+            rows
+        };
+        let alone: Vec<f32> = (0..CHECKED_ROWS).flat_map(|text| rows(text..text + 1)).collect();
+        let width = alone.len() / CHECKED_ROWS;
+        for count in [2, 4, 5, CHECKED_ROWS] {
+            let (found, alone) = (rows(0..count), &alone[..count * width]);
+            if count < 5 {
+                assert!(found == alone, "{name}: {count} texts");
+            }
+            let squares =
+                |values: &mut dyn Iterator<Item = f32>| values.map(|x| x * x).sum::<f32>();
+            let off = squares(&mut found.iter().zip(alone).map(|(a, b)| a - b))
+                / squares(&mut alone.iter().copied());
+            assert!(off < 1e-4, "{name}: {count} texts are off by {off}");
+        }
     }
 }
 

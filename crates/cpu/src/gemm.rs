@@ -45,6 +45,9 @@ use float::Float;
 use integer::Integer;
 use packing::Format;
 
+/// From so many tokens on products of every type come from here; fewer may come from [`crate::dot`].
+pub const TOKENS_MIN_MAX: usize = 9;
+
 /// How the products of one weight type are computed: the answer of [`gemm`].
 #[derive(Clone, Copy)]
 pub struct Gemm {
@@ -52,6 +55,9 @@ pub struct Gemm {
     pub name: &'static str,
     /// The rows that [`Gemm::run`] takes at a time: the best number to give it, or a multiple.
     pub panel_rows: usize,
+    /// The tokens from which on this takes less time than [`crate::dot`] does; at most
+    /// [`TOKENS_MIN_MAX`].
+    pub tokens_min: usize,
     /// How the activations are packed.
     pub packing: Packing,
     row_bytes: usize,
@@ -118,13 +124,21 @@ pub fn gemm_fine(ty: Type, cols: usize, level: Level) -> Gemm {
 fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) -> Gemm {
     assert!(level.is_available(), "level {level} does not run here");
     let row_bytes = ty.row_bytes(cols).expect("rows are whole blocks");
+    let tokens_min = tokens_min(quants, level);
     #[cfg(target_arch = "x86_64")]
     if level == Level::Amx {
         let packing = Packing::new(Format::Tiles { planes: tiled::planes(ty) }, cols, level)
             .with_few(quants.map(|quants| Format::of(quants.form)));
         let few = quants.map(|quants| Integer::new(quants, packing));
         let path = Path::Tiled { tiled: tiled::Tiled::new(ty), few };
-        return Gemm { name: "bf16 amx", panel_rows: tiled::RUN_ROWS, packing, row_bytes, path };
+        return Gemm {
+            name: "bf16 amx",
+            panel_rows: tiled::RUN_ROWS,
+            tokens_min,
+            packing,
+            row_bytes,
+            path,
+        };
     }
     match quants {
         Some(quants) => {
@@ -133,6 +147,7 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
             Gemm {
                 name: integer_name(level),
                 panel_rows: integer::RUN_ROWS,
+                tokens_min,
                 packing,
                 row_bytes,
                 path,
@@ -141,9 +156,14 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
         None => {
             let packing = Packing::new(Format::F32, cols, level);
             let path = Path::Float(Float::new(ty, packing));
-            Gemm { name: float_name(level), panel_rows: ROWS, packing, row_bytes, path }
+            Gemm { name: float_name(level), panel_rows: ROWS, tokens_min, packing, row_bytes, path }
         }
     }
+}
+
+/// See [`Gemm::tokens_min`]; measured: benches/README.md.
+fn tokens_min(quants: Option<&Quants>, level: Level) -> usize {
+    if quants.is_some_and(|quants| quants.fill(level).is_some()) { 5 } else { TOKENS_MIN_MAX }
 }
 
 fn integer_name(level: Level) -> &'static str {

@@ -2,6 +2,7 @@
 
 use bilayer_graph::{Error, Limits, PAGE_TOKENS, PageCopy, Rows, Span, Step};
 
+use crate::gemm::TOKENS_MIN_MAX;
 use crate::ops::attend::plan::Plan;
 
 /// Consecutive tokens of a span that lie in one page: what is stored together.
@@ -71,6 +72,12 @@ impl State {
             Rows::Tokens => self.tokens.len(),
             Rows::Outputs => self.outputs.len(),
         }
+    }
+
+    /// Whether rows must have the bits that each would have alone: they are few and of the same texts, as guesses are
+    /// whose answers must not depend on being guessed.
+    pub(crate) fn is_checked(&self) -> bool {
+        (self.spans.len() + 1..TOKENS_MIN_MAX).contains(&self.tokens.len())
     }
 
     /// Most rows of a value in any step.

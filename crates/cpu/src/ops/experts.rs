@@ -15,7 +15,7 @@ use bilayer_graph::Activation;
 
 use crate::memory::{Memory, lines};
 use crate::ops::gate;
-use crate::ops::matmul::{Cuts, GEMM_ROWS, Inputs, Layouts, Linear, names};
+use crate::ops::matmul::{Cuts, Inputs, Layouts, Linear, names};
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -104,7 +104,8 @@ impl Mixture {
     /// Bytes of its own memory.
     pub(crate) fn own_bytes(&self) -> usize {
         // However pairs are shared out, each costs at most what it costs in groups of the least favourable size.
-        let each = (1..=self.rows).map(|n| self.layouts.bytes(n).div_ceil(n)).max().unwrap_or(0);
+        let each =
+            (1..=self.rows).map(|n| self.layouts.bytes_max(n).div_ceil(n)).max().unwrap_or(0);
         self.table_bytes() + lines(each * self.rows * self.used())
     }
 
@@ -233,7 +234,8 @@ impl Stage for Sort {
         for (group, (expert, count)) in present.enumerate() {
             numbers[group] = expert as u32;
             starts[group + 1] = starts[group] + *count;
-            let bytes = mixture.layouts.bytes(*count as usize);
+            let inputs = mixture.layouts.count(*count as usize, context.state);
+            let bytes = mixture.layouts.bytes(inputs);
             offsets[group + 1] = offsets[group] + (bytes / 64) as u32;
             // From here on the place of the expert's next pair.
             *count = starts[group];
@@ -270,7 +272,7 @@ impl Stage for Fill {
             start: mixture.offset + mixture.table_bytes() + groups.offset(group),
         };
         let place = chunk - range.start;
-        if range.len() < GEMM_ROWS {
+        if mixture.layouts.count(range.len(), context.state).few {
             mine.column(&context, place)
         } else {
             mine.pack(&mut context, place)
@@ -356,7 +358,7 @@ impl Stage for Multiply {
                 return;
             }
             let (expert, range) = (groups.expert(group), groups.range(group));
-            let count = range.len();
+            let count = mixture.layouts.count(range.len(), context.state);
             let step = cuts.tile_rows(count);
             // Fewer chunks than the most may serve this group.
             let rows = cuts.range(count, place);

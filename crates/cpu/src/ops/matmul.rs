@@ -13,7 +13,7 @@ use bilayer_quant::Type;
 
 use crate::columns::{Columns, Format};
 use crate::dot::{Dot, dot, dot_fine};
-use crate::gemm::{Gemm, Packed, Packing, gemm, gemm_fine};
+use crate::gemm::{Gemm, Packed, Packing, TOKENS_MIN_MAX, gemm, gemm_fine};
 use crate::level::Level;
 use crate::memory::lines;
 use crate::ops::gate;
@@ -21,10 +21,6 @@ use crate::ops::layer_norm::Norm;
 use crate::pieces::Pieces;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
-
-/// From this many rows on the matrix kernels are used. Fewer have the bits that each has alone, which is what guesses are
-/// checked by; so this stays although panels pay from five rows on for some types.
-pub(crate) const GEMM_ROWS: usize = 9;
 
 /// Weights a chunk has at least, bytes: a few microseconds of memory bandwidth.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -80,13 +76,13 @@ impl Linear {
         out: &mut [f32],
     ) {
         let weights = &self.weight[range.start * self.row_bytes..range.end * self.row_bytes];
-        if inputs.count < GEMM_ROWS {
+        if inputs.count.few {
             let data = inputs.columns(self.dot.format);
-            let columns = Columns { data, cols: self.cols, count: inputs.count };
+            let columns = Columns { data, cols: self.cols, count: inputs.count.rows };
             self.dot.run(weights, columns, out);
         } else {
             let data = inputs.packed(self.gemm.packing);
-            self.gemm.run(weights, Packed { data, tokens: inputs.count }, rest, out);
+            self.gemm.run(weights, Packed { data, tokens: inputs.count.rows }, rest, out);
         }
         if let Some(bias) = &self.bias {
             let bias = &bias[range];
@@ -146,7 +142,7 @@ impl Cuts {
     }
 
     /// Chunks for so many inputs.
-    pub(crate) fn chunks(&self, count: usize) -> usize {
+    pub(crate) fn chunks(&self, count: Count) -> usize {
         match self.pieces(count) {
             Some(pieces) => pieces.len(),
             None => self.rows.div_ceil(self.tile_rows(count)),
@@ -155,11 +151,12 @@ impl Cuts {
 
     /// The most chunks that any number of inputs has.
     pub(crate) fn chunks_max(&self) -> usize {
-        [1, GEMM_ROWS, PANEL_TOKENS].map(|count| self.chunks(count)).into_iter().fold(0, usize::max)
+        let panels = self.rows.div_ceil(self.tile_rows[1]);
+        self.pieces.len().max(self.panels.len()).max(panels)
     }
 
     /// The rows of a chunk; none beyond the last.
-    pub(crate) fn range(&self, count: usize, chunk: usize) -> Range<usize> {
+    pub(crate) fn range(&self, count: Count, chunk: usize) -> Range<usize> {
         if chunk >= self.chunks(count) {
             return 0..0;
         }
@@ -171,22 +168,22 @@ impl Cuts {
     }
 
     /// The chunks, where they are of different lengths.
-    fn pieces(&self, count: usize) -> Option<&Pieces> {
-        match count {
-            _ if count < GEMM_ROWS => Some(&self.pieces),
-            _ if count < PANEL_TOKENS => Some(&self.panels),
+    fn pieces(&self, count: Count) -> Option<&Pieces> {
+        match count.rows {
+            _ if count.few => Some(&self.pieces),
+            ..PANEL_TOKENS => Some(&self.panels),
             _ => None,
         }
     }
 
     /// Rows of a tile.
-    pub(crate) fn tile_rows(&self, count: usize) -> usize {
-        self.tile_rows[usize::from(count >= GEMM_ROWS)]
+    pub(crate) fn tile_rows(&self, count: Count) -> usize {
+        self.tile_rows[usize::from(!count.few)]
     }
 
     /// Bytes of a matrix's results in a tile.
-    pub(crate) fn tile_bytes(&self, count: usize) -> usize {
-        lines(4 * self.tile_rows(count) * count)
+    pub(crate) fn tile_bytes(&self, count: Count) -> usize {
+        lines(4 * self.tile_rows(count) * count.rows)
     }
 
     /// Bytes in which tiles of two matrices are made for up to so many inputs: their results, then what kernels work in.
@@ -195,24 +192,39 @@ impl Cuts {
         linears: impl Iterator<Item = &'a Linear>,
         count_max: usize,
     ) -> usize {
-        let few = count_max.min(GEMM_ROWS - 1);
-        let tiles = self.tile_bytes(few).max(self.tile_bytes(count_max));
+        let few = Count { rows: count_max.min(TOKENS_MIN_MAX - 1), few: true };
+        let many = Count { rows: count_max, few: false };
+        let tiles = self.tile_bytes(few).max(self.tile_bytes(many));
         let kernels = linears.map(|linear| linear.gemm.scratch_bytes(count_max)).max();
         2 * tiles + lines(kernels.unwrap_or(0))
     }
 }
 
+/// How many inputs there are, and which kernels multiply them.
+#[derive(Clone, Copy)]
+pub(crate) struct Count {
+    pub(crate) rows: usize,
+    /// The dot kernels; else the matrix kernels.
+    pub(crate) few: bool,
+}
+
 /// The layouts that some products want their inputs in, each once.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Layouts {
     pub(crate) cols: usize,
+    /// Inputs from which they are packed for matrix kernels, those of all products alike.
+    many: usize,
     pub(crate) formats: Vec<Format>,
     pub(crate) packings: Vec<Packing>,
 }
 
 impl Layouts {
-    pub(crate) fn of<'a>(cols: usize, linears: impl Iterator<Item = &'a Linear>) -> Layouts {
-        let mut layouts = Layouts { cols, ..Layouts::default() };
+    pub(crate) fn of<'a>(
+        cols: usize,
+        linears: impl Iterator<Item = &'a Linear> + Clone,
+    ) -> Layouts {
+        let many = linears.clone().map(|linear| linear.gemm.tokens_min).max().unwrap_or(1);
+        let mut layouts = Layouts { cols, many, formats: Vec::new(), packings: Vec::new() };
         for linear in linears {
             if !layouts.formats.contains(&linear.dot.format) {
                 layouts.formats.push(linear.dot.format);
@@ -224,13 +236,26 @@ impl Layouts {
         layouts
     }
 
+    /// Of so many inputs in a step. Those of texts that are checked have the bits that each would have alone, from dot
+    /// kernels.
+    pub(crate) fn count(&self, rows: usize, state: &State) -> Count {
+        let many = if state.is_checked() { TOKENS_MIN_MAX } else { self.many };
+        Count { rows, few: rows < many }
+    }
+
     /// Bytes of so many inputs; a multiple of 64.
-    pub(crate) fn bytes(&self, count: usize) -> usize {
-        if count < GEMM_ROWS {
-            self.formats.iter().map(|format| count * format.column_bytes(self.cols)).sum()
+    pub(crate) fn bytes(&self, count: Count) -> usize {
+        if count.few {
+            self.formats.iter().map(|format| count.rows * format.column_bytes(self.cols)).sum()
         } else {
-            self.packings.iter().map(|packing| packing.bytes(count)).sum()
+            self.packings.iter().map(|packing| packing.bytes(count.rows)).sum()
         }
+    }
+
+    /// The most bytes of so many inputs in any step.
+    pub(crate) fn bytes_max(&self, rows: usize) -> usize {
+        let few = [false, true].into_iter().filter(|few| !few || rows < TOKENS_MIN_MAX);
+        few.map(|few| self.bytes(Count { rows, few })).fold(0, usize::max)
     }
 }
 
@@ -296,7 +321,7 @@ impl Group {
 
     /// Bytes that the prepared inputs need for up to `rows` rows.
     pub(crate) fn prepared_bytes(&self, rows: usize) -> usize {
-        (1..=rows).map(|count| self.layouts.bytes(count)).max().unwrap_or(0)
+        (1..=rows).map(|count| self.layouts.bytes_max(count)).max().unwrap_or(0)
     }
 
     /// The stages of the group; `rows` is the most rows of its input.
@@ -309,12 +334,17 @@ impl Group {
         ]
     }
 
+    /// The inputs of a step.
+    fn count(&self, state: &State) -> Count {
+        self.layouts.count(state.rows(self.input.rows), state)
+    }
+
     /// The prepared inputs.
     ///
     /// # Safety
     /// Nobody writes to them meanwhile: they were made by an earlier stage.
     unsafe fn inputs<'a>(&'a self, context: &Context<'a>) -> Inputs<'a> {
-        let count = context.state.rows(self.input.rows);
+        let count = self.count(context.state);
         // SAFETY: the caller's.
         let data = unsafe { context.arena.get(self.prepared_offset, self.layouts.bytes(count)) };
         Inputs { layouts: &self.layouts, count, data }
@@ -324,13 +354,13 @@ impl Group {
 /// Prepared inputs: columns of each format for few, chunks of each packing for many.
 pub(crate) struct Inputs<'a> {
     pub(crate) layouts: &'a Layouts,
-    pub(crate) count: usize,
+    pub(crate) count: Count,
     pub(crate) data: &'a [u8],
 }
 
 impl<'a> Inputs<'a> {
     fn columns(&self, format: Format) -> &'a [u8] {
-        let bytes = |format: Format| self.count * format.column_bytes(self.layouts.cols);
+        let bytes = |format: Format| self.count.rows * format.column_bytes(self.layouts.cols);
         let before = self.layouts.formats.iter().take_while(|f| **f != format);
         let start: usize = before.map(|format| bytes(*format)).sum();
         &self.data[start..start + bytes(format)]
@@ -338,8 +368,8 @@ impl<'a> Inputs<'a> {
 
     fn packed(&self, packing: Packing) -> &'a [u8] {
         let before = self.layouts.packings.iter().take_while(|p| **p != packing);
-        let start: usize = before.map(|packing| packing.bytes(self.count)).sum();
-        &self.data[start..start + packing.bytes(self.count)]
+        let start: usize = before.map(|packing| packing.bytes(self.count.rows)).sum();
+        &self.data[start..start + packing.bytes(self.count.rows)]
     }
 }
 
@@ -348,9 +378,9 @@ struct Prepare(Arc<Group>);
 
 impl Stage for Prepare {
     fn chunks(&self, state: &State) -> usize {
-        let count = state.rows(self.0.input.rows);
+        let count = self.0.count(state);
         match &self.0.norm {
-            _ if count < GEMM_ROWS => count,
+            _ if count.few => count.rows,
             Some(_) => self.0.input.row_chunks(state),
             None => 0,
         }
@@ -358,8 +388,7 @@ impl Stage for Prepare {
 
     fn run(&self, context: Context<'_>, chunk: usize) {
         let group = &*self.0;
-        let count = context.state.rows(group.input.rows);
-        let few = count < GEMM_ROWS;
+        let Count { rows: count, few } = group.count(context.state);
         let rows =
             if few { chunk..chunk + 1 } else { group.input.chunk_range(context.state, chunk) };
         if let Some((norm, source)) = &group.norm {
@@ -392,11 +421,11 @@ struct Pack(Arc<Group>);
 
 impl Stage for Pack {
     fn chunks(&self, state: &State) -> usize {
-        let count = state.rows(self.0.input.rows);
-        if count < GEMM_ROWS {
+        let count = self.0.count(state);
+        if count.few {
             return 0;
         }
-        self.0.layouts.packings.iter().map(|packing| packing.chunks(count)).sum()
+        self.0.layouts.packings.iter().map(|packing| packing.chunks(count.rows)).sum()
     }
 
     fn run(&self, context: Context<'_>, mut chunk: usize) {
@@ -427,8 +456,8 @@ struct Multiply {
 
 impl Stage for Multiply {
     fn chunks(&self, state: &State) -> usize {
-        let count = state.rows(self.group.input.rows);
-        if count == 0 {
+        let count = self.group.count(state);
+        if count.rows == 0 {
             return 0;
         }
         self.group.cuts.iter().map(|cuts| cuts.chunks(count)).sum()
@@ -473,7 +502,7 @@ fn tile(
     let rows = range.len();
     let (one, rest) = scratch.split_at_mut(tile_bytes);
     let (two, rest) = rest.split_at_mut(tile_bytes);
-    let one = &mut bytemuck::cast_slice_mut::<u8, f32>(one)[..rows * inputs.count];
+    let one = &mut bytemuck::cast_slice_mut::<u8, f32>(one)[..rows * inputs.count.rows];
     let elements = |out: &Buffer, token: usize| {
         let first = token * out.width + range.start;
         first..first + rows
@@ -494,7 +523,7 @@ fn tile(
             }
         }
         Part::Gated { gate, up, activation, out } => {
-            let two = &mut bytemuck::cast_slice_mut::<u8, f32>(two)[..rows * inputs.count];
+            let two = &mut bytemuck::cast_slice_mut::<u8, f32>(two)[..rows * inputs.count.rows];
             gate.product(inputs, range.clone(), rest, one);
             up.product(inputs, range.clone(), rest, two);
             let results = one.chunks_exact(rows).zip(two.chunks_exact(rows));
