@@ -4,8 +4,6 @@
 //! The code is plain Rust without branches; [`Unpack`] compiles it once per instruction level, where
 //! the compiler vectorizes it. The tiles then reorder spans as their instructions want them.
 
-use std::ops::Range;
-
 use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
@@ -195,23 +193,43 @@ impl Ahead {
         Ahead { start: weights.as_ptr_range().end, lines: weights.len().div_ceil(64) }
     }
 
-    /// Part `index` of `count` about equal ones.
+    /// `count` parts of about as many lines, in order.
     #[inline(always)]
-    pub fn part(self, index: usize, count: usize) -> Ahead {
-        self.parts(index..index + 1, count)
-    }
-
-    /// Several parts of `count`.
-    #[inline(always)]
-    pub fn parts(self, range: Range<usize>, count: usize) -> Ahead {
-        let (first, end) = (self.lines * range.start / count, self.lines * range.end / count);
-        Ahead { start: self.start.wrapping_add(64 * first), lines: end - first }
+    pub fn split(self, count: usize) -> Split {
+        let count = count.max(1);
+        let (lines, more) = (self.lines / count, self.lines % count);
+        Split { start: self.start, lines, more, count, carried: 0 }
     }
 
     /// Asks.
     #[inline(always)]
     pub fn fetch(self) {
         prefetch_lines(self.start, self.lines);
+    }
+}
+
+/// The parts of an [`Ahead`]: without a division for each, which the smallest kernels would notice.
+pub(crate) struct Split {
+    /// Of the next part.
+    start: *const u8,
+    /// Of every part at least.
+    lines: usize,
+    /// Parts that have one more, of `count`, evenly between the others.
+    more: usize,
+    count: usize,
+    carried: usize,
+}
+
+impl Split {
+    /// The next part. Beyond `count` parts there is more of the same.
+    #[inline(always)]
+    pub fn part(&mut self) -> Ahead {
+        self.carried += self.more;
+        let one = self.carried >= self.count;
+        self.carried -= if one { self.count } else { 0 };
+        let part = Ahead { start: self.start, lines: self.lines + usize::from(one) };
+        self.start = self.start.wrapping_add(64 * part.lines);
+        part
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::gemm::Run;
 use crate::gemm::packing::{Block, Packing};
-use crate::panel::{self, Ahead, Quants, Rows, SPAN, Span, UnpackRows};
+use crate::panel::{self, Ahead, Quants, Rows, SPAN, Span, Split, UnpackRows};
 use crate::tile::{self, Fill, Panel, Product, ROWS, Tiles};
 
 /// The parts of an integer product.
@@ -44,14 +44,13 @@ impl Integer {
         let span_bytes = |cols: usize| row_bytes * cols / packing.cols;
         let panels = rows.div_ceil(ROWS);
         // The next run's weights, in order, while this one is computed.
-        let next = Ahead::of(weights);
-        let (spans, chunks) = (packing.cols.div_ceil(SPAN), packing.chunks(packed.tokens));
-        let steps = panels * (2 + chunks);
+        let mut spans = Ahead::of(weights).split(packing.cols.div_ceil(SPAN));
+        let steps = panels * (2 + packing.chunks(packed.tokens));
         for col in (0..packing.cols).step_by(SPAN) {
             let cols = (packing.cols - col).min(SPAN);
             let part = Rows { weights, row_bytes, start: span_bytes(col), len: span_bytes(cols) };
-            let share = next.part(col / SPAN, spans);
-            self.fill(part, rows, share.parts(0..2 * panels, steps), scratch);
+            let mut steps = spans.part().split(steps);
+            self.fill(part, rows, &mut steps, scratch);
             if cold {
                 Rows { start: part.start + part.len, ..part }.prefetch(rows);
             }
@@ -65,7 +64,7 @@ impl Integer {
                     panel::prefetch(Block::of(packing, ahead, range.len(), col).bytes);
                 }
                 for (index, panel) in scratch.panels[..panels].iter().enumerate() {
-                    let ahead = share.part(2 * panels + chunk * panels + index, steps);
+                    let ahead = steps.part();
                     let strip = &mut strip[range.start * stride + index * ROWS..];
                     let product = Product { panel, block, ahead, stride };
                     // SAFETY: a packing's level is one that the processor runs.
@@ -75,18 +74,20 @@ impl Integer {
         }
     }
 
-    /// Unpacks the columns of `part` and asks for `ahead` meanwhile; a panel's rows beyond the last are zero.
-    fn fill(&self, part: Rows<'_>, rows: usize, ahead: Ahead, scratch: &mut Scratch) {
+    /// Unpacks the columns of `part` and asks for the next of `steps` with each 16 rows; a panel's rows beyond the last
+    /// are zero.
+    fn fill(&self, part: Rows<'_>, rows: usize, steps: &mut Split, scratch: &mut Scratch) {
         let halves = rows.next_multiple_of(ROWS) / 16;
         for first in (0..halves).map(|half| 16 * half) {
             let count = rows.saturating_sub(first).min(16);
-            let panel = &mut scratch.panels[first / ROWS];
+            let (panel, ahead) = (&mut scratch.panels[first / ROWS], steps.part());
             if let (Some(fill), 16) = (self.fill, count) {
                 let part = Rows { weights: &part.weights[first * part.row_bytes..], ..part };
                 // SAFETY: a packing's level is one that the processor runs.
-                unsafe { fill(part, ahead.part(first / 16, halves), first % ROWS, panel) };
+                unsafe { fill(part, ahead, first % ROWS, panel) };
                 continue;
             }
+            ahead.fetch();
             scratch.spans[count..].fill(bytemuck::Zeroable::zeroed());
             if count > 0 {
                 let part = Rows { weights: &part.weights[first * part.row_bytes..], ..part };

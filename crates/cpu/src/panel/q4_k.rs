@@ -70,8 +70,9 @@ pub(super) mod x86 {
     pub fn fill(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
         let high = _mm512_set1_epi64(field(4, 4));
+        let mut ahead = ahead.split(8);
         for piece in 0..8 {
-            ahead.part(piece, 8).fetch();
+            ahead.part().fetch();
             let quants = rows.dwords(offset_of!(Block, quants) + 16 * piece);
             for (i, bytes) in quants.into_iter().enumerate() {
                 let step = piece / 2 * 16 + piece % 2 * 4 + i;

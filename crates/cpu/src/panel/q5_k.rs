@@ -59,10 +59,11 @@ mod x86 {
         let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
         let nibble = _mm512_set1_epi8(15);
         let upper = _mm512_set1_epi64(field(4, 4));
+        let mut ahead = ahead.split(8);
         for side in 0..2 {
             let highs = rows.dwords(offset_of!(Block, high) + 16 * side);
             for pair in 0..4 {
-                ahead.part(4 * side + pair, 8).fetch();
+                ahead.part().fetch();
                 let quants = rows.dwords(offset_of!(Block, quants) + 32 * pair + 16 * side);
                 for (i, (bytes, high)) in quants.into_iter().zip(highs).enumerate() {
                     let fifths = |part: usize| {

@@ -72,10 +72,11 @@ mod x86 {
         let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
         let nibble = _mm512_set1_epi8(15);
         let second = _mm512_set1_epi64(field(4, 4));
+        let mut ahead = ahead.split(8);
         for (h, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let highs = rows.dwords(offset_of!(Block, high) + 32 * h + 16 * side);
             for part in 0..2 {
-                ahead.part(4 * h + 2 * side + part, 8).fetch();
+                ahead.part().fetch();
                 let lows = rows.dwords(offset_of!(Block, low) + 64 * h + 32 * part + 16 * side);
                 for (i, (low, high)) in lows.into_iter().zip(highs).enumerate() {
                     let upper = |part: usize| {

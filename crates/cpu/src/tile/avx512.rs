@@ -148,8 +148,10 @@ fn tile<S: Shape, const N: usize>(product: Product<'_>, strip: &mut [f32]) {
     assert!(block.tokens == N && steps <= 64);
     check_strip(strip, stride, N, ROWS);
     let (strip, mut acc) = (strip.as_mut_ptr(), [[_mm512_setzero_ps(); 2]; N]);
-    for group in 0..steps / S::STEPS {
-        ahead.part(group, steps / S::STEPS).fetch();
+    let groups = steps / S::STEPS;
+    let mut ahead = ahead.split(groups);
+    for group in 0..groups {
+        ahead.part().fetch();
         // These are checked before the products: a branch after them would let the compiler move the
         // arithmetic behind it and leave the loads, which then have no registers.
         let (w, m) = (panel.scales[group].as_ptr(), panel.mins[group].as_ptr());
