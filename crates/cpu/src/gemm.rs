@@ -214,6 +214,24 @@ impl Gemm {
     /// # Panics
     /// If a length does not fit.
     pub fn run(&self, weights: &[u8], packed: Packed<'_>, scratch: &mut [u8], out: &mut [f32]) {
+        self.multiply(Weights { bytes: weights, cold: true }, packed, scratch, out);
+    }
+
+    /// As [`Gemm::run`], of the rows behind those of the call before, which has asked the memory for them.
+    ///
+    /// # Panics
+    /// If a length does not fit.
+    pub fn run_on(&self, weights: &[u8], packed: Packed<'_>, scratch: &mut [u8], out: &mut [f32]) {
+        self.multiply(Weights { bytes: weights, cold: false }, packed, scratch, out);
+    }
+
+    fn multiply(
+        &self,
+        Weights { bytes: weights, cold }: Weights<'_>,
+        packed: Packed<'_>,
+        scratch: &mut [u8],
+        out: &mut [f32],
+    ) {
         let rows = weights.len() / self.row_bytes;
         assert_eq!(weights.len(), rows * self.row_bytes, "whole rows");
         assert_eq!(out.len(), rows * packed.tokens, "out is [tokens, rows]");
@@ -226,7 +244,8 @@ impl Gemm {
         let (path, packing) = (self.path.at(packed.tokens), self.packing.at(packed.tokens));
         let panels = weights.chunks(path.rows() * self.row_bytes);
         for (index, weights) in panels.enumerate() {
-            let run = Run { weights, row_bytes: self.row_bytes, packing, packed, cold: index == 0 };
+            let cold = index == 0 && cold;
+            let run = Run { weights, row_bytes: self.row_bytes, packing, packed, cold };
             let mut out = Out { values: &mut out[index * path.rows()..], stride: rows };
             match path {
                 Path::Integer(integer) => {
@@ -248,6 +267,13 @@ impl Gemm {
             }
         }
     }
+}
+
+/// Rows in their GGUF layout.
+struct Weights<'a> {
+    bytes: &'a [u8],
+    /// Whether nobody has asked the memory for the first of them yet.
+    cold: bool,
 }
 
 /// What a panel's product is made of.

@@ -41,31 +41,34 @@ impl Integer {
     pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [f32], stride: usize) {
         let Run { weights, row_bytes, packing, packed, cold } = *run;
         let rows = run.rows();
-        let span_bytes = |cols: usize| row_bytes * cols / packing.cols;
         let panels = rows.div_ceil(ROWS);
+        let (width, chunk_bytes) =
+            (packing.chunk_tokens(packed.tokens), packing.chunk_bytes(packed.tokens));
+        // Whole spans but the last.
+        let span_bytes = row_bytes * SPAN / packing.cols;
         // The next run's weights, in order, while this one is computed.
         let mut spans = Ahead::of(weights).split(packing.cols.div_ceil(SPAN));
         let steps = panels * (2 + packing.chunks(packed.tokens));
-        for col in (0..packing.cols).step_by(SPAN) {
-            let cols = (packing.cols - col).min(SPAN);
-            let part = Rows { weights, row_bytes, start: span_bytes(col), len: span_bytes(cols) };
+        for (span, col) in (0..packing.cols).step_by(SPAN).enumerate() {
+            let start = span * span_bytes;
+            let part = Rows { weights, row_bytes, start, len: span_bytes.min(row_bytes - start) };
             let mut steps = spans.part().split(steps);
             self.fill(part, rows, &mut steps, scratch);
             if cold {
                 Rows { start: part.start + part.len, ..part }.prefetch(rows);
             }
-            let chunk_bytes = packing.chunk_bytes(packed.tokens);
             for (chunk, bytes) in packed.data.chunks_exact(chunk_bytes).enumerate() {
-                let range = packing.chunk_range(chunk, packed.tokens);
-                let block = Block::of(packing, bytes, range.len(), col);
+                let first = chunk * width;
+                let tokens = (packed.tokens - first).min(width);
+                let block = Block::of(packing, bytes, tokens, col);
                 let ahead = chunk * chunk_bytes..(chunk + 1 + AHEAD) * chunk_bytes;
                 if let Some(ahead) = packed.data.get(ahead) {
                     let ahead = &ahead[AHEAD * chunk_bytes..];
-                    panel::prefetch(Block::of(packing, ahead, range.len(), col).bytes);
+                    panel::prefetch(Block::of(packing, ahead, tokens, col).bytes);
                 }
                 for (index, panel) in scratch.panels[..panels].iter().enumerate() {
                     let ahead = steps.part();
-                    let strip = &mut strip[range.start * stride + index * ROWS..];
+                    let strip = &mut strip[first * stride + index * ROWS..];
                     let product = Product { panel, block, ahead, stride };
                     // SAFETY: a packing's level is one that the processor runs.
                     unsafe { (self.tiles.tile)(product, strip) };

@@ -15,7 +15,7 @@ use bilayer_graph::Activation;
 
 use crate::memory::{Memory, lines};
 use crate::ops::gate;
-use crate::ops::matmul::{Cuts, Inputs, Layouts, Linear, names};
+use crate::ops::matmul::{Band, Cuts, Inputs, Layouts, Linear, names};
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -359,9 +359,6 @@ impl Stage for Multiply {
             }
             let (expert, range) = (groups.expert(group), groups.range(group));
             let count = mixture.layouts.count(range.len(), context.state);
-            let step = cuts.tile_rows(count);
-            // Fewer chunks than the most may serve this group.
-            let rows = cuts.range(count, place);
             let start = mixture.offset + mixture.table_bytes() + groups.offset(group);
             // SAFETY: made by an earlier stage.
             let data = unsafe { context.arena.get(start, mixture.layouts.bytes(count)) };
@@ -372,8 +369,9 @@ impl Stage for Multiply {
                 pairs: &groups.pairs()[range],
                 bytes: cuts.tile_bytes(count),
             };
-            for first in rows.clone().step_by(step) {
-                tile.run(&context, first..(first + step).min(rows.end), scratch);
+            // None where fewer chunks than the most serve this group.
+            for band in cuts.bands(count, place) {
+                tile.run(&context, &band, scratch);
             }
             return;
         }
@@ -391,19 +389,19 @@ struct Tile<'a> {
 }
 
 impl Tile<'_> {
-    fn run(&self, context: &Context<'_>, range: Range<usize>, scratch: &mut [u8]) {
-        let rows = range.len();
+    fn run(&self, context: &Context<'_>, band: &Band, scratch: &mut [u8]) {
+        let rows = band.rows.len();
         let (one, rest) = scratch.split_at_mut(self.bytes);
         let (two, rest) = rest.split_at_mut(self.bytes);
         let one = &mut bytemuck::cast_slice_mut::<u8, f32>(one)[..rows * self.pairs.len()];
         let all = self.part.rows();
         let place = |pair: u32| {
-            let first = pair as usize * all + range.start;
+            let first = pair as usize * all + band.rows.start;
             first..first + rows
         };
         match self.part {
             Part::Plain { linears, out } => {
-                linears[self.expert].product(&self.inputs, range.clone(), rest, one);
+                linears[self.expert].product(&self.inputs, band, rest, one);
                 for (&pair, results) in self.pairs.iter().zip(one.chunks_exact(rows)) {
                     // SAFETY: each chunk makes other elements.
                     unsafe { out.elements_mut(context.arena, place(pair)) }
@@ -412,8 +410,8 @@ impl Tile<'_> {
             }
             Part::Gated { gates, ups, activation, out } => {
                 let two = &mut bytemuck::cast_slice_mut::<u8, f32>(two)[..one.len()];
-                gates[self.expert].product(&self.inputs, range.clone(), rest, one);
-                ups[self.expert].product(&self.inputs, range.clone(), rest, two);
+                gates[self.expert].product(&self.inputs, band, rest, one);
+                ups[self.expert].product(&self.inputs, band, rest, two);
                 let results = one.chunks_exact(rows).zip(two.chunks_exact(rows));
                 for (&pair, (gate, up)) in self.pairs.iter().zip(results) {
                     // SAFETY: each chunk makes other elements.

@@ -67,14 +67,15 @@ impl Linear {
         Linear { weight, rows, cols, row_bytes, bias, dot, gemm }
     }
 
-    /// Rows `range` of the product with all prepared inputs, plus bias: `out [count, range.len()]`.
+    /// Rows of the product with all prepared inputs, plus bias: `out [count, band.rows.len()]`.
     pub(crate) fn product(
         &self,
         inputs: &Inputs<'_>,
-        range: Range<usize>,
+        band: &Band,
         rest: &mut [u8],
         out: &mut [f32],
     ) {
+        let range = band.rows.clone();
         let weights = &self.weight[range.start * self.row_bytes..range.end * self.row_bytes];
         if inputs.count.few {
             let data = inputs.columns(self.dot.format);
@@ -82,7 +83,11 @@ impl Linear {
             self.dot.run(weights, columns, out);
         } else {
             let data = inputs.packed(self.gemm.packing);
-            self.gemm.run(weights, Packed { data, tokens: inputs.count.rows }, rest, out);
+            let packed = Packed { data, tokens: inputs.count.rows };
+            match band.follows {
+                true => self.gemm.run_on(weights, packed, rest, out),
+                false => self.gemm.run(weights, packed, rest, out),
+            }
         }
         if let Some(bias) = &self.bias {
             let bias = &bias[range];
@@ -109,6 +114,13 @@ impl Part {
         };
         std::iter::once(first).chain(second)
     }
+}
+
+/// Rows that go through a kernel at once.
+pub(crate) struct Band {
+    pub(crate) rows: Range<usize>,
+    /// Whether this thread multiplied the rows before just now.
+    follows: bool,
 }
 
 /// How the rows of matrices that are multiplied together are cut for threads, for any number of inputs.
@@ -156,7 +168,7 @@ impl Cuts {
     }
 
     /// The rows of a chunk; none beyond the last.
-    pub(crate) fn range(&self, count: Count, chunk: usize) -> Range<usize> {
+    fn range(&self, count: Count, chunk: usize) -> Range<usize> {
         if chunk >= self.chunks(count) {
             return 0..0;
         }
@@ -165,6 +177,15 @@ impl Cuts {
         }
         let rows = self.tile_rows(count);
         chunk * rows..((chunk + 1) * rows).min(self.rows)
+    }
+
+    /// The rows of a chunk, as many at a time as kernels take.
+    pub(crate) fn bands(&self, count: Count, chunk: usize) -> impl Iterator<Item = Band> {
+        let (range, step) = (self.range(count, chunk), self.tile_rows(count));
+        range.clone().step_by(step).map(move |first| Band {
+            rows: first..(first + step).min(range.end),
+            follows: first > range.start,
+        })
     }
 
     /// The chunks, where they are of different lengths.
@@ -177,7 +198,7 @@ impl Cuts {
     }
 
     /// Rows of a tile.
-    pub(crate) fn tile_rows(&self, count: Count) -> usize {
+    fn tile_rows(&self, count: Count) -> usize {
         self.tile_rows[usize::from(!count.few)]
     }
 
@@ -478,12 +499,9 @@ impl Stage for Multiply {
                 chunk -= chunks;
                 continue;
             }
-            let range = cuts.range(inputs.count, chunk);
             let tile_bytes = cuts.tile_bytes(inputs.count);
-            let step = cuts.tile_rows(inputs.count);
-            for first in range.clone().step_by(step) {
-                let range = first..(first + step).min(range.end);
-                tile(&context, part, &inputs, range, tile_bytes, scratch);
+            for band in cuts.bands(inputs.count, chunk) {
+                tile(&context, part, &inputs, &band, tile_bytes, scratch);
             }
             return;
         }
@@ -495,21 +513,21 @@ fn tile(
     context: &Context<'_>,
     part: &Part,
     inputs: &Inputs<'_>,
-    range: Range<usize>,
+    band: &Band,
     tile_bytes: usize,
     scratch: &mut [u8],
 ) {
-    let rows = range.len();
+    let rows = band.rows.len();
     let (one, rest) = scratch.split_at_mut(tile_bytes);
     let (two, rest) = rest.split_at_mut(tile_bytes);
     let one = &mut bytemuck::cast_slice_mut::<u8, f32>(one)[..rows * inputs.count.rows];
     let elements = |out: &Buffer, token: usize| {
-        let first = token * out.width + range.start;
+        let first = token * out.width + band.rows.start;
         first..first + rows
     };
     match part {
         Part::Plain { linear, residual, out } => {
-            linear.product(inputs, range.clone(), rest, one);
+            linear.product(inputs, band, rest, one);
             for (token, results) in one.chunks_exact(rows).enumerate() {
                 let at = elements(out, token);
                 // SAFETY: each chunk makes other elements; the residual was made by an earlier stage.
@@ -524,8 +542,8 @@ fn tile(
         }
         Part::Gated { gate, up, activation, out } => {
             let two = &mut bytemuck::cast_slice_mut::<u8, f32>(two)[..rows * inputs.count.rows];
-            gate.product(inputs, range.clone(), rest, one);
-            up.product(inputs, range.clone(), rest, two);
+            gate.product(inputs, band, rest, one);
+            up.product(inputs, band, rest, two);
             let results = one.chunks_exact(rows).zip(two.chunks_exact(rows));
             for (token, (gate, up)) in results.enumerate() {
                 // SAFETY: each chunk makes other elements.
