@@ -60,8 +60,7 @@ impl Float {
                 let panel = &scratch.panel[..part.len()];
                 let col = col + part.start;
                 let chunks = packed.data.chunks_exact(packing.chunk_bytes(packed.tokens));
-                for (chunk, bytes) in chunks.enumerate() {
-                    let range = packing.chunk_range(chunk, packed.tokens);
+                for (range, bytes) in packing.chunk_ranges(packed.tokens).zip(chunks) {
                     let tokens = range.len();
                     let values = bytemuck::cast_slice::<u8, f32>(bytes);
                     let values = &values[col * tokens..(col + panel.len()) * tokens];

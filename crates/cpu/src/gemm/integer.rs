@@ -42,8 +42,7 @@ impl Integer {
         let Run { weights, row_bytes, packing, packed, cold } = *run;
         let rows = run.rows();
         let panels = rows.div_ceil(ROWS);
-        let (width, chunk_bytes) =
-            (packing.chunk_tokens(packed.tokens), packing.chunk_bytes(packed.tokens));
+        let chunk_bytes = packing.chunk_bytes(packed.tokens);
         // Whole spans but the last.
         let span_bytes = row_bytes * SPAN / packing.cols;
         // The next run's weights, in order, while this one is computed.
@@ -57,18 +56,18 @@ impl Integer {
             if cold {
                 Rows { start: part.start + part.len, ..part }.prefetch(rows);
             }
-            for (chunk, bytes) in packed.data.chunks_exact(chunk_bytes).enumerate() {
-                let first = chunk * width;
-                let tokens = (packed.tokens - first).min(width);
-                let block = Block::of(packing, bytes, tokens, col);
+            let chunks =
+                packing.chunk_ranges(packed.tokens).zip(packed.data.chunks_exact(chunk_bytes));
+            for (chunk, (range, bytes)) in chunks.enumerate() {
+                let block = Block::of(packing, bytes, range.len(), col);
                 let ahead = chunk * chunk_bytes..(chunk + 1 + AHEAD) * chunk_bytes;
                 if let Some(ahead) = packed.data.get(ahead) {
                     let ahead = &ahead[AHEAD * chunk_bytes..];
-                    panel::prefetch(Block::of(packing, ahead, tokens, col).bytes);
+                    panel::prefetch(Block::of(packing, ahead, range.len(), col).bytes);
                 }
                 for (index, panel) in scratch.panels[..panels].iter().enumerate() {
                     let ahead = steps.part();
-                    let strip = &mut strip[first * stride + index * ROWS..];
+                    let strip = &mut strip[range.start * stride + index * ROWS..];
                     let product = Product { panel, block, ahead, stride };
                     // SAFETY: a packing's level is one that the processor runs.
                     unsafe { (self.tiles.tile)(product, strip) };

@@ -90,6 +90,15 @@ impl Packing {
         tokens.div_ceil(self.chunks(tokens).max(1))
     }
 
+    /// The tokens of all chunks, one after the other.
+    pub(crate) fn chunk_ranges(
+        self,
+        tokens: usize,
+    ) -> impl Iterator<Item = std::ops::Range<usize>> {
+        let width = self.chunk_tokens(tokens);
+        (0..tokens).step_by(width.max(1)).map(move |first| first..(first + width).min(tokens))
+    }
+
     /// The tokens of a chunk.
     pub(crate) fn chunk_range(self, chunk: usize, tokens: usize) -> std::ops::Range<usize> {
         let width = self.chunk_tokens(tokens);
