@@ -61,10 +61,7 @@ pub const PARTS: [(&str, &str); 7] = [
     ("experts", "a mixture of experts"),
     ("sequences", "several sequences that decode at once"),
     ("depth", "prompt and decode behind 4096 tokens"),
-    (
-        "far-depth",
-        "the same behind 16384, some minutes a round and a quarter of an hour the first time",
-    ),
+    ("far-depth", "the same behind 16384, some minutes a round and twenty the first time"),
 ];
 
 /// A file of the user's, which has no shape or type of ours.

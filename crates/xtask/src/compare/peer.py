@@ -5,7 +5,7 @@
 As llama-bench counts: a prompt wants its last logits only, what is in the cache before is not timed, sampling is no part.
 FIRST: only the seconds from the start of loading to the logits of a first token.
 
-A deep cache takes a quarter of an hour to compute: it is kept beside this script and read back the next time.
+A deep cache takes twenty minutes to compute: it is kept beside this script and read back the next time.
 """
 import ctypes
 import json
