@@ -8,12 +8,12 @@ use tokenizers::utils::SysRegex;
 
 use crate::pieces::{Alphabet, SPACE, character};
 use crate::pre::Pre;
+use crate::spellings::Spellings;
 use crate::vocabulary::{Kind, byte};
 use crate::{Error, Vocabulary};
-use merges::{Merges, Spellings, Word};
+use merges::{Merges, Word};
 
 mod merges;
-mod places;
 
 /// Cuts text into words by patterns, spells them in the vocabulary's alphabet, merges.
 pub(crate) struct Bpe {

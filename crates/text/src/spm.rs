@@ -5,17 +5,17 @@
 //! each token where a look-up of the joined text does.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
 
 use crate::merging::{Joins, Word};
 use crate::pieces::SPACE;
+use crate::spellings::Spellings;
 use crate::vocabulary::{Kind, byte};
 use crate::{Error, Vocabulary};
 
 /// Merges neighbours, the highest score first, then the leftmost, until no two make a token.
 #[derive(Debug)]
 pub(crate) struct Spm {
-    tokens: HashMap<Box<str>, Token>,
+    tokens: Tokens,
     /// The token for each byte, for characters that have none.
     bytes: Box<[Option<u32>; 256]>,
     unknown: Option<u32>,
@@ -25,10 +25,18 @@ pub(crate) struct Spm {
     by_words: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Token {
-    id: u32,
-    score: f32,
+/// The tokens that text becomes.
+#[derive(Debug)]
+struct Tokens {
+    spellings: Spellings,
+    /// By id; zeros have one sign.
+    scores: Vec<f32>,
+}
+
+impl Tokens {
+    fn score(&self, spelling: &str) -> Option<Score> {
+        Some(Score(self.scores[self.spellings.find(spelling)? as usize]))
+    }
 }
 
 /// A run of bytes of a word.
@@ -44,7 +52,7 @@ struct Score(f32);
 
 /// The runs of a word that are tokens.
 struct Runs<'a> {
-    tokens: &'a HashMap<Box<str>, Token>,
+    tokens: &'a Tokens,
     word: &'a str,
 }
 
@@ -54,8 +62,7 @@ impl Joins for Runs<'_> {
 
     fn join(&self, left: Run, right: Run) -> Option<(Score, Run)> {
         let whole = Run { start: left.start, end: right.end };
-        let token = self.tokens.get(&self.word[whole.start..whole.end])?;
-        Some((Score(token.score), whole))
+        Some((self.tokens.score(&self.word[whole.start..whole.end])?, whole))
     }
 
     fn makes(&self, _left: Run, right: Run, whole: Run) -> bool {
@@ -64,36 +71,35 @@ impl Joins for Runs<'_> {
 }
 
 impl Spm {
-    /// Takes the tokens out of `vocabulary`.
-    pub fn new(vocabulary: &mut Vocabulary<'_>, kinds: &[Kind]) -> Result<Self, Error> {
+    /// Of the tokens and scores of `vocabulary`.
+    pub fn new(vocabulary: &Vocabulary<'_>, kinds: &[Kind]) -> Result<Self, Error> {
         if vocabulary.scores.is_empty() {
             return Err(Error::Missing { key: "scores", model: vocabulary.model.clone() });
         }
-        let mut tokens = HashMap::with_capacity(vocabulary.tokens.len());
+        let mut spellings = Spellings::new(vocabulary.tokens.len());
         let mut bytes = Box::new([None; 256]);
         let mut by_words = true;
-        for ((token, id), &kind) in
-            std::mem::take(&mut vocabulary.tokens).into_iter().zip(0..).zip(kinds)
-        {
+        for ((token, id), &kind) in vocabulary.tokens.iter().zip(0..).zip(kinds) {
             match kind {
-                Kind::Control | Kind::Unknown => {}
+                Kind::Control | Kind::Unknown => spellings.skip(),
                 Kind::Byte => {
-                    let value = byte(&token)
-                        .ok_or_else(|| Error::Byte { id, token: token.into_owned() })?;
+                    let value = byte(token)
+                        .ok_or_else(|| Error::Byte { id, token: token.clone().into_owned() })?;
                     bytes[usize::from(value)].get_or_insert(id);
+                    spellings.skip();
                 }
                 Kind::Normal | Kind::UserDefined | Kind::Unused => {
                     by_words &= !token.trim_start_matches(SPACE).contains(SPACE);
-                    // Adding zero makes the two zeros equal.
-                    let score = vocabulary.scores[id as usize] + 0.0;
-                    tokens.entry(token.into()).or_insert(Token { id, score });
+                    spellings.push(token);
                 }
             }
         }
         let mut encoded = [0; 4];
-        by_words &= tokens.contains_key(SPACE.encode_utf8(&mut encoded) as &str);
+        by_words &= spellings.find(SPACE.encode_utf8(&mut encoded)).is_some();
+        // Adding zero makes the two zeros equal.
+        let scores = vocabulary.scores.iter().map(|score| score + 0.0).collect();
         Ok(Self {
-            tokens,
+            tokens: Tokens { spellings, scores },
             bytes,
             unknown: vocabulary.unk,
             adds_space: vocabulary.add_space_prefix.unwrap_or(true),
@@ -149,9 +155,9 @@ impl Spm {
     /// Appends the token for a merged run; an unknown character in bytes or, where those are not
     /// in the vocabulary, as one unknown token for a run of such.
     fn emit(&self, text: &str, after_unknown: &mut bool, ids: &mut Vec<u32>) -> Result<(), Error> {
-        if let Some(token) = self.tokens.get(text) {
+        if let Some(id) = self.tokens.spellings.find(text) {
             *after_unknown = false;
-            ids.push(token.id);
+            ids.push(id);
             return Ok(());
         }
         let bytes: Option<Vec<u32>> =

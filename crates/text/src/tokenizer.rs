@@ -138,7 +138,7 @@ impl Tokenizer {
             Some(pre) => Model::Bpe(Box::new(Bpe::new(&vocabulary, &kinds, pre, alphabet)?)),
             None if vocabulary.model == IDS => Model::Ids,
             None if is_bert => Model::Words(Box::new(Words::new(&mut vocabulary, &kinds)?)),
-            None => Model::Spm(Spm::new(&mut vocabulary, &kinds)?),
+            None => Model::Spm(Spm::new(&vocabulary, &kinds)?),
         };
         pieces.adds_space = match &model {
             Model::Spm(spm) => spm.adds_space(),

@@ -1,61 +1,12 @@
-//! Tokens by their spelling, and the merging of neighbours by rank.
-//!
-//! A vocabulary has some 100 thousand tokens and twice as many merges, and is read before the first token is
-//! computed. So there is one allocation for each table and none for each entry.
+//! The merging of neighbours by rank.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use super::places::Places;
 use crate::Error;
 use crate::merging::{self, Joins};
-
-/// Token ids by spelling.
-pub(super) struct Spellings {
-    /// End to end.
-    text: String,
-    /// `ends[id]`: where the spelling of token `id` ends; it starts where that of `id - 1` ends.
-    ends: Vec<usize>,
-    places: Places,
-}
-
-impl Spellings {
-    /// Room for so many tokens.
-    pub fn new(tokens: usize) -> Spellings {
-        let (text, ends) = (String::new(), Vec::with_capacity(tokens));
-        Spellings { text, ends, places: Places::new(tokens) }
-    }
-
-    /// Adds the token of the next id. Of equal spellings the first counts.
-    pub fn push(&mut self, spelling: &str) {
-        let hash = self.places.of_text(spelling);
-        let Spellings { text, ends, places } = self;
-        let number = places.find_mut(hash, |id| get(text, ends, id) == spelling);
-        if Places::is_free(*number) {
-            *number = ends.len() as u32;
-        }
-        text.push_str(spelling);
-        ends.push(text.len());
-    }
-
-    /// Passes over the next id, which no text becomes.
-    pub fn skip(&mut self) {
-        self.ends.push(self.text.len());
-    }
-
-    /// The token that is spelled so.
-    pub fn find(&self, spelling: &str) -> Option<u32> {
-        let is = |id| get(&self.text, &self.ends, id) == spelling;
-        self.places.find(self.places.of_text(spelling), is)
-    }
-}
-
-/// The spelling of a token that is there.
-fn get<'a>(text: &'a str, ends: &[usize], id: u32) -> &'a str {
-    let id = id as usize;
-    let start = if id == 0 { 0 } else { ends[id - 1] };
-    &text[start..ends[id]]
-}
+use crate::places::Places;
+use crate::spellings::Spellings;
 
 /// The tokens of a word.
 pub(super) type Word = merging::Word<u32, Reverse<u32>>;

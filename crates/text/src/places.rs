@@ -9,7 +9,8 @@ const FREE: u32 = u32::MAX;
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Open addressing, at most three quarters full.
-pub(super) struct Places {
+#[derive(Debug)]
+pub(crate) struct Places {
     slots: Box<[u32]>,
     /// Other in each process, so that no file can choose which keys collide.
     seed: u64,
