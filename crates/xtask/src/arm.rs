@@ -52,15 +52,7 @@ const TESTS: [&str; 9] = [
 pub fn run(args: &[String]) -> Result<()> {
     let own = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
     let (own, tests) = args.split_at(own);
-    let models: Vec<_> = match own {
-        [] => MODELS.to_vec(),
-        [flag, name] if flag == "--cpu" => {
-            let known = MODELS.into_iter().find(|(model, _)| model == name);
-            let all = MODELS.map(|(model, _)| model).join(", ");
-            vec![known.with_context(|| format!("--cpu {name}: not one of {all}"))?]
-        }
-        _ => bail!("{}: unknown; usage:\n{USAGE}", own.join(" ")),
-    };
+    let models = models(own)?;
     prepare()?;
     let start = Instant::now();
     let program = build()?;
@@ -82,6 +74,19 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     eprintln!("xtask: all passed, {} s in all", start.elapsed().as_secs());
     Ok(())
+}
+
+/// The models of processor that arguments ask for.
+fn models(args: &[String]) -> Result<Vec<(&'static str, &'static str)>> {
+    match args {
+        [] => Ok(MODELS.to_vec()),
+        [flag, name] if flag == "--cpu" => {
+            let known = MODELS.into_iter().find(|(model, _)| model == name);
+            let all = MODELS.map(|(model, _)| model).join(", ");
+            Ok(vec![known.with_context(|| format!("--cpu {name}: not one of {all}"))?])
+        }
+        _ => bail!("{}: unknown; usage:\n{USAGE}", args.join(" ")),
+    }
 }
 
 /// The cross compiler, the emulator and the standard library of the target: installs them where that is possible and says
@@ -192,4 +197,26 @@ fn write(program: &Path, model: &str, level: &str) -> Result<Output> {
         .arg(level)
         .output()
         .with_context(|| format!("{EMULATOR} could not be started"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(args: &[&str]) -> Result<Vec<&'static str>, String> {
+        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        let named = |models: Vec<(&'static str, _)>| models.into_iter().map(|(name, _)| name);
+        models(&args).map(|models| named(models).collect()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn one_model_of_processor_or_all_are_emulated() {
+        assert_eq!(asked(&[]), Ok(vec!["cortex-a53", "cortex-a76", "max"]));
+        assert_eq!(asked(&["--cpu", "max"]), Ok(vec!["max"]));
+        let unknown = asked(&["--cpu", "m1"]).unwrap_err();
+        assert!(unknown.starts_with("--cpu m1: not one of cortex-a53, "), "{unknown}");
+        for args in [&["--cpu"][..], &["max"], &["--cpu", "max", "max"]] {
+            assert!(asked(args).unwrap_err().contains("test-arm [--cpu MODEL]"), "{args:?}");
+        }
+    }
 }
