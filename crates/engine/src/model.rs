@@ -10,7 +10,8 @@ use bilayer_quant::Type;
 use bilayer_text::Tokenizer;
 
 use crate::session::Purpose;
-use crate::{Error, SharedBytes, vocabulary::vocabulary};
+use crate::vocabulary::{self, vocabulary};
+use crate::{Error, SharedBytes};
 
 /// A complete, supported model. A clone is another handle on the same one.
 #[derive(Clone)]
@@ -44,7 +45,7 @@ impl Model {
     ///
     /// # Errors
     /// No model, or one that is not supported.
-    pub fn new(file: File) -> Result<Model, Error> {
+    pub fn new(mut file: File) -> Result<Model, Error> {
         let name = || file.name().to_owned();
         let (config, graph) = bilayer_models::read(&file).map_err(|source| match source {
             // Names the file itself.
@@ -52,6 +53,7 @@ impl Model {
             source => Error::Model { file: name(), source },
         })?;
         let tokenizer = words(&file)?;
+        vocabulary::LISTS.iter().for_each(|list| file.forget(&vocabulary::key(list)));
         Ok(Model(Arc::new(Parts { config, graph, tokenizer, file })))
     }
 
@@ -73,7 +75,7 @@ impl Model {
         file.metadata().str("general.name").unwrap_or(file.name()).to_owned()
     }
 
-    /// The file with its metadata and tensor directory.
+    /// The file with its tensor directory and its metadata, but for the lists of the vocabulary, which the tokenizer has.
     pub fn file(&self) -> &File {
         &self.0.file
     }

@@ -7,6 +7,14 @@ use bilayer_models::limits;
 use bilayer_text::Vocabulary;
 use bilayer_text::chat::Templates;
 
+/// The lists with an entry for each token or merge: what makes a vocabulary large.
+pub(crate) const LISTS: [&str; 4] = ["tokens", "scores", "token_type", "merges"];
+
+/// The key of a part of the vocabulary.
+pub(crate) fn key(part: &str) -> String {
+    format!("tokenizer.ggml.{part}")
+}
+
 /// Reads the vocabulary out of `metadata`. What the keys say is checked by
 /// [`bilayer_text::Tokenizer::new`]; absent keys stay absent, for most have defaults that depend
 /// on the kind of tokenizer.
@@ -14,7 +22,6 @@ use bilayer_text::chat::Templates;
 /// # Errors
 /// [`Error::MissingKey`] without a model and tokens, [`Error::WrongType`].
 pub fn vocabulary(metadata: &Metadata) -> Result<Vocabulary<'_>, Error> {
-    let key = |name: &str| format!("tokenizer.ggml.{name}");
     let id = |name: &str| metadata.opt_u32(&key(name));
     let flag = |name: &str| metadata.opt_bool(&key(name));
     Ok(Vocabulary {

@@ -234,6 +234,11 @@ impl File {
         &self.metadata
     }
 
+    /// Frees the value of a key that nobody will ask for again, such as a long list that was read. The key is absent then.
+    pub fn forget(&mut self, key: &str) {
+        self.metadata.remove(key);
+    }
+
     /// All tensors, in the order of the directory, shard by shard.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
