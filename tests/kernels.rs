@@ -726,6 +726,29 @@ fn experts_apart_that_are_not_of_one_type_are_refused() {
     assert!(matches!(&refused, Err(Error::StackType { name, .. }) if name == "w.1"), "{refused:?}");
 }
 
+#[test]
+fn a_sum_takes_the_memory_of_what_nobody_reads_afterwards() {
+    let width = 96;
+    let graph = |read_again: bool| {
+        let tensors = Tensors::default().with("w", Type::F32, &[width, width]);
+        over(width, tensors, |r, a, b| {
+            let weight = r.matrix("w", width, width).unwrap();
+            let product = r.matmul("product", b, weight, None);
+            let sum = r.add("sum", product, a);
+            if read_again { r.add("twice", sum, a) } else { sum }
+        })
+    };
+    let steps: Vec<_> = [1, 3, 50].map(Owned::tokens).into();
+    let held = [false, true].map(|read_again| {
+        let graph = graph(read_again);
+        compare("sum", &graph, limits(), &steps, FLOAT_BOUND);
+        let mut cpu = cpu(Level::detect(), 1);
+        prepare(&mut cpu, &graph, limits());
+        cpu.held_bytes().unwrap()
+    });
+    assert_eq!(held[1] - held[0], (4 * limits().tokens * width) as u64);
+}
+
 // ---- Attention ----------------------------------------------------------------------------------
 
 /// What an attention test varies.

@@ -100,7 +100,7 @@ impl Linear {
 
 /// One result of a group.
 pub(crate) enum Part {
-    /// A product, plus perhaps a value of its shape.
+    /// A product, plus perhaps a value of its shape, which may lie where the sum does.
     Plain { linear: Box<Linear>, residual: Option<Buffer>, out: Buffer },
     /// `activation(gate) * up`; both of one shape.
     Gated { gate: Box<Linear>, up: Box<Linear>, activation: Activation, out: Buffer },
@@ -530,12 +530,14 @@ fn tile(
             linear.product(inputs, band, rest, one);
             for (token, results) in one.chunks_exact(rows).enumerate() {
                 let at = elements(out, token);
-                // SAFETY: each chunk makes other elements; the residual was made by an earlier stage.
+                // SAFETY: each chunk makes other elements; the residual was made by an earlier stage, and lies elsewhere
+                // where it is read beside them.
                 unsafe {
-                    let out = out.elements_mut(context.arena, at.clone());
-                    match residual.map(|residual| residual.elements(context.arena, at)) {
-                        Some(residual) => add(results, residual, out),
-                        None => out.copy_from_slice(results),
+                    let to = out.elements_mut(context.arena, at.clone());
+                    match residual {
+                        None => to.copy_from_slice(results),
+                        Some(residual) if residual == out => gather(results, to),
+                        Some(residual) => add(results, residual.elements(context.arena, at), to),
                     }
                 }
             }
@@ -552,6 +554,11 @@ fn tile(
             }
         }
     }
+}
+
+/// `sum += a`.
+fn gather(a: &[f32], sum: &mut [f32]) {
+    sum.iter_mut().zip(a).for_each(|(sum, a)| *sum += a);
 }
 
 fn add(a: &[f32], b: &[f32], out: &mut [f32]) {

@@ -123,6 +123,7 @@ impl<'a> Lowering<'a> {
         for value in &segment.outputs {
             spans.get_mut(value).expect("outputs are made in the segment").1 = items.len();
         }
+        let holders = self.holders(items, &mut spans);
         let mut values: Vec<(Value, (usize, usize))> = spans.into_iter().collect();
         values.sort_unstable();
         let mut requests: Vec<Request> = values
@@ -149,10 +150,40 @@ impl<'a> Lowering<'a> {
             let (width, rows) = (graph.width(value), graph.rows(value));
             self.buffers.insert(value, Buffer { offset, width, rows });
         }
+        for (value, holder) in holders {
+            self.buffers.insert(value, self.buffers[&holder]);
+        }
         self.own = of_items.to_vec();
         for (rotation, &offset) in self.tables.iter_mut().zip(of_tables) {
             rotation.table.buffer.offset = offset;
         }
+    }
+
+    /// The sums that are made in the memory of the value to which a product is added, because nobody reads that afterwards,
+    /// each with the value whose memory it is. They leave `spans`, where the holder takes their place.
+    fn holders(
+        &self,
+        items: &[Item],
+        spans: &mut HashMap<Value, (usize, usize)>,
+    ) -> HashMap<Value, Value> {
+        let mut holders: HashMap<Value, Value> = HashMap::new();
+        for (at, item) in items.iter().enumerate() {
+            let Kind::Multiply { route: None, parts, .. } = &item.kind else { continue };
+            let reads = item.reads(self.graph);
+            for part in parts {
+                let Part::Plain { residual: Some(residual), .. } = part else { continue };
+                let sum = self.graph.nodes[residual.node].op.out();
+                let other = residual.other;
+                let holder = holders.get(&other).copied().unwrap_or(other);
+                let is_last = spans[&holder].1 == at;
+                if is_last && reads.iter().filter(|&&read| read == other).count() == 1 {
+                    let (_, last) = spans.remove(&sum).expect("items write what they make");
+                    spans.get_mut(&holder).expect("placed").1 = last;
+                    holders.insert(sum, holder);
+                }
+            }
+        }
+        holders
     }
 
     /// The stage that copies pages in all caches of the segment.
