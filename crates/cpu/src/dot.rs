@@ -57,6 +57,11 @@ pub(crate) mod x86 {
 /// not wait where hardware prefetchers start anew. benches/README.md has other distances.
 pub const AHEAD: usize = 8 << 10;
 
+/// The same of floats at 256 bits, whose columns take up to the whole first-level cache: what is asked for earlier is gone
+/// again when it is wanted.
+#[cfg(target_arch = "x86_64")]
+pub const AHEAD_FLOATS: usize = 1 << 10;
+
 /// Bytes of rows that a second group of columns finds still in the second-level cache.
 const TILE_BYTES: usize = 128 << 10;
 

@@ -171,7 +171,16 @@ pub(crate) type FloatInterleave = unsafe fn(
     panel: &mut FloatPanel,
 );
 
-/// Most tokens in a tile. A level's registers decide.
+/// Most tokens in a tile of floats.
+pub(crate) fn float_tokens_max(level: Level) -> usize {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => avx2_f32::TOKENS,
+        _ => tokens_max(level),
+    }
+}
+
+/// Most tokens in a tile of integers. A level's registers decide.
 pub(crate) fn tokens_max(level: Level) -> usize {
     match level {
         #[cfg(target_arch = "x86_64")]

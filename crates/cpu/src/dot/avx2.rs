@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{AHEAD, Job, groups, part};
+use super::{AHEAD, AHEAD_FLOATS, Job, groups, part};
 use crate::columns::{Block256, F32_STEP, Quad32};
 use crate::x86::apart;
 
@@ -205,7 +205,7 @@ pub fn float<const BYTES: usize, const C: usize>(
         let mut sums = [[_mm256_setzero_ps(); 4]; C];
         let (whole, tail) = groups::<BYTES>(row);
         for (g, group) in whole.iter().chain(&tail).enumerate() {
-            prefetch(group);
+            prefetch_at::<AHEAD_FLOATS>(group);
             let weights = unpack(group);
             for (sums, column) in sums.iter_mut().zip(columns) {
                 let activations = column[g].as_chunks::<8>().0;
@@ -252,8 +252,15 @@ pub fn reduce<const C: usize>(sums: [__m256; C]) -> [f32; C] {
 #[inline]
 #[target_feature(enable = "sse")]
 pub fn prefetch(block: &[u8]) {
+    prefetch_at::<AHEAD>(block);
+}
+
+/// Asks for the lines so many bytes in front of a block.
+#[inline]
+#[target_feature(enable = "sse")]
+fn prefetch_at<const BYTES: usize>(block: &[u8]) {
     for at in (0..block.len()).step_by(64) {
-        let line = block.as_ptr().wrapping_add(AHEAD + at);
+        let line = block.as_ptr().wrapping_add(BYTES + at);
         // Of any address, mapped or not: a prefetch has no effect but on the caches.
         _mm_prefetch::<_MM_HINT_T0>(line.cast());
     }

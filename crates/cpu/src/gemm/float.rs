@@ -5,9 +5,12 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::gemm::Run;
 use crate::gemm::packing::Packing;
-use crate::panel::SPAN;
 use crate::panel::floats::{self, Read};
+use crate::panel::{self, Ahead, Rows, SPAN};
 use crate::tile::{self, Columns, FLOAT_COLS, FloatPanel, FloatTiles, ROWS};
+
+/// How many chunks ahead activations are fetched.
+const AHEAD: usize = 2;
 
 /// The parts of a float product.
 #[derive(Clone, Copy)]
@@ -33,8 +36,11 @@ impl Float {
     /// Adds the product of up to 32 rows to `strip`, where a token's 32 results are `stride` after
     /// those of the token before.
     pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [f32], stride: usize) {
-        let Run { weights, row_bytes, packing, packed, .. } = *run;
+        let Run { weights, row_bytes, packing, packed, cold } = *run;
         let rows = run.rows();
+        let chunk_bytes = packing.chunk_bytes(packed.tokens);
+        // The next run's weights, in order, while this one is computed.
+        let mut parts = Ahead::of(weights).split(packing.cols.div_ceil(FLOAT_COLS));
         scratch.rows[rows..].fill([0.0; SPAN]);
         for col in (0..packing.cols).step_by(SPAN) {
             let cols = (packing.cols - col).min(SPAN);
@@ -43,6 +49,11 @@ impl Float {
                 let blocks = &row[bytes(col)..bytes(col + cols)];
                 // SAFETY: a packing's level is one that the processor runs.
                 unsafe { (self.read)(blocks, &mut out[..cols]) };
+            }
+            if cold {
+                let (start, end) = (bytes(col + cols), bytes((col + 2 * SPAN).min(packing.cols)));
+                let len = end.saturating_sub(start);
+                Rows { weights, row_bytes, start, len }.prefetch(rows);
             }
             for part in (0..cols).step_by(FLOAT_COLS) {
                 let part = part..(part + FLOAT_COLS).min(cols);
@@ -59,11 +70,18 @@ impl Float {
                 }
                 let panel = &scratch.panel[..part.len()];
                 let col = col + part.start;
-                let chunks = packed.data.chunks_exact(packing.chunk_bytes(packed.tokens));
-                for (range, bytes) in packing.chunk_ranges(packed.tokens).zip(chunks) {
+                let mut steps = parts.part().split(packing.chunks(packed.tokens));
+                let chunks =
+                    packing.chunk_ranges(packed.tokens).zip(packed.data.chunks_exact(chunk_bytes));
+                for (chunk, (range, bytes)) in chunks.enumerate() {
                     let tokens = range.len();
-                    let values = bytemuck::cast_slice::<u8, f32>(bytes);
-                    let values = &values[col * tokens..(col + panel.len()) * tokens];
+                    let place = 4 * col * tokens..4 * (col + panel.len()) * tokens;
+                    let ahead = (chunk + AHEAD) * chunk_bytes;
+                    if let Some(ahead) = packed.data.get(ahead + place.start..ahead + place.end) {
+                        panel::prefetch(ahead);
+                    }
+                    steps.part().fetch();
+                    let values = bytemuck::cast_slice::<u8, f32>(&bytes[place]);
                     let strip = &mut strip[range.start * stride..];
                     let columns = Columns { values, tokens };
                     // SAFETY: a packing's level is one that the processor runs.

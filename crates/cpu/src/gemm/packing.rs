@@ -282,7 +282,8 @@ impl Packing {
         let tokens_max = match format {
             #[cfg(target_arch = "x86_64")]
             Format::Tiles { .. } => 16,
-            _ => tile::tokens_max(level),
+            Format::F32 => tile::float_tokens_max(level),
+            Format::Int8x32 | Format::Int8x256 => tile::tokens_max(level),
         };
         Packing { format, few: None, cols, tokens_max, level }
     }

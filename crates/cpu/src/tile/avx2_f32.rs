@@ -7,6 +7,9 @@ use crate::panel::SPAN;
 use crate::tile::avx2::{load_floats, store_rows, transpose};
 use crate::tile::{Columns, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
 
+/// Most tokens in a tile. Fewer than five leave the multipliers waiting for their own results.
+pub(super) const TOKENS: usize = 6;
+
 pub(super) const TILES: FloatTiles = FloatTiles { interleave, tile: any_tile };
 
 /// See [`crate::tile::FloatInterleave`].
@@ -35,7 +38,7 @@ fn any_tile(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stri
             4 => tile::<4>(panel, first, columns, strip, stride),
             5 => tile::<5>(panel, first, columns, strip, stride),
             6 => tile::<6>(panel, first, columns, strip, stride),
-            tokens => unreachable!("{tokens} tokens in a chunk of at most 6"),
+            tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
         }
     }
 }
