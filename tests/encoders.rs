@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::encode::{Encoder, Excess, Input, normalize};
 use bilayer_engine::session::{Overlap, Purpose, Session, Settings, Warning};
@@ -127,6 +128,9 @@ fn sentences_get_the_vectors_of_their_makers_code() {
     for (ty, least) in [(Type::F32, 0.9999), (Type::F16, 0.9999), (Type::Q8_0, 0.999)] {
         let model = checkpoint(&folder, ty);
         for (name, backend) in devices() {
+            // Where activations have 8 bits as well, llama.cpp's vectors are 0.9983 near; AMX keeps 16 of many rows.
+            let rounds = ty == Type::Q8_0 && name == "cpu" && Level::detect() != Level::Amx;
+            let least = if rounds { 0.9985 } else { least };
             let mut encoder = alone(&model, backend, settings(Purpose::Embed(None)));
             for case in &cases {
                 let ids = encoder.tokens(text(&case.text), Excess::Truncate).unwrap();

@@ -97,10 +97,13 @@ fn session(model: &Model) -> Session {
 
 /// With keys and values stored as `ty`.
 fn cached(model: &Model, ty: Type) -> Session {
+    at_level(model, ty, None)
+}
+
+fn at_level(model: &Model, ty: Type, cpu_level: Option<Level>) -> Session {
     let (cache_type_k, cache_type_v) = (ty, ty);
-    let settings =
-        Settings { sequences: 4, outputs: Some(64), cache_type_k, cache_type_v, ..settings() };
-    Session::new(model, settings).unwrap()
+    let own = Settings { cpu_level, sequences: 4, outputs: Some(64), ..settings() };
+    Session::new(model, Settings { cache_type_k, cache_type_v, ..own }).unwrap()
 }
 
 /// Bounds on [`off`] between ways to feed the same tokens: the order of sums, and in F16 keys and values that
@@ -536,33 +539,40 @@ fn stories_give_their_reference_ids_at_every_level() {
     }
 }
 
-/// Bounds on the largest difference as a share of the largest logit: the files' own rounding, and that of
-/// activations to 8 bits where the weights are blocks.
+/// Bounds on the largest difference as a share of the largest logit, and on the share of best tokens that agree: the files'
+/// own rounding, and that of activations to 8 bits where the weights are blocks. On AMX many rows at once keep 16. llama.cpp,
+/// which rounds to 8, agrees on 74 of the 77 with Q8_0 and on 59 with Q4_0.
 #[test]
 fn smaller_files_stay_near_the_reference_logits() {
     let Some(folder) = shared("stories260k") else { return };
     let json = std::fs::read_to_string(folder.join("reference.json")).unwrap();
     let reference: Reference260k = serde_json::from_str(&json).unwrap();
-    for (file, bound, agree) in
-        [("f32", 2e-5, 1.0), ("f16", 2e-3, 0.98), ("q8_0", 0.03, 0.97), ("q4_0", 0.25, 0.75)]
-    {
+    for (file, bound, [agree, agree_amx]) in [
+        ("f32", 2e-5, [1.0; 2]),
+        ("f16", 2e-3, [0.98; 2]),
+        ("q8_0", 0.03, [0.93, 0.97]),
+        ("q4_0", 0.25, [0.72, 0.75]),
+    ] {
         let path = folder.join(format!("stories260k-{file}.gguf"));
         let model = Model::open(&path, OpenOptions::default()).unwrap();
-        let mut session = cached(&model, Type::F32);
-        let (mut same, mut all) = (0, 0);
-        for case in &reference.cases {
-            let sequence = session.open().unwrap();
-            let rows = logits(&mut session, sequence, &case.ids);
-            session.close(sequence);
-            let last = &rows[rows.len() - session.vocab()..];
-            let off = off(last, &case.logits_last);
-            assert!(off < bound, "{file}: {off} is over {bound}");
-            let rows = rows.chunks_exact(session.vocab());
-            same += rows.zip(&case.argmax_each).filter(|(row, best)| argmax(row) == **best).count();
-            all += case.ids.len();
+        for level in Level::available() {
+            let mut session = at_level(&model, Type::F32, Some(level));
+            let (mut same, mut all) = (0, 0);
+            for case in &reference.cases {
+                let sequence = session.open().unwrap();
+                let rows = logits(&mut session, sequence, &case.ids);
+                session.close(sequence);
+                let last = &rows[rows.len() - session.vocab()..];
+                let off = off(last, &case.logits_last);
+                assert!(off < bound, "{file} at {level}: {off} is over {bound}");
+                let best = rows.chunks_exact(session.vocab()).map(argmax);
+                same += best.zip(&case.argmax_each).filter(|(found, best)| found == *best).count();
+                all += case.ids.len();
+            }
+            let agree = if level == Level::Amx { agree_amx } else { agree };
+            let share = same as f64 / all as f64;
+            assert!(share >= agree, "{file} at {level}: {same} of {all} best tokens agree");
         }
-        let share = same as f64 / all as f64;
-        assert!(share >= agree, "{file}: {same} of {all} best tokens agree");
     }
 }
 

@@ -138,11 +138,21 @@ fn close(found: &serde_json::Value, expected: f64, most: f64) {
 
 /// The tiny model whose logits are multiplied by `scale`: as they are, most tokens would be impossible.
 fn scaled(ty: Type, scale: f32) -> SharedBytes {
-    words::tiny_with(ty, 1, &|name, values| {
-        if name == "output_norm.weight" {
-            values.iter_mut().for_each(|x| *x *= scale);
-        }
+    words::tiny_with(ty, 1, &|name, values| rescale(name, values, scale))
+}
+
+/// The same with other weights here and there.
+fn changed(scale: f32) -> SharedBytes {
+    words::tiny_with(Type::F32, 1, &|name, values| {
+        rescale(name, values, scale);
+        values.iter_mut().step_by(7).for_each(|x| *x *= 1.1);
     })
+}
+
+fn rescale(name: &str, values: &mut [f32], scale: f32) {
+    if name == "output_norm.weight" {
+        values.iter_mut().for_each(|x| *x *= scale);
+    }
 }
 
 fn place_with(models: &[(&str, &SharedBytes)]) -> Place {
@@ -183,7 +193,8 @@ fn perplexity_is_what_the_reference_executor_says() {
 
 #[test]
 fn divergence_is_what_the_reference_executor_says() {
-    let (base, model) = (scaled(Type::F32, 0.2), scaled(Type::Q8_0, 0.2));
+    // In floats, where the kernels compute what the reference does: others round activations, each level in its own way.
+    let (base, model) = (scaled(Type::F32, 0.2), changed(0.2));
     let place = place_with(&[("base.gguf", &base), ("model.gguf", &model)]);
     place.run(&format!("perplexity -m base.gguf {EXACT} --kl-base base.kld")).json();
     let (p, q) = (scored(&base), scored(&model));
@@ -199,10 +210,9 @@ fn divergence_is_what_the_reference_executor_says() {
     for kl in ["--kl base.kld", "--kl-divergence-base base.kld --kl-divergence"] {
         let flags = "-ctk f32 -ctv f32 -ngl 0 --json";
         let found = place.run(&format!("perplexity -m model.gguf {flags} {kl}")).json();
-        // The kernels round activations to eight bits, which the reference does not.
-        close(&found["kl_mean"], expected, 0.5);
-        close(&found["perplexity_ratio"], ratio, 2e-2);
-        assert!((found["top1"].as_f64().unwrap() - top1).abs() < 0.1, "{found}");
+        close(&found["kl_mean"], expected, 1e-2);
+        close(&found["perplexity_ratio"], ratio, 1e-4);
+        assert!((found["top1"].as_f64().unwrap() - top1).abs() < 0.02, "{found}");
         close(&found["base_perplexity"], mean(p.iter().map(|(p, t)| -p[*t])).exp(), 1e-4);
     }
     // Of the base itself nothing is left but the rounding of the file: the best logit to half a step of 16 / 65535.
