@@ -21,10 +21,10 @@ use peer::Build;
 
 pub const USAGE: &str = "\
 cargo xtask compare-peer [--parts PART,...] [--types TYPE,...] [--rounds 5] [--levels LEVEL,...] [--peer avx2] [--busy N]
-                       [--write]
+                       [--write | --into FILE]
                               time this program and llama.cpp (llama-cpp-python, in target/peer) in turn on random
                               models and print a table of paired ratios, perhaps beside N busy threads; --write puts
-                              its rows into the README's
+                              its rows into the README's, --into into that of another file, such as another machine's
 cargo xtask compare-peer FILE ... [-t 2] [-p 512] [-n 64] [-np 1,4] [-d 0]
                               the same on files of your own";
 
@@ -36,7 +36,8 @@ struct Options {
     peer: Build,
     /// Threads of this task that do nothing but run meanwhile.
     busy: usize,
-    write: bool,
+    /// The file whose table gets the rows.
+    into: Option<PathBuf>,
     work: Vec<Job>,
 }
 
@@ -58,7 +59,7 @@ impl Options {
             levels: vec![String::new()],
             peer: Build::Native,
             busy: 0,
-            write: false,
+            into: None,
             work: Vec::new(),
         };
         let (mut parts, mut types, mut files) = (Vec::new(), Vec::new(), Vec::new());
@@ -75,7 +76,8 @@ impl Options {
                 "--levels" => options.levels = list(value()?),
                 "--peer" => options.peer = value()?.parse()?,
                 "--busy" => options.busy = number(value()?, flag)?,
-                "--write" => options.write = true,
+                "--write" => options.into = Some("README.md".into()),
+                "--into" => options.into = Some(value()?.into()),
                 "-t" => (own.threads, is_own) = (number(value()?, flag)?, true),
                 "-p" => (own.prompt, is_own) = (number(value()?, flag)?, true),
                 "-n" => (own.generate, is_own) = (number(value()?, flag)?, true),
@@ -99,8 +101,10 @@ impl Options {
         if files.is_empty() && is_own {
             bail!("-t, -p, -n, -np and -d are for files of your own; name one");
         }
-        if !files.is_empty() && (options.write || !parts.is_empty() || !types.is_empty()) {
-            bail!("--parts, --types and --write are for the table, not for files of your own");
+        if !files.is_empty() && (options.into.is_some() || !parts.is_empty() || !types.is_empty()) {
+            bail!(
+                "--parts, --types, --write and --into are for the table, not for files of your own"
+            );
         }
         let wanted = |case: &Case| {
             (parts.is_empty() || parts.iter().any(|part| part == case.part))
@@ -133,6 +137,10 @@ type Tests = BTreeMap<String, Said>;
 /// Compares and prints.
 pub fn run(args: &[String]) -> Result<()> {
     let options = Options::parse(args)?;
+    if let Some(file) = &options.into {
+        // Without marks all the measuring would be in vain.
+        crate::rewrite(file, "compare-peer", str::to_owned)?;
+    }
     let folder = std::path::absolute("target/peer")?;
     let bilayer = build()?;
     let peer = peer::Peer::ready(&folder, options.peer)?;
@@ -164,8 +172,8 @@ pub fn run(args: &[String]) -> Result<()> {
             }
         }
     }
-    if options.write {
-        crate::readme("compare-peer", |table| table::merge(table, &rows))?;
+    if let Some(file) = &options.into {
+        crate::rewrite(file, "compare-peer", |table| table::merge(table, &rows))?;
     }
     Ok(())
 }
@@ -339,6 +347,7 @@ mod tests {
         let some = parse("--parts types,one-thread --types Q8_0 --peer avx2 --levels avx2,avxvnni")
             .unwrap();
         assert_eq!((some.work.len(), some.peer, some.levels.len()), (2, Build::Avx2, 2));
+        assert_eq!(parse("--into a.md").unwrap().into, Some("a.md".into()));
         for (line, part) in [
             ("--rounds", "needs a value"),
             ("--speed 3", "--speed"),

@@ -38,12 +38,12 @@ fn usage() -> String {
     [USAGE, arm::USAGE, compare::USAGE, quality::USAGE].join("\n")
 }
 
-/// Puts what `new` makes of it between the README's marks of that name.
-fn readme(name: &str, new: impl FnOnce(&str) -> String) -> Result<()> {
-    let path = Path::new("README.md");
-    let text = std::fs::read_to_string(path).context("README.md")?;
+/// Puts what `new` makes of it between a file's marks of that name.
+fn rewrite(path: &Path, name: &str, new: impl FnOnce(&str) -> String) -> Result<()> {
+    let file = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| file.to_string())?;
     let whole = between(&text, name, new)
-        .with_context(|| format!("README.md has no marks <!-- {name} --> and <!-- /{name} -->"))?;
+        .with_context(|| format!("{file} has no marks <!-- {name} --> and <!-- /{name} -->"))?;
     let draft = path.with_extension("md.new");
     std::fs::write(&draft, whole)?;
     Ok(std::fs::rename(&draft, path)?)

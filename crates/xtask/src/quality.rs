@@ -77,7 +77,7 @@ pub fn run(args: &[String]) -> Result<()> {
     work.split(text)?;
     work.table()?;
     if write {
-        crate::readme("quality-table", |_| work.lines.take())?;
+        crate::rewrite(Path::new("README.md"), "quality-table", |_| work.lines.take())?;
     }
     Ok(())
 }
