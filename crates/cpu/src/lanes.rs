@@ -200,6 +200,7 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<K: Kernel>(kernel: K) -> K::Output {
+        crate::x86::whole_lines();
         kernel.run(Avx2(()))
     }
 

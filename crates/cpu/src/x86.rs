@@ -1,10 +1,29 @@
-//! What several kernels share: fields of bits, sixteen rows side by side, loads that stay loads.
+//! What several kernels share: fields of bits, sixteen rows side by side, loads that stay loads, memory in whole lines.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use crate::panel::Rows;
+
+/// Makes the function that it is inlined into begin its memory on the stack at a line of the cache.
+///
+/// Callers leave the stack at a multiple of 16 bytes. What the compiler keeps there while registers are short then lies
+/// across two lines, or does not, as the sizes of all callers' memory will have it; where it does, tiles of AVX2 took a fifth
+/// more time on Zen 3.
+#[inline(always)]
+pub(crate) fn whole_lines() {
+    #[repr(align(64))]
+    struct Line {
+        _memory: u8,
+    }
+    let mut line = MaybeUninit::<Line>::uninit();
+    // SAFETY: there are no instructions.
+    unsafe {
+        asm!("/* {0} */", in(reg) line.as_mut_ptr(), options(nostack, preserves_flags));
+    }
+}
 
 /// For [`pick`]: a bit that is zero.
 pub(crate) const NONE: u32 = 8;

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::{AHEAD, AHEAD_FLOATS, Job, groups, part};
 use crate::columns::{Block256, F32_STEP, Quad32};
-use crate::x86::apart;
+use crate::x86::{apart, whole_lines};
 
 /// What a block of 256 weights has but for its codes.
 pub struct K {
@@ -34,6 +34,7 @@ pub fn k<const BYTES: usize, const C: usize>(
     open: impl Fn(&[u8; BYTES]) -> K,
     half: impl Fn(&[u8; BYTES], &K, usize) -> KHalf,
 ) {
+    whole_lines();
     let columns = job.columns::<Block256, C>();
     for (r, row) in job.rows().enumerate() {
         let mut sums = [_mm256_setzero_ps(); C];
@@ -93,6 +94,7 @@ pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const 
     job: &mut Job<'_>,
     unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
 ) {
+    whole_lines();
     let columns = job.columns::<Quad32, C>();
     for (r, row) in job.rows().enumerate() {
         let mut sums = [_mm256_setzero_ps(); C];
@@ -198,6 +200,7 @@ pub fn float<const BYTES: usize, const C: usize>(
     job: &mut Job<'_>,
     unpack: impl Fn(&[u8; BYTES]) -> [__m256; 4],
 ) {
+    whole_lines();
     let columns = job.columns::<[f32; F32_STEP], C>();
     for (r, row) in job.rows().enumerate() {
         // Four chains of additions hide their latency where there is one column. Several have as many, so that a

@@ -6,6 +6,7 @@ use std::arch::x86_64::*;
 use super::avx2::{K, KHalf, Quad, fold, k_close, load, prefetch, quad_close, reduce};
 use super::{Job, groups};
 use crate::columns::{Block256, Quad32};
+use crate::x86::whole_lines;
 
 /// Rows of `BYTES` a block of 256 against `C` columns: VPDPWSSD multiplies the pairs' sums with
 /// their scales and adds them up, one instruction where AVX2 takes two.
@@ -16,6 +17,7 @@ pub fn k<const BYTES: usize, const C: usize>(
     open: impl Fn(&[u8; BYTES]) -> K,
     half: impl Fn(&[u8; BYTES], &K, usize) -> KHalf,
 ) {
+    whole_lines();
     let columns = job.columns::<Block256, C>();
     for (r, row) in job.rows().enumerate() {
         let mut sums = [_mm256_setzero_ps(); C];
@@ -66,6 +68,7 @@ pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const 
     job: &mut Job<'_>,
     unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
 ) {
+    whole_lines();
     let columns = job.columns::<Quad32, C>();
     let zero = _mm256_setzero_si256();
     for (r, row) in job.rows().enumerate() {

@@ -17,6 +17,7 @@ use crate::tile::{
     Adjust, Affine16K, Affine32, Affine32K, Mins, Panel, Product, ROWS, Shape, Signed16K, Signed32,
     Signed32K, Tile, Tiles, check_strip, in_order,
 };
+use crate::x86::whole_lines;
 
 /// Most tokens in a tile.
 pub(super) const TOKENS: usize = 4;
@@ -158,6 +159,7 @@ pub(super) fn store_rows(values: &[__m256i; 8], factor: f32, first: usize, to: &
 /// See [`Tile`].
 #[target_feature(enable = "avx2,fma")]
 fn any_tile<S: Shape, const CHAIN: usize>(product: Product<'_>, strip: &mut [f32]) {
+    whole_lines();
     product.ahead.fetch();
     for first in [0, 16] {
         let strip = &mut strip[first..];

@@ -12,6 +12,7 @@ use std::arch::x86_64::*;
 use crate::panel::Quants;
 use crate::tile::avx2::interleave;
 use crate::tile::{Adjust, Product, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order};
+use crate::x86::whole_lines;
 
 /// Most tokens in a tile.
 pub(super) const TOKENS: usize = 6;
@@ -24,6 +25,7 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
 /// See [`Tile`].
 #[target_feature(enable = "avx2,fma,avxvnni")]
 fn any_tile<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
+    whole_lines();
     product.ahead.fetch();
     for first in [0, 16] {
         let strip = &mut strip[first..];
