@@ -269,6 +269,9 @@ impl Gemm {
     }
 }
 
+/// How many chunks ahead activations are fetched.
+const CHUNKS_AHEAD: usize = 2;
+
 /// Rows in their GGUF layout.
 struct Weights<'a> {
     bytes: &'a [u8],

@@ -3,14 +3,11 @@
 use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
-use crate::gemm::Run;
 use crate::gemm::packing::Packing;
+use crate::gemm::{CHUNKS_AHEAD, Run};
 use crate::panel::floats::{self, Read};
 use crate::panel::{self, Ahead, Rows, SPAN};
 use crate::tile::{self, Columns, FLOAT_COLS, FloatPanel, FloatTiles, ROWS};
-
-/// How many chunks ahead activations are fetched.
-const AHEAD: usize = 2;
 
 /// The parts of a float product.
 #[derive(Clone, Copy)]
@@ -76,7 +73,7 @@ impl Float {
                 for (chunk, (range, bytes)) in chunks.enumerate() {
                     let tokens = range.len();
                     let place = 4 * col * tokens..4 * (col + panel.len()) * tokens;
-                    let ahead = (chunk + AHEAD) * chunk_bytes;
+                    let ahead = (chunk + CHUNKS_AHEAD) * chunk_bytes;
                     if let Some(ahead) = packed.data.get(ahead + place.start..ahead + place.end) {
                         panel::prefetch(ahead);
                     }

@@ -1,7 +1,7 @@
 //! Products of quantized weights with int8 activations, panel by panel.
 
-use crate::gemm::Run;
 use crate::gemm::packing::{Block, Packing};
+use crate::gemm::{CHUNKS_AHEAD, Run};
 use crate::panel::{self, Ahead, Quants, Rows, SPAN, Span, Split, UnpackRows};
 use crate::tile::{self, Fill, Panel, Product, ROWS, Tiles};
 
@@ -17,9 +17,6 @@ pub(super) struct Integer {
 /// Rows of a run: two panels. A block of activations then serves twice each time it comes from the
 /// outer caches, and both panels still fit the first-level cache.
 pub(super) const RUN_ROWS: usize = 2 * ROWS;
-
-/// How many chunks ahead activations are fetched.
-const AHEAD: usize = 2;
 
 /// What a run works in.
 #[repr(C, align(64))]
@@ -60,9 +57,9 @@ impl Integer {
                 packing.chunk_ranges(packed.tokens).zip(packed.data.chunks_exact(chunk_bytes));
             for (chunk, (range, bytes)) in chunks.enumerate() {
                 let block = Block::of(packing, bytes, range.len(), col);
-                let ahead = chunk * chunk_bytes..(chunk + 1 + AHEAD) * chunk_bytes;
+                let ahead = chunk * chunk_bytes..(chunk + 1 + CHUNKS_AHEAD) * chunk_bytes;
                 if let Some(ahead) = packed.data.get(ahead) {
-                    let ahead = &ahead[AHEAD * chunk_bytes..];
+                    let ahead = &ahead[CHUNKS_AHEAD * chunk_bytes..];
                     panel::prefetch(Block::of(packing, ahead, range.len(), col).bytes);
                 }
                 for (index, panel) in scratch.panels[..panels].iter().enumerate() {
