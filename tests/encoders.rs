@@ -128,7 +128,7 @@ fn sentences_get_the_vectors_of_their_makers_code() {
     for (ty, least) in [(Type::F32, 0.9999), (Type::F16, 0.9999), (Type::Q8_0, 0.999)] {
         let model = checkpoint(&folder, ty);
         for (name, backend) in devices() {
-            // Where activations have 8 bits as well, llama.cpp's vectors are 0.9983 near; AMX keeps 16 of many rows.
+            // Where activations have 8 bits as well, llama.cpp's vectors are 0.9984 near; AMX keeps 16 of many rows.
             let rounds = ty == Type::Q8_0 && name == "cpu" && Level::detect() != Level::Amx;
             let least = if rounds { 0.9985 } else { least };
             let mut encoder = alone(&model, backend, settings(Purpose::Embed(None)));
