@@ -13,7 +13,7 @@ use bilayer_engine::cache::{self, Pages, SequenceId};
 use bilayer_engine::generate::{Generation, Request, Stop};
 use bilayer_engine::sampling::{Options, Sampler};
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
-use bilayer_engine::{Error, Model, OpenOptions};
+use bilayer_engine::{Error, Model, OpenOptions, open_file};
 use bilayer_graph::{Backend, PAGE_TOKENS, reference::Reference};
 use bilayer_quant::Type;
 use bilayer_scheduler::{Placement, place};
@@ -574,6 +574,18 @@ fn smaller_files_stay_near_the_reference_logits() {
             assert!(share >= agree, "{file} at {level}: {same} of {all} best tokens agree");
         }
     }
+}
+
+/// They are what makes metadata large, and the tokenizer has its own.
+#[test]
+fn a_model_keeps_no_lists_of_its_vocabulary_but_the_tokenizers() {
+    let Some(folder) = shared("stories260k") else { return };
+    let file = open_file(&folder.join("stories260k-f32.gguf")).unwrap();
+    let keys = ["tokens", "scores", "token_type"].map(|list| format!("tokenizer.ggml.{list}"));
+    assert!(keys.iter().all(|key| file.metadata().get(key).is_some()));
+    let model = Model::new(file).unwrap();
+    assert!(keys.iter().all(|key| model.file().metadata().get(key).is_none()));
+    assert!(model.file().metadata().get("tokenizer.ggml.model").is_some());
 }
 
 /// A cache of 8 bits costs about what 8-bit activations cost.
