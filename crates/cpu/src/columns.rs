@@ -34,8 +34,10 @@ pub struct Block256 {
     pub quants: [i8; 256],
     /// `scale · Σ quants` of each 16.
     pub sums: [f32; 16],
+    /// `Σ quants` of each 16: of the even sixteens, then of the odd ones.
+    pub whole_sums: [i16; 16],
     /// The scale, the same in every lane: largest magnitude / 127.
-    pub scale: [f32; 16],
+    pub scale: [f32; 8],
 }
 
 /// Four blocks of 32 activations of a [`Format::Q8x32`] column, each with its own scale.
@@ -211,10 +213,12 @@ fn fill_blocks(x: &[f32], out: &mut [Block256]) {
     for (x, block) in x.as_chunks::<256>().0.iter().zip(out) {
         let (scale, inverse) = scale(x);
         quantize(x, inverse, &mut block.quants);
-        for (sum, quants) in block.sums.iter_mut().zip(block.quants.as_chunks::<16>().0) {
-            *sum = scale * quants.iter().map(|q| i32::from(*q)).sum::<i32>() as f32;
+        for (i, quants) in block.quants.as_chunks::<16>().0.iter().enumerate() {
+            let sum = quants.iter().map(|q| i32::from(*q)).sum::<i32>();
+            block.sums[i] = scale * sum as f32;
+            block.whole_sums[i % 2 * 8 + i / 2] = sum as i16;
         }
-        block.scale = [scale; 16];
+        block.scale = [scale; 8];
     }
 }
 

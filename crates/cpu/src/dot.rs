@@ -57,8 +57,12 @@ pub(crate) mod x86 {
 /// not wait where hardware prefetchers start anew. benches/README.md has other distances.
 pub const AHEAD: usize = 8 << 10;
 
-/// The same of floats at 256 bits, whose columns take up to the whole first-level cache: what is asked for earlier is gone
-/// again when it is wanted.
+/// The same at AVX2, where lines are asked for past the second-level cache: the first level must still have them when they
+/// are wanted.
+#[cfg(target_arch = "x86_64")]
+pub const AHEAD_NEAR: usize = 2 << 10;
+
+/// The same of floats, whose columns take up to the whole first-level cache.
 #[cfg(target_arch = "x86_64")]
 pub const AHEAD_FLOATS: usize = 1 << 10;
 
@@ -326,18 +330,37 @@ fn f16_at(block: &[u8], at: usize) -> f32 {
     half::f16::from_bits(u16_at(block, at)).to_f32()
 }
 
-/// Whole groups of `N` bytes, and what is left of the row as one more group, zeros at its end.
-///
-/// Zeros are harmless whatever the type makes of them: the columns are zero there too.
-#[inline(always)]
-fn groups<const N: usize>(row: &[u8]) -> (&[[u8; N]], Option<[u8; N]>) {
-    let (groups, rest) = row.as_chunks::<N>();
-    let tail = (!rest.is_empty()).then(|| {
+/// A row in groups of `N` bytes.
+struct Groups<'a, const N: usize> {
+    whole: &'a [[u8; N]],
+    /// What is left of the row, zeros at its end: harmless whatever the type makes of them, as the columns are zero
+    /// there too.
+    tail: [u8; N],
+    count: usize,
+}
+
+impl<'a, const N: usize> Groups<'a, N> {
+    #[inline(always)]
+    fn of(row: &'a [u8]) -> Self {
+        let (whole, rest) = row.as_chunks::<N>();
         let mut tail = [0; N];
-        tail[..rest.len()].copy_from_slice(rest);
-        tail
-    });
-    (groups, tail)
+        if !rest.is_empty() {
+            tail[..rest.len()].copy_from_slice(rest);
+        }
+        Groups { whole, tail, count: whole.len() + usize::from(!rest.is_empty()) }
+    }
+
+    /// The groups in order, by one counter: chained iterators would ask each time which of them is on.
+    #[inline(always)]
+    fn iter(&self) -> impl Iterator<Item = &[u8; N]> {
+        (0..self.count).map(|group| {
+            let group = self.whole.get(group).unwrap_or(&self.tail);
+            // Chosen here, once, rather than with each byte that is read.
+            #[cfg(target_arch = "x86_64")]
+            let group = crate::x86::apart(group);
+            group
+        })
+    }
 }
 
 #[cfg(test)]

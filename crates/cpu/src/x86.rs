@@ -118,6 +118,18 @@ pub(crate) fn f16_low(bits: __m512i) -> __m512 {
     _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits))
 }
 
+/// The same numbers, about which the compiler knows nothing: what it would do by some instructions in another way it leaves
+/// as it is written.
+#[inline]
+#[target_feature(enable = "avx")]
+pub(crate) fn unknown(mut values: __m256) -> __m256 {
+    // SAFETY: there are no instructions.
+    unsafe {
+        asm!("/* {0} */", inout(ymm_reg) values, options(pure, nomem, nostack, preserves_flags))
+    };
+    values
+}
+
 /// The same bytes, of which the compiler is not told that others were loaded or stored there: these are loaded by
 /// themselves. Where a wider load covers them, or a wider store just went there, it would keep that one's register and
 /// make these of shuffles, which kernels are short of.

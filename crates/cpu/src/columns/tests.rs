@@ -45,12 +45,13 @@ fn a_column_gives_back_its_activations_within_half_a_step() {
     let column: &[Block256] = bytemuck::cast_slice(&bytemuck::cast_slice::<_, u8>(&column)[..1152]);
     for (x, block) in x.chunks(256).zip(column) {
         for (i, x) in x.iter().enumerate() {
-            let back = block.scale[i % 16] * f32::from(block.quants[i]);
+            let back = block.scale[i % 8] * f32::from(block.quants[i]);
             assert!((back - x).abs() <= block.scale[0] * 0.5001);
         }
-        for (sum, quants) in block.sums.iter().zip(block.quants.chunks(16)) {
-            let exact: f32 = quants.iter().map(|q| f32::from(*q)).sum();
-            assert_eq!(*sum, block.scale[0] * exact);
+        for (i, quants) in block.quants.chunks(16).enumerate() {
+            let exact: i16 = quants.iter().map(|q| i16::from(*q)).sum();
+            assert_eq!(block.sums[i], block.scale[0] * f32::from(exact));
+            assert_eq!(block.whole_sums[[0, 8][i % 2] + i / 2], exact);
         }
     }
 }

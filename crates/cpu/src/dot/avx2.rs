@@ -2,54 +2,83 @@
 
 use std::arch::x86_64::*;
 
-use super::{AHEAD, AHEAD_FLOATS, Job, groups, part};
+use super::{AHEAD, AHEAD_FLOATS, AHEAD_NEAR, Groups, Job, part};
 use crate::columns::{Block256, F32_STEP, Quad32};
-use crate::x86::{apart, whole_lines};
+use crate::x86::{apart, unknown, whole_lines};
 
 /// What a block of 256 weights has but for its codes.
 pub struct K {
     /// The block's scale.
     pub d: __m256,
-    /// The scales of the parts, 16 bits each, as the type's `half` wants them.
+    /// The scales of 16 weights each, in 16 bits: the even ones in the lower half, the odd ones in the upper.
     pub scales: __m256i,
     /// What is subtracted from each 16 weights.
-    pub mins: [__m256; 2],
+    pub mins: Mins,
 }
 
-/// Half a block: codes of 128 weights in natural order, unsigned and at most 64, and the 16-bit
-/// scale of each pair of them.
-pub struct KHalf {
-    pub quants: [__m256i; 4],
-    pub scales: [__m256i; 4],
+/// Minimums of 16 weights each, in lanes as those of the scales.
+pub enum Mins {
+    None,
+    /// In multiples of the block's scale.
+    Same(__m256i),
+    /// In multiples of a scale of their own.
+    Own(__m256i, __m256),
+}
+
+/// What brings word i of both halves to all of their lanes.
+static SPREAD: [[u8; 32]; 8] = {
+    let mut tables = [[0; 32]; 8];
+    let mut at = 0;
+    while at < 256 {
+        tables[at / 32][at % 32] = (at / 32 * 2 + at % 2) as u8;
+        at += 1;
+    }
+    tables
+};
+
+/// Scale of the even and of the odd sixteen of each 32 weights of half a block, in all lanes of the two halves.
+///
+/// `tables` is [`SPREAD`] kept [`apart`]: of shuffles that it knows, the compiler makes two instructions each.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn k_scales(weights: &K, tables: &[[u8; 32]; 8], h: usize) -> [__m256i; 4] {
+    [0, 1, 2, 3].map(|i| _mm256_shuffle_epi8(weights.scales, load(&tables[4 * h + i], 0)))
+}
+
+/// [`SPREAD`] for [`k_scales`].
+#[inline(always)]
+pub fn spread() -> &'static [[u8; 32]; 8] {
+    apart(&SPREAD)
 }
 
 /// Rows of `BYTES` a block of 256 against `C` columns.
 ///
-/// Half a block at a time, so that codes and scales stay in the sixteen registers. Sums of two
-/// products fit 16 bits, and VPMADDWD multiplies them with the scales.
+/// `half` gives the codes of half a block, 128 weights in natural order, unsigned and at most 64; or signed, if they have
+/// eight `CODE_BITS`, as those of [`quad`]. Half a block at a time, so that codes and scales stay in the sixteen registers.
+/// Sums of two products fit 16 bits, and VPMADDWD multiplies them with the scales.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn k<const BYTES: usize, const C: usize>(
+pub fn k<const BYTES: usize, const CODE_BITS: u32, const C: usize>(
     job: &mut Job<'_>,
     open: impl Fn(&[u8; BYTES]) -> K,
-    half: impl Fn(&[u8; BYTES], &K, usize) -> KHalf,
+    half: impl Fn(&[u8; BYTES], usize) -> [__m256i; 4],
 ) {
     whole_lines();
-    let columns = job.columns::<Block256, C>();
+    let (columns, tables) = (job.columns::<Block256, C>(), spread());
     for (r, row) in job.rows().enumerate() {
         let mut sums = [_mm256_setzero_ps(); C];
         for (b, block) in row.as_chunks::<BYTES>().0.iter().enumerate() {
-            prefetch(block);
+            prefetch_at::<AHEAD_NEAR, _MM_HINT_NTA>(block);
             let weights = open(block);
             let mut dots = [_mm256_setzero_si256(); C];
             for h in 0..2 {
-                let half = half(block, &weights, h);
+                let (quants, scales) = (half(block, h), k_scales(&weights, tables, h));
                 for (dots, column) in dots.iter_mut().zip(columns) {
                     let activations = bytemuck::bytes_of(&column[b].quants);
                     for i in 0..4 {
                         let activations = load(activations, 128 * h + 32 * i);
-                        let pairs = _mm256_maddubs_epi16(half.quants[i], activations);
-                        let scaled = _mm256_madd_epi16(pairs, half.scales[i]);
+                        let pairs = pairs::<CODE_BITS>(quants[i], activations);
+                        let scaled = _mm256_madd_epi16(pairs, scales[i]);
                         *dots = _mm256_add_epi32(*dots, scaled);
                     }
                 }
@@ -62,135 +91,165 @@ pub fn k<const BYTES: usize, const C: usize>(
     }
 }
 
+/// Sixteen bytes: the even ones, then the odd ones.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn evens_odds(bytes: __m128i) -> __m128i {
+    _mm_shuffle_epi8(bytes, _mm_set_epi64x(0x0f0d_0b09_0705_0301, 0x0e0c_0a08_0604_0200))
+}
+
 /// Adds a block's scaled dots and minimums to the sum.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn k_close(weights: &K, dots: __m256i, column: &Block256, sum: __m256) -> __m256 {
-    let [sums_low, sums_high] = halves(&column.sums);
-    let scale = _mm256_mul_ps(weights.d, halves(&column.scale)[0]);
-    let sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), scale, sum);
-    let sum = _mm256_fnmadd_ps(weights.mins[0], sums_low, sum);
-    _mm256_fnmadd_ps(weights.mins[1], sums_high, sum)
+pub fn k_close(weights: &K, mut dots: __m256i, column: &Block256, mut sum: __m256) -> __m256 {
+    let (sums, scale) = (load(bytemuck::bytes_of(&column.whole_sums), 0), load_ps(&column.scale));
+    match weights.mins {
+        Mins::None => {}
+        Mins::Same(mins) => dots = _mm256_sub_epi32(dots, _mm256_madd_epi16(mins, sums)),
+        Mins::Own(mins, unit) => {
+            let mins = _mm256_cvtepi32_ps(_mm256_madd_epi16(mins, sums));
+            sum = _mm256_fnmadd_ps(mins, _mm256_mul_ps(unit, scale), sum);
+        }
+    }
+    _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), _mm256_mul_ps(weights.d, scale), sum)
 }
 
 /// Four blocks of 32 weights in natural order.
 pub struct Quad {
     /// Codes: unsigned or signed as the kernel is told.
     pub quants: [__m256i; 4],
-    /// The scale of each lane's block: blocks 0 and 2, then 1 and 3, as `QUAD_LANES`.
-    pub scales: [__m256; 2],
-    /// What is added to each weight of the lane's block.
-    pub offsets: [__m256; 2],
+    /// The blocks' scales.
+    pub scales: __m128,
+    /// What is added to each weight of a block, in multiples of what the kernel is told.
+    pub offsets: __m128,
 }
 
-/// Rows of `BYTES` per `QUADS` quads against `C` columns; `unpack` is asked for each in turn.
+/// What a column has of a row until its end.
+#[derive(Clone, Copy)]
+pub struct QuadSum {
+    /// Of blocks 0 and 2, and of 1 and 3: of two, neither waits for the other.
+    dots: [__m256; 2],
+    /// A quarter of all offsets times the sums of their blocks.
+    offsets: __m128,
+}
+
+impl QuadSum {
+    #[inline]
+    #[target_feature(enable = "avx")]
+    pub fn zero() -> QuadSum {
+        QuadSum { dots: [_mm256_setzero_ps(); 2], offsets: _mm_setzero_ps() }
+    }
+
+    /// All of it, where offsets are multiples of `unit`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    pub fn close(self, unit: f32) -> __m256 {
+        let [even, odd] = self.dots;
+        let offsets = _mm_mul_ps(self.offsets, _mm_set1_ps(4.0 * unit));
+        _mm256_add_ps(_mm256_add_ps(even, odd), _mm256_zextps128_ps256(offsets))
+    }
+}
+
+/// Rows of `BYTES` per `QUADS` quads against `C` columns; `unpack` is asked for each in turn, `unit` is that of its offsets.
 ///
-/// As the 512-bit kernel, with blocks 0 and 2 in one vector and 1 and 3 in the other. Codes of
-/// eight `CODE_BITS` are signed: they give their sign to the activations, because VPMADDUBSW
-/// would saturate on unsigned ones, and need no offsets.
+/// Codes of eight `CODE_BITS` are signed ([`pairs`]) and need no offsets.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const C: usize>(
     job: &mut Job<'_>,
+    unit: f32,
     unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
 ) {
     whole_lines();
     let columns = job.columns::<Quad32, C>();
     for (r, row) in job.rows().enumerate() {
-        let mut sums = [_mm256_setzero_ps(); C];
-        let (whole, tail) = groups::<BYTES>(row);
-        for (g, group) in whole.iter().chain(&tail).enumerate() {
-            prefetch(group);
+        let mut sums = [QuadSum::zero(); C];
+        let groups = Groups::<BYTES>::of(row);
+        for (g, group) in groups.iter().enumerate() {
+            prefetch_at::<AHEAD_NEAR, _MM_HINT_NTA>(group);
             for q in 0..QUADS {
                 let weights = unpack(group, q);
                 for (sum, column) in sums.iter_mut().zip(columns) {
                     let column = &column[g * QUADS + q];
-                    let folded = quad_dots::<CODE_BITS>(&weights, column);
-                    *sum = if CODE_BITS == 8 {
-                        quad_close::<false>(&weights, folded, column, *sum)
+                    let dots = quad_dots::<CODE_BITS>(&weights, column);
+                    if CODE_BITS == 8 {
+                        quad_close::<false>(&weights, dots, column, sum);
                     } else {
-                        quad_close::<true>(&weights, folded, column, *sum)
-                    };
+                        quad_close::<true>(&weights, dots, column, sum);
+                    }
                 }
             }
         }
-        job.store(r, reduce(sums));
+        job.store(r, reduce(sums.map(|sum| sum.close(unit))));
     }
 }
 
-/// The four blocks' dots, four lanes each.
+/// The four blocks' dots, eight lanes each.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn quad_dots<const CODE_BITS: u32>(weights: &Quad, column: &Quad32) -> [__m256i; 2] {
+fn quad_dots<const CODE_BITS: u32>(weights: &Quad, column: &Quad32) -> [__m256i; 4] {
     let activations = bytemuck::bytes_of(&column.quants);
-    fold::<CODE_BITS>([0, 1, 2, 3].map(|b| {
-        let (quants, activations) = (weights.quants[b], load(activations, 32 * b));
-        let pairs = if CODE_BITS == 8 {
-            let signed = _mm256_sign_epi8(activations, quants);
-            _mm256_maddubs_epi16(_mm256_abs_epi8(quants), signed)
-        } else {
-            _mm256_maddubs_epi16(quants, activations)
-        };
+    [0, 1, 2, 3].map(|b| {
+        let pairs = pairs::<CODE_BITS>(weights.quants[b], load(activations, 32 * b));
         _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
-    }))
-}
-
-/// Folds eight lanes each of four blocks into four each of blocks 0 and 2, 1 and 3. Small codes
-/// fold as 16-bit numbers, an instruction less.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub fn fold<const CODE_BITS: u32>(dots: [__m256i; 4]) -> [__m256i; 2] {
-    [0, 1].map(|i| {
-        let (a, b) = (dots[i], dots[i + 2]);
-        if CODE_BITS <= 6 {
-            _mm256_madd_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16(1))
-        } else {
-            _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b))
-        }
     })
 }
 
-/// Adds four blocks' folded dots to the sum; with `OFFSETS`, what their offsets add too.
+/// Sums of two products each. Codes of eight bits are signed: they give their sign to the activations, because VPMADDUBSW
+/// would saturate on unsigned ones.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn pairs<const CODE_BITS: u32>(quants: __m256i, activations: __m256i) -> __m256i {
+    if CODE_BITS == 8 {
+        let signed = _mm256_sign_epi8(activations, quants);
+        _mm256_maddubs_epi16(_mm256_abs_epi8(quants), signed)
+    } else {
+        _mm256_maddubs_epi16(quants, activations)
+    }
+}
+
+/// Adds four blocks' dots to the sum; with `OFFSETS`, what their offsets add too.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub fn quad_close<const OFFSETS: bool>(
     weights: &Quad,
-    folded: [__m256i; 2],
+    dots: [__m256i; 4],
     column: &Quad32,
-    sum: __m256,
-) -> __m256 {
-    let (scales, sums) = (halves(&column.scales), halves(&column.sums));
-    let term = |i: usize| _mm256_mul_ps(_mm256_cvtepi32_ps(folded[i]), scales[i]);
-    // Only the last addition waits for the quad before.
-    let mut added = _mm256_mul_ps(term(0), weights.scales[0]);
-    added = _mm256_fmadd_ps(term(1), weights.scales[1], added);
+    sum: &mut QuadSum,
+) {
+    let scales = _mm_mul_ps(weights.scales, by_block(&column.scales));
+    // Else the compiler makes two instructions of each of the four below.
+    let scales = unknown(_mm256_set_m128(scales, scales));
+    let [a, b, c, d] = dots.map(|dots| _mm256_cvtepi32_ps(dots));
+    let [even, odd] = &mut sum.dots;
+    *even = _mm256_fmadd_ps(a, _mm256_permute_ps::<0x00>(scales), *even);
+    *odd = _mm256_fmadd_ps(b, _mm256_permute_ps::<0x55>(scales), *odd);
+    *even = _mm256_fmadd_ps(c, _mm256_permute_ps::<0xaa>(scales), *even);
+    *odd = _mm256_fmadd_ps(d, _mm256_permute_ps::<0xff>(scales), *odd);
     if OFFSETS {
-        added = _mm256_fmadd_ps(weights.offsets[0], sums[0], added);
-        added = _mm256_fmadd_ps(weights.offsets[1], sums[1], added);
+        sum.offsets = _mm_fmadd_ps(weights.offsets, by_block(&column.sums), sum.offsets);
     }
-    _mm256_add_ps(sum, added)
 }
 
-/// The f16 numbers `field` bytes into each of four blocks of `block` bytes, over the lanes of
-/// [`Quad::scales`].
+/// The four blocks' values, in order, of lanes as [`crate::columns::QUAD_LANES`].
+#[inline]
+#[target_feature(enable = "avx")]
+fn by_block(lanes: &[f32; 16]) -> __m128 {
+    let [evens, _, odds, _] = lanes.as_chunks::<4>().0 else { unreachable!("16 is four times 4") };
+    // 0, 0, 2, 2 and 1, 1, 3, 3.
+    _mm_blend_ps::<0b1010>(load_ps_128(evens), load_ps_128(odds))
+}
+
+/// The f16 numbers `field` bytes into each of four blocks of `block` bytes.
 ///
 /// Whole vectors are loaded for two bytes each: insertions of single words would come to depend on
 /// whatever register the compiler merges them into, and it chooses the sums.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn quad_scales(quad: &[u8], block: usize, field: usize) -> [__m256; 2] {
+pub fn quad_scales(quad: &[u8], block: usize, field: usize) -> __m128 {
     let [a, b, c, d] =
         [0, 1, 2, 3].map(|b| load_128(apart::<[u8; 16]>(part(quad, b * block + field)), 0));
-    let bits = _mm_unpacklo_epi32(_mm_unpacklo_epi16(a, b), _mm_unpacklo_epi16(c, d));
-    quad_lanes(_mm_cvtph_ps(bits))
-}
-
-/// Four blocks' values, spread over the lanes.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub fn quad_lanes(values: __m128) -> [__m256; 2] {
-    let values = _mm256_set_m128(values, values);
-    [_mm256_moveldup_ps(values), _mm256_movehdup_ps(values)]
+    _mm_cvtph_ps(_mm_unpacklo_epi32(_mm_unpacklo_epi16(a, b), _mm_unpacklo_epi16(c, d)))
 }
 
 /// Rows of `BYTES` per 32 floats against `C` columns.
@@ -206,9 +265,9 @@ pub fn float<const BYTES: usize, const C: usize>(
         // Four chains of additions hide their latency where there is one column. Several have as many, so that a
         // column's sum is the same whoever stands beside it.
         let mut sums = [[_mm256_setzero_ps(); 4]; C];
-        let (whole, tail) = groups::<BYTES>(row);
-        for (g, group) in whole.iter().chain(&tail).enumerate() {
-            prefetch_at::<AHEAD_FLOATS>(group);
+        let groups = Groups::<BYTES>::of(row);
+        for (g, group) in groups.iter().enumerate() {
+            prefetch_at::<AHEAD_FLOATS, _MM_HINT_NTA>(group);
             let weights = unpack(group);
             for (sums, column) in sums.iter_mut().zip(columns) {
                 let activations = column[g].as_chunks::<8>().0;
@@ -255,17 +314,17 @@ pub fn reduce<const C: usize>(sums: [__m256; C]) -> [f32; C] {
 #[inline]
 #[target_feature(enable = "sse")]
 pub fn prefetch(block: &[u8]) {
-    prefetch_at::<AHEAD>(block);
+    prefetch_at::<AHEAD, _MM_HINT_T0>(block);
 }
 
 /// Asks for the lines so many bytes in front of a block.
 #[inline]
 #[target_feature(enable = "sse")]
-fn prefetch_at<const BYTES: usize>(block: &[u8]) {
+fn prefetch_at<const BYTES: usize, const HINT: i32>(block: &[u8]) {
     for at in (0..block.len()).step_by(64) {
         let line = block.as_ptr().wrapping_add(BYTES + at);
         // Of any address, mapped or not: a prefetch has no effect but on the caches.
-        _mm_prefetch::<_MM_HINT_T0>(line.cast());
+        _mm_prefetch::<HINT>(line.cast());
     }
 }
 
@@ -294,18 +353,18 @@ pub fn load_128(bytes: &[u8], at: usize) -> __m128i {
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }
 
+/// 4 floats.
+#[inline]
+#[target_feature(enable = "sse")]
+fn load_ps_128(values: &[f32; 4]) -> __m128 {
+    // SAFETY: the reference covers the 4 floats; the load needs no alignment.
+    unsafe { _mm_loadu_ps(values.as_ptr()) }
+}
+
 /// 8 floats.
 #[inline]
 #[target_feature(enable = "avx")]
 pub fn load_ps(values: &[f32; 8]) -> __m256 {
     // SAFETY: the reference covers the 8 floats; the load needs no alignment.
     unsafe { _mm256_loadu_ps(values.as_ptr()) }
-}
-
-/// 16 floats.
-#[inline]
-#[target_feature(enable = "avx")]
-pub fn halves(values: &[f32; 16]) -> [__m256; 2] {
-    let [low, high] = values.as_chunks::<8>().0 else { unreachable!("16 is two times 8") };
-    [load_ps(low), load_ps(high)]
 }

@@ -4,7 +4,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx2::prefetch;
-use super::{Job, each, groups, part};
+use super::{Groups, Job, each, part};
 use crate::columns::{Block256, F32_STEP, QUAD_LANES, Quad32};
 use crate::x86::fields;
 
@@ -54,7 +54,7 @@ fn k_add(weights: &K, column: &Block256, sum: __m512) -> __m512 {
         let lanes = _mm512_dpbusd_epi32(zero, weights.quants[i], activations);
         dots = dpwssd(dots, lanes, weights.scales[i]);
     }
-    let scale = _mm512_mul_ps(weights.d, load_ps(&column.scale));
+    let scale = _mm512_mul_ps(weights.d, _mm512_set1_ps(column.scale[0]));
     let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, sum);
     _mm512_fnmadd_ps(weights.mins, load_ps(&column.sums), sum)
 }
@@ -102,8 +102,8 @@ pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const 
     let columns = job.columns::<Quad32, C>();
     for (r, row) in job.rows().enumerate() {
         let mut sums = [_mm512_setzero_ps(); C];
-        let (whole, tail) = groups::<BYTES>(row);
-        for (g, group) in whole.iter().chain(&tail).enumerate() {
+        let groups = Groups::<BYTES>::of(row);
+        for (g, group) in groups.iter().enumerate() {
             prefetch(group);
             for q in 0..QUADS {
                 let weights = unpack(group, q);
@@ -144,8 +144,8 @@ pub fn float<const BYTES: usize, const C: usize>(
     let columns = job.columns::<[f32; F32_STEP], C>();
     for (r, row) in job.rows().enumerate() {
         let mut sums = [[_mm512_setzero_ps(); 2]; C];
-        let (whole, tail) = groups::<BYTES>(row);
-        for (g, group) in whole.iter().chain(&tail).enumerate() {
+        let groups = Groups::<BYTES>::of(row);
+        for (g, group) in groups.iter().enumerate() {
             prefetch(group);
             let weights = unpack(group);
             each::<C>(|c| {

@@ -3,8 +3,10 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::avx2::{K, KHalf, Quad, fold, k_close, load, prefetch, quad_close, reduce};
-use super::{Job, groups};
+use super::avx2::{
+    K, Quad, QuadSum, k_close, k_scales, load, prefetch, quad_close, reduce, spread,
+};
+use super::{Groups, Job};
 use crate::columns::{Block256, Quad32};
 use crate::x86::whole_lines;
 
@@ -15,10 +17,10 @@ use crate::x86::whole_lines;
 pub fn k<const BYTES: usize, const C: usize>(
     job: &mut Job<'_>,
     open: impl Fn(&[u8; BYTES]) -> K,
-    half: impl Fn(&[u8; BYTES], &K, usize) -> KHalf,
+    half: impl Fn(&[u8; BYTES], usize) -> [__m256i; 4],
 ) {
     whole_lines();
-    let columns = job.columns::<Block256, C>();
+    let (columns, tables) = (job.columns::<Block256, C>(), spread());
     for (r, row) in job.rows().enumerate() {
         let mut sums = [_mm256_setzero_ps(); C];
         for (b, block) in row.as_chunks::<BYTES>().0.iter().enumerate() {
@@ -26,13 +28,13 @@ pub fn k<const BYTES: usize, const C: usize>(
             let weights = open(block);
             let mut dots = [_mm256_setzero_si256(); C];
             for h in 0..2 {
-                let half = half(block, &weights, h);
+                let (quants, scales) = (half(block, h), k_scales(&weights, tables, h));
                 for (dots, column) in dots.iter_mut().zip(columns) {
                     let activations = bytemuck::bytes_of(&column[b].quants);
                     for i in 0..4 {
                         let activations = load(activations, 128 * h + 32 * i);
-                        let pairs = _mm256_maddubs_epi16(half.quants[i], activations);
-                        *dots = dpwssd(*dots, pairs, half.scales[i]);
+                        let pairs = _mm256_maddubs_epi16(quants[i], activations);
+                        *dots = dpwssd(*dots, pairs, scales[i]);
                     }
                 }
             }
@@ -64,17 +66,18 @@ fn dpwssd(mut sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
 /// Rows of `BYTES` per `QUADS` quads against `C` columns; codes are unsigned.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const C: usize>(
+pub fn quad<const BYTES: usize, const QUADS: usize, const C: usize>(
     job: &mut Job<'_>,
+    unit: f32,
     unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
 ) {
     whole_lines();
     let columns = job.columns::<Quad32, C>();
     let zero = _mm256_setzero_si256();
     for (r, row) in job.rows().enumerate() {
-        let mut sums = [_mm256_setzero_ps(); C];
-        let (whole, tail) = groups::<BYTES>(row);
-        for (g, group) in whole.iter().chain(&tail).enumerate() {
+        let mut sums = [QuadSum::zero(); C];
+        let groups = Groups::<BYTES>::of(row);
+        for (g, group) in groups.iter().enumerate() {
             prefetch(group);
             for q in 0..QUADS {
                 let weights = unpack(group, q);
@@ -85,10 +88,10 @@ pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const 
                         let activations = load(activations, 32 * b);
                         _mm256_dpbusd_avx_epi32(zero, weights.quants[b], activations)
                     });
-                    *sum = quad_close::<true>(&weights, fold::<CODE_BITS>(dots), column, *sum);
+                    quad_close::<true>(&weights, dots, column, sum);
                 }
             }
         }
-        job.store(r, reduce(sums));
+        job.store(r, reduce(sums.map(|sum| sum.close(unit))));
     }
 }

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{Entry, Job, entry, groups};
+use super::{Entry, Groups, Job, entry};
 use crate::columns::{F32_STEP, Format};
 use crate::level::Level;
 
@@ -90,8 +90,8 @@ fn float<const BYTES: usize, const C: usize>(
     let columns = job.columns::<[f32; F32_STEP], C>();
     for (r, row) in job.rows().enumerate() {
         let mut sums = [[0.0; 8]; C];
-        let (whole, tail) = groups::<BYTES>(row);
-        for (g, group) in whole.iter().chain(&tail).enumerate() {
+        let groups = Groups::<BYTES>::of(row);
+        for (g, group) in groups.iter().enumerate() {
             let weights = unpack(group);
             for (sums, column) in sums.iter_mut().zip(columns) {
                 add_products(&weights, &column[g], sums);

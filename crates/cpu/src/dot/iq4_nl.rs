@@ -19,7 +19,7 @@ use {super::neon, arm::Iq4Nl};
 pub(super) const ENTRIES: &[Entry] = &[
     entry!(Scalar, "iq4_nl.scalar", Q8x32, scalar[1 4]),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "iq4_nl.avx2", Q8x32, avx2[1 2 4]),
+    entry!(Avx2, "iq4_nl.avx2", Q8x32, avx2[1 2 3 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(AvxVnni, "iq4_nl.avxvnni", Q8x32, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
@@ -92,12 +92,12 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, 1, 8, C>(job, |quad, _| unpack(quad, &SIGNED));
+        avx2::quad::<BYTES, 1, 8, C>(job, -OFFSET, |quad, _| unpack(quad, &SIGNED));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, 1, 8, C>(job, |quad, _| unpack(quad, &UNSIGNED));
+        avxvnni::quad::<BYTES, 1, C>(job, -OFFSET, |quad, _| unpack(quad, &UNSIGNED));
     }
 
     #[inline]
@@ -108,7 +108,7 @@ mod x86 {
         avx2::Quad {
             quants: codes.map(|codes| codebook_256(codes, codebook)),
             scales,
-            offsets: scales.map(|scale| _mm256_mul_ps(scale, _mm256_set1_ps(-OFFSET))),
+            offsets: scales,
         }
     }
 

@@ -18,7 +18,7 @@ use {super::neon, arm::Iq4Xs};
 pub(super) const ENTRIES: &[Entry] = &[
     entry!(Scalar, "iq4_xs.scalar", Q8x32, scalar[1 4]),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "iq4_xs.avx2", Q8x32, avx2[1 2 4]),
+    entry!(Avx2, "iq4_xs.avx2", Q8x256, avx2[1 2 3 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(AvxVnni, "iq4_xs.avxvnni", Q8x32, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
@@ -62,12 +62,41 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, 2, 8, C>(job, |block, q| unpack(block, q, &iq4_nl::SIGNED));
+        avx2::k::<BYTES, 8, C>(job, |block| open(block), |block, h| half(block, h));
+    }
+
+    /// A block whose scales are integers, as those of the K types: one product and one sum in 32 bits each 32 weights, where
+    /// floats would take two and a shuffle.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn open(block: &[u8; BYTES]) -> avx2::K {
+        let low = _mm_cvtsi32_si128(i32::from_le_bytes(*part(block, 4)));
+        let nibbles = _mm_unpacklo_epi8(low, _mm_srli_epi16::<4>(low));
+        let low = _mm_cvtepu8_epi16(_mm_and_si128(nibbles, _mm_set1_epi8(15)));
+        // Two bits of each on top: number p of them at bit 2 p, moved to bits 14 and 15, then to 4 and 5.
+        let high = _mm_set1_epi16(u16_at(block, 2).cast_signed());
+        let up = _mm_set_epi16(1, 1 << 2, 1 << 4, 1 << 6, 1 << 8, 1 << 10, 1 << 12, 1 << 14);
+        let high = _mm_srli_epi16::<14>(_mm_mullo_epi16(high, up));
+        let scales = _mm_or_si128(low, _mm_slli_epi16::<4>(high));
+        let scales = _mm_sub_epi16(scales, _mm_set1_epi16(32));
+        let d = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16_at(block, 0))));
+        avx2::K {
+            d: _mm256_broadcastss_ps(d),
+            scales: _mm256_broadcastsi128_si256(scales),
+            mins: avx2::Mins::None,
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn half(block: &[u8; BYTES], h: usize) -> [__m256i; 4] {
+        let codes = nibbles::codes_256(block, PART, QUANTS + 4 * PART * h);
+        codes.map(|codes| iq4_nl::codebook_256(codes, &iq4_nl::SIGNED))
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, 2, 8, C>(job, |block, q| unpack(block, q, &iq4_nl::UNSIGNED));
+        avxvnni::quad::<BYTES, 2, C>(job, -OFFSET, |block, q| unpack(block, q));
     }
 
     /// The eight scales of a block.
@@ -88,18 +117,18 @@ mod x86 {
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn unpack(block: &[u8; BYTES], q: usize, codebook: &[u8; 16]) -> avx2::Quad {
+    fn unpack(block: &[u8; BYTES], q: usize) -> avx2::Quad {
         let scales = scales(block);
-        let scales = avx2::quad_lanes(if q == 0 {
+        let scales = if q == 0 {
             _mm256_castps256_ps128(scales)
         } else {
             _mm256_extractf128_ps::<1>(scales)
-        });
+        };
         let codes = nibbles::codes_256(block, PART, QUANTS + 4 * PART * q);
         avx2::Quad {
-            quants: codes.map(|codes| iq4_nl::codebook_256(codes, codebook)),
+            quants: codes.map(|codes| iq4_nl::codebook_256(codes, &iq4_nl::UNSIGNED)),
             scales,
-            offsets: scales.map(|scale| _mm256_mul_ps(scale, _mm256_set1_ps(-OFFSET))),
+            offsets: scales,
         }
     }
 

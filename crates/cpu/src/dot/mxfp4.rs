@@ -15,7 +15,7 @@ use {super::neon, arm::Mxfp4};
 pub(super) const ENTRIES: &[Entry] = &[
     entry!(Scalar, "mxfp4.scalar", Q8x32, scalar[1 4]),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "mxfp4.avx2", Q8x32, avx2[1 2 4]),
+    entry!(Avx2, "mxfp4.avx2", Q8x32, avx2[1 2 3 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(AvxVnni, "mxfp4.avxvnni", Q8x32, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
@@ -66,12 +66,12 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, 1, 5, C>(job, |quad, _| unpack(quad));
+        avx2::quad::<BYTES, 1, 5, C>(job, -f32::from(OFFSET), |quad, _| unpack(quad));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, 1, 5, C>(job, |quad, _| unpack(quad));
+        avxvnni::quad::<BYTES, 1, C>(job, -f32::from(OFFSET), |quad, _| unpack(quad));
     }
 
     #[inline]
@@ -79,12 +79,12 @@ mod x86 {
     fn unpack(quad: &[u8; BYTES]) -> avx2::Quad {
         let values = _mm256_broadcastsi128_si256(avx2::load_128(&LIFTED, 0));
         let [a, b, c, d] = [0, 1, 2, 3].map(|b| half_scale(quad[b * BLOCK]));
-        let scales = avx2::quad_lanes(_mm_set_ps(d, c, b, a));
+        let scales = _mm_set_ps(d, c, b, a);
         avx2::Quad {
             quants: nibbles::codes_256(quad, BLOCK, QUANTS)
                 .map(|codes| _mm256_shuffle_epi8(values, codes)),
             scales,
-            offsets: scales.map(|scale| _mm256_mul_ps(scale, _mm256_set1_ps(-f32::from(OFFSET)))),
+            offsets: scales,
         }
     }
 

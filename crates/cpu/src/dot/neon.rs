@@ -2,7 +2,7 @@
 
 use crate::neon::intrinsics::*;
 
-use super::{AHEAD, Job, groups, part, u16_at};
+use super::{AHEAD, Groups, Job, part, u16_at};
 use crate::columns::{Block256, F32_STEP, Quad32};
 use crate::neon;
 
@@ -204,8 +204,8 @@ pub fn quad<M, const BYTES: usize, const QUADS: usize, const OFFSETS: bool, cons
     let columns = job.columns::<Quad32, C>();
     for (r, row) in job.rows().enumerate() {
         let mut sums = [vdupq_n_f32(0.0); C];
-        let (whole, tail) = groups::<BYTES>(row);
-        for (g, group) in whole.iter().chain(&tail).enumerate() {
+        let groups = Groups::<BYTES>::of(row);
+        for (g, group) in groups.iter().enumerate() {
             prefetch(group);
             for q in 0..QUADS {
                 let weights = unpack(group, q);
@@ -267,8 +267,8 @@ pub fn float<const BYTES: usize, const C: usize>(
         // Four chains of additions hide their latency where there is one column; several have as many, so that a
         // column's sum is the same whoever stands beside it.
         let mut sums = [[vdupq_n_f32(0.0); 4]; C];
-        let (whole, tail) = groups::<BYTES>(row);
-        for (g, group) in whole.iter().chain(&tail).enumerate() {
+        let groups = Groups::<BYTES>::of(row);
+        for (g, group) in groups.iter().enumerate() {
             prefetch(group);
             let weights = unpack(group);
             for (sums, column) in sums.iter_mut().zip(columns) {

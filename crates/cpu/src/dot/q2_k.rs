@@ -21,7 +21,7 @@ use {super::neon, arm::Q2K};
 pub(super) const ENTRIES: &[Entry] = &[
     entry!(Scalar, "q2_k.scalar", Q8x256, scalar[1 4]),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "q2_k.avx2", Q8x256, avx2[1 2 4]),
+    entry!(Avx2, "q2_k.avx2", Q8x256, avx2[1 2 3 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(AvxVnni, "q2_k.avxvnni", Q8x256, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
@@ -66,18 +66,18 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+        avx2::k::<BYTES, 2, C>(job, |block| open(block), |block, h| half(block, h));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+        avxvnni::k::<BYTES, C>(job, |block| open(block), |block, h| half(block, h));
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
         avx512::k::<BYTES, C>(job, |block| {
-            let (scales, mins) = scales_mins(block);
+            let (scales, mins) = scales_mins(avx2::load_128(block, 0));
             let (d, dmin) = units(block);
             let mins = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(mins));
             avx512::K {
@@ -113,11 +113,10 @@ mod x86 {
         turned.map(|bytes| _mm256_and_si256(bytes, _mm256_set1_epi8(3)))
     }
 
-    /// The sixteen scales and minimums, one a byte.
+    /// The sixteen scales and minimums, one a byte, of as many bytes with both.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn scales_mins(block: &[u8; BYTES]) -> (__m128i, __m128i) {
-        let both = avx2::load_128(block, 0);
+    fn scales_mins(both: __m128i) -> (__m128i, __m128i) {
         let nibbles = _mm_set1_epi8(15);
         (_mm_and_si128(both, nibbles), _mm_and_si128(_mm_srli_epi16::<4>(both), nibbles))
     }
@@ -133,21 +132,19 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn open(block: &[u8; BYTES]) -> avx2::K {
-        let (scales, mins) = scales_mins(block);
+        let (scales, mins) = scales_mins(avx2::evens_odds(avx2::load_128(block, 0)));
         let (d, dmin) = units(block);
-        let dmin = _mm256_broadcastss_ps(dmin);
         avx2::K {
             d: _mm256_broadcastss_ps(d),
             scales: _mm256_cvtepi8_epi16(scales),
-            mins: [mins, _mm_unpackhi_epi64(mins, mins)]
-                .map(|mins| _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(mins)))),
+            mins: avx2::Mins::Own(_mm256_cvtepi8_epi16(mins), _mm256_broadcastss_ps(dmin)),
         }
     }
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn half(block: &[u8; BYTES], k: &avx2::K, h: usize) -> avx2::KHalf {
-        avx2::KHalf { quants: codes_256(block, QUANTS, h), scales: q6_k::scales_16(k.scales, h) }
+    fn half(block: &[u8; BYTES], h: usize) -> [__m256i; 4] {
+        codes_256(block, QUANTS, h)
     }
 }
 

@@ -17,7 +17,7 @@ use {super::neon, arm::Q3K};
 pub(super) const ENTRIES: &[Entry] = &[
     entry!(Scalar, "q3_k.scalar", Q8x256, scalar[1 4]),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "q3_k.avx2", Q8x256, avx2[1 2 4]),
+    entry!(Avx2, "q3_k.avx2", Q8x256, avx2[1 2 3 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(AvxVnni, "q3_k.avxvnni", Q8x256, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
@@ -63,12 +63,12 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+        avx2::k::<BYTES, 3, C>(job, |block| open(block), |block, h| half(block, h));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+        avxvnni::k::<BYTES, C>(job, |block| open(block), |block, h| half(block, h));
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
@@ -117,12 +117,12 @@ mod x86 {
     #[target_feature(enable = "avx2,fma,f16c")]
     fn open(block: &[u8; BYTES]) -> avx2::K {
         let (scales, d) = scales_unit(block);
-        q6_k::open_16(scales, d, OFFSET)
+        q6_k::open_16::<2>(scales, d)
     }
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn half(block: &[u8; BYTES], k: &avx2::K, h: usize) -> avx2::KHalf {
+    fn half(block: &[u8; BYTES], h: usize) -> [__m256i; 4] {
         let bits = avx2::load(block, HIGH);
         let bits = _mm256_srl_epi16(bits, _mm_cvtsi32_si128(4 * h as i32));
         let turned = [
@@ -132,13 +132,10 @@ mod x86 {
             _mm256_srli_epi16::<1>(bits),
         ];
         let low = q2_k::codes_256(block, QUANTS, h);
-        avx2::KHalf {
-            quants: [0, 1, 2, 3].map(|i| {
-                let third = _mm256_and_si256(turned[i], _mm256_set1_epi8(4));
-                _mm256_or_si256(low[i], third)
-            }),
-            scales: q6_k::scales_16(k.scales, h),
-        }
+        [0, 1, 2, 3].map(|i| {
+            let third = _mm256_and_si256(turned[i], _mm256_set1_epi8(4));
+            _mm256_or_si256(low[i], third)
+        })
     }
 }
 

@@ -17,7 +17,7 @@ use {super::neon, arm::Q4_0};
 pub(super) const ENTRIES: &[Entry] = &[
     entry!(Scalar, "q4_0.scalar", Q8x32, scalar[1 4]),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "q4_0.avx2", Q8x32, avx2[1 2 4]),
+    entry!(Avx2, "q4_0.avx2", Q8x32, avx2[1 2 3 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(AvxVnni, "q4_0.avxvnni", Q8x32, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
@@ -58,23 +58,19 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, 1, 4, C>(job, |quad, _| unpack(quad));
+        avx2::quad::<BYTES, 1, 4, C>(job, -OFFSET, |quad, _| unpack(quad));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, 1, 4, C>(job, |quad, _| unpack(quad));
+        avxvnni::quad::<BYTES, 1, C>(job, -OFFSET, |quad, _| unpack(quad));
     }
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn unpack(quad: &[u8; BYTES]) -> avx2::Quad {
         let scales = avx2::quad_scales(quad, BLOCK, 0);
-        avx2::Quad {
-            quants: nibbles::codes_256(quad, BLOCK, QUANTS),
-            scales,
-            offsets: scales.map(|scale| _mm256_mul_ps(scale, _mm256_set1_ps(-OFFSET))),
-        }
+        avx2::Quad { quants: nibbles::codes_256(quad, BLOCK, QUANTS), scales, offsets: scales }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]

@@ -15,7 +15,7 @@ use {super::neon, arm::Q4_1};
 pub(super) const ENTRIES: &[Entry] = &[
     entry!(Scalar, "q4_1.scalar", Q8x32, scalar[1 4]),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "q4_1.avx2", Q8x32, avx2[1 2 4]),
+    entry!(Avx2, "q4_1.avx2", Q8x32, avx2[1 2 3 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(AvxVnni, "q4_1.avxvnni", Q8x32, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
@@ -50,12 +50,12 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, 1, 4, C>(job, |quad, _| unpack(quad));
+        avx2::quad::<BYTES, 1, 4, C>(job, 1.0, |quad, _| unpack(quad));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, 1, 4, C>(job, |quad, _| unpack(quad));
+        avxvnni::quad::<BYTES, 1, C>(job, 1.0, |quad, _| unpack(quad));
     }
 
     #[inline]

@@ -16,7 +16,7 @@ pub(crate) use x86::scales_mins_128;
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{nibbles_512, open_head, scale, unpack_512};
+pub(super) use x86::{nibbles_512, open_head, unpack_512};
 #[cfg(target_arch = "aarch64")]
 use {super::neon, arm::Q4K};
 
@@ -24,7 +24,7 @@ use {super::neon, arm::Q4K};
 pub(super) const ENTRIES: &[Entry] = &[
     entry!(Scalar, "q4_k.scalar", Q8x256, scalar[1 4]),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "q4_k.avx2", Q8x256, avx2[1 2 4]),
+    entry!(Avx2, "q4_k.avx2", Q8x256, avx2[1 2 3 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(AvxVnni, "q4_k.avxvnni", Q8x256, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
@@ -71,12 +71,12 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+        avx2::k::<BYTES, 4, C>(job, |block| open(block), |block, h| half(block, h));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+        avxvnni::k::<BYTES, C>(job, |block| open(block), |block, h| half(block, h));
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
@@ -143,7 +143,6 @@ mod x86 {
         _mm_or_si128(_mm_and_si128(low, low_mask), _mm_and_si128(high, high_mask))
     }
 
-    /// Scales as eight 16-bit numbers in both halves, minimums over the activations' sums.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn open(block: &[u8; BYTES]) -> avx2::K {
@@ -156,35 +155,23 @@ mod x86 {
     pub fn open_head(head: __m128i) -> avx2::K {
         let numbers = scales_mins_128(head);
         let floats = _mm_cvtph_ps(head);
+        // Each number is that of an even and of an odd sixteen.
+        let mins = _mm256_cvtepu8_epi16(_mm_unpackhi_epi64(numbers, numbers));
         let dmin = _mm256_broadcastss_ps(_mm_movehdup_ps(floats));
-        // Each minimum twice, as 16 bytes, then as floats.
-        let mins = _mm_unpackhi_epi8(numbers, numbers);
-        let mins = [mins, _mm_unpackhi_epi64(mins, mins)]
-            .map(|mins| _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(mins))));
         avx2::K {
             d: _mm256_broadcastss_ps(floats),
-            scales: _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(numbers)),
-            mins,
+            scales: _mm256_cvtepu8_epi16(_mm_unpacklo_epi64(numbers, numbers)),
+            mins: avx2::Mins::Own(mins, dmin),
         }
-    }
-
-    /// Scale `p` in all 16-bit lanes.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    pub fn scale(scales: __m256i, p: usize) -> __m256i {
-        _mm256_shuffle_epi8(scales, _mm256_set1_epi16(0x0100 + 0x0202 * p as i16))
     }
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub fn half(block: &[u8; BYTES], k: &avx2::K, h: usize) -> avx2::KHalf {
+    pub fn half(block: &[u8; BYTES], h: usize) -> [__m256i; 4] {
         let nibbles = _mm256_set1_epi8(15);
         let [a, b] = [0, 32].map(|at| avx2::load(block, QUANTS + 64 * h + at));
         let high = |bytes| _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibbles);
-        avx2::KHalf {
-            quants: [_mm256_and_si256(a, nibbles), high(a), _mm256_and_si256(b, nibbles), high(b)],
-            scales: [0, 1, 2, 3].map(|i| scale(k.scales, 4 * h + i)),
-        }
+        [_mm256_and_si256(a, nibbles), high(a), _mm256_and_si256(b, nibbles), high(b)]
     }
 }
 

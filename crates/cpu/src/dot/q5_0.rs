@@ -15,7 +15,7 @@ use {super::neon, arm::Q5_0};
 pub(super) const ENTRIES: &[Entry] = &[
     entry!(Scalar, "q5_0.scalar", Q8x32, scalar[1 4]),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "q5_0.avx2", Q8x32, avx2[1 2 4]),
+    entry!(Avx2, "q5_0.avx2", Q8x32, avx2[1 2 3 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(AvxVnni, "q5_0.avxvnni", Q8x32, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
@@ -60,12 +60,12 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::quad::<BYTES, 1, 5, C>(job, |quad, _| unpack(quad));
+        avx2::quad::<BYTES, 1, 5, C>(job, -OFFSET, |quad, _| unpack(quad));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::quad::<BYTES, 1, 5, C>(job, |quad, _| unpack(quad));
+        avxvnni::quad::<BYTES, 1, C>(job, -OFFSET, |quad, _| unpack(quad));
     }
 
     #[inline]
@@ -77,7 +77,7 @@ mod x86 {
         avx2::Quad {
             quants: [0, 1, 2, 3].map(|b| _mm256_or_si256(low[b], fifths[b])),
             scales,
-            offsets: scales.map(|scale| _mm256_mul_ps(scale, _mm256_set1_ps(-OFFSET))),
+            offsets: scales,
         }
     }
 

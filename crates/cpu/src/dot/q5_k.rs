@@ -17,7 +17,7 @@ use {super::neon, arm::Q5K};
 pub(super) const ENTRIES: &[Entry] = &[
     entry!(Scalar, "q5_k.scalar", Q8x256, scalar[1 4]),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "q5_k.avx2", Q8x256, avx2[1 2 4]),
+    entry!(Avx2, "q5_k.avx2", Q8x256, avx2[1 2 3 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(AvxVnni, "q5_k.avxvnni", Q8x256, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
@@ -53,12 +53,12 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+        avx2::k::<BYTES, 5, C>(job, |block| open(block), |block, h| half(block, h));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+        avxvnni::k::<BYTES, C>(job, |block| open(block), |block, h| half(block, h));
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
@@ -87,7 +87,7 @@ mod x86 {
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn half(block: &[u8; BYTES], k: &avx2::K, h: usize) -> avx2::KHalf {
+    fn half(block: &[u8; BYTES], h: usize) -> [__m256i; 4] {
         let (nibbles, fifth) = (_mm256_set1_epi8(15), _mm256_set1_epi8(16));
         let [a, b] = [0, 32].map(|at| avx2::load(block, QUANTS + 64 * h + at));
         let bits = avx2::load(block, HIGH);
@@ -96,15 +96,12 @@ mod x86 {
             let low = _mm256_and_si256(low, nibbles);
             _mm256_or_si256(low, _mm256_and_si256(turned, fifth))
         };
-        avx2::KHalf {
-            quants: [
-                join(a, _mm256_slli_epi16::<4>(bits)),
-                join(_mm256_srli_epi16::<4>(a), _mm256_slli_epi16::<3>(bits)),
-                join(b, _mm256_slli_epi16::<2>(bits)),
-                join(_mm256_srli_epi16::<4>(b), _mm256_slli_epi16::<1>(bits)),
-            ],
-            scales: [0, 1, 2, 3].map(|i| q4_k::scale(k.scales, 4 * h + i)),
-        }
+        [
+            join(a, _mm256_slli_epi16::<4>(bits)),
+            join(_mm256_srli_epi16::<4>(a), _mm256_slli_epi16::<3>(bits)),
+            join(b, _mm256_slli_epi16::<2>(bits)),
+            join(_mm256_srli_epi16::<4>(b), _mm256_slli_epi16::<1>(bits)),
+        ]
     }
 }
 

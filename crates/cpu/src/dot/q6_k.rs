@@ -11,7 +11,7 @@ use crate::level::Level;
 #[cfg(target_arch = "x86_64")]
 use x86::{avx2, avx512, avxvnni};
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{open_16, scales_16, spread_16};
+pub(super) use x86::{open_16, spread_16};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{quants_512, scale_128};
 #[cfg(target_arch = "aarch64")]
@@ -21,7 +21,7 @@ use {super::neon, arm::Q6K};
 pub(super) const ENTRIES: &[Entry] = &[
     entry!(Scalar, "q6_k.scalar", Q8x256, scalar[1 4]),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "q6_k.avx2", Q8x256, avx2[1 2 4]),
+    entry!(Avx2, "q6_k.avx2", Q8x256, avx2[1 2 3 4]),
     #[cfg(target_arch = "x86_64")]
     entry!(AvxVnni, "q6_k.avxvnni", Q8x256, avxvnni[1 2 4]),
     #[cfg(target_arch = "x86_64")]
@@ -70,12 +70,12 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+        avx2::k::<BYTES, 6, C>(job, |block| open(block), |block, h| half(block, h));
     }
 
     #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
     pub fn avxvnni<const C: usize>(job: &mut Job<'_>) {
-        avxvnni::k::<BYTES, C>(job, |block| open(block), |block, k, h| half(block, k, h));
+        avxvnni::k::<BYTES, C>(job, |block| open(block), |block, h| half(block, h));
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
@@ -143,39 +143,21 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn open(block: &[u8; BYTES]) -> avx2::K {
-        open_16(avx2::load_128(block, SCALES), scale_128(block), OFFSET)
+        open_16::<5>(avx2::load_128(block, SCALES), scale_128(block))
     }
 
-    /// A block with sixteen signed scales, and `offset` the code of weight zero.
+    /// A block with sixteen signed scales; the code of weight zero is 2^`ZERO`.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub fn open_16(scales: __m128i, d: __m128, offset: f32) -> avx2::K {
-        let d = _mm256_broadcastss_ps(d);
-        let unit = _mm256_mul_ps(d, _mm256_set1_ps(offset));
-        let mins = [scales, _mm_unpackhi_epi64(scales, scales)]
-            .map(|scales| _mm256_mul_ps(unit, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(scales))));
-        avx2::K { d, scales: _mm256_cvtepi8_epi16(scales), mins }
-    }
-
-    /// Scales 2 i and 2 i + 1 of half a block in the 16-bit lanes of the two halves, for i < 4.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    pub fn scales_16(scales: __m256i, h: usize) -> [__m256i; 4] {
-        let scales = if h == 0 {
-            _mm256_permute4x64_epi64::<0b01_00_01_00>(scales)
-        } else {
-            _mm256_permute4x64_epi64::<0b11_10_11_10>(scales)
-        };
-        [0, 1, 2, 3].map(|i| {
-            let (low, high) =
-                (_mm_set1_epi16(0x0100 + 0x0404 * i), _mm_set1_epi16(0x0302 + 0x0404 * i));
-            _mm256_shuffle_epi8(scales, _mm256_set_m128i(high, low))
-        })
+    pub fn open_16<const ZERO: i32>(scales: __m128i, d: __m128) -> avx2::K {
+        let scales = _mm256_cvtepi8_epi16(avx2::evens_odds(scales));
+        let mins = avx2::Mins::Same(_mm256_slli_epi16::<ZERO>(scales));
+        avx2::K { d: _mm256_broadcastss_ps(d), scales, mins }
     }
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn half(block: &[u8; BYTES], k: &avx2::K, h: usize) -> avx2::KHalf {
+    fn half(block: &[u8; BYTES], h: usize) -> [__m256i; 4] {
         let (nibbles, top) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
         let [a, b] = [0, 32].map(|at| avx2::load(block, LOW + 64 * h + at));
         let high = avx2::load(block, HIGH + 32 * h);
@@ -183,15 +165,12 @@ mod x86 {
             let low = _mm256_and_si256(low, nibbles);
             _mm256_or_si256(low, _mm256_and_si256(turned, top))
         };
-        avx2::KHalf {
-            quants: [
-                join(a, _mm256_slli_epi16::<4>(high)),
-                join(b, _mm256_slli_epi16::<2>(high)),
-                join(_mm256_srli_epi16::<4>(a), high),
-                join(_mm256_srli_epi16::<4>(b), _mm256_srli_epi16::<2>(high)),
-            ],
-            scales: scales_16(k.scales, h),
-        }
+        [
+            join(a, _mm256_slli_epi16::<4>(high)),
+            join(b, _mm256_slli_epi16::<2>(high)),
+            join(_mm256_srli_epi16::<4>(a), high),
+            join(_mm256_srli_epi16::<4>(b), _mm256_srli_epi16::<2>(high)),
+        ]
     }
 }
 

@@ -1,6 +1,6 @@
 //! The families' loops in plain Rust: what the vector levels are held against.
 
-use super::{Job, groups};
+use super::{Groups, Job};
 use crate::columns::{Block256, Quad32};
 
 /// A block of 256 weights: weight i = `d · scales[i / 16] · quants[i] - mins[i / 16]`.
@@ -56,8 +56,8 @@ pub fn quad<const BYTES: usize, const QUADS: usize, const C: usize>(
     let columns = job.columns::<Quad32, C>();
     for (r, row) in job.rows().enumerate() {
         let mut sums = [0.0; C];
-        let (whole, tail) = groups::<BYTES>(row);
-        for (g, group) in whole.iter().chain(&tail).enumerate() {
+        let groups = Groups::<BYTES>::of(row);
+        for (g, group) in groups.iter().enumerate() {
             for q in 0..QUADS {
                 let weights = unpack(group, q);
                 for (sum, column) in sums.iter_mut().zip(columns) {

@@ -188,6 +188,7 @@ impl<'a> Block<'a> {
     }
 
     /// The block of the columns from `col` on in a chunk of `tokens` tokens.
+    #[inline]
     pub fn of(packing: Packing, chunk: &'a [u8], tokens: usize, col: usize) -> Block<'a> {
         let cols = (packing.cols - col).min(SPAN);
         let start = tokens * Block::bytes_per_token(packing.format, col);
@@ -196,6 +197,7 @@ impl<'a> Block<'a> {
     }
 
     /// Where each part starts, in bytes: sums, float sums, scales.
+    #[inline]
     pub fn offsets(&self) -> [usize; 3] {
         let n = self.tokens;
         let sums = self.cols * n;
@@ -207,6 +209,7 @@ impl<'a> Block<'a> {
 
     /// The parts as addresses, all multiples of 4.
     #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
     pub fn parts(&self) -> Parts {
         Parts {
             quants: bytemuck::cast_slice::<u8, i32>(self.quants()).as_ptr(),
@@ -217,23 +220,27 @@ impl<'a> Block<'a> {
     }
 
     /// The activations.
+    #[inline]
     pub fn quants(&self) -> &'a [u8] {
         &self.bytes[..self.offsets()[0]]
     }
 
     /// The activations' sums times -128.
+    #[inline]
     pub fn sums(&self) -> &'a [i32] {
         let [sums, next, _] = self.offsets();
         bytemuck::cast_slice(&self.bytes[sums..next])
     }
 
     /// The activations' sums per 32; only in `Int8x256`.
+    #[inline]
     pub fn float_sums(&self) -> &'a [f32] {
         let [_, sums, next] = self.offsets();
         bytemuck::cast_slice(&self.bytes[sums..next])
     }
 
     /// The activations' scales.
+    #[inline]
     pub fn scales(&self) -> &'a [f32] {
         bytemuck::cast_slice(&self.bytes[self.offsets()[2]..])
     }
