@@ -3,7 +3,8 @@
 //! The weights, half a GiB of them, are streamed window by window, and each window of the kernel
 //! is followed by one that only reads: the machine's bandwidth moves from second to second, so only
 //! the ratio of neighbours says how well a kernel uses it. After criterion's own lines,
-//! one line per kernel gives the best windows of both (GB/s, 10^9 bytes) and their ratio.
+//! one line per kernel gives the best windows of both (GB/s, 10^9 bytes) and their ratio. The same kernel over 128 KiB that
+//! stay in the caches, `in cache`, says how much of that is arithmetic.
 //!
 //! `cargo bench --bench dot -- 'q4_k.*1 thread'` takes a part.
 
@@ -25,6 +26,8 @@ const SET_BYTES: usize = 512 << 20;
 /// Bytes a thread takes in a window: long enough to time, short enough to fall between the slices
 /// of other work on the machine.
 const WINDOW_BYTES: usize = 4 << 20;
+/// Bytes that stay in the second-level cache.
+const NEAR_BYTES: usize = 128 << 10;
 
 const TYPES: [Type; 16] = [
     Type::F32,
@@ -58,8 +61,48 @@ fn dots(criterion: &mut Criterion) {
             for (threads, columns) in [(1, 1), (2, 1), (1, 4), (1, 8)] {
                 stream(criterion, kernel, level, (threads, columns), &bytes);
             }
+            near(criterion, kernel, level, &bytes);
         }
     }
+}
+
+/// Equal columns, prepared for a kernel.
+struct Prepared {
+    store: Vec<u8>,
+    start: usize,
+    len: usize,
+    count: usize,
+}
+
+impl Prepared {
+    fn new(dot: Dot, level: Level, count: usize) -> Prepared {
+        let column_bytes = dot.format.column_bytes(COLS);
+        let len = count * column_bytes;
+        let mut store = vec![0; len + COLUMN_ALIGN];
+        let start = store.as_ptr().align_offset(COLUMN_ALIGN);
+        let activations: Vec<f32> = (0..COLS).map(|i| (i as f32 * 0.37).sin()).collect();
+        for column in store[start..][..len].chunks_exact_mut(column_bytes) {
+            dot.format.prepare(level, &activations, column);
+        }
+        Prepared { store, start, len, count }
+    }
+
+    fn columns(&self) -> Columns<'_> {
+        Columns { data: &self.store[self.start..][..self.len], cols: COLS, count: self.count }
+    }
+}
+
+/// Benches one kernel and column on weights that stay in the caches.
+fn near(criterion: &mut Criterion, dot: Dot, level: Level, set: &[u8]) {
+    let prepared = Prepared::new(dot, level, 1);
+    let rows = NEAR_BYTES / dot.row_bytes();
+    let (weights, mut out) = (&set[..rows * dot.row_bytes()], vec![0.0; rows]);
+    let mut group = criterion.benchmark_group(dot.name);
+    group.throughput(Throughput::Bytes(weights.len() as u64));
+    group.bench_function("in cache", |bencher| {
+        bencher.iter(|| dot.run(black_box(weights), prepared.columns(), black_box(&mut out)));
+    });
+    group.finish();
 }
 
 /// Benches one kernel on `threads` threads against `count` columns.
@@ -70,15 +113,8 @@ fn stream(
     (threads, count): (usize, usize),
     set: &[u8],
 ) {
-    let column_bytes = dot.format.column_bytes(COLS);
-    let mut store = vec![0; count * column_bytes + COLUMN_ALIGN];
-    let start = store.as_ptr().align_offset(COLUMN_ALIGN);
-    let data = &mut store[start..][..count * column_bytes];
-    let activations: Vec<f32> = (0..COLS).map(|i| (i as f32 * 0.37).sin()).collect();
-    for column in data.chunks_exact_mut(column_bytes) {
-        dot.format.prepare(level, &activations, column);
-    }
-    let columns = Columns { data, cols: COLS, count };
+    let prepared = Prepared::new(dot, level, count);
+    let columns = prepared.columns();
 
     let rows = WINDOW_BYTES / dot.row_bytes();
     let share_bytes = rows * dot.row_bytes();

@@ -4,7 +4,9 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shaders");
+    // Where this checkout is, not the one that compiled this script: checkouts may share a target folder.
+    let crate_root = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    let root = Path::new(&crate_root).join("../../shaders");
     println!("cargo:rerun-if-changed={}", root.display());
     let (mut folders, mut files) = (vec![root.clone()], Vec::new());
     while let Some(folder) = folders.pop() {

@@ -7,7 +7,8 @@
 //!   prefetchers stop at page ends, and two rows at a time would make two streams of them.
 //! - Nothing is repacked. A block is unpacked once in registers and met with up to eight columns.
 //! - Products and sums inside a block are exact integers; a block's sum is scaled and added up in
-//!   f32. The kernels of one type differ between levels by f32 summation order alone.
+//!   f32. The kernels of one type differ between levels by f32 summation order alone, but for IQ4_XS at
+//!   AVX2, whose activations have a scale every 256 as in prompts, and every 32 at the other levels.
 //!
 //! Two families carry the types: `k` kernels meet blocks of 256 with [`Format::Q8x256`], `quad`
 //! kernels meet four blocks of 32 at a time with [`Format::Q8x32`]. A family's loop is written once
