@@ -125,6 +125,12 @@ fn scored(bytes: &SharedBytes) -> Vec<(Vec<f64>, usize)> {
     rows
 }
 
+/// The KL divergence of each scored row of `q` from that of `p`, nats.
+fn divergences(p: &[(Vec<f64>, usize)], q: &[(Vec<f64>, usize)]) -> Vec<f64> {
+    let kl = |p: &[f64], q: &[f64]| p.iter().zip(q).map(|(p, q)| p.exp() * (p - q)).sum();
+    p.iter().zip(q).map(|((p, _), (q, _))| kl(p, q)).collect()
+}
+
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = values.len() as f64;
     values.sum::<f64>() / count
@@ -199,8 +205,7 @@ fn divergence_is_what_the_reference_executor_says() {
     place.run(&format!("perplexity -m base.gguf {EXACT} --kl-base base.kld")).json();
     let (p, q) = (scored(&base), scored(&model));
     let pairs = || p.iter().zip(&q);
-    let kl = |p: &[f64], q: &[f64]| p.iter().zip(q).map(|(p, q)| p.exp() * (p - q)).sum::<f64>();
-    let mut each: Vec<f64> = pairs().map(|((p, _), (q, _))| kl(p, q)).collect();
+    let mut each = divergences(&p, &q);
     let best = |row: &[f64]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]));
     let top1 = mean(pairs().map(|((p, _), (q, _))| f64::from(u8::from(best(p) == best(q)))));
     let ratio = mean(pairs().map(|((p, token), (q, _))| p[*token] - q[*token])).exp();
@@ -229,8 +234,7 @@ fn divergence_of_quantized_weights_stands_above_that_of_rounded_activations() {
     let place = place_with(&[("base.gguf", &base), ("model.gguf", &model)]);
     place.run(&format!("perplexity -m base.gguf {EXACT} --kl-base base.kld")).json();
     let (p, q) = (scored(&base), scored(&model));
-    let kl = |p: &[f64], q: &[f64]| p.iter().zip(q).map(|(p, q)| p.exp() * (p - q)).sum::<f64>();
-    let expected = mean(p.iter().zip(&q).map(|((p, _), (q, _))| kl(p, q)));
+    let expected = mean(divergences(&p, &q).into_iter());
     assert!(expected > 1e-2, "the models differ: {expected}");
     let ratio = mean(p.iter().zip(&q).map(|((p, token), (q, _))| p[*token] - q[*token])).exp();
     let flags = "-ctk f32 -ctv f32 -ngl 0 --json --kl base.kld";
@@ -247,8 +251,7 @@ fn divergence_of_exact_models_is_exact() {
     let place = place_with(&[("base.gguf", &base), ("model.gguf", &model)]);
     place.run(&format!("perplexity -m base.gguf {EXACT} --kl-base base.kld")).json();
     let (p, q) = (scored(&base), scored(&model));
-    let kl = |p: &[f64], q: &[f64]| p.iter().zip(q).map(|(p, q)| p.exp() * (p - q)).sum::<f64>();
-    let mut each: Vec<f64> = p.iter().zip(&q).map(|((p, _), (q, _))| kl(p, q)).collect();
+    let mut each = divergences(&p, &q);
     each.sort_by(f64::total_cmp);
     let flags = "-ctk f32 -ctv f32 -ngl 0 -ub 11 --json --kl base.kld";
     let found = place.run(&format!("perplexity -m model.gguf {flags}")).json();
