@@ -128,7 +128,7 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
     #[cfg(target_arch = "x86_64")]
     if level == Level::Amx {
         let packing = Packing::new(Format::Tiles { planes: tiled::planes(ty) }, cols, level)
-            .with_few(quants.map(|quants| Format::of(quants.form)));
+            .with_few(quants.map(|quants| Format::of(quants.form, level)));
         let few = quants.map(|quants| Integer::new(quants, packing));
         let path = Path::Tiled { tiled: tiled::Tiled::new(ty), few };
         return Gemm {
@@ -142,7 +142,7 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
     }
     match quants {
         Some(quants) => {
-            let packing = Packing::new(Format::of(quants.form), cols, level);
+            let packing = Packing::new(Format::of(quants.form, level), cols, level);
             let path = Path::Integer(Integer::new(quants, packing));
             Gemm {
                 name: integer_name(level),

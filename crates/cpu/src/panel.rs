@@ -52,9 +52,11 @@ pub(crate) fn quants(ty: Type) -> Option<&'static Quants> {
     TABLE.iter().find(|(known, _)| *known == ty).map(|(_, quants)| quants)
 }
 
-/// Up to [`SPAN`] consecutive weights of a row: weight i = `scales[i / g] · quants[i] + mins[i / g]`,
-/// where g weights share a scale. Signed types leave `mins` alone and store their quants
-/// [`Quants::bias`] too high: weight i = `scales[i / g] · (quants[i] - bias)`.
+/// Up to [`SPAN`] consecutive weights of a row: weight i = `unit · scales[i / g] · quants[i] + min_unit · mins[i / g]`,
+/// where g weights share a scale. Signed types leave the minimums alone and store their quants [`Quants::bias`] too high:
+/// weight i = `unit · scales[i / g] · (quants[i] - bias)`.
+///
+/// Of the K types the scales (-128 to 127) and minimums are integers, as they are stored; of all others the units are 1.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct Span {
@@ -64,6 +66,12 @@ pub(crate) struct Span {
     pub scales: [f32; 16],
     /// An addend per group of g.
     pub mins: [f32; 16],
+    /// What the scales are multiples of.
+    pub unit: f32,
+    /// What the addends are multiples of.
+    pub min_unit: f32,
+    /// To whole lines of the cache.
+    pub unused: [f32; 14],
 }
 
 /// How a type's scales lie and how activations are quantized to meet it.
@@ -420,6 +428,7 @@ fn blocks_of_32<B: Block32>(bytes: &[u8], span: &mut Span) {
     }
     span.scales[..8].copy_from_slice(&f16_values(scales));
     span.mins[..8].copy_from_slice(&f16_values(mins));
+    (span.unit, span.min_unit) = (1.0, 1.0);
 }
 
 #[cfg(test)]
@@ -468,12 +477,13 @@ mod tests {
                         let (span, col) = (&spans[i / cols], i % cols);
                         let (q, group) = (span.quants[col], col / quants.form.group());
                         assert!(q <= quants.highest, "{ty} {level}");
+                        let scale = span.unit * span.scales[group];
                         let found = if quants.form.is_signed() {
-                            span.scales[group] * (f32::from(q) - f32::from(quants.bias))
+                            scale * (f32::from(q) - f32::from(quants.bias))
                         } else {
-                            span.scales[group] * f32::from(q) + span.mins[group]
+                            scale * f32::from(q) + span.min_unit * span.mins[group]
                         };
-                        let bound = 1e-5 * expected.abs().max(span.scales[group].abs() * 32.0);
+                        let bound = 1e-5 * expected.abs().max(scale.abs() * 32.0);
                         assert!((found - expected).abs() <= bound, "{ty} {level} {i}");
                     }
                 }

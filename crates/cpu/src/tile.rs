@@ -6,7 +6,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::gemm::packing::Block;
+use crate::gemm::packing::{Block, Format};
 use crate::level::Level;
 use crate::panel::{Ahead, Form, Quants, Rows, Span};
 
@@ -48,6 +48,8 @@ pub(crate) struct Panel {
     pub scales: [[f32; ROWS]; 16],
     /// `[groups, rows]`.
     pub mins: [[f32; ROWS]; 16],
+    /// What the scales and the minimums are multiples of, where a level keeps them as integers (see [`avx2`]).
+    pub units: [[f32; ROWS]; 2],
 }
 
 /// At most 128 columns of 32 rows, `[columns, rows]`.
@@ -192,6 +194,15 @@ pub(crate) fn tokens_max(level: Level) -> usize {
         #[cfg(target_arch = "aarch64")]
         Level::Neon | Level::NeonDotprod | Level::NeonI8mm => neon::TOKENS,
         _ => 4,
+    }
+}
+
+/// How a level wants activations with a scale per 256 columns.
+pub(crate) fn format_256(level: Level) -> Format {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Format::Int8x256Pairs,
+        _ => Format::Int8x256,
     }
 }
 

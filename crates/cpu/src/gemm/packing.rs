@@ -37,6 +37,9 @@ pub(crate) enum Format {
     Int8x32,
     /// int8 with an f32 scale per 256 columns.
     Int8x256,
+    /// The same, with sums of 16 bits for tiles that meet the scales of weights as integers.
+    #[cfg(target_arch = "x86_64")]
+    Int8x256Pairs,
     /// Tiles of 32 columns x 16 tokens in bf16: |x - x'| <= |x| / 256; with a second plane, which holds
     /// the rests, |x| / 65536.
     #[cfg(target_arch = "x86_64")]
@@ -44,9 +47,12 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// What a form's weights are multiplied with.
-    pub(crate) fn of(form: Form) -> Format {
-        if form.is_per_256() { Format::Int8x256 } else { Format::Int8x32 }
+    /// What a form's weights are multiplied with in a level's integer tiles.
+    pub(crate) fn of(form: Form, level: Level) -> Format {
+        match form.is_per_256() {
+            true => tile::format_256(level),
+            false => Format::Int8x32,
+        }
     }
 }
 
@@ -68,10 +74,10 @@ impl Packing {
     pub fn chunk_bytes(self, tokens: usize) -> usize {
         let per_token = match self.at(tokens).format {
             Format::F32 => 4 * self.cols,
-            Format::Int8x32 => self.cols / 32 * Block::bytes_per_token(Format::Int8x32, 32),
-            Format::Int8x256 => self.cols / SPAN * Block::bytes_per_token(Format::Int8x256, SPAN),
+            format @ Format::Int8x32 => self.cols / 32 * Block::bytes_per_token(format, 32),
             #[cfg(target_arch = "x86_64")]
             Format::Tiles { planes } => planes * self.cols.div_ceil(32) * 64,
+            format => self.cols / SPAN * Block::bytes_per_token(format, SPAN),
         };
         (per_token * self.chunk_tokens(tokens)).next_multiple_of(64)
     }
@@ -135,9 +141,6 @@ impl Packing {
                     }
                 }
             }
-            format @ (Format::Int8x32 | Format::Int8x256) => {
-                quantize::pack(self.level, format, x, self.cols, out);
-            }
             #[cfg(target_arch = "x86_64")]
             Format::Tiles { planes } => {
                 let tiles = bytemuck::cast_slice_mut(out);
@@ -145,6 +148,7 @@ impl Packing {
                 // SAFETY: products are tiled only where level AMX is available.
                 unsafe { tile::amx::pack(x, self.cols, tiles, rests) };
             }
+            format => quantize::pack(self.level, format, x, self.cols, out),
         }
     }
 }
@@ -166,13 +170,22 @@ pub struct Packed<'a> {
 /// float sums   [cols / 32, n] f32  sum of quants          (Int8x256)
 /// scales       [g, n] f32 (Int8x32), [n] f32 (Int8x256)
 /// ```
+///
+/// In `Int8x256Pairs` two groups' sums lie side by side, of 16 columns and then of 32:
+///
+/// ```text
+/// quants       [64, n, 4] i8
+/// sums of 16   [8, n, 2] i16
+/// sums of 32   [4, n, 2] i16
+/// scales       [n] f32
+/// ```
 #[derive(Clone, Copy)]
 pub(crate) struct Block<'a> {
     /// The bytes from the first part on.
     pub bytes: &'a [u8],
-    /// `Int8x32` or `Int8x256`.
+    /// One of int8.
     pub format: Format,
-    /// Columns: a multiple of 32, 256 in `Int8x256`.
+    /// Columns: a multiple of 32, 256 where the scale is one per 256.
     pub cols: usize,
     /// Tokens of the chunk.
     pub tokens: usize,
@@ -183,6 +196,8 @@ impl<'a> Block<'a> {
     pub fn bytes_per_token(format: Format, cols: usize) -> usize {
         match format {
             Format::Int8x256 => cols + cols / 16 * 4 + cols / 32 * 4 + cols / 256 * 4,
+            #[cfg(target_arch = "x86_64")]
+            Format::Int8x256Pairs => cols + cols / 16 * 2 + cols / 32 * 2 + cols / 256 * 4,
             _ => cols + cols / 32 * 8,
         }
     }
@@ -196,13 +211,15 @@ impl<'a> Block<'a> {
         Block { bytes: &chunk[start..start + len], format: packing.format, cols, tokens }
     }
 
-    /// Where each part starts, in bytes: sums, float sums, scales.
+    /// Where each part starts, in bytes: sums, float sums (or sums of 32), scales.
     #[inline]
     pub fn offsets(&self) -> [usize; 3] {
         let n = self.tokens;
         let sums = self.cols * n;
         match self.format {
             Format::Int8x256 => [sums, sums + 64 * n, sums + 96 * n],
+            #[cfg(target_arch = "x86_64")]
+            Format::Int8x256Pairs => [sums, sums + 32 * n, sums + 48 * n],
             _ => [sums, sums + self.cols / 8 * n, sums + self.cols / 8 * n],
         }
     }
@@ -215,6 +232,19 @@ impl<'a> Block<'a> {
             quants: bytemuck::cast_slice::<u8, i32>(self.quants()).as_ptr(),
             sums: self.sums().as_ptr(),
             float_sums: self.float_sums().as_ptr(),
+            scales: self.scales().as_ptr(),
+        }
+    }
+
+    /// The parts of `Int8x256Pairs` as addresses, all multiples of 4; the sums are those of groups of `group` columns.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub fn pair_parts(&self, group: usize) -> PairParts {
+        let [sums, wide_sums, _] = self.offsets();
+        let sums = if group == 16 { sums } else { wide_sums };
+        PairParts {
+            quants: bytemuck::cast_slice::<u8, i32>(self.quants()).as_ptr(),
+            sums: bytemuck::cast_slice::<u8, i32>(&self.bytes[sums..]).as_ptr(),
             scales: self.scales().as_ptr(),
         }
     }
@@ -257,6 +287,17 @@ pub(crate) struct Parts {
     pub scales: *const f32,
 }
 
+/// Where the parts of a [`Block`] in `Int8x256Pairs` start.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(crate) struct PairParts {
+    /// Four activations each.
+    pub quants: *const i32,
+    /// The sums of two groups each.
+    pub sums: *const i32,
+    pub scales: *const f32,
+}
+
 #[cfg(target_arch = "x86_64")]
 impl Parts {
     /// What the integer sums of a group start from, for each token: zero where not signed.
@@ -290,7 +331,7 @@ impl Packing {
             #[cfg(target_arch = "x86_64")]
             Format::Tiles { .. } => 16,
             Format::F32 => tile::float_tokens_max(level),
-            Format::Int8x32 | Format::Int8x256 => tile::tokens_max(level),
+            _ => tile::tokens_max(level),
         };
         Packing { format, few: None, cols, tokens_max, level }
     }

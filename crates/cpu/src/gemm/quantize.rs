@@ -53,6 +53,8 @@ fn pack_here(format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
             let place = Place { tokens, token, quants: quants.as_flattened_mut() };
             match format {
                 Format::Int8x256 => place.pack_256(x, rest),
+                #[cfg(target_arch = "x86_64")]
+                Format::Int8x256Pairs => place.pack_256_pairs(x, rest),
                 _ => place.pack_32(x, rest),
             }
         }
@@ -108,6 +110,25 @@ impl Place<'_> {
             *out = f32::from(sums[0] + sums[1]);
         }
         rest[8 * n + token] = scale;
+    }
+
+    /// `out` holds the sums of 16 `[8, tokens, 2]`, those of 32 `[4, tokens, 2]` and the scales `[tokens]`.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn pack_256_pairs(self, x: &[f32], out: &mut [u8]) {
+        let (n, token) = (self.tokens, self.token);
+        let x: &[f32; 256] = x.as_array().expect("rows of 256-blocks are whole blocks");
+        let (scale, q) = quantize(x);
+        self.quants.copy_from_slice(&q);
+        let sums = sums_of_16(&q);
+        let wide: [i16; 8] = std::array::from_fn(|i| sums[2 * i] + sums[2 * i + 1]);
+        let (out_sums, out_scales) = out.split_at_mut(12 * n * 4);
+        let out_sums = bytemuck::cast_slice_mut::<u8, [i16; 2]>(out_sums);
+        let pairs = sums.as_chunks().0.iter().chain(wide.as_chunks().0);
+        for (out, pair) in out_sums[token..].iter_mut().step_by(n).zip(pairs) {
+            *out = *pair;
+        }
+        bytemuck::cast_slice_mut::<u8, f32>(out_scales)[token] = scale;
     }
 }
 

@@ -16,9 +16,9 @@ impl Unpack for Iq4Xs {
     #[inline(always)]
     fn unpack(blocks: &[u8], span: &mut Span) {
         let block: Block = bytemuck::pod_read_unaligned(blocks);
-        let [d] = f16_values([block.d]);
+        [span.unit] = f16_values([block.d]);
         for (part, scale) in scales(&block).into_iter().enumerate() {
-            span.scales[part] = d * f32::from(scale);
+            span.scales[part] = f32::from(scale);
         }
         let parts = span.quants.as_chunks_mut::<32>().0;
         for (part, packed) in parts.iter_mut().zip(block.quants.as_chunks::<16>().0) {

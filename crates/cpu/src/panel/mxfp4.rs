@@ -20,6 +20,7 @@ impl Unpack for Mxfp4 {
             span.scales[part] = half_scale(block.e);
             halves(&block.quants, &mut parts[part]);
         }
+        span.unit = 1.0;
     }
 }
 

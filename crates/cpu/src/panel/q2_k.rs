@@ -16,11 +16,12 @@ impl Unpack for Q2K {
         let block: Block = bytemuck::pod_read_unaligned(blocks);
         pairs(&block.quants, &mut span.quants);
         let [d, dmin] = f16_values([block.d, block.dmin]);
+        (span.unit, span.min_unit) = (d, -dmin);
         for (out, packed) in span.scales.iter_mut().zip(&block.scales) {
-            *out = d * f32::from(packed & 15);
+            *out = f32::from(packed & 15);
         }
         for (out, packed) in span.mins.iter_mut().zip(&block.scales) {
-            *out = -dmin * f32::from(packed >> 4);
+            *out = f32::from(packed >> 4);
         }
     }
 }

@@ -21,9 +21,9 @@ impl Unpack for Q3K {
                 *quant |= (high >> part & 1) << 2;
             }
         }
-        let [d] = f16_values([block.d]);
+        [span.unit] = f16_values([block.d]);
         for (out, scale) in span.scales.iter_mut().zip(&scales(&block.scales)) {
-            *out = d * f32::from(*scale);
+            *out = f32::from(*scale);
         }
     }
 }

@@ -42,10 +42,11 @@ pub(crate) fn nibbles(packed: &[u8; 128], quants: &mut [u8; 256]) {
 #[inline(always)]
 pub(crate) fn lines(bits: [u16; 2], packed: &[u8; 12], span: &mut Span) {
     let [d, dmin] = f16_values(bits);
+    (span.unit, span.min_unit) = (d, -dmin);
     let (scales, mins) = scales_mins(packed);
     for part in 0..8 {
-        span.scales[part] = d * f32::from(scales[part]);
-        span.mins[part] = -dmin * f32::from(mins[part]);
+        span.scales[part] = f32::from(scales[part]);
+        span.mins[part] = f32::from(mins[part]);
     }
 }
 

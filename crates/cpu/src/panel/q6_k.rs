@@ -30,9 +30,9 @@ impl Unpack for Q6K {
                 quants[96 + l] = low[32 + l] >> 4 | high[l] >> 6 << 4;
             }
         }
-        let [d] = f16_values([block.d]);
+        [span.unit] = f16_values([block.d]);
         for (out, scale) in span.scales.iter_mut().zip(&block.scales) {
-            *out = d * f32::from(*scale);
+            *out = f32::from(*scale);
         }
     }
 }

@@ -176,8 +176,11 @@ pub(crate) fn put_span(span: &Span, form: Form, bias: u8, row: usize, tiles: &mu
             // SAFETY: 16 bytes are read from a reference to 16.
             let quants = unsafe { _mm_loadu_si128(quants.as_ptr().cast()) };
             let quants = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(quants));
-            let scale = span.scales[group];
-            let min = if form.is_signed() { -bias * scale } else { span.mins[group] };
+            let scale = span.unit * span.scales[group];
+            let min = match form.is_signed() {
+                true => -bias * scale,
+                false => span.min_unit * span.mins[group],
+            };
             *out = _mm512_fmadd_ps(quants, _mm512_set1_ps(scale), _mm512_set1_ps(min));
         }
         put(_mm512_cvtne2ps_pbh(halves[1], halves[0]), row, tile);

@@ -5,6 +5,14 @@
 //! at 6. Biases are taken back through the minimums. Quants of a full byte would overflow: they are
 //! multiplied as magnitudes with activations that carry their signs, and widened every step, which
 //! costs twice the time of 4 bits.
+//!
+//! Widening multiplies pairs (`madd`), by 1 or for nothing more by a scale. So where activations have one scale per 256
+//! columns, the scales of weights stay the integers that they are stored as, each twice side by side in place of an f32,
+//! and all 256 columns are summed as integers; of two groups' minimums the same, for the activations' sums in pairs
+//! ([`Format::Int8x256Pairs`]). Nothing overflows: a K type's scale times a pair sum is below 2^23, and 128 of them
+//! are added.
+//!
+//! [`Format::Int8x256Pairs`]: crate::gemm::packing::Format::Int8x256Pairs
 #![expect(
     clippy::needless_range_loop,
     reason = "t counts tokens and half halves of the rows, in several arrays at once"
@@ -12,12 +20,12 @@
 
 use std::arch::x86_64::*;
 
-use crate::panel::{Form, Quants, Span};
+use crate::panel::{Form, Quants, SPAN, Span};
 use crate::tile::{
-    Adjust, Affine16K, Affine32, Affine32K, Mins, Panel, Product, ROWS, Shape, Signed16K, Signed32,
-    Signed32K, Tile, Tiles, check_strip, in_order,
+    Adjust, Affine16K, Affine32, Affine32K, Interleave, Mins, Panel, Product, ROWS, Shape,
+    Signed16K, Signed32, Signed32K, Tile, Tiles, check_strip, in_order,
 };
-use crate::x86::whole_lines;
+use crate::x86::{in_memory, whole_lines};
 
 /// Most tokens in a tile.
 pub(super) const TOKENS: usize = 4;
@@ -51,10 +59,17 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
         // 128 too high becomes two's complement.
         WIDE => Adjust { quants: 128, mins: Mins::None },
         _ if quants.form.is_signed() => {
-            let factor = f32::from(quants.bias) / 128.0;
+            let bias = f32::from(quants.bias);
+            let factor = if quants.form.is_per_256() { -bias } else { bias / 128.0 };
             Adjust { quants: 0, mins: Mins::ScalesTimes(factor) }
         }
+        _ if quants.form.is_per_256() => Adjust { quants: 0, mins: Mins::Times(1.0) },
         _ => Adjust::unsigned(quants.form, quants.bias),
+    };
+    let interleave: Interleave = match quants.form {
+        Form::Signed32 | Form::Affine32 => interleave,
+        Form::Signed16K | Form::Affine16K => interleave_integers::<16>,
+        Form::Signed32K | Form::Affine32K => interleave_integers::<32>,
     };
     Tiles { adjust, interleave, tile }
 }
@@ -109,41 +124,101 @@ pub(super) fn store_floats(to: &mut [f32], value: __m256) {
 /// See [`crate::tile::Interleave`].
 #[target_feature(enable = "avx2")]
 pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel) {
-    let bias = _mm256_set1_epi8(adjust.quants as i8);
     for (half, spans) in spans.as_chunks::<8>().0.iter().enumerate() {
         let first = first + 8 * half;
-        for part in 0..8 {
-            let mut rows = [_mm256_setzero_si256(); 8];
-            for (row, span) in rows.iter_mut().zip(spans) {
-                *row = _mm256_add_epi8(load(&span.quants.as_chunks().0[part]), bias);
-            }
-            for (step, value) in transpose(rows).into_iter().enumerate() {
-                let to = &mut panel.quants[8 * part + step][first..first + 8];
-                // SAFETY: eight rows of four bytes are written, as many as the slice has.
-                unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), value) };
-            }
-        }
+        interleave_quants(spans, first, adjust, panel);
         for part in 0..2 {
             let groups = 8 * part..8 * part + 8;
-            let mut rows = [_mm256_setzero_si256(); 8];
-            for (row, span) in rows.iter_mut().zip(spans) {
-                *row = _mm256_castps_si256(load_floats(&span.scales[8 * part..]));
-            }
-            let scales = transpose(rows);
+            let scales = columns(spans.each_ref().map(|span| (&span.scales, span.unit)), part);
             store_rows(&scales, 1.0, first, &mut panel.scales[groups.clone()]);
             let mins = &mut panel.mins[groups];
             match adjust.mins {
                 Mins::None => {}
                 Mins::ScalesTimes(factor) => store_rows(&scales, factor, first, mins),
                 Mins::Times(factor) => {
-                    for (row, span) in rows.iter_mut().zip(spans) {
-                        *row = _mm256_castps_si256(load_floats(&span.mins[8 * part..]));
-                    }
-                    store_rows(&transpose(rows), factor, first, mins);
+                    let rows = spans.each_ref().map(|span| (&span.mins, span.min_unit));
+                    store_rows(&columns(rows, part), factor, first, mins);
                 }
             }
         }
     }
+}
+
+/// The same, with the scales and minimums of groups of `GROUP` columns as integers of 16 bits: a scale twice, and side by
+/// side the minimums of two groups.
+#[target_feature(enable = "avx2")]
+fn interleave_integers<const GROUP: usize>(
+    spans: &[Span; 16],
+    first: usize,
+    adjust: Adjust,
+    panel: &mut Panel,
+) {
+    for (half, spans) in spans.as_chunks::<8>().0.iter().enumerate() {
+        let first = first + 8 * half;
+        interleave_quants(spans, first, adjust, panel);
+        for (row, span) in spans.iter().enumerate() {
+            panel.units[0][first + row] = span.unit;
+            panel.units[1][first + row] = span.min_unit;
+        }
+        for part in 0..SPAN / GROUP / 8 {
+            let scales = columns(spans.each_ref().map(|span| (&span.scales, 1.0)), part);
+            for (to, scales) in panel.scales[8 * part..].iter_mut().zip(scales) {
+                store_floats(&mut to[first..], _mm256_castsi256_ps(pairs(scales, scales, 1.0)));
+            }
+            let (mins, factor) = match adjust.mins {
+                Mins::None => continue,
+                Mins::ScalesTimes(factor) => (scales, factor),
+                Mins::Times(factor) => {
+                    (columns(spans.each_ref().map(|span| (&span.mins, 1.0)), part), factor)
+                }
+            };
+            let to = &mut panel.mins[4 * part..];
+            for (to, [low, high]) in to.iter_mut().zip(mins.as_chunks::<2>().0) {
+                store_floats(&mut to[first..], _mm256_castsi256_ps(pairs(*low, *high, factor)));
+            }
+        }
+    }
+}
+
+/// Floats times `factor` as integers of 16 bits, those of `low` beside those of `high`.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn pairs(low: __m256i, high: __m256i, factor: f32) -> __m256i {
+    let integers = |values| {
+        _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_castsi256_ps(values), _mm256_set1_ps(factor)))
+    };
+    let high = _mm256_slli_epi32::<16>(integers(high));
+    _mm256_blend_epi16::<0b1010_1010>(integers(low), high)
+}
+
+/// Puts the quants of rows `first..first + 8` into the panel.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn interleave_quants(spans: &[Span; 8], first: usize, adjust: Adjust, panel: &mut Panel) {
+    let bias = _mm256_set1_epi8(adjust.quants as i8);
+    for part in 0..8 {
+        let mut rows = [_mm256_setzero_si256(); 8];
+        for (row, span) in rows.iter_mut().zip(spans) {
+            *row = _mm256_add_epi8(load(&span.quants.as_chunks().0[part]), bias);
+        }
+        for (step, value) in transpose(rows).into_iter().enumerate() {
+            let to = &mut panel.quants[8 * part + step][first..first + 8];
+            // SAFETY: eight rows of four bytes are written, as many as the slice has.
+            unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), value) };
+        }
+    }
+}
+
+/// Groups `8 * part..8 * part + 8` of eight rows, each row's times its factor: a vector of rows for each group.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn columns(rows: [(&[f32; 16], f32); 8], part: usize) -> [__m256i; 8] {
+    let mut values = [_mm256_setzero_si256(); 8];
+    for (value, (row, factor)) in values.iter_mut().zip(rows) {
+        let row = _mm256_mul_ps(load_floats(&row[8 * part..]), _mm256_set1_ps(factor));
+        *value = _mm256_castps_si256(row);
+    }
+    transpose(values)
 }
 
 /// Stores values times `factor` of rows `first..first + 8`, a vector for each of `to`.
@@ -175,42 +250,60 @@ fn any_tile<S: Shape, const CHAIN: usize>(product: Product<'_>, strip: &mut [f32
 
 /// Rows `first..first + 16` of a panel; `N` = tokens of the block.
 #[target_feature(enable = "avx2,fma")]
+#[inline]
 fn tile<S: Shape, const CHAIN: usize, const N: usize>(
     product: Product<'_>,
     first: usize,
     strip: &mut [f32],
 ) {
+    check_strip(strip, product.stride, N, 16);
+    assert!(product.block.tokens == N && product.block.cols <= SPAN && first <= 16);
+    // SAFETY: checked here.
+    unsafe {
+        if S::PER_256 {
+            integer_scales::<S, CHAIN, N>(product, first, strip);
+        } else {
+            float_scales::<S, CHAIN, N>(product, first, strip);
+        }
+    }
+}
+
+/// Sums every 32 columns as integers and all of them as floats.
+///
+/// # Safety
+/// There are 16 rows from `first` on, `N` tokens and their 16 results each.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn float_scales<S: Shape, const CHAIN: usize, const N: usize>(
+    product: Product<'_>,
+    first: usize,
+    strip: &mut [f32],
+) {
     let Product { panel, block, stride, .. } = product;
-    let steps = block.cols / 4;
     let parts = block.parts();
-    assert!(block.tokens == N && steps <= 64 && first <= 16);
-    check_strip(strip, stride, N, 16);
+    let ones = [_mm256_set1_epi16(1); 2];
     let (strip, mut acc) = (strip.as_mut_ptr(), [[_mm256_setzero_ps(); 2]; N]);
-    for group in 0..steps / S::STEPS {
+    for group in 0..block.cols / 4 / S::STEPS {
         // Checked before the products: see the tile at 512 bits.
         let w = panel.scales[group][first..first + 16].as_ptr();
         let m = panel.mins[group][first..first + 16].as_ptr();
-        // SAFETY: the parts hold `steps` x N quants and, but for `PER_256`, a scale for each group x
-        // N; the panel holds 64 steps of 32 x 4 quants, of which each group reads `S::STEPS`.
+        // SAFETY: the parts hold 4 x N quants for each step, a scale and a sum for each group x N; the panel holds 64
+        // steps of 32 x 4 quants, of which each group reads `S::STEPS`.
         unsafe {
             let step = group * S::STEPS;
             let quants = panel.quants.as_ptr().cast::<u8>().add(step * 4 * ROWS + 4 * first);
-            let dots = dots::<CHAIN, N>(S::STEPS, quants, parts.quants.add(step * N));
+            let mut at = (quants, parts.quants.add(step * N));
+            let mut dots = [[_mm256_setzero_si256(); 2]; N];
+            for _ in 0..S::STEPS / CHAIN.max(1) {
+                let chain = chain::<CHAIN, N>(&mut at);
+                add_products(&mut dots, &chain, ones);
+            }
             for t in 0..N {
                 let index = group * N + t;
-                let scale = if S::PER_256 { 1.0 } else { *parts.scales.add(index) };
-                let sum = if CHAIN == WIDE {
-                    0.0
-                } else if S::FLOAT_SUMS {
-                    *parts.float_sums.add(index)
-                } else {
-                    *parts.sums.add(index) as f32 * scale
-                };
+                let scale = *parts.scales.add(index);
+                let sum = if CHAIN == WIDE { 0.0 } else { *parts.sums.add(index) as f32 * scale };
                 for half in 0..2 {
-                    let mut dot = _mm256_cvtepi32_ps(dots[t][half]);
-                    if !S::PER_256 {
-                        dot = _mm256_mul_ps(dot, _mm256_set1_ps(scale));
-                    }
+                    let dot =
+                        _mm256_mul_ps(_mm256_cvtepi32_ps(dots[t][half]), _mm256_set1_ps(scale));
                     let out = &mut acc[t][half];
                     *out = _mm256_fmadd_ps(dot, _mm256_loadu_ps(w.add(8 * half)), *out);
                     if CHAIN != WIDE {
@@ -223,60 +316,143 @@ fn tile<S: Shape, const CHAIN: usize, const N: usize>(
     }
     for t in 0..N {
         for half in 0..2 {
-            // SAFETY: the strip was checked, the scales of `PER_256` are N.
+            // SAFETY: the caller has that many results.
             unsafe {
                 let to = strip.add(t * stride + 8 * half);
-                let scale = _mm256_set1_ps(if S::PER_256 { *parts.scales.add(t) } else { 1.0 });
-                _mm256_storeu_ps(to, _mm256_fmadd_ps(acc[t][half], scale, _mm256_loadu_ps(to)));
+                _mm256_storeu_ps(to, _mm256_add_ps(acc[t][half], _mm256_loadu_ps(to)));
             }
         }
     }
 }
 
-/// The integer sums of one group, without the activations' sums.
+/// Sums all 256 columns as integers.
 ///
 /// # Safety
-/// From the pointers on there must be `steps` x 32 x 4 quants, but for the last 16 rows of the last
-/// step, and `steps` x N x 4 activations.
-#[target_feature(enable = "avx2")]
-#[inline]
-unsafe fn dots<const CHAIN: usize, const N: usize>(
-    steps: usize,
-    mut quants: *const u8,
-    mut x: *const i32,
-) -> [[__m256i; 2]; N] {
-    let ones = _mm256_set1_epi16(1);
+/// As of [`float_scales`].
+#[target_feature(enable = "avx2,fma")]
+unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
+    product: Product<'_>,
+    first: usize,
+    strip: &mut [f32],
+) {
+    let Product { panel, block, stride, .. } = product;
+    assert!(block.cols == SPAN, "rows of blocks of 256 are whole blocks");
+    let parts = block.pair_parts(4 * S::STEPS);
+    let strip = strip.as_mut_ptr();
     let mut dots = [[_mm256_setzero_si256(); 2]; N];
-    for _ in 0..steps / CHAIN.max(1) {
-        let mut pairs = [[_mm256_setzero_si256(); 2]; N];
-        for _ in 0..CHAIN.max(1) {
-            (quants, x) = in_order(quants, x);
-            // SAFETY: the caller has `steps` of them.
-            let w = unsafe {
-                let from = quants.cast::<__m256i>();
-                [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))]
-            };
-            for t in 0..N {
-                // SAFETY: as above; activations lie at multiples of 4 bytes.
-                let x = _mm256_set1_epi32(unsafe { *x.add(t) });
-                for half in 0..2 {
-                    if CHAIN == WIDE {
-                        let x = _mm256_sign_epi8(x, w[half]);
-                        pairs[t][half] = _mm256_maddubs_epi16(_mm256_abs_epi8(w[half]), x);
-                    } else {
-                        let pair = _mm256_maddubs_epi16(w[half], x);
-                        pairs[t][half] = _mm256_add_epi16(pairs[t][half], pair);
+    // The registers are for the sums of 16 bits.
+    let dots = in_memory(&mut dots);
+    let mut at = (panel.quants[0][first..].as_ptr().cast::<u8>(), parts.quants);
+    for scales in &panel.scales[..SPAN / 4 / S::STEPS] {
+        // SAFETY: the parts hold 64 x N x 4 quants, as the panel does for 32 rows, of which every group takes `S::STEPS`;
+        // there are scales of 16 rows.
+        unsafe {
+            let scales = scales.as_ptr().add(first).cast::<__m256i>();
+            if CHAIN == WIDE {
+                let scales = [_mm256_loadu_si256(scales), _mm256_loadu_si256(scales.add(1))];
+                let mut group = [[_mm256_setzero_si256(); 2]; N];
+                for _ in 0..S::STEPS {
+                    let pairs = chain::<CHAIN, N>(&mut at);
+                    add_products(&mut group, &pairs, scales);
+                }
+                for t in 0..N {
+                    for half in 0..2 {
+                        dots[t][half] = _mm256_add_epi32(dots[t][half], group[t][half]);
                     }
                 }
-            }
-            (quants, x) = (quants.wrapping_add(4 * ROWS), x.wrapping_add(N));
-        }
-        for t in 0..N {
-            for half in 0..2 {
-                let sums = _mm256_madd_epi16(pairs[t][half], ones);
-                dots[t][half] = _mm256_add_epi32(dots[t][half], sums);
+            } else {
+                for _ in 0..S::STEPS / CHAIN.max(1) {
+                    let pairs = chain::<CHAIN, N>(&mut at);
+                    let (scales, _) = in_order(scales, scales);
+                    let scales = [_mm256_loadu_si256(scales), _mm256_loadu_si256(scales.add(1))];
+                    add_products(dots, &pairs, scales);
+                }
             }
         }
     }
-    dots
+    let mut sums = [[_mm256_setzero_si256(); 2]; N];
+    if S::SIGNED {
+        sums.copy_from_slice(&dots[..]);
+    }
+    for pair in 0..if CHAIN == WIDE { 0 } else { SPAN / 8 / S::STEPS } {
+        // SAFETY: there are minimums of 16 rows and of half as many pairs as groups, and as many sums.
+        unsafe {
+            let mins = panel.mins[pair].as_ptr().add(first).cast::<__m256i>();
+            let (mins, x) = in_order(mins, parts.sums.add(pair * N));
+            let mins = [_mm256_loadu_si256(mins), _mm256_loadu_si256(mins.add(1))];
+            let x: [_; N] = std::array::from_fn(|t| [_mm256_set1_epi32(*x.add(t)); 2]);
+            add_products(&mut sums, &x, mins);
+        }
+    }
+    for t in 0..N {
+        for half in 0..2 {
+            // SAFETY: as above, and the caller has that many results.
+            unsafe {
+                let unit =
+                    |of: usize| _mm256_loadu_ps(panel.units[of].as_ptr().add(first + 8 * half));
+                let sum = _mm256_cvtepi32_ps(sums[t][half]);
+                let value = if S::SIGNED {
+                    _mm256_mul_ps(sum, unit(0))
+                } else {
+                    let dot = _mm256_mul_ps(_mm256_cvtepi32_ps(dots[t][half]), unit(0));
+                    _mm256_fmadd_ps(sum, unit(1), dot)
+                };
+                let to = strip.add(t * stride + 8 * half);
+                let scale = _mm256_set1_ps(*parts.scales.add(t));
+                _mm256_storeu_ps(to, _mm256_fmadd_ps(value, scale, _mm256_loadu_ps(to)));
+            }
+        }
+    }
+}
+
+/// Adds pairs of 16 bits times those of a half's rows.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn add_products<const N: usize>(
+    to: &mut [[__m256i; 2]; N],
+    pairs: &[[__m256i; 2]; N],
+    factors: [__m256i; 2],
+) {
+    for (to, pairs) in to.iter_mut().zip(pairs) {
+        for half in 0..2 {
+            let products = _mm256_madd_epi16(pairs[half], factors[half]);
+            to[half] = _mm256_add_epi32(to[half], products);
+        }
+    }
+}
+
+/// The sums in pairs of as many steps as their 16 bits hold, without the activations' sums. Goes on behind them.
+///
+/// # Safety
+/// From the addresses on there must be that many times 32 x 4 quants, but for the last 16 rows of the last step, and N x 4
+/// activations.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn chain<const CHAIN: usize, const N: usize>(
+    at: &mut (*const u8, *const i32),
+) -> [[__m256i; 2]; N] {
+    let mut pairs = [[_mm256_setzero_si256(); 2]; N];
+    for _ in 0..CHAIN.max(1) {
+        let (quants, x) = in_order(at.0, at.1);
+        // SAFETY: the caller has them.
+        let w = unsafe {
+            let from = quants.cast::<__m256i>();
+            [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))]
+        };
+        for t in 0..N {
+            // SAFETY: as above; activations lie at multiples of 4 bytes.
+            let x = _mm256_set1_epi32(unsafe { *x.add(t) });
+            for half in 0..2 {
+                if CHAIN == WIDE {
+                    let x = _mm256_sign_epi8(x, w[half]);
+                    pairs[t][half] = _mm256_maddubs_epi16(_mm256_abs_epi8(w[half]), x);
+                } else {
+                    let pair = _mm256_maddubs_epi16(w[half], x);
+                    pairs[t][half] = _mm256_add_epi16(pairs[t][half], pair);
+                }
+            }
+        }
+        *at = (quants.wrapping_add(4 * ROWS), x.wrapping_add(N));
+    }
+    pairs
 }

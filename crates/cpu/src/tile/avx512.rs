@@ -104,13 +104,14 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
     }
     let mut rows = [_mm512_setzero_si512(); 16];
     for (row, span) in rows.iter_mut().zip(spans) {
-        *row = _mm512_castps_si512(load_floats(&span.scales));
+        let unit = _mm512_set1_ps(span.unit);
+        *row = _mm512_castps_si512(_mm512_mul_ps(load_floats(&span.scales), unit));
     }
     store_rows(&transpose(rows), first, &mut panel.scales);
     if let Mins::Times(factor) = adjust.mins {
-        let factor = _mm512_set1_ps(factor);
         for (row, span) in rows.iter_mut().zip(spans) {
-            *row = _mm512_castps_si512(_mm512_mul_ps(load_floats(&span.mins), factor));
+            let unit = _mm512_set1_ps(span.min_unit * factor);
+            *row = _mm512_castps_si512(_mm512_mul_ps(load_floats(&span.mins), unit));
         }
         store_rows(&transpose(rows), first, &mut panel.mins);
     }

@@ -291,27 +291,26 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
 pub(super) fn lines(spans: &[Span; 16], first: usize, mins: Mins, panel: &mut Panel) {
     for (four, spans) in spans.as_chunks::<4>().0.iter().enumerate() {
         let first = first + 4 * four;
-        columns(spans.each_ref().map(|span| &span.scales[..]), 1.0, first, &mut panel.scales);
+        let scales = spans.each_ref().map(|span| (&span.scales[..], span.unit));
+        columns(scales, first, &mut panel.scales);
         match mins {
             Mins::None => {}
             Mins::Times(factor) => {
-                columns(
-                    spans.each_ref().map(|span| &span.mins[..]),
-                    factor,
-                    first,
-                    &mut panel.mins,
-                );
+                let mins = spans.each_ref().map(|span| (&span.mins[..], span.min_unit * factor));
+                columns(mins, first, &mut panel.mins);
             }
         }
     }
 }
 
-/// Puts values times `factor` of rows `first..first + 4` into a line for each of the columns.
+/// Puts values of rows `first..first + 4`, each row's times its factor, into a line for each of the columns.
 #[inline(always)]
-pub(super) fn columns(rows: [&[f32]; 4], factor: f32, first: usize, to: &mut [[f32; ROWS]]) {
-    let rows = rows.map(|row| row.as_chunks::<4>().0);
+pub(super) fn columns(rows: [(&[f32], f32); 4], first: usize, to: &mut [[f32; ROWS]]) {
     for (part, to) in to.chunks_mut(4).enumerate() {
-        let values = transpose(rows.map(|row| vmulq_n_f32(load_floats(&row[part]), factor)));
+        let values =
+            transpose(rows.map(|(row, factor)| {
+                vmulq_n_f32(load_floats(&row.as_chunks::<4>().0[part]), factor)
+            }));
         for (to, value) in to.iter_mut().zip(values) {
             let to = to[first..].first_chunk_mut().expect("four rows");
             store_floats(to, value);

@@ -16,7 +16,7 @@ fn interleave(rows: &[[f32; SPAN]], cols: Range<usize>, first: usize, panel: &mu
     let end = cols.start + cols.len().next_multiple_of(4);
     for (four, rows) in rows.as_chunks::<4>().0.iter().enumerate() {
         let rows = rows.each_ref().map(|row| &row[cols.start..end]);
-        columns(rows, 1.0, first + 4 * four, &mut panel[..end - cols.start]);
+        columns(rows.map(|row| (row, 1.0)), first + 4 * four, &mut panel[..end - cols.start]);
     }
 }
 

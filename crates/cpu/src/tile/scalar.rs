@@ -26,9 +26,9 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
             panel.quants[step][first + row] = quants.map(|quant| quant.wrapping_add(adjust.quants));
         }
         for group in 0..16 {
-            panel.scales[group][first + row] = span.scales[group];
+            panel.scales[group][first + row] = span.unit * span.scales[group];
             if let Mins::Times(factor) = adjust.mins {
-                panel.mins[group][first + row] = span.mins[group] * factor;
+                panel.mins[group][first + row] = span.min_unit * span.mins[group] * factor;
             }
         }
     }
