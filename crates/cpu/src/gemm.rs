@@ -30,7 +30,7 @@ use bilayer_quant::Type;
 
 use crate::level::Level;
 use crate::panel::{self, Quants};
-use crate::tile::ROWS;
+use crate::tile::{self, ROWS};
 
 mod float;
 mod integer;
@@ -128,7 +128,7 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
     #[cfg(target_arch = "x86_64")]
     if level == Level::Amx {
         let packing = Packing::new(Format::Tiles { planes: tiled::planes(ty) }, cols, level)
-            .with_few(quants.map(|quants| Format::of(quants.form, level)));
+            .with_few(quants.map(|quants| tile::format(level, quants)));
         let few = quants.map(|quants| Integer::new(quants, packing));
         let path = Path::Tiled { tiled: tiled::Tiled::new(ty), few };
         return Gemm {
@@ -142,7 +142,7 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
     }
     match quants {
         Some(quants) => {
-            let packing = Packing::new(Format::of(quants.form, level), cols, level);
+            let packing = Packing::new(tile::format(level, quants), cols, level);
             let path = Path::Integer(Integer::new(quants, packing));
             Gemm {
                 name: integer_name(level),

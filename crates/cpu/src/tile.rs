@@ -13,7 +13,7 @@ use crate::panel::{Ahead, Form, Quants, Rows, Span};
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx2_f32;
 #[cfg(target_arch = "x86_64")]
@@ -197,11 +197,12 @@ pub(crate) fn tokens_max(level: Level) -> usize {
     }
 }
 
-/// How a level wants activations with a scale per 256 columns.
-pub(crate) fn format_256(level: Level) -> Format {
+/// What a level's integer tiles multiply a type's weights with.
+pub(crate) fn format(level: Level, quants: &Quants) -> Format {
     match level {
+        _ if !quants.form.is_per_256() => Format::Int8x32,
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => Format::Int8x256Pairs,
+        Level::Avx2 => avx2::format_256(quants),
         _ => Format::Int8x256,
     }
 }

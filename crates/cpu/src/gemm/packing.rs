@@ -2,7 +2,7 @@
 
 use crate::gemm::quantize;
 use crate::level::Level;
-use crate::panel::{Form, SPAN};
+use crate::panel::SPAN;
 use crate::tile;
 #[cfg(target_arch = "x86_64")]
 use crate::tile::Shape;
@@ -44,16 +44,6 @@ pub(crate) enum Format {
     /// the rests, |x| / 65536.
     #[cfg(target_arch = "x86_64")]
     Tiles { planes: usize },
-}
-
-impl Format {
-    /// What a form's weights are multiplied with in a level's integer tiles.
-    pub(crate) fn of(form: Form, level: Level) -> Format {
-        match form.is_per_256() {
-            true => tile::format_256(level),
-            false => Format::Int8x32,
-        }
-    }
 }
 
 impl Packing {
@@ -300,6 +290,12 @@ pub(crate) struct PairParts {
 
 #[cfg(target_arch = "x86_64")]
 impl Parts {
+    /// The quants and scales alone.
+    #[inline(always)]
+    pub fn without_sums(self) -> PairParts {
+        PairParts { quants: self.quants, sums: std::ptr::null(), scales: self.scales }
+    }
+
     /// What the integer sums of a group start from, for each token: zero where not signed.
     ///
     /// # Safety
@@ -331,6 +327,8 @@ impl Packing {
             #[cfg(target_arch = "x86_64")]
             Format::Tiles { .. } => 16,
             Format::F32 => tile::float_tokens_max(level),
+            #[cfg(target_arch = "x86_64")]
+            Format::Int8x256Pairs => tile::avx2::TOKENS_PAIRS,
             _ => tile::tokens_max(level),
         };
         Packing { format, few: None, cols, tokens_max, level }

@@ -139,8 +139,7 @@ fn integer_levels_agree_but_for_the_order_of_f32_sums() {
         let oracle = product(&gemm(ty, cols, Level::Scalar), &bytes, &x, tokens);
         for level in Level::available() {
             let gemm = gemm(ty, cols, level);
-            if gemm.packing.at(tokens).format != Format::of(panel::quants(ty).unwrap().form, level)
-            {
+            if gemm.packing.at(tokens).format != tile::format(level, panel::quants(ty).unwrap()) {
                 continue;
             }
             let found = product(&gemm, &bytes, &x, tokens);

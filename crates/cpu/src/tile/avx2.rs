@@ -11,8 +11,6 @@
 //! and all 256 columns are summed as integers; of two groups' minimums the same, for the activations' sums in pairs
 //! ([`Format::Int8x256Pairs`]). Nothing overflows: a K type's scale times a pair sum is below 2^23, and 128 of them
 //! are added.
-//!
-//! [`Format::Int8x256Pairs`]: crate::gemm::packing::Format::Int8x256Pairs
 #![expect(
     clippy::needless_range_loop,
     reason = "t counts tokens and half halves of the rows, in several arrays at once"
@@ -20,6 +18,7 @@
 
 use std::arch::x86_64::*;
 
+use crate::gemm::packing::Format;
 use crate::panel::{Form, Quants, SPAN, Span};
 use crate::tile::{
     Adjust, Affine16K, Affine32, Affine32K, Interleave, Mins, Panel, Product, ROWS, Shape,
@@ -30,17 +29,15 @@ use crate::x86::{in_memory, whole_lines};
 /// Most tokens in a tile.
 pub(super) const TOKENS: usize = 4;
 
+/// Most tokens in a tile of activations with their sums in pairs. Its sums of 32 bits wait in memory, and are needed again
+/// so much later that nothing waits for them.
+pub(crate) const TOKENS_PAIRS: usize = 5;
+
 /// Stands for quants of a full byte among the lengths of chains.
 const WIDE: usize = 0;
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
-    // 2 · chain · highest · 127 must fit 16 bits.
-    let chain = match quants.highest {
-        0..=15 => 8,
-        16..=31 => 4,
-        32..=63 => 2,
-        _ => WIDE,
-    };
+    let chain = chain_of(quants);
     let tile: Tile = match (quants.form, chain) {
         (Form::Signed32, 8) => any_tile::<Signed32, 8>,
         (Form::Signed32, 4) => any_tile::<Signed32, 4>,
@@ -72,6 +69,21 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
         Form::Signed32K | Form::Affine32K => interleave_integers::<32>,
     };
     Tiles { adjust, interleave, tile }
+}
+
+/// See [`crate::tile::format`]: quants of a full byte need no sums.
+pub(super) fn format_256(quants: &Quants) -> Format {
+    if chain_of(quants) == WIDE { Format::Int8x256 } else { Format::Int8x256Pairs }
+}
+
+/// The steps of a type's quants that 16 bits hold: 2 · chain · highest · 127 must fit.
+fn chain_of(quants: &Quants) -> usize {
+    match quants.highest {
+        0..=15 => 8,
+        16..=31 => 4,
+        32..=63 => 2,
+        _ => WIDE,
+    }
 }
 
 /// Eight vectors of eight dwords, transposed.
@@ -243,7 +255,10 @@ fn any_tile<S: Shape, const CHAIN: usize>(product: Product<'_>, strip: &mut [f32
             2 => tile::<S, CHAIN, 2>(product, first, strip),
             3 => tile::<S, CHAIN, 3>(product, first, strip),
             4 => tile::<S, CHAIN, 4>(product, first, strip),
-            tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
+            5 if S::PER_256 => tile::<S, CHAIN, 5>(product, first, strip),
+            tokens => {
+                unreachable!("{tokens} tokens in a chunk of at most {TOKENS} or {TOKENS_PAIRS}")
+            }
         }
     }
 }
@@ -337,7 +352,10 @@ unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
 ) {
     let Product { panel, block, stride, .. } = product;
     assert!(block.cols == SPAN, "rows of blocks of 256 are whole blocks");
-    let parts = block.pair_parts(4 * S::STEPS);
+    let parts = match CHAIN {
+        WIDE => block.parts().without_sums(),
+        _ => block.pair_parts(4 * S::STEPS),
+    };
     let strip = strip.as_mut_ptr();
     let mut dots = [[_mm256_setzero_si256(); 2]; N];
     // The registers are for the sums of 16 bits.
