@@ -122,6 +122,54 @@ impl<'a, const BYTES: usize> Sixteen<'a, BYTES> {
     }
 }
 
+impl<const BYTES: usize> Sixteen<'_, BYTES> {
+    /// The same of rows `8 * half..8 * half + 8`, at 256 bits.
+    ///
+    /// # Panics
+    /// If a row ends before, or there is no such half.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn dwords_of_eight(&self, half: usize, at: usize) -> [__m256i; 4] {
+        assert!(half < 2 && at + 16 <= BYTES);
+        let load = |row: usize| {
+            // SAFETY: 16 bytes of one of 16 rows of `BYTES`, all of which `new` saw in one slice.
+            unsafe { _mm_loadu_si128(self.first.add((8 * half + row) * self.stride + at).cast()) }
+        };
+        let [a, b, c, d] = [0, 1, 2, 3].map(|row| {
+            _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(load(row)), load(4 + row))
+        });
+        let low = [_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d)];
+        let high = [_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d)];
+        [
+            _mm256_unpacklo_epi64(low[0], low[1]),
+            _mm256_unpackhi_epi64(low[0], low[1]),
+            _mm256_unpacklo_epi64(high[0], high[1]),
+            _mm256_unpackhi_epi64(high[0], high[1]),
+        ]
+    }
+}
+
+/// For VPSHUFB: bytes `i` and `j` of each lane of 32 bits to the bytes of the places `at`; the other two are zero.
+pub(crate) const fn two_of_four(bytes: [u8; 2], at: [usize; 2]) -> [u8; 32] {
+    let (mut order, mut lane) = ([0x80; 32], 0);
+    while lane < 8 {
+        let start = lane % 4 * 4;
+        order[4 * lane + at[0]] = start as u8 + bytes[0];
+        order[4 * lane + at[1]] = start as u8 + bytes[1];
+        lane += 1;
+    }
+    order
+}
+
+/// The f16 in the low half of each lane of 32 bits.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(crate) fn f16_low_256(bits: __m256i) -> __m256 {
+    let bits = _mm256_and_si256(bits, _mm256_set1_epi32(0xffff));
+    let bits = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(bits, bits));
+    _mm256_cvtph_ps(_mm256_castsi256_si128(bits))
+}
+
 /// The f16 in the low half of each lane.
 #[inline]
 #[target_feature(enable = "avx512f")]

@@ -14,6 +14,8 @@ impl Unpack for Q4K {
     const BIAS: u8 = 0;
     const HIGHEST: u8 = 15;
     #[cfg(target_arch = "x86_64")]
+    const FILL_AVX2: Option<Fill> = Some(x86::fill_avx2);
+    #[cfg(target_arch = "x86_64")]
     const FILL: Option<Fill> = Some(x86::fill);
     #[cfg(target_arch = "x86_64")]
     const TILES: Option<FillTiles> = Some(x86::fill_tiles);
@@ -52,7 +54,7 @@ pub(crate) fn lines(bits: [u16; 2], packed: &[u8; 12], span: &mut Span) {
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86 {
-    //! Sixteen rows at once for AVX-512.
+    //! Sixteen rows at once for AVX-512, eight for AVX2.
 
     use std::arch::x86_64::*;
     use std::mem::offset_of;
@@ -63,8 +65,9 @@ pub(super) mod x86 {
     use crate::panel::{Ahead, Rows};
     use crate::tile::Panel;
     use crate::tile::amx::{self, TileBytes};
+    use crate::tile::avx2::{self, put_pairs};
     use crate::tile::avx512::{put, store_floats};
-    use crate::x86::{Sixteen, apart, f16_low, field};
+    use crate::x86::{Sixteen, apart, f16_low, f16_low_256, field, two_of_four};
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
@@ -107,6 +110,59 @@ pub(super) mod x86 {
             };
             store_floats(&mut panel.scales[group][first..], _mm512_mul_ps(d, number(scales)));
             store_floats(&mut panel.mins[group][first..], _mm512_mul_ps(dmin, number(mins)));
+        }
+    }
+
+    /// See [`crate::tile::Fill`].
+    #[target_feature(enable = "avx2,f16c")]
+    pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
+        let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
+        let nibble = _mm256_set1_epi8(15);
+        let mut ahead = ahead.split(16);
+        for half in 0..2 {
+            let first = first + 8 * half;
+            for piece in 0..8 {
+                ahead.part().fetch();
+                let quants = rows.dwords_of_eight(half, offset_of!(Block, quants) + 16 * piece);
+                for (i, bytes) in quants.into_iter().enumerate() {
+                    let step = piece / 2 * 16 + piece % 2 * 4 + i;
+                    avx2::put(panel, step, first, _mm256_and_si256(bytes, nibble));
+                    let high = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble);
+                    avx2::put(panel, step + 8, first, high);
+                }
+            }
+            lines_avx2(rows.dwords_of_eight(half, 0), first, panel);
+        }
+    }
+
+    /// The same as [`lines`], of eight rows for AVX2.
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    pub fn lines_avx2([d, a, b, c]: [__m256i; 4], first: usize, panel: &mut Panel) {
+        /// Each number twice, and each beside the next.
+        const TWICE: [[u8; 32]; 4] = [
+            two_of_four([0, 0], [0, 2]),
+            two_of_four([1, 1], [0, 2]),
+            two_of_four([2, 2], [0, 2]),
+            two_of_four([3, 3], [0, 2]),
+        ];
+        const BOTH: [[u8; 32]; 2] = [two_of_four([0, 1], [0, 2]), two_of_four([2, 3], [0, 2])];
+        let units = [f16_low_256(d), f16_low_256(_mm256_srli_epi32::<16>(d))];
+        let min_unit = _mm256_xor_ps(units[1], _mm256_set1_ps(-0.0));
+        avx2::store_floats(&mut panel.units[0][first..], units[0]);
+        avx2::store_floats(&mut panel.units[1][first..], min_unit);
+        let six = |bytes| _mm256_and_si256(bytes, _mm256_set1_epi8(0x3f));
+        let four = |bytes| _mm256_and_si256(bytes, _mm256_set1_epi8(0x0f));
+        let top = |bytes| _mm256_and_si256(_mm256_srli_epi32::<2>(bytes), _mm256_set1_epi8(0x30));
+        let scales = [six(a), _mm256_or_si256(four(c), top(a))];
+        let mins = [six(b), _mm256_or_si256(four(_mm256_srli_epi32::<4>(c)), top(b))];
+        for (group, line) in panel.scales[..8].iter_mut().enumerate() {
+            let order = avx2::load(&TWICE[group % 4]);
+            put_pairs(line, first, _mm256_shuffle_epi8(scales[group / 4], order));
+        }
+        for (pair, line) in panel.mins[..4].iter_mut().enumerate() {
+            let order = avx2::load(&BOTH[pair % 2]);
+            put_pairs(line, first, _mm256_shuffle_epi8(mins[pair / 2], order));
         }
     }
 

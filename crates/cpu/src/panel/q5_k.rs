@@ -14,6 +14,8 @@ impl Unpack for Q5K {
     const BIAS: u8 = 0;
     const HIGHEST: u8 = 31;
     #[cfg(target_arch = "x86_64")]
+    const FILL_AVX2: Option<Fill> = Some(x86::fill_avx2);
+    #[cfg(target_arch = "x86_64")]
     const FILL: Option<Fill> = Some(x86::fill);
 
     #[inline(always)]
@@ -31,17 +33,17 @@ impl Unpack for Q5K {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! Sixteen rows at once for AVX-512.
+    //! Sixteen rows at once for AVX-512, eight for AVX2.
 
     use std::arch::x86_64::*;
     use std::mem::offset_of;
 
     use bilayer_quant::q5_k::Block;
 
-    use crate::panel::q4_k::x86::lines;
+    use crate::panel::q4_k::x86::{lines, lines_avx2};
     use crate::panel::{Ahead, Rows};
-    use crate::tile::Panel;
     use crate::tile::avx512::put;
+    use crate::tile::{Panel, avx2};
     use crate::x86::{NONE, Sixteen, field, pick};
 
     /// See [`crate::tile::Fill`].
@@ -79,5 +81,37 @@ mod x86 {
             }
         }
         lines(rows.dwords(0), first, panel);
+    }
+
+    /// See [`crate::tile::Fill`].
+    #[target_feature(enable = "avx2,f16c")]
+    pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
+        let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
+        let nibble = _mm256_set1_epi8(15);
+        let fifth = _mm256_set1_epi8(16);
+        let mut ahead = ahead.split(16);
+        for half in 0..2 {
+            let first = first + 8 * half;
+            for side in 0..2 {
+                // Bit p of a byte is the fifth bit of a weight of part p: two parts are taken from the low end at a time.
+                let mut highs = rows.dwords_of_eight(half, offset_of!(Block, high) + 16 * side);
+                for pair in 0..4 {
+                    ahead.part().fetch();
+                    let at = offset_of!(Block, quants) + 32 * pair + 16 * side;
+                    let quants = rows.dwords_of_eight(half, at);
+                    for (i, (bytes, high)) in quants.into_iter().zip(&mut highs).enumerate() {
+                        let step = 16 * pair + 4 * side + i;
+                        let low = _mm256_and_si256(bytes, nibble);
+                        let bit = _mm256_and_si256(_mm256_slli_epi16::<4>(*high), fifth);
+                        avx2::put(panel, step, first, _mm256_or_si256(low, bit));
+                        let low = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble);
+                        let bit = _mm256_and_si256(_mm256_slli_epi16::<3>(*high), fifth);
+                        avx2::put(panel, step + 8, first, _mm256_or_si256(low, bit));
+                        *high = _mm256_srli_epi16::<2>(*high);
+                    }
+                }
+            }
+            lines_avx2(rows.dwords_of_eight(half, 0), first, panel);
+        }
     }
 }

@@ -13,6 +13,8 @@ impl Unpack for Q6K {
     const BIAS: u8 = 32;
     const HIGHEST: u8 = 63;
     #[cfg(target_arch = "x86_64")]
+    const FILL_AVX2: Option<Fill> = Some(x86::fill_avx2);
+    #[cfg(target_arch = "x86_64")]
     const FILL: Option<Fill> = Some(x86::fill);
     #[cfg(target_arch = "x86_64")]
     const TILES: Option<FillTiles> = Some(x86::fill_tiles);
@@ -39,7 +41,7 @@ impl Unpack for Q6K {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! Sixteen rows at once for AVX-512.
+    //! Sixteen rows at once for AVX-512, eight for AVX2.
 
     use std::arch::x86_64::*;
     use std::mem::offset_of;
@@ -50,8 +52,9 @@ mod x86 {
     use crate::panel::{Ahead, Rows};
     use crate::tile::Panel;
     use crate::tile::amx::{self, TileBytes};
+    use crate::tile::avx2::{self, put_pairs};
     use crate::tile::avx512::{put, store_floats};
-    use crate::x86::{NONE, Sixteen, apart, f16_low, field, pick};
+    use crate::x86::{NONE, Sixteen, apart, f16_low, f16_low_256, field, pick, two_of_four};
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
@@ -101,6 +104,68 @@ mod x86 {
                 let byte = _mm512_sll_epi32(scales, count(24 - 8 * i));
                 let scale = _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(byte));
                 store_floats(&mut panel.scales[4 * four + i][first..], _mm512_mul_ps(d, scale));
+            }
+        }
+    }
+
+    /// See [`crate::tile::Fill`].
+    #[target_feature(enable = "avx2,f16c")]
+    pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
+        /// A byte in the upper half of each 16 bits: each number twice, and each beside the next.
+        const TWICE: [[u8; 32]; 4] = [
+            two_of_four([0, 0], [1, 3]),
+            two_of_four([1, 1], [1, 3]),
+            two_of_four([2, 2], [1, 3]),
+            two_of_four([3, 3], [1, 3]),
+        ];
+        const BOTH: [[u8; 32]; 2] = [two_of_four([0, 1], [1, 3]), two_of_four([2, 3], [1, 3])];
+        let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
+        let nibble = _mm256_set1_epi8(15);
+        let upper = _mm256_set1_epi8(0x30);
+        let mut ahead = ahead.split(16);
+        for half in 0..2 {
+            let first = first + 8 * half;
+            for (h, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                let at = offset_of!(Block, high) + 32 * h + 16 * side;
+                let highs = rows.dwords_of_eight(half, at);
+                for part in 0..2 {
+                    ahead.part().fetch();
+                    let at = offset_of!(Block, low) + 64 * h + 32 * part + 16 * side;
+                    let lows = rows.dwords_of_eight(half, at);
+                    for (i, (low, high)) in lows.into_iter().zip(highs).enumerate() {
+                        let step = 32 * h + 8 * part + 4 * side + i;
+                        // Two bits for each part, the lowest for the first.
+                        let [first_bits, third_bits] = match part {
+                            0 => [_mm256_slli_epi16::<4>(high), high],
+                            _ => [_mm256_slli_epi16::<2>(high), _mm256_srli_epi16::<2>(high)],
+                        };
+                        let join = |low, bits| {
+                            let low = _mm256_and_si256(low, nibble);
+                            _mm256_or_si256(low, _mm256_and_si256(bits, upper))
+                        };
+                        avx2::put(panel, step, first, join(low, first_bits));
+                        let low = _mm256_srli_epi16::<4>(low);
+                        avx2::put(panel, step + 16, first, join(low, third_bits));
+                    }
+                }
+            }
+            // The last two bytes are the block's scale.
+            let [.., last] = rows.dwords_of_eight(half, size_of::<Block>() - 16);
+            let d = f16_low_256(_mm256_srli_epi32::<16>(last));
+            avx2::store_floats(&mut panel.units[0][first..], d);
+            avx2::store_floats(&mut panel.units[1][first..], _mm256_setzero_ps());
+            let scales = rows.dwords_of_eight(half, offset_of!(Block, scales));
+            for (group, line) in panel.scales.iter_mut().enumerate() {
+                let order = avx2::load(&TWICE[group % 4]);
+                let high = _mm256_shuffle_epi8(scales[group / 4], order);
+                put_pairs(line, first, _mm256_srai_epi16::<8>(high));
+            }
+            // -32 times the scales.
+            for (pair, line) in panel.mins[..8].iter_mut().enumerate() {
+                let order = avx2::load(&BOTH[pair % 2]);
+                let high = _mm256_shuffle_epi8(scales[pair / 2], order);
+                let bias = _mm256_srai_epi16::<3>(high);
+                put_pairs(line, first, _mm256_sub_epi16(_mm256_setzero_si256(), bias));
             }
         }
     }

@@ -112,7 +112,7 @@ pub(super) fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
 
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(super) fn load(from: &[u8; 32]) -> __m256i {
+pub(crate) fn load(from: &[u8; 32]) -> __m256i {
     // SAFETY: 32 bytes are read from a reference to 32.
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
 }
@@ -127,10 +127,26 @@ pub(super) fn load_floats(from: &[f32]) -> __m256 {
 
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(super) fn store_floats(to: &mut [f32], value: __m256) {
+pub(crate) fn store_floats(to: &mut [f32], value: __m256) {
     let to = &mut to[..8];
     // SAFETY: the slice has 8 elements.
     unsafe { _mm256_storeu_ps(to.as_mut_ptr(), value) }
+}
+
+/// Stores the four columns of step `step` of rows `first..first + 8`.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn put(panel: &mut Panel, step: usize, first: usize, quants: __m256i) {
+    let to = &mut panel.quants[step][first..first + 8];
+    // SAFETY: eight rows of four bytes are written, as many as the slice has.
+    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), quants) }
+}
+
+/// Stores scales or minimums of rows `first..first + 8`, two of 16 bits each.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn put_pairs(line: &mut [f32; ROWS], first: usize, pairs: __m256i) {
+    store_floats(&mut line[first..], _mm256_castsi256_ps(pairs));
 }
 
 /// See [`crate::tile::Interleave`].
@@ -175,7 +191,7 @@ fn interleave_integers<const GROUP: usize>(
         for part in 0..SPAN / GROUP / 8 {
             let scales = columns(spans.each_ref().map(|span| (&span.scales, 1.0)), part);
             for (to, scales) in panel.scales[8 * part..].iter_mut().zip(scales) {
-                store_floats(&mut to[first..], _mm256_castsi256_ps(pairs(scales, scales, 1.0)));
+                put_pairs(to, first, pairs(scales, scales, 1.0));
             }
             let (mins, factor) = match adjust.mins {
                 Mins::None => continue,
@@ -186,7 +202,7 @@ fn interleave_integers<const GROUP: usize>(
             };
             let to = &mut panel.mins[4 * part..];
             for (to, [low, high]) in to.iter_mut().zip(mins.as_chunks::<2>().0) {
-                store_floats(&mut to[first..], _mm256_castsi256_ps(pairs(*low, *high, factor)));
+                put_pairs(to, first, pairs(*low, *high, factor));
             }
         }
     }
@@ -214,9 +230,7 @@ fn interleave_quants(spans: &[Span; 8], first: usize, adjust: Adjust, panel: &mu
             *row = _mm256_add_epi8(load(&span.quants.as_chunks().0[part]), bias);
         }
         for (step, value) in transpose(rows).into_iter().enumerate() {
-            let to = &mut panel.quants[8 * part + step][first..first + 8];
-            // SAFETY: eight rows of four bytes are written, as many as the slice has.
-            unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), value) };
+            put(panel, 8 * part + step, first, value);
         }
     }
 }
