@@ -118,11 +118,11 @@ pub(super) mod x86 {
     pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
         let nibble = _mm256_set1_epi8(15);
-        let mut ahead = ahead.split(16);
+        let mut ahead = ahead.split(2);
         for half in 0..2 {
+            ahead.part().fetch();
             let first = first + 8 * half;
             for piece in 0..8 {
-                ahead.part().fetch();
                 let quants = rows.dwords_of_eight(half, offset_of!(Block, quants) + 16 * piece);
                 for (i, bytes) in quants.into_iter().enumerate() {
                     let step = piece / 2 * 16 + piece % 2 * 4 + i;

@@ -89,14 +89,14 @@ mod x86 {
         let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
         let nibble = _mm256_set1_epi8(15);
         let fifth = _mm256_set1_epi8(16);
-        let mut ahead = ahead.split(16);
+        let mut ahead = ahead.split(2);
         for half in 0..2 {
+            ahead.part().fetch();
             let first = first + 8 * half;
             for side in 0..2 {
                 // Bit p of a byte is the fifth bit of a weight of part p: two parts are taken from the low end at a time.
                 let mut highs = rows.dwords_of_eight(half, offset_of!(Block, high) + 16 * side);
                 for pair in 0..4 {
-                    ahead.part().fetch();
                     let at = offset_of!(Block, quants) + 32 * pair + 16 * side;
                     let quants = rows.dwords_of_eight(half, at);
                     for (i, (bytes, high)) in quants.into_iter().zip(&mut highs).enumerate() {

@@ -122,14 +122,14 @@ mod x86 {
         let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
         let nibble = _mm256_set1_epi8(15);
         let upper = _mm256_set1_epi8(0x30);
-        let mut ahead = ahead.split(16);
+        let mut ahead = ahead.split(2);
         for half in 0..2 {
+            ahead.part().fetch();
             let first = first + 8 * half;
             for (h, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 let at = offset_of!(Block, high) + 32 * h + 16 * side;
                 let highs = rows.dwords_of_eight(half, at);
                 for part in 0..2 {
-                    ahead.part().fetch();
                     let at = offset_of!(Block, low) + 64 * h + 32 * part + 16 * side;
                     let lows = rows.dwords_of_eight(half, at);
                     for (i, (low, high)) in lows.into_iter().zip(highs).enumerate() {
