@@ -163,7 +163,16 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
 
 /// See [`Gemm::tokens_min`]; measured: benches/README.md.
 fn tokens_min(quants: Option<&Quants>, level: Level) -> usize {
-    if quants.is_some_and(|quants| quants.fill(level).is_some()) { 5 } else { TOKENS_MIN_MAX }
+    match quants.filter(|quants| quants.fill(level).is_some()) {
+        None => TOKENS_MIN_MAX,
+        #[cfg(target_arch = "x86_64")]
+        Some(quants) if level == Level::Avx2 => match quants.highest {
+            0..=15 => 5,
+            16..=31 => 7,
+            _ => TOKENS_MIN_MAX,
+        },
+        Some(_) => 5,
+    }
 }
 
 fn integer_name(level: Level) -> &'static str {
