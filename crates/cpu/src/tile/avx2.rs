@@ -9,8 +9,8 @@
 //! Widening multiplies pairs (`madd`), by 1 or for nothing more by a scale. So where activations have one scale per 256
 //! columns, the scales of weights stay the integers that they are stored as, each twice side by side in place of an f32,
 //! and all 256 columns are summed as integers; of two groups' minimums the same, for the activations' sums in pairs
-//! ([`Format::Int8x256Pairs`]). Nothing overflows: a K type's scale times a pair sum is below 2^23, and 128 of them
-//! are added.
+//! ([`Format::Int8x256Pairs`]). Nothing overflows: what one `madd` gives is below 2^23 and at most 64 of them are added; of
+//! minimums below 2^24, and eight.
 #![expect(
     clippy::needless_range_loop,
     reason = "t counts tokens and half halves of the rows, in several arrays at once"
