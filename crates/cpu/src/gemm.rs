@@ -168,8 +168,8 @@ fn tokens_min(quants: Option<&Quants>, level: Level) -> usize {
         #[cfg(target_arch = "x86_64")]
         Some(quants) if level == Level::Avx2 => match quants.highest {
             0..=15 => 5,
-            16..=31 => 7,
-            _ => TOKENS_MIN_MAX,
+            32..=63 => TOKENS_MIN_MAX,
+            _ => 7,
         },
         Some(_) => 5,
     }

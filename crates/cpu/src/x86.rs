@@ -150,7 +150,7 @@ impl<const BYTES: usize> Sixteen<'_, BYTES> {
 }
 
 /// For VPSHUFB: bytes `i` and `j` of each lane of 32 bits to the bytes of the places `at`; the other two are zero.
-pub(crate) const fn two_of_four(bytes: [u8; 2], at: [usize; 2]) -> [u8; 32] {
+const fn two_of_four(bytes: [u8; 2], at: [usize; 2]) -> [u8; 32] {
     let (mut order, mut lane) = ([0x80; 32], 0);
     while lane < 8 {
         let start = lane % 4 * 4;
@@ -160,6 +160,29 @@ pub(crate) const fn two_of_four(bytes: [u8; 2], at: [usize; 2]) -> [u8; 32] {
     }
     order
 }
+
+/// For VPSHUFB: each of a lane's four bytes twice, zero-extended.
+pub(crate) const TWICE: [[u8; 32]; 4] = [
+    two_of_four([0, 0], [0, 2]),
+    two_of_four([1, 1], [0, 2]),
+    two_of_four([2, 2], [0, 2]),
+    two_of_four([3, 3], [0, 2]),
+];
+
+/// The same into the upper half of 16 bits.
+pub(crate) const TWICE_HIGH: [[u8; 32]; 4] = [
+    two_of_four([0, 0], [1, 3]),
+    two_of_four([1, 1], [1, 3]),
+    two_of_four([2, 2], [1, 3]),
+    two_of_four([3, 3], [1, 3]),
+];
+
+/// For VPSHUFB: bytes 0 and 1 of each lane, or 2 and 3, zero-extended.
+pub(crate) const BOTH: [[u8; 32]; 2] = [two_of_four([0, 1], [0, 2]), two_of_four([2, 3], [0, 2])];
+
+/// The same into the upper half of 16 bits.
+pub(crate) const BOTH_HIGH: [[u8; 32]; 2] =
+    [two_of_four([0, 1], [1, 3]), two_of_four([2, 3], [1, 3])];
 
 /// The f16 in the low half of each lane of 32 bits.
 #[inline]

@@ -3,6 +3,8 @@
 use bilayer_quant::q2_k::Block;
 
 use super::{Form, Span, Unpack, f16_values};
+#[cfg(target_arch = "x86_64")]
+use crate::tile::Fill;
 
 pub(crate) struct Q2K;
 
@@ -10,6 +12,8 @@ impl Unpack for Q2K {
     const FORM: Form = Form::Affine16K;
     const BIAS: u8 = 0;
     const HIGHEST: u8 = 3;
+    #[cfg(target_arch = "x86_64")]
+    const FILL_AVX2: Option<Fill> = Some(x86::fill_avx2);
 
     #[inline(always)]
     fn unpack(blocks: &[u8], span: &mut Span) {
@@ -36,6 +40,60 @@ pub(crate) fn pairs(packed: &[u8; 64], quants: &mut [u8; 256]) {
             part[32 + l] = packed[l] >> 2 & 3;
             part[64 + l] = packed[l] >> 4 & 3;
             part[96 + l] = packed[l] >> 6;
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! Eight rows at once for AVX2.
+
+    use std::arch::x86_64::*;
+    use std::mem::offset_of;
+
+    use bilayer_quant::q2_k::Block;
+
+    use crate::panel::{Ahead, Rows};
+    use crate::tile::Panel;
+    use crate::tile::avx2::{self, put_pairs};
+    use crate::x86::{BOTH, Sixteen, TWICE, f16_low_256};
+
+    /// See [`crate::tile::Fill`].
+    #[target_feature(enable = "avx2,f16c")]
+    pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
+        let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
+        let mut ahead = ahead.split(2);
+        for half in 0..2 {
+            ahead.part().fetch();
+            let first = first + 8 * half;
+            for (part, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                let at = offset_of!(Block, quants) + 32 * part + 16 * side;
+                for (i, bytes) in rows.dwords_of_eight(half, at).into_iter().enumerate() {
+                    for field in 0..4 {
+                        let step = 32 * part + 8 * field + 4 * side + i;
+                        let quants = _mm256_srl_epi16(bytes, _mm_cvtsi32_si128(2 * field as i32));
+                        let quants = _mm256_and_si256(quants, _mm256_set1_epi8(3));
+                        avx2::put(panel, step, first, quants);
+                    }
+                }
+            }
+            // The last four bytes are d and dmin.
+            let [.., last] = rows.dwords_of_eight(half, size_of::<Block>() - 16);
+            let min_unit = f16_low_256(_mm256_srli_epi32::<16>(last));
+            let min_unit = _mm256_xor_ps(min_unit, _mm256_set1_ps(-0.0));
+            avx2::store_floats(&mut panel.units[0][first..], f16_low_256(last));
+            avx2::store_floats(&mut panel.units[1][first..], min_unit);
+            let nibble = _mm256_set1_epi8(15);
+            let both = rows.dwords_of_eight(half, offset_of!(Block, scales));
+            for (group, line) in panel.scales.iter_mut().enumerate() {
+                let scales = _mm256_and_si256(both[group / 4], nibble);
+                let order = avx2::load(&TWICE[group % 4]);
+                put_pairs(line, first, _mm256_shuffle_epi8(scales, order));
+            }
+            for (pair, line) in panel.mins[..8].iter_mut().enumerate() {
+                let mins = _mm256_and_si256(_mm256_srli_epi16::<4>(both[pair / 2]), nibble);
+                put_pairs(line, first, _mm256_shuffle_epi8(mins, avx2::load(&BOTH[pair % 2])));
+            }
         }
     }
 }

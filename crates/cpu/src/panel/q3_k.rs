@@ -4,6 +4,8 @@ use bilayer_quant::q3_k::{Block, scales};
 
 use super::q2_k::pairs;
 use super::{Form, Span, Unpack, f16_values};
+#[cfg(target_arch = "x86_64")]
+use crate::tile::Fill;
 
 pub(crate) struct Q3K;
 
@@ -11,6 +13,8 @@ impl Unpack for Q3K {
     const FORM: Form = Form::Signed16K;
     const BIAS: u8 = 4;
     const HIGHEST: u8 = 7;
+    #[cfg(target_arch = "x86_64")]
+    const FILL_AVX2: Option<Fill> = Some(x86::fill_avx2);
 
     #[inline(always)]
     fn unpack(blocks: &[u8], span: &mut Span) {
@@ -24,6 +28,67 @@ impl Unpack for Q3K {
         [span.unit] = f16_values([block.d]);
         for (out, scale) in span.scales.iter_mut().zip(&scales(&block.scales)) {
             *out = f32::from(*scale);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! Eight rows at once for AVX2.
+
+    use std::arch::x86_64::*;
+    use std::mem::offset_of;
+
+    use bilayer_quant::q3_k::Block;
+
+    use crate::panel::{Ahead, Rows};
+    use crate::tile::{Panel, avx2};
+    use crate::x86::{Sixteen, f16_low_256};
+
+    /// See [`crate::tile::Fill`].
+    #[target_feature(enable = "avx2,f16c")]
+    pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
+        let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
+        let mut ahead = ahead.split(2);
+        for half in 0..2 {
+            ahead.part().fetch();
+            let first = first + 8 * half;
+            for (part, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                // Bit p of a byte is the third bit of a weight of 32 columns p: those of this part from the third on.
+                let highs = rows.dwords_of_eight(half, offset_of!(Block, high) + 16 * side);
+                let highs = highs.map(|high| match part {
+                    0 => _mm256_slli_epi16::<2>(high),
+                    _ => _mm256_srli_epi16::<2>(high),
+                });
+                let at = offset_of!(Block, quants) + 32 * part + 16 * side;
+                let lows = rows.dwords_of_eight(half, at);
+                for (i, (low, high)) in lows.into_iter().zip(highs).enumerate() {
+                    for field in 0..4 {
+                        let step = 32 * part + 8 * field + 4 * side + i;
+                        let low = _mm256_srl_epi16(low, _mm_cvtsi32_si128(2 * field as i32));
+                        let low = _mm256_and_si256(low, _mm256_set1_epi8(3));
+                        let high = _mm256_srl_epi16(high, _mm_cvtsi32_si128(field as i32));
+                        let high = _mm256_and_si256(high, _mm256_set1_epi8(4));
+                        avx2::put(panel, step, first, _mm256_or_si256(low, high));
+                    }
+                }
+            }
+            // The last two bytes are the block's scale, the twelve before them those of its groups.
+            let [.., last] = rows.dwords_of_eight(half, size_of::<Block>() - 16);
+            let d = f16_low_256(_mm256_srli_epi32::<16>(last));
+            let [_, a, b, c] = rows.dwords_of_eight(half, offset_of!(Block, scales) - 4);
+            let six = |low, high| {
+                let low = _mm256_and_si256(low, _mm256_set1_epi8(0x0f));
+                let high = _mm256_and_si256(high, _mm256_set1_epi8(0x30));
+                _mm256_sub_epi8(_mm256_or_si256(low, high), _mm256_set1_epi8(32))
+            };
+            let scales = [
+                six(a, _mm256_slli_epi16::<4>(c)),
+                six(b, _mm256_slli_epi16::<2>(c)),
+                six(_mm256_srli_epi16::<4>(a), c),
+                six(_mm256_srli_epi16::<4>(b), _mm256_srli_epi16::<2>(c)),
+            ];
+            avx2::put_signed_lines::<2>(scales, d, first, panel);
         }
     }
 }

@@ -67,7 +67,7 @@ pub(super) mod x86 {
     use crate::tile::amx::{self, TileBytes};
     use crate::tile::avx2::{self, put_pairs};
     use crate::tile::avx512::{put, store_floats};
-    use crate::x86::{Sixteen, apart, f16_low, f16_low_256, field, two_of_four};
+    use crate::x86::{BOTH, Sixteen, TWICE, apart, f16_low, f16_low_256, field};
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
@@ -139,14 +139,6 @@ pub(super) mod x86 {
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
     pub fn lines_avx2([d, a, b, c]: [__m256i; 4], first: usize, panel: &mut Panel) {
-        /// Each number twice, and each beside the next.
-        const TWICE: [[u8; 32]; 4] = [
-            two_of_four([0, 0], [0, 2]),
-            two_of_four([1, 1], [0, 2]),
-            two_of_four([2, 2], [0, 2]),
-            two_of_four([3, 3], [0, 2]),
-        ];
-        const BOTH: [[u8; 32]; 2] = [two_of_four([0, 1], [0, 2]), two_of_four([2, 3], [0, 2])];
         let units = [f16_low_256(d), f16_low_256(_mm256_srli_epi32::<16>(d))];
         let min_unit = _mm256_xor_ps(units[1], _mm256_set1_ps(-0.0));
         avx2::store_floats(&mut panel.units[0][first..], units[0]);

@@ -52,9 +52,9 @@ mod x86 {
     use crate::panel::{Ahead, Rows};
     use crate::tile::Panel;
     use crate::tile::amx::{self, TileBytes};
-    use crate::tile::avx2::{self, put_pairs};
+    use crate::tile::avx2;
     use crate::tile::avx512::{put, store_floats};
-    use crate::x86::{NONE, Sixteen, apart, f16_low, f16_low_256, field, pick, two_of_four};
+    use crate::x86::{NONE, Sixteen, apart, f16_low, f16_low_256, field, pick};
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
@@ -111,14 +111,6 @@ mod x86 {
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx2,f16c")]
     pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
-        /// A byte in the upper half of each 16 bits: each number twice, and each beside the next.
-        const TWICE: [[u8; 32]; 4] = [
-            two_of_four([0, 0], [1, 3]),
-            two_of_four([1, 1], [1, 3]),
-            two_of_four([2, 2], [1, 3]),
-            two_of_four([3, 3], [1, 3]),
-        ];
-        const BOTH: [[u8; 32]; 2] = [two_of_four([0, 1], [1, 3]), two_of_four([2, 3], [1, 3])];
         let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
         let nibble = _mm256_set1_epi8(15);
         let upper = _mm256_set1_epi8(0x30);
@@ -152,21 +144,8 @@ mod x86 {
             // The last two bytes are the block's scale.
             let [.., last] = rows.dwords_of_eight(half, size_of::<Block>() - 16);
             let d = f16_low_256(_mm256_srli_epi32::<16>(last));
-            avx2::store_floats(&mut panel.units[0][first..], d);
-            avx2::store_floats(&mut panel.units[1][first..], _mm256_setzero_ps());
             let scales = rows.dwords_of_eight(half, offset_of!(Block, scales));
-            for (group, line) in panel.scales.iter_mut().enumerate() {
-                let order = avx2::load(&TWICE[group % 4]);
-                let high = _mm256_shuffle_epi8(scales[group / 4], order);
-                put_pairs(line, first, _mm256_srai_epi16::<8>(high));
-            }
-            // -32 times the scales.
-            for (pair, line) in panel.mins[..8].iter_mut().enumerate() {
-                let order = avx2::load(&BOTH[pair % 2]);
-                let high = _mm256_shuffle_epi8(scales[pair / 2], order);
-                let bias = _mm256_srai_epi16::<3>(high);
-                put_pairs(line, first, _mm256_sub_epi16(_mm256_setzero_si256(), bias));
-            }
+            avx2::put_signed_lines::<5>(scales, d, first, panel);
         }
     }
 

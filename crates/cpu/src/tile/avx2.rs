@@ -24,7 +24,7 @@ use crate::tile::{
     Adjust, Affine16K, Affine32, Affine32K, Interleave, Mins, Panel, Product, ROWS, Shape,
     Signed16K, Signed32, Signed32K, Tile, Tiles, check_strip, in_order,
 };
-use crate::x86::{in_memory, whole_lines};
+use crate::x86::{BOTH_HIGH, TWICE_HIGH, in_memory, whole_lines};
 
 /// Most tokens in a tile.
 pub(super) const TOKENS: usize = 4;
@@ -147,6 +147,30 @@ pub(crate) fn put(panel: &mut Panel, step: usize, first: usize, quants: __m256i)
 #[inline]
 pub(crate) fn put_pairs(line: &mut [f32; ROWS], first: usize, pairs: __m256i) {
     store_floats(&mut line[first..], _mm256_castsi256_ps(pairs));
+}
+
+/// Stores the sixteen scales of rows `first..first + 8`, four in each lane, and their unit; as minimums, the scales times
+/// -2^`BIAS`.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn put_signed_lines<const BIAS: u32>(
+    scales: [__m256i; 4],
+    unit: __m256,
+    first: usize,
+    panel: &mut Panel,
+) {
+    store_floats(&mut panel.units[0][first..], unit);
+    store_floats(&mut panel.units[1][first..], _mm256_setzero_ps());
+    // In the upper half of 16 bits a scale is 2^8 too large.
+    for (group, line) in panel.scales.iter_mut().enumerate() {
+        let high = _mm256_shuffle_epi8(scales[group / 4], load(&TWICE_HIGH[group % 4]));
+        put_pairs(line, first, _mm256_srai_epi16::<8>(high));
+    }
+    for (pair, line) in panel.mins[..8].iter_mut().enumerate() {
+        let high = _mm256_shuffle_epi8(scales[pair / 2], load(&BOTH_HIGH[pair % 2]));
+        let bias = _mm256_sra_epi16(high, _mm_cvtsi32_si128(8 - BIAS as i32));
+        put_pairs(line, first, _mm256_sub_epi16(_mm256_setzero_si256(), bias));
+    }
 }
 
 /// See [`crate::tile::Interleave`].
