@@ -122,18 +122,35 @@ impl<'a, const BYTES: usize> Sixteen<'a, BYTES> {
     }
 }
 
-impl<const BYTES: usize> Sixteen<'_, BYTES> {
-    /// The same of rows `8 * half..8 * half + 8`, at 256 bits.
+/// Eight of [`Sixteen`] rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Eight<'a, const BYTES: usize> {
+    all: Sixteen<'a, BYTES>,
+    /// The first of the eight: 0 or 8.
+    row: usize,
+}
+
+impl<'a, const BYTES: usize> Sixteen<'a, BYTES> {
+    /// The first eight and the others.
+    #[inline(always)]
+    pub fn halves(self) -> [Eight<'a, BYTES>; 2] {
+        [0, 8].map(|row| Eight { all: self, row })
+    }
+}
+
+impl<const BYTES: usize> Eight<'_, BYTES> {
+    /// As [`Sixteen::dwords`], at 256 bits.
     ///
     /// # Panics
-    /// If a row ends before, or there is no such half.
+    /// If a row ends before.
     #[inline]
     #[target_feature(enable = "avx2")]
-    pub fn dwords_of_eight(&self, half: usize, at: usize) -> [__m256i; 4] {
-        assert!(half < 2 && at + 16 <= BYTES);
+    pub fn dwords(&self, at: usize) -> [__m256i; 4] {
+        assert!(at + 16 <= BYTES);
+        let Eight { all, row: first } = *self;
         let load = |row: usize| {
             // SAFETY: 16 bytes of one of 16 rows of `BYTES`, all of which `new` saw in one slice.
-            unsafe { _mm_loadu_si128(self.first.add((8 * half + row) * self.stride + at).cast()) }
+            unsafe { _mm_loadu_si128(all.first.add((first + row) * all.stride + at).cast()) }
         };
         let [a, b, c, d] = [0, 1, 2, 3].map(|row| {
             _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(load(row)), load(4 + row))

@@ -64,10 +64,9 @@ impl Packing {
     pub fn chunk_bytes(self, tokens: usize) -> usize {
         let per_token = match self.at(tokens).format {
             Format::F32 => 4 * self.cols,
-            format @ Format::Int8x32 => self.cols / 32 * Block::bytes_per_token(format, 32),
             #[cfg(target_arch = "x86_64")]
             Format::Tiles { planes } => planes * self.cols.div_ceil(32) * 64,
-            format => self.cols / SPAN * Block::bytes_per_token(format, SPAN),
+            format => Block::bytes_per_token(format, self.cols),
         };
         (per_token * self.chunk_tokens(tokens)).next_multiple_of(64)
     }
@@ -226,17 +225,13 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The parts of `Int8x256Pairs` as addresses, all multiples of 4; the sums are those of groups of `group` columns.
+    /// The activations' sums in pairs, of groups of 16 columns or of 32; only in `Int8x256Pairs`.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub fn pair_parts(&self, group: usize) -> PairParts {
-        let [sums, wide_sums, _] = self.offsets();
-        let sums = if group == 16 { sums } else { wide_sums };
-        PairParts {
-            quants: bytemuck::cast_slice::<u8, i32>(self.quants()).as_ptr(),
-            sums: bytemuck::cast_slice::<u8, i32>(&self.bytes[sums..]).as_ptr(),
-            scales: self.scales().as_ptr(),
-        }
+    pub fn pair_sums(&self, group: usize) -> &'a [i32] {
+        let [sums, wide_sums, scales] = self.offsets();
+        let range = if group == 16 { sums..wide_sums } else { wide_sums..scales };
+        bytemuck::cast_slice(&self.bytes[range])
     }
 
     /// The activations.
@@ -277,25 +272,8 @@ pub(crate) struct Parts {
     pub scales: *const f32,
 }
 
-/// Where the parts of a [`Block`] in `Int8x256Pairs` start.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-pub(crate) struct PairParts {
-    /// Four activations each.
-    pub quants: *const i32,
-    /// The sums of two groups each.
-    pub sums: *const i32,
-    pub scales: *const f32,
-}
-
 #[cfg(target_arch = "x86_64")]
 impl Parts {
-    /// The quants and scales alone.
-    #[inline(always)]
-    pub fn without_sums(self) -> PairParts {
-        PairParts { quants: self.quants, sums: std::ptr::null(), scales: self.scales }
-    }
-
     /// What the integer sums of a group start from, for each token: zero where not signed.
     ///
     /// # Safety

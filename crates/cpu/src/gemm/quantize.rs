@@ -92,14 +92,20 @@ impl Place<'_> {
         }
     }
 
+    /// Keeps the quants of 256 activations; gives their scale and the sum of every 16.
+    #[inline(always)]
+    fn quantize_256(self, x: &[f32]) -> (f32, [i16; 16]) {
+        let x: &[f32; 256] = x.as_array().expect("rows of 256-blocks are whole blocks");
+        let (scale, q) = quantize(x);
+        self.quants.copy_from_slice(&q);
+        (scale, sums_of_16(&q))
+    }
+
     /// `out` holds the sums `[16, tokens]`, the float sums `[8, tokens]` and the scales `[tokens]`.
     #[inline(always)]
     fn pack_256(self, x: &[f32], out: &mut [u8]) {
         let (n, token) = (self.tokens, self.token);
-        let x: &[f32; 256] = x.as_array().expect("rows of 256-blocks are whole blocks");
-        let (scale, q) = quantize(x);
-        self.quants.copy_from_slice(&q);
-        let sums = sums_of_16(&q);
+        let (scale, sums) = self.quantize_256(x);
         let (out_sums, rest) = out.split_at_mut(16 * n * 4);
         let out_sums = bytemuck::cast_slice_mut::<u8, i32>(out_sums);
         for (out, sum) in out_sums[token..].iter_mut().step_by(n).zip(sums) {
@@ -117,10 +123,7 @@ impl Place<'_> {
     #[inline(always)]
     fn pack_256_pairs(self, x: &[f32], out: &mut [u8]) {
         let (n, token) = (self.tokens, self.token);
-        let x: &[f32; 256] = x.as_array().expect("rows of 256-blocks are whole blocks");
-        let (scale, q) = quantize(x);
-        self.quants.copy_from_slice(&q);
-        let sums = sums_of_16(&q);
+        let (scale, sums) = self.quantize_256(x);
         let wide: [i16; 8] = std::array::from_fn(|i| sums[2 * i] + sums[2 * i + 1]);
         let (out_sums, out_scales) = out.split_at_mut(12 * n * 4);
         let out_sums = bytemuck::cast_slice_mut::<u8, [i16; 2]>(out_sums);

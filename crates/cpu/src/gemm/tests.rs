@@ -56,7 +56,9 @@ fn rounding(format: Format, x: &[f32]) -> Vec<f64> {
         #[cfg(target_arch = "x86_64")]
         Format::Tiles { .. } => return x.iter().map(|x| f64::from(x.abs()) / 21000.0).collect(),
         Format::Int8x32 => 32,
-        _ => 256,
+        Format::Int8x256 => 256,
+        #[cfg(target_arch = "x86_64")]
+        Format::Int8x256Pairs => 256,
     };
     x.chunks(per)
         .flat_map(|x| {

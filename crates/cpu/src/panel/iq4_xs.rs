@@ -44,24 +44,20 @@ mod x86 {
     use crate::panel::{Ahead, Rows};
     use crate::tile::Panel;
     use crate::tile::avx2::{self, put_pairs};
-    use crate::x86::{Sixteen, f16_low_256};
+    use crate::x86::f16_low_256;
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx2,f16c")]
     pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
-        let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
         let nibble = _mm256_set1_epi8(15);
         // SAFETY: 16 bytes are read from a reference to 16.
         let values = unsafe { _mm_loadu_si128(VALUES.as_ptr().cast()) };
         // 128 too high becomes two's complement.
         let values = _mm256_broadcastsi128_si256(_mm_xor_si128(values, _mm_set1_epi8(-128)));
-        let mut ahead = ahead.split(2);
-        for half in 0..2 {
-            ahead.part().fetch();
-            let first = first + 8 * half;
+        avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {
             for part in 0..8 {
                 let at = offset_of!(Block, quants) + 16 * part;
-                for (i, bytes) in rows.dwords_of_eight(half, at).into_iter().enumerate() {
+                for (i, bytes) in rows.dwords(at).into_iter().enumerate() {
                     let step = 8 * part + i;
                     let low = _mm256_and_si256(bytes, nibble);
                     avx2::put(panel, step, first, _mm256_shuffle_epi8(values, low));
@@ -69,7 +65,7 @@ mod x86 {
                     avx2::put(panel, step + 4, first, _mm256_shuffle_epi8(values, high));
                 }
             }
-            let [head, low, ..] = rows.dwords_of_eight(half, 0);
+            let [head, low, ..] = rows.dwords(0);
             avx2::store_floats(&mut panel.units[0][first..], f16_low_256(head));
             avx2::store_floats(&mut panel.units[1][first..], _mm256_setzero_ps());
             let high = _mm256_srli_epi32::<16>(head);
@@ -83,6 +79,6 @@ mod x86 {
                 let pair = _mm256_or_si256(scale, _mm256_slli_epi32::<16>(scale));
                 put_pairs(line, first, _mm256_sub_epi16(pair, _mm256_set1_epi16(32)));
             }
-        }
+        });
     }
 }

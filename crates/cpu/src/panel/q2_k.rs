@@ -54,21 +54,15 @@ mod x86 {
     use bilayer_quant::q2_k::Block;
 
     use crate::panel::{Ahead, Rows};
-    use crate::tile::Panel;
-    use crate::tile::avx2::{self, put_pairs};
-    use crate::x86::{BOTH, Sixteen, TWICE, f16_low_256};
+    use crate::tile::{Panel, avx2};
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx2,f16c")]
     pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
-        let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
-        let mut ahead = ahead.split(2);
-        for half in 0..2 {
-            ahead.part().fetch();
-            let first = first + 8 * half;
+        avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {
             for (part, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 let at = offset_of!(Block, quants) + 32 * part + 16 * side;
-                for (i, bytes) in rows.dwords_of_eight(half, at).into_iter().enumerate() {
+                for (i, bytes) in rows.dwords(at).into_iter().enumerate() {
                     for field in 0..4 {
                         let step = 32 * part + 8 * field + 4 * side + i;
                         let quants = _mm256_srl_epi16(bytes, _mm_cvtsi32_si128(2 * field as i32));
@@ -78,22 +72,12 @@ mod x86 {
                 }
             }
             // The last four bytes are d and dmin.
-            let [.., last] = rows.dwords_of_eight(half, size_of::<Block>() - 16);
-            let min_unit = f16_low_256(_mm256_srli_epi32::<16>(last));
-            let min_unit = _mm256_xor_ps(min_unit, _mm256_set1_ps(-0.0));
-            avx2::store_floats(&mut panel.units[0][first..], f16_low_256(last));
-            avx2::store_floats(&mut panel.units[1][first..], min_unit);
+            let [.., last] = rows.dwords(size_of::<Block>() - 16);
             let nibble = _mm256_set1_epi8(15);
-            let both = rows.dwords_of_eight(half, offset_of!(Block, scales));
-            for (group, line) in panel.scales.iter_mut().enumerate() {
-                let scales = _mm256_and_si256(both[group / 4], nibble);
-                let order = avx2::load(&TWICE[group % 4]);
-                put_pairs(line, first, _mm256_shuffle_epi8(scales, order));
-            }
-            for (pair, line) in panel.mins[..8].iter_mut().enumerate() {
-                let mins = _mm256_and_si256(_mm256_srli_epi16::<4>(both[pair / 2]), nibble);
-                put_pairs(line, first, _mm256_shuffle_epi8(mins, avx2::load(&BOTH[pair % 2])));
-            }
-        }
+            let both = rows.dwords(offset_of!(Block, scales));
+            let scales = both.map(|both| _mm256_and_si256(both, nibble));
+            let mins = both.map(|both| _mm256_and_si256(_mm256_srli_epi16::<4>(both), nibble));
+            avx2::put_affine_lines(scales, mins, last, first, panel);
+        });
     }
 }

@@ -43,25 +43,21 @@ mod x86 {
 
     use crate::panel::{Ahead, Rows};
     use crate::tile::{Panel, avx2};
-    use crate::x86::{Sixteen, f16_low_256};
+    use crate::x86::f16_low_256;
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx2,f16c")]
     pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
-        let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
-        let mut ahead = ahead.split(2);
-        for half in 0..2 {
-            ahead.part().fetch();
-            let first = first + 8 * half;
+        avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {
             for (part, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 // Bit p of a byte is the third bit of a weight of 32 columns p: those of this part from the third on.
-                let highs = rows.dwords_of_eight(half, offset_of!(Block, high) + 16 * side);
+                let highs = rows.dwords(offset_of!(Block, high) + 16 * side);
                 let highs = highs.map(|high| match part {
                     0 => _mm256_slli_epi16::<2>(high),
                     _ => _mm256_srli_epi16::<2>(high),
                 });
                 let at = offset_of!(Block, quants) + 32 * part + 16 * side;
-                let lows = rows.dwords_of_eight(half, at);
+                let lows = rows.dwords(at);
                 for (i, (low, high)) in lows.into_iter().zip(highs).enumerate() {
                     for field in 0..4 {
                         let step = 32 * part + 8 * field + 4 * side + i;
@@ -74,9 +70,9 @@ mod x86 {
                 }
             }
             // The last two bytes are the block's scale, the twelve before them those of its groups.
-            let [.., last] = rows.dwords_of_eight(half, size_of::<Block>() - 16);
+            let [.., last] = rows.dwords(size_of::<Block>() - 16);
             let d = f16_low_256(_mm256_srli_epi32::<16>(last));
-            let [_, a, b, c] = rows.dwords_of_eight(half, offset_of!(Block, scales) - 4);
+            let [_, a, b, c] = rows.dwords(offset_of!(Block, scales) - 4);
             let six = |low, high| {
                 let low = _mm256_and_si256(low, _mm256_set1_epi8(0x0f));
                 let high = _mm256_and_si256(high, _mm256_set1_epi8(0x30));
@@ -89,6 +85,6 @@ mod x86 {
                 six(_mm256_srli_epi16::<4>(b), _mm256_srli_epi16::<2>(c)),
             ];
             avx2::put_signed_lines::<2>(scales, d, first, panel);
-        }
+        });
     }
 }

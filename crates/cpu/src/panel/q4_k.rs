@@ -63,11 +63,10 @@ pub(super) mod x86 {
 
     use crate::dot::x86::{load_128, load_256, scales_mins_128};
     use crate::panel::{Ahead, Rows};
-    use crate::tile::Panel;
     use crate::tile::amx::{self, TileBytes};
-    use crate::tile::avx2::{self, put_pairs};
     use crate::tile::avx512::{put, store_floats};
-    use crate::x86::{BOTH, Sixteen, TWICE, apart, f16_low, f16_low_256, field};
+    use crate::tile::{Panel, avx2};
+    use crate::x86::{Sixteen, apart, f16_low, field};
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
@@ -116,14 +115,10 @@ pub(super) mod x86 {
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx2,f16c")]
     pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
-        let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
         let nibble = _mm256_set1_epi8(15);
-        let mut ahead = ahead.split(2);
-        for half in 0..2 {
-            ahead.part().fetch();
-            let first = first + 8 * half;
+        avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {
             for piece in 0..8 {
-                let quants = rows.dwords_of_eight(half, offset_of!(Block, quants) + 16 * piece);
+                let quants = rows.dwords(offset_of!(Block, quants) + 16 * piece);
                 for (i, bytes) in quants.into_iter().enumerate() {
                     let step = piece / 2 * 16 + piece % 2 * 4 + i;
                     avx2::put(panel, step, first, _mm256_and_si256(bytes, nibble));
@@ -131,31 +126,20 @@ pub(super) mod x86 {
                     avx2::put(panel, step + 8, first, high);
                 }
             }
-            lines_avx2(rows.dwords_of_eight(half, 0), first, panel);
-        }
+            lines_avx2(rows.dwords(0), first, panel);
+        });
     }
 
     /// The same as [`lines`], of eight rows for AVX2.
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
     pub fn lines_avx2([d, a, b, c]: [__m256i; 4], first: usize, panel: &mut Panel) {
-        let units = [f16_low_256(d), f16_low_256(_mm256_srli_epi32::<16>(d))];
-        let min_unit = _mm256_xor_ps(units[1], _mm256_set1_ps(-0.0));
-        avx2::store_floats(&mut panel.units[0][first..], units[0]);
-        avx2::store_floats(&mut panel.units[1][first..], min_unit);
         let six = |bytes| _mm256_and_si256(bytes, _mm256_set1_epi8(0x3f));
         let four = |bytes| _mm256_and_si256(bytes, _mm256_set1_epi8(0x0f));
         let top = |bytes| _mm256_and_si256(_mm256_srli_epi32::<2>(bytes), _mm256_set1_epi8(0x30));
         let scales = [six(a), _mm256_or_si256(four(c), top(a))];
         let mins = [six(b), _mm256_or_si256(four(_mm256_srli_epi32::<4>(c)), top(b))];
-        for (group, line) in panel.scales[..8].iter_mut().enumerate() {
-            let order = avx2::load(&TWICE[group % 4]);
-            put_pairs(line, first, _mm256_shuffle_epi8(scales[group / 4], order));
-        }
-        for (pair, line) in panel.mins[..4].iter_mut().enumerate() {
-            let order = avx2::load(&BOTH[pair % 2]);
-            put_pairs(line, first, _mm256_shuffle_epi8(mins[pair / 2], order));
-        }
+        avx2::put_affine_lines(scales, mins, d, first, panel);
     }
 
     /// See [`FillTiles`]. A group has sixteen weights at most, so both groups of 32 bytes are looked up in a register:

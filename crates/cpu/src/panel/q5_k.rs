@@ -86,19 +86,15 @@ mod x86 {
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx2,f16c")]
     pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
-        let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
         let nibble = _mm256_set1_epi8(15);
         let fifth = _mm256_set1_epi8(16);
-        let mut ahead = ahead.split(2);
-        for half in 0..2 {
-            ahead.part().fetch();
-            let first = first + 8 * half;
+        avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {
             for side in 0..2 {
                 // Bit p of a byte is the fifth bit of a weight of part p: two parts are taken from the low end at a time.
-                let mut highs = rows.dwords_of_eight(half, offset_of!(Block, high) + 16 * side);
+                let mut highs = rows.dwords(offset_of!(Block, high) + 16 * side);
                 for pair in 0..4 {
                     let at = offset_of!(Block, quants) + 32 * pair + 16 * side;
-                    let quants = rows.dwords_of_eight(half, at);
+                    let quants = rows.dwords(at);
                     for (i, (bytes, high)) in quants.into_iter().zip(&mut highs).enumerate() {
                         let step = 16 * pair + 4 * side + i;
                         let low = _mm256_and_si256(bytes, nibble);
@@ -111,7 +107,7 @@ mod x86 {
                     }
                 }
             }
-            lines_avx2(rows.dwords_of_eight(half, 0), first, panel);
-        }
+            lines_avx2(rows.dwords(0), first, panel);
+        });
     }
 }

@@ -111,19 +111,15 @@ mod x86 {
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx2,f16c")]
     pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
-        let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
         let nibble = _mm256_set1_epi8(15);
         let upper = _mm256_set1_epi8(0x30);
-        let mut ahead = ahead.split(2);
-        for half in 0..2 {
-            ahead.part().fetch();
-            let first = first + 8 * half;
+        avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {
             for (h, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 let at = offset_of!(Block, high) + 32 * h + 16 * side;
-                let highs = rows.dwords_of_eight(half, at);
+                let highs = rows.dwords(at);
                 for part in 0..2 {
                     let at = offset_of!(Block, low) + 64 * h + 32 * part + 16 * side;
-                    let lows = rows.dwords_of_eight(half, at);
+                    let lows = rows.dwords(at);
                     for (i, (low, high)) in lows.into_iter().zip(highs).enumerate() {
                         let step = 32 * h + 8 * part + 4 * side + i;
                         // Two bits for each part, the lowest for the first.
@@ -142,11 +138,11 @@ mod x86 {
                 }
             }
             // The last two bytes are the block's scale.
-            let [.., last] = rows.dwords_of_eight(half, size_of::<Block>() - 16);
+            let [.., last] = rows.dwords(size_of::<Block>() - 16);
             let d = f16_low_256(_mm256_srli_epi32::<16>(last));
-            let scales = rows.dwords_of_eight(half, offset_of!(Block, scales));
+            let scales = rows.dwords(offset_of!(Block, scales));
             avx2::put_signed_lines::<5>(scales, d, first, panel);
-        }
+        });
     }
 
     /// See [`FillTiles`].

@@ -19,12 +19,14 @@
 use std::arch::x86_64::*;
 
 use crate::gemm::packing::Format;
-use crate::panel::{Form, Quants, SPAN, Span};
+use crate::panel::{Ahead, Form, Quants, Rows, SPAN, Span};
 use crate::tile::{
     Adjust, Affine16K, Affine32, Affine32K, Interleave, Mins, Panel, Product, ROWS, Shape,
     Signed16K, Signed32, Signed32K, Tile, Tiles, check_strip, in_order,
 };
-use crate::x86::{BOTH_HIGH, TWICE_HIGH, in_memory, whole_lines};
+use crate::x86::{
+    BOTH, BOTH_HIGH, Eight, Sixteen, TWICE, TWICE_HIGH, f16_low_256, in_memory, whole_lines,
+};
 
 /// Most tokens in a tile.
 pub(super) const TOKENS: usize = 4;
@@ -142,11 +144,53 @@ pub(crate) fn put(panel: &mut Panel, step: usize, first: usize, quants: __m256i)
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), quants) }
 }
 
+/// A short way into a panel, eight rows at a time: `fill` puts those of `first..first + 8` there. Half of `ahead` is asked
+/// for before each.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+pub(crate) fn fill<const BYTES: usize>(
+    rows: Rows<'_>,
+    ahead: Ahead,
+    first: usize,
+    mut fill: impl FnMut(Eight<'_, BYTES>, usize),
+) {
+    let mut ahead = ahead.split(2);
+    for (half, rows) in Sixteen::new(rows).halves().into_iter().enumerate() {
+        ahead.part().fetch();
+        fill(rows, first + 8 * half);
+    }
+}
+
 /// Stores scales or minimums of rows `first..first + 8`, two of 16 bits each.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(crate) fn put_pairs(line: &mut [f32; ROWS], first: usize, pairs: __m256i) {
     store_floats(&mut line[first..], _mm256_castsi256_ps(pairs));
+}
+
+/// Stores the scales and minimums of rows `first..first + 8`, four in each lane, and their units, the f16 in the halves of
+/// each lane; minimums are subtracted.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+pub(crate) fn put_affine_lines<const FOURS: usize>(
+    scales: [__m256i; FOURS],
+    mins: [__m256i; FOURS],
+    units: __m256i,
+    first: usize,
+    panel: &mut Panel,
+) {
+    let min_unit = f16_low_256(_mm256_srli_epi32::<16>(units));
+    let min_unit = _mm256_xor_ps(min_unit, _mm256_set1_ps(-0.0));
+    store_floats(&mut panel.units[0][first..], f16_low_256(units));
+    store_floats(&mut panel.units[1][first..], min_unit);
+    for (group, line) in panel.scales[..4 * FOURS].iter_mut().enumerate() {
+        let order = load(&TWICE[group % 4]);
+        put_pairs(line, first, _mm256_shuffle_epi8(scales[group / 4], order));
+    }
+    for (pair, line) in panel.mins[..2 * FOURS].iter_mut().enumerate() {
+        let order = load(&BOTH[pair % 2]);
+        put_pairs(line, first, _mm256_shuffle_epi8(mins[pair / 2], order));
+    }
 }
 
 /// Stores the sixteen scales of rows `first..first + 8`, four in each lane, and their unit; as minimums, the scales times
@@ -390,15 +434,13 @@ unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
 ) {
     let Product { panel, block, stride, .. } = product;
     assert!(block.cols == SPAN, "rows of blocks of 256 are whole blocks");
-    let parts = match CHAIN {
-        WIDE => block.parts().without_sums(),
-        _ => block.pair_parts(4 * S::STEPS),
-    };
+    let parts = block.parts();
+    let x_sums = if CHAIN == WIDE { &[] } else { block.pair_sums(4 * S::STEPS) };
     let strip = strip.as_mut_ptr();
     let mut dots = [[_mm256_setzero_si256(); 2]; N];
     // The registers are for the sums of 16 bits.
     let dots = in_memory(&mut dots);
-    let mut at = (panel.quants[0][first..].as_ptr().cast::<u8>(), parts.quants);
+    let mut at = (panel.quants.as_ptr().cast::<u8>().wrapping_add(4 * first), parts.quants);
     for scales in &panel.scales[..SPAN / 4 / S::STEPS] {
         // SAFETY: the parts hold 64 x N x 4 quants, as the panel does for 32 rows, of which every group takes `S::STEPS`;
         // there are scales of 16 rows.
@@ -430,11 +472,11 @@ unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
     if S::SIGNED {
         sums.copy_from_slice(&dots[..]);
     }
-    for pair in 0..if CHAIN == WIDE { 0 } else { SPAN / 8 / S::STEPS } {
-        // SAFETY: there are minimums of 16 rows and of half as many pairs as groups, and as many sums.
+    for (x, mins) in x_sums.chunks_exact(N).zip(&panel.mins) {
+        // SAFETY: there are minimums of 16 rows, and N sums.
         unsafe {
-            let mins = panel.mins[pair].as_ptr().add(first).cast::<__m256i>();
-            let (mins, x) = in_order(mins, parts.sums.add(pair * N));
+            let mins = mins.as_ptr().add(first).cast::<__m256i>();
+            let (mins, x) = in_order(mins, x.as_ptr());
             let mins = [_mm256_loadu_si256(mins), _mm256_loadu_si256(mins.add(1))];
             let x: [_; N] = std::array::from_fn(|t| [_mm256_set1_epi32(*x.add(t)); 2]);
             add_products(&mut sums, &x, mins);
