@@ -71,9 +71,19 @@ fn rounding(format: Format, x: &[f32]) -> Vec<f64> {
 fn check(ty: Type, level: Level, (rows, cols, tokens): (usize, usize, usize)) {
     let (bytes, weights) = quantized(ty, rows, cols, 11);
     let x = noise(tokens * cols, 5);
+    check_product(ty, level, (&bytes, &weights), &x, (rows, cols, tokens));
+}
+
+fn check_product(
+    ty: Type,
+    level: Level,
+    (bytes, weights): (&[u8], &[f32]),
+    x: &[f32],
+    (rows, cols, tokens): (usize, usize, usize),
+) {
     let gemm = gemm(ty, cols, level);
-    let out = product(&gemm, &bytes, &x, tokens);
-    let slack = rounding(gemm.packing.at(tokens).format, &x);
+    let out = product(&gemm, bytes, x, tokens);
+    let slack = rounding(gemm.packing.at(tokens).format, x);
     for token in 0..tokens {
         for row in 0..rows {
             let w = &weights[row * cols..(row + 1) * cols];
@@ -101,6 +111,43 @@ fn every_type_agrees_with_f64_at_every_level() {
         for level in Level::available() {
             check(ty, level, (35, cols, 7));
             check(ty, level, (35, cols, 26));
+        }
+    }
+}
+
+/// Integer sums are kept in as few bits as they need: here every weight, scale and activation is as large as it can be.
+#[test]
+fn the_largest_numbers_do_not_overflow() {
+    let (rows, cols, tokens) = (16, 512, 5);
+    let types = bilayer_quant::all().iter().copied().filter(|ty| panel::quants(*ty).is_some());
+    for ty in types {
+        for (scales, rest) in [0x00, 0x7f, 0x80, 0xff]
+            .into_iter()
+            .flat_map(|scales: u8| [0x00, 0xff].map(|rest: u8| (scales, rest)))
+        {
+            let mut block = Vec::new();
+            for plane in ty.planes {
+                match plane.name {
+                    "d" | "dmin" | "m" => block.extend(half::f16::ONE.to_le_bytes()),
+                    "e" => block.push(127),
+                    name if name.starts_with("scales") => block.extend(vec![scales; plane.len]),
+                    _ => block.extend(vec![rest; plane.len]),
+                }
+            }
+            let bytes = block.repeat(rows * cols / ty.block_weights);
+            let mut weights = vec![0.0; rows * cols];
+            ty.dequantize(&bytes, &mut weights).unwrap();
+            // Of one sign, of the other, and of each weight's.
+            let x: Vec<f32> = (0..tokens * cols)
+                .map(|i| match i / cols {
+                    0 | 3 => 1.0,
+                    1 | 4 => -1.0,
+                    _ => 1.0f32.copysign(weights[i % cols]),
+                })
+                .collect();
+            for level in Level::available() {
+                check_product(ty, level, (&bytes, &weights), &x, (rows, cols, tokens));
+            }
         }
     }
 }

@@ -472,11 +472,13 @@ unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
     if S::SIGNED {
         sums.copy_from_slice(&dots[..]);
     }
-    for (x, mins) in x_sums.chunks_exact(N).zip(&panel.mins) {
-        // SAFETY: there are minimums of 16 rows, and N sums.
+    let group_pairs = if CHAIN == WIDE { 0 } else { SPAN / 8 / S::STEPS };
+    assert!(x_sums.len() == group_pairs * N);
+    for pair in 0..group_pairs {
+        // SAFETY: there are minimums of 16 rows, and N sums for each pair of groups.
         unsafe {
-            let mins = mins.as_ptr().add(first).cast::<__m256i>();
-            let (mins, x) = in_order(mins, x.as_ptr());
+            let mins = panel.mins[pair].as_ptr().add(first).cast::<__m256i>();
+            let (mins, x) = in_order(mins, x_sums.as_ptr().add(pair * N));
             let mins = [_mm256_loadu_si256(mins), _mm256_loadu_si256(mins.add(1))];
             let x: [_; N] = std::array::from_fn(|t| [_mm256_set1_epi32(*x.add(t)); 2]);
             add_products(&mut sums, &x, mins);
