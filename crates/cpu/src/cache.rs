@@ -53,7 +53,7 @@ impl Stored {
     }
 
     /// Bytes of `rows x cols` elements, the scales of Q8_0 included.
-    fn bytes(self, elements: usize) -> usize {
+    pub(crate) fn bytes(self, elements: usize) -> usize {
         match self {
             Stored::F16 => 2 * elements,
             Stored::F32 => 4 * elements,

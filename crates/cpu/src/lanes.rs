@@ -17,8 +17,10 @@ pub(crate) trait Lanes: Copy {
     type F: Copy;
     /// Lanes of a vector; divides 32.
     const N: usize;
-    /// Rows of an `[rows, 32]` f32 accumulator that fit the registers beside their operands.
+    /// Rows of a `[rows, 2 N]` f32 accumulator that fit the registers beside their operands.
     const TILE_ROWS: usize;
+    /// Rows up to which numbers are better converted for every tile than once to memory.
+    const DIRECT_ROWS: usize;
 
     /// # Safety
     /// `from` is valid for reading N elements.
@@ -58,6 +60,11 @@ pub(crate) trait Lanes: Copy {
     fn exp2_whole(self, v: Self::F) -> Self::F;
     fn sum(self, v: Self::F) -> f32;
     fn largest(self, v: Self::F) -> f32;
+    /// Whether a lane is above `bound`; NaN is not.
+    #[inline(always)]
+    fn any_above(self, v: Self::F, bound: f32) -> bool {
+        self.largest(v) > bound
+    }
     /// Asks for the cache line of an address that will be read soon; any address will do.
     fn prefetch(self, address: *const u8);
 }
@@ -105,6 +112,7 @@ impl Lanes for Portable {
     type F = [f32; 8];
     const N: usize = 8;
     const TILE_ROWS: usize = 1;
+    const DIRECT_ROWS: usize = 1;
 
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> Self::F {
@@ -226,7 +234,8 @@ mod x86 {
     impl Lanes for Avx2 {
         type F = __m256;
         const N: usize = 8;
-        const TILE_ROWS: usize = 2;
+        const TILE_ROWS: usize = 4;
+        const DIRECT_ROWS: usize = usize::MAX;
 
         #[inline(always)]
         unsafe fn load(self, from: *const f32) -> __m256 {
@@ -263,6 +272,14 @@ mod x86 {
             // SAFETY: a prefetch of an address that is not mapped does nothing.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
         }
+        #[inline(always)]
+        fn any_above(self, v: __m256, bound: f32) -> bool {
+            // SAFETY: the token proves the level.
+            unsafe {
+                let above = _mm256_cmp_ps::<_CMP_GT_OQ>(v, _mm256_set1_ps(bound));
+                _mm256_movemask_ps(above) != 0
+            }
+        }
         intrinsics! {
             add(a, b) -> __m256 = _mm256_add_ps(a, b);
             sub(a, b) -> __m256 = _mm256_sub_ps(a, b);
@@ -295,6 +312,7 @@ mod x86 {
         type F = __m512;
         const N: usize = 16;
         const TILE_ROWS: usize = 8;
+        const DIRECT_ROWS: usize = 8;
 
         #[inline(always)]
         unsafe fn load(self, from: *const f32) -> __m512 {
@@ -333,6 +351,11 @@ mod x86 {
         fn prefetch(self, address: *const u8) {
             // SAFETY: a prefetch of an address that is not mapped does nothing.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+        }
+        #[inline(always)]
+        fn any_above(self, v: __m512, bound: f32) -> bool {
+            // SAFETY: the token proves the level.
+            unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(v, _mm512_set1_ps(bound)) != 0 }
         }
         intrinsics! {
             add(a, b) -> __m512 = _mm512_add_ps(a, b);
@@ -380,7 +403,8 @@ mod arm {
     impl Lanes for Neon {
         type F = [float32x4_t; 2];
         const N: usize = 8;
-        const TILE_ROWS: usize = 2;
+        const TILE_ROWS: usize = 4;
+        const DIRECT_ROWS: usize = 4;
 
         #[inline(always)]
         unsafe fn load(self, from: *const f32) -> Self::F {

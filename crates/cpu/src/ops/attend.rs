@@ -15,6 +15,7 @@ use crate::ops::rope::{self, Table};
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 use plan::{Reach, Tile};
+use tile::WEIGHT_LANES;
 
 pub(crate) mod plan;
 mod tile;
@@ -184,7 +185,7 @@ impl Stage for Sweep {
         let rows = self.shape.reach.tile_tokens * self.shape.group();
         let (dim, stride) = (self.shape.head_dim, self.shape.stride());
         let page = PAGE_TOKENS * (dim + stride);
-        4 * (rows * (dim + stride + PAGE_TOKENS + 2) + page) + 7 * 64
+        4 * (rows * (dim + stride + PAGE_TOKENS + 1 + WEIGHT_LANES) + page) + 7 * 64
     }
 
     fn run(&self, mut context: Context<'_>, chunk: usize) {
@@ -196,7 +197,7 @@ impl Stage for Sweep {
         let mut scratch = Scratch(bytemuck::cast_slice_mut(std::mem::take(&mut context.scratch)));
         let queries = scratch.take(rows * dim);
         let sums = scratch.take(rows * stride);
-        let (largest, weight) = (scratch.take(rows), scratch.take(rows));
+        let (largest, weight) = (scratch.take(rows), scratch.take(rows * WEIGHT_LANES));
         for (at, queries) in queries.chunks_exact_mut(group * dim).enumerate() {
             let first = ((tile.row + at) * shape.kv_heads + kv_head) * group * dim;
             // SAFETY: made by an earlier stage.
@@ -234,7 +235,7 @@ impl Stage for Sweep {
             let part = Part {
                 sums: &sums[row * stride..][..stride],
                 largest: largest[row],
-                weight: weight[row],
+                weight: weight[row * WEIGHT_LANES..][..WEIGHT_LANES].iter().sum(),
             };
             self.put(&context, &tile, row / group, kv_head * group + row % group, &part);
         }

@@ -6,8 +6,9 @@
 //! (Milakov and Gimelshein 2018; Dao et al. 2022). Keys and values lie in the page as the right-hand matrices
 //! of these two products.
 //!
-//! **Deviations.** Few rows (decode) read f16 straight from the page and convert in registers; many rows
-//! convert a page once into f32 scratch. Masks are looked at only in pages that some row does not see whole.
+//! **Deviations.** Few rows (decode; any number at AVX2, where converting does not wait for multiplying) read
+//! f16 straight from the page and convert in registers; many rows convert a page once into f32 scratch. Masks
+//! are looked at only in pages that some row does not see whole.
 //! The next page is prefetched a line for each line used, because hardware prefetchers stop at page ends.
 //!
 //! **Price.** Results of levels differ in the last bits: the sums have another order. Sums are f32.
@@ -17,9 +18,12 @@ use bilayer_graph::PAGE_TOKENS;
 use crate::cache::{Panel, Stored};
 use crate::lanes::{Kernel, Lanes};
 use crate::math;
-use micro::{F16, F32, Mix, Q8Keys, Q8Values, Score, Source};
+use micro::{Ahead, F16, F32, Mix, Q8Keys, Q8Values, Score, Source};
 
 mod micro;
+
+/// Lanes in which a row's weights are summed: those of the widest vectors.
+pub(crate) const WEIGHT_LANES: usize = 16;
 
 /// What one tile computes; all slices lie in the thread's scratch.
 pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> {
@@ -45,7 +49,7 @@ pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> {
     pub(crate) sums: &'a mut [f32],
     /// `[rows]`: the largest score so far.
     pub(crate) largest: &'a mut [f32],
-    /// `[rows]`: the sum of weights so far.
+    /// `[rows, WEIGHT_LANES]`: sums of weights so far, one of each lane.
     pub(crate) weight: &'a mut [f32],
     /// `[rows, 32]`: scores, then weights of a page.
     pub(crate) scores: &'a mut [f32],
@@ -63,19 +67,19 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Kernel for Sweep<'_, 'p, P> {
         assert_eq!(self.queries.len(), rows * self.head_dim);
         assert_eq!(self.sums.len(), rows * self.value_stride);
         assert_eq!(self.scores.len(), rows * PAGE_TOKENS);
-        assert_eq!(self.weight.len(), rows);
+        assert_eq!(self.weight.len(), rows * WEIGHT_LANES);
         assert_eq!(self.keys.len(), self.head_dim * PAGE_TOKENS);
         assert_eq!(self.values.len(), self.value_stride * PAGE_TOKENS);
         assert!(self.value_stride.is_multiple_of(16) && self.value_stride >= self.head_dim);
         self.sums.fill(0.0);
         self.largest.fill(f32::MIN);
         self.weight.fill(0.0);
-        let direct = rows <= L::TILE_ROWS;
+        let direct = rows <= L::DIRECT_ROWS;
         let mut current = (self.page)(self.first_page);
         for page in self.first_page..self.end_page {
             let next = if page + 1 < self.end_page { (self.page)(page + 1) } else { current };
             let (keys, values) = current;
-            let ahead = next.0.bytes.as_ptr();
+            let ahead = Ahead::of(next.0);
             match keys.stored {
                 Stored::F32 => self.score(l, F32(keys.f32().as_ptr()), ahead),
                 Stored::F16 if direct => self.score(l, F16(keys.f16().as_ptr()), ahead),
@@ -89,7 +93,7 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Kernel for Sweep<'_, 'p, P> {
                 }
             }
             let seen = self.weigh(l, page);
-            let ahead = next.1.bytes.as_ptr();
+            let ahead = Ahead::of(next.1);
             match values.stored {
                 Stored::F32 => self.mix(l, F32(values.f32().as_ptr()), seen, ahead),
                 Stored::F16 if direct => self.mix(l, F16(values.f16().as_ptr()), seen, ahead),
@@ -113,9 +117,9 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Kernel for Sweep<'_, 'p, P> {
 impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
     /// `scores = queries x keys`, a group of rows at a time.
     #[inline(always)]
-    fn score<L: Lanes, S: Source>(&mut self, l: L, keys: S, ahead: *const u8) {
+    fn score<L: Lanes, S: Source>(&mut self, l: L, keys: S, ahead: Ahead) {
         let rows = self.largest.len();
-        let dim = self.head_dim;
+        let (dim, step) = (self.head_dim, step::<L>(rows));
         let mut row = 0;
         while row < rows {
             let product = Score {
@@ -123,11 +127,11 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
                 right: keys,
                 dim,
                 out: self.scores[row * PAGE_TOKENS..].as_mut_ptr(),
-                ahead: (row == 0).then_some(ahead),
+                ahead: Ahead { element: if row == 0 { ahead.element } else { 0 }, ..ahead },
             };
             // SAFETY: `row + R <= rows`, and the slices have the lengths checked in `run`.
             row += unsafe {
-                match (rows - row).min(L::TILE_ROWS) {
+                match (rows - row).min(step) {
                     1 => product.run::<L, 1>(l),
                     2 => product.run::<L, 2>(l),
                     3 => product.run::<L, 3>(l),
@@ -148,10 +152,10 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
         l: L,
         values: S,
         (from, to): (usize, usize),
-        ahead: *const u8,
+        ahead: Ahead,
     ) {
         let rows = self.largest.len();
-        let stride = self.value_stride;
+        let (stride, step) = (self.value_stride, step::<L>(rows));
         let mut row = 0;
         while row < rows {
             let product = Mix {
@@ -161,11 +165,11 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
                 to,
                 stride,
                 out: self.sums[row * stride..].as_mut_ptr(),
-                ahead: (row == 0).then_some(ahead),
+                ahead: Ahead { element: if row == 0 { ahead.element } else { 0 }, ..ahead },
             };
             // SAFETY: `row + R <= rows`, and the slices have the lengths checked in `run`.
             row += unsafe {
-                match (rows - row).min(L::TILE_ROWS) {
+                match (rows - row).min(step) {
                     1 => product.run::<L, 1>(l),
                     2 => product.run::<L, 2>(l),
                     3 => product.run::<L, 3>(l),
@@ -184,34 +188,50 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
     #[inline(always)]
     fn weigh<L: Lanes>(&mut self, l: L, page: usize) -> (usize, usize) {
         let first = page * PAGE_TOKENS;
-        let rows = self.largest.len();
         let (mut seen_from, mut seen_to) = (PAGE_TOKENS, 0);
-        for row in 0..rows {
-            let position = self.position + row / self.group;
+        let tokens = self.scores.chunks_mut(self.group * PAGE_TOKENS).enumerate();
+        for (token, scores) in tokens {
+            let position = self.position + token;
             let begin = position.saturating_sub(self.back).max(self.begin);
             let end = (position + 1).saturating_add(self.ahead).min(self.end);
             let to = end.saturating_sub(first).min(PAGE_TOKENS);
             let from = begin.saturating_sub(first).min(to);
             seen_from = seen_from.min(from);
             seen_to = seen_to.max(to);
-            let scores = &mut self.scores[row * PAGE_TOKENS..][..PAGE_TOKENS];
-            if let Some(cap) = self.softcap {
-                cap_scores(l, cap, scores);
+            for (head, scores) in scores.chunks_exact_mut(PAGE_TOKENS).enumerate() {
+                if let Some(cap) = self.softcap {
+                    cap_scores(l, cap, scores);
+                }
+                if to - from < PAGE_TOKENS {
+                    scores[..from].fill(f32::NEG_INFINITY);
+                    scores[to..].fill(f32::NEG_INFINITY);
+                }
+                let row = token * self.group + head;
+                let most = largest(l, scores);
+                if l.any_above(most, self.largest[row]) {
+                    let largest = l.largest(most);
+                    let correction = (self.largest[row] - largest).exp();
+                    self.largest[row] = largest;
+                    scale(l, correction, &mut self.weight[row * WEIGHT_LANES..][..WEIGHT_LANES]);
+                    let sums = &mut self.sums[row * self.value_stride..][..self.value_stride];
+                    scale(l, correction, sums);
+                }
             }
-            scores[..from].fill(f32::NEG_INFINITY);
-            scores[to..].fill(f32::NEG_INFINITY);
-            let (largest, weight) = weigh_row(l, scores, self.largest[row]);
-            if largest > self.largest[row] {
-                let correction = (self.largest[row] - largest).exp();
-                self.largest[row] = largest;
-                self.weight[row] *= correction;
-                let sums = &mut self.sums[row * self.value_stride..][..self.value_stride];
-                scale(l, correction, sums);
-            }
-            self.weight[row] += weight;
+        }
+        // Apart from the above, so that rows do not wait for each other's largest score.
+        let rows = self.scores.chunks_exact_mut(PAGE_TOKENS);
+        let weights = self.weight.chunks_exact_mut(WEIGHT_LANES);
+        for ((scores, &largest), weight) in rows.zip(&*self.largest).zip(weights) {
+            weigh_row(l, scores, largest, weight);
         }
         (seen_from.min(seen_to), seen_to)
     }
+}
+
+/// Rows of a product: as many as the registers hold, or fewer so that all products have alike.
+#[inline(always)]
+fn step<L: Lanes>(rows: usize) -> usize {
+    rows.div_ceil(rows.div_ceil(L::TILE_ROWS))
 }
 
 #[inline(always)]
@@ -225,25 +245,34 @@ fn cap_scores<L: Lanes>(l: L, cap: f32, scores: &mut [f32]) {
     }
 }
 
-/// The largest of the scores and `largest`, and the sum of the weights that replace the scores.
+/// The largest scores, one of each lane.
 #[inline(always)]
-fn weigh_row<L: Lanes>(l: L, scores: &mut [f32], largest: f32) -> (f32, f32) {
-    let mut most = l.splat(largest);
+fn largest<L: Lanes>(l: L, scores: &[f32]) -> L::F {
+    let mut most = l.splat(f32::MIN);
     for chunk in scores.chunks_exact(L::N) {
         // SAFETY: the chunk has N elements.
         most = l.max(most, unsafe { l.load(chunk.as_ptr()) });
     }
-    let largest = l.largest(most);
-    let mut sum = l.splat(0.0);
+    most
+}
+
+/// Scores to weights, `exp(score - largest)`, whose sums go to the lanes of `weight`.
+#[inline(always)]
+fn weigh_row<L: Lanes>(l: L, scores: &mut [f32], largest: f32, weight: &mut [f32]) {
+    assert!(weight.len() >= L::N);
+    // SAFETY: it has N elements.
+    let mut sum = unsafe { l.load(weight.as_ptr()) };
     for chunk in scores.chunks_exact_mut(L::N) {
         // SAFETY: the chunk has N elements.
         unsafe {
-            let w = math::exp(l, l.sub(l.load(chunk.as_ptr()), l.splat(largest)));
+            let x = l.sub(l.load(chunk.as_ptr()), l.splat(largest));
+            let w = math::exp2_falling(l, l.mul(x, l.splat(std::f32::consts::LOG2_E)));
             l.store(w, chunk.as_mut_ptr());
             sum = l.add(sum, w);
         }
     }
-    (largest, l.sum(sum))
+    // SAFETY: as above.
+    unsafe { l.store(sum, weight.as_mut_ptr()) };
 }
 
 #[inline(always)]

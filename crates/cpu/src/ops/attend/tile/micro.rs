@@ -3,6 +3,7 @@
 
 use bilayer_graph::PAGE_TOKENS;
 
+use crate::cache::Panel;
 use crate::lanes::Lanes;
 
 /// A right-hand matrix that converts as it is read.
@@ -99,6 +100,27 @@ impl Source for Q8Values {
     }
 }
 
+/// What is asked for while a product is made: the place that corresponds to each element of `right`.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    pub(super) from: *const u8,
+    /// Bytes of an element; 0 for products of further rows, by which all is there.
+    pub(super) element: usize,
+}
+
+impl Ahead {
+    /// A panel that is wanted next.
+    #[inline(always)]
+    pub(super) fn of(panel: Panel<'_>) -> Ahead {
+        Ahead { from: panel.bytes.as_ptr(), element: panel.stored.bytes(1) }
+    }
+
+    #[inline(always)]
+    fn fetch<L: Lanes>(self, l: L, at: usize) {
+        l.prefetch(self.from.wrapping_add(at * self.element));
+    }
+}
+
 /// `out [R, 32] = left [R, dim] x right [dim, 32]`.
 #[derive(Clone, Copy)]
 pub(super) struct Score<S> {
@@ -106,8 +128,7 @@ pub(super) struct Score<S> {
     pub(super) right: S,
     pub(super) dim: usize,
     pub(super) out: *mut f32,
-    /// Fetched meanwhile, a line for each row of `right`.
-    pub(super) ahead: Option<*const u8>,
+    pub(super) ahead: Ahead,
 }
 
 impl<S: Source> Score<S> {
@@ -117,44 +138,63 @@ impl<S: Source> Score<S> {
     /// The matrices are as large as said, `out` apart from the others.
     #[inline(always)]
     pub(super) unsafe fn run<L: Lanes, const R: usize>(self, l: L) -> usize {
-        // A vector of 8 lanes needs four for 32 tokens; with 16 lanes the last two stay unused.
-        let mut sums = [[l.splat(0.0); 4]; R];
+        // With many rows two vectors of each fill the registers, with few rows four hide the latency.
+        let wide = 2 * R <= L::TILE_ROWS && 4 * L::N <= PAGE_TOKENS;
+        let mut first = 0;
+        while first < PAGE_TOKENS {
+            // SAFETY: the caller's; 2 N, or 4 N, divides 32.
+            first += unsafe {
+                if wide {
+                    self.columns::<L, R, 4>(l, first)
+                } else {
+                    self.columns::<L, R, 2>(l, first)
+                }
+            };
+        }
+        R
+    }
+
+    /// C vectors of columns from `first` on; answers their columns.
+    ///
+    /// # Safety
+    /// As [`Score::run`], and `first + C * N <= 32`.
+    #[inline(always)]
+    unsafe fn columns<L: Lanes, const R: usize, const C: usize>(self, l: L, first: usize) -> usize {
+        let mut sums = [[l.splat(0.0); C]; R];
         for block in 0..self.dim.div_ceil(32) {
-            let mut scales = [l.splat(1.0); 4];
+            let mut scales = [l.splat(1.0); C];
             if S::SCALED {
-                for c in 0..PAGE_TOKENS / L::N {
+                for c in 0..C {
                     // SAFETY: a block of the right-hand matrix.
-                    scales[c] = unsafe { self.right.column_scales(l, block, c * L::N) };
+                    scales[c] = unsafe { self.right.column_scales(l, block, first + c * L::N) };
                 }
             }
             for d in 32 * block..self.dim.min(32 * (block + 1)) {
-                let mut key = [l.splat(0.0); 4];
-                for c in 0..PAGE_TOKENS / L::N {
+                let mut key = [l.splat(0.0); C];
+                for c in 0..C {
                     // SAFETY: row `d` of the right-hand matrix.
-                    key[c] = unsafe { self.right.load(l, d * PAGE_TOKENS + c * L::N) };
+                    key[c] = unsafe { self.right.load(l, d * PAGE_TOKENS + first + c * L::N) };
                     if S::SCALED {
                         key[c] = l.mul(key[c], scales[c]);
                     }
                 }
-                if let Some(ahead) = self.ahead {
-                    l.prefetch(ahead.wrapping_add(d * 64));
-                }
+                self.ahead.fetch(l, first * self.dim + d * C * L::N);
                 for r in 0..R {
                     // SAFETY: `r < R` and `d < dim`.
                     let q = l.splat(unsafe { *self.left.add(r * self.dim + d) });
-                    for c in 0..PAGE_TOKENS / L::N {
+                    for c in 0..C {
                         sums[r][c] = l.fma(q, key[c], sums[r][c]);
                     }
                 }
             }
         }
         for r in 0..R {
-            for c in 0..PAGE_TOKENS / L::N {
+            for c in 0..C {
                 // SAFETY: `r < R`, and the columns end at 32.
-                unsafe { l.store(sums[r][c], self.out.add(r * PAGE_TOKENS + c * L::N)) };
+                unsafe { l.store(sums[r][c], self.out.add(r * PAGE_TOKENS + first + c * L::N)) };
             }
         }
-        R
+        C * L::N
     }
 }
 
@@ -168,8 +208,7 @@ pub(super) struct Mix<S> {
     /// A multiple of 16.
     pub(super) stride: usize,
     pub(super) out: *mut f32,
-    /// Fetched meanwhile, two bytes for each element of `right`.
-    pub(super) ahead: Option<*const u8>,
+    pub(super) ahead: Ahead,
 }
 
 impl<S: Source> Mix<S> {
@@ -186,9 +225,8 @@ impl<S: Source> Mix<S> {
             let left = vectors - first;
             // SAFETY: the caller's; columns `at..` of all matrices, no more than are left.
             unsafe {
-                // With many rows two vectors of each fill the registers, with few rows four hide the
-                // latency.
-                first += if R <= 4 && left >= 4 {
+                // As in [`Score::run`].
+                first += if 2 * R <= L::TILE_ROWS && left >= 4 {
                     self.block::<L, R, 4>(l, at)
                 } else if left >= 2 {
                     self.block::<L, R, 2>(l, at)
@@ -226,9 +264,7 @@ impl<S: Source> Mix<S> {
                     }
                 }
             }
-            if let Some(ahead) = self.ahead {
-                l.prefetch(ahead.wrapping_add((t * self.stride + at) * 2));
-            }
+            self.ahead.fetch(l, t * self.stride + at);
             for r in 0..R {
                 // SAFETY: `r < R` and `t < 32`.
                 let p = l.splat(unsafe { *self.left.add(r * PAGE_TOKENS + t) });
