@@ -19,7 +19,7 @@ pub(crate) trait Lanes: Copy {
     const N: usize;
     /// Rows of a `[rows, 2 N]` f32 accumulator that fit the registers beside their operands.
     const TILE_ROWS: usize;
-    /// Rows up to which numbers are better converted for every tile than once to memory.
+    /// Rows up to which f16 is better converted for every tile than once to memory.
     const DIRECT_ROWS: usize;
 
     /// # Safety

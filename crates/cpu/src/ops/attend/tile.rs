@@ -6,9 +6,9 @@
 //! (Milakov and Gimelshein 2018; Dao et al. 2022). Keys and values lie in the page as the right-hand matrices
 //! of these two products.
 //!
-//! **Deviations.** Few rows (decode; any number at AVX2, where converting does not wait for multiplying) read
-//! f16 straight from the page and convert in registers; many rows convert a page once into f32 scratch. Masks
-//! are looked at only in pages that some row does not see whole.
+//! **Deviations.** Few rows (decode) read f16 and Q8_0 straight from the page and convert in registers; many
+//! rows convert a page once into f32 scratch, but for f16 at AVX2, where converting and multiplying do not wait
+//! for each other. Masks are looked at only in pages that some row does not see whole.
 //! The next page is prefetched a line for each line used, because hardware prefetchers stop at page ends.
 //!
 //! **Price.** Results of levels differ in the last bits: the sums have another order. Sums are f32.
@@ -74,7 +74,7 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Kernel for Sweep<'_, 'p, P> {
         self.sums.fill(0.0);
         self.largest.fill(f32::MIN);
         self.weight.fill(0.0);
-        let direct = rows <= L::DIRECT_ROWS;
+        let (direct, direct_q8) = (rows <= L::DIRECT_ROWS, rows <= L::TILE_ROWS);
         let mut current = (self.page)(self.first_page);
         for page in self.first_page..self.end_page {
             let next = if page + 1 < self.end_page { (self.page)(page + 1) } else { current };
@@ -83,7 +83,7 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Kernel for Sweep<'_, 'p, P> {
             match keys.stored {
                 Stored::F32 => self.score(l, F32(keys.f32().as_ptr()), ahead),
                 Stored::F16 if direct => self.score(l, F16(keys.f16().as_ptr()), ahead),
-                Stored::Q8 if direct => {
+                Stored::Q8 if direct_q8 => {
                     let (quants, scales) = keys.q8();
                     self.score(l, Q8Keys(quants.as_ptr(), scales.as_ptr()), ahead);
                 }
@@ -97,7 +97,7 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Kernel for Sweep<'_, 'p, P> {
             match values.stored {
                 Stored::F32 => self.mix(l, F32(values.f32().as_ptr()), seen, ahead),
                 Stored::F16 if direct => self.mix(l, F16(values.f16().as_ptr()), seen, ahead),
-                Stored::Q8 if direct => {
+                Stored::Q8 if direct_q8 => {
                     let (quants, scales) = values.q8();
                     unpack_f16(l, scales, &mut self.values[..scales.len()]);
                     let blocks = self.value_stride / 32;
@@ -136,6 +136,7 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
                     2 => product.run::<L, 2>(l),
                     3 => product.run::<L, 3>(l),
                     4 => product.run::<L, 4>(l),
+                    rows if L::TILE_ROWS <= 4 => unreachable!("{rows} rows"),
                     5 => product.run::<L, 5>(l),
                     6 => product.run::<L, 6>(l),
                     7 => product.run::<L, 7>(l),
@@ -174,6 +175,7 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
                     2 => product.run::<L, 2>(l),
                     3 => product.run::<L, 3>(l),
                     4 => product.run::<L, 4>(l),
+                    rows if L::TILE_ROWS <= 4 => unreachable!("{rows} rows"),
                     5 => product.run::<L, 5>(l),
                     6 => product.run::<L, 6>(l),
                     7 => product.run::<L, 7>(l),
@@ -231,7 +233,7 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
 /// Rows of a product: as many as the registers hold, or fewer so that all products have alike.
 #[inline(always)]
 fn step<L: Lanes>(rows: usize) -> usize {
-    rows.div_ceil(rows.div_ceil(L::TILE_ROWS))
+    rows.div_ceil(rows.div_ceil(L::TILE_ROWS).max(1))
 }
 
 #[inline(always)]
