@@ -8,8 +8,8 @@
 
 use bilayer_cpu::{Cpu, Options, probe};
 use bilayer_graph::{
-    Attend, Backend, Catalog, Entry, Graph, Limits, PAGE_TOKENS, Recorder, Segment, SegmentId,
-    SharedBytes, Span, Step, Value,
+    Attend, Backend, CacheId, CachePages, Catalog, Entry, Graph, Limits, PAGE_TOKENS, Recorder,
+    Segment, SegmentId, SharedBytes, Span, Step, Value,
 };
 use bilayer_quant::Type;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -61,6 +61,18 @@ fn graph() -> Graph {
     r.finish(out)
 }
 
+/// Writes all pages: what was never written the system maps to one page of zeros, which stays in the caches.
+fn fill(cpu: &mut Cpu, pages: u32) {
+    let width = PAGE_TOKENS * KV_HEADS * HEAD_DIM;
+    let values: Vec<f32> = (0..width).map(|i| (i as f32).sin()).collect();
+    let data = CachePages { keys: values.clone(), values };
+    for layer in 0..LAYERS as u32 {
+        for page in 0..pages {
+            cpu.restore(CacheId(layer), &[page], &data).expect("the cache has the page");
+        }
+    }
+}
+
 /// A backend that steps at [`DEPTH`].
 struct Bench {
     cpu: Cpu,
@@ -101,6 +113,7 @@ impl Bench {
         let outputs = vec![graph.logits];
         let segment = Segment { graph: &graph, nodes, inputs: vec![], outputs };
         let segment = cpu.compile(&segment, limits).expect("the graph compiles");
+        fill(&mut cpu, pages as u32);
         Bench {
             cpu,
             segment,
