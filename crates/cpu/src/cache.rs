@@ -1,14 +1,15 @@
 //! One layer's keys and values: pages of 32 tokens, laid out for the two matrix products of attention.
 //!
 //! ```text
-//! page      [kv_heads] blocks
+//! group     [kv_heads][16 pages] blocks
 //! block     [ keys: head_dim x 32 tokens ][ values: 32 tokens x value_stride ]
 //! ```
 //!
 //! Keys lie transposed, so that the scores of 32 tokens are sums of whole vectors times one query element,
 //! with no sum across lanes. Values lie by token, so that the output is sums of whole rows times one weight.
-//! A head's block is contiguous: a sweep over a sequence reads one block a page. `value_stride` is `head_dim`
-//! rounded up to 16 elements. Q8_0 keeps its 32-element blocks along `head_dim`: the bytes as above, then the
+//! A head's block is contiguous, and so are its blocks of the pages of a group, which a sequence is mostly given
+//! together: a sweep then reads one run of memory, which the processor's own prefetchers follow. The last group is
+//! as large as the pages left. `value_stride` is `head_dim` rounded up to 16 elements. Q8_0 keeps its 32-element blocks along `head_dim`: the bytes as above, then the
 //! f16 scales, `[head_dim / 32, 32]` of the keys and `[32, head_dim / 32]` of the values.
 
 use bilayer_graph::{CacheInfo, CachePages, Error, Limits, OpKind, PAGE_TOKENS, PageCopy};
@@ -21,6 +22,9 @@ use crate::memory::{Memory, lines};
 
 /// Weights of a Q8_0 block.
 const Q8_BLOCK: usize = 32;
+
+/// Pages of a group.
+const GROUP_PAGES: usize = 16;
 
 /// How an element is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,8 +102,8 @@ impl Layout {
         })
     }
 
-    /// Bytes of a page.
-    pub(crate) fn page_bytes(&self) -> usize {
+    /// Bytes of a page of all heads.
+    fn page_bytes(&self) -> usize {
         self.kv_heads * self.block_bytes
     }
 
@@ -299,20 +303,32 @@ impl Cache {
     /// # Safety
     /// Nobody else uses the cache meanwhile.
     pub(crate) unsafe fn copy(&self, copies: &[PageCopy]) {
-        let bytes = self.layout.page_bytes();
+        let bytes = self.layout.block_bytes;
         for copy in copies.iter().filter(|copy| copy.from != copy.to) {
-            // SAFETY: two different pages, and nobody else's, says the caller.
-            unsafe {
-                let from = self.memory.get::<u8>(self.start(copy.from, 0), bytes);
-                self.memory.get_mut::<u8>(self.start(copy.to, 0), bytes).copy_from_slice(from);
+            for head in 0..self.layout.kv_heads {
+                // SAFETY: two different pages, and nobody else's, says the caller.
+                unsafe {
+                    let from = self.memory.get::<u8>(self.start(copy.from, head), bytes);
+                    let to = self.memory.get_mut::<u8>(self.start(copy.to, head), bytes);
+                    to.copy_from_slice(from);
+                }
             }
         }
     }
 
+    /// Where a block begins, bytes.
     fn start(&self, page: u32, kv_head: usize) -> usize {
-        assert!((page as usize) < self.pages && kv_head < self.layout.kv_heads);
-        page as usize * self.layout.page_bytes() + kv_head * self.layout.block_bytes
+        let (page, kv_heads) = (page as usize, self.layout.kv_heads);
+        assert!(page < self.pages && kv_head < kv_heads);
+        block_index(page, self.pages, kv_head, kv_heads) * self.layout.block_bytes
     }
+}
+
+/// A block's place, counted in blocks.
+fn block_index(page: usize, pages: usize, kv_head: usize, kv_heads: usize) -> usize {
+    let first = page / GROUP_PAGES * GROUP_PAGES;
+    let group = (pages - first).min(GROUP_PAGES);
+    first * kv_heads + kv_head * group + (page - first)
 }
 
 /// `row [head_dim]` to column `column` of `[head_dim, 32]`.
@@ -378,4 +394,20 @@ fn quantize(values: &[f32; Q8_BLOCK]) -> q8_0::Block {
         block.d = f16::NAN.to_bits();
     }
     block
+}
+
+#[cfg(test)]
+mod tests {
+    use super::block_index;
+
+    #[test]
+    fn each_block_has_a_place_of_its_own_and_a_heads_pages_follow_one_another() {
+        let (pages, heads) = (37, 3);
+        let blocks = (0..pages).flat_map(|page| (0..heads).map(move |head| (page, head)));
+        let mut places: Vec<_> =
+            blocks.map(|(page, head)| block_index(page, pages, head, heads)).collect();
+        assert_eq!(places[3 * 15 + 2], places[2] + 15, "the last page of the first group");
+        places.sort_unstable();
+        assert!(places.into_iter().eq(0..heads * pages));
+    }
 }

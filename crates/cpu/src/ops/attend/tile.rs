@@ -9,7 +9,8 @@
 //! **Deviations.** Few rows (decode) read f16 and Q8_0 straight from the page and convert in registers; many
 //! rows convert a page once into f32 scratch, but for f16 at AVX2, where converting and multiplying do not wait
 //! for each other. Masks are looked at only in pages that some row does not see whole.
-//! The next page is prefetched a line for each line used, because hardware prefetchers stop at page ends.
+//! While keys are used the page's values are prefetched, a line for each line used, and with the values the next
+//! page's keys: hardware prefetchers alone are too late, and a whole page ahead leaves no room in the nearest cache.
 //!
 //! **Price.** Results of levels differ in the last bits: the sums have another order. Sums are f32.
 
@@ -79,7 +80,7 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Kernel for Sweep<'_, 'p, P> {
         for page in self.first_page..self.end_page {
             let next = if page + 1 < self.end_page { (self.page)(page + 1) } else { current };
             let (keys, values) = current;
-            let ahead = Ahead::of(next.0);
+            let ahead = Ahead::of(values);
             match keys.stored {
                 Stored::F32 => self.score(l, F32(keys.f32().as_ptr()), ahead),
                 Stored::F16 if direct => self.score(l, F16(keys.f16().as_ptr()), ahead),
@@ -93,7 +94,7 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Kernel for Sweep<'_, 'p, P> {
                 }
             }
             let seen = self.weigh(l, page);
-            let ahead = Ahead::of(next.1);
+            let ahead = Ahead::of(next.0);
             match values.stored {
                 Stored::F32 => self.mix(l, F32(values.f32().as_ptr()), seen, ahead),
                 Stored::F16 if direct => self.mix(l, F16(values.f16().as_ptr()), seen, ahead),

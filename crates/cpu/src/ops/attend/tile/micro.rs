@@ -100,7 +100,8 @@ impl Source for Q8Values {
     }
 }
 
-/// What is asked for while a product is made: the place that corresponds to each element of `right`.
+/// What is asked for while a product is made, 32 elements for as many that are used: a line of f16. Asking for
+/// the same line twice costs as much as a load.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
     pub(super) from: *const u8,
@@ -109,6 +110,9 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
+    /// Elements asked for at once.
+    const ELEMENTS: usize = 32;
+
     /// A panel that is wanted next.
     #[inline(always)]
     pub(super) fn of(panel: Panel<'_>) -> Ahead {
@@ -161,6 +165,7 @@ impl<S: Source> Score<S> {
     #[inline(always)]
     unsafe fn columns<L: Lanes, const R: usize, const C: usize>(self, l: L, first: usize) -> usize {
         let mut sums = [[l.splat(0.0); C]; R];
+        let unit = Ahead::ELEMENTS / (C * L::N);
         for block in 0..self.dim.div_ceil(32) {
             let mut scales = [l.splat(1.0); C];
             if S::SCALED {
@@ -169,22 +174,29 @@ impl<S: Source> Score<S> {
                     scales[c] = unsafe { self.right.column_scales(l, block, first + c * L::N) };
                 }
             }
-            for d in 32 * block..self.dim.min(32 * (block + 1)) {
-                let mut key = [l.splat(0.0); C];
-                for c in 0..C {
-                    // SAFETY: row `d` of the right-hand matrix.
-                    key[c] = unsafe { self.right.load(l, d * PAGE_TOKENS + first + c * L::N) };
-                    if S::SCALED {
-                        key[c] = l.mul(key[c], scales[c]);
-                    }
-                }
+            let end = self.dim.min(32 * (block + 1));
+            let mut d = 32 * block;
+            while d < end {
                 self.ahead.fetch(l, first * self.dim + d * C * L::N);
-                for r in 0..R {
-                    // SAFETY: `r < R` and `d < dim`.
-                    let q = l.splat(unsafe { *self.left.add(r * self.dim + d) });
+                // A constant either way, so that the loop becomes straight code.
+                let many = if end - d >= unit { unit } else { 1 };
+                for _ in 0..many {
+                    let mut key = [l.splat(0.0); C];
                     for c in 0..C {
-                        sums[r][c] = l.fma(q, key[c], sums[r][c]);
+                        // SAFETY: row `d` of the right-hand matrix.
+                        key[c] = unsafe { self.right.load(l, d * PAGE_TOKENS + first + c * L::N) };
+                        if S::SCALED {
+                            key[c] = l.mul(key[c], scales[c]);
+                        }
                     }
+                    for r in 0..R {
+                        // SAFETY: `r < R` and `d < dim`.
+                        let q = l.splat(unsafe { *self.left.add(r * self.dim + d) });
+                        for c in 0..C {
+                            sums[r][c] = l.fma(q, key[c], sums[r][c]);
+                        }
+                    }
+                    d += 1;
                 }
             }
         }
@@ -251,26 +263,33 @@ impl<S: Source> Mix<S> {
                 sums[r][b] = unsafe { l.load(self.out.add(r * self.stride + at + b * L::N)) };
             }
         }
-        for t in self.from..self.to {
-            let mut value = [l.splat(0.0); B];
-            for b in 0..B {
-                let column = at + b * L::N;
-                // SAFETY: row `t` of the right-hand matrix.
-                unsafe {
-                    value[b] = self.right.load(l, t * self.stride + column);
-                    if S::SCALED {
-                        let scale = self.right.row_scale(t, column);
-                        value[b] = l.mul(value[b], l.splat(scale));
+        let unit = (Ahead::ELEMENTS / (B * L::N)).max(1);
+        let mut t = self.from;
+        while t < self.to {
+            self.ahead.fetch(l, at * PAGE_TOKENS + t * B * L::N);
+            // As in [`Score::columns`].
+            let many = if self.to - t >= unit { unit } else { 1 };
+            for _ in 0..many {
+                let mut value = [l.splat(0.0); B];
+                for b in 0..B {
+                    let column = at + b * L::N;
+                    // SAFETY: row `t` of the right-hand matrix.
+                    unsafe {
+                        value[b] = self.right.load(l, t * self.stride + column);
+                        if S::SCALED {
+                            let scale = self.right.row_scale(t, column);
+                            value[b] = l.mul(value[b], l.splat(scale));
+                        }
                     }
                 }
-            }
-            self.ahead.fetch(l, t * self.stride + at);
-            for r in 0..R {
-                // SAFETY: `r < R` and `t < 32`.
-                let p = l.splat(unsafe { *self.left.add(r * PAGE_TOKENS + t) });
-                for b in 0..B {
-                    sums[r][b] = l.fma(p, value[b], sums[r][b]);
+                for r in 0..R {
+                    // SAFETY: `r < R` and `t < 32`.
+                    let p = l.splat(unsafe { *self.left.add(r * PAGE_TOKENS + t) });
+                    for b in 0..B {
+                        sums[r][b] = l.fma(p, value[b], sums[r][b]);
+                    }
                 }
+                t += 1;
             }
         }
         for r in 0..R {
