@@ -2,13 +2,13 @@
 //!
 //! All but AMX work on 32 rows side by side: a vector holds rows, activations are broadcast, and the
 //! results of a token are 32 consecutive f32. The integer tiles read a [`Panel`], the float tiles a
-//! [`FloatPanel`]; both fit the first-level cache and are swept over all tiles of tokens.
+//! [`FloatPanel`]; both stay in the nearest caches while they are swept over all tiles of tokens.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::gemm::packing::{Block, Format};
 use crate::level::Level;
-use crate::panel::{Ahead, Form, Quants, Rows, Span};
+use crate::panel::{Ahead, Form, Quants, Rows, Span, prefetch_lines};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
@@ -35,9 +35,6 @@ mod scalar;
 /// Rows of a panel.
 pub(crate) const ROWS: usize = 32;
 
-/// Columns of a [`FloatPanel`].
-pub(crate) const FLOAT_COLS: usize = 128;
-
 /// At most 256 columns of 32 rows, four columns of a row side by side as integer dot products want.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -52,8 +49,8 @@ pub(crate) struct Panel {
     pub units: [[f32; ROWS]; 2],
 }
 
-/// At most 128 columns of 32 rows, `[columns, rows]`.
-pub(crate) type FloatPanel = [[f32; ROWS]; FLOAT_COLS];
+/// At most 256 columns of 32 rows, `[columns, rows]`.
+pub(crate) type FloatPanel = [[f32; ROWS]; crate::panel::SPAN];
 
 /// What a level changes on the way from spans to a panel.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -155,11 +152,24 @@ pub(crate) type FloatTile =
 pub(crate) struct Columns<'a> {
     pub values: &'a [f32],
     pub tokens: usize,
+    /// From each of the values to one that is wanted soon, bytes.
+    pub ahead: usize,
+}
+
+impl Columns<'_> {
+    /// Asks for all that is wanted soon.
+    #[inline(always)]
+    pub fn fetch(self) {
+        let start = self.values.as_ptr().cast::<u8>().wrapping_add(self.ahead);
+        prefetch_lines(start, (4 * self.values.len()).div_ceil(64));
+    }
 }
 
 /// The float kernels of a level. Unsafe to call unless the processor has the level.
 #[derive(Clone, Copy)]
 pub(crate) struct FloatTiles {
+    /// Columns of a panel. More of them are fewer starts of a tile, but take more of the nearest cache.
+    pub cols: usize,
     pub interleave: FloatInterleave,
     pub tile: FloatTile,
 }

@@ -6,8 +6,8 @@ use bytemuck::{Pod, Zeroable};
 use crate::gemm::packing::Packing;
 use crate::gemm::{CHUNKS_AHEAD, Run};
 use crate::panel::floats::{self, Read};
-use crate::panel::{self, Ahead, Rows, SPAN};
-use crate::tile::{self, Columns, FLOAT_COLS, FloatPanel, FloatTiles, ROWS};
+use crate::panel::{Ahead, Rows, SPAN};
+use crate::tile::{self, Columns, FloatPanel, FloatTiles, ROWS};
 
 /// The parts of a float product.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ impl Float {
         let rows = run.rows();
         let chunk_bytes = packing.chunk_bytes(packed.tokens);
         // The next run's weights, in order, while this one is computed.
-        let mut parts = Ahead::of(weights).split(packing.cols.div_ceil(FLOAT_COLS));
+        let mut parts = Ahead::of(weights).split(packing.cols.div_ceil(self.tiles.cols));
         scratch.rows[rows..].fill([0.0; SPAN]);
         for col in (0..packing.cols).step_by(SPAN) {
             let cols = (packing.cols - col).min(SPAN);
@@ -52,8 +52,8 @@ impl Float {
                 let len = end.saturating_sub(start);
                 Rows { weights, row_bytes, start, len }.prefetch(rows);
             }
-            for part in (0..cols).step_by(FLOAT_COLS) {
-                let part = part..(part + FLOAT_COLS).min(cols);
+            for part in (0..cols).step_by(self.tiles.cols) {
+                let part = part..(part + self.tiles.cols).min(cols);
                 for first in [0, 16] {
                     // SAFETY: a packing's level is one that the processor runs.
                     unsafe {
@@ -70,17 +70,14 @@ impl Float {
                 let mut steps = parts.part().split(packing.chunks(packed.tokens));
                 let chunks =
                     packing.chunk_ranges(packed.tokens).zip(packed.data.chunks_exact(chunk_bytes));
-                for (chunk, (range, bytes)) in chunks.enumerate() {
+                for (range, bytes) in chunks {
                     let tokens = range.len();
                     let place = 4 * col * tokens..4 * (col + panel.len()) * tokens;
-                    let ahead = (chunk + CHUNKS_AHEAD) * chunk_bytes;
-                    if let Some(ahead) = packed.data.get(ahead + place.start..ahead + place.end) {
-                        panel::prefetch(ahead);
-                    }
                     steps.part().fetch();
                     let values = bytemuck::cast_slice::<u8, f32>(&bytes[place]);
                     let strip = &mut strip[range.start * stride..];
-                    let columns = Columns { values, tokens };
+                    let ahead = CHUNKS_AHEAD * chunk_bytes;
+                    let columns = Columns { values, tokens, ahead };
                     // SAFETY: a packing's level is one that the processor runs.
                     unsafe { (self.tiles.tile)(panel, columns, strip, stride) };
                 }

@@ -3,7 +3,6 @@
 use bilayer_quant::Type;
 
 use crate::level::Level;
-use crate::panel::f16_values;
 
 /// Reads whole blocks of one type. Unsafe to call unless the processor has the level's features.
 pub(crate) type Read = unsafe fn(blocks: &[u8], values: &mut [f32]);
@@ -52,15 +51,29 @@ impl Widen {
 
 /// A float of 16 bits.
 trait Half {
-    fn widen(bits: [u16; 16]) -> [f32; 16];
+    /// # Safety
+    /// On x86-64 the processor has F16C.
+    unsafe fn widen(bits: [u16; 16]) -> [f32; 16];
 }
 
 struct F16;
 
 impl Half for F16 {
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn widen(bits: [u16; 16]) -> [f32; 16] {
-        f16_values(bits)
+    unsafe fn widen(bits: [u16; 16]) -> [f32; 16] {
+        use std::arch::x86_64::_mm256_cvtph_ps;
+        let [low, high]: [[u16; 8]; 2] = bytemuck::cast(bits);
+        // SAFETY: the caller's.
+        bytemuck::cast(unsafe {
+            [_mm256_cvtph_ps(bytemuck::cast(low)), _mm256_cvtph_ps(bytemuck::cast(high))]
+        })
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    #[inline(always)]
+    unsafe fn widen(bits: [u16; 16]) -> [f32; 16] {
+        crate::panel::f16_values(bits)
     }
 }
 
@@ -68,7 +81,7 @@ struct Bf16;
 
 impl Half for Bf16 {
     #[inline(always)]
-    fn widen(bits: [u16; 16]) -> [f32; 16] {
+    unsafe fn widen(bits: [u16; 16]) -> [f32; 16] {
         let mut values = [0.0; 16];
         for (value, bits) in values.iter_mut().zip(&bits) {
             *value = f32::from_bits(u32::from(*bits) << 16);
@@ -78,29 +91,36 @@ impl Half for Bf16 {
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+/// # Safety
+/// As [`Half::widen`].
 #[inline(always)]
-fn widen<T: Half>(blocks: &[u8], values: &mut [f32]) {
+unsafe fn widen<T: Half>(blocks: &[u8], values: &mut [f32]) {
     let (values, last) = values.as_chunks_mut::<16>();
     let (blocks, rest) = blocks.as_chunks::<32>();
     assert!(values.len() == blocks.len() && rest.len() == 2 * last.len());
     for (values, bytes) in values.iter_mut().zip(blocks) {
-        *values = T::widen(bytemuck::cast(*bytes));
+        // SAFETY: the caller's.
+        *values = unsafe { T::widen(bytemuck::cast(*bytes)) };
     }
     let mut bytes = [0; 32];
     bytes[..rest.len()].copy_from_slice(rest);
-    last.copy_from_slice(&T::widen(bytemuck::cast(bytes))[..last.len()]);
+    // SAFETY: as above.
+    let widened = unsafe { T::widen(bytemuck::cast(bytes)) };
+    last.copy_from_slice(&widened[..last.len()]);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn widen_avx2<T: Half>(blocks: &[u8], values: &mut [f32]) {
-    widen::<T>(blocks, values);
+    // SAFETY: with this feature.
+    unsafe { widen::<T>(blocks, values) };
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 fn widen_avx512<T: Half>(blocks: &[u8], values: &mut [f32]) {
-    widen::<T>(blocks, values);
+    // SAFETY: with this feature.
+    unsafe { widen::<T>(blocks, values) };
 }
 
 #[cfg(test)]

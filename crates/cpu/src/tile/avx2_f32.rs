@@ -3,14 +3,14 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use crate::panel::SPAN;
+use crate::panel::{SPAN, prefetch_lines};
 use crate::tile::avx2::{load_floats, store_rows, transpose};
 use crate::tile::{Columns, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
 
 /// Most tokens in a tile. Fewer than five leave the multipliers waiting for their own results.
 pub(super) const TOKENS: usize = 6;
 
-pub(super) const TILES: FloatTiles = FloatTiles { interleave, tile: any_tile };
+pub(super) const TILES: FloatTiles = FloatTiles { cols: 256, interleave, tile: any_tile };
 
 /// See [`crate::tile::FloatInterleave`].
 #[target_feature(enable = "avx2")]
@@ -64,17 +64,32 @@ fn tile<const N: usize>(
         };
     }
     let mut w = panel.as_ptr().cast::<f32>().wrapping_add(first);
-    for _ in 0..panel.len() {
-        (w, x) = in_order(w, x);
-        // SAFETY: the panel has 32 weights a column, 16 of them from `first` on.
-        let column = unsafe { [_mm256_loadu_ps(w), _mm256_loadu_ps(w.add(8))] };
-        for (t, acc) in acc.iter_mut().enumerate() {
-            // SAFETY: there are `panel.len()` x N values.
-            let x = _mm256_set1_ps(unsafe { *x.add(t) });
-            acc[0] = _mm256_fmadd_ps(column[0], x, acc[0]);
-            acc[1] = _mm256_fmadd_ps(column[1], x, acc[1]);
-        }
-        (w, x) = (w.wrapping_add(ROWS), x.wrapping_add(N));
+    // A macro, because the sums leave the registers in a loop within the loop.
+    macro_rules! column {
+        () => {
+            (w, x) = in_order(w, x);
+            // SAFETY: the panel has 32 weights a column, 16 of them from `first` on.
+            let column = unsafe { [_mm256_loadu_ps(w), _mm256_loadu_ps(w.add(8))] };
+            for (t, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: there are `panel.len()` x N values.
+                let x = _mm256_set1_ps(unsafe { *x.add(t) });
+                acc[0] = _mm256_fmadd_ps(column[0], x, acc[0]);
+                acc[1] = _mm256_fmadd_ps(column[1], x, acc[1]);
+            }
+            (w, x) = (w.wrapping_add(ROWS), x.wrapping_add(N));
+        };
+    }
+    for _ in 0..panel.len() / 4 {
+        // Four columns of 6 tokens are a line and a half; the second pass asks for the lines between.
+        let wanted = x.cast::<u8>().wrapping_add(columns.ahead + first * N / 2);
+        prefetch_lines(wanted, 1);
+        column!();
+        column!();
+        column!();
+        column!();
+    }
+    for _ in 0..panel.len() % 4 {
+        column!();
     }
     for (t, acc) in acc.iter().enumerate() {
         // SAFETY: the strip was checked.

@@ -7,7 +7,7 @@ use crate::panel::SPAN;
 use crate::tile::avx512::{load_floats, store_rows, transpose};
 use crate::tile::{Columns, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
 
-pub(super) const TILES: FloatTiles = FloatTiles { interleave, tile: any_tile };
+pub(super) const TILES: FloatTiles = FloatTiles { cols: 128, interleave, tile: any_tile };
 
 /// See [`crate::tile::FloatInterleave`].
 #[target_feature(enable = "avx512f")]
@@ -25,6 +25,7 @@ fn interleave(rows: &[[f32; SPAN]], cols: Range<usize>, first: usize, panel: &mu
 /// See [`crate::tile::FloatTile`].
 #[target_feature(enable = "avx512f")]
 fn any_tile(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stride: usize) {
+    columns.fetch();
     match columns.tokens {
         1 => tile::<1>(panel, columns, strip, stride),
         2 => tile::<2>(panel, columns, strip, stride),

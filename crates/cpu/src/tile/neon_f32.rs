@@ -8,7 +8,7 @@ use crate::panel::SPAN;
 use crate::tile::neon::{PASS_ROWS, TOKENS, columns};
 use crate::tile::{Columns, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
 
-pub(super) const TILES: FloatTiles = FloatTiles { interleave, tile: any_tile };
+pub(super) const TILES: FloatTiles = FloatTiles { cols: 128, interleave, tile: any_tile };
 
 /// See [`crate::tile::FloatInterleave`].
 fn interleave(rows: &[[f32; SPAN]], cols: Range<usize>, first: usize, panel: &mut FloatPanel) {
@@ -22,6 +22,7 @@ fn interleave(rows: &[[f32; SPAN]], cols: Range<usize>, first: usize, panel: &mu
 
 /// See [`crate::tile::FloatTile`].
 fn any_tile(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stride: usize) {
+    columns.fetch();
     for first in [0, PASS_ROWS] {
         let strip = &mut strip[first..];
         match columns.tokens {

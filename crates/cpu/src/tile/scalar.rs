@@ -17,7 +17,7 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
 
 /// The float tiles in plain Rust.
 pub(super) const FLOAT_TILES: FloatTiles =
-    FloatTiles { interleave: float_interleave, tile: float_tile };
+    FloatTiles { cols: 128, interleave: float_interleave, tile: float_tile };
 
 /// See [`crate::tile::Interleave`].
 pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel) {
@@ -92,6 +92,7 @@ fn float_interleave(
 }
 
 fn float_tile(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stride: usize) {
+    columns.fetch();
     for (token, strip) in strip.chunks_mut(stride).enumerate().take(columns.tokens) {
         let mut out = [0.0f32; ROWS];
         for (weights, x) in panel.iter().zip(columns.values.chunks_exact(columns.tokens)) {
