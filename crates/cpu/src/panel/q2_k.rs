@@ -45,7 +45,7 @@ pub(crate) fn pairs(packed: &[u8; 64], quants: &mut [u8; 256]) {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
+pub(super) mod x86 {
     //! Eight rows at once for AVX2.
 
     use std::arch::x86_64::*;
@@ -63,10 +63,8 @@ mod x86 {
             for (part, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 let at = offset_of!(Block, quants) + 32 * part + 16 * side;
                 for (i, bytes) in rows.dwords(at).into_iter().enumerate() {
-                    for field in 0..4 {
+                    for (field, quants) in fields(bytes).into_iter().enumerate() {
                         let step = 32 * part + 8 * field + 4 * side + i;
-                        let quants = _mm256_srl_epi16(bytes, _mm_cvtsi32_si128(2 * field as i32));
-                        let quants = _mm256_and_si256(quants, _mm256_set1_epi8(3));
                         avx2::put(panel, step, first, quants);
                     }
                 }
@@ -79,5 +77,14 @@ mod x86 {
             let mins = both.map(|both| _mm256_and_si256(_mm256_srli_epi16::<4>(both), nibble));
             avx2::put_affine_lines(scales, mins, last, first, panel);
         });
+    }
+
+    /// The four weights of each byte, as [`super::pairs`] takes them out.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn fields(bytes: __m256i) -> [__m256i; 4] {
+        let three = _mm256_set1_epi8(3);
+        [0, 2, 4, 6]
+            .map(|shift| _mm256_and_si256(_mm256_srl_epi16(bytes, _mm_cvtsi32_si128(shift)), three))
     }
 }

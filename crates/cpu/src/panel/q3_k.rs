@@ -41,6 +41,7 @@ mod x86 {
 
     use bilayer_quant::q3_k::Block;
 
+    use crate::panel::q2_k::x86::fields;
     use crate::panel::{Ahead, Rows};
     use crate::tile::{Panel, avx2};
     use crate::x86::f16_low_256;
@@ -59,10 +60,8 @@ mod x86 {
                 let at = offset_of!(Block, quants) + 32 * part + 16 * side;
                 let lows = rows.dwords(at);
                 for (i, (low, high)) in lows.into_iter().zip(highs).enumerate() {
-                    for field in 0..4 {
+                    for (field, low) in fields(low).into_iter().enumerate() {
                         let step = 32 * part + 8 * field + 4 * side + i;
-                        let low = _mm256_srl_epi16(low, _mm_cvtsi32_si128(2 * field as i32));
-                        let low = _mm256_and_si256(low, _mm256_set1_epi8(3));
                         let high = _mm256_srl_epi16(high, _mm_cvtsi32_si128(field as i32));
                         let high = _mm256_and_si256(high, _mm256_set1_epi8(4));
                         avx2::put(panel, step, first, _mm256_or_si256(low, high));
