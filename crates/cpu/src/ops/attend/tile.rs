@@ -19,7 +19,7 @@ use bilayer_graph::PAGE_TOKENS;
 use crate::cache::{Panel, Stored};
 use crate::lanes::{Kernel, Lanes};
 use crate::math;
-use micro::{Ahead, F16, F32, Mix, Q8Keys, Q8Values, Score, Source};
+use micro::{Ahead, F16, F32, Mix, Product, Q8Keys, Q8Values, Score, Source};
 
 mod micro;
 
@@ -128,22 +128,10 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
                 right: keys,
                 dim,
                 out: self.scores[row * PAGE_TOKENS..].as_mut_ptr(),
-                ahead: Ahead { element: if row == 0 { ahead.element } else { 0 }, ..ahead },
+                ahead: ahead.of_rows_from(row),
             };
             // SAFETY: `row + R <= rows`, and the slices have the lengths checked in `run`.
-            row += unsafe {
-                match (rows - row).min(step) {
-                    1 => product.run::<L, 1>(l),
-                    2 => product.run::<L, 2>(l),
-                    3 => product.run::<L, 3>(l),
-                    4 => product.run::<L, 4>(l),
-                    rows if L::TILE_ROWS <= 4 => unreachable!("{rows} rows"),
-                    5 => product.run::<L, 5>(l),
-                    6 => product.run::<L, 6>(l),
-                    7 => product.run::<L, 7>(l),
-                    _ => product.run::<L, 8>(l),
-                }
-            };
+            row += unsafe { product.rows(l, (rows - row).min(step)) };
         }
     }
 
@@ -167,22 +155,10 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
                 to,
                 stride,
                 out: self.sums[row * stride..].as_mut_ptr(),
-                ahead: Ahead { element: if row == 0 { ahead.element } else { 0 }, ..ahead },
+                ahead: ahead.of_rows_from(row),
             };
             // SAFETY: `row + R <= rows`, and the slices have the lengths checked in `run`.
-            row += unsafe {
-                match (rows - row).min(step) {
-                    1 => product.run::<L, 1>(l),
-                    2 => product.run::<L, 2>(l),
-                    3 => product.run::<L, 3>(l),
-                    4 => product.run::<L, 4>(l),
-                    rows if L::TILE_ROWS <= 4 => unreachable!("{rows} rows"),
-                    5 => product.run::<L, 5>(l),
-                    6 => product.run::<L, 6>(l),
-                    7 => product.run::<L, 7>(l),
-                    _ => product.run::<L, 8>(l),
-                }
-            };
+            row += unsafe { product.rows(l, (rows - row).min(step)) };
         }
     }
 

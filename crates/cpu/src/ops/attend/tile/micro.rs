@@ -104,9 +104,9 @@ impl Source for Q8Values {
 /// the same line twice costs as much as a load.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
-    pub(super) from: *const u8,
+    from: *const u8,
     /// Bytes of an element; 0 for products of further rows, by which all is there.
-    pub(super) element: usize,
+    element: usize,
 }
 
 impl Ahead {
@@ -119,9 +119,46 @@ impl Ahead {
         Ahead { from: panel.bytes.as_ptr(), element: panel.stored.bytes(1) }
     }
 
+    /// For the product of the rows from `row` on: the first has fetched all.
+    #[inline(always)]
+    pub(super) fn of_rows_from(self, row: usize) -> Ahead {
+        Ahead { element: if row == 0 { self.element } else { 0 }, ..self }
+    }
+
     #[inline(always)]
     fn fetch<L: Lanes>(self, l: L, at: usize) {
         l.prefetch(self.from.wrapping_add(at * self.element));
+    }
+}
+
+/// A product of some rows with a page.
+pub(super) trait Product: Copy {
+    /// The product of R rows; answers R.
+    ///
+    /// # Safety
+    /// The matrices are as large as said, `out` apart from the others.
+    unsafe fn run<L: Lanes, const R: usize>(self, l: L) -> usize;
+
+    /// The product of `rows` rows, at most [`Lanes::TILE_ROWS`]; answers `rows`.
+    ///
+    /// # Safety
+    /// As [`Product::run`].
+    #[inline(always)]
+    unsafe fn rows<L: Lanes>(self, l: L, rows: usize) -> usize {
+        // SAFETY: the caller's.
+        unsafe {
+            match rows {
+                1 => self.run::<L, 1>(l),
+                2 => self.run::<L, 2>(l),
+                3 => self.run::<L, 3>(l),
+                4 => self.run::<L, 4>(l),
+                rows if L::TILE_ROWS <= 4 => unreachable!("{rows} rows"),
+                5 => self.run::<L, 5>(l),
+                6 => self.run::<L, 6>(l),
+                7 => self.run::<L, 7>(l),
+                _ => self.run::<L, 8>(l),
+            }
+        }
     }
 }
 
@@ -135,13 +172,9 @@ pub(super) struct Score<S> {
     pub(super) ahead: Ahead,
 }
 
-impl<S: Source> Score<S> {
-    /// The product of R rows; answers R.
-    ///
-    /// # Safety
-    /// The matrices are as large as said, `out` apart from the others.
+impl<S: Source> Product for Score<S> {
     #[inline(always)]
-    pub(super) unsafe fn run<L: Lanes, const R: usize>(self, l: L) -> usize {
+    unsafe fn run<L: Lanes, const R: usize>(self, l: L) -> usize {
         // With many rows two vectors of each fill the registers, with few rows four hide the latency.
         let wide = 2 * R <= L::TILE_ROWS && 4 * L::N <= PAGE_TOKENS;
         let mut first = 0;
@@ -157,7 +190,9 @@ impl<S: Source> Score<S> {
         }
         R
     }
+}
 
+impl<S: Source> Score<S> {
     /// C vectors of columns from `first` on; answers their columns.
     ///
     /// # Safety
@@ -216,6 +251,7 @@ pub(super) struct Mix<S> {
     pub(super) left: *const f32,
     pub(super) right: S,
     pub(super) from: usize,
+    /// At most 32.
     pub(super) to: usize,
     /// A multiple of 16.
     pub(super) stride: usize,
@@ -223,13 +259,9 @@ pub(super) struct Mix<S> {
     pub(super) ahead: Ahead,
 }
 
-impl<S: Source> Mix<S> {
-    /// The product of R rows; answers R.
-    ///
-    /// # Safety
-    /// The matrices are as large as said, `out` apart from the others; `to <= 32`.
+impl<S: Source> Product for Mix<S> {
     #[inline(always)]
-    pub(super) unsafe fn run<L: Lanes, const R: usize>(self, l: L) -> usize {
+    unsafe fn run<L: Lanes, const R: usize>(self, l: L) -> usize {
         let vectors = self.stride / L::N;
         let mut first = 0;
         while first < vectors {
@@ -249,7 +281,9 @@ impl<S: Source> Mix<S> {
         }
         R
     }
+}
 
+impl<S: Source> Mix<S> {
     /// B vectors of columns from `at` on; answers B.
     ///
     /// # Safety
