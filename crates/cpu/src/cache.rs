@@ -9,8 +9,9 @@
 //! with no sum across lanes. Values lie by token, so that the output is sums of whole rows times one weight.
 //! A head's block is contiguous, and so are its blocks of the pages of a group, which a sequence is mostly given
 //! together: a sweep then reads one run of memory, which the processor's own prefetchers follow. The last group is
-//! as large as the pages left. `value_stride` is `head_dim` rounded up to 16 elements. Q8_0 keeps its 32-element blocks along `head_dim`: the bytes as above, then the
-//! f16 scales, `[head_dim / 32, 32]` of the keys and `[32, head_dim / 32]` of the values.
+//! as large as the pages left. `value_stride` is `head_dim` rounded up to 16 elements. Q8_0 keeps its 32-element
+//! blocks along `head_dim`: the bytes as above, then the f16 scales, `[head_dim / 32, 32]` of the keys and
+//! `[32, head_dim / 32]` of the values.
 
 use bilayer_graph::{CacheInfo, CachePages, Error, Limits, OpKind, PAGE_TOKENS, PageCopy};
 use bilayer_quant::{Type, q8_0};
