@@ -103,11 +103,6 @@ impl Layout {
         })
     }
 
-    /// Bytes of a page of all heads.
-    fn page_bytes(&self) -> usize {
-        self.kv_heads * self.block_bytes
-    }
-
     /// Whether it is that of such keys and values.
     pub(crate) fn holds(&self, info: &CacheInfo) -> bool {
         (self.kv_heads, self.head_dim) == (info.kv_heads, info.head_dim)
@@ -191,7 +186,7 @@ impl Cache {
     /// No memory, or a type that no cache has.
     pub(crate) fn new(info: &CacheInfo, limits: &Limits) -> Result<Cache, Error> {
         let layout = Layout::new(info, limits)?;
-        let bytes = layout.page_bytes().saturating_mul(limits.pages);
+        let bytes = (layout.kv_heads * layout.block_bytes).saturating_mul(limits.pages);
         let memory = Memory::new(bytes, "keys and values")?;
         Ok(Cache { layout, pages: limits.pages, memory })
     }

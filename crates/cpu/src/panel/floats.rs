@@ -90,9 +90,9 @@ impl Half for Bf16 {
     }
 }
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 /// # Safety
 /// As [`Half::widen`].
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
 unsafe fn widen<T: Half>(blocks: &[u8], values: &mut [f32]) {
     let (values, last) = values.as_chunks_mut::<16>();

@@ -10,7 +10,7 @@ use crate::tile::{Columns, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
 /// Most tokens in a tile. Fewer than five leave the multipliers waiting for their own results.
 pub(super) const TOKENS: usize = 6;
 
-pub(super) const TILES: FloatTiles = FloatTiles { cols: 256, interleave, tile: any_tile };
+pub(super) const TILES: FloatTiles = FloatTiles { cols: SPAN, interleave, tile: any_tile };
 
 /// See [`crate::tile::FloatInterleave`].
 #[target_feature(enable = "avx2")]

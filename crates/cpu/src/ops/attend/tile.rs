@@ -121,8 +121,7 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
     fn score<L: Lanes, S: Source>(&mut self, l: L, keys: S, ahead: Ahead) {
         let rows = self.largest.len();
         let (dim, step) = (self.head_dim, step::<L>(rows));
-        let mut row = 0;
-        while row < rows {
+        for row in (0..rows).step_by(step) {
             let product = Score {
                 left: self.queries[row * dim..].as_ptr(),
                 right: keys,
@@ -130,8 +129,8 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
                 out: self.scores[row * PAGE_TOKENS..].as_mut_ptr(),
                 ahead: ahead.of_rows_from(row),
             };
-            // SAFETY: `row + R <= rows`, and the slices have the lengths checked in `run`.
-            row += unsafe { product.rows(l, (rows - row).min(step)) };
+            // SAFETY: no more rows than are left, and the slices have the lengths checked in `run`.
+            unsafe { product.rows(l, (rows - row).min(step)) };
         }
     }
 
@@ -146,8 +145,7 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
     ) {
         let rows = self.largest.len();
         let (stride, step) = (self.value_stride, step::<L>(rows));
-        let mut row = 0;
-        while row < rows {
+        for row in (0..rows).step_by(step) {
             let product = Mix {
                 left: self.scores[row * PAGE_TOKENS..].as_ptr(),
                 right: values,
@@ -157,8 +155,8 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
                 out: self.sums[row * stride..].as_mut_ptr(),
                 ahead: ahead.of_rows_from(row),
             };
-            // SAFETY: `row + R <= rows`, and the slices have the lengths checked in `run`.
-            row += unsafe { product.rows(l, (rows - row).min(step)) };
+            // SAFETY: no more rows than are left, and the slices have the lengths checked in `run`.
+            unsafe { product.rows(l, (rows - row).min(step)) };
         }
     }
 

@@ -133,18 +133,18 @@ impl Ahead {
 
 /// A product of some rows with a page.
 pub(super) trait Product: Copy {
-    /// The product of R rows; answers R.
+    /// The product of R rows.
     ///
     /// # Safety
     /// The matrices are as large as said, `out` apart from the others.
-    unsafe fn run<L: Lanes, const R: usize>(self, l: L) -> usize;
+    unsafe fn run<L: Lanes, const R: usize>(self, l: L);
 
-    /// The product of `rows` rows, at most [`Lanes::TILE_ROWS`]; answers `rows`.
+    /// The product of `rows` rows, at most [`Lanes::TILE_ROWS`].
     ///
     /// # Safety
     /// As [`Product::run`].
     #[inline(always)]
-    unsafe fn rows<L: Lanes>(self, l: L, rows: usize) -> usize {
+    unsafe fn rows<L: Lanes>(self, l: L, rows: usize) {
         // SAFETY: the caller's.
         unsafe {
             match rows {
@@ -174,7 +174,7 @@ pub(super) struct Score<S> {
 
 impl<S: Source> Product for Score<S> {
     #[inline(always)]
-    unsafe fn run<L: Lanes, const R: usize>(self, l: L) -> usize {
+    unsafe fn run<L: Lanes, const R: usize>(self, l: L) {
         // With many rows two vectors of each fill the registers, with few rows four hide the latency.
         let wide = 2 * R <= L::TILE_ROWS && 4 * L::N <= PAGE_TOKENS;
         let mut first = 0;
@@ -188,7 +188,6 @@ impl<S: Source> Product for Score<S> {
                 }
             };
         }
-        R
     }
 }
 
@@ -261,7 +260,7 @@ pub(super) struct Mix<S> {
 
 impl<S: Source> Product for Mix<S> {
     #[inline(always)]
-    unsafe fn run<L: Lanes, const R: usize>(self, l: L) -> usize {
+    unsafe fn run<L: Lanes, const R: usize>(self, l: L) {
         let vectors = self.stride / L::N;
         let mut first = 0;
         while first < vectors {
@@ -279,7 +278,6 @@ impl<S: Source> Product for Mix<S> {
                 };
             }
         }
-        R
     }
 }
 
