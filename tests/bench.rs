@@ -3,11 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
-use bilayer_engine::bench::{Bench, Method, Setup, Test};
+use bilayer_engine::Model;
 use bilayer_engine::placement::Placing;
 use bilayer_engine::session::Overlap;
-use bilayer_engine::{Error, Model};
 use bilayer_gguf::File;
+use bilayer_measure::Error;
+use bilayer_measure::bench::{Bench, Method, Setup, Test};
 use bilayer_quant::Type;
 use bilayer_scheduler::Offload;
 use serde_json::Value;
@@ -486,12 +487,15 @@ fn a_session_is_kept_from_placement_to_placement() {
             Ok(count) => assert_eq!(count, [0, 2, 0, 4][number]),
             Err(error) => {
                 // What does not fit leaves the session as it was.
-                assert!(number == 2 && matches!(error, Error::Plan(_)), "{error}");
+                assert!(
+                    number == 2 && matches!(error, Error::Engine(bilayer_engine::Error::Plan(_))),
+                    "{error}"
+                );
             }
         }
         let mut depths = 0;
         let phase =
-            &mut |phase| depths += usize::from(phase == bilayer_engine::bench::Phase::Depth);
+            &mut |phase| depths += usize::from(phase == bilayer_measure::bench::Phase::Depth);
         let measured = bench.run(test, &method, phase, &never).unwrap().unwrap();
         assert_eq!(measured.samples_ns.len(), 2);
         assert_eq!(depths, usize::from(loads.len() == 1), "the cache moves along");

@@ -825,7 +825,7 @@ fn verify_names_the_op_that_is_wrong() {
     let options = bilayer_cpu::Options { threads: Some(1), level: None };
     let cpu = || -> Box<dyn Backend> { Box::new(bilayer_cpu::Cpu::new(options).unwrap()) };
     let compare = |second: &mut dyn Backend| {
-        bilayer_engine::verify::verify(
+        bilayer_measure::verify::verify(
             &model,
             &mut Reference::new(),
             second,
@@ -837,7 +837,7 @@ fn verify_names_the_op_that_is_wrong() {
     let good = compare(cpu().as_mut());
     assert_eq!(good.first_bad(), None);
     assert_eq!(good.ops.len(), model.graph().nodes.len());
-    let bilayer_engine::verify::Ends::Logits { kl, top1 } = good.ends else {
+    let bilayer_measure::verify::Ends::Logits { kl, top1 } = good.ends else {
         panic!("{:?}", good.ends)
     };
     assert!(top1 == 1.0 && kl.abs() < 1e-6, "{kl} {top1}");

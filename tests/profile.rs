@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use bilayer_cli::profile::{text, write};
-use bilayer_engine::profile::Profile;
+use bilayer_measure::profile::Profile;
 use roxmltree::{Document, Node};
 use serde_json::Value;
 
@@ -223,7 +223,7 @@ fn little_or_nothing_measured_is_drawn_too() {
 fn a_long_step_stays_a_small_picture() {
     let mut long = profile(&SHAPES[0]);
     let op = long.timeline[0].clone();
-    let spans = (0..50_000).map(|i| bilayer_engine::profile::Span {
+    let spans = (0..50_000).map(|i| bilayer_measure::profile::Span {
         start_us: f64::from(i),
         us: 1.0,
         ..op.clone()

@@ -8,12 +8,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use bilayer_cpu::Cpu;
-use bilayer_engine::imatrix::{Collector, Scope};
-use bilayer_engine::perplexity::{Logits, Windows, score, settings};
 use bilayer_engine::session::{Session, Settings};
 use bilayer_gguf::{Array, File, Value};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Backend, Graph, Limits, Op, PAGE_TOKENS, Segment, SharedBytes, Span, Step};
+use bilayer_measure::imatrix::{Collector, Scope};
+use bilayer_measure::perplexity::{Logits, Windows, score, settings};
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Placement, place};
 

@@ -17,8 +17,23 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("cpu", &["graph", "quant"]),
     ("gpu", &["graph", "quant"]),
     ("engine", &["cpu", "gguf", "gpu", "graph", "models", "quant", "scheduler", "text"]),
-    ("convert", &["engine", "gguf", "models", "quant", "text"]),
-    ("cli", &["convert", "cpu", "engine", "gguf", "graph", "models", "quant", "scheduler", "text"]),
+    ("measure", &["cpu", "engine", "graph", "models", "quant", "scheduler", "text"]),
+    ("convert", &["engine", "gguf", "measure", "models", "quant", "text"]),
+    (
+        "cli",
+        &[
+            "convert",
+            "cpu",
+            "engine",
+            "gguf",
+            "graph",
+            "measure",
+            "models",
+            "quant",
+            "scheduler",
+            "text",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

@@ -1,6 +1,6 @@
 //! Profiles as they may be measured, from a formula: what the pictures must show well.
 
-use bilayer_engine::profile::{Point, Profile, Span, SpanKind, knee, recommend};
+use bilayer_measure::profile::{Point, Profile, Span, SpanKind, knee, recommend};
 
 /// A machine and a model, in milliseconds a token.
 pub struct Shape {

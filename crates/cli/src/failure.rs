@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use bilayer_engine::{Error, cache};
+use bilayer_measure::Error as Measure;
+use bilayer_measure::perplexity::Error as Scoring;
 use clap::error::ErrorKind;
 
 use crate::output;
@@ -112,6 +114,17 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<Measure> for Failure {
+    fn from(error: Measure) -> Failure {
+        let (code, advice) = match &error {
+            Measure::Engine(error) => (code(error), advice(error)),
+            Measure::Perplexity(error) => (scoring_code(error), scoring_advice(error)),
+            Measure::Displaced(_) => (DOES_NOT_FIT, ""),
+        };
+        Failure::Line(code, format!("{error}{advice}"))
+    }
+}
+
 impl From<bilayer_convert::Error> for Failure {
     fn from(error: bilayer_convert::Error) -> Failure {
         use bilayer_convert::Error as Made;
@@ -202,7 +215,6 @@ fn code(error: &Error) -> u8 {
         Error::Setting { .. } | Error::SamplingOptions(_) | Error::Token { .. } => USAGE,
         Error::Vocabularies { .. } => USAGE,
         Error::Sampling(_) | Error::Text(_) => USAGE,
-        Error::Perplexity(error) => scoring_code(error),
         Error::NoEncoder { .. } | Error::NoDecoder { .. } | Error::NoHead { .. } => USAGE,
         Error::Cpu(Cpu::Level(LevelError::Unknown(_)) | Cpu::Threads(_)) => USAGE,
         Error::Cpu(Cpu::Level(LevelError::Unavailable(..))) => NO_DEVICE,
@@ -216,13 +228,11 @@ fn code(error: &Error) -> u8 {
         Error::Device(Device::Unsupported { .. }) => USAGE,
         Error::Device(Device::DeviceLost { .. }) => NO_DEVICE,
         Error::Device(_) => INTERNAL,
-        Error::Displaced(_) => DOES_NOT_FIT,
         Error::Fallback { source, .. } => code(source),
     }
 }
 
-fn scoring_code(error: &bilayer_engine::perplexity::Error) -> u8 {
-    use bilayer_engine::perplexity::Error as Scoring;
+fn scoring_code(error: &Scoring) -> u8 {
     match error {
         Scoring::TooShort { .. } | Scoring::Vocabulary { .. } | Scoring::Large { .. } => USAGE,
         Scoring::Write(_) | Scoring::Read(_) => IO,
@@ -231,6 +241,14 @@ fn scoring_code(error: &bilayer_engine::perplexity::Error) -> u8 {
         | Scoring::Length { .. }
         | Scoring::Token { .. }
         | Scoring::NotFinite => BAD_MODEL,
+    }
+}
+
+fn scoring_advice(error: &Scoring) -> &'static str {
+    match error {
+        Scoring::Write(_) => "; make room",
+        Scoring::Read(_) => "; write the file again with --kl-base",
+        _ => "",
     }
 }
 
@@ -254,10 +272,6 @@ fn advice(error: &Error) -> &'static str {
         Error::File(bilayer_gguf::Error::Io { .. }) => "; check that you may read it",
         Error::Vocabulary { .. } => "; convert the model again",
         Error::Text(error) => text_advice(error),
-        Error::Perplexity(bilayer_engine::perplexity::Error::Write(_)) => "; make room",
-        Error::Perplexity(bilayer_engine::perplexity::Error::Read(_)) => {
-            "; write the file again with --kl-base"
-        }
         Error::TooLong { .. } => "; shorten it, or take its beginning with --truncate",
         Error::Token { .. } => "; `bilayer tokenize` gives the ids of a text",
         Error::Sampling(_) => "; allow some token",

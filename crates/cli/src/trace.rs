@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use bilayer_engine::session::Session;
+use bilayer_measure::trace::Timeline;
 
 use crate::failure::{Failure, INTERNAL};
 use crate::new_file::NewFile;
@@ -15,7 +16,7 @@ pub const EVENTS: usize = 1 << 18;
 /// Writes a session's trace.
 pub fn write(session: &Session, path: &Path) -> Result<(), Failure> {
     let Some(trace) = session.trace() else { return Ok(()) };
-    let document = trace.chrome(&|node| session.label(node));
+    let document = Timeline::new(trace).chrome(&|node| session.label(node));
     let text = serde_json::to_vec(&document)
         .map_err(|error| Failure::Line(INTERNAL, format!("the trace is no JSON: {error}")))?;
     let put = || {

@@ -188,7 +188,7 @@ pub enum Error {
     },
     /// The calibration text cannot be run.
     #[error(transparent)]
-    Calibration(bilayer_engine::Error),
+    Calibration(bilayer_measure::Error),
     /// The base's logits cannot be kept in a temporary file.
     #[error(
         "the logits cannot be kept in a temporary file: {0}; make room in the folder for temporary files"

@@ -1,7 +1,6 @@
 //! What can go wrong between a path and a text; the command line maps each variant to an exit code.
 
-use crate::session::Warning;
-use crate::{cache, perplexity, sampling};
+use crate::{cache, sampling};
 
 /// Errors of loading and running a model.
 #[derive(Debug, thiserror::Error)]
@@ -95,9 +94,6 @@ pub enum Error {
         /// Why the processor cannot.
         source: Box<Error>,
     },
-    /// A device failed, and another took over: what was to be measured is not there any more.
-    #[error("{0}; a measurement needs the placement it was asked for")]
-    Displaced(Box<Warning>),
     /// A text could not be turned into tokens.
     #[error(transparent)]
     Text(bilayer_text::Error),
@@ -117,9 +113,6 @@ pub enum Error {
     /// A sampler's option is out of range.
     #[error(transparent)]
     SamplingOptions(#[from] sampling::OptionsError),
-    /// A text could not be scored.
-    #[error(transparent)]
-    Perplexity(#[from] perplexity::Error),
     /// No token could be chosen.
     #[error(transparent)]
     Sampling(#[from] sampling::Error),

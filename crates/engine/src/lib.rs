@@ -35,24 +35,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod bench;
 pub mod cache;
 pub mod conversation;
 pub mod encode;
 mod error;
 pub mod generate;
-pub mod imatrix;
 mod kept;
-mod measure;
 mod model;
-pub mod perplexity;
 pub mod placement;
-pub mod profile;
 pub mod sampling;
 pub mod session;
 pub mod speculate;
-pub mod trace;
-pub mod verify;
+mod times;
 mod vocabulary;
 
 pub use bilayer_gguf::OpenOptions;

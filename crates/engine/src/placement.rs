@@ -11,8 +11,8 @@ use bilayer_scheduler::{Budget, Machine, Offload, Plan, Request, Side, Times, of
 use regex::Regex;
 
 use crate::kept::Kept;
-use crate::measure::Subject;
 use crate::session::{Settings, budget_of, limits_of};
+use crate::times::Subject;
 use crate::{Error, Model};
 
 /// Kept free on an adapter where nothing else is asked: the desktop and the driver want some.

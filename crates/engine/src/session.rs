@@ -6,8 +6,7 @@ use bilayer_graph::{Backend, Kernel, Limits, PageCopy, Value};
 use bilayer_scheduler::{Plan, Times};
 
 use crate::cache::{Pages, SequenceId};
-use crate::measure::{self, Decoding};
-use crate::trace::Trace;
+use crate::times::{self, Decoding};
 use crate::{Error, Model};
 use batch::{Cut, Work};
 use pipeline::{Pipeline, Ran, Reading};
@@ -24,7 +23,9 @@ mod relocate;
 mod rows;
 mod settings;
 mod top;
+mod trace;
 
+pub use crate::times::{Subject, TimeDevice};
 pub use fallback::Warning;
 pub use lanes::{Lane, Lanes};
 pub(crate) use prepare::limits_of;
@@ -33,6 +34,7 @@ pub use relocate::Timed;
 pub(crate) use rows::Rows;
 pub use settings::{Overlap, Progress, Purpose, Settings, Stage, kv_types};
 pub use top::Top;
+pub use trace::{Event, Trace, What};
 
 /// Some tokens of one sequence, to be run in a step.
 #[derive(Clone, Copy, Debug)]
@@ -142,25 +144,12 @@ impl Session {
         prepare::session(model, settings)
     }
 
-    /// The same on given devices, with a plan made by `planner` from the graph, the devices and the budget.
+    /// The same on given devices, with a plan made by `planner` from the graph, the devices (with the times of the model's
+    /// parts, where the settings ask for them) and the budget.
     ///
     /// # Errors
     /// As [`Session::new`].
     pub fn on(
-        model: &Model,
-        backends: Vec<Box<dyn Backend>>,
-        planner: &Planner<'_>,
-        mut settings: Settings<'_>,
-    ) -> Result<Session, Error> {
-        settings.check()?;
-        prepare::on(model, backends, planner, &mut settings, Instant::now())
-    }
-
-    /// As [`Session::on`]; the planner is given the times of the model's parts that the settings ask for.
-    ///
-    /// # Errors
-    /// As [`Session::new`].
-    pub(crate) fn measured_on(
         model: &Model,
         backends: Vec<Box<dyn Backend>>,
         planner: &Planner<'_>,
@@ -284,7 +273,7 @@ impl Session {
         let (Some(timing), Some(predicted)) = (&self.timing, &self.plan.predicted) else {
             return false;
         };
-        measure::distrust(&timing.kept, &timing.name, predicted.decode_ms, &self.decoding)
+        times::distrust(&timing.kept, &timing.name, predicted.decode_ms, &self.decoding)
     }
 
     /// What a node of the graph is called: its layer, its name and its op.

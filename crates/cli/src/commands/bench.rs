@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use bilayer_engine::Error;
-use bilayer_engine::bench::{Bench as Engine, Measured, Phase, Test};
 use bilayer_engine::session::Progress;
+use bilayer_measure::bench::{Bench as Engine, Measured, Phase, Test};
 use indicatif::ProgressBar;
 
 use crate::args::Bench as Args;

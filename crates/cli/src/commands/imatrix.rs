@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use bilayer_convert::imatrix::{self, Entry};
-use bilayer_engine::imatrix::{Collector, Scope};
 use bilayer_engine::open_file;
-use bilayer_engine::perplexity::Windows;
+use bilayer_measure::imatrix::{Collector, Scope};
+use bilayer_measure::perplexity::Windows;
 use serde_json::json;
 
 use super::perplexity::{open, session, shorten, text};

@@ -5,11 +5,11 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use bilayer_engine::perplexity::{
-    Base, Divergence, Logits, Mean, Report, Windows, score, settings,
-};
 use bilayer_engine::session::{Progress, Session, Settings};
 use bilayer_engine::{Error, Model};
+use bilayer_measure::perplexity::{
+    Base, Divergence, Logits, Mean, Report, Windows, score, settings,
+};
 use serde_json::{Value, json};
 
 use crate::args::{ModelArgs, Perplexity};
@@ -58,7 +58,7 @@ fn compare(args: &Perplexity, model: &Model, path: &Path) -> Result<u8, Failure>
     let bytes = file.metadata().map_or(0, |metadata| metadata.len());
     let mut file = BufReader::with_capacity(1 << 20, file);
     let input: &mut dyn Read = &mut file;
-    let mut base = Base::new(input, bytes, model).map_err(Error::Perplexity)?;
+    let mut base = Base::new(input, bytes, model).map_err(bilayer_measure::Error::from)?;
     let mut windows = base.windows().clone();
     let asked = args.model.ctx_size.filter(|&asked| asked != windows.window_len());
     if let Some(asked) = asked {

@@ -1,7 +1,7 @@
 //! `bilayer profile`: how the speed depends on the number of offloaded layers.
 
-use bilayer_engine::profile::{Options, take};
 use bilayer_engine::session::{Progress, Settings};
+use bilayer_measure::profile::{Options, take};
 
 use crate::args::Profile as Args;
 use crate::commands::run::settings;

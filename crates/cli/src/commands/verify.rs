@@ -5,10 +5,10 @@ use std::fmt::Write;
 use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::placement::{self, Placing};
-use bilayer_engine::verify::{Ends, OpError, Report, verify};
 use bilayer_engine::{Error, Model};
 use bilayer_graph::Backend;
 use bilayer_graph::reference::Reference;
+use bilayer_measure::verify::{Ends, OpError, Report, verify};
 use serde_json::{Value, json};
 
 use crate::args::Verify;

@@ -16,10 +16,10 @@ use std::io::{BufReader, BufWriter, Read, Seek, Write};
 use std::ops::ControlFlow;
 
 use bilayer_engine::Model;
-use bilayer_engine::imatrix::{Collector, Scope};
-use bilayer_engine::perplexity::{self, Base, Logits, Windows, score};
 use bilayer_engine::session::{Session, Settings};
 use bilayer_gguf::{File, Tensor};
+use bilayer_measure::imatrix::{Collector, Scope};
+use bilayer_measure::perplexity::{self, Base, Logits, Windows, score};
 use bilayer_quant::Type;
 use rayon::prelude::*;
 
@@ -289,8 +289,7 @@ impl<'a> Runs<'a> {
         progress: Progress<'a>,
     ) -> Result<Runs<'a>, Error> {
         let len = calibration.window_len.min(model.config().context);
-        let mut windows =
-            Windows::of_text(model, calibration.text, len).map_err(Error::Calibration)?;
+        let mut windows = Windows::of_text(model, calibration.text, len).map_err(failed)?;
         windows.truncate(calibration.windows.max(1));
         let base = tempfile::tempfile().map_err(Error::Scratch)?;
         let threads = quantize.threads;
@@ -326,12 +325,12 @@ impl<'a> Runs<'a> {
         let mut collector = Collector::new(self.model.graph(), Scope::LayersAndHead);
         let given = Settings { threads: self.threads, ..Settings::default() };
         let settings = collector.settings(self.windows.window_len(), given);
-        let mut session = Session::new(self.model, settings).map_err(Error::Calibration)?;
+        let mut session = Session::new(self.model, settings).map_err(failed)?;
         for window in 0..self.windows.count() {
             let (done, total) = (self.done, self.total);
             let tokens = self.windows.run(window);
             let goes_on = &mut |_| (self.progress)(done, total).is_continue();
-            if !collector.window(&mut session, &tokens, goes_on).map_err(Error::Calibration)? {
+            if !collector.window(&mut session, &tokens, goes_on).map_err(failed)? {
                 return Err(Error::Interrupted);
             }
         }
@@ -345,13 +344,12 @@ impl<'a> Runs<'a> {
 
     /// Keeps the logits of the model as it is.
     fn base(&mut self) -> Result<(), Error> {
-        let mut session =
-            Session::new(self.model, self.settings(self.model)).map_err(Error::Calibration)?;
+        let mut session = Session::new(self.model, self.settings(self.model)).map_err(failed)?;
         let mut out = BufWriter::new(&self.base);
         let (done, total) = (self.done, self.total);
         let goes_on = &mut |_: &perplexity::Report| (self.progress)(done, total).is_continue();
         let report = score(&mut session, &self.windows, Logits::Written(&mut out), goes_on);
-        report.map_err(Error::Calibration)?.ok_or(Error::Interrupted)?;
+        report.map_err(failed)?.ok_or(Error::Interrupted)?;
         out.flush().map_err(Error::Scratch)?;
         drop(out);
         self.base_bytes = self.base.metadata().map_err(Error::Scratch)?.len();
@@ -362,16 +360,15 @@ impl<'a> Runs<'a> {
 
     /// Mean divergence of `model` from the base, nats a token.
     fn divergence(&mut self, model: &Model) -> Result<f64, Error> {
-        let mut session = Session::new(model, self.settings(model)).map_err(Error::Calibration)?;
+        let mut session = Session::new(model, self.settings(model)).map_err(failed)?;
         self.base.rewind().map_err(Error::Scratch)?;
         let mut input = BufReader::with_capacity(1 << 20, &self.base);
         let input: &mut dyn Read = &mut input;
-        let failed = |error| Error::Calibration(bilayer_engine::Error::Perplexity(error));
         let mut base = Base::new(input, self.base_bytes, model).map_err(failed)?;
         let (done, total) = (self.done, self.total);
         let goes_on = &mut |_: &perplexity::Report| (self.progress)(done, total).is_continue();
         let report = score(&mut session, &self.windows, Logits::Compared(&mut base), goes_on);
-        let report = report.map_err(Error::Calibration)?.ok_or(Error::Interrupted)?;
+        let report = report.map_err(failed)?.ok_or(Error::Interrupted)?;
         Ok(report.divergence.map_or(0.0, |divergence| divergence.kl().value))
     }
 
@@ -401,7 +398,7 @@ impl<'a> Runs<'a> {
             })?;
             drop(weights);
             let changed = self.model.with_tensor(name, types[probe], bytes.into());
-            kl = self.divergence(&changed.map_err(Error::Calibration)?)? - self.floor;
+            kl = self.divergence(&changed.map_err(failed)?)? - self.floor;
         }
         self.step()?;
         let kl = kl.max(KL_LEAST);
@@ -414,4 +411,8 @@ impl<'a> Runs<'a> {
         let weights = layout.elements();
         Ok(Measured { name: name.into(), weights, probe: types[probe], kl, candidates })
     }
+}
+
+fn failed(error: impl Into<bilayer_measure::Error>) -> Error {
+    Error::Calibration(error.into())
 }

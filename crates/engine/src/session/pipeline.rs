@@ -21,8 +21,8 @@ use bilayer_scheduler::Plan;
 
 use super::batch::{Batch, Work};
 use super::lanes::{At, Lanes};
+use super::trace::{Event, Trace, What};
 use super::{Failed, Spent};
-use crate::trace::{Event, Trace, What};
 
 /// A segment as it was compiled, with what crosses its borders.
 pub struct Compiled {

@@ -13,11 +13,11 @@ use super::lanes::Lanes;
 use super::load::Change;
 use super::pipeline::{self, Carried, Compiled, Pipeline, Reading};
 use super::settings::Stage;
+use super::trace::Trace;
 use super::{Failed, Overlap, Progress, Session, Settings, Spent, load};
 use crate::cache::Pages;
 use crate::kept::Kept;
-use crate::measure::{Decoding, Subject};
-use crate::trace::Trace;
+use crate::times::{Decoding, Subject};
 use crate::{Error, Model, placement};
 
 /// Prepares a session on the processor alone.
@@ -66,7 +66,7 @@ pub struct Timing {
     pub name: String,
 }
 
-/// The times that the settings ask for: kept ones, or measured now.
+/// The times that the settings ask for: stored ones, or measured now.
 fn timing(
     model: &Model,
     settings: &mut Settings<'_>,
@@ -81,12 +81,15 @@ fn timing(
         kept.remove(&name);
     }
     let known = subject.known(backends.len(), &name, &kept);
-    let times = known.or_else(|| {
-        if let Some(told) = settings.progress.as_mut() {
-            told(Progress { stage: Stage::Measuring, done_bytes: 0, total_bytes: 0 });
+    let times = match (known, settings.time_device) {
+        (None, Some(time_device)) => {
+            if let Some(told) = settings.progress.as_mut() {
+                told(Progress { stage: Stage::Measuring, done_bytes: 0, total_bytes: 0 });
+            }
+            subject.measure(time_device, backends, &kept)
         }
-        subject.times(backends, &kept)
-    });
+        (known, _) => known,
+    };
     Ok(times.map(|times| Timing { times, kept, name }))
 }
 
@@ -104,7 +107,7 @@ pub type Planner<'p> = dyn Fn(&Graph, &Machine, &Budget) -> Result<Plan, Error> 
 
 /// Prepares a session on devices that are already there. Where an adapter has no room or is lost, less is placed
 /// on it, with a warning.
-pub fn on(
+fn on(
     model: &Model,
     mut backends: Vec<Box<dyn Backend>>,
     planner: &Planner<'_>,

@@ -9,7 +9,7 @@ use super::pipeline::{self, Pipeline};
 use super::prepare::{self, Planner};
 use super::{Failed, Overlap, Session, fallback};
 use crate::Error;
-use crate::measure::Decoding;
+use crate::times::Decoding;
 
 /// The pages of a cache on their way.
 struct Cargo {

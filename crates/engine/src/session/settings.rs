@@ -6,6 +6,7 @@ use bilayer_models::{Encoder, Pooling};
 use bilayer_quant::Type;
 
 use crate::placement::Placing;
+use crate::times::TimeDevice;
 use crate::{Error, Model};
 
 /// The context of a session that names none, unless the model's own is shorter.
@@ -103,6 +104,9 @@ pub struct Settings<'a> {
     /// Values of the graph that are kept of every step, for [`Session::watched`](super::Session::watched). They take
     /// memory twice, on their device and here, which no budget notices, and no devices work at the same time.
     pub watched: Vec<Value>,
+    /// Measures how long the model's parts take on a device, where [`Placing::kept`] names a folder to store that in and it
+    /// holds nothing of this model and machine yet. Without it plans are made by stored times, or by none.
+    pub time_device: Option<TimeDevice>,
     /// Told while weights are loaded.
     pub progress: Option<&'a mut dyn FnMut(Progress)>,
 }
@@ -126,6 +130,7 @@ impl Default for Settings<'_> {
             overlap: Overlap::Auto,
             top_k: None,
             watched: Vec::new(),
+            time_device: None,
             progress: None,
         }
     }

@@ -8,10 +8,10 @@
 use std::path::Path;
 
 use bilayer_engine::Model;
-use bilayer_engine::bench::{Measured, Summary};
 use bilayer_engine::placement::Placing;
 use bilayer_engine::session::Session;
 use bilayer_graph::Kind;
+use bilayer_measure::bench::{Measured, Summary};
 use bilayer_scheduler::Side;
 use serde_json::{Value, json};
 

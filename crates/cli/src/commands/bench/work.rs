@@ -1,8 +1,8 @@
 //! From the lists of the command line to every combination of them.
 
 use bilayer_cpu::level::Level;
-use bilayer_engine::bench::{Method, Setup, Test};
 use bilayer_engine::{Error, Model};
+use bilayer_measure::bench::{Method, Setup, Test};
 
 use crate::args::{Bench as Args, FlashAttn, Numbers};
 use crate::demo::Source;

@@ -9,7 +9,7 @@ mod timeline;
 
 use std::ops::Range;
 
-use bilayer_engine::profile::{Point, Profile};
+use bilayer_measure::profile::{Point, Profile};
 
 use ink::Ink;
 use sheet::Sheet;

@@ -1,6 +1,6 @@
 //! The columns of a profile's table, for the terminal and for the page.
 
-use bilayer_engine::profile::{Point, Profile};
+use bilayer_measure::profile::{Point, Profile};
 
 /// What is shown of a point.
 pub struct Column {

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use bilayer_engine::profile::Profile;
+use bilayer_measure::profile::Profile;
 
 use super::charts::{self, Charts};
 use super::page;

@@ -1,6 +1,6 @@
 //! The page of a profile: one file that needs nothing else.
 
-use bilayer_engine::profile::{Point, Profile};
+use bilayer_measure::profile::{Point, Profile};
 use minijinja::{AutoEscape, Environment, Error, Value, context};
 
 use super::charts::{self, Charts};

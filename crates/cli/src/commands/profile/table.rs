@@ -1,6 +1,6 @@
 //! A profile as an aligned table for the terminal.
 
-use bilayer_engine::profile::Profile;
+use bilayer_measure::profile::Profile;
 
 use super::columns;
 
@@ -30,7 +30,7 @@ pub fn text(profile: &Profile) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bilayer_engine::profile::Point;
+    use bilayer_measure::profile::Point;
 
     #[test]
     fn columns_stand_below_each_other_and_empty_ones_are_left_out() {

@@ -118,6 +118,7 @@ pub fn model(flags: &ModelArgs) -> Result<Settings<'static>, Failure> {
         fuse: flags.flash_attn != FlashAttn::Off,
         placing: flags.placing.placing(),
         overlap: flags.placing.adapter.overlap,
+        time_device: Some(bilayer_measure::timing::device),
         ..Settings::default()
     })
 }

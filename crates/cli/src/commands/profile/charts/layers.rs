@@ -1,6 +1,6 @@
 //! What each part saved of a token's time when it moved to the adapter, as bars.
 
-use bilayer_engine::profile::Profile;
+use bilayer_measure::profile::Profile;
 
 use super::ink::{Ink, Note};
 use super::sheet::{self, Error, Frame, Sample};

@@ -1,6 +1,6 @@
 //! The speedup curve: measured and predicted, with what fits, the knee and the recommended number marked.
 
-use bilayer_engine::profile::{Point, Profile};
+use bilayer_measure::profile::{Point, Profile};
 use plotters::style::text_anchor::HPos;
 
 use super::super::columns;

@@ -1,6 +1,6 @@
 //! Where the time of a token goes at each number of offloaded layers, as stacked bars.
 
-use bilayer_engine::profile::{Point, Profile};
+use bilayer_measure::profile::{Point, Profile};
 
 use super::ink::{Ink, Note};
 use super::sheet::{self, Error, Frame, Sample};

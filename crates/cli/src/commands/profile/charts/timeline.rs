@@ -1,6 +1,6 @@
 //! One step as lanes: who did what when.
 
-use bilayer_engine::profile::{Profile, Span, SpanKind};
+use bilayer_measure::profile::{Profile, Span, SpanKind};
 use plotters::style::text_anchor::HPos;
 
 use super::ink::{Ink, Note};

@@ -1,7 +1,7 @@
 //! What came out of a test, and what follows from it.
 
 use super::{Summary, Test};
-use crate::session::Spent;
+use bilayer_engine::session::Spent;
 
 /// What came out of a test.
 #[derive(Clone, Debug, Default, PartialEq)]

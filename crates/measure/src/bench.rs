@@ -16,14 +16,16 @@ use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, host, probe};
 use bilayer_graph::{Backend, Graph, Kind};
 use bilayer_quant::Type;
-use bilayer_scheduler::{Budget, Machine, Offload};
+use bilayer_scheduler::{Budget, Machine, Offload, Plan};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::cache::SequenceId;
-use crate::placement::{self, Placing};
-use crate::session::{Overlap, Progress, Run, Session, Settings, Wanted};
-use crate::{Error, Model};
+use bilayer_engine::Model;
+use bilayer_engine::cache::SequenceId;
+use bilayer_engine::placement::{self, Placing};
+use bilayer_engine::session::{Overlap, Progress, Run, Session, Settings, Wanted};
+
+use crate::{Error, timing};
 
 mod measured;
 mod summary;
@@ -112,6 +114,7 @@ impl Setup {
         Settings {
             placing: chosen.cloned().unwrap_or_else(Placing::processor),
             trace_events: self.trace_events,
+            time_device: Some(timing::device),
             threads: self.threads,
             cpu_level: self.cpu_level,
             ctx_size: Some(self.context),
@@ -217,7 +220,7 @@ impl Bench {
         let mut live = match kept {
             Some(mut live) => {
                 let placed = live.place(placing);
-                if let Err(error @ Error::Plan(_)) = placed {
+                if let Err(error @ Error::Engine(bilayer_engine::Error::Plan(_))) = placed {
                     // All stays as it was.
                     self.live = Some(live);
                     return Err(error);
@@ -279,14 +282,14 @@ impl Live {
     ) -> Result<Live, Error> {
         let Devices { backends, without } = setup.devices()?;
         let settings = Settings { progress: Some(progress), ..setup.settings() };
-        let mut session = Session::measured_on(model, backends, &planner(placing), settings)?;
+        let mut session = Session::on(model, backends, &planner(placing), settings)?;
         let sequences = vec![session.open()?];
         let tokens = tokens(model, session.vocab(), setup.context);
         Ok(Live { setup: setup.clone(), session, sequences, tokens, without })
     }
 
     fn place(&mut self, placing: &Placing) -> Result<(), Error> {
-        self.session.place(&planner(placing))
+        Ok(self.session.place(&planner(placing))?)
     }
 
     /// Leaves the first sequence alone, with so many tokens.
@@ -306,7 +309,7 @@ impl Live {
 
 fn planner(
     placing: &Placing,
-) -> impl Fn(&Graph, &Machine, &Budget) -> Result<bilayer_scheduler::Plan, Error> + '_ {
+) -> impl Fn(&Graph, &Machine, &Budget) -> Result<Plan, bilayer_engine::Error> + '_ {
     |graph, machine, budget| placing.plan(graph, machine, budget)
 }
 

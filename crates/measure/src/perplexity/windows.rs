@@ -3,7 +3,7 @@
 use bilayer_text::Encode;
 
 use super::Error;
-use crate::Model;
+use bilayer_engine::Model;
 
 /// Least tokens of a window: one is scored.
 const LEAST: usize = 4;
@@ -26,11 +26,8 @@ impl Windows {
     pub fn new(model: &Model, mut tokens: Vec<u32>, len: usize) -> Result<Windows, crate::Error> {
         if len < LEAST {
             let expected = format!("at least {LEAST}");
-            return Err(crate::Error::Setting {
-                name: "ctx-size",
-                found: len.to_string(),
-                expected,
-            });
+            let (name, found) = ("ctx-size", len.to_string());
+            return Err(bilayer_engine::Error::Setting { name, found, expected }.into());
         }
         if tokens.len() / len < 2 {
             return Err(Error::TooShort { found: tokens.len(), len }.into());
@@ -46,7 +43,7 @@ impl Windows {
     pub fn of_text(model: &Model, text: &str, len: usize) -> Result<Windows, crate::Error> {
         let text = text.strip_suffix('\n').unwrap_or(text);
         let encode = Encode { add_special: true, parse_special: false };
-        let tokens = model.tokenizer().encode(text, encode).map_err(crate::Error::Text)?;
+        let tokens = model.tokenizer().encode(text, encode).map_err(bilayer_engine::Error::Text)?;
         Windows::new(model, tokens, len)
     }
 

@@ -9,8 +9,10 @@ use bilayer_graph::{
     WeightId,
 };
 
-use crate::session::Purpose;
-use crate::{Error, Model};
+use bilayer_engine::Model;
+use bilayer_engine::session::Purpose;
+
+use crate::Error;
 
 /// Bound on [`OpError::nmse`] of ops in floats: sums in another order (2e-5 of the root), squared.
 const FLOAT_BOUND: f64 = 1e-9;
@@ -104,7 +106,7 @@ pub fn verify(
 ) -> Result<Report, Error> {
     let vocab = model.config().vocab;
     if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocab) {
-        return Err(Error::Token { token, vocab });
+        return Err(bilayer_engine::Error::Token { token, vocab }.into());
     }
     let case = Case::new(model, tokens)?;
     let graph = &case.graph;

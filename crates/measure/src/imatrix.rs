@@ -11,7 +11,7 @@ use bilayer_graph::{Graph, Op, Rows, Value, WeightId};
 use rayon::prelude::*;
 
 use crate::Error;
-use crate::session::{Run, Session, Settings, Wanted};
+use bilayer_engine::session::{Run, Session, Settings, Wanted};
 
 /// Most memory for the values kept of a step; devices take as much once more.
 const KEPT_BYTES: usize = 256 << 20;

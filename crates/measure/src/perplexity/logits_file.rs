@@ -13,7 +13,7 @@
 use std::io::{Read, Write};
 
 use super::{Error, Windows};
-use crate::Model;
+use bilayer_engine::Model;
 
 const MAGIC: &[u8; 8] = b"_logits_";
 

@@ -6,12 +6,14 @@ use bilayer_graph::{Graph, Kind};
 use bilayer_scheduler::{Budget, Machine, Offload, Plan};
 
 use super::{Point, Profile, Span, SpanKind, knee, recommend};
-use crate::cache::SequenceId;
-use crate::measure::POSITION;
-use crate::placement::Placing;
-use crate::session::{Run, Session, Settings, Timed, Wanted};
-use crate::trace::{Event, Totals, What};
-use crate::{Error, Model};
+use crate::timing::{self, POSITION};
+use crate::trace::{Timeline, Totals};
+use bilayer_engine::Model;
+use bilayer_engine::cache::SequenceId;
+use bilayer_engine::placement::Placing;
+use bilayer_engine::session::{Event, Run, Session, Settings, Timed, Wanted, What};
+
+use crate::Error;
 
 /// Events that a trace of a step or two may have.
 const EVENTS: usize = 1 << 16;
@@ -69,6 +71,7 @@ pub fn take(
             top_k: None,
             trace_events: Some(EVENTS),
             placing: all,
+            time_device: Some(timing::device),
             ..settings
         },
     )?;
@@ -175,9 +178,9 @@ impl Bench {
     /// Puts `count` parts on the adapter.
     fn place(&self, session: &mut Session, count: u32) -> Result<(), Error> {
         let placing = Placing { gpu_layers: Offload::Count(count), ..self.placing.clone() };
-        session.place(&|graph: &Graph, machine: &Machine, budget: &Budget| {
+        Ok(session.place(&|graph: &Graph, machine: &Machine, budget: &Budget| {
             placing.plan(graph, machine, budget)
-        })
+        })?)
     }
 
     /// A prompt, then tokens one by one.
@@ -210,7 +213,7 @@ impl Bench {
             step(session, (i * 31 + 7) % vocab)?;
             each.push(began.elapsed().as_secs_f64() * 1e3);
         }
-        let totals = session.trace().expect("asked for").step_totals(&adapters);
+        let totals = Timeline::new(session.trace().expect("asked for")).step_totals(&adapters);
         let of = |part: &dyn Fn(&Totals) -> f64| median(totals.iter().map(part).collect());
         let adapter = session.backends().find(|backend| backend.facts().kind == Kind::Gpu);
         Ok(Sample {
@@ -268,7 +271,8 @@ fn points(samples: &[Vec<Sample>], plans: &[Option<Plan>], parts: u32) -> Vec<Po
 /// The last step of the session's trace.
 fn timeline(session: &Session) -> Vec<Span> {
     let Some(trace) = session.trace() else { return Vec::new() };
-    let events = trace.events();
+    let recorded = Timeline::new(trace);
+    let events = recorded.events();
     let Some(step) = events.iter().rfind(|event| event.what == What::Step).copied() else {
         return Vec::new();
     };
@@ -288,7 +292,7 @@ fn timeline(session: &Session) -> Vec<Span> {
         };
         Some(Span {
             lane: trace.lanes()[event.lane].clone(),
-            name: trace.name(event, &|node| session.label(node)),
+            name: recorded.name(event, &|node| session.label(node)),
             kind,
             start_us: (from - step.start_ns) as f64 / 1e3,
             us: to.saturating_sub(from) as f64 / 1e3,

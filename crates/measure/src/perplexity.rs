@@ -11,8 +11,8 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::cache::SequenceId;
-use crate::session::{Run, Session, Settings, Wanted};
+use bilayer_engine::cache::SequenceId;
+use bilayer_engine::session::{Run, Session, Settings, Wanted};
 
 mod figures;
 mod logits_file;
@@ -346,12 +346,15 @@ mod tests {
 
     #[test]
     fn steps_are_full_and_keep_the_order() {
-        let (a, b) = (SequenceId(0), SequenceId(1));
+        let mut pages = bilayer_engine::cache::Pages::new(2, 2, 32);
+        let (a, b) = (pages.open().unwrap(), pages.open().unwrap());
         let texts = [(a, &[1, 2, 3, 4, 5][..], &[2, 3, 4, 5, 6][..]), (b, &[7, 8, 9], &[8, 9, 10])];
         let steps = packed(texts.into_iter(), 4);
         let shown: Vec<Vec<Shown<'_>>> = steps
             .iter()
-            .map(|step| step.iter().map(|p| (p.sequence.0, p.tokens, p.targets)).collect())
+            .map(|step| {
+                step.iter().map(|p| (u32::from(p.sequence == b), p.tokens, p.targets)).collect()
+            })
             .collect();
         let expected: [Vec<Shown<'_>>; 2] = [
             vec![(0, &[1, 2, 3, 4], &[2, 3, 4, 5])],

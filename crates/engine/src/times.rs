@@ -1,0 +1,152 @@
+//! The times that a plan is made by: how they are asked for, the file that they are stored in, when they are stale.
+//!
+//! This crate does not measure them. [`Settings::time_device`](crate::session::Settings::time_device) names the function
+//! that does, on each device the first time that a model runs on it; `bilayer-measure` has one.
+
+use std::time::Duration;
+
+use bilayer_graph::{Backend, Graph, Kind, Limits, Weight};
+use bilayer_scheduler::{Basis, DeviceTimes, Times};
+
+use crate::kept::Kept;
+use crate::{Error, Model};
+
+/// How much longer or shorter than predicted a run may take before its times count as stale.
+const STALE: f64 = 1.5;
+
+/// Steps from which a session says something about the prediction.
+const STEPS_TO_JUDGE: u32 = 16;
+
+/// Measures how long the parts of a model take on one device.
+pub type TimeDevice = fn(&Subject<'_>, &mut dyn Backend) -> Result<DeviceTimes, Error>;
+
+/// What is timed.
+pub struct Subject<'a> {
+    /// The model, with its file.
+    pub model: &'a Model,
+    /// Its graph.
+    pub graph: &'a Graph,
+    /// The session's bounds: types of the cache, fusing.
+    pub limits: Limits,
+}
+
+impl Subject<'_> {
+    /// Measures the times of a machine's devices and stores them. `None` where a device fails at it; the error shows when the
+    /// session is made.
+    pub(crate) fn measure(
+        &self,
+        time_device: TimeDevice,
+        backends: &mut [Box<dyn Backend>],
+        kept: &Kept,
+    ) -> Option<Times> {
+        let mut devices = Vec::with_capacity(backends.len());
+        for backend in backends.iter_mut() {
+            devices.push(time_device(self, backend.as_mut()).ok()?);
+        }
+        let times = Times { basis: Basis::Measured, devices };
+        let fits = times.fit(self.graph.layers() as usize, backends.len());
+        if fits && let Ok(text) = serde_json::to_vec(&times) {
+            let name = self.name(backends.iter().map(|backend| backend.facts()));
+            kept.store(&name, &text);
+        }
+        fits.then_some(times)
+    }
+
+    /// The times that are kept under a name, if they can be right.
+    pub(crate) fn known(&self, devices: usize, name: &str, kept: &Kept) -> Option<Times> {
+        let times: Times = serde_json::from_slice(&kept.load(name)?).ok()?;
+        times.fit(self.graph.layers() as usize, devices).then_some(times)
+    }
+
+    /// The name of the file: hardware, drivers, this build, threads, and the model's shapes and types.
+    pub(crate) fn name<'f>(&self, facts: impl Iterator<Item = &'f bilayer_graph::Facts>) -> String {
+        let mut key = format!("{} {}", env!("CARGO_PKG_VERSION"), build());
+        for facts in facts {
+            let (identity, threads) = (&facts.identity, facts.threads);
+            key += &format!("|{identity} {threads} {}", facts.name);
+            if facts.kind == Kind::Cpu {
+                key += &facts.level;
+            }
+        }
+        let Limits { key_type, value_type, fuse, .. } = self.limits;
+        key += &format!("|{key_type} {value_type} {fuse}");
+        for Weight { ty, rows, cols, layer, .. } in &self.graph.weights {
+            key += &format!("|{ty} {rows} {cols} {layer:?}");
+        }
+        format!("times-{:016x}.json", crate::kept::fnv(key.as_bytes()))
+    }
+}
+
+/// Steps of one token that a session made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Decoding {
+    pub steps: u32,
+    pub total: Duration,
+    pub fastest: Duration,
+}
+
+impl Decoding {
+    pub fn add(&mut self, step: Duration) {
+        self.fastest = if self.steps == 0 { step } else { self.fastest.min(step) };
+        self.total += step;
+        self.steps += 1;
+    }
+
+    /// Whether a token was predicted to take much longer than it did, or so much less that not even the fastest came
+    /// near: what else the machine does makes all others longer.
+    fn contradicts(&self, predicted_ms: f64) -> bool {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        self.steps >= STEPS_TO_JUDGE
+            && (predicted_ms > STALE * ms(self.total) / f64::from(self.steps)
+                || ms(self.fastest) > STALE * predicted_ms)
+    }
+}
+
+/// Drops kept times that a session has shown to be wrong, so that the next one measures them anew. Answers whether it
+/// did.
+pub fn distrust(kept: &Kept, name: &str, predicted_ms: f64, decoding: &Decoding) -> bool {
+    let stale = decoding.contradicts(predicted_ms);
+    if stale {
+        kept.remove(name);
+    }
+    stale
+}
+
+/// The program as it was built: other kernels take other times.
+fn build() -> String {
+    let file = std::env::current_exe().and_then(std::fs::metadata);
+    let changed = file.as_ref().ok().and_then(|file| file.modified().ok());
+    let since = changed.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    let nanoseconds = since.map_or(0, |since| since.as_nanos());
+    format!("{} {nanoseconds}", file.map_or(0, |file| file.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Decoding, distrust};
+    use crate::kept::Kept;
+
+    #[test]
+    fn times_that_are_far_off_are_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = Kept::new(folder.path());
+        // Milliseconds of the fastest step and of the others.
+        for (predicted, fastest, others, gone) in [
+            (10.0, 12, 12, false),
+            (10.0, 16, 17, true),
+            (10.0, 12, 90, false),
+            (10.0, 5, 6, true),
+            (10.0, 1, 9, false),
+        ] {
+            let mut decoding = Decoding::default();
+            decoding.add(Duration::from_millis(fastest));
+            assert!(!decoding.contradicts(predicted), "one step says nothing");
+            (0..20).for_each(|_| decoding.add(Duration::from_millis(others)));
+            kept.store("times", b"{}");
+            assert_eq!(distrust(&kept, "times", predicted, &decoding), gone);
+            assert_eq!(kept.load("times").is_none(), gone, "{predicted} {decoding:?}");
+        }
+    }
+}

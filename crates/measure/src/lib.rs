@@ -1,0 +1,52 @@
+//! Everything that measures over the engine.
+//!
+//! **Purpose.** How fast a model is ([`bench`]), what each offloaded layer buys ([`profile`]), what ran when ([`trace`]), how
+//! long the parts of a model take on each device ([`timing`], which sessions place layers by), whether two devices compute
+//! alike ([`verify`]), how well a text is predicted ([`perplexity`]), which columns of a matrix matter ([`imatrix`]).
+//!
+//! **What it does not know.** Flags, terminals, charts, sockets. It prints nothing. The engine does not know it: a session
+//! that is to be placed by measured times is handed [`timing::device`] in its settings.
+//!
+//! **Read first.** [`bench::Bench`], [`profile::Profile`], [`trace::Timeline`].
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use std::sync::atomic::AtomicBool;
+//!
+//! use bilayer_engine::placement::Placing;
+//! use bilayer_engine::session::Overlap;
+//! use bilayer_engine::{Model, OpenOptions};
+//! use bilayer_measure::bench::{Bench, Method, Setup, Test};
+//!
+//! let model = Model::open(Path::new("model.gguf"), OpenOptions::default())?;
+//! let setup = Setup {
+//!     threads: None,
+//!     cpu_level: None,
+//!     context: 640,
+//!     parallel: 1,
+//!     ubatch_size: 512,
+//!     cache_type_k: bilayer_quant::F16,
+//!     cache_type_v: bilayer_quant::F16,
+//!     fuse: true,
+//!     overlap: Overlap::Auto,
+//!     trace_events: None,
+//!     placings: vec![Placing::default()],
+//! };
+//! let mut bench = Bench::new(&model);
+//! bench.ready(&setup, 0, &mut |_| ())?;
+//! let test = Test { prompt: 512, generate: 128, ..Test::default() };
+//! let method = Method { repetitions: 5, warm_up: true, batch_size: 2048, probe: false };
+//! let measured = bench.run(test, &method, &mut |_| (), &AtomicBool::new(false))?;
+//! # Ok::<(), bilayer_measure::Error>(())
+//! ```
+
+pub mod bench;
+mod error;
+pub mod imatrix;
+pub mod perplexity;
+pub mod profile;
+pub mod timing;
+pub mod trace;
+pub mod verify;
+
+pub use error::Error;

@@ -1,0 +1,324 @@
+//! How long a model's layers take on a device, timed on the device itself.
+//!
+//! On each device a stretch of layers is run that is larger than any cache (weights of one layer, read again and again,
+//! would come from there), one of them, and the head: one token, a small batch, and a piece of a prompt. Layers count by
+//! their bytes. Times are those that pass outside, as in a session: clocks between kernels would hold them up.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use bilayer_engine::Error;
+use bilayer_engine::session::Subject;
+use bilayer_graph::{
+    Backend, Graph, Holding, Kind, Limits, PAGE_TOKENS, Rows, SegmentId, Span, Step, Weight,
+};
+use bilayer_scheduler::{BATCH_TOKENS, Cost, DeviceTimes, Placement, PlannedSegment, cut};
+
+/// Bytes of weights in the stretch of layers of a processor, and of an adapter: more than their caches hold.
+const STRETCH_BYTES: [u64; 2] = [1536 << 20, 384 << 20];
+
+/// How many times as much may be loaded for it, where much of a layer is not read for a token.
+const STRETCH_LOADED: f64 = 4.0;
+
+/// Most tokens of the piece of a prompt: what micro-batches have where devices share a prompt.
+const PIECE_TOKENS: usize = 128;
+
+/// Position of the token that decoding is timed at.
+pub const POSITION: usize = 96;
+
+/// How long one kind of step is repeated, and how often at least and at most.
+const TIME: Duration = Duration::from_millis(250);
+const REPEATS: std::ops::Range<usize> = 4..40;
+
+/// Times one device: the head alone, one layer, and a stretch of layers, all in turn. A layer is what more layers
+/// take beyond one, so that the cost of handing a segment over stays apart from it.
+///
+/// # Errors
+/// The device refuses or fails; a tensor that the file lacks.
+pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<DeviceTimes, Error> {
+    let graph = subject.graph;
+    let kind = backend.facts().kind;
+    let bytes = layer_bytes(graph, 1, |_| true);
+    // Of a prompt's last layer, most is done for the wanted row alone.
+    let prompt_bytes = layer_bytes(graph, 1, |rows| rows == Rows::Tokens);
+    let layers = stretch(&bytes, &layer_bytes(graph, usize::MAX, |_| true), kind);
+    let parts = [&[][..], &layers[..1], &layers].map(|part| segments(graph, part, kind));
+    let most = subject.limits.tokens.min(PIECE_TOKENS);
+    let pages = (POSITION + most.max(BATCH_TOKENS)).div_ceil(PAGE_TOKENS) + 1;
+    let limits = Limits {
+        tokens: most.max(BATCH_TOKENS),
+        outputs: BATCH_TOKENS,
+        sequences: 1,
+        pages,
+        page_entries: pages,
+        timings: false,
+        check: false,
+        ..subject.limits
+    };
+    let parts = load(subject, backend, parts, limits)?;
+    let mut bench = Bench { graph, backend, parts, values: BTreeMap::new() };
+    let before = bench.repeat(1, 1, TIME)?;
+    let batch = low(bench.repeat(BATCH_TOKENS, BATCH_TOKENS, TIME / 2)?);
+    // As large a piece as takes a few tenths of a second.
+    let first = low(bench.repeat(most.min(32), 1, Duration::ZERO)?);
+    let each = first.iter().sum::<f64>() / most.min(32) as f64;
+    let fits = |tokens: &usize| each * *tokens as f64 <= TIME.as_secs_f64() * 1e3;
+    let piece = [64, PIECE_TOKENS].into_iter().filter(|t| *t <= most).rfind(fits);
+    let (prefill, piece) = match piece {
+        Some(piece) => (low(bench.repeat(piece, 1, TIME)?), piece),
+        None => (first, most.min(32)),
+    };
+    // Once more: what else the machine does now it may not have done then.
+    let mut decode = bench.repeat(1, 1, TIME)?;
+    decode.iter_mut().zip(before).for_each(|(all, before)| all.extend(before));
+    let decode = low(decode);
+    bench.backend.reserve(&Holding { weights: &[], caches: &[] })?;
+    let apart = |walls, bytes: &[f64]| {
+        let shares: Vec<f64> = layers.iter().map(|&layer| bytes[layer]).collect();
+        Walls { walls, shares: &shares }.apart()
+    };
+    let (decode, batch) = (apart(decode, &bytes), apart(batch, &bytes));
+    let prefill = apart(prefill, &prompt_bytes);
+    let cost = |of: &dyn Fn(&Apart) -> f64| Cost {
+        decode_ms: of(&decode),
+        batch_ms: Some(of(&batch)),
+        prefill_ms: Some(of(&prefill) / piece as f64),
+    };
+    Ok(DeviceTimes {
+        // Rows of a table: no more than a part of handing the first segment over.
+        embedding: cost(&|_| 0.0),
+        layers: std::iter::zip(&bytes, &prompt_bytes)
+            .map(|(bytes, prompt_bytes)| Cost {
+                prefill_ms: Some(prefill.of_byte * prompt_bytes / piece as f64),
+                ..cost(&|apart| apart.of_byte * bytes)
+            })
+            .collect(),
+        output: cost(&|apart| apart.output),
+        segment: cost(&|apart| apart.segment),
+    })
+}
+
+/// Segments of some layers on a device, and with no layers of the head.
+fn segments(graph: &Graph, layers: &[usize], kind: Kind) -> Vec<PlannedSegment> {
+    let mut placement = Placement::single(graph.layers(), 0);
+    placement.output = usize::from(layers.is_empty());
+    placement.embedding = usize::from(kind == Kind::Cpu && !layers.is_empty());
+    layers.iter().for_each(|&layer| placement.layers[layer] = 1);
+    cut(graph, &placement).into_iter().filter(|segment| segment.device == 1).collect()
+}
+
+/// Loads what the segments of all parts read and compiles them.
+fn load(
+    subject: &Subject<'_>,
+    backend: &mut dyn Backend,
+    parts: [Vec<PlannedSegment>; 3],
+    limits: Limits,
+) -> Result<[Vec<(PlannedSegment, SegmentId)>; 3], Error> {
+    let graph = subject.graph;
+    let nodes = parts.iter().flatten().flat_map(|part| &graph.nodes[part.nodes.clone()]);
+    let ids: HashSet<_> = nodes.flat_map(|node| node.op.weights()).collect();
+    let weights: Vec<&Weight> =
+        graph.weights.iter().filter(|weight| ids.contains(&weight.id)).collect();
+    let file = subject.model.file();
+    file.maps().for_each(|map| backend.share(map));
+    backend.reserve(&Holding { weights: &weights, caches: &[] })?;
+    for segment in parts.iter().flatten() {
+        backend.ready(&segment.segment(graph), limits)?;
+    }
+    for weight in weights {
+        let missing = || bilayer_graph::Error::MissingTensor { name: weight.name.clone() };
+        let tensor = file.tensor(&weight.name).ok_or_else(missing)?;
+        backend.load(weight, file.bytes(tensor).slice(weight.range_in_tensor()))?;
+    }
+    let mut compiled = [const { Vec::new() }; 3];
+    for (part, compiled) in parts.into_iter().zip(&mut compiled) {
+        for segment in part {
+            let id = backend.compile(&segment.segment(graph), limits)?;
+            compiled.push((segment, id));
+        }
+    }
+    Ok(compiled)
+}
+
+/// The layers that are timed on a device, two at least: the first ones, after the embedding, on a processor, the last
+/// ones on an adapter. `bytes` are those that a token reads of each layer, `held` all. Of experts most lie idle: layers
+/// are loaded until that costs too much, even if caches then hold what is read.
+fn stretch(bytes: &[f64], held: &[f64], kind: Kind) -> Vec<usize> {
+    let is_adapter = kind == Kind::Gpu;
+    let mut left = STRETCH_BYTES[usize::from(is_adapter)] as f64;
+    let mut room = STRETCH_LOADED * left;
+    let mut layers = Vec::new();
+    for at in 0..bytes.len() {
+        let layer = if is_adapter { bytes.len() - 1 - at } else { at };
+        if layers.len() >= 2 && (left <= 0.0 || room <= 0.0) {
+            break;
+        }
+        left -= bytes[layer];
+        room -= held[layer];
+        layers.push(layer);
+    }
+    layers
+}
+
+/// What the head, one layer and a stretch of layers take, milliseconds.
+struct Walls<'a> {
+    walls: [f64; 3],
+    /// Bytes of the layers of the stretch, the one layer first.
+    shares: &'a [f64],
+}
+
+/// The parts of the walls, milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Apart {
+    output: f64,
+    of_byte: f64,
+    segment: f64,
+}
+
+impl Walls<'_> {
+    fn apart(&self) -> Apart {
+        let [head, one, all] = self.walls;
+        let (first, more) = (self.shares[0].max(1.0), self.shares[1..].iter().sum::<f64>());
+        // A model of one layer does not tell the layer from handing it over.
+        let of_byte = if more > 0.0 { (all - one) / more } else { one / first };
+        // A layer takes no more than all of them, and no less than nothing.
+        let of_byte = of_byte.clamp(0.25 * all / (first + more), all / (first + more));
+        let segment = (one - of_byte * first).max(0.0);
+        Apart { output: (head - segment).max(0.0), of_byte, segment: segment.min(head) }
+    }
+}
+
+/// Bytes of each layer's matrices that make values of some kind of rows, as far as so many tokens read them.
+fn layer_bytes(graph: &Graph, tokens: usize, counts: impl Fn(Rows) -> bool) -> Vec<f64> {
+    let mut bytes = vec![0.0; graph.layers() as usize];
+    for (number, node) in graph.nodes.iter().enumerate() {
+        if let Some(layer) = node.layer.filter(|_| counts(graph.rows(node.op.out()))) {
+            bytes[layer as usize] += graph.matrix_bytes(number, tokens);
+        }
+    }
+    bytes
+}
+
+/// What each part takes when little else goes on: the time that a quarter of its runs did not exceed.
+fn low(walls: [Vec<f64>; 3]) -> [f64; 3] {
+    walls.map(|mut walls| {
+        walls.sort_by(f64::total_cmp);
+        walls.get(walls.len() / 4).copied().unwrap_or(0.0)
+    })
+}
+
+/// Segments ready to be timed.
+struct Bench<'a> {
+    graph: &'a Graph,
+    backend: &'a mut dyn Backend,
+    /// The head, one layer, a stretch of layers.
+    parts: [Vec<(PlannedSegment, SegmentId)>; 3],
+    /// Values by number, `[rows, width]`.
+    values: BTreeMap<u32, Vec<f32>>,
+}
+
+impl Bench<'_> {
+    /// Steps of `tokens` tokens, the last `outputs` of which are wanted, through each part in turn for some time:
+    /// milliseconds of each part without the first.
+    fn repeat(
+        &mut self,
+        tokens: usize,
+        outputs: usize,
+        time: Duration,
+    ) -> Result<[Vec<f64>; 3], Error> {
+        (0..3).try_for_each(|part| self.step(part, tokens, outputs).map(|_| ()))?;
+        let began = Instant::now();
+        let mut walls = [const { Vec::new() }; 3];
+        while walls[0].is_empty()
+            || (walls[0].len() < REPEATS.end && began.elapsed() < time)
+            || (walls[0].len() < REPEATS.start && began.elapsed() < 4 * time)
+        {
+            for (part, walls) in walls.iter_mut().enumerate() {
+                walls.push(self.step(part, tokens, outputs)?);
+            }
+        }
+        Ok(walls)
+    }
+
+    /// One step through the segments of a part, milliseconds.
+    fn step(&mut self, part: usize, tokens: usize, outputs: usize) -> Result<f64, Error> {
+        let ids: Vec<u32> = (0..tokens as u32).collect();
+        let rows = tokens as u32;
+        let first_position = if tokens == 1 { POSITION as u32 } else { 0 };
+        let spans = [Span { first_row: 0, rows, first_position, first_page: 0 }];
+        let count = (first_position as usize + tokens).div_ceil(PAGE_TOKENS);
+        let pages: Vec<u32> = (0..count as u32).collect();
+        let outputs: Vec<u32> = (rows - outputs as u32..rows).collect();
+        let step =
+            Step { tokens: &ids, spans: &spans, pages: &pages, outputs: &outputs, copies: &[] };
+        let segments = std::mem::take(&mut self.parts[part]);
+        let began = Instant::now();
+        for (segment, id) in &segments {
+            for &input in &segment.inputs {
+                let len = self.len(input, tokens, outputs.len());
+                let values = self.values.entry(input.0).or_default();
+                noise(values, len);
+                self.backend.write(input, values)?;
+            }
+            self.backend.submit(*id, &step)?;
+            for &output in &segment.outputs {
+                let len = self.len(output, tokens, outputs.len());
+                let values = self.values.entry(output.0).or_default();
+                values.resize(len, 0.0);
+                self.backend.read(output, values)?;
+            }
+        }
+        let wall = began.elapsed().as_secs_f64() * 1e3;
+        self.parts[part] = segments;
+        Ok(wall)
+    }
+
+    fn len(&self, value: bilayer_graph::Value, tokens: usize, outputs: usize) -> usize {
+        let rows = match self.graph.rows(value) {
+            Rows::Tokens => tokens,
+            Rows::Outputs => outputs,
+        };
+        rows * self.graph.width(value)
+    }
+}
+
+/// Values between -1 and 1, the same every time. What is there stays.
+fn noise(values: &mut Vec<f32>, len: usize) {
+    if values.len() < len {
+        values.extend((values.len()..len).map(|i| ((i * 7919) % 2003) as f32 / 1001.5 - 1.0));
+    }
+    values.truncate(len);
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_graph::Kind;
+
+    use super::{Apart, Walls, stretch};
+
+    #[test]
+    fn walls_are_taken_apart() {
+        // Handing over 1, 2 for each 10 bytes of a layer, 5 the head.
+        let apart = |walls, shares: &[f64]| Walls { walls, shares }.apart();
+        let found = apart([6.0, 3.0, 9.0], &[10.0, 20.0, 10.0]);
+        assert_eq!(found, Apart { output: 5.0, of_byte: 0.2, segment: 1.0 });
+        // One layer; and noise, which makes no time negative.
+        let one = apart([6.0, 3.0, 3.0], &[10.0]);
+        assert_eq!(one, Apart { output: 6.0, of_byte: 0.3, segment: 0.0 });
+        let odd = apart([6.0, 3.0, 2.0], &[10.0, 10.0]);
+        assert!(odd.of_byte > 0.0 && odd.segment >= 0.0 && odd.output >= 0.0, "{odd:?}");
+    }
+
+    #[test]
+    fn two_layers_at_least_are_timed() {
+        let mib = f64::from(1 << 20);
+        let alike = |bytes: &[f64], kind| stretch(bytes, bytes, kind);
+        assert_eq!(alike(&[600.0 * mib; 4], Kind::Gpu), [3, 2]);
+        assert_eq!(alike(&[600.0 * mib; 4], Kind::Cpu), [0, 1, 2]);
+        assert_eq!(alike(&[mib; 3], Kind::Gpu), [2, 1, 0]);
+        assert_eq!(alike(&[mib], Kind::Gpu), [0]);
+        // Of experts a hundredth is read: two layers of many are enough to load.
+        let (read, held) = ([10.0 * mib; 9], [1000.0 * mib; 9]);
+        assert_eq!(stretch(&read, &held, Kind::Gpu), [8, 7]);
+    }
+}
