@@ -9,9 +9,9 @@ use std::sync::atomic::AtomicBool;
 
 use bilayer_cpu::Cpu;
 use bilayer_cpu::level::Level;
-use bilayer_engine::cache::{self, Pages, SequenceId};
 use bilayer_engine::generate::{Generation, Request, Stop};
 use bilayer_engine::sampling::{Options, Sampler};
+use bilayer_engine::session::{CacheError, Pages, SequenceId};
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
 use bilayer_engine::{Error, Model, OpenOptions, open_file};
 use bilayer_graph::{Backend, PAGE_TOKENS, reference::Reference};
@@ -394,7 +394,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     let long = some(257, 1);
     let error = session.prefill(sequence, &long, &mut |_| true).unwrap_err();
     assert!(
-        matches!(error, Error::Cache(cache::Error::Context { needed: 257, context: 256 })),
+        matches!(error, Error::Cache(CacheError::Context { needed: 257, context: 256 })),
         "{error}"
     );
     let wrong = [5, 128];

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bilayer_cpu::Cpu;
-use bilayer_engine::cache::SequenceId;
 use bilayer_engine::placement::Placing;
+use bilayer_engine::session::SequenceId;
 use bilayer_engine::session::{Overlap, Run, Session, Settings, Wanted, Warning};
 use bilayer_engine::{Error, Model};
 use bilayer_graph::{Backend, Graph, reference::Reference};

@@ -7,12 +7,14 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use bilayer_cpu::level::Level;
-use bilayer_engine::cache::SequenceId;
+use bilayer_engine::generate::speculate::{
+    Bounds, CHECKED_ROWS, Draft, DraftModel, Drafter, Lookup, Text,
+};
 use bilayer_engine::generate::{Generation, Request, Statistics, Stop};
 use bilayer_engine::placement::{self, Placing};
 use bilayer_engine::sampling::{Candidate, Mirostat, Options, Sampler, Xtc};
+use bilayer_engine::session::SequenceId;
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
-use bilayer_engine::speculate::{Bounds, CHECKED_ROWS, Draft, DraftModel, Drafter, Lookup, Text};
 use bilayer_engine::{Error, Model, OpenOptions, SharedBytes};
 use bilayer_graph::Backend;
 use bilayer_quant::Type;

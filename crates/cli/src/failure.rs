@@ -4,7 +4,8 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use bilayer_engine::{Error, cache};
+use bilayer_engine::Error;
+use bilayer_engine::session::CacheError;
 use bilayer_measure::Error as Measure;
 use bilayer_measure::perplexity::Error as Scoring;
 use clap::error::ErrorKind;
@@ -256,7 +257,7 @@ fn scoring_advice(error: &Scoring) -> &'static str {
 fn advice(error: &Error) -> &'static str {
     use bilayer_graph::Error as Device;
     match error {
-        Error::Cache(cache::Error::Context { .. }) => {
+        Error::Cache(CacheError::Context { .. }) => {
             "; use a larger context (-c) or a shorter prompt"
         }
         Error::Model { source, .. } => match source {

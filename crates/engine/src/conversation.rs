@@ -9,8 +9,8 @@ use bilayer_text::chat::{Inputs, Template};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::cache::{self, SequenceId};
 use crate::session::Session;
+use crate::session::{CacheError, SequenceId};
 use crate::{Error, Model};
 
 /// Who speaks.
@@ -139,7 +139,7 @@ impl Conversation {
         let context = session.context();
         // One more, for an answer of no token is none.
         if tokens.len() >= context {
-            return Err(cache::Error::Context { needed: tokens.len() + 1, context }.into());
+            return Err(CacheError::Context { needed: tokens.len() + 1, context }.into());
         }
         let held = session.tokens(self.sequence);
         let common = tokens.iter().zip(held).take_while(|(a, b)| a == b).count();

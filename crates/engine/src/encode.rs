@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bilayer_models::Pooling;
 use bilayer_text::{Encode, Tokenizer};
 
-use crate::cache::SequenceId;
+use crate::session::SequenceId;
 use crate::session::{Run, Session, Settings, Wanted};
 use crate::{Error, Model};
 

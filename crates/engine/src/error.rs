@@ -1,6 +1,7 @@
 //! What can go wrong between a path and a text; the command line maps each variant to an exit code.
 
-use crate::{cache, sampling};
+use crate::sampling;
+use crate::session::CacheError;
 
 /// Errors of loading and running a model.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +100,7 @@ pub enum Error {
     Text(bilayer_text::Error),
     /// A prompt or an answer does not fit the context, or no sequence is free.
     #[error(transparent)]
-    Cache(#[from] cache::Error),
+    Cache(#[from] CacheError),
     /// A draft model does not speak of the same tokens.
     #[error("{draft} cannot draft for {model}: {what}; a draft model needs the same vocabulary")]
     Vocabularies {

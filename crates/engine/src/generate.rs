@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use bilayer_text::{Decode, Decoder};
 
-use crate::cache::SequenceId;
 use crate::sampling::{self, Sampler, TokenLogprob};
-use crate::session::{Rows, Run, Session, Spent, Wanted};
-use crate::speculate::{Draft, Drafter, Text};
+use crate::session::{Rows, Run, SequenceId, Session, Spent, Wanted};
 use crate::{Error, Model};
+use speculate::{Draft, Drafter, Text};
+
+pub mod speculate;
 
 /// What to generate.
 #[derive(Clone, Debug)]
@@ -155,7 +156,7 @@ impl<'s> Generation<'s> {
             return Err(Error::Setting { name, found, expected: "at least one token".to_owned() });
         }
         if needed > context {
-            return Err(crate::cache::Error::Context { needed, context }.into());
+            return Err(crate::session::CacheError::Context { needed, context }.into());
         }
         let decode = Decode { stops: request.stops.clone(), show_control: request.show_control };
         Ok(Generation {

@@ -1,11 +1,11 @@
-//! Loading, sessions, cache book-keeping, sampling, measuring.
+//! Loading, sessions, cache book-keeping, generation, sampling.
 //!
 //! **Purpose.** From a model file to text: [`Model`] opens and understands a file, [`Session`](session::Session)
 //! places it on devices and steps tokens through it, [`Generation`](generate::Generation) turns a prompt into an
 //! answer, [`Conversation`](conversation::Conversation) messages into prompts,
 //! [`Encoder`](encode::Encoder) texts into vectors or scores.
 //!
-//! **What it does not know.** Flags, terminals, sockets. It prints nothing.
+//! **What it does not know.** Flags, terminals, sockets, how speed and quality are measured. It prints nothing.
 //!
 //! **Read first.** [`Model`], [`session::Session`], [`generate::Generation`].
 //!
@@ -35,7 +35,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod cache;
 pub mod conversation;
 pub mod encode;
 mod error;
@@ -45,7 +44,6 @@ mod model;
 pub mod placement;
 pub mod sampling;
 pub mod session;
-pub mod speculate;
 mod times;
 mod vocabulary;
 

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use bilayer_graph::{Backend, Kernel, Limits, PageCopy, Value};
 use bilayer_scheduler::{Plan, Times};
 
-use crate::cache::{Pages, SequenceId};
 use crate::times::{self, Decoding};
 use crate::{Error, Model};
 use batch::{Cut, Work};
@@ -14,6 +13,7 @@ use prepare::{Best, Read, Timing};
 
 mod batch;
 mod bytes;
+mod cache;
 mod fallback;
 mod lanes;
 mod load;
@@ -26,6 +26,7 @@ mod top;
 mod trace;
 
 pub use crate::times::{Subject, TimeDevice};
+pub use cache::{Error as CacheError, Pages, SequenceId};
 pub use fallback::Warning;
 pub use lanes::{Lane, Lanes};
 pub(crate) use prepare::limits_of;

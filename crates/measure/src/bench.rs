@@ -21,8 +21,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use bilayer_engine::Model;
-use bilayer_engine::cache::SequenceId;
 use bilayer_engine::placement::{self, Placing};
+use bilayer_engine::session::SequenceId;
 use bilayer_engine::session::{Overlap, Progress, Run, Session, Settings, Wanted};
 
 use crate::{Error, timing};

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use bilayer_engine::cache::SequenceId;
+use bilayer_engine::session::SequenceId;
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
 
 mod figures;
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn steps_are_full_and_keep_the_order() {
-        let mut pages = bilayer_engine::cache::Pages::new(2, 2, 32);
+        let mut pages = bilayer_engine::session::Pages::new(2, 2, 32);
         let (a, b) = (pages.open().unwrap(), pages.open().unwrap());
         let texts = [(a, &[1, 2, 3, 4, 5][..], &[2, 3, 4, 5, 6][..]), (b, &[7, 8, 9], &[8, 9, 10])];
         let steps = packed(texts.into_iter(), 4);

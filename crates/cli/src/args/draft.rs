@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bilayer_engine::speculate::{Bounds, CHECKED_ROWS};
+use bilayer_engine::generate::speculate::{Bounds, CHECKED_ROWS};
 use bilayer_scheduler::Offload;
 use clap::Args;
 

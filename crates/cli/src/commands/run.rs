@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use bilayer_engine::generate::{Generation, Request, Statistics, Stop, Token};
 use bilayer_engine::sampling::{Options, Sampler};
-use bilayer_engine::session::{Run as StepRun, Session, Wanted};
-use bilayer_engine::{Error, Model, cache};
+use bilayer_engine::session::{CacheError, Run as StepRun, Session, Wanted};
+use bilayer_engine::{Error, Model};
 
 use crate::args::Run;
 use crate::failure::{Failure, INTERRUPTED};
@@ -123,7 +123,7 @@ fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
 fn begin(model: &Model, session: &mut Session, needed: usize) -> Result<(), Failure> {
     let context = session.context();
     if needed > context {
-        return Err(Error::from(cache::Error::Context { needed, context }).into());
+        return Err(Error::from(CacheError::Context { needed, context }).into());
     }
     output::note(&report::opening(model, session));
     for note in &session.plan().notes {

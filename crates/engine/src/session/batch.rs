@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use bilayer_graph::{Limits, PageCopy, Rows, Span, Step};
 
+use super::cache::Pages;
 use super::{Run, Wanted};
-use crate::cache::Pages;
 
 /// Least rows of a micro-batch of a prompt: below, unpacking weights costs more than overlap wins.
 const PROMPT_ROWS: usize = 32;
@@ -188,7 +188,7 @@ pub fn of_sequences(rows: usize, least: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::SequenceId;
+    use crate::session::SequenceId;
 
     #[test]
     fn whole_runs_are_packed_and_never_cut() {

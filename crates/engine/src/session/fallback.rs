@@ -11,12 +11,12 @@ use bilayer_graph::{Backend, Kind, Limits, PAGE_TOKENS};
 use bilayer_scheduler::{Machine, Placement, Plan, plan};
 
 use super::batch::{Batch, Cut, Work};
+use super::cache::Pages;
 use super::lanes::Lanes;
 use super::load::Change;
 use super::pipeline::Pipeline;
 use super::{Failed, Overlap, Run, Session, Wanted, prepare};
 use crate::Error;
-use crate::cache::Pages;
 
 /// What the caller should be told though the session goes on.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,6 +8,7 @@ use bilayer_models::Pooling;
 use bilayer_scheduler::{Budget, Machine, Plan, Times, place};
 
 use super::batch::Batch;
+use super::cache::Pages;
 use super::fallback::{self, Refusal, Warning};
 use super::lanes::Lanes;
 use super::load::Change;
@@ -15,7 +16,6 @@ use super::pipeline::{self, Carried, Compiled, Pipeline, Reading};
 use super::settings::Stage;
 use super::trace::Trace;
 use super::{Failed, Overlap, Progress, Session, Settings, Spent, load};
-use crate::cache::Pages;
 use crate::kept::Kept;
 use crate::times::{Decoding, Subject};
 use crate::{Error, Model, placement};

@@ -1,8 +1,8 @@
 //! Rows that a step was run for, kept until all were looked at: logits, or the best tokens where they are enough.
 
+use super::cache::SequenceId;
 use super::{Run, Session};
 use crate::Error;
-use crate::cache::SequenceId;
 use crate::sampling::{Options, Row};
 
 /// The wanted rows of the last step.

@@ -9,8 +9,8 @@ use super::{Point, Profile, Span, SpanKind, knee, recommend};
 use crate::timing::{self, POSITION};
 use crate::trace::{Timeline, Totals};
 use bilayer_engine::Model;
-use bilayer_engine::cache::SequenceId;
 use bilayer_engine::placement::Placing;
+use bilayer_engine::session::SequenceId;
 use bilayer_engine::session::{Event, Run, Session, Settings, Timed, Wanted, What};
 
 use crate::Error;

@@ -1,8 +1,8 @@
 //! Who guesses tokens for a run, from its flags.
 
+use bilayer_engine::generate::speculate::{DraftModel, Drafter, Lookup};
 use bilayer_engine::placement::Placing;
 use bilayer_engine::session::{Progress, Session, Settings};
-use bilayer_engine::speculate::{DraftModel, Drafter, Lookup};
 use bilayer_engine::{Model, placement};
 
 use super::{report, settings};

@@ -1,8 +1,8 @@
 //! A smaller model with the same vocabulary as drafter.
 
 use super::{Bounds, Draft, Drafter, Text};
-use crate::cache::SequenceId;
 use crate::sampling::{Options, Row, Sampler};
+use crate::session::SequenceId;
 use crate::session::{Rows, Run, Session, Settings, Spent, Wanted};
 use crate::{Error, Model};
 
