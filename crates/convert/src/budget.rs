@@ -1,27 +1,27 @@
-//! Which of several choices each thing gets so that the damage of all is least within a number of bytes.
+//! Picks one choice per item so that the total damage is minimal within a byte budget.
 //!
-//! Damage is taken to add up. Of each thing only the choices on the lower convex hull of (bytes, damage) can be best for
-//! any price of a byte; going along the hulls in the order of damage avoided per byte is the Lagrange solution for every
-//! budget that it passes exactly. What a budget between two such points leaves over is then spent by exchanges: one
-//! choice changes, or two, wherever that fits and lessens the sum.
+//! Damage is assumed to be additive. Only an item's choices on the lower convex hull of (bytes, damage) can be
+//! optimal for any price per byte. Walking the hulls in order of damage avoided per byte gives the Lagrangian
+//! solution for every budget that the walk meets exactly. The remainder of a budget between two such points is
+//! spent by exchanges: one or two choices change wherever that fits and reduces the sum.
 
-/// What a thing may be.
+/// A choice for one item.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
-    /// What it takes.
+    /// Its size.
     pub bytes: u64,
-    /// What it costs otherwise, 0 or more.
+    /// Its damage, 0 or more.
     pub damage: f64,
 }
 
-/// Most exchanges: each lessens the damage, and few are needed.
+/// Limit on exchanges; each reduces the damage, and few are needed.
 const EXCHANGES_MAX: usize = 1000;
 
-/// The number of the choice of each of `things`, together within `budget_bytes`; `None` where the smallest choices are
-/// larger. The same input gives the same answer.
+/// The index of the choice for each of `things`, within `budget_bytes` in total; `None` if the smallest choices
+/// exceed it. Deterministic.
 ///
 /// # Panics
-/// A thing without a choice.
+/// If an item has no choices.
 #[must_use]
 pub fn choose(things: &[Vec<Choice>], budget_bytes: u64) -> Option<Vec<usize>> {
     let hulls: Vec<Vec<usize>> = things.iter().map(|choices| hull(choices)).collect();
@@ -37,7 +37,7 @@ pub fn choose(things: &[Vec<Choice>], budget_bytes: u64) -> Option<Vec<usize>> {
             steps.push((price, thing, pair[1], bytes));
         }
     }
-    // Along one hull prices fall, and the sort is stable: its steps keep their order.
+    // Prices fall along a hull, and the sort is stable, so its steps stay in order.
     steps.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mut closed = vec![false; things.len()];
     for (_, thing, to, bytes) in steps {
@@ -50,7 +50,7 @@ pub fn choose(things: &[Vec<Choice>], budget_bytes: u64) -> Option<Vec<usize>> {
     }
     for _ in 0..EXCHANGES_MAX {
         let Some(exchange) = best_exchange(things, &at, left) else { break };
-        // What frees bytes comes second and is done first.
+        // The change that frees bytes is stored second and applied first.
         for (thing, to) in exchange.into_iter().flatten().rev() {
             left = left + things[thing][at[thing]].bytes - things[thing][to].bytes;
             at[thing] = to;
@@ -59,8 +59,8 @@ pub fn choose(things: &[Vec<Choice>], budget_bytes: u64) -> Option<Vec<usize>> {
     Some(at)
 }
 
-/// The numbers of the choices on the lower convex hull, by rising bytes: each avoids more damage than the one before,
-/// and less per byte.
+/// Indices of the choices on the lower convex hull, by rising bytes: each avoids more damage than the previous
+/// one, and less per byte.
 fn hull(choices: &[Choice]) -> Vec<usize> {
     assert!(!choices.is_empty(), "each thing has a choice");
     let mut order: Vec<usize> = (0..choices.len()).collect();
@@ -88,12 +88,12 @@ fn hull(choices: &[Choice]) -> Vec<usize> {
     hull
 }
 
-/// One thing's new choice, or two things'.
+/// New choices for one or two items.
 type Exchange = [Option<(usize, usize)>; 2];
 
-/// The exchange within `left` bytes that lessens the damage most.
+/// The exchange that fits into `left` bytes and reduces the damage most.
 fn best_exchange(things: &[Vec<Choice>], at: &[usize], left: u64) -> Option<Exchange> {
-    // What frees bytes: bytes freed, damage added, thing, choice; by bytes freed.
+    // Changes that free bytes: bytes freed, damage added, item, choice; sorted by bytes freed.
     let mut downs = Vec::new();
     for (thing, choices) in things.iter().enumerate() {
         let now = choices[at[thing]];
@@ -118,7 +118,7 @@ fn best_exchange(things: &[Vec<Choice>], at: &[usize], left: u64) -> Option<Exch
                 (best, most) = (Some([Some((thing, to)), None]), gain);
                 continue;
             }
-            // The cheapest comes first.
+            // The cheapest is first.
             let down = downs.iter().find(|down| down.0 >= needed && down.2 != thing);
             if let Some(&(_, damage, other, down)) = down
                 && gain - damage > most
@@ -158,7 +158,7 @@ mod tests {
         chosen.fold((0, 0.0), |(bytes, damage), c| (bytes + c.bytes, damage + c.damage))
     }
 
-    /// The least damage there is, by trying all.
+    /// The minimal damage, by exhaustive search.
     fn exact(things: &[Vec<Choice>], budget: u64) -> f64 {
         let Some((first, rest)) = things.split_first() else { return 0.0 };
         let fits = first.iter().filter(|choice| choice.bytes <= budget);

@@ -1,6 +1,7 @@
-//! Reads a checkpoint folder: settings, weights in shards, tokenizer, templates and the model's card.
+//! Reads a checkpoint folder: configuration, sharded weights, tokenizer, templates and model card.
 //!
-//! [`Checkpoint::open`] reads the small files whole and of the shards only the headers. Weights are read later, in ranges.
+//! [`Checkpoint::open`] reads small files completely and only the headers of the shards. Weights are read
+//! later, in ranges.
 
 use std::cell::RefCell;
 use std::fs;
@@ -22,7 +23,8 @@ pub(crate) use shards::{Float, Shards, Stored};
 pub(crate) use template::templates;
 pub(crate) use tokenizer::tokenizer;
 
-/// Bytes of a small file: settings, tokenizers and templates. The largest known, of 260 thousand tokens, has 33 MB.
+/// Limit for small files (configuration, tokenizer, templates). The largest known, a tokenizer of 260 thousand
+/// tokens, has 33 MB.
 const SMALL_BYTES: u64 = 256 << 20;
 
 /// An open checkpoint.
@@ -30,7 +32,7 @@ const SMALL_BYTES: u64 = 256 << 20;
 pub(crate) struct Checkpoint {
     folder: PathBuf,
     config: Value,
-    /// The small files that were read.
+    /// The small files read so far.
     read: RefCell<Vec<PathBuf>>,
     /// The weights.
     pub shards: Shards,
@@ -40,7 +42,7 @@ impl Checkpoint {
     /// Reads `config.json` and the headers of the weights.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`], which names the file and what is wrong with it.
+    /// [`Error::Checkpoint`] names the file and the problem.
     pub fn open(folder: &Path) -> Result<Checkpoint, Error> {
         if !folder.is_dir() {
             let reason = "it is no folder; give the folder of a checkpoint".to_owned();
@@ -68,30 +70,30 @@ impl Checkpoint {
         &self.folder
     }
 
-    /// A text file of the folder, if it is there.
+    /// Reads a text file of the folder, if it exists.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] where it cannot be read, is too large or no text.
+    /// [`Error::Checkpoint`] if it cannot be read, is too large or is not UTF-8.
     pub fn text(&self, name: &str) -> Result<Option<String>, Error> {
         let Some(bytes) = self.bytes(name)? else { return Ok(None) };
         let text = String::from_utf8(bytes);
         text.map(Some).map_err(|_| self.wrong(name, "is no UTF-8 text"))
     }
 
-    /// A JSON file of the folder, if it is there.
+    /// Reads a JSON file of the folder, if it exists.
     ///
     /// # Errors
-    /// As [`Checkpoint::text`]; [`Error::Checkpoint`] where it is no JSON.
+    /// Those of [`Checkpoint::text`]; [`Error::Checkpoint`] if it is not JSON.
     pub fn json(&self, name: &str) -> Result<Option<Value>, Error> {
         let Some(bytes) = self.bytes(name)? else { return Ok(None) };
         let value = serde_json::from_slice(&bytes);
         value.map(Some).map_err(|error| self.wrong(name, &format!("is no JSON: {error}")))
     }
 
-    /// A small file of the folder, if it is there.
+    /// Reads a small file of the folder, if it exists.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] where it cannot be read or is too large.
+    /// [`Error::Checkpoint`] if it cannot be read or is too large.
     pub fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
         let path = self.folder.join(name);
         match fs::metadata(&path) {
@@ -107,7 +109,7 @@ impl Checkpoint {
         Ok(Some(bytes))
     }
 
-    /// All files that the model is made from.
+    /// All input files of the model.
     pub fn inputs(&self) -> impl Iterator<Item = PathBuf> {
         let shards = self.shards.names().map(|name| self.folder.join(name));
         shards.chain(self.read.borrow().clone())

@@ -1,7 +1,8 @@
-//! Converts a checkpoint folder: keys, tokenizer and tensors as a GGUF file has them, tensor by tensor.
+//! Converts a checkpoint folder to GGUF: metadata, tokenizer, and tensors one by one.
 //!
-//! [`Convert::plan`] reads settings, tokenizer and the headers of the weights, and checks that they make a whole model;
-//! [`Plan::write`] streams the weights. What differs between architectures is in `bilayer-models`, in each one's own file.
+//! [`Convert::plan`] reads configuration, tokenizer and the headers of the weights, and checks that the model
+//! is complete; [`Plan::write`] streams the weights. Differences between architectures are in `bilayer-models`,
+//! in each one's own file.
 
 use std::path::Path;
 
@@ -24,16 +25,16 @@ mod tensors;
 use rows::Rows;
 use tensors::{Planned, Tensors};
 
-/// What a checkpoint is to become.
+/// Options of a conversion.
 #[derive(Clone, Debug, Default)]
 pub struct Convert {
-    /// The type of matrices; the one they have where it is not given, so that nothing is lost.
+    /// Type of matrices; by default their type in the checkpoint, which is lossless.
     pub outtype: Option<Type>,
-    /// `general.name`; made of the folder's name where it is not given.
+    /// `general.name`; by default derived from the folder's name.
     pub name: Option<String>,
-    /// Do without a tokenizer: the file takes and gives token ids.
+    /// Omit the tokenizer: the model takes and returns token ids.
     pub no_vocab: bool,
-    /// Threads; as many as there are processors where it is not given.
+    /// Number of threads; by default one per logical CPU.
     pub threads: Option<usize>,
 }
 
@@ -53,19 +54,19 @@ pub struct PlannedTensor<'p> {
     pub name: &'p str,
     /// `[.., rows, cols]`.
     pub shape: &'p [u64],
-    /// The type it gets.
+    /// Its type in the file.
     pub ty: Type,
 }
 
 impl Convert {
-    /// The types that can be asked for.
+    /// The types accepted as [`Convert::outtype`].
     pub const TYPES: [Type; 4] = [Type::F32, Type::F16, Type::BF16, Type::Q8_0];
 
-    /// Reads everything but the weights, and checks that it makes a whole model.
+    /// Reads everything but the weights, and checks that the model is complete.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`], [`Error::Tokenizer`], [`Error::NoTokenizer`] and [`Error::OfCheckpoint`], each of which names
-    /// the file and the field, key or tensor.
+    /// [`Error::Checkpoint`], [`Error::Tokenizer`], [`Error::NoTokenizer`] and [`Error::OfCheckpoint`]; each
+    /// names the file and the field, key or tensor.
     pub fn plan(&self, folder: &Path) -> Result<Plan, Error> {
         let checkpoint = Checkpoint::open(folder)?;
         let in_config = |source| Error::OfCheckpoint {
@@ -85,7 +86,7 @@ impl Convert {
         let both = (&tokenizer_config, &generation);
         match self.vocabulary(&checkpoint, architecture, &metadata, both)? {
             Some(vocabulary) => metadata::vocabulary(vocabulary, &mut metadata),
-            // As llama.cpp calls a file that has none.
+            // llama.cpp's name for a missing tokenizer.
             None => metadata.set("tokenizer.ggml.model", "no_vocab"),
         }
         metadata::templates(templates(&checkpoint, &tokenizer_config)?, &mut metadata);
@@ -126,7 +127,7 @@ impl Convert {
 }
 
 impl Plan {
-    /// The keys.
+    /// The metadata.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
@@ -147,19 +148,19 @@ impl Plan {
         })
     }
 
-    /// Weights of all tensors.
+    /// Number of weights in all tensors.
     #[must_use]
     pub fn parameters(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.shape.iter().product::<u64>()).sum()
     }
 
-    /// Bytes of all tensors as they will be.
+    /// Bytes of all tensors in the file.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(Planned::bytes).sum()
     }
 
-    /// Whether the new file may stand at `path`: it is none of those it is made from.
+    /// Checks that writing to `path` would not overwrite an input.
     ///
     /// # Errors
     /// [`Error::SameFile`].
@@ -167,12 +168,12 @@ impl Plan {
         place::check(path, self.checkpoint.inputs())
     }
 
-    /// Writes the file: to a temporary one beside `path`, which takes its name when it is complete.
+    /// Writes the file under a temporary name beside `path` and renames it when complete.
     ///
     /// # Errors
-    /// [`Error::SameFile`], [`Error::File`], [`Error::Size`], [`Error::Threads`]; [`Error::Weight`] where a weight is
-    /// infinite, no number, or too large for its type; [`Error::Interrupted`] where `progress` breaks. Nothing is left
-    /// behind, and a file at `path` stays as it was.
+    /// [`Error::SameFile`], [`Error::File`], [`Error::Size`], [`Error::Threads`]; [`Error::Weight`] if a weight
+    /// is infinite, NaN, or too large for its type; [`Error::Interrupted`] if `progress` breaks. On error
+    /// nothing is left behind, and an existing file at `path` is unchanged.
     pub fn write(&self, path: &Path, progress: Progress<'_>) -> Result<(), Error> {
         self.check_output(path)?;
         let told = Told::new(progress, self.bytes());
@@ -180,10 +181,10 @@ impl Plan {
         bilayer_gguf::write(path, &self.metadata, self.streams(&pool, &told)).map_err(ended)
     }
 
-    /// The same file in memory.
+    /// Produces the file in memory.
     ///
     /// # Errors
-    /// As [`Plan::write`].
+    /// Those of [`Plan::write`].
     pub fn to_bytes(&self) -> Result<bytes::Bytes, Error> {
         let mut silent = |_, _| std::ops::ControlFlow::Continue(());
         let told = Told::new(&mut silent, self.bytes());
@@ -205,7 +206,7 @@ impl Plan {
     }
 }
 
-/// What an error of the writer means.
+/// Maps an error of the writer.
 fn ended(error: bilayer_gguf::Error) -> Error {
     match error {
         bilayer_gguf::Error::Source { tensor, source, .. } if source.is::<rows::Bad>() => {

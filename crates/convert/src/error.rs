@@ -1,45 +1,45 @@
-//! What can be wrong with a file that is to be made.
+//! Errors in making model files.
 
 /// Errors of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody asked for a shape that is not in the table.
+    /// The shape is not in the table.
     #[error("`{name}` is no shape; known are {}", crate::synth::Shape::names())]
     UnknownShape {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
-    /// Somebody asked for a mix or type that is not in the tables.
+    /// The mix or type is not in the tables.
     #[error("`{name}` is no type; known are {}", crate::mix::Mix::names())]
     UnknownType {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
-    /// A size that no model of the shape can have.
+    /// A size is invalid for models of this shape.
     #[error("{what} is {found}; it must be {expected}")]
     Size {
         /// The size, by its flag.
         what: &'static str,
-        /// What it may be.
+        /// The valid values.
         expected: String,
-        /// What was asked for.
+        /// The requested value.
         found: u64,
     },
-    /// The type cannot hold random weights: it is made for tables and indices.
+    /// The type is meant for tables and indices, not for weights.
     #[error("weights are never stored as {ty}; choose a floating-point or quantized type")]
     NotForWeights {
         /// The type's name.
         ty: &'static str,
     },
-    /// A type for tensors by name that cannot be read.
+    /// A tensor type rule cannot be parsed.
     #[error("--tensor-type {given}: {reason}")]
     Override {
-        /// What was given.
+        /// The given text.
         given: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A tensor is to get a type that this build only reads.
+    /// A tensor would get a type that this build can only read.
     #[error("tensor {tensor}: {ty} can be read but not made; choose another type")]
     Unwritable {
         /// The tensor's name.
@@ -47,7 +47,7 @@ pub enum Error {
         /// The type's name.
         ty: &'static str,
     },
-    /// A tensor that is quantized already.
+    /// A tensor is already quantized.
     #[error(
         "tensor {tensor} is quantized already, to {ty}, and would lose more than once; start from an F16, BF16 or F32 \
          file, or do it anyway with --allow-requantize"
@@ -58,21 +58,21 @@ pub enum Error {
         /// Its type.
         ty: &'static str,
     },
-    /// The new file would take the place of one that it is made from.
+    /// The output would overwrite an input.
     #[error("{file}: input and output are the same file; write the new one under another name")]
     SameFile {
         /// The file's path.
         file: String,
     },
-    /// A weight of the input that is infinite or no number.
+    /// A weight of the input is infinite or NaN.
     #[error("tensor {tensor}: {reason}")]
     Weight {
         /// The tensor's name.
         tensor: String,
-        /// Which weight, and what it is.
+        /// The weight and its value.
         reason: String,
     },
-    /// A GGUF file that is no importance matrix.
+    /// A GGUF file is not an importance matrix.
     #[error(
         "{file}: expected an importance matrix (general.type = imatrix), found {found}, which is no importance matrix; \
          make one with `bilayer imatrix`"
@@ -80,10 +80,10 @@ pub enum Error {
     NoImatrix {
         /// The file.
         file: String,
-        /// What its `general.type` is.
+        /// Its `general.type`.
         found: String,
     },
-    /// A file that is neither GGUF nor an importance matrix from before it.
+    /// A file is neither GGUF nor an importance matrix in llama.cpp's older format.
     #[error(
         "{file}: not a GGUF file, and no importance matrix of llama.cpp's older form: {reason}; make one with \
          `bilayer imatrix`"
@@ -91,18 +91,18 @@ pub enum Error {
     OldImatrix {
         /// The file.
         file: String,
-        /// Why it is none.
+        /// The problem.
         reason: String,
     },
-    /// A tensor's sums in an importance matrix that cannot be used.
+    /// A tensor's entry in an importance matrix cannot be used.
     #[error("{tensor}: {reason}")]
     Sums {
         /// The tensor of the model.
         tensor: String,
-        /// What is wrong, and what to do.
+        /// The problem and its remedy.
         reason: String,
     },
-    /// An importance matrix of another model.
+    /// The importance matrix belongs to another model.
     #[error(
         "tensor {tensor}: expected {} matrices of {} columns in the importance matrix, found {} of {}; it is of another \
          model", expected[0], expected[1], found[0], found[1]
@@ -115,45 +115,45 @@ pub enum Error {
         /// Those of the importance matrix.
         found: [u64; 2],
     },
-    /// A file of a checkpoint that is missing, damaged or of an unknown kind.
+    /// A file of a checkpoint is missing, damaged or of an unknown kind.
     #[error("{file}: {reason}")]
     Checkpoint {
         /// The file.
         file: String,
-        /// What is wrong with it: the field, and what may stand there.
+        /// The problem: the field and its valid values.
         reason: String,
     },
-    /// A checkpoint's settings describe no model that can be run.
+    /// A checkpoint's configuration does not describe a supported model.
     #[error("{file}: {source}")]
     OfCheckpoint {
         /// The file.
         file: String,
-        /// What is wrong with it.
+        /// The problem.
         source: Box<bilayer_models::Error>,
     },
-    /// A tensor of a checkpoint that has no place in the file.
+    /// A tensor of a checkpoint cannot be converted.
     #[error("tensor {tensor}: {reason}")]
     Tensor {
-        /// The checkpoint's name of it.
+        /// Its name in the checkpoint.
         tensor: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A checkpoint's tensors make no whole model.
+    /// A checkpoint's tensors do not form a complete model.
     #[error("the checkpoint is not complete: {source}")]
     Incomplete {
-        /// What is missing, by GGUF's names.
+        /// The missing tensors, by their GGUF names.
         source: Box<bilayer_models::Error>,
     },
-    /// A checkpoint's tokenizer that nobody could use.
+    /// A checkpoint's tokenizer is unusable.
     #[error("{file}: {source}")]
     Tokenizer {
         /// The file.
         file: String,
-        /// What is wrong with it.
+        /// The problem.
         source: Box<bilayer_text::Error>,
     },
-    /// A folder without a tokenizer.
+    /// The folder has no tokenizer.
     #[error(
         "{folder}: there is no tokenizer.json, tokenizer.model or vocab.txt; download the tokenizer too, or do without one \
          with --no-vocab, for a file that takes and gives token ids"
@@ -162,39 +162,39 @@ pub enum Error {
         /// The folder.
         folder: String,
     },
-    /// The sizes make no model that can be read back.
+    /// The sizes do not form a valid model.
     #[error(transparent)]
     Model(#[from] bilayer_models::Error),
     /// The file cannot be written.
     #[error(transparent)]
     File(#[from] bilayer_gguf::Error),
-    /// The threads that make weights cannot be started.
+    /// The worker threads cannot be started.
     #[error("{threads} threads cannot be started: {reason}; use fewer")]
     Threads {
-        /// How many.
+        /// Number of threads.
         threads: usize,
         /// The operating system's reason.
         reason: String,
     },
-    /// No choice of types makes the model as small as it shall be.
+    /// No choice of types meets the size target.
     #[error(
         "--target-bpw is {given}; with the smallest types it is {least:.3}: give at least that"
     )]
     Budget {
-        /// Bits a weight that were asked for.
+        /// The requested bits per weight.
         given: f64,
-        /// Bits a weight of the smallest types.
+        /// Bits per weight with the smallest types.
         least: f64,
     },
-    /// The calibration text cannot be run.
+    /// The calibration run failed.
     #[error(transparent)]
     Calibration(bilayer_measure::Error),
-    /// The base's logits cannot be kept in a temporary file.
+    /// The logits of the unquantized model cannot be stored in a temporary file.
     #[error(
-        "the logits cannot be kept in a temporary file: {0}; make room in the folder for temporary files"
+        "the logits cannot be kept in a temporary file: {0}; free space in the folder for temporary files"
     )]
     Scratch(#[source] std::io::Error),
-    /// The caller asked to stop; nothing is left behind.
+    /// The caller requested a stop; nothing is left behind.
     #[error("interrupted")]
     Interrupted,
 }

@@ -1,8 +1,9 @@
-//! Importance matrices: how much each column of each matrix matters, in the GGUF form that llama.cpp's tools share.
+//! Importance matrices: how much each column of each matrix matters, in the GGUF format of llama.cpp's tools.
 //!
-//! A file holds for each matrix `NAME` two F32 tensors: `NAME.in_sum2`, `[experts, cols]`, the squared activations that
-//! met each column, summed over tokens, and `NAME.counts`, `[experts, 1]`, how many tokens that were. A matrix that is
-//! not a stack of experts counts as one, and its tensors are vectors. Source of the names and keys: `tools/imatrix` of llama.cpp.
+//! For each matrix `NAME` a file contains two F32 tensors: `NAME.in_sum2`, `[experts, cols]`, the squared
+//! activations of each column summed over tokens, and `NAME.counts`, `[experts, 1]`, the number of these
+//! tokens. A matrix that is not a stack of experts counts as one expert, and its tensors are vectors. Source of
+//! names and keys: `tools/imatrix` of llama.cpp.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +15,7 @@ use crate::Error;
 
 mod legacy;
 
-/// The longest file of the older form that is read, which is read whole; llama-imatrix's are a tenth of it.
+/// Size limit for files in the older format, which are read at once; those of llama-imatrix are a tenth of it.
 const LEGACY_BYTES: u64 = 4 << 30;
 
 const SUMS: &str = ".in_sum2";
@@ -33,7 +34,7 @@ impl Entry {
     /// `sums` are `[experts, cols]`, `counts` `[experts]`.
     ///
     /// # Panics
-    /// `sums` are no whole rows.
+    /// If the length of `sums` is not a multiple of the number of experts.
     #[must_use]
     pub fn new(sums: Vec<f64>, counts: Vec<u64>) -> Entry {
         assert!(!counts.is_empty() && !sums.is_empty(), "an entry has experts and columns");
@@ -41,19 +42,19 @@ impl Entry {
         Entry { sums, counts }
     }
 
-    /// `[experts, cols]`: Σ over tokens of the squared activation.
+    /// `[experts, cols]`: squared activations summed over tokens.
     #[must_use]
     pub fn sums(&self) -> &[f64] {
         &self.sums
     }
 
-    /// `[experts]`: how many tokens these are.
+    /// `[experts]`: number of tokens summed.
     #[must_use]
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 
-    /// Experts of the stack, 1 for a matrix.
+    /// Number of experts in the stack, 1 for a single matrix.
     #[must_use]
     pub fn experts(&self) -> usize {
         self.counts.len()
@@ -65,13 +66,13 @@ impl Entry {
         self.sums.len() / self.counts.len()
     }
 
-    /// Experts that met no token.
+    /// Number of experts that no token was routed to.
     #[must_use]
     pub fn unused(&self) -> usize {
         self.counts.iter().filter(|&&count| count == 0).count()
     }
 
-    /// `[experts, cols]`: the mean squared activation, 1 throughout an expert that met no token.
+    /// `[experts, cols]`: the mean squared activation; 1 in experts that no token was routed to.
     #[must_use]
     pub fn means(&self) -> Vec<f32> {
         let experts = self.sums.chunks_exact(self.cols()).zip(&self.counts);
@@ -83,31 +84,31 @@ impl Entry {
     }
 }
 
-/// Sums of squared activations by matrix, and where they come from.
+/// Sums of squared activations by matrix, and their origin.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Imatrix {
-    /// The texts, by name.
+    /// Names of the calibration texts.
     pub datasets: Vec<String>,
-    /// Windows of text that were run.
+    /// Number of windows that were run.
     pub chunk_count: u32,
-    /// Tokens of a window.
+    /// Tokens per window.
     pub chunk_size: u32,
     entries: BTreeMap<String, Entry>,
 }
 
 impl Imatrix {
-    /// No sums yet, from `chunk_count` windows of `chunk_size` tokens of these texts.
+    /// An empty importance matrix for `chunk_count` windows of `chunk_size` tokens of these texts.
     #[must_use]
     pub fn new(datasets: Vec<String>, chunk_count: u32, chunk_size: u32) -> Imatrix {
         Imatrix { datasets, chunk_count, chunk_size, entries: BTreeMap::new() }
     }
 
-    /// Matrices and what is known of them, by name.
+    /// Names and entries of all matrices.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = (&str, &Entry)> {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// What is known of the matrix `name`, such as `blk.0.attn_q.weight`.
+    /// The entry of the matrix `name`, such as `blk.0.attn_q.weight`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.entries.get(name)
@@ -116,7 +117,7 @@ impl Imatrix {
     /// Adds the sums of the matrix `name`.
     ///
     /// # Errors
-    /// [`Error::Sums`] where the sums that are known have another shape.
+    /// [`Error::Sums`] if the existing entry has another shape.
     pub fn insert(&mut self, name: &str, entry: Entry) -> Result<(), Error> {
         let Some(known) = self.entries.get_mut(name) else {
             self.entries.insert(name.to_owned(), entry);
@@ -139,10 +140,10 @@ impl Imatrix {
         Ok(())
     }
 
-    /// Adds all of another's sums. How long windows are is said by the last that has any.
+    /// Adds all sums of `other`. The window length is that of the last one that has any.
     ///
     /// # Errors
-    /// As [`Imatrix::insert`].
+    /// Those of [`Imatrix::insert`].
     pub fn add(&mut self, other: Imatrix) -> Result<(), Error> {
         for (name, entry) in other.entries {
             self.insert(&name, entry)?;
@@ -155,11 +156,11 @@ impl Imatrix {
         Ok(())
     }
 
-    /// What the file at `path` holds. It may also have the form that llama-imatrix wrote before it had GGUF: counts then
-    /// are windows, and each stack of experts is one row of sums.
+    /// Reads the file at `path`. It may be in the format that llama-imatrix used before GGUF; then counts are
+    /// windows, and each stack of experts is a single row of sums.
     ///
     /// # Errors
-    /// As [`Imatrix::read`]; [`Error::OldImatrix`] of a file of neither form.
+    /// Those of [`Imatrix::read`]; [`Error::OldImatrix`] if the file is in neither format.
     pub fn open(path: &Path) -> Result<Imatrix, Error> {
         match File::open(path) {
             Ok(file) => return Imatrix::read(&file),
@@ -178,11 +179,11 @@ impl Imatrix {
         legacy::read(&file, &bytes)
     }
 
-    /// What a file holds.
+    /// Reads a GGUF file.
     ///
     /// # Errors
-    /// [`Error::NoImatrix`] of a file of something else, [`Error::Sums`] where sums lack their counts, are no F32, or are
-    /// no sums of squares, [`Error::File`] where metadata are missing.
+    /// [`Error::NoImatrix`] if the file contains something else; [`Error::Sums`] if sums lack their counts, are
+    /// not F32, or cannot be sums of squares; [`Error::File`] if metadata is missing.
     pub fn read(file: &File) -> Result<Imatrix, Error> {
         let metadata = file.metadata();
         let kind = metadata.opt_str("general.type")?.unwrap_or("a model");
@@ -202,7 +203,7 @@ impl Imatrix {
         Ok(imatrix)
     }
 
-    /// Writes a file, whole or not at all.
+    /// Writes a file atomically.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -222,7 +223,7 @@ impl Imatrix {
     fn tensors(&self) -> impl Iterator<Item = NewTensor<'static>> {
         self.entries.iter().flat_map(|(name, entry)| {
             let experts = entry.experts() as u64;
-            // A matrix of one row is a vector, as ggml has it.
+            // ggml stores a matrix of one row as a vector.
             let shape = |width: u64| match experts {
                 1 => vec![width],
                 _ => vec![experts, width],
@@ -242,7 +243,7 @@ fn floats(name: &str, shape: &[u64], values: impl Iterator<Item = f32>) -> NewTe
     NewTensor::bytes(name, Type::F32, shape, bytes)
 }
 
-/// The sums of the matrix `name` with their counts.
+/// The entry of the matrix `name`.
 fn entry(file: &File, name: &str, sums: &Tensor) -> Result<Entry, Error> {
     let wrong = |reason: String| Error::Sums {
         tensor: name.to_owned(),

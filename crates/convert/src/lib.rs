@@ -1,9 +1,10 @@
-//! Makes model files: of checkpoints, random ones of real shapes, and quantized ones of others.
+//! Makes model files: converted from checkpoints, quantized from other files, or random in the shapes of real
+//! models.
 //!
-//! **Purpose.** [`convert`] makes a file of a checkpoint folder, tensor by tensor. [`synth`] writes valid GGUF files with random weights in the shapes of known models, as fast as the
-//! disk takes them, so that speed, placement and memory can be measured without a download. [`mix`] says which type
-//! each tensor gets in a mix such as Q4_K_M, [`mod@quantize`] makes a file of such a mix from another, and [`imatrix`] keeps
-//! what each column of its matrices is worth in files, and adds such files up.
+//! ***Purpose.** [`convert`] turns a checkpoint folder into a GGUF file, tensor by tensor. [`synth`] writes valid files
+//! with random weights in the shapes of known models at disk speed, so that speed, placement and memory can be
+//! measured without a download. [`mix`] decides each tensor's type in a mix such as Q4_K_M, [`mod@quantize`] quantizes
+//! a file to such a mix, and [`imatrix`] reads, writes and combines importance matrices.
 //!
 //! **What it does not know.** Devices, kernels, sessions, command lines.
 //!

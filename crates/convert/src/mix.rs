@@ -1,8 +1,8 @@
-//! Which type each tensor of a mix gets: llama.cpp's rules as a table and a pure function.
+//! The type of each tensor in a mix: llama.cpp's rules as a table and a pure function.
 //!
-//! A mix such as Q4_K_M stores most matrices in one type and the few that matter most in better ones. Which these
-//! are is a fact of the field: files of one name have one composition whoever made them. Source: `llama-quant.cpp`
-//! of llama.cpp; `mix/recorded.txt` holds what its own quantizer chose, and the tests compare.
+//! A mix such as Q4_K_M stores most matrices in one type and the few most sensitive ones in better types. Files
+//! of one name have one composition, whoever made them. Source: `llama-quant.cpp` of llama.cpp;
+//! `mix/recorded.txt` records the choices of its quantizer, and the tests compare.
 
 use bilayer_quant::Type;
 
@@ -17,7 +17,7 @@ use rule::Rule::{
     Unweighted, Weighted,
 };
 
-/// What the rules ask of a model besides the tensor itself.
+/// The properties of a model that the rules depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Layers of the model.
@@ -26,11 +26,11 @@ pub struct Facts {
     pub heads: usize,
     /// Key-value heads of a layer.
     pub kv_heads: usize,
-    /// Experts of a layer, 0 without any.
+    /// Experts of a layer, 0 if dense.
     pub experts: usize,
-    /// The embedding is the output head, too.
+    /// Whether the embedding is also the output head.
     pub tied: bool,
-    /// An importance matrix is at hand.
+    /// Whether an importance matrix is available.
     pub importance: bool,
 }
 
@@ -39,13 +39,13 @@ pub struct Facts {
 pub struct Mix {
     /// Its name in file names and on command lines.
     pub name: &'static str,
-    /// `general.file_type` of its files; `None` where llama.cpp has no such file.
+    /// `general.file_type` of its files; `None` if llama.cpp has no such file type.
     pub file_type: Option<u32>,
     /// The type of most matrices.
     pub base: Type,
-    /// All matrices are of the base type.
+    /// Whether all matrices have the base type.
     pub pure: bool,
-    /// The output head, and the embedding where that is the head.
+    /// Type of the output head, and of the embedding if it is the head.
     head: Type,
     embedding: Rule,
     attn_v: Rule,
@@ -54,15 +54,15 @@ pub struct Mix {
     attn_output: Rule,
     ffn_down: Rule,
     ffn_gate_up: Rule,
-    /// `attn_output` of a model of eight experts, whose attention is a small part of it.
+    /// `attn_output` in models of eight experts, where attention is a small part.
     attn_output_of_8: Rule,
-    /// Below three bits attention gets Q4_K at most.
+    /// Whether attention gets Q4_K at most, as in mixes below three bits.
     low: bool,
-    /// Experts are of the base type, all else Q8_0.
+    /// Whether experts have the base type and everything else Q8_0.
     experts_only: bool,
 }
 
-/// One type for all but the head.
+/// A mix of one type for everything but the head.
 const fn plain(name: &'static str, file_type: u32, base: Type) -> Mix {
     Mix {
         name,
@@ -82,12 +82,12 @@ const fn plain(name: &'static str, file_type: u32, base: Type) -> Mix {
     }
 }
 
-/// As [`plain`], with Q5_K in the attention outputs of eight experts.
+/// [`plain`] with Q5_K in the attention outputs of models of eight experts.
 const fn eight(name: &'static str, file_type: u32, base: Type) -> Mix {
     Mix { attn_output_of_8: Always(Type::Q5_K), ..plain(name, file_type, base) }
 }
 
-/// Below three bits; `better` is the type of what matters more.
+/// A mix below three bits; `better` is the type of the more sensitive tensors.
 const fn low(name: &'static str, file_type: u32, base: Type, better: Type) -> Mix {
     Mix {
         head: Type::Q5_K,
@@ -99,7 +99,7 @@ const fn low(name: &'static str, file_type: u32, base: Type, better: Type) -> Mi
     }
 }
 
-/// Every mix of llama.cpp whose types this build has.
+/// All mixes of llama.cpp whose types are available here.
 static MIXES: [Mix; 33] = [
     plain("F32", 0, Type::F32),
     plain("F16", 1, Type::F16),
@@ -188,8 +188,8 @@ static MIXES: [Mix; 33] = [
     Mix { head: Type::Q8_0, experts_only: true, ..plain("MXFP4_MOE", 38, Type::MXFP4) },
 ];
 
-/// Parts of names of tensors that keep full precision whatever the mix: gains, routers, positions, and what is
-/// small in architectures of other kinds.
+/// Substrings of tensor names that keep full precision in every mix: norm gains, routers, positions, and small
+/// tensors of other architectures.
 const KEPT: &[&str] = &[
     "_norm.weight",
     "ffn_gate_inp.weight",
@@ -222,11 +222,11 @@ const KEPT: &[&str] = &[
 ];
 
 impl Mix {
-    /// The mix of that name, in upper or lower case; or, for a type that is no mix's name, that type for all
+    /// Finds a mix by name, case-insensitively. The name of a type that is not a mix gives that type for all
     /// matrices.
     ///
     /// # Errors
-    /// [`Error::UnknownType`], which lists the known; [`Error::NotForWeights`].
+    /// [`Error::UnknownType`], which lists the known names; [`Error::NotForWeights`].
     pub fn find(name: &str) -> Result<Mix, Error> {
         if let Some(mix) = MIXES.iter().find(|mix| mix.name.eq_ignore_ascii_case(name)) {
             return Ok(*mix);
@@ -239,9 +239,9 @@ impl Mix {
     /// One type for all matrices.
     ///
     /// # Errors
-    /// [`Error::NotForWeights`]: whole numbers and double precision.
+    /// [`Error::NotForWeights`] for integers and double precision.
     pub fn pure(ty: Type) -> Result<Mix, Error> {
-        // What can neither be made nor holds several weights to a block is for tables and indices.
+        // Types that cannot be quantized and have one weight per block are for tables and indices.
         if ty.block_weights == 1 && ty.quantize.is_none() {
             return Err(Error::NotForWeights { ty: ty.name });
         }
@@ -254,7 +254,7 @@ impl Mix {
         &MIXES
     }
 
-    /// The names that [`Mix::find`] knows, separated by commas.
+    /// The names that [`Mix::find`] accepts, separated by commas.
     pub fn names() -> String {
         let mixes = MIXES.iter().map(|mix| mix.name);
         let others = bilayer_quant::all()
@@ -264,11 +264,12 @@ impl Mix {
         mixes.chain(others).collect::<Vec<_>>().join(", ")
     }
 
-    /// The type of the tensor `name` of `shape` (`[.., rows, cols]`), or `None` where it keeps full precision:
-    /// vectors, gains, routers.
+    /// The type of the tensor `name` of `shape` (`[.., rows, cols]`), or `None` if it keeps full precision:
+    /// vectors, norm gains, routers.
     ///
-    /// The layer is the number in the name, as it is in every architecture whose layers all have attention and
-    /// feed-forward. A row that is not whole blocks of the type gets a type of smaller blocks, at last F16.
+    /// The layer is the number in the name, as in every architecture whose layers all have attention and
+    /// feed-forward. If a row is not a whole number of blocks, a type of smaller blocks is chosen, F16 as a
+    /// last resort.
     pub fn tensor(&self, name: &str, shape: &[u64], facts: &Facts) -> Option<Type> {
         let matrix = shape.iter().skip_while(|size| **size == 1).count() >= 2;
         let kept = KEPT.iter().any(|part| name.contains(part));
@@ -278,7 +279,7 @@ impl Mix {
         Some(fitting(self.wanted(name, shape, facts), shape.last().copied().unwrap_or_default()))
     }
 
-    /// The type that a tensor which does not keep its precision is to have, whether its rows fit that or not.
+    /// The type that the mix assigns to a tensor, regardless of whether its rows fit the type's blocks.
     pub(crate) fn wanted(&self, name: &str, shape: &[u64], facts: &Facts) -> Type {
         if self.pure || self.base.block_weights == 1 {
             return self.base;
@@ -324,7 +325,7 @@ impl Mix {
         }
     }
 
-    /// Values are few where queries share them, so that better types cost little there.
+    /// With grouped-query attention the value matrices are small, so better types cost little.
     fn attn_v(&self, chosen: Type, facts: &Facts) -> Type {
         if self.low {
             return if facts.experts >= 4 { Type::Q4_K } else { chosen };
@@ -332,7 +333,7 @@ impl Mix {
         if facts.experts == 8 {
             return Type::Q8_0;
         }
-        // What llama.cpp takes for the 70B: eighty layers whose heads share.
+        // llama.cpp's criterion for the 70B: eighty layers with grouped heads.
         let is_70b = facts.layers == 80 && facts.heads != facts.kv_heads;
         if is_70b && [Type::Q3_K, Type::Q4_K].contains(&chosen) { Type::Q5_K } else { chosen }
     }
@@ -342,13 +343,14 @@ fn fits(ty: Type, cols: u64) -> bool {
     cols.is_multiple_of(ty.block_weights as u64)
 }
 
-/// `ty`, or what takes its place in rows that are not whole blocks of it. Where llama.cpp knows no other type and
-/// refuses the model, F16.
+/// `ty`, or its substitute for rows that are not whole blocks of it. F16 where llama.cpp has no substitute and
+/// refuses the model.
 pub fn fitting(ty: Type, cols: u64) -> Type {
     if fits(ty, cols) {
         return ty;
     }
-    // By what a block of 32 weights can keep: codebooks go to the codebook, the others to about their bits.
+    // By the precision of a block of 32 weights: codebook types go to codebook types, the others to a type of
+    // similar bits.
     let smaller = [
         (Type::IQ4_NL, &[Type::IQ1_S, Type::IQ1_M, Type::IQ2_XXS, Type::IQ2_XS, Type::IQ2_S][..]),
         (Type::IQ4_NL, &[Type::IQ3_XXS, Type::IQ3_S, Type::IQ4_XS]),

@@ -1,4 +1,4 @@
-//! Where a new file may stand: in the place of none that it is made from, whose better weights would be lost.
+//! Keeps an output file from overwriting one of its inputs.
 
 use std::path::Path;
 

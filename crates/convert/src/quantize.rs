@@ -1,8 +1,9 @@
-//! Quantizes a model file: which type each tensor gets, then tensor by tensor from the mapped file to the new one.
+//! Quantizes a model file: chooses each tensor's type, then converts tensor by tensor from the mapped file.
 //!
-//! [`Quantize::plan`] reads only the directory and says everything that will happen, sizes included; [`Plan::write`] does
-//! it. Matrices are cut into pieces of whole rows, made on all threads and written in order, so that memory stays bounded
-//! whatever the size of the model. Kept tensors are copied as they are.
+//! [`Quantize::plan`] reads only the tensor directory and predicts the whole result, sizes included;
+//! [`Plan::write`] executes it. Matrices are split into pieces of whole rows, quantized on all threads and
+//! written in order, so memory use is bounded whatever the model's size. Tensors that keep their type are
+//! copied.
 
 use std::path::Path;
 
@@ -21,24 +22,24 @@ mod weights;
 
 use weights::Weights;
 
-/// What a model is to become.
+/// Options of a quantization.
 #[derive(Clone, Debug)]
 pub struct Quantize {
-    /// The type of each tensor for which nothing else is said.
+    /// Types of tensors without a rule below.
     pub mix: Mix,
-    /// Types of tensors by name; the first pattern that is found in a name counts.
+    /// Types of tensors by name; the first matching pattern wins.
     pub overrides: Vec<Override>,
     /// The type of the output head.
     pub output: Option<Type>,
     /// The type of the token embedding.
     pub embedding: Option<Type>,
-    /// Quantize also what is quantized already, which loses more than doing it once.
+    /// Allow tensors that are already quantized, which loses more than quantizing once.
     pub requantize: bool,
-    /// Threads; as many as there are processors where it is not given.
+    /// Number of threads; by default one per logical CPU.
     pub threads: Option<usize>,
 }
 
-/// A type for the tensors with a pattern in their names.
+/// A type for tensors whose names match a pattern.
 #[derive(Clone, Debug)]
 pub struct Override {
     pattern: Regex,
@@ -46,7 +47,7 @@ pub struct Override {
 }
 
 impl Override {
-    /// From `PATTERN=TYPE`, the pattern a regular expression.
+    /// Parses `PATTERN=TYPE`, where the pattern is a regular expression.
     ///
     /// # Errors
     /// [`Error::Override`], [`Error::UnknownType`], [`Error::NotForWeights`].
@@ -60,15 +61,15 @@ impl Override {
         Ok(Override { pattern, ty: weight_type(ty)? })
     }
 
-    /// Several from a text, parted by blanks or line breaks, as in llama-quantize's `--tensor-type-file`.
+    /// Parses several rules separated by white space, as in llama-quantize's `--tensor-type-file`.
     ///
     /// # Errors
-    /// As [`Override::parse`].
+    /// Those of [`Override::parse`].
     pub fn parse_all(text: &str) -> Result<Vec<Override>, Error> {
         text.split_whitespace().map(Override::parse).collect()
     }
 
-    /// For the tensor `name` alone.
+    /// A rule for the tensor `name` only.
     fn of(name: &str, ty: Type) -> Override {
         let pattern = Regex::new(&format!("^{}$", regex::escape(name)));
         Override { pattern: pattern.expect("an escaped name is a pattern"), ty }
@@ -81,14 +82,14 @@ impl Override {
     }
 }
 
-/// As [`Override::parse`] reads it.
+/// The text that [`Override::parse`] accepts.
 impl std::fmt::Display for Override {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}={}", self.pattern, self.ty)
     }
 }
 
-/// A type of weights by name.
+/// Finds a weight type by name.
 ///
 /// # Errors
 /// [`Error::UnknownType`], [`Error::NotForWeights`].
@@ -98,7 +99,7 @@ pub fn weight_type(name: &str) -> Result<Type, Error> {
     Mix::pure(ty).map(|pure| pure.base)
 }
 
-/// The mix that llama-quantize makes under this name, where `Q4_K` is `Q4_K_M`.
+/// The mix that llama-quantize makes under this name; `Q4_K` is `Q4_K_M`.
 ///
 /// # Errors
 /// [`Error::UnknownType`], [`Error::NotForWeights`].
@@ -114,21 +115,21 @@ pub struct Planned {
     pub name: String,
     /// `[.., rows, cols]`.
     pub shape: Vec<u64>,
-    /// The type it has.
+    /// Its current type.
     pub from: Type,
-    /// The type it gets.
+    /// Its type after quantization.
     pub to: Type,
-    /// The type that was wanted, where rows are not whole blocks of it.
+    /// The type assigned first, if the rows are not whole blocks of it.
     pub wanted: Option<Type>,
-    /// Whether the importance matrix says what its columns are worth.
+    /// Whether the importance matrix covers it.
     pub weighted: bool,
-    /// Bytes it has.
+    /// Its current size.
     pub from_bytes: u64,
-    /// Bytes it gets.
+    /// Its size after quantization.
     pub to_bytes: u64,
 }
 
-/// Everything that will happen to a file.
+/// Everything that will be done to a file.
 pub struct Plan<'a> {
     file: &'a File,
     imatrix: Option<&'a Imatrix>,
@@ -139,7 +140,7 @@ pub struct Plan<'a> {
 }
 
 impl Quantize {
-    /// The tensors of `mix`, nothing special.
+    /// Quantizes to `mix` with default options.
     #[must_use]
     pub fn new(mix: Mix) -> Quantize {
         Quantize {
@@ -155,8 +156,8 @@ impl Quantize {
     /// Decides the type of every tensor.
     ///
     /// # Errors
-    /// [`Error::Requantize`], [`Error::Unwritable`], [`Error::ImatrixShape`]; [`Error::File`] where metadata lack what a
-    /// mix asks for.
+    /// [`Error::Requantize`], [`Error::Unwritable`], [`Error::ImatrixShape`]; [`Error::File`] if metadata that
+    /// a mix depends on is missing.
     pub fn plan<'a>(
         &self,
         file: &'a File,
@@ -180,7 +181,7 @@ impl Quantize {
         })
     }
 
-    /// The type a tensor gets, and the one that was wanted where that does not fit its rows.
+    /// The type of a tensor, and the one assigned first if that does not fit its rows.
     fn choose(&self, tensor: &Tensor, facts: &Facts, used: &mut [bool]) -> (Type, Option<Type>) {
         let (name, layout) = (tensor.name(), tensor.layout());
         if self.mix.tensor(name, layout.shape(), facts).is_none() {
@@ -201,7 +202,8 @@ impl Quantize {
         (to, (to != wanted).then_some(wanted))
     }
 
-    /// Whether a tensor may have any type: it does not keep its precision, and nobody asked for a type by name.
+    /// Whether a tensor's type may be chosen freely: it does not keep full precision, and no rule names a type
+    /// for it.
     fn is_free(&self, tensor: &Tensor, facts: &Facts) -> bool {
         let name = tensor.name();
         let is_asked = match name {
@@ -236,7 +238,7 @@ impl Quantize {
             let experts = experts(layout.shape());
             let (expected, found) =
                 ([experts, layout.cols()], [entry.experts(), entry.cols()].map(|n| n as u64));
-            // Older files do not part the columns of experts.
+            // Older files do not separate the columns of experts.
             let whole = [1, experts.saturating_mul(layout.cols())];
             if found != expected && found != whole {
                 return Err(Error::ImatrixShape { tensor: name.into(), expected, found });
@@ -255,7 +257,7 @@ impl Quantize {
         })
     }
 
-    /// The file's keys, with what llama-quantize changes in them.
+    /// The file's metadata with llama-quantize's changes.
     fn metadata(&self, file: &File) -> Metadata {
         let mut metadata = file.metadata().clone();
         for key in ["split.no", "split.count", "split.tensors.count"] {
@@ -277,31 +279,31 @@ impl Plan<'_> {
         &self.tensors
     }
 
-    /// Patterns of overrides that met no tensor.
+    /// Patterns of rules that matched no tensor.
     #[must_use]
     pub fn unmatched(&self) -> &[String] {
         &self.unmatched
     }
 
-    /// Weights of all tensors.
+    /// Number of weights in all tensors.
     #[must_use]
     pub fn parameters(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.shape.iter().product::<u64>()).sum()
     }
 
-    /// Bytes of all tensors as they are.
+    /// Bytes of all tensors before quantization.
     #[must_use]
     pub fn from_bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.from_bytes).sum()
     }
 
-    /// Bytes of all tensors as they will be.
+    /// Bytes of all tensors after quantization.
     #[must_use]
     pub fn to_bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.to_bytes).sum()
     }
 
-    /// Whether the new file may stand at `path`: it is none of those it is made from, whose better weights would be lost.
+    /// Checks that writing to `path` would not overwrite an input, whose weights are more precise.
     ///
     /// # Errors
     /// [`Error::SameFile`].
@@ -309,7 +311,7 @@ impl Plan<'_> {
         place::check(path, self.file.shard_names().map(Path::new))
     }
 
-    /// Records in the file where the importance comes from, as llama-quantize does.
+    /// Records the origin of the importance matrix in the metadata, as llama-quantize does.
     pub fn cite(&mut self, imatrix_file: &Path) {
         let Some(imatrix) = self.imatrix else { return };
         let set = &mut self.metadata;
@@ -321,11 +323,12 @@ impl Plan<'_> {
         set.set("quantize.imatrix.chunks_count", imatrix.chunk_count);
     }
 
-    /// Writes the new file: to a temporary one beside `path`, which takes its name when it is complete.
+    /// Writes the file under a temporary name beside `path` and renames it when complete.
     ///
     /// # Errors
-    /// [`Error::SameFile`], [`Error::File`], [`Error::Size`], [`Error::Threads`]; [`Error::Weight`] where a weight is infinite or no number;
-    /// [`Error::Interrupted`] where `progress` breaks. Nothing is left behind, and a file at `path` stays as it was.
+    /// [`Error::SameFile`], [`Error::File`], [`Error::Size`], [`Error::Threads`]; [`Error::Weight`] if a weight
+    /// is infinite or NaN; [`Error::Interrupted`] if `progress` breaks. On error nothing is left behind, and an
+    /// existing file at `path` is unchanged.
     pub fn write(&self, path: &Path, progress: Progress<'_>) -> Result<(), Error> {
         self.check_output(path)?;
         let pool = stream::pool(self.threads)?;
@@ -359,18 +362,18 @@ impl Plan<'_> {
     }
 }
 
-/// Matrices of a stack: the product of all dimensions before the last two.
+/// Number of matrices in a stack: the product of all dimensions before the last two.
 fn experts(shape: &[u64]) -> u64 {
     shape.iter().rev().skip(2).product()
 }
 
-/// What the rules of a mix ask of a model.
+/// The properties of a model that the rules of a mix depend on.
 fn facts(file: &File, imatrix: Option<&Imatrix>) -> Result<Facts, Error> {
     let metadata = file.metadata();
     let architecture = metadata.str("general.architecture")?;
     let key = |name: &str| format!("{architecture}.{name}");
     let layers = metadata.opt_usize(&key("block_count"))?.unwrap_or(0);
-    // The first layer that has heads speaks for all.
+    // The first layer with attention represents all.
     let heads = |name: &str| -> Result<Option<usize>, Error> {
         let heads = metadata.opt_u32_each(&key(name), layers)?.unwrap_or_default();
         Ok(heads.into_iter().find(|heads| *heads > 0).map(|heads| heads as usize))

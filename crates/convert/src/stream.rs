@@ -1,4 +1,4 @@
-//! A tensor's bytes made in pieces on many threads and written in order, in bounded memory.
+//! Produces a tensor's bytes in pieces on many threads and writes them in order, in bounded memory.
 
 use std::cell::{Cell, RefCell};
 use std::io::Write;
@@ -9,29 +9,29 @@ use rayon::prelude::*;
 
 use crate::Error;
 
-/// Pieces made at once; while these are written, the next are made.
+/// Pieces produced at once; while they are written, the next ones are produced.
 pub(crate) const AT_ONCE: usize = 32;
 
-/// Threads that may be asked for.
+/// Maximum number of threads.
 const THREADS: usize = 512;
 
-/// Is told after each piece how many bytes of how many are written, and may stop the rest.
+/// Called after each piece with the bytes written and the total; may stop the rest.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
-/// How far the file is.
+/// Progress of the file.
 pub(crate) struct Told<'a> {
     progress: RefCell<Progress<'a>>,
     done: Cell<u64>,
     total: u64,
 }
 
-/// Progress said to stop.
+/// The progress callback requested a stop.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped")]
 struct Stopped;
 
 impl<'a> Told<'a> {
-    /// Nothing of `total` bytes is written.
+    /// No bytes of `total` written yet.
     pub fn new(progress: Progress<'a>, total: u64) -> Told<'a> {
         Told { progress: RefCell::new(progress), done: Cell::new(0), total }
     }
@@ -45,7 +45,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// A pool of that many threads; of as many as there are processors where it is not given.
+/// A pool of `threads` threads; by default one per logical CPU.
 ///
 /// # Errors
 /// [`Error::Size`], [`Error::Threads`].
@@ -59,7 +59,7 @@ pub(crate) fn pool(threads: Option<usize>) -> Result<rayon::ThreadPool, Error> {
     pool.map_err(|error| Error::Threads { threads, reason: error.to_string() })
 }
 
-/// What an error of the writer means: that progress said to stop, or what it is.
+/// Maps an error of the writer: a requested stop, or the error itself.
 pub(crate) fn ended(error: bilayer_gguf::Error) -> Error {
     match error {
         bilayer_gguf::Error::Source { source, .. } if source.is::<Stopped>() => Error::Interrupted,
@@ -67,7 +67,7 @@ pub(crate) fn ended(error: bilayer_gguf::Error) -> Error {
     }
 }
 
-/// A tensor in pieces of `piece_bytes`, the last shorter: `make` fills the piece of a number.
+/// A tensor in pieces of `piece_bytes`, the last one shorter; `make` fills piece number `n`.
 pub(crate) struct Pieces<F> {
     pub len: u64,
     pub piece_bytes: usize,
@@ -78,7 +78,7 @@ impl<F> Pieces<F>
 where
     F: Fn(u64, &mut [u8]) -> Result<(), SourceError> + Sync,
 {
-    /// Writes all pieces: while some are written, the next are made.
+    /// Writes all pieces; while some are written, the next ones are produced.
     pub fn write(
         &self,
         pool: &rayon::ThreadPool,
@@ -109,7 +109,7 @@ where
         Ok(())
     }
 
-    /// Makes pieces from number `first` on, on the threads of the pool this runs in.
+    /// Produces pieces from number `first` on, on the threads of the current pool.
     pub fn fill(&self, first: u64, bytes: &mut [u8]) -> Result<(), SourceError> {
         bytes
             .par_chunks_mut(self.piece_bytes)

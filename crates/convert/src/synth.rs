@@ -1,4 +1,4 @@
-//! Valid random-weight models of real shapes, written as fast as the disk takes them.
+//! Writes valid models with random weights in real shapes, at disk speed.
 
 use std::path::Path;
 
@@ -25,27 +25,28 @@ pub use shapes::{Experts, Shape, Sizes};
 use tensors::Tensor;
 use weights::Weights;
 
-/// What is to be made. The same description gives the same bytes on every machine and any number of threads.
+/// A synthetic model. The same description gives the same bytes on every machine and with any number of
+/// threads.
 #[derive(Clone, Debug)]
 pub struct Synth {
     /// The sizes.
     pub shape: Shape,
     /// The types.
     pub mix: Mix,
-    /// Which of the random models.
+    /// Seed of the random weights.
     pub seed: u64,
-    /// Header and size only: all weights are zero and take no room on the disk.
+    /// Write only the header and the file size: all weights are zero and use no disk space.
     pub hollow: bool,
-    /// Threads that make weights; as many as there are processors where it is not given.
+    /// Number of threads; by default one per logical CPU.
     pub threads: Option<usize>,
 }
 
-/// What was made.
+/// Statistics of a written model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
     /// Tensors of the file.
     pub tensors: usize,
-    /// Weights of all tensors.
+    /// Number of weights in all tensors.
     pub parameters: u64,
     /// Bytes of all tensors.
     pub bytes: u64,
@@ -59,16 +60,16 @@ struct Typed {
 }
 
 impl Synth {
-    /// A model of `shape` and `mix` from seed 0, in full.
+    /// A full model of `shape` and `mix` with seed 0.
     pub fn new(shape: Shape, mix: Mix) -> Synth {
         Synth { shape, mix, seed: 0, hollow: false, threads: None }
     }
 
-    /// Writes the file: to a temporary one beside `path`, which takes its name when it is complete.
+    /// Writes the file under a temporary name beside `path` and renames it when complete.
     ///
     /// # Errors
-    /// [`Error::Model`], [`Error::File`], [`Error::Size`], [`Error::Threads`]; [`Error::Interrupted`] where `progress`
-    /// breaks.
+    /// [`Error::Model`], [`Error::File`], [`Error::Size`], [`Error::Threads`]; [`Error::Interrupted`] if
+    /// `progress` breaks.
     pub fn write(&self, path: &Path, progress: Progress<'_>) -> Result<Made, Error> {
         let pool = stream::pool(self.threads)?;
         let typed = self.tensors()?;
@@ -92,7 +93,7 @@ impl Synth {
     /// The file in memory.
     ///
     /// # Errors
-    /// As [`Synth::write`].
+    /// Those of [`Synth::write`].
     pub fn to_bytes(&self) -> Result<Bytes, Error> {
         let typed = self.tensors()?;
         let new: Result<Vec<_>, Error> = typed
@@ -118,7 +119,7 @@ impl Synth {
             heads: self.shape.heads as usize,
             kv_heads: self.shape.kv_heads as usize,
             experts: self.shape.experts.map_or(0, |experts| experts.count as usize),
-            // As the quantizer sees it: an encoder, too, has no head.
+            // As in the quantizer, an encoder counts as tied because it has no head.
             tied: tensors.iter().all(|tensor| tensor.name != "output.weight"),
             importance: false,
         };
@@ -130,7 +131,7 @@ impl Synth {
         Ok(typed.collect())
     }
 
-    /// Where a tensor's bytes come from; nothing where they are zeros.
+    /// The source of a tensor's bytes; `None` for zeros.
     fn source<'t>(&self, typed: &'t Typed) -> Result<Option<Source<'t>>, Error> {
         if self.hollow {
             return Ok(None);
@@ -171,7 +172,7 @@ fn made(typed: &[Typed]) -> Made {
     }
 }
 
-/// Where bytes come from.
+/// A source of bytes.
 enum Source<'a> {
     Known(Vec<u8>),
     Random(Weights<'a>),
@@ -197,7 +198,7 @@ impl Source<'_> {
         Pieces { len, piece_bytes: self.chunk_bytes(), make }
     }
 
-    /// Makes the chunk of a number.
+    /// Produces a chunk by number.
     fn fill(&self, number: u64, bytes: &mut [u8]) {
         match self {
             Source::Known(known) => bytes.copy_from_slice(known),

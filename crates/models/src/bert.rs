@@ -1,4 +1,5 @@
-//! BERT and what is distilled from it: learned positions, token types, norms of the sums, the exact GELU.
+//! BERT and the models distilled from it: learned positions, token types, post-norm (the sums are normalized),
+//! exact GELU.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Activation;
@@ -11,7 +12,7 @@ use crate::{
 
 const NAME: &str = "bert";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,

@@ -1,4 +1,5 @@
-//! Tensor directories: that of a file, written or not yet, and that of a model that does not exist yet.
+//! Tensor directories: of an existing file, of a file still to be written, and of a model that is only
+//! described.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -7,7 +8,7 @@ use bilayer_gguf::File;
 use bilayer_graph::{Catalog, Entry};
 use bilayer_quant::Type;
 
-/// The directory of a GGUF file.
+/// The tensor directory of a GGUF file.
 pub struct Directory<'f>(pub &'f File);
 
 impl Catalog for Directory<'_> {
@@ -17,11 +18,11 @@ impl Catalog for Directory<'_> {
     }
 }
 
-/// The directory of a file that is not written yet: names, types and shapes, rightmost contiguous.
+/// The tensor directory of a file that is not written yet: names, types and shapes (rightmost contiguous).
 pub struct Listing(HashMap<String, Entry>);
 
 impl Listing {
-    /// Of these tensors.
+    /// Lists the given tensors.
     pub fn new(tensors: impl Iterator<Item = (String, Type, Vec<u64>)>) -> Self {
         Listing(tensors.map(|(name, ty, shape)| (name, Entry { ty, shape })).collect())
     }
@@ -33,8 +34,9 @@ impl Catalog for Listing {
     }
 }
 
-/// The directory of a model that does not exist yet: it has whatever the recording needs, in the needed shape,
-/// and remembers it. So random models are made, and models are sized before they are downloaded.
+/// The tensor directory of a model that does not exist yet: it reports every tensor the recording requests, in
+/// the requested shape, and remembers it. Random models are made this way, and models are sized before they are
+/// downloaded.
 pub struct Outline<'a> {
     matrices: Type,
     optional: &'a [&'a str],
@@ -42,20 +44,20 @@ pub struct Outline<'a> {
 }
 
 impl<'a> Outline<'a> {
-    /// Matrices are of type `matrices`, or F16 where a row is not whole blocks; vectors are F32. Of the tensors
-    /// that a model may lack it has those named in `optional`.
+    /// Matrices have type `matrices`, or F16 where a row is not a whole number of blocks; vectors are F32.
+    /// Optional tensors exist only if their names are in `optional`.
     pub fn new(matrices: Type, optional: &'a [&'a str]) -> Self {
         Outline { matrices, optional, needed: RefCell::default() }
     }
 
-    /// What the recording needed, in its order: names, types and shapes, rightmost contiguous.
+    /// The tensors that the recording requested, in order: names, types and shapes (rightmost contiguous).
     pub fn tensors(&self) -> Vec<(String, Entry)> {
         self.needed.borrow().clone()
     }
 }
 
 impl Catalog for Outline<'_> {
-    /// Asked only whether the tensor is there; its shape is not known yet.
+    /// Only tells whether the tensor exists; its shape is not known yet.
     fn find(&self, name: &str) -> Option<Entry> {
         self.optional.contains(&name).then_some(Entry { ty: self.matrices, shape: Vec::new() })
     }

@@ -1,4 +1,5 @@
-//! From a checkpoint's `config.json` to a file's keys: fields by table, and what no table says by each architecture.
+//! From a checkpoint's `config.json` to GGUF metadata: fields from a table, the rest in each architecture's
+//! file.
 
 use bilayer_gguf::{Metadata, Value};
 use serde_json::Value as Json;
@@ -9,25 +10,25 @@ mod rope;
 
 pub(crate) use rope::rope;
 
-/// How an architecture's checkpoints become files.
+/// How an architecture's checkpoints are converted.
 #[derive(Debug)]
 pub struct Checkpoint {
-    /// What `architectures` in `config.json` names.
+    /// Class names listed in `architectures` of `config.json`.
     pub classes: &'static [&'static str],
-    /// What may stand in the field that names the activation; transformers' names.
+    /// Accepted values of the activation field, as named by transformers.
     pub activations: &'static [&'static str],
-    /// Fields and the keys they become, in groups.
+    /// Fields and their metadata keys, in groups.
     pub fields: &'static [&'static [Field]],
-    /// What fields alone do not say.
+    /// Conversion that the table of fields cannot express.
     pub more: fn(&mut Draft<'_>) -> Result<(), Error>,
 }
 
-/// A field of `config.json` and the key it becomes.
+/// A field of `config.json` and its metadata key.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
     /// The key, without the architecture's name.
     key: &'static str,
-    /// The names it goes by; the first that is there counts.
+    /// Its names; the first one present is used.
     names: &'static [&'static str],
     kind: Kind,
     needed: bool,
@@ -43,33 +44,33 @@ enum Kind {
 }
 
 impl Field {
-    /// A count or length without which there is no model.
+    /// A required count or length.
     pub(crate) const fn size(key: &'static str, names: &'static [&'static str]) -> Self {
         Field { key, names, kind: Kind::Size, needed: true }
     }
 
-    /// A count or length that may be absent or null.
+    /// An optional count or length.
     pub(crate) const fn maybe_size(key: &'static str, names: &'static [&'static str]) -> Self {
         Field { key, names, kind: Kind::Size, needed: false }
     }
 
-    /// A number without which there is no model.
+    /// A required number.
     pub(crate) const fn number(key: &'static str, names: &'static [&'static str]) -> Self {
         Field { key, names, kind: Kind::Number, needed: true }
     }
 
-    /// A number that may be absent or null.
+    /// An optional number.
     pub(crate) const fn maybe_number(key: &'static str, names: &'static [&'static str]) -> Self {
         Field { key, names, kind: Kind::Number, needed: false }
     }
 
-    /// Yes or no; may be absent or null.
+    /// An optional flag.
     pub(crate) const fn flag(key: &'static str, names: &'static [&'static str]) -> Self {
         Field { key, names, kind: Kind::Flag, needed: false }
     }
 }
 
-/// What every transformer has; older families name their fields as GPT-2's does.
+/// Fields of every transformer; older families use GPT-2's names.
 pub(crate) const SIZES: &[Field] = &[
     Field::size("block_count", &["num_hidden_layers", "n_layer"]),
     Field::size("context_length", &["max_position_embeddings", "n_positions"]),
@@ -79,21 +80,21 @@ pub(crate) const SIZES: &[Field] = &[
     Field::size("vocab_size", &["vocab_size"]),
 ];
 
-/// The feed-forward's length.
+/// Width of the feed-forward.
 pub(crate) const FEED_FORWARD: &[Field] =
     &[Field::size("feed_forward_length", &["intermediate_size", "n_inner"])];
 
-/// The term under the root of norms without means.
+/// Epsilon of RMS norms.
 pub(crate) const RMS: &[Field] =
     &[Field::number("attention.layer_norm_rms_epsilon", &["rms_norm_eps"])];
 
-/// The term under the root of norms with means.
+/// Epsilon of layer norms.
 pub(crate) const LAYER_NORM: &[Field] = &[Field::number(
     "attention.layer_norm_epsilon",
     &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"],
 )];
 
-/// How far layers see that do not see all.
+/// Sliding window of local layers.
 pub(crate) const WINDOW: &[Field] =
     &[Field::maybe_size("attention.sliding_window", &["sliding_window"])];
 
@@ -105,48 +106,48 @@ pub(crate) const EXPERTS: &[Field] = &[
     Field::flag("expert_weights_norm", &["norm_topk_prob"]),
 ];
 
-/// Names of the field that says the activation; the first that is there counts.
+/// Names of the activation field; the first one present is used.
 const ACTIVATION: &[&str] = &["hidden_activation", "hidden_act", "activation_function"];
 
-/// `config.json`, or a part of it.
+/// `config.json`, or an object inside it.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'j>(pub &'j Json);
 
 impl<'j> Settings<'j> {
-    /// The first of the fields that is there and not null, with its name.
+    /// The first of the fields that is present and not null, with its name.
     pub fn get(self, names: &[&'static str]) -> Option<(&'static str, &'j Json)> {
         names.iter().find_map(|&name| self.0.get(name).filter(|v| !v.is_null()).map(|v| (name, v)))
     }
 
-    /// A part.
+    /// A nested object.
     pub fn part(self, name: &'static str) -> Option<Settings<'j>> {
         self.get(&[name]).map(|(_, part)| Settings(part)).filter(|part| part.0.is_object())
     }
 
-    /// A count or length; `None` where it is absent or null.
+    /// A count or length; `None` if absent or null.
     ///
     /// # Errors
-    /// [`Error::Field`] where it is something else.
+    /// [`Error::Field`] if it has another type.
     pub fn size(self, names: &[&'static str]) -> Result<Option<u32>, Error> {
         let Some((field, value)) = self.get(names) else { return Ok(None) };
         let size = value.as_u64().and_then(|size| u32::try_from(size).ok());
         size.map(Some).ok_or_else(|| unexpected(field, "a whole number", value))
     }
 
-    /// A number; `None` where it is absent or null.
+    /// A number; `None` if absent or null.
     ///
     /// # Errors
-    /// [`Error::Field`] where it is something else, or out of an f32's range.
+    /// [`Error::Field`] if it has another type or exceeds the range of f32.
     pub fn number(self, names: &[&'static str]) -> Result<Option<f32>, Error> {
         let Some((field, value)) = self.get(names) else { return Ok(None) };
         let number = value.as_f64().map(|number| number as f32).filter(|n| n.is_finite());
         number.map(Some).ok_or_else(|| unexpected(field, "a number", value))
     }
 
-    /// Numbers; `None` where they are absent or null.
+    /// Numbers; `None` if absent or null.
     ///
     /// # Errors
-    /// [`Error::Field`] where it is something else.
+    /// [`Error::Field`] if it has another type.
     pub fn numbers(self, name: &'static str) -> Result<Option<Vec<f32>>, Error> {
         let Some((field, value)) = self.get(&[name]) else { return Ok(None) };
         let number = |value: &Json| value.as_f64().map(|n| n as f32).filter(|n| n.is_finite());
@@ -155,32 +156,32 @@ impl<'j> Settings<'j> {
         numbers.map(Some).ok_or_else(|| unexpected(field, "a list of numbers", value))
     }
 
-    /// Yes or no; `None` where it is absent or null.
+    /// A flag; `None` if absent or null.
     ///
     /// # Errors
-    /// [`Error::Field`] where it is something else.
+    /// [`Error::Field`] if it has another type.
     pub fn flag(self, names: &[&'static str]) -> Result<Option<bool>, Error> {
         let Some((field, value)) = self.get(names) else { return Ok(None) };
         value.as_bool().map(Some).ok_or_else(|| unexpected(field, "true or false", value))
     }
 
-    /// A word; `None` where it is absent or null.
+    /// A string; `None` if absent or null.
     ///
     /// # Errors
-    /// [`Error::Field`] where it is something else.
+    /// [`Error::Field`] if it has another type.
     pub fn text(self, names: &[&'static str]) -> Result<Option<&'j str>, Error> {
         let Some((field, value)) = self.get(names) else { return Ok(None) };
         value.as_str().map(Some).ok_or_else(|| unexpected(field, "a string", value))
     }
 }
 
-/// A field that holds what no model of its kind can have.
+/// The error for a value that no model of this kind can have.
 fn unexpected(field: &str, expected: &str, found: &Json) -> Error {
     let (field, expected, found) = (field.to_owned(), expected.to_owned(), found.to_string());
     Error::Field { field, expected, found }
 }
 
-/// A tensor that no checkpoint holds: made of what `config.json` says.
+/// A tensor that no checkpoint contains, computed from `config.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Made {
     /// GGUF's name.
@@ -189,15 +190,15 @@ pub struct Made {
     pub values: Vec<f32>,
 }
 
-/// A file's keys while they are written.
+/// GGUF metadata under construction.
 #[derive(Debug)]
 pub struct Draft<'j> {
     architecture: &'static str,
-    /// What is read.
+    /// The checkpoint's configuration.
     pub settings: Settings<'j>,
-    /// What is written.
+    /// The metadata written so far.
     pub metadata: Metadata,
-    /// Tensors that follow from it.
+    /// Tensors computed from the configuration.
     pub made: Vec<Made>,
 }
 
@@ -207,10 +208,10 @@ impl Draft<'_> {
         self.metadata.set(&format!("{}.{name}", self.architecture), value);
     }
 
-    /// The length of a head: its own field, or the width shared out among the heads.
+    /// The head dimension: its own field, or the width divided by the number of heads.
     ///
     /// # Errors
-    /// A field is absent or holds something else.
+    /// A field is absent or has the wrong type.
     pub fn head_dim(&self) -> Result<u32, Error> {
         if let Some(dim) = self.settings.size(&["head_dim"])? {
             return Ok(dim);
@@ -219,7 +220,7 @@ impl Draft<'_> {
         Ok(self.needed_size(&["hidden_size", "n_embd"])? / heads.max(1))
     }
 
-    /// A count or length that must be there.
+    /// A required count or length.
     ///
     /// # Errors
     /// [`Error::MissingField`], [`Error::Field`].
@@ -227,7 +228,8 @@ impl Draft<'_> {
         self.settings.size(names)?.ok_or_else(|| missing(names))
     }
 
-    /// Refuses what this architecture's code does not do: a field that is neither absent nor `off`.
+    /// Refuses a feature that this architecture's code does not implement: a field that is neither absent nor
+    /// `off`.
     ///
     /// # Errors
     /// [`Error::UnsupportedField`].
@@ -267,7 +269,7 @@ fn missing(names: &[&'static str]) -> Error {
     Error::MissingField { names: names.join("` or `") }
 }
 
-/// The architecture of a checkpoint, by the class that its `config.json` names.
+/// The architecture of a checkpoint, from the class that its `config.json` names.
 ///
 /// # Errors
 /// [`Error::MissingField`], [`Error::Field`]; [`Error::UnknownClass`], which lists the known ones.
@@ -280,10 +282,10 @@ pub fn of_checkpoint(settings: Settings<'_>) -> Result<&'static Architecture, Er
     known.copied().ok_or_else(|| Error::UnknownClass { class: class.to_owned() })
 }
 
-/// The keys of a file of `architecture`, and the tensors that no checkpoint holds.
+/// The metadata of a file of `architecture`, and the tensors that no checkpoint contains.
 ///
 /// # Errors
-/// A field is absent, of another kind, or asks for what is not supported; each error names it.
+/// A field is absent, has the wrong type, or requests an unsupported feature; each error names it.
 pub fn draft<'j>(
     architecture: &'static Architecture,
     settings: Settings<'j>,
@@ -303,7 +305,7 @@ pub fn draft<'j>(
     Ok(draft)
 }
 
-/// What decoders have besides: the length of their heads, and how positions turn them.
+/// Fields of decoders: head dimension and RoPE.
 pub(crate) fn decoder(draft: &mut Draft<'_>) -> Result<(), Error> {
     let head_dim = draft.head_dim()?;
     draft.set("attention.key_length", head_dim);
@@ -311,7 +313,7 @@ pub(crate) fn decoder(draft: &mut Draft<'_>) -> Result<(), Error> {
     rope(draft)
 }
 
-/// A decoder of a family whose layers could see less than all, which is not supported.
+/// A decoder whose family has sliding windows, which this architecture's code does not support.
 pub(crate) fn without_window(draft: &mut Draft<'_>) -> Result<(), Error> {
     draft.refuse("use_sliding_window", &[false.into()], "a window in some layers")?;
     decoder(draft)
@@ -324,7 +326,7 @@ pub(crate) fn all_sparse(draft: &mut Draft<'_>) -> Result<(), Error> {
     without_window(draft)
 }
 
-/// Scores that are scaled by another length than a head's.
+/// Attention scores scaled by another length than the head dimension.
 pub(crate) fn scale_of_scores(draft: &mut Draft<'_>) -> Result<(), Error> {
     let length = draft.settings.number(&["query_pre_attn_scalar"])?;
     let head_dim = draft.head_dim()? as f32;
@@ -334,7 +336,8 @@ pub(crate) fn scale_of_scores(draft: &mut Draft<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Which layers have a window, where the checkpoint lists what each sees. Models without a window are silent.
+/// Which layers have a sliding window, if the checkpoint lists the layers' types. Models without a window need
+/// no key.
 pub(crate) fn layer_kinds(draft: &mut Draft<'_>) -> Result<(), Error> {
     let Some((field, kinds)) = draft.settings.get(&["layer_types"]) else { return Ok(()) };
     let local = |kind: &Json| match kind.as_str() {

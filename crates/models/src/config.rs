@@ -1,11 +1,11 @@
-//! The typed description of a model: what metadata says, complete and checked, before any tensor is seen.
+//! The typed model configuration, read from metadata, complete and validated before any tensor is touched.
 
 use bilayer_graph::{Activation, Pairs};
 
 use crate::keys::Keys;
 use crate::{Encoder, Error, Experts, Rotary};
 
-/// The bounds on what metadata may declare; published models stay far below them.
+/// Upper bounds on what metadata may declare; published models stay far below them.
 pub mod limits {
     /// Layers.
     pub const LAYERS: usize = 10_000;
@@ -21,10 +21,11 @@ pub mod limits {
     pub const CONTEXT: usize = 1 << 30;
 }
 
-/// A transformer: a decoder, or an encoder. Architectures differ in these fields, never in code that asks for a name.
+/// A transformer, decoder or encoder. Architectures differ in these fields; no code branches on an
+/// architecture's name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The table line it was read by.
+    /// Name of the architecture that read it.
     pub architecture: &'static str,
     /// Rows of the embedding and of the output head.
     pub vocab: usize,
@@ -32,30 +33,31 @@ pub struct Config {
     pub width: usize,
     /// Elements of one head.
     pub head_dim: usize,
-    /// Tokens of a sequence: as many as the model was trained to see at once, until a session that is shorter or
-    /// longer says so before the model is recorded.
+    /// Maximum tokens of a sequence: the model's trained context, unless a session overrides it before the
+    /// model is recorded.
     pub context: usize,
-    /// Rows of the table of learned positions, which is added to the tokens; no sequence is longer.
+    /// Rows of the learned position embedding, which is added to the token embedding; it bounds the sequence
+    /// length.
     pub positions: Option<usize>,
-    /// The kind of every norm over a whole row of the residual stream.
+    /// Kind of every norm over a whole row of the residual stream.
     pub norm: Norm,
-    /// The term under every norm's root.
+    /// Epsilon of every norm.
     pub norm_eps: f32,
-    /// Where those norms stand.
+    /// Where these norms are applied.
     pub norm_at: NormAt,
-    /// Stem of the norm before the feed-forward, where there is one.
+    /// Tensor stem of the norm before the feed-forward, if there is one.
     pub ffn_norm: &'static str,
-    /// Norm of queries and keys before they turn.
+    /// Norm of queries and keys before RoPE.
     pub qk_norm: Option<QkNorm>,
-    /// Queries, keys and values are rows of one matrix, in this order.
+    /// Queries, keys and values are the rows of one matrix, in this order.
     pub qkv_in_one: bool,
-    /// The form of the feed-forward.
+    /// Structure of the feed-forward.
     pub feed_forward: FeedForward,
-    /// What the layers that say so have in place of one feed-forward.
+    /// The mixture of experts that replaces the feed-forward in layers with [`Layer::experts`].
     pub experts: Option<Experts>,
-    /// The non-linearity of the feed-forward.
+    /// Activation function of the feed-forward.
     pub activation: Activation,
-    /// Stems of the projections that must have a bias; any other has one where the file holds it.
+    /// Stems of the projections that must have a bias; any other projection has one if the file contains it.
     pub biased: &'static [&'static str],
     /// The layers from first to last; at least one.
     pub layers: Vec<Layer>,
@@ -63,17 +65,17 @@ pub struct Config {
     pub attention_scale: f32,
     /// Soft cap on attention scores.
     pub attention_softcap: Option<f32>,
-    /// Heads have a logit of their own, to which no value belongs, beside the scores.
+    /// Attention sinks: each head has an extra logit in its softmax that belongs to no value.
     pub attention_sinks: bool,
     /// Factor on the embedded tokens.
     pub embedding_scale: Option<f32>,
-    /// Factor on what attention and feed-forward add to the residual.
+    /// Factor on the outputs of attention and feed-forward before they are added to the residual.
     pub residual_scale: Option<f32>,
     /// Factor on the logits.
     pub logit_scale: Option<f32>,
-    /// Soft cap on the logits, after the factor.
+    /// Soft cap on the logits, applied after the scale.
     pub logit_softcap: Option<f32>,
-    /// What an encoder has; without it the model is a decoder.
+    /// Encoder settings; `None` for a decoder.
     pub encoder: Option<Encoder>,
 }
 
@@ -89,7 +91,7 @@ pub enum Norm {
 }
 
 impl Norm {
-    /// The key of the term under its root.
+    /// The metadata key of its epsilon.
     pub(crate) fn eps_key(self) -> &'static str {
         match self {
             Norm::Rms => "attention.layer_norm_rms_epsilon",
@@ -98,59 +100,60 @@ impl Norm {
     }
 }
 
-/// Where attention and feed-forward are normalized.
+/// Which rows around attention and feed-forward are normalized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormAt {
-    /// Their input.
+    /// The input (pre-norm).
     Before,
-    /// What they add to the residual.
+    /// The output, before it is added to the residual.
     After,
-    /// Both.
+    /// Input and output.
     Both,
-    /// The sum of the residual and what they add, which is the residual from then on.
+    /// The sum of residual and output, which becomes the new residual (post-norm).
     Sum,
 }
 
-/// What a norm of queries and keys spans.
+/// Extent of the norm of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
-    /// Each head; the gain is shared by the heads.
+    /// Each head by itself; all heads share the gain.
     Head,
     /// All heads together.
     Row,
 }
 
-/// The form of a feed-forward.
+/// Structure of a feed-forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedForward {
     /// `down(activation(gate(x)) * up(x))`.
     Gated,
-    /// The same; gate and up are the first and the second half of one matrix, stored as `ffn_up`.
+    /// As `Gated`, with gate and up as the first and second half of one matrix, stored as `ffn_up`.
     GatedInOne,
     /// `down(activation(up(x)))`.
     Plain,
 }
 
-/// What may differ from layer to layer.
+/// The settings that may differ between layers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Layer {
     /// Query heads; a multiple of `kv_heads`.
     pub heads: usize,
     /// Key-value heads.
     pub kv_heads: usize,
-    /// Elements of the feed-forward's inner state.
+    /// Width of the feed-forward's hidden state.
     pub feed_forward: usize,
-    /// Whether it has [`Config::experts`] in place of that.
+    /// Whether the layer uses [`Config::experts`] instead of a single feed-forward.
     pub experts: bool,
     /// Sliding window: a token sees itself and the `window - 1` tokens before it.
     pub window: Option<u32>,
-    /// How positions turn queries and keys, if they do.
+    /// RoPE of queries and keys; `None` leaves them unrotated.
     pub rope: Option<Rotary>,
 }
 
 impl Config {
-    /// Reads what all decoders share, as most have it: norms before, a gated feed-forward with SiLU, matrices apart.
-    /// Positions turn `pairs`, or nothing. The architecture's own file sets the rest.
+    /// Reads the keys that all decoders share and sets the common defaults: pre-norm, gated feed-forward with
+    /// SiLU, separate matrices. `pairs` selects the RoPE pairing, `None` disables RoPE. The architecture's own
+    /// file sets the rest.
     ///
     /// # Errors
     /// A key is absent, of another kind or out of bounds.
@@ -193,7 +196,7 @@ impl Config {
         })
     }
 
-    /// Scales scores by the width of a head's share of the hidden state, if the file says nothing of the scale.
+    /// Scales attention scores by `width / heads` instead of the head dimension, unless the file gives a scale.
     pub(crate) fn scale_by_share(&mut self, keys: &Keys<'_>) {
         if !keys.has("attention.scale") {
             let share = self.width / self.layers[0].heads;
@@ -201,8 +204,8 @@ impl Config {
         }
     }
 
-    /// Leaves the window to the local layers and takes it from the global ones. In each `period` of layers, or what
-    /// `attention.sliding_window_pattern` says instead, the last is global. Local layers turn by `rope`.
+    /// Restricts the sliding window to local layers. The last layer of each `period` is global, unless
+    /// `attention.sliding_window_pattern` says otherwise. Local layers use `rope`.
     ///
     /// # Errors
     /// The key is of another kind, or lists another number of layers.
@@ -225,7 +228,7 @@ impl Config {
     }
 }
 
-/// The token list is the vocabulary; a file without tokenizer gives its size alone.
+/// The vocabulary size is the length of the token list; a file without a tokenizer gives only the size.
 fn vocab(keys: &Keys<'_>) -> Result<usize, Error> {
     let key = "tokenizer.ggml.tokens";
     let Some(tokens) = keys.metadata.opt_strings(key)? else {
@@ -248,7 +251,7 @@ fn layers(keys: &Keys<'_>) -> Result<Vec<Layer>, Error> {
         .opt_each("attention.head_count_kv", count, 1..=limits::HEADS)?
         .unwrap_or_else(|| heads.clone());
     let feed_forward = keys.each("feed_forward_length", count, 1..=limits::WIDTH)?;
-    // 0 is how converters say that there is no window.
+    // Converters write 0 for "no window".
     let window = keys.opt_size("attention.sliding_window", 0..=limits::CONTEXT)?;
     let window = window.filter(|&window| window > 0).map(|window| window as u32);
     let mut layers = Vec::with_capacity(count);
@@ -264,7 +267,7 @@ fn layers(keys: &Keys<'_>) -> Result<Vec<Layer>, Error> {
     Ok(layers)
 }
 
-/// The key's length, or the width shared out among the heads.
+/// The head dimension given by its key, otherwise the width divided by the number of heads.
 fn head_dim(keys: &Keys<'_>, width: usize, heads: usize) -> Result<usize, Error> {
     let Some(head_dim) = keys.opt_size("attention.key_length", 1..=limits::WIDTH)? else {
         if !width.is_multiple_of(heads) {

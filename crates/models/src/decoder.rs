@@ -1,7 +1,8 @@
-//! The layers that all architectures here share, attention and feed-forward on a residual stream, and the decoder of them.
+//! The layer shared by all architectures (attention and feed-forward on a residual stream) and the decoder
+//! built from it.
 //!
-//! Every difference is a field of [`Config`] or the presence of a tensor. Shapes stand beside each line; `T` is
-//! the step's tokens, `R` the rows whose logits are wanted.
+//! Every difference is a field of [`Config`] or the presence of a tensor. Each line notes its output shape; `T`
+//! is the number of tokens in the step, `R` the number of rows whose logits are requested.
 
 use bilayer_graph::{Attend, Error, Precision, Recorder, Value, WeightId};
 
@@ -9,8 +10,9 @@ mod experts;
 
 use crate::{Config, Encoder, FeedForward, Layer, Norm, NormAt, QkNorm, Rotary, Scaling};
 
-/// Ends of names of tensors that a file may hold and the recorded model does not read: frequencies that early
-/// converters wrote out, though they follow from the metadata; the list of factors of the other context.
+/// Suffixes of tensor names that a file may contain and the recorded model does not read: RoPE frequencies that
+/// early converters wrote although they follow from the metadata, and the LongRoPE factors of the other context
+/// length.
 pub(crate) const IGNORED: &[&str] = &[
     ".attn_rot_embd.weight",
     "rope_factors_long.weight",
@@ -56,13 +58,13 @@ fn head(
     Ok(logits)
 }
 
-/// Norms of what goes into a part of a layer.
+/// Placements that normalize the input of attention and feed-forward.
 const BEFORE: &[NormAt] = &[NormAt::Before, NormAt::Both];
 
-/// Norms of what a part of a layer adds to the residual.
+/// Placements that normalize the output of attention and feed-forward.
 const AFTER: &[NormAt] = &[NormAt::After, NormAt::Both];
 
-/// Norms of the residual stream itself.
+/// Placements that normalize the residual stream itself.
 const SUM: &[NormAt] = &[NormAt::Sum];
 
 /// One layer of the model.
@@ -72,17 +74,17 @@ pub(crate) struct Block<'a> {
     pub index: usize,
 }
 
-/// A projection by rows of a stored matrix.
+/// A projection by a range of rows of a stored matrix.
 struct Projection<'s> {
     /// The tensor's stem.
     stem: &'s str,
-    /// Its row that is the projection's first.
+    /// First row of the projection within the tensor.
     first: usize,
-    /// Elements that the projection makes.
+    /// Output elements.
     rows: usize,
     /// Rows of the tensor.
     of: usize,
-    /// How it takes its input.
+    /// Precision of its activations.
     precision: Precision,
 }
 
@@ -91,7 +93,7 @@ impl<'s> Projection<'s> {
         Projection { stem, first: 0, rows, of: rows, precision: Precision::Coarse }
     }
 
-    /// Matrices of so many `rows` that are stored as one, in their order.
+    /// Consecutive matrices of `rows` rows each that are stored as one tensor.
     fn in_one<const N: usize>(stem: &'s str, rows: [usize; N]) -> [Self; N] {
         let of = rows.iter().sum();
         let mut end = 0;
@@ -103,8 +105,8 @@ impl<'s> Projection<'s> {
 }
 
 impl Block<'_> {
-    /// `[T, width]` to `[T, width]`, or to `[R, width]` in the last layer: nothing after its attention looks at
-    /// other rows, so the rest of the model need not compute them, unless they are pooled.
+    /// `[T, width]` to `[T, width]`, or to `[R, width]` in the last layer: nothing after its attention reads
+    /// the other rows, so the rest of the model skips them, unless they are pooled.
     pub fn record(&self, mut hidden: Value, r: &mut Recorder<'_>) -> Result<Value, Error> {
         let Config { width, residual_scale, .. } = *self.config;
         let mut attn = self.attention(hidden, r)?; // [T, heads * head_dim]
@@ -136,8 +138,9 @@ impl Block<'_> {
                 .map(|(stem, rows)| Projection::whole(stem, rows)),
         };
         if self.config.norm_at == NormAt::Sum {
-            // The residual stream itself goes in, with the few large elements that such models carry through all
-            // layers; rounded to eight bits beside them the others lose what short texts are told apart by.
+            // The input is the residual stream itself, whose few large elements persist through all layers.
+            // Quantized to eight bits beside them, the small elements that distinguish short texts would be
+            // lost.
             by = by.map(|by| Projection { precision: Precision::Fine, ..by });
         }
         let [q, k, v] = by;
@@ -207,14 +210,14 @@ impl Block<'_> {
         Ok(r.gate("ffn_act", gate, Some(up), self.config.activation))
     }
 
-    /// The norm of what goes into a part of the layer, if it has one there.
+    /// The norm before attention or feed-forward, if the model has one there.
     fn before(
         &self,
         r: &mut Recorder<'_>,
         [name, stem]: [&'static str; 2],
         input: Value,
     ) -> Result<Value, Error> {
-        // An encoder's first layer takes the embedding, which is normalized.
+        // An encoder's first layer reads the embedding, which is already normalized.
         let is_normed = self.config.encoder.is_some() && self.index == 0 && name == "attn_norm";
         if is_normed {
             return Ok(input);
@@ -222,7 +225,7 @@ impl Block<'_> {
         self.normed(r, BEFORE, [name, stem], input)
     }
 
-    /// The norm of the input, if the model's norms stand at one of `places`.
+    /// The norm of the input, if the model's norms are at one of `places`.
     fn normed(
         &self,
         r: &mut Recorder<'_>,
@@ -258,7 +261,7 @@ impl Block<'_> {
         }
     }
 
-    /// A projection with its bias, if it must have one or the file holds it: `[.., cols]` to `[.., rows]`.
+    /// A projection with its bias, if one is required or present in the file: `[.., cols]` to `[.., rows]`.
     fn linear(
         &self,
         r: &mut Recorder<'_>,
@@ -277,13 +280,13 @@ impl Block<'_> {
         Ok(r.matmul_of(name, input, weight, bias, precision))
     }
 
-    /// The layer's tensor of that stem.
+    /// Full tensor name of a stem in this layer.
     fn tensor(&self, stem: &str) -> String {
         format!("blk.{}.{stem}", self.index)
     }
 }
 
-/// A norm of the model's kind over whole rows, its parameters in the tensors of that stem.
+/// A norm of the model's kind over whole rows; the tensors of `stem` hold its parameters.
 pub(crate) fn norm(
     config: &Config,
     r: &mut Recorder<'_>,
@@ -303,7 +306,7 @@ pub(crate) fn norm(
     })
 }
 
-/// What a rotation's frequencies are divided by, `[dims / 2]`, where the file has it.
+/// Divisors of the RoPE frequencies, `[dims / 2]`, if the file has them.
 fn factors(
     config: &Config,
     rotary: &Rotary,
@@ -317,7 +320,7 @@ fn factors(
     r.vector(&format!("rope_factors_{list}.weight"), rotary.dims / 2).map(Some)
 }
 
-/// `factor * input` where there is a factor.
+/// `factor * input` if there is a factor.
 fn scaled(r: &mut Recorder<'_>, name: &'static str, input: Value, factor: Option<f32>) -> Value {
     match factor {
         Some(factor) => r.scale(name, input, factor),

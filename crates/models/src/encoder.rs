@@ -1,7 +1,7 @@
-//! The encoder: whole texts at once, attention both ways, and at the end a row for each text, or scores.
+//! The encoder: bidirectional attention over whole texts; the output is one row per text, all rows, or scores.
 //!
-//! Its layers are the decoder's ([`Block`]), of which differences are fields of [`Config`]. Shapes stand beside each
-//! line; `T` is the step's tokens, `R` the rows that are wanted of it.
+//! Its layers are the decoder's ([`Block`]); differences are fields of [`Config`]. Each line notes its output
+//! shape; `T` is the number of tokens in the step, `R` the number of requested rows.
 
 use bilayer_gguf::Strings;
 use bilayer_graph::{Activation, Error, Recorder, Value};
@@ -10,11 +10,11 @@ use crate::decoder::{Block, norm};
 use crate::keys::Keys;
 use crate::{Config, Draft, NormAt, Settings, limits};
 
-/// The matrix that makes scores of a text's row; a file without it has no head.
+/// The matrix that maps a text's row to scores; a file without it has no classification head.
 pub(crate) const HEAD: &str = "cls.output.weight";
 
-/// Ends of names of tensors that a file may hold and the recorded model does not read: what comes before a head that is
-/// not there, and what training predicted with.
+/// Suffixes of tensor names that a file may contain and the recorded model does not read: layers below an
+/// absent head, and the heads used only in pretraining.
 pub(crate) const IGNORED: &[&str] = &[
     "cls.weight",
     "cls.bias",
@@ -33,48 +33,48 @@ pub(crate) const IGNORED: &[&str] = &[
     "decoder.bias",
 ];
 
-/// What an encoder has and a decoder has not.
+/// Settings that only encoders have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Encoder {
-    /// Rows of the table that says which text of a pair a token belongs to, if there is one.
+    /// Rows of the token type (segment) embedding, if there is one.
     pub token_types: Option<usize>,
-    /// The token that ends a text; `u32::MAX` where none is known, and texts are not told apart.
+    /// The token that ends a text; `u32::MAX` if unknown, then the texts of a pair are not distinguished.
     pub separator: u32,
-    /// What becomes of the rows of a text.
+    /// How the rows of a text are pooled.
     pub pooling: Pooling,
-    /// Whether the recording ends in scores. What a file's metadata implies, until its tensors are known, or a session
-    /// wants the embedding beneath.
+    /// Whether the recording ends in scores. Initially what the metadata implies; corrected once the tensors
+    /// are known or when a session requests the embedding below the head.
     pub scores: bool,
-    /// How scores are made.
+    /// The classification head.
     pub head: Head,
 }
 
-/// How a text's rows become scores.
+/// A classification head: from a text's rows to scores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Head {
-    /// What each score stands for.
+    /// Names of the scores.
     pub labels: Vec<String>,
-    /// What becomes of the rows of a text.
+    /// How the rows of a text are pooled.
     pub pooling: Pooling,
-    /// The non-linearity after the first matrix; without one it is tanh.
+    /// Activation after the first matrix; `None` means tanh.
     pub activation: Option<Activation>,
 }
 
-/// What becomes of the rows of a text.
+/// How the rows of a text are pooled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// They stay as they are.
+    /// No pooling: all rows are returned.
     None,
-    /// Their mean.
+    /// The mean of all rows.
     Mean,
-    /// The first one, of the token `[CLS]`.
+    /// The first row, which belongs to the token `[CLS]`.
     Cls,
-    /// The last one.
+    /// The last row.
     Last,
 }
 
 impl Encoder {
-    /// Reads what all encoders share; scores are made of the rows that `head` pools.
+    /// Reads the keys that all encoders share; `head` is the classification head.
     ///
     /// # Errors
     /// A key is of another kind, or out of bounds.
@@ -104,7 +104,7 @@ impl Encoder {
         })
     }
 
-    /// The same with the table of token types, which has two rows where the file does not say how many.
+    /// Adds the token type embedding, which has two rows unless the file says otherwise.
     ///
     /// # Errors
     /// The key is of another kind, or out of bounds.
@@ -118,25 +118,25 @@ impl Encoder {
         Ok(Encoder { token_types: Some(types), ..self })
     }
 
-    /// What becomes of a text's rows in what is recorded.
+    /// The pooling that is recorded: the head's if scores are requested.
     pub fn pooling_recorded(&self) -> Pooling {
         if self.scores { self.head.pooling } else { self.pooling }
     }
 
-    /// Whether all rows of a text are needed to the end.
+    /// Whether pooling needs all rows of a text up to the last layer.
     pub(crate) fn pools(&self) -> bool {
         self.pooling_recorded() == Pooling::Mean
     }
 }
 
 impl Head {
-    /// A head of one score from the first row, with tanh, as BERT's.
+    /// BERT's head: one score from the first row, with tanh.
     pub(crate) fn of_cls() -> Self {
         Head { labels: vec!["LABEL_0".to_owned()], pooling: Pooling::Cls, activation: None }
     }
 }
 
-/// What a checkpoint says of an encoder besides sizes: token types, the token between texts, labels of a head.
+/// Reads the encoder fields of a checkpoint besides sizes: token types, separator token, labels.
 pub(crate) fn draft(draft: &mut Draft<'_>) -> Result<(), crate::Error> {
     let absolute = ["absolute".into()];
     draft.refuse("position_embedding_type", &absolute, "positions relative to each other")?;
@@ -155,7 +155,7 @@ pub(crate) fn draft(draft: &mut Draft<'_>) -> Result<(), crate::Error> {
     Ok(())
 }
 
-/// The labels by their numbers; two without a name are what a checkpoint does not say.
+/// The labels ordered by their numbers; two generic ones if the checkpoint names none.
 fn labels(settings: Settings<'_>) -> Vec<String> {
     let Some(given) = settings.0["id2label"].as_object() else {
         return ["LABEL_0", "LABEL_1"].map(str::to_owned).to_vec();
@@ -166,7 +166,7 @@ fn labels(settings: Settings<'_>) -> Vec<String> {
     labels.into_iter().map(|(_, label)| label.as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// The token between texts: the key's, or the one of BERT's spelling.
+/// The separator token: from its key, otherwise the token spelled as in BERT.
 fn separator(keys: &Keys<'_>) -> Result<u32, crate::Error> {
     if let Some(id) = keys.metadata.opt_u32("tokenizer.ggml.seperator_token_id")? {
         return Ok(id);
@@ -176,7 +176,8 @@ fn separator(keys: &Keys<'_>) -> Result<u32, crate::Error> {
     Ok(named.map_or(u32::MAX, |id| id as u32))
 }
 
-/// Records embedding, layers and end: hidden states `[R, width]`, of all rows or one a text, or scores `[R, labels]`.
+/// Records embedding, layers and output: hidden states `[R, width]` (all rows or one per text), or scores `[R,
+/// labels]`.
 pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Error> {
     let encoder = config.encoder.as_ref().expect("an encoder's configuration");
     let mut hidden = embedding(config, encoder, r)?; // [T, width]
@@ -197,7 +198,7 @@ pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Err
     Ok(hidden)
 }
 
-/// The sum of what a token is, which text it belongs to and where it stands, normalized: `[T, width]`.
+/// The normalized sum of token, token type and position embedding: `[T, width]`.
 fn embedding(config: &Config, encoder: &Encoder, r: &mut Recorder<'_>) -> Result<Value, Error> {
     let table = r.matrix("token_embd.weight", config.vocab, config.width)?;
     let mut hidden = r.embed("token_embd", table);
@@ -214,7 +215,7 @@ fn embedding(config: &Config, encoder: &Encoder, r: &mut Recorder<'_>) -> Result
     norm(config, r, "embd_norm", "token_embd_norm", hidden)
 }
 
-/// A dense layer and a norm where the file has them, then the scores: `[R, width]` to `[R, labels]`.
+/// The optional dense layer and norm, then the scores: `[R, width]` to `[R, labels]`.
 fn scores(
     config: &Config,
     head: &Head,

@@ -1,73 +1,73 @@
-//! What can be wrong between a file's metadata and a recorded graph.
+//! Errors between a file's metadata and a recorded graph.
 
-/// Errors of this crate; each names the key, the tensor or the architecture.
+/// Errors of this crate; each one names the key, tensor or architecture.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A key is absent or of another kind.
     #[error(transparent)]
     Metadata(#[from] bilayer_gguf::Error),
-    /// The file's architecture has no file here.
-    #[error("architecture `{name}` is not supported; known are: {}", known())]
+    /// The architecture is not supported.
+    #[error("architecture `{name}` is not supported; supported: {}", known())]
     UnknownArchitecture {
-        /// What `general.architecture` says.
+        /// The value of `general.architecture`.
         name: String,
     },
-    /// A key's value cannot be that of a model.
+    /// A key has a value that no model can have.
     #[error("key {key}: expected {expected}, found {found}; convert the model again")]
     Value {
         /// The key.
         key: String,
-        /// What a model may have there.
+        /// The valid values.
         expected: String,
-        /// What the file has.
+        /// The value in the file.
         found: String,
     },
-    /// A key asks for something this architecture's code does not do.
+    /// A key requests a feature that this architecture does not implement.
     #[error("key {key} is {found}: {feature} is not supported for this architecture")]
     Unsupported {
         /// The key.
         key: String,
-        /// What the file has.
+        /// The value in the file.
         found: String,
-        /// What it would take.
+        /// The unsupported feature.
         feature: &'static str,
     },
-    /// A checkpoint's class has no architecture here.
-    #[error("class `{class}` is not supported; known are: {}", classes())]
+    /// The class of a checkpoint is not supported.
+    #[error("class `{class}` is not supported; supported: {}", classes())]
     UnknownClass {
-        /// What `architectures` says.
+        /// The value of `architectures`.
         class: String,
     },
     /// A checkpoint's `config.json` lacks a field.
     #[error("`{names}` is missing")]
     MissingField {
-        /// The names it may go by.
+        /// The accepted names of the field.
         names: String,
     },
-    /// A field holds what no model of its kind can have.
+    /// A field has a value that no model can have.
     #[error("`{field}`: expected {expected}, found {found}")]
     Field {
         /// The field.
         field: String,
-        /// What may stand there.
+        /// The valid values.
         expected: String,
-        /// What does.
+        /// The value found.
         found: String,
     },
-    /// A field asks for something this architecture's code does not do.
+    /// A field requests a feature that this architecture does not implement.
     #[error("`{field}` is {found}: {feature} is not supported for this architecture")]
     UnsupportedField {
         /// The field.
         field: String,
-        /// What it holds.
+        /// The value found.
         found: String,
-        /// What it would take.
+        /// The unsupported feature.
         feature: &'static str,
     },
-    /// The file holds a tensor that the recorded model would not use: its logits would be wrong.
+    /// The file contains a tensor that the recorded model would ignore, so its logits would be wrong.
     #[error(
-        "tensor `{name}` has no place in architecture `{architecture}` as it is known here; \
-         the model is of a variant that is not supported"
+        "tensor `{name}` is not used by architecture `{architecture}`; \
+         this variant of the model is not supported"
     )]
     UnusedTensor {
         /// The tensor.
@@ -75,13 +75,13 @@ pub enum Error {
         /// The architecture.
         architecture: &'static str,
     },
-    /// A tensor is missing or has another shape or type than the metadata implies.
+    /// A tensor is missing, or its shape or type contradicts the metadata.
     #[error(transparent)]
     Graph(#[from] bilayer_graph::Error),
 }
 
 impl Error {
-    /// The tensor of the file that is to blame, where it is one that is there.
+    /// The tensor at fault, if the file contains it.
     pub fn tensor(&self) -> Option<&str> {
         use bilayer_graph::Error as Graph;
         match self {

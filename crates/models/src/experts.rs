@@ -1,49 +1,49 @@
-//! Mixtures of experts as metadata describes them.
+//! Mixture-of-experts settings, read from metadata.
 
 use bilayer_graph::Score;
 
 use crate::keys::Keys;
 use crate::{Config, Error, limits};
 
-/// A layer's experts: gated feed-forwards, of which each token goes to some.
+/// The experts of a layer: gated feed-forwards, some of which each token is routed to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
-    /// How many there are.
+    /// Number of experts.
     pub count: usize,
-    /// Experts of a token.
+    /// Experts per token.
     pub used: usize,
-    /// Elements of an expert's inner state.
+    /// Width of an expert's hidden state.
     pub feed_forward: usize,
     /// How the router's logits become weights.
     pub score: Score,
-    /// The weights of a token's experts are divided by their sum.
+    /// Whether the weights of a token's experts are divided by their sum.
     pub normalise: bool,
     /// Factor on the weights.
     pub scale: f32,
-    /// What every token goes to besides.
+    /// The shared expert, which every token passes through.
     pub shared: Option<Shared>,
 }
 
-/// A gated feed-forward beside the experts.
+/// A gated feed-forward beside the routed experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shared {
-    /// Elements of its inner state.
+    /// Width of its hidden state.
     pub feed_forward: usize,
-    /// Whether it counts by the logistic function of a product of its own, not whole.
+    /// Whether its output is weighted by the sigmoid of a learned logit instead of 1.
     pub weighed: bool,
 }
 
-/// What the weights of a token's experts are where `expert_weights_norm` does not say it.
+/// An architecture's default for the experts' weights if `expert_weights_norm` is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weights {
-    /// Their scores.
+    /// The router's scores.
     Scores,
-    /// Their scores, divided by the sum of these.
+    /// The scores divided by their sum over the chosen experts.
     Shares,
 }
 
 impl Experts {
-    /// What the keys say, or the architecture where they do not. A count of 0 is no mixture.
+    /// Reads the keys, with `usual` as the architecture's default. A count of 0 means no mixture.
     ///
     /// # Errors
     /// A key is absent, of another kind or out of bounds.
@@ -54,10 +54,11 @@ impl Experts {
         }
         let width = |name| keys.opt_size(name, 0..=limits::WIDTH);
         let (score, of_chosen) = match keys.opt_size("expert_gating_func", 0..=3)? {
-            // 0 and nothing: what all had before there was a choice.
+            // Absent or 0: files written before the key existed use softmax.
             None | Some(0 | 1) => (Score::Softmax, false),
             Some(2) => (Score::Sigmoid, false),
-            // The softmax over the chosen is that over all, divided by its sum over the chosen.
+            // The softmax over the chosen experts equals the softmax over all, divided by its sum over the
+            // chosen.
             Some(_) => (Score::Softmax, true),
         };
         let normalise = keys.opt_flag("expert_weights_norm")?;
@@ -78,7 +79,7 @@ impl Experts {
 }
 
 impl Config {
-    /// Puts experts into all layers but the first `leading_dense_block_count`.
+    /// Enables experts in all layers but the first `leading_dense_block_count`.
     ///
     /// # Errors
     /// The key is of another kind or out of bounds.

@@ -1,4 +1,4 @@
-//! Gemma: GELU in the gate, a scaled embedding, gains stored by the checkpoint as their distance from 1.
+//! Gemma: a GELU gate, a scaled embedding, norm gains stored in the checkpoint as gain - 1.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::{Activation, Pairs};
@@ -10,7 +10,7 @@ use crate::{
 
 const NAME: &str = "gemma";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,

@@ -1,4 +1,5 @@
-//! Gemma 2: norms around both parts of a layer, soft caps on scores and logits, a window in every other layer.
+//! Gemma 2: norms before and after attention and feed-forward, soft caps on scores and logits, a sliding window
+//! in every other layer.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::{Activation, Pairs};
@@ -9,13 +10,13 @@ use crate::{
     names, tiny,
 };
 
-/// Layers of the model of 27 billion weights, whose scores are scaled by the width of a head's share of the hidden
-/// state instead of the head's own; files do not say so.
+/// Layers of the 27B model, whose scores are scaled by `width / heads` instead of the head dimension; files do
+/// not say so.
 const LAYERS_OF_27B: usize = 46;
 
 const NAME: &str = "gemma2";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,

@@ -1,4 +1,4 @@
-//! Gemma 3: five layers with a window to one without, each kind with a rotation of its own; normalized heads.
+//! Gemma 3: five local layers to one global, each kind with its own RoPE base; normalized queries and keys.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::{Activation, Pairs};
@@ -9,13 +9,13 @@ use crate::{
     checkpoint, decoder, limits, names, tiny,
 };
 
-/// Layers of the model of 27 billion weights, whose scores are scaled by the width of a head's share of the hidden
-/// state instead of the head's own; files do not say so.
+/// Layers of the 27B model, whose scores are scaled by `width / heads` instead of the head dimension; files do
+/// not say so.
 const LAYERS_OF_27B: usize = 62;
 
 const NAME: &str = "gemma3";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,
@@ -77,7 +77,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
         ..config
     };
     keys.size("attention.sliding_window", 1..=limits::CONTEXT)?;
-    // The context was stretched in global layers alone.
+    // The context extension applies to global layers only.
     let base = keys.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
     let local = |rope| Rotary { base, scaling: Scaling::None, attn_factor: 1.0, ..rope };
     config.alternate(&keys, 6, config.layers[0].rope.map(local))?;

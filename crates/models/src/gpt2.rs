@@ -1,6 +1,6 @@
-//! GPT-2: learned positions instead of rotation, layer norms, queries, keys and values in one matrix.
+//! GPT-2: learned positions instead of RoPE, layer norms, fused queries, keys and values.
 //!
-//! Its checkpoints have every matrix as `[cols, rows]`.
+//! Its checkpoints store every matrix as `[cols, rows]`.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Activation;
@@ -13,7 +13,7 @@ use crate::{
 
 const NAME: &str = "gpt2";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,
@@ -31,7 +31,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         Name::kept("output_norm", "transformer.ln_f"),
         Name::kept("output", "lm_head"),
     ]],
-    // Masks that old checkpoints carry.
+    // Attention masks stored by old checkpoints.
     ignored: &[".attn.bias", ".attn.masked_bias"],
     checkpoint: Checkpoint {
         classes: &["GPT2LMHeadModel"],
@@ -41,7 +41,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     },
 };
 
-/// The inner length is said only where it is another than four times the width.
+/// The feed-forward's width is given only if it is not four times the hidden width.
 fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
     draft.refuse("scale_attn_by_inverse_layer_idx", &[false.into()], "a scale for each layer")?;
     let inner = match draft.settings.size(&["n_inner"])? {
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn biases_of_one_matrix_are_parts_of_one_vector() {
-        // Two key-value heads, which GPT-2 does not have and its successors do.
+        // Two key-value heads: GPT-2 has no grouped attention, but its successors do.
         let grouped = changed(&ARCHITECTURE, &[("attention.head_count_kv", 2u32.into())]).unwrap();
         let graph = record(&grouped, &Outline::new(Type::F16, &[])).unwrap();
         let biases = graph.weights.iter().filter(|weight| weight.name == "blk.1.attn_qkv.bias");

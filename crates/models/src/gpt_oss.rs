@@ -1,4 +1,4 @@
-//! gpt-oss: experts with biases and a clamped gate, heads with sinks, a window in every other layer.
+//! gpt-oss: experts with biases and a clamped gate, attention sinks, a sliding window in every other layer.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::{Activation, Pairs};
@@ -13,7 +13,7 @@ use crate::{
 
 const NAME: &str = "gpt-oss";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,
@@ -52,7 +52,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             Name::packed("blk.{}.ffn_down_exps.weight", DOWN_BLOCKS, 0, 1),
         ],
     ],
-    // Exponents are read with what they belong to.
+    // The exponents are read together with their blocks.
     ignored: &[".rotary_emb.inv_freq", "_proj_scales"],
     checkpoint: Checkpoint {
         classes: &["GptOssForCausalLM"],
@@ -72,7 +72,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     },
 };
 
-/// The slope and the limit of the gate are no keys of a file.
+/// Refuses other slopes and limits of the gate, since GGUF has no keys for them.
 fn of_checkpoint(draft: &mut Draft<'_>) -> Result<(), Error> {
     let slope = serde_json::json!(1.702);
     let limit = serde_json::json!(7.0);
@@ -88,7 +88,7 @@ const DOWN_BLOCKS: &str = "model.layers.{}.mlp.experts.down_proj_blocks";
 const DOWN: &str = "model.layers.{}.mlp.experts.down_proj";
 const DOWN_BIAS: &str = "model.layers.{}.mlp.experts.down_proj_bias";
 
-/// What has a bias.
+/// The projections with a bias.
 const BIASED: &[&str] = &[
     "attn_q",
     "attn_k",
@@ -105,7 +105,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     let experts = Experts::read(&keys, Weights::Shares)?;
     let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
     let mut config = Config {
-        // Its files call the norm before the feed-forward by where it stands.
+        // Its files name this norm by its position.
         ffn_norm: "post_attention_norm",
         activation: Activation::ClampedSwiglu,
         attention_sinks: true,
@@ -115,7 +115,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     keys.size("attention.sliding_window", 1..=limits::CONTEXT)?;
     config.alternate(&keys, 2, config.layers[0].rope)?;
     for rope in config.layers.iter_mut().filter_map(|layer| layer.rope.as_mut()) {
-        // Its makers' ramp begins and ends between pairs; files do not say so.
+        // OpenAI's YaRN ramp may begin and end between pairs; files do not say so.
         if let Scaling::Yarn { whole_pairs, .. } = &mut rope.scaling {
             *whole_pairs = false;
         }

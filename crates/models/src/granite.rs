@@ -1,4 +1,4 @@
-//! Granite 3, dense: Llama with factors on embedding, residual and attention and a divisor of the logits.
+//! Granite 3, dense: Llama with scales on embedding, residual and attention and a divisor of the logits.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
@@ -10,7 +10,7 @@ use crate::{
 
 const NAME: &str = "granite";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,

@@ -1,4 +1,4 @@
-//! Reads an architecture's own keys, each checked against what any model may have there.
+//! Reads and validates an architecture's own metadata keys.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -14,7 +14,7 @@ pub(crate) struct Keys<'m> {
 }
 
 impl Keys<'_> {
-    /// The whole key.
+    /// The full key.
     pub fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }
@@ -24,7 +24,7 @@ impl Keys<'_> {
         self.within(name, self.metadata.usize(&self.key(name))?, range)
     }
 
-    /// As [`Keys::size`]; `None` where the key is absent.
+    /// [`Keys::size`] of an optional key; `None` if absent.
     pub fn opt_size(
         &self,
         name: &str,
@@ -34,7 +34,7 @@ impl Keys<'_> {
         size.map(|size| self.within(name, size, range)).transpose()
     }
 
-    /// A count or length for each of `layers` layers; one number stands for all.
+    /// A count or length for each of `layers` layers; a single number applies to all.
     pub fn each(
         &self,
         name: &str,
@@ -45,7 +45,7 @@ impl Keys<'_> {
         each.into_iter().map(|size| self.within(name, size as usize, range.clone())).collect()
     }
 
-    /// As [`Keys::each`]; `None` where the key is absent.
+    /// [`Keys::each`] of an optional key; `None` if absent.
     pub fn opt_each(
         &self,
         name: &str,
@@ -55,7 +55,7 @@ impl Keys<'_> {
         if self.has(name) { self.each(name, layers, range).map(Some) } else { Ok(None) }
     }
 
-    /// A flag; `None` where the key is absent.
+    /// A flag; `None` if the key is absent.
     pub fn opt_flag(&self, name: &str) -> Result<Option<bool>, Error> {
         match self.metadata.get(&self.key(name)) {
             None => Ok(None),
@@ -64,8 +64,8 @@ impl Keys<'_> {
         }
     }
 
-    /// A flag for each of `layers` layers: a list of flags, or a period in which all but the last are set; without the
-    /// key that of length `period`.
+    /// A flag for each of `layers` layers: a list of flags, or a period in which all but the last are set.
+    /// Without the key, a period of length `period`.
     pub fn flags_or_period(
         &self,
         name: &str,
@@ -82,7 +82,7 @@ impl Keys<'_> {
         Ok((1..=layers).map(|layer| layer % period != 0).collect())
     }
 
-    /// A factor, base or cap: finite and above 0. `None` where the key is absent.
+    /// A factor, base or cap: finite and above 0. `None` if the key is absent.
     pub fn positive(&self, name: &str) -> Result<Option<f32>, Error> {
         let Some(value) = self.metadata.opt_f32(&self.key(name))? else { return Ok(None) };
         if value.is_finite() && value > 0.0 {
@@ -91,13 +91,13 @@ impl Keys<'_> {
         Err(self.value(name, "a finite number above 0", value))
     }
 
-    /// As [`Keys::positive`], of a key that must be there.
+    /// [`Keys::positive`] of a required key.
     pub fn needed_positive(&self, name: &str) -> Result<f32, Error> {
         self.metadata.f32(&self.key(name))?;
         self.positive(name)?.ok_or_else(|| self.value(name, "a number", "nothing"))
     }
 
-    /// As [`Keys::positive`], but 0 stands for absent, as converters write it.
+    /// [`Keys::positive`], where 0 also means absent, as some converters write it.
     pub fn positive_or_zero(&self, name: &str) -> Result<Option<f32>, Error> {
         if self.metadata.opt_f32(&self.key(name))? == Some(0.0) {
             return Ok(None);
@@ -105,10 +105,10 @@ impl Keys<'_> {
         self.positive(name)
     }
 
-    /// The term under a norm's root.
+    /// The epsilon of a norm.
     pub fn eps(&self, name: &str) -> Result<f32, Error> {
         let eps = self.metadata.f32(&self.key(name))?;
-        // Published models have 1e-12 to 1e-5; 0 would divide a row of zeros by zero.
+        // Published models use 1e-12 to 1e-5; with 0 a row of zeros would be divided by zero.
         if eps > 0.0 && eps < 1.0 {
             return Ok(eps);
         }

@@ -1,8 +1,8 @@
 //! Architectures, one file each: configuration from metadata, the recorded graph, checkpoint names.
 //!
-//! **Purpose.** From a file's metadata to a typed, checked [`Config`], and from that to a recorded
-//! [`Graph`]. What architectures share is code driven by the configuration's fields; an architecture's own
-//! file says which keys and names it has, and is listed in one table.
+//! ***Purpose.** Turns a file's metadata into a typed, validated [`Config`], and that into a recorded [`Graph`]. Code
+//! shared by architectures is driven by fields of the configuration; an architecture's own file lists its keys and
+//! tensor names and has one entry in a table.
 //!
 //! **What it does not know.** Devices, placements, kernels, tokens.
 //!
@@ -12,7 +12,7 @@
 //! use bilayer_models::{Outline, all, record};
 //! use bilayer_quant::Type;
 //!
-//! // A model that exists nowhere, from the smallest metadata the architecture accepts.
+//! // A model without a file, from the smallest metadata the architecture accepts.
 //! let architecture = all()[0];
 //! let config = (architecture.config)(&(architecture.tiny)())?;
 //! let outline = Outline::new(Type::Q4_0, &[]);
@@ -73,19 +73,19 @@ pub struct Architecture {
     pub name: &'static str,
     /// Reads and checks the metadata.
     pub config: fn(&Metadata) -> Result<Config, Error>,
-    /// Records the whole model; the result is the logits, or what else it is run for.
+    /// Records the whole model; the result is the logits or, for encoders, embeddings or scores.
     pub record: fn(&Config, &mut Recorder<'_>) -> Result<Value, bilayer_graph::Error>,
     /// The smallest metadata it accepts, from which tests make a random model.
     pub tiny: fn() -> Metadata,
     /// Tensor names in GGUF and in checkpoints, in groups.
     pub names: &'static [&'static [Name]],
-    /// Ends of names of tensors that files may hold and the model does not need.
+    /// Suffixes of tensor names that files may contain and the model does not read.
     pub ignored: &'static [&'static str],
-    /// How its checkpoints become files.
+    /// How its checkpoints are converted to GGUF.
     pub checkpoint: Checkpoint,
 }
 
-/// The table; tests take more cases of the first.
+/// All architectures. Tests run more cases for the first one.
 static ARCHITECTURES: [&Architecture; 18] = [
     &llama::ARCHITECTURE,
     &gemma::ARCHITECTURE,
@@ -112,7 +112,7 @@ pub fn all() -> &'static [&'static Architecture] {
     &ARCHITECTURES
 }
 
-/// The architecture of that name.
+/// Finds an architecture by name.
 ///
 /// # Errors
 /// [`Error::UnknownArchitecture`], which lists the known ones.
@@ -121,10 +121,10 @@ pub fn find(name: &str) -> Result<&'static Architecture, Error> {
     found.copied().ok_or_else(|| Error::UnknownArchitecture { name: name.to_owned() })
 }
 
-/// The checked configuration of a file.
+/// The validated configuration of a file.
 ///
 /// # Errors
-/// The architecture is not known, or a key is absent, of another kind or out of bounds.
+/// The architecture is unknown, or a key is absent, has the wrong type or is out of bounds.
 pub fn config(metadata: &Metadata) -> Result<Config, Error> {
     (find(metadata.str("general.architecture")?)?.config)(metadata)
 }
@@ -139,19 +139,20 @@ pub fn record(config: &Config, catalog: &dyn Catalog) -> Result<Graph, Error> {
     Ok(recorder.finish(logits))
 }
 
-/// Configuration and graph of a file, every tensor of which has its place.
+/// Configuration and graph of a file; every tensor in the file must be used.
 ///
 /// # Errors
-/// As [`config`] and [`record`]; [`Error::UnusedTensor`] where the file holds more than the graph reads.
+/// Those of [`config`] and [`record`]; [`Error::UnusedTensor`] if the file contains tensors that the graph does
+/// not read.
 pub fn read(file: &File) -> Result<(Config, Graph), Error> {
     let names = file.tensors().iter().map(|tensor| tensor.name());
     read_parts(file.metadata(), &Directory(file), names)
 }
 
-/// As [`read`], of a file that may not be written yet: its keys, and its tensors with their names.
+/// [`read`] for a file that may not be written yet, from its metadata and its tensors' names.
 ///
 /// # Errors
-/// As [`read`].
+/// Those of [`read`].
 pub fn read_parts<'n>(
     metadata: &Metadata,
     catalog: &dyn Catalog,
@@ -181,7 +182,7 @@ mod tests {
 
     use super::{Error, Outline, all, find, read, record};
 
-    /// A file of zeros with every tensor the first architecture needs, less `without`, plus `with`.
+    /// A file of zeros with every tensor the first architecture needs, minus `without`, plus `with`.
     fn file(without: &str, with: &[&str]) -> File {
         let metadata = (all()[0].tiny)();
         let outline = Outline::new(Type::F16, &[]);

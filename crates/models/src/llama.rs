@@ -1,6 +1,7 @@
-//! Llama 1 to 3 and all that share its files: Mistral, Mixtral, Yi, SmolLM, TinyLlama, ...
+//! Llama 1 to 3 and all models that share its files: Mistral, Mixtral, Yi, SmolLM, TinyLlama, ...
 //!
-//! GGUF stores queries and keys with each head's rows in rotation pairs `(2i, 2i + 1)`; checkpoints have halves.
+//! GGUF stores the rows of queries and keys as RoPE pairs `(2i, 2i + 1)` within each head; checkpoints store
+//! halves.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
@@ -14,7 +15,7 @@ use crate::{
 
 const NAME: &str = "llama";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,

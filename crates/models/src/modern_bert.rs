@@ -1,5 +1,5 @@
-//! ModernBERT: norms before, without biases; every third layer sees all, the others what is near, each kind with a
-//! rotation of its own.
+//! ModernBERT: pre-norm without biases; every third layer is global, the others local, each kind with its own
+//! RoPE base.
 
 use bilayer_gguf::{Array, Metadata, Value};
 use bilayer_graph::{Activation, Pairs};
@@ -12,7 +12,7 @@ use crate::{
 
 const NAME: &str = "modern-bert";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,
@@ -71,7 +71,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     let mut config = Config::read(&keys, Norm::LayerGain, Some(Pairs::Halves))?;
     let head =
         Head { pooling: Pooling::Mean, activation: Some(Activation::Gelu), ..Head::of_cls() };
-    // As files have it, the window counts both sides.
+    // The value in files counts both sides of the window.
     let window = keys.size("attention.sliding_window", 1..=limits::CONTEXT)? / 2 + 1;
     let base = keys.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
     let local = |rope| Rotary { base, scaling: Scaling::None, attn_factor: 1.0, ..rope };
@@ -91,7 +91,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     })
 }
 
-/// Which layers see what is near: all but the first of each three, or of what the key says instead.
+/// Flags of the local layers: all but the first of every three, or of the period given by the key.
 fn local_layers(keys: &Keys<'_>, layers: usize) -> Result<Vec<bool>, Error> {
     let name = "attention.sliding_window_pattern";
     if let Some(Value::Array(Array::Bool(_))) = keys.metadata.get(&keys.key(name)) {

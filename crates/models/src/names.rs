@@ -1,45 +1,45 @@
-//! Tensor names: GGUF's and the checkpoint's, in groups of which each architecture has some, for conversion.
+//! Tensor names in GGUF and in checkpoints, in groups that architectures combine, for conversion.
 
-/// One kind of tensor under both its names. `.weight` or `.bias` follows in both, unless GGUF's already ends with it:
-/// then both names are whole.
+/// One kind of tensor under both names. `.weight` or `.bias` is appended to both, unless the GGUF name already
+/// ends with it: then both names are complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
     /// GGUF's stem; `{}` stands for the layer.
     pub gguf: &'static str,
     /// The checkpoint's stem; a second `{}` stands for the expert.
     pub checkpoint: &'static str,
-    /// What makes GGUF's tensor of it.
+    /// The transformation from the checkpoint's tensor to GGUF's.
     pub change: Change,
 }
 
-/// What happens to a tensor on its way from the checkpoint.
+/// The transformation of a tensor during conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing.
+    /// The data is copied unchanged.
     None,
-    /// In each head, the two halves of rows become interleaved ([`interleaved_source`]).
+    /// In each head, the rows of the two halves are interleaved ([`interleaved_source`]).
     Interleaved,
     /// A matrix is transposed; a vector stays as it is.
     Transposed,
-    /// 1 is added to every element: a gain that the checkpoint has as its distance from 1.
+    /// 1 is added to every element: the checkpoint stores gain - 1.
     OneMore,
-    /// The experts' matrices become one, `[experts, rows, cols]`.
+    /// The experts' matrices are stacked to `[experts, rows, cols]`.
     Stacked,
-    /// The experts' matrices `[experts, cols, rows]` are each transposed, and of their rows those from `first` on at every
-    /// `step` are kept; vectors `[experts, rows]` likewise.
+    /// The experts' matrices `[experts, cols, rows]` are transposed, and of their rows every `step`-th is
+    /// selected from `first` on; vectors `[experts, rows]` likewise.
     EachTransposed {
-        /// The first row kept.
+        /// The first selected row.
         first: usize,
-        /// The distance to the next.
+        /// The distance to the next selected row.
         step: usize,
     },
-    /// The experts' matrices are in MXFP4, two weights that follow one another a byte, `[experts, rows, cols / 32, 16]`, with
-    /// the exponents `[experts, rows, cols / 32]` in a tensor called `_scales` where this one is called `_blocks`; of the rows
-    /// those from `first` on at every `step` are kept.
+    /// The experts' matrices are MXFP4, two consecutive weights per byte, `[experts, rows, cols / 32, 16]`. The
+    /// exponents `[experts, rows, cols / 32]` are in the tensor named `_scales` instead of `_blocks`. Every
+    /// `step`-th row is selected from `first` on.
     Packed {
-        /// The first row kept.
+        /// The first selected row.
         first: usize,
-        /// The distance to the next.
+        /// The distance to the next selected row.
         step: usize,
     },
 }
@@ -49,14 +49,14 @@ pub enum Change {
 pub struct Translated<'n> {
     /// GGUF's name.
     pub name: String,
-    /// Which expert's part of it the tensor is, where the experts' parts are stacked.
+    /// The expert whose slice this tensor is, if experts are stacked.
     pub expert: Option<usize>,
-    /// The table line.
+    /// The table entry that matched.
     pub by: &'n Name,
 }
 
 impl Name {
-    /// As most tensors are.
+    /// A tensor that is copied unchanged.
     pub const fn kept(gguf: &'static str, checkpoint: &'static str) -> Self {
         Name { gguf, checkpoint, change: Change::None }
     }
@@ -66,18 +66,18 @@ impl Name {
         Name { gguf, checkpoint, change: Change::Interleaved }
     }
 
-    /// A matrix that the checkpoint has as `[cols, rows]`, and its bias.
+    /// A matrix that the checkpoint stores as `[cols, rows]`, and its bias.
     pub const fn transposed(gguf: &'static str, checkpoint: &'static str) -> Self {
         Name { gguf, checkpoint, change: Change::Transposed }
     }
 
-    /// A matrix that the checkpoint has for each expert apart.
+    /// A matrix that the checkpoint stores separately for each expert.
     pub const fn stacked(gguf: &'static str, checkpoint: &'static str) -> Self {
         Name { gguf, checkpoint, change: Change::Stacked }
     }
 
-    /// Experts' matrices that the checkpoint has as `[experts, cols, rows]`, or their biases: of `step` that lie row by
-    /// row in turn, that of number `first`.
+    /// Experts' matrices that the checkpoint stores as `[experts, cols, rows]`, or their biases. `step`
+    /// matrices are interleaved row by row; `first` selects one.
     pub const fn each_transposed(
         gguf: &'static str,
         checkpoint: &'static str,
@@ -87,8 +87,8 @@ impl Name {
         Name { gguf, checkpoint, change: Change::EachTransposed { first, step } }
     }
 
-    /// Experts' matrices that the checkpoint has packed in MXFP4: of `step` that lie row by row in turn, that of number
-    /// `first`.
+    /// Experts' matrices that the checkpoint stores as MXFP4. `step` matrices are interleaved row by row;
+    /// `first` selects one.
     pub const fn packed(
         gguf: &'static str,
         checkpoint: &'static str,
@@ -98,7 +98,7 @@ impl Name {
         Name { gguf, checkpoint, change: Change::Packed { first, step } }
     }
 
-    /// A gain that the checkpoint has as its distance from 1.
+    /// A gain that the checkpoint stores as gain - 1.
     pub const fn one_more(gguf: &'static str, checkpoint: &'static str) -> Self {
         Name { gguf, checkpoint, change: Change::OneMore }
     }
@@ -108,7 +108,7 @@ impl Name {
 pub(crate) const ENDS: &[Name] =
     &[Name::kept("token_embd", "model.embed_tokens"), Name::kept("output", "lm_head")];
 
-/// Queries, keys, values and what comes of them, where halves of a head rotate together.
+/// Attention projections, where RoPE pairs the halves of a head.
 pub(crate) const ATTENTION: &[Name] = &[
     Name::kept("blk.{}.attn_q", "model.layers.{}.self_attn.q_proj"),
     Name::kept("blk.{}.attn_k", "model.layers.{}.self_attn.k_proj"),
@@ -116,7 +116,7 @@ pub(crate) const ATTENTION: &[Name] = &[
     Name::kept("blk.{}.attn_output", "model.layers.{}.self_attn.o_proj"),
 ];
 
-/// The same where GGUF has queries and keys in interleaved pairs.
+/// Attention projections, where GGUF stores queries and keys as interleaved RoPE pairs.
 pub(crate) const ATTENTION_IN_PAIRS: &[Name] = &[
     Name::interleaved("blk.{}.attn_q", "model.layers.{}.self_attn.q_proj"),
     Name::interleaved("blk.{}.attn_k", "model.layers.{}.self_attn.k_proj"),
@@ -145,14 +145,14 @@ pub(crate) const EXPERTS: &[Name] = &[
     Name::stacked("blk.{}.ffn_down_exps", "model.layers.{}.mlp.experts.{}.down_proj"),
 ];
 
-/// Norms before both parts of a layer and before the head.
+/// Norms before attention, feed-forward and head.
 pub(crate) const NORMS: &[Name] = &[
     Name::kept("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),
     Name::kept("blk.{}.ffn_norm", "model.layers.{}.post_attention_layernorm"),
     Name::kept("output_norm", "model.norm"),
 ];
 
-/// Norms around both parts of a layer and before the head, their gains stored as the distance from 1.
+/// Norms before and after attention and feed-forward and before the head, stored as gain - 1.
 pub(crate) const NORMS_AROUND: &[Name] = &[
     Name::one_more("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),
     Name::one_more("blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"),
@@ -161,8 +161,8 @@ pub(crate) const NORMS_AROUND: &[Name] = &[
     Name::one_more("output_norm", "model.norm"),
 ];
 
-/// What becomes of a checkpoint's tensor, under GGUF's names; nothing where no group has it. A checkpoint of a model
-/// without its head lacks the first component (`model.`) of each name.
+/// The GGUF tensors that a checkpoint's tensor is converted to; empty if no group has its name. Checkpoints of
+/// a model without its head lack the first component (`model.`) of each name.
 ///
 /// ```
 /// use bilayer_models::{find, translate};
@@ -190,7 +190,7 @@ pub fn translate<'n>(groups: &[&'n [Name]], checkpoint: &str) -> Vec<Translated<
 
 const SUFFIXES: [&str; 2] = [".weight", ".bias"];
 
-/// The numbers for which each `{}` of `pattern` stands in `stem`, if that is what it is.
+/// The numbers in place of each `{}` if `stem` matches `pattern`.
 fn numbers(pattern: &str, stem: &str) -> Option<Vec<usize>> {
     let mut parts = pattern.split("{}");
     let mut rest = stem.strip_prefix(parts.next()?)?;
@@ -204,8 +204,8 @@ fn numbers(pattern: &str, stem: &str) -> Option<Vec<usize>> {
     rest.is_empty().then_some(numbers)
 }
 
-/// The checkpoint's row that becomes row `row` when the first `dims` rows of each head of `head_dim` go from
-/// halves `(i, i + dims / 2)` to interleaved pairs `(2 i, 2 i + 1)`.
+/// The checkpoint's row that becomes row `row` when the first `dims` rows of each head of `head_dim` rows are
+/// reordered from halves `(i, i + dims / 2)` to interleaved pairs `(2 i, 2 i + 1)`.
 pub fn interleaved_source(row: usize, head_dim: usize, dims: usize) -> usize {
     let (head, place) = (row / head_dim, row % head_dim);
     if place >= dims {

@@ -1,4 +1,4 @@
-//! Nomic BERT: BERT with rotation instead of learned positions, a gated feed-forward and next to no biases.
+//! Nomic BERT: BERT with RoPE instead of learned positions, a gated feed-forward and almost no biases.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
@@ -11,7 +11,7 @@ use crate::{
 
 const NAME: &str = "nomic-bert";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,

@@ -1,6 +1,7 @@
-//! OLMo 2 and 3: norms only on what attention and feed-forward add; queries and keys normalized as whole rows.
+//! OLMo 2 and 3: norms only on the outputs of attention and feed-forward; queries and keys normalized as whole
+//! rows.
 //!
-//! OLMo 3 has a window in three layers of four, and its context was stretched in the fourth alone.
+//! OLMo 3 has a sliding window in three of four layers, and extends the context only in the fourth.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
@@ -13,7 +14,7 @@ use crate::{
 
 const NAME: &str = "olmo2";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,

@@ -1,4 +1,4 @@
-//! Phi 3, 3.5 and 4: queries, keys and values in one matrix, gate and up in another; LongRoPE beyond 4096 tokens.
+//! Phi 3, 3.5 and 4: fused queries, keys and values, fused gate and up; LongRoPE beyond 4096 tokens.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
@@ -11,7 +11,7 @@ use crate::{
 
 const NAME: &str = "phi3";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,
@@ -52,7 +52,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
     keys.refuse("expert_count", "a mixture of experts")?;
     let mut config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
-    // Files do not name the scaling; a context longer than the original one tells.
+    // Files do not name the scaling; it applies if the context is longer than the original one.
     let original = keys.opt_size("rope.scaling.original_context_length", 1..=limits::CONTEXT)?;
     let context = config.context;
     if let Some(original_context) = original.filter(|&original| context > original) {
@@ -66,8 +66,8 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     Ok(Config { qkv_in_one: true, feed_forward: FeedForward::GatedInOne, ..config })
 }
 
-/// Factor on cosine and sine of a context stretched by LongRoPE (Ding et al. 2024, as the makers' code has it), for
-/// files that do not say it.
+/// Factor on cosine and sine of a context extended by LongRoPE (Ding et al. 2024, as in Microsoft's model
+/// code), for files that do not give it.
 fn long_factor(context: usize, original: usize) -> f32 {
     let times = context as f32 / original as f32;
     (1.0 + times.ln() / (original as f32).ln()).sqrt()
@@ -80,7 +80,7 @@ mod tests {
     use super::{ARCHITECTURE, Config, Scaling, tiny::changed};
     use crate::{Outline, record};
 
-    /// The lists of factors that a recording asks for.
+    /// The factor lists that a recording requests.
     fn lists(config: &Config) -> Vec<String> {
         let outline = Outline::new(Type::F32, &[]);
         record(config, &outline).unwrap();

@@ -1,4 +1,4 @@
-//! Qwen 2 and 2.5, and models distilled into them: Llama's block with biases on queries, keys and values.
+//! Qwen 2 and 2.5 and models distilled into them: Llama's layer with biases on queries, keys and values.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
@@ -8,7 +8,7 @@ use crate::{Architecture, Checkpoint, Config, Error, Norm, checkpoint, decoder, 
 
 const NAME: &str = "qwen2";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,

@@ -1,4 +1,4 @@
-//! Qwen 1.5 and 2 with experts: Qwen 2 with a mixture in every layer, its weights as they are, and a weighed shared expert.
+//! Qwen 1.5 and 2 MoE: Qwen 2 with experts in every layer, unnormalized weights, and a weighted shared expert.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
@@ -12,7 +12,7 @@ use crate::{
 
 const NAME: &str = "qwen2moe";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,

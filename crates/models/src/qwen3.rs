@@ -1,4 +1,4 @@
-//! Qwen 3, dense: each head of queries and keys is normalized before it turns.
+//! Qwen 3, dense: each head of queries and keys is normalized before RoPE.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
@@ -10,12 +10,12 @@ use crate::{
 
 const NAME: &str = "qwen3";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,
     record: decoder::record,
-    // Heads wider than their share of the hidden state.
+    // Heads wider than `width / heads`.
     tiny: || tiny::decoder(NAME, Norm::Rms, &[("attention.key_length", 32u32.into())]),
     names: &[names::ENDS, names::ATTENTION, names::QK_NORMS, names::GATED, names::NORMS],
     ignored: decoder::IGNORED,

@@ -1,4 +1,4 @@
-//! Qwen 3 with experts: Qwen 3 dense with a mixture in every layer, the weights of a token's experts normalised.
+//! Qwen 3 MoE: Qwen 3 with experts in every layer and normalized weights.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
@@ -12,7 +12,7 @@ use crate::{
 
 const NAME: &str = "qwen3moe";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,

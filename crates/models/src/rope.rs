@@ -1,4 +1,4 @@
-//! Rotary embeddings: from base and scaling rule to one frequency per pair.
+//! Rotary position embeddings (RoPE): one frequency per pair from base and scaling rule.
 
 use std::f64::consts::TAU;
 use std::sync::Arc;
@@ -8,50 +8,52 @@ use bilayer_graph::{Pairs, Rope, WeightId};
 use crate::keys::Keys;
 use crate::{Error, limits};
 
-/// How positions turn queries and keys.
+/// RoPE parameters of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rotary {
-    /// Leading elements of each head that rotate; even.
+    /// Leading elements of each head that are rotated; even.
     pub dims: usize,
     /// Pair `i` turns by `base ^ (-2 i / dims)` radians per position before scaling.
     pub base: f32,
     /// Which elements form a pair.
     pub pairs: Pairs,
-    /// How the trained context was stretched.
+    /// How the trained context is extended.
     pub scaling: Scaling,
-    /// Factor on cosine and sine, besides that of the scaling.
+    /// Factor on cosine and sine, in addition to the scaling's own.
     pub attn_factor: f32,
 }
 
-/// How a context longer than the first training's is reached. Llama 3's rule needs no variant: GGUF files
-/// carry its result as factors in `rope_freqs.weight` ([`Llama3::factors`]).
+/// How the context is extended beyond the first training's. Llama 3's rule needs no variant: GGUF files store
+/// its result as factors in `rope_freqs.weight` ([`Llama3::factors`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
-    /// As trained.
+    /// Not extended.
     None,
     /// All frequencies divided by a factor (Chen et al. 2023).
     Linear {
-        /// How many times longer.
+        /// Ratio of extended to original context.
         factor: f32,
     },
-    /// LongRoPE (Ding et al. 2024): each frequency divided by a factor of its own, from one of the file's two lists.
+    /// LongRoPE (Ding et al. 2024): each frequency is divided by its own factor, from one of two lists in the
+    /// file.
     Long {
-        /// Tokens of context up to which `rope_factors_short.weight` holds, and beyond `rope_factors_long.weight`.
+        /// `rope_factors_short.weight` applies up to this many tokens of context, `rope_factors_long.weight`
+        /// beyond.
         original_context: usize,
     },
-    /// YaRN (Peng et al. 2023): slow pairs interpolated, fast ones kept, a ramp between.
+    /// YaRN (Peng et al. 2023): slow pairs are interpolated, fast ones unchanged, with a ramp between.
     Yarn {
-        /// How many times longer.
+        /// Ratio of extended to original context.
         factor: f32,
         /// Tokens of context of the first training.
         original_context: usize,
-        /// How much of the ramp is applied, 1 for all.
+        /// Share of the ramp that is applied, 1 for all.
         ext_factor: f32,
-        /// Turns within the original context from which on a pair is kept.
+        /// Turns within the original context at and above which a pair is unchanged.
         beta_fast: f32,
         /// Turns within the original context up to which a pair is interpolated.
         beta_slow: f32,
-        /// The ramp's ends are moved outward to whole pairs.
+        /// Whether the ramp's ends are rounded outward to whole pairs.
         whole_pairs: bool,
     },
 }
@@ -60,7 +62,7 @@ impl Rotary {
     /// Reads `rope.*`.
     ///
     /// # Errors
-    /// A key is of another kind, out of bounds, or names a scaling that is not known.
+    /// A key has the wrong type, is out of bounds, or names an unknown scaling.
     pub(crate) fn read(keys: &Keys<'_>, head_dim: usize, pairs: Pairs) -> Result<Self, Error> {
         let name = "rope.dimension_count";
         let dims = keys.opt_size(name, 2..=head_dim)?.unwrap_or(head_dim);
@@ -95,7 +97,7 @@ impl Rotary {
         }
     }
 
-    /// The op's parameters.
+    /// The parameters of the graph's op.
     pub(crate) fn rope(&self, factors: Option<WeightId>) -> Rope {
         let frequencies = Arc::from(self.frequencies());
         Rope { pairs: self.pairs, frequencies, magnitude: self.magnitude(), factors }
@@ -136,11 +138,11 @@ impl Scaling {
     fn read(keys: &Keys<'_>) -> Result<Self, Error> {
         let factor = match keys.positive_or_zero("rope.scaling.factor")? {
             Some(factor) => Some(factor),
-            // The older name of the same key.
+            // Older name of the key.
             None => keys.positive_or_zero("rope.scale_linear")?,
         };
         let name = "rope.scaling.type";
-        // A factor without a type is linear: so it was before there were types.
+        // A factor without a type means linear, from before types existed.
         match (keys.metadata.opt_str(&keys.key(name))?.unwrap_or("linear"), factor) {
             ("none", _) | ("linear", None) => Ok(Scaling::None),
             ("linear", Some(factor)) => Ok(Scaling::Linear { factor }),
@@ -179,27 +181,27 @@ impl Scaling {
     }
 }
 
-/// Llama 3.1's rule for a longer context: the parameters as its checkpoints' `rope_scaling` has them.
+/// Llama 3.1's rule for extending the context, as in `rope_scaling` of its checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Llama3 {
-    /// How many times longer.
+    /// Ratio of extended to original context.
     pub factor: f32,
-    /// Pairs with fewer turns within the original context than this are slowed by `factor`.
+    /// Pairs with fewer turns within the original context have their frequency divided by `factor`.
     pub low_freq_factor: f32,
-    /// Pairs with more turns within the original context than this are kept.
+    /// Pairs with more turns within the original context are unchanged.
     pub high_freq_factor: f32,
     /// Tokens of context of the first training.
     pub original_context: usize,
 }
 
 impl Llama3 {
-    /// What each pair's frequency is divided by, `[dims / 2]`: the tensor `rope_freqs.weight`.
+    /// The divisor of each pair's frequency, `[dims / 2]`: the tensor `rope_freqs.weight`.
     pub fn factors(&self, base: f32, dims: usize) -> Vec<f32> {
         let (low, high) = (f64::from(self.low_freq_factor), f64::from(self.high_freq_factor));
         let slowed = f64::from(self.factor);
         let factor = |i| {
             let turns = self.original_context as f64 * frequency(base, dims, i) / TAU;
-            // How much of the frequency is kept: 0 up to `low` turns, 1 from `high` turns on.
+            // Share of the original frequency: 0 up to `low` turns, 1 from `high` turns on.
             let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
             (1.0 / ((1.0 - kept) / slowed + kept)) as f32
         };
@@ -207,7 +209,7 @@ impl Llama3 {
     }
 }
 
-/// Radians per position of pair `i` as trained.
+/// Radians per position of pair `i`, unscaled.
 fn frequency(base: f32, dims: usize, i: usize) -> f64 {
     f64::from(base).powf(-2.0 * i as f64 / dims as f64)
 }

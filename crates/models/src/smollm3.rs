@@ -1,4 +1,4 @@
-//! SmolLM 3: Llama, but that every fourth layer does not turn by position.
+//! SmolLM 3: Llama without RoPE in every fourth layer.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
@@ -10,7 +10,7 @@ use crate::{
 
 const NAME: &str = "smollm3";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,
@@ -26,10 +26,10 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     },
 };
 
-/// Files do not say which layers turn, so that the checkpoint must be as they are taken to be.
+/// Refuses checkpoints with another choice, since GGUF does not say which layers use RoPE.
 fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
     let usual = [4.into()];
-    draft.refuse("no_rope_layer_interval", &usual, "another choice of layers that do not turn")?;
+    draft.refuse("no_rope_layer_interval", &usual, "another choice of layers without RoPE")?;
     checkpoint::without_window(draft)
 }
 

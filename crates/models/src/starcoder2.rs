@@ -11,7 +11,7 @@ use crate::{
 
 const NAME: &str = "starcoder2";
 
-/// The table line.
+/// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,

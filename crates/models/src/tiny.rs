@@ -1,10 +1,11 @@
-//! The smallest metadata that decoders share; each adds its own, and tests make random models of them.
+//! The smallest metadata of a decoder or encoder; tests make random models of it.
 
 use bilayer_gguf::{Metadata, Value};
 
 use crate::Norm;
 
-/// Three layers of width 64, four query heads over two, a norm of that kind, and `more` keys of the architecture.
+/// Three layers of width 64, four query heads over two key-value heads, norm `norm`, and the architecture's own
+/// keys `more`.
 pub(crate) fn decoder(architecture: &str, norm: Norm, more: &[(&str, Value)]) -> Metadata {
     let mut metadata = Metadata::new();
     metadata.set("general.architecture", architecture);
@@ -28,7 +29,7 @@ pub(crate) fn decoder(architecture: &str, norm: Norm, more: &[(&str, Value)]) ->
     metadata
 }
 
-/// The same of an encoder: as many key-value heads as heads, and two token types.
+/// The encoder's: as many key-value heads as query heads, and two token types.
 pub(crate) fn encoder(architecture: &str, norm: Norm, more: &[(&str, Value)]) -> Metadata {
     let mut metadata = decoder(architecture, norm, more);
     metadata.set(&format!("{architecture}.attention.head_count_kv"), 4u32);
@@ -37,7 +38,7 @@ pub(crate) fn encoder(architecture: &str, norm: Norm, more: &[(&str, Value)]) ->
     metadata
 }
 
-/// The configuration of an architecture's smallest metadata after `changes` of its keys.
+/// The configuration of an architecture's smallest metadata after changes to some keys.
 #[cfg(test)]
 pub(crate) fn changed(
     architecture: &crate::Architecture,
@@ -56,8 +57,8 @@ mod tests {
 
     use crate::{Outline, all, record};
 
-    /// A file without any one of the keys of its architecture's smallest metadata is refused with the key's name, or
-    /// is another model that can be recorded.
+    /// A file without any one of the keys of its architecture's smallest metadata is refused with the key's
+    /// name, or describes another model that can be recorded.
     #[test]
     fn every_key_of_the_smallest_metadata_is_needed_by_name_or_optional() {
         let mut needed = 0;

@@ -1,18 +1,18 @@
-//! A model's card: what the head of its `README.md` says of licence and origin.
+//! The model card: licence and origin from the front matter of `README.md`.
 
 use super::Checkpoint;
 use crate::Error;
 
-/// The head of a card: keys with one value or several. Of YAML it reads what cards have: `key: value`,
-/// `key: [a, b]`, and `key:` before lines of `- value`.
+/// The front matter of a card: keys with one or several values. Parses the subset of YAML that cards use: `key:
+/// value`, `key: [a, b]`, and `key:` before lines of `- value`.
 #[derive(Debug, Default)]
 pub(crate) struct Card(Vec<(String, Vec<String>)>);
 
 impl Card {
-    /// The card of a checkpoint; an empty one where there is none.
+    /// Reads the card of a checkpoint; empty if there is none.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] where it cannot be read.
+    /// [`Error::Checkpoint`] if it cannot be read.
     pub fn read(checkpoint: &Checkpoint) -> Result<Card, Error> {
         Ok(checkpoint.text("README.md")?.map(|text| Card::parse(&text)).unwrap_or_default())
     }
@@ -41,7 +41,7 @@ impl Card {
         self.0.iter().find(|(known, _)| known == key).map_or(&[], |(_, values)| values)
     }
 
-    /// The value of a key that has one.
+    /// The value of a key with exactly one.
     pub fn one(&self, key: &str) -> Option<&str> {
         match self.all(key) {
             [value] => Some(value),

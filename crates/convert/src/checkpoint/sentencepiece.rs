@@ -1,22 +1,22 @@
-//! Reads `tokenizer.model`: SentencePiece's model, a message of Protocol Buffers.
+//! Reads `tokenizer.model`, a SentencePiece model in Protocol Buffers encoding.
 //!
-//! Source: `sentencepiece_model.proto`; the wire format is that of protobuf.dev/programming-guides/encoding. Only the
-//! fields that a file needs are looked at; the others are stepped over.
+//! Source: `sentencepiece_model.proto`; the wire format is described at
+//! protobuf.dev/programming-guides/encoding. Fields that a vocabulary does not need are skipped.
 
-/// What a vocabulary needs of it.
+/// The fields that a vocabulary needs.
 #[derive(Debug, PartialEq)]
 pub(super) struct Model {
     pub pieces: Vec<Piece>,
-    /// How it was trained: 1 unigram, 2 byte pairs, 3 words, 4 characters.
+    /// Model type: 1 unigram, 2 BPE, 3 word, 4 character.
     pub kind: u64,
-    /// Ids of the special tokens; -1 where there is none.
+    /// Ids of the special tokens; -1 if absent.
     pub unk: i32,
     pub bos: i32,
     pub eos: i32,
     pub pad: i32,
-    /// Whether a text gets a space in front.
+    /// Whether a space is added before the text.
     pub adds_space: bool,
-    /// Whether runs of spaces become one.
+    /// Whether runs of spaces are collapsed.
     pub removes_spaces: bool,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Piece {
     pub kind: i32,
 }
 
-/// Trained as byte pairs.
+/// The model type BPE.
 pub(super) const BYTE_PAIRS: u64 = 2;
 
 /// A field's value.
@@ -40,7 +40,7 @@ enum Value<'b> {
     Other,
 }
 
-/// The message, or what is wrong with it.
+/// Parses the message; the error describes the problem.
 pub(super) fn parse(bytes: &[u8]) -> Result<Model, String> {
     // Defaults of absent fields, from the .proto file.
     let mut model = Model {
@@ -59,7 +59,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Model, String> {
             (2, Value::Bytes(trainer)) => each(trainer, |field, value| {
                 match (field, value) {
                     (3, Value::Number(kind)) => model.kind = kind,
-                    // Negative numbers are written as 64 bits; the lower 32 are the number.
+                    // Negative numbers are encoded as 64 bits; the lower 32 are the value.
                     (40, Value::Number(id)) => model.unk = id as i32,
                     (41, Value::Number(id)) => model.bos = id as i32,
                     (42, Value::Number(id)) => model.eos = id as i32,
@@ -139,7 +139,7 @@ fn each(
     Ok(())
 }
 
-/// A number of seven bits a byte, the lowest first.
+/// A varint: seven bits per byte, lowest first.
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..64).step_by(7) {
@@ -157,7 +157,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 mod tests {
     use super::{BYTE_PAIRS, Piece, parse};
 
-    /// `<unk>` unknown, `▁a` of score -1, trained as byte pairs without begin and pad, no space added.
+    /// `<unk>` unknown, `▁a` with score -1; BPE without begin and pad, no space added.
     fn model() -> Vec<u8> {
         let unk = [&[0x0A, 5][..], b"<unk>", &[0x18, 2]].concat();
         let a = [&[0x0A, 4][..], "▁a".as_bytes(), &[0x15], &(-1f32).to_le_bytes()].concat();
@@ -183,7 +183,7 @@ mod tests {
     fn what_is_cut_off_or_something_else_is_an_error() {
         let whole = model();
         let parses = (1..whole.len()).filter(|&len| parse(&whole[..len]).is_ok()).count();
-        // Only where a field ends.
+        // Only at the end of a field.
         assert_eq!(parses, 3);
         assert!(parse(b"").is_err());
         assert!(parse(&[0xFF; 20]).is_err());

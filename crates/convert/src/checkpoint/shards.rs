@@ -1,4 +1,4 @@
-//! The weights of a checkpoint: safetensors files, of which the headers are read whole and the rest in ranges.
+//! The weights of a checkpoint: safetensors files; headers are read completely, data in ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -12,10 +12,10 @@ use safetensors::tensor::Metadata;
 use super::Checkpoint;
 use crate::Error;
 
-/// Bytes a header may have; the format's own limit.
+/// Maximum header size, a limit of the format.
 const HEADER_BYTES: u64 = 100_000_000;
 
-/// One file, or what an index names.
+/// A single file, or all files listed by an index.
 #[derive(Debug, Default)]
 pub(crate) struct Shards {
     files: Vec<Shard>,
@@ -28,33 +28,33 @@ struct Shard {
     file: Mutex<File>,
 }
 
-/// Where a tensor lies.
+/// Location of a tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     shard: usize,
-    /// From the file's start, in bytes.
+    /// Offset from the start of the file, in bytes.
     offset: u64,
     /// Rightmost contiguous.
     pub shape: Vec<u64>,
     dtype: Dtype,
 }
 
-/// A kind of weights that can be read.
+/// A floating-point type that can be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Float {
-    /// The same in a GGUF file.
+    /// The corresponding GGUF type.
     pub ty: Type,
 }
 
 impl Float {
-    /// Bytes of a weight.
+    /// Bytes per weight.
     pub fn bytes(self) -> usize {
         self.ty.block_bytes
     }
 }
 
 impl Stored {
-    /// What kind of weights it holds; `None` where they are whole numbers, or packed.
+    /// The floating-point type; `None` for integers and packed data.
     pub fn float(&self) -> Option<Float> {
         let ty = match self.dtype {
             Dtype::F32 => Type::F32,
@@ -65,19 +65,19 @@ impl Stored {
         Some(Float { ty })
     }
 
-    /// Whether it holds bytes that mean something together.
+    /// Whether the elements are bytes of a packed format.
     pub fn is_packed(&self) -> bool {
         self.dtype == Dtype::U8
     }
 
-    /// The name of what it holds.
+    /// Name of the element type.
     pub fn dtype(&self) -> String {
         format!("{:?}", self.dtype)
     }
 }
 
 impl Shards {
-    /// Opens `model.safetensors`, or all files that `model.safetensors.index.json` names.
+    /// Opens `model.safetensors`, or all files listed in `model.safetensors.index.json`.
     pub fn open(checkpoint: &Checkpoint) -> Result<Shards, Error> {
         const ONE: &str = "model.safetensors";
         const INDEX: &str = "model.safetensors.index.json";
@@ -133,7 +133,7 @@ impl Shards {
         }
         let mut header = vec![0; header_bytes as usize];
         file.read_exact(&mut header).map_err(failed)?;
-        // Shapes, types and ranges agree with each other, and the ranges leave no gap: the library checks that.
+        // The library checks that shapes, types and ranges are consistent and that the ranges leave no gap.
         let metadata: Metadata = serde_json::from_slice(&header)
             .map_err(|error| checkpoint.wrong(name, &format!("has a bad header: {error}")))?;
         let end = start.checked_add(metadata.data_len() as u64);
@@ -167,7 +167,7 @@ impl Shards {
         &self.tensors
     }
 
-    /// The names of the files.
+    /// Names of the files.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.files.iter().map(|shard| shard.name.as_str())
     }
@@ -175,20 +175,20 @@ impl Shards {
     /// Reads a tensor's bytes from byte `from` on.
     ///
     /// # Errors
-    /// Those of reading: the file was cut off meanwhile, or the disk fails.
+    /// I/O errors: the file was truncated meanwhile, or the disk fails.
     pub fn read(&self, stored: &Stored, from: u64, bytes: &mut [u8]) -> std::io::Result<()> {
         let shard = &self.files[stored.shard];
         let named = |error: std::io::Error| {
             std::io::Error::new(error.kind(), format!("{}: {error}", shard.name))
         };
-        // A reader that panicked has left no half-made state behind: each seeks first.
+        // A poisoned lock is harmless: every read seeks first.
         let mut file = shard.file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         file.seek(SeekFrom::Start(stored.offset + from)).map_err(named)?;
         file.read_exact(bytes).map_err(named)
     }
 }
 
-/// Whether a name is that of a file in the same folder.
+/// Whether a name is a file name without directories.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && name != ".." && !name.contains(['/', '\\'])
 }

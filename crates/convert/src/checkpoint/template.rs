@@ -1,16 +1,17 @@
-//! The chat templates of a checkpoint, in any of the places where they are kept.
+//! Finds the chat templates of a checkpoint in the places where they may be stored.
 
 use serde_json::Value;
 
 use super::Checkpoint;
 use crate::Error;
 
-/// Templates by name, the one without a name first where there is one.
+/// Templates by name, starting with the unnamed default if there is one.
 ///
-/// A file of its own wins over the one in `tokenizer_config.json`, which is one template or a list of named ones.
+/// A separate file takes precedence over `tokenizer_config.json`, which contains one template or a list of
+/// named ones.
 ///
 /// # Errors
-/// [`Error::Checkpoint`] where a file cannot be read or holds something else.
+/// [`Error::Checkpoint`] if a file cannot be read or has unexpected contents.
 pub(crate) fn templates(
     checkpoint: &Checkpoint,
     config: &Value,

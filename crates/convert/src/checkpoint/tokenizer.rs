@@ -1,4 +1,4 @@
-//! The tokenizer of a checkpoint as a file's vocabulary, whichever of its forms the folder has.
+//! Converts a checkpoint's tokenizer, in any of its forms, to a GGUF vocabulary.
 
 use bilayer_text::{Tokenizer, Vocabulary};
 use serde_json::Value;
@@ -11,14 +11,14 @@ mod pieces;
 mod special;
 mod words;
 
-/// The file that most checkpoints have.
+/// The file that most checkpoints provide.
 const JSON: &str = "tokenizer.json";
-/// SentencePiece's model.
+/// SentencePiece model.
 const PIECES: &str = "tokenizer.model";
-/// BERT's list of words.
+/// BERT's word list.
 const WORDS: &str = "vocab.txt";
 
-/// What a folder says of its tokenizer.
+/// Inputs of the conversion.
 pub(crate) struct Source<'c> {
     checkpoint: &'c Checkpoint,
     /// `tokenizer.json`, or null.
@@ -29,19 +29,19 @@ pub(crate) struct Source<'c> {
     map: Value,
     /// `generation_config.json`, or null.
     generation: &'c Value,
-    /// Rows of the embedding: as many tokens as the file has.
+    /// Rows of the embedding, equal to the number of tokens in the file.
     rows: usize,
 }
 
-/// Tokens that were added to a trained vocabulary.
+/// A token added to a trained vocabulary.
 struct Added {
     id: usize,
     text: String,
-    /// Whether it means something to the model and is no text.
+    /// Whether it is a control token rather than text.
     control: bool,
 }
 
-/// A vocabulary while it is made.
+/// A vocabulary under construction.
 #[derive(Default)]
 struct Tokens {
     texts: Vec<String>,
@@ -56,11 +56,12 @@ const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
-/// The vocabulary of `rows` tokens, checked; `None` where the folder has no tokenizer. `architecture` is the preferred of
-/// several names for the same way to cut text.
+/// The validated vocabulary of `rows` tokens; `None` if the folder has no tokenizer. `architecture` breaks ties
+/// between several names of one pre-tokenizer.
 ///
 /// # Errors
-/// [`Error::Checkpoint`] where a file is odd or of an unknown kind; [`Error::Tokenizer`] where nobody could use it.
+/// [`Error::Checkpoint`] if a file is invalid or of an unknown kind; [`Error::Tokenizer`] if the result cannot
+/// be used.
 pub(crate) fn tokenizer(
     checkpoint: &Checkpoint,
     architecture: &str,
@@ -81,7 +82,7 @@ pub(crate) fn tokenizer(
 }
 
 impl Source<'_> {
-    /// The vocabulary and the file that it is from.
+    /// Reads the vocabulary and the name of its file.
     fn read(
         &self,
         architecture: &str,
@@ -90,7 +91,7 @@ impl Source<'_> {
         if let Some(bytes) = checkpoint.bytes(PIECES)? {
             match sentencepiece::parse(&bytes) {
                 Ok(model) => return self.pieces(model).map(|made| Some((PIECES, made))),
-                // Other formats go by the same name; then `tokenizer.json` is beside it.
+                // Other formats use this name too, always beside a `tokenizer.json`.
                 Err(reason) if self.json.is_null() => return Err(checkpoint.wrong(PIECES, &reason)),
                 Err(_) => {}
             }
@@ -102,7 +103,7 @@ impl Source<'_> {
             };
         }
         let model = &self.json["model"];
-        // Files of before the field have merges where they are byte pairs.
+        // Older files lack the field; with merges they are BPE.
         let kind = model["type"].as_str().unwrap_or(match model["merges"].is_array() {
             true => "BPE",
             false => "unnamed",
@@ -121,7 +122,7 @@ impl Source<'_> {
         made.map(|made| Some((JSON, made)))
     }
 
-    /// Tokens that were added, each once; what `tokenizer_config.json` says of one comes last and counts.
+    /// Added tokens, each once; entries of `tokenizer_config.json` take precedence.
     fn added(&self) -> Vec<Added> {
         let flag = |value: &Value| value["special"].as_bool().unwrap_or(false);
         let one = |id: Option<u64>, value: &Value| {
@@ -136,7 +137,7 @@ impl Source<'_> {
         listed.chain(decoder).collect()
     }
 
-    /// The ids of `model.vocab` in `tokenizer.json`, which must be rows of the embedding.
+    /// The ids of `model.vocab` in `tokenizer.json`, validated against the rows of the embedding.
     fn vocab(&self) -> Result<Tokens, Error> {
         let wrong = |reason: &str| self.checkpoint.wrong(JSON, reason);
         let vocab = self.json["model"]["vocab"].as_object();
@@ -157,7 +158,7 @@ impl Source<'_> {
 }
 
 impl Tokens {
-    /// Rows that stand for no text, as llama.cpp's converter spells them.
+    /// Tokens for unused rows, spelled as by llama.cpp's converter.
     fn unused(rows: usize) -> Tokens {
         Tokens {
             texts: (0..rows).map(|id| format!("[PAD{id}]")).collect(),
@@ -171,7 +172,7 @@ impl Tokens {
         self.types[id] = kind;
     }
 
-    /// Puts added tokens in their places; those beyond the embedding have none.
+    /// Inserts the added tokens; those beyond the embedding are dropped.
     fn add(&mut self, added: Vec<Added>) {
         for Added { id, text, control } in added {
             if id >= self.texts.len() {
@@ -188,7 +189,7 @@ impl Tokens {
     }
 }
 
-/// Whether a token that no file calls special is one by its spelling. Source: llama.cpp's converter.
+/// Whether a token that no file marks as special is special by its spelling. Source: llama.cpp's converter.
 fn looks_special(text: &str) -> bool {
     let within = |start, end| text.starts_with(start) && text.ends_with(end);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)

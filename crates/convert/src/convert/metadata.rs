@@ -1,4 +1,4 @@
-//! The keys that all files have: name, licence and origin, sizes, the vocabulary, templates.
+//! Metadata shared by all files: name, licence and origin, sizes, vocabulary, templates.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use crate::Error;
 use crate::checkpoint::{Card, Checkpoint};
 use crate::mix::Mix;
 
-/// What the model is called and where it is from. Keys: `gguf.md` of ggml.
+/// Name and origin of the model. Keys: `gguf.md` of ggml.
 pub(super) fn general(checkpoint: &Checkpoint, name: Option<&str>) -> Result<Metadata, Error> {
     let card = Card::read(checkpoint)?;
     let mut metadata = Metadata::new();
@@ -63,14 +63,15 @@ pub(super) fn general(checkpoint: &Checkpoint, name: Option<&str>) -> Result<Met
     Ok(metadata)
 }
 
-/// The folder's own name, as an absolute path has it.
+/// The last component of the folder's absolute path.
 fn folder(checkpoint: &Checkpoint) -> String {
     let folder = checkpoint.folder();
     let folder = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
     folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Organization and name where the folder lies in Hugging Face's cache: `models--ORGANIZATION--NAME/snapshots/COMMIT`.
+/// Organization and name, if the folder is in Hugging Face's cache:
+/// `models--ORGANIZATION--NAME/snapshots/COMMIT`.
 fn repository(checkpoint: &Checkpoint) -> Option<Box<(String, String)>> {
     let folder = std::path::absolute(checkpoint.folder()).ok()?;
     let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"))?;
@@ -79,7 +80,7 @@ fn repository(checkpoint: &Checkpoint) -> Option<Box<(String, String)>> {
     Some(Box::new((organization.to_owned(), name.to_owned())))
 }
 
-/// A name for people: words apart, each with a capital.
+/// A readable name: words separated by spaces and capitalized.
 fn title(name: &str) -> String {
     let words = name.split(['-', '_', ' ']).filter(|word| !word.is_empty());
     let capital = |word: &str| {
@@ -90,7 +91,7 @@ fn title(name: &str) -> String {
     words.map(capital).collect::<Vec<_>>().join(" ")
 }
 
-/// The maker's settings for sampling.
+/// The publisher's sampling settings.
 pub(super) fn sampling(generation: &Value, metadata: &mut Metadata) {
     if let Some(k) = generation["top_k"].as_u64().and_then(|k| i32::try_from(k).ok()) {
         metadata.set("general.sampling.top_k", k);
@@ -156,7 +157,7 @@ pub(super) fn vocabulary(vocabulary: Vocabulary<'_>, metadata: &mut Metadata) {
     }
 }
 
-/// `tokenizer.chat_template`, and those with names of their own.
+/// `tokenizer.chat_template`, and named templates.
 pub(super) fn templates(templates: Vec<(Option<String>, String)>, metadata: &mut Metadata) {
     const KEY: &str = "tokenizer.chat_template";
     let names: Strings = templates.iter().filter_map(|(name, _)| name.as_deref()).collect();
@@ -169,7 +170,7 @@ pub(super) fn templates(templates: Vec<(Option<String>, String)>, metadata: &mut
     }
 }
 
-/// What becomes of an encoder's rows, where the folder is one of Sentence Transformers.
+/// The pooling of an encoder, if the folder is a Sentence Transformers model.
 pub(super) fn pooling(
     checkpoint: &Checkpoint,
     architecture: &str,
@@ -196,7 +197,7 @@ pub(super) fn pooling(
     Ok(())
 }
 
-/// What is counted at the end: weights, and the type of most.
+/// Counts: weights, and the type of most weights.
 pub(super) fn sizes(tensors: &Tensors, config: &Config, mix: &Mix, metadata: &mut Metadata) {
     let of = |wanted: fn(&str) -> bool| -> u64 {
         let tensors = tensors.iter().filter(|tensor| wanted(&tensor.name));
@@ -207,7 +208,7 @@ pub(super) fn sizes(tensors: &Tensors, config: &Config, mix: &Mix, metadata: &mu
     let shared = of(|name| !name.contains("_exps."));
     let label = match of(is_expert).checked_div(experts) {
         None => rounded(shared),
-        // Of a mixture the label says experts and the size with one of them.
+        // For a mixture of experts the label gives the number of experts and the size with one of them.
         Some(each) => format!("{experts}x{}", rounded(shared + each)),
     };
     metadata.set("general.size_label", label);
@@ -217,7 +218,7 @@ pub(super) fn sizes(tensors: &Tensors, config: &Config, mix: &Mix, metadata: &mu
     metadata.set("general.quantization_version", 2u32);
 }
 
-/// A count of weights in two digits or more, as llama.cpp's converter writes it: `260K`, `1.1B`.
+/// A number of weights rounded to two or more digits, as by llama.cpp's converter: `260K`, `1.1B`.
 fn rounded(weights: u64) -> String {
     let weights = weights as f64;
     let (scaled, suffix) = match weights {

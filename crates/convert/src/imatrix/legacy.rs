@@ -1,20 +1,21 @@
-//! The form in which llama-imatrix wrote importance matrices before it had GGUF.
+//! Reads the importance matrix format that llama-imatrix used before GGUF.
 //!
 //! ```text
 //! i32 entries, and of each:   i32 length, name · i32 calls · i32 values · f32 × values
 //! where the file goes on:     i32 windows · i32 length, name of the text
 //! ```
 //!
-//! A value is the mean squared activation times `calls`, a number of windows. Columns of a stack stand expert after
-//! expert, and nothing says how many experts that are. Source: `load_legacy_imatrix` of llama.cpp's `tools/quantize`.
+//! A value is the mean squared activation times `calls`, the number of windows. Columns of a stack are stored
+//! expert after expert, without the number of experts. Source: `load_legacy_imatrix` of llama.cpp's
+//! `tools/quantize`.
 
 use super::{Entry, Imatrix};
 use crate::Error;
 
-/// What the bytes of `file` hold; each stack is one row of sums.
+/// Parses the bytes of `file`; each stack is one row of sums.
 ///
 /// # Errors
-/// [`Error::OldImatrix`]; [`Error::Sums`] where two entries of one name differ in length.
+/// [`Error::OldImatrix`]; [`Error::Sums`] if two entries of one name differ in length.
 pub(super) fn read(file: &str, bytes: &[u8]) -> Result<Imatrix, Error> {
     let mut rest = Rest { file, bytes };
     let mut imatrix = Imatrix::default();
@@ -46,7 +47,7 @@ pub(super) fn read(file: &str, bytes: &[u8]) -> Result<Imatrix, Error> {
     Ok(imatrix)
 }
 
-/// What of the file is not read yet.
+/// The unread rest of the file.
 struct Rest<'a> {
     file: &'a str,
     bytes: &'a [u8],
@@ -64,7 +65,7 @@ impl<'a> Rest<'a> {
         Ok(taken)
     }
 
-    /// A number that is not below 0.
+    /// A non-negative number.
     fn count(&mut self, what: &str) -> Result<usize, Error> {
         let number = i32::from_le_bytes(self.take(Some(4), what)?.as_chunks().0[0]);
         usize::try_from(number).map_err(|_| self.wrong(format!("its number of {what} is {number}")))

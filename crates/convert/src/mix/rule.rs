@@ -1,10 +1,10 @@
-//! The rules that say in which layers a kind of tensor gets which type.
+//! Rules for the type of one kind of tensor by layer.
 
 use bilayer_quant::Type;
 
 use super::Facts;
 
-/// A rule for one kind of tensor; without another word the type is the mix's base.
+/// A rule for one kind of tensor; layers it does not cover get the mix's base type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Rule {
     Base,
@@ -15,7 +15,7 @@ pub(super) enum Rule {
         then: Type,
         rest: Option<Type>,
     },
-    /// The same, without an importance matrix.
+    /// As `First`, but only without an importance matrix.
     Unweighted {
         parts: usize,
         then: Type,
@@ -23,7 +23,7 @@ pub(super) enum Rule {
     },
     /// The first eighth, with an importance matrix.
     Weighted(Type),
-    /// The first layers by count.
+    /// The first `layers` layers.
     Early {
         layers: usize,
         then: Type,
@@ -31,16 +31,16 @@ pub(super) enum Rule {
     },
     /// The first eighth, the last, and every third between.
     More(Type),
-    /// The first eighth; of eight experts also where [`Rule::More`] says.
+    /// The first eighth; in models of eight experts as [`Rule::More`].
     FirstOrMoreOf8(Type),
     /// All but the first and the last eighth.
     Middle(Type),
-    /// Where four heads or more share keys and values, and where not.
+    /// `grouped` if four or more query heads share a key-value head, otherwise `single`.
     Grouped {
         grouped: Type,
         single: Option<Type>,
     },
-    /// The same, `single` only without an importance matrix.
+    /// As `Grouped`, with `single` only without an importance matrix.
     GroupedOrUnweighted {
         grouped: Type,
         single: Type,
@@ -48,7 +48,7 @@ pub(super) enum Rule {
 }
 
 impl Rule {
-    /// The type in `layer`, where the mix's is `base`.
+    /// The type in `layer` of a mix with base type `base`.
     pub fn choose(self, base: Type, layer: usize, facts: &Facts) -> Type {
         let layers = facts.layers;
         let first = layer < layers / 8;

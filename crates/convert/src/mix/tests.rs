@@ -1,4 +1,4 @@
-//! The rules against what llama.cpp's own quantizer chose.
+//! Compares the rules with the choices of llama.cpp's quantizer.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -90,7 +90,7 @@ fn names_find_mixes_then_types_and_refuse_what_holds_no_weights() {
         Facts { layers: 2, heads: 4, kv_heads: 2, experts: 8, tied: true, importance: false };
     for name in ["token_embd.weight", "blk.0.attn_v.weight", "blk.1.ffn_down_exps.weight"] {
         assert_eq!(pure.tensor(name, &[8, 256], &facts), Some(Type::Q4_K));
-        // Rows of 96 weights are no blocks of 256, rows of 100 none of 32 either.
+        // Rows of 96 weights are not whole blocks of 256, and rows of 100 not whole blocks of 32.
         assert_eq!(pure.tensor(name, &[8, 96], &facts), Some(Type::Q5_0));
         assert_eq!(pure.tensor(name, &[8, 100], &facts), Some(Type::F16));
         assert_eq!(Mix::find("F16").unwrap().tensor(name, &[8, 100], &facts), Some(Type::F16));

@@ -1,15 +1,16 @@
-//! What each tensor's quantization does to the model's predictions, and the types that do least at a given size.
+//! Measures how quantizing each tensor changes the model's predictions, and chooses the types with the least
+//! damage at a given size.
 //!
-//! For each tensor that is free to have any type, a calibration text is run through the model with only that tensor
-//! quantized, to the type of about `PROBE_BITS` bits: the Kullback-Leibler divergence of the logits from the
-//! unquantized model's is measured, nats a token. The other types of the tensor are taken to cause as much more or less
-//! as their weighted squared error is larger or smaller, each column weighted by the squared activations that the text
-//! brings to it: divergence is quadratic in small changes, and the factor is the tensor's own. The sum over tensors is
-//! then made as small as the size allows ([`budget`]).
+//! For each tensor whose type may be chosen, a calibration text is run with only that tensor quantized, to a
+//! type of about `PROBE_BITS` bits, and the Kullback-Leibler divergence of the logits from the unquantized
+//! model's is measured, in nats per token. The tensor's other types are assumed to cause divergence in
+//! proportion to their weighted squared error, with columns weighted by the squared activations of the text:
+//! divergence is quadratic in small changes, with a factor that belongs to the tensor. The sum over tensors is
+//! then minimized within the size ([`budget`]).
 //!
-//! The price: the text is run once per tensor and twice more (the base's logits, the activations), and a sample of each
-//! tensor's rows is quantized to every type. The base's logits lie in a file that is deleted when it is closed, 2 bytes
-//! for each token of the vocabulary and scored position; in memory is one quantized tensor at a time.
+//! The price: the text is run once per tensor and twice more (reference logits, activations), and a sample of
+//! each tensor's rows is quantized to every type. The reference logits are stored in an unlinked temporary
+//! file, 2 bytes per vocabulary entry and scored position; memory holds one quantized tensor at a time.
 
 use std::fs;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
@@ -29,24 +30,24 @@ use crate::budget::{self, Choice};
 use crate::imatrix::{Entry, Imatrix};
 use crate::{Error, Progress, stream};
 
-/// Bits a weight of the type that a tensor is measured at: few enough that the divergence stands above rounding, enough
-/// that it is still quadratic.
+/// Bits per weight of the probe type: few enough that the divergence exceeds rounding, enough that it is still
+/// quadratic.
 const PROBE_BITS: f64 = 3.5;
 
-/// Weights of a tensor whose errors are computed, rows at equal distances; one row at least.
+/// Sampled weights per tensor for errors, in evenly spaced rows; at least one row.
 const SAMPLE_WEIGHTS: usize = 1 << 20;
 
-/// Least divergence that a measurement can tell from none, nats a token.
+/// Smallest divergence distinguishable from none, nats per token.
 const KL_LEAST: f64 = 1e-9;
 
-/// What a calibration runs.
+/// A calibration run.
 #[derive(Clone, Debug)]
 pub struct Calibration<'a> {
     /// The text.
     pub text: &'a str,
-    /// Tokens of a window.
+    /// Tokens per window.
     pub window_len: usize,
-    /// Most windows; half of each one's tokens are scored.
+    /// Maximum number of windows; half of each one's tokens are scored.
     pub windows: usize,
 }
 
@@ -55,43 +56,43 @@ pub struct Calibration<'a> {
 pub struct Candidate {
     /// The type.
     pub ty: Type,
-    /// Bytes of the tensor, and the divergence to expect, nats a token.
+    /// Bytes of the tensor, and the expected divergence in nats per token.
     pub choice: Choice,
 }
 
-/// What was measured of a tensor.
+/// The measurements of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     /// Its name.
     pub name: String,
-    /// Weights it has.
+    /// Number of weights.
     pub weights: u64,
-    /// The type that it was quantized to.
+    /// The type it was probed with.
     pub probe: Type,
-    /// The divergence with this tensor alone in that type, nats a token.
+    /// The divergence with only this tensor quantized to that type, nats per token.
     pub kl: f64,
-    /// Every type that its rows fit and that is no larger than its own.
+    /// All types that fit its rows and are no larger than its own.
     pub candidates: Vec<Candidate>,
 }
 
-/// What was measured of a model.
+/// The measurements of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sensitivity {
-    /// The tensors that are free to have any type, in the order of the file.
+    /// The tensors whose type may be chosen, in the order of the file.
     pub tensors: Vec<Measured>,
-    /// Bytes of the others, as they will be.
+    /// Bytes of the other tensors after quantization.
     fixed_bytes: u64,
     /// Weights of all tensors.
     parameters: u64,
 }
 
 impl Sensitivity {
-    /// Measures all tensors of `model` for which `quantize` has no type of its own. The errors are those of its search
-    /// with `imatrix`. `progress` is told how many runs of the text of how many are done.
+    /// Measures all tensors of `model` for which `quantize` has no rule. Errors are those of its quantizer with
+    /// `imatrix`. `progress` receives the number of finished runs and their total.
     ///
     /// # Errors
-    /// As [`Quantize::plan`]; [`Error::Calibration`] where the text is too short or a device fails; [`Error::Scratch`];
-    /// [`Error::Weight`]; [`Error::Interrupted`].
+    /// Those of [`Quantize::plan`]; [`Error::Calibration`] if the text is too short or a device fails;
+    /// [`Error::Scratch`]; [`Error::Weight`]; [`Error::Interrupted`].
     pub fn measure(
         quantize: &Quantize,
         model: &Model,
@@ -122,10 +123,10 @@ impl Sensitivity {
         Ok(Sensitivity { tensors, fixed_bytes, parameters: plan.parameters() })
     }
 
-    /// The types with which all tensors take at most `bits_per_weight` on average and the sum of divergences is least.
+    /// The types that minimize the sum of divergences with at most `bits_per_weight` on average.
     ///
     /// # Errors
-    /// [`Error::Budget`] where the smallest types take more.
+    /// [`Error::Budget`] if the smallest types exceed it.
     pub fn choose(&self, bits_per_weight: f64) -> Result<Choices, Error> {
         let whole = (bits_per_weight * self.parameters as f64 / 8.0) as u64;
         let things: Vec<Vec<Choice>> = self
@@ -148,20 +149,20 @@ impl Sensitivity {
     }
 }
 
-/// The type that was chosen for a tensor.
+/// The chosen type of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chosen {
     /// Its name.
     pub name: String,
     /// The type.
     pub ty: Type,
-    /// Weights of the tensor.
+    /// Number of weights.
     pub weights: u64,
-    /// The divergence to expect, nats a token.
+    /// The expected divergence, nats per token.
     pub kl: f64,
 }
 
-/// The types that were chosen.
+/// The chosen types.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choices {
     /// Tensor by tensor, in the order of the file.
@@ -169,18 +170,18 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// One rule for each tensor, for [`Quantize::overrides`] or a file that [`Override::parse_all`] reads.
+    /// One rule per tensor, for [`Quantize::overrides`] or a file that [`Override::parse_all`] reads.
     pub fn rules(&self) -> impl Iterator<Item = Override> {
         self.tensors.iter().map(|tensor| Override::of(&tensor.name, tensor.ty))
     }
 
-    /// The divergence to expect of all, nats a token.
+    /// The expected divergence in total, nats per token.
     #[must_use]
     pub fn kl(&self) -> f64 {
         self.tensors.iter().map(|tensor| tensor.kl).sum()
     }
 
-    /// The type that most weights have.
+    /// The type of most weights.
     #[must_use]
     pub fn base(&self) -> Option<Type> {
         let weights = |ty: Type| -> u64 {
@@ -191,7 +192,7 @@ impl Choices {
     }
 }
 
-/// The types a tensor may get: its own, and all that can be made, fit its rows and are smaller.
+/// A tensor's possible types: its own, and all smaller ones that can be quantized to and fit its rows.
 fn candidates(tensor: &Tensor) -> Vec<Type> {
     let layout = tensor.layout();
     let own = layout.ty();
@@ -211,9 +212,9 @@ fn bits(ty: Type) -> f64 {
 struct Sample<'a> {
     file: &'a File,
     tensor: &'a Tensor,
-    /// What the search of quantizing goes by.
+    /// The importance used by the quantizer.
     importance: Option<&'a Entry>,
-    /// What errors are weighted with.
+    /// The column weights of errors.
     columns: Option<&'a Entry>,
 }
 
@@ -259,7 +260,7 @@ impl Sample<'_> {
             tensor: self.tensor.name().into(),
             reason: error.to_string(),
         })?;
-        // In the order of the rows, whatever thread they were on.
+        // In row order, whichever threads computed them.
         let sum = |place: usize| of_rows.iter().map(|errors| errors[place]).sum();
         Ok((0..types.len()).map(sum).collect())
     }
@@ -273,7 +274,7 @@ struct Runs<'a> {
     /// The unquantized model's logits.
     base: fs::File,
     base_bytes: u64,
-    /// How far the unquantized model is from what the file keeps of it.
+    /// Divergence of the unquantized model from its own stored logits, due to their rounding.
     floor: f64,
     progress: Progress<'a>,
     done: u64,
@@ -320,7 +321,7 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// The squares of what meets each column.
+    /// The sums of squared activations by column.
     fn activations(&mut self) -> Result<Imatrix, Error> {
         let mut collector = Collector::new(self.model.graph(), Scope::LayersAndHead);
         let given = Settings { threads: self.threads, ..Settings::default() };
@@ -342,7 +343,7 @@ impl<'a> Runs<'a> {
         Ok(imatrix)
     }
 
-    /// Keeps the logits of the model as it is.
+    /// Stores the logits of the unquantized model.
     fn base(&mut self) -> Result<(), Error> {
         let mut session = Session::new(self.model, self.settings(self.model)).map_err(failed)?;
         let mut out = BufWriter::new(&self.base);
@@ -358,7 +359,7 @@ impl<'a> Runs<'a> {
         self.step()
     }
 
-    /// Mean divergence of `model` from the base, nats a token.
+    /// Mean divergence of `model` from the reference, nats per token.
     fn divergence(&mut self, model: &Model) -> Result<f64, Error> {
         let mut session = Session::new(model, self.settings(model)).map_err(failed)?;
         self.base.rewind().map_err(Error::Scratch)?;
@@ -372,7 +373,7 @@ impl<'a> Runs<'a> {
         Ok(report.divergence.map_or(0.0, |divergence| divergence.kl().value))
     }
 
-    /// Runs the text with one tensor quantized and scales what comes out to the other types.
+    /// Runs the text with one tensor quantized and scales the divergence to the other types.
     fn measured(
         &mut self,
         tensor: &Tensor,
@@ -385,7 +386,7 @@ impl<'a> Runs<'a> {
         let distance = |place: &usize| (bits(types[*place]) - PROBE_BITS).abs();
         let lossy = (0..types.len()).filter(|&place| errors[place] > 0.0);
         let probe = lossy.min_by(|a, b| distance(a).total_cmp(&distance(b)));
-        // A tensor that no type changes, as one of zeros.
+        // Quantizing changes nothing, for example in a tensor of zeros.
         let probe = probe.unwrap_or(0);
         let mut kl = 0.0;
         if errors[probe] > 0.0 {

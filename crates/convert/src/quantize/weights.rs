@@ -1,4 +1,4 @@
-//! One tensor on its way from one type to another, piece by piece.
+//! Converts one tensor from one type to another, piece by piece.
 
 use bilayer_gguf::{SourceError, TensorLayout};
 use bilayer_quant::{Error, Type};
@@ -6,10 +6,10 @@ use bytes::Bytes;
 
 use crate::stream::Pieces;
 
-/// Weights of a piece, or a row where that has more: small enough to stay in a core's cache.
+/// Weights per piece (or one row, if longer): small enough to stay in a core's cache.
 const PIECE_WEIGHTS: usize = 1 << 15;
 
-/// A tensor and what it becomes.
+/// A tensor and its target type.
 pub(super) struct Weights {
     bytes: Bytes,
     from: Type,
@@ -31,14 +31,14 @@ impl Weights {
         importance: Option<Vec<f32>>,
     ) -> Weights {
         let shape = layout.shape();
-        // The tensor is in memory, so that its sizes are a usize.
+        // The tensor is in memory, so its sizes fit a usize.
         let expert_rows = if shape.len() > 1 { shape[shape.len() - 2] as usize } else { 1 };
         let (rows, cols) = (layout.rows() as usize, layout.cols() as usize);
         let importance = importance.filter(|_| layout.ty() != to);
         Weights { bytes, from: layout.ty(), to, rows, cols, expert_rows, importance }
     }
 
-    /// The new bytes.
+    /// The converted bytes, in pieces.
     pub fn pieces(&self) -> Pieces<impl Fn(u64, &mut [u8]) -> Result<(), SourceError> + Sync + '_> {
         let row_bytes = self.cols / self.to.block_weights * self.to.block_bytes;
         let piece_rows = (PIECE_WEIGHTS / self.cols).max(1);
@@ -52,7 +52,7 @@ impl Weights {
         }
     }
 
-    /// All new bytes at once, made on the threads of the pool this runs in.
+    /// All converted bytes at once, computed on the threads of the current pool.
     pub fn all(&self) -> Result<Vec<u8>, SourceError> {
         let pieces = self.pieces();
         // The source is in memory and larger.
@@ -61,13 +61,13 @@ impl Weights {
         Ok(bytes)
     }
 
-    /// Makes `rows` rows from number `first` on.
+    /// Converts `rows` rows from row `first` on.
     fn make(&self, first: usize, rows: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let from_bytes = self.bytes.len() / self.rows;
         let source = &self.bytes[first * from_bytes..(first + rows) * from_bytes];
         if self.from == self.to {
             bytes.copy_from_slice(source);
-            // What is of single weights shows at once whether it is damaged.
+            // Only unquantized weights are cheap to validate; blocks are copied unchecked.
             if self.from.block_weights > 1 || self.from.quantize.is_none() {
                 return Ok(());
             }

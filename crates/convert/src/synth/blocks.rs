@@ -1,23 +1,23 @@
-//! One line per quantization type: which bytes of a block are its scale, so that all others may be random.
+//! One entry per quantization type: which bytes of a block are scales; all others may be random.
 //!
-//! A block of any type is random bits with a number in front that says how large they are. So random weights of a
-//! wanted spread need no quantizer: fill the block with noise, then put the scale where it belongs. How large noise
-//! under a scale of 1 is, is measured once with the type's own dequantizer.
+//! A block is random bits under a scale. Random weights of a given standard deviation therefore need no
+//! quantizer: fill the block with noise, then write the scale. The magnitude of noise under a scale of 1 is
+//! measured once with the type's own dequantizer.
 
 use bilayer_quant::{Type, mxfp4, nvfp4};
 use half::f16;
 
-/// What becomes of random bytes that no block has.
+/// Replacement of random bytes that valid blocks never contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recode {
-    /// Quantizers never write -128, and some kernels take the magnitude of a byte: it becomes 0.
+    /// Quantizers never write -128, and some kernels take the magnitude of a byte, so it becomes 0.
     NoMinimum,
-    /// Four codes of two bits, of which 3 means nothing: it becomes 1, the weight 0.
+    /// Four two-bit codes, where the invalid code 3 becomes 1, the weight 0.
     Ternary,
 }
 
 impl Recode {
-    /// One loop for each, so that it is a few instructions for many bytes.
+    /// One loop per variant, so that each compiles to vector code.
     pub fn apply(self, bytes: &mut [u8]) {
         match self {
             Recode::NoMinimum => {
@@ -31,24 +31,24 @@ impl Recode {
     }
 }
 
-/// How a type writes its scale.
+/// How a type encodes its scale.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
     pub ty: Type,
     pub numbers: Numbers,
     pub puts: &'static [Put],
-    /// Of which plane random bytes need care.
+    /// The plane whose random bytes must be recoded.
     pub codes: Option<(&'static str, Recode)>,
 }
 
-/// The numbers a scale can be, by code: larger codes are larger numbers.
+/// The encoding of scales; larger codes are larger numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbers {
     /// f16.
     Half,
     /// Powers of two (MXFP4).
     Power,
-    /// Unsigned floats of 8 bits (NVFP4).
+    /// Unsigned 8-bit floats (NVFP4).
     Small,
 }
 
@@ -71,16 +71,16 @@ impl Numbers {
     }
 }
 
-/// Where in a block something derived from the scale goes.
+/// Where a value derived from the scale is stored in a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Put {
-    /// An f16 plane: the scale times a factor that makes the weights lie around 0.
+    /// An f16 plane: the scale times a factor that centres the weights at 0.
     Half { plane: &'static str, factor: f32 },
     /// An f16 plane whose sign stays random, for types whose codes have a mean other than 0.
     AnySign { plane: &'static str },
     /// Every byte of a plane: the scale's code.
     Bytes { plane: &'static str },
-    /// The high quarters of four words, the lowest first (IQ1_M).
+    /// The high nibbles of four words, lowest first (IQ1_M).
     Quarters { plane: &'static str },
 }
 
@@ -91,7 +91,7 @@ const fn half(ty: Type, puts: &'static [Put]) -> Line {
     Line { ty, numbers: Numbers::Half, puts, codes: None }
 }
 
-/// The factors are half the largest code, by which scale · code lies above 0 on average.
+/// The factors are half the largest code, the mean of scale · code above 0.
 pub(super) static LINES: [Line; 23] = [
     half(Type::Q4_0, &[SIGNED]),
     half(Type::Q4_1, &[D, Put::Half { plane: "m", factor: -7.5 }]),
@@ -128,7 +128,7 @@ pub(super) static LINES: [Line; 23] = [
     },
 ];
 
-/// A byte of a block after a scale is put there: `byte & keep | set`.
+/// A byte of a block after the scale is written: `byte & keep | set`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub at: usize,
@@ -137,7 +137,7 @@ pub(super) struct Stamp {
 }
 
 impl Line {
-    /// The bytes that give a block the scale of `code`.
+    /// The byte changes that give a block the scale of `code`.
     pub fn stamps(&self, code: u16) -> Vec<Stamp> {
         let mut stamps = Vec::new();
         for put in self.puts {
@@ -171,7 +171,7 @@ impl Line {
         stamps
     }
 
-    /// Where a plane lies within a block. The names are those of the type's table line; a test walks all.
+    /// The byte range of a plane within a block. The names are those of the type's table; a test walks all.
     pub fn plane(&self, name: &str) -> std::ops::Range<usize> {
         let plane = self.ty.planes.iter().find(|plane| plane.name == name);
         plane.map_or(0..0, |plane| plane.offset..plane.offset + plane.len)

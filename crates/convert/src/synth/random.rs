@@ -1,14 +1,14 @@
-//! Random bits: SplitMix64, the same on every machine and as fast as memory.
+//! Random bits: SplitMix64, reproducible on every machine and as fast as memory.
 
-/// SplitMix64 (Steele, Lea and Flood 2014). A number of the stream depends on its place alone, so that any part of
-/// a tensor can be made on any thread.
+/// SplitMix64 (Steele, Lea and Flood 2014). A number depends only on its position in the stream, so any part of
+/// a tensor can be generated on any thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Random(u64);
 
 impl Random {
     /// The stream of chunk `chunk` of the tensor `name`.
     pub fn of(seed: u64, name: &str, chunk: u64) -> Random {
-        // FNV-1a: any hash that is the same everywhere will do.
+        // FNV-1a; any portable hash would do.
         let name = name.bytes().fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
         });

@@ -1,14 +1,14 @@
-//! The shapes: sizes of known models as one table, changes to them, and the metadata they make.
+//! Shapes: a table of known models' sizes, overrides of them, and the resulting metadata.
 
 use bilayer_gguf::Metadata;
 use bilayer_models::Llama3;
 
 use crate::Error;
 
-/// The sizes of a model, and what else its metadata says.
+/// The sizes of a model and the rest of its metadata.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// What the user calls it.
+    /// Name on the command line.
     pub name: &'static str,
     /// `general.architecture`.
     pub(super) architecture: &'static str,
@@ -22,15 +22,15 @@ pub struct Shape {
     pub kv_heads: u32,
     /// Elements of a head.
     pub head_dim: u32,
-    /// Elements of the feed-forward's inner state.
+    /// Width of the feed-forward's hidden state.
     pub ffn: u32,
     /// Tokens of the vocabulary.
     pub vocab: u32,
-    /// Tokens the model is said to be trained for.
+    /// Trained context in tokens.
     pub context: u32,
-    /// The embedding is the output head, too.
+    /// Whether the embedding is also the output head.
     pub tied: bool,
-    /// Experts in place of the one feed-forward.
+    /// Experts in place of the feed-forward.
     pub experts: Option<Experts>,
     pub(super) kind: Kind,
     norm_eps: f32,
@@ -39,28 +39,28 @@ pub struct Shape {
 /// A mixture of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Experts {
-    /// How many a layer has.
+    /// Experts per layer.
     pub count: u32,
-    /// How many a token goes through.
+    /// Experts per token.
     pub used: u32,
-    /// Elements of one's inner state.
+    /// Width of an expert's hidden state.
     pub ffn: u32,
 }
 
-/// What else differs.
+/// Settings that depend on the model family.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
-    /// Causal, rotary.
+    /// Causal, with RoPE.
     Decoder {
         rope_base: f32,
-        /// How many times Llama 3's rule lengthens the context.
+        /// Factor by which Llama 3's rule extends the context.
         longer: Option<f32>,
-        /// Queries and keys are normed head by head.
+        /// Whether queries and keys are normalized per head.
         head_norms: bool,
         /// `tokenizer.ggml.pre`.
         pre: &'static str,
     },
-    /// Sees both ways and has learned positions.
+    /// Bidirectional, with learned positions.
     Encoder,
 }
 
@@ -68,7 +68,7 @@ const fn rotary(rope_base: f32, longer: Option<f32>) -> Kind {
     Kind::Decoder { rope_base, longer, head_norms: false, pre: "llama-bpe" }
 }
 
-/// Llama 3.1 8B (Meta 2024), which the other Llamas are changes of.
+/// Llama 3.1 8B (Meta 2024), the base of the other Llama shapes.
 const LLAMA_8B: Shape = Shape {
     name: "llama-8b",
     architecture: "llama",
@@ -86,9 +86,9 @@ const LLAMA_8B: Shape = Shape {
     norm_eps: 1e-5,
 };
 
-/// Sources: the makers' `config.json`s.
+/// Sources: the publishers' `config.json` files.
 static SHAPES: [Shape; 7] = [
-    // A small Llama, to which flags give any sizes.
+    // A small Llama, meant for overrides by flags.
     Shape {
         name: "tiny",
         layers: 2,
@@ -163,29 +163,29 @@ static SHAPES: [Shape; 7] = [
     },
 ];
 
-/// Sizes in place of a shape's own.
+/// Overrides of a shape's sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// In place of [`Shape::layers`].
+    /// Replaces [`Shape::layers`].
     pub layers: Option<u32>,
-    /// In place of [`Shape::width`].
+    /// Replaces [`Shape::width`].
     pub width: Option<u32>,
-    /// In place of [`Shape::heads`].
+    /// Replaces [`Shape::heads`].
     pub heads: Option<u32>,
-    /// In place of [`Shape::kv_heads`].
+    /// Replaces [`Shape::kv_heads`].
     pub kv_heads: Option<u32>,
-    /// In place of [`Shape::head_dim`].
+    /// Replaces [`Shape::head_dim`].
     pub head_dim: Option<u32>,
-    /// In place of [`Shape::ffn`], and of the experts' where there are any.
+    /// Replaces [`Shape::ffn`], and the experts' width if there are experts.
     pub ffn: Option<u32>,
-    /// In place of [`Shape::vocab`].
+    /// Replaces [`Shape::vocab`].
     pub vocab: Option<u32>,
-    /// In place of [`Shape::context`].
+    /// Replaces [`Shape::context`].
     pub context: Option<u32>,
 }
 
 impl Shape {
-    /// The shape of that name.
+    /// Finds a shape by name.
     ///
     /// # Errors
     /// [`Error::UnknownShape`], which lists the known ones.
@@ -204,8 +204,8 @@ impl Shape {
         SHAPES.iter().map(|shape| shape.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// The shape with other sizes. A head is as long as it was, unless width or heads change: then the width is
-    /// shared out among the heads. As many heads share keys and values as did, or none where that is not possible.
+    /// The shape with overrides. The head dimension is kept unless width or heads change; then it is `width /
+    /// heads`. The ratio of query to key-value heads is kept if possible, otherwise every head has its own.
     ///
     /// # Errors
     /// [`Error::Size`], which names the flag.
@@ -237,7 +237,7 @@ impl Shape {
         Ok(self)
     }
 
-    /// The bounds are those of `bilayer_models::limits`, where a model is read back.
+    /// Checks the bounds of `bilayer_models::limits`, which apply when the model is loaded.
     fn check(&self) -> Result<(), Error> {
         use bilayer_models::limits::{CONTEXT, HEADS, LAYERS, VOCAB, WIDTH};
         let bounds = [
@@ -275,7 +275,7 @@ impl Shape {
         Ok(())
     }
 
-    /// The frequencies' divisors by Llama 3's rule, `[head_dim / 2]`.
+    /// Divisors of the RoPE frequencies by Llama 3's rule, `[head_dim / 2]`.
     pub(super) fn rope_factors(&self) -> Option<Vec<f32>> {
         let Kind::Decoder { rope_base, longer: Some(factor), .. } = self.kind else { return None };
         let rule =
@@ -283,7 +283,7 @@ impl Shape {
         Some(rule.factors(rope_base, self.head_dim as usize))
     }
 
-    /// The keys of the model, without those of its words.
+    /// The model's metadata without the vocabulary.
     pub(super) fn metadata(&self) -> Metadata {
         let mut metadata = Metadata::new();
         metadata.set("general.architecture", self.architecture);
@@ -302,7 +302,7 @@ impl Shape {
             Kind::Encoder => {
                 set("attention.layer_norm_epsilon", self.norm_eps.into());
                 set("attention.causal", false.into());
-                // The mean of all tokens.
+                // Mean pooling.
                 set("pooling_type", 1u32.into());
             }
             Kind::Decoder { rope_base, .. } => {

@@ -1,4 +1,4 @@
-//! The tensors of a shape, and how their weights are spread.
+//! The tensors of a shape and the distributions of their weights.
 
 use bilayer_models::Outline;
 use bilayer_quant::Type;
@@ -21,10 +21,11 @@ pub(super) struct Spread {
     pub deviation: f32,
 }
 
-/// What the model needs: as its architecture records it, or from the list below where that is not known yet.
+/// The tensors that the architecture records, or those of the list below if the architecture is not supported
+/// yet.
 ///
 /// # Errors
-/// [`Error::Model`]: the sizes make no model.
+/// [`Error::Model`] if the sizes do not form a valid model.
 pub(super) fn needed(shape: &Shape) -> Result<Vec<Tensor>, Error> {
     use bilayer_models::Error as Model;
     let listed = listed(shape);
@@ -44,8 +45,8 @@ pub(super) fn needed(shape: &Shape) -> Result<Vec<Tensor>, Error> {
     }
 }
 
-/// Weights of which activations neither grow nor vanish: a row has length about 1, what is added to the residual
-/// less the deeper the model is (as GPT-2 was begun), gains lie around 1 and biases around 0.
+/// A distribution that keeps activations from growing or vanishing: rows have length about 1, outputs to the
+/// residual shrink with depth (GPT-2's initialization), norm gains are near 1 and biases near 0.
 pub(super) fn spread(tensor: &Tensor, shape: &Shape) -> Spread {
     let name = tensor.name.as_str();
     let vector = tensor.shape.len() == 1;
@@ -134,7 +135,7 @@ fn encoder_layer(list: &mut List, shape: &Shape, layer: &str) {
     list.norm(&format!("{layer}layer_output_norm"), width);
 }
 
-/// A list in the making.
+/// A list under construction.
 struct List {
     tensors: Vec<Tensor>,
 }

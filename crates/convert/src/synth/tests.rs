@@ -1,4 +1,4 @@
-//! Weights of every type, sizes of every shape, words of every size.
+//! Tests of weights of all types, sizes of all shapes, and vocabularies of all sizes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -14,7 +14,7 @@ use super::weights::Weights;
 use super::{Shape, Sizes, Synth, words};
 use crate::mix::Mix;
 
-/// Types that weights can be of.
+/// Types usable for weights.
 fn types() -> impl Iterator<Item = Type> {
     bilayer_quant::all().iter().copied().filter(|ty| Mix::pure(*ty).is_ok())
 }
@@ -49,7 +49,7 @@ fn weights_of_every_type_are_finite_and_spread_as_wanted() {
             let count = values.len() as f32;
             let mean = values.iter().sum::<f32>() / count;
             let found = (values.iter().map(|value| value * value).sum::<f32>() / count).sqrt();
-            // A few hundred blocks have that many scales to choose from.
+            // A few hundred blocks, so the sample varies by a few percent.
             assert!((found / deviation - 1.0).abs() < 0.08, "{ty}: {found} for {deviation}");
             assert!(mean.abs() < 0.05 * deviation, "{ty}: mean {mean} for {deviation}");
         }
@@ -72,7 +72,7 @@ fn plain_types_have_the_centre_too() {
 
 #[test]
 fn bytes_depend_on_seed_and_name_and_not_on_threads() {
-    // The embedding is longer than one buffer of chunks; the factors of frequencies are not random.
+    // The embedding exceeds one buffer of chunks; RoPE factors are not random.
     let sizes = Sizes {
         layers: Some(2),
         vocab: Some(24_000),
@@ -124,7 +124,7 @@ fn what_is_stopped_leaves_nothing() {
     std::fs::remove_dir(&folder).unwrap();
 }
 
-/// Sources: the makers' model cards (Mixtral: 46.7 B, Qwen3: 30.5 B, MiniLM without its pooler).
+/// Sources: the publishers' model cards (Mixtral: 46.7 B, Qwen3: 30.5 B, MiniLM without its pooler).
 #[test]
 fn shapes_have_as_many_parameters_as_their_models() {
     let expected = [

@@ -9,16 +9,16 @@ use super::random::Random;
 use super::tensors::Spread;
 use crate::Error;
 
-/// Bytes of a chunk, about: large enough that a thread has work, small enough for its cache.
+/// Approximate bytes per chunk: enough work for a thread, small enough for its cache.
 const CHUNK_BYTES: usize = 1 << 18;
-/// Draws of a plain type to choose from; a power of two.
+/// Precomputed random values of an unquantized type; a power of two.
 const DRAWS: usize = 1 << 12;
-/// Blocks by which the noise of a type is measured.
+/// Number of blocks for measuring a type's noise.
 const SAMPLE_BLOCKS: usize = 512;
-/// Parts of 1 in which a block's chance of the larger scale is counted.
+/// Denominator of the probability of the larger scale.
 const CHANCES: f32 = 65_536.0;
 
-/// What makes the bytes of one tensor.
+/// Generates the bytes of one tensor.
 pub(super) struct Weights<'a> {
     name: &'a str,
     seed: u64,
@@ -27,19 +27,19 @@ pub(super) struct Weights<'a> {
 }
 
 enum Source {
-    /// A choice of values, [`DRAWS`] times `block_bytes`.
+    /// Random values to pick from, [`DRAWS`] times `block_bytes`.
     Draws(Vec<u8>),
     /// Noise under one of two neighbouring scales.
     Blocks {
         stamps: [Vec<Stamp>; 2],
-        /// How often of [`CHANCES`] the larger one.
+        /// Probability of the larger scale, out of [`CHANCES`].
         chance: u16,
         codes: Option<(Range<usize>, Recode)>,
     },
 }
 
 impl<'a> Weights<'a> {
-    /// Weights of type `ty` spread as said; blocks lie around 0 whatever the centre.
+    /// Weights of type `ty` with the given distribution; blocks are always centred at 0.
     ///
     /// # Errors
     /// [`Error::NotForWeights`].
@@ -51,12 +51,12 @@ impl<'a> Weights<'a> {
         Ok(Weights { name, seed, block_bytes: ty.block_bytes, source })
     }
 
-    /// Bytes of a chunk: whole blocks.
+    /// Bytes per chunk; a whole number of blocks.
     pub fn chunk_bytes(&self) -> usize {
         CHUNK_BYTES / self.block_bytes * self.block_bytes
     }
 
-    /// Makes chunk number `chunk`; only the last of a tensor may be shorter than [`Weights::chunk_bytes`].
+    /// Generates chunk number `chunk`; only a tensor's last one may be shorter than [`Weights::chunk_bytes`].
     pub fn fill(&self, chunk: u64, bytes: &mut [u8]) {
         let mut random = Random::of(self.seed, self.name, chunk);
         match &self.source {
@@ -83,24 +83,24 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// A block's bytes for weights of that standard deviation: as few scales are exact, two neighbours in such parts
-/// that the mean square is.
+/// Blocks for weights of that standard deviation: since few scales are exact, two neighbours are mixed so that
+/// the mean square is right.
 fn blocks(line: &Line, deviation: f32) -> Source {
     let numbers = line.numbers;
     let wanted = deviation / noise(line);
     let (low, high) = neighbours(numbers, wanted);
     let square = |code| f64::from(numbers.value(code)).powi(2);
     let part = (f64::from(wanted).powi(2) - square(low)) / (square(high) - square(low));
-    // NaN where both are the same becomes 0.
+    // NaN if both are equal; the cast makes it 0.
     let chance = (part as f32 * CHANCES) as u16;
     let codes = line.codes.map(|(plane, code)| (line.plane(plane), code));
     Source::Blocks { stamps: [line.stamps(low), line.stamps(high)], chance, codes }
 }
 
-/// The codes of the largest number up to `wanted` and of the next.
+/// The codes of the largest number up to `wanted` and of the next one.
 fn neighbours(numbers: Numbers, wanted: f32) -> (u16, u16) {
     let (last, _) = numbers.codes();
-    // The first code above lies within.
+    // Binary search for the first code above `wanted`.
     let (mut above, mut end) = (0, last + 1);
     while above < end {
         let middle = above + (end - above) / 2;
@@ -123,18 +123,18 @@ fn noise(line: &Line) -> f32 {
     let mut bytes = vec![0; SAMPLE_BLOCKS * line.ty.block_bytes];
     sample.fill(0, &mut bytes);
     let mut values = vec![0.0; SAMPLE_BLOCKS * line.ty.block_weights];
-    // The sizes are the type's own.
+    // Both slices have the type's own sizes.
     (line.ty.dequantize)(&bytes, &mut values);
     let squares: f64 = values.iter().map(|value| f64::from(*value).powi(2)).sum();
     (squares / values.len() as f64).sqrt() as f32
 }
 
-/// [`DRAWS`] values of a plain type, about normally distributed, with exactly that centre and deviation.
+/// [`DRAWS`] values of an unquantized type, approximately normal, with exactly this mean and deviation.
 fn draws(ty: Type, spread: Spread, mut random: Random) -> Result<Vec<u8>, Error> {
     if ty.block_weights != 1 || ty.quantize.is_none() {
         return Err(Error::NotForWeights { ty: ty.name });
     }
-    // Sums of twelve uniform numbers (Irwin-Hall): no logarithm, which rounds otherwise on other machines.
+    // Sums of twelve uniform numbers (Irwin-Hall) avoid logarithms, which round differently between machines.
     let uniform = |bits: u64| (bits >> 40) as f64 / (1u64 << 24) as f64 - 0.5;
     let sums: Vec<f64> =
         (0..DRAWS).map(|_| (0..12).map(|_| uniform(random.next())).sum()).collect();
@@ -150,7 +150,7 @@ fn draws(ty: Type, spread: Spread, mut random: Random) -> Result<Vec<u8>, Error>
     Ok(bytes)
 }
 
-/// Fills `bytes` with values of `N` bytes chosen from `table`, four to a random number.
+/// Fills `bytes` with values of `N` bytes picked from `table`, four per random number.
 fn draw<const N: usize>(table: &[u8], random: &mut Random, bytes: &mut [u8]) {
     let (table, _) = table.as_chunks::<N>();
     for values in bytes.chunks_mut(4 * N) {

@@ -1,20 +1,21 @@
-//! A made-up vocabulary of any size: every text has tokens, and every token has a text.
+//! Generates a vocabulary of any size in which every text has tokens and every token has a text.
 
 use bilayer_gguf::{Metadata, Strings};
 
 use super::shapes::Kind;
 
-/// Tokens that every byte-level vocabulary has: 256 bytes, begin and end of text.
+/// Tokens of every byte-level vocabulary: 256 bytes, begin and end of text.
 const FIXED: usize = 258;
 
-/// The smallest vocabulary: those and one merge, without which a byte-level one is none. (Word pieces need fewer.)
+/// The smallest vocabulary: the fixed tokens and one merge, which a byte-level BPE must have. (WordPiece needs
+/// fewer.)
 pub(super) const LEAST: usize = FIXED + 1;
 
 /// Values of `tokenizer.ggml.token_type`.
 const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 
-/// The special tokens of a word-piece vocabulary, in the order of their ids, and their keys.
+/// Special tokens of a WordPiece vocabulary in id order, and their keys.
 const SPECIAL_PIECES: [(&str, &[&str]); 5] = [
     ("[PAD]", &["padding_token_id"]),
     ("[UNK]", &["unknown_token_id"]),
@@ -31,7 +32,7 @@ pub(super) fn add(metadata: &mut Metadata, kind: Kind, size: usize) {
     }
 }
 
-/// Bytes, then merges of letters to groups of two, three and four, then begin and end of text.
+/// Bytes, then merges of letters into groups of two, three and four, then begin and end of text.
 fn byte_level(metadata: &mut Metadata, pre: &str, size: usize) {
     let (mut tokens, mut merges) = (Strings::default(), Strings::default());
     (0..=255).for_each(|byte| tokens.push(&shown(byte).to_string()));
@@ -40,7 +41,7 @@ fn byte_level(metadata: &mut Metadata, pre: &str, size: usize) {
         merges.push(&format!("{left} {right}"));
     }
     let mut types = vec![NORMAL; tokens.len()];
-    // A vocabulary larger than all groups is filled up with tokens that no text has.
+    // Remaining tokens stand for no text.
     for unused in tokens.len()..size - 2 {
         tokens.push(&format!("[unused{unused}]"));
         types.push(CONTROL);
@@ -62,7 +63,7 @@ fn byte_level(metadata: &mut Metadata, pre: &str, size: usize) {
     set("tokens", tokens.into());
 }
 
-/// Letters at the beginning of words (behind U+2581) and within, then groups of them.
+/// Letters at the start of words (after U+2581) and inside words, then groups of letters.
 fn word_pieces(metadata: &mut Metadata, size: usize) {
     let mut tokens = Strings::default();
     SPECIAL_PIECES.iter().for_each(|(name, _)| tokens.push(name));
@@ -86,8 +87,8 @@ fn word_pieces(metadata: &mut Metadata, size: usize) {
     set("tokens", tokens.into());
 }
 
-/// All pairs of letters, then pairs with a letter, then pairs of pairs: each is made of parts that came before,
-/// no two are the same text.
+/// All pairs of letters, then pairs with a letter, then pairs of pairs: each consists of earlier tokens, and no
+/// two have the same text.
 fn groups() -> impl Iterator<Item = (String, String)> {
     let letters = || ('a'..='z').map(String::from);
     let pairs = move || letters().flat_map(move |a| letters().map(move |b| a.clone() + &b));
@@ -97,8 +98,8 @@ fn groups() -> impl Iterator<Item = (String, String)> {
     two.chain(three).chain(four)
 }
 
-/// The character that stands for a byte in GPT-2's vocabularies: itself where it can be seen, else one from U+0100
-/// on, in the order of the bytes.
+/// The character that stands for a byte in GPT-2 vocabularies: printable bytes are themselves, the others are
+/// mapped to U+0100 and up in order.
 fn shown(byte: u8) -> char {
     let visible = |byte: u8| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
     if visible(byte) {

@@ -1,18 +1,19 @@
-//! How a checkpoint turns positions: `rope_parameters` of newer ones, `rope_theta` and `rope_scaling` of older.
+//! A checkpoint's RoPE settings: `rope_parameters` in newer checkpoints, `rope_theta` and `rope_scaling` in
+//! older ones.
 
 use super::{Draft, Made, Settings, missing, unexpected};
 use crate::{Error, Llama3};
 
-/// What says the base of layers that see all, by family and age.
+/// Names of the base frequency of global layers, by family and age.
 const BASE: &[&str] = &["rope_theta", "global_rope_theta", "rotary_emb_base"];
-/// What says that of layers with a window.
+/// Names of the base frequency of local layers.
 const LOCAL_BASE: &[&str] = &["rope_local_base_freq", "local_rope_theta"];
 
-/// Writes the keys `rope.*`; where frequencies have divisors of their own, their tensors.
+/// Writes the keys `rope.*` and, if frequencies have individual divisors, their tensors.
 pub(crate) fn rope(draft: &mut Draft<'_>) -> Result<(), Error> {
     let all = draft.settings;
     let new = all.part("rope_parameters");
-    // Where kinds of layers turn differently, each kind has a part of its own.
+    // If local and global layers have different RoPE, each kind has an object of its own.
     let full = new.map(|new| new.part("full_attention").unwrap_or(new));
     let local = new.and_then(|new| new.part("sliding_attention"));
     let base = match full.map(|full| full.number(BASE)).transpose()?.flatten() {
@@ -68,7 +69,7 @@ fn scaled(draft: &mut Draft<'_>, scaling: Settings<'_>, base: f32, dims: u32) ->
                     draft.set(&format!("rope.scaling.{key}"), turns);
                 }
             }
-            // The whole factor, where files have it beside YaRN's own 0.1 ln(factor) + 1.
+            // The checkpoint gives the full factor; GGUF stores it relative to YaRN's own 0.1 ln(factor) + 1.
             if let Some(whole) = scaling.number(&["attention_factor"])? {
                 draft.set("rope.scaling.attn_factor", whole / (0.1 * factor.ln() + 1.0));
             }
@@ -93,7 +94,7 @@ fn scaled(draft: &mut Draft<'_>, scaling: Settings<'_>, base: f32, dims: u32) ->
     Ok(())
 }
 
-/// LongRoPE: two lists of divisors, and the factor on cosine and sine where the checkpoint says it.
+/// LongRoPE: two lists of divisors, and the factor on cosine and sine if the checkpoint gives it.
 fn long(draft: &mut Draft<'_>, scaling: Settings<'_>) -> Result<(), Error> {
     for (name, field) in
         [("rope_factors_long.weight", "long_factor"), ("rope_factors_short.weight", "short_factor")]

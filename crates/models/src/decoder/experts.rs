@@ -1,4 +1,4 @@
-//! A mixture of experts in place of one feed-forward.
+//! A mixture of experts in place of the feed-forward.
 
 use bilayer_graph::{Error, Recorder, Route, Score, Value};
 
@@ -6,7 +6,7 @@ use super::{Block, Projection};
 use crate::{Experts, Shared};
 
 impl Block<'_> {
-    /// `sum over the chosen experts of weight * down(activation(gate(x)) * up(x))`, and what all tokens share:
+    /// `sum over the chosen experts of weight * down(activation(gate(x)) * up(x))`, plus the shared expert:
     /// `[.., width]` to `[.., width]`.
     pub(super) fn mixture(
         &self,
@@ -72,7 +72,7 @@ impl Block<'_> {
         Ok(r.experts(name, bilayer_graph::Experts { input, route, stack, bias, out }))
     }
 
-    /// The feed-forward of all tokens: `[.., width]` to `[.., width]`.
+    /// The shared expert: `[.., width]` to `[.., width]`.
     fn shared(&self, r: &mut Recorder<'_>, input: Value, shared: &Shared) -> Result<Value, Error> {
         let inner = ["ffn_gate_shexp", "ffn_up_shexp"]
             .map(|stem| Projection::whole(stem, shared.feed_forward));
@@ -82,7 +82,7 @@ impl Block<'_> {
         if !shared.weighed {
             return Ok(out);
         }
-        // A router with one expert, to which all tokens go.
+        // Its weight is a router with a single expert.
         let router = Projection::whole("ffn_gate_inp_shexp", 1);
         let logits = self.linear(r, "ffn_shexp_logit", input, &router)?; // [.., 1]
         let route = Route {

@@ -1,4 +1,4 @@
-//! Byte-level vocabularies: tokens and merges of a `tokenizer.json`, and the name of the way it cuts text into words.
+//! Byte-level BPE vocabularies: tokens and merges from `tokenizer.json`, and the name of the pre-tokenizer.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::{JSON, Source};
 use crate::Error;
 
 impl Source<'_> {
-    /// From byte pairs over bytes.
+    /// Byte-level BPE from `tokenizer.json`.
     pub(super) fn pairs(&self, architecture: &str) -> Result<Vocabulary<'static>, Error> {
         let wrong = |reason: String| self.checkpoint.wrong(JSON, &reason);
         let pre = recognise(&self.json, architecture).map_err(|error| Error::Tokenizer {
@@ -30,7 +30,8 @@ impl Source<'_> {
     }
 }
 
-/// The merges of a `tokenizer.json` in order of rank: pairs in newer files, two words with a space between in older.
+/// The merges of `tokenizer.json` in order of rank: arrays in newer files, two words separated by a space in
+/// older ones.
 pub(super) fn merges(model: &Value) -> Result<Vec<(&str, &str)>, String> {
     let list = model["merges"].as_array().ok_or("`model.merges` is missing or no list")?;
     let merge = |(rank, merge)| {
@@ -43,7 +44,7 @@ pub(super) fn merges(model: &Value) -> Result<Vec<(&str, &str)>, String> {
 fn halves(merge: &Value) -> Option<(&str, &str)> {
     match merge {
         Value::String(text) => {
-            // A merge may begin with a space of its own.
+            // The left token may itself begin with a space.
             let place = text.char_indices().skip(1).find(|&(_, character)| character == ' ');
             place.map(|(at, _)| (&text[..at], &text[at + 1..]))
         }

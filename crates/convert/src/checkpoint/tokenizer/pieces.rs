@@ -1,4 +1,4 @@
-//! Vocabularies of SentencePiece: from its own model, or from a `tokenizer.json` that was made of one.
+//! SentencePiece vocabularies, from `tokenizer.model` or from a `tokenizer.json` converted from one.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::super::sentencepiece::{BYTE_PAIRS, Model};
 use super::{BYTE, JSON, PIECES, Source, Tokens, UNKNOWN, USER_DEFINED, pairs};
 use crate::Error;
 
-/// The score of a row that stands for no text, as llama.cpp's converter has it.
+/// Score of unused rows, as in llama.cpp's converter.
 const UNUSED_SCORE: f32 = -10_000.0;
 
 impl Source<'_> {
@@ -50,15 +50,15 @@ impl Source<'_> {
         })
     }
 
-    /// From byte pairs over characters with bytes for the rest: pairs are merged by rank, pieces by the score of what they
-    /// make, so that the rank of a token's first merge, negative, is its score.
+    /// BPE over characters with byte fallback. `tokenizer.json` ranks merges, SentencePiece scores the
+    /// resulting pieces; a token's score is therefore the negated rank of the first merge that produces it.
     pub(super) fn pairs_as_pieces(&self) -> Result<Vocabulary<'static>, Error> {
         let model = &self.json["model"];
         let merges = pairs::merges(model).map_err(|reason| self.checkpoint.wrong(JSON, &reason))?;
         let mut tokens = self.vocab()?;
         let ids: std::collections::HashMap<String, usize> =
             tokens.texts.iter().cloned().zip(0..).collect();
-        // What no merge makes is merged last, if ever.
+        // Tokens that no merge produces come last.
         tokens.scores = vec![-(merges.len() as f32); self.rows];
         for (rank, (left, right)) in merges.iter().enumerate().rev() {
             if let Some(&id) = ids.get(&format!("{left}{right}")) {
@@ -98,7 +98,7 @@ fn vocabulary(tokens: Tokens) -> Vocabulary<'static> {
     }
 }
 
-/// Whether a step of a `tokenizer.json`, or a step within it, puts a space before a text.
+/// Whether a step of `tokenizer.json`, or a nested step, adds a space before the text.
 fn adds_space(step: &Value) -> bool {
     let steps = ["normalizers", "pretokenizers"].into_iter().filter_map(|key| step[key].as_array());
     let own = match step["type"].as_str() {

@@ -1,4 +1,4 @@
-//! Which tokens are special, and which of them stand around a text.
+//! Special tokens, and which of them are added around a text.
 
 use std::collections::HashMap;
 
@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::Source;
 
 impl Source<'_> {
-    /// Sets the ids that tokenizer and model files name, and whether texts begin and end with some.
+    /// Sets the ids of the special tokens and whether they are added at the beginning and end of texts.
     ///
-    /// A name in the tokenizer's files comes before an id in the model's, and both before what SentencePiece has.
+    /// Names in tokenizer files take precedence over ids in model files, and both over SentencePiece's.
     pub(super) fn specials(&self, vocabulary: &mut Vocabulary<'_>) {
         let tokens = std::mem::take(&mut vocabulary.tokens);
         let ids: HashMap<&str, u32> = tokens.iter().map(|token| &**token).zip(0..).collect();
@@ -38,15 +38,15 @@ impl Source<'_> {
         let text = |id: Option<u32>| id.map(|id| &*tokens[id as usize]);
         let Around { first, last, between } = around(&self.json["post_processor"]);
         let flag = |name: &str| self.config[name].as_bool();
-        // BERT's kind always has its own around each text.
+        // BERT vocabularies always add theirs.
         if vocabulary.model != "bert" {
             let (bos, eos) = (text(vocabulary.bos), text(vocabulary.eos));
             let is = |place: &Option<Option<&str>>, token: Option<&str>| {
                 place.map(|found| found.is_some() && (found == token))
             };
             vocabulary.add_bos = flag("add_bos_token").or(is(&first, bos));
-            // Where no template says so the maker's tokenizer adds nothing; readers of files would, for some ways to cut
-            // text.
+            // Without a template the original tokenizer adds nothing, but readers of GGUF files would, for some
+            // pre-tokenizers.
             if !vocabulary.merges.is_empty() && bos.is_some() {
                 vocabulary.add_bos = vocabulary.add_bos.or(Some(false));
             }
@@ -57,7 +57,7 @@ impl Source<'_> {
         vocabulary.tokens = tokens;
     }
 
-    /// The tokens that end what the model says, where its files list several.
+    /// End-of-sequence tokens, if the files list several.
     fn ends(&self) -> Vec<u32> {
         let ids = |value: &Value| -> Vec<u32> {
             let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
@@ -71,12 +71,12 @@ impl Source<'_> {
     }
 }
 
-/// The tokens that a template of `tokenizer.json` puts around texts.
+/// The tokens that the template of `tokenizer.json` adds around texts.
 #[derive(Default)]
 struct Around<'j> {
-    /// Before a text; `None` where there is no template.
+    /// Before a text; outer `None` without a template.
     first: Option<Option<&'j str>>,
-    /// After a text; `None` where there is no template.
+    /// After a text; outer `None` without a template.
     last: Option<Option<&'j str>>,
     /// Between the texts of a pair.
     between: Option<&'j str>,
@@ -96,7 +96,7 @@ fn around(processor: &Value) -> Around<'_> {
     }
 }
 
-/// The token of a step of a template; `None` where that is a text.
+/// The token of a template step; `None` if the step is a text.
 fn token(step: Option<&Value>) -> Option<&str> {
     step.and_then(|step| step["SpecialToken"]["id"].as_str())
 }

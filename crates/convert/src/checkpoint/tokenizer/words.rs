@@ -1,4 +1,4 @@
-//! WordPiece vocabularies: from a `tokenizer.json`, or from BERT's list of words.
+//! WordPiece vocabularies, from `tokenizer.json` or from BERT's word list.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use super::{Added, CONTROL, JSON, NORMAL, Source, Tokens, WORDS};
 use crate::Error;
 
 impl Source<'_> {
-    /// From `tokenizer.json`.
+    /// WordPiece from `tokenizer.json`.
     pub(super) fn words(&self) -> Result<Vocabulary<'static>, Error> {
         let prefix = &self.json["model"]["continuing_subword_prefix"];
         if prefix != "##" {
@@ -29,7 +29,7 @@ impl Source<'_> {
         )
     }
 
-    /// From `vocab.txt`, a token a line.
+    /// WordPiece from `vocab.txt`, one token per line.
     pub(super) fn word_list(&self, text: &str) -> Result<Vocabulary<'static>, Error> {
         let mut tokens = Tokens::unused(self.rows);
         let count = text.lines().count();
@@ -55,7 +55,7 @@ impl Source<'_> {
         let added: Vec<Added> = self.added();
         match added.is_empty() {
             false => tokens.add(added),
-            // BERT's own special tokens, where only the list of words is there.
+            // BERT's special tokens, if only the word list is available.
             true => {
                 for name in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] {
                     if let Some(id) = tokens.texts.iter().position(|text| text == name) {
@@ -75,7 +75,8 @@ impl Source<'_> {
     }
 }
 
-/// GGUF marks the start of a word and not what continues one; tokens in brackets are as they are.
+/// The spelling in GGUF, which marks the start of a word instead of its continuation; tokens in brackets are
+/// unchanged.
 fn spelled(token: &str) -> String {
     match token.strip_prefix("##") {
         Some(rest) => rest.to_owned(),
