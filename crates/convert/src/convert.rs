@@ -16,7 +16,7 @@ use crate::Error;
 use crate::checkpoint::{Checkpoint, templates, tokenizer};
 use crate::mix::Mix;
 use crate::place;
-use crate::stream::{self, Progress, Told};
+use crate::stream::{self, Progress, Reporter};
 
 mod metadata;
 mod rows;
@@ -176,9 +176,9 @@ impl Plan {
     /// nothing is left behind, and an existing file at `path` is unchanged.
     pub fn write(&self, path: &Path, progress: Progress<'_>) -> Result<(), Error> {
         self.check_output(path)?;
-        let told = Told::new(progress, self.bytes());
+        let reporter = Reporter::new(progress, self.bytes());
         let pool = stream::pool(self.threads)?;
-        bilayer_gguf::write(path, &self.metadata, self.streams(&pool, &told)).map_err(ended)
+        bilayer_gguf::write(path, &self.metadata, self.streams(&pool, &reporter)).map_err(ended)
     }
 
     /// Produces the file in memory.
@@ -187,19 +187,19 @@ impl Plan {
     /// Those of [`Plan::write`].
     pub fn to_bytes(&self) -> Result<bytes::Bytes, Error> {
         let mut silent = |_, _| std::ops::ControlFlow::Continue(());
-        let told = Told::new(&mut silent, self.bytes());
+        let reporter = Reporter::new(&mut silent, self.bytes());
         let pool = stream::pool(self.threads)?;
-        bilayer_gguf::to_bytes(&self.metadata, self.streams(&pool, &told)).map_err(ended)
+        bilayer_gguf::to_bytes(&self.metadata, self.streams(&pool, &reporter)).map_err(ended)
     }
 
     fn streams<'p>(
         &'p self,
         pool: &'p rayon::ThreadPool,
-        told: &'p Told<'_>,
+        reporter: &'p Reporter<'_>,
     ) -> impl Iterator<Item = NewTensor<'p>> {
         self.tensors.iter().map(move |planned| {
             let stream = move |out: &mut dyn std::io::Write| {
-                Rows::new(&self.checkpoint.shards, planned).pieces().write(pool, out, told)
+                Rows::new(&self.checkpoint.shards, planned).pieces().write(pool, out, reporter)
             };
             NewTensor::stream(&planned.name, planned.ty, &planned.shape, stream)
         })

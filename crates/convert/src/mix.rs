@@ -190,7 +190,7 @@ static MIXES: [Mix; 33] = [
 
 /// Substrings of tensor names that keep full precision in every mix: norm gains, routers, positions, and small
 /// tensors of other architectures.
-const KEPT: &[&str] = &[
+const FULL_PRECISION: &[&str] = &[
     "_norm.weight",
     "ffn_gate_inp.weight",
     "ffn_gate_tid2eid.weight",
@@ -272,15 +272,15 @@ impl Mix {
     /// last resort.
     pub fn tensor(&self, name: &str, shape: &[u64], facts: &Facts) -> Option<Type> {
         let matrix = shape.iter().skip_while(|size| **size == 1).count() >= 2;
-        let kept = KEPT.iter().any(|part| name.contains(part));
+        let kept = FULL_PRECISION.iter().any(|part| name.contains(part));
         if !matrix || kept || !name.ends_with("weight") {
             return None;
         }
-        Some(fitting(self.wanted(name, shape, facts), shape.last().copied().unwrap_or_default()))
+        Some(fitting(self.preferred(name, shape, facts), shape.last().copied().unwrap_or_default()))
     }
 
     /// The type that the mix assigns to a tensor, regardless of whether its rows fit the type's blocks.
-    pub(crate) fn wanted(&self, name: &str, shape: &[u64], facts: &Facts) -> Type {
+    pub(crate) fn preferred(&self, name: &str, shape: &[u64], facts: &Facts) -> Type {
         if self.pure || self.base.block_weights == 1 {
             return self.base;
         }

@@ -15,7 +15,7 @@ use crate::Error;
 use crate::imatrix::Imatrix;
 use crate::mix::{Facts, Mix, fitting};
 use crate::place;
-use crate::stream::{self, Progress, Told};
+use crate::stream::{self, Progress, Reporter};
 
 pub mod sensitivity;
 mod weights;
@@ -120,7 +120,7 @@ pub struct Planned {
     /// Its type after quantization.
     pub to: Type,
     /// The type assigned first, if the rows are not whole blocks of it.
-    pub wanted: Option<Type>,
+    pub preferred: Option<Type>,
     /// Whether the importance matrix covers it.
     pub weighted: bool,
     /// Its current size.
@@ -166,8 +166,8 @@ impl Quantize {
         let facts = facts(file, imatrix)?;
         let mut used = vec![false; self.overrides.len()];
         let tensors = file.tensors().iter().map(|tensor| {
-            let (to, wanted) = self.choose(tensor, &facts, &mut used);
-            self.planned(tensor, to, wanted, imatrix)
+            let (to, preferred) = self.choose(tensor, &facts, &mut used);
+            self.planned(tensor, to, preferred, imatrix)
         });
         let tensors = tensors.collect::<Result<Vec<_>, Error>>()?;
         let unmatched = self.overrides.iter().zip(used).filter(|(_, used)| !used);
@@ -196,10 +196,11 @@ impl Quantize {
         if let Some(index) = matching {
             used[index] = true;
         }
-        let wanted = special.or_else(|| matching.map(|index| self.overrides[index].ty));
-        let wanted = wanted.unwrap_or_else(|| self.mix.wanted(name, layout.shape(), facts));
-        let to = fitting(wanted, layout.cols());
-        (to, (to != wanted).then_some(wanted))
+        let preferred = special.or_else(|| matching.map(|index| self.overrides[index].ty));
+        let preferred =
+            preferred.unwrap_or_else(|| self.mix.preferred(name, layout.shape(), facts));
+        let to = fitting(preferred, layout.cols());
+        (to, (to != preferred).then_some(preferred))
     }
 
     /// Whether a tensor's type may be chosen freely: it does not keep full precision, and no rule names a type
@@ -220,7 +221,7 @@ impl Quantize {
         &self,
         tensor: &Tensor,
         to: Type,
-        wanted: Option<Type>,
+        preferred: Option<Type>,
         imatrix: Option<&Imatrix>,
     ) -> Result<Planned, Error> {
         let (name, layout) = (tensor.name(), tensor.layout());
@@ -250,7 +251,7 @@ impl Quantize {
             shape: layout.shape().to_vec(),
             from,
             to,
-            wanted,
+            preferred,
             weighted: entry.is_some(),
             from_bytes: layout.len_bytes(),
             to_bytes: layout.rows() * row_bytes,
@@ -332,8 +333,8 @@ impl Plan<'_> {
     pub fn write(&self, path: &Path, progress: Progress<'_>) -> Result<(), Error> {
         self.check_output(path)?;
         let pool = stream::pool(self.threads)?;
-        let told = Told::new(progress, self.to_bytes());
-        let (pool, told) = (&pool, &told);
+        let reporter = Reporter::new(progress, self.to_bytes());
+        let (pool, reporter) = (&pool, &reporter);
         let new = self.tensors.iter().zip(self.file.tensors()).map(|(planned, tensor)| {
             let stream = move |out: &mut dyn std::io::Write| {
                 self.file.prefetch(tensor);
@@ -344,7 +345,7 @@ impl Plan<'_> {
                     planned.to,
                     entry.map(|entry| entry.means()),
                 );
-                let written = weights.pieces().write(pool, out, told);
+                let written = weights.pieces().write(pool, out, reporter);
                 drop(weights);
                 self.file.release(tensor);
                 written

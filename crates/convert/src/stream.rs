@@ -19,7 +19,7 @@ const THREADS: usize = 512;
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// Progress of the file.
-pub(crate) struct Told<'a> {
+pub(crate) struct Reporter<'a> {
     progress: RefCell<Progress<'a>>,
     done: Cell<u64>,
     total: u64,
@@ -30,10 +30,10 @@ pub(crate) struct Told<'a> {
 #[error("stopped")]
 struct Stopped;
 
-impl<'a> Told<'a> {
+impl<'a> Reporter<'a> {
     /// No bytes of `total` written yet.
-    pub fn new(progress: Progress<'a>, total: u64) -> Told<'a> {
-        Told { progress: RefCell::new(progress), done: Cell::new(0), total }
+    pub fn new(progress: Progress<'a>, total: u64) -> Reporter<'a> {
+        Reporter { progress: RefCell::new(progress), done: Cell::new(0), total }
     }
 
     fn step(&self, bytes: usize) -> Result<(), Stopped> {
@@ -83,7 +83,7 @@ where
         &self,
         pool: &rayon::ThreadPool,
         out: &mut dyn Write,
-        told: &Told<'_>,
+        reporter: &Reporter<'_>,
     ) -> Result<(), SourceError> {
         let at_once = AT_ONCE.saturating_mul(self.piece_bytes);
         let size = |left: u64| left.min(at_once as u64) as usize;
@@ -103,7 +103,7 @@ where
                 out.write_all(&ready)
             })?;
             made?;
-            told.step(ready.len())?;
+            reporter.step(ready.len())?;
             std::mem::swap(&mut ready, &mut next);
         }
         Ok(())

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use crate::Error;
 use crate::mix::{Facts, Mix};
-use crate::stream::{self, Pieces, Progress, Told};
+use crate::stream::{self, Pieces, Progress, Reporter};
 
 mod blocks;
 mod random;
@@ -74,15 +74,15 @@ impl Synth {
         let pool = stream::pool(self.threads)?;
         let typed = self.tensors()?;
         let made = made(&typed);
-        let told = Told::new(progress, made.bytes);
+        let reporter = Reporter::new(progress, made.bytes);
         let new: Result<Vec<_>, Error> = typed
             .iter()
             .map(|typed| {
                 let Some(source) = self.source(typed)? else { return Ok(typed.zeros()) };
                 let Typed { tensor, ty, bytes } = typed;
-                let (pool, told) = (&pool, &told);
+                let (pool, reporter) = (&pool, &reporter);
                 Ok(NewTensor::stream(&tensor.name, *ty, &tensor.shape, move |out| {
-                    source.pieces(*bytes).write(pool, out, told)
+                    source.pieces(*bytes).write(pool, out, reporter)
                 }))
             })
             .collect();
@@ -153,7 +153,7 @@ impl Synth {
             metadata.set("general.file_type", file_type);
         }
         metadata.set("general.quantization_version", 2u32);
-        words::add(&mut metadata, self.shape.kind, self.shape.vocab as usize);
+        words::add(&mut metadata, self.shape.family, self.shape.vocab as usize);
         metadata
     }
 }

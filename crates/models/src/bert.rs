@@ -1,5 +1,4 @@
-//! BERT and the models distilled from it: learned positions, token types, post-norm (the sums are normalized),
-//! exact GELU.
+//! BERT and the models distilled from it: learned positions, token types, post-norm, exact GELU.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Activation;

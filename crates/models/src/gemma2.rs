@@ -1,5 +1,4 @@
-//! Gemma 2: norms before and after attention and feed-forward, soft caps on scores and logits, a sliding window
-//! in every other layer.
+//! Gemma 2: norms around attention and feed-forward, soft caps on scores and logits, a window in every other layer.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::{Activation, Pairs};

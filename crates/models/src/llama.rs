@@ -1,7 +1,6 @@
 //! Llama 1 to 3 and all models that share its files: Mistral, Mixtral, Yi, SmolLM, TinyLlama, ...
 //!
-//! GGUF stores the rows of queries and keys as RoPE pairs `(2i, 2i + 1)` within each head; checkpoints store
-//! halves.
+//! GGUF stores each head's rows of queries and keys as RoPE pairs `(2i, 2i + 1)`; checkpoints store halves.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;

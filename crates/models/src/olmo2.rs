@@ -1,5 +1,4 @@
-//! OLMo 2 and 3: norms only on the outputs of attention and feed-forward; queries and keys normalized as whole
-//! rows.
+//! OLMo 2 and 3: norms only on the outputs of attention and feed-forward; queries and keys normalized as rows.
 //!
 //! OLMo 3 has a sliding window in three of four layers, and extends the context only in the fourth.
 

@@ -97,12 +97,12 @@ fn of_input(error: Error, path: &Path) -> Failure {
 
 /// What somebody may not expect, on stderr.
 fn notes(plan: &Plan<'_>, imatrix: Option<&Imatrix>) {
-    for Planned { name, shape, to, wanted, .. } in plan.tensors() {
-        if let Some(wanted) = wanted {
+    for Planned { name, shape, to, preferred, .. } in plan.tensors() {
+        if let Some(preferred) = preferred {
             let cols = shape.last().copied().unwrap_or_default();
             output::note(&format!(
-                "{name}: rows of {cols} are not whole {wanted} blocks of {}; {to} takes its place",
-                wanted.block_weights
+                "{name}: rows of {cols} are not whole {preferred} blocks of {}; {to} takes its place",
+                preferred.block_weights
             ));
         }
     }
@@ -185,7 +185,7 @@ fn tensor(tensor: &Planned, measured: &Option<budget::Chosen>) -> Value {
         "shape": tensor.shape,
         "from": tensor.from.name,
         "to": tensor.to.name,
-        "wanted": tensor.wanted.map(|wanted| wanted.name),
+        "wanted": tensor.preferred.map(|ty| ty.name),
         "weighted": tensor.weighted,
         "bytes_before": tensor.from_bytes,
         "bytes": tensor.to_bytes,

@@ -199,8 +199,8 @@ pub(super) fn pooling(
 
 /// Counts: weights, and the type of most weights.
 pub(super) fn sizes(tensors: &Tensors, config: &Config, mix: &Mix, metadata: &mut Metadata) {
-    let of = |wanted: fn(&str) -> bool| -> u64 {
-        let tensors = tensors.iter().filter(|tensor| wanted(&tensor.name));
+    let of = |belongs: fn(&str) -> bool| -> u64 {
+        let tensors = tensors.iter().filter(|tensor| belongs(&tensor.name));
         tensors.map(|tensor| tensor.shape.iter().product::<u64>()).sum()
     };
     let is_expert: fn(&str) -> bool = |name| name.contains("_exps.");

@@ -39,9 +39,8 @@ fn recorded(entries: &[&str], name: &str) -> Type {
         Some((layer, stem)) => (layer.parse().unwrap(), stem),
         None => (0, stem),
     };
-    let types = |wanted: &str| {
-        entries.iter().find_map(|entry| entry.strip_prefix(wanted)?.strip_prefix('='))
-    };
+    let types =
+        |name: &str| entries.iter().find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
     let found = types(stem).into_iter().flat_map(|types| types.split('+')).find_map(|ty| {
         let (ty, layers) = ty.split_once('@').unwrap_or((ty, ""));
         covers(layers, layer).then_some(ty)

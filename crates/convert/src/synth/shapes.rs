@@ -32,7 +32,7 @@ pub struct Shape {
     pub tied: bool,
     /// Experts in place of the feed-forward.
     pub experts: Option<Experts>,
-    pub(super) kind: Kind,
+    pub(super) family: Family,
     norm_eps: f32,
 }
 
@@ -49,7 +49,7 @@ pub struct Experts {
 
 /// Settings that depend on the model family.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum Family {
     /// Causal, with RoPE.
     Decoder {
         rope_base: f32,
@@ -64,8 +64,8 @@ pub(super) enum Kind {
     Encoder,
 }
 
-const fn rotary(rope_base: f32, longer: Option<f32>) -> Kind {
-    Kind::Decoder { rope_base, longer, head_norms: false, pre: "llama-bpe" }
+const fn rotary(rope_base: f32, longer: Option<f32>) -> Family {
+    Family::Decoder { rope_base, longer, head_norms: false, pre: "llama-bpe" }
 }
 
 /// Llama 3.1 8B (Meta 2024), the base of the other Llama shapes.
@@ -82,7 +82,7 @@ const LLAMA_8B: Shape = Shape {
     context: 131_072,
     tied: false,
     experts: None,
-    kind: rotary(500_000.0, Some(8.0)),
+    family: rotary(500_000.0, Some(8.0)),
     norm_eps: 1e-5,
 };
 
@@ -100,7 +100,7 @@ static SHAPES: [Shape; 7] = [
         vocab: 512,
         context: 2048,
         tied: true,
-        kind: rotary(10_000.0, None),
+        family: rotary(10_000.0, None),
         ..LLAMA_8B
     },
     // Llama 3.2 1B.
@@ -111,7 +111,7 @@ static SHAPES: [Shape; 7] = [
         head_dim: 64,
         ffn: 8192,
         tied: true,
-        kind: rotary(500_000.0, Some(32.0)),
+        family: rotary(500_000.0, Some(32.0)),
         ..LLAMA_8B
     },
     LLAMA_8B,
@@ -122,7 +122,7 @@ static SHAPES: [Shape; 7] = [
         vocab: 32_000,
         context: 32_768,
         experts: Some(Experts { count: 8, used: 2, ffn: 14_336 }),
-        kind: rotary(1_000_000.0, None),
+        family: rotary(1_000_000.0, None),
         ..LLAMA_8B
     },
     Shape {
@@ -135,7 +135,7 @@ static SHAPES: [Shape; 7] = [
         vocab: 151_936,
         context: 40_960,
         experts: Some(Experts { count: 128, used: 8, ffn: 768 }),
-        kind: Kind::Decoder {
+        family: Family::Decoder {
             rope_base: 1_000_000.0,
             longer: None,
             head_norms: true,
@@ -157,7 +157,7 @@ static SHAPES: [Shape; 7] = [
         vocab: 30_522,
         context: 512,
         tied: false,
-        kind: Kind::Encoder,
+        family: Family::Encoder,
         norm_eps: 1e-12,
         ..LLAMA_8B
     },
@@ -262,7 +262,7 @@ impl Shape {
         if !self.head_dim.is_multiple_of(2) {
             return Err(size("head-dim", "even".to_owned(), self.head_dim));
         }
-        if self.kind == Kind::Encoder {
+        if self.family == Family::Encoder {
             if self.kv_heads != self.heads {
                 let expected = format!("the {} heads of an encoder", self.heads);
                 return Err(size("kv-heads", expected, self.kv_heads));
@@ -277,7 +277,9 @@ impl Shape {
 
     /// Divisors of the RoPE frequencies by Llama 3's rule, `[head_dim / 2]`.
     pub(super) fn rope_factors(&self) -> Option<Vec<f32>> {
-        let Kind::Decoder { rope_base, longer: Some(factor), .. } = self.kind else { return None };
+        let Family::Decoder { rope_base, longer: Some(factor), .. } = self.family else {
+            return None;
+        };
         let rule =
             Llama3 { factor, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 8192 };
         Some(rule.factors(rope_base, self.head_dim as usize))
@@ -298,14 +300,14 @@ impl Shape {
         set("feed_forward_length", self.ffn.into());
         set("attention.head_count", self.heads.into());
         set("vocab_size", self.vocab.into());
-        match self.kind {
-            Kind::Encoder => {
+        match self.family {
+            Family::Encoder => {
                 set("attention.layer_norm_epsilon", self.norm_eps.into());
                 set("attention.causal", false.into());
                 // Mean pooling.
                 set("pooling_type", 1u32.into());
             }
-            Kind::Decoder { rope_base, .. } => {
+            Family::Decoder { rope_base, .. } => {
                 set("attention.head_count_kv", self.kv_heads.into());
                 set("attention.key_length", self.head_dim.into());
                 set("attention.value_length", self.head_dim.into());

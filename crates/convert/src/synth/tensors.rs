@@ -3,7 +3,7 @@
 use bilayer_models::Outline;
 use bilayer_quant::Type;
 
-use super::shapes::{Experts, Kind, Shape};
+use super::shapes::{Experts, Family, Shape};
 use crate::Error;
 
 /// A tensor that a model needs.
@@ -30,7 +30,7 @@ pub(super) fn needed(shape: &Shape) -> Result<Vec<Tensor>, Error> {
     use bilayer_models::Error as Model;
     let listed = listed(shape);
     let mut metadata = shape.metadata();
-    super::words::add(&mut metadata, shape.kind, shape.vocab as usize);
+    super::words::add(&mut metadata, shape.family, shape.vocab as usize);
     let optional: Vec<&str> = listed.iter().map(|tensor| tensor.name.as_str()).collect();
     let outline = Outline::new(Type::F32, &optional);
     let recorded = bilayer_models::config(&metadata)
@@ -66,25 +66,25 @@ pub(crate) fn listed(shape: &Shape) -> Vec<Tensor> {
     let width = u64::from(shape.width);
     let mut list = List { tensors: Vec::new() };
     list.add("token_embd.weight", &[shape.vocab.into(), width]);
-    match shape.kind {
-        Kind::Encoder => {
+    match shape.family {
+        Family::Encoder => {
             list.add("token_types.weight", &[2, width]);
             list.add("position_embd.weight", &[shape.context.into(), width]);
             list.norm("token_embd_norm", width);
         }
-        Kind::Decoder { longer, .. } => {
+        Family::Decoder { longer, .. } => {
             if longer.is_some() {
                 list.add("rope_freqs.weight", &[u64::from(shape.head_dim) / 2]);
             }
         }
     }
     for layer in 0..shape.layers {
-        match shape.kind {
-            Kind::Encoder => encoder_layer(&mut list, shape, &format!("blk.{layer}.")),
-            Kind::Decoder { .. } => decoder_layer(&mut list, shape, &format!("blk.{layer}.")),
+        match shape.family {
+            Family::Encoder => encoder_layer(&mut list, shape, &format!("blk.{layer}.")),
+            Family::Decoder { .. } => decoder_layer(&mut list, shape, &format!("blk.{layer}.")),
         }
     }
-    if matches!(shape.kind, Kind::Decoder { .. }) {
+    if matches!(shape.family, Family::Decoder { .. }) {
         list.add("output_norm.weight", &[width]);
         if !shape.tied {
             list.add("output.weight", &[shape.vocab.into(), width]);
@@ -101,7 +101,7 @@ fn decoder_layer(list: &mut List, shape: &Shape, layer: &str) {
     add("attn_q", &[rows, width]);
     add("attn_k", &[kv_rows, width]);
     add("attn_v", &[kv_rows, width]);
-    if matches!(shape.kind, Kind::Decoder { head_norms: true, .. }) {
+    if matches!(shape.family, Family::Decoder { head_norms: true, .. }) {
         add("attn_q_norm", &[head_dim]);
         add("attn_k_norm", &[head_dim]);
     }

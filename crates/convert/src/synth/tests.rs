@@ -36,7 +36,7 @@ fn every_type_of_blocks_has_its_line_and_every_line_names_planes() {
 }
 
 #[test]
-fn weights_of_every_type_are_finite_and_spread_as_wanted() {
+fn weights_of_every_type_are_finite_and_spread_as_requested() {
     for ty in types() {
         for deviation in [1.0, 0.022, 0.0005] {
             let spread = Spread { centre: 0.0, deviation };
@@ -185,7 +185,7 @@ fn sizes_follow_each_other_and_impossible_ones_are_named() {
 }
 
 #[test]
-fn words_are_as_many_as_wanted_and_all_different() {
+fn words_are_as_many_as_requested_and_all_different() {
     for (shape, size) in [
         ("tiny", 259),
         ("tiny", 512),
@@ -194,7 +194,7 @@ fn words_are_as_many_as_wanted_and_all_different() {
         ("minilm-l6", 30_522),
     ] {
         let mut metadata = Metadata::new();
-        words::add(&mut metadata, Shape::find(shape).unwrap().kind, size);
+        words::add(&mut metadata, Shape::find(shape).unwrap().family, size);
         let tokens = metadata.strings("tokenizer.ggml.tokens").unwrap();
         let different: HashSet<&str> = tokens.iter().collect();
         assert_eq!((tokens.len(), different.len()), (size, size), "{shape}");

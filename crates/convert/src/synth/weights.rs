@@ -87,24 +87,24 @@ impl<'a> Weights<'a> {
 /// the mean square is right.
 fn blocks(line: &Line, deviation: f32) -> Source {
     let numbers = line.numbers;
-    let wanted = deviation / noise(line);
-    let (low, high) = neighbours(numbers, wanted);
+    let target = deviation / noise(line);
+    let (low, high) = neighbours(numbers, target);
     let square = |code| f64::from(numbers.value(code)).powi(2);
-    let part = (f64::from(wanted).powi(2) - square(low)) / (square(high) - square(low));
+    let part = (f64::from(target).powi(2) - square(low)) / (square(high) - square(low));
     // NaN if both are equal; the cast makes it 0.
     let chance = (part as f32 * CHANCES) as u16;
     let codes = line.codes.map(|(plane, code)| (line.plane(plane), code));
     Source::Blocks { stamps: [line.stamps(low), line.stamps(high)], chance, codes }
 }
 
-/// The codes of the largest number up to `wanted` and of the next one.
-fn neighbours(numbers: Numbers, wanted: f32) -> (u16, u16) {
+/// The codes of the largest number up to `target` and of the next one.
+fn neighbours(numbers: Numbers, target: f32) -> (u16, u16) {
     let (last, _) = numbers.codes();
-    // Binary search for the first code above `wanted`.
+    // Binary search for the first code above `target`.
     let (mut above, mut end) = (0, last + 1);
     while above < end {
         let middle = above + (end - above) / 2;
-        if numbers.value(middle) <= wanted {
+        if numbers.value(middle) <= target {
             above = middle + 1;
         } else {
             end = middle;

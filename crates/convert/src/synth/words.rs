@@ -2,7 +2,7 @@
 
 use bilayer_gguf::{Metadata, Strings};
 
-use super::shapes::Kind;
+use super::shapes::Family;
 
 /// Tokens of every byte-level vocabulary: 256 bytes, begin and end of text.
 const FIXED: usize = 258;
@@ -25,10 +25,10 @@ const SPECIAL_PIECES: [(&str, &[&str]); 5] = [
 ];
 
 /// Adds the keys `tokenizer.ggml.*` of a vocabulary of `size` tokens.
-pub(super) fn add(metadata: &mut Metadata, kind: Kind, size: usize) {
-    match kind {
-        Kind::Decoder { pre, .. } => byte_level(metadata, pre, size),
-        Kind::Encoder => word_pieces(metadata, size),
+pub(super) fn add(metadata: &mut Metadata, family: Family, size: usize) {
+    match family {
+        Family::Decoder { pre, .. } => byte_level(metadata, pre, size),
+        Family::Encoder => word_pieces(metadata, size),
     }
 }
 
