@@ -1,4 +1,4 @@
-//! A checked walk over the bytes of a file: every read is held against what is left.
+//! A bounds-checked cursor over the bytes of a file.
 
 use std::fmt::Arguments;
 
@@ -65,8 +65,8 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// Refuses a count of things of at least `bytes_each` bytes that cannot be left in the file,
-    /// or that is above `max`.
+    /// Refuses a count of items of at least `bytes_each` bytes that cannot fit into the rest of the file, or that is
+    /// above `max`.
     pub fn check_count(
         &self,
         count: u64,
@@ -86,7 +86,7 @@ impl<'a> Cursor<'a> {
                 found: count,
             });
         }
-        // What fits in the file fits in memory's address range, so this does not cut.
+        // A count that fits in the file fits in a usize, so nothing is truncated.
         Ok(count as usize)
     }
 
@@ -113,8 +113,8 @@ impl<'a> Cursor<'a> {
         self.take(len, field)
     }
 
-    /// A string. It is copied before it is checked, so that a file that changes under its map
-    /// cannot make a `String` that is not UTF-8.
+    /// A string. It is copied before it is validated, so that a mapped file that changes cannot produce a `String`
+    /// that is not UTF-8.
     pub fn string(&mut self, field: Arguments<'_>) -> Result<String, Error> {
         let bytes = self.string_bytes(field)?.to_vec();
         String::from_utf8(bytes).map_err(|error| {

@@ -1,7 +1,7 @@
-//! A file in the making, beside the one whose place it takes when it is complete.
+//! A temporary file that is renamed to its target when complete.
 //!
-//! A writer that is killed cannot clear away its draft. So drafts carry the name of the file they are for, and a writer
-//! holds a lock on its own, which ends with it: the next writer of the same file removes those that nobody holds.
+//! A killed writer cannot remove its temporary file. Therefore the name contains the target's name, and the writer
+//! holds a lock that ends with it: the next writer of the same target removes unlocked files.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,10 +12,10 @@ use tempfile::NamedTempFile;
 
 use crate::Error;
 
-/// What a draft's name ends with.
+/// Suffix of temporary files.
 const SUFFIX: &str = ".gguf.part";
 
-/// Begins a draft of the file at `path`, which will be `len_bytes` long on the disk.
+/// Creates the temporary file of `path`, which will have `len_bytes` on disk.
 ///
 /// # Errors
 /// [`Error::NoRoom`], [`Error::Io`].
@@ -34,18 +34,18 @@ pub(crate) fn begin(path: &Path, len_bytes: u64) -> Result<NamedTempFile, Error>
     }
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(SUFFIX);
-    // The default is a private file; this one shall have the rights of any new file.
+    // The library's default is a private file; this one gets the usual permissions of a new file.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let action = "create a temporary file in its folder";
     let draft =
         builder.tempfile_in(folder).map_err(|source| Error::Io { file: file(), action, source })?;
-    // Where files cannot be locked, nobody takes drafts for left behind either.
+    // Where file locks are unsupported, no temporary file is considered abandoned either.
     let _ = draft.as_file().try_lock();
     Ok(draft)
 }
 
-/// Removes what writers of the same file left behind that are gone. What cannot be removed does no harm but take room.
+/// Removes files abandoned by writers of the same target. Failure only costs disk space.
 fn clear(folder: &Path, prefix: &OsString) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -59,12 +59,12 @@ fn clear(folder: &Path, prefix: &OsString) {
     }
 }
 
-/// Whether nobody holds a draft's lock.
+/// Whether a temporary file is unlocked, hence abandoned.
 fn is_left(draft: &Path) -> io::Result<bool> {
     Ok(fs::File::open(draft)?.try_lock().is_ok())
 }
 
-/// Bytes that may still be written to the disk of a folder, where the system says so.
+/// Free bytes on the folder's disk, if the system reports them.
 #[cfg(unix)]
 fn free_bytes(folder: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(folder).ok()?;

@@ -1,10 +1,10 @@
-//! Header, metadata and directory as bytes: the mirror image of `parse`.
+//! Encodes header, metadata and directory, the inverse of `parse`.
 
 use crate::cursor::Number;
 use crate::value::{Array, Strings, Value};
 use crate::{Metadata, TensorLayout, limits};
 
-/// All of a file before its data, without the padding; `tensors` with offsets from the data's start.
+/// Everything before the data, without padding; `tensors` have offsets from the start of the data.
 pub(crate) fn header(metadata: &Metadata, tensors: &[(&str, TensorLayout)]) -> Vec<u8> {
     let mut out = b"GGUF".to_vec();
     3u32.append(&mut out);

@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a file or with what is asked of it.
+//! Errors in files and in requests to read or write them.
 
 use std::io;
 
@@ -10,22 +10,22 @@ pub enum Error {
     Io {
         /// The file's path.
         file: String,
-        /// What was tried, as in "cannot ...".
+        /// The failed action, as in "cannot ...".
         action: &'static str,
         /// The operating system's reason.
         source: io::Error,
     },
 
-    /// The disk has no room for a file that is to be written.
+    /// The disk has too little space for a file to be written.
     #[error(
-        "{file}: needs {needed} bytes, and its disk has {free} free; make room, or write elsewhere"
+        "{file}: needs {needed} bytes, and its disk has {free} free; free space, or write elsewhere"
     )]
     NoRoom {
         /// The file's path.
         file: String,
-        /// Bytes it will take.
+        /// Bytes required.
         needed: u64,
-        /// Bytes there are.
+        /// Bytes available.
         free: u64,
     },
 
@@ -34,7 +34,7 @@ pub enum Error {
     NotAFile {
         /// The path.
         file: String,
-        /// What is there.
+        /// The value found.
         found: &'static str,
     },
 
@@ -63,7 +63,7 @@ pub enum Error {
         found: u32,
     },
 
-    /// A version of the format that is not read.
+    /// An unsupported version of the format.
     #[error(
         "{file}: field version: expected 2 or 3, found {found}; convert the model again with a \
          current converter"
@@ -87,9 +87,9 @@ pub enum Error {
         field: String,
         /// Where in the file it starts, in bytes.
         offset: u64,
-        /// How many bytes it needs; `u64::MAX` where the number itself overflows.
+        /// Bytes required; `u64::MAX` if the number itself overflows.
         needs: u64,
-        /// How many bytes the file has from there on.
+        /// Bytes available from there to the end of the file.
         left: u64,
     },
 
@@ -104,22 +104,22 @@ pub enum Error {
         field: String,
         /// The limit.
         max: u64,
-        /// What the file says.
+        /// The value in the file.
         found: u64,
     },
 
-    /// A field, key, name or tensor that breaks a rule of the format.
+    /// A field, key, name or tensor violates the format.
     #[error("{file}: {field}: expected {expected}, found {found}; {advice}")]
     Invalid {
         /// The file's path.
         file: String,
         /// The field, key or tensor.
         field: String,
-        /// The rule.
+        /// The rule of the format.
         expected: &'static str,
-        /// What is there.
+        /// The value found.
         found: String,
-        /// What to do about it.
+        /// The remedy.
         advice: &'static str,
     },
 
@@ -141,7 +141,7 @@ pub enum Error {
         file: String,
         /// The tensor's name.
         tensor: String,
-        /// What the type table says.
+        /// The type table's error.
         source: bilayer_quant::Error,
     },
 
@@ -163,22 +163,22 @@ pub enum Error {
         offset: u64,
     },
 
-    /// A shard that is missing, misnamed or of another model.
+    /// A shard is missing, misnamed or belongs to another model.
     #[error("{file}: {field}: expected {expected}, found {found}; {advice}")]
     Shard {
         /// The shard's path.
         file: String,
         /// The key, or "file name".
         field: &'static str,
-        /// What should be there.
+        /// The expected value.
         expected: String,
-        /// What is there.
+        /// The value found.
         found: String,
-        /// What to do about it.
+        /// The remedy.
         advice: &'static str,
     },
 
-    /// A key that is needed and absent.
+    /// A required key is absent.
     #[error(
         "{file}: key {key}: expected {expected}, found nothing; the file was not converted for \
          this use: convert the model again"
@@ -188,24 +188,24 @@ pub enum Error {
         file: String,
         /// The key.
         key: String,
-        /// The kind of value that was asked for.
+        /// The requested kind of value.
         expected: &'static str,
     },
 
-    /// A key whose value is of another kind, or a number out of range.
+    /// A key's value has another type or is out of range.
     #[error("{file}: key {key}: expected {expected}, found {found}; convert the model again")]
     WrongType {
         /// The file's path.
         file: String,
         /// The key.
         key: String,
-        /// The kind of value that was asked for.
+        /// The requested kind of value.
         expected: &'static str,
         /// The value's type and start.
         found: String,
     },
 
-    /// The source of a tensor that was being written failed.
+    /// The source of a tensor failed during writing.
     #[error("{file}: tensor {tensor}: its source failed, nothing was written: {source}")]
     Source {
         /// The file that was being written.
@@ -228,7 +228,7 @@ pub enum Error {
         tensor: String,
         /// Bytes by type and shape.
         expected: u64,
-        /// Bytes given, or more than that.
+        /// Bytes received, or a number above the expected one.
         found: u64,
     },
 
@@ -248,5 +248,5 @@ pub enum Error {
     },
 }
 
-/// The advice that fits a file made wrongly.
+/// Advice for malformed files.
 pub(crate) const REMAKE: &str = "the file is damaged or its converter faulty: make it anew";

@@ -16,10 +16,10 @@ use crate::{Error, Metadata, TensorLayout, limits, shards};
 
 /// An open GGUF model.
 ///
-/// The bytes of tensors are slices of the mapped file (see [`File::open_with`] for the other
-/// way). Do not truncate or overwrite a file in place while it is open: reading a page that is
-/// gone ends the process (SIGBUS), which no check here can prevent; replacing it by rename is
-/// safe. [`File::check_unchanged`] notices most such changes early.
+/// The bytes of tensors are slices of the mapped file (see [`File::open_with`] for the alternative). Do not truncate
+/// or overwrite a file in place while it is open: reading a page that no longer exists kills the process (SIGBUS),
+/// which no check here can prevent; replacing it by rename is safe. [`File::check_unchanged`] detects most such
+/// changes early.
 #[derive(Debug)]
 pub struct File {
     name: String,
@@ -39,13 +39,13 @@ pub struct Tensor {
     bytes: Bytes,
 }
 
-/// How to open a file.
+/// Options for opening a file.
 pub struct OpenOptions<'a> {
-    /// Map the file (the default), or else read all of it into memory first (`--no-mmap`).
+    /// Map the file (default) instead of reading it into memory first (`--no-mmap`).
     pub map: bool,
-    /// Have a thread enter what is in memory of a mapped file (or the first shard) into the map, from the first page on,
-    /// while other things are done: for a model whose weights the processor will all read. It goes no further than what
-    /// is in memory, so a model larger than that is left alone. Linux only; elsewhere nothing happens.
+    /// Let a background thread map the pages of the (first) file that are already in the page cache, in order: for a
+    /// model whose weights the CPU will read completely. It stops at the first page that is not cached, so a model
+    /// larger than memory is left alone. Linux only.
     pub ahead: bool,
     /// Called while reading, after each 16 MiB; never when mapping.
     pub progress: Option<&'a mut dyn FnMut(Progress<'_>)>,
@@ -72,9 +72,9 @@ pub struct Progress<'a> {
 pub(crate) struct Shard {
     pub name: String,
     bytes: Bytes,
-    /// Absent for bytes that were given to us.
+    /// Absent if the bytes were passed in.
     region: Option<Arc<Region>>,
-    /// The open file and how it was when it was mapped.
+    /// The open file with its size and modification time when it was mapped.
     mapped: Option<(fs::File, u64, Option<SystemTime>)>,
 }
 
@@ -84,7 +84,7 @@ impl std::fmt::Debug for Shard {
     }
 }
 
-/// Lets `Bytes` keep the pages alive.
+/// Owner that lets `Bytes` keep the pages alive.
 struct Pages(Arc<Region>);
 
 impl AsRef<[u8]> for Pages {
@@ -104,26 +104,26 @@ impl Tensor {
         &self.layout
     }
 
-    /// Which shard holds it, an index into [`File::shard_names`].
+    /// The shard that contains it, an index into [`File::shard_names`].
     pub fn shard(&self) -> usize {
         self.shard
     }
 }
 
 impl File {
-    /// Maps the model at `path`. Of a model in shards (`NAME-00001-of-00005.gguf`) give the
-    /// first; all are opened, and [`Self::metadata`] is the first one's.
+    /// Maps the model at `path`. For a model in shards (`NAME-00001-of-00005.gguf`), pass the first; all are opened,
+    /// and [`Self::metadata`] is that of the first.
     ///
     /// # Errors
-    /// All that can be wrong with a file, see [`Error`].
+    /// Any [`Error`] about a file.
     pub fn open(path: &Path) -> Result<Self, Error> {
         Self::open_with(path, OpenOptions::default())
     }
 
-    /// As [`Self::open`], mapped or read into memory.
+    /// [`Self::open`] with options.
     ///
     /// # Errors
-    /// All that can be wrong with a file, see [`Error`].
+    /// Any [`Error`] about a file.
     pub fn open_with(path: &Path, mut options: OpenOptions<'_>) -> Result<Self, Error> {
         let first = Shard::open(path, &mut options)?;
         if options.ahead {
@@ -148,11 +148,11 @@ impl File {
         Self::build(version, metadata, shards, tensors)
     }
 
-    /// A model that is already in memory, such as one embedded in the program; `name` stands for
-    /// the path in messages. The bytes are copied only if they are not aligned to 64.
+    /// Opens a model in memory, such as one embedded in the program; `name` replaces the path in messages. The bytes
+    /// are copied only if they are not 64-byte aligned.
     ///
     /// # Errors
-    /// All that can be wrong with a file, see [`Error`]; a shard of several is refused.
+    /// Any [`Error`] about a file; a shard of several is refused.
     pub fn from_bytes(name: &str, bytes: Bytes) -> Result<Self, Error> {
         let parsed = parse(name, &bytes)?;
         shards::check_single(name, &parsed.metadata)?;
@@ -183,12 +183,13 @@ impl File {
         Ok(Self { name, version, metadata, tensors, places, shards })
     }
 
-    /// The same model with other weights in the tensor `name`, as to see what they change: `bytes` of type `ty` in the
-    /// shape that it has. All else is shared. The bytes are copied only if they are not aligned to 64.
+    /// A copy of the model with other weights in the tensor `name`, in order to measure their effect: `bytes` of type
+    /// `ty` in the tensor's shape. Everything else is shared. The bytes are copied only if they are not 64-byte
+    /// aligned.
     ///
     /// # Errors
-    /// [`Error::SourceLength`] where they are more or fewer than type and shape say, and where there is no such tensor;
-    /// [`Error::Quant`] where rows are not whole blocks.
+    /// [`Error::SourceLength`] if their number contradicts type and shape, or there is no such tensor;
+    /// [`Error::Quant`] if rows are not whole blocks.
     pub fn with_tensor(&self, name: &str, ty: Type, bytes: Bytes) -> Result<Self, Error> {
         let found = bytes.len() as u64;
         let wrong = |expected| {
@@ -214,7 +215,7 @@ impl File {
         })
     }
 
-    /// The path of the (first) file, or the name that was given, for messages.
+    /// The path of the (first) file, or the name passed in, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -234,7 +235,7 @@ impl File {
         &self.metadata
     }
 
-    /// Frees the value of a key that nobody will ask for again, such as a long list that was read. The key is absent then.
+    /// Removes a key and frees its value, such as a long list that has been read.
     pub fn forget(&mut self, key: &str) {
         self.metadata.remove(key);
     }
@@ -249,9 +250,8 @@ impl File {
         self.places.get(name).map(|&place| &self.tensors[place])
     }
 
-    /// The tensor's bytes: a slice of the map, shared and not copied, `layout().len_bytes()` long.
-    /// It starts at a multiple of `general.alignment` (at most that of a page, or 64 for bytes
-    /// given to [`Self::from_bytes`]) and keeps the pages alive on its own.
+    /// The tensor's bytes: a slice of the map, shared and not copied, `layout().len_bytes()` long. It is aligned to
+    /// `general.alignment` (at most the page size, or 64 for [`Self::from_bytes`]) and keeps the pages alive.
     pub fn bytes(&self, tensor: &Tensor) -> Bytes {
         tensor.bytes.clone()
     }
@@ -261,39 +261,38 @@ impl File {
         self.shards.iter().map(|shard| shard.bytes.len() as u64).sum()
     }
 
-    /// Whether tensors are slices of mapped files, which come from disk page by page.
+    /// Whether tensors are slices of mapped files, which are paged in on demand.
     pub fn is_mapped(&self) -> bool {
         self.shards.iter().any(|shard| shard.region.as_ref().is_some_and(|region| region.is_map()))
     }
 
-    /// Asks the operating system to read the tensor ahead. Returns at once; only advice, and
-    /// nothing where the file is not mapped.
+    /// Advises the operating system to read the tensor ahead. Returns at once; does nothing unless the file is
+    /// mapped.
     pub fn prefetch(&self, tensor: &Tensor) {
         if let Some(region) = self.region_of(tensor) {
             region.will_need(&tensor.bytes);
         }
     }
 
-    /// Gives back the memory of the tensor's pages, after an upload to a device, say. The bytes
-    /// stay valid: the next access reads the file again. Only advice, and nothing where the file
-    /// is not mapped.
+    /// Releases the memory of the tensor's pages, for example after an upload to a device. The bytes stay valid: the
+    /// next access reads the file again. Only advice, and without effect unless the file is mapped.
     pub fn release(&self, tensor: &Tensor) {
         if let Some(region) = self.region_of(tensor) {
             region.release(&tensor.bytes);
         }
     }
 
-    /// The bytes of each file that is mapped, whole: they begin at a page, and those of tensors are slices of them. A
-    /// device that shares the host's memory may read them there.
+    /// All bytes of each mapped file, page-aligned; tensors are slices of them. A device that shares the host's
+    /// memory may read them in place.
     pub fn maps(&self) -> impl Iterator<Item = &Bytes> {
         let mapped = |shard: &&Shard| shard.region.as_ref().is_some_and(|region| region.is_map());
         self.shards.iter().filter(mapped).map(|shard| &shard.bytes)
     }
 
-    /// Reads all pages and keeps them in memory (`--mlock`).
+    /// Reads all pages and locks them in memory (`--mlock`).
     ///
     /// # Errors
-    /// [`Error::Io`] where the limit on locked memory is too small.
+    /// [`Error::Io`] if the limit on locked memory is too low.
     pub fn lock(&self) -> Result<(), Error> {
         let action = "lock its memory (raise the limit, ulimit -l, or leave out --mlock)";
         for shard in self.shards.iter() {
@@ -304,9 +303,8 @@ impl File {
         Ok(())
     }
 
-    /// Whether the mapped files still have the size and time of change they had when opened. Costs
-    /// a system call per shard. A file replaced by rename has not changed in this sense: the old
-    /// one is still mapped.
+    /// Checks that the mapped files still have the size and modification time they were opened with. Costs a system
+    /// call per shard. Replacement by rename is not a change: the old file is still mapped.
     ///
     /// # Errors
     /// [`Error::Changed`], [`Error::Io`].
@@ -327,7 +325,7 @@ impl File {
     }
 }
 
-/// Adds a shard and cuts its tensors out of it.
+/// Adds a shard and its tensors.
 fn add(
     shards: &mut Vec<Shard>,
     tensors: &mut Vec<Tensor>,
@@ -340,7 +338,7 @@ fn add(
         return Err(Error::Limit { file: shard.name, field, max: limits::TENSORS, found });
     }
     tensors.extend(layouts.into_iter().map(|(name, layout)| {
-        // Both numbers were held against the file's length, which is a usize.
+        // Both numbers were checked against the file's length, which is a usize.
         let (start, len) = (layout.offset() as usize, layout.len_bytes() as usize);
         Tensor { name, layout, shard: shards.len(), bytes: shard.bytes.slice(start..start + len) }
     }));
@@ -351,7 +349,7 @@ fn add(
 impl Shard {
     fn open(path: &Path, options: &mut OpenOptions<'_>) -> Result<Self, Error> {
         let name = path.display().to_string();
-        // Asked before opening, since opening a pipe would wait for its other end.
+        // Checked before opening, since opening a pipe would wait for its other end.
         let facts = fs::metadata(path).map_err(|source| io(&name, "open it", source))?;
         if !facts.is_file() {
             let found = if facts.is_dir() { "a folder" } else { "a pipe or device" };
@@ -380,10 +378,10 @@ impl Shard {
         Ok(Self::of(name, region))
     }
 
-    /// Has a thread enter the pages that are in memory into the map, until all are or the file is closed.
+    /// Starts a thread that maps cached pages until all are mapped, one is missing, or the file is closed.
     #[cfg(target_os = "linux")]
     fn enter(&self) {
-        /// Bytes of which one is asked for: files come to memory and go from it in runs of about this size.
+        /// Bytes per probed page: the page cache fills and evicts in runs of about this size.
         const STEP: usize = 2 << 20;
         let Some((Some(region), Ok(file))) =
             self.mapped.as_ref().map(|(file, ..)| (self.region.as_ref(), file.try_clone()))
@@ -395,7 +393,7 @@ impl Shard {
             let mut parts = (0..len).step_by(STEP).map(|at| at..len.min(at + STEP));
             parts.all(|part| region.upgrade().is_some_and(|region| region.enter(&file, part)))
         };
-        // Without a thread the pages are entered when they are read.
+        // Without the thread, pages are mapped on first access.
         let _ = std::thread::Builder::new().name("bilayer map".into()).spawn(enter);
     }
 
@@ -403,7 +401,7 @@ impl Shard {
     fn enter(&self) {}
 
     fn in_memory(name: &str, bytes: Bytes) -> Result<Self, Error> {
-        // So that kernels may rely on the alignment of blocks wherever a model comes from.
+        // Kernels rely on the alignment of blocks, wherever a model comes from.
         if bytes.as_ptr().addr().is_multiple_of(64) {
             return Ok(Self { name: name.into(), bytes, region: None, mapped: None });
         }
@@ -422,7 +420,7 @@ fn io(name: &str, action: &'static str, source: std::io::Error) -> Error {
     Error::Io { file: name.into(), action, source }
 }
 
-/// The error for a file without a byte, which cannot be mapped.
+/// The error for an empty file, which cannot be mapped.
 fn empty(name: &str) -> Error {
     let mut cursor = Cursor::new(name, &[]);
     match cursor.take(4, format_args!("field magic")) {

@@ -1,13 +1,12 @@
-//! Where a tensor's bytes lie and what they are: the one place where sizes are computed.
+//! Type, shape and byte range of a tensor; the only place where sizes are computed.
 
 use bilayer_quant::Type;
 
 use crate::error::REMAKE;
 use crate::{Error, limits};
 
-/// Type, shape and byte range of a tensor, checked once: whoever holds one may rely on it that
-/// the shape has 1 to 4 dimensions and no zero, that rows are whole blocks, and that no product
-/// or sum of its numbers overflows. There is no way to make one that was not checked.
+/// Type, shape and byte range of a tensor, validated on construction: the shape has 1 to 4 nonzero dimensions, rows
+/// are whole blocks, and no product or sum of these numbers overflows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TensorLayout {
     ty: Type,
@@ -19,7 +18,7 @@ pub struct TensorLayout {
 }
 
 impl TensorLayout {
-    /// Checks and computes; `shape` is `[.., rows, cols]`.
+    /// Validates and computes; `shape` is `[.., rows, cols]`.
     pub(crate) fn new(
         file: &str,
         tensor: &str,
@@ -38,7 +37,7 @@ impl TensorLayout {
         if shape.is_empty() || shape.len() > max {
             return Err(invalid("1 to 4 dimensions", format!("{}", shape.len())));
         }
-        // A kernel may rely on having at least one element; no model has an empty tensor.
+        // Kernels assume at least one element; no model has an empty tensor.
         if shape.contains(&0) {
             return Err(invalid("no dimension of 0", format!("{shape:?}")));
         }
@@ -46,7 +45,7 @@ impl TensorLayout {
         let quant = |source| Error::Quant { file: file.into(), tensor: tensor.into(), source };
         let sizes = usize::try_from(cols).ok().map(|cols| ty.row_bytes(cols)).transpose();
         let row_bytes = sizes.map_err(quant)?.map(|bytes| bytes as u64);
-        // Also the number of weights has to fit, so that no consumer's product can overflow.
+        // The number of weights must fit too, so that no consumer's product can overflow.
         let elements = shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size));
         let rows = shape[..shape.len() - 1].iter().try_fold(1u64, |rows, &n| rows.checked_mul(n));
         let len_bytes = rows.zip(row_bytes).and_then(|(rows, bytes)| rows.checked_mul(bytes));

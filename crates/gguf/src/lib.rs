@@ -1,13 +1,12 @@
 //! GGUF files: bytes to metadata and a tensor directory, and back.
 //!
-//! [`File::open`] maps a model (all its shards) and checks every count, length, offset and name
-//! against what the file really holds before anything is allocated or believed; afterwards
-//! tensors are slices of the map and nothing is copied, so that a file of 40 GB opens in
-//! milliseconds. [`write()`] makes such files: streamed tensor by tensor into a temporary file,
-//! flushed to the disk, then renamed.
+//! [`File::open`] maps a model (all its shards) and checks every count, length, offset and name against the actual
+//! file before anything is allocated. Tensors are slices of the map and nothing is copied, so a file of 40 GB opens
+//! in milliseconds. [`write()`] creates such files: streamed tensor by tensor into a temporary file, flushed to disk,
+//! then renamed.
 //!
-//! What this crate deliberately does not know: what the keys mean (that is `models` and `text`),
-//! how a block of weights is coded (that is `quant`), and any device.
+//! What this crate deliberately does not know: the meaning of keys (`models` and `text`), the encoding of blocks
+//! (`quant`), and devices.
 //!
 //! Read first: [`File`], [`Metadata`], [`TensorLayout`].
 //!
@@ -52,10 +51,10 @@ pub use metadata::Metadata;
 pub use value::{Array, Strings, Value};
 pub use writer::{NewTensor, SourceError, to_bytes, write};
 
-/// The alignment of tensor data where `general.alignment` is absent, in bytes.
+/// The alignment of tensor data if `general.alignment` is absent, in bytes.
 pub const DEFAULT_ALIGNMENT: u32 = 32;
 
-/// The bounds on what a file may declare; real models stay far below them.
+/// Limits on what a file may declare; real models stay far below them.
 pub mod limits {
     /// Tensors in one model, over all shards (the largest mixtures of experts have about 47,000).
     pub const TENSORS: u64 = 65_536;

@@ -1,12 +1,11 @@
-//! The bytes of a file in memory: mapped from it, or copied into pages of our own.
+//! The bytes of a file in memory: mapped, or copied into anonymous pages.
 //!
-//! A mapping is a window on the file, not a copy: who overwrites the file in place changes the
-//! weights of a running model, and who truncates it makes the next access to the lost pages a
-//! SIGBUS, which ends the process. Nothing in user space prevents that (the file may even lie on
-//! another machine). What we do: hold every extent against the file's size when it is opened,
-//! copy all metadata, offer [`File::check_unchanged`](crate::File::check_unchanged), and read
-//! into own memory where asked (`--no-mmap`). Replacing a file by rename, as our writer does, is
-//! harmless: the mapping keeps the old one.
+//! A mapping is a view of the file, not a copy: overwriting the file in place changes the weights of a running model,
+//! and truncating it turns the next access to the lost pages into a SIGBUS, which kills the process. User space
+//! cannot prevent that (the file may even be on another machine). Mitigations: every extent is checked against the
+//! file's size on opening, all metadata is copied, [`File::check_unchanged`](crate::File::check_unchanged) exists,
+//! and `--no-mmap` reads into private memory. Replacing a file by rename, as our writer does, is harmless: the
+//! mapping keeps the old one.
 
 use std::fs;
 use std::io::{self, Read};
@@ -38,15 +37,15 @@ impl Region {
         // checked, so a change can alter weights but not break an invariant of a Rust type:
         // tensors are only ever read as numbers, of which every bit pattern is valid.
         let pages = unsafe { Mmap::map(file)? };
-        // What is read from disk through the map then comes in huge pages, and the next process that maps the file has
-        // less to enter and to take out. Only a wish.
+        // File pages then come as huge pages, so this process and the next one to map the file have fewer page table
+        // entries to set up and tear down. Only a hint.
         #[cfg(target_os = "linux")]
         let _ = pages.advise(Advice::HugePage);
         Ok(Self { pages, of_file: true })
     }
 
-    /// Reads the next `len` bytes of `file` into anonymous pages; `progress` gets the bytes read
-    /// so far after each 16 MiB.
+    /// Reads the next `len` bytes of `file` into anonymous pages; `progress` receives the bytes read so far after
+    /// each 16 MiB.
     pub fn read(
         file: &mut fs::File,
         len: usize,
@@ -54,7 +53,7 @@ impl Region {
     ) -> io::Result<Self> {
         const STEP: usize = 16 << 20;
         let mut pages = MmapMut::map_anon(len)?;
-        // Fewer and larger pages make the row streams of a decode step cheaper. Only a wish.
+        // Huge pages make the row streams of a decode step cheaper. Only a hint.
         #[cfg(target_os = "linux")]
         let _ = pages.advise(Advice::HugePage);
         let mut done = 0;
@@ -73,31 +72,31 @@ impl Region {
         Ok(Self { pages: pages.make_read_only()?, of_file: false })
     }
 
-    /// Whether these are the pages of a file.
+    /// Whether these pages map a file.
     pub fn is_map(&self) -> bool {
         self.of_file
     }
 
-    /// Asks for `part` to be read ahead.
+    /// Advises the system to read `part` ahead.
     pub fn will_need(&self, part: &[u8]) {
         #[cfg(unix)]
         if let Some(range) = self.of_file.then(|| self.place(part)).flatten() {
-            // Advice may be refused (old kernels, odd file systems) without consequence.
+            // Refused advice (old kernels, unusual file systems) has no consequence.
             let _ = self.pages.advise_range(Advice::WillNeed, range.start, range.len());
         }
         #[cfg(not(unix))]
         let _ = (part, Self::place);
     }
 
-    /// Enters a range of `file`, which is mapped here, into the map if its first page is in memory already, as the first
-    /// access to each page would do. False where it would come from disk.
+    /// Maps a range of `file` if its first page is in the page cache, as the first access to each page would. Returns
+    /// false if it would have to be read from disk.
     ///
-    /// By touching pages, though Linux has a call that does it in two thirds of the time (`MADV_POPULATE_READ`): while
-    /// that runs, other threads wait up to 4 ms for each allocation that needs pages.
+    /// Pages are touched although Linux has a call that takes two thirds of the time (`MADV_POPULATE_READ`): while it
+    /// runs, other threads wait up to 4 ms for every allocation that needs pages.
     #[cfg(target_os = "linux")]
     pub fn enter(&self, file: &fs::File, range: Range<usize>) -> bool {
         use rustix::io::{ReadWriteFlags, preadv2};
-        /// Bytes that Linux enters at once, where all of them are in memory.
+        /// Bytes that Linux maps around a fault if they are in the page cache.
         const AROUND: usize = 64 << 10;
         let mut byte = [0];
         let byte = &mut [io::IoSliceMut::new(&mut byte)];
@@ -110,7 +109,7 @@ impl Region {
         true
     }
 
-    /// Gives back the memory of `part`'s pages; the next access reads the file again.
+    /// Releases the memory of `part`'s pages; the next access reads the file again.
     pub fn release(&self, part: &[u8]) {
         #[cfg(unix)]
         if let Some(range) = self.of_file.then(|| self.place(part)).flatten() {
@@ -125,7 +124,7 @@ impl Region {
         let _ = part;
     }
 
-    /// Keeps all pages in memory.
+    /// Locks all pages in memory.
     pub fn lock(&self) -> io::Result<()> {
         #[cfg(unix)]
         return self.pages.lock();
@@ -133,7 +132,7 @@ impl Region {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Where `part` lies in these pages; `None` for other memory.
+    /// The range of `part` in these pages; `None` for other memory.
     fn place(&self, part: &[u8]) -> Option<Range<usize>> {
         let start = part.as_ptr().addr().checked_sub(self.pages.as_ptr().addr())?;
         let end = start.checked_add(part.len())?;

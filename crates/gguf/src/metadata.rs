@@ -1,4 +1,4 @@
-//! The key-value part of a file, in its order, with typed access that explains failures.
+//! The key-value section of a file, in file order, with typed access that explains failures.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,10 +10,10 @@ use crate::{Array, DEFAULT_ALIGNMENT, Error, Strings, Value, limits};
 
 /// Keys and values in the order of the file.
 ///
-/// The typed getters come in pairs: `u32(key)` errs where the key is absent, `opt_u32(key)`
-/// returns `None`; both err where the value is of another kind. An integer of any width and sign
-/// is accepted where its value fits, since converters differ in the width they write; a float
-/// of either width is accepted as `f32`; a number is never accepted for a string, flag or float.
+/// The typed getters come in pairs: `u32(key)` fails if the key is absent, `opt_u32(key)` returns `None`; both fail
+/// if the value has another type. An integer of any width and sign is accepted if its value fits, since converters
+/// differ in the width they write; a float of either width is accepted as `f32`; a number is never accepted as a
+/// string, flag or float.
 #[derive(Clone)]
 pub struct Metadata {
     file: Arc<str>,
@@ -27,7 +27,7 @@ impl Default for Metadata {
     }
 }
 
-/// The entries with values as [`Value`]'s `Display` has them, short of whole vocabularies.
+/// Formats entries by [`Value`]'s `Display`, which truncates vocabularies.
 impl fmt::Debug for Metadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut map = f.debug_map();
@@ -38,7 +38,7 @@ impl fmt::Debug for Metadata {
     }
 }
 
-/// Equal when the same keys have the same values in the same order; the file does not matter.
+/// Equal if the same keys have the same values in the same order, whatever the file.
 impl PartialEq for Metadata {
     fn eq(&self, other: &Self) -> bool {
         self.entries == other.entries
@@ -58,7 +58,7 @@ macro_rules! getters {
         }
 
         $(#[$doc])*
-        /// `None` where the key is absent.
+        /// `None` if the key is absent.
         ///
         /// # Errors
         /// [`Error::WrongType`].
@@ -69,12 +69,12 @@ macro_rules! getters {
 }
 
 impl Metadata {
-    /// No keys yet.
+    /// Empty metadata.
     pub fn new() -> Self {
         Self::with_capacity("metadata", 0)
     }
 
-    /// No keys yet, of `file`, which errors will name.
+    /// Empty metadata of `file`, which errors will name.
     pub(crate) fn with_capacity(file: &str, keys: usize) -> Self {
         let places = HashMap::with_capacity(keys);
         Self { file: file.into(), entries: Vec::with_capacity(keys), places }
@@ -90,7 +90,7 @@ impl Metadata {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -100,8 +100,8 @@ impl Metadata {
         self.entries.is_empty()
     }
 
-    /// Sets `key`, in its old place where it exists, else at the end. Keys are checked when the
-    /// metadata is written.
+    /// Sets `key`, in its old position if it exists, otherwise at the end. Keys are validated when the metadata is
+    /// written.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
         let value = value.into();
         if let Some(&place) = self.places.get(key) {
@@ -112,15 +112,15 @@ impl Metadata {
         }
     }
 
-    /// Takes `key` out; the order of the others stays. Linear in the number of keys.
+    /// Removes `key`, preserving the order of the others. Linear in the number of keys.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         let place = self.places.remove(key)?;
         self.places.values_mut().filter(|other| **other > place).for_each(|other| *other -= 1);
         Some(self.entries.remove(place).1)
     }
 
-    /// The alignment of tensor data in bytes: `general.alignment`, a `u32` and nothing else, a
-    /// power of two within [`limits`]; [`DEFAULT_ALIGNMENT`] where it is absent.
+    /// The alignment of tensor data in bytes: `general.alignment`, strictly a `u32` and a power of two within
+    /// [`limits`]; [`DEFAULT_ALIGNMENT`] if absent.
     ///
     /// # Errors
     /// [`Error::WrongType`], [`Error::Invalid`].
@@ -201,8 +201,8 @@ impl Metadata {
         };
     }
 
-    /// `count` integers that fit `u32`: one for each layer, say. Files hold either an array of
-    /// that length or one number that stands for all.
+    /// `count` integers that fit `u32`, for example one per layer. Files contain either an array of that length or a
+    /// single number for all.
     ///
     /// # Errors
     /// [`Error::MissingKey`], [`Error::WrongType`].
@@ -211,7 +211,7 @@ impl Metadata {
         self.opt_u32_each(key, count)?.ok_or_else(|| self.missing(key, expected))
     }
 
-    /// As [`Self::u32_each`]; `None` where the key is absent.
+    /// [`Self::u32_each`] of an optional key; `None` if absent.
     ///
     /// # Errors
     /// [`Error::WrongType`].

@@ -1,4 +1,4 @@
-//! The rules for metadata keys and tensor names, one place for the reader and the writer.
+//! The rules for metadata keys and tensor names, shared by reader and writer.
 
 use crate::error::REMAKE;
 use crate::{Error, limits};
@@ -13,7 +13,7 @@ pub(crate) fn check_tensor(file: &str, name: &str) -> Result<(), Error> {
     check(file, "tensor", name, limits::NAME_BYTES)
 }
 
-/// `name` in messages: control characters escaped, cut after 64 characters.
+/// `name` for messages: control characters escaped, truncated to 64 characters.
 pub(crate) fn shown(name: &str) -> String {
     let mut shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
     if name.chars().nth(64).is_some() {

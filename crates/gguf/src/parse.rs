@@ -17,7 +17,7 @@ use crate::cursor::Cursor;
 use crate::value::{Array, Kind, Strings, Value};
 use crate::{Error, Metadata, TensorLayout, limits, names};
 
-/// What one file says.
+/// The parsed contents of one file.
 pub(crate) struct Parsed {
     pub version: u32,
     pub metadata: Metadata,
@@ -51,7 +51,7 @@ pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<Parsed, Error> {
 
     let metadata = metadata(&mut cursor, keys)?;
     let alignment = u64::from(metadata.alignment()?);
-    // The keys took their part of the file, so the count is held against what is left again.
+    // The keys consumed part of the file, so the count is checked against the rest again.
     let tensors = cursor.check_count(tensors, TENSOR_BYTES_MIN, limits::TENSORS, field)?;
     let mut entries = Vec::with_capacity(tensors);
     for number in 0..tensors {
@@ -93,7 +93,7 @@ fn metadata(cursor: &mut Cursor<'_>, keys: usize) -> Result<Metadata, Error> {
     Ok(metadata)
 }
 
-/// Which kind the next value or array has.
+/// Reads the type of the next value or array.
 fn kind(cursor: &mut Cursor<'_>, what: &str, key: &str) -> Result<Kind, Error> {
     let id: u32 = cursor.number(format_args!("{what} of key {key}"))?;
     Kind::by_id(id).ok_or_else(|| {
@@ -139,7 +139,7 @@ fn array(cursor: &mut Cursor<'_>, key: &str) -> Result<Array, Error> {
         Kind::U64 => Array::U64(cursor.numbers(count, field)?),
         Kind::I64 => Array::I64(cursor.numbers(count, field)?),
         Kind::F64 => Array::F64(cursor.numbers(count, field)?),
-        // No model uses them, and a reader that follows them can be made to run out of stack.
+        // No model uses nested arrays, and a recursive reader could be made to overflow its stack.
         Kind::Array => {
             let field = format_args!("element type of key {key}");
             return Err(cursor.invalid(field, "a flat array", "an array of arrays".into()));
@@ -190,7 +190,7 @@ fn entry(cursor: &mut Cursor<'_>, number: usize) -> Result<Entry, Error> {
     }
 }
 
-/// Turns offsets within the data into checked byte ranges of the file.
+/// Converts offsets within the data to validated byte ranges of the file.
 fn place(
     cursor: &Cursor<'_>,
     entries: Vec<Entry>,
@@ -223,7 +223,7 @@ fn place(
     Ok(tensors)
 }
 
-/// Refuses equal names and common bytes.
+/// Refuses duplicate names and overlapping data.
 fn check_apart(file: &str, tensors: &[(String, TensorLayout)]) -> Result<(), Error> {
     let mut seen = HashSet::with_capacity(tensors.len());
     if let Some((name, _)) = tensors.iter().find(|(name, _)| !seen.insert(name.as_str())) {

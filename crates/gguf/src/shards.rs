@@ -1,4 +1,4 @@
-//! Models in several files, `NAME-00001-of-00005.gguf`: which belong together, and whether they do.
+//! Models in several files, `NAME-00001-of-00005.gguf`: finds the shards and checks that they belong together.
 //!
 //! Keys (as llama.cpp's gguf-split writes them): `split.count` files, `split.no` of this one from
 //! 0, `split.tensors.count` tensors in all of them. A merged file keeps `split.count` = 0.
@@ -11,7 +11,7 @@ const COUNT: &str = "split.count";
 const NUMBER: &str = "split.no";
 const TENSORS: &str = "split.tensors.count";
 
-/// What a file name says.
+/// A parsed shard file name.
 struct Name<'a> {
     stem: &'a str,
     /// From 1.
@@ -20,7 +20,7 @@ struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
-    /// Takes `STEM-00001-of-00005.gguf` apart.
+    /// Parses `STEM-00001-of-00005.gguf`.
     fn of(path: &'a Path) -> Option<Self> {
         let rest = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
         let (rest, count) = rest.rsplit_once("-of-")?;
@@ -37,8 +37,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// The paths of the other shards of the model whose first file is `path`; none for a model of
-/// one file.
+/// The paths of the other shards of the model whose first file is `path`; empty for a model of one file.
 pub(crate) fn others(path: &Path, file: &str, metadata: &Metadata) -> Result<Vec<PathBuf>, Error> {
     let count = count(metadata)?;
     let name = Name::of(path).filter(|name| name.count > 1 || count > 1);
@@ -69,7 +68,7 @@ pub(crate) fn others(path: &Path, file: &str, metadata: &Metadata) -> Result<Vec
     check_member(file, metadata, 0, name.count as usize)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let others: Vec<_> = (2..=name.count).map(|n| folder.join(name.sibling(n))).collect();
-    // Looked for before the first is mapped, so that a gap in a large download is told at once.
+    // Checked before the first is mapped, so that a gap in a large download is reported at once.
     if let Some(missing) = others.iter().find(|path| !path.exists()) {
         return Err(Error::Shard {
             file: missing.display().to_string(),
@@ -82,7 +81,7 @@ pub(crate) fn others(path: &Path, file: &str, metadata: &Metadata) -> Result<Vec
     Ok(others)
 }
 
-/// Refuses a shard whose keys do not say that it is number `index` (from 0) of `count`.
+/// Refuses a shard whose keys do not declare it as number `index` (from 0) of `count`.
 pub(crate) fn check_member(
     file: &str,
     metadata: &Metadata,
@@ -104,7 +103,7 @@ pub(crate) fn check_member(
     Ok(())
 }
 
-/// Refuses a model whose shards do not hold as many tensors as the first says.
+/// Refuses a model whose shards do not contain the number of tensors that the first declares.
 pub(crate) fn check_total(file: &str, metadata: &Metadata, tensors: usize) -> Result<(), Error> {
     match metadata.opt_usize(TENSORS)? {
         Some(expected) if expected != tensors => Err(Error::Shard {
@@ -118,7 +117,7 @@ pub(crate) fn check_total(file: &str, metadata: &Metadata, tensors: usize) -> Re
     }
 }
 
-/// Refuses a shard of several where there is no folder to look for the others in.
+/// Refuses a shard of several if there is no folder to find the others in.
 pub(crate) fn check_single(file: &str, metadata: &Metadata) -> Result<(), Error> {
     let count = count(metadata)?;
     if count <= 1 {

@@ -48,12 +48,12 @@ pub struct Strings {
 }
 
 impl Strings {
-    /// How many strings there are.
+    /// Number of strings.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no strings.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -76,8 +76,8 @@ impl Strings {
         self.ends.push(self.text.len());
     }
 
-    /// Takes the strings apart that lie end to end in `text`. Errs with the index of the first
-    /// string that is not UTF-8, the byte in it where it fails, and that byte's value.
+    /// Splits the strings concatenated in `text`. Fails with the index of the first string that is not UTF-8, the
+    /// offset of the offending byte in it, and the byte.
     pub(crate) fn from_parts(text: Vec<u8>, ends: Vec<usize>) -> Result<Self, (usize, usize, u8)> {
         let locate = |at: usize, byte: u8| {
             let index = ends.partition_point(|&end| end <= at);
@@ -88,7 +88,7 @@ impl Strings {
             let at = error.utf8_error().valid_up_to();
             locate(at, error.as_bytes()[at])
         })?;
-        // The whole is UTF-8; each part is if it ends between two characters.
+        // The whole is UTF-8; a string is too if it ends at a character boundary.
         if let Some(&end) = ends.iter().find(|&&end| !text.is_char_boundary(end)) {
             let start = text.floor_char_boundary(end);
             return Err(locate(start, text.as_bytes()[start]));
@@ -105,7 +105,7 @@ impl<S: AsRef<str>> FromIterator<S> for Strings {
     }
 }
 
-/// Does the same with the elements of an array of any type.
+/// Evaluates one expression for an array of any element type.
 macro_rules! each {
     ($array:expr, $elements:ident => $do:expr) => {
         match $array {
@@ -126,12 +126,12 @@ macro_rules! each {
 }
 
 impl Array {
-    /// How many elements it has.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         each!(self, elements => elements.len())
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -154,7 +154,7 @@ impl Array {
         }
     }
 
-    /// The elements where they are integers, each of which fits `N`.
+    /// The elements, if they are integers that all fit `N`.
     pub(crate) fn integers<N: TryFrom<i128>>(&self) -> Option<Vec<N>> {
         fn fit<T: Copy + Into<i128>, N: TryFrom<i128>>(elements: &[T]) -> Option<Vec<N>> {
             elements.iter().map(|&element| N::try_from(element.into()).ok()).collect()
@@ -193,7 +193,7 @@ impl Value {
         }
     }
 
-    /// The value where it is an integer that fits `N`.
+    /// The value, if it is an integer that fits `N`.
     pub(crate) fn integer<N: TryFrom<i128>>(&self) -> Option<N> {
         let wide: i128 = match *self {
             Self::U8(number) => number.into(),
@@ -209,7 +209,7 @@ impl Value {
         N::try_from(wide).ok()
     }
 
-    /// The type's name in the format's documents, `u32`, `string`; for an array `array of u32`.
+    /// The type's name in the format's documentation, such as `u32` or `string`; `array of u32` for an array.
     pub fn type_name(&self) -> String {
         match self {
             Self::Array(array) => format!("array of {}", array.kind().name()),
@@ -218,7 +218,7 @@ impl Value {
     }
 }
 
-/// Type and beginning of a value, on one line of at most some 100 characters.
+/// Type and beginning of a value, on one line of about 100 characters at most.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 6;
@@ -256,7 +256,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// The format's value types, by their numbers.
+/// The format's value types and their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     U8 = 0,
@@ -274,7 +274,7 @@ pub(crate) enum Kind {
     F64 = 12,
 }
 
-/// In the order of their numbers.
+/// In numeric order.
 const KINDS: [(Kind, &str); 13] = [
     (Kind::U8, "u8"),
     (Kind::I8, "i8"),

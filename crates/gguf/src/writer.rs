@@ -1,4 +1,4 @@
-//! Writes a file: header, then each tensor from its source, all or nothing.
+//! Writes a file atomically: header, then each tensor from its source.
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,12 +12,12 @@ use crate::{
     Array, Error, File, Metadata, Tensor, TensorLayout, Value, draft, encode, limits, names,
 };
 
-/// What a tensor's source may fail with.
+/// The error type of tensor sources.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
 type Fill<'a> = Box<dyn FnOnce(&mut dyn Write) -> Result<(), SourceError> + 'a>;
 
-/// A tensor to be written: name, type, shape `[.., rows, cols]`, and where its bytes come from.
+/// A tensor to be written: name, type, shape `[.., rows, cols]`, and the source of its bytes.
 pub struct NewTensor<'a> {
     name: String,
     ty: Type,
@@ -32,21 +32,20 @@ enum Data<'a> {
 }
 
 impl<'a> NewTensor<'a> {
-    /// A tensor whose bytes are at hand.
+    /// A tensor whose bytes are in memory.
     pub fn bytes(name: &str, ty: Type, shape: &[u64], bytes: impl Into<Bytes>) -> Self {
         let data = Data::Bytes(bytes.into());
         Self { name: name.into(), ty, shape: shape.into(), data }
     }
 
-    /// A tensor of an open model, as it is; its bytes are shared, not copied.
+    /// A tensor of an open model, unchanged; its bytes are shared, not copied.
     pub fn copied(file: &File, tensor: &Tensor) -> Self {
         let layout = tensor.layout();
         Self::bytes(tensor.name(), layout.ty(), layout.shape(), file.bytes(tensor))
     }
 
-    /// A tensor whose bytes are made while the file is written. `fill` is called once, when the
-    /// tensors before are written, and gives its bytes to `write_all` in pieces of any size, so
-    /// that no more of the model than it wishes is in memory.
+    /// A tensor whose bytes are produced during writing. `fill` is called once, after the preceding tensors are
+    /// written, and passes its bytes to `write_all` in pieces of any size, which bounds the memory used.
     pub fn stream(
         name: &str,
         ty: Type,
@@ -57,25 +56,24 @@ impl<'a> NewTensor<'a> {
         Self { name: name.into(), ty, shape: shape.into(), data }
     }
 
-    /// A tensor of zero bytes, which take no room on the disk: a model of nothing else is hollow,
-    /// with the header, the size and the tensors of a real one.
+    /// A tensor of zeros, which use no disk space: a file of such tensors is hollow, with the header, size and
+    /// tensors of a real one.
     pub fn zeros(name: &str, ty: Type, shape: &[u64]) -> Self {
         Self { name: name.into(), ty, shape: shape.into(), data: Data::Zeros }
     }
 }
 
-/// Writes `metadata` and `tensors`, in their order, to `path`: first to a temporary file in the
-/// same folder, then flushed to the disk and renamed. On an error nothing is left behind and a
-/// file that was at `path` is untouched; what a writer leaves that was killed, the next one of the
-/// same file removes. The file may be one that is open as input. A symbolic
-/// link stays: the file at its end is replaced.
+/// Writes `metadata` and `tensors`, in their order, to `path`: first to a temporary file in the same folder, then
+/// flushed to disk and renamed. On an error nothing is left behind and an existing file at `path` is untouched; a
+/// file abandoned by a killed writer is removed by the next writer of the same path. The target may be open as input.
+/// A symbolic link is followed: the file it points to is replaced.
 ///
 /// The layout is canonical: version 3, every tensor (the last too) padded with zeros to
 /// `general.alignment`, no gaps; the same input gives the same bytes.
 ///
 /// # Errors
-/// [`Error::Io`], [`Error::NoRoom`], [`Error::NotAFile`], [`Error::Source`], [`Error::SourceLength`]; and those of
-/// reading for keys, names, shapes and alignments that the reader would refuse.
+/// [`Error::Io`], [`Error::NoRoom`], [`Error::NotAFile`], [`Error::Source`], [`Error::SourceLength`]; and the
+/// reader's errors for invalid keys, names, shapes and alignments.
 pub fn write<'a>(
     path: &Path,
     metadata: &Metadata,
@@ -84,7 +82,7 @@ pub fn write<'a>(
     let file = path.display().to_string();
     let plan = Plan::new(&file, metadata, tensors)?;
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    // Renaming would put a file in the place of a device, for all who use it.
+    // Renaming would replace a device by a file, for all its users.
     match fs::metadata(path) {
         Ok(there) if there.is_dir() => return Err(Error::NotAFile { file, found: "a folder" }),
         Ok(there) if !there.is_file() => {
@@ -106,21 +104,21 @@ pub fn write<'a>(
     let total_bytes = plan.write(&file, &mut out)?;
     out.flush().map_err(io("write it"))?;
     drop(out);
-    // Zeros at the end were skipped, not written.
+    // Trailing zeros were skipped, not written.
     temporary.as_file().set_len(total_bytes).map_err(io("write it"))?;
     temporary.as_file().sync_all().map_err(io("flush it to the disk"))?;
     temporary.persist(path).map_err(|error| io("put it in place")(error.error))?;
-    // Makes the new name last, too. Where folders cannot be opened there is nothing to flush.
+    // Makes the new name durable too. Where folders cannot be opened there is nothing to flush.
     if let Ok(folder) = fs::File::open(folder) {
         folder.sync_all().map_err(io("flush its folder to the disk"))?;
     }
     Ok(())
 }
 
-/// The same file in memory.
+/// Produces the file in memory.
 ///
 /// # Errors
-/// As [`write()`].
+/// Those of [`write()`].
 pub fn to_bytes<'a>(
     metadata: &Metadata,
     tensors: impl IntoIterator<Item = NewTensor<'a>>,
@@ -131,7 +129,7 @@ pub fn to_bytes<'a>(
     Ok(out.into())
 }
 
-/// A checked file, ready to be written.
+/// A validated file, ready to be written.
 struct Plan<'a> {
     header: Vec<u8>,
     alignment: u64,
@@ -139,7 +137,7 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Places all tensors and applies the rules of the reader.
+    /// Lays out all tensors and applies the reader's rules.
     fn new(
         file: &str,
         metadata: &Metadata,
@@ -191,7 +189,7 @@ impl<'a> Plan<'a> {
         Ok(Self { header, alignment, tensors: placed })
     }
 
-    /// Bytes that go to the disk, about: holes take no room, and padding little.
+    /// Approximate bytes on disk: holes take no space, and padding little.
     fn len_bytes(&self) -> u64 {
         let written = self.tensors.iter().filter(|(_, _, data)| !matches!(data, Data::Zeros));
         self.header.len() as u64 + written.map(|(_, layout, _)| layout.len_bytes()).sum::<u64>()
@@ -233,7 +231,7 @@ fn exact(
     let result = fill(&mut counted);
     let Counted { left, excess, error, .. } = counted;
     let file = file.to_owned();
-    // The disk's error comes before what the source made of it.
+    // An error of the disk takes precedence over what the source made of it.
     if let Some(source) = error {
         return Err(Error::Io { file, action: "write it", source });
     }
@@ -251,7 +249,7 @@ fn exact(
     Ok(())
 }
 
-/// Counts what a source writes, and remembers whose fault an error was.
+/// Counts a source's bytes, and records whether an error came from the output.
 struct Counted<'a> {
     out: &'a mut dyn Output,
     left: u64,
@@ -285,15 +283,15 @@ impl Write for Counted<'_> {
     }
 }
 
-/// Where a file goes.
+/// Destination of a file.
 trait Output: Write {
-    /// Lets `len` bytes be zero.
+    /// Leaves `len` bytes zero.
     fn skip(&mut self, len: u64) -> io::Result<()>;
 }
 
 impl Output for BufWriter<&fs::File> {
     fn skip(&mut self, len: u64) -> io::Result<()> {
-        // Below this, bytes are cheaper than a hole.
+        // Below this size, writing zeros is cheaper than a hole.
         const HOLE: u64 = 1 << 16;
         if len < HOLE {
             return io::copy(&mut io::Read::take(io::repeat(0), len), self).map(drop);

@@ -3,7 +3,7 @@
 use crate::blocks;
 use crate::{Descriptor, Plane};
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "BF16",
     gguf_id: 30,
@@ -26,7 +26,7 @@ pub fn value(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// The nearest BF16, ties to even; what is finite stays finite, a NaN stays a (quiet) NaN.
+/// The nearest BF16, ties to even; finite values stay finite, a NaN stays a (quiet) NaN.
 #[inline]
 #[must_use]
 pub fn bits(value: f32) -> u16 {

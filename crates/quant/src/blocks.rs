@@ -1,4 +1,4 @@
-//! Walking a slice of weights and a slice of bytes block by block.
+//! Walks a slice of weights and a slice of bytes block by block.
 
 use bytemuck::{AnyBitPattern, NoUninit};
 use half::f16;
@@ -7,8 +7,8 @@ use crate::search::GROUP;
 
 /// Reads each block of `bytes` into its `N` weights.
 ///
-/// Blocks are copied out one by one, because a tensor in a file may start at any address while a
-/// block with 16-bit fields wants an even one.
+/// Blocks are copied out one by one, because a tensor in a file may start at any address while a block with 16-bit
+/// fields requires an even one.
 pub(crate) fn dequantize<B: AnyBitPattern, const N: usize>(
     bytes: &[u8],
     values: &mut [f32],
@@ -22,7 +22,7 @@ pub(crate) fn dequantize<B: AnyBitPattern, const N: usize>(
     }
 }
 
-/// Writes each `N` weights as one block of `bytes`.
+/// Writes each group of `N` weights as one block of `bytes`.
 pub(crate) fn quantize<B: NoUninit, const N: usize>(
     values: &[f32],
     importance: Option<&[f32]>,
@@ -39,7 +39,7 @@ pub(crate) fn quantize<B: NoUninit, const N: usize>(
     }
 }
 
-/// Writes blocks of a type that has a rule without importance, and with it is searched in groups.
+/// Writes blocks of a type with a fixed rule; with importance, searches in groups.
 pub(crate) fn quantize_by_rule<B: NoUninit, const N: usize>(
     values: &[f32],
     importance: Option<&[f32]>,
@@ -53,7 +53,7 @@ pub(crate) fn quantize_by_rule<B: NoUninit, const N: usize>(
     }
 }
 
-/// Writes blocks of `N` weights that are searched in groups; the last group is filled up with zeros.
+/// Writes blocks of `N` weights whose scales are searched in groups; the last group is padded with zeros.
 pub(crate) fn quantize_groups<B: NoUninit, const N: usize>(
     values: &[f32],
     importance: Option<&[f32]>,
@@ -87,8 +87,8 @@ pub(crate) fn f16_value(bits: u16) -> f32 {
     f16::from_bits(bits).to_f32()
 }
 
-/// The nearest f16, ties to even; what is too large becomes ±65504, so that no block of finite
-/// weights comes back infinite.
+/// The nearest f16, ties to even; larger values become ±65504, so that no block of finite weights dequantizes to
+/// infinity.
 #[inline]
 pub(crate) fn f16_bits(value: f32) -> u16 {
     f16::from_f32(value.clamp(-65504.0, 65504.0)).to_bits()

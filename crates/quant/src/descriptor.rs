@@ -1,4 +1,4 @@
-//! What a type is to the rest of the program: a row of the table, and the checks around it.
+//! The descriptor of a type, and the checks around its functions.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -8,9 +8,8 @@ use crate::Error;
 
 /// Writes the blocks of `values` (whole blocks, all finite) into `blocks` (exactly their bytes).
 ///
-/// `importance` has one weight per value: how much a squared error there costs, usually the mean
-/// square of the activation that meets the column. Negative or undefined entries count as zero.
-/// Types that follow a fixed rule (the floats, `Q8_0`) ignore it.
+/// `importance` has one entry per value: the cost of a squared error there, usually the mean square of the column's
+/// activations. Negative entries and NaN count as zero. Types with a fixed rule (floats, `Q8_0`) ignore it.
 pub type Quantize = fn(values: &[f32], importance: Option<&[f32]>, blocks: &mut [u8]);
 
 /// Reads all of `blocks` (whole blocks, any alignment) into `values` (exactly their weights).
@@ -21,37 +20,37 @@ pub type Dequantize = fn(blocks: &[u8], values: &mut [f32]);
 pub struct Descriptor {
     /// The GGUF name, upper case: `Q4_K`.
     pub name: &'static str,
-    /// The number in a GGUF tensor directory.
+    /// The type's number in a GGUF tensor directory.
     pub gguf_id: u32,
-    /// Weights in a block; a row is always whole blocks.
+    /// Weights in a block; a row is a whole number of blocks.
     pub block_weights: usize,
     /// Bytes of a block.
     pub block_bytes: usize,
-    /// How the bytes of a block divide, in order and without gaps; a GPU upload may gather each
-    /// part of all blocks into an aligned plane of its own.
+    /// The fields of a block, in order and without gaps; a GPU upload may gather each field of all blocks into an
+    /// aligned plane.
     pub planes: &'static [Plane],
-    /// The scalar quantizer, absent where a type is only read. Called through [`Type::quantize`].
+    /// The scalar quantizer; `None` for types that can only be read. Called through [`Type::quantize`].
     pub quantize: Option<Quantize>,
-    /// The scalar dequantizer, the oracle. Called through [`Type::dequantize`].
+    /// The scalar dequantizer, the reference for all others. Called through [`Type::dequantize`].
     pub dequantize: Dequantize,
-    /// Bound on √(Σw(x - x')² / Σwx²) over a round trip of gaussian weights, w the importance or 1;
-    /// infinite where there is no `quantize`.
+    /// Bound on √(Σw(x - x')² / Σwx²) over a round trip of Gaussian weights, where w is the importance or 1; infinite
+    /// without `quantize`.
     pub error_max: f32,
 }
 
-/// One part of a block.
+/// One field of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plane {
-    /// The part's name, that of the field of the block.
+    /// The field's name.
     pub name: &'static str,
-    /// Where it starts, in bytes from the start of the block.
+    /// Offset from the start of the block, in bytes.
     pub offset: usize,
     /// Its size in bytes.
     pub len: usize,
 }
 
 impl Plane {
-    /// Lays parts of the given sizes (bytes) one after the other.
+    /// Lays out fields of the given sizes (bytes) one after another.
     pub(crate) const fn split<const N: usize>(parts: [(&'static str, usize); N]) -> [Plane; N] {
         let mut planes = [Plane { name: "", offset: 0, len: 0 }; N];
         let (mut index, mut offset) = (0, 0);
@@ -65,7 +64,7 @@ impl Plane {
     }
 }
 
-/// A quantization type: a line of the table, compared by its GGUF id.
+/// A quantization type: an entry of the table, compared by its GGUF id.
 #[derive(Clone, Copy)]
 pub struct Type(&'static Descriptor);
 
@@ -77,8 +76,8 @@ impl Type {
     /// Bytes of a row of `cols` weights.
     ///
     /// # Errors
-    /// [`Error::PartialBlock`] where `cols` is not whole blocks, [`Error::TooLarge`] where the
-    /// product overflows.
+    /// [`Error::PartialBlock`] if `cols` is not a whole number of blocks, [`Error::TooLarge`] if the product
+    /// overflows.
     pub fn row_bytes(self, cols: usize) -> Result<usize, Error> {
         if !cols.is_multiple_of(self.block_weights) {
             return Err(Error::PartialBlock { quant: self, weights: cols });
@@ -91,9 +90,8 @@ impl Type {
     /// Writes `values` (whole blocks) as blocks; see [`Quantize`] for `importance`.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`], [`Error::PartialBlock`], [`Error::Length`] where `blocks` or
-    /// `importance` does not fit `values`, [`Error::NotFinite`] (types of single weights excepted:
-    /// they keep what they are given).
+    /// [`Error::ReadOnly`], [`Error::PartialBlock`], [`Error::Length`] if `blocks` or `importance` does not fit
+    /// `values`, [`Error::NotFinite`] (except for unquantized types, which store any value).
     pub fn quantize(
         self,
         values: &[f32],
@@ -117,7 +115,7 @@ impl Type {
     /// Reads `blocks` into `values` (whole blocks).
     ///
     /// # Errors
-    /// [`Error::PartialBlock`], [`Error::Length`] where `blocks` does not fit `values`.
+    /// [`Error::PartialBlock`], [`Error::Length`] if `blocks` does not fit `values`.
     pub fn dequantize(self, blocks: &[u8], values: &mut [f32]) -> Result<(), Error> {
         self.check("bytes", self.row_bytes(values.len())?, blocks.len())?;
         (self.0.dequantize)(blocks, values);

@@ -1,8 +1,8 @@
-//! What can go wrong with types, sizes and buffers.
+//! Errors about types, sizes and buffers.
 
 use crate::Type;
 
-/// An error of this crate. None of them comes from the contents of a block: any bytes are a block.
+/// An error of this crate. None depends on the contents of a block: any bytes are a valid block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A tensor directory names a type by a number that is not in the table.
@@ -11,21 +11,21 @@ pub enum Error {
         /// The number found.
         id: u32,
     },
-    /// Somebody asked for a type by a name that is not in the table.
+    /// The type's name is not in the table.
     #[error("`{name}` is no quantization type; known are {}", names())]
     UnknownName {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
     /// A row or buffer ends inside a block.
     #[error("{weights} weights are not whole {quant} blocks of {}", quant.block_weights)]
     PartialBlock {
-        /// The type whose blocks were to be filled.
+        /// The type of the blocks.
         quant: Type,
-        /// How many weights were given.
+        /// The number of weights given.
         weights: usize,
     },
-    /// A row whose size in bytes does not fit the address space.
+    /// The size of a row in bytes exceeds the address space.
     #[error("a {quant} row of {weights} weights is larger than memory can address")]
     TooLarge {
         /// The type of the row.
@@ -33,27 +33,27 @@ pub enum Error {
         /// Its length in weights.
         weights: usize,
     },
-    /// A buffer that does not fit the values beside it.
+    /// A buffer's length does not match the values.
     #[error("{quant}: the {what} buffer has length {found}, but {expected} is needed")]
     Length {
         /// The type being read or written.
         quant: Type,
         /// `bytes`, `values` or `importance`.
         what: &'static str,
-        /// The length that fits.
+        /// The required length.
         expected: usize,
         /// The length given.
         found: usize,
     },
-    /// The type can be read but not made.
+    /// The type can be read but not quantized to.
     #[error("{0} can be read but not written; choose another type to quantize to")]
     ReadOnly(Type),
-    /// A weight that no block can hold: infinite, or not a number.
+    /// A weight is infinite or NaN, which no block can represent.
     #[error("weight {index} is {value}, which {quant} cannot hold; the source tensor is damaged")]
     NotFinite {
         /// The type being written.
         quant: Type,
-        /// Where the weight stands in the slice.
+        /// Index of the weight.
         index: usize,
         /// The weight, as text.
         value: String,

@@ -3,7 +3,7 @@
 use crate::blocks::{self, f16_bits, f16_value};
 use crate::{Descriptor, Plane};
 
-/// The row of the table.
+/// Entry in the table of types.
 ///
 /// Finite weights beyond ±65504 are stored as ±65504; infinities and NaN are kept.
 pub static DESCRIPTOR: Descriptor = Descriptor {
@@ -21,7 +21,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     error_max: 0.00022,
 };
 
-/// The nearest F16, ties to even; what is finite stays finite, a NaN stays a NaN.
+/// The nearest F16, ties to even; finite values stay finite, a NaN stays a NaN.
 #[must_use]
 pub fn bits(value: f32) -> u16 {
     if value.is_infinite() { half::f16::from_f32(value).to_bits() } else { f16_bits(value) }

@@ -1,8 +1,8 @@
-//! F32: single precision, as it stands.
+//! F32: single precision, stored unchanged.
 
 use crate::{Descriptor, Plane};
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "F32",
     gguf_id: 0,

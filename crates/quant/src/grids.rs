@@ -1,8 +1,7 @@
-//! Codebooks of the IQ1, IQ2 and IQ3 types: lattice points that a block names by number.
+//! Codebooks of the IQ1, IQ2 and IQ3 types: lattice points that blocks refer to by index.
 //!
-//! The points are facts of the format (`ggml-common.h` of llama.cpp). The files below keep each
-//! as one packed number of 2 or 3 bits a weight; here they are unpacked at compile time into the
-//! signed bytes that kernels and uploads want.
+//! The points are defined by the format (`ggml-common.h` of llama.cpp). The files below store each point packed, with
+//! 2 or 3 bits per weight; they are unpacked at compile time into the signed bytes that kernels and uploads use.
 
 mod iq1_s;
 mod iq2_s;
@@ -33,8 +32,7 @@ pub static IQ3_XXS: [[i8; 4]; 256] = expand(&iq3_xxs::POINTS, &IQ3_XXS_LEVELS);
 /// IQ3_S: 512 points of 4 magnitudes.
 pub static IQ3_S: [[i8; 4]; 512] = expand(&iq3_s::POINTS, &IQ3_S_LEVELS);
 
-/// The eight signs (bit set: negative) behind a 7-bit sign index: the eighth makes the count of
-/// negatives even.
+/// The eight signs (bit set: negative) of a 7-bit sign index; the eighth makes the number of negatives even.
 #[inline]
 #[must_use]
 pub fn even_signs(index: u8) -> u8 {

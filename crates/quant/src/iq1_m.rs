@@ -1,13 +1,13 @@
-//! IQ1_M: 256 weights as points of a ternary 8-dimensional grid; 1.75 bits a weight.
+//! IQ1_M: 256 weights as points of a ternary 8-dimensional grid; 1.75 bits per weight.
 //!
 //! ```text
 //! byte  0                  32              48              56
 //!       [ points: 32 bytes ][ high: 16 bytes ][ scales: 4 × u16 ]
-//!       points[i / 8]   low 8 bits of the number in the grid
-//!       high[i / 16]    half (i / 8) % 2: bits 0..3 high bits of the number, bit 3 the sign of
+//!       points[i / 8]   low 8 bits of the index into the grid
+//!       high[i / 16]    half (i / 8) % 2: bits 0..3 high bits of the index, bit 3 the sign of
 //!                       the shift (set: negative)
-//!       scales[i / 64]  bits 3 k .. 3 k + 3 = s, k = (i / 16) % 4; bits 12..16 a quarter of d
-//!       d               f16 bits, the lowest quarter in scales[0]
+//!       scales[i / 64]  bits 3 k .. 3 k + 3 = s, k = (i / 16) % 4; bits 12..16 a nibble of d
+//!       d               f16 bits, the lowest nibble in scales[0]
 //!       weight i        = d · (2 s + 1) · (grid ± SHIFT)
 //! ```
 
@@ -22,17 +22,17 @@ use crate::{Descriptor, Plane};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Block {
-    /// Per 8 weights: low bits of the grid number.
+    /// Per 8 weights: low bits of the grid index.
     pub points: [u8; 32],
-    /// Per 8 weights: high bits of the grid number and the sign of the shift.
+    /// Per 8 weights: high bits of the grid index and the sign of the shift.
     pub high: [u8; 16],
-    /// Per 16 weights: a 3-bit scale; above them the shared scale in quarters.
+    /// Per 16 weights: a 3-bit scale; above them the shared scale in nibbles.
     pub scales: [u16; 4],
 }
 
 const _: () = assert!(size_of::<Block>() == 56);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "IQ1_M",
     gguf_id: 29,
@@ -57,7 +57,7 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
     }
 }
 
-/// The shared scale, f16 bits, put together from its quarters.
+/// The shared scale (f16 bits), assembled from its nibbles.
 #[inline]
 #[must_use]
 pub fn shared_scale(block: &Block) -> u16 {

@@ -1,10 +1,10 @@
-//! IQ1_S: 256 weights as points of a ternary 8-dimensional grid; 1.5625 bits a weight.
+//! IQ1_S: 256 weights as points of a ternary 8-dimensional grid; 1.5625 bits per weight.
 //!
 //! ```text
 //! byte  0        2                  34               50
 //!       [ d: f16 ][ points: 32 bytes ][ high: 8 × u16 ]
-//!       points[i / 8]  low 8 bits of the number in the grid
-//!       high[i / 32]   bits 3 k .. 3 k + 3 = high bits of the number, k = (i / 8) % 4,
+//!       points[i / 8]  low 8 bits of the index into the grid
+//!       high[i / 32]   bits 3 k .. 3 k + 3 = high bits of the index, k = (i / 8) % 4,
 //!                      bits 12..15 the scale s, bit 15 the sign of the shift (set: negative)
 //!       weight i       = d · (2 s + 1) · (grid ± SHIFT)
 //! ```
@@ -21,15 +21,15 @@ use crate::{Descriptor, Plane};
 pub struct Block {
     /// The shared scale, f16 bits.
     pub d: u16,
-    /// Per 8 weights: low bits of the grid number.
+    /// Per 8 weights: low bits of the grid index.
     pub points: [u8; 32],
-    /// Per 32 weights: high bits of four grid numbers, scale, sign of the shift.
+    /// Per 32 weights: high bits of four grid indices, scale, sign of the shift.
     pub high: [u16; 8],
 }
 
 const _: () = assert!(size_of::<Block>() == 50);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "IQ1_S",
     gguf_id: 19,
@@ -41,7 +41,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     error_max: f32::INFINITY,
 };
 
-/// What is added to every ternary weight, or taken away.
+/// Added to or subtracted from every ternary weight.
 pub const SHIFT: f32 = 0.125;
 
 /// The 256 weights of a block.

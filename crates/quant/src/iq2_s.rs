@@ -1,11 +1,11 @@
-//! IQ2_S: 256 weights as points of an 8-dimensional grid, every sign stored; 2.5625 bits a weight.
+//! IQ2_S: 256 weights as points of an 8-dimensional grid, every sign stored; 2.5625 bits per weight.
 //!
 //! ```text
 //! byte  0        2                  34               66             74               82
 //!       [ d: f16 ][ points: 32 bytes ][ signs: 32 bytes ][ high: 8 bytes ][ scales: 8 bytes ]
-//!       points[i / 8]   low 8 bits of the number in the grid
+//!       points[i / 8]   low 8 bits of the index into the grid
 //!       signs[i / 8]    bit i % 8: the weight is negative
-//!       high[i / 32]    bits 2 k, 2 k + 1 = high bits of the number, k = (i / 8) % 4
+//!       high[i / 32]    bits 2 k, 2 k + 1 = high bits of the index, k = (i / 8) % 4
 //!       scales[i / 32]  half (i / 16) % 2 = s
 //!       weight i        = d · (s + 1/2) / 4 · ± grid
 //! ```
@@ -22,11 +22,11 @@ use crate::{Descriptor, Plane};
 pub struct Block {
     /// The shared scale, f16 bits.
     pub d: u16,
-    /// Per 8 weights: low bits of the grid number.
+    /// Per 8 weights: low bits of the grid index.
     pub points: [u8; 32],
-    /// A bit per weight.
+    /// One bit per weight.
     pub signs: [u8; 32],
-    /// High bits of four grid numbers a byte.
+    /// High bits of four grid indices per byte.
     pub high: [u8; 8],
     /// Per 16 weights: a 4-bit scale.
     pub scales: [u8; 8],
@@ -34,7 +34,7 @@ pub struct Block {
 
 const _: () = assert!(size_of::<Block>() == 82);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "IQ2_S",
     gguf_id: 22,

@@ -1,9 +1,9 @@
-//! IQ2_XS: 256 weights as points of an 8-dimensional grid; 2.3125 bits a weight.
+//! IQ2_XS: 256 weights as points of an 8-dimensional grid; 2.3125 bits per weight.
 //!
 //! ```text
 //! byte  0        2                    66              74
 //!       [ d: f16 ][ points: 32 × u16  ][ scales: 8 bytes ]
-//!       points[i / 8]   bits 0..9 the number in the grid, bits 9..16 the signs
+//!       points[i / 8]   bits 0..9 the index into the grid, bits 9..16 the signs
 //!       scales[i / 32]  half (i / 16) % 2 = s
 //!       weight i        = d · (s + 1/2) / 4 · ± grid
 //! ```
@@ -20,7 +20,7 @@ use crate::{Descriptor, Plane};
 pub struct Block {
     /// The shared scale, f16 bits.
     pub d: u16,
-    /// Per 8 weights: grid number and signs.
+    /// Per 8 weights: grid index and signs.
     pub points: [u16; 32],
     /// Per 16 weights: a 4-bit scale.
     pub scales: [u8; 8],
@@ -28,7 +28,7 @@ pub struct Block {
 
 const _: () = assert!(size_of::<Block>() == 74);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "IQ2_XS",
     gguf_id: 17,

@@ -1,9 +1,9 @@
-//! IQ2_XXS: 256 weights as points of an 8-dimensional grid; 2.0625 bits a weight.
+//! IQ2_XXS: 256 weights as points of an 8-dimensional grid; 2.0625 bits per weight.
 //!
 //! ```text
 //! byte  0        2                      66
 //!       [ d: f16 ][ groups: 8 × 8 bytes ]          one group per 32 weights:
-//!       bytes 0..4   four points of 8 weights, by number in the grid
+//!       bytes 0..4   four points of 8 weights, by index into the grid
 //!       bytes 4..8   a word: bits 7 k .. 7 k + 7 the signs of point k, bits 28..32 the scale s
 //!       weight       = d · (s + 1/2) / 4 · ± grid
 //! ```
@@ -20,13 +20,13 @@ use crate::{Descriptor, Plane};
 pub struct Block {
     /// The shared scale, f16 bits.
     pub d: u16,
-    /// Per 32 weights: four grid numbers, then signs and scale.
+    /// Per 32 weights: four grid indices, then signs and scale.
     pub groups: [[u8; 8]; 8],
 }
 
 const _: () = assert!(size_of::<Block>() == 66);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "IQ2_XXS",
     gguf_id: 16,

@@ -1,10 +1,10 @@
-//! IQ3_S: 256 weights as points of a 4-dimensional grid, every sign stored; 3.4375 bits a weight.
+//! IQ3_S: 256 weights as points of a 4-dimensional grid, every sign stored; 3.4375 bits per weight.
 //!
 //! ```text
 //! byte  0        2                  66             74               106              110
 //!       [ d: f16 ][ points: 64 bytes ][ high: 8 bytes ][ signs: 32 bytes ][ scales: 4 bytes ]
-//!       points[i / 4]   low 8 bits of the number in the grid
-//!       high[i / 32]    bit (i / 4) % 8 = high bit of the number
+//!       points[i / 4]   low 8 bits of the index into the grid
+//!       high[i / 32]    bit (i / 4) % 8 = high bit of the index
 //!       signs[i / 8]    bit i % 8: the weight is negative
 //!       scales[i / 64]  half (i / 32) % 2 = s
 //!       weight i        = d · (1 + 2 s) · ± grid
@@ -22,11 +22,11 @@ use crate::{Descriptor, Plane};
 pub struct Block {
     /// The shared scale, f16 bits.
     pub d: u16,
-    /// Per 4 weights: low bits of the grid number.
+    /// Per 4 weights: low bits of the grid index.
     pub points: [u8; 64],
-    /// High bits of eight grid numbers a byte.
+    /// High bits of eight grid indices per byte.
     pub high: [u8; 8],
-    /// A bit per weight.
+    /// One bit per weight.
     pub signs: [u8; 32],
     /// Per 32 weights: a 4-bit scale.
     pub scales: [u8; 4],
@@ -34,7 +34,7 @@ pub struct Block {
 
 const _: () = assert!(size_of::<Block>() == 110);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "IQ3_S",
     gguf_id: 21,

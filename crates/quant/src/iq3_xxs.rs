@@ -1,9 +1,9 @@
-//! IQ3_XXS: 256 weights as points of a 4-dimensional grid; 3.0625 bits a weight.
+//! IQ3_XXS: 256 weights as points of a 4-dimensional grid; 3.0625 bits per weight.
 //!
 //! ```text
 //! byte  0        2                   66                         98
 //!       [ d: f16 ][ points: 64 bytes ][ signs_scales: 8 × 4 bytes ]
-//!       points[i / 4]         the number in the grid
+//!       points[i / 4]         the index into the grid
 //!       signs_scales[i / 32]  a word: bits 7 k .. 7 k + 7 the signs of 8 weights, k = (i / 8) % 4,
 //!                             bits 28..32 the scale s
 //!       weight i              = d · (s + 1/2) / 2 · ± grid
@@ -21,7 +21,7 @@ use crate::{Descriptor, Plane};
 pub struct Block {
     /// The shared scale, f16 bits.
     pub d: u16,
-    /// Per 4 weights: a grid number.
+    /// Per 4 weights: a grid index.
     pub points: [u8; 64],
     /// Per 32 weights: signs and scale, a little-endian word.
     pub signs_scales: [[u8; 4]; 8],
@@ -29,7 +29,7 @@ pub struct Block {
 
 const _: () = assert!(size_of::<Block>() == 98);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "IQ3_XXS",
     gguf_id: 18,

@@ -1,4 +1,4 @@
-//! IQ4_NL: 32 weights of 4 bits from an uneven codebook and one scale; 4.5 bits a weight.
+//! IQ4_NL: 32 weights of 4 bits from an uneven codebook and one scale; 4.5 bits per weight.
 //!
 //! ```text
 //! byte  0        2                          18
@@ -23,13 +23,13 @@ pub const CODEBOOK: [i8; 16] =
 pub struct Block {
     /// The scale, f16 bits.
     pub d: u16,
-    /// Two weights a byte: weight i in the low, weight 16 + i in the high half.
+    /// Two weights per byte: weight i in the low, weight 16 + i in the high nibble.
     pub quants: [u8; 16],
 }
 
 const _: () = assert!(size_of::<Block>() == 18);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "IQ4_NL",
     gguf_id: 20,
@@ -43,7 +43,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     error_max: 0.078,
 };
 
-/// Where the largest weight may land: a little beyond or short of the end of the codebook.
+/// Search range for the code of the largest weight: slightly beyond or short of the end of the codebook.
 pub(crate) const SWEEP: Sweep = Sweep { first: -140.0, last: -110.0, count: 13 };
 
 /// The 32 weights of a block.
@@ -55,7 +55,7 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
     }
 }
 
-/// The scales that lose least.
+/// Chooses the scale that minimizes the error.
 fn quantize(
     values: &[[f32; 32]; GROUP],
     importance: Option<&[[f32; 32]; GROUP]>,
@@ -79,7 +79,7 @@ const MIDPOINTS: [f32; 15] = {
     midpoints
 };
 
-/// The code of each value of the codebook, by the value as a byte.
+/// The code of each codebook value, indexed by the value as a byte.
 pub(crate) const CODES: [u8; 256] = {
     let mut codes = [0; 256];
     let mut code = 0;
@@ -90,7 +90,7 @@ pub(crate) const CODES: [u8; 256] = {
     codes
 };
 
-/// The value nearest to `v`: steps added up without a branch, so that searches vectorize.
+/// The nearest codebook value, as a branch-free sum of steps so that searches vectorize.
 #[inline(always)]
 pub(crate) fn nearest(v: f32) -> f32 {
     let mut value = f32::from(CODEBOOK[0]);

@@ -1,4 +1,4 @@
-//! IQ4_XS: 256 weights of 4 bits from IQ4_NL's codebook, 6-bit scales every 32; 4.25 bits a weight.
+//! IQ4_XS: 256 weights of 4 bits from IQ4_NL's codebook, 6-bit scales every 32; 4.25 bits per weight.
 //!
 //! ```text
 //! byte  0        2               4                      8                   136
@@ -23,15 +23,15 @@ pub struct Block {
     pub d: u16,
     /// Two high bits of each scale.
     pub scales_high: u16,
-    /// Four low bits of each scale, two scales a byte.
+    /// Four low bits of each scale, two scales per byte.
     pub scales_low: [u8; 4],
-    /// Two weights a byte, 16 apart.
+    /// Two weights per byte, 16 apart.
     pub quants: [u8; 128],
 }
 
 const _: () = assert!(size_of::<Block>() == 136);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "IQ4_XS",
     gguf_id: 23,
@@ -55,7 +55,7 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
     }
 }
 
-/// The scales that lose least; see `super_block.rs`.
+/// Chooses the scales that minimize the error; see `super_block.rs`.
 #[must_use]
 pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
     let codes = Codes { nearest, bias: 0.0 };

@@ -7,7 +7,7 @@
 //! 8..12     [ m4+i ][ s4+i ]         low four bits of both
 //! ```
 
-/// Bytes that hold the sixteen numbers.
+/// Size of the packed numbers in bytes.
 pub const SCALES_BYTES: usize = 12;
 
 /// The eight scales and the eight minimums, each 0..=63.

@@ -1,14 +1,14 @@
-//! Numbers side by side: what a search knows of several runs of weights at once, a lane for each.
+//! Fixed-size vectors of numbers: the search state of several blocks at once, one block per lane.
 //!
-//! Everything is loops over arrays that are inlined to where they are used, and become the SIMD of the function around
-//! them. A lane never meets another, so that each finds what it would find alone, on every processor.
+//! All operations are loops over arrays that are inlined into their callers and compiled to the caller's SIMD level.
+//! Lanes never interact, so the result of each lane is the same on every CPU.
 
 use std::ops::{Add, Div, Mul, Sub};
 
 /// Weights beyond this would overflow the sums; no block can represent a tenth of it.
 const LARGEST: f32 = (1u32 << 30) as f32;
 
-/// 1.5 · 2^23: beside it an f32 has no room for a fraction, and its lowest bits count.
+/// 1.5 · 2^23: adding it to an f32 leaves no room for a fraction and rounds to an integer in the low bits.
 const SHIFT: f32 = 12_582_912.0;
 
 /// `L` numbers.
@@ -49,25 +49,25 @@ impl<const L: usize> Lanes<L> {
         self.with(other, |a, b| if a > b { a } else { b })
     }
 
-    /// From `low` to `high`.
+    /// Clamps to `low..=high`.
     #[inline(always)]
     pub fn clamp(self, low: f32, high: f32) -> Self {
         self.max(Self::all(low)).min(Self::all(high))
     }
 
-    /// The nearest whole numbers from `low` to `high`, ties to even.
+    /// Rounds to the nearest integers within `low..=high`, ties to even.
     #[inline(always)]
     pub fn round(self, low: f32, high: f32) -> Self {
         self.map(|value| round(value, low, high))
     }
 
-    /// `1 / value`, or 0 where that would not be finite: codes then are 0, and so are the weights.
+    /// `1 / value`, or 0 if that is not finite: then codes and weights are 0.
     #[inline(always)]
     pub fn reciprocal(self) -> Self {
         self.map(reciprocal)
     }
 
-    /// In each lane `then` where `a < b`, otherwise `other`.
+    /// Selects per lane: `then` if `a < b`, otherwise `other`.
     #[inline(always)]
     pub fn if_less(a: Self, b: Self, then: Self, other: Self) -> Self {
         let mut chosen = other;
@@ -77,7 +77,7 @@ impl<const L: usize> Lanes<L> {
         chosen
     }
 
-    /// From the first lane to the last.
+    /// The lanes in order.
     #[inline(always)]
     pub fn sum(self) -> f32 {
         let mut sum = 0.0;
@@ -120,36 +120,36 @@ impl<const L: usize> Div for Lanes<L> {
     }
 }
 
-/// `1 / value`, or 0 where that would not be finite.
+/// `1 / value`, or 0 if that is not finite.
 #[inline(always)]
 pub(crate) fn reciprocal(value: f32) -> f32 {
     let inverse = 1.0 / value;
     if value.abs() < f32::MIN_POSITIVE { 0.0 } else { inverse }
 }
 
-/// The nearest whole number from `low` to `high`, ties to even.
+/// Rounds to the nearest integer within `low..=high`, ties to even.
 #[inline(always)]
 pub(crate) fn round(value: f32, low: f32, high: f32) -> f32 {
     let value = if value > low { value } else { low };
     let value = if value < high { value } else { high };
-    // Unlike `f32::round`, this is SIMD on every x86-64.
+    // Unlike `f32::round`, this compiles to SIMD on every x86-64 level.
     (value + SHIFT) - SHIFT
 }
 
-/// A whole number from 0 to 255 as a byte.
+/// Converts an integer from 0 to 255 to a byte.
 #[inline(always)]
 pub(crate) fn byte(whole: f32) -> u8 {
     (whole + SHIFT).to_bits() as u8
 }
 
-/// `L` runs of `N` weights, a lane for each, and what an error costs at each weight.
+/// `L` groups of `N` weights, one group per lane, and the cost of an error at each weight.
 pub(crate) struct Runs<const N: usize, const L: usize> {
     pub x: [Lanes<L>; N],
     pub w: [Lanes<L>; N],
 }
 
 impl<const N: usize, const L: usize> Runs<N, L> {
-    /// From `[L, N]` weights and costs.
+    /// Transposes `[L, N]` weights and costs.
     #[inline(always)]
     pub fn new(x: &[[f32; N]], w: &[[f32; N]]) -> Self {
         assert!(x.len() == L && w.len() == L);
@@ -165,7 +165,7 @@ impl<const N: usize, const L: usize> Runs<N, L> {
     }
 }
 
-/// `[L, N]` whole numbers, each and `bias` together from 0 to 255, as bytes.
+/// `[L, N]` integers plus `bias`, each sum from 0 to 255, as bytes.
 #[inline(always)]
 pub(crate) fn bytes<const N: usize, const L: usize>(q: &[Lanes<L>; N], bias: f32) -> [[u8; N]; L] {
     let mut bytes = [[0; N]; L];

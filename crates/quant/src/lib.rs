@@ -1,13 +1,12 @@
 //! Quantization types: block layouts, scalar quantize and dequantize, sizes.
 //!
-//! A GGUF tensor is rows of *blocks*; each type says how many weights a block holds and how its
-//! bytes spell them. One type is one file: a drawing of the bits, the block as a `repr(C)` struct,
-//! the scalar code that reads it (the oracle every faster kernel is tested against), the search
-//! that writes it where we quantize, and one [`Descriptor`]. Consumers walk [`all`] or look a type
-//! up; nothing outside a type's own file asks for its name.
+//! A GGUF tensor consists of rows of *blocks*; each type defines how many weights a block holds and how they are
+//! encoded. One type is one file: a drawing of the bit layout, the block as a `repr(C)` struct, the scalar
+//! dequantizer (the reference for every faster kernel), the quantizer where there is one, and one [`Descriptor`].
+//! Consumers walk [`all`] or look a type up; no code outside a type's own file branches on its name.
 //!
-//! This crate knows no files, tensors, shapes, threads or devices. All layouts are little-endian
-//! and are facts of the GGUF format (`ggml-common.h` of llama.cpp); the code is our own.
+//! This crate knows no files, tensors, shapes, threads or devices. All layouts are little-endian and defined by the
+//! GGUF format (`ggml-common.h` of llama.cpp); the code is our own.
 //!
 //! Read first: [`Type`], [`Descriptor`], and [`q4_0`] as the simplest type.
 //!

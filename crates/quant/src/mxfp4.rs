@@ -1,4 +1,4 @@
-//! MXFP4: 32 weights of 4-bit floats (E2M1) and a power of two; 4.25 bits a weight.
+//! MXFP4: 32 weights of 4-bit floats (E2M1) and a power of two; 4.25 bits per weight.
 //!
 //! ```text
 //! byte  0          1                          17
@@ -6,8 +6,8 @@
 //!       quants[i] = q[i + 16] << 4 | q[i]     weight = 2^(e - 128) · CODEBOOK[q]
 //! ```
 //!
-//! Source: OCP Microscaling Formats 1.0. The codebook holds the E2M1 values doubled, so that they
-//! are whole, and the exponent counts for half.
+//! Source: OCP Microscaling Formats 1.0. The codebook holds doubled E2M1 values, which are integers; the exponent is
+//! halved accordingly.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -25,13 +25,13 @@ pub const CODEBOOK: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, 
 pub struct Block {
     /// The exponent, biased by 127.
     pub e: u8,
-    /// Two weights a byte: weight i in the low, weight 16 + i in the high half.
+    /// Two weights per byte: weight i in the low, weight 16 + i in the high nibble.
     pub quants: [u8; 16],
 }
 
 const _: () = assert!(size_of::<Block>() == 17);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "MXFP4",
     gguf_id: 39,
@@ -61,8 +61,8 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
     }
 }
 
-/// Without importance the format's fixed rule: the exponent of the largest magnitude, less two.
-/// With importance, that exponent or a neighbour, whichever loses least.
+/// Without importance, the format's fixed rule: the exponent of the largest magnitude, minus two. With importance,
+/// that exponent or a neighbour, whichever minimizes the error.
 #[must_use]
 pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
     let peak = search::peak(values).abs();
@@ -89,7 +89,7 @@ pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
 /// Halfway between each magnitude and the next.
 const MIDPOINTS: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
 
-/// The code whose value is nearest to `x`, of equals the one nearer to zero. Division by a power of two is exact.
+/// The code with the nearest value, ties toward zero. Division by a power of two is exact.
 #[inline]
 fn nearest(x: f32, scale: f32) -> usize {
     let magnitude = x.abs() / scale;

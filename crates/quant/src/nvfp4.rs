@@ -1,4 +1,4 @@
-//! NVFP4: 64 weights of 4-bit floats (E2M1), an 8-bit float scale every 16; 4.5 bits a weight.
+//! NVFP4: 64 weights of 4-bit floats (E2M1), an 8-bit float scale every 16; 4.5 bits per weight.
 //!
 //! ```text
 //! byte  0                4                          36
@@ -7,8 +7,7 @@
 //!       weight i        = scales[p] / 2 · CODEBOOK[q]               p = i / 16
 //! ```
 //!
-//! The codebook is MXFP4's, E2M1 doubled. A tensor-wide f32 scale, where a checkpoint has one,
-//! is a tensor of its own.
+//! The codebook is MXFP4's, doubled E2M1. If a checkpoint has a tensor-wide f32 scale, it is a separate tensor.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -22,13 +21,13 @@ use crate::{Descriptor, Plane};
 pub struct Block {
     /// Per 16 weights: a scale as unsigned E4M3.
     pub scales: [u8; 4],
-    /// Two weights a byte, 8 apart.
+    /// Two weights per byte, 8 apart.
     pub quants: [u8; 32],
 }
 
 const _: () = assert!(size_of::<Block>() == 36);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "NVFP4",
     gguf_id: 40,

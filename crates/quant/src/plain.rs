@@ -1,6 +1,6 @@
-//! I8, I16, I32, I64, F64: plain numbers, sized and read but never what weights are stored as.
+//! I8, I16, I32, I64, F64: plain numbers, which can be sized and read but are never used for weights.
 //!
-//! Files carry them for tables and indices. Reading gives the nearest `f32`.
+//! Files use them for tables and indices. Reading converts to the nearest `f32`.
 
 use bytemuck::AnyBitPattern;
 

@@ -1,4 +1,4 @@
-//! Q2_K: 256 weights of 2 bits, 4-bit scales and minimums every 16; 2.625 bits a weight.
+//! Q2_K: 256 weights of 2 bits, 4-bit scales and minimums every 16; 2.625 bits per weight.
 //!
 //! ```text
 //! byte  0                  16                 80       82          84
@@ -19,9 +19,9 @@ use crate::{Descriptor, Plane};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Block {
-    /// Per 16 weights: the scale in the low, the minimum in the high half.
+    /// Per 16 weights: the scale in the low, the minimum in the high nibble.
     pub scales: [u8; 16],
-    /// Four weights a byte, 32 apart.
+    /// Four weights per byte, 32 apart.
     pub quants: [u8; 64],
     /// The shared scale, f16 bits.
     pub d: u16,
@@ -31,7 +31,7 @@ pub struct Block {
 
 const _: () = assert!(size_of::<Block>() == 84);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "Q2_K",
     gguf_id: 10,
@@ -57,7 +57,7 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
     }
 }
 
-/// The scales and minimums that lose least; see `super_block.rs`.
+/// Chooses the scales and minimums that minimize the error; see `super_block.rs`.
 #[must_use]
 pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
     let lines = super_block::lines::<16, 16>(values, importance, 3.0, 15.0, SWEEP);
@@ -76,7 +76,7 @@ pub(crate) fn code(quants: &[u8; 64], i: usize) -> u8 {
     quants[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3
 }
 
-/// The inverse of [`code`]; only the two low bits of each code count.
+/// The inverse of [`code`]; only the two low bits of each code are used.
 pub(crate) fn pack(codes: &[u8]) -> [u8; 64] {
     let mut quants = [0; 64];
     for (i, code) in codes.iter().enumerate() {

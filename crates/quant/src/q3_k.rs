@@ -1,4 +1,4 @@
-//! Q3_K: 256 weights of 3 bits, signed 6-bit scales every 16; 3.4375 bits a weight.
+//! Q3_K: 256 weights of 3 bits, signed 6-bit scales every 16; 3.4375 bits per weight.
 //!
 //! ```text
 //! byte  0                  32                 96                 108      110
@@ -25,7 +25,7 @@ use crate::{Descriptor, Plane};
 pub struct Block {
     /// The third bits: byte l, bit k is that of weight 32 k + l.
     pub high: [u8; 32],
-    /// Two low bits, four weights a byte, 32 apart.
+    /// Two low bits, four weights per byte, 32 apart.
     pub quants: [u8; 64],
     /// Sixteen 6-bit scales, biased by 32; see [`scales`].
     pub scales: [u8; 12],
@@ -35,7 +35,7 @@ pub struct Block {
 
 const _: () = assert!(size_of::<Block>() == 110);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "Q3_K",
     gguf_id: 11,
@@ -62,7 +62,7 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
     }
 }
 
-/// The scales that lose least; see `super_block.rs`.
+/// Chooses the scales that minimize the error; see `super_block.rs`.
 #[must_use]
 pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
     let codes = Codes { nearest: |v| round(v, -4.0, 3.0), bias: 4.0 };

@@ -1,4 +1,4 @@
-//! Q4_0: 32 weights of 4 bits and one scale; 4.5 bits a weight.
+//! Q4_0: 32 weights of 4 bits and one scale; 4.5 bits per weight.
 //!
 //! ```text
 //! byte  0        2                          18
@@ -19,13 +19,13 @@ use crate::{Descriptor, Plane};
 pub struct Block {
     /// The scale, f16 bits.
     pub d: u16,
-    /// Two weights a byte: weight i in the low, weight 16 + i in the high half.
+    /// Two weights per byte: weight i in the low, weight 16 + i in the high nibble.
     pub quants: [u8; 16],
 }
 
 const _: () = assert!(size_of::<Block>() == 18);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "Q4_0",
     gguf_id: 2,
@@ -50,8 +50,8 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
     }
 }
 
-/// Without importance the format's fixed rule: the weight of largest magnitude becomes -8, and
-/// the rest round (halves up).
+/// Without importance, the format's fixed rule: the weight of largest magnitude becomes -8, and the rest are rounded
+/// (halves up).
 fn fixed(values: &[f32; 32]) -> Block {
     let d = search::peak(values) / -8.0;
     let inverse = reciprocal(d);
@@ -59,7 +59,7 @@ fn fixed(values: &[f32; 32]) -> Block {
     block(ScaleBlock { d: f16_bits(d), codes: q })
 }
 
-/// With importance, the scales that lose least.
+/// With importance, the scale that minimizes the error.
 fn searched(
     values: &[[f32; 32]; GROUP],
     importance: Option<&[[f32; 32]; GROUP]>,
@@ -72,7 +72,7 @@ fn block(ScaleBlock { d, codes }: ScaleBlock<32>) -> Block {
     Block { d, quants: pack(&codes) }
 }
 
-/// Codes `i` and `16 + i` in byte `i`, as the types with blocks of 32 store them; only the four low bits of each count.
+/// Codes `i` and `16 + i` in byte `i`, as stored by types with blocks of 32; only the four low bits of each are used.
 pub(crate) fn pack(codes: &[u8; 32]) -> [u8; 16] {
     std::array::from_fn(|i| codes[i] & 15 | codes[16 + i] << 4)
 }

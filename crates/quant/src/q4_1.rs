@@ -1,4 +1,4 @@
-//! Q4_1: 32 weights of 4 bits, one scale and one minimum; 5 bits a weight.
+//! Q4_1: 32 weights of 4 bits, one scale and one minimum; 5 bits per weight.
 //!
 //! ```text
 //! byte  0        2        4                          20
@@ -21,13 +21,13 @@ pub struct Block {
     pub d: u16,
     /// The minimum, f16 bits.
     pub m: u16,
-    /// Two weights a byte: weight i in the low, weight 16 + i in the high half.
+    /// Two weights per byte: weight i in the low, weight 16 + i in the high nibble.
     pub quants: [u8; 16],
 }
 
 const _: () = assert!(size_of::<Block>() == 20);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "Q4_1",
     gguf_id: 3,
@@ -52,12 +52,12 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
     }
 }
 
-/// Without importance the format's fixed rule: 0 is the smallest weight and 15 the largest.
+/// Without importance, the format's fixed rule: 0 is the smallest weight and 15 the largest.
 fn fixed(values: &[f32; 32]) -> Block {
     block(search::range(values, 15.0))
 }
 
-/// With importance, the scales and minimums that lose least.
+/// With importance, the scale and minimum that minimize the error.
 fn searched(
     values: &[[f32; 32]; GROUP],
     importance: Option<&[[f32; 32]; GROUP]>,

@@ -1,4 +1,4 @@
-//! Q4_K: 256 weights of 4 bits, 6-bit scales and minimums every 32; 4.5 bits a weight.
+//! Q4_K: 256 weights of 4 bits, 6-bit scales and minimums every 32; 4.5 bits per weight.
 //!
 //! ```text
 //! byte  0        2           4                  16                  144
@@ -26,13 +26,13 @@ pub struct Block {
     pub dmin: u16,
     /// Eight 6-bit scales and minimums; see [`scales_mins`].
     pub scales: [u8; SCALES_BYTES],
-    /// Two weights a byte, 32 apart.
+    /// Two weights per byte, 32 apart.
     pub quants: [u8; 128],
 }
 
 const _: () = assert!(size_of::<Block>() == 144);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "Q4_K",
     gguf_id: 12,
@@ -58,7 +58,7 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
     }
 }
 
-/// The scales and minimums that lose least; see `super_block.rs`.
+/// Chooses the scales and minimums that minimize the error; see `super_block.rs`.
 #[must_use]
 pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
     let lines = super_block::lines::<32, 8>(values, importance, 15.0, 63.0, SWEEP);
@@ -77,7 +77,7 @@ pub(crate) fn code(quants: &[u8; 128], i: usize) -> u8 {
     quants[i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15
 }
 
-/// The inverse of [`code`]; only the four low bits of each code count.
+/// The inverse of [`code`]; only the four low bits of each code are used.
 pub(crate) fn pack(codes: &[u8]) -> [u8; 128] {
     let mut quants = [0; 128];
     for (i, code) in codes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Q5_0: 32 weights of 5 bits and one scale; 5.5 bits a weight.
+//! Q5_0: 32 weights of 5 bits and one scale; 5.5 bits per weight.
 //!
 //! ```text
 //! byte  0        2              6                          22
@@ -23,13 +23,13 @@ pub struct Block {
     pub d: u16,
     /// The fifth bits, weight i at bit i of the little-endian word.
     pub high: [u8; 4],
-    /// Four low bits: weight i in the low, weight 16 + i in the high half.
+    /// Four low bits: weight i in the low, weight 16 + i in the high nibble.
     pub quants: [u8; 16],
 }
 
 const _: () = assert!(size_of::<Block>() == 22);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "Q5_0",
     gguf_id: 6,
@@ -53,8 +53,8 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
     }
 }
 
-/// Without importance the format's fixed rule: the weight of largest magnitude becomes -16, and
-/// the rest round (halves up).
+/// Without importance, the format's fixed rule: the weight of largest magnitude becomes -16, and the rest are rounded
+/// (halves up).
 fn fixed(values: &[f32; 32]) -> Block {
     let d = search::peak(values) / -16.0;
     let inverse = reciprocal(d);
@@ -62,7 +62,7 @@ fn fixed(values: &[f32; 32]) -> Block {
     block(ScaleBlock { d: f16_bits(d), codes: q })
 }
 
-/// With importance, the scales that lose least.
+/// With importance, the scale that minimizes the error.
 fn searched(
     values: &[[f32; 32]; GROUP],
     importance: Option<&[[f32; 32]; GROUP]>,
@@ -76,7 +76,7 @@ fn block(ScaleBlock { d, codes }: ScaleBlock<32>) -> Block {
     Block { d, high, quants }
 }
 
-/// The 32 five-bit codes behind the two arrays that Q5_0 and Q5_1 share.
+/// The 32 five-bit codes from the two arrays that Q5_0 and Q5_1 share.
 pub(crate) fn codes(high: [u8; 4], quants: &[u8; 16]) -> [u8; 32] {
     let high = u32::from_le_bytes(high);
     std::array::from_fn(|i| {

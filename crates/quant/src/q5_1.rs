@@ -1,4 +1,4 @@
-//! Q5_1: 32 weights of 5 bits, one scale and one minimum; 6 bits a weight.
+//! Q5_1: 32 weights of 5 bits, one scale and one minimum; 6 bits per weight.
 //!
 //! ```text
 //! byte  0        2        4              8                          24
@@ -24,13 +24,13 @@ pub struct Block {
     pub m: u16,
     /// The fifth bits, weight i at bit i of the little-endian word.
     pub high: [u8; 4],
-    /// Four low bits: weight i in the low, weight 16 + i in the high half.
+    /// Four low bits: weight i in the low, weight 16 + i in the high nibble.
     pub quants: [u8; 16],
 }
 
 const _: () = assert!(size_of::<Block>() == 24);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "Q5_1",
     gguf_id: 7,
@@ -54,12 +54,12 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
     }
 }
 
-/// Without importance the format's fixed rule: 0 is the smallest weight and 31 the largest.
+/// Without importance, the format's fixed rule: 0 is the smallest weight and 31 the largest.
 fn fixed(values: &[f32; 32]) -> Block {
     block(search::range(values, 31.0))
 }
 
-/// With importance, the scales and minimums that lose least.
+/// With importance, the scale and minimum that minimize the error.
 fn searched(
     values: &[[f32; 32]; GROUP],
     importance: Option<&[[f32; 32]; GROUP]>,

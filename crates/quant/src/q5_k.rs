@@ -1,4 +1,4 @@
-//! Q5_K: 256 weights of 5 bits, 6-bit scales and minimums every 32; 5.5 bits a weight.
+//! Q5_K: 256 weights of 5 bits, 6-bit scales and minimums every 32; 5.5 bits per weight.
 //!
 //! ```text
 //! byte  0        2           4                  16               48                  176
@@ -30,13 +30,13 @@ pub struct Block {
     pub scales: [u8; SCALES_BYTES],
     /// The fifth bits: byte l, bit k is that of weight 32 k + l.
     pub high: [u8; 32],
-    /// Four low bits, two weights a byte, 32 apart.
+    /// Four low bits, two weights per byte, 32 apart.
     pub quants: [u8; 128],
 }
 
 const _: () = assert!(size_of::<Block>() == 176);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "Q5_K",
     gguf_id: 13,
@@ -69,7 +69,7 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
     }
 }
 
-/// The scales and minimums that lose least; see `super_block.rs`.
+/// Chooses the scales and minimums that minimize the error; see `super_block.rs`.
 #[must_use]
 pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
     let lines = super_block::lines::<32, 8>(values, importance, 31.0, 63.0, SWEEP);

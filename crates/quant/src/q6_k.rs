@@ -1,4 +1,4 @@
-//! Q6_K: 256 weights of 6 bits, signed 8-bit scales every 16; 6.5625 bits a weight.
+//! Q6_K: 256 weights of 6 bits, signed 8-bit scales every 16; 6.5625 bits per weight.
 //!
 //! ```text
 //! byte  0               128              192               208      210
@@ -20,9 +20,9 @@ use crate::{Descriptor, Plane};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Block {
-    /// Four low bits, two weights a byte, 64 apart.
+    /// Four low bits, two weights per byte, 64 apart.
     pub low: [u8; 128],
-    /// Two high bits, four weights a byte, 32 apart.
+    /// Two high bits, four weights per byte, 32 apart.
     pub high: [u8; 64],
     /// The scale of each 16 weights.
     pub scales: [i8; 16],
@@ -32,7 +32,7 @@ pub struct Block {
 
 const _: () = assert!(size_of::<Block>() == 210);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "Q6_K",
     gguf_id: 14,
@@ -58,7 +58,7 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
     }
 }
 
-/// The scales that lose least; see `super_block.rs`.
+/// Chooses the scales that minimize the error; see `super_block.rs`.
 #[must_use]
 pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
     let codes = Codes { nearest: |v| round(v, -32.0, 31.0), bias: 32.0 };

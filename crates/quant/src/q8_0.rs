@@ -1,4 +1,4 @@
-//! Q8_0: 32 weights of 8 bits and one scale; 8.5 bits a weight.
+//! Q8_0: 32 weights of 8 bits and one scale; 8.5 bits per weight.
 //!
 //! ```text
 //! byte  0        2                          34
@@ -18,13 +18,13 @@ use crate::{Descriptor, Plane};
 pub struct Block {
     /// The scale, f16 bits.
     pub d: u16,
-    /// One weight a byte.
+    /// One weight per byte.
     pub quants: [i8; 32],
 }
 
 const _: () = assert!(size_of::<Block>() == 34);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "Q8_0",
     gguf_id: 8,
@@ -46,7 +46,7 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
     }
 }
 
-/// The format's fixed rule: the largest magnitude becomes ±127, the rest round (halves outward).
+/// The format's fixed rule: the largest magnitude becomes ±127, and the rest are rounded (halves away from zero).
 #[must_use]
 pub fn quantize(values: &[f32; 32]) -> Block {
     let d = search::peak(values).abs() / 127.0;

@@ -1,16 +1,15 @@
-//! Searches for the scale, or the scale and minimum, with which runs of weights lose least.
+//! Searches for the scale, or the scale and minimum, that minimize the error of a group of weights.
 //!
-//! All of them minimize the weighted squared error Σ w (x - x')² by the same two moves: given a
-//! scale, each weight takes its nearest code; given the codes, the best scale is a least-squares
-//! solution. A sweep of starting scales keeps them out of poor local minima. Several runs are
-//! searched at once, a SIMD lane for each, so that sums are plain f32 sums in the order of the
-//! weights and give the same result on every machine.
+//! All searches minimize the weighted squared error Σ w (x - x')² by alternating two steps: given a scale, each
+//! weight takes its nearest code; given the codes, the best scale is a least-squares solution. A sweep of starting
+//! scales avoids poor local minima. Several groups are searched at once, one per SIMD lane, so sums are plain f32
+//! sums in weight order and give the same result on every machine.
 
 use crate::blocks::{F16_LARGEST, f16_bits, f16_value};
 use crate::lanes::{Lanes, Runs, bytes, reciprocal};
 
-/// Starting points of a search, evenly from `first` to `last`: for a scale the code on which the
-/// largest weight lands, for a line the number of steps between the smallest and the largest.
+/// Starting points of a search, evenly spaced from `first` to `last`: for a scale, the code of the largest weight;
+/// for a line, the number of steps between the smallest and the largest.
 #[derive(Clone, Copy)]
 pub(crate) struct Sweep {
     pub first: f32,
@@ -26,10 +25,10 @@ impl Sweep {
     }
 }
 
-/// How often the best scale of a sweep is fitted again to the codes it gives.
+/// Refits of the best scale of a sweep to its codes.
 const REFINEMENTS: u8 = 2;
 
-/// How often a line of a sweep is fitted to the codes that the one before it gives.
+/// Fits of each line of a sweep to the codes of the previous fit.
 const FITS: u8 = 2;
 
 /// `x' = scale · code + min` in each lane.
@@ -40,7 +39,7 @@ pub(crate) struct Line<const L: usize> {
 }
 
 impl<const L: usize> Line<L> {
-    /// The nearest whole codes.
+    /// The nearest integer codes.
     #[inline(always)]
     pub fn codes<const N: usize>(self, x: &[Lanes<L>; N], top: f32) -> [Lanes<L>; N] {
         let inverse = self.scale.reciprocal();
@@ -60,7 +59,7 @@ impl<const L: usize> Line<L> {
     }
 }
 
-/// The value of largest magnitude, the first of equals.
+/// The value of largest magnitude, the first one on ties.
 #[inline(always)]
 pub(crate) fn peak<const N: usize>(values: &[f32; N]) -> f32 {
     let mut peak = 0.0f32;
@@ -70,11 +69,11 @@ pub(crate) fn peak<const N: usize>(values: &[f32; N]) -> f32 {
     peak
 }
 
-/// What a squared error costs at each of the values: positive, while squares do not overflow.
+/// The cost of a squared error at each value: positive, as long as squares do not overflow.
 ///
-/// Beside the importance of the column, larger weights count more, as √(2 · mean square + x²): the
-/// form llama.cpp uses with importance, found there by measuring perplexity. Columns without
-/// importance keep a ten-thousandth of the mean, so that every search stays determined.
+/// Besides the column's importance, larger weights count more, by √(2 · mean square + x²): llama.cpp's formula with
+/// importance, found there by measuring perplexity. Columns without importance get a ten-thousandth of the mean, so
+/// that every search is well-defined.
 #[inline(always)]
 pub(crate) fn weights<const N: usize>(
     values: &[f32; N],
@@ -112,8 +111,8 @@ fn mean<const N: usize>(values: &[f32; N]) -> f32 {
     total.sum() / N as f32
 }
 
-/// `[Σ w x q, Σ w q²]` for the codes nearest under `1 / inverse`: their quotient is the best scale
-/// for these codes, and `(Σ w x q)² / Σ w q²` is how much of `Σ w x²` it explains.
+/// `[Σ w x q, Σ w q²]` for the nearest codes under `1 / inverse`: the quotient is the best scale for these codes, and
+/// `(Σ w x q)² / Σ w q²` is the part of `Σ w x²` that it explains.
 #[inline(always)]
 pub(crate) fn scale_sums<const N: usize, const L: usize>(
     runs: &Runs<N, L>,
@@ -146,7 +145,7 @@ pub(crate) fn scale_loss<const N: usize, const L: usize>(
     loss
 }
 
-/// `[L, N]`: the codes nearest to `x / scale`, `bias` added.
+/// `[L, N]`: the codes nearest to `x / scale`, plus `bias`.
 #[inline(always)]
 pub(crate) fn scale_codes<const N: usize, const L: usize>(
     runs: &Runs<N, L>,
@@ -181,7 +180,7 @@ pub(crate) fn scale<const N: usize, const L: usize>(
             false => best.reciprocal(),
         };
         let [xq, qq] = scale_sums(runs, inverse, &nearest);
-        // All-zero codes explain nothing, and are not less.
+        // All-zero codes give 0 < 0, which is false.
         let (before, now) = (explained * qq, xq * xq);
         best = Lanes::if_less(before, now, xq / qq, best);
         explained = Lanes::if_less(before, now, now / qq, explained);
@@ -189,7 +188,7 @@ pub(crate) fn scale<const N: usize, const L: usize>(
     best
 }
 
-/// What a line is fitted from: sums over the codes that another one gives.
+/// Sums for fitting a line, over the codes of a previous line.
 #[derive(Clone, Copy)]
 pub(crate) struct LineSums<const L: usize> {
     /// Σ w q.
@@ -200,7 +199,7 @@ pub(crate) struct LineSums<const L: usize> {
     pub sxq: Lanes<L>,
 }
 
-/// The sums for the codes nearest on `line`.
+/// The sums over the nearest codes on `line`.
 #[inline(always)]
 pub(crate) fn line_sums<const N: usize, const L: usize>(
     runs: &Runs<N, L>,
@@ -219,7 +218,7 @@ pub(crate) fn line_sums<const N: usize, const L: usize>(
     LineSums { sq, sqq, sxq }
 }
 
-/// What all lines through the same weights share.
+/// Sums that do not depend on the line.
 #[derive(Clone, Copy)]
 pub(crate) struct Totals<const L: usize> {
     /// Σ w.
@@ -229,7 +228,7 @@ pub(crate) struct Totals<const L: usize> {
 }
 
 impl<const N: usize, const L: usize> Runs<N, L> {
-    /// Their totals.
+    /// The sums of these weights.
     #[inline(always)]
     pub fn totals(&self) -> Totals<L> {
         let (mut s, mut sx) = (Lanes::ZERO, Lanes::ZERO);
@@ -241,7 +240,7 @@ impl<const N: usize, const L: usize> Runs<N, L> {
     }
 }
 
-/// The line `x ≈ scale · q + min` with whole codes `0..=top`, `scale ≥ 0` and `min ≤ min_max`.
+/// Fits the line `x ≈ scale · q + min` with integer codes `0..=top`, `scale ≥ 0` and `min ≤ min_max`.
 #[inline(always)]
 pub(crate) fn line<const N: usize, const L: usize>(
     runs: &Runs<N, L>,
@@ -253,7 +252,7 @@ pub(crate) fn line<const N: usize, const L: usize>(
     for x in &runs.x {
         low = x.min(low);
     }
-    // Sums are taken of x - low: far from zero, squares of x itself would drown the error.
+    // The sums use x - low: far from zero, squares of x itself would swamp the error.
     let mut moved = Runs { x: runs.x, w: runs.w };
     let mut width = Lanes::ZERO;
     for x in &mut moved.x {
@@ -275,9 +274,9 @@ pub(crate) fn line<const N: usize, const L: usize>(
     Line { scale: best.scale, min: best.min + low }
 }
 
-/// The least-squares line through the codes that have these sums, and what it loses with them.
+/// The least-squares line through the codes of these sums, and its error.
 ///
-/// The loss comes from the sums, short of the constant Σ w x², and so without another pass.
+/// The error is computed from the sums, except for the constant Σ w x², so no further pass is needed.
 #[inline(always)]
 fn fit<const L: usize>(
     totals: Totals<L>,
@@ -290,7 +289,7 @@ fn fit<const L: usize>(
     let min = (sqq * sx - sq * sxq) / determinant;
     let free = Line { scale: (s * sxq - sx * sq) / determinant, min };
     let held = Line { scale: (sxq - min_max * sq) / sqq, min: min_max };
-    // One code for all: through it and zero, where x begins.
+    // If all codes are equal, the line goes through that code and zero, where x starts.
     let single = Line { scale: sxq * sqq.reciprocal(), min: Lanes::ZERO };
     let line = Line::if_less(min_max, min, held, free);
     let line = Line::if_less(Lanes::ZERO, determinant, line, single);
@@ -299,7 +298,7 @@ fn fit<const L: usize>(
     (Line { scale, min }, Lanes::ZERO - explained)
 }
 
-/// `Σ w (x - x')²` with the nearest codes on the line.
+/// `Σ w (x - x')²` for the nearest codes on the line.
 #[inline(always)]
 pub(crate) fn line_loss<const N: usize, const L: usize>(
     runs: &Runs<N, L>,
@@ -317,7 +316,7 @@ pub(crate) fn line_loss<const N: usize, const L: usize>(
     loss
 }
 
-/// Blocks of one run that are searched at once.
+/// Number of blocks searched at once.
 pub(crate) const GROUP: usize = 8;
 
 /// A block with one scale, as in Q4_0 and IQ4_NL: scale (f16 bits) and codes.
@@ -327,7 +326,7 @@ pub(crate) struct ScaleBlock<const N: usize> {
     pub codes: [u8; N],
 }
 
-/// Eight blocks with the scales that lose least; `bias` is added to the codes.
+/// Eight blocks with the scales that minimize the error; `bias` is added to the codes.
 #[multiversion::multiversion(targets("x86_64+avx2+f16c"))]
 pub(crate) fn scales<const N: usize, F: Fn(f32) -> f32 + Copy>(
     x: &[[f32; N]; GROUP],
@@ -354,7 +353,7 @@ pub(crate) struct LineBlock<const N: usize> {
     pub codes: [u8; N],
 }
 
-/// The whole range of a block in even steps (halves up).
+/// Even steps over the full range of a block (halves up).
 pub(crate) fn range<const N: usize>(x: &[f32; N], top: f32) -> LineBlock<N> {
     let min = x.iter().fold(f32::INFINITY, |a, b| a.min(*b));
     let max = x.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
@@ -364,7 +363,7 @@ pub(crate) fn range<const N: usize>(x: &[f32; N], top: f32) -> LineBlock<N> {
     LineBlock { d: f16_bits(d), m: f16_bits(min), codes }
 }
 
-/// Eight blocks with the lines that lose least.
+/// Eight blocks with the lines that minimize the error.
 #[multiversion::multiversion(targets("x86_64+avx2+f16c"))]
 pub(crate) fn lines<const N: usize>(
     x: &[[f32; N]; GROUP],
@@ -383,7 +382,7 @@ pub(crate) fn lines<const N: usize>(
     blocks
 }
 
-/// Blocks that have their costs each for itself.
+/// Blocks with their own costs.
 #[inline(always)]
 fn group<const N: usize>(
     x: &[[f32; N]; GROUP],
@@ -396,10 +395,10 @@ fn group<const N: usize>(
     Runs::new(x, &w)
 }
 
-/// The line whose scale and minimum are f16 and that loses least.
+/// The line with f16 scale and minimum that minimizes the error.
 ///
-/// Each may be rounded to either side, for what one loses the other may make up. And a line whose lowest codes are not
-/// used may as well begin at the smallest weight, where the same points are rounded in another way.
+/// Both neighbours of scale and minimum are tried, since the errors of the two can cancel. A line whose lowest codes
+/// are unused may also start at the smallest weight, where the same points round differently.
 #[inline(always)]
 fn halves<const N: usize, const L: usize>(runs: &Runs<N, L>, line: Line<L>, top: f32) -> Line<L> {
     let mut low = Lanes::all(f32::INFINITY);
@@ -422,7 +421,7 @@ fn halves<const N: usize, const L: usize>(runs: &Runs<N, L>, line: Line<L>, top:
     best
 }
 
-/// The nearest f16 and those beside it, as far as they have its sign and are finite.
+/// The nearest f16 and its neighbours, if they have the same sign and are finite.
 #[inline(always)]
 fn around<const L: usize>(values: Lanes<L>) -> [Lanes<L>; 3] {
     let mut around = [values; 3];

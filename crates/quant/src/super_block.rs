@@ -1,21 +1,21 @@
-//! Super-blocks of 256 weights whose parts share one f16 scale: choosing the small integers too.
+//! Super-blocks of 256 weights whose sub-blocks share one f16 scale: chooses the small integers as well.
 //!
-//! First each part finds its own scale. Then the shared scale and the parts' integers are settled
-//! together: with the shared scale rounded to f16, each part tries its integer and the neighbours
-//! (rounding to the nearest integer is not what loses least); with the integers and codes fixed,
-//! the shared scale is a least-squares solution again. The best state seen is kept.
+//! Each sub-block first finds its own scale. Then the shared scale and the integers are optimized together: with the
+//! shared scale rounded to f16, each sub-block tries its integer and the neighbours (rounding to the nearest integer
+//! does not minimize the error); with integers and codes fixed, the shared scale is again a least-squares solution.
+//! The best state seen is returned.
 //!
-//! Each part is a lane, and both searches are compiled for AVX2 too, with all they call inlined into them. Nothing is
-//! fused or summed in another order, so every processor finds the same bits.
+//! Each sub-block is one lane, and both searches are also compiled for AVX2, with all callees inlined. Nothing is
+//! fused or summed in another order, so every CPU computes the same bits.
 
 use crate::blocks::{F16_LARGEST, f16_bits, f16_value};
 use crate::lanes::{Lanes, Runs, bytes};
 use crate::search::{self, Line, LineSums, Sweep, Totals};
 
-/// How often shared scale and integers are settled in turn.
+/// Rounds of alternating between shared scale and integers.
 const ROUNDS: usize = 2;
 
-/// The weights of a super-block by part, and what an error costs at each.
+/// The weights of a super-block by sub-block, and the cost of an error at each.
 #[inline(always)]
 fn parts<const N: usize, const PARTS: usize>(
     values: &[f32; 256],
@@ -26,21 +26,21 @@ fn parts<const N: usize, const PARTS: usize>(
     Runs::new(values.as_chunks().0, weights.as_chunks().0)
 }
 
-/// A shared scale (f16 bits), the integer by which each part multiplies it, and the codes.
+/// A shared scale (f16 bits), each sub-block's integer multiplier, and the codes.
 #[derive(Clone, Copy)]
 pub(crate) struct Scales<const N: usize, const PARTS: usize> {
     pub d: u16,
     pub scales: [i8; PARTS],
-    /// By part, the bias added.
+    /// By sub-block, with the bias added.
     pub codes: [[u8; N]; PARTS],
 }
 
-/// What a part's weights are rounded to.
+/// The rounding of a sub-block's weights.
 #[derive(Clone, Copy)]
 pub(crate) struct Codes<F> {
     /// The code nearest to a quotient.
     pub nearest: F,
-    /// What makes codes begin at 0.
+    /// Added to make codes start at 0.
     pub bias: f32,
 }
 
@@ -94,18 +94,18 @@ pub(crate) fn scales<const N: usize, const PARTS: usize, F: Fn(f32) -> f32 + Cop
     Scales { d, scales, codes }
 }
 
-/// A shared scale and a shared minimum (f16 bits), each part's integers for both, and the codes.
+/// A shared scale and a shared minimum (f16 bits), each sub-block's integers for both, and the codes.
 #[derive(Clone, Copy)]
 pub(crate) struct Lines<const N: usize, const PARTS: usize> {
     pub d: u16,
     pub dmin: u16,
     pub scales: [u8; PARTS],
     pub mins: [u8; PARTS],
-    /// By part.
+    /// By sub-block.
     pub codes: [[u8; N]; PARTS],
 }
 
-/// The two f16 bits and the parts' integers of [`Lines`].
+/// The two f16 values and the sub-blocks' integers of [`Lines`].
 #[derive(Clone, Copy)]
 struct Integers<const PARTS: usize> {
     d: u16,
@@ -115,7 +115,7 @@ struct Integers<const PARTS: usize> {
 }
 
 impl<const PARTS: usize> Integers<PARTS> {
-    /// The line of each part, exactly as dequantizing has it.
+    /// The line of each sub-block, exactly as dequantization computes it.
     #[inline(always)]
     fn line(self) -> Line<PARTS> {
         Line {
@@ -177,7 +177,7 @@ pub(crate) fn lines<const N: usize, const PARTS: usize>(
     }
 }
 
-/// The largest, if it is above 0.
+/// The largest value, if it is above 0.
 #[inline(always)]
 fn largest<const L: usize>(values: Lanes<L>) -> f32 {
     let mut largest = 0.0;
@@ -187,16 +187,16 @@ fn largest<const L: usize>(values: Lanes<L>) -> f32 {
     largest
 }
 
-/// The f16 next to `value`, away from zero: with a shared scale rounded inward the largest part
-/// would want an integer beyond the last, by much where f16 is subnormal, as for small weights.
+/// The next f16 away from zero: if the shared scale were rounded toward zero, the largest sub-block would need an
+/// integer beyond the last one, by a wide margin where f16 is subnormal.
 fn f16_bits_outward(value: f32) -> u16 {
     let bits = f16_bits(value);
     let inward = f16_value(bits).abs() < value.abs() && bits & 0x7fff < F16_LARGEST;
     bits + u16::from(inward)
 }
 
-/// From a pair of integers to itself and those one step away, but for the two that move a line up or down at both its
-/// ends: scale and minimum make up for each other, so these lose more, always nearly.
+/// Offsets from a pair of integers to itself and its neighbours, without the two that shift a line up or down at both
+/// ends: scale and minimum compensate each other, so these almost always increase the error.
 const STEPS: [(f32, f32); 7] =
     [(0.0, 0.0), (-1.0, 0.0), (1.0, 0.0), (0.0, -1.0), (0.0, 1.0), (-1.0, -1.0), (1.0, 1.0)];
 
@@ -211,7 +211,7 @@ struct System {
 }
 
 impl System {
-    /// Of all parts with their integers.
+    /// Sums over all sub-blocks with their integers.
     #[inline(always)]
     fn new<const PARTS: usize>(
         totals: Totals<PARTS>,
@@ -230,7 +230,7 @@ impl System {
         system
     }
 
-    /// `(d, dmin)` as f16 bits, where both are determined and positive.
+    /// `(d, dmin)` as f16 bits, if both are determined and positive.
     fn solve(&self) -> Option<(u16, u16)> {
         let determinant = self.aa * self.bb - self.ab * self.ab;
         let (d, dmin) = if self.bb == 0.0 {

@@ -1,4 +1,4 @@
-//! TQ1_0: 256 ternary weights, five to a byte, and one scale; 1.6875 bits a weight.
+//! TQ1_0: 256 ternary weights, five to a byte, and one scale; 1.6875 bits per weight.
 //!
 //! ```text
 //! byte  0                  48            52       54
@@ -9,8 +9,8 @@
 //!       weight          = d · (digit - 1)
 //! ```
 //!
-//! A byte is a fraction in base 3, ceil(256 · 0.abcde₃): multiplying by 3ⁿ modulo 256 moves digit
-//! n to the front, and multiplying by 3 once more pushes it over the top.
+//! A byte is a base-3 fraction, ceil(256 · 0.abcde₃): multiplying by 3ⁿ modulo 256 moves digit n to the front, and
+//! multiplying by 3 once more moves it into the carry.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -21,9 +21,9 @@ use crate::{Descriptor, Plane};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Block {
-    /// Five digits a byte.
+    /// Five digits per byte.
     pub quants: [u8; 48],
-    /// Four digits a byte.
+    /// Four digits per byte.
     pub rest: [u8; 4],
     /// The shared scale, f16 bits.
     pub d: u16,
@@ -31,7 +31,7 @@ pub struct Block {
 
 const _: () = assert!(size_of::<Block>() == 54);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "TQ1_0",
     gguf_id: 34,

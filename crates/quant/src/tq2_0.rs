@@ -1,4 +1,4 @@
-//! TQ2_0: 256 ternary weights of 2 bits and one scale; 2.0625 bits a weight.
+//! TQ2_0: 256 ternary weights of 2 bits and one scale; 2.0625 bits per weight.
 //!
 //! ```text
 //! byte  0                  64       66
@@ -16,7 +16,7 @@ use crate::{Descriptor, Plane};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Block {
-    /// Four weights a byte, 32 apart.
+    /// Four weights per byte, 32 apart.
     pub quants: [u8; 64],
     /// The shared scale, f16 bits.
     pub d: u16,
@@ -24,7 +24,7 @@ pub struct Block {
 
 const _: () = assert!(size_of::<Block>() == 66);
 
-/// The row of the table.
+/// Entry in the table of types.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "TQ2_0",
     gguf_id: 35,

@@ -1,4 +1,4 @@
-//! Vocabularies with a list of merges: byte-level (`gpt2`) and with byte fallback (`gemma4`).
+//! BPE vocabularies: byte-level (`gpt2`) and with byte fallback (`gemma4`).
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,33 +15,33 @@ use merges::{Merges, Word};
 
 mod merges;
 
-/// Cuts text into words by patterns, spells them in the vocabulary's alphabet, merges.
+/// Splits text into words by patterns, spells them in the vocabulary's alphabet, and merges.
 pub(crate) struct Bpe {
     spellings: Spellings,
     merges: Merges,
-    /// The token of each byte: its letter, or what stands for it in characters that have no token.
+    /// The token of each byte: its letter, or its fallback for characters without a token.
     bytes: Box<[Option<u32>; 256]>,
     unknown: Option<u32>,
-    /// Whether a word that is a token is not merged.
+    /// Whether a word that is itself a token skips merging.
     whole_words: bool,
     words: Words,
     alphabet: Alphabet,
     nfc: bool,
 }
 
-/// Cuts text into words by the patterns of a row.
+/// Splits text into words by the patterns of a pre-tokenizer.
 pub(crate) struct Words {
     stages: Vec<Stage>,
 }
 
 struct Stage {
     pattern: SysRegex,
-    /// Whether every character belongs to some match, so that an early end is a failure.
+    /// Whether every character is part of some match, so that an early end is a failure.
     covers: bool,
 }
 
 impl Bpe {
-    /// Of the tokens and merges of `vocabulary`.
+    /// Builds it from the tokens and merges of `vocabulary`.
     pub fn new(
         vocabulary: &Vocabulary<'_>,
         kinds: &[Kind],
@@ -92,8 +92,8 @@ impl Bpe {
         })
     }
 
-    /// Appends the tokens of `text` to `ids`. A byte that a byte-level vocabulary lacks (Falcon has
-    /// none for some control characters) is lost, as with the makers' tokenizer.
+    /// Appends the tokens of `text` to `ids`. A byte missing from a byte-level vocabulary (Falcon lacks some control
+    /// characters) is dropped, as by the original tokenizer.
     pub fn encode(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), Error> {
         let text = self.normalize(text);
         let (mut word, mut spelled) = (Word::new(), String::new());
@@ -114,7 +114,7 @@ impl Bpe {
         Ok(())
     }
 
-    /// The token that a word is as it stands, where such are not merged. `spelled` is room to work in.
+    /// The token of a whole word, if such words skip merging. `spelled` is a scratch buffer.
     fn whole(&self, piece: &str, spelled: &mut String) -> Option<u32> {
         if !self.whole_words {
             return None;
@@ -133,8 +133,8 @@ impl Bpe {
         piece.bytes().filter_map(|byte| self.bytes[usize::from(byte)])
     }
 
-    /// A token for each character; for an unknown one those of its bytes or, where some are not in the vocabulary, one
-    /// token for a run of such.
+    /// One token per character; an unknown character becomes its bytes' tokens or, if some are missing, one unknown
+    /// token per run of such characters.
     fn characters(&self, piece: &str, word: &mut Word) {
         let mut after_unknown = false;
         for (at, character) in piece.char_indices() {
@@ -167,7 +167,7 @@ impl Bpe {
 }
 
 impl Words {
-    /// By the patterns of `pre`, in order.
+    /// Compiles the patterns of `pre`.
     pub fn new(pre: &Pre) -> Result<Self, Error> {
         let stages = pre.patterns.iter().map(|pattern| Stage::new(pattern));
         Ok(Self { stages: stages.collect::<Result<_, _>>()? })
@@ -186,12 +186,12 @@ impl Words {
 
 impl Stage {
     fn new(pattern: &str) -> Result<Self, Error> {
-        // Patterns of this shape name letters, digits, white space, and all that is none of these.
+        // Patterns of this form match letters, digits, white space, and everything else.
         let covers = pattern.contains(r"[^\s\p{L}") || pattern.contains(r"[^\n]");
         Ok(Self { pattern: SysRegex::new(pattern)?, covers })
     }
 
-    /// Appends the matches within `word`, and what lies between them, to `cut`.
+    /// Appends the matches within `word`, and the gaps between them, to `cut`.
     fn cut(
         &self,
         text: &str,
@@ -214,7 +214,7 @@ impl Stage {
     }
 }
 
-/// Whether each byte that occurs in UTF-8 has a token, so that no text is unknown.
+/// Whether each byte that occurs in UTF-8 has a token, so that any text can be encoded.
 fn has_all_bytes(tokens: &[Option<u32>; 256]) -> bool {
     (0..0xF5).filter(|byte| !matches!(byte, 0xC0 | 0xC1)).all(|byte| tokens[byte].is_some())
 }
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
     use crate::pre::{self, TABLE};
 
-    /// Every 13th character of Unicode, neighbours from many scripts, and runs of white space.
+    /// Every 13th character of Unicode, adjacent characters from many scripts, and runs of white space.
     fn text() -> String {
         let all = (0..0x30000).step_by(13).filter_map(char::from_u32);
         let spaces = ["a  b\n\n c\r\n\t d's 'LL 12345 x1 \u{200d}\u{0}", &" ".repeat(600), "é\n  "];
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// The makers' library beside ours, on vocabularies and words made at random.
+    /// Compares with Hugging Face's tokenizers library on random vocabularies and words.
     #[test]
     fn merges_are_those_of_the_makers_library() {
         let mut seed = 5u64;
@@ -281,7 +281,7 @@ mod tests {
                 let [left, right] = pair.map(|id| tokens[id].clone());
                 let joined = format!("{left}{right}");
                 merges.push(format!("{left} {right}"));
-                // Equal pairs and other ways to the same token are there as well.
+                // Duplicate pairs and other paths to the same token are included as well.
                 if !tokens.contains(&joined) {
                     tokens.push(joined);
                 }

@@ -1,15 +1,13 @@
-//! Chat templates: from messages to a prompt whose special tokens are the template's own.
+//! Chat templates: render messages to a prompt and tell the template's special tokens from message text.
 //!
-//! A template is a Jinja program that the model's maker put into the file. It is rendered as the
-//! makers' own library (transformers) does it, by minijinja: Python's methods, its way to write
-//! JSON, blocks that swallow their line breaks. The instructions it may take, the calls within calls
-//! and the bytes it may write are bounded; how long a text or list a single instruction makes within
-//! the template is not.
+//! A template is a Jinja program that the publisher put into the file. It is rendered as by transformers, through
+//! minijinja: Python's methods and JSON output, blocks that swallow line breaks. The number of instructions, the call
+//! depth and the output size are bounded; the size of a text or list built by a single instruction is not.
 //!
-//! **No message makes a special token.** A message may hold `<|im_end|>`, and to the model that
-//! must be eight characters, not the end of a turn. [`Template::prompt`] therefore knows of each
-//! special token in its text that the template put it there (`own.rs` says how); what the messages
-//! say is only ever text, whatever the template trims, cuts, joins or looks for in it.
+//! **Messages cannot create special tokens.** A message may contain `<|im_end|>`, and the model must see its characters,
+//! not the end of a turn. [`Template::prompt`] therefore determines for each special token in the rendered text
+//! whether the template wrote it (`own.rs` explains how); message text stays text, whatever the template trims,
+//! splits, joins or searches for in it.
 
 use minijinja::{Environment, Value};
 
@@ -28,20 +26,20 @@ pub use inputs::Inputs;
 pub use own::{Prompt, Segment};
 pub use templates::Templates;
 
-/// The name templates have inside their environment.
+/// The template's name in its environment.
 const NAME: &str = "chat";
 
-/// Instructions a rendering may take. A message takes some hundreds, a conversation with tools some
-/// ten thousand; five million are over in a third of a second.
+/// Limit on instructions. A message takes some hundreds, a conversation with tools some ten thousand; five million
+/// take a third of a second.
 const FUEL: u64 = 5_000_000;
 
-/// Bytes a rendering may give, above [`GROWTH`] times those that it is given.
+/// Output limit in bytes, in addition to [`GROWTH`] times the input.
 const ROOM_BYTES: usize = 4 << 20;
 
-/// How often a template may repeat what it is given.
+/// Limit on how often a template may repeat its input.
 const GROWTH: usize = 8;
 
-/// A chat template that was read and understood.
+/// A parsed chat template.
 ///
 /// ```
 /// use bilayer_text::chat::{Inputs, Template};
@@ -57,22 +55,22 @@ pub struct Template {
     name: String,
     source: String,
     environment: Environment<'static>,
-    /// Texts that end an answer where the vocabulary has no token for them.
+    /// Texts that end an answer if the vocabulary has no token for them.
     ends: Vec<String>,
 }
 
 impl Template {
-    /// Reads a template; `name` says in errors which one it is.
+    /// Parses a template; `name` identifies it in errors.
     ///
     /// # Errors
-    /// [`Error::Template`] where it is no Jinja.
+    /// [`Error::Template`] if it is not valid Jinja.
     pub fn new(name: &str, source: &str) -> Result<Self, Error> {
         let source = source::without_generation(source);
         let environment = compiled(name, &source)?;
         Ok(Self { name: name.to_owned(), source, environment, ends: Vec::new() })
     }
 
-    /// Which template it is.
+    /// The template's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -82,8 +80,8 @@ impl Template {
         &self.source
     }
 
-    /// Texts that end an answer in this format and are no special tokens of `tokenizer`, so that
-    /// they must be looked for in the text.
+    /// Texts that end an answer in this format and are not special tokens of `tokenizer`, so they must be used as
+    /// stop strings.
     pub fn stops(&self, tokenizer: &Tokenizer) -> Vec<String> {
         let is_token = |end: &str| tokenizer.controls().any(|(text, _)| text == end);
         self.ends.iter().filter(|end| !is_token(end)).cloned().collect()
@@ -92,8 +90,8 @@ impl Template {
     /// The prompt as text.
     ///
     /// # Errors
-    /// [`Error::Refused`] where the template refuses the conversation, [`Error::Endless`],
-    /// [`Error::TooLong`], and [`Error::Template`] with the line of what it asked for in vain.
+    /// [`Error::Refused`] if the template rejects the conversation, [`Error::Endless`], [`Error::TooLong`], and
+    /// [`Error::Template`] with the line of a failed operation.
     pub fn render(&self, inputs: &Inputs<'_>) -> Result<String, Error> {
         self.run(&self.environment, inputs, &str::to_owned)
     }
@@ -101,13 +99,13 @@ impl Template {
     /// The prompt as text and special tokens, for [`Tokenizer::encode_prompt`].
     ///
     /// # Errors
-    /// As [`render`](Self::render), and [`Error::Entangled`].
+    /// Those of [`render`](Self::render), and [`Error::Entangled`].
     pub fn prompt(&self, inputs: &Inputs<'_>, tokenizer: &Tokenizer) -> Result<Prompt, Error> {
         own::prompt(self, inputs, tokenizer)
     }
 
-    /// Renders by `environment`, whose template is this one or one like it, after `write` of every
-    /// text in the inputs.
+    /// Renders with `environment`, which holds this template or a modified one, after applying `write` to every text
+    /// in the inputs.
     fn run(
         &self,
         environment: &Environment<'static>,
@@ -118,7 +116,7 @@ impl Template {
         let template = environment.get_template(NAME).map_err(failed)?;
         let room = ROOM_BYTES + GROWTH * (inputs.len_bytes() + self.source.len());
         let mut bytes = vec![0; room];
-        // A slice takes what fits and then refuses, which is the bound.
+        // A slice as writer accepts what fits and then fails, which enforces the limit.
         let mut free = &mut bytes[..];
         let written = template.render_captured_to(inputs.context(write), &mut free);
         let left = free.len();
@@ -130,7 +128,7 @@ impl Template {
         String::from_utf8(bytes).map_err(|error| Error::Library(error.to_string()))
     }
 
-    /// The same template after a change of its source.
+    /// The template after a change of its source.
     fn changed(&self, source: &str) -> Result<Environment<'static>, Error> {
         compiled(&self.name, source)
     }
@@ -150,7 +148,7 @@ fn compiled(name: &str, source: &str) -> Result<Environment<'static>, Error> {
     Ok(environment)
 }
 
-/// A JSON value as the template sees it, after `write` of every text, keys included.
+/// Converts JSON to a template value, applying `write` to every text, keys included.
 fn value(json: &serde_json::Value, write: &dyn Fn(&str) -> String) -> Value {
     use serde_json::Value as Json;
     match json {

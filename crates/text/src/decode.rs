@@ -1,4 +1,4 @@
-//! Tokens to text as they come: whole characters only, stop strings withheld.
+//! Streaming decoder: emits whole characters only and withholds stop strings.
 
 use std::sync::Arc;
 
@@ -6,30 +6,29 @@ use crate::Tokenizer;
 use crate::pieces::Pieces;
 use crate::stops::Stops;
 
-/// How to decode.
+/// Options of decoding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decode {
-    /// Texts that end the text; neither they nor what follows is ever given out. Empty ones
-    /// never match.
+    /// Stop strings; neither they nor the text after them is ever emitted. Empty ones never match.
     pub stops: Vec<String>,
-    /// Whether control and unknown tokens are spelled out; otherwise they are left out.
+    /// Whether control and unknown tokens are spelled out; otherwise they are omitted.
     pub show_control: bool,
 }
 
-/// What one more token adds to the text.
+/// The output for one token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// The text that is certain by now; may be empty.
+    /// The text that is final; may be empty.
     pub text: String,
-    /// Which of [`Decode::stops`] has completed; from then on there is no more text.
+    /// Index of the completed entry of [`Decode::stops`]; no text follows.
     pub stop: Option<usize>,
 }
 
-/// Turns tokens into text one by one, in time that does not grow with the text before.
+/// Decodes tokens one by one, in time independent of the text so far.
 ///
-/// The texts of all pushes and of [`finish`](Self::finish), joined, are [`Tokenizer::decode`]
-/// of the tokens, however they come. Bytes that are not UTF-8 become U+FFFD, one for each
-/// maximal part of a character, as soon as no further byte can complete them.
+/// The concatenated output of all pushes and of [`finish`](Self::finish) is [`Tokenizer::decode`] of the tokens,
+/// however they are split. Bytes that are not UTF-8 become U+FFFD, one per maximal part of a character, as soon as no
+/// further byte can complete them.
 ///
 /// ```
 /// # use bilayer_text::{Decode, Decoder, Tokenizer, Vocabulary};
@@ -50,20 +49,20 @@ pub struct Decoder {
     pieces: Arc<Pieces>,
     view: View,
     stops: Stops,
-    /// Bytes of a character that is not complete.
+    /// Bytes of an incomplete character.
     pending: Vec<u8>,
 }
 
-/// What a reader sees of tokens.
+/// The visible bytes of tokens.
 #[derive(Debug)]
 struct View {
     show_control: bool,
-    /// Whether a leading space still is the one that encoding put there.
+    /// Whether a leading space would still be the one added by encoding.
     drops_space: bool,
 }
 
 impl Decoder {
-    /// A decoder at the start of a text: the space that encoding puts in front is dropped.
+    /// A decoder at the start of a text: the space added by encoding is dropped.
     pub fn new(tokenizer: &Tokenizer, options: Decode) -> Self {
         let pieces = Arc::clone(tokenizer.pieces());
         Self {
@@ -74,15 +73,14 @@ impl Decoder {
         }
     }
 
-    /// The same where the tokens go on a text that is already there, such as a prompt that the
-    /// model completes: a leading space belongs to the text.
+    /// Continues an existing text, such as a prompt that the model completes: a leading space belongs to the text.
     #[must_use]
     pub fn continuing(mut self) -> Self {
         self.view.drops_space = false;
         self
     }
 
-    /// Takes the next token; ids outside the vocabulary stand for nothing.
+    /// Decodes the next token; ids outside the vocabulary produce nothing.
     pub fn push(&mut self, id: u32) -> Piece {
         let mut text = String::new();
         if let Some(bytes) = self.view.bytes(&self.pieces, id) {
@@ -93,8 +91,8 @@ impl Decoder {
         Piece { text: self.stops.push(&text), stop: self.stops.found() }
     }
 
-    /// The text that was withheld: no more tokens will come. An incomplete character becomes
-    /// U+FFFD. Afterwards the decoder is at the start of nothing: it is empty.
+    /// Ends the text and returns what was withheld. An incomplete character becomes U+FFFD. Afterwards the decoder is
+    /// empty.
     pub fn finish(&mut self) -> String {
         let pending = std::mem::take(&mut self.pending);
         let text = self.stops.push(&String::from_utf8_lossy(&pending));
@@ -114,8 +112,7 @@ pub(crate) fn decode(pieces: &Pieces, ids: &[u32]) -> String {
 }
 
 impl View {
-    /// The bytes of token `id` that are seen; the first such token loses the space that encoding
-    /// put before the text.
+    /// The visible bytes of token `id`; the first such token loses the space added by encoding.
     fn bytes<'a>(&mut self, pieces: &'a Pieces, id: u32) -> Option<&'a [u8]> {
         let bytes = pieces.get(id)?;
         let kind = pieces.kind(id)?;
@@ -129,8 +126,8 @@ impl View {
     }
 }
 
-/// Appends the characters that `bytes` holds, and U+FFFD for what can be none, to `text`;
-/// returns how many bytes that used up. Less than a character may be left.
+/// Appends the characters in `bytes`, and U+FFFD for invalid ones, to `text`; returns the number of bytes consumed.
+/// An incomplete character may remain.
 fn whole(bytes: &[u8], text: &mut String) -> usize {
     let mut used = 0;
     loop {

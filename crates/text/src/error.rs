@@ -1,64 +1,64 @@
-//! What can be wrong with a vocabulary, and with a text for that vocabulary.
+//! Errors about vocabularies, chat templates, and texts they cannot encode.
 
-/// Every failure of this crate. Texts end in what to do where there is something to do.
+/// Errors of this crate. Messages end with a remedy where there is one.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is not one token.
+    /// The vocabulary is empty.
     #[error("tokenizer.ggml.tokens is empty; a text model needs a vocabulary")]
     EmptyVocabulary,
 
-    /// The kind of tokenizer is one that we do not have.
+    /// The kind of tokenizer is not supported.
     #[error("tokenizer.ggml.model is '{found}'; known are {known}")]
     UnknownModel {
         /// The value of the key.
         found: String,
-        /// The values that are known.
+        /// The supported values.
         known: &'static str,
     },
 
-    /// A byte-level vocabulary does not say how its text is cut into words.
+    /// A byte-level vocabulary does not name its pre-tokenizer.
     #[error(
         "tokenizer.ggml.pre is absent, so it is unknown how text is cut into words; convert the \
          model anew, or set the key to the right one of {known}"
     )]
     MissingPre {
-        /// The names that are known.
+        /// The supported names.
         known: String,
     },
 
-    /// The way text is cut into words is one that we do not have.
+    /// The pre-tokenizer is not supported.
     #[error("tokenizer.ggml.pre is '{found}'; known are {known}")]
     UnknownPre {
         /// The value of the key.
         found: String,
-        /// The names that are known.
+        /// The supported names.
         known: String,
     },
 
-    /// A maker's tokenizer cuts text into words in a way that we do not have.
+    /// A `tokenizer.json` has an unsupported pre-tokenizer.
     #[error("pre_tokenizer {found}: {reason}; the known values of tokenizer.ggml.pre are {known}")]
     UnrecognisedPre {
         /// The part of `tokenizer.json`, shortened.
         found: String,
-        /// What is unknown about it.
+        /// What is unsupported about it.
         reason: String,
-        /// The names that are known.
+        /// The supported names.
         known: String,
     },
 
-    /// An array that runs beside the tokens is not as long as they are.
+    /// An array parallel to the tokens has another length.
     #[error("tokenizer.ggml.{key} has {found} entries for {expected} tokens")]
     Length {
         /// The key without its prefix.
         key: &'static str,
         /// The number of tokens.
         expected: usize,
-        /// The entries found.
+        /// Number of entries found.
         found: usize,
     },
 
-    /// An array that this kind of tokenizer cannot do without is absent.
+    /// A required array is absent.
     #[error("tokenizer.ggml.{key} is absent, and a vocabulary of model '{model}' needs it")]
     Missing {
         /// The key without its prefix.
@@ -76,7 +76,7 @@ pub enum Error {
         score: f32,
     },
 
-    /// A token type outside the format's list.
+    /// A token type is not in the format's list.
     #[error("token {id} has the type {found}; the format knows 0 to 6")]
     Kind {
         /// The token.
@@ -85,7 +85,7 @@ pub enum Error {
         found: i32,
     },
 
-    /// A byte token that is not spelled as one.
+    /// A byte token is not spelled as one.
     #[error("token {id} is of type byte but reads '{token}' where '<0x00>' to '<0xFF>' is due")]
     Byte {
         /// The token.
@@ -94,67 +94,67 @@ pub enum Error {
         token: String,
     },
 
-    /// A special token's id lies outside the vocabulary.
+    /// A special token's id is outside the vocabulary.
     #[error("tokenizer.ggml.{key} is {id}, and the vocabulary has {len} tokens")]
     OutOfRange {
         /// The key without its prefix.
         key: &'static str,
         /// Its value.
         id: u32,
-        /// Tokens in the vocabulary.
+        /// Number of tokens in the vocabulary.
         len: usize,
     },
 
-    /// A token is to be added to each text, but the file does not say which one.
+    /// A token shall be added to each text, but the file does not say which.
     #[error("{flag} asks for a token at each text's {place}, and tokenizer.ggml.{key} is absent")]
     MissingSpecial {
-        /// What asks for it.
+        /// The key that requests it.
         flag: &'static str,
-        /// Where it belongs: start or end.
+        /// Its position: start or end.
         place: &'static str,
         /// The absent key without its prefix.
         key: &'static str,
     },
 
-    /// A merge that is not two tokens which together are a token.
+    /// A merge is not two tokens that together form a token.
     #[error("tokenizer.ggml.merges[{index}] is '{merge}': {problem}")]
     Merge {
-        /// Its place in the list.
+        /// Its index in the list.
         index: usize,
-        /// The merge as it stands.
+        /// The merge's text.
         merge: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
 
-    /// The file came without a tokenizer.
+    /// The file has no tokenizer.
     #[error("the model has no tokenizer: it takes token ids (--tokens) and no text")]
     NoTokenizer,
 
-    /// The text needs a byte or character for which there is no token, nor one for unknown text.
+    /// The text contains a byte or character without a token, and there is no unknown token.
     #[error("the vocabulary has no token for {what:?} and none for unknown text")]
     NoToken {
         /// The character.
         what: char,
     },
 
-    /// The pattern that cuts text into words gave up. Patterns are bounded in time.
+    /// The pre-tokenizer's pattern gave up; the time of patterns is bounded.
     #[error("the pattern of tokenizer.ggml.pre gave up {at} bytes into a piece of {len} bytes")]
     Pattern {
-        /// Where it gave up, in bytes.
+        /// Position where it gave up, in bytes.
         at: usize,
         /// The length of the piece, in bytes.
         len: usize,
     },
 
-    /// A model brings no chat template.
+    /// The model has no chat template.
     #[error("the model has no chat template; give one with --chat-template: {known}")]
     NoTemplate {
-        /// The names that can be given.
+        /// The accepted names.
         known: String,
     },
 
-    /// No chat template has that name.
+    /// No chat template has the given name.
     #[error(
         "no chat template is called '{found}'; known are {known}, and a text with {{{{ or {{% is \
          taken as a template"
@@ -162,52 +162,52 @@ pub enum Error {
     UnknownTemplate {
         /// The name as given.
         found: String,
-        /// The names that can be given.
+        /// The accepted names.
         known: String,
     },
 
-    /// A chat template is no Jinja, or asks for what there is not.
+    /// A chat template is not valid Jinja or uses something undefined.
     #[error("chat template ({name}), line {line}: {reason}")]
     Template {
-        /// Which template.
+        /// The template.
         name: String,
-        /// The line of its source, from 1; 0 where it is not known.
+        /// The line of its source, from 1; 0 if unknown.
         line: usize,
-        /// What it asks for.
+        /// The problem.
         reason: String,
     },
 
-    /// A chat template refuses the conversation: it called `raise_exception`.
+    /// A chat template rejects the conversation by calling `raise_exception`.
     #[error("chat template ({name}) refuses the conversation: {reason}")]
     Refused {
-        /// Which template.
+        /// The template.
         name: String,
-        /// What it says.
+        /// Its message.
         reason: String,
     },
 
-    /// A chat template does not end.
+    /// A chat template exceeds its instruction limit.
     #[error("chat template ({name}) does not end")]
     Endless {
-        /// Which template.
+        /// The template.
         name: String,
     },
 
-    /// A chat template writes more than it may.
+    /// A chat template exceeds its output limit.
     #[error("the chat template writes more than {limit} bytes")]
     TooLong {
-        /// The bound.
+        /// The limit in bytes.
         limit: usize,
     },
 
-    /// A chat template mixes its special tokens with the messages so that they cannot be told apart.
+    /// A chat template mixes its special tokens with message text so that they cannot be told apart.
     #[error("chat template ({name}): its special tokens cannot be told from the messages' text")]
     Entangled {
-        /// Which template.
+        /// The template.
         name: String,
     },
 
-    /// The tokenizers library refused something that we thought was checked.
+    /// The tokenizers library rejected validated input.
     #[error("the tokenizer could not be used: {0}")]
     Library(String),
 }

@@ -1,10 +1,9 @@
 //! Strings to tokens and back: tokenizers from GGUF vocabularies, chat templates, streaming decode.
 //!
-//! A tokenizer is made from what a GGUF file says of its vocabulary and nothing else, and gives
-//! the ids of the model makers' own tokenizer. [`Vocabulary`] is that as plain data, so that this
-//! crate reads no files.
+//! A tokenizer is built solely from a GGUF file's vocabulary and produces the ids of the original tokenizer.
+//! [`Vocabulary`] is that vocabulary as plain data, so this crate reads no files.
 //!
-//! What this crate deliberately does not know: files, models, who is chatting, sampling.
+//! What this crate deliberately does not know: files, models, conversations, sampling.
 //!
 //! Read first: [`Tokenizer`], [`Decoder`], [`Vocabulary`], [`chat::Template`].
 //!
@@ -16,7 +15,7 @@
 //! | `no_vocab` | not at all: ids are spelled as such, and a text is an error |
 //! | `bert` | BERT's normalisation, then WordPiece |
 //!
-//! The values of `tokenizer.ggml.pre` that are known; any other is an error, as is its absence:
+//! Supported values of `tokenizer.ggml.pre`; any other is an error, as is its absence:
 //!
 //! `a.x-4.0` `bailingmoe` `bailingmoe2` `bloom` `chameleon` `chatglm-bpe` `codeshell`
 //! `command-r` `dbrx` `deepseek-coder` `deepseek-llm` `deepseek-r1-qwen` `deepseek-v3` `default`
@@ -29,10 +28,10 @@
 //! `qwen35` `refact` `roberta-bpe` `seed-coder` `smaug-bpe` `smollm` `solar-open` `stablelm2`
 //! `starcoder` `talkie` `tekken` `trillion` `ufakzeka` `viking` `youtu`
 //!
-//! Where llama.cpp and the makers differ, the makers are right: BERT's vowel signs and Hangul,
-//! SentencePiece's ties, and text for `mpt`, `olmo`, `modern-bert` and `command-r` in NFC. The
-//! exception is Qwen: its makers compose characters as well, but the recorded ids do not, so that
-//! text for `qwen2` and `qwen35` stays as it is written.
+//! Where llama.cpp and the original tokenizers differ, this crate follows the originals: BERT's vowel signs and
+//! Hangul, SentencePiece's ties, and NFC text for `mpt`, `olmo`, `modern-bert` and `command-r`. The exception is
+//! Qwen: its original tokenizer composes characters too, but the recorded ids do not, so text for `qwen2` and
+//! `qwen35` is not normalized.
 //!
 //! ```
 //! use bilayer_text::{Decode, Decoder, Encode, Tokenizer, Vocabulary};

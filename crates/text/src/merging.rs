@@ -1,31 +1,31 @@
-//! Merging neighbours: how vocabularies of byte pairs and of SentencePiece make tokens of a word.
+//! Merges adjacent symbols by rank: the core of BPE and SentencePiece.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-/// Which neighbours are merged.
+/// The merge rules of a vocabulary.
 pub(crate) trait Joins {
-    /// What a word consists of.
+    /// An element of a word.
     type Part: Copy;
-    /// Of two pairs the one of the greater rank is merged first.
+    /// The pair of greater rank is merged first.
     type Rank: Ord;
 
-    /// What two neighbours become, and with which rank.
+    /// The result of merging two neighbours, and its rank.
     fn join(&self, left: Self::Part, right: Self::Part) -> Option<(Self::Rank, Self::Part)>;
 
-    /// Whether two neighbours still become `whole`, where one of them has changed since.
+    /// Whether two neighbours still merge to `whole`, after one of them may have changed.
     fn makes(&self, left: Self::Part, right: Self::Part, whole: Self::Part) -> bool;
 }
 
-/// A word on its way to tokens; kept from word to word for its memory.
+/// A word during merging, reused from word to word for its memory.
 pub(crate) struct Word<P, R> {
     links: Vec<Link<P>>,
     heap: BinaryHeap<Candidate<P, R>>,
 }
 
-/// A part with its neighbours' places.
+/// A symbol with the indices of its neighbours.
 struct Link<P> {
-    /// Absent: it went into the one before.
+    /// Absent if merged into its left neighbour.
     part: Option<P>,
     previous: usize,
     next: usize,
@@ -34,7 +34,7 @@ struct Link<P> {
 /// No neighbour.
 const NONE: usize = usize::MAX;
 
-/// Two neighbours that would be merged.
+/// A possible merge of two neighbours.
 struct Candidate<P, R> {
     rank: R,
     left: usize,
@@ -42,17 +42,17 @@ struct Candidate<P, R> {
 }
 
 impl<P: Copy, R: Ord> Word<P, R> {
-    /// Without parts.
+    /// An empty word.
     pub fn new() -> Self {
         Word { links: Vec::new(), heap: BinaryHeap::new() }
     }
 
-    /// Forgets the last word.
+    /// Clears the word.
     pub fn clear(&mut self) {
         self.links.clear();
     }
 
-    /// Appends a part.
+    /// Appends a symbol.
     pub fn push(&mut self, part: P) {
         let at = self.links.len();
         if let Some(last) = self.links.last_mut() {
@@ -62,7 +62,7 @@ impl<P: Copy, R: Ord> Word<P, R> {
         self.links.push(Link { part: Some(part), previous, next: NONE });
     }
 
-    /// Merges until no neighbours can be, those of the greatest rank first, then the leftmost.
+    /// Merges until no pair is left: by greatest rank, then leftmost.
     pub fn merge(&mut self, joins: &impl Joins<Part = P, Rank = R>) {
         let Word { links, heap } = self;
         heap.clear();
@@ -93,13 +93,13 @@ impl<P: Copy, R: Ord> Word<P, R> {
         }
     }
 
-    /// The parts that are left.
+    /// The remaining symbols.
     pub fn parts(&self) -> impl Iterator<Item = P> {
         self.links.iter().filter_map(|link| link.part)
     }
 }
 
-/// The greatest rank first, then the leftmost: the greatest for a heap.
+/// Orders by greatest rank, then leftmost, for a max-heap.
 impl<P, R: Ord> Ord for Candidate<P, R> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.rank.cmp(&other.rank).then(Reverse(self.left).cmp(&Reverse(other.left)))

@@ -5,26 +5,26 @@ use std::borrow::Cow;
 use crate::Error;
 use crate::vocabulary::{Kind, byte};
 
-/// SentencePiece spells a space so, U+2581.
+/// SentencePiece's spelling of a space, U+2581.
 pub(crate) const SPACE: char = '▁';
 
-/// How a vocabulary spells its normal tokens.
+/// The spelling of normal tokens in a vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Alphabet {
-    /// As text with [`SPACE`] for spaces.
+    /// Text with [`SPACE`] for spaces.
     Escaped,
     /// One character for each byte ([`character`]).
     Bytes,
 }
 
-/// The bytes of all tokens end to end; built once, shared by tokenizer and decoders.
+/// The concatenated bytes of all tokens; built once, shared by tokenizer and decoders.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     bytes: Vec<u8>,
     /// `ends[id]`: where the bytes of token `id` end; they start where those of `id - 1` end.
     ends: Vec<usize>,
     kinds: Vec<Kind>,
-    /// Whether encoding puts a space before a text, so that decoding takes it away.
+    /// Whether encoding adds a space before the text, which decoding removes.
     pub adds_space: bool,
 }
 
@@ -75,8 +75,8 @@ impl Pieces {
     }
 }
 
-/// The character by which byte-level vocabularies spell `byte`: itself where it is a printable
-/// Latin-1 character, else the next free one from U+0100 on.
+/// The character for `byte` in byte-level vocabularies: itself if it is a printable Latin-1 character, otherwise the
+/// next free one from U+0100 on.
 ///
 /// Source: `bytes_to_unicode` of OpenAI's GPT-2.
 pub(crate) fn character(byte: u8) -> char {
@@ -88,7 +88,7 @@ pub(crate) fn character(byte: u8) -> char {
     }
 }
 
-/// U+0100 and `index` + `base` characters on; all of them are letters.
+/// The character U+0100 + `index` + `base`; all of these are letters.
 fn offset(index: u8, base: u32) -> char {
     char::from_u32(0x100 + base + u32::from(index)).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
@@ -102,7 +102,7 @@ fn alphabet_bytes() -> [Option<u8>; 0x144] {
     bytes
 }
 
-/// Appends the bytes of `token`; a token with a character outside the alphabet is taken as text.
+/// Appends the bytes of `token`; a token with a character outside the alphabet is plain text.
 fn decode(token: &str, alphabet: &[Option<u8>; 0x144], bytes: &mut Vec<u8>) {
     let start = bytes.len();
     for character in token.chars() {

@@ -1,41 +1,42 @@
-//! Numbers found by a hash of what they number: four bytes a slot, the keys stay where their owner has them.
+//! A hash index: maps hashes to indices into the owner's storage, four bytes per slot.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// A slot without a number.
+/// An empty slot.
 const FREE: u32 = u32::MAX;
 
-/// An odd number without a pattern: the fraction of the golden ratio.
+/// A multiplier: the fraction of the golden ratio.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Open addressing, at most three quarters full.
 #[derive(Debug)]
 pub(crate) struct Places {
     slots: Box<[u32]>,
-    /// Other in each process, so that no file can choose which keys collide.
+    /// Random per process, so that no file can choose colliding keys.
     seed: u64,
 }
 
 impl Places {
-    /// Room for so many numbers.
+    /// An index with capacity for `entries` numbers.
     pub fn new(entries: usize) -> Places {
         let slots = (entries + entries / 3 + 1).next_power_of_two();
         let seed = RandomState::new().hash_one(FACTOR);
         Places { slots: vec![FREE; slots].into(), seed }
     }
 
-    /// The number at the hash that `is` the right one.
+    /// The number under `hash` for which `is` returns true.
     pub fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         Some(self.slots[self.slot(hash, is)]).filter(|&number| number != FREE)
     }
 
-    /// The number at the hash that `is` the right one, to be set; [`Places::is_free`] where there is none.
+    /// The slot of the number under `hash` for which `is` returns true, or an empty slot to fill; see
+    /// [`Places::is_free`].
     pub fn find_mut(&mut self, hash: u64, is: impl Fn(u32) -> bool) -> &mut u32 {
         let slot = self.slot(hash, is);
         &mut self.slots[slot]
     }
 
-    /// Whether a slot has no number.
+    /// Whether a slot is empty.
     pub fn is_free(number: u32) -> bool {
         number == FREE
     }
@@ -43,7 +44,7 @@ impl Places {
     fn slot(&self, hash: u64, is: impl Fn(u32) -> bool) -> usize {
         let last = self.slots.len() - 1;
         let mut slot = hash as usize & last;
-        // Ends, for a quarter of the slots is free.
+        // Terminates, since a quarter of the slots is empty.
         while self.slots[slot] != FREE && !is(self.slots[slot]) {
             slot = (slot + 1) & last;
         }
@@ -67,7 +68,7 @@ impl Places {
     }
 }
 
-/// Both halves of the product: every bit of the result depends on every bit of the word.
+/// Combines both halves of the product, so every bit of the result depends on every bit of the word.
 fn fold(word: u64) -> u64 {
     let product = u128::from(word) * u128::from(FACTOR);
     product as u64 ^ (product >> 64) as u64

@@ -1,33 +1,32 @@
-//! How byte-level vocabularies cut text into words: one table, by `tokenizer.ggml.pre`.
+//! Pre-tokenizers of byte-level vocabularies: one table, indexed by `tokenizer.ggml.pre`.
 //!
-//! Merges never cross a word. Each row holds the patterns of the model makers' tokenizer; a
-//! pattern is applied to each piece that the one before it left, and both its matches and what
-//! lies between them become pieces.
+//! Merges never cross a word boundary. Each row holds the patterns of an original tokenizer; a pattern is applied to
+//! each piece left by the previous one, and its matches and the gaps between them become pieces.
 //!
-//! NFC: MPT, OLMo, ModernBERT and Command R as their tokenizers have it. Qwen's have it too, but
-//! the recorded ids for `qwen2` and `qwen35` are without, as llama.cpp gives them, and those decide.
+//! NFC: MPT, OLMo, ModernBERT and Command R as in their tokenizers. Qwen's tokenizers normalize too, but the recorded
+//! ids for `qwen2` and `qwen35` are without it, as in llama.cpp, and those decide.
 //!
-//! Sources: the makers' `tokenizer.json` and `tiktoken` files, by way of the list of names in
-//! llama.cpp (`llama-vocab.cpp`). Where that adapts a pattern to its engine, the makers' is here.
+//! Sources: the `tokenizer.json` and `tiktoken` files of the publishers, found through the names in llama.cpp
+//! (`llama-vocab.cpp`). Where llama.cpp adapts a pattern to its engine, the original is used here.
 
 mod recognise;
 
 pub use recognise::recognise;
 
-/// One way to cut text.
+/// A pre-tokenizer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pre {
-    /// The values of `tokenizer.ggml.pre` that mean it.
+    /// Its values of `tokenizer.ggml.pre`.
     pub names: &'static [&'static str],
     /// The patterns, in order.
     pub patterns: &'static [&'static str],
-    /// Whether text is brought into Unicode's NFC first.
+    /// Whether text is normalized to NFC first.
     pub nfc: bool,
-    /// Whether the makers' tokenizer does, where the recorded ids may be without.
+    /// Whether the original tokenizer normalizes to NFC, even if the recorded ids do not.
     pub makers_nfc: bool,
-    /// Whether a word that is a token as a whole needs no merging.
+    /// Whether a word that is itself a token skips merging.
     pub whole_words: bool,
-    /// Whether `bos` starts a text where the file does not say.
+    /// Whether `bos` is added by default if the file does not say.
     pub add_bos: bool,
 }
 
@@ -44,11 +43,11 @@ const PLAIN: Pre = Pre {
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 /// GPT-4 (`cl100k`) and with it Llama 3: digits in threes.
 const GPT4: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// As GPT-4, each digit alone: Qwen 2.
+/// GPT-4 with single digits: Qwen 2.
 const GPT4_DIGITS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// GPT-4o (`o200k`): words are cut before a capital, contractions stay with their word.
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// The last pattern of DeepSeek V3 and its kin.
+/// The last pattern of DeepSeek V3 and related models.
 const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 /// BLOOM: runs without space and common punctuation.
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
@@ -73,10 +72,10 @@ const DEEPSEEK_LETTERS: &str = concat!(
 );
 /// Runs of CJK ideographs and kana.
 const CJK: &str = "[一-龥぀-ゟ゠-ヿ]+";
-/// As [`CJK`] with Hangul, in the first DeepSeek models.
+/// [`CJK`] with Hangul, in the first DeepSeek models.
 const CJK_HANGUL: &str = "[一-龥ࠀ-一가-퟿]+";
 
-/// All that are known.
+/// All pre-tokenizers.
 pub(crate) const TABLE: &[Pre] = &[
     Pre {
         names: &[
@@ -280,8 +279,8 @@ pub(crate) const TABLE: &[Pre] = &[
     },
 ];
 
-/// The `gemma4` kind of vocabulary: the makers merge over the whole text; since no token has
-/// both newlines and other characters, cutting there changes nothing but the time.
+/// The `gemma4` vocabulary merges over the whole text; since no token contains both newlines and other characters,
+/// splitting there changes only the time.
 pub(crate) const GEMMA4: Pre = Pre { patterns: &[r"[^\n]+|\n+"], add_bos: true, ..PLAIN };
 
 /// The row for a value of `tokenizer.ggml.pre`.
@@ -289,7 +288,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Pre> {
     TABLE.iter().find(|pre| pre.names.contains(&name))
 }
 
-/// All names of the table, for people.
+/// All names in the table, for messages.
 pub(crate) fn names() -> String {
     let mut names: Vec<&str> = TABLE.iter().flat_map(|pre| pre.names).copied().collect();
     names.sort_unstable();

@@ -1,6 +1,6 @@
-//! Finds tokens that are matched in the raw text, before it is tokenized: the longest at each place.
+//! Finds tokens that are matched in raw text before tokenization, the longest at each position.
 
-/// A part of a text.
+/// A segment of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fragment<'a> {
     /// Text to tokenize.
@@ -9,7 +9,7 @@ pub(crate) enum Fragment<'a> {
     Token(u32),
 }
 
-/// A set of spellings, sorted, so that following a text byte by byte narrows a range.
+/// A sorted set of spellings; matching a text byte by byte narrows a range.
 #[derive(Debug, Default)]
 pub(crate) struct Matcher {
     entries: Vec<Entry>,
@@ -21,12 +21,12 @@ pub(crate) struct Matcher {
 struct Entry {
     text: Box<str>,
     id: u32,
-    /// Whether white space after the token goes with it.
+    /// Whether white space after the token is removed with it.
     strips: bool,
 }
 
 impl Matcher {
-    /// Of `(spelling, id, strips)`; empty spellings match nothing, of equal ones the first counts.
+    /// Builds a matcher from `(spelling, id, strips)`; empty spellings match nothing, of duplicates the first counts.
     pub fn new<'a>(tokens: impl Iterator<Item = (&'a str, u32, bool)>) -> Self {
         let mut entries: Vec<Entry> = tokens
             .filter(|(text, ..)| !text.is_empty())
@@ -40,7 +40,7 @@ impl Matcher {
         Self { entries, starts }
     }
 
-    /// Cuts `text` at the leftmost matches, the longest at each place.
+    /// Splits `text` at the leftmost matches, the longest at each position.
     pub fn split<'a>(&self, text: &'a str) -> Vec<Fragment<'a>> {
         let mut fragments = Vec::new();
         let (mut start, mut at) = (0, 0);
@@ -70,7 +70,7 @@ impl Matcher {
         self.entries.iter().map(|entry| (&*entry.text, entry.id))
     }
 
-    /// Whether white space after token `id` goes with it.
+    /// Whether white space after token `id` is removed with it.
     pub fn strips(&self, id: u32) -> bool {
         self.entries.iter().any(|entry| entry.id == id && entry.strips)
     }
@@ -80,7 +80,7 @@ impl Matcher {
         let mut candidates = &self.entries[self.starts[first]..self.starts[first + 1]];
         let mut best = None;
         for depth in 1.. {
-            // Sorted: a spelling that ends here comes before those that go on.
+            // Sorted order: a spelling that ends here precedes its extensions.
             let Some(shortest) = candidates.first() else { break };
             if shortest.text.len() == depth {
                 best = Some(shortest);

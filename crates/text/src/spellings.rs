@@ -1,14 +1,14 @@
-//! Tokens by their spelling.
+//! Looks up tokens by their spelling.
 //!
-//! A vocabulary has some 100 thousand tokens, and often twice as many merges, and is read before the first token is
-//! computed. So there is one allocation for each table and none for each entry.
+//! A vocabulary has some 100 thousand tokens, often twice as many merges, and is read before the first token is
+//! computed. Therefore each table is one allocation, with none per entry.
 
 use crate::places::Places;
 
 /// Token ids by spelling.
 #[derive(Debug)]
 pub(crate) struct Spellings {
-    /// End to end.
+    /// All spellings, concatenated.
     text: String,
     /// `ends[id]`: where the spelling of token `id` ends; it starts where that of `id - 1` ends.
     ends: Vec<usize>,
@@ -16,13 +16,13 @@ pub(crate) struct Spellings {
 }
 
 impl Spellings {
-    /// Room for so many tokens.
+    /// An empty table with capacity for `tokens` tokens.
     pub fn new(tokens: usize) -> Spellings {
         let (text, ends) = (String::new(), Vec::with_capacity(tokens));
         Spellings { text, ends, places: Places::new(tokens) }
     }
 
-    /// Adds the token of the next id. Of equal spellings the first counts.
+    /// Adds the token of the next id. Of duplicate spellings the first counts.
     pub fn push(&mut self, spelling: &str) {
         let hash = self.places.of_text(spelling);
         let Spellings { text, ends, places } = self;
@@ -34,19 +34,19 @@ impl Spellings {
         ends.push(text.len());
     }
 
-    /// Passes over the next id, which no text becomes.
+    /// Skips the next id, which no text becomes.
     pub fn skip(&mut self) {
         self.ends.push(self.text.len());
     }
 
-    /// The token that is spelled so.
+    /// The token with this spelling.
     pub fn find(&self, spelling: &str) -> Option<u32> {
         let is = |id| get(&self.text, &self.ends, id) == spelling;
         self.places.find(self.places.of_text(spelling), is)
     }
 }
 
-/// The spelling of a token that is there.
+/// The spelling of an existing token.
 fn get<'a>(text: &'a str, ends: &[usize], id: u32) -> &'a str {
     let id = id as usize;
     let start = if id == 0 { 0 } else { ends[id - 1] };

@@ -1,8 +1,8 @@
 //! SentencePiece vocabularies (`llama`): characters are merged by the score of the result.
 //!
-//! The makers' algorithm itself and not its usual emulation by ranked merges: that orders equal
-//! scores by token id where SentencePiece goes from left to right, and needs several merges for
-//! each token where a look-up of the joined text does.
+//! This is SentencePiece's own algorithm, not its usual emulation by ranked merges: the emulation orders equal scores
+//! by token id where SentencePiece goes from left to right, and needs several merges per token where a look-up of the
+//! joined text suffices.
 
 use std::cmp::Ordering;
 
@@ -12,24 +12,24 @@ use crate::spellings::Spellings;
 use crate::vocabulary::{Kind, byte};
 use crate::{Error, Vocabulary};
 
-/// Merges neighbours, the highest score first, then the leftmost, until no two make a token.
+/// Merges neighbours, by highest score, then leftmost, until no two form a token.
 #[derive(Debug)]
 pub(crate) struct Spm {
     tokens: Tokens,
-    /// The token for each byte, for characters that have none.
+    /// The token for each byte, for characters without a token.
     bytes: Box<[Option<u32>; 256]>,
     unknown: Option<u32>,
     adds_space: bool,
     squeezes: bool,
-    /// Whether no token continues past a [`SPACE`] inside it, so that words merge by themselves.
+    /// Whether no token continues past an inner [`SPACE`], so that words can be merged independently.
     by_words: bool,
 }
 
-/// The tokens that text becomes.
+/// The tokens reachable by merging.
 #[derive(Debug)]
 struct Tokens {
     spellings: Spellings,
-    /// By id; zeros have one sign.
+    /// Scores by id; zeros have one sign.
     scores: Vec<f32>,
 }
 
@@ -39,7 +39,7 @@ impl Tokens {
     }
 }
 
-/// A run of bytes of a word.
+/// A span of bytes of a word.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     start: usize,
@@ -50,7 +50,7 @@ struct Run {
 #[derive(Debug, Clone, Copy)]
 struct Score(f32);
 
-/// The runs of a word that are tokens.
+/// The spans of a word that are tokens.
 struct Runs<'a> {
     tokens: &'a Tokens,
     word: &'a str,
@@ -71,7 +71,7 @@ impl Joins for Runs<'_> {
 }
 
 impl Spm {
-    /// Of the tokens and scores of `vocabulary`.
+    /// Builds it from the tokens and scores of `vocabulary`.
     pub fn new(vocabulary: &Vocabulary<'_>, kinds: &[Kind]) -> Result<Self, Error> {
         if vocabulary.scores.is_empty() {
             return Err(Error::Missing { key: "scores", model: vocabulary.model.clone() });
@@ -108,7 +108,7 @@ impl Spm {
         })
     }
 
-    /// Whether a space is put before each text.
+    /// Whether a space is added before each text.
     pub fn adds_space(&self) -> bool {
         self.adds_space
     }
@@ -135,7 +135,7 @@ impl Spm {
         Ok(())
     }
 
-    /// Spaces squeezed where the vocabulary wants that, one put in front, all of them escaped.
+    /// Collapses spaces if the vocabulary requires it, adds a leading one, and escapes all.
     fn normalize(&self, text: &str) -> String {
         let mut normalized = String::with_capacity(text.len() + text.len() / 4 + 3);
         let text = if self.squeezes { text.trim_matches(' ') } else { text };
@@ -152,8 +152,8 @@ impl Spm {
         normalized
     }
 
-    /// Appends the token for a merged run; an unknown character in bytes or, where those are not
-    /// in the vocabulary, as one unknown token for a run of such.
+    /// Appends the token of a merged span; an unknown character becomes its bytes' tokens or, if they are missing,
+    /// one unknown token per run of such characters.
     fn emit(&self, text: &str, after_unknown: &mut bool, ids: &mut Vec<u32>) -> Result<(), Error> {
         if let Some(id) = self.tokens.spellings.find(text) {
             *after_unknown = false;
@@ -181,7 +181,7 @@ impl Spm {
     }
 }
 
-/// The end of the first word: a run of [`SPACE`] and what follows up to the next one.
+/// The end of the first word: a run of [`SPACE`] and the text up to the next one.
 fn word_end(text: &str) -> usize {
     let start = text.len() - text.trim_start_matches(SPACE).len();
     text[start..].find(SPACE).map_or(text.len(), |end| start + end)

@@ -1,10 +1,9 @@
-//! Finds stop strings in a text that arrives in parts, and holds back what may begin one.
+//! Finds stop strings in streamed text and withholds possible beginnings of one.
 
-/// The matcher of each stop string (Knuth, Morris, Pratt) and the text not yet let go.
+/// A matcher (Knuth, Morris, Pratt) per stop string, and the text withheld.
 ///
-/// A character is looked at once for each stop string; what is held is never longer than the
-/// longest of them. The match that ends first counts, of those that end together the longest, so
-/// that the outcome does not depend on how the text was cut.
+/// Each character is examined once per stop string; the withheld text is never longer than the longest of them. The
+/// match that ends first counts, the longest on ties, so the result does not depend on how the text is split.
 #[derive(Debug, Default)]
 pub(crate) struct Stops {
     stops: Vec<Stop>,
@@ -17,7 +16,7 @@ struct Stop {
     text: Box<[u8]>,
     /// `borders[n]`: the longest proper prefix of the stop string that ends its first `n` bytes.
     borders: Box<[usize]>,
-    /// How many bytes of the stop string the text ends with now.
+    /// Bytes of the stop string that the text currently ends with.
     matched: usize,
 }
 
@@ -28,12 +27,12 @@ impl Stops {
         Self { stops, ..Self::default() }
     }
 
-    /// Which stop string ended the text.
+    /// Index of the stop string that ended the text.
     pub fn found(&self) -> Option<usize> {
         self.found
     }
 
-    /// Takes more text and returns what no stop string can begin with any more.
+    /// Appends text and returns what can no longer be part of a stop string.
     pub fn push(&mut self, text: &str) -> String {
         if self.found.is_some() {
             return String::new();
@@ -58,7 +57,7 @@ impl Stops {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// What was held: no more text will come.
+    /// Ends the text and returns what was withheld.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -78,7 +77,7 @@ impl Stop {
         Self { text: text.into(), borders: borders.into(), matched: 0 }
     }
 
-    /// Takes the next byte of the text; true where the stop string ends with it.
+    /// Consumes the next byte; true if the stop string ends with it.
     fn step(&mut self, byte: u8) -> bool {
         if self.text.is_empty() {
             return false;

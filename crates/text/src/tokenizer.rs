@@ -1,4 +1,4 @@
-//! The tokenizer of one model: special tokens, the kind of vocabulary, the pieces.
+//! The tokenizer of a model: special tokens, encoding by vocabulary type, decoding.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use crate::vocabulary::Kind;
 use crate::wordpiece::Words;
 use crate::{Error, Vocabulary};
 
-/// The values of `tokenizer.ggml.model` that are known.
+/// Supported values of `tokenizer.ggml.model`.
 const MODELS: &str =
     "llama (SentencePiece), gpt2 (byte-level), gemma4, bert (WordPiece), no_vocab (ids alone)";
 
-/// A vocabulary whose tokens nobody knows: it spells ids and takes no text.
+/// A vocabulary of unknown tokens: it spells ids and encodes no text.
 const IDS: &str = "no_vocab";
 
-/// Control tokens that end a model's turn by their well-known spelling, whatever the file says.
+/// Control tokens whose well-known spelling ends a model's turn, whatever the file says.
 ///
-/// Source: the list of llama.cpp (`llama-vocab.cpp`), from the makers' chat formats.
+/// Source: the list in llama.cpp (`llama-vocab.cpp`), from published chat formats.
 const ENDS: &[&str] = &[
     "</s>",
     "<eos>",
@@ -52,20 +52,20 @@ const ENDS: &[&str] = &[
     "<|file_sep|>",
 ];
 
-/// Tokens after which white space is text in every model.
+/// Tokens after which white space is kept in every model.
 const KEEPS_SPACE: &[&str] = &["<unk>", "<s>", "<|endoftext|>"];
 
-/// How to encode. By default neither: the text as it stands.
+/// Options of encoding; the default encodes the text alone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Encode {
     /// Add the tokens that the model expects around a text: `bos`, `eos`, `[CLS]`, `[SEP]`.
     pub add_special: bool,
-    /// Take the spellings of control tokens within the text as those tokens. Right for the
-    /// output of chat templates, never for what a user wrote.
+    /// Parse the spellings of control tokens in the text as those tokens. Right for the output of chat templates,
+    /// never for user input.
     pub parse_special: bool,
 }
 
-/// Turns text into tokens and back. Immutable: one serves all threads.
+/// Converts text to tokens and back. Immutable; can be shared by threads.
 ///
 /// ```
 /// use bilayer_text::{Encode, Tokenizer, Vocabulary};
@@ -90,16 +90,16 @@ pub struct Tokenizer {
     pieces: Arc<Pieces>,
     /// User-defined tokens: matched in every text.
     user_defined: Matcher,
-    /// Those and the control and unknown tokens: matched where special tokens are parsed.
+    /// User-defined, control and unknown tokens: matched if special tokens are parsed.
     special: Matcher,
     ends: Vec<u32>,
     bos: Option<u32>,
     eos: Option<u32>,
     sep: Option<u32>,
     pad: Option<u32>,
-    /// Put before each text.
+    /// Added before each text.
     first: Option<u32>,
-    /// Put after each text.
+    /// Added after each text.
     last: Option<u32>,
     adds_sep: bool,
 }
@@ -112,10 +112,10 @@ enum Model {
 }
 
 impl Tokenizer {
-    /// Checks `vocabulary` and builds its tokenizer.
+    /// Validates `vocabulary` and builds its tokenizer.
     ///
     /// # Errors
-    /// All of [`Error`] but [`Error::NoToken`] and [`Error::Pattern`].
+    /// Any [`Error`] except [`Error::NoToken`] and [`Error::Pattern`].
     pub fn new(mut vocabulary: Vocabulary<'_>) -> Result<Self, Error> {
         let kinds = vocabulary.check()?;
         let (alphabet, pre) = recipe(&vocabulary)?;
@@ -164,8 +164,8 @@ impl Tokenizer {
     /// The tokens of `text`.
     ///
     /// # Errors
-    /// [`Error::NoTokenizer`] where the file has none; [`Error::NoToken`] where the vocabulary cannot express the text; [`Error::Pattern`],
-    /// [`Error::Library`].
+    /// [`Error::NoTokenizer`] if the file has none; [`Error::NoToken`] if the vocabulary cannot express the text;
+    /// [`Error::Pattern`], [`Error::Library`].
     pub fn encode(&self, text: &str, options: Encode) -> Result<Vec<u32>, Error> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         let matcher = if options.parse_special { &self.special } else { &self.user_defined };
@@ -183,26 +183,25 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The text of `ids`: control and unknown tokens are left out, as are ids outside the
-    /// vocabulary; the space that encoding puts before a text is dropped; bytes that are not
-    /// UTF-8 become U+FFFD. [`Decoder`](crate::Decoder) has more choices.
+    /// The text of `ids`: control and unknown tokens are omitted, as are ids outside the vocabulary; the space added
+    /// by encoding is dropped; bytes that are not UTF-8 become U+FFFD. [`Decoder`](crate::Decoder) has more options.
     pub fn decode(&self, ids: &[u32]) -> String {
         decode::decode(&self.pieces, ids)
     }
 
-    /// The bytes that token `id` stands for, a leading space included, not always whole
-    /// characters; for a control token its spelling.
+    /// The bytes of token `id`, including a leading space, not always whole characters; the spelling of a control
+    /// token.
     pub fn piece(&self, id: u32) -> Option<&[u8]> {
         self.pieces.get(id)
     }
 
-    /// Whether token `id` means something to the model and is no text.
+    /// Whether token `id` is a control token rather than text.
     pub fn is_control(&self, id: u32) -> bool {
         self.pieces.kind(id) == Some(Kind::Control)
     }
 
-    /// Whether token `id` ends what a model says: `eos`, `eot`, `eom`, or a control token that is
-    /// well known to do so, such as `<|im_end|>`.
+    /// Whether token `id` ends the model's answer: `eos`, `eot`, `eom`, or a well-known control token such as
+    /// `<|im_end|>`.
     pub fn is_end(&self, id: u32) -> bool {
         self.ends.contains(&id)
     }
@@ -212,13 +211,13 @@ impl Tokenizer {
         &self.ends
     }
 
-    /// Tokens in the vocabulary.
+    /// Number of tokens in the vocabulary.
     #[expect(clippy::len_without_is_empty, reason = "a vocabulary is never empty")]
     pub fn len(&self) -> usize {
         self.pieces.len()
     }
 
-    /// The token that begins a text, whether or not it is added by itself.
+    /// The token that begins a text, whether or not it is added automatically.
     pub fn bos(&self) -> Option<u32> {
         self.bos
     }
@@ -233,17 +232,17 @@ impl Tokenizer {
         self.sep
     }
 
-    /// The token that fills up batches.
+    /// The padding token of batches.
     pub fn pad(&self) -> Option<u32> {
         self.pad
     }
 
-    /// Whether [`Encode::add_special`] puts a token before the text: `bos` or `[CLS]`.
+    /// Whether [`Encode::add_special`] adds a token before the text: `bos` or `[CLS]`.
     pub fn adds_bos(&self) -> bool {
         self.first.is_some()
     }
 
-    /// Whether [`Encode::add_special`] puts a token after the text: `eos` or `[SEP]`.
+    /// Whether [`Encode::add_special`] adds a token after the text: `eos` or `[SEP]`.
     pub fn adds_eos(&self) -> bool {
         self.last.is_some()
     }
@@ -253,18 +252,18 @@ impl Tokenizer {
         self.adds_sep
     }
 
-    /// The spellings that only special tokens have, with their ids: of control and unknown tokens.
+    /// The spellings and ids of control and unknown tokens.
     pub(crate) fn controls(&self) -> impl Iterator<Item = (&str, u32)> {
         let is_control = |id| matches!(self.pieces.kind(id), Some(Kind::Control | Kind::Unknown));
         self.special.tokens().filter(move |(_, id)| is_control(*id))
     }
 
-    /// Matches the tokens that are parsed as special ones.
+    /// The matcher for parsing special tokens.
     pub(crate) fn special(&self) -> &Matcher {
         &self.special
     }
 
-    /// The token put before each text.
+    /// The token added before each text.
     pub(crate) fn first(&self) -> Option<u32> {
         self.first
     }
@@ -286,7 +285,7 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// How tokens are spelled and, where there are merges, how text is cut.
+/// The spelling of tokens and, for BPE, the pre-tokenizer.
 fn recipe(vocabulary: &Vocabulary<'_>) -> Result<(Alphabet, Option<&'static Pre>), Error> {
     match vocabulary.model.as_str() {
         "llama" | "bert" | IDS => Ok((Alphabet::Escaped, None)),
@@ -301,13 +300,13 @@ fn recipe(vocabulary: &Vocabulary<'_>) -> Result<(Alphabet, Option<&'static Pre>
     }
 }
 
-/// The tokens before and after each text, for models that write.
+/// The tokens added before and after each text, for generative models.
 fn around(
     vocabulary: &Vocabulary<'_>,
     pre: Option<&Pre>,
 ) -> Result<(Option<u32>, Option<u32>), Error> {
     let missing = |flag, place, key| Error::MissingSpecial { flag, place, key };
-    // Where the file is silent, SentencePiece models begin with `bos`, the others as their row says.
+    // By default SentencePiece models begin with `bos`, the others as their table row says.
     let by_default = pre.is_none_or(|pre| pre.add_bos) && vocabulary.bos.is_some();
     let first = if vocabulary.add_bos.unwrap_or(by_default) {
         let absent = || missing("tokenizer.ggml.add_bos_token", "start", "bos_token_id");
@@ -324,7 +323,7 @@ fn around(
     Ok((first, last))
 }
 
-/// The tokens before and after each text, for BERT: always `[CLS]` and `[SEP]`.
+/// The tokens added before and after each text, for BERT: always `[CLS]` and `[SEP]`.
 fn around_words(vocabulary: &Vocabulary<'_>) -> Result<(Option<u32>, Option<u32>), Error> {
     let named = |name| vocabulary.tokens.iter().position(|token| token == name);
     let named = |name| named(name).map(|id| id as u32);
@@ -336,7 +335,7 @@ fn around_words(vocabulary: &Vocabulary<'_>) -> Result<(Option<u32>, Option<u32>
     Ok((Some(first), Some(last)))
 }
 
-/// The tokens that end what a model says.
+/// The tokens that end the model's answer.
 fn ends(vocabulary: &Vocabulary<'_>, kinds: &[Kind]) -> Vec<u32> {
     let named = vocabulary
         .tokens
@@ -348,7 +347,7 @@ fn ends(vocabulary: &Vocabulary<'_>, kinds: &[Kind]) -> Vec<u32> {
     ends.extend([vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten());
     ends.sort_unstable();
     ends.dedup();
-    // In the formats that have both of a pair, `<|end|>` only ends one message of a turn.
+    // In formats that have both of a pair, `<|end|>` ends only one message of a turn.
     let has = |name| ends.iter().any(|&id| vocabulary.tokens[id as usize] == name);
     let turn_goes_on = (has("<|return|>") && has("<|call|>"))
         || (has("<|flush|>") && (has("<|call|>") || has("<|calls|>")));

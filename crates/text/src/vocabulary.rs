@@ -1,13 +1,13 @@
-//! What a GGUF file says of its vocabulary, as plain data, and the checks on it.
+//! The vocabulary of a GGUF file as plain data, and its validation.
 
 use std::borrow::Cow;
 
 use crate::Error;
 
-/// The vocabulary of a model: the keys `tokenizer.ggml.*`, as the file has them.
+/// The vocabulary of a model: the keys `tokenizer.ggml.*`.
 ///
-/// Index in [`tokens`](Self::tokens) = token id. `None` and empty mean that the key is absent. The long lists may borrow
-/// from the file.
+/// The index in [`tokens`](Self::tokens) is the token id. `None` and empty mean that the key is absent. The long
+/// lists may borrow from the file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Vocabulary<'a> {
     /// The model's name (`general.name`). It decides what no key says: the makers of Phi-3 count
@@ -15,15 +15,15 @@ pub struct Vocabulary<'a> {
     pub name: String,
     /// The kind of tokenizer: `llama` (SentencePiece), `gpt2` (byte-level), `gemma4`, `bert`.
     pub model: String,
-    /// How text is cut into words before merging; only `gpt2` asks for it.
+    /// The pre-tokenizer; required only for `gpt2`.
     pub pre: Option<String>,
     /// The spelling of each token.
     pub tokens: Vec<Cow<'a, str>>,
-    /// The score of each token (`llama`): of two possible merges the higher is made first.
+    /// The score of each token (`llama`): the merge with the higher score comes first.
     pub scores: Vec<f32>,
     /// The type of each token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     pub types: Vec<i32>,
-    /// The merges in order of rank (`gpt2`, `gemma4`): two tokens with a space between.
+    /// The merges in order of rank (`gpt2`, `gemma4`): two tokens separated by a space.
     pub merges: Vec<Cow<'a, str>>,
 
     /// Begin of text.
@@ -32,68 +32,68 @@ pub struct Vocabulary<'a> {
     pub eos: Option<u32>,
     /// End of a turn.
     pub eot: Option<u32>,
-    /// End of a message, where the turn goes on.
+    /// End of a message within a turn.
     pub eom: Option<u32>,
-    /// What stands for text that has no token.
+    /// Token for unknown text.
     pub unk: Option<u32>,
     /// Between the parts of an input (`seperator_token_id` in files).
     pub sep: Option<u32>,
-    /// Fills up batches.
+    /// Padding of batches.
     pub pad: Option<u32>,
     /// First token of an encoder's input.
     pub cls: Option<u32>,
-    /// Hides a word from an encoder.
+    /// Masked word of an encoder.
     pub mask: Option<u32>,
 
     /// Whether a text starts with `bos`.
     pub add_bos: Option<bool>,
     /// Whether a text ends with `eos`.
     pub add_eos: Option<bool>,
-    /// Whether `sep` stands between the two texts of a pair.
+    /// Whether `sep` is added between the two texts of a pair.
     pub add_sep: Option<bool>,
-    /// Whether a text gets a space in front (`llama`).
+    /// Whether a space is added before a text (`llama`).
     pub add_space_prefix: Option<bool>,
-    /// Whether runs of spaces become one and those at the ends go (`llama`).
+    /// Whether runs of spaces are collapsed and trimmed (`llama`).
     pub remove_extra_whitespaces: Option<bool>,
     /// Whether text is lowercased (`bert`).
     pub lowercase: Option<bool>,
-    /// Whether accents are taken off (`bert`); if absent, as `lowercase`.
+    /// Whether accents are removed (`bert`); defaults to `lowercase`.
     pub strip_accents: Option<bool>,
 }
 
-/// The type of a token, by the numbers of the format.
+/// The type of a token, as numbered by the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// 0 and 1: a piece of text.
     Normal,
-    /// 2: stands for unknown text.
+    /// 2: unknown text.
     Unknown,
-    /// 3: means something to the model and is no text.
+    /// 3: a control token rather than text.
     Control,
-    /// 4: text that is never cut, spelled as it reads.
+    /// 4: text that is never split, spelled literally.
     UserDefined,
-    /// 5: a piece that training left unused.
+    /// 5: unused.
     Unused,
     /// 6: one byte, spelled `<0x0A>`.
     Byte,
 }
 
 impl Kind {
-    /// Whether tokens of this kind are left out of what users read.
+    /// Whether tokens of this type are omitted from visible text.
     pub fn is_hidden(self) -> bool {
         matches!(self, Self::Control | Self::Unknown)
     }
 
-    /// Whether the spelling is the text itself, not in the vocabulary's own alphabet.
+    /// Whether the spelling is literal text rather than the vocabulary's alphabet.
     pub fn is_plain(self) -> bool {
         matches!(self, Self::Control | Self::Unknown | Self::UserDefined)
     }
 }
 
 impl Vocabulary<'_> {
-    /// Checks what no kind of tokenizer can do without and returns the kind of each token.
+    /// Validates what all tokenizers require and returns the type of each token.
     ///
-    /// Where the file has no types, the special tokens that it names are control tokens.
+    /// If the file has no types, the special tokens that it names are control tokens.
     pub(crate) fn check(&self) -> Result<Vec<Kind>, Error> {
         let len = self.tokens.len();
         if len == 0 {
@@ -124,9 +124,9 @@ impl Vocabulary<'_> {
         Ok(kinds)
     }
 
-    /// Whether white space after a special token goes with it.
+    /// Whether white space after a special token is removed with it.
     ///
-    /// Source: `rstrip` in the makers' `tokenizer_config.json`; found by name as in llama.cpp.
+    /// Source: `rstrip` in the original `tokenizer_config.json`; identified by name as in llama.cpp.
     pub(crate) fn strips_after_special(&self) -> bool {
         let name = self.name.to_lowercase();
         ["phi-3", "phi3"].iter().any(|family| name.contains(family))
@@ -160,7 +160,7 @@ fn kind(id: u32, found: i32) -> Result<Kind, Error> {
     })
 }
 
-/// The byte that a token of the strict form `<0x0A>` stands for.
+/// The byte of a token of the strict form `<0x0A>`.
 pub(crate) fn byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     let hexadecimal = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());

@@ -1,4 +1,4 @@
-//! WordPiece vocabularies (`bert`): words are cut off from the left, the longest piece first.
+//! WordPiece vocabularies (`bert`): words are split from the left, longest piece first.
 
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::BertNormalizer;
@@ -12,23 +12,22 @@ use crate::pieces::SPACE;
 use crate::vocabulary::Kind;
 use crate::{Error, Vocabulary};
 
-/// The makers' marks a piece that continues a word so; GGUF marks the others, by [`SPACE`].
+/// The original marks continuing pieces like this; GGUF marks the others, by [`SPACE`].
 const CONTINUES: &str = "##";
 
-/// BERT's normalisation, words at white space and punctuation, then WordPiece.
+/// BERT's normalization, splitting at white space and punctuation, then WordPiece.
 pub(crate) struct Words {
     model: WordPiece,
     normalizer: BertNormalizer,
 }
 
 impl Words {
-    /// Takes the tokens out of `vocabulary`.
+    /// Builds it from the tokens of `vocabulary`, which it consumes.
     ///
-    /// Text is cleaned of control characters, CJK ideographs stand alone, and, as the file says,
-    /// it is lowercased and loses its accents (category Mn after NFD; vowel signs of category Mc
-    /// stay, and Hangul falls apart into jamo, as in the makers' tokenizer). A file that says
-    /// nothing is taken as lowercase unless the vocabulary has pieces for all of A to Z, which
-    /// lowercased text could never reach.
+    /// Control characters are removed and CJK ideographs separated; depending on the file, text is lowercased and
+    /// stripped of accents (category Mn after NFD; vowel signs of category Mc stay, and Hangul decomposes into jamo,
+    /// as in the original tokenizer). If the file does not say, text is lowercased unless the vocabulary has pieces
+    /// for all of A to Z, which lowercased text could never match.
     pub fn new(vocabulary: &mut Vocabulary<'_>, kinds: &[Kind]) -> Result<Self, Error> {
         let absent = || Error::Missing { key: "unknown_token_id", model: vocabulary.model.clone() };
         let named = || vocabulary.tokens.iter().position(|token| token == "[UNK]");

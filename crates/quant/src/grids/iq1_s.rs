@@ -1,4 +1,4 @@
-//! The IQ1_S codebook: 2048 points of 8 weights, 2 bits a weight, the first weight lowest.
+//! The IQ1_S codebook: 2048 points of 8 weights, 2 bits per weight, the first weight lowest.
 
 /// Each entry packs one point; [`super::expand`] turns it into weights.
 #[rustfmt::skip]

@@ -1,4 +1,4 @@
-//! The IQ2_XXS codebook: 256 points of 8 weights, 2 bits a weight, the first weight lowest.
+//! The IQ2_XXS codebook: 256 points of 8 weights, 2 bits per weight, the first weight lowest.
 
 /// Each entry packs one point; [`super::expand`] turns it into weights.
 #[rustfmt::skip]

@@ -1,4 +1,4 @@
-//! The IQ3_S codebook: 512 points of 4 weights, 3 bits a weight, the first weight lowest.
+//! The IQ3_S codebook: 512 points of 4 weights, 3 bits per weight, the first weight lowest.
 
 /// Each entry packs one point; [`super::expand`] turns it into weights.
 #[rustfmt::skip]

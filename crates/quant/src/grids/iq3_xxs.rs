@@ -1,4 +1,4 @@
-//! The IQ3_XXS codebook: 256 points of 4 weights, 3 bits a weight, the first weight lowest.
+//! The IQ3_XXS codebook: 256 points of 4 weights, 3 bits per weight, the first weight lowest.
 
 /// Each entry packs one point; [`super::expand`] turns it into weights.
 #[rustfmt::skip]

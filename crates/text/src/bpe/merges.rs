@@ -1,4 +1,4 @@
-//! The merging of neighbours by rank.
+//! BPE merges by rank.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -11,7 +11,7 @@ use crate::spellings::Spellings;
 /// The tokens of a word.
 pub(super) type Word = merging::Word<u32, Reverse<u32>>;
 
-/// The list of merges; its order is their rank.
+/// The list of merges in order of rank.
 pub(super) struct Merges {
     list: Vec<Merge>,
     places: Places,
@@ -21,12 +21,12 @@ pub(super) struct Merges {
 struct Merge {
     left: u32,
     right: u32,
-    /// What they become.
+    /// The resulting token.
     token: u32,
 }
 
 impl Merges {
-    /// Of two tokens each, with a space between.
+    /// Parses merges of two tokens separated by a space.
     pub fn new(merges: &[Cow<'_, str>], spellings: &Spellings) -> Result<Merges, Error> {
         let mut list = Vec::with_capacity(merges.len());
         let mut places = Places::new(merges.len());
@@ -37,14 +37,14 @@ impl Merges {
                 Error::Merge { index: rank, merge, problem }
             })?;
             let hash = places.of_pair(merge.left, merge.right);
-            // Of equal pairs the last counts, as with the makers' library.
+            // Of duplicate pairs the last one counts, as in Hugging Face's library.
             *places.find_mut(hash, |rank| is(&list, rank, merge.left, merge.right)) = rank as u32;
             list.push(merge);
         }
         Ok(Merges { list, places })
     }
 
-    /// The rank of two neighbours' merge and the token they become.
+    /// The rank of the merge of two neighbours and the resulting token.
     fn find(&self, left: u32, right: u32) -> Option<(u32, u32)> {
         let hash = self.places.of_pair(left, right);
         let rank = self.places.find(hash, |rank| is(&self.list, rank, left, right))?;
@@ -65,14 +65,14 @@ impl Joins for Merges {
     }
 }
 
-/// Whether the merge of that rank is of these two.
+/// Whether the merge of that rank joins these two tokens.
 fn is(list: &[Merge], rank: u32, left: u32, right: u32) -> bool {
     let merge = &list[rank as usize];
     (merge.left, merge.right) == (left, right)
 }
 
-/// Takes a merge apart at the first space that is not its first character: it may begin with a space of its own.
-/// `joined` is room to work in.
+/// Splits a merge at the first space that is not its first character, since the left token may begin with a space.
+/// `joined` is a scratch buffer.
 fn read(merge: &str, spellings: &Spellings, joined: &mut String) -> Result<Merge, &'static str> {
     const FORM: &str = "two tokens with a space between are due";
     let first = merge.chars().next().ok_or(FORM)?.len_utf8();

@@ -1,12 +1,12 @@
-//! Chat formats that are known by name, for files that bring no template of their own.
+//! Built-in chat formats, for files without a template.
 
 /// A well-known chat format.
 #[derive(Debug, Clone, Copy)]
 pub struct Builtin {
-    /// Its name, llama.cpp's where that has one.
+    /// Its name, the same as llama.cpp's where that has one.
     pub name: &'static str,
     pub(super) source: &'static str,
-    /// What ends an answer, or begins the next question.
+    /// Texts that end an answer or begin the next question.
     pub(super) ends: &'static [&'static str],
 }
 
@@ -20,7 +20,7 @@ macro_rules! table {
     };
 }
 
-/// All of them. Sources: the makers' templates, as data of their published models.
+/// All formats. Sources: the templates of the published models.
 const ALL: &[Builtin] = table! {
     "chatml" ends "<|im_end|>";
     "llama2" ends "</s>", "[INST]";

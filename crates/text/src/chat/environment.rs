@@ -1,4 +1,4 @@
-//! The Jinja that transformers gives to templates: its settings, functions and filters.
+//! The Jinja environment of transformers: its settings, functions and filters.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
@@ -6,10 +6,10 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::json;
 
-/// Calls within calls a template may make.
+/// Limit on the call depth.
 const DEPTH: usize = 100;
 
-/// What a template says when it refuses a conversation.
+/// The message of a template that rejects a conversation.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refusal(String);
@@ -28,7 +28,7 @@ pub fn new() -> Environment<'static> {
     environment
 }
 
-/// An error of template `name` as ours.
+/// Converts an error of template `name`.
 pub fn error(name: &str, error: &Error) -> crate::Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(found) = cause {
@@ -52,7 +52,7 @@ fn raise(reason: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Refusal(reason)))
 }
 
-/// As Python's `json.dumps`, with what transformers passes on to it.
+/// Python's `json.dumps`, with the arguments that transformers passes on.
 #[expect(clippy::needless_pass_by_value, reason = "how filters take their arguments")]
 fn tojson(_: &State, value: &Value, options: Kwargs) -> Result<Value, Error> {
     let separators: Option<Vec<String>> = options.get("separators")?;
@@ -73,7 +73,7 @@ fn pair(given: Vec<String>) -> Result<(String, String), Error> {
     })
 }
 
-/// Of a number of spaces, or of the text itself.
+/// Indentation by a number of spaces, or by the given text.
 fn indentation(given: &Value) -> Result<Option<String>, Error> {
     if given.is_none() {
         return Ok(None);
@@ -87,7 +87,7 @@ fn indentation(given: &Value) -> Result<Option<String>, Error> {
     Ok(Some(" ".repeat(spaces)))
 }
 
-/// Python's undefined has the length 0.
+/// In Python, undefined has length 0.
 fn length(value: &Value) -> Result<usize, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(0),

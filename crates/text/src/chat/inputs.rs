@@ -1,4 +1,4 @@
-//! What a template is told.
+//! The variables of a chat template.
 
 use jiff::Zoned;
 use jiff::fmt::strtime::{BrokenDownTime, Config};
@@ -7,29 +7,29 @@ use serde_json::{Map, Value as Json};
 
 use crate::Tokenizer;
 
-/// The variables of a chat template, under the names that transformers gives them.
+/// The variables of a chat template, named as in transformers.
 #[derive(Debug, Clone)]
 pub struct Inputs<'a> {
-    /// The conversation: objects with `role`, `content` and what else a role has.
+    /// The conversation: objects with `role`, `content` and other fields of the role.
     pub messages: &'a [Json],
     /// The tools the model may call.
     pub tools: Option<&'a Json>,
     /// Texts to answer from.
     pub documents: Option<&'a Json>,
-    /// Whether the prompt ends in the beginning of an answer.
+    /// Whether the prompt ends with the beginning of an answer.
     pub add_generation_prompt: bool,
     /// Further variables, such as `enable_thinking`.
     pub extra: Map<String, Json>,
-    /// How the vocabulary spells the token that begins a text.
+    /// The spelling of the token that begins a text.
     pub bos_token: String,
-    /// How it spells the one that ends a text.
+    /// The spelling of the token that ends a text.
     pub eos_token: String,
-    /// What `strftime_now` tells.
+    /// The time returned by `strftime_now`.
     pub now: Zoned,
 }
 
 impl<'a> Inputs<'a> {
-    /// A conversation that waits for its next answer, now.
+    /// A conversation that awaits the next answer, at the current time.
     pub fn new(messages: &'a [Json]) -> Self {
         Self {
             messages,
@@ -43,7 +43,7 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// The same with the special tokens of a vocabulary.
+    /// Sets the special tokens from a vocabulary.
     #[must_use]
     pub fn with_tokens_of(mut self, tokenizer: &Tokenizer) -> Self {
         let spelled = |id: Option<u32>| {
@@ -55,13 +55,13 @@ impl<'a> Inputs<'a> {
         self
     }
 
-    /// As a template's variables, after `write` of every text that comes from the conversation.
+    /// Converts to template variables, applying `write` to every text of the conversation.
     pub(super) fn context(&self, write: &dyn Fn(&str) -> String) -> Value {
         let value = |json| super::value(json, write);
         let now = self.now.clone();
         let given = [
             ("messages", self.messages.iter().map(value).collect()),
-            // Python passes None, of which a template may ask the length of what it filters.
+            // As in Python, None is passed, since a template may take the length of what it filters.
             ("tools", self.tools.map_or(Value::from(()), value)),
             ("documents", self.documents.map_or(Value::from(()), value)),
             ("add_generation_prompt", Value::from(self.add_generation_prompt)),
@@ -73,7 +73,7 @@ impl<'a> Inputs<'a> {
         Value::from_pairs(given.into_iter().chain(extra))
     }
 
-    /// Shows `each` every text that comes from the conversation, keys included.
+    /// Calls `each` for every text of the conversation, keys included.
     pub(super) fn texts(&self, each: &mut dyn FnMut(&str)) {
         let lists = self.messages.iter().chain(self.tools).chain(self.documents);
         for json in lists.chain(self.extra.values()) {
@@ -100,7 +100,7 @@ fn texts(json: &Json, each: &mut dyn FnMut(&str)) {
     }
 }
 
-/// C's `strftime`; what it does not know stays as it is written.
+/// C's `strftime`; unknown conversions are left unchanged.
 fn strftime(now: &Zoned, format: &str) -> Result<String, Error> {
     let config = Config::new().lenient(true);
     BrokenDownTime::from(now)

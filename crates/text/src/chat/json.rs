@@ -5,19 +5,19 @@ use std::fmt::Write;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-/// How deep a value may be nested.
+/// Limit on nesting.
 const DEPTH: usize = 100;
 
 /// The arguments of `json.dumps`.
 #[derive(Debug, Default)]
 pub struct Style {
-    /// Characters beyond ASCII as `\uXXXX`.
+    /// Write non-ASCII characters as `\uXXXX`.
     pub ensure_ascii: bool,
-    /// Keys in order.
+    /// Sort keys.
     pub sort_keys: bool,
-    /// A line for each entry, with this before it for each level.
+    /// One line per entry, indented by this text per level.
     pub indent: Option<String>,
-    /// Between entries, and between a key and its value.
+    /// The separators between entries and after a key.
     pub separators: Option<(String, String)>,
 }
 
@@ -129,8 +129,7 @@ impl Writer<'_> {
     }
 }
 
-/// A float as Python's `repr`: the shortest digits, exponents of two digits from 1e16 on and below
-/// 1e-4.
+/// A float as by Python's `repr`: the shortest digits, two-digit exponents from 1e16 on and below 1e-4.
 fn float(x: f64) -> String {
     if x.is_nan() {
         return "NaN".to_owned();

@@ -1,24 +1,22 @@
-//! Which special tokens of a rendering are the template's own.
+//! Finds the special tokens in a rendering that were written by the template itself.
 //!
-//! The text alone does not say: `<|im_end|>` may have come from a message. So the conversation is
-//! rendered once as it is, and once more with a mark that survives what templates do to texts:
+//! The text alone does not tell: `<|im_end|>` may come from a message. Therefore the conversation is rendered once
+//! unchanged and once more with marks that survive what templates do to texts:
 //!
-//! 1. **Masked messages.** Every character that special tokens are told by (`<`, `|`, `[` and
-//!    their like) is replaced, in all texts of the conversation, by a private character that
-//!    stands for it. If the result, read back, is the plain rendering, then every special token
-//!    that is still spelled out is the template's, and what is masked is a message's. A template
-//!    may trim, cut, join and repeat: one character stays one character.
-//! 2. **Marked template.** A template that looks for `</think>` in a message does not find it
-//!    masked, and the result differs. Then it is the other way round: in the template's source each
-//!    special token becomes one private character, and the messages stay as they are. Only those
-//!    characters are tokens then. Tokens that a template puts together from parts
-//!    (`'<|' + role + '|>'`) are only text this way, which is why it comes second.
-//! 3. **Marked template, less what the messages hold.** A template that looks for a special token
-//!    in a message must find it. Those tokens stay text everywhere in this prompt.
+//! 1. **Masked messages.** In all texts of the conversation, every character that identifies special tokens (`<`, `|`,
+//!    `[` and similar) is replaced by a private-use character. If the result, unmasked, equals the plain rendering,
+//!    then every special token still spelled out is the template's, and whatever is masked belongs to a message. A
+//!    template may trim, split, join and repeat: one character stays one character.
+//! 2. **Marked template.** A template that searches for `</think>` in a message does not find it masked, and the result
+//!    differs. Then the roles are swapped: in the template's source each special token becomes one private-use
+//!    character, and the messages are unchanged. Only those characters become tokens. Tokens that a template
+//!    concatenates (`'<|' + role + '|>'`) are plain text this way, which is why this method comes second.
+//! 3. **Marked template, except tokens in messages.** A template that searches for a special token in a message must
+//!    find it. Those tokens stay text everywhere in this prompt.
 //!
-//! Whichever way is taken gives the plain rendering's characters, and none makes a token of what a
-//! message says. A token that a template spells around a bare word (`<|` + role + `|>`) is the
-//! template's own. User-defined tokens are matched in every text and are no concern here.
+//! Every method yields the characters of the plain rendering, and none creates a token from message text. A token that
+//! a template builds around a bare word (`<|` + role + `|>`) is the template's own. User-defined tokens are matched in
+//! every text and need no such care.
 
 use crate::special::{Fragment, Matcher};
 use crate::{Encode, Error, Tokenizer};
@@ -28,25 +26,25 @@ use super::{Inputs, Template, source};
 /// A rendered conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// All of it as text.
+    /// The whole prompt as text.
     pub text: String,
-    /// The same in parts.
+    /// The prompt in segments.
     pub segments: Vec<Segment>,
 }
 
-/// A part of a prompt.
+/// A segment of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Segment {
-    /// Text, whatever it reads like.
+    /// Plain text, even if it reads like a special token.
     Text(String),
     /// A special token that the template wrote.
     Token(u32),
 }
 
-/// First of the private characters of planes 15 and 16.
+/// First private-use character of planes 15 and 16.
 const PRIVATE: u32 = 0xF_0000;
 
-/// They come in blocks of this many: one whole block that nothing uses is taken.
+/// Characters are reserved in blocks of this size; one unused block is chosen.
 const BLOCK: u32 = 4096;
 
 /// See [`Template::prompt`].
@@ -76,7 +74,7 @@ pub fn prompt(
     Ok(Prompt { segments: segments.ok_or_else(entangled)?, text })
 }
 
-/// The first way: masks in the messages.
+/// Method 1: masks in the messages.
 fn masked(
     template: &Template,
     inputs: &Inputs<'_>,
@@ -112,7 +110,7 @@ fn masked(
     )
 }
 
-/// The other ways: marks for `tokens` in the template.
+/// Methods 2 and 3: marks for `tokens` in the template.
 fn marked(
     template: &Template,
     inputs: &Inputs<'_>,
@@ -125,7 +123,7 @@ fn marked(
         let special = [&inputs.bos_token, &inputs.eos_token];
         template.source().contains(token) || special.iter().any(|text| text.contains(token))
     };
-    // `base` as a character, then on; only so many tokens as a block has, which is more than any template names.
+    // Characters from `base` on; a block limits the number of tokens, which no template exceeds.
     let marks = (base..base + BLOCK).filter_map(char::from_u32).map(String::from);
     let marks: Vec<(String, &str, u32)> = tokens
         .iter()
@@ -170,8 +168,8 @@ fn segment(fragment: Fragment<'_>, read: impl Fn(&str) -> String) -> Segment {
     }
 }
 
-/// The characters that special tokens are told by, sorted: those of each that no word has, or all
-/// where it is a word.
+/// The characters that identify special tokens, sorted: those of each token that do not occur in words, or all if the
+/// token is a word.
 fn telling(tokenizer: &Tokenizer) -> Vec<char> {
     let is_wordy = |c: char| c.is_alphanumeric() || c.is_whitespace() || c == '_';
     let mut telling: Vec<char> = Vec::new();
@@ -185,9 +183,9 @@ fn telling(tokenizer: &Tokenizer) -> Vec<char> {
     telling
 }
 
-/// The start of a block of private characters of which neither template nor inputs have one.
+/// The start of a block of private-use characters that occurs in neither template nor inputs.
 fn free_block(template: &Template, inputs: &Inputs<'_>) -> Option<u32> {
-    // One bit for each of the 32 blocks of the two planes.
+    // One bit per block of the two planes.
     let mut used = 0u32;
     let mut look = |text: &str| {
         for c in text.chars().filter(|&c| u32::from(c) >= PRIVATE) {
@@ -201,12 +199,11 @@ fn free_block(template: &Template, inputs: &Inputs<'_>) -> Option<u32> {
 }
 
 impl Tokenizer {
-    /// The tokens of a rendered conversation: special ones where the template wrote them, nowhere
-    /// else. A text that begins with `bos` by itself, as [`Encode::add_special`] would have it,
-    /// gets it where the template did not write it.
+    /// The tokens of a rendered conversation: special tokens only where the template wrote them. A vocabulary that
+    /// adds `bos` to texts ([`Encode::add_special`]) adds it if the template did not write it.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
+    /// Those of [`encode`](Self::encode).
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<u32>, Error> {
         let mut ids = Vec::with_capacity(prompt.text.len() / 3 + 2);
         for segment in &prompt.segments {

@@ -1,22 +1,22 @@
-//! The source of a template, cut into what it says and what it does.
+//! Splits the source of a template into text and code.
 
 use std::borrow::Cow;
 
-/// What a part of the source is.
+/// The kind of a source segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Text that goes into the output.
+    /// Text copied to the output.
     Data,
-    /// Code with its braces and the quotes of its literals.
+    /// Code, including its braces and the quotes of its literals.
     Code,
-    /// What stands between quotes in code.
+    /// The contents of a string literal in code.
     Literal,
     /// A comment.
     Comment,
 }
 
-/// The source with `{% generation %}` blocks, by which training finds what the model said, made
-/// blocks that do nothing.
+/// The source with `{% generation %}` blocks, which mark assistant text for training, replaced by blocks without
+/// effect.
 pub fn without_generation(source: &str) -> String {
     mapped(source, |kind, text| {
         let word = text.trim_matches(['{', '}', '%', '-', '+', ' ', '\t', '\r', '\n']);
@@ -30,7 +30,7 @@ pub fn without_generation(source: &str) -> String {
     })
 }
 
-/// The source after `change` of all that it can put into the output: its data and its literals.
+/// The source after applying `change` to all text that it can output: data and literals.
 pub fn with_texts(source: &str, change: impl Fn(&str) -> String) -> String {
     mapped(source, |kind, text| match kind {
         Kind::Data | Kind::Literal => Cow::Owned(change(text)),
@@ -42,7 +42,7 @@ fn mapped<'s>(source: &'s str, map: impl Fn(Kind, &'s str) -> Cow<'s, str>) -> S
     parts(source).into_iter().map(|(kind, text)| map(kind, text)).collect()
 }
 
-/// The parts, which joined are the source.
+/// The segments, whose concatenation is the source.
 fn parts(source: &str) -> Vec<(Kind, &str)> {
     let mut parts = Vec::new();
     let mut rest = source;
@@ -65,7 +65,7 @@ fn parts(source: &str) -> Vec<(Kind, &str)> {
     parts
 }
 
-/// Takes the code at the start of `source` apart and returns what follows it.
+/// Splits the code at the start of `source` and returns the rest.
 fn code_parts<'s>(source: &'s str, parts: &mut Vec<(Kind, &'s str)>) -> &'s str {
     let close = if source.starts_with("{{") { "}}" } else { "%}" };
     let bytes = source.as_bytes();
@@ -77,7 +77,7 @@ fn code_parts<'s>(source: &'s str, parts: &mut Vec<(Kind, &'s str)>) -> &'s str 
                 while end < bytes.len() && bytes[end] != quote {
                     end += if bytes[end] == b'\\' { 2 } else { 1 };
                 }
-                // A backslash may stand before a character of several bytes.
+                // A backslash may precede a multi-byte character.
                 let end = (end..=bytes.len()).find(|&at| source.is_char_boundary(at));
                 let end = end.unwrap_or(bytes.len());
                 parts.push((Kind::Code, &source[start..=at]));
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(of(Kind::Literal), ["b}}", "c\\'", "f", "f", "é\\é"]);
         assert_eq!(of(Kind::Comment), ["{# 'e' #}"]);
         for end in 0..source.len() {
-            // What is cut off anywhere is no template, but must not stop us.
+            // A truncated source is not a valid template, but must not panic here.
             if let Some(cut) = source.get(..end) {
                 let joined: String = super::parts(cut).iter().map(|(_, text)| *text).collect();
                 assert_eq!(joined, cut);

@@ -1,4 +1,4 @@
-//! The templates a model file brings, and the choice among them.
+//! The chat templates in a model file, and their selection.
 
 use super::{Builtin, Template};
 use crate::Error;
@@ -13,8 +13,8 @@ pub struct Templates {
 }
 
 impl Templates {
-    /// The template that `asked` means: the file's own where nothing is asked; a template's text,
-    /// known by its braces; the name of one of the file's; a [`Builtin`]'s.
+    /// Selects a template: the file's default if `asked` is `None`; otherwise a template's text (recognized by its
+    /// braces), the name of one of the file's templates, or that of a [`Builtin`].
     ///
     /// # Errors
     /// [`Error::NoTemplate`], [`Error::UnknownTemplate`], [`Error::Template`].

@@ -1,7 +1,7 @@
-//! Names the way a maker's tokenizer cuts text into words, by what it does to probes.
+//! Identifies the pre-tokenizer of a `tokenizer.json` by its behaviour on probe texts.
 //!
-//! The patterns in a `tokenizer.json` are run as they stand there, and so are those of each row of the table; a row is the
-//! one if it cuts every probe at the same places and composes characters alike. How a pattern is written does not count.
+//! The patterns of the `tokenizer.json` and those of each table row are run on the probes; a row matches if it splits
+//! every probe at the same places and normalizes alike. The spelling of patterns does not matter.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ use super::{Pre, TABLE, names};
 use crate::Error;
 use crate::bpe::Words;
 
-/// Texts in which any two rows differ: contractions, capitals, digits in runs, white space in runs, punctuation, scripts.
+/// Texts on which any two rows differ: contractions, capitals, runs of digits and white space, punctuation, scripts.
 const PROBES: &[&str] = &[
     "I'm sure they've said we'll, it's HE'S I'D 'Twas don'tt l'amour '  'S x'RE",
     "a1 12 123 1234 12345678 3.14 x86 1st 2,000,000 ١٢٣٤ ½ ²³ Ⅷ",
@@ -40,10 +40,10 @@ const PROBES: &[&str] = &[
     "مرحبا، كيف؟ हिन्दी। ಕನ್ನಡ ᾩ ǆ ĳ ﬁ ʰ ª",
 ];
 
-/// Text in which characters can be composed, and capitals and widths changed.
+/// Text that is changed by composition, case folding or width folding.
 const UNCOMPOSED: &str = "e\u{301}A\u{30a} \u{1100}\u{1161} ﬁ Ｗ Ä  x";
 
-/// What each row of the table makes of the probes; empty where it cannot be run.
+/// The splits of the probes by each row; empty if a row cannot be run.
 fn rows() -> &'static [Vec<Vec<Range<usize>>>] {
     static ROWS: OnceLock<Vec<Vec<Vec<Range<usize>>>>> = OnceLock::new();
     let cuts = |row: &Pre| {
@@ -53,11 +53,11 @@ fn rows() -> &'static [Vec<Vec<Range<usize>>>] {
     ROWS.get_or_init(|| TABLE.iter().map(|row| cuts(row).unwrap_or_default()).collect())
 }
 
-/// The value of `tokenizer.ggml.pre` for a byte-level vocabulary whose maker's `tokenizer.json` is `tokenizer`: the first
-/// name of the row that does the same, or `like` where the row has that name.
+/// The value of `tokenizer.ggml.pre` for the byte-level vocabulary of a `tokenizer.json`: the first name of the
+/// matching row, or `like` if the row has that name.
 ///
 /// # Errors
-/// [`Error::UnrecognisedPre`] where no row does, or where its parts cannot be read or run.
+/// [`Error::UnrecognisedPre`] if no row matches, or if its parts cannot be read or run.
 ///
 /// ```
 /// let tokenizer = serde_json::json!({
@@ -98,7 +98,7 @@ pub fn recognise(tokenizer: &Value, like: &str) -> Result<&'static str, Error> {
     }))
 }
 
-/// Whether text is brought into NFC; any other change of it is an error.
+/// Whether text is normalized to NFC; any other normalization is an error.
 fn composes(normalizer: &Value) -> Result<bool, String> {
     if normalizer.is_null() {
         return Ok(false);
@@ -119,7 +119,7 @@ fn composes(normalizer: &Value) -> Result<bool, String> {
     }
 }
 
-/// What the maker's cutting makes of the probes.
+/// The splits of the probes by a `pre_tokenizer`.
 fn cuts(pre_tokenizer: &Value) -> Result<Vec<Vec<Range<usize>>>, String> {
     if pre_tokenizer.is_null() {
         return Err("it cuts text in no way".to_owned());
@@ -138,7 +138,7 @@ fn cuts(pre_tokenizer: &Value) -> Result<Vec<Vec<Range<usize>>>, String> {
     PROBES.iter().map(cut).collect()
 }
 
-/// JSON, shortened for a message.
+/// JSON, truncated for a message.
 fn shown(value: &Value) -> String {
     let text = value.to_string();
     let short: String = text.chars().take(300).collect();
@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// Rows of other patterns that cut every text alike: what bailingmoe's says differently decides nothing.
+    /// Rows whose different patterns split every text alike: bailingmoe's differences have no effect.
     const ALIKE: [&str; 3] = ["qwen2", "stablelm2", "bailingmoe"];
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// Each row as a `tokenizer.json` spells it: patterns one after another, then bytes.
+    /// Each row expressed as a `tokenizer.json`: a sequence of patterns, then bytes.
     #[test]
     fn every_row_is_recognised_by_what_it_does() {
         for row in TABLE {
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Ways that makers spell what the table has as patterns.
+    /// Published spellings of pre-tokenizers that the table has as patterns.
     #[test]
     fn makers_spellings_are_recognised() {
         let bytes = |use_regex: bool| {
