@@ -30,7 +30,6 @@
 #![deny(unsafe_code)]
 
 mod cursor;
-mod draft;
 mod encode;
 mod error;
 mod file;
@@ -41,6 +40,7 @@ mod metadata;
 mod names;
 mod parse;
 mod shards;
+mod temporary;
 mod value;
 mod writer;
 

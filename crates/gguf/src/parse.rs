@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use bilayer_quant as quant;
 
 use crate::cursor::Cursor;
-use crate::value::{Array, Kind, Strings, Value};
+use crate::value::{Array, Strings, Value, ValueType};
 use crate::{Error, Metadata, TensorLayout, limits, names};
 
 /// The parsed contents of one file.
@@ -94,9 +94,9 @@ fn metadata(cursor: &mut Cursor<'_>, keys: usize) -> Result<Metadata, Error> {
 }
 
 /// Reads the type of the next value or array.
-fn kind(cursor: &mut Cursor<'_>, what: &str, key: &str) -> Result<Kind, Error> {
+fn kind(cursor: &mut Cursor<'_>, what: &str, key: &str) -> Result<ValueType, Error> {
     let id: u32 = cursor.number(format_args!("{what} of key {key}"))?;
-    Kind::by_id(id).ok_or_else(|| {
+    ValueType::by_id(id).ok_or_else(|| {
         let field = format_args!("{what} of key {key}");
         cursor.invalid(field, "a type number from 0 to 12", id.to_string())
     })
@@ -106,19 +106,19 @@ fn value(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, Error> {
     let kind = kind(cursor, "value type", key)?;
     let field = format_args!("value of key {key}");
     Ok(match kind {
-        Kind::U8 => Value::U8(cursor.number(field)?),
-        Kind::I8 => Value::I8(cursor.number(field)?),
-        Kind::U16 => Value::U16(cursor.number(field)?),
-        Kind::I16 => Value::I16(cursor.number(field)?),
-        Kind::U32 => Value::U32(cursor.number(field)?),
-        Kind::I32 => Value::I32(cursor.number(field)?),
-        Kind::F32 => Value::F32(cursor.number(field)?),
-        Kind::Bool => Value::Bool(bools(cursor, 1, key)?[0]),
-        Kind::String => Value::String(cursor.string(field)?),
-        Kind::Array => Value::Array(array(cursor, key)?),
-        Kind::U64 => Value::U64(cursor.number(field)?),
-        Kind::I64 => Value::I64(cursor.number(field)?),
-        Kind::F64 => Value::F64(cursor.number(field)?),
+        ValueType::U8 => Value::U8(cursor.number(field)?),
+        ValueType::I8 => Value::I8(cursor.number(field)?),
+        ValueType::U16 => Value::U16(cursor.number(field)?),
+        ValueType::I16 => Value::I16(cursor.number(field)?),
+        ValueType::U32 => Value::U32(cursor.number(field)?),
+        ValueType::I32 => Value::I32(cursor.number(field)?),
+        ValueType::F32 => Value::F32(cursor.number(field)?),
+        ValueType::Bool => Value::Bool(bools(cursor, 1, key)?[0]),
+        ValueType::String => Value::String(cursor.string(field)?),
+        ValueType::Array => Value::Array(array(cursor, key)?),
+        ValueType::U64 => Value::U64(cursor.number(field)?),
+        ValueType::I64 => Value::I64(cursor.number(field)?),
+        ValueType::F64 => Value::F64(cursor.number(field)?),
     })
 }
 
@@ -127,20 +127,20 @@ fn array(cursor: &mut Cursor<'_>, key: &str) -> Result<Array, Error> {
     let count: u64 = cursor.number(format_args!("element count of key {key}"))?;
     let field = format_args!("elements of key {key}");
     Ok(match kind {
-        Kind::U8 => Array::U8(cursor.numbers(count, field)?),
-        Kind::I8 => Array::I8(cursor.numbers(count, field)?),
-        Kind::U16 => Array::U16(cursor.numbers(count, field)?),
-        Kind::I16 => Array::I16(cursor.numbers(count, field)?),
-        Kind::U32 => Array::U32(cursor.numbers(count, field)?),
-        Kind::I32 => Array::I32(cursor.numbers(count, field)?),
-        Kind::F32 => Array::F32(cursor.numbers(count, field)?),
-        Kind::Bool => Array::Bool(bools(cursor, count, key)?),
-        Kind::String => Array::String(strings(cursor, count, key)?),
-        Kind::U64 => Array::U64(cursor.numbers(count, field)?),
-        Kind::I64 => Array::I64(cursor.numbers(count, field)?),
-        Kind::F64 => Array::F64(cursor.numbers(count, field)?),
+        ValueType::U8 => Array::U8(cursor.numbers(count, field)?),
+        ValueType::I8 => Array::I8(cursor.numbers(count, field)?),
+        ValueType::U16 => Array::U16(cursor.numbers(count, field)?),
+        ValueType::I16 => Array::I16(cursor.numbers(count, field)?),
+        ValueType::U32 => Array::U32(cursor.numbers(count, field)?),
+        ValueType::I32 => Array::I32(cursor.numbers(count, field)?),
+        ValueType::F32 => Array::F32(cursor.numbers(count, field)?),
+        ValueType::Bool => Array::Bool(bools(cursor, count, key)?),
+        ValueType::String => Array::String(strings(cursor, count, key)?),
+        ValueType::U64 => Array::U64(cursor.numbers(count, field)?),
+        ValueType::I64 => Array::I64(cursor.numbers(count, field)?),
+        ValueType::F64 => Array::F64(cursor.numbers(count, field)?),
         // No model uses nested arrays, and a recursive reader could be made to overflow its stack.
-        Kind::Array => {
+        ValueType::Array => {
             let field = format_args!("element type of key {key}");
             return Err(cursor.invalid(field, "a flat array", "an array of arrays".into()));
         }

@@ -137,20 +137,20 @@ impl Array {
     }
 
     /// The type of its elements.
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> ValueType {
         match self {
-            Self::U8(_) => Kind::U8,
-            Self::I8(_) => Kind::I8,
-            Self::U16(_) => Kind::U16,
-            Self::I16(_) => Kind::I16,
-            Self::U32(_) => Kind::U32,
-            Self::I32(_) => Kind::I32,
-            Self::F32(_) => Kind::F32,
-            Self::Bool(_) => Kind::Bool,
-            Self::String(_) => Kind::String,
-            Self::U64(_) => Kind::U64,
-            Self::I64(_) => Kind::I64,
-            Self::F64(_) => Kind::F64,
+            Self::U8(_) => ValueType::U8,
+            Self::I8(_) => ValueType::I8,
+            Self::U16(_) => ValueType::U16,
+            Self::I16(_) => ValueType::I16,
+            Self::U32(_) => ValueType::U32,
+            Self::I32(_) => ValueType::I32,
+            Self::F32(_) => ValueType::F32,
+            Self::Bool(_) => ValueType::Bool,
+            Self::String(_) => ValueType::String,
+            Self::U64(_) => ValueType::U64,
+            Self::I64(_) => ValueType::I64,
+            Self::F64(_) => ValueType::F64,
         }
     }
 
@@ -175,21 +175,21 @@ impl Array {
 
 impl Value {
     /// The format's type of this value.
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> ValueType {
         match self {
-            Self::U8(_) => Kind::U8,
-            Self::I8(_) => Kind::I8,
-            Self::U16(_) => Kind::U16,
-            Self::I16(_) => Kind::I16,
-            Self::U32(_) => Kind::U32,
-            Self::I32(_) => Kind::I32,
-            Self::F32(_) => Kind::F32,
-            Self::Bool(_) => Kind::Bool,
-            Self::String(_) => Kind::String,
-            Self::Array(_) => Kind::Array,
-            Self::U64(_) => Kind::U64,
-            Self::I64(_) => Kind::I64,
-            Self::F64(_) => Kind::F64,
+            Self::U8(_) => ValueType::U8,
+            Self::I8(_) => ValueType::I8,
+            Self::U16(_) => ValueType::U16,
+            Self::I16(_) => ValueType::I16,
+            Self::U32(_) => ValueType::U32,
+            Self::I32(_) => ValueType::I32,
+            Self::F32(_) => ValueType::F32,
+            Self::Bool(_) => ValueType::Bool,
+            Self::String(_) => ValueType::String,
+            Self::Array(_) => ValueType::Array,
+            Self::U64(_) => ValueType::U64,
+            Self::I64(_) => ValueType::I64,
+            Self::F64(_) => ValueType::F64,
         }
     }
 
@@ -258,7 +258,7 @@ impl fmt::Display for Value {
 
 /// The format's value types and their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ValueType {
     U8 = 0,
     I8 = 1,
     U16 = 2,
@@ -275,29 +275,29 @@ pub(crate) enum Kind {
 }
 
 /// In numeric order.
-const KINDS: [(Kind, &str); 13] = [
-    (Kind::U8, "u8"),
-    (Kind::I8, "i8"),
-    (Kind::U16, "u16"),
-    (Kind::I16, "i16"),
-    (Kind::U32, "u32"),
-    (Kind::I32, "i32"),
-    (Kind::F32, "f32"),
-    (Kind::Bool, "bool"),
-    (Kind::String, "string"),
-    (Kind::Array, "array"),
-    (Kind::U64, "u64"),
-    (Kind::I64, "i64"),
-    (Kind::F64, "f64"),
+const VALUE_TYPES: [(ValueType, &str); 13] = [
+    (ValueType::U8, "u8"),
+    (ValueType::I8, "i8"),
+    (ValueType::U16, "u16"),
+    (ValueType::I16, "i16"),
+    (ValueType::U32, "u32"),
+    (ValueType::I32, "i32"),
+    (ValueType::F32, "f32"),
+    (ValueType::Bool, "bool"),
+    (ValueType::String, "string"),
+    (ValueType::Array, "array"),
+    (ValueType::U64, "u64"),
+    (ValueType::I64, "i64"),
+    (ValueType::F64, "f64"),
 ];
 
-impl Kind {
+impl ValueType {
     pub fn by_id(id: u32) -> Option<Self> {
-        KINDS.get(usize::try_from(id).ok()?).map(|(kind, _)| *kind)
+        VALUE_TYPES.get(usize::try_from(id).ok()?).map(|(kind, _)| *kind)
     }
 
     pub fn name(self) -> &'static str {
-        KINDS[self as usize].1
+        VALUE_TYPES[self as usize].1
     }
 }
 

@@ -9,7 +9,7 @@ use bilayer_quant::Type;
 use bytes::Bytes;
 
 use crate::{
-    Array, Error, File, Metadata, Tensor, TensorLayout, Value, draft, encode, limits, names,
+    Array, Error, File, Metadata, Tensor, TensorLayout, Value, encode, limits, names, temporary,
 };
 
 /// The error type of tensor sources.
@@ -98,16 +98,16 @@ pub fn write<'a>(
         let file = &file;
         move |source| Error::Io { file: file.clone(), action, source }
     };
-    let temporary = draft::begin(path, plan.len_bytes())?;
+    let partial = temporary::create(path, plan.len_bytes())?;
 
-    let mut out = BufWriter::with_capacity(1 << 20, temporary.as_file());
+    let mut out = BufWriter::with_capacity(1 << 20, partial.as_file());
     let total_bytes = plan.write(&file, &mut out)?;
     out.flush().map_err(io("write it"))?;
     drop(out);
     // Trailing zeros were skipped, not written.
-    temporary.as_file().set_len(total_bytes).map_err(io("write it"))?;
-    temporary.as_file().sync_all().map_err(io("flush it to the disk"))?;
-    temporary.persist(path).map_err(|error| io("put it in place")(error.error))?;
+    partial.as_file().set_len(total_bytes).map_err(io("write it"))?;
+    partial.as_file().sync_all().map_err(io("flush it to the disk"))?;
+    partial.persist(path).map_err(|error| io("put it in place")(error.error))?;
     // Makes the new name durable too. Where folders cannot be opened there is nothing to flush.
     if let Ok(folder) = fs::File::open(folder) {
         folder.sync_all().map_err(io("flush its folder to the disk"))?;

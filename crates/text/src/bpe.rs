@@ -9,7 +9,7 @@ use tokenizers::utils::SysRegex;
 use crate::pieces::{Alphabet, SPACE, character};
 use crate::pre::Pre;
 use crate::spellings::Spellings;
-use crate::vocabulary::{Kind, byte};
+use crate::vocabulary::{TokenType, byte};
 use crate::{Error, Vocabulary};
 use merges::{Merges, Word};
 
@@ -44,7 +44,7 @@ impl Bpe {
     /// Builds it from the tokens and merges of `vocabulary`.
     pub fn new(
         vocabulary: &Vocabulary<'_>,
-        kinds: &[Kind],
+        types: &[TokenType],
         pre: &Pre,
         alphabet: Alphabet,
     ) -> Result<Self, Error> {
@@ -54,10 +54,10 @@ impl Bpe {
         }
         let mut spellings = Spellings::new(vocabulary.tokens.len());
         let mut bytes = Box::new([None; 256]);
-        for ((token, id), &kind) in vocabulary.tokens.iter().zip(0..).zip(kinds) {
-            let fallback =
-                alphabet == Alphabet::Escaped && (kind == Kind::Byte || Some(id) == vocabulary.unk);
-            if !fallback && (kind.is_plain() || kind == Kind::Byte) {
+        for ((token, id), &kind) in vocabulary.tokens.iter().zip(0..).zip(types) {
+            let fallback = alphabet == Alphabet::Escaped
+                && (kind == TokenType::Byte || Some(id) == vocabulary.unk);
+            if !fallback && (kind.is_plain() || kind == TokenType::Byte) {
                 spellings.skip();
                 continue;
             }
@@ -109,7 +109,7 @@ impl Bpe {
                 Alphabet::Escaped => self.characters(piece, &mut word),
             }
             word.merge(&self.merges);
-            ids.extend(word.parts());
+            ids.extend(word.symbols());
         }
         Ok(())
     }
@@ -244,8 +244,8 @@ mod tests {
                 merges: vec!["Ġ Ġ".into()],
                 ..Vocabulary::default()
             };
-            let kinds = vec![Kind::Normal; 257];
-            let bpe = Bpe::new(&vocabulary, &kinds, pre, Alphabet::Bytes);
+            let types = vec![TokenType::Normal; 257];
+            let bpe = Bpe::new(&vocabulary, &types, pre, Alphabet::Bytes);
             let bpe = bpe.unwrap_or_else(|error| panic!("{:?}: {error}", pre.names));
             let mut ids = Vec::new();
             bpe.encode(&text, &mut ids).unwrap_or_else(|error| panic!("{:?}: {error}", pre.names));
@@ -297,8 +297,8 @@ mod tests {
                 unk: Some(unk),
                 ..Vocabulary::default()
             };
-            let kinds = vec![Kind::Normal; tokens.len()];
-            let bpe = Bpe::new(&vocabulary, &kinds, &pre, Alphabet::Escaped);
+            let types = vec![TokenType::Normal; tokens.len()];
+            let bpe = Bpe::new(&vocabulary, &types, &pre, Alphabet::Escaped);
             let bpe = bpe.unwrap_or_else(|error| panic!("{error}"));
             for _ in 0..20 {
                 let letters = ["a", "b", "a", "b", "é", " ", "日", "\u{0}"];

@@ -6,15 +6,15 @@ use std::collections::BinaryHeap;
 /// The merge rules of a vocabulary.
 pub(crate) trait Joins {
     /// An element of a word.
-    type Part: Copy;
+    type Symbol: Copy;
     /// The pair of greater rank is merged first.
     type Rank: Ord;
 
     /// The result of merging two neighbours, and its rank.
-    fn join(&self, left: Self::Part, right: Self::Part) -> Option<(Self::Rank, Self::Part)>;
+    fn join(&self, left: Self::Symbol, right: Self::Symbol) -> Option<(Self::Rank, Self::Symbol)>;
 
     /// Whether two neighbours still merge to `whole`, after one of them may have changed.
-    fn makes(&self, left: Self::Part, right: Self::Part, whole: Self::Part) -> bool;
+    fn makes(&self, left: Self::Symbol, right: Self::Symbol, whole: Self::Symbol) -> bool;
 }
 
 /// A word during merging, reused from word to word for its memory.
@@ -26,7 +26,7 @@ pub(crate) struct Word<P, R> {
 /// A symbol with the indices of its neighbours.
 struct Link<P> {
     /// Absent if merged into its left neighbour.
-    part: Option<P>,
+    symbol: Option<P>,
     previous: usize,
     next: usize,
 }
@@ -53,22 +53,22 @@ impl<P: Copy, R: Ord> Word<P, R> {
     }
 
     /// Appends a symbol.
-    pub fn push(&mut self, part: P) {
+    pub fn push(&mut self, symbol: P) {
         let at = self.links.len();
         if let Some(last) = self.links.last_mut() {
             last.next = at;
         }
         let previous = at.checked_sub(1).unwrap_or(NONE);
-        self.links.push(Link { part: Some(part), previous, next: NONE });
+        self.links.push(Link { symbol: Some(symbol), previous, next: NONE });
     }
 
     /// Merges until no pair is left: by greatest rank, then leftmost.
-    pub fn merge(&mut self, joins: &impl Joins<Part = P, Rank = R>) {
+    pub fn merge(&mut self, joins: &impl Joins<Symbol = P, Rank = R>) {
         let Word { links, heap } = self;
         heap.clear();
         let pair = |links: &[Link<P>], left: usize| {
-            let Link { part, next, .. } = links[left];
-            Some((part?, links.get(next)?.part?))
+            let Link { symbol, next, .. } = links[left];
+            Some((symbol?, links.get(next)?.symbol?))
         };
         let candidate = |links: &[Link<P>], left: usize| {
             let (a, b) = pair(links, left)?;
@@ -81,8 +81,8 @@ impl<P: Copy, R: Ord> Word<P, R> {
             }
             let Link { previous, next: right, .. } = links[left];
             let after = links[right].next;
-            links[left] = Link { part: Some(whole), previous, next: after };
-            links[right].part = None;
+            links[left] = Link { symbol: Some(whole), previous, next: after };
+            links[right].symbol = None;
             if let Some(after) = links.get_mut(after) {
                 after.previous = left;
             }
@@ -94,8 +94,8 @@ impl<P: Copy, R: Ord> Word<P, R> {
     }
 
     /// The remaining symbols.
-    pub fn parts(&self) -> impl Iterator<Item = P> {
-        self.links.iter().filter_map(|link| link.part)
+    pub fn symbols(&self) -> impl Iterator<Item = P> {
+        self.links.iter().filter_map(|link| link.symbol)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::Error;
-use crate::vocabulary::{Kind, byte};
+use crate::vocabulary::{TokenType, byte};
 
 /// SentencePiece's spelling of a space, U+2581.
 pub(crate) const SPACE: char = '▁';
@@ -23,24 +23,24 @@ pub(crate) struct Pieces {
     bytes: Vec<u8>,
     /// `ends[id]`: where the bytes of token `id` end; they start where those of `id - 1` end.
     ends: Vec<usize>,
-    kinds: Vec<Kind>,
+    types: Vec<TokenType>,
     /// Whether encoding adds a space before the text, which decoding removes.
     pub adds_space: bool,
 }
 
 impl Pieces {
-    /// Spells out `tokens`, whose kinds are `kinds`.
+    /// Spells out `tokens`, whose types are `types`.
     pub fn new(
         tokens: &[Cow<'_, str>],
-        kinds: Vec<Kind>,
+        types: Vec<TokenType>,
         alphabet: Alphabet,
     ) -> Result<Self, Error> {
         let mut bytes = Vec::with_capacity(tokens.iter().map(|token| token.len()).sum());
         let mut ends = Vec::with_capacity(tokens.len());
         let decoded = alphabet_bytes();
-        for (id, (token, &kind)) in tokens.iter().zip(&kinds).enumerate() {
+        for (id, (token, &kind)) in tokens.iter().zip(&types).enumerate() {
             match kind {
-                Kind::Byte => bytes.push(
+                TokenType::Byte => bytes.push(
                     byte(token)
                         .ok_or_else(|| Error::Byte { id: id as u32, token: token.to_string() })?,
                 ),
@@ -56,7 +56,7 @@ impl Pieces {
             }
             ends.push(bytes.len());
         }
-        Ok(Self { bytes, ends, kinds, adds_space: false })
+        Ok(Self { bytes, ends, types, adds_space: false })
     }
 
     pub fn len(&self) -> usize {
@@ -70,8 +70,8 @@ impl Pieces {
         Some(&self.bytes[start..end])
     }
 
-    pub fn kind(&self, id: u32) -> Option<Kind> {
-        self.kinds.get(id as usize).copied()
+    pub fn kind(&self, id: u32) -> Option<TokenType> {
+        self.types.get(id as usize).copied()
     }
 }
 

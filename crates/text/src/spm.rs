@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use crate::merging::{Joins, Word};
 use crate::pieces::SPACE;
 use crate::spellings::Spellings;
-use crate::vocabulary::{Kind, byte};
+use crate::vocabulary::{TokenType, byte};
 use crate::{Error, Vocabulary};
 
 /// Merges neighbours, by highest score, then leftmost, until no two form a token.
@@ -41,7 +41,7 @@ impl Tokens {
 
 /// A span of bytes of a word.
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct Span {
     start: usize,
     end: usize,
 }
@@ -51,44 +51,44 @@ struct Run {
 struct Score(f32);
 
 /// The spans of a word that are tokens.
-struct Runs<'a> {
+struct Spans<'a> {
     tokens: &'a Tokens,
     word: &'a str,
 }
 
-impl Joins for Runs<'_> {
-    type Part = Run;
+impl Joins for Spans<'_> {
+    type Symbol = Span;
     type Rank = Score;
 
-    fn join(&self, left: Run, right: Run) -> Option<(Score, Run)> {
-        let whole = Run { start: left.start, end: right.end };
+    fn join(&self, left: Span, right: Span) -> Option<(Score, Span)> {
+        let whole = Span { start: left.start, end: right.end };
         Some((self.tokens.score(&self.word[whole.start..whole.end])?, whole))
     }
 
-    fn makes(&self, _left: Run, right: Run, whole: Run) -> bool {
+    fn makes(&self, _left: Span, right: Span, whole: Span) -> bool {
         right.end == whole.end
     }
 }
 
 impl Spm {
     /// Builds it from the tokens and scores of `vocabulary`.
-    pub fn new(vocabulary: &Vocabulary<'_>, kinds: &[Kind]) -> Result<Self, Error> {
+    pub fn new(vocabulary: &Vocabulary<'_>, types: &[TokenType]) -> Result<Self, Error> {
         if vocabulary.scores.is_empty() {
             return Err(Error::Missing { key: "scores", model: vocabulary.model.clone() });
         }
         let mut spellings = Spellings::new(vocabulary.tokens.len());
         let mut bytes = Box::new([None; 256]);
         let mut by_words = true;
-        for ((token, id), &kind) in vocabulary.tokens.iter().zip(0..).zip(kinds) {
+        for ((token, id), &kind) in vocabulary.tokens.iter().zip(0..).zip(types) {
             match kind {
-                Kind::Control | Kind::Unknown => spellings.skip(),
-                Kind::Byte => {
+                TokenType::Control | TokenType::Unknown => spellings.skip(),
+                TokenType::Byte => {
                     let value = byte(token)
                         .ok_or_else(|| Error::Byte { id, token: token.clone().into_owned() })?;
                     bytes[usize::from(value)].get_or_insert(id);
                     spellings.skip();
                 }
-                Kind::Normal | Kind::UserDefined | Kind::Unused => {
+                TokenType::Normal | TokenType::UserDefined | TokenType::Unused => {
                     by_words &= !token.trim_start_matches(SPACE).contains(SPACE);
                     spellings.push(token);
                 }
@@ -124,10 +124,10 @@ impl Spm {
                 rest.split_at(if self.by_words { word_end(rest) } else { rest.len() });
             word.clear();
             for (start, character) in head.char_indices() {
-                word.push(Run { start, end: start + character.len_utf8() });
+                word.push(Span { start, end: start + character.len_utf8() });
             }
-            word.merge(&Runs { tokens: &self.tokens, word: head });
-            for Run { start, end } in word.parts() {
+            word.merge(&Spans { tokens: &self.tokens, word: head });
+            for Span { start, end } in word.symbols() {
                 self.emit(&head[start..end], &mut after_unknown, ids)?;
             }
             rest = tail;

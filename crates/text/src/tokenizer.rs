@@ -8,7 +8,7 @@ use crate::pieces::{Alphabet, Pieces};
 use crate::pre::{self, Pre};
 use crate::special::{Fragment, Matcher};
 use crate::spm::Spm;
-use crate::vocabulary::Kind;
+use crate::vocabulary::TokenType;
 use crate::wordpiece::Words;
 use crate::{Error, Vocabulary};
 
@@ -117,28 +117,29 @@ impl Tokenizer {
     /// # Errors
     /// Any [`Error`] except [`Error::NoToken`] and [`Error::Pattern`].
     pub fn new(mut vocabulary: Vocabulary<'_>) -> Result<Self, Error> {
-        let kinds = vocabulary.check()?;
+        let types = vocabulary.check()?;
         let (alphabet, pre) = recipe(&vocabulary)?;
-        let mut pieces = Pieces::new(&vocabulary.tokens, kinds, alphabet)?;
-        let kinds: Vec<Kind> = (0..pieces.len() as u32).filter_map(|id| pieces.kind(id)).collect();
+        let mut pieces = Pieces::new(&vocabulary.tokens, types, alphabet)?;
+        let types: Vec<TokenType> =
+            (0..pieces.len() as u32).filter_map(|id| pieces.kind(id)).collect();
         let is_bert = vocabulary.model == "bert";
         let (first, last) =
             if is_bert { around_words(&vocabulary)? } else { around(&vocabulary, pre)? };
         let strips = vocabulary.strips_after_special();
-        let matcher = |wanted: fn(Kind) -> bool| {
-            let tokens = vocabulary.tokens.iter().zip(0..).zip(&kinds);
+        let matcher = |wanted: fn(TokenType) -> bool| {
+            let tokens = vocabulary.tokens.iter().zip(0..).zip(&types);
             Matcher::new(tokens.filter(|(_, kind)| wanted(**kind)).map(|((token, id), _)| {
                 (token.as_ref(), id, strips && !KEEPS_SPACE.contains(&token.as_ref()))
             }))
         };
-        let user_defined = matcher(|kind| kind == Kind::UserDefined);
-        let special = matcher(Kind::is_plain);
-        let ends = ends(&vocabulary, &kinds);
+        let user_defined = matcher(|kind| kind == TokenType::UserDefined);
+        let special = matcher(TokenType::is_plain);
+        let ends = ends(&vocabulary, &types);
         let model = match pre {
-            Some(pre) => Model::Bpe(Box::new(Bpe::new(&vocabulary, &kinds, pre, alphabet)?)),
+            Some(pre) => Model::Bpe(Box::new(Bpe::new(&vocabulary, &types, pre, alphabet)?)),
             None if vocabulary.model == IDS => Model::Ids,
-            None if is_bert => Model::Words(Box::new(Words::new(&mut vocabulary, &kinds)?)),
-            None => Model::Spm(Spm::new(&vocabulary, &kinds)?),
+            None if is_bert => Model::Words(Box::new(Words::new(&mut vocabulary, &types)?)),
+            None => Model::Spm(Spm::new(&vocabulary, &types)?),
         };
         pieces.adds_space = match &model {
             Model::Spm(spm) => spm.adds_space(),
@@ -197,7 +198,7 @@ impl Tokenizer {
 
     /// Whether token `id` is a control token rather than text.
     pub fn is_control(&self, id: u32) -> bool {
-        self.pieces.kind(id) == Some(Kind::Control)
+        self.pieces.kind(id) == Some(TokenType::Control)
     }
 
     /// Whether token `id` ends the model's answer: `eos`, `eot`, `eom`, or a well-known control token such as
@@ -254,7 +255,8 @@ impl Tokenizer {
 
     /// The spellings and ids of control and unknown tokens.
     pub(crate) fn controls(&self) -> impl Iterator<Item = (&str, u32)> {
-        let is_control = |id| matches!(self.pieces.kind(id), Some(Kind::Control | Kind::Unknown));
+        let is_control =
+            |id| matches!(self.pieces.kind(id), Some(TokenType::Control | TokenType::Unknown));
         self.special.tokens().filter(move |(_, id)| is_control(*id))
     }
 
@@ -336,13 +338,10 @@ fn around_words(vocabulary: &Vocabulary<'_>) -> Result<(Option<u32>, Option<u32>
 }
 
 /// The tokens that end the model's answer.
-fn ends(vocabulary: &Vocabulary<'_>, kinds: &[Kind]) -> Vec<u32> {
-    let named = vocabulary
-        .tokens
-        .iter()
-        .zip(0..)
-        .zip(kinds)
-        .filter(|((token, _), kind)| **kind == Kind::Control && ENDS.contains(&token.as_ref()));
+fn ends(vocabulary: &Vocabulary<'_>, types: &[TokenType]) -> Vec<u32> {
+    let named = vocabulary.tokens.iter().zip(0..).zip(types).filter(|((token, _), kind)| {
+        **kind == TokenType::Control && ENDS.contains(&token.as_ref())
+    });
     let mut ends: Vec<u32> = named.map(|((_, id), _)| id).collect();
     ends.extend([vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten());
     ends.sort_unstable();

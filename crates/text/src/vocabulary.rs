@@ -63,7 +63,7 @@ pub struct Vocabulary<'a> {
 
 /// The type of a token, as numbered by the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TokenType {
     /// 0 and 1: a piece of text.
     Normal,
     /// 2: unknown text.
@@ -78,7 +78,7 @@ pub(crate) enum Kind {
     Byte,
 }
 
-impl Kind {
+impl TokenType {
     /// Whether tokens of this type are omitted from visible text.
     pub fn is_hidden(self) -> bool {
         matches!(self, Self::Control | Self::Unknown)
@@ -94,7 +94,7 @@ impl Vocabulary<'_> {
     /// Validates what all tokenizers require and returns the type of each token.
     ///
     /// If the file has no types, the special tokens that it names are control tokens.
-    pub(crate) fn check(&self) -> Result<Vec<Kind>, Error> {
+    pub(crate) fn check(&self) -> Result<Vec<TokenType>, Error> {
         let len = self.tokens.len();
         if len == 0 {
             return Err(Error::EmptyVocabulary);
@@ -115,10 +115,10 @@ impl Vocabulary<'_> {
         if !self.types.is_empty() {
             return self.types.iter().zip(0..).map(|(&found, id)| kind(id, found)).collect();
         }
-        let mut kinds = vec![Kind::Normal; len];
+        let mut kinds = vec![TokenType::Normal; len];
         for (_, id) in self.special() {
             if let Some(id) = id {
-                kinds[id as usize] = Kind::Control;
+                kinds[id as usize] = TokenType::Control;
             }
         }
         Ok(kinds)
@@ -148,14 +148,14 @@ impl Vocabulary<'_> {
     }
 }
 
-fn kind(id: u32, found: i32) -> Result<Kind, Error> {
+fn kind(id: u32, found: i32) -> Result<TokenType, Error> {
     Ok(match found {
-        0 | 1 => Kind::Normal,
-        2 => Kind::Unknown,
-        3 => Kind::Control,
-        4 => Kind::UserDefined,
-        5 => Kind::Unused,
-        6 => Kind::Byte,
+        0 | 1 => TokenType::Normal,
+        2 => TokenType::Unknown,
+        3 => TokenType::Control,
+        4 => TokenType::UserDefined,
+        5 => TokenType::Unused,
+        6 => TokenType::Byte,
         _ => return Err(Error::Kind { id, found }),
     })
 }

@@ -9,7 +9,7 @@ use tokenizers::{
 };
 
 use crate::pieces::SPACE;
-use crate::vocabulary::Kind;
+use crate::vocabulary::TokenType;
 use crate::{Error, Vocabulary};
 
 /// The original marks continuing pieces like this; GGUF marks the others, by [`SPACE`].
@@ -28,7 +28,7 @@ impl Words {
     /// stripped of accents (category Mn after NFD; vowel signs of category Mc stay, and Hangul decomposes into jamo,
     /// as in the original tokenizer). If the file does not say, text is lowercased unless the vocabulary has pieces
     /// for all of A to Z, which lowercased text could never match.
-    pub fn new(vocabulary: &mut Vocabulary<'_>, kinds: &[Kind]) -> Result<Self, Error> {
+    pub fn new(vocabulary: &mut Vocabulary<'_>, types: &[TokenType]) -> Result<Self, Error> {
         let absent = || Error::Missing { key: "unknown_token_id", model: vocabulary.model.clone() };
         let named = || vocabulary.tokens.iter().position(|token| token == "[UNK]");
         let unknown = vocabulary.unk.map(|id| id as usize).or_else(named).ok_or_else(absent)?;
@@ -37,7 +37,7 @@ impl Words {
         let unknown_token = vocabulary.tokens[unknown].clone().into_owned();
         tokens.insert(unknown_token.clone(), unknown as u32);
         for ((token, id), kind) in
-            std::mem::take(&mut vocabulary.tokens).into_iter().zip(0..).zip(kinds)
+            std::mem::take(&mut vocabulary.tokens).into_iter().zip(0..).zip(types)
         {
             if kind.is_plain() {
                 continue;

@@ -53,7 +53,7 @@ impl Merges {
 }
 
 impl Joins for Merges {
-    type Part = u32;
+    type Symbol = u32;
     type Rank = Reverse<u32>;
 
     fn join(&self, left: u32, right: u32) -> Option<(Reverse<u32>, u32)> {

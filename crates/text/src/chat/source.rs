@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// The kind of a source segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum SegmentKind {
     /// Text copied to the output.
     Data,
     /// Code, including its braces and the quotes of its literals.
@@ -25,7 +25,7 @@ pub fn without_generation(source: &str) -> String {
             "endgeneration" => "endif",
             _ => return Cow::Borrowed(text),
         };
-        let is_tag = kind == Kind::Code && text.starts_with("{%");
+        let is_tag = kind == SegmentKind::Code && text.starts_with("{%");
         if is_tag { Cow::Owned(text.replacen(word, instead, 1)) } else { Cow::Borrowed(text) }
     })
 }
@@ -33,17 +33,17 @@ pub fn without_generation(source: &str) -> String {
 /// The source after applying `change` to all text that it can output: data and literals.
 pub fn with_texts(source: &str, change: impl Fn(&str) -> String) -> String {
     mapped(source, |kind, text| match kind {
-        Kind::Data | Kind::Literal => Cow::Owned(change(text)),
-        Kind::Code | Kind::Comment => Cow::Borrowed(text),
+        SegmentKind::Data | SegmentKind::Literal => Cow::Owned(change(text)),
+        SegmentKind::Code | SegmentKind::Comment => Cow::Borrowed(text),
     })
 }
 
-fn mapped<'s>(source: &'s str, map: impl Fn(Kind, &'s str) -> Cow<'s, str>) -> String {
+fn mapped<'s>(source: &'s str, map: impl Fn(SegmentKind, &'s str) -> Cow<'s, str>) -> String {
     parts(source).into_iter().map(|(kind, text)| map(kind, text)).collect()
 }
 
 /// The segments, whose concatenation is the source.
-fn parts(source: &str) -> Vec<(Kind, &str)> {
+fn parts(source: &str) -> Vec<(SegmentKind, &str)> {
     let mut parts = Vec::new();
     let mut rest = source;
     while !rest.is_empty() {
@@ -52,10 +52,10 @@ fn parts(source: &str) -> Vec<(Kind, &str)> {
         };
         let at = rest.char_indices().find(opens).map_or(rest.len(), |(at, _)| at);
         let (data, code) = rest.split_at(at);
-        parts.push((Kind::Data, data));
+        parts.push((SegmentKind::Data, data));
         rest = if code.starts_with("{#") {
             let end = code.find("#}").map_or(code.len(), |at| at + 2);
-            parts.push((Kind::Comment, &code[..end]));
+            parts.push((SegmentKind::Comment, &code[..end]));
             &code[end..]
         } else {
             code_parts(code, &mut parts)
@@ -66,7 +66,7 @@ fn parts(source: &str) -> Vec<(Kind, &str)> {
 }
 
 /// Splits the code at the start of `source` and returns the rest.
-fn code_parts<'s>(source: &'s str, parts: &mut Vec<(Kind, &'s str)>) -> &'s str {
+fn code_parts<'s>(source: &'s str, parts: &mut Vec<(SegmentKind, &'s str)>) -> &'s str {
     let close = if source.starts_with("{{") { "}}" } else { "%}" };
     let bytes = source.as_bytes();
     let (mut start, mut at, mut braces) = (0, 2.min(bytes.len()), 0usize);
@@ -80,12 +80,12 @@ fn code_parts<'s>(source: &'s str, parts: &mut Vec<(Kind, &'s str)>) -> &'s str 
                 // A backslash may precede a multi-byte character.
                 let end = (end..=bytes.len()).find(|&at| source.is_char_boundary(at));
                 let end = end.unwrap_or(bytes.len());
-                parts.push((Kind::Code, &source[start..=at]));
-                parts.push((Kind::Literal, &source[at + 1..end]));
+                parts.push((SegmentKind::Code, &source[start..=at]));
+                parts.push((SegmentKind::Literal, &source[at + 1..end]));
                 (start, at) = (end, (end + 1).min(bytes.len()));
             }
             _ if braces == 0 && bytes[at..].starts_with(close.as_bytes()) => {
-                parts.push((Kind::Code, &source[start..at + 2]));
+                parts.push((SegmentKind::Code, &source[start..at + 2]));
                 return &source[at + 2..];
             }
             byte => {
@@ -98,7 +98,7 @@ fn code_parts<'s>(source: &'s str, parts: &mut Vec<(Kind, &'s str)>) -> &'s str 
             }
         }
     }
-    parts.push((Kind::Code, &source[start..]));
+    parts.push((SegmentKind::Code, &source[start..]));
     ""
 }
 
@@ -115,9 +115,9 @@ mod tests {
         let of = |wanted| -> Vec<&str> {
             parts.iter().filter(|(kind, _)| *kind == wanted).map(|(_, text)| *text).collect()
         };
-        assert_eq!(of(Kind::Data), ["a", "d", "g"]);
-        assert_eq!(of(Kind::Literal), ["b}}", "c\\'", "f", "f", "é\\é"]);
-        assert_eq!(of(Kind::Comment), ["{# 'e' #}"]);
+        assert_eq!(of(SegmentKind::Data), ["a", "d", "g"]);
+        assert_eq!(of(SegmentKind::Literal), ["b}}", "c\\'", "f", "f", "é\\é"]);
+        assert_eq!(of(SegmentKind::Comment), ["{# 'e' #}"]);
         for end in 0..source.len() {
             // A truncated source is not a valid template, but must not panic here.
             if let Some(cut) = source.get(..end) {

@@ -19,7 +19,7 @@ const SUFFIX: &str = ".gguf.part";
 ///
 /// # Errors
 /// [`Error::NoRoom`], [`Error::Io`].
-pub(crate) fn begin(path: &Path, len_bytes: u64) -> Result<NamedTempFile, Error> {
+pub(crate) fn create(path: &Path, len_bytes: u64) -> Result<NamedTempFile, Error> {
     let file = || path.display().to_string();
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -28,7 +28,7 @@ pub(crate) fn begin(path: &Path, len_bytes: u64) -> Result<NamedTempFile, Error>
     let mut prefix = OsString::from(".");
     prefix.push(path.file_name().unwrap_or_default());
     prefix.push(".");
-    clear(folder, &prefix);
+    remove_abandoned(folder, &prefix);
     if let Some(free) = free_bytes(folder).filter(|free| *free < len_bytes) {
         return Err(Error::NoRoom { file: file(), needed: len_bytes, free });
     }
@@ -38,30 +38,30 @@ pub(crate) fn begin(path: &Path, len_bytes: u64) -> Result<NamedTempFile, Error>
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let action = "create a temporary file in its folder";
-    let draft =
+    let file =
         builder.tempfile_in(folder).map_err(|source| Error::Io { file: file(), action, source })?;
     // Where file locks are unsupported, no temporary file is considered abandoned either.
-    let _ = draft.as_file().try_lock();
-    Ok(draft)
+    let _ = file.as_file().try_lock();
+    Ok(file)
 }
 
 /// Removes files abandoned by writers of the same target. Failure only costs disk space.
-fn clear(folder: &Path, prefix: &OsString) {
+fn remove_abandoned(folder: &Path, prefix: &OsString) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let bytes = name.as_encoded_bytes();
-        let is_draft =
+        let is_temporary =
             bytes.starts_with(prefix.as_encoded_bytes()) && bytes.ends_with(SUFFIX.as_bytes());
-        if is_draft && is_left(&entry.path()).unwrap_or(false) {
+        if is_temporary && is_abandoned(&entry.path()).unwrap_or(false) {
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
 /// Whether a temporary file is unlocked, hence abandoned.
-fn is_left(draft: &Path) -> io::Result<bool> {
-    Ok(fs::File::open(draft)?.try_lock().is_ok())
+fn is_abandoned(file: &Path) -> io::Result<bool> {
+    Ok(fs::File::open(file)?.try_lock().is_ok())
 }
 
 /// Free bytes on the folder's disk, if the system reports them.
