@@ -564,7 +564,7 @@ fn what_is_missing_or_does_not_fit_has_its_own_code() {
         check_failure(&place.run(line), code, part);
     }
     match level {
-        Some(line) => check_failure(&place.run(&line), 69, "cannot run level"),
+        Some(line) => check_failure(&place.run(&line), 69, "does not support level"),
         None => eprintln!("skipped: this processor runs every level"),
     }
 }

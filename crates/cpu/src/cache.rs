@@ -1,17 +1,16 @@
-//! One layer's keys and values: pages of 32 tokens, laid out for the two matrix products of attention.
+//! The KV cache of one layer: pages of 32 tokens, laid out for the two matrix products of attention.
 //!
 //! ```text
 //! group     [kv_heads][16 pages] blocks
 //! block     [ keys: head_dim x 32 tokens ][ values: 32 tokens x value_stride ]
 //! ```
 //!
-//! Keys lie transposed, so that the scores of 32 tokens are sums of whole vectors times one query element,
-//! with no sum across lanes. Values lie by token, so that the output is sums of whole rows times one weight.
-//! A head's block is contiguous, and so are its blocks of the pages of a group, which a sequence is mostly given
-//! together: a sweep then reads one run of memory, which the processor's own prefetchers follow. The last group is
-//! as large as the pages left. `value_stride` is `head_dim` rounded up to 16 elements. Q8_0 keeps its 32-element
-//! blocks along `head_dim`: the bytes as above, then the f16 scales, `[head_dim / 32, 32]` of the keys and
-//! `[32, head_dim / 32]` of the values.
+//! Keys are stored transposed, so the scores of 32 tokens are sums of whole vectors times one query element, without
+//! horizontal sums. Values are stored by token, so the output is a sum of whole rows times one weight. A head's block
+//! is contiguous, and so are its blocks for the pages of a group, which are mostly assigned to one sequence: a sweep
+//! then reads one contiguous range, which suits the hardware prefetchers. The last group contains the remaining
+//! pages. `value_stride` is `head_dim` rounded up to 16 elements. Q8_0 keeps its 32-element blocks along `head_dim`:
+//! the bytes as above, then the f16 scales, `[head_dim / 32, 32]` for keys and `[32, head_dim / 32]` for values.
 
 use bilayer_graph::{CacheInfo, CachePages, Error, Limits, OpKind, PAGE_TOKENS, PageCopy};
 use bilayer_quant::{Type, q8_0};
@@ -27,7 +26,7 @@ const Q8_BLOCK: usize = 32;
 /// Pages of a group.
 const GROUP_PAGES: usize = 16;
 
-/// How an element is stored.
+/// Element type of keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
     F16,
@@ -57,7 +56,7 @@ impl Stored {
         }
     }
 
-    /// Bytes of `rows x cols` elements, the scales of Q8_0 included.
+    /// Bytes of that many elements, including the scales of Q8_0.
     pub(crate) fn bytes(self, elements: usize) -> usize {
         match self {
             Stored::F16 => 2 * elements,
@@ -71,12 +70,12 @@ fn unsupported(what: String) -> Error {
     Error::Unsupported { device: "cpu".to_owned(), op: OpKind::Attend, what }
 }
 
-/// The shape of a cache's pages.
+/// The page layout of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
-    /// Elements between the values of one token and the next.
+    /// Distance between the values of consecutive tokens, in elements.
     pub(crate) value_stride: usize,
     pub(crate) key: Stored,
     pub(crate) value: Stored,
@@ -86,7 +85,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// # Errors
-    /// A type that no cache has, or that does not fit the head.
+    /// The type is not supported for caches, or does not fit the head dimension.
     pub(crate) fn new(info: &CacheInfo, limits: &Limits) -> Result<Layout, Error> {
         let key = Stored::of(limits.key_type, info.head_dim)?;
         let value = Stored::of(limits.value_type, info.head_dim)?;
@@ -103,12 +102,12 @@ impl Layout {
         })
     }
 
-    /// Whether it is that of such keys and values.
+    /// Whether the layout matches `info`.
     pub(crate) fn holds(&self, info: &CacheInfo) -> bool {
         (self.kv_heads, self.head_dim) == (info.kv_heads, info.head_dim)
     }
 
-    /// The types of keys and values.
+    /// Names of the types of keys and values.
     pub(crate) fn name(&self) -> String {
         format!("{}/{}", self.key.name(), self.value.name())
     }
@@ -122,28 +121,28 @@ impl Layout {
     }
 }
 
-/// A cache.
+/// The KV cache of one layer.
 pub(crate) struct Cache {
     pub(crate) layout: Layout,
     pages: usize,
     memory: Memory,
 }
 
-/// One head's keys or values of one page: elements, and the scales where they have some.
+/// One head's keys or values in one page: elements, and scales if the type has them.
 #[derive(Clone, Copy)]
 pub(crate) struct Panel<'a> {
     pub(crate) stored: Stored,
-    /// The elements' bytes, then the scales'.
+    /// The elements, then the scales.
     pub(crate) bytes: &'a [u8],
     /// Number of elements.
     pub(crate) elements: usize,
 }
 
-/// Keys and values of consecutive tokens of one head of one page.
+/// Keys and values of consecutive tokens of one head within one page.
 pub(crate) struct Tokens<'a> {
     pub(crate) page: u32,
     pub(crate) kv_head: usize,
-    /// The place of the first token within the page.
+    /// Index of the first token within the page.
     pub(crate) slot: usize,
     /// `[tokens, head_dim]`.
     pub(crate) keys: &'a [f32],
@@ -152,7 +151,7 @@ pub(crate) struct Tokens<'a> {
 }
 
 impl<'a> Panel<'a> {
-    /// An element; `scale` is the place of its scale, where there are some.
+    /// An element; `scale` is the index of its scale, if there are scales.
     fn float(self, at: usize, scale: usize) -> f32 {
         match self.stored {
             Stored::F16 => f16::from_bits(self.f16()[at]).to_f32(),
@@ -183,7 +182,7 @@ impl<'a> Panel<'a> {
 
 impl Cache {
     /// # Errors
-    /// No memory, or a type that no cache has.
+    /// Out of memory, or an unsupported type.
     pub(crate) fn new(info: &CacheInfo, limits: &Limits) -> Result<Cache, Error> {
         let layout = Layout::new(info, limits)?;
         let bytes = (layout.kv_heads * layout.block_bytes).saturating_mul(limits.pages);
@@ -191,15 +190,15 @@ impl Cache {
         Ok(Cache { layout, pages: limits.pages, memory })
     }
 
-    /// Keys and values of one step, of which nothing is kept.
+    /// A cache for one step whose contents are not kept.
     ///
     /// # Errors
-    /// No memory.
+    /// Out of memory.
     pub(crate) fn scratch(info: &CacheInfo, limits: &Limits) -> Result<Cache, Error> {
         Cache::new(info, &Limits { key_type: Type::F32, value_type: Type::F32, ..*limits })
     }
 
-    /// Bytes of its pages.
+    /// Size of its pages in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.memory.bytes()
     }
@@ -212,11 +211,11 @@ impl Cache {
     /// Keys and values of one head of one page.
     ///
     /// # Safety
-    /// Nobody writes to them while the slices live.
+    /// No thread writes to them while the slices are alive.
     pub(crate) unsafe fn block(&self, page: u32, kv_head: usize) -> (Panel<'_>, Panel<'_>) {
         let layout = &self.layout;
         let start = self.start(page, kv_head);
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let bytes = unsafe { self.memory.get::<u8>(start, layout.block_bytes) };
         let (keys, values) = bytes.split_at(layout.key_bytes);
         (
@@ -228,11 +227,11 @@ impl Cache {
     /// Stores keys and values.
     ///
     /// # Safety
-    /// Nobody else reads or writes that head's block meanwhile.
+    /// No other thread accesses that head's block meanwhile.
     pub(crate) unsafe fn store(&self, level: Level, tokens: &Tokens<'_>) {
         let layout = &self.layout;
         let start = self.start(tokens.page, tokens.kv_head);
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let bytes = unsafe { self.memory.get_mut::<u8>(start, layout.block_bytes) };
         let (key_bytes, value_bytes) = bytes.split_at_mut(layout.key_bytes);
         let dim = layout.head_dim;
@@ -244,10 +243,10 @@ impl Cache {
         }
     }
 
-    /// Keys and values of whole pages, as floats.
+    /// Reads keys and values of whole pages as floats.
     ///
     /// # Safety
-    /// Nobody writes to the cache meanwhile.
+    /// No thread writes to the cache meanwhile.
     pub(crate) unsafe fn save(&self, pages: &[u32]) -> CachePages {
         let Layout { kv_heads, head_dim: dim, value_stride, .. } = self.layout;
         let width = kv_heads * dim;
@@ -258,7 +257,7 @@ impl Cache {
             pages.iter().zip(rows).zip(values.chunks_exact_mut(PAGE_TOKENS * width))
         {
             for head in 0..kv_heads {
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 let (key, value) = unsafe { self.block(page, head) };
                 for token in 0..PAGE_TOKENS {
                     let to = token * width + head * dim;
@@ -279,7 +278,7 @@ impl Cache {
     /// Stores keys and values of whole pages.
     ///
     /// # Safety
-    /// Nobody else uses the cache meanwhile.
+    /// No other thread uses the cache meanwhile.
     pub(crate) unsafe fn restore(&self, level: Level, pages: &[u32], data: &CachePages) {
         let Layout { kv_heads, head_dim: dim, .. } = self.layout;
         let width = kv_heads * dim;
@@ -288,7 +287,7 @@ impl Cache {
         for ((page, slot), (keys, values)) in slots.zip(tokens) {
             let heads = keys.chunks_exact(dim).zip(values.chunks_exact(dim));
             for (kv_head, (keys, values)) in heads.enumerate() {
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.store(level, &Tokens { page, kv_head, slot, keys, values }) };
             }
         }
@@ -297,12 +296,12 @@ impl Cache {
     /// Copies pages, one after another.
     ///
     /// # Safety
-    /// Nobody else uses the cache meanwhile.
+    /// No other thread uses the cache meanwhile.
     pub(crate) unsafe fn copy(&self, copies: &[PageCopy]) {
         let bytes = self.layout.block_bytes;
         for copy in copies.iter().filter(|copy| copy.from != copy.to) {
             for head in 0..self.layout.kv_heads {
-                // SAFETY: two different pages, and nobody else's, says the caller.
+                // SAFETY: the pages differ, and the caller guarantees exclusive use.
                 unsafe {
                     let from = self.memory.get::<u8>(self.start(copy.from, head), bytes);
                     let to = self.memory.get_mut::<u8>(self.start(copy.to, head), bytes);
@@ -312,7 +311,7 @@ impl Cache {
         }
     }
 
-    /// Where a block begins, bytes.
+    /// Offset of a block, bytes.
     fn start(&self, page: u32, kv_head: usize) -> usize {
         let (page, kv_heads) = (page as usize, self.layout.kv_heads);
         assert!(page < self.pages && kv_head < kv_heads);
@@ -320,14 +319,14 @@ impl Cache {
     }
 }
 
-/// A block's place, counted in blocks.
+/// Index of a block.
 fn block_index(page: usize, pages: usize, kv_head: usize, kv_heads: usize) -> usize {
     let first = page / GROUP_PAGES * GROUP_PAGES;
     let group = (pages - first).min(GROUP_PAGES);
     first * kv_heads + kv_head * group + (page - first)
 }
 
-/// `row [head_dim]` to column `column` of `[head_dim, 32]`.
+/// Stores `row [head_dim]` as column `column` of `[head_dim, 32]`.
 fn store_key(level: Level, bytes: &mut [u8], layout: &Layout, column: usize, row: &[f32]) {
     match layout.key {
         Stored::F16 => {
@@ -359,7 +358,7 @@ fn store_key(level: Level, bytes: &mut [u8], layout: &Layout, column: usize, row
     }
 }
 
-/// `row [head_dim]` to row `token` of `[32, value_stride]`.
+/// Stores `row [head_dim]` as row `token` of `[32, value_stride]`.
 fn store_value(level: Level, bytes: &mut [u8], layout: &Layout, token: usize, row: &[f32]) {
     let first = token * layout.value_stride;
     match layout.value {
@@ -383,7 +382,7 @@ fn store_value(level: Level, bytes: &mut [u8], layout: &Layout, token: usize, ro
     }
 }
 
-/// The type's own rule; a block with a value that is not finite gets a NaN scale, so that it shows.
+/// The type's own rule, except that a block with a value that is not finite gets a NaN scale, so that it is noticed.
 fn quantize(values: &[f32; Q8_BLOCK]) -> q8_0::Block {
     let mut block = q8_0::quantize(values);
     if !values.iter().all(|x| x.is_finite()) {

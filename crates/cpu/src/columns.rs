@@ -1,62 +1,61 @@
-//! Activation columns: how one token's activations are laid out for the dot kernels.
+//! Activations prepared for the dot kernels: one column per token, quantized once per op.
 //!
-//! A matrix product of few tokens quantizes its activations once and then streams all weight rows
-//! against them, so whatever the kernels would otherwise repeat per row is laid out here once:
-//! the sums that meet minimums and offsets, and scales already spread over the lanes.
-//! Every level prepares the same bits.
+//! A matrix product of few tokens quantizes its activations once and then streams all weight rows against them, so
+//! everything the kernels would otherwise recompute per row is stored here: the sums needed for minimums and offsets,
+//! and scales already spread over the lanes. All levels produce identical bits.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::level::Level;
 
-/// How a dot kernel wants its activation columns prepared.
+/// The activation format of a dot kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Format {
-    /// As they are, zeros up to the next multiple of 64 activations.
+    /// f32, padded with zeros to a multiple of 64 activations.
     F32,
-    /// [`Quad32`]s: 8 bits and a scale every 32; zeros up to the next multiple of 128 activations.
+    /// [`Quad32`]s: 8 bits and one scale per 32; padded with zeros to a multiple of 128 activations.
     Q8x32,
-    /// [`Block256`]s: 8 bits, a scale every 256 and a sum every 16. Whole blocks only.
+    /// [`Block256`]s: 8 bits, one scale per 256 and one sum per 16. Whole blocks only.
     Q8x256,
 }
 
-/// The alignment of columns, bytes: a cache line, and the widest vector.
+/// The alignment of columns in bytes: a cache line, and the widest vector.
 pub const COLUMN_ALIGN: usize = 64;
 
-/// Weights in a step of the f32 kernels; F32 columns are padded to whole pairs of it.
+/// Weights per step of the f32 kernels; F32 columns are padded to whole pairs of steps.
 pub(crate) const F32_STEP: usize = 32;
 
 /// 256 activations of a [`Format::Q8x256`] column: activation i ≈ `scale · quants[i]`.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 pub struct Block256 {
-    /// Nearest whole multiples of the scale, -127..=127.
+    /// The activations as nearest integer multiples of the scale, -127..=127.
     pub quants: [i8; 256],
-    /// `scale · Σ quants` of each 16.
+    /// `scale · Σ quants` of each 16 activations.
     pub sums: [f32; 16],
-    /// `Σ quants` of each 16: of the even sixteens, then of the odd ones.
+    /// `Σ quants` of each 16 activations: the even groups of sixteen, then the odd ones.
     pub whole_sums: [i16; 16],
-    /// The scale, the same in every lane: largest magnitude / 127.
+    /// The scale, repeated in every lane: largest magnitude / 127.
     pub scale: [f32; 8],
 }
 
 /// Four blocks of 32 activations of a [`Format::Q8x32`] column, each with its own scale.
 ///
-/// Scales and sums lie as the lanes of the integer dots do once the four blocks' partial dots
-/// have been folded into one vector: see [`QUAD_LANES`].
+/// Scales and sums are in the lane order of the integer dot products after the four blocks' partial sums have been
+/// folded into one vector: see [`QUAD_LANES`].
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 pub struct Quad32 {
-    /// Nearest whole multiples of the block's scale, -127..=127.
+    /// The activations as nearest integer multiples of the block's scale, -127..=127.
     pub quants: [i8; 128],
-    /// The scale of the block the lane belongs to.
+    /// The scale of each lane's block.
     pub scales: [f32; 16],
-    /// A quarter of `scale · Σ quants` of the lane's block: every block has four lanes.
+    /// A quarter of `scale · Σ quants` of the lane's block, since every block has four lanes.
     pub sums: [f32; 16],
 }
 
-/// The block of a quad that each of 16 lanes belongs to: what interleaving 64-bit halves makes of
-/// [0, 0, 0, 0 | .. | 1, 1, 1, 1 | ..] and [2, 2, 2, 2 | .. | 3, 3, 3, 3 | ..].
+/// The block of a quad for each of 16 lanes: the result of interleaving 64-bit halves of [0, 0, 0, 0 | .. | 1, 1, 1,
+/// 1 | ..] and [2, 2, 2, 2 | .. | 3, 3, 3, 3 | ..].
 pub const QUAD_LANES: [usize; 16] = [0, 0, 2, 2, 0, 0, 2, 2, 1, 1, 3, 3, 1, 1, 3, 3];
 
 impl Format {
@@ -70,16 +69,14 @@ impl Format {
         }
     }
 
-    /// Prepares one token's activations `x` `[cols]` as one column.
+    /// Converts one token's activations `x` `[cols]` to one column.
     ///
-    /// Rounding is to nearest, ties to even. Activations whose largest magnitude in a block is
-    /// below 1e-36 count as zero. A NaN or an infinity makes its whole block's scale NaN or
-    /// infinite, so that every dot with the column shows it.
+    /// Rounding is to nearest, ties to even. Blocks whose largest magnitude is below 1e-36 become zero. A NaN or
+    /// infinity makes its block's scale NaN or infinite, so that it propagates to every dot product with the column.
     ///
     /// # Panics
-    /// Where `out` is not `column_bytes(cols)` long or not aligned to [`COLUMN_ALIGN`], where
-    /// `cols` is not whole blocks of the format (multiples of 32 or 256), and where this processor
-    /// lacks `level`.
+    /// If `out` is not `column_bytes(cols)` long or not aligned to [`COLUMN_ALIGN`], if `cols` is not a whole number
+    /// of blocks (multiples of 32 or 256), or if this CPU lacks `level`.
     pub fn prepare(self, level: Level, x: &[f32], out: &mut [u8]) {
         assert_eq!(out.len(), self.column_bytes(x.len()), "bytes of a column");
         match self {
@@ -91,7 +88,7 @@ impl Format {
             Format::Q8x32 => {
                 assert!(x.len().is_multiple_of(32), "{} columns are not whole blocks", x.len());
                 let fill: Fill<Quad32> = by_level(level, &QUADS);
-                // SAFETY: `by_level` has checked that this processor runs the level.
+                // SAFETY: `by_level` has checked that this CPU supports the level.
                 unsafe { fill(x, bytemuck::cast_slice_mut(out)) };
             }
             Format::Q8x256 => {
@@ -104,14 +101,14 @@ impl Format {
     }
 }
 
-/// Prepared columns of one format, one after another.
+/// Prepared columns of one format, contiguous.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'a> {
     /// `count` columns of `Format::column_bytes(cols)` bytes each, aligned to [`COLUMN_ALIGN`].
     pub data: &'a [u8],
-    /// Activations in a column.
+    /// Activations per column.
     pub cols: usize,
-    /// Columns.
+    /// Number of columns.
     pub count: usize,
 }
 
@@ -125,7 +122,7 @@ impl<'a> Columns<'a> {
 
 type Fill<T> = unsafe fn(x: &[f32], out: &mut [T]);
 
-/// The same function compiled for no, 256-bit and 512-bit vectors.
+/// One function compiled for no, 256-bit and 512-bit vectors.
 struct Clones<T> {
     scalar: Fill<T>,
     #[cfg(target_arch = "x86_64")]
@@ -163,7 +160,7 @@ const BLOCKS: Clones<Block256> = Clones {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same loops once more, for the compiler to vectorize with wider registers.
+    //! The loops of the parent module, vectorized by the compiler for wider registers.
 
     use super::{Block256, Quad32};
 
@@ -194,7 +191,7 @@ fn fill_quads(x: &[f32], out: &mut [Quad32]) {
         let (mut scales, mut sums) = ([0.0; 4], [0.0; 4]);
         let (blocks, quants) = (x.as_chunks::<32>().0, quad.quants.as_chunks_mut::<32>().0);
         for (b, quants) in quants.iter_mut().enumerate() {
-            // Past the end of the column, blocks are zeros.
+            // Blocks past the end of the column are zero.
             let Some(x) = blocks.get(b) else {
                 quants.fill(0);
                 continue;
@@ -222,11 +219,10 @@ fn fill_blocks(x: &[f32], out: &mut [Block256]) {
     }
 }
 
-/// The scale of `x`, and what to multiply with to get multiples of it; zeros if all is (nearly)
-/// zero.
+/// The scale of `x`, and the factor that converts to multiples of it; zeros if all values are (nearly) zero.
 ///
-/// Magnitudes are compared as integers: the bits of positive floats rise with their value, and
-/// those of NaN lie above all others, so a NaN becomes the largest magnitude.
+/// Magnitudes are compared as integers: the bits of positive floats rise with their value, and those of NaN are above
+/// all others, so a NaN becomes the largest magnitude.
 #[inline(always)]
 fn scale(x: &[f32]) -> (f32, f32) {
     let peak_bits = x.iter().fold(0, |peak, x| peak.max(x.to_bits() & 0x7fff_ffff));
@@ -234,10 +230,10 @@ fn scale(x: &[f32]) -> (f32, f32) {
     if peak < 1e-36 { (0.0, 0.0) } else { (peak / 127.0, 127.0 / peak) }
 }
 
-/// Writes `x · inverse` rounded, and returns the sum of what it wrote.
+/// Writes `x · inverse`, rounded, and returns the sum of the results.
 ///
-/// Adding 1.5 · 2^23 leaves the nearest whole number in the low bits of the float. What comes of
-/// a NaN is some number, which its scale will hide.
+/// Adding 1.5 · 2^23 leaves the nearest integer in the low bits of the float. A NaN becomes an arbitrary integer,
+/// which its scale masks.
 #[inline(always)]
 fn quantize<const N: usize>(x: &[f32; N], inverse: f32, quants: &mut [i8; N]) -> i32 {
     const ROUND: f32 = 12_582_912.0;

@@ -1,19 +1,19 @@
-//! Dot products of consecutive weight rows with a few activation columns, straight from GGUF bytes.
+//! GEMV: dot products of consecutive weight rows with a few activation columns, straight from GGUF bytes.
 //!
-//! Decode reads every weight once per token, so the memory sets the pace and a kernel's duty is to
-//! keep out of its way. The rules all kernels here follow:
+//! Decode reads every weight once per token, so it is bound by memory bandwidth, and kernels must not slow the stream
+//! down. The rules that all kernels here follow:
 //!
-//! - One row after another as one sequential stream, prefetched [`AHEAD`] bytes in front: hardware
-//!   prefetchers stop at page ends, and two rows at a time would make two streams of them.
-//! - Nothing is repacked. A block is unpacked once in registers and met with up to eight columns.
-//! - Products and sums inside a block are exact integers; a block's sum is scaled and added up in
-//!   f32. The kernels of one type differ between levels by f32 summation order alone, but for IQ4_XS at
-//!   AVX2, whose activations have a scale every 256 as in prompts, and every 32 at the other levels.
+//! - Rows are read as one sequential stream, prefetched [`AHEAD`] bytes in front: hardware prefetchers stop at page
+//!   boundaries, and two rows at a time would be two streams.
+//! - Nothing is repacked. A block is unpacked once in registers and multiplied with up to eight columns.
+//! - Products and sums inside a block are exact integers; a block's sum is scaled and accumulated in f32. The kernels
+//!   of one type differ between levels only in f32 summation order, except IQ4_XS: at AVX2 its activations have one
+//!   scale per 256, as in prefill, and one per 32 at the other levels.
 //!
-//! Two families carry the types: `k` kernels meet blocks of 256 with [`Format::Q8x256`], `quad`
-//! kernels meet four blocks of 32 at a time with [`Format::Q8x32`]. A family's loop is written once
-//! per level (`scalar.rs`, `avx2.rs`, `avxvnni.rs`, `avx512.rs`, `neon.rs`); a type's file only unpacks.
-//! Types or levels without a kernel dequantize each block and use the f32 dot (`float.rs`).
+//! There are two kernel families: `k` kernels multiply blocks of 256 with [`Format::Q8x256`], `quad` kernels multiply
+//! four blocks of 32 at a time with [`Format::Q8x32`]. A family's loop is written once per level (`scalar.rs`,
+//! `avx2.rs`, `avxvnni.rs`, `avx512.rs`, `neon.rs`); a type's file only unpacks. Types or levels without a kernel
+//! dequantize each block and use the f32 dot product (`float.rs`).
 
 use bilayer_quant::Type;
 use bytemuck::Pod;
@@ -46,7 +46,7 @@ mod q6_k;
 mod q8_0;
 mod scalar;
 
-/// Unpacking of blocks that other rooms use too.
+/// Block unpacking that other modules use too.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86 {
     pub(crate) use super::avx2::{load as load_256, load_128};
@@ -54,23 +54,23 @@ pub(crate) mod x86 {
     pub(crate) use super::q6_k::{quants_512, scale_128};
 }
 
-/// How far ahead of the block at hand kernels prefetch, bytes: two pages, so that the stream does
-/// not wait where hardware prefetchers start anew. benches/README.md has other distances.
+/// Prefetch distance in bytes: two pages, so that the stream does not stall where hardware prefetchers restart.
+/// benches/README.md compares distances.
 pub const AHEAD: usize = 8 << 10;
 
-/// The same at AVX2, where lines are asked for past the second-level cache: the first level must still have them when they
-/// are wanted.
+/// Prefetch distance at AVX2, where lines are prefetched into the first-level cache and must not be evicted before
+/// use.
 #[cfg(target_arch = "x86_64")]
 pub const AHEAD_NEAR: usize = 2 << 10;
 
-/// The same of floats, whose columns take up to the whole first-level cache.
+/// Prefetch distance for floats, whose columns fill up to the whole first-level cache.
 #[cfg(target_arch = "x86_64")]
 pub const AHEAD_FLOATS: usize = 1 << 10;
 
-/// Bytes of rows that a second group of columns finds still in the second-level cache.
+/// Bytes of rows that are still in the second-level cache for a second group of columns.
 const TILE_BYTES: usize = 128 << 10;
 
-/// A type's kernels; adding a type is one file and one line.
+/// A type's kernels; a new type is one file and one line here.
 fn entries(ty: Type) -> &'static [Entry] {
     const TABLE: &[(Type, &[Entry])] = &[
         (Type::F32, float::F32),
@@ -93,18 +93,18 @@ fn entries(ty: Type) -> &'static [Entry] {
     TABLE.iter().find(|(of, _)| *of == ty).map_or(float::GENERIC, |(_, entries)| entries)
 }
 
-/// One line of a type's table: the kernels of a level.
+/// An entry of a type's table: the kernels of a level.
 #[derive(Clone, Copy)]
 struct Entry {
     level: Level,
     name: &'static str,
     format: Format,
-    /// Kernels by the columns they take at once, in rising order, the first for one column.
+    /// Kernels by number of columns, in rising order, the first for one column.
     kernels: &'static [(usize, Kernel)],
 }
 
-/// A line of a type's table: level, name, format, and a function over the numbers of columns, or a
-/// level's function over types and numbers of columns.
+/// Makes a table entry from level, name, format, and a function generic over the number of columns, or a level's
+/// function generic over types and numbers of columns.
 macro_rules! entry {
     ($level:ident, $name:literal, $format:ident, $kernel:ident[$($width:literal)+]) => {
         Entry {
@@ -125,37 +125,36 @@ macro_rules! entry {
 }
 use entry;
 
-/// Computes a [`Job`]; unsafe to call on a processor without its level.
+/// Computes a [`Job`]; unsafe to call on a CPU without its level.
 type Kernel = unsafe fn(&mut Job<'_>);
 
 /// A dot kernel for rows of one type and length.
 #[derive(Clone, Copy)]
 pub struct Dot {
-    /// Type and level, `q4_k.avx512vnni`, or what stands in for them, `generic.avx2`.
+    /// Type and level, such as `q4_k.avx512vnni`, or the fallback's, such as `generic.avx2`.
     pub name: &'static str,
-    /// How activations are to be prepared.
+    /// The required activation format.
     pub format: Format,
-    /// The most columns that one reading of the weights serves; more are taken in groups.
+    /// Maximum number of columns per pass over the weights; more are processed in groups.
     pub columns_max: usize,
     ty: Type,
     cols: usize,
     kernels: &'static [(usize, Kernel)],
 }
 
-/// The kernel for rows of `cols` weights of type `ty`: the best at or below `level`, in the end
-/// the generic one, so there always is one.
+/// The best kernel for rows of `cols` weights of type `ty` at or below `level`; the generic kernel as a last resort.
 ///
 /// # Panics
-/// Where `cols` is not whole blocks of `ty`, and where this processor lacks `level`.
+/// If `cols` is not a whole number of blocks of `ty`, or if this CPU lacks `level`.
 #[must_use]
 pub fn dot(ty: Type, cols: usize, level: Level) -> Dot {
     best(entries(ty), ty, cols, level)
 }
 
-/// As [`dot`], of activations as they are: blocks of quantized weights become floats.
+/// [`dot`] with f32 activations: blocks of quantized weights are dequantized.
 ///
 /// # Panics
-/// As [`dot`].
+/// Those of [`dot`].
 #[must_use]
 pub fn dot_fine(ty: Type, cols: usize, level: Level) -> Dot {
     let entries = if ty.block_weights == 1 { entries(ty) } else { float::GENERIC };
@@ -189,11 +188,11 @@ impl Dot {
 
     /// Computes `out[c * rows + r]` = weight row `r` · column `c`.
     ///
-    /// `weights` are consecutive rows in GGUF layout at any address, `out` is `[columns, rows]`.
-    /// Accumulates in f32. Any number of columns is right; up to `columns_max` cost one reading.
+    /// `weights` are consecutive rows in GGUF layout at any address, `out` is `[columns, rows]`. Accumulates in f32.
+    /// Any number of columns is allowed; up to `columns_max` need only one pass over the weights.
     ///
     /// # Panics
-    /// Where the sizes do not fit each other or the column data is not aligned.
+    /// If sizes are inconsistent or the column data is not aligned.
     pub fn run(&self, weights: &[u8], columns: Columns<'_>, out: &mut [f32]) {
         let row_bytes = self.row_bytes();
         assert_eq!(columns.cols, self.cols, "columns of another length");
@@ -222,15 +221,15 @@ impl Dot {
                     rows,
                     row: tile * tile_rows,
                 };
-                // SAFETY: `dot` has checked that this processor runs the kernel's level.
+                // SAFETY: `dot` has checked that this CPU supports the kernel's level.
                 unsafe { kernel(&mut job) };
                 first += width;
             }
         }
     }
 
-    /// The kernel for the next of `count` remaining columns: the narrowest that takes them all if
-    /// at most a quarter of it is idle, else the widest that is not idle at all.
+    /// The kernel for the next of `count` remaining columns: the narrowest that covers them all with at most a
+    /// quarter idle, otherwise the widest without idle columns.
     fn kernel(&self, count: usize) -> (usize, Kernel) {
         let fits = self.kernels.iter().find(|(width, _)| *width >= count);
         match fits {
@@ -245,24 +244,24 @@ impl Dot {
     }
 }
 
-/// What one call of a kernel computes: some consecutive rows against a group of columns.
+/// The work of one kernel call: consecutive rows times a group of columns.
 struct Job<'a> {
     ty: Type,
-    /// The rows' bytes.
+    /// The rows.
     weights: &'a [u8],
     row_bytes: usize,
     columns: Columns<'a>,
     /// The first column of the group.
     first: usize,
-    /// The results of all rows and columns, `[columns, rows]`.
+    /// Results of all rows and columns, `[columns, rows]`.
     out: &'a mut [f32],
     rows: usize,
-    /// The place of the first row of `weights` among all.
+    /// Index of the first row of `weights` among all rows.
     row: usize,
 }
 
 impl<'a> Job<'a> {
-    /// The columns of the group; where fewer than `C` are left, the last stands in for the rest.
+    /// The columns of the group; if fewer than `C` are left, the last one is repeated.
     fn columns<T: Pod, const C: usize>(&self) -> [&'a [T]; C] {
         let last = self.columns.count - 1;
         std::array::from_fn(|c| self.columns.column(last.min(self.first + c)))
@@ -273,7 +272,7 @@ impl<'a> Job<'a> {
         self.weights.chunks_exact(self.row_bytes)
     }
 
-    /// Keeps the results of the `index`th row of the job, those of stand-ins excepted.
+    /// Stores the results of row `index` of the job, except those of repeated columns.
     fn store<const C: usize>(&mut self, index: usize, sums: [f32; C]) {
         for (c, sum) in sums.into_iter().take(self.columns.count - self.first).enumerate() {
             self.out[(self.first + c) * self.rows + self.row + index] = sum;
@@ -281,8 +280,8 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Does `step` for each of `C` columns, written out: as a loop, the compiler gives up unrolling at
-/// eight columns, and sums that could stay in registers go through memory.
+/// Unrolls `step` for each of `C` columns: the compiler stops unrolling loops at eight columns, and the accumulators
+/// would be spilled.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn each<const C: usize>(mut step: impl FnMut(usize)) {
@@ -313,7 +312,7 @@ fn each<const C: usize>(mut step: impl FnMut(usize)) {
     }
 }
 
-/// `N` bytes of a block, at a constant place.
+/// `N` bytes of a block at a constant offset.
 #[inline(always)]
 fn part<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
     block[at..].first_chunk().expect("blocks have constant layouts")
@@ -334,7 +333,7 @@ fn f16_at(block: &[u8], at: usize) -> f32 {
 /// A row in groups of `N` bytes.
 struct Groups<'a, const N: usize> {
     whole: &'a [[u8; N]],
-    /// What is left of the row, zeros at its end: harmless whatever the type makes of them, as the columns are zero
+    /// The remainder of the row, zero-padded: the padding is harmless for every type, since the columns are zero
     /// there too.
     tail: [u8; N],
     count: usize,
@@ -351,12 +350,13 @@ impl<'a, const N: usize> Groups<'a, N> {
         Groups { whole, tail, count: whole.len() + usize::from(!rest.is_empty()) }
     }
 
-    /// The groups in order, by one counter: chained iterators would ask each time which of them is on.
+    /// The groups in order, with a single counter: chained iterators would check at every step which of them is
+    /// active.
     #[inline(always)]
     fn iter(&self) -> impl Iterator<Item = &[u8; N]> {
         (0..self.count).map(|group| {
             let group = self.whole.get(group).unwrap_or(&self.tail);
-            // Chosen here, once, rather than with each byte that is read.
+            // Selected once here rather than at every byte read.
             #[cfg(target_arch = "x86_64")]
             let group = crate::x86::apart(group);
             group

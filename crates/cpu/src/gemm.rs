@@ -1,10 +1,9 @@
-//! Matrix products of several tokens with weights in their GGUF layout.
+//! GEMM: products of several tokens with weights in their GGUF layout.
 //!
-//! The activations are packed once per product ([`Packing`]). Each work item then takes a panel of
-//! weight rows, unpacks 256 columns of it at a time into the first-level cache in the order the
-//! instructions want, and sweeps all packed tokens over it, summing in f32. Nothing of the weights is
-//! stored, so a memory map serves prefill as it serves decode; unpacking costs a few per cent from a
-//! hundred tokens on.
+//! The activations are packed once per product ([`Packing`]). Each work item takes a panel of weight rows, unpacks
+//! 256 columns of it at a time into the first-level cache in the order of the instructions, and sweeps all packed
+//! tokens over it, accumulating in f32. Unpacked weights are not kept, so prefill reads the same memory map as
+//! decode; unpacking costs a few per cent from a hundred tokens on.
 //!
 //! ```
 //! use bilayer_cpu::gemm::{Packed, gemm};
@@ -45,20 +44,19 @@ use float::Float;
 use integer::Integer;
 use packing::Format;
 
-/// From so many tokens on products of every type come from here; fewer may come from [`crate::dot`].
+/// Number of tokens from which products of all types are computed here; fewer may be computed by [`crate::dot`].
 pub const TOKENS_MIN_MAX: usize = 9;
 
-/// How the products of one weight type are computed: the answer of [`gemm`].
+/// The kernel for products with one weight type: the result of [`gemm`].
 #[derive(Clone, Copy)]
 pub struct Gemm {
-    /// Names the kernels, such as `int8 avx512vnni`.
+    /// Name of the kernels, such as `int8 avx512vnni`.
     pub name: &'static str,
-    /// The rows that [`Gemm::run`] takes at a time: the best number to give it, or a multiple.
+    /// The number of rows that [`Gemm::run`] processes at a time: pass it or a multiple.
     pub panel_rows: usize,
-    /// The tokens from which on this takes less time than [`crate::dot`] does; at most
-    /// [`TOKENS_MIN_MAX`].
+    /// Number of tokens from which this is faster than [`crate::dot`]; at most [`TOKENS_MIN_MAX`].
     pub tokens_min: usize,
-    /// How the activations are packed.
+    /// The packing of the activations.
     pub packing: Packing,
     row_bytes: usize,
     path: Path,
@@ -71,16 +69,16 @@ enum Path {
     #[cfg(target_arch = "x86_64")]
     Tiled {
         tiled: tiled::Tiled,
-        /// The way of few tokens.
+        /// The kernels for few tokens.
         few: Option<Integer>,
     },
 }
 
 impl Path {
-    /// The way of so many tokens.
+    /// The kernels for this number of tokens.
     #[cfg_attr(
         not(target_arch = "x86_64"),
-        expect(unused_variables, reason = "only tiles ask how many tokens there are")
+        expect(unused_variables, reason = "only tiles depend on the number of tokens")
     )]
     fn at(self, tokens: usize) -> Path {
         match self {
@@ -92,7 +90,7 @@ impl Path {
         }
     }
 
-    /// Rows of a run.
+    /// Rows processed at a time.
     fn rows(self) -> usize {
         match self {
             Path::Integer(_) => integer::RUN_ROWS,
@@ -103,8 +101,8 @@ impl Path {
     }
 }
 
-/// The product of weights of type `ty` with rows of `cols` columns, at a level the processor runs.
-/// Always answers: types without kernels of their own are dequantized to f32.
+/// The kernel for weights of type `ty` with rows of `cols` columns, at a level available on this CPU. Always
+/// succeeds: types without kernels of their own are dequantized to f32.
 ///
 /// # Panics
 /// If `cols` is not a whole number of the type's blocks.
@@ -112,15 +110,15 @@ pub fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
     with(panel::quants(ty), ty, cols, level)
 }
 
-/// As [`gemm`], of activations as f32 or bf16 and never in eight bits.
+/// [`gemm`] with activations as f32 or bf16, never in eight bits.
 ///
 /// # Panics
-/// As [`gemm`].
+/// Those of [`gemm`].
 pub fn gemm_fine(ty: Type, cols: usize, level: Level) -> Gemm {
     with(None, ty, cols, level)
 }
 
-/// The product whose integer kernels are those of `quants`.
+/// The kernel with the integer kernels of `quants`.
 fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) -> Gemm {
     assert!(level.is_available(), "level {level} does not run here");
     let row_bytes = ty.row_bytes(cols).expect("rows are whole blocks");
@@ -197,7 +195,7 @@ fn float_name(level: Level) -> &'static str {
 }
 
 impl Gemm {
-    /// Bytes that [`Gemm::run`] works in; each thread needs its own.
+    /// Scratch size of [`Gemm::run`] in bytes, per thread.
     pub fn scratch_bytes(&self, tokens: usize) -> usize {
         let strip = match self.path {
             #[cfg(target_arch = "x86_64")]
@@ -210,26 +208,26 @@ impl Gemm {
             #[cfg(target_arch = "x86_64")]
             Path::Tiled { .. } => size_of::<tiled::Scratch>(),
         };
-        // The caller's bytes may start anywhere.
+        // The caller's buffer may start at any address.
         own + strip + 64
     }
 
-    /// Multiplies consecutive rows of weights in their GGUF layout with the packed activations: `out`
-    /// `[tokens, rows]` f32 is overwritten. Any number of rows will do, [`Gemm::panel_rows`] at a time.
+    /// Multiplies consecutive rows of weights in their GGUF layout with the packed activations and overwrites `out`
+    /// `[tokens, rows]` f32. Any number of rows is allowed; [`Gemm::panel_rows`] are processed at a time.
     ///
-    /// Sums of int8 products are exact within a scale's columns; sums over scales are f32, in column
-    /// order. `scratch` needs no content and [`Gemm::scratch_bytes`].
+    /// Sums of int8 products are exact within a scale's columns; sums over scales are f32, in column order. `scratch`
+    /// has [`Gemm::scratch_bytes`] and may be uninitialized.
     ///
     /// # Panics
-    /// If a length does not fit.
+    /// If a length is wrong.
     pub fn run(&self, weights: &[u8], packed: Packed<'_>, scratch: &mut [u8], out: &mut [f32]) {
         self.multiply(Weights { bytes: weights, cold: true }, packed, scratch, out);
     }
 
-    /// As [`Gemm::run`], of the rows behind those of the call before, which has asked the memory for them.
+    /// [`Gemm::run`] for the rows after those of the previous call, which has already prefetched them.
     ///
     /// # Panics
-    /// If a length does not fit.
+    /// If a length is wrong.
     pub fn run_on(&self, weights: &[u8], packed: Packed<'_>, scratch: &mut [u8], out: &mut [f32]) {
         self.multiply(Weights { bytes: weights, cold: false }, packed, scratch, out);
     }
@@ -278,27 +276,27 @@ impl Gemm {
     }
 }
 
-/// How many chunks ahead activations are fetched.
+/// Prefetch distance for activations, in chunks.
 const CHUNKS_AHEAD: usize = 2;
 
-/// Rows in their GGUF layout.
+/// Weight rows in their GGUF layout.
 struct Weights<'a> {
     bytes: &'a [u8],
-    /// Whether nobody has asked the memory for the first of them yet.
+    /// Whether the first of them have not been prefetched yet.
     cold: bool,
 }
 
-/// What a panel's product is made of.
+/// The inputs of a panel's product.
 struct Run<'a> {
     /// At most [`Gemm::panel_rows`] rows in their GGUF layout.
     weights: &'a [u8],
-    /// Bytes of each.
+    /// Bytes per row.
     row_bytes: usize,
-    /// How the activations are packed.
+    /// The packing of the activations.
     packing: Packing,
-    /// The activations.
+    /// The packed activations.
     packed: Packed<'a>,
-    /// Whether nobody has asked the memory for these weights yet.
+    /// Whether these weights have not been prefetched yet.
     cold: bool,
 }
 
@@ -308,14 +306,15 @@ impl Run<'_> {
     }
 }
 
-/// Where a panel's results go: a token's are `stride` after those of the token before.
+/// The output of a panel; a token's results are `stride` after those of the previous token.
 struct Out<'a> {
     values: &'a mut [f32],
     stride: usize,
 }
 
 impl Out<'_> {
-    /// Has `add` add to zeros, 32 rows at a time: in place where the rows are 32s, else in `rest`.
+    /// Lets `add` accumulate onto zeros, 32 rows at a time: in place if the rows are a multiple of 32, otherwise in
+    /// `rest`.
     fn add_to(&mut self, run: &Run<'_>, rest: &mut [u8], add: impl FnOnce(&mut [f32], usize)) {
         let (rows, tokens) = (run.rows(), run.packed.tokens);
         let width = rows.next_multiple_of(ROWS);

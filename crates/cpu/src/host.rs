@@ -1,21 +1,21 @@
-//! What of the host this process may use: physical cores, and memory; and how much of that it has used.
+//! The host's resources available to this process: physical cores, memory, and the peak of memory used.
 
 use std::collections::BTreeSet;
 
-/// What is known of the processors, as plain data.
+/// CPU topology and limits as plain data.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Processors {
-    /// Logical processors the process may run on.
+    /// Logical CPUs on which the process may run.
     pub allowed: Vec<usize>,
-    /// For each of `allowed`, the logical processors that share its core (itself among them); empty where
-    /// the system does not say.
+    /// For each of `allowed`, the logical CPUs that share its core, including itself; empty if the system does not
+    /// say.
     pub siblings: Vec<Vec<usize>>,
-    /// Processor time granted by control groups, in processors; `None` without a limit.
+    /// CPU time granted by control groups, in CPUs; `None` without a limit.
     pub quota: Option<f64>,
 }
 
 impl Processors {
-    /// The threads to run: one for each allowed core, no more than the quota pays for, at least one.
+    /// Number of threads to run: one per allowed core, at most the quota, at least one.
     #[must_use]
     pub fn threads(&self) -> usize {
         let cores: BTreeSet<usize> = self
@@ -24,16 +24,16 @@ impl Processors {
             .enumerate()
             .map(|(at, &cpu)| {
                 let siblings = self.siblings.get(at).map_or(&[][..], Vec::as_slice);
-                // A core is named by its first allowed processor.
+                // A core is identified by its first allowed logical CPU.
                 siblings.iter().copied().filter(|s| self.allowed.contains(s)).min().unwrap_or(cpu)
             })
             .collect();
-        // A quota of 2.5 processors runs three threads half throttled: 2 are faster.
+        // With a quota of 2.5 CPUs, three threads would be throttled half of the time: 2 are faster.
         let paid = self.quota.map_or(usize::MAX, |quota| quota.max(1.0) as usize);
         cores.len().min(paid).max(1)
     }
 
-    /// Asks the system.
+    /// Queries the operating system.
     #[must_use]
     pub fn of_this_process() -> Processors {
         let allowed = system::allowed();
@@ -42,34 +42,32 @@ impl Processors {
     }
 }
 
-/// Memory the process may use, bytes: the machine's, or less where a control group says so; 0 where the
-/// system does not tell.
+/// Memory available to the process in bytes: the machine's, or less if a control group limits it; 0 if unknown.
 #[must_use]
 pub fn memory_bytes() -> u64 {
     system::memory_bytes()
 }
 
-/// What the processor calls itself, such as `Intel(R) Xeon(R) Processor`, or its architecture where the system does not
-/// tell.
+/// The CPU's model name, such as `Intel(R) Xeon(R) Processor`, or its architecture if unknown.
 #[must_use]
 pub fn name() -> String {
     let name = system::processors().and_then(|text| parse_processor_name(&text));
     name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// The most memory this process has had at once, resident pages of mapped files included, since it began or since
-/// [`restart_peak`]; bytes. `None` where the system does not tell.
+/// Peak memory of this process in bytes, including resident pages of mapped files, since its start or
+/// [`restart_peak`]. `None` if unknown.
 #[must_use]
 pub fn peak_resident_bytes() -> Option<u64> {
     parse_peak(&system::status()?)
 }
 
-/// Has [`peak_resident_bytes`] count from the memory of this moment on. False where the system cannot.
+/// Resets [`peak_resident_bytes`] to the current memory. Returns false if the system does not support it.
 pub fn restart_peak() -> bool {
     system::restart_peak()
 }
 
-/// The first name among the lines of `/proc/cpuinfo`: `model name : ...`, or `Model : ...` of boards without one.
+/// The first name in `/proc/cpuinfo`: `model name : ...`, or `Model : ...` on boards without one.
 fn parse_processor_name(text: &str) -> Option<String> {
     let field = |wanted: &str| {
         let mut fields = text.lines().filter_map(|line| line.split_once(':'));
@@ -85,7 +83,7 @@ fn parse_peak(text: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// The numbers of a list such as `0-3,8`, as Linux writes sets of processors; unreadable parts are left out.
+/// The numbers of a list such as `0-3,8`, as Linux formats CPU sets; unreadable parts are ignored.
 #[cfg(any(test, target_os = "linux"))]
 fn parse_list(list: &str) -> Vec<usize> {
     let mut numbers = Vec::new();
@@ -99,14 +97,14 @@ fn parse_list(list: &str) -> Vec<usize> {
     numbers
 }
 
-/// Processors granted by a version 2 `cpu.max`: `200000 100000`, or `max 100000` for no limit.
+/// CPUs granted by a version 2 `cpu.max`: `200000 100000`, or `max 100000` for no limit.
 #[cfg(any(test, target_os = "linux"))]
 fn parse_cpu_max(text: &str) -> Option<f64> {
     let (quota, period) = text.trim().split_once(' ')?;
     share(quota, period)
 }
 
-/// Processors granted by a quota and a period in microseconds; `-1` and `max` are no limit.
+/// CPUs granted by a quota and a period in microseconds; `-1` and `max` mean no limit.
 #[cfg(any(test, target_os = "linux"))]
 fn share(quota: &str, period: &str) -> Option<f64> {
     let quota: f64 = quota.trim().parse().ok()?;
@@ -123,7 +121,7 @@ fn chain(root: &str, group: &str) -> Vec<std::path::PathBuf> {
 
 #[cfg(target_os = "linux")]
 mod system {
-    //! Answers of Linux: the affinity mask, sysfs, and both versions of control groups.
+    //! Linux: the affinity mask, sysfs, and both versions of control groups.
 
     use std::fs::read_to_string;
 
@@ -144,7 +142,7 @@ mod system {
     }
 
     pub fn memory_bytes() -> u64 {
-        // SAFETY: plain questions.
+        // SAFETY: the calls only return values.
         let (pages, page_bytes) =
             unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
         let machine = u64::try_from(pages).unwrap_or(0) * u64::try_from(page_bytes).unwrap_or(0);
@@ -175,7 +173,7 @@ mod system {
         read_to_string(path).map_or_else(|_| Vec::new(), |text| parse_list(&text))
     }
 
-    /// The least quota of the process's control group and all groups around it.
+    /// The lowest quota of the process's control group and its ancestors.
     pub fn quota() -> Option<f64> {
         let groups = read_to_string("/proc/self/cgroup").ok()?;
         let mut least: Option<f64> = None;
@@ -209,7 +207,7 @@ mod system {
 
 #[cfg(not(target_os = "linux"))]
 mod system {
-    //! Elsewhere the standard library's count is all that is asked.
+    //! Other systems: the standard library's count of CPUs.
 
     pub fn allowed() -> Vec<usize> {
         (0..std::thread::available_parallelism().map_or(1, usize::from)).collect()

@@ -1,25 +1,25 @@
-//! Vectors of f32 lanes: one body of code, compiled for each instruction level.
+//! Portable f32 vectors: one kernel body, compiled for each instruction level.
 //!
 //! **The idea.** A kernel is a struct of slices with a `run` that is generic over [`Lanes`]; [`dispatch`]
 //! calls it inside a function compiled with the level's features. Everything between that function and the
 //! intrinsics is `#[inline(always)]`, so the whole kernel becomes one region of that level.
 //!
-//! **What it costs.** A `Lanes` value is the token that its level was detected: it is made by `dispatch`
-//! alone, on the word of [`Level::is_available`], which the backend checks once. Quantized dot products and
-//! matrix products do not go through here; they are written for each level by hand.
+//! ***Price.** A `Lanes` value proves that its level was detected: only `dispatch` creates it, after
+//! [`Level::is_available`], which the backend checks once. Quantized dot products and matrix products do not use
+//! this; they are hand-written for each level.
 
 use crate::level::Level;
 
-/// The operations of one level on vectors of [`Lanes::N`] f32. Loads and stores take pointers, so that
-/// kernels check their slices once in front of the loop.
+/// The operations of one level on vectors of [`Lanes::N`] f32. Loads and stores take pointers, so that kernels check
+/// their slices once before the loop.
 pub(crate) trait Lanes: Copy {
     /// A vector.
     type F: Copy;
-    /// Lanes of a vector; divides 32.
+    /// Lanes per vector; divides 32.
     const N: usize;
-    /// Rows of a `[rows, 2 N]` f32 accumulator that fit the registers beside their operands.
+    /// Rows of a `[rows, 2 N]` f32 accumulator that fit the registers together with their operands.
     const TILE_ROWS: usize;
-    /// Rows up to which f16 is better converted for every tile than once to memory.
+    /// Number of rows up to which converting f16 for every tile beats converting it once to memory.
     const DIRECT_ROWS: usize;
 
     /// # Safety
@@ -48,24 +48,24 @@ pub(crate) trait Lanes: Copy {
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
-    /// `a * b + c`; rounded once where the level has it.
+    /// `a * b + c`; rounded once if the level supports it.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// The larger; `b` where one of them is NaN.
+    /// The larger; `b` if either is NaN.
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
-    /// The smaller; `b` where one of them is NaN.
+    /// The smaller; `b` if either is NaN.
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
-    /// To the nearest whole number, ties to even.
+    /// Rounds to the nearest integer, ties to even.
     fn round(self, v: Self::F) -> Self::F;
-    /// 2 to the power of whole numbers in -127..=128; -127 gives 0, 128 gives infinity.
+    /// 2 to an integer power in -127..=128; -127 gives 0, 128 gives infinity.
     fn exp2_whole(self, v: Self::F) -> Self::F;
     fn sum(self, v: Self::F) -> f32;
     fn largest(self, v: Self::F) -> f32;
-    /// Whether a lane is above `bound`; NaN is not.
+    /// Whether any lane is above `bound`; NaN is not.
     #[inline(always)]
     fn any_above(self, v: Self::F, bound: f32) -> bool {
         self.largest(v) > bound
     }
-    /// Asks for the cache line of an address that will be read soon; any address will do.
+    /// Prefetches the cache line of an address; any address is allowed.
     fn prefetch(self, address: *const u8);
 }
 
@@ -76,7 +76,7 @@ pub(crate) trait Kernel {
     fn run<L: Lanes>(self, lanes: L) -> Self::Output;
 }
 
-/// Runs a kernel with the instructions of `level`, which this processor must have.
+/// Runs a kernel with the instructions of `level`, which this CPU must support.
 pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: K) -> K::Output {
     match level {
         #[cfg(target_arch = "x86_64")]
@@ -97,7 +97,7 @@ pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: K) -> K::Output {
     }
 }
 
-/// Eight lanes in plain Rust, which the compiler maps to what the target always has.
+/// Eight lanes in plain Rust, which the compiler maps to the target's baseline instructions.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
@@ -116,29 +116,29 @@ impl Lanes for Portable {
 
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> Self::F {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { from.cast::<[f32; 8]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store(self, v: Self::F, to: *mut f32) {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.cast::<[f32; 8]>().write_unaligned(v) }
     }
     #[inline(always)]
     unsafe fn load_f16(self, from: *const u16) -> Self::F {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let bits = unsafe { from.cast::<[u16; 8]>().read_unaligned() };
         bits.map(|b| half::f16::from_bits(b).to_f32_const())
     }
     #[inline(always)]
     unsafe fn store_f16(self, v: Self::F, to: *mut u16) {
         let bits = v.map(|x| half::f16::from_f32_const(x).to_bits());
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.cast::<[u16; 8]>().write_unaligned(bits) }
     }
     #[inline(always)]
     unsafe fn load_i8(self, from: *const i8) -> Self::F {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { from.cast::<[i8; 8]>().read_unaligned() }.map(f32::from)
     }
     #[inline(always)]
@@ -175,7 +175,7 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     fn round(self, v: Self::F) -> Self::F {
-        // Adding and taking away 1.5 * 2^23 leaves no bits behind the point, for |v| < 2^22.
+        // Adding and subtracting 1.5 * 2^23 removes the fraction, for |v| < 2^22.
         const SHIFT: f32 = 12_582_912.0;
         v.map(|x| (x + SHIFT) - SHIFT)
     }
@@ -199,8 +199,8 @@ impl Lanes for Portable {
 mod x86 {
     //! Eight lanes of AVX2 with FMA and F16C, sixteen of AVX-512.
     //!
-    //! SAFETY of every intrinsic here: a token of its level exists only inside `avx2` and `avx512` below,
-    //! whose callers have detected the features.
+    //! SAFETY of every intrinsic here: a token of its level exists only inside `avx2` and `avx512` below, whose
+    //! callers have detected the features.
 
     use std::arch::x86_64::*;
 
@@ -239,27 +239,27 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn load(self, from: *const f32) -> __m256 {
-            // SAFETY: the caller's; the token proves the level.
+            // SAFETY: guaranteed by the caller; the token proves the level.
             unsafe { _mm256_loadu_ps(from) }
         }
         #[inline(always)]
         unsafe fn store(self, v: __m256, to: *mut f32) {
-            // SAFETY: the caller's; the token proves the level.
+            // SAFETY: guaranteed by the caller; the token proves the level.
             unsafe { _mm256_storeu_ps(to, v) }
         }
         #[inline(always)]
         unsafe fn load_f16(self, from: *const u16) -> __m256 {
-            // SAFETY: the caller's; the token proves the level.
+            // SAFETY: guaranteed by the caller; the token proves the level.
             unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
         }
         #[inline(always)]
         unsafe fn store_f16(self, v: __m256, to: *mut u16) {
-            // SAFETY: the caller's; the token proves the level.
+            // SAFETY: guaranteed by the caller; the token proves the level.
             unsafe { _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
         }
         #[inline(always)]
         unsafe fn load_i8(self, from: *const i8) -> __m256 {
-            // SAFETY: the caller's; the token proves the level.
+            // SAFETY: guaranteed by the caller; the token proves the level.
             unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }
         }
         #[inline(always)]
@@ -316,22 +316,22 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn load(self, from: *const f32) -> __m512 {
-            // SAFETY: the caller's; the token proves the level.
+            // SAFETY: guaranteed by the caller; the token proves the level.
             unsafe { _mm512_loadu_ps(from) }
         }
         #[inline(always)]
         unsafe fn store(self, v: __m512, to: *mut f32) {
-            // SAFETY: the caller's; the token proves the level.
+            // SAFETY: guaranteed by the caller; the token proves the level.
             unsafe { _mm512_storeu_ps(to, v) }
         }
         #[inline(always)]
         unsafe fn load_f16(self, from: *const u16) -> __m512 {
-            // SAFETY: the caller's; the token proves the level.
+            // SAFETY: guaranteed by the caller; the token proves the level.
             unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
         }
         #[inline(always)]
         unsafe fn store_f16(self, v: __m512, to: *mut u16) {
-            // SAFETY: the caller's; the token proves the level.
+            // SAFETY: guaranteed by the caller; the token proves the level.
             unsafe {
                 let bits = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v);
                 _mm256_storeu_si256(to.cast(), bits);
@@ -339,7 +339,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn load_i8(self, from: *const i8) -> __m512 {
-            // SAFETY: the caller's; the token proves the level.
+            // SAFETY: guaranteed by the caller; the token proves the level.
             unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
         }
         #[inline(always)]
@@ -378,14 +378,14 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! Eight lanes of NEON in two vectors: as many registers as AVX2 has lanes for.
+    //! Eight lanes of NEON in two vectors, which use as many registers as AVX2 has.
 
     use crate::neon::intrinsics::*;
 
     use super::Lanes;
     use crate::neon;
 
-    /// No proof is needed: every 64-bit Arm processor has NEON.
+    /// No proof is needed: every 64-bit Arm CPU has NEON.
     #[derive(Clone, Copy)]
     pub struct Neon;
 
@@ -408,12 +408,12 @@ mod arm {
 
         #[inline(always)]
         unsafe fn load(self, from: *const f32) -> Self::F {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe { [vld1q_f32(from), vld1q_f32(from.add(4))] }
         }
         #[inline(always)]
         unsafe fn store(self, v: Self::F, to: *mut f32) {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 vst1q_f32(to, v[0]);
                 vst1q_f32(to.add(4), v[1]);
@@ -421,19 +421,19 @@ mod arm {
         }
         #[inline(always)]
         unsafe fn load_f16(self, from: *const u16) -> Self::F {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             let bits = unsafe { vld1q_u16(from) };
             [neon::f16x4(vget_low_u16(bits)), neon::f16x4(vget_high_u16(bits))]
         }
         #[inline(always)]
         unsafe fn store_f16(self, v: Self::F, to: *mut u16) {
             let [low, high] = v.map(|v| vreinterpret_u16_f16(vcvt_f16_f32(v)));
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe { vst1q_u16(to, vcombine_u16(low, high)) }
         }
         #[inline(always)]
         unsafe fn load_i8(self, from: *const i8) -> Self::F {
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             let wide = vmovl_s8(unsafe { vld1_s8(from) });
             [vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_high_s16(wide))]
         }
@@ -459,7 +459,7 @@ mod arm {
             mul(a, b) = vmulq_f32(a, b);
             div(a, b) = vdivq_f32(a, b);
             fma(a, b, c) = vfmaq_f32(c, a, b);
-            // The instructions of these names give NaN where either is.
+            // The NEON instructions of these names give NaN if either is.
             max(a, b) = vbslq_f32(vcgtq_f32(a, b), a, b);
             min(a, b) = vbslq_f32(vcltq_f32(a, b), a, b);
             round(v) = vrndnq_f32(v);

@@ -1,9 +1,9 @@
-//! Instruction levels: what the processor can do, found once and forced by option.
+//! Instruction levels: detected once, or forced by an option.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A set of instructions that kernels are written for, in rising order.
+/// An instruction set that kernels are written for, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
     /// Plain Rust.
@@ -16,11 +16,11 @@ pub enum Level {
     Avx512Vnni,
     /// [`Level::Avx512Vnni`] with AVX-512 BF16 and AMX-BF16 tiles for matrix products of many tokens.
     Amx,
-    /// NEON, which every 64-bit Arm processor has.
+    /// NEON, which every 64-bit Arm CPU has.
     Neon,
     /// NEON with integer dot products.
     NeonDotprod,
-    /// [`Level::NeonDotprod`] with integer matrix products of 2 x 8 by 8 x 2 for many tokens.
+    /// [`Level::NeonDotprod`] with 2 x 8 by 8 x 2 integer matrix products for many tokens.
     NeonI8mm,
 }
 
@@ -51,7 +51,7 @@ impl Level {
         }
     }
 
-    /// Whether this processor runs the level.
+    /// Whether this CPU supports the level.
     pub fn is_available(self) -> bool {
         match self {
             Level::Scalar => true,
@@ -64,12 +64,12 @@ impl Level {
         }
     }
 
-    /// The highest level this processor runs.
+    /// The highest level this CPU supports.
     pub fn detect() -> Level {
         *Level::ALL.iter().rev().find(|level| level.is_available()).expect("scalar always runs")
     }
 
-    /// Every level this processor runs, in rising order.
+    /// All levels this CPU supports, in rising order.
     pub fn available() -> impl Iterator<Item = Level> {
         Level::ALL.into_iter().filter(|level| level.is_available())
     }
@@ -81,21 +81,21 @@ impl fmt::Display for Level {
     }
 }
 
-/// A level name that is not known, or not run by this processor.
+/// The error for an unknown level name, or a level that this CPU does not support.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LevelError {
-    /// No such name.
+    /// The name is unknown.
     #[error("no instruction level `{0}`; known: {known}", known = Level::ALL.map(Level::name).join(", "))]
     Unknown(String),
-    /// The processor lacks it.
-    #[error("this processor cannot run level `{0}`; the highest it runs is `{1}`")]
+    /// The CPU does not support it.
+    #[error("this CPU does not support level `{0}`; the highest it supports is `{1}`")]
     Unavailable(Level, Level),
 }
 
 impl FromStr for Level {
     type Err = LevelError;
 
-    /// The level of that name, provided this processor runs it.
+    /// Parses the name of a level that this CPU supports.
     fn from_str(name: &str) -> Result<Level, LevelError> {
         let level = Level::ALL
             .into_iter()
@@ -142,9 +142,9 @@ mod x86 {
             && is_x86_feature_detected!("gfni")
     }
 
-    /// AMX needs the CPU's word (CPUID 7.0, EDX bits 22 and 24: bf16 products and tiles), the kernel's word that it saves tile
-    /// state (XCR0 bits 17 and 18), and its permission for this process, which Linux gives on request.
-    /// Intel 64 manual, volume 1, chapter 18.
+    /// AMX requires CPU support (CPUID 7.0, EDX bits 22 and 24: bf16 products and tiles), tile state saved by the
+    /// kernel (XCR0 bits 17 and 18), and permission for this process, which Linux grants on request. Intel 64 manual,
+    /// volume 1, chapter 18.
     fn amx() -> bool {
         static PERMITTED: OnceLock<bool> = OnceLock::new();
         *PERMITTED.get_or_init(|| {

@@ -1,16 +1,16 @@
-//! Vectorised exponential and what is made of it: silu, tanh, both forms of GELU.
+//! Vectorized exponential and the functions built on it: SiLU, tanh, both forms of GELU.
 
 use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::level::Level;
 
 /// `exp(v)` with a relative error below 2e-7; 0 below about -87.7, infinity above about 88.4.
 ///
-/// `exp(v) = 2^n * exp(r)` with `n` the whole number nearest to `v / ln 2` and `|r| <= ln 2 / 2`. `r` is
-/// taken with `ln 2` in two parts so that `n * ln 2` is exact (Cody and Waite 1980). `exp(r)` is a polynomial
-/// of degree 6, the coefficients those of Cephes' `expf` (Moshier).
+/// `exp(v) = 2^n * exp(r)`, where `n` is the integer nearest to `v / ln 2` and `|r| <= ln 2 / 2`. For `r`, `ln 2` is
+/// split in two parts so that `n * ln 2` is exact (Cody and Waite 1980). `exp(r)` is a polynomial of degree 6 with
+/// the coefficients of Cephes' `expf` (Moshier).
 #[inline(always)]
 pub(crate) fn exp<L: Lanes>(l: L, v: L::F) -> L::F {
-    // The bounds come first so that NaN stays NaN.
+    // Clamping first preserves NaN.
     let v = l.min(l.splat(88.8), l.max(l.splat(-87.9), v));
     let n = l.round(l.mul(v, l.splat(std::f32::consts::LOG2_E)));
     let r = l.fma(n, l.splat(-0.693_359_4), v);
@@ -25,11 +25,12 @@ pub(crate) fn exp<L: Lanes>(l: L, v: L::F) -> L::F {
 
 /// `2^v` for `v <= 0`, with a relative error below 2e-7; 0 below -126.5.
 ///
-/// As [`exp`], with a polynomial of degree 6 for `2^r`, `|r| <= 1/2`, of least relative error (8e-8 in f32).
+/// Computed as [`exp`], with a polynomial of degree 6 for `2^r`, `|r| <= 1/2`, of minimal relative error (8e-8 in
+/// f32).
 #[inline(always)]
 pub(crate) fn exp2_falling<L: Lanes>(l: L, v: L::F) -> L::F {
     use std::f32::consts::LN_2;
-    // The bound comes first so that NaN stays NaN.
+    // Clamping first preserves NaN.
     let v = l.max(l.splat(-127.0), v);
     let n = l.round(v);
     let r = l.sub(v, n);
@@ -72,8 +73,8 @@ pub(crate) fn gelu_tanh<L: Lanes>(l: L, v: L::F) -> L::F {
 
 /// `0.5 v (1 + erf(v / sqrt(2)))`; absolute error below 1e-6, relative below 4e-6 down to -5.
 ///
-/// Written as `max(v, 0) - |v| E / 2` with `E = erfc(|v| / sqrt(2))`, so that nothing cancels. `E` is the polynomial times
-/// `exp` of Abramowitz and Stegun 7.1.26, whose own error is 1.5e-7.
+/// Computed as `max(v, 0) - |v| E / 2` with `E = erfc(|v| / sqrt(2))`, which avoids cancellation. `E` is the
+/// polynomial times `exp` of Abramowitz and Stegun 7.1.26, whose own error is 1.5e-7.
 #[inline(always)]
 pub(crate) fn gelu<L: Lanes>(l: L, v: L::F) -> L::F {
     let size = l.max(v, l.sub(l.splat(0.0), v));
@@ -88,7 +89,7 @@ pub(crate) fn gelu<L: Lanes>(l: L, v: L::F) -> L::F {
     l.sub(l.max(v, l.splat(0.0)), part)
 }
 
-/// An elementwise function of one variable, by name; what [`map`] applies.
+/// An elementwise function of one variable, applied by [`map`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Function {
     /// `factor * x`.
@@ -98,12 +99,12 @@ pub(crate) enum Function {
     /// The exponential alone.
     #[cfg(test)]
     Exp,
-    /// 2 to a power that is 0 or less.
+    /// 2 to a power of 0 or less.
     #[cfg(test)]
     Exp2Falling,
 }
 
-/// `out[i] = function(input[i])`; slices of one length.
+/// `out[i] = function(input[i])`; slices of equal length.
 pub(crate) fn map(level: Level, function: Function, input: &[f32], out: &mut [f32]) {
     dispatch(level, Map { function, input, out });
 }
@@ -154,7 +155,7 @@ impl Function {
     }
 }
 
-/// Rounds to f16, ties to even; too large a number becomes the largest, an infinity NaN. Slices of one length.
+/// Rounds to f16, ties to even; a number out of range becomes the largest, an infinity NaN. Slices of equal length.
 pub(crate) fn to_f16(level: Level, input: &[f32], out: &mut [u16]) {
     dispatch(level, ToF16 { input, out });
 }
@@ -176,7 +177,7 @@ impl Kernel for ToF16<'_> {
             unsafe {
                 let x = l.load(self.input.as_ptr().add(at));
                 let bounded = l.min(l.splat(65504.0), l.max(l.splat(-65504.0), x));
-                // Adding 0 times an infinity shows it.
+                // Adding 0 times an infinity gives NaN.
                 let shown = l.fma(x, l.splat(0.0), bounded);
                 l.store_f16(shown, self.out.as_mut_ptr().add(at));
             }

@@ -1,4 +1,4 @@
-//! Zeroed, 64-byte aligned memory that the threads of a pool share, handed out as bounds-checked slices.
+//! Zeroed, 64-byte aligned memory that the threads of a pool share as bounds-checked slices.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -9,7 +9,7 @@ use bytemuck::Pod;
 /// Alignment of every buffer, bytes: a cache line, and the widest vector.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Memory above this size is asked to lie in huge pages, bytes.
+/// Huge pages are requested for memory above this size, bytes.
 #[cfg(target_os = "linux")]
 const HUGE_BYTES: usize = 4 << 20;
 
@@ -18,7 +18,7 @@ pub(crate) fn lines(bytes: usize) -> usize {
     bytes.next_multiple_of(LINE_BYTES)
 }
 
-/// A block of zeroed memory. The operating system gives its pages at first touch.
+/// A block of zeroed memory. The operating system provides its pages on first touch.
 pub(crate) struct Memory {
     allocated: NonNull<u8>,
     layout: Layout,
@@ -26,8 +26,8 @@ pub(crate) struct Memory {
     bytes: usize,
 }
 
-// SAFETY: the memory is plain bytes owned by this value; the slices into it are made by unsafe functions
-// whose callers keep writers apart.
+// SAFETY: the memory is plain bytes owned by this value; slices into it are created by unsafe functions whose callers
+// keep writers apart.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -38,14 +38,14 @@ impl Memory {
         self.bytes
     }
 
-    /// Reserves `bytes` for `what`.
+    /// Allocates `bytes` for `what`.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub(crate) fn new(bytes: usize, what: &str) -> Result<Memory, Error> {
         let fail = || Error::OutOfMemory { device: "cpu".to_owned(), what: what.to_owned(), bytes };
-        // An alignment of 16 lets the allocator answer with fresh zero pages instead of clearing them
-        // one by one; the remaining alignment is made by hand.
+        // An alignment of 16 lets the allocator return fresh zero pages instead of clearing them one by one; the rest
+        // of the alignment is done here.
         let padded = bytes.checked_add(LINE_BYTES).ok_or_else(fail)?;
         let layout = Layout::from_size_align(padded, 16).map_err(|_| fail())?;
         // SAFETY: the layout's size is at least LINE_BYTES.
@@ -60,21 +60,21 @@ impl Memory {
     /// `len` elements from byte `offset` on, for reading.
     ///
     /// # Safety
-    /// Nobody writes to them while the slice lives.
+    /// No thread writes to them while the slice is alive.
     pub(crate) unsafe fn get<T: Pod>(&self, offset: usize, len: usize) -> &[T] {
         let start = self.check::<T>(offset, len);
-        // SAFETY: in bounds and aligned (checked), plain data; no writer, says the caller.
+        // SAFETY: in bounds and aligned (checked), plain data; the caller guarantees that there is no writer.
         unsafe { std::slice::from_raw_parts(start, len) }
     }
 
     /// `len` elements from byte `offset` on, for writing.
     ///
     /// # Safety
-    /// Nobody else reads or writes them while the slice lives.
+    /// No other thread accesses them while the slice is alive.
     #[expect(clippy::mut_from_ref, reason = "the threads of a stage write disjoint parts")]
     pub(crate) unsafe fn get_mut<T: Pod>(&self, offset: usize, len: usize) -> &mut [T] {
         let start = self.check::<T>(offset, len);
-        // SAFETY: in bounds and aligned (checked), plain data; no other user, says the caller.
+        // SAFETY: in bounds and aligned (checked), plain data; the caller guarantees exclusive access.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 
@@ -94,8 +94,8 @@ impl Drop for Memory {
     }
 }
 
-/// Large buffers are read in strides of a KV page, which costs a page walk each with 4 KiB pages. A
-/// refusal costs speed only, so the answer is not looked at.
+/// Large buffers are read in strides of a KV page, each of which costs a page walk with 4 KiB pages. A refusal only
+/// costs speed, so the result is ignored.
 #[cfg(target_os = "linux")]
 fn advise_huge(start: NonNull<u8>, bytes: usize) {
     if bytes < HUGE_BYTES {
@@ -103,7 +103,7 @@ fn advise_huge(start: NonNull<u8>, bytes: usize) {
     }
     let shift = start.as_ptr().align_offset(4096);
     if shift < bytes {
-        // SAFETY: the range lies within our allocation; the advice changes no content.
+        // SAFETY: the range is within our allocation; the advice changes no content.
         unsafe {
             libc::madvise(start.as_ptr().add(shift).cast(), bytes - shift, libc::MADV_HUGEPAGE);
         }
@@ -125,7 +125,7 @@ mod tests {
         assert!(floats.as_ptr().addr().is_multiple_of(LINE_BYTES));
         assert!(floats.iter().all(|&x| x == 0.0));
         let over = std::panic::catch_unwind(|| {
-            // SAFETY: panics before a slice is made.
+            // SAFETY: panics before a slice is created.
             let slice: &[f32] = unsafe { memory.get(0, 251) };
             slice.len()
         });

@@ -1,8 +1,8 @@
-//! NEON instructions that several rooms use and the standard library lacks, does not promise yet, or has only for pointers.
+//! NEON instructions shared by several modules that the standard library lacks, has only unstably, or only for
+//! pointers.
 //!
-//! NEON itself is part of every 64-bit Arm processor, so its arithmetic is safe everywhere ([`intrinsics`]). The integer
-//! dot products and matrix products are not: their functions name the feature, and only a level that was detected calls
-//! them.
+//! NEON itself is part of every 64-bit Arm CPU, so its arithmetic is safe everywhere ([`intrinsics`]). Integer dot
+//! products and matrix products are not: their functions enable the feature, and only a detected level calls them.
 
 use std::arch::asm;
 
@@ -10,7 +10,7 @@ use intrinsics::*;
 
 pub(crate) mod intrinsics;
 
-/// Asks for the cache line of an address that will be read soon, as near as it gets; any address will do.
+/// Prefetches the cache line of an address into the first-level cache; any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch(address: *const u8) {
     // SAFETY: a prefetch of an address that is not mapped does nothing.
@@ -19,7 +19,7 @@ pub(crate) fn prefetch(address: *const u8) {
     }
 }
 
-/// The same, as far as the second-level cache.
+/// Prefetches the cache line of an address into the second-level cache.
 #[inline(always)]
 pub(crate) fn prefetch_outer(address: *const u8) {
     // SAFETY: as above.
@@ -45,7 +45,8 @@ pub(crate) fn sdot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t
     sums
 }
 
-/// The same with one lane of four bytes for all: the bits of `four`, a float so that it is loaded where it is wanted.
+/// [`sdot`] with one lane of four bytes for all: the bits of `four`, a float so that it is loaded into a vector
+/// register.
 #[inline]
 #[target_feature(enable = "dotprod")]
 pub(crate) fn sdot_four(mut sums: int32x4_t, a: int8x16_t, four: f32) -> int32x4_t {

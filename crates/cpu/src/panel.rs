@@ -1,8 +1,8 @@
-//! Weights of some rows as bytes with scales: the one unpacking each quantized type has.
+//! Unpacked weights as bytes with scales: one unpacking per quantized type.
 //!
-//! A type's file in `panel/` turns the blocks of at most [`SPAN`] columns of one row into a [`Span`].
-//! The code is plain Rust without branches; [`Unpack`] compiles it once per instruction level, where
-//! the compiler vectorizes it. The tiles then reorder spans as their instructions want them.
+//! A type's file in `panel/` unpacks the blocks of at most [`SPAN`] columns of one row to a [`Span`]. The code is
+//! plain, branch-free Rust; [`Unpack`] compiles it once per instruction level, where the compiler vectorizes it. The
+//! tiles then interleave spans in the order of their instructions.
 
 use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
@@ -30,7 +30,7 @@ mod q8_0;
 /// Columns unpacked at once: one K-quant block, or eight blocks of 32.
 pub(crate) const SPAN: usize = 256;
 
-/// Every type with an unpacking of its own; all others are dequantized to f32.
+/// All types with an unpacking of their own; the others are dequantized to f32.
 static TABLE: &[(Type, Quants)] = &[
     (Type::Q4_0, Quants::of::<q4_0::Q4_0>()),
     (Type::Q4_1, Quants::of::<q4_1::Q4_1>()),
@@ -47,16 +47,16 @@ static TABLE: &[(Type, Quants)] = &[
     (Type::MXFP4, Quants::of::<mxfp4::Mxfp4>()),
 ];
 
-/// The unpacking of a type, where it has one.
+/// The unpacking of a type, if it has one.
 pub(crate) fn quants(ty: Type) -> Option<&'static Quants> {
     TABLE.iter().find(|(known, _)| *known == ty).map(|(_, quants)| quants)
 }
 
-/// Up to [`SPAN`] consecutive weights of a row: weight i = `unit · scales[i / g] · quants[i] + min_unit · mins[i / g]`,
-/// where g weights share a scale. Signed types leave the minimums alone and store their quants [`Quants::bias`] too high:
-/// weight i = `unit · scales[i / g] · (quants[i] - bias)`.
+/// Up to [`SPAN`] consecutive weights of a row: weight i = `unit · scales[i / g] · quants[i] + min_unit · mins[i /
+/// g]`, where g weights share a scale. Signed types ignore the minimums and store their quants biased by
+/// [`Quants::bias`]: weight i = `unit · scales[i / g] · (quants[i] - bias)`.
 ///
-/// Of the K types the scales (-128 to 127) and minimums are integers, as they are stored; of all others the units are 1.
+/// For K types, scales (-128 to 127) and minimums are the stored integers; for all others the units are 1.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct Span {
@@ -66,33 +66,33 @@ pub(crate) struct Span {
     pub scales: [f32; 16],
     /// An addend per group of g.
     pub mins: [f32; 16],
-    /// What the scales are multiples of.
+    /// The unit of the scales.
     pub unit: f32,
-    /// What the addends are multiples of.
+    /// The unit of the addends.
     pub min_unit: f32,
-    /// To whole lines of the cache.
+    /// Padding to whole cache lines.
     pub unused: [f32; 14],
 }
 
-/// How a type's scales lie and how activations are quantized to meet it.
+/// The scale structure of a type, and the matching quantization of activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Signed weights in groups of 32, activations scaled every 32.
+    /// Signed weights in groups of 32, one activation scale per 32.
     Signed32,
-    /// Weights with minimums in groups of 32, activations scaled every 32.
+    /// Weights with minimums in groups of 32, one activation scale per 32.
     Affine32,
-    /// Signed weights in groups of 32, activations scaled every 256.
+    /// Signed weights in groups of 32, one activation scale per 256.
     Signed32K,
-    /// Weights with minimums in groups of 32, activations scaled every 256.
+    /// Weights with minimums in groups of 32, one activation scale per 256.
     Affine32K,
-    /// Signed weights in groups of 16, activations scaled every 256.
+    /// Signed weights in groups of 16, one activation scale per 256.
     Signed16K,
-    /// Weights with minimums in groups of 16, activations scaled every 256.
+    /// Weights with minimums in groups of 16, one activation scale per 256.
     Affine16K,
 }
 
 impl Form {
-    /// Weights that share a scale.
+    /// Number of weights that share a scale.
     pub const fn group(self) -> usize {
         match self {
             Form::Signed32 | Form::Affine32 | Form::Signed32K | Form::Affine32K => 32,
@@ -100,7 +100,7 @@ impl Form {
         }
     }
 
-    /// Whether quants are biased rather than followed by minimums.
+    /// Whether quants are signed and biased, instead of having minimums.
     pub const fn is_signed(self) -> bool {
         matches!(self, Form::Signed32 | Form::Signed32K | Form::Signed16K)
     }
@@ -113,51 +113,51 @@ impl Form {
 
 /// A type's file in `panel/`.
 pub(crate) trait Unpack {
-    /// Where scales lie.
+    /// The scale structure.
     const FORM: Form;
-    /// What was added to signed quants; 0 where there are minimums.
+    /// The bias of signed quants; 0 if there are minimums.
     const BIAS: u8;
-    /// The greatest quant as stored in a span.
+    /// The largest quant as stored in a span.
     const HIGHEST: u8;
-    /// What codes stand for, where quants are not codes themselves.
+    /// The codebook, if quants are codes.
     const CODEBOOK: Option<[u8; 16]> = None;
-    /// A short way into the panels of AVX2.
+    /// A fast path into the panels of AVX2.
     #[cfg(target_arch = "x86_64")]
     const FILL_AVX2: Option<Fill> = None;
-    /// A short way into the panels of AVX-512.
+    /// A fast path into the panels of AVX-512.
     #[cfg(target_arch = "x86_64")]
     const FILL: Option<Fill> = None;
-    /// A short way into AMX tiles.
+    /// A fast path into AMX tiles.
     #[cfg(target_arch = "x86_64")]
     const TILES: Option<FillTiles> = None;
 
-    /// Unpacks the blocks of one row's next columns, at most [`SPAN`]; leaves codes of a codebook.
+    /// Unpacks the blocks of one row's next columns, at most [`SPAN`]; codes of a codebook are not looked up yet.
     fn unpack(blocks: &[u8], span: &mut Span);
 }
 
-/// The same bytes of several rows.
+/// A byte range of several rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a> {
-    /// The rows from the first of them on.
+    /// The rows, starting with the first one.
     pub weights: &'a [u8],
-    /// From row to row.
+    /// Distance between rows.
     pub row_bytes: usize,
-    /// The first byte wanted of each row.
+    /// Offset of the range in each row.
     pub start: usize,
-    /// Bytes wanted of each row.
+    /// Bytes of the range in each row.
     pub len: usize,
 }
 
 impl Rows<'_> {
-    /// The wanted bytes of row `row`.
+    /// The byte range of row `row`.
     #[inline(always)]
     pub fn row(&self, row: usize) -> &[u8] {
         let start = row * self.row_bytes + self.start;
         &self.weights[start..start + self.len]
     }
 
-    /// Asks the memory for the wanted bytes of `count` rows, as far as the weights go. A panel reads
-    /// more streams than the hardware's prefetcher follows.
+    /// Prefetches the byte ranges of `count` rows, as far as the weights go. A panel reads more streams than the
+    /// hardware prefetcher follows.
     pub fn prefetch(&self, count: usize) {
         for row in 0..count {
             let start = row * self.row_bytes + self.start;
@@ -167,13 +167,13 @@ impl Rows<'_> {
     }
 }
 
-/// Asks the memory for some bytes, as far as the second-level cache, ahead of their use.
+/// Prefetches bytes into the second-level cache.
 #[inline(always)]
 pub(crate) fn prefetch(bytes: &[u8]) {
     prefetch_lines(bytes.as_ptr(), bytes.len().div_ceil(64));
 }
 
-/// The same from any address on, mapped or not: a prefetch has no effect but on the caches.
+/// Prefetches bytes at any address, mapped or not: a prefetch affects only the caches.
 #[inline(always)]
 pub(crate) fn prefetch_lines(start: *const u8, lines: usize) {
     for line in 0..lines {
@@ -191,7 +191,7 @@ pub(crate) fn prefetch_lines(start: *const u8, lines: usize) {
     }
 }
 
-/// Lines to ask the memory for while something else is computed: asked for all at once they would hold up its loads.
+/// Cache lines to prefetch during a computation: prefetching them all at once would delay its loads.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     start: *const u8,
@@ -199,12 +199,12 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// What follows some weights, as many bytes.
+    /// The bytes that follow some weights, as many as these.
     pub fn of(weights: &[u8]) -> Ahead {
         Ahead { start: weights.as_ptr_range().end, lines: weights.len().div_ceil(64) }
     }
 
-    /// `count` parts of about as many lines, in order.
+    /// Splits into `count` parts of about equal size, in order.
     #[inline(always)]
     pub fn split(self, count: usize) -> Split {
         let count = count.max(1);
@@ -212,27 +212,27 @@ impl Ahead {
         Split { start: self.start, lines, more, count, carried: 0 }
     }
 
-    /// Asks.
+    /// Prefetches all lines.
     #[inline(always)]
     pub fn fetch(self) {
         prefetch_lines(self.start, self.lines);
     }
 }
 
-/// The parts of an [`Ahead`]: without a division for each, which the smallest kernels would notice.
+/// The parts of an [`Ahead`], computed without a division per part, which the smallest kernels would notice.
 pub(crate) struct Split {
-    /// Of the next part.
+    /// Start of the next part.
     start: *const u8,
-    /// Of every part at least.
+    /// Minimum lines per part.
     lines: usize,
-    /// Parts that have one more, of `count`, evenly between the others.
+    /// Number of parts with one line more, spread evenly over `count`.
     more: usize,
     count: usize,
     carried: usize,
 }
 
 impl Split {
-    /// The next part. Beyond `count` parts there is more of the same.
+    /// Prefetches the next part. Beyond `count` parts it continues in the same way.
     #[inline(always)]
     pub fn part(&mut self) -> Ahead {
         self.carried += self.more;
@@ -244,23 +244,23 @@ impl Split {
     }
 }
 
-/// Unpacks the rows into as many spans. Unsafe to call unless the processor has the level's features.
+/// Unpacks rows to as many spans. Unsafe to call on a CPU without the level's features.
 pub(crate) type UnpackRows = unsafe fn(rows: Rows<'_>, spans: &mut [Span]);
 
 /// The unpacking of one type, compiled per level.
 #[derive(Clone, Copy)]
 pub(crate) struct Quants {
-    /// How scales lie.
+    /// The scale structure.
     pub form: Form,
-    /// What was added to signed quants.
+    /// The bias of signed quants.
     pub bias: u8,
-    /// The greatest quant as stored.
+    /// The largest quant as stored.
     pub highest: u8,
     #[cfg(target_arch = "x86_64")]
     fill_avx2: Option<Fill>,
     #[cfg(target_arch = "x86_64")]
     fill: Option<Fill>,
-    /// The short way into AMX tiles, where there is one.
+    /// The fast path into AMX tiles, if there is one.
     #[cfg(target_arch = "x86_64")]
     pub fill_tiles: Option<FillTiles>,
     scalar: UnpackRows,
@@ -294,7 +294,7 @@ impl Quants {
         }
     }
 
-    /// The code for a level.
+    /// The unpacking code for a level.
     pub fn unpack(&self, level: Level) -> UnpackRows {
         match level {
             #[cfg(target_arch = "x86_64")]
@@ -307,7 +307,7 @@ impl Quants {
         }
     }
 
-    /// The short way into a level's panels, where there is one. It wants 16 whole rows and 256 columns.
+    /// The fast path into a level's panels, if there is one. It requires 16 complete rows and 256 columns.
     pub fn fill(&self, level: Level) -> Option<Fill> {
         match level {
             #[cfg(target_arch = "x86_64")]
@@ -355,7 +355,7 @@ fn rows_avx512<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
     }
 }
 
-/// Replaces codes by what they stand for, 32 at a time.
+/// Replaces codes by their codebook values, 32 at a time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn look_up(codebook: &[u8; 16], spans: &mut [Span]) {
@@ -393,8 +393,8 @@ fn rows_neon<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
     }
 }
 
-/// The values of f16 bits, without a branch and without a subnormal f32 on the way (those cost a
-/// hundred cycles each, and the scales of Q6_K are often subnormal f16).
+/// The values of f16 bits, without branches and without subnormal f32 intermediates (which cost a hundred cycles
+/// each, and the scales of Q6_K are often subnormal f16).
 #[inline(always)]
 pub(crate) fn f16_values<const N: usize>(bits: [u16; N]) -> [f32; N] {
     const REBIAS: u32 = 112 << 23;
@@ -411,7 +411,7 @@ pub(crate) fn f16_values<const N: usize>(bits: [u16; N]) -> [f32; N] {
     values
 }
 
-/// Splits 16 bytes into their 16 low and 16 high halves, as the 32-weight types store them.
+/// Splits 16 bytes into their 16 low and 16 high nibbles, as stored by the types with blocks of 32.
 #[inline(always)]
 fn halves(packed: &[u8; 16], quants: &mut [u8; 32]) {
     for l in 0..16 {
@@ -422,7 +422,7 @@ fn halves(packed: &[u8; 16], quants: &mut [u8; 32]) {
 
 /// A block of 32 weights.
 trait Block32: bytemuck::AnyBitPattern {
-    /// Writes the quants; gives the f16 bits of the scale and of the minimum.
+    /// Writes the quants; returns the f16 bits of scale and minimum.
     fn unpack(&self, quants: &mut [u8; 32]) -> [u16; 2];
 }
 
@@ -444,7 +444,7 @@ fn blocks_of_32<B: Block32>(bytes: &[u8], span: &mut Span) {
 mod tests {
     use super::*;
 
-    /// Numbers without a pattern.
+    /// Random bytes.
     fn noise(count: usize, seed: u64) -> Vec<u8> {
         let mut state = seed;
         let mut next = || {
@@ -505,7 +505,7 @@ mod tests {
     fn the_short_way_into_a_panel_ends_where_the_long_one_does() {
         use crate::tile::{self, Panel};
 
-        // Integers of 16 bits in place of a float may look like a NaN.
+        // 16-bit integers in place of a float may look like a NaN.
         let equal = |long: &[f32], short: &[f32]| {
             let mut both = long.iter().zip(short);
             both.all(|(long, short)| long == short || long.to_bits() == short.to_bits())
@@ -513,7 +513,7 @@ mod tests {
         for level in Level::available() {
             for (ty, quants) in TABLE {
                 let Some(fill) = quants.fill(level) else { continue };
-                // Three blocks a row, of which the second is wanted.
+                // Three blocks per row, of which the second is requested.
                 let row_bytes = 3 * ty.block_bytes;
                 let bytes = finite_blocks(*ty, 3 * 16);
                 let (start, len) = (ty.block_bytes, ty.block_bytes);
@@ -565,7 +565,7 @@ mod tests {
                     }
                     fill(rows, count, &mut short);
                 }
-                // Zero has two signs.
+                // Zeros may differ in sign.
                 let values = |tiles: &[TileBytes; 8]| {
                     let words = bytemuck::cast_slice::<u8, u16>(tiles.as_flattened());
                     words.iter().map(|bits| if bits & 0x7fff == 0 { 0 } else { *bits }).collect()

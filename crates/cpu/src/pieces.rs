@@ -1,23 +1,23 @@
-//! How the rows of a matrix that is read once are shared out among threads: long pieces first, short ones last.
+//! Splits the rows of a matrix that is read once among threads: large pieces first, small ones last.
 //!
-//! **The idea.** A thread that reads on and on in one place gets the most out of memory, and each new place costs it a
-//! start; but who has the last piece is waited for by all others. So each piece is a fixed part of what is left: the
-//! first ones are megabytes, the last ones the least that is worth a claim. Threads claim them one by one, so a slow core
-//! takes fewer of them and holds up the others for a short one at most.
+//! ***The idea.** Long sequential reads get the most out of memory, and every new position costs a start-up; but all
+//! threads wait for the one with the last piece. Therefore each piece is a fixed share of the remainder (guided
+//! scheduling): the first ones are megabytes, the last ones the smallest worth a claim. Threads claim pieces one by
+//! one, so a slow core takes fewer and delays the others by a small one at most.
 
 use std::ops::Range;
 
-/// A piece is what is left, shared out among so many times the threads: a core of a quarter of the others' speed then has
-/// no more in its first piece than what it would get of an even share.
+/// A piece is the remainder divided by this many times the threads: a core at a quarter of the others' speed then has
+/// no more in its first piece than an even share.
 const SHARES: usize = 4;
 
-/// Consecutive pieces of some rows.
+/// The consecutive pieces of a range of rows.
 pub(crate) struct Pieces {
     ends: Box<[usize]>,
 }
 
 impl Pieces {
-    /// Pieces of at least `least` rows, the last one apart, whose ends are multiples of `least`.
+    /// Pieces of at least `least` rows, except the last, whose ends are multiples of `least`.
     pub(crate) fn new(rows: usize, least: usize, threads: usize) -> Pieces {
         let mut ends = Vec::new();
         let mut start = 0;
@@ -25,7 +25,7 @@ impl Pieces {
             let left = rows - start;
             let share = if threads <= 1 { left } else { left / (SHARES * threads) };
             start = (start + (share / least).max(1) * least).min(rows);
-            // A rest that is not worth a claim goes with the last piece.
+            // A remainder that is not worth a claim is added to the last piece.
             if rows - start < least || threads <= 1 {
                 start = rows;
             }
@@ -34,12 +34,12 @@ impl Pieces {
         Pieces { ends: ends.into() }
     }
 
-    /// How many there are.
+    /// Number of pieces.
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// The rows of one.
+    /// The rows of a piece.
     pub(crate) fn range(&self, piece: usize) -> Range<usize> {
         let start = if piece == 0 { 0 } else { self.ends[piece - 1] };
         start..self.ends[piece]
@@ -50,7 +50,7 @@ impl Pieces {
 mod tests {
     use super::*;
 
-    /// When the last thread is done, where threads of these speeds (rows a second) claim pieces in turn.
+    /// The finish time of the last thread, if threads of these speeds (rows per second) claim pieces in turn.
     fn time(pieces: &Pieces, speeds: &[f64]) -> f64 {
         let mut clocks = vec![0.0_f64; speeds.len()];
         for piece in 0..pieces.len() {

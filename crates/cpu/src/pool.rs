@@ -1,13 +1,12 @@
-//! The thread pool: jobs of many stages, joined by whoever has time, spinning before they park.
+//! The thread pool: jobs of many stages without a barrier, threads that spin before they park.
 //!
-//! **The idea.** A [`Job`] is a list of stages, a stage a number of chunks. One word, the ticket, says which
-//! stage runs and which chunk is next; a thread claims a chunk by raising it. Whoever finishes the last chunk
-//! of a stage moves the ticket to the next stage, which is all the barrier there is: no thread is counted in
-//! or out, so a worker that the system has put aside delays nobody unless it holds a chunk, and the thread
-//! that waits for the result works along.
+//! **The idea.** A [`Job`] is a list of stages, and a stage a number of chunks. A single word, the ticket, holds the
+//! current stage and the next chunk; a thread claims a chunk by incrementing it. The thread that finishes the last
+//! chunk of a stage advances the ticket to the next stage. There is no other barrier: threads are not counted, so a
+//! preempted worker delays the others only if it holds a chunk, and the thread that waits for the result works too.
 //!
-//! **Waiting** is spinning for some tens of microseconds, then yielding, then parking. A thread that finds
-//! itself put aside while it spun takes that as a sign of a crowded machine and spins less from then on.
+//! **Waiting** means spinning for some tens of microseconds, then yielding, then parking. A thread that notices that
+//! it was preempted while spinning assumes an oversubscribed machine and spins less.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -15,35 +14,35 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Most chunks of a stage.
+/// Maximum chunks per stage.
 pub(crate) const CHUNKS_MAX: usize = (1 << 24) - 1;
 
-/// Most stages of a job.
+/// Maximum stages per job.
 pub(crate) const STAGES_MAX: usize = (1 << 16) - 1;
 
-/// Longest spin, while other threads are not in the way.
+/// Longest spin on an idle machine.
 const SPIN: Duration = Duration::from_micros(60);
 
-/// How long a thread yields between spinning and parking.
+/// Time a thread yields between spinning and parking.
 const YIELD: Duration = Duration::from_micros(100);
 
-/// A gap this long between two looks at the clock while spinning means that the thread was put aside.
+/// A gap this long between two readings of the clock while spinning means that the thread was preempted.
 const PUT_ASIDE: Duration = Duration::from_micros(300);
 
-/// What a job does.
+/// The work of a job.
 pub(crate) trait Work: Send + Sync {
-    /// Runs one chunk of a stage. `thread` is below the pool's thread count and no two threads that run at
-    /// once share it.
+    /// Runs one chunk of a stage. `thread` is below the pool's thread count, and no two threads running at the same
+    /// time share it.
     fn run(&self, stage: usize, chunk: usize, thread: usize);
 }
 
-/// A value that has its cache lines to itself; two, because processors fetch lines in pairs.
+/// A value on its own pair of cache lines, because CPUs fetch lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// The ticket: generation in the upper 24 bits, then 16 bits of stage, then 24 bits of next chunk. The
-/// generation keeps a thread that slept through the end of a run from claiming in the next one by mistake.
+/// The ticket: generation in the upper 24 bits, then 16 bits of stage, then 24 bits of next chunk. The generation
+/// prevents a thread that slept through the end of a run from claiming a chunk of the next one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Ticket(u64);
 
@@ -65,13 +64,13 @@ impl Ticket {
     }
 }
 
-/// A list of stages that a pool can run again and again, each time with other numbers of chunks.
+/// A list of stages that a pool can run repeatedly, each time with different numbers of chunks.
 pub(crate) struct Job {
     ticket: Padded<AtomicU64>,
     done: Padded<AtomicU32>,
     /// Chunks of each stage in this run.
     chunks: Box<[AtomicU32]>,
-    /// When each stage ended, nanoseconds after `epoch`; empty when times are not taken.
+    /// End time of each stage, nanoseconds after `epoch`; empty if the job is not timed.
     ends: Box<[AtomicU64]>,
     epoch: Instant,
     gate: Gate,
@@ -97,21 +96,21 @@ impl Job {
         }
     }
 
-    /// The same job, which takes the times of its stages.
+    /// Enables timing of the stages.
     pub(crate) fn timed(mut self) -> Job {
         self.ends = (0..=self.chunks.len()).map(|_| AtomicU64::new(0)).collect();
         self
     }
 
-    /// Whether the last run has ended.
+    /// Whether the last run has finished.
     pub(crate) fn is_finished(&self) -> bool {
         Ticket(self.ticket.0.load(Ordering::Acquire)).stage() == self.chunks.len()
     }
 
-    /// Opens a run with the given numbers of chunks. Threads may work on it from here on.
+    /// Starts a run with the given numbers of chunks. Threads may work on it from here on.
     ///
     /// # Panics
-    /// When the last run has not ended.
+    /// If the last run has not finished.
     pub(crate) fn open(&self, chunks: impl Iterator<Item = usize>) {
         let last = Ticket(self.ticket.0.load(Ordering::Acquire));
         assert_eq!(last.stage(), self.chunks.len(), "the last run has not ended");
@@ -130,14 +129,14 @@ impl Job {
         self.turn_to(last.generation() + 1, 0);
     }
 
-    /// Runs chunks until the run has ended, whoever ends it.
+    /// Runs chunks until the run has finished.
     fn work(&self, thread: usize, patience: &mut Patience) {
         loop {
             let word = self.ticket.0.load(Ordering::Acquire);
             let ticket = Ticket(word);
             let stage = ticket.stage();
             let Some(chunks) = self.chunks.get(stage) else { return };
-            // The count belongs to the ticket's generation, or else the exchange below fails.
+            // The count belongs to the ticket's generation; otherwise the exchange below fails.
             let chunks = chunks.load(Ordering::Relaxed);
             if ticket.next() >= chunks {
                 let moved = || self.ticket.0.load(Ordering::Acquire) != word;
@@ -161,7 +160,8 @@ impl Job {
         }
     }
 
-    /// After a panic or a cancellation the remaining chunks are skipped, so that the run still ends.
+    /// Runs one chunk. After a panic or a cancellation the remaining chunks are skipped, so that the run still
+    /// finishes.
     fn run_chunk(&self, stage: usize, chunk: usize, thread: usize) {
         if self.cancelled.load(Ordering::Relaxed) {
             return;
@@ -178,7 +178,7 @@ impl Job {
         }
     }
 
-    /// Moves the ticket to `stage`, or past it where there is nothing to do.
+    /// Advances the ticket to `stage`, or past it if it has no chunks.
     fn turn_to(&self, generation: u64, mut stage: usize) {
         while self.chunks.get(stage).is_some_and(|c| c.load(Ordering::Relaxed) == 0) {
             self.end_stage(stage);
@@ -200,19 +200,19 @@ impl Job {
         self.epoch.elapsed().as_nanos() as u64
     }
 
-    /// Nanoseconds each stage of the last run took; nothing when times are not taken.
+    /// Nanoseconds per stage of the last run; empty if the job is not timed.
     pub(crate) fn stage_ns(&self) -> impl Iterator<Item = u64> {
         let at = |end: &AtomicU64| end.load(Ordering::Relaxed);
         self.ends.windows(2).map(move |pair| at(&pair[1]).saturating_sub(at(&pair[0])))
     }
 
-    /// What the panic of the last run said, if a chunk panicked.
+    /// The panic message of the last run, if a chunk panicked.
     pub(crate) fn panicked(&self) -> Option<String> {
         lock(&self.panic).clone()
     }
 }
 
-/// Where threads park, and those who change what they wait for wake them.
+/// A place to park until a condition changes.
 #[derive(Default)]
 struct Gate {
     parked: Padded<AtomicU32>,
@@ -221,8 +221,8 @@ struct Gate {
 }
 
 impl Gate {
-    /// Parks until `ready`. Between the count and the last look there must be no gap that `wake` could fall
-    /// into: count, then look, here; change, then look at the count, there; all sequentially consistent.
+    /// Parks until `ready`. A `wake` must not slip in between the count and the last check: here count, then check;
+    /// there change, then read the count; all sequentially consistent.
     fn park(&self, ready: impl Fn() -> bool) {
         let mut guard = lock(&self.mutex);
         self.parked.0.fetch_add(1, Ordering::SeqCst);
@@ -233,7 +233,7 @@ impl Gate {
         self.parked.0.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Called after the change.
+    /// Wakes parked threads; call after the change.
     fn wake(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.parked.0.load(Ordering::SeqCst) > 0 {
@@ -243,7 +243,7 @@ impl Gate {
     }
 }
 
-/// How long a thread is willing to spin.
+/// A thread's current spin limit.
 struct Patience {
     spin: Duration,
     spin_max: Duration,
@@ -286,14 +286,14 @@ impl Patience {
 }
 
 struct Shared {
-    /// Counts the jobs that were published.
+    /// Number of published jobs.
     epoch: Padded<AtomicU64>,
     stop: AtomicBool,
     slot: Mutex<Option<Arc<Job>>>,
     gate: Gate,
 }
 
-/// `threads - 1` workers; the thread that owns the pool is the last.
+/// `threads - 1` workers; the thread that owns the pool is the last one.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -304,7 +304,7 @@ impl Pool {
     /// Starts the workers.
     ///
     /// # Errors
-    /// The system starts no more threads.
+    /// The system cannot start more threads.
     pub(crate) fn new(threads: usize) -> std::io::Result<Pool> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let spin_max = if threads > processors { Duration::ZERO } else { SPIN };
@@ -314,7 +314,7 @@ impl Pool {
             slot: Mutex::new(None),
             gate: Gate::default(),
         });
-        // Workers join here one by one, so that those already started end when a later one fails.
+        // Workers are added one by one, so that those already started are stopped if a later one fails.
         let mut pool = Pool { shared, workers: Vec::new(), patience: Patience::new(spin_max) };
         for thread in 0..threads.saturating_sub(1) {
             let shared = pool.shared.clone();
@@ -325,12 +325,12 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Threads that work: the workers and the owner.
+    /// Number of working threads: the workers and the owner.
     pub(crate) fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Lets the workers at an open job.
+    /// Publishes an open job to the workers.
     pub(crate) fn publish(&mut self, job: &Arc<Job>) {
         if self.workers.is_empty() {
             return;
@@ -340,7 +340,7 @@ impl Pool {
         self.shared.gate.wake();
     }
 
-    /// Works along until the job has ended.
+    /// Works on the job until it has finished.
     pub(crate) fn finish(&mut self, job: &Job) {
         job.work(self.workers.len(), &mut self.patience);
     }
@@ -355,13 +355,13 @@ impl Drop for Pool {
         self.shared.epoch.0.fetch_add(1, Ordering::SeqCst);
         self.shared.gate.wake();
         for worker in self.workers.drain(..) {
-            // A worker catches the panics of its chunks; should it die otherwise, there is no more to do.
+            // A worker catches the panics of its chunks; if it dies otherwise, nothing can be done.
             let _ = worker.join();
         }
     }
 }
 
-/// A worker's life.
+/// A worker's main loop.
 fn serve(shared: &Shared, thread: usize, mut patience: Patience) {
     let mut seen = 0;
     loop {
@@ -377,7 +377,7 @@ fn serve(shared: &Shared, thread: usize, mut patience: Patience) {
     }
 }
 
-/// A panic while the lock was held leaves nothing half done here: the data is replaced whole.
+/// A panic while the lock was held leaves no invalid data: values are replaced as a whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -386,8 +386,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// Counts the chunks that are left of each stage of a run, and asserts that a stage begins when those
-    /// before it have ended and that a thread's number is not given twice.
+    /// Counts the remaining chunks of each stage of a run, and asserts that a stage begins after the previous ones
+    /// have finished and that no thread number is used twice at a time.
     struct Counting {
         left: Vec<AtomicU32>,
         ran: AtomicU32,
@@ -481,7 +481,7 @@ mod tests {
         }
     }
 
-    /// Rows in pieces, each row a sleep; thread 0 is four times as slow as the others.
+    /// Rows in pieces, where each row sleeps; thread 0 is four times as slow as the others.
     struct SlowCore(crate::pieces::Pieces);
 
     impl SlowCore {
@@ -506,7 +506,7 @@ mod tests {
         job.open([chunks].into_iter());
         pool.publish(&job);
         pool.finish(&job);
-        // Both at once make five quarters of what the fast one makes; two equal halves would take 2.5 times as long.
+        // Both together are 1.25 times as fast as the fast thread; two equal halves would take 2.5 times as long.
         let best = SlowCore::ROW * rows as u32 * 4 / 5;
         let took = began.elapsed();
         assert!(took >= best && took < best.mul_f64(1.6), "{took:?}, at best {best:?}");

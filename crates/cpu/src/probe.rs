@@ -1,4 +1,4 @@
-//! How fast this machine's memory is read: the yardstick for every kernel that streams weights.
+//! Measures memory read bandwidth, the upper bound for kernels that stream weights.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,29 +8,28 @@ use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::level::Level;
 use crate::memory::Memory;
 
-/// Bytes that are read in turn: far more than any cache.
+/// Bytes read in turn: far more than any cache.
 const BYTES: usize = 512 << 20;
 
-/// Bytes of a window, all threads together: a few milliseconds at most, so that some windows fall between the
-/// slices of whatever else runs.
+/// Bytes per window over all threads: a few milliseconds at most, so that some windows fall between the time slices
+/// of other processes.
 const WINDOW_BYTES: usize = 16 << 20;
 
-/// Times all windows are read.
+/// Number of passes over all windows.
 const PASSES: usize = 4;
 
-/// How far ahead of the sum lines are asked for, bytes: as far as the weight kernels do, or not at all. Either is the faster
-/// on some processor.
+/// Prefetch distances in bytes: that of the weight kernels, or none. Which is faster depends on the CPU.
 const AHEAD: [usize; 2] = [8 << 10, 0];
 
-/// Reading speed of large memory by `threads` threads at the detected level, GB/s (10^9 bytes a second): the
-/// best window of 16 MiB among those of half a gigabyte read four times, twice with lines asked for ahead and twice without.
-/// 0 when there is no memory for it.
+/// Read bandwidth of large memory with `threads` threads at the detected level, GB/s (10^9 bytes per second): the
+/// best 16 MiB window of half a gigabyte read four times, twice with prefetching and twice without. 0 if memory is
+/// insufficient.
 #[must_use]
 pub fn read_gbps(threads: usize) -> f64 {
     read_gbps_of(threads, BYTES)
 }
 
-/// [`read_gbps`] over about `bytes`.
+/// [`read_gbps`] over approximately `bytes`.
 #[must_use]
 pub fn read_gbps_of(threads: usize, bytes: usize) -> f64 {
     let level = Level::detect();
@@ -42,7 +41,7 @@ pub fn read_gbps_of(threads: usize, bytes: usize) -> f64 {
     let meeting = Meeting { threads, arrived: AtomicUsize::new(0) };
     let passes = |thread: usize| {
         let own = |window: usize| {
-            // SAFETY: each thread has a part of its own in each window.
+            // SAFETY: each thread has its own part of each window.
             unsafe { memory.get_mut::<f32>((window * threads + thread) * part, part / 4) }
         };
         (0..windows).for_each(|window| own(window).fill(1.0));
@@ -67,22 +66,21 @@ pub fn read_gbps_of(threads: usize, bytes: usize) -> f64 {
     (part * threads) as f64 / best.as_secs_f64() / 1e9
 }
 
-/// Bytes that [`stream_gbps`] reads at least in either way, so that the start of its threads does not count.
+/// Minimum bytes that [`stream_gbps`] reads with each prefetch distance, so that thread start-up is negligible.
 const STREAM_BYTES: usize = 1 << 30;
 
-/// Bytes of them in one pass at most.
+/// Maximum bytes per pass.
 const STREAM_PASS: usize = 512 << 20;
 
-/// Reading speed of `bytes` by `threads` threads, GB/s (10^9 bytes a second): each thread reads one part from end to
-/// end, again and again until a gigabyte is read, with lines asked for ahead, and then without; the faster of the two means
-/// over good moments and bad. What lies in a cache
-/// is read from there, and what is a file's is read through its map, as the weights are. 0 for less than a kilobyte a
+/// Read bandwidth of `bytes` with `threads` threads, GB/s (10^9 bytes per second): each thread reads one part from
+/// end to end, repeatedly until a gigabyte is read, with and without prefetching; the faster of the two averages.
+/// Cached data is read from the cache, and file data through its map, as weights are. 0 for less than a kilobyte per
 /// thread.
 #[must_use]
 pub fn stream_gbps(threads: usize, bytes: &[u8]) -> f64 {
     let level = Level::detect();
     let threads = threads.max(1);
-    // Floats of any value: how long a sum takes does not depend on what is added.
+    // Float values do not matter: the time of a sum does not depend on them.
     let floats: &[f32] = bytemuck::pod_align_to(&bytes[..bytes.len().min(STREAM_PASS)]).1;
     let part = floats.len() / threads / 256 * 256;
     if part == 0 {
@@ -93,7 +91,7 @@ pub fn stream_gbps(threads: usize, bytes: &[u8]) -> f64 {
     let read = |thread: usize| {
         let own = &floats[thread * part..][..part];
         let sum = |ahead| std::hint::black_box(dispatch(level, Sum { floats: own, ahead }));
-        // The first pass brings in what is not in memory yet.
+        // The first pass loads what is not in memory yet.
         sum(AHEAD[0]);
         let mut best = Duration::MAX;
         for (way, ahead) in AHEAD.into_iter().enumerate() {
@@ -117,29 +115,29 @@ pub fn stream_gbps(threads: usize, bytes: &[u8]) -> f64 {
     (4 * part * threads * (passes - 1)) as f64 / took.as_secs_f64() / 1e9
 }
 
-/// A barrier that spins: the system's costs as much as a window.
+/// A spinning barrier: the system's costs as much as a window.
 struct Meeting {
     threads: usize,
     arrived: AtomicUsize,
 }
 
 impl Meeting {
-    /// Waits until all threads have come for the `count`th time.
+    /// Waits until all threads have arrived for the `count`th time.
     fn wait(&self, count: usize) {
         self.arrived.fetch_add(1, Ordering::AcqRel);
         let mut tries = 0u32;
         while self.arrived.load(Ordering::Acquire) < count * self.threads {
             tries += 1;
-            // Whoever is missing may be waiting for this processor.
+            // The missing thread may be waiting for this CPU.
             if tries.is_multiple_of(1024) { std::thread::yield_now() } else { spin_loop() }
         }
     }
 }
 
-/// The sum of whole kilobytes.
+/// The sum of a whole number of kilobytes.
 struct Sum<'a> {
     floats: &'a [f32],
-    /// How far ahead lines are asked for, bytes; 0 is not at all.
+    /// Prefetch distance in bytes; 0 for none.
     ahead: usize,
 }
 

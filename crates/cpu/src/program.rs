@@ -15,60 +15,60 @@ pub(crate) mod check;
 pub(crate) mod lower;
 pub(crate) mod place;
 
-/// Elements of one chunk of elementwise work: a few microseconds.
+/// Elements per chunk of elementwise work: a few microseconds.
 const CHUNK_ELEMENTS: usize = 16 << 10;
 
-/// A part of a program: some chunks, run by any threads in any order, all after the stage before.
+/// A stage of a program: chunks that any threads run in any order, after the previous stage has finished.
 pub(crate) trait Stage: Send + Sync {
-    /// Chunks in this step; 0 passes the stage over.
+    /// Number of chunks in this step; 0 skips the stage.
     fn chunks(&self, state: &State) -> usize;
 
-    /// Runs one chunk. Chunks of a stage write to different places.
+    /// Runs one chunk. Chunks of a stage write to disjoint places.
     fn run(&self, context: Context<'_>, chunk: usize);
 
-    /// Bytes that [`Context::scratch`] must have.
+    /// Required size of [`Context::scratch`] in bytes.
     fn scratch_bytes(&self) -> usize {
         0
     }
 }
 
-/// What a chunk runs with.
+/// The environment of a chunk.
 pub(crate) struct Context<'a> {
     /// The program's values and other buffers.
     pub(crate) arena: &'a Memory,
     /// The step.
     pub(crate) state: &'a State,
-    /// The thread's own memory, 64-byte aligned, of unknown content.
+    /// The thread's own memory, 64-byte aligned, uninitialized.
     pub(crate) scratch: &'a mut [u8],
     /// The instruction level.
     pub(crate) level: Level,
 }
 
-/// Where a value lies in the arena: `[rows, width]` f32.
+/// The location of a value in the arena: `[rows, width]` f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Buffer {
-    /// Bytes from the arena's start.
+    /// Offset in the arena, bytes.
     pub(crate) offset: usize,
-    /// Elements of a row.
+    /// Elements per row.
     pub(crate) width: usize,
     /// Tokens or outputs.
     pub(crate) rows: Rows,
 }
 
 impl Buffer {
-    /// Some rows, for reading.
+    /// A range of rows, for reading.
     ///
     /// # Safety
-    /// No other thread writes to them meanwhile: they were made by an earlier stage.
+    /// No other thread writes to them meanwhile: they were written by an earlier stage.
     pub(crate) unsafe fn get<'m>(&self, arena: &'m Memory, rows: Range<usize>) -> &'m [f32] {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { arena.get(self.offset + 4 * rows.start * self.width, rows.len() * self.width) }
     }
 
-    /// Some rows, for writing.
+    /// A range of rows, for writing.
     ///
     /// # Safety
-    /// No other thread uses them meanwhile: the stage makes this value, each chunk other rows of it.
+    /// No other thread accesses them meanwhile: this stage writes this value, and each chunk different rows of it.
     #[expect(clippy::mut_from_ref, reason = "the threads of a stage write disjoint parts")]
     pub(crate) unsafe fn get_mut<'m>(
         &self,
@@ -76,34 +76,34 @@ impl Buffer {
         rows: Range<usize>,
     ) -> &'m mut [f32] {
         let (first, len) = (rows.start * self.width, rows.len() * self.width);
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.elements_mut(arena, first..first + len) }
     }
 
-    /// Some elements, counted over all rows, for reading.
+    /// A range of elements, counted over all rows, for reading.
     ///
     /// # Safety
-    /// As [`Buffer::get`].
+    /// Those of [`Buffer::get`].
     pub(crate) unsafe fn elements<'m>(&self, arena: &'m Memory, at: Range<usize>) -> &'m [f32] {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { arena.get(self.offset + 4 * at.start, at.len()) }
     }
 
-    /// Some elements, counted over all rows, for writing.
+    /// A range of elements, counted over all rows, for writing.
     ///
     /// # Safety
-    /// As [`Buffer::get_mut`], of the elements.
+    /// Those of [`Buffer::get_mut`], for the elements.
     #[expect(clippy::mut_from_ref, reason = "the threads of a stage write disjoint parts")]
     pub(crate) unsafe fn elements_mut<'m>(
         &self,
         arena: &'m Memory,
         at: Range<usize>,
     ) -> &'m mut [f32] {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { arena.get_mut(self.offset + 4 * at.start, at.len()) }
     }
 
-    /// Chunks of rows for work whose cost is some passes over the value.
+    /// Number of row chunks for work that costs a few passes over the value.
     pub(crate) fn row_chunks(&self, state: &State) -> usize {
         state.rows(self.rows).div_ceil(self.chunk_rows())
     }
@@ -118,7 +118,7 @@ impl Buffer {
         (CHUNK_ELEMENTS / self.width.max(1)).max(1)
     }
 
-    /// Chunks of elements for elementwise work.
+    /// Number of element chunks for elementwise work.
     pub(crate) fn element_chunks(&self, state: &State) -> usize {
         (state.rows(self.rows) * self.width).div_ceil(CHUNK_ELEMENTS)
     }
@@ -130,7 +130,7 @@ impl Buffer {
     }
 }
 
-/// A kernel of a program: what it covers and which stages are its.
+/// A kernel of a program: the ops it covers and its stages.
 pub(crate) struct Placed {
     pub(crate) kernel: Kernel,
     pub(crate) stages: Range<usize>,
@@ -142,21 +142,21 @@ pub(crate) struct Program {
     pub(crate) stages: Vec<Box<dyn Stage>>,
     pub(crate) kernels: Vec<Placed>,
     pub(crate) arena: Memory,
-    /// Each thread's scratch, one after the other.
+    /// Each thread's scratch, contiguous.
     pub(crate) scratch: Memory,
     pub(crate) scratch_bytes: usize,
     pub(crate) inputs: Vec<(Value, Buffer)>,
     pub(crate) outputs: Vec<(Value, Buffer)>,
-    /// The result of checking every op's output; present when asked for.
+    /// The result of checking every op's output; present if requested.
     pub(crate) check: Option<Arc<check::Verdict>>,
     state: UnsafeCell<State>,
 }
 
-// SAFETY: everything but the state is constant or made for sharing. The state is written by `set` alone,
-// whose caller holds that no run is open; while one is open, threads only read it.
+// SAFETY: everything but the state is constant or designed for sharing. The state is written only by `set`, whose
+// caller guarantees that no run is open; while one is open, threads only read it.
 unsafe impl Sync for Program {}
 
-/// The parts that lowering makes.
+/// The components produced by lowering.
 pub(crate) struct Parts {
     pub(crate) stages: Vec<Box<dyn Stage>>,
     pub(crate) kernels: Vec<Placed>,
@@ -168,13 +168,13 @@ pub(crate) struct Parts {
 }
 
 impl Program {
-    /// Reserves the memory of a program for `threads` threads.
+    /// Allocates the memory of a program for `threads` threads.
     ///
     /// # Errors
-    /// No memory.
+    /// Out of memory.
     pub(crate) fn new(parts: Parts, level: Level, threads: usize) -> Result<Program, Error> {
         let scratch_bytes = parts.stages.iter().map(|stage| stage.scratch_bytes()).max();
-        // A pair of lines between the threads' parts, so that none fetches another's.
+        // Two cache lines between the threads' parts, so that none fetches another's.
         let scratch_bytes = scratch_bytes.unwrap_or(0).next_multiple_of(128) + 128;
         let scratch = Memory::new(scratch_bytes * threads, "scratch of the threads")?;
         Ok(Program {
@@ -191,26 +191,26 @@ impl Program {
         })
     }
 
-    /// Bytes of its activations and of the threads' scratch.
+    /// Size of its activations and of the threads' scratch in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.arena.bytes() + self.scratch.bytes()
     }
 
     /// The current step.
     pub(crate) fn state(&self) -> &State {
-        // SAFETY: `set` is not running, as its caller promised.
+        // SAFETY: `set` is not running, as guaranteed by its caller.
         unsafe { &*self.state.get() }
     }
 
-    /// Takes a step over.
+    /// Sets the step.
     ///
     /// # Errors
-    /// As [`State::set`].
+    /// Those of [`State::set`].
     ///
     /// # Safety
-    /// No run of the program is open, and nothing that [`Program::state`] returned is still in use.
+    /// No run of the program is open, and no result of [`Program::state`] is still in use.
     pub(crate) unsafe fn set(&self, step: &Step<'_>) -> Result<(), Error> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { &mut *self.state.get() }.set(step)
     }
 
@@ -226,7 +226,7 @@ pub(crate) struct Run(pub(crate) Arc<Program>);
 impl Work for Run {
     fn run(&self, stage: usize, chunk: usize, thread: usize) {
         let program = &*self.0;
-        // SAFETY: the pool gives a number to one thread at a time, and the parts do not overlap.
+        // SAFETY: the pool assigns a number to one thread at a time, and the parts do not overlap.
         let scratch = unsafe {
             program.scratch.get_mut(thread * program.scratch_bytes, program.scratch_bytes - 128)
         };

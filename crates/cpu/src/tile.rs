@@ -1,8 +1,8 @@
-//! Micro-kernels: a panel of weights times a tile of tokens, per instruction level.
+//! GEMM micro-kernels: a panel of weights times a tile of tokens, per instruction level.
 //!
-//! All but AMX work on 32 rows side by side: a vector holds rows, activations are broadcast, and the
-//! results of a token are 32 consecutive f32. The integer tiles read a [`Panel`], the float tiles a
-//! [`FloatPanel`]; both stay in the nearest caches while they are swept over all tiles of tokens.
+//! All but AMX process 32 rows side by side: a vector holds rows, activations are broadcast, and the results of a
+//! token are 32 consecutive f32. Integer tiles read a [`Panel`], float tiles a [`FloatPanel`]; both stay in the inner
+//! caches while they are swept over all tiles of tokens.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -35,7 +35,7 @@ mod scalar;
 /// Rows of a panel.
 pub(crate) const ROWS: usize = 32;
 
-/// At most 256 columns of 32 rows, four columns of a row side by side as integer dot products want.
+/// At most 256 columns of 32 rows, with four columns of a row adjacent as required by integer dot products.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct Panel {
@@ -45,37 +45,38 @@ pub(crate) struct Panel {
     pub scales: [[f32; ROWS]; 16],
     /// `[groups, rows]`.
     pub mins: [[f32; ROWS]; 16],
-    /// What the scales and the minimums are multiples of, where a level keeps them as integers (see [`avx2`]).
+    /// The units of scales and minimums, where a level keeps those as integers (see [`avx2`]).
     pub units: [[f32; ROWS]; 2],
 }
 
 /// At most 256 columns of 32 rows, `[columns, rows]`.
 pub(crate) type FloatPanel = [[f32; ROWS]; crate::panel::SPAN];
 
-/// What a level changes on the way from spans to a panel.
+/// The changes a level makes when it interleaves spans to a panel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Adjust {
     /// Added to every quant.
     pub quants: u8,
-    /// What the panel's minimums are.
+    /// The source of the panel's minimums.
     pub mins: Mins,
 }
 
-/// What a panel's minimums are. They meet the activations' sums, which may be stored multiplied.
+/// The source of a panel's minimums. They are multiplied with the activations' sums, which may be stored with a
+/// factor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mins {
-    /// Not read.
+    /// Unused.
     None,
-    /// The spans' minimums times this.
+    /// The spans' minimums times this factor.
     Times(f32),
-    /// The spans' scales times this.
+    /// The spans' scales times this factor.
     #[cfg(target_arch = "x86_64")]
     ScalesTimes(f32),
 }
 
 impl Adjust {
-    /// For tiles that multiply unsigned quants, biased by 128 where signed: the activations' sums are
-    /// packed times -128, so that they start the integer sums of signed types.
+    /// For tiles that multiply unsigned quants, biased by 128 where signed: the activations' sums are packed times
+    /// -128 and initialize the integer sums of signed types.
     pub(crate) fn unsigned(form: Form, bias: u8) -> Adjust {
         let mins = match form {
             Form::Signed32 | Form::Signed32K | Form::Signed16K => Mins::None,
@@ -98,9 +99,8 @@ pub(crate) fn check_strip(strip: &[f32], stride: usize, tokens: usize, rows: usi
     assert!(tokens > 0 && stride >= rows && strip.len() >= (tokens - 1) * stride + rows);
 }
 
-/// The same addresses, about which the compiler knows nothing more: what is read through them is read
-/// after this line. Left alone, it gathers the loads of many steps first and runs out of registers,
-/// which costs half the speed.
+/// Hides two addresses from the optimizer: reads through them happen after this line. Otherwise the compiler hoists
+/// the loads of many steps and runs out of registers, which halves the speed.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
 pub(crate) fn in_order<A, B>(mut a: *const A, mut b: *const B) -> (*const A, *const B) {
@@ -111,31 +111,31 @@ pub(crate) fn in_order<A, B>(mut a: *const A, mut b: *const B) -> (*const A, *co
     (a, b)
 }
 
-/// Puts 16 rows' spans into the panel's rows `first..first + 16`.
+/// Interleaves 16 rows' spans into the panel's rows `first..first + 16`.
 pub(crate) type Interleave =
     unsafe fn(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel);
 
-/// Unpacks 256 columns of 16 rows into the panel's rows `first..first + 16`, at once and adjusted: what [`Interleave`]
-/// makes of their spans. `ahead` is asked for meanwhile.
+/// Unpacks 256 columns of 16 rows directly into the panel's rows `first..first + 16`, adjusted: equivalent to
+/// [`Interleave`] of their spans. Prefetches `ahead` meanwhile.
 pub(crate) type Fill = unsafe fn(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel);
 
-/// One span of 32 rows and of a tile's tokens.
+/// One span of 32 rows times a tile of tokens.
 #[derive(Clone, Copy)]
 pub(crate) struct Product<'a> {
     /// The weights.
     pub panel: &'a Panel,
     /// The packed activations.
     pub block: Block<'a>,
-    /// What is asked for meanwhile.
+    /// Lines to prefetch meanwhile.
     pub ahead: Ahead,
-    /// From a token's 32 results to those of the next.
+    /// Distance from a token's 32 results to those of the next.
     pub stride: usize,
 }
 
 /// Adds a product to `strip`.
 pub(crate) type Tile = unsafe fn(product: Product<'_>, strip: &mut [f32]);
 
-/// The integer kernels of a level for a form. Unsafe to call unless the processor has the level.
+/// The integer kernels of a level for a form. Unsafe to call on a CPU without the level.
 #[derive(Clone, Copy)]
 pub(crate) struct Tiles {
     pub adjust: Adjust,
@@ -143,7 +143,7 @@ pub(crate) struct Tiles {
     pub tile: Tile,
 }
 
-/// Adds panel x activations to `strip`, as [`Tile`].
+/// Adds panel x activations to `strip`, like [`Tile`].
 pub(crate) type FloatTile =
     unsafe fn(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stride: usize);
 
@@ -152,12 +152,12 @@ pub(crate) type FloatTile =
 pub(crate) struct Columns<'a> {
     pub values: &'a [f32],
     pub tokens: usize,
-    /// From each of the values to one that is wanted soon, bytes.
+    /// Prefetch distance in bytes.
     pub ahead: usize,
 }
 
 impl Columns<'_> {
-    /// Asks for all that is wanted soon.
+    /// Prefetches the values needed soon.
     #[inline(always)]
     pub fn fetch(self) {
         let start = self.values.as_ptr().cast::<u8>().wrapping_add(self.ahead);
@@ -165,17 +165,17 @@ impl Columns<'_> {
     }
 }
 
-/// The float kernels of a level. Unsafe to call unless the processor has the level.
+/// The float kernels of a level. Unsafe to call on a CPU without the level.
 #[derive(Clone, Copy)]
 pub(crate) struct FloatTiles {
-    /// Columns of a panel. More of them are fewer starts of a tile, but take more of the nearest cache.
+    /// Columns per panel. More columns mean fewer tile starts, but use more of the inner caches.
     pub cols: usize,
     pub interleave: FloatInterleave,
     pub tile: FloatTile,
 }
 
-/// Puts columns `cols` of 16 rows, each [`crate::panel::SPAN`] long, into the panel's rows
-/// `first..first + 16`.
+/// Interleaves columns `cols` of 16 rows, each [`crate::panel::SPAN`] long, into the panel's rows `first..first +
+/// 16`.
 pub(crate) type FloatInterleave = unsafe fn(
     rows: &[[f32; crate::panel::SPAN]],
     cols: std::ops::Range<usize>,
@@ -183,7 +183,7 @@ pub(crate) type FloatInterleave = unsafe fn(
     panel: &mut FloatPanel,
 );
 
-/// Most tokens in a tile of floats.
+/// Maximum tokens per float tile.
 pub(crate) fn float_tokens_max(level: Level) -> usize {
     match level {
         #[cfg(target_arch = "x86_64")]
@@ -192,7 +192,7 @@ pub(crate) fn float_tokens_max(level: Level) -> usize {
     }
 }
 
-/// Most tokens in a tile of integers. A level's registers decide.
+/// Maximum tokens per integer tile, limited by a level's registers.
 pub(crate) fn tokens_max(level: Level) -> usize {
     match level {
         #[cfg(target_arch = "x86_64")]
@@ -207,7 +207,7 @@ pub(crate) fn tokens_max(level: Level) -> usize {
     }
 }
 
-/// What a level's integer tiles multiply a type's weights with.
+/// The activation format for a level's integer tiles and a type's weights.
 pub(crate) fn format(level: Level, quants: &Quants) -> Format {
     match level {
         _ if !quants.form.is_per_256() => Format::Int8x32,
@@ -249,19 +249,19 @@ pub(crate) fn float_tiles(level: Level) -> FloatTiles {
     }
 }
 
-/// How a form's activations meet its weights, for the tiles' generics.
+/// A form's relation of activations to weights, for generic tiles.
 pub(crate) trait Shape {
     /// The form.
     const FORM: Form;
-    /// Steps of four columns that share a scale.
+    /// Steps of four columns per scale.
     const STEPS: usize = Self::FORM.group() / 4;
-    /// Whether the integer sums start from the activations' sums.
+    /// Whether the activations' sums initialize the integer sums.
     const SIGNED: bool = Self::FORM.is_signed();
     /// Whether activations have one scale per 256 columns.
     const PER_256: bool = Self::FORM.is_per_256();
-    /// Packed sums that cover a group.
+    /// Number of packed sums per group.
     const SUMS: usize = if Self::PER_256 { Self::STEPS / 4 } else { 1 };
-    /// Whether the minimums meet sums stored as f32.
+    /// Whether the minimums are multiplied with f32 sums.
     const FLOAT_SUMS: bool = matches!(Self::FORM, Form::Affine32K);
 }
 

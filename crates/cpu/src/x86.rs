@@ -1,4 +1,5 @@
-//! What several kernels share: fields of bits, sixteen rows side by side, loads that stay loads, memory in whole lines.
+//! Helpers of x86-64 kernels: bit fields, sixteen rows side by side, loads that the compiler must keep, stack
+//! alignment.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -7,11 +8,10 @@ use std::mem::MaybeUninit;
 
 use crate::panel::Rows;
 
-/// Makes the function that it is inlined into begin its memory on the stack at a line of the cache.
+/// Aligns the stack frame of the function it is inlined into to a cache line.
 ///
-/// Callers leave the stack at a multiple of 16 bytes. What the compiler keeps there while registers are short then lies
-/// across two lines, or does not, as the sizes of all callers' memory will have it; where it does, tiles of AVX2 took a fifth
-/// more time on Zen 3.
+/// Callers align the stack to 16 bytes only. Whether spilled vectors cross cache lines then depends on the frame
+/// sizes of all callers; when they do, AVX2 tiles took a fifth more time on Zen 3.
 #[inline(always)]
 pub(crate) fn whole_lines() {
     #[repr(align(64))]
@@ -25,7 +25,7 @@ pub(crate) fn whole_lines() {
     }
 }
 
-/// The same values, which the compiler keeps where they are: between their uses they take no registers.
+/// Hides a reference from the optimizer so that the values stay in memory and take no registers between uses.
 #[inline(always)]
 pub(crate) fn in_memory<T>(values: &mut T) -> &mut T {
     let mut at: *mut T = values;
@@ -36,12 +36,12 @@ pub(crate) fn in_memory<T>(values: &mut T) -> &mut T {
     }
 }
 
-/// For [`pick`]: a bit that is zero.
+/// A zero bit for [`pick`].
 pub(crate) const NONE: u32 = 8;
 
-/// The matrix that makes bit b of each byte of bit `sources[b]`, or [`NONE`], for VGF2P8AFFINEQB.
+/// The matrix for VGF2P8AFFINEQB that makes bit b of each byte from bit `sources[b]`, or zero for [`NONE`].
 pub(crate) const fn pick(sources: [u32; 8]) -> i64 {
-    // Bit i of a result is the parity of the operand's bits that row 7 - i of the matrix names.
+    // Bit i of a result is the parity of the operand's bits selected by row 7 - i of the matrix.
     let (mut matrix, mut bit) = (0, 0);
     while bit < 8 {
         if sources[bit] != NONE {
@@ -52,7 +52,7 @@ pub(crate) const fn pick(sources: [u32; 8]) -> i64 {
     matrix
 }
 
-/// The matrix of `bits` bits of each byte, from bit `from` on, counted from the lowest.
+/// The matrix that extracts `bits` bits of each byte, from bit `from` on, counted from the lowest.
 pub(crate) const fn field(from: u32, bits: u32) -> i64 {
     let (mut sources, mut bit) = ([NONE; 8], 0);
     while bit < bits {
@@ -62,7 +62,7 @@ pub(crate) const fn field(from: u32, bits: u32) -> i64 {
     pick(sources)
 }
 
-/// Each 64 bits through the matrix there: shift and mask in one instruction.
+/// Applies a matrix to each 64 bits: shift and mask in one instruction.
 #[inline]
 #[target_feature(enable = "avx512f,gfni")]
 pub(crate) fn fields(bytes: __m512i, matrices: [i64; 8]) -> __m512i {
@@ -70,7 +70,7 @@ pub(crate) fn fields(bytes: __m512i, matrices: [i64; 8]) -> __m512i {
     _mm512_gf2p8affine_epi64_epi8::<0>(bytes, _mm512_set_epi64(h, g, f, e, d, c, b, a))
 }
 
-/// Sixteen rows of `BYTES` bytes each, at equal distances.
+/// Sixteen equidistant rows of `BYTES` bytes each.
 #[derive(Clone, Copy)]
 pub(crate) struct Sixteen<'a, const BYTES: usize> {
     first: *const u8,
@@ -82,7 +82,7 @@ impl<'a, const BYTES: usize> Sixteen<'a, BYTES> {
     /// The first sixteen of some rows.
     ///
     /// # Panics
-    /// If there are fewer or their wanted bytes are not `BYTES`.
+    /// If there are fewer or their ranges are not `BYTES` long.
     #[inline(always)]
     pub fn new(rows: Rows<'a>) -> Self {
         assert_eq!(rows.len, BYTES, "bytes of a row");
@@ -92,11 +92,11 @@ impl<'a, const BYTES: usize> Sixteen<'a, BYTES> {
 
     /// Bytes `at..at + 16` of every row, transposed: four bytes of row r in lane r of each vector.
     ///
-    /// Four rows meet in a vector on their way from memory, so that half of the shuffles that a transposition of
-    /// registers takes is left.
+    /// Four rows are combined in a vector as they are loaded, which saves half of the shuffles of a transposition in
+    /// registers.
     ///
     /// # Panics
-    /// If a row ends before.
+    /// If a row is too short.
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub fn dwords(&self, at: usize) -> [__m512i; 4] {
@@ -131,7 +131,7 @@ pub(crate) struct Eight<'a, const BYTES: usize> {
 }
 
 impl<'a, const BYTES: usize> Sixteen<'a, BYTES> {
-    /// The first eight and the others.
+    /// The first eight and the last eight.
     #[inline(always)]
     pub fn halves(self) -> [Eight<'a, BYTES>; 2] {
         [0, 8].map(|row| Eight { all: self, row })
@@ -139,10 +139,10 @@ impl<'a, const BYTES: usize> Sixteen<'a, BYTES> {
 }
 
 impl<const BYTES: usize> Eight<'_, BYTES> {
-    /// As [`Sixteen::dwords`], at 256 bits.
+    /// [`Sixteen::dwords`] at 256 bits.
     ///
     /// # Panics
-    /// If a row ends before.
+    /// If a row is too short.
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn dwords(&self, at: usize) -> [__m256i; 4] {
@@ -166,7 +166,7 @@ impl<const BYTES: usize> Eight<'_, BYTES> {
     }
 }
 
-/// For VPSHUFB: bytes `i` and `j` of each lane of 32 bits to the bytes of the places `at`; the other two are zero.
+/// A VPSHUFB table: bytes `i` and `j` of each 32-bit lane go to the positions `at`; the other two become zero.
 const fn two_of_four(bytes: [u8; 2], at: [usize; 2]) -> [u8; 32] {
     let (mut order, mut lane) = ([0x80; 32], 0);
     while lane < 8 {
@@ -178,7 +178,7 @@ const fn two_of_four(bytes: [u8; 2], at: [usize; 2]) -> [u8; 32] {
     order
 }
 
-/// For VPSHUFB: each of a lane's four bytes twice, zero-extended.
+/// A VPSHUFB table: each of a lane's four bytes twice, zero-extended.
 pub(crate) const TWICE: [[u8; 32]; 4] = [
     two_of_four([0, 0], [0, 2]),
     two_of_four([1, 1], [0, 2]),
@@ -186,7 +186,7 @@ pub(crate) const TWICE: [[u8; 32]; 4] = [
     two_of_four([3, 3], [0, 2]),
 ];
 
-/// The same into the upper half of 16 bits.
+/// [`TWICE`] into the upper half of 16 bits.
 pub(crate) const TWICE_HIGH: [[u8; 32]; 4] = [
     two_of_four([0, 0], [1, 3]),
     two_of_four([1, 1], [1, 3]),
@@ -194,14 +194,14 @@ pub(crate) const TWICE_HIGH: [[u8; 32]; 4] = [
     two_of_four([3, 3], [1, 3]),
 ];
 
-/// For VPSHUFB: bytes 0 and 1 of each lane, or 2 and 3, zero-extended.
+/// A VPSHUFB table: bytes 0 and 1 of each lane, or 2 and 3, zero-extended.
 pub(crate) const BOTH: [[u8; 32]; 2] = [two_of_four([0, 1], [0, 2]), two_of_four([2, 3], [0, 2])];
 
-/// The same into the upper half of 16 bits.
+/// [`BOTH`] into the upper half of 16 bits.
 pub(crate) const BOTH_HIGH: [[u8; 32]; 2] =
     [two_of_four([0, 1], [1, 3]), two_of_four([2, 3], [1, 3])];
 
-/// The f16 in the low half of each lane of 32 bits.
+/// Converts the f16 in the low half of each 32-bit lane.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(crate) fn f16_low_256(bits: __m256i) -> __m256 {
@@ -210,15 +210,14 @@ pub(crate) fn f16_low_256(bits: __m256i) -> __m256 {
     _mm256_cvtph_ps(_mm256_castsi256_si128(bits))
 }
 
-/// The f16 in the low half of each lane.
+/// Converts the f16 in the low half of each lane.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn f16_low(bits: __m512i) -> __m512 {
     _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits))
 }
 
-/// The same numbers, about which the compiler knows nothing: what it would do by some instructions in another way it leaves
-/// as it is written.
+/// Hides a value from the optimizer, which would otherwise replace operations by others.
 #[inline]
 #[target_feature(enable = "avx")]
 pub(crate) fn unknown(mut values: __m256) -> __m256 {
@@ -229,9 +228,9 @@ pub(crate) fn unknown(mut values: __m256) -> __m256 {
     values
 }
 
-/// The same bytes, of which the compiler is not told that others were loaded or stored there: these are loaded by
-/// themselves. Where a wider load covers them, or a wider store just went there, it would keep that one's register and
-/// make these of shuffles, which kernels are short of.
+/// Hides a reference from the optimizer so that bytes are loaded separately. Otherwise, if a wider load covers them
+/// or a wider store precedes, the compiler would extract them from that register by shuffles, which kernels are short
+/// of.
 #[inline(always)]
 #[expect(clippy::pointers_in_nomem_asm_block, reason = "the block has no instruction to read it")]
 pub(crate) fn apart<T>(bytes: &T) -> &T {

@@ -1,11 +1,11 @@
-//! Columns hold what they say, at every level the same bits.
+//! Columns decode to their activations, with identical bits at every level.
 
 use super::*;
 
-/// Column bytes with the alignment kernels ask for.
+/// Column bytes with the alignment that kernels require.
 fn prepared(format: Format, level: Level, x: &[f32]) -> Vec<Quad32> {
     let bytes = format.column_bytes(x.len());
-    // Garbage beforehand shows what a format leaves unwritten.
+    // Initial garbage reveals bytes that a format does not write.
     let mut out = vec![Quad32::zeroed(); bytes.div_ceil(size_of::<Quad32>())];
     bytemuck::cast_slice_mut(&mut out).fill(0xa5u8);
     format.prepare(level, x, &mut bytemuck::cast_slice_mut(&mut out)[..bytes]);
@@ -82,7 +82,7 @@ fn what_is_not_finite_shows_in_the_scale_and_zeros_have_none() {
             let mut x = wave(256);
             x[77] = wrong;
             let column = prepared(Format::Q8x32, level, &x);
-            // Column 77 lies in block 2, whose first lane is 2.
+            // Activation 77 is in block 2, whose first lane is 2.
             assert!(!column[0].scales[2].is_finite());
             assert!(column[0].scales[0].is_finite());
             let column = prepared(Format::Q8x256, level, &x);

@@ -1,4 +1,4 @@
-//! The families' loops with AVX2, FMA and F16C.
+//! The kernel families' loops with AVX2, FMA and F16C.
 
 use std::arch::x86_64::*;
 
@@ -6,26 +6,26 @@ use super::{AHEAD, AHEAD_FLOATS, AHEAD_NEAR, Groups, Job, part};
 use crate::columns::{Block256, F32_STEP, Quad32};
 use crate::x86::{apart, unknown, whole_lines};
 
-/// What a block of 256 weights has but for its codes.
+/// A block of 256 weights without its codes.
 pub struct K {
     /// The block's scale.
     pub d: __m256,
-    /// The scales of 16 weights each, in 16 bits: the even ones in the lower half, the odd ones in the upper.
+    /// The scales of 16 weights each, as 16-bit integers: the even ones in the lower half, the odd ones in the upper.
     pub scales: __m256i,
-    /// What is subtracted from each 16 weights.
+    /// The minimums of each 16 weights, which are subtracted.
     pub mins: Mins,
 }
 
-/// Minimums of 16 weights each, in lanes as those of the scales.
+/// Minimums of 16 weights each, in the same lanes as the scales.
 pub enum Mins {
     None,
-    /// In multiples of the block's scale.
+    /// As multiples of the block's scale.
     Same(__m256i),
-    /// In multiples of a scale of their own.
+    /// As multiples of a separate scale.
     Own(__m256i, __m256),
 }
 
-/// What brings word i of both halves to all of their lanes.
+/// Shuffle that broadcasts word i of both halves to all of their lanes.
 static SPREAD: [[u8; 32]; 8] = {
     let mut tables = [[0; 32]; 8];
     let mut at = 0;
@@ -36,9 +36,10 @@ static SPREAD: [[u8; 32]; 8] = {
     tables
 };
 
-/// Scale of the even and of the odd sixteen of each 32 weights of half a block, in all lanes of the two halves.
+/// The scale of the even and of the odd sixteen of each 32 weights of half a block, in all lanes of the two halves.
 ///
-/// `tables` is [`SPREAD`] kept [`apart`]: of shuffles that it knows, the compiler makes two instructions each.
+/// `tables` is [`SPREAD`] hidden from the compiler by [`apart`]: of shuffles with known indices it makes two
+/// instructions each.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub fn k_scales(weights: &K, tables: &[[u8; 32]; 8], h: usize) -> [__m256i; 4] {
@@ -51,11 +52,11 @@ pub fn spread() -> &'static [[u8; 32]; 8] {
     apart(&SPREAD)
 }
 
-/// Rows of `BYTES` a block of 256 against `C` columns.
+/// Multiplies rows of `BYTES` bytes per block of 256 with `C` columns.
 ///
-/// `half` gives the codes of half a block, 128 weights in natural order, unsigned and at most 64; or signed, if they have
-/// eight `CODE_BITS`, as those of [`quad`]. Half a block at a time, so that codes and scales stay in the sixteen registers.
-/// Sums of two products fit 16 bits, and VPMADDWD multiplies them with the scales.
+/// `half` returns the codes of half a block, 128 weights in natural order, unsigned and at most 64; or signed with
+/// eight `CODE_BITS`, as in [`quad`]. Working on half a block keeps codes and scales in the sixteen registers. Sums
+/// of two products fit 16 bits, and VPMADDWD multiplies them with the scales.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub fn k<const BYTES: usize, const CODE_BITS: u32, const C: usize>(
@@ -91,14 +92,14 @@ pub fn k<const BYTES: usize, const CODE_BITS: u32, const C: usize>(
     }
 }
 
-/// Sixteen bytes: the even ones, then the odd ones.
+/// Reorders sixteen bytes: the even ones, then the odd ones.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub fn evens_odds(bytes: __m128i) -> __m128i {
     _mm_shuffle_epi8(bytes, _mm_set_epi64x(0x0f0d_0b09_0705_0301, 0x0e0c_0a08_0604_0200))
 }
 
-/// Adds a block's scaled dots and minimums to the sum.
+/// Adds a block's scaled dot products and minimums to the sum.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub fn k_close(weights: &K, mut dots: __m256i, column: &Block256, mut sum: __m256) -> __m256 {
@@ -116,20 +117,20 @@ pub fn k_close(weights: &K, mut dots: __m256i, column: &Block256, mut sum: __m25
 
 /// Four blocks of 32 weights in natural order.
 pub struct Quad {
-    /// Codes: unsigned or signed as the kernel is told.
+    /// Codes, unsigned or signed as declared by the kernel.
     pub quants: [__m256i; 4],
     /// The blocks' scales.
     pub scales: __m128,
-    /// What is added to each weight of a block, in multiples of what the kernel is told.
+    /// The offset added to each weight of a block, as multiples of the kernel's `unit`.
     pub offsets: __m128,
 }
 
-/// What a column has of a row until its end.
+/// The accumulators of a column for one row.
 #[derive(Clone, Copy)]
 pub struct QuadSum {
-    /// Of blocks 0 and 2, and of 1 and 3: of two, neither waits for the other.
+    /// Of blocks 0 and 2, and of 1 and 3: two independent chains.
     dots: [__m256; 2],
-    /// A quarter of all offsets times the sums of their blocks.
+    /// A quarter of the sum of all offsets times the sums of their blocks.
     offsets: __m128,
 }
 
@@ -140,7 +141,7 @@ impl QuadSum {
         QuadSum { dots: [_mm256_setzero_ps(); 2], offsets: _mm_setzero_ps() }
     }
 
-    /// All of it, where offsets are multiples of `unit`.
+    /// The total, where offsets are multiples of `unit`.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     pub fn close(self, unit: f32) -> __m256 {
@@ -150,7 +151,7 @@ impl QuadSum {
     }
 }
 
-/// Rows of `BYTES` per `QUADS` quads against `C` columns; `unpack` is asked for each in turn, `unit` is that of its offsets.
+/// Multiplies rows of `BYTES` bytes per `QUADS` quads with `C` columns; `unpack` is called for each in order, `unit` is that of its offsets.
 ///
 /// Codes of eight `CODE_BITS` are signed ([`pairs`]) and need no offsets.
 #[inline]
@@ -184,7 +185,7 @@ pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const 
     }
 }
 
-/// The four blocks' dots, eight lanes each.
+/// The four blocks' dot products, eight lanes each.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn quad_dots<const CODE_BITS: u32>(weights: &Quad, column: &Quad32) -> [__m256i; 4] {
@@ -195,8 +196,8 @@ fn quad_dots<const CODE_BITS: u32>(weights: &Quad, column: &Quad32) -> [__m256i;
     })
 }
 
-/// Sums of two products each. Codes of eight bits are signed: they give their sign to the activations, because VPMADDUBSW
-/// would saturate on unsigned ones.
+/// Sums of two products each. Codes of eight bits are signed and transfer their sign to the activations, because
+/// VPMADDUBSW would saturate on unsigned ones.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn pairs<const CODE_BITS: u32>(quants: __m256i, activations: __m256i) -> __m256i {
@@ -208,7 +209,7 @@ fn pairs<const CODE_BITS: u32>(quants: __m256i, activations: __m256i) -> __m256i
     }
 }
 
-/// Adds four blocks' dots to the sum; with `OFFSETS`, what their offsets add too.
+/// Adds four blocks' dot products to the sum; with `OFFSETS`, also their offsets' contribution.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub fn quad_close<const OFFSETS: bool>(
@@ -218,7 +219,7 @@ pub fn quad_close<const OFFSETS: bool>(
     sum: &mut QuadSum,
 ) {
     let scales = _mm_mul_ps(weights.scales, by_block(&column.scales));
-    // Else the compiler makes two instructions of each of the four below.
+    // Otherwise the compiler makes two instructions of each of the four below.
     let scales = unknown(_mm256_set_m128(scales, scales));
     let [a, b, c, d] = dots.map(|dots| _mm256_cvtepi32_ps(dots));
     let [even, odd] = &mut sum.dots;
@@ -231,7 +232,7 @@ pub fn quad_close<const OFFSETS: bool>(
     }
 }
 
-/// The four blocks' values, in order, of lanes as [`crate::columns::QUAD_LANES`].
+/// The four blocks' values in the lane order of [`crate::columns::QUAD_LANES`].
 #[inline]
 #[target_feature(enable = "avx")]
 fn by_block(lanes: &[f32; 16]) -> __m128 {
@@ -242,8 +243,8 @@ fn by_block(lanes: &[f32; 16]) -> __m128 {
 
 /// The f16 numbers `field` bytes into each of four blocks of `block` bytes.
 ///
-/// Whole vectors are loaded for two bytes each: insertions of single words would come to depend on
-/// whatever register the compiler merges them into, and it chooses the sums.
+/// Whole vectors are loaded for two bytes each: inserting single words would depend on the register that the compiler
+/// merges them into, and it picks the accumulators.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub fn quad_scales(quad: &[u8], block: usize, field: usize) -> __m128 {
@@ -252,7 +253,7 @@ pub fn quad_scales(quad: &[u8], block: usize, field: usize) -> __m128 {
     _mm_cvtph_ps(_mm_unpacklo_epi32(_mm_unpacklo_epi16(a, b), _mm_unpacklo_epi16(c, d)))
 }
 
-/// Rows of `BYTES` per 32 floats against `C` columns.
+/// Multiplies rows of `BYTES` bytes per 32 floats with `C` columns.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub fn float<const BYTES: usize, const C: usize>(
@@ -262,8 +263,8 @@ pub fn float<const BYTES: usize, const C: usize>(
     whole_lines();
     let columns = job.columns::<[f32; F32_STEP], C>();
     for (r, row) in job.rows().enumerate() {
-        // Four chains of additions hide their latency where there is one column. Several have as many, so that a
-        // column's sum is the same whoever stands beside it.
+        // With one column, four independent chains hide the latency of additions. With several columns there are as
+        // many, so that a column's sum does not depend on its neighbours.
         let mut sums = [[_mm256_setzero_ps(); 4]; C];
         let groups = Groups::<BYTES>::of(row);
         for (g, group) in groups.iter().enumerate() {
@@ -284,7 +285,7 @@ pub fn float<const BYTES: usize, const C: usize>(
     }
 }
 
-/// The dot of two f32 slices of equal length, whole steps of [`F32_STEP`].
+/// The dot product of two f32 slices of equal length, whole steps of [`F32_STEP`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub fn dot(weights: &[f32], activations: &[f32]) -> f32 {
@@ -310,20 +311,20 @@ pub fn reduce<const C: usize>(sums: [__m256; C]) -> [f32; C] {
     out
 }
 
-/// Asks for the lines [`AHEAD`] of a block.
+/// Prefetches a block's cache lines [`AHEAD`] bytes in front.
 #[inline]
 #[target_feature(enable = "sse")]
 pub fn prefetch(block: &[u8]) {
     prefetch_at::<AHEAD, _MM_HINT_T0>(block);
 }
 
-/// Asks for the lines so many bytes in front of a block.
+/// Prefetches a block's cache lines `ahead` bytes in front.
 #[inline]
 #[target_feature(enable = "sse")]
 fn prefetch_at<const BYTES: usize, const HINT: i32>(block: &[u8]) {
     for at in (0..block.len()).step_by(64) {
         let line = block.as_ptr().wrapping_add(BYTES + at);
-        // Of any address, mapped or not: a prefetch has no effect but on the caches.
+        // Any address is allowed, mapped or not: a prefetch affects only the caches.
         _mm_prefetch::<HINT>(line.cast());
     }
 }

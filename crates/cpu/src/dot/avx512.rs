@@ -1,4 +1,4 @@
-//! The families' loops with 512-bit vectors and VNNI integer dots.
+//! The kernel families' loops with 512-bit vectors and VNNI integer dot products.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -10,21 +10,21 @@ use crate::x86::fields;
 
 /// A block of 256 weights in natural order.
 pub struct K {
-    /// Codes, unsigned, at most 64: then a lane's four products fit 16 bits.
+    /// Codes, unsigned and at most 64, so that a lane's four products fit 16 bits.
     pub quants: [__m512i; 4],
-    /// The scale of each lane's four weights in its low, zero in its high 16 bits.
+    /// The scale of each lane's four weights in its low 16 bits, zero in its high 16 bits.
     pub scales: [__m512i; 4],
     /// The block's scale.
     pub d: __m512,
-    /// What is subtracted from each 16 weights.
+    /// The minimums of each 16 weights, which are subtracted.
     pub mins: __m512,
 }
 
-/// Rows of `BYTES` a block of 256 against `C` columns.
+/// Multiplies rows of `BYTES` bytes per block of 256 with `C` columns.
 ///
-/// VPDPBUSD sums four products of a lane, VPDPWSSD multiplies that sum, which fits 16 bits, with
-/// the scale and adds it up: two instructions for 64 products and their scales. Minimums meet the
-/// activations' sums as one f32 multiply for the whole block, instead of integer ones.
+/// VPDPBUSD sums four products per lane; VPDPWSSD multiplies that sum, which fits 16 bits, with the scale and
+/// accumulates it: two instructions for 64 products and their scales. Minimums are applied as one f32 multiply-add
+/// per block with the activations' sums, instead of integer operations.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 pub fn k<const BYTES: usize, const C: usize>(
@@ -43,7 +43,7 @@ pub fn k<const BYTES: usize, const C: usize>(
     }
 }
 
-/// Adds a block's dot to the sum.
+/// Adds a block's dot product to the sum.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 fn k_add(weights: &K, column: &Block256, sum: __m512) -> __m512 {
@@ -59,8 +59,8 @@ fn k_add(weights: &K, column: &Block256, sum: __m512) -> __m512 {
     _mm512_fnmadd_ps(weights.mins, load_ps(&column.sums), sum)
 }
 
-/// VPDPWSSD, kept one instruction: the compiler takes it for a multiply and an add, which shortens
-/// a chain nobody waits for and costs a third of the kernel's arithmetic.
+/// VPDPWSSD as a single instruction: the compiler would split it into multiply and add, which shortens a chain that
+/// is not critical and costs a third of the kernel's arithmetic.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn dpwssd(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
@@ -83,16 +83,16 @@ pub struct Quad {
     pub quants: [__m512i; 2],
     /// The scale of each lane's block, lanes as `QUAD_LANES`.
     pub scales: __m512,
-    /// What is added to each weight of the lane's block.
+    /// The offset added to each weight of the lane's block.
     pub offsets: __m512,
 }
 
-/// Rows of `BYTES` per `QUADS` quads against `C` columns; `CODE_BITS` bounds the codes, and
-/// `unpack` is asked for each quad in turn.
+/// Multiplies rows of `BYTES` bytes per `QUADS` quads with `C` columns; `CODE_BITS` bounds the codes, and
+/// `unpack` is called for each quad in order.
 ///
-/// Each of two integer dots has eight lanes a block. One step of folding leaves four lanes each of
-/// all four blocks, so that conversion and scales, which cost as much as the dot itself, are paid
-/// once per 128 weights. Small codes fold as 16-bit numbers, an instruction less.
+/// Each of two integer dot products has eight lanes per block. One folding step leaves four lanes for each of all
+/// four blocks, so that conversion and scaling, which cost as much as the dot product itself, are done once per 128
+/// weights. Small codes fold as 16-bit integers, which saves an instruction.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const C: usize>(
@@ -115,7 +115,7 @@ pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const 
     }
 }
 
-/// Adds a quad's dot to the sum.
+/// Adds a quad's dot product to the sum.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 fn quad_add<const CODE_BITS: u32>(weights: &Quad, column: &Quad32, sum: __m512) -> __m512 {
@@ -128,13 +128,13 @@ fn quad_add<const CODE_BITS: u32>(weights: &Quad, column: &Quad32, sum: __m512) 
     } else {
         _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b))
     };
-    // Only the last addition waits for the quad before.
+    // Only the last addition depends on the previous quad.
     let dots = _mm512_mul_ps(_mm512_cvtepi32_ps(folded), load_ps(&column.scales));
     let offsets = _mm512_mul_ps(weights.offsets, load_ps(&column.sums));
     _mm512_add_ps(sum, _mm512_fmadd_ps(dots, weights.scales, offsets))
 }
 
-/// Rows of `BYTES` per 32 floats against `C` columns.
+/// Multiplies rows of `BYTES` bytes per 32 floats with `C` columns.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub fn float<const BYTES: usize, const C: usize>(
@@ -158,7 +158,7 @@ pub fn float<const BYTES: usize, const C: usize>(
     }
 }
 
-/// The dot of two f32 slices of equal length, whole steps of [`F32_STEP`].
+/// The dot product of two f32 slices of equal length, whole steps of [`F32_STEP`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub fn dot(weights: &[f32], activations: &[f32]) -> f32 {
@@ -220,15 +220,14 @@ pub fn two_fields(bytes: __m512i, low: i64, high: i64) -> __m512i {
     fields(bytes, [low, low, low, low, high, high, high, high])
 }
 
-/// Counts, masks or indices from a table.
+/// Loads shift counts, masks or indices from a table.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub fn table(bytes: &[u8; 64]) -> __m512i {
     load(bytes, 0)
 }
 
-/// Indices of 16-bit words that spread four numbers over [`QUAD_LANES`]: that of block b lies at
-/// byte `at[b]`.
+/// Indices of 16-bit words that spread four numbers over [`QUAD_LANES`]: the number of block b is at byte `at[b]`.
 pub const fn quad_words(at: [usize; 4]) -> [u8; 64] {
     let mut order = [0; 64];
     let mut lane = 0;
@@ -247,7 +246,7 @@ pub fn quad_scales(bytes: __m512i, words: &[u8; 64]) -> __m512 {
     _mm512_cvtph_ps(_mm512_castsi512_si256(bits))
 }
 
-/// The same from two times 64 bytes; bytes of the second count from 64 on.
+/// The f16 numbers at the words of a table over two times 64 bytes; bytes of the second count from 64 on.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub fn quad_scales_2(first: __m512i, second: __m512i, words: &[u8; 64]) -> __m512 {
@@ -255,8 +254,8 @@ pub fn quad_scales_2(first: __m512i, second: __m512i, words: &[u8; 64]) -> __m51
     _mm512_cvtph_ps(_mm512_castsi512_si256(bits))
 }
 
-/// Indices of bytes that spread four over the low bytes of [`QUAD_LANES`]: that of block b lies at
-/// byte `at[b]`. The other bytes of a lane are of no use.
+/// Indices of bytes that spread four bytes over the low bytes of [`QUAD_LANES`]: the byte of block b is at `at[b]`.
+/// The other bytes of a lane are unused.
 pub const fn quad_bytes(at: [usize; 4]) -> [u8; 64] {
     let mut order = [0; 64];
     let mut lane = 0;

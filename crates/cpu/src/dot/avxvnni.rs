@@ -1,4 +1,4 @@
-//! The families' loops with AVX2 and 256-bit VNNI integer dots; the rest is that of AVX2.
+//! The kernel families' loops with 256-bit VNNI integer dot products; everything else is shared with AVX2.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -10,8 +10,8 @@ use super::{Groups, Job};
 use crate::columns::{Block256, Quad32};
 use crate::x86::whole_lines;
 
-/// Rows of `BYTES` a block of 256 against `C` columns: VPDPWSSD multiplies the pairs' sums with
-/// their scales and adds them up, one instruction where AVX2 takes two.
+/// Multiplies rows of `BYTES` bytes per block of 256 with `C` columns. VPDPWSSD multiplies the pairs' sums with their
+/// scales and accumulates them in one instruction, where AVX2 needs two.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 pub fn k<const BYTES: usize, const C: usize>(
@@ -46,7 +46,7 @@ pub fn k<const BYTES: usize, const C: usize>(
     }
 }
 
-/// VPDPWSSD, kept one instruction as in avx512.rs.
+/// VPDPWSSD as a single instruction, as in avx512.rs.
 #[inline]
 #[target_feature(enable = "avx2,avxvnni")]
 fn dpwssd(mut sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
@@ -63,7 +63,7 @@ fn dpwssd(mut sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
     sums
 }
 
-/// Rows of `BYTES` per `QUADS` quads against `C` columns; codes are unsigned.
+/// Multiplies rows of `BYTES` bytes per `QUADS` quads with `C` columns; codes are unsigned.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 pub fn quad<const BYTES: usize, const QUADS: usize, const C: usize>(

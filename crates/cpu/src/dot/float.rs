@@ -1,4 +1,4 @@
-//! Rows of floats against F32 columns, and the generic kernel: dequantize, then an f32 dot.
+//! Kernels for float rows, and the generic kernel: dequantize, then an f32 dot product.
 
 use half::{bf16, f16};
 
@@ -14,7 +14,7 @@ use x86::{
     generic_avx512,
 };
 
-/// Weights dequantized at a time by the generic kernel: whole blocks of every type.
+/// Weights dequantized at a time by the generic kernel; a whole number of blocks of every type.
 const CHUNK: usize = 256;
 
 /// F32 rows.
@@ -82,7 +82,7 @@ fn bf16_scalar<const C: usize>(job: &mut Job<'_>) {
     });
 }
 
-/// Rows of `BYTES` per 32 floats against `C` columns.
+/// Multiplies rows of `BYTES` bytes per 32 floats with `C` columns.
 fn float<const BYTES: usize, const C: usize>(
     job: &mut Job<'_>,
     unpack: impl Fn(&[u8; BYTES]) -> [f32; F32_STEP],
@@ -109,7 +109,7 @@ fn generic_scalar<const C: usize>(job: &mut Job<'_>) {
     });
 }
 
-/// Adds the products to eight sums in turn.
+/// Adds the products to eight accumulators in turn.
 #[inline(always)]
 fn add_products(weights: &[f32], activations: &[f32], sums: &mut [f32; 8]) {
     let steps = weights.as_chunks::<8>().0.iter().zip(activations.as_chunks::<8>().0);
@@ -120,8 +120,8 @@ fn add_products(weights: &[f32], activations: &[f32], sums: &mut [f32; 8]) {
     }
 }
 
-/// Rows of any type against `C` columns: [`CHUNK`] weights at a time are dequantized by the type's
-/// own scalar code, whose pace this is, then `dot` meets them with every column.
+/// Multiplies rows of any type with `C` columns: the type's scalar code dequantizes [`CHUNK`] weights at a time,
+/// which limits the speed, then `dot` multiplies them with every column.
 #[inline(always)]
 fn generic<const C: usize>(job: &mut Job<'_>, dot: impl Fn(&[f32], &[f32]) -> f32) {
     let columns = job.columns::<f32, C>();
@@ -145,7 +145,7 @@ fn generic<const C: usize>(job: &mut Job<'_>, dot: impl Fn(&[f32], &[f32]) -> f3
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for AVX2 and AVX-512.
+    //! AVX2 and AVX-512 kernels.
 
     use std::arch::x86_64::*;
 
@@ -213,7 +213,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use crate::neon::intrinsics::*;
 
@@ -235,7 +235,7 @@ mod arm {
         halves::<C>(job, |bits| vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(bits))));
     }
 
-    /// Rows of 16-bit floats, four of which `widen` widens.
+    /// Multiplies rows of 16-bit floats, which `widen` converts four at a time.
     #[inline(always)]
     fn halves<const C: usize>(job: &mut Job<'_>, widen: impl Fn(uint16x4_t) -> float32x4_t) {
         neon::float::<{ 2 * F32_STEP }, C>(job, |step| {

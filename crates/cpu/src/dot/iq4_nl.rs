@@ -1,4 +1,4 @@
-//! IQ4_NL rows: as Q4_0, with a codebook.
+//! IQ4_NL rows: Q4_0's layout with a codebook.
 
 use bilayer_quant::iq4_nl::{Block, CODEBOOK};
 
@@ -33,7 +33,7 @@ pub(super) const ENTRIES: &[Entry] = &[
 const BLOCK: usize = size_of::<Block>();
 /// Bytes of four blocks.
 const BYTES: usize = 4 * BLOCK;
-/// Where the codes of a block start: after the scale.
+/// Offset of the codes in a block, after the scale.
 const QUANTS: usize = 2;
 
 fn scalar<const C: usize>(job: &mut Job<'_>) {
@@ -49,7 +49,7 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for AVX2 and AVX-512. Codebook values are lifted above zero for VPDPBUSD, as in
+    //! AVX2 and AVX-512 kernels. Codebook values are biased to be unsigned for VPDPBUSD, as in
     //! q8_0.rs.
 
     use std::arch::x86_64::*;
@@ -59,8 +59,7 @@ mod x86 {
 
     const OFFSET: f32 = 128.0;
 
-    /// The codebook, and the codebook plus [`OFFSET`].
-    /// The codebook as it is, for levels that multiply signed bytes.
+    /// The codebook unbiased, for levels that multiply signed bytes.
     pub const SIGNED: [u8; 16] = lifted(0);
     /// The codebook plus [`OFFSET`], for levels that multiply unsigned bytes.
     pub const UNSIGNED: [u8; 16] = lifted(0x80);
@@ -127,7 +126,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use crate::neon::intrinsics::*;
 
@@ -147,7 +146,7 @@ mod arm {
         }
     }
 
-    /// What codes stand for.
+    /// The codebook values.
     #[inline(always)]
     pub fn values(codes: [uint8x16_t; 8], codebook: &[i8; 16]) -> [int8x16_t; 8] {
         let codebook = neon::load_signed(codebook, 0);

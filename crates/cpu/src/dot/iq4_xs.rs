@@ -1,4 +1,4 @@
-//! IQ4_XS rows: eight blocks of IQ4_NL's codes whose scales are packed; two quads a block.
+//! IQ4_XS rows: eight blocks of IQ4_NL's codes with packed scales; two quads per block.
 
 use std::mem::offset_of;
 
@@ -50,7 +50,7 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for AVX2 and AVX-512.
+    //! AVX2 and AVX-512 kernels.
 
     use std::arch::x86_64::*;
 
@@ -65,17 +65,18 @@ mod x86 {
         avx2::k::<BYTES, 8, C>(job, |block| open(block), |block, h| half(block, h));
     }
 
-    /// A block whose scales are integers, as those of the K types: one product and one sum in 32 bits each 32 weights, where
-    /// floats would take two and a shuffle.
+    /// A block with integer scales, as in the K types: one product and one 32-bit sum per 32 weights, where floats
+    /// would need two and a shuffle.
     ///
-    /// The scales are made in 16 bits from the start: those of [`scales`], packed, took the whole block a tenth longer.
+    /// The scales are computed in 16 bits from the start: packing those of [`scales`] made the whole block a tenth
+    /// slower.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn open(block: &[u8; BYTES]) -> avx2::K {
         let low = _mm_cvtsi32_si128(i32::from_le_bytes(*part(block, 4)));
         let nibbles = _mm_unpacklo_epi8(low, _mm_srli_epi16::<4>(low));
         let low = _mm_cvtepu8_epi16(_mm_and_si128(nibbles, _mm_set1_epi8(15)));
-        // Two bits of each on top: number p of them at bit 2 p, moved to bits 14 and 15, then to 4 and 5.
+        // The two high bits of each scale: those of scale p at bit 2 p, moved to bits 14 and 15, then to 4 and 5.
         let high = _mm_set1_epi16(u16_at(block, 2).cast_signed());
         let up = _mm_set_epi16(1, 1 << 2, 1 << 4, 1 << 6, 1 << 8, 1 << 10, 1 << 12, 1 << 14);
         let high = _mm_srli_epi16::<14>(_mm_mullo_epi16(high, up));
@@ -108,7 +109,7 @@ mod x86 {
         let low = _mm256_set1_epi32(i32::from_le_bytes(*part(block, 4)));
         let low = _mm256_srlv_epi32(low, _mm256_set_epi32(28, 24, 20, 16, 12, 8, 4, 0));
         let low = _mm256_and_si256(low, _mm256_set1_epi32(15));
-        // Each has two high bits at 2 p, which are to be bits 4 and 5.
+        // The two high bits of each are at 2 p and must become bits 4 and 5.
         let high = _mm256_set1_epi32(i32::from(u16_at(block, 2)) << 4);
         let high = _mm256_srlv_epi32(high, _mm256_set_epi32(14, 12, 10, 8, 6, 4, 2, 0));
         let high = _mm256_and_si256(high, _mm256_set1_epi32(0x30));
@@ -153,7 +154,7 @@ mod x86 {
         });
     }
 
-    /// The scales over the lanes, bits of indices.
+    /// The scales spread over the lanes, as bits of indices.
     const LOW_LANES: [f32; 16] = lanes(0);
     const HIGH_LANES: [f32; 16] = lanes(4);
 
@@ -170,7 +171,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use crate::neon::intrinsics::*;
 
@@ -193,7 +194,7 @@ mod arm {
         }
     }
 
-    /// The scales of a quad: four bits each, and two on top, 32 too high.
+    /// The scales of a quad: four low and two high bits each, biased by 32.
     #[inline(always)]
     fn scales(block: &[u8; BYTES], q: usize) -> float32x4_t {
         const STEPS: [i32; 4] = [0, -1, -2, -3];

@@ -1,4 +1,4 @@
-//! MXFP4 rows: nibbles of a codebook and a power of two.
+//! MXFP4 rows: codebook indices in nibbles and a power of two.
 
 use bilayer_quant::mxfp4::{Block, CODEBOOK, half_scale};
 
@@ -29,7 +29,7 @@ pub(super) const ENTRIES: &[Entry] = &[
 const BLOCK: usize = size_of::<Block>();
 /// Bytes of four blocks.
 const BYTES: usize = 4 * BLOCK;
-/// Where the codes of a block start: after the exponent.
+/// Offset of the codes in a block, after the exponent.
 const QUANTS: usize = 1;
 
 fn scalar<const C: usize>(job: &mut Job<'_>) {
@@ -45,7 +45,7 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for AVX2 and AVX-512. The codebook is lifted by its largest value, 12.
+    //! AVX2 and AVX-512 kernels. The codebook is biased by its largest value, 12.
 
     use std::arch::x86_64::*;
 
@@ -111,8 +111,8 @@ mod x86 {
         });
     }
 
-    /// 2^(e - 128) over the lanes: e - 1 as exponent of a float, or a bit of its fraction for the
-    /// two smallest, as `half_scale` has it.
+    /// 2^(e - 128) spread over the lanes: e - 1 as exponent of a float, or a fraction bit for the two smallest, as in
+    /// `half_scale`.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     fn scales_512(bytes: __m512i) -> __m512 {
@@ -128,7 +128,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use crate::neon::intrinsics::*;
 

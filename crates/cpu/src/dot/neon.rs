@@ -1,4 +1,5 @@
-//! The families' loops with NEON, once for all its levels: they differ in how 16 bytes are multiplied with 16.
+//! The kernel families' loops with NEON, shared by all its levels, which differ in how 16 bytes are multiplied with
+//! 16.
 
 use crate::neon::intrinsics::*;
 
@@ -8,11 +9,11 @@ use crate::neon;
 
 /// A level's product of signed bytes.
 pub trait Multiply: Copy {
-    /// Adds the 16 products to the sums, each to one of the lanes. `w` is at least -128, `x` at least -127.
+    /// Adds the 16 products to the sums, each to some lane. `w` is at least -128, `x` at least -127.
     fn add(self, sums: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t;
 }
 
-/// Products of 16 bits, two of which fit a lane, then pairs of lanes: three instructions.
+/// 16-bit products, two of which fit a lane, then pairwise sums: three instructions.
 #[derive(Clone, Copy)]
 pub struct Plain;
 
@@ -24,7 +25,7 @@ impl Multiply for Plain {
     }
 }
 
-/// One instruction. A value is the token that the feature was detected: only [`dotprod`] makes it.
+/// One instruction. A value proves that the feature was detected: only [`dotprod`] creates it.
 #[derive(Clone, Copy)]
 pub struct Dotprod(());
 
@@ -36,13 +37,13 @@ impl Multiply for Dotprod {
     }
 }
 
-/// A type: its family's loop over its own unpacking.
+/// A type's kernel: its family's loop over its own unpacking.
 pub trait Rows {
     /// Computes the job for `C` columns; must be `#[inline(always)]`.
     fn run<M: Multiply, const C: usize>(m: M, job: &mut Job<'_>);
 }
 
-/// A type's kernel with what every processor has.
+/// A type's kernel with baseline NEON.
 pub fn plain<R: Rows, const C: usize>(job: &mut Job<'_>) {
     R::run::<_, C>(Plain, job);
 }
@@ -53,20 +54,20 @@ pub fn dotprod<R: Rows, const C: usize>(job: &mut Job<'_>) {
     R::run::<_, C>(Dotprod(()), job);
 }
 
-/// What a block of 256 weights has but for its codes, in `4 * S` groups.
+/// A block of 256 weights without its codes, in `4 * S` groups.
 pub struct K<const S: usize> {
     /// The block's scale.
     pub d: f32,
     /// The groups' scales.
     pub scales: [int32x4_t; S],
-    /// What is subtracted from each weight of a group; not read without minimums.
+    /// The minimums of the groups, which are subtracted; not read without minimums.
     pub mins: [float32x4_t; S],
 }
 
-/// Rows of `BYTES` a block of 256 against `C` columns. `half` gives half a block's 128 codes in natural order, signed;
-/// groups are 32 weights long with `S` of 2, 16 with 4.
+/// Multiplies rows of `BYTES` bytes per block of 256 with `C` columns. `half` returns half a block's 128 codes in
+/// natural order, signed; groups have 32 weights if `S` is 2, 16 if it is 4.
 ///
-/// Half a block at a time, so that codes, scales and the sums of four columns stay in the 32 registers.
+/// Working on half a block keeps codes, scales and the sums of four columns in the 32 registers.
 #[inline(always)]
 pub fn k<M: Multiply, const BYTES: usize, const S: usize, const MINS: bool, const C: usize>(
     m: M,
@@ -102,7 +103,7 @@ pub fn k<M: Multiply, const BYTES: usize, const S: usize, const MINS: bool, cons
     }
 }
 
-/// Adds half a block's scaled dots, a scale every 32.
+/// Adds half a block's scaled dot products, with one scale per 32 weights.
 #[inline(always)]
 fn k_half_32<M: Multiply>(
     m: M,
@@ -116,7 +117,7 @@ fn k_half_32<M: Multiply>(
     add_scaled(sums, dots, scales)
 }
 
-/// Adds half a block's scaled dots, a scale every 16.
+/// Adds half a block's scaled dot products, with one scale per 16 weights.
 #[inline(always)]
 fn k_half_16<M: Multiply>(
     m: M,
@@ -134,20 +135,20 @@ fn k_half_16<M: Multiply>(
     sums
 }
 
-/// The dot of 16 codes from vector `i` on. No closure here or below: it would not name the feature of its
-/// instructions, and where it is not inlined neither are they.
+/// The dot product of 16 codes from vector `i` on. Not a closure, here or below: a closure would not enable the
+/// feature of its instructions, and if it is not inlined neither are they.
 #[inline(always)]
 fn one<M: Multiply>(m: M, codes: &[int8x16_t; 8], x: &[i8; 128], i: usize) -> int32x4_t {
     m.add(vdupq_n_s32(0), codes[i], load_signed(x, 16 * i))
 }
 
-/// The dot of 32 codes.
+/// The dot product of 32 codes.
 #[inline(always)]
 fn two<M: Multiply>(m: M, codes: &[int8x16_t; 8], x: &[i8; 128], i: usize) -> int32x4_t {
     m.add(one(m, codes, x, i), codes[i + 1], load_signed(x, 16 * i + 16))
 }
 
-/// Adds each of the dots times its lane of the scales.
+/// Adds each dot product times its lane of the scales.
 #[inline(always)]
 fn add_scaled(sums: int32x4_t, dots: [int32x4_t; 4], scales: int32x4_t) -> int32x4_t {
     let sums = vmlaq_laneq_s32::<0>(sums, dots[0], scales);
@@ -156,7 +157,7 @@ fn add_scaled(sums: int32x4_t, dots: [int32x4_t; 4], scales: int32x4_t) -> int32
     vmlaq_laneq_s32::<3>(sums, dots[3], scales)
 }
 
-/// Adds a block's scaled dots and minimums to the sum.
+/// Adds a block's scaled dot products and minimums to the sum.
 #[inline(always)]
 fn k_close<const S: usize, const MINS: bool>(
     weights: &K<S>,
@@ -170,7 +171,7 @@ fn k_close<const S: usize, const MINS: bool>(
         let sums: [float32x4_t; 4] = std::array::from_fn(|i| neon::load_floats(&sums[i]));
         let groups = 4 / S;
         for (i, mins) in weights.mins.iter().enumerate() {
-            // Two sums of 16 where a group has 32.
+            // Two sums of 16 if groups have 32 weights.
             let x =
                 if S == 2 { vpaddq_f32(sums[2 * i], sums[2 * i + 1]) } else { sums[i * groups] };
             sum = vfmsq_f32(sum, *mins, x);
@@ -185,14 +186,14 @@ pub struct Quad {
     pub quants: [int8x16_t; 8],
     /// The blocks' scales.
     pub scales: float32x4_t,
-    /// What is added to each weight of the blocks; not read without offsets.
+    /// The offset added to each weight of the blocks; not read without offsets.
     pub offsets: float32x4_t,
 }
 
-/// Rows of `BYTES` per `QUADS` quads against `C` columns; `unpack` is asked for each in turn.
+/// Multiplies rows of `BYTES` bytes per `QUADS` quads with `C` columns; `unpack` is called for each in order.
 ///
-/// The four blocks' dots are folded into one vector, a block a lane, so that conversion and scales are paid once per 128
-/// weights.
+/// The four blocks' dot products are folded into one vector, one lane per block, so that conversion and scaling are
+/// done once per 128 weights.
 #[inline(always)]
 pub fn quad<M, const BYTES: usize, const QUADS: usize, const OFFSETS: bool, const C: usize>(
     m: M,
@@ -219,7 +220,7 @@ pub fn quad<M, const BYTES: usize, const QUADS: usize, const OFFSETS: bool, cons
     }
 }
 
-/// Adds a quad's dot to the sum.
+/// Adds a quad's dot product to the sum.
 #[inline(always)]
 fn quad_add<M: Multiply, const OFFSETS: bool>(
     m: M,
@@ -234,14 +235,14 @@ fn quad_add<M: Multiply, const OFFSETS: bool>(
     let term = vmulq_f32(vcvtq_f32_s32(dots), by_block(&column.scales));
     let sum = vfmaq_f32(sum, term, weights.scales);
     if OFFSETS {
-        // The column has a quarter of each block's sum.
+        // The column stores a quarter of each block's sum.
         let offsets = vmulq_n_f32(weights.offsets, 4.0);
         return vfmaq_f32(sum, offsets, by_block(&column.sums));
     }
     sum
 }
 
-/// One number of each block from the lanes of [`crate::columns::QUAD_LANES`]: 0 0 2 2 .. and 1 1 3 3 .. from lane 8 on.
+/// One number per block from the lanes of [`crate::columns::QUAD_LANES`]: 0 0 2 2 .. and 1 1 3 3 .. from lane 8 on.
 #[inline(always)]
 fn by_block(lanes: &[f32; 16]) -> float32x4_t {
     let lanes = lanes.as_chunks::<4>().0;
@@ -256,7 +257,7 @@ pub fn quad_f16(quad: &[u8], block: usize, field: usize) -> float32x4_t {
     neon::f16x4(unsafe { vld1_u16(bits.as_ptr()) })
 }
 
-/// Rows of `BYTES` per 32 floats against `C` columns.
+/// Multiplies rows of `BYTES` bytes per 32 floats with `C` columns.
 #[inline(always)]
 pub fn float<const BYTES: usize, const C: usize>(
     job: &mut Job<'_>,
@@ -264,8 +265,8 @@ pub fn float<const BYTES: usize, const C: usize>(
 ) {
     let columns = job.columns::<[f32; F32_STEP], C>();
     for (r, row) in job.rows().enumerate() {
-        // Four chains of additions hide their latency where there is one column; several have as many, so that a
-        // column's sum is the same whoever stands beside it.
+        // With one column, four independent chains hide the latency of additions; several columns have as many, so
+        // that a column's sum does not depend on its neighbours.
         let mut sums = [[vdupq_n_f32(0.0); 4]; C];
         let groups = Groups::<BYTES>::of(row);
         for (g, group) in groups.iter().enumerate() {
@@ -282,7 +283,7 @@ pub fn float<const BYTES: usize, const C: usize>(
     }
 }
 
-/// The dot of two f32 slices of equal length, whole steps of [`F32_STEP`].
+/// The dot product of two f32 slices of equal length, whole steps of [`F32_STEP`].
 #[inline(always)]
 pub fn dot(weights: &[f32], activations: &[f32]) -> f32 {
     let mut sums = [vdupq_n_f32(0.0); 4];
@@ -299,7 +300,7 @@ fn fold([a, b, c, d]: [float32x4_t; 4]) -> f32 {
     vaddvq_f32(vaddq_f32(vaddq_f32(a, c), vaddq_f32(b, d)))
 }
 
-/// Asks for the lines [`AHEAD`] of a block.
+/// Prefetches a block's cache lines [`AHEAD`] bytes in front.
 #[inline(always)]
 fn prefetch(block: &[u8]) {
     for at in (0..block.len()).step_by(64) {
@@ -319,13 +320,13 @@ pub fn load_signed(bytes: &[i8], at: usize) -> int8x16_t {
     vreinterpretq_s8_u8(load(bytemuck::cast_slice(bytes), at))
 }
 
-/// Unsigned codes less what stands for zero.
+/// Unsigned codes minus the code that stands for zero.
 #[inline(always)]
 pub fn centred<const N: usize>(codes: [uint8x16_t; N], zero: u8) -> [int8x16_t; N] {
     codes.map(|codes| vreinterpretq_s8_u8(vsubq_u8(codes, vdupq_n_u8(zero))))
 }
 
-/// Sixteen signed bytes as sixteen lanes.
+/// Widens sixteen signed bytes to sixteen lanes.
 #[inline(always)]
 pub fn lanes_16(bytes: int8x16_t) -> [int32x4_t; 4] {
     let [low, high] = [vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)];
@@ -337,7 +338,7 @@ pub fn lanes_16(bytes: int8x16_t) -> [int32x4_t; 4] {
     ]
 }
 
-/// Eight unsigned bytes as eight lanes.
+/// Widens eight unsigned bytes to eight lanes.
 #[inline(always)]
 pub fn lanes_8(bytes: uint8x8_t) -> [int32x4_t; 2] {
     let wide = vreinterpretq_s16_u16(vmovl_u8(bytes));

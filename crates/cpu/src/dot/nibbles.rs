@@ -1,8 +1,8 @@
-//! What the types with blocks of 32 weights as nibbles 16 apart share: Q4_0, Q4_1, Q5_0, Q5_1,
-//! IQ4_NL and MXFP4.
+//! Unpacking shared by the types with blocks of 32 weights as nibbles 16 apart: Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL and
+//! MXFP4.
 //!
-//! `block` is the size of a block, `at` the place of its 16 bytes of nibbles: weight i in the low,
-//! weight 16 + i in the high half.
+//! `block` is the size of a block, `at` the offset of its 16 bytes of nibbles: weight i in the low, weight 16 + i in
+//! the high nibble.
 
 /// The code of weight `i` of a quad.
 pub fn code(quad: &[u8], block: usize, at: usize, i: usize) -> u8 {
@@ -19,7 +19,7 @@ pub use x86::*;
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for whole vectors.
+    //! Unpacking in whole vectors.
 
     use std::arch::x86_64::*;
 
@@ -41,7 +41,7 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn fifths_256(quad: &[u8], block: usize, at: usize) -> [__m256i; 4] {
-        // Byte i / 8 of the bits under weight i, of which it keeps its own bit.
+        // Byte i / 8 of the bits for weight i, masked to its own bit.
         let spread = _mm256_set_epi64x(
             0x0303_0303_0303_0303,
             0x0202_0202_0202_0202,
@@ -56,8 +56,7 @@ mod x86 {
         })
     }
 
-    /// What `codes_512` takes from 64 bytes: the nibbles of two blocks, which lie at `a` and `b`,
-    /// twice each.
+    /// The byte order that `codes_512` reads from 64 bytes: the nibbles of two blocks, at `a` and `b`, twice each.
     pub const fn order(a: usize, b: usize) -> [u8; 64] {
         let mut order = [0; 64];
         let mut i = 0;
@@ -69,7 +68,7 @@ mod x86 {
         order
     }
 
-    /// The codes of two blocks: each 16 bytes twice, the second time shifted by four.
+    /// The codes of two blocks: each 16 bytes twice, the second copy shifted by four.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
     pub fn codes_512(bytes: __m512i, order: &[u8; 64]) -> __m512i {
@@ -93,7 +92,7 @@ pub use arm::*;
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use crate::neon::intrinsics::*;
 

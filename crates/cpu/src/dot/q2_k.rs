@@ -49,14 +49,14 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
     });
 }
 
-/// The two bits of weight `i`, as Q2_K and Q3_K store them.
+/// The two bits of weight `i`, as stored in Q2_K and Q3_K.
 pub(super) fn code(quants: &[u8], i: usize) -> u8 {
     quants[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for AVX2 and AVX-512.
+    //! AVX2 and AVX-512 kernels.
 
     use std::arch::x86_64::*;
 
@@ -89,7 +89,7 @@ mod x86 {
         });
     }
 
-    /// The two bits of 256 weights, four a byte and 32 apart, from `at` on.
+    /// The two bits of 256 weights, four per byte and 32 apart, from `at` on.
     #[inline]
     #[target_feature(enable = "avx512f,gfni")]
     pub fn codes_512(block: &[u8], at: usize) -> [__m512i; 4] {
@@ -113,7 +113,7 @@ mod x86 {
         turned.map(|bytes| _mm256_and_si256(bytes, _mm256_set1_epi8(3)))
     }
 
-    /// The sixteen scales and minimums, one a byte, of as many bytes with both.
+    /// The sixteen scales and minimums, one per byte, from sixteen bytes with both.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn scales_mins(both: __m128i) -> (__m128i, __m128i) {
@@ -121,7 +121,7 @@ mod x86 {
         (_mm_and_si128(both, nibbles), _mm_and_si128(_mm_srli_epi16::<4>(both), nibbles))
     }
 
-    /// The block's scale and its minimums' scale, in first lanes.
+    /// The block's scale and the scale of its minimums, in the first lanes.
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
     fn units(block: &[u8; BYTES]) -> (__m128, __m128) {
@@ -150,7 +150,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use crate::neon::intrinsics::*;
 
@@ -183,7 +183,7 @@ mod arm {
         neon::centred(codes(block, QUANTS + 32 * h), 0)
     }
 
-    /// The two bits of half a block's weights, four a byte and 32 apart.
+    /// The two bits of half a block's weights, four per byte and 32 apart.
     #[inline(always)]
     pub fn codes(block: &[u8], at: usize) -> [uint8x16_t; 8] {
         let [a, b] = [0, 16].map(|i| neon::load(block, at + i));

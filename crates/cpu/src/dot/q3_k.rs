@@ -1,4 +1,4 @@
-//! Q3_K rows: as Q2_K, with a third bit and signed scales.
+//! Q3_K rows: Q2_K's codes with a third bit, and signed scales.
 
 use std::mem::offset_of;
 
@@ -33,7 +33,7 @@ const HIGH: usize = offset_of!(Block, high);
 const QUANTS: usize = offset_of!(Block, quants);
 const SCALES: usize = offset_of!(Block, scales);
 const D: usize = offset_of!(Block, d);
-/// The code of weight zero.
+/// The code that stands for zero.
 const OFFSET: f32 = 4.0;
 
 fn scalar<const C: usize>(job: &mut Job<'_>) {
@@ -54,7 +54,7 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for AVX2 and AVX-512.
+    //! AVX2 and AVX-512 kernels.
 
     use std::arch::x86_64::*;
 
@@ -73,7 +73,7 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
-        // What moves bits 2 i and 2 i + 1 of the two halves to bit 2, turning 64 bits leftwards.
+        // Left rotations of 64 bits that move bits 2 i and 2 i + 1 of the two halves to bit 2.
         const TURNS: [[i64; 2]; 4] = [[2, 1], [0, 63], [62, 61], [60, 59]];
         avx512::k::<BYTES, C>(job, |block| {
             let third = _mm512_set1_epi8(4);
@@ -97,7 +97,7 @@ mod x86 {
         });
     }
 
-    /// The sixteen signed scales, one a byte, and the block's scale in the first lane.
+    /// The sixteen signed scales, one per byte, and the block's scale in the first lane.
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
     fn scales_unit(block: &[u8; BYTES]) -> (__m128i, __m128) {
@@ -141,7 +141,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use crate::neon::intrinsics::*;
 
@@ -166,14 +166,14 @@ mod arm {
         }
     }
 
-    /// The sixteen signed scales: nibbles of eight bytes, then two bits of each in turn of four more.
+    /// The sixteen signed scales: nibbles of eight bytes, then two bits of each from four more bytes.
     #[inline(always)]
     fn scales(block: &[u8; BYTES]) -> int8x16_t {
         let low = vcreate_u8(u64::from_le_bytes(*part(block, SCALES)));
         let low = vcombine_u8(vand_u8(low, vdup_n_u8(15)), vshr_n_u8::<4>(low));
         let high = u32::from_le_bytes(*part(block, SCALES + 8));
         let high = vreinterpretq_u8_u32(vdupq_n_u32(high));
-        // By 0, 2, 4 and 6 bits, four lanes each.
+        // Shifts of 0, 2, 4 and 6 bits, four lanes each.
         let down =
             vcombine_s8(vcreate_s8(0xfefe_fefe_0000_0000), vcreate_s8(0xfafa_fafa_fcfc_fcfc));
         let high = vandq_u8(vshlq_u8(high, down), vdupq_n_u8(3));

@@ -31,9 +31,9 @@ pub(super) const ENTRIES: &[Entry] = &[
 const BLOCK: usize = size_of::<Block>();
 /// Bytes of four blocks.
 const BYTES: usize = 4 * BLOCK;
-/// Where the codes of a block start: after the scale.
+/// Offset of the codes in a block, after the scale.
 const QUANTS: usize = 2;
-/// The code of weight zero.
+/// The code that stands for zero.
 const OFFSET: f32 = 8.0;
 
 fn scalar<const C: usize>(job: &mut Job<'_>) {
@@ -49,7 +49,7 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for AVX2 and AVX-512.
+    //! AVX2 and AVX-512 kernels.
 
     use std::arch::x86_64::*;
 
@@ -82,8 +82,8 @@ mod x86 {
         });
     }
 
-    /// Codes and scales of Q4_0 and IQ4_NL, which lie alike. The first 64 of the 72 bytes hold all
-    /// scales and blocks 0 and 1, the last 64 blocks 2 and 3.
+    /// Codes and scales of Q4_0 and IQ4_NL, which share the layout. The first 64 of the 72 bytes contain all scales
+    /// and blocks 0 and 1, the last 64 blocks 2 and 3.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
     pub fn unpack_512(quad: &[u8; BYTES]) -> ([__m512i; 2], __m512) {
@@ -100,7 +100,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use crate::neon::intrinsics::*;
 

@@ -29,7 +29,7 @@ pub(super) const ENTRIES: &[Entry] = &[
 const BLOCK: usize = size_of::<Block>();
 /// Bytes of four blocks.
 const BYTES: usize = 4 * BLOCK;
-/// Where the minimum of a block lies, and where its codes start.
+/// Offsets of minimum and codes in a block.
 const MIN: usize = 2;
 const QUANTS: usize = 4;
 
@@ -43,7 +43,7 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for AVX2 and AVX-512.
+    //! AVX2 and AVX-512 kernels.
 
     use super::super::{avx2, avx512, avxvnni, nibbles};
     use super::{BLOCK, BYTES, Job, MIN, QUANTS};
@@ -68,7 +68,7 @@ mod x86 {
         }
     }
 
-    /// The first 64 of the 80 bytes hold all scales and minimums, and blocks 0 and 1.
+    /// The first 64 of the 80 bytes contain all scales and minimums, and blocks 0 and 1.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
         const SKIPPED: usize = BYTES - 64;
@@ -91,7 +91,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use super::super::{neon, nibbles};
     use super::{BLOCK, BYTES, Job, MIN, QUANTS};

@@ -47,7 +47,7 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
     });
 }
 
-/// The scalar block of Q4_K and Q5_K, which start alike.
+/// The scalar block of Q4_K and Q5_K, whose layouts start alike.
 pub(super) fn unpack(block: &[u8], packed: &[u8; 12], quants: [u8; 256]) -> scalar::K {
     let (scales, mins) = scales_mins(packed);
     let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
@@ -61,7 +61,7 @@ pub(super) fn unpack(block: &[u8], packed: &[u8; 12], quants: [u8; 256]) -> scal
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for AVX2 and AVX-512.
+    //! AVX2 and AVX-512 kernels.
 
     use std::arch::x86_64::*;
 
@@ -86,7 +86,7 @@ mod x86 {
         });
     }
 
-    /// The nibbles of the 32 bytes from `at` on, the low ones first.
+    /// The nibbles of the 32 bytes from `at` on, low ones first.
     #[inline]
     #[target_feature(enable = "avx512f,gfni")]
     pub fn nibbles_512(block: &[u8], at: usize) -> __m512i {
@@ -94,7 +94,7 @@ mod x86 {
         avx512::two_fields(bytes, field(0, 4), field(4, 4))
     }
 
-    /// The 512-bit block of Q4_K and Q5_K, which start alike.
+    /// The 512-bit block of Q4_K and Q5_K, whose layouts start alike.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn unpack_512(block: &[u8], quants: [__m512i; 4]) -> avx512::K {
@@ -130,8 +130,8 @@ mod x86 {
         }
     }
 
-    /// The sixteen numbers of `k_scales`, scales then minimums, one a byte, from the first 16
-    /// bytes of a block: the packed ones are its last three lanes.
+    /// The sixteen numbers of `k_scales`, scales then minimums, one per byte, from the first 16 bytes of a block,
+    /// whose last three lanes hold them packed.
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn scales_mins_128(head: __m128i) -> __m128i {
@@ -155,7 +155,7 @@ mod x86 {
     pub fn open_head(head: __m128i) -> avx2::K {
         let numbers = scales_mins_128(head);
         let floats = _mm_cvtph_ps(head);
-        // Each number is that of an even and of an odd sixteen.
+        // Each number applies to an even and an odd group of sixteen.
         let mins = _mm256_cvtepu8_epi16(_mm_unpackhi_epi64(numbers, numbers));
         let dmin = _mm256_broadcastss_ps(_mm_movehdup_ps(floats));
         avx2::K {
@@ -177,7 +177,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use crate::neon::intrinsics::*;
 
@@ -193,7 +193,7 @@ mod arm {
         }
     }
 
-    /// The scales of a Q4_K or Q5_K block, which start alike.
+    /// The scales of a Q4_K or Q5_K block, whose layouts start alike.
     #[inline(always)]
     pub fn open(block: &[u8]) -> neon::K<2> {
         let (scales, mins) = scales_mins(part(block, SCALES));
@@ -204,8 +204,8 @@ mod arm {
         }
     }
 
-    /// The numbers of `k_scales`, four at a time: six bits of the first four, and of the last four
-    /// four bits apart and two on top of the first.
+    /// The numbers of `k_scales`, four at a time: six bits of the first four; of the last four, four bits separately
+    /// and two above the first four.
     #[inline(always)]
     fn scales_mins(packed: &[u8; 12]) -> (uint8x8_t, uint8x8_t) {
         let [a, b, c] = [0, 4, 8].map(|at| u64::from(u32::from_le_bytes(*part(packed, at))));
@@ -221,7 +221,7 @@ mod arm {
         neon::centred(nibbles(block, QUANTS + 64 * h), 0)
     }
 
-    /// The low four bits of half a block's weights: those of each 32 bytes, then their high halves.
+    /// The low four bits of half a block's weights: the low nibbles of each 32 bytes, then the high ones.
     #[inline(always)]
     pub fn nibbles(block: &[u8], at: usize) -> [uint8x16_t; 8] {
         let [a, b, c, d] = [0, 16, 32, 48].map(|i| neon::load(block, at + i));

@@ -29,10 +29,10 @@ pub(super) const ENTRIES: &[Entry] = &[
 const BLOCK: usize = size_of::<Block>();
 /// Bytes of four blocks.
 const BYTES: usize = 4 * BLOCK;
-/// Where the fifth bits of a block lie, and where its codes start.
+/// Offsets of fifth bits and codes in a block.
 const HIGH: usize = 2;
 const QUANTS: usize = 6;
-/// The code of weight zero.
+/// The code that stands for zero.
 const OFFSET: f32 = 16.0;
 
 fn scalar<const C: usize>(job: &mut Job<'_>) {
@@ -51,7 +51,7 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for AVX2 and AVX-512.
+    //! AVX2 and AVX-512 kernels.
 
     use std::arch::x86_64::*;
 
@@ -81,7 +81,7 @@ mod x86 {
         }
     }
 
-    /// The first 64 of the 88 bytes hold blocks 0 and 1, the last 64 blocks 2 and 3.
+    /// The first 64 of the 88 bytes contain blocks 0 and 1, the last 64 blocks 2 and 3.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
         const SKIPPED: usize = BYTES - 64;
@@ -108,7 +108,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use crate::neon::intrinsics::*;
 

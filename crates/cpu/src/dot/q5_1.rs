@@ -29,7 +29,7 @@ pub(super) const ENTRIES: &[Entry] = &[
 const BLOCK: usize = size_of::<Block>();
 /// Bytes of four blocks.
 const BYTES: usize = 4 * BLOCK;
-/// Where the minimum and the fifth bits of a block lie, and where its codes start.
+/// Offsets of minimum, fifth bits and codes in a block.
 const MIN: usize = 2;
 const HIGH: usize = 4;
 const QUANTS: usize = 8;
@@ -49,7 +49,7 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for AVX2 and AVX-512.
+    //! AVX2 and AVX-512 kernels.
 
     use std::arch::x86_64::*;
 
@@ -78,14 +78,14 @@ mod x86 {
         }
     }
 
-    /// The first 64 of the 96 bytes hold blocks 0 and 1, the last 64 blocks 2 and 3.
+    /// The first 64 of the 96 bytes contain blocks 0 and 1, the last 64 blocks 2 and 3.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
         const SKIPPED: usize = BYTES - 64;
         const FIRST: [u8; 64] = nibbles::order(QUANTS, BLOCK + QUANTS);
         const LAST: [u8; 64] =
             nibbles::order(2 * BLOCK + QUANTS - SKIPPED, 3 * BLOCK + QUANTS - SKIPPED);
-        /// Where `field` of each block lies in the two vectors.
+        /// Where `field` of each block is in the two vectors.
         const fn words(field: usize) -> [u8; 64] {
             let last = 64 + 3 * BLOCK - SKIPPED;
             avx512::quad_words([field, BLOCK + field, 2 * BLOCK + field, last + field])
@@ -109,7 +109,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use crate::neon::intrinsics::*;
 

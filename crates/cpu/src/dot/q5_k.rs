@@ -1,4 +1,4 @@
-//! Q5_K rows: as Q4_K, with a fifth bit.
+//! Q5_K rows: Q4_K with a fifth bit.
 
 use std::mem::offset_of;
 
@@ -44,7 +44,7 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for AVX2 and AVX-512.
+    //! AVX2 and AVX-512 kernels.
 
     use std::arch::x86_64::*;
 
@@ -63,7 +63,7 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
     pub fn avx512<const C: usize>(job: &mut Job<'_>) {
-        // What moves bits 2 i and 2 i + 1 of the two halves to bit 4, turning 64 bits leftwards.
+        // Left rotations of 64 bits that move bits 2 i and 2 i + 1 of the two halves to bit 4.
         const TURNS: [[i64; 2]; 4] = [[4, 3], [2, 1], [0, 63], [62, 61]];
         avx512::k::<BYTES, C>(job, |block| {
             let fifth = _mm512_set1_epi8(16);
@@ -107,7 +107,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use crate::neon::intrinsics::*;
 

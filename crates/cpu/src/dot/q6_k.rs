@@ -37,7 +37,7 @@ const LOW: usize = offset_of!(Block, low);
 const HIGH: usize = offset_of!(Block, high);
 const SCALES: usize = offset_of!(Block, scales);
 const D: usize = offset_of!(Block, d);
-/// The code of weight zero.
+/// The code that stands for zero.
 const OFFSET: f32 = 32.0;
 
 fn scalar<const C: usize>(job: &mut Job<'_>) {
@@ -60,7 +60,7 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for AVX2 and AVX-512.
+    //! AVX2 and AVX-512 kernels.
 
     use std::arch::x86_64::*;
 
@@ -103,7 +103,7 @@ mod x86 {
         let top = _mm512_set1_epi8(0x30);
         let low = avx512::load(block, LOW + 64 * h);
         let high = avx512::load_twice(block, HIGH + 32 * h);
-        // Bits 0 and 1, 2 and 3 of the halves, then 4 and 5, 6 and 7 are to be bits 4 and 5.
+        // Bits 0 and 1, 2 and 3 of the halves, then 4 and 5, 6 and 7 become bits 4 and 5.
         let first = _mm512_rolv_epi64(high, _mm512_set_epi64(2, 2, 2, 2, 4, 4, 4, 4));
         let second = _mm512_rolv_epi64(high, _mm512_set_epi64(62, 62, 62, 62, 0, 0, 0, 0));
         let a = _mm512_and_si512(low, nibbles);
@@ -146,7 +146,7 @@ mod x86 {
         open_16::<5>(avx2::load_128(block, SCALES), scale_128(block))
     }
 
-    /// A block with sixteen signed scales; the code of weight zero is 2^`ZERO`.
+    /// A block with sixteen signed scales; the code that stands for zero is 2^`ZERO`.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub fn open_16<const ZERO: i32>(scales: __m128i, d: __m128) -> avx2::K {
@@ -176,7 +176,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use crate::neon::intrinsics::*;
 

@@ -29,7 +29,7 @@ pub(super) const ENTRIES: &[Entry] = &[
 const BLOCK: usize = size_of::<Block>();
 /// Bytes of four blocks.
 const BYTES: usize = 4 * BLOCK;
-/// Where the codes of a block start: after the scale.
+/// Offset of the codes in a block, after the scale.
 const QUANTS: usize = 2;
 
 fn scalar<const C: usize>(job: &mut Job<'_>) {
@@ -44,8 +44,8 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! The same for AVX2 and AVX-512. VPDPBUSD wants one side unsigned: there codes get 128 added,
-    //! which the activations' sums take off again.
+    //! AVX2 and AVX-512 kernels. VPDPBUSD requires one unsigned operand: there 128 is added to the codes and
+    //! subtracted again through the activations' sums.
 
     use std::arch::x86_64::*;
 
@@ -95,8 +95,8 @@ mod x86 {
         });
     }
 
-    /// The four scales over the lanes: 0 and 1 lie in the first 64 bytes, 2 and 3 in the 64 bytes
-    /// from block 2 on.
+    /// The four scales spread over the lanes: 0 and 1 are in the first 64 bytes, 2 and 3 in the 64 bytes from block 2
+    /// on.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     fn scales_512(quad: &[u8; BYTES]) -> __m512 {
@@ -109,7 +109,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    //! The same for NEON.
+    //! NEON kernels.
 
     use crate::neon::intrinsics::*;
 

@@ -1,4 +1,4 @@
-//! The families' loops in plain Rust: what the vector levels are held against.
+//! The kernel families' loops in plain Rust: the reference for the vector levels.
 
 use super::{Groups, Job};
 use crate::columns::{Block256, Quad32};
@@ -11,7 +11,7 @@ pub struct K {
     pub mins: [f32; 16],
 }
 
-/// Rows of `BYTES` a block against `C` columns.
+/// Multiplies rows of `BYTES` bytes per block with `C` columns.
 pub fn k<const BYTES: usize, const C: usize>(
     job: &mut Job<'_>,
     unpack: impl Fn(&[u8; BYTES]) -> K,
@@ -48,7 +48,7 @@ pub struct Quad {
     pub offsets: [f32; 4],
 }
 
-/// Rows of `BYTES` per `QUADS` quads against `C` columns; `unpack` is asked for each in turn.
+/// Multiplies rows of `BYTES` bytes per `QUADS` quads with `C` columns; `unpack` is called for each in order.
 pub fn quad<const BYTES: usize, const QUADS: usize, const C: usize>(
     job: &mut Job<'_>,
     unpack: impl Fn(&[u8; BYTES], usize) -> Quad,

@@ -1,14 +1,14 @@
-//! Every type at every level against exact sums, on rows and activations meant to hurt.
+//! Tests every type at every level against exact sums, on adversarial rows and activations.
 
 use bytemuck::Zeroable;
 
 use super::*;
 use crate::columns::{Block256, Quad32};
 
-/// Of the sum of absolute products, offsets included: what f32 summation may lose.
+/// Tolerated f32 rounding, relative to the sum of absolute products, offsets included.
 const ROUNDING: f64 = 1e-5;
 
-/// A small generator of our own: xorshift64*, Vigna 2016.
+/// A small random generator: xorshift64*, Vigna 2016.
 struct Random(u64);
 
 impl Random {
@@ -25,15 +25,15 @@ impl Random {
     }
 }
 
-/// Ways to fill the bytes of blocks, scales excepted.
+/// Contents of blocks, apart from scales.
 #[derive(Clone, Copy, Debug)]
 enum Codes {
     Random,
-    /// All codes, and the scales inside a super-block, at one end.
+    /// All codes, and the scales inside a super-block, at one extreme.
     All(u8),
 }
 
-/// Consecutive rows whose scales are finite and of any sign and size.
+/// Consecutive rows with finite scales of any sign and magnitude.
 fn rows(ty: Type, rows: usize, cols: usize, codes: Codes, random: &mut Random) -> Vec<u8> {
     if ty.block_weights == 1 {
         return floats(ty, rows * cols, random);
@@ -43,7 +43,7 @@ fn rows(ty: Type, rows: usize, cols: usize, codes: Codes, random: &mut Random) -
     while bytes.len() < rows * cols / ty.block_weights * ty.block_bytes {
         let block = block(ty, codes, random);
         (ty.dequantize)(&block, &mut values);
-        // Some types hide a scale among the codes, and it may have come out infinite.
+        // Some types store a scale among the codes, which may be infinite.
         if values.iter().all(|value| value.is_finite()) {
             bytes.extend(block);
         } else if let Codes::All(_) = codes {
@@ -74,10 +74,10 @@ fn block(ty: Type, codes: Codes, random: &mut Random) -> Vec<u8> {
     block
 }
 
-/// The weights that the same blocks would hold with half of the bits of their codes turned.
+/// The weights that the blocks would have with half of their codes' bits inverted.
 ///
-/// Kernels that lift codes above zero by an offset round in proportion to the codes, not to the
-/// weights: a row of zeros between large scales may lose more than itself.
+/// Kernels that bias codes to be unsigned round in proportion to the codes, not to the weights: a row of zeros
+/// between large scales may have a larger error than its own magnitude.
 fn turned(ty: Type, blocks: &[u8], values: &mut [f32]) {
     let mut turned = blocks.to_vec();
     for block in turned.chunks_mut(ty.block_bytes) {
@@ -88,7 +88,7 @@ fn turned(ty: Type, blocks: &[u8], values: &mut [f32]) {
     (ty.dequantize)(&turned, values);
 }
 
-/// Values of a type of single weights.
+/// Values of an unquantized type.
 fn floats(ty: Type, count: usize, random: &mut Random) -> Vec<u8> {
     let values: Vec<f32> = (0..count).map(|_| random.unit() * 3.0).collect();
     let mut bytes = vec![0; count * ty.block_bytes];
@@ -103,7 +103,7 @@ fn floats(ty: Type, count: usize, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Ways to fill the activations.
+/// Contents of activations.
 const ACTIVATIONS: [fn(&mut Random, usize) -> f32; 4] = [
     |random, _| random.unit(),
     |random, i| random.unit() * [1e-8, 1.0, 1e4][i / 32 % 3],
@@ -134,8 +134,7 @@ impl Prepared {
     }
 }
 
-/// The activations that a prepared column stands for, and the half step by which each may differ
-/// from what it was made of.
+/// The activations that a prepared column represents, and the half step by which each may differ from its original.
 fn decoded(format: Format, columns: Columns<'_>, index: usize) -> Vec<(f64, f64)> {
     let one = |scale: f32, quant: i8| {
         (f64::from(scale) * f64::from(quant), f64::from(scale) * 0.5001 + 1e-36)
@@ -157,7 +156,7 @@ fn decoded(format: Format, columns: Columns<'_>, index: usize) -> Vec<(f64, f64)
     }
 }
 
-/// One case: all results against exact sums over the prepared and over the given activations.
+/// Checks all results of one case against exact sums over the prepared and over the original activations.
 fn check(
     ty: Type,
     level: Level,
@@ -176,7 +175,7 @@ fn check(
     let dot = dot(ty, cols, level);
     let prepared = Prepared::new(&dot, level, &activations, cols);
     let columns = prepared.columns(cols, count);
-    // An odd address, as a row in a mapped file may have.
+    // An odd address, as possible for a row in a mapped file.
     let mut shifted = vec![0];
     shifted.extend(&weights);
     let mut out = vec![f32::NAN; row_count * count];
@@ -263,7 +262,7 @@ fn an_activation_that_is_not_finite_shows_in_every_row() {
     for ty in bilayer_quant::all() {
         let cols = ty.block_weights.max(32) * 2;
         let mut weights = rows(*ty, 3, cols, Codes::Random, &mut random);
-        // A row of zeros must not hide it.
+        // A row of zeros must not mask it.
         let zeros = weights.len() / 3;
         if ty.name != "MXFP4" {
             weights[..zeros].fill(0);
@@ -277,7 +276,7 @@ fn an_activation_that_is_not_finite_shows_in_every_row() {
                 let mut out = [0.0; 3];
                 dot.run(&weights, prepared.columns(cols, 1), &mut out);
                 let name = dot.name;
-                // An infinity times a plain zero is NaN, so no weight can hide it.
+                // Infinity times zero is NaN, so no weight can mask it.
                 assert!(out.iter().all(|v| !v.is_finite()), "{name} {wrong}: {out:?}");
             }
         }
@@ -303,7 +302,7 @@ fn no_columns_and_no_rows_are_fine_and_wrong_sizes_are_not() {
 #[test]
 fn each_level_takes_its_own_kernel() {
     for (ty, stem) in [(Type::Q4_K, "q4_k"), (Type::Q8_0, "q8_0"), (Type::Q6_K, "q6_k")] {
-        // The last level of each architecture adds products of matrices alone.
+        // The highest level of each architecture adds only GEMM kernels.
         let of_matrices = [Level::Amx, Level::NeonI8mm];
         for level in Level::available().filter(|level| !of_matrices.contains(level)) {
             assert_eq!(dot(ty, 256, level).name, format!("{stem}.{level}"));

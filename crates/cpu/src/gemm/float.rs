@@ -1,4 +1,4 @@
-//! Products in f32: float weights, and every type without an unpacking of its own.
+//! GEMM in f32: float weights, and every type without its own unpacking.
 
 use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
@@ -9,7 +9,7 @@ use crate::panel::floats::{self, Read};
 use crate::panel::{Ahead, Rows, SPAN};
 use crate::tile::{self, Columns, FloatPanel, FloatTiles, ROWS};
 
-/// The parts of a float product.
+/// The kernels of a float product.
 #[derive(Clone, Copy)]
 pub(super) struct Float {
     ty: Type,
@@ -17,7 +17,7 @@ pub(super) struct Float {
     tiles: FloatTiles,
 }
 
-/// What a run works in.
+/// Scratch memory of a call.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct Scratch {
@@ -30,13 +30,13 @@ impl Float {
         Float { ty, read: floats::read(ty, packing.level), tiles: tile::float_tiles(packing.level) }
     }
 
-    /// Adds the product of up to 32 rows to `strip`, where a token's 32 results are `stride` after
-    /// those of the token before.
+    /// Adds the product of up to 32 rows to `strip`, where a token's 32 results are `stride` after those of the
+    /// previous token.
     pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [f32], stride: usize) {
         let Run { weights, row_bytes, packing, packed, cold } = *run;
         let rows = run.rows();
         let chunk_bytes = packing.chunk_bytes(packed.tokens);
-        // The next run's weights, in order, while this one is computed.
+        // Prefetches the next call's weights, in order, during this one.
         let mut parts = Ahead::of(weights).split(packing.cols.div_ceil(self.tiles.cols));
         scratch.rows[rows..].fill([0.0; SPAN]);
         for col in (0..packing.cols).step_by(SPAN) {
@@ -44,7 +44,7 @@ impl Float {
             let bytes = |cols: usize| cols / self.ty.block_weights * self.ty.block_bytes;
             for (row, out) in weights.chunks_exact(row_bytes).zip(&mut scratch.rows) {
                 let blocks = &row[bytes(col)..bytes(col + cols)];
-                // SAFETY: a packing's level is one that the processor runs.
+                // SAFETY: a packing's level is available on this CPU.
                 unsafe { (self.read)(blocks, &mut out[..cols]) };
             }
             if cold {
@@ -55,7 +55,7 @@ impl Float {
             for part in (0..cols).step_by(self.tiles.cols) {
                 let part = part..(part + self.tiles.cols).min(cols);
                 for first in [0, 16] {
-                    // SAFETY: a packing's level is one that the processor runs.
+                    // SAFETY: a packing's level is available on this CPU.
                     unsafe {
                         (self.tiles.interleave)(
                             &scratch.rows[first..first + 16],
@@ -78,7 +78,7 @@ impl Float {
                     let strip = &mut strip[range.start * stride..];
                     let ahead = CHUNKS_AHEAD * chunk_bytes;
                     let columns = Columns { values, tokens, ahead };
-                    // SAFETY: a packing's level is one that the processor runs.
+                    // SAFETY: a packing's level is available on this CPU.
                     unsafe { (self.tiles.tile)(panel, columns, strip, stride) };
                 }
             }

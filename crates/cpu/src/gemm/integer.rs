@@ -1,24 +1,24 @@
-//! Products of quantized weights with int8 activations, panel by panel.
+//! GEMM of quantized weights with int8 activations, panel by panel.
 
 use crate::gemm::packing::{Block, Packing};
 use crate::gemm::{CHUNKS_AHEAD, Run};
 use crate::panel::{self, Ahead, Quants, Rows, SPAN, Span, Split, UnpackRows};
 use crate::tile::{self, Fill, Panel, Product, ROWS, Tiles};
 
-/// The parts of an integer product.
+/// The kernels of an integer product.
 #[derive(Clone, Copy)]
 pub(super) struct Integer {
     unpack: UnpackRows,
-    /// The short way, where there is one.
+    /// The fast path, if there is one.
     fill: Option<Fill>,
     tiles: Tiles,
 }
 
-/// Rows of a run: two panels. A block of activations then serves twice each time it comes from the
-/// outer caches, and both panels still fit the first-level cache.
+/// Rows per call: two panels. A block of activations is then used twice each time it is read from the outer caches,
+/// and both panels still fit the first-level cache.
 pub(super) const RUN_ROWS: usize = 2 * ROWS;
 
-/// What a run works in.
+/// Scratch memory of a call.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 pub(super) struct Scratch {
@@ -33,16 +33,16 @@ impl Integer {
         Integer { unpack: quants.unpack(level), fill: quants.fill(level), tiles }
     }
 
-    /// Adds the product of up to 64 rows to `strip`, where a token's results are `stride` after those
-    /// of the token before and there is room for all rows of the panels.
+    /// Adds the product of up to 64 rows to `strip`, where a token's results are `stride` after those of the previous
+    /// token and there is space for all rows of the panels.
     pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [f32], stride: usize) {
         let Run { weights, row_bytes, packing, packed, cold } = *run;
         let rows = run.rows();
         let panels = rows.div_ceil(ROWS);
         let chunk_bytes = packing.chunk_bytes(packed.tokens);
-        // Whole spans but the last.
+        // All spans but the last are complete.
         let span_bytes = row_bytes * SPAN / packing.cols;
-        // The next run's weights, in order, while this one is computed.
+        // Prefetches the next call's weights, in order, during this one.
         let mut spans = Ahead::of(weights).split(packing.cols.div_ceil(SPAN));
         let steps = panels * (2 + packing.chunks(packed.tokens));
         for (span, col) in (0..packing.cols).step_by(SPAN).enumerate() {
@@ -66,15 +66,15 @@ impl Integer {
                     let ahead = steps.part();
                     let strip = &mut strip[range.start * stride + index * ROWS..];
                     let product = Product { panel, block, ahead, stride };
-                    // SAFETY: a packing's level is one that the processor runs.
+                    // SAFETY: a packing's level is available on this CPU.
                     unsafe { (self.tiles.tile)(product, strip) };
                 }
             }
         }
     }
 
-    /// Unpacks the columns of `part` and asks for the next of `steps` with each 16 rows; a panel's rows beyond the last
-    /// are zero.
+    /// Unpacks the columns of `part` and prefetches the next of `steps` with every 16 rows; a panel's rows beyond the
+    /// last are zero.
     fn fill(&self, part: Rows<'_>, rows: usize, steps: &mut Split, scratch: &mut Scratch) {
         let halves = rows.next_multiple_of(ROWS) / 16;
         for first in (0..halves).map(|half| 16 * half) {
@@ -82,7 +82,7 @@ impl Integer {
             let (panel, ahead) = (&mut scratch.panels[first / ROWS], steps.part());
             if let (Some(fill), 16) = (self.fill, count) {
                 let part = Rows { weights: &part.weights[first * part.row_bytes..], ..part };
-                // SAFETY: a packing's level is one that the processor runs.
+                // SAFETY: a packing's level is available on this CPU.
                 unsafe { fill(part, ahead, first % ROWS, panel) };
                 continue;
             }
@@ -90,7 +90,7 @@ impl Integer {
             scratch.spans[count..].fill(bytemuck::Zeroable::zeroed());
             if count > 0 {
                 let part = Rows { weights: &part.weights[first * part.row_bytes..], ..part };
-                // SAFETY: a packing's level is one that the processor runs.
+                // SAFETY: a packing's level is available on this CPU.
                 unsafe { (self.unpack)(part, &mut scratch.spans[..count]) };
             }
             // SAFETY: as above.

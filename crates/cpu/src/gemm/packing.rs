@@ -1,4 +1,4 @@
-//! Packed activations: what they look like, how large they are, how they are written.
+//! Packed activations of GEMM: formats, sizes, packing.
 
 use crate::gemm::quantize;
 use crate::level::Level;
@@ -7,25 +7,24 @@ use crate::tile;
 #[cfg(target_arch = "x86_64")]
 use crate::tile::Shape;
 
-/// How a product wants its activations `[tokens, cols]` f32. Two products with equal packings share the
-/// packed activations.
+/// The packing of activations `[tokens, cols]` f32 for a product. Products with equal packings share the packed
+/// activations.
 ///
-/// Tokens are packed in chunks of a few, each chunk in bytes of its own, so chunks may be packed in
-/// parallel and in any order.
+/// Tokens are packed in chunks of a few, each in its own bytes, so chunks may be packed in parallel and in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Packing {
     pub(crate) format: Format,
-    /// The format of fewer than [`TILES_TOKENS`] tokens, where it is another.
+    /// The format for fewer than [`TILES_TOKENS`] tokens, if different.
     few: Option<Format>,
     pub(crate) cols: usize,
-    /// Most tokens in a chunk.
+    /// Maximum tokens per chunk.
     pub(crate) tokens_max: usize,
     /// The level whose code packs.
     pub(crate) level: Level,
 }
 
-/// Tokens from which tiles pay: a tile is 16 tokens wide however many there are, and unpacking for it
-/// costs twice what int8 panels cost.
+/// Number of tokens from which tiles pay: a tile is 16 tokens wide regardless of their number, and unpacking for it
+/// costs twice as much as for int8 panels.
 pub(crate) const TILES_TOKENS: usize = 24;
 
 /// The number format of packed activations.
@@ -33,21 +32,21 @@ pub(crate) const TILES_TOKENS: usize = 24;
 pub(crate) enum Format {
     /// f32, `[cols, tokens]`.
     F32,
-    /// int8 with an f32 scale per 32 columns: |x - x'| <= max|x| / 254 within each.
+    /// int8 with one f32 scale per 32 columns: |x - x'| <= max|x| / 254 within each.
     Int8x32,
-    /// int8 with an f32 scale per 256 columns.
+    /// int8 with one f32 scale per 256 columns.
     Int8x256,
-    /// The same, with sums of 16 bits for tiles that meet the scales of weights as integers.
+    /// `Int8x256` with 16-bit sums, for tiles that apply the weights' scales as integers.
     #[cfg(target_arch = "x86_64")]
     Int8x256Pairs,
-    /// Tiles of 32 columns x 16 tokens in bf16: |x - x'| <= |x| / 256; with a second plane, which holds
-    /// the rests, |x| / 65536.
+    /// Tiles of 32 columns x 16 tokens in bf16: |x - x'| <= |x| / 256; with a second plane, which holds the
+    /// residuals, |x| / 65536.
     #[cfg(target_arch = "x86_64")]
     Tiles { planes: usize },
 }
 
 impl Packing {
-    /// The packing of so many tokens.
+    /// The packing for this number of tokens.
     pub(crate) fn at(self, tokens: usize) -> Packing {
         match self.few {
             Some(few) if tokens < TILES_TOKENS => Packing::new(few, self.cols, self.level),
@@ -55,12 +54,12 @@ impl Packing {
         }
     }
 
-    /// Chunks that [`Packing::pack`] is called for.
+    /// Number of chunks to call [`Packing::pack`] for.
     pub fn chunks(self, tokens: usize) -> usize {
         tokens.div_ceil(self.at(tokens).tokens_max)
     }
 
-    /// Bytes of each chunk: a multiple of 64.
+    /// Bytes per chunk: a multiple of 64.
     pub fn chunk_bytes(self, tokens: usize) -> usize {
         let per_token = match self.at(tokens).format {
             Format::F32 => 4 * self.cols,
@@ -71,12 +70,12 @@ impl Packing {
         (per_token * self.chunk_tokens(tokens)).next_multiple_of(64)
     }
 
-    /// Bytes of all chunks, which lie one after the other.
+    /// Bytes of all chunks, which are contiguous.
     pub fn bytes(self, tokens: usize) -> usize {
         self.chunks(tokens) * self.chunk_bytes(tokens)
     }
 
-    /// Tokens of every chunk but the last, which may have fewer: all about equally many, or whole tiles.
+    /// Tokens of every chunk but the last, which may have fewer: about equal numbers, or whole tiles.
     pub(crate) fn chunk_tokens(self, tokens: usize) -> usize {
         #[cfg(target_arch = "x86_64")]
         if let Format::Tiles { .. } = self.at(tokens).format {
@@ -85,7 +84,7 @@ impl Packing {
         tokens.div_ceil(self.chunks(tokens).max(1))
     }
 
-    /// The tokens of all chunks, one after the other.
+    /// The token ranges of all chunks in order.
     pub(crate) fn chunk_ranges(
         self,
         tokens: usize,
@@ -94,27 +93,26 @@ impl Packing {
         (0..tokens).step_by(width.max(1)).map(move |first| first..(first + width).min(tokens))
     }
 
-    /// The tokens of a chunk.
+    /// The token range of a chunk.
     pub(crate) fn chunk_range(self, chunk: usize, tokens: usize) -> std::ops::Range<usize> {
         let width = self.chunk_tokens(tokens);
         (chunk * width).min(tokens)..((chunk + 1) * width).min(tokens)
     }
 
-    /// Packs one chunk of the activations `x` `[tokens, cols]` into its [`Packing::chunk_bytes`],
-    /// which lie at `chunk * chunk_bytes` of all. All start best at a multiple of 64 bytes, and must at
-    /// one of 4.
+    /// Packs one chunk of the activations `x` `[tokens, cols]` into its [`Packing::chunk_bytes`], which are at `chunk
+    /// * chunk_bytes` of the whole. Chunks should start at multiples of 64 bytes, and must start at multiples of 4.
     ///
-    /// A token with a NaN or an infinity among its activations gives NaN or infinite results.
+    /// A NaN or infinity among a token's activations makes its results NaN or infinite.
     ///
     /// # Panics
-    /// If `x` or `out` has another length, or `out` starts at an odd address.
+    /// If `x` or `out` has a wrong length, or `out` is misaligned.
     pub fn pack(self, chunk: usize, x: &[f32], tokens: usize, out: &mut [u8]) {
         assert_eq!(x.len(), tokens * self.cols, "activations are [tokens, cols]");
         let range = self.chunk_range(chunk, tokens);
         self.pack_rows(&x[range.start * self.cols..range.end * self.cols], tokens, out);
     }
 
-    /// The same of the chunk's rows alone, one of the chunks of `tokens` tokens.
+    /// Packs a chunk given only its rows, one of the chunks of `tokens` tokens.
     pub(crate) fn pack_rows(self, x: &[f32], tokens: usize, out: &mut [u8]) {
         assert_eq!(out.len(), self.chunk_bytes(tokens), "one chunk at a time");
         let count = x.len() / self.cols.max(1);
@@ -142,16 +140,16 @@ impl Packing {
     }
 }
 
-/// Packed activations and how many tokens they hold.
+/// Packed activations and their number of tokens.
 #[derive(Clone, Copy)]
 pub struct Packed<'a> {
-    /// All chunks, one after the other.
+    /// All chunks, contiguous.
     pub data: &'a [u8],
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: usize,
 }
 
-/// At most 256 columns of a chunk in int8, in parts one after the other (n tokens, g groups):
+/// At most 256 columns of a chunk in int8, in contiguous sections (n tokens, g groups):
 ///
 /// ```text
 /// quants       [cols / 4, n, 4] i8
@@ -160,7 +158,7 @@ pub struct Packed<'a> {
 /// scales       [g, n] f32 (Int8x32), [n] f32 (Int8x256)
 /// ```
 ///
-/// In `Int8x256Pairs` two groups' sums lie side by side, of 16 columns and then of 32:
+/// In `Int8x256Pairs` the sums of two groups are adjacent, of 16 columns and then of 32:
 ///
 /// ```text
 /// quants       [64, n, 4] i8
@@ -170,11 +168,11 @@ pub struct Packed<'a> {
 /// ```
 #[derive(Clone, Copy)]
 pub(crate) struct Block<'a> {
-    /// The bytes from the first part on.
+    /// The bytes from the first section on.
     pub bytes: &'a [u8],
-    /// One of int8.
+    /// One of the int8 formats.
     pub format: Format,
-    /// Columns: a multiple of 32, 256 where the scale is one per 256.
+    /// Columns: a multiple of 32, or 256 if there is one scale per 256.
     pub cols: usize,
     /// Tokens of the chunk.
     pub tokens: usize,
@@ -200,7 +198,7 @@ impl<'a> Block<'a> {
         Block { bytes: &chunk[start..start + len], format: packing.format, cols, tokens }
     }
 
-    /// Where each part starts, in bytes: sums, float sums (or sums of 32), scales.
+    /// Offset of each section in bytes: sums, float sums (or sums of 32), scales.
     #[inline]
     pub fn offsets(&self) -> [usize; 3] {
         let n = self.tokens;
@@ -213,7 +211,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The parts as addresses, all multiples of 4.
+    /// The sections as pointers, all aligned to 4.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn parts(&self) -> Parts {
@@ -225,7 +223,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The activations' sums in pairs, of groups of 16 columns or of 32; only in `Int8x256Pairs`.
+    /// The activations' sums in pairs, of groups of 16 or 32 columns; only in `Int8x256Pairs`.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn pair_sums(&self, group: usize) -> &'a [i32] {
@@ -261,7 +259,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Where the parts of a [`Block`] start.
+/// The sections of a [`Block`] as pointers.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(crate) struct Parts {
@@ -274,10 +272,10 @@ pub(crate) struct Parts {
 
 #[cfg(target_arch = "x86_64")]
 impl Parts {
-    /// What the integer sums of a group start from, for each token: zero where not signed.
+    /// Initial values of the integer sums of a group, per token: zero if not signed.
     ///
     /// # Safety
-    /// The parts are those of a block of N tokens in the shape's format that has this group.
+    /// The sections are those of a block of N tokens in the shape's format that has this group.
     #[inline(always)]
     pub unsafe fn starts<S: Shape, const N: usize>(&self, group: usize) -> [i32; N] {
         let mut starts = [0; N];
@@ -294,7 +292,7 @@ impl Parts {
 }
 
 impl Packing {
-    /// This packing, but for another format of few tokens.
+    /// This packing with another format for few tokens.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn with_few(self, few: Option<Format>) -> Packing {
         Packing { few, ..self }

@@ -1,18 +1,18 @@
-//! Activations to int8: the packing of the integer products.
+//! Packs activations as int8 for the integer products.
 
 use crate::gemm::packing::{Block, Format};
 use crate::level::Level;
 use crate::panel::SPAN;
 
-/// Packs a chunk `[tokens, cols]` f32, its blocks of at most 256 columns one after the other.
+/// Packs a chunk `[tokens, cols]` f32 in consecutive blocks of at most 256 columns.
 ///
-/// An activation x becomes round(x / scale), ties to even, where scale = max|x| / 127 over its 32 or
-/// 256 columns; the scale of columns with a NaN or an infinity is NaN.
+/// An activation x becomes round(x / scale), ties to even, where scale = max|x| / 127 over its 32 or 256 columns; the
+/// scale of columns containing NaN or infinity is NaN.
 pub(super) fn pack(level: Level, format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
     match level {
         #[cfg(target_arch = "x86_64")]
         Level::Avx512Vnni | Level::Amx => {
-            // SAFETY: a packing's level is one that the processor runs.
+            // SAFETY: a packing's level is available on this CPU.
             unsafe { pack_avx512(format, x, cols, out) }
         }
         #[cfg(target_arch = "x86_64")]
@@ -36,7 +36,7 @@ fn pack_avx512(format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
     pack_here(format, x, cols, out);
 }
 
-/// Most tokens in a chunk.
+/// Maximum tokens per chunk.
 const TOKENS_MAX: usize = 6;
 
 #[inline(always)]
@@ -68,7 +68,7 @@ fn pack_here(format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
     }
 }
 
-/// One token's place in a block.
+/// One token's position in a block.
 struct Place<'a> {
     tokens: usize,
     token: usize,
@@ -76,7 +76,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// `out` holds the sums `[groups, tokens]` and the scales `[groups, tokens]`.
+    /// `out` receives the sums `[groups, tokens]` and the scales `[groups, tokens]`.
     #[inline(always)]
     fn pack_32(self, x: &[f32], out: &mut [u8]) {
         let (sums, scales) = out.split_at_mut(out.len() / 2);
@@ -92,7 +92,7 @@ impl Place<'_> {
         }
     }
 
-    /// Keeps the quants of 256 activations; gives their scale and the sum of every 16.
+    /// Stores the quants of 256 activations; returns their scale and the sum of every 16.
     #[inline(always)]
     fn quantize_256(self, x: &[f32]) -> (f32, [i16; 16]) {
         let x: &[f32; 256] = x.as_array().expect("rows of 256-blocks are whole blocks");
@@ -101,7 +101,7 @@ impl Place<'_> {
         (scale, sums_of_16(&q))
     }
 
-    /// `out` holds the sums `[16, tokens]`, the float sums `[8, tokens]` and the scales `[tokens]`.
+    /// `out` receives the sums `[16, tokens]`, the float sums `[8, tokens]` and the scales `[tokens]`.
     #[inline(always)]
     fn pack_256(self, x: &[f32], out: &mut [u8]) {
         let (n, token) = (self.tokens, self.token);
@@ -118,7 +118,7 @@ impl Place<'_> {
         rest[8 * n + token] = scale;
     }
 
-    /// `out` holds the sums of 16 `[8, tokens, 2]`, those of 32 `[4, tokens, 2]` and the scales `[tokens]`.
+    /// `out` receives the sums of 16 `[8, tokens, 2]`, those of 32 `[4, tokens, 2]` and the scales `[tokens]`.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn pack_256_pairs(self, x: &[f32], out: &mut [u8]) {
@@ -135,7 +135,7 @@ impl Place<'_> {
     }
 }
 
-/// The sum of every 16: neighbours are added four times over, which vectorizes.
+/// The sum of every 16: neighbours are added four times, which vectorizes.
 #[inline(always)]
 fn sums_of_16(q: &[i8; 256]) -> [i16; 16] {
     let eights: [i16; 128] = std::array::from_fn(|i| i16::from(q[2 * i]) + i16::from(q[2 * i + 1]));
@@ -144,21 +144,20 @@ fn sums_of_16(q: &[i8; 256]) -> [i16; 16] {
     std::array::from_fn(|i| twos[2 * i] + twos[2 * i + 1])
 }
 
-/// Scale and quants of some activations. Below 2^-100 they count as zero, so that the reciprocal is
-/// finite.
+/// Scale and quants of some activations. Values below 2^-100 become zero, so that the reciprocal is finite.
 #[inline(always)]
 fn quantize<const N: usize>(x: &[f32; N]) -> (f32, [i8; N]) {
     const LEAST: u32 = 27 << 23;
     const INFINITY: u32 = 0x7f80_0000;
-    // Of non-negative floats the bits compare as the values do, and NaN is above infinity.
+    // The bits of non-negative floats compare as their values do, and NaN is above infinity.
     let peak = x.iter().map(|x| x.to_bits() & 0x7fff_ffff).fold(0, u32::max);
     if peak >= INFINITY {
         return (f32::NAN, [0; N]);
     }
     let peak = if peak < LEAST { 0.0 } else { f32::from_bits(peak) };
     let inverse = if peak > 0.0 { 127.0 / peak } else { 0.0 };
-    // Adding 1.5 · 2^23 rounds to an integer, which then lies in the low bits: no rounding
-    // instruction is needed, so every level vectorizes this.
+    // Adding 1.5 · 2^23 rounds to an integer in the low bits: no rounding instruction is needed, so every level
+    // vectorizes this.
     let q = x.map(|x| (x * inverse + 12_582_912.0).to_bits() as u8 as i8);
     (peak / 127.0, q)
 }

@@ -1,11 +1,11 @@
-//! Products against an f64 oracle, for every level, type and awkward shape.
+//! Tests GEMM against an f64 reference, for every level, type and awkward shape.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 use bilayer_quant::Type;
 
 use super::*;
 
-/// Numbers without a pattern, about normal, reproducible.
+/// Reproducible, approximately normal random numbers.
 pub(crate) fn noise(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
     let mut next = || {
@@ -44,11 +44,11 @@ fn product(gemm: &Gemm, bytes: &[u8], x: &[f32], tokens: usize) -> Vec<f32> {
     out
 }
 
-/// How far an activation may be from what was packed for it.
+/// Bound on the rounding of a packed activation.
 fn rounding(format: Format, x: &[f32]) -> Vec<f64> {
     let per = match format {
         Format::F32 => return vec![0.0; x.len()],
-        // Weights are rounded as well, where there is one plane; counted here for both.
+        // With one plane the weights are rounded too; both roundings are counted here.
         #[cfg(target_arch = "x86_64")]
         Format::Tiles { planes: 1 } => {
             return x.iter().map(|x| f64::from(x.abs()) / 127.0).collect();
@@ -115,7 +115,7 @@ fn every_type_agrees_with_f64_at_every_level() {
     }
 }
 
-/// Integer sums are kept in as few bits as they need: here every weight, scale and activation is as large as it can be.
+/// Integer sums use as few bits as possible: here every weight, scale and activation is as large as it can be.
 #[test]
 fn the_largest_numbers_do_not_overflow() {
     let (rows, cols, tokens) = (16, 512, 5);
@@ -137,7 +137,7 @@ fn the_largest_numbers_do_not_overflow() {
             let bytes = block.repeat(rows * cols / ty.block_weights);
             let mut weights = vec![0.0; rows * cols];
             ty.dequantize(&bytes, &mut weights).unwrap();
-            // Of one sign, of the other, and of each weight's.
+            // All of one sign, all of the other, and each with its weight's sign.
             let x: Vec<f32> = (0..tokens * cols)
                 .map(|i| match i / cols {
                     0 | 3 => 1.0,

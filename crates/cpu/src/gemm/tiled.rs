@@ -1,4 +1,4 @@
-//! Products on AMX tiles in bf16, for every type.
+//! GEMM on AMX tiles in bf16, for every type.
 
 use std::ops::Range;
 
@@ -11,20 +11,20 @@ use crate::panel::floats::{self, Read};
 use crate::panel::{self, Quants, Rows, SPAN, Span};
 use crate::tile::amx::{self, Configured, TILE_COLS, TILE_ROWS, TileBytes};
 
-/// Rows of a run. Activations come from the outer caches once per run, so there are many.
+/// Rows per call; many, because activations are read from the outer caches once per call.
 pub(super) const RUN_ROWS: usize = 128;
 
-/// Columns per sweep: 32 tokens of them (32 KiB) stay in the first-level cache, the panel (128 KiB)
-/// and the results (256 KiB at 512 tokens) in the second.
+/// Columns per sweep: 32 tokens of them (32 KiB) stay in the first-level cache, the panel (128 KiB) and the results
+/// (256 KiB at 512 tokens) in the second.
 const SWEEP_COLS: usize = 512;
 
-/// Tiles that the columns of a sweep take.
+/// Tiles per sweep.
 const STEPS: usize = SWEEP_COLS / TILE_COLS;
 
 /// Rows and tokens of four tiles.
 const PAIR: usize = 2 * TILE_ROWS;
 
-/// The parts of a tiled product.
+/// The kernels of a tiled product.
 #[derive(Clone, Copy)]
 pub(super) struct Tiled {
     ty: Type,
@@ -32,7 +32,7 @@ pub(super) struct Tiled {
     quants: Option<&'static Quants>,
 }
 
-/// What a run works in, besides its results.
+/// Scratch memory of a call, without its results.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct Scratch {
@@ -40,12 +40,12 @@ pub(super) struct Scratch {
     floats: [[f32; SPAN]; TILE_ROWS],
     /// 16 rows each, rounded to bf16.
     tiles: [[TileBytes; STEPS]; RUN_ROWS / TILE_ROWS],
-    /// What rounding lost.
+    /// Residuals of rounding.
     rests: [[TileBytes; STEPS]; RUN_ROWS / TILE_ROWS],
 }
 
 impl Run<'_> {
-    /// Tokens two tiles wide.
+    /// Number of token groups two tiles wide.
     fn token_pairs(&self) -> usize {
         self.packed.tokens.div_ceil(PAIR)
     }
@@ -54,7 +54,7 @@ impl Run<'_> {
         self.rows().div_ceil(PAIR)
     }
 
-    /// A chunk's tiles for some columns: the rounded activations, or (1) what rounding lost.
+    /// A chunk's tiles for some columns: the rounded activations (0), or the residuals (1).
     fn x(&self, chunk: usize, plane: usize, steps: Range<usize>) -> Option<&[TileBytes]> {
         let bytes = self.packing.chunk_bytes(self.packed.tokens);
         let chunk = self.packed.data.get(chunk * bytes..(chunk + 1) * bytes)?;
@@ -64,7 +64,7 @@ impl Run<'_> {
     }
 }
 
-/// Numbers in bf16 that stand for an activation: a float weight's precision is worth two.
+/// Number of bf16 planes per activation: float weights are precise enough to justify two.
 pub(super) fn planes(ty: Type) -> usize {
     if ty.block_weights == 1 { 2 } else { 1 }
 }
@@ -74,12 +74,12 @@ impl Tiled {
         Tiled { ty, read: floats::read(ty, Level::Amx), quants: panel::quants(ty) }
     }
 
-    /// Bytes of a run's results.
+    /// Bytes of a call's results.
     pub fn strip_bytes(tokens: usize) -> usize {
         RUN_ROWS * tokens.next_multiple_of(PAIR) * 4
     }
 
-    /// Overwrites `out`; `strip` is [`Tiled::strip_bytes`] and needs no content.
+    /// Overwrites `out`; `strip` has [`Tiled::strip_bytes`] and may be uninitialized.
     pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [u8], out: &mut Out<'_>) {
         let (rows, tokens, cols) = (run.rows(), run.packed.tokens, run.packing.cols);
         let strip = bytemuck::cast_slice_mut::<u8, [TileBytes; 4]>(strip);
@@ -151,8 +151,8 @@ impl Tiled {
         }
     }
 
-    /// Unpacks columns of 16 rows; those beyond the last are zero. Says whether rounding lost anything
-    /// worth a product of its own.
+    /// Unpacks columns of 16 rows; rows beyond the last are zero. Returns whether the residuals are large enough for
+    /// a product of their own.
     fn fill(&self, run: &Run<'_>, cols: Range<usize>, tile: usize, scratch: &mut Scratch) -> bool {
         let first = tile * TILE_ROWS;
         let count = run.rows().saturating_sub(first).min(TILE_ROWS);
@@ -204,7 +204,7 @@ impl Tiled {
         Rows { weights, row_bytes: run.row_bytes, start, len: end - start }
     }
 
-    /// Asks for a share of the weights that the next sweep unpacks, from column `col` on.
+    /// Prefetches a share of the weights that the next sweep unpacks, from column `col` on.
     fn prefetch(&self, run: &Run<'_>, col: usize, pair: usize) {
         let end = (col + SWEEP_COLS).min(run.packing.cols);
         let share = run.rows().div_ceil(run.token_pairs());

@@ -1,7 +1,7 @@
-//! NEON's arithmetic as safe functions, one line an intrinsic that is used.
+//! NEON arithmetic as safe functions, one line per intrinsic in use.
 //!
-//! The standard library asks for `unsafe` wherever a function does not name the feature, and trait methods cannot name one.
-//! Here it has been checked once: nothing is compiled for a processor without NEON.
+//! The standard library requires `unsafe` wherever a function does not enable the feature, and trait methods cannot
+//! enable one. The check is done once here: nothing is compiled for a CPU without NEON.
 
 pub(crate) use std::arch::aarch64::{
     float16x4_t, float32x4_t, float64x2_t, int8x8_t, int8x16_t, int16x4_t, int16x8_t, int32x2_t,

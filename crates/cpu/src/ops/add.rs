@@ -1,4 +1,4 @@
-//! Elementwise sum: the residual connection.
+//! Elementwise sum, used for the residual connection.
 
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
@@ -17,7 +17,7 @@ impl Stage for Add {
 
     fn run(&self, context: Context<'_>, chunk: usize) {
         let range = self.out.element_range(context.state, chunk);
-        // SAFETY: the inputs were made by earlier stages; each chunk makes other elements.
+        // SAFETY: the inputs were written by earlier stages; each chunk writes different elements.
         let (a, b, out) = unsafe {
             (
                 self.a.elements(context.arena, range.clone()),

@@ -1,8 +1,8 @@
-//! Attention over paged keys and values, kept or of this step alone: store, sweep, merge.
+//! Attention over paged keys and values, cached or of this step alone: store, sweep, merge.
 //!
-//! Three stages. [`Store`] turns queries and keys and writes keys and values to their pages. [`Sweep`] runs
-//! the plan's tiles, one chunk for each tile and key-value head. [`Join`] merges the partial results of rows
-//! whose pages were cut into several tiles, in the order of the pages.
+//! Three stages. [`Store`] rotates queries and keys and writes keys and values to their pages. [`Sweep`] runs the
+//! plan's tiles, one chunk per tile and key-value head. [`Join`] merges the partial results of rows whose pages were
+//! split into several tiles, in page order.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use tile::WEIGHT_LANES;
 pub(crate) mod plan;
 mod tile;
 
-/// Rows of queries that a tile aims at: enough to make use of each converted page.
+/// Target number of query rows per tile: enough to amortize the conversion of each page.
 const TILE_ROWS: usize = 64;
 
-/// Tokens of a tile, given the query heads of each key-value head.
+/// Tokens per tile, given the query heads per key-value head.
 pub(crate) fn tile_tokens(group: usize) -> usize {
     (TILE_ROWS / group).clamp(1, PAGE_TOKENS)
 }
@@ -42,17 +42,17 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Query heads of a key-value head.
+    /// Query heads per key-value head.
     fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
 
-    /// Elements of a row of sums: `head_dim` rounded up to whole vectors.
+    /// Elements per row of sums: `head_dim` rounded up to whole vectors.
     fn stride(&self) -> usize {
         self.head_dim.next_multiple_of(16)
     }
 
-    /// Elements of one token's partial results: for each head the sums, the largest score, the weight.
+    /// Elements of one token's partial results: per head the sums, the largest score, and the weight.
     fn part_len(&self) -> usize {
         self.heads * (self.stride() + 2)
     }
@@ -63,7 +63,7 @@ impl Shape {
     }
 }
 
-/// What is done to queries or keys before they are used: a head norm, then a rotation.
+/// The transformation of queries or keys before use: head norm, then RoPE.
 #[derive(Clone, Default)]
 pub(crate) struct Turn {
     pub(crate) norm: Option<(Arc<[f32]>, f32)>,
@@ -71,7 +71,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Turns a row's heads, `[heads, head_dim]`, to `out`.
+    /// Transforms a row's heads, `[heads, head_dim]`, to `out`.
     fn apply(&self, context: &Context<'_>, row: usize, dim: usize, x: &[f32], out: &mut [f32]) {
         match &self.norm {
             Some((gain, eps)) => {
@@ -82,14 +82,14 @@ impl Turn {
             None => out.copy_from_slice(x),
         }
         if let Some((pairs, table)) = self.rope {
-            // SAFETY: the table was made by an earlier stage.
+            // SAFETY: the table was written by an earlier stage.
             let table = unsafe { table.buffer.get(context.arena, row..row + 1) };
             rope::turn(context.level, pairs, table, dim, out);
         }
     }
 }
 
-/// Makes the step's page copies in all caches of the program, before anything else.
+/// Performs the step's page copies in all caches of the program, before anything else.
 pub(crate) struct Copy {
     pub(crate) caches: Vec<Arc<Cache>>,
 }
@@ -105,7 +105,7 @@ impl Stage for Copy {
     }
 }
 
-/// Writes keys and values, and turned queries.
+/// Writes keys and values, and rotated queries.
 pub(crate) struct Store {
     pub(crate) shape: Shape,
     pub(crate) cache: Arc<Cache>,
@@ -114,12 +114,12 @@ pub(crate) struct Store {
     pub(crate) v: Buffer,
     pub(crate) q_turn: Turn,
     pub(crate) k_turn: Turn,
-    /// Where turned queries go; `None` when they are used as they are.
+    /// Destination of rotated queries; `None` if they are used unchanged.
     pub(crate) turned: Option<Buffer>,
 }
 
 impl Stage for Store {
-    /// A chunk is a key-value head of a run of tokens in one page.
+    /// Each chunk is a key-value head of a run of tokens within one page.
     fn chunks(&self, state: &State) -> usize {
         state.runs.len() * self.shape.kv_heads
     }
@@ -139,7 +139,7 @@ impl Stage for Store {
         for (at, (key, value)) in each {
             let row = run.row + at;
             let first = (row * kv_heads + head) * dim;
-            // SAFETY: made by earlier stages.
+            // SAFETY: written by earlier stages.
             unsafe {
                 let k = self.k.elements(context.arena, first..first + dim);
                 self.k_turn.apply(&context, row, dim, k, key);
@@ -148,7 +148,7 @@ impl Stage for Store {
             if let Some(turned) = self.turned {
                 let group = self.shape.group() * dim;
                 let first = (row * kv_heads + head) * group;
-                // SAFETY: queries were made by an earlier stage; each chunk turns other heads or rows.
+                // SAFETY: queries were written by an earlier stage; each chunk rotates different heads or rows.
                 unsafe {
                     let q = self.q.elements(context.arena, first..first + group);
                     let out = turned.elements_mut(context.arena, first..first + group);
@@ -156,7 +156,7 @@ impl Stage for Store {
                 }
             }
         }
-        // SAFETY: each chunk stores to another page or another head; nobody reads in this stage.
+        // SAFETY: each chunk stores to a different page or head; no thread reads in this stage.
         unsafe {
             let tokens = Tokens { page: run.page, kv_head: head, slot: run.slot, keys, values };
             self.cache.store(context.level, &tokens);
@@ -172,7 +172,7 @@ pub(crate) struct Sweep {
     pub(crate) out: Buffer,
     /// `[parts, part_len]`.
     pub(crate) parts_offset: usize,
-    /// `[heads]`: a further logit without a value.
+    /// `[heads]`: attention sinks, an extra logit per head without a value.
     pub(crate) sinks: Option<Arc<[f32]>>,
 }
 
@@ -200,7 +200,7 @@ impl Stage for Sweep {
         let (largest, weight) = (scratch.take(rows), scratch.take(rows * WEIGHT_LANES));
         for (at, queries) in queries.chunks_exact_mut(group * dim).enumerate() {
             let first = ((tile.row + at) * shape.kv_heads + kv_head) * group * dim;
-            // SAFETY: made by an earlier stage.
+            // SAFETY: written by an earlier stage.
             let q = unsafe { self.q.elements(context.arena, first..first + group * dim) };
             for (to, q) in queries.iter_mut().zip(q) {
                 *to = q * shape.scale;
@@ -209,7 +209,7 @@ impl Stage for Sweep {
         let span = &context.state.spans[tile.span];
         let table = context.state.page_table(span);
         let sweep = tile::Sweep {
-            // SAFETY: keys and values were stored by the stage before, and are only read in this one.
+            // SAFETY: keys and values were stored by the previous stage, and are only read in this one.
             page: |page: usize| unsafe { self.cache.block(table[page], kv_head) },
             first_page: tile.first_page,
             end_page: tile.end_page,
@@ -243,11 +243,11 @@ impl Stage for Sweep {
 }
 
 impl Sweep {
-    /// Hands over one row's result: the final one, or a partial one to be joined.
+    /// Stores one row's result: the final one, or a partial one to be joined.
     fn put(&self, context: &Context<'_>, tile: &Tile, token: usize, head: usize, part: &Part<'_>) {
         let shape = &self.shape;
         if let Some(first) = tile.part {
-            // SAFETY: each tile, token and head has a place of its own.
+            // SAFETY: each tile, token and head writes a different place.
             let place = unsafe {
                 let at = self.parts_offset + 4 * part_at(shape, first + token, head);
                 context.arena.get_mut::<f32>(at, shape.stride() + 2)
@@ -257,7 +257,7 @@ impl Sweep {
             return;
         }
         let first = ((tile.row + token) * shape.heads + head) * shape.head_dim;
-        // SAFETY: each tile, token and head has a place of its own.
+        // SAFETY: each tile, token and head writes a different place.
         let out = unsafe { self.out.elements_mut(context.arena, first..first + shape.head_dim) };
         let sink = self.sinks.as_ref().map(|sinks| sinks[head]);
         finish(std::slice::from_ref(part).iter().copied(), sink, out);
@@ -284,7 +284,7 @@ impl Stage for Join {
         for head in first_head..first_head + shape.group() {
             let parts = (0..merge.count).map(|at| {
                 let at = part_at(shape, merge.part + at * merge.stride, head);
-                // SAFETY: written by the stage before.
+                // SAFETY: written by the previous stage.
                 let part = unsafe {
                     context.arena.get::<f32>(self.parts_offset + 4 * at, shape.stride() + 2)
                 };
@@ -292,7 +292,7 @@ impl Stage for Join {
                 Part { sums, largest: rest[0], weight: rest[1] }
             });
             let first = (merge.row * shape.heads + head) * shape.head_dim;
-            // SAFETY: each chunk makes other heads or rows.
+            // SAFETY: each chunk writes different heads or rows.
             let out =
                 unsafe { self.out.elements_mut(context.arena, first..first + shape.head_dim) };
             finish(parts, self.sinks.as_ref().map(|sinks| sinks[head]), out);
@@ -300,22 +300,22 @@ impl Stage for Join {
     }
 }
 
-/// Where the partial results of a head lie, in elements.
+/// Offset of a head's partial results, in elements.
 fn part_at(shape: &Shape, part: usize, head: usize) -> usize {
     part * shape.part_len() + head * (shape.stride() + 2)
 }
 
-/// What a sweep over some of a row's pages leaves.
+/// The partial result of a sweep over some of a row's pages.
 #[derive(Clone, Copy)]
 struct Part<'a> {
     /// The sum of values, each times `exp(score - largest)`.
     sums: &'a [f32],
     largest: f32,
-    /// The sum of the weights alone.
+    /// The sum of the weights.
     weight: f32,
 }
 
-/// The softmax's weighted mean of all parts to `out [head_dim]`; a sink adds to the denominator alone.
+/// The softmax's weighted mean over all parts to `out [head_dim]`; a sink adds only to the denominator.
 fn finish<'p>(parts: impl Iterator<Item = Part<'p>> + Clone, sink: Option<f32>, out: &mut [f32]) {
     let largest = parts.clone().map(|part| part.largest).fold(f32::MIN, f32::max);
     let largest = sink.map_or(largest, |sink| largest.max(sink));
@@ -332,7 +332,7 @@ fn finish<'p>(parts: impl Iterator<Item = Part<'p>> + Clone, sink: Option<f32>, 
     }
 }
 
-/// Hands out parts of a thread's scratch, each on a cache line of its own.
+/// Splits a thread's scratch into parts aligned to cache lines.
 struct Scratch<'a>(&'a mut [f32]);
 
 impl<'a> Scratch<'a> {

@@ -1,4 +1,4 @@
-//! Embedding: one table row per token, chosen by it or where it stands, dequantized by the type's scalar code.
+//! Embedding: one table row per token, selected by id, segment or position, dequantized by the type's scalar code.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use bilayer_quant::Type;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// Row `ids[t]` of `table [vocab, width]` to `out [T, width]`.
+/// Copies row `ids[t]` of `table [vocab, width]` to `out [T, width]`.
 pub(crate) struct Embed {
     pub(crate) table: SharedBytes,
     pub(crate) ids: Ids,
@@ -31,7 +31,7 @@ impl Stage for Embed {
 
     fn run(&self, context: Context<'_>, chunk: usize) {
         let rows = self.out.chunk_range(context.state, chunk);
-        // SAFETY: each chunk makes other rows.
+        // SAFETY: each chunk writes different rows.
         let out = unsafe { self.out.get_mut(context.arena, rows.clone()) };
         let ids = match self.ids {
             Ids::Tokens => &context.state.tokens[rows],

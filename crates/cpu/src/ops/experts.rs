@@ -1,12 +1,12 @@
-//! Products with the matrices of experts: rows sorted by expert, then each expert's rows as one product.
+//! Mixture-of-experts products: rows are sorted by expert, then multiplied expert by expert.
 //!
-//! Three stages. [`Sort`] lists which pairs of row and place in the route each expert has: a group. [`Fill`] lays out
-//! every group's inputs as the kernels of its size want them: columns for the dot kernels where it is small, packed
-//! chunks where it is large. [`Multiply`] runs chunks of the weight rows of the experts that have a group, so that decode
-//! reads the chosen matrices and no others, each once and in order.
+//! Three stages. [`Sort`] lists each expert's pairs of row and slot in the route: a group. [`Fill`] prepares every
+//! group's inputs for the kernels of its size: columns for dot kernels if it is small, packed chunks if it is large.
+//! [`Multiply`] runs chunks of the weight rows of the experts with a group, so decode reads only the chosen matrices,
+//! each once and sequentially.
 //!
-//! How many groups there are is not known before the route is: stages have as many chunks as the worst route needs, and
-//! chunks beyond what there is end at once.
+//! The number of groups is unknown until the route is computed: stages have as many chunks as the worst case needs,
+//! and surplus chunks return immediately.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::ops::matmul::{Band, Cuts, Inputs, Layouts, Linear, names};
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// One result of a group of products.
+/// One output of a group of products.
 pub(crate) enum Part {
-    /// A matrix of each expert.
+    /// One matrix per expert.
     Plain { linears: Vec<Linear>, out: Buffer },
-    /// `activation(gate) * up`; all of one shape.
+    /// `activation(gate) * up`; all of equal shape.
     Gated { gates: Vec<Linear>, ups: Vec<Linear>, activation: Activation, out: Buffer },
 }
 
@@ -43,28 +43,28 @@ impl Part {
         }
     }
 
-    /// Rows of a matrix.
+    /// Rows per matrix.
     fn rows(&self) -> usize {
         self.of(0).next().map_or(0, |linear| linear.rows)
     }
 }
 
-/// Products over one input by one route.
+/// Products with one input and one route.
 pub(crate) struct Mixture {
     pub(crate) input: Buffer,
     pub(crate) route: Buffer,
     pub(crate) parts: Vec<Part>,
-    /// How each part's matrices are cut.
+    /// How each output's matrices are split.
     cuts: Vec<Cuts>,
-    /// Where in the arena its own memory lies: the groups, then their inputs.
+    /// Offset of its own memory in the arena: the groups, then their inputs.
     pub(crate) offset: usize,
     layouts: Layouts,
-    /// Most rows of the input.
+    /// Maximum rows of the input.
     rows: usize,
 }
 
 impl Mixture {
-    /// Products of at most so many rows that so many threads share.
+    /// Products of at most `rows` rows, shared by `threads` threads.
     pub(crate) fn new(
         input: Buffer,
         route: Buffer,
@@ -96,14 +96,14 @@ impl Mixture {
         ]
     }
 
-    /// The parts and how each is cut.
+    /// The outputs and how each is split.
     fn parts(&self) -> impl Iterator<Item = (&Part, &Cuts)> {
         self.parts.iter().zip(&self.cuts)
     }
 
-    /// Bytes of its own memory.
+    /// Size of its own memory in bytes.
     pub(crate) fn own_bytes(&self) -> usize {
-        // However pairs are shared out, each costs at most what it costs in groups of the least favourable size.
+        // However pairs are distributed, each costs at most as much as in groups of the least favourable size.
         let each =
             (1..=self.rows).map(|n| self.layouts.bytes_max(n).div_ceil(n)).max().unwrap_or(0);
         self.table_bytes() + lines(each * self.rows * self.used())
@@ -113,7 +113,7 @@ impl Mixture {
         lines(4 * Groups::words(self.groups_max(self.rows), self.rows * self.used()))
     }
 
-    /// Experts of a row.
+    /// Experts per row.
     fn used(&self) -> usize {
         self.route.width / 2
     }
@@ -122,7 +122,7 @@ impl Mixture {
         self.parts[0].experts()
     }
 
-    /// Most groups that so many rows make.
+    /// Maximum number of groups for `rows` rows.
     fn groups_max(&self, rows: usize) -> usize {
         self.experts().min(rows * self.used())
     }
@@ -130,34 +130,34 @@ impl Mixture {
     /// The input of a pair.
     ///
     /// # Safety
-    /// It was made by an earlier stage.
+    /// It was written by an earlier stage.
     unsafe fn x<'m>(&self, arena: &'m Memory, pair: usize) -> &'m [f32] {
         let (row, place) = (pair / self.used(), pair % self.used());
         let cols = self.layouts.cols;
         let first = if self.input.width == cols { 0 } else { place * cols };
         let start = row * self.input.width + first;
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.input.elements(arena, start..start + cols) }
     }
 
     /// The groups.
     ///
     /// # Safety
-    /// They were made by an earlier stage.
+    /// They were written by an earlier stage.
     unsafe fn groups<'m>(&self, context: &Context<'m>) -> Groups<'m> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         Groups { words: unsafe { context.arena.get(self.offset, self.table_bytes() / 4) } }
     }
 }
 
-/// Pairs by expert, in words: the number of groups `g`; the expert of each; `g + 1` places of its first pair in the list
-/// of pairs; `g + 1` places of its inputs, in lines of 64 bytes; the pairs.
+/// Pairs by expert, in words: the number of groups `g`; the expert of each; `g + 1` indices of its first pair in the
+/// list of pairs; `g + 1` offsets of its inputs, in lines of 64 bytes; the pairs.
 struct Groups<'m> {
     words: &'m [u32],
 }
 
 impl<'m> Groups<'m> {
-    /// Words of so many groups.
+    /// Words for a number of groups.
     fn words(groups: usize, pairs: usize) -> usize {
         1 + groups + 2 * (groups + 1) + pairs
     }
@@ -170,22 +170,22 @@ impl<'m> Groups<'m> {
         self.words[1 + group] as usize
     }
 
-    /// Places of the first pairs.
+    /// Indices of the first pairs.
     fn starts(&self) -> &'m [u32] {
         &self.words[1 + self.count()..][..self.count() + 1]
     }
 
-    /// The list's places of a group.
+    /// The indices of a group in the list.
     fn range(&self, group: usize) -> Range<usize> {
         self.starts()[group] as usize..self.starts()[group + 1] as usize
     }
 
-    /// Where a group's inputs lie, bytes from the first group's.
+    /// Offset of a group's inputs in bytes, relative to the first group's.
     fn offset(&self, group: usize) -> usize {
         64 * self.words[2 + 2 * self.count() + group] as usize
     }
 
-    /// A group's pairs, by place in the list.
+    /// A group's pairs, by index in the list.
     fn pairs(&self) -> &'m [u32] {
         &self.words[3 + 3 * self.count()..]
     }
@@ -206,7 +206,7 @@ impl Stage for Sort {
     fn run(&self, context: Context<'_>, _: usize) {
         let mixture = &*self.0;
         let (used, rows) = (mixture.used(), context.state.rows(mixture.route.rows));
-        // SAFETY: the route was made by an earlier stage; this stage has one chunk, which alone writes the table.
+        // SAFETY: the route was written by an earlier stage; this stage has one chunk, which alone writes the table.
         let (route, words) = unsafe {
             let words = mixture.table_bytes() / 4;
             (
@@ -237,7 +237,7 @@ impl Stage for Sort {
             let inputs = mixture.layouts.count(*count as usize, context.state);
             let bytes = mixture.layouts.bytes(inputs);
             offsets[group + 1] = offsets[group] + (bytes / 64) as u32;
-            // From here on the place of the expert's next pair.
+            // From here on, the index of the expert's next pair.
             *count = starts[group];
         }
         for (pair, expert) in experts().enumerate() {
@@ -247,7 +247,7 @@ impl Stage for Sort {
     }
 }
 
-/// Lays out the inputs of all groups: a chunk a pair.
+/// Prepares the inputs of all groups, one chunk per pair.
 struct Fill(Arc<Mixture>);
 
 impl Stage for Fill {
@@ -262,7 +262,7 @@ impl Stage for Fill {
 
     fn run(&self, mut context: Context<'_>, chunk: usize) {
         let mixture = &*self.0;
-        // SAFETY: made by the stage before.
+        // SAFETY: written by the previous stage.
         let groups = unsafe { mixture.groups(&context) };
         let group = groups.starts().partition_point(|&start| start as usize <= chunk) - 1;
         let range = groups.range(group);
@@ -280,30 +280,30 @@ impl Stage for Fill {
     }
 }
 
-/// A group's inputs in the making.
+/// A group's inputs under construction.
 struct Filled<'a> {
     mixture: &'a Mixture,
     pairs: &'a [u32],
-    /// Where they lie in the arena.
+    /// Their offset in the arena.
     start: usize,
 }
 
 impl Filled<'_> {
-    /// The columns of one pair.
+    /// Prepares the columns of one pair.
     fn column(&self, context: &Context<'_>, place: usize) {
-        // SAFETY: made by an earlier stage.
+        // SAFETY: written by an earlier stage.
         let x = unsafe { self.mixture.x(context.arena, self.pairs[place] as usize) };
         let mut start = self.start;
         for format in &self.mixture.layouts.formats {
             let bytes = format.column_bytes(x.len());
-            // SAFETY: each pair has a column of its own in each format.
+            // SAFETY: each pair has its own column in each format.
             let column = unsafe { context.arena.get_mut(start + place * bytes, bytes) };
             format.prepare(context.level, x, column);
             start += self.pairs.len() * bytes;
         }
     }
 
-    /// Some of the group's packed chunks, of which there are about as many as pairs, or fewer.
+    /// Packs some of the group's chunks, of which there are at most about as many as pairs.
     fn pack(&self, context: &mut Context<'_>, place: usize) {
         let (cols, tokens) = (self.mixture.layouts.cols, self.pairs.len());
         let scratch: &mut [f32] = bytemuck::cast_slice_mut(context.scratch);
@@ -314,10 +314,10 @@ impl Filled<'_> {
                 let pairs = &self.pairs[packing.chunk_range(chunk, tokens)];
                 let rows = &mut scratch[..pairs.len() * cols];
                 for (row, &pair) in rows.chunks_exact_mut(cols).zip(pairs) {
-                    // SAFETY: made by an earlier stage.
+                    // SAFETY: written by an earlier stage.
                     row.copy_from_slice(unsafe { self.mixture.x(context.arena, pair as usize) });
                 }
-                // SAFETY: each chunk has bytes of its own and belongs to one pair.
+                // SAFETY: each chunk has its own bytes and belongs to one pair.
                 let out = unsafe { context.arena.get_mut(start + chunk * bytes, bytes) };
                 packing.pack_rows(rows, tokens, out);
             }
@@ -344,7 +344,7 @@ impl Stage for Multiply {
     fn run(&self, mut context: Context<'_>, mut chunk: usize) {
         let mixture = &*self.0;
         let scratch = std::mem::take(&mut context.scratch);
-        // SAFETY: made by an earlier stage.
+        // SAFETY: written by an earlier stage.
         let groups = unsafe { mixture.groups(&context) };
         let most = mixture.groups_max(context.state.rows(mixture.route.rows));
         for (part, cuts) in mixture.parts() {
@@ -360,7 +360,7 @@ impl Stage for Multiply {
             let (expert, range) = (groups.expert(group), groups.range(group));
             let count = mixture.layouts.count(range.len(), context.state);
             let start = mixture.offset + mixture.table_bytes() + groups.offset(group);
-            // SAFETY: made by an earlier stage.
+            // SAFETY: written by an earlier stage.
             let data = unsafe { context.arena.get(start, mixture.layouts.bytes(count)) };
             let tile = Tile {
                 part,
@@ -369,7 +369,7 @@ impl Stage for Multiply {
                 pairs: &groups.pairs()[range],
                 bytes: cuts.tile_bytes(count),
             };
-            // None where fewer chunks than the most serve this group.
+            // Empty if fewer chunks than the maximum serve this group.
             for band in cuts.bands(count, place) {
                 tile.run(&context, &band, scratch);
             }
@@ -384,7 +384,7 @@ struct Tile<'a> {
     expert: usize,
     inputs: Inputs<'a>,
     pairs: &'a [u32],
-    /// Bytes of the products of a matrix.
+    /// Bytes of a matrix's products.
     bytes: usize,
 }
 
@@ -403,7 +403,7 @@ impl Tile<'_> {
             Part::Plain { linears, out } => {
                 linears[self.expert].product(&self.inputs, band, rest, one);
                 for (&pair, results) in self.pairs.iter().zip(one.chunks_exact(rows)) {
-                    // SAFETY: each chunk makes other elements.
+                    // SAFETY: each chunk writes different elements.
                     unsafe { out.elements_mut(context.arena, place(pair)) }
                         .copy_from_slice(results);
                 }
@@ -414,7 +414,7 @@ impl Tile<'_> {
                 ups[self.expert].product(&self.inputs, band, rest, two);
                 let results = one.chunks_exact(rows).zip(two.chunks_exact(rows));
                 for (&pair, (gate, up)) in self.pairs.iter().zip(results) {
-                    // SAFETY: each chunk makes other elements.
+                    // SAFETY: each chunk writes different elements.
                     let out = unsafe { out.elements_mut(context.arena, place(pair)) };
                     gate::join(context.level, *activation, gate, Some(up), out);
                 }

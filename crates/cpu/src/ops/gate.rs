@@ -1,4 +1,4 @@
-//! Gated linear unit: an activation of one branch times the other, or alone.
+//! Gated linear unit: the activation of one branch times the other, or the activation alone.
 
 use bilayer_graph::Activation;
 
@@ -8,7 +8,7 @@ use crate::math;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// `out = activation(gate) * up`, or what the activation makes of `up`; without it `activation(gate)`.
+/// `out = activation(gate) * up`, or `activation(gate)` without `up`.
 pub(crate) struct Gate {
     pub(crate) gate: Buffer,
     pub(crate) up: Option<Buffer>,
@@ -23,7 +23,7 @@ impl Stage for Gate {
 
     fn run(&self, context: Context<'_>, chunk: usize) {
         let range = self.out.element_range(context.state, chunk);
-        // SAFETY: the inputs were made by earlier stages; each chunk makes other elements.
+        // SAFETY: the inputs were written by earlier stages; each chunk writes different elements.
         let (gate, up, out) = unsafe {
             (
                 self.gate.elements(context.arena, range.clone()),
@@ -35,7 +35,7 @@ impl Stage for Gate {
     }
 }
 
-/// `out[i]` from `gate[i]` and `up[i]`, or the former alone; slices of one length.
+/// Computes `out[i]` from `gate[i]` and `up[i]`, or from `gate[i]` alone; slices of equal length.
 pub(crate) fn join(
     level: Level,
     activation: Activation,

@@ -1,4 +1,4 @@
-//! RMS norm over each head of a row, one gain for all heads.
+//! RMS norm over each head of a row, with one gain for all heads.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl Stage for HeadNorm {
 
     fn run(&self, context: Context<'_>, chunk: usize) {
         let rows = self.out.chunk_range(context.state, chunk);
-        // SAFETY: the input was made by an earlier stage; each chunk makes other rows.
+        // SAFETY: the input was written by an earlier stage; each chunk writes different rows.
         let (input, out) = unsafe {
             (self.input.get(context.arena, rows.clone()), self.out.get_mut(context.arena, rows))
         };

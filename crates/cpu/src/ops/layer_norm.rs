@@ -1,4 +1,4 @@
-//! Layer norm: each row brought to mean 0 and variance 1; and the choice between it and RMS norm.
+//! Layer norm: each row normalized to mean 0 and variance 1; and the choice between layer norm and RMS norm.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) enum Norm {
 }
 
 impl Norm {
-    /// Norms one row `x` to `out`.
+    /// Normalizes one row `x` to `out`.
     pub(crate) fn apply(&self, level: Level, x: &[f32], out: &mut [f32]) {
         match self {
             Norm::Rms { gain, eps } => rms_norm(level, gain.as_deref(), *eps, x, out),
@@ -33,8 +33,8 @@ impl Norm {
     }
 }
 
-/// `out[i] = gain[i] * (x[i] - mean) / sqrt(variance + eps) + bias[i]`. Two passes: the variance is that of
-/// the differences. Sums are f32 in 16 parts.
+/// `out[i] = gain[i] * (x[i] - mean) / sqrt(variance + eps) + bias[i]`. Two passes: the variance is computed from the
+/// differences. Sums are f32 in 16 accumulators.
 struct LayerNorm<'a> {
     gain: &'a [f32],
     bias: Option<&'a [f32]>,

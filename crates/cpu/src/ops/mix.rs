@@ -1,9 +1,9 @@
-//! The weighted sum of the chosen experts' results.
+//! Weighted sum of the chosen experts' outputs.
 
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// Columns of a chunk.
+/// Columns per chunk.
 const COLS: usize = 1024;
 
 /// `input [rows, used * width]`, `route [rows, 2 used]`, to `out [rows, width]`. Sums are f32, the best expert first.
@@ -14,7 +14,7 @@ pub(crate) struct Mix {
 }
 
 impl Mix {
-    /// Chunks of a row.
+    /// Chunks per row.
     fn pieces(&self) -> usize {
         self.out.width.div_ceil(COLS)
     }
@@ -29,7 +29,7 @@ impl Stage for Mix {
         let (row, first) = (chunk / self.pieces(), chunk % self.pieces() * COLS);
         let cols = first..(first + COLS).min(self.out.width);
         let start = row * self.out.width;
-        // SAFETY: the inputs were made by earlier stages; each chunk makes other elements.
+        // SAFETY: the inputs were written by earlier stages; each chunk writes different elements.
         let (input, route, out) = unsafe {
             (
                 self.input.get(context.arena, row..row + 1),

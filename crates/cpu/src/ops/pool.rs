@@ -3,8 +3,8 @@
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// `out[i]` = the mean of `input` from the first row of the span that holds row `outputs[i]` to that row: `[T, width]`
-/// to `[R, width]`. Sums are f32, from first to last.
+/// `out[i]` = the mean of `input` from the first row of the span that contains row `outputs[i]` up to that row: `[T,
+/// width]` to `[R, width]`. Sums are f32, in row order.
 pub(crate) struct Pool {
     pub(crate) input: Buffer,
     pub(crate) out: Buffer,
@@ -19,7 +19,7 @@ impl Stage for Pool {
         let last = context.state.outputs[chunk];
         let rows = context.state.span_start(last) as usize..last as usize + 1;
         let count = rows.len() as f32;
-        // SAFETY: the input was made by an earlier stage; each chunk makes another row.
+        // SAFETY: the input was written by an earlier stage; each chunk writes a different row.
         let (input, out) = unsafe {
             (self.input.get(context.arena, rows), self.out.get_mut(context.arena, chunk..chunk + 1))
         };

@@ -6,7 +6,7 @@ use crate::ops::layer_norm::Norm;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// A norm of whole rows: [`Norm`] says which.
+/// A norm of whole rows, of the kind in [`Norm`].
 pub(crate) struct RowNorm {
     pub(crate) norm: Norm,
     pub(crate) input: Buffer,
@@ -20,7 +20,7 @@ impl Stage for RowNorm {
 
     fn run(&self, context: Context<'_>, chunk: usize) {
         for row in self.out.chunk_range(context.state, chunk) {
-            // SAFETY: the input was made by an earlier stage; each chunk makes other rows.
+            // SAFETY: the input was written by an earlier stage; each chunk writes different rows.
             let (input, out) = unsafe {
                 (
                     self.input.get(context.arena, row..row + 1),
@@ -32,8 +32,8 @@ impl Stage for RowNorm {
     }
 }
 
-/// `out[i] = gain[i] * x[i] / sqrt(mean(x^2) + eps)`; without gain all ones. The sum is f32, in as many
-/// parts as a few vectors have lanes.
+/// `out[i] = gain[i] * x[i] / sqrt(mean(x^2) + eps)`; no gain means all ones. The sum is f32, in as many accumulators
+/// as a few vectors have lanes.
 pub(crate) fn rms_norm(level: Level, gain: Option<&[f32]>, eps: f32, x: &[f32], out: &mut [f32]) {
     let squares = dispatch(level, Squares(x));
     let factor = 1.0 / (squares / x.len() as f32 + eps).sqrt();

@@ -1,4 +1,4 @@
-//! Rotary embedding: pairs of a head's elements turned by an angle per position.
+//! RoPE: pairs of a head's elements are rotated by an angle proportional to the position.
 
 use bilayer_graph::{Pairs, Rope};
 
@@ -7,9 +7,9 @@ use crate::level::Level;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// Where the cosines and sines of the step's tokens lie: `[T, 2 * pairs]`, cosines first.
+/// The table of cosines and sines of the step's tokens: `[T, 2 * pairs]`, cosines first.
 ///
-/// They are made once a step for all layers that rotate alike. Angles are f64: at position 100000 an f32
+/// They are computed once per step for all layers with the same RoPE. Angles are f64: at position 100000 an f32
 /// product would be off by up to 0.004 radians.
 #[derive(Clone, Copy)]
 pub(crate) struct Table {
@@ -19,7 +19,7 @@ pub(crate) struct Table {
 /// Fills a [`Table`].
 pub(crate) struct MakeTable {
     pub(crate) table: Table,
-    /// Radians per position of each pair, factors applied.
+    /// Radians per position of each pair, with factors applied.
     frequencies: Vec<f64>,
     magnitude: f64,
 }
@@ -39,7 +39,7 @@ impl MakeTable {
 
 impl Stage for MakeTable {
     fn chunks(&self, state: &State) -> usize {
-        // Tokens of a chunk: about 40 ns a pair.
+        // Tokens per chunk; about 40 ns per pair.
         state.tokens.len().div_ceil(16)
     }
 
@@ -47,7 +47,7 @@ impl Stage for MakeTable {
         let end = (16 * (chunk + 1)).min(context.state.tokens.len());
         for row in 16 * chunk..end {
             let position = f64::from(context.state.positions[row]);
-            // SAFETY: each chunk makes other rows.
+            // SAFETY: each chunk writes different rows.
             let out = unsafe { self.table.buffer.get_mut(context.arena, row..row + 1) };
             let (cos, sin) = out.split_at_mut(self.frequencies.len());
             for ((cos, sin), frequency) in cos.iter_mut().zip(sin).zip(&self.frequencies) {
@@ -75,7 +75,7 @@ impl Stage for Turn {
 
     fn run(&self, context: Context<'_>, chunk: usize) {
         for row in self.out.chunk_range(context.state, chunk) {
-            // SAFETY: input and table were made by earlier stages; each chunk makes other rows.
+            // SAFETY: input and table were written by earlier stages; each chunk writes different rows.
             let (table, input, out) = unsafe {
                 (
                     self.table.buffer.get(context.arena, row..row + 1),
@@ -89,7 +89,7 @@ impl Stage for Turn {
     }
 }
 
-/// Rotates each run of `head_dim` elements of `x`; `table` is a row of a [`Table`].
+/// Rotates every `head_dim` elements of `x`; `table` is a row of a [`Table`].
 pub(crate) fn turn(level: Level, pairs: Pairs, table: &[f32], head_dim: usize, x: &mut [f32]) {
     dispatch(level, Rotate { pairs, table, head_dim, x });
 }

@@ -1,23 +1,23 @@
-//! The choice of experts: scores of all, the best of them, their weights.
+//! Router: scores of all experts, the best of them, and their weights.
 
 use bilayer_graph::Score;
 
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// `logits [rows, experts]` to `out [rows, 2 used]`: weights, then numbers of experts.
+/// `logits [rows, experts]` to `out [rows, 2 used]`: weights, then indices of experts.
 pub(crate) struct Route {
     pub(crate) logits: Buffer,
     pub(crate) rule: Rule,
     pub(crate) out: Buffer,
 }
 
-/// How experts are chosen and weighed.
+/// How experts are selected and weighted.
 pub(crate) struct Rule {
-    /// Added to the scores where experts are chosen.
+    /// Added to the scores for selection.
     pub(crate) bias: Option<std::sync::Arc<[f32]>>,
     pub(crate) score: Score,
-    /// Weights are divided by their sum.
+    /// Whether weights are divided by their sum.
     pub(crate) normalise: bool,
     /// Factor on the weights.
     pub(crate) scale: f32,
@@ -35,7 +35,7 @@ impl Stage for Route {
     fn run(&self, context: Context<'_>, chunk: usize) {
         let scores = &mut bytemuck::cast_slice_mut(context.scratch)[..self.logits.width];
         for row in self.out.chunk_range(context.state, chunk) {
-            // SAFETY: the logits were made by an earlier stage; each chunk makes other rows.
+            // SAFETY: the logits were written by an earlier stage; each chunk writes different rows.
             let (logits, out) = unsafe {
                 let logits = self.logits.get(context.arena, row..row + 1);
                 (logits, self.out.get_mut(context.arena, row..row + 1))
@@ -46,7 +46,7 @@ impl Stage for Route {
 }
 
 impl Rule {
-    /// One row; `scores` needs no content and as many places as there are logits.
+    /// Routes one row; `scores` has the length of `logits` and may be uninitialized.
     fn route(&self, logits: &[f32], scores: &mut [f32], out: &mut [f32]) {
         let (weights, numbers) = out.split_at_mut(out.len() / 2);
         if !logits.iter().all(|x| x.is_finite()) {
@@ -66,7 +66,7 @@ impl Rule {
         if self.score == Score::Softmax {
             scores.iter_mut().for_each(|score| *score /= all);
         }
-        // Without a bias logits decide: scores that round to 0 would tie. The best so far are kept sorted.
+        // Without a bias, logits decide, since scores that round to 0 would tie. The best so far are kept sorted.
         let key = |expert: usize| match &self.bias {
             Some(bias) => scores[expert] + bias[expert],
             None => logits[expert],

@@ -1,4 +1,4 @@
-//! Picks the rows whose logits are wanted.
+//! Selects the rows whose logits are requested.
 
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
@@ -17,7 +17,7 @@ impl Stage for Rows {
     fn run(&self, context: Context<'_>, chunk: usize) {
         for at in self.out.chunk_range(context.state, chunk) {
             let row = context.state.outputs[at] as usize;
-            // SAFETY: the input was made by an earlier stage; each chunk makes other rows.
+            // SAFETY: the input was written by an earlier stage; each chunk writes different rows.
             unsafe {
                 let from = self.input.get(context.arena, row..row + 1);
                 self.out.get_mut(context.arena, at..at + 1).copy_from_slice(from);

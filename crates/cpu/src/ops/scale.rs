@@ -18,7 +18,7 @@ impl Stage for Scale {
 
     fn run(&self, context: Context<'_>, chunk: usize) {
         let range = self.out.element_range(context.state, chunk);
-        // SAFETY: the input was made by an earlier stage; each chunk makes other elements.
+        // SAFETY: the input was written by an earlier stage; each chunk writes different elements.
         let (input, out) = unsafe {
             (
                 self.input.elements(context.arena, range.clone()),

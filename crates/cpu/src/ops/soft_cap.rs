@@ -1,4 +1,4 @@
-//! Soft capping: values squeezed between `-cap` and `cap`.
+//! Soft capping: squashes values into the range from `-cap` to `cap`.
 
 use crate::math::{Function, map};
 use crate::program::{Buffer, Context, Stage};
@@ -18,7 +18,7 @@ impl Stage for SoftCap {
 
     fn run(&self, context: Context<'_>, chunk: usize) {
         let range = self.out.element_range(context.state, chunk);
-        // SAFETY: the input was made by an earlier stage; each chunk makes other elements.
+        // SAFETY: the input was written by an earlier stage; each chunk writes different elements.
         let (input, out) = unsafe {
             (
                 self.input.elements(context.arena, range.clone()),

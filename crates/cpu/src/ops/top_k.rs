@@ -1,12 +1,12 @@
-//! Finds the largest of each row, with their places.
+//! Finds the largest elements of each row and their indices.
 
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// Elements looked at together: most hold nothing that is large enough.
+/// Elements tested together: most groups contain nothing large enough.
 const STRETCH: usize = 64;
 
-/// `input [rows, width]` to `out [rows, 2k]`: `k` values, largest first, then their places.
+/// `input [rows, width]` to `out [rows, 2k]`: `k` values, largest first, then their indices.
 pub(crate) struct TopK {
     pub(crate) input: Buffer,
     pub(crate) out: Buffer,
@@ -18,7 +18,7 @@ impl Stage for TopK {
     }
 
     fn run(&self, context: Context<'_>, chunk: usize) {
-        // SAFETY: the input was made by an earlier stage; each chunk makes another row.
+        // SAFETY: the input was written by an earlier stage; each chunk writes a different row.
         let (row, out) = unsafe {
             let row = self.input.get(context.arena, chunk..chunk + 1);
             (row, self.out.get_mut(context.arena, chunk..chunk + 1))
@@ -27,15 +27,15 @@ impl Stage for TopK {
     }
 }
 
-/// Keeps the best so far sorted in `out` and puts what is larger than the least of them in its place. In a row
-/// of `n` in random order that happens about `k ln(n / k)` times, so the cost is that of reading the row.
+/// Keeps the best so far sorted in `out` and inserts larger elements. In a row of `n` in random order that happens
+/// about `k ln(n / k)` times, so the cost is that of reading the row.
 fn top_k(row: &[f32], out: &mut [f32]) {
     let (values, places) = out.split_at_mut(out.len() / 2);
     values.fill(f32::NEG_INFINITY);
     let last = values.len() - 1;
     for (stretch, first) in row.chunks(STRETCH).zip((0..).step_by(STRETCH)) {
         let least = values[last];
-        // False for NaN and the infinities too, which must be seen.
+        // False for NaN and infinities too, which must be examined.
         if stretch.iter().fold(true, |calm, &x| calm & (x <= least) & (x >= f32::MIN)) {
             continue;
         }

@@ -1,13 +1,13 @@
-//! Weights as f32: the float types with code per level, all others by their scalar dequantizing.
+//! Dequantizes weights to f32: float types with code per level, all others by their scalar dequantizer.
 
 use bilayer_quant::Type;
 
 use crate::level::Level;
 
-/// Reads whole blocks of one type. Unsafe to call unless the processor has the level's features.
+/// Dequantizes whole blocks of one type. Unsafe to call on a CPU without the level's features.
 pub(crate) type Read = unsafe fn(blocks: &[u8], values: &mut [f32]);
 
-/// The reading of a type at a level.
+/// The dequantizer of a type at a level.
 pub(crate) fn read(ty: Type, level: Level) -> Read {
     let Some((_, widen)) = TABLE.iter().find(|(known, _)| *known == ty) else {
         return ty.dequantize;
@@ -23,7 +23,7 @@ pub(crate) fn read(ty: Type, level: Level) -> Read {
     }
 }
 
-/// Types of 16 bits, which widen.
+/// The 16-bit float types.
 static TABLE: &[(Type, Widen)] =
     &[(Type::F16, Widen::of::<F16>()), (Type::BF16, Widen::of::<Bf16>())];
 
@@ -49,10 +49,10 @@ impl Widen {
     }
 }
 
-/// A float of 16 bits.
+/// A 16-bit float.
 trait Half {
     /// # Safety
-    /// On x86-64 the processor has F16C.
+    /// On x86-64 the CPU supports F16C.
     unsafe fn widen(bits: [u16; 16]) -> [f32; 16];
 }
 
@@ -64,7 +64,7 @@ impl Half for F16 {
     unsafe fn widen(bits: [u16; 16]) -> [f32; 16] {
         use std::arch::x86_64::_mm256_cvtph_ps;
         let [low, high]: [[u16; 8]; 2] = bytemuck::cast(bits);
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         bytemuck::cast(unsafe {
             [_mm256_cvtph_ps(bytemuck::cast(low)), _mm256_cvtph_ps(bytemuck::cast(high))]
         })
@@ -91,7 +91,7 @@ impl Half for Bf16 {
 }
 
 /// # Safety
-/// As [`Half::widen`].
+/// Those of [`Half::widen`].
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
 unsafe fn widen<T: Half>(blocks: &[u8], values: &mut [f32]) {
@@ -99,7 +99,7 @@ unsafe fn widen<T: Half>(blocks: &[u8], values: &mut [f32]) {
     let (blocks, rest) = blocks.as_chunks::<32>();
     assert!(values.len() == blocks.len() && rest.len() == 2 * last.len());
     for (values, bytes) in values.iter_mut().zip(blocks) {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         *values = unsafe { T::widen(bytemuck::cast(*bytes)) };
     }
     let mut bytes = [0; 32];
@@ -112,14 +112,14 @@ unsafe fn widen<T: Half>(blocks: &[u8], values: &mut [f32]) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn widen_avx2<T: Half>(blocks: &[u8], values: &mut [f32]) {
-    // SAFETY: with this feature.
+    // SAFETY: the feature is enabled.
     unsafe { widen::<T>(blocks, values) };
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 fn widen_avx512<T: Half>(blocks: &[u8], values: &mut [f32]) {
-    // SAFETY: with this feature.
+    // SAFETY: the feature is enabled.
     unsafe { widen::<T>(blocks, values) };
 }
 

@@ -1,4 +1,4 @@
-//! IQ4_NL unpacked: codes become the codebook's values, 128 too high.
+//! Unpacks IQ4_NL: codes become the codebook's values, biased by 128.
 
 use bilayer_quant::iq4_nl::{Block, CODEBOOK};
 
@@ -26,7 +26,7 @@ impl Block32 for Block {
     }
 }
 
-/// The codebook, 128 too high.
+/// The codebook, biased by 128.
 pub(crate) const VALUES: [u8; 16] = {
     let mut values = [0; 16];
     let mut code = 0;

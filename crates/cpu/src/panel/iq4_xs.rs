@@ -1,4 +1,4 @@
-//! IQ4_XS unpacked: the codebook's values 128 too high.
+//! Unpacks IQ4_XS: the codebook's values, biased by 128.
 
 use bilayer_quant::iq4_xs::{Block, scales};
 
@@ -52,7 +52,7 @@ mod x86 {
         let nibble = _mm256_set1_epi8(15);
         // SAFETY: 16 bytes are read from a reference to 16.
         let values = unsafe { _mm_loadu_si128(VALUES.as_ptr().cast()) };
-        // 128 too high becomes two's complement.
+        // The bias of 128 becomes two's complement.
         let values = _mm256_broadcastsi128_si256(_mm_xor_si128(values, _mm_set1_epi8(-128)));
         avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {
             for part in 0..8 {

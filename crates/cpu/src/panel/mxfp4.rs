@@ -1,4 +1,4 @@
-//! MXFP4 unpacked: codes become twice the E2M1 values, 12 too high.
+//! Unpacks MXFP4: codes become doubled E2M1 values, biased by 12.
 
 use bilayer_quant::mxfp4::{Block, CODEBOOK, half_scale};
 
@@ -24,7 +24,7 @@ impl Unpack for Mxfp4 {
     }
 }
 
-/// The codebook, 12 too high.
+/// The codebook, biased by 12.
 const VALUES: [u8; 16] = {
     let mut values = [0; 16];
     let mut code = 0;

@@ -1,4 +1,4 @@
-//! Q2_K unpacked.
+//! Unpacks Q2_K.
 
 use bilayer_quant::q2_k::Block;
 
@@ -30,7 +30,7 @@ impl Unpack for Q2K {
     }
 }
 
-/// The two low bits of each weight, as Q2_K and Q3_K store them.
+/// The two low bits of each weight, as stored in Q2_K and Q3_K.
 #[inline(always)]
 pub(crate) fn pairs(packed: &[u8; 64], quants: &mut [u8; 256]) {
     let parts = quants.as_chunks_mut::<128>().0;
@@ -79,7 +79,7 @@ pub(super) mod x86 {
         });
     }
 
-    /// The four weights of each byte, as [`super::pairs`] takes them out.
+    /// The four weights of each byte, as extracted by [`super::pairs`].
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn fields(bytes: __m256i) -> [__m256i; 4] {

@@ -1,4 +1,4 @@
-//! Q3_K unpacked: quants 4 too high, as they are stored.
+//! Unpacks Q3_K: quants are biased by 4, as stored.
 
 use bilayer_quant::q3_k::{Block, scales};
 
@@ -51,7 +51,8 @@ mod x86 {
     pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {
             for (part, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                // Bit p of a byte is the third bit of a weight of 32 columns p: those of this part from the third on.
+                // Bit p of a byte is the third bit of a weight in 32-column group p; this part uses bits from the
+                // third on.
                 let highs = rows.dwords(offset_of!(Block, high) + 16 * side);
                 let highs = highs.map(|high| match part {
                     0 => _mm256_slli_epi16::<2>(high),
@@ -68,7 +69,7 @@ mod x86 {
                     }
                 }
             }
-            // The last two bytes are the block's scale, the twelve before them those of its groups.
+            // The last two bytes are the block's scale, preceded by twelve bytes of group scales.
             let [.., last] = rows.dwords(size_of::<Block>() - 16);
             let d = f16_low_256(_mm256_srli_epi32::<16>(last));
             let [_, a, b, c] = rows.dwords(offset_of!(Block, scales) - 4);

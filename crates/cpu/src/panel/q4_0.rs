@@ -1,4 +1,4 @@
-//! Q4_0 unpacked: quants 8 too high, as they are stored.
+//! Unpacks Q4_0: quants are biased by 8, as stored.
 
 use bilayer_quant::q4_0::Block;
 

@@ -1,4 +1,4 @@
-//! Q4_1 unpacked.
+//! Unpacks Q4_1.
 
 use bilayer_quant::q4_1::Block;
 

@@ -1,4 +1,4 @@
-//! Q4_K unpacked.
+//! Unpacks Q4_K.
 
 use bilayer_quant::k_scales::scales_mins;
 use bilayer_quant::q4_k::Block;
@@ -28,7 +28,7 @@ impl Unpack for Q4K {
     }
 }
 
-/// The four low bits of each weight, as Q4_K and Q5_K store them.
+/// The four low bits of each weight, as stored in Q4_K and Q5_K.
 #[inline(always)]
 pub(crate) fn nibbles(packed: &[u8; 128], quants: &mut [u8; 256]) {
     let parts = quants.as_chunks_mut::<64>().0;
@@ -95,7 +95,8 @@ pub(super) mod x86 {
         let dmin = f16_low(_mm512_srli_epi32::<16>(d));
         let dmin = _mm512_xor_ps(dmin, _mm512_set1_ps(-0.0));
         let d = f16_low(d);
-        // `k_scales`: six bits of the first four, and of the last four four bits apart and two on top of the first.
+        // `k_scales`: six bits of the first four; of the last four, four bits separately and two above the first
+        // four.
         let six = |bytes| _mm512_and_si512(bytes, _mm512_set1_epi8(0x3f));
         let four = |bytes| _mm512_and_si512(bytes, _mm512_set1_epi8(0x0f));
         let top = |bytes| _mm512_and_si512(_mm512_srli_epi32::<2>(bytes), _mm512_set1_epi8(0x30));
@@ -130,7 +131,7 @@ pub(super) mod x86 {
         });
     }
 
-    /// The same as [`lines`], of eight rows for AVX2.
+    /// [`lines`] for eight rows with AVX2.
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
     pub fn lines_avx2([d, a, b, c]: [__m256i; 4], first: usize, panel: &mut Panel) {
@@ -142,8 +143,8 @@ pub(super) mod x86 {
         avx2::put_affine_lines(scales, mins, d, first, panel);
     }
 
-    /// See [`FillTiles`]. A group has sixteen weights at most, so both groups of 32 bytes are looked up in a register:
-    /// rounding is paid for 32 weights of 64.
+    /// See [`FillTiles`]. A group has at most sixteen distinct weights, so both groups of 32 bytes are looked up in a
+    /// register: only 32 of 64 weights are rounded.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,f16c")]
     pub fn fill_tiles(rows: Rows<'_>, count: usize, tiles: &mut [TileBytes; 8]) {
         let steps = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -166,7 +167,7 @@ pub(super) mod x86 {
         }
     }
 
-    /// A row's scales and minimums, in a line of the cache: a store that crosses one does not forward.
+    /// A row's scales and minimums, within one cache line: a store that crosses lines does not forward.
     #[repr(align(64))]
     struct Lines {
         /// Eight scales, then eight minimums.
@@ -174,7 +175,7 @@ pub(super) mod x86 {
     }
 
     impl Lines {
-        /// Those of a block.
+        /// Reads a block's.
         #[inline]
         #[target_feature(enable = "avx512f,avx512dq,avx2,f16c")]
         fn of(block: &[u8]) -> Lines {
@@ -191,7 +192,7 @@ pub(super) mod x86 {
             Lines { numbers }
         }
 
-        /// What quants of a group stand for.
+        /// The values of a group's quants.
         #[inline]
         #[target_feature(enable = "avx512f")]
         fn at(&self, group: usize, quants: __m512) -> __m512 {

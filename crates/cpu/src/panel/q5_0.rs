@@ -1,4 +1,4 @@
-//! Q5_0 unpacked: quants 16 too high, as they are stored.
+//! Unpacks Q5_0: quants are biased by 16, as stored.
 
 use bilayer_quant::q5_0::Block;
 

@@ -1,4 +1,4 @@
-//! Q5_1 unpacked.
+//! Unpacks Q5_1.
 
 use bilayer_quant::q5_1::Block;
 

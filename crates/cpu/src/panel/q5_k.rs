@@ -1,4 +1,4 @@
-//! Q5_K unpacked.
+//! Unpacks Q5_K.
 
 use bilayer_quant::q5_k::Block;
 
@@ -90,7 +90,8 @@ mod x86 {
         let fifth = _mm256_set1_epi8(16);
         avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {
             for side in 0..2 {
-                // Bit p of a byte is the fifth bit of a weight of part p: two parts are taken from the low end at a time.
+                // Bit p of a byte is the fifth bit of a weight of part p; two parts are extracted at a time from the
+                // low end.
                 let mut highs = rows.dwords(offset_of!(Block, high) + 16 * side);
                 for pair in 0..4 {
                     let at = offset_of!(Block, quants) + 32 * pair + 16 * side;

@@ -1,4 +1,4 @@
-//! Q6_K unpacked: quants 32 too high, as they are stored.
+//! Unpacks Q6_K: quants are biased by 32, as stored.
 
 use bilayer_quant::q6_k::Block;
 
@@ -59,8 +59,8 @@ mod x86 {
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
     pub fn fill(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
-        /// A quant of six bits is stored 32 and is wanted 128 too high. Adding 96 copies its sixth bit into the seventh and
-        /// eighth and turns over the sixth and the seventh.
+        /// A six-bit quant is stored with a bias of 32 and needed with 128. Adding 96 copies its sixth bit to the
+        /// seventh and eighth and inverts the sixth and the seventh.
         const TURNED: i32 = 0x60;
         /// The upper bits of the four parts of a half.
         const UPPER: [i64; 4] = {
@@ -122,7 +122,7 @@ mod x86 {
                     let lows = rows.dwords(at);
                     for (i, (low, high)) in lows.into_iter().zip(highs).enumerate() {
                         let step = 32 * h + 8 * part + 4 * side + i;
-                        // Two bits for each part, the lowest for the first.
+                        // Two bits per part, the lowest for the first.
                         let [first_bits, third_bits] = match part {
                             0 => [_mm256_slli_epi16::<4>(high), high],
                             _ => [_mm256_slli_epi16::<2>(high), _mm256_srli_epi16::<2>(high)],
@@ -148,7 +148,7 @@ mod x86 {
     /// See [`FillTiles`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,gfni,avx2,f16c")]
     pub fn fill_tiles(rows: Rows<'_>, count: usize, tiles: &mut [TileBytes; 8]) {
-        /// A row's quants and scales, in lines of the cache: a store that crosses two does not forward.
+        /// A row's quants and scales, within cache lines: a store that crosses lines does not forward.
         #[repr(align(64))]
         struct Lines {
             quants: [[u8; 16]; 16],

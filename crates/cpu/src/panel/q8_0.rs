@@ -1,4 +1,4 @@
-//! Q8_0 unpacked: two's complement becomes 128 too high by its top bit.
+//! Unpacks Q8_0: inverting the top bit turns two's complement into a bias of 128.
 
 use bilayer_quant::q8_0::Block;
 

@@ -1,4 +1,4 @@
-//! Finds the first op whose result is not finite, when asked to.
+//! Finds the first op whose result is not finite, if requested.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,11 +8,11 @@ use bilayer_graph::Error;
 use super::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// What the checks of a program found in the last run.
+/// The results of a program's checks in the last run.
 pub(crate) struct Verdict {
-    /// The lowest node that failed; `u32::MAX` when none did.
+    /// The first node that failed; `u32::MAX` if none did.
     worst: AtomicU32,
-    /// For each checked node: its place, label and stem.
+    /// Index, label and stem of each checked node.
     names: Vec<(u32, String, &'static str)>,
 }
 
@@ -21,12 +21,12 @@ impl Verdict {
         Verdict { worst: AtomicU32::new(u32::MAX), names }
     }
 
-    /// Forgets the last run.
+    /// Clears the results.
     pub(crate) fn clear(&self) {
         self.worst.store(u32::MAX, Ordering::Relaxed);
     }
 
-    /// The failure of the last run, if there was one.
+    /// The failure of the last run, if any.
     pub(crate) fn failure(&self) -> Option<Error> {
         let worst = self.worst.load(Ordering::Relaxed);
         let (_, label, op) = self.names.iter().find(|(node, ..)| *node == worst)?;
@@ -34,7 +34,7 @@ impl Verdict {
     }
 }
 
-/// Looks at the value that a node has made.
+/// Checks the value that a node has computed.
 pub(crate) struct Check {
     pub(crate) verdict: Arc<Verdict>,
     pub(crate) node: u32,
@@ -48,7 +48,7 @@ impl Stage for Check {
 
     fn run(&self, context: Context<'_>, chunk: usize) {
         let range = self.value.element_range(context.state, chunk);
-        // SAFETY: made by the stage before.
+        // SAFETY: written by the previous stage.
         let values = unsafe { self.value.elements(context.arena, range) };
         if !values.iter().all(|x| x.is_finite()) {
             self.verdict.worst.fetch_min(self.node, Ordering::Relaxed);

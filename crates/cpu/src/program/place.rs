@@ -1,4 +1,4 @@
-//! Liveness: which buffers may lie in the same memory, because they are never in use together.
+//! Liveness analysis: places buffers that are never in use together in the same memory.
 
 use std::cmp::Reverse;
 
@@ -12,14 +12,15 @@ pub(crate) struct Request {
     pub(crate) last: usize,
 }
 
-/// An offset for each request, and the bytes of all: the largest first, each at the lowest place that is free while it
-/// is in use. Small ones fit into the gaps that large ones leave, not the other way round. Offsets are whole cache lines.
+/// An offset per request, and the total bytes: the largest first, each at the lowest offset that is free while it is
+/// in use. Small buffers fit into the gaps between large ones, not the other way round. Offsets are whole cache
+/// lines.
 pub(crate) fn place(requests: &[Request]) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..requests.len()).collect();
     order.sort_by_key(|&at| (Reverse(requests[at].bytes), requests[at].first));
     let mut offsets = vec![0; requests.len()];
     let mut total = 0;
-    // By offset.
+    // Sorted by offset.
     let mut placed: Vec<usize> = Vec::with_capacity(requests.len());
     for at in order {
         let request = requests[at];

@@ -1,16 +1,16 @@
-//! AMX tiles: 16x16 f32 results from 16 weight rows and 16 tokens in bf16, 32 columns a step.
+//! AMX tiles: 16x16 f32 results from 16 weight rows and 16 tokens in bf16, 32 columns per step.
 //!
-//! Weights are unpacked to f32 and rounded to bf16, so every type takes the same path, and a product
-//! accumulates over all columns inside the tile unit without a scaling step in between. Two tiles of
-//! rows meet two tiles of tokens, so each loaded kilobyte is used twice. Price: int8 tiles would be
-//! twice as fast, but only with one scale for all columns; with a scale every 32 they are slower.
-//! Rounding to bf16 (at most 2^-8 of each number) loses less than int8 with shared scales does.
+//! Weights are unpacked to f32 and rounded to bf16, so all types share one path, and a product accumulates over all
+//! columns inside the tile unit without scaling in between. Two tiles of rows are multiplied with two tiles of
+//! tokens, so each loaded kilobyte is used twice. Price: int8 tiles would be twice as fast, but only with a single
+//! scale for all columns; with one scale per 32 they are slower. Rounding to bf16 (at most 2^-8 of each number) loses
+//! less precision than int8 with shared scales.
 //!
-//! Where 2^-8 is too much (float weights) numbers are split into a rounded part and the rounded rest,
-//! and the product of the two rests, 2^-16, is left out.
+//! Where 2^-8 is too coarse (float weights), numbers are split into a rounded part and a rounded residual; the
+//! product of two residuals, 2^-16, is omitted.
 //!
-//! The intrinsics are not stable, so this is assembly. The compiler never allocates tile registers;
-//! each block still names those it changes.
+//! The intrinsics are unstable, so this is assembly. The compiler never allocates tile registers; each block still
+//! declares the ones it clobbers.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -19,30 +19,30 @@ use std::marker::PhantomData;
 use crate::panel::{Form, Rows, Span};
 use crate::tile::avx512::transpose;
 
-/// Bytes of a tile: 16 rows of 64.
+/// Bytes per tile: 16 rows of 64.
 pub(crate) const TILE_BYTES: usize = 1024;
 
-/// Columns that a tile of bf16 covers.
+/// Columns of a bf16 tile.
 pub(crate) const TILE_COLS: usize = 32;
 
-/// Rows or tokens that a tile covers.
+/// Rows or tokens of a tile.
 pub(crate) const TILE_ROWS: usize = 16;
 
 /// A tile of weights `[rows, 32]` bf16, of activations `[16, tokens, 2]` bf16 or of results
 /// `[rows, tokens]` f32.
 pub(crate) type TileBytes = [u8; TILE_BYTES];
 
-/// Unpacks 256 columns of up to 16 rows into eight tiles, rounded to bf16: what [`put_span`] makes of their spans.
+/// Unpacks 256 columns of up to 16 rows to eight tiles, rounded to bf16: equivalent to [`put_span`] of their spans.
 pub(crate) type FillTiles = unsafe fn(rows: Rows<'_>, count: usize, tiles: &mut [TileBytes; 8]);
 
-/// This thread's tile unit, set to eight whole tiles until dropped.
+/// This thread's tile unit, configured for eight full tiles until dropped.
 pub(crate) struct Configured(PhantomData<*const ()>);
 
 impl Configured {
     /// Configures the tile unit.
     ///
     /// # Safety
-    /// The processor has AMX and the system allows it: [`crate::level::Level::Amx`] is available.
+    /// The CPU has AMX and the system allows it: [`crate::level::Level::Amx`] is available.
     pub unsafe fn new() -> Configured {
         /// Intel 64 manual, volume 1, table 18-1: palette 1, bytes per row from 16, rows from 48 on.
         #[repr(C, align(64))]
@@ -66,13 +66,13 @@ impl Configured {
 
 impl Drop for Configured {
     fn drop(&mut self) {
-        // SAFETY: whoever configured had AMX. A released unit is not saved on context switches.
+        // SAFETY: the unit was configured, so AMX is available. A released unit is not saved on context switches.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }
 
-/// Adds 32 rows x 32 tokens, or 16 where there is no second tile of them, to `out` (tiles row 0 token 0, row 0 token 1, row 1 token 0, row 1
-/// token 1); all slices of tiles have the same length, the number of steps.
+/// Adds 32 rows x 32 tokens, or 16 if there is no second tile of them, to `out` (tiles row 0 token 0, row 0 token 1,
+/// row 1 token 0, row 1 token 1); all slices of tiles have equal length, the number of steps.
 pub(crate) fn multiply(
     _unit: &Configured,
     weights: [&[TileBytes]; 2],
@@ -88,9 +88,8 @@ pub(crate) fn multiply(
 fn multiply_2x2(weights: [&[TileBytes]; 2], x: [&[TileBytes]; 2], out: &mut [TileBytes; 4]) {
     let steps = weights[0].len();
     assert!(steps > 0 && [weights[1], x[0], x[1]].iter().all(|tiles| tiles.len() == steps));
-    // SAFETY: `multiply` was shown a configured unit; each address walks through `steps` tiles, `out` is four.
-    // Weights are loaded with the streaming hint: they come from the second-level cache, while the
-    // activations stay in the first.
+    // SAFETY: `multiply` received proof of a configured unit; each address advances through `steps` tiles, `out` is
+    // four.
     unsafe {
         asm!(
             "tileloadd tmm0, [{out} + {stride}*1]",
@@ -133,7 +132,8 @@ fn multiply_2x2(weights: [&[TileBytes]; 2], x: [&[TileBytes]; 2], out: &mut [Til
 fn multiply_2x1(weights: [&[TileBytes]; 2], x: &[TileBytes], out: &mut [TileBytes; 4]) {
     let steps = weights[0].len();
     assert!(steps > 0 && weights[1].len() == steps && x.len() == steps);
-    // SAFETY: `multiply` was shown a configured unit; each address walks through `steps` tiles, `out` is four.
+    // SAFETY: `multiply` received proof of a configured unit; each address advances through `steps` tiles, `out` is
+    // four.
     unsafe {
         asm!(
             "tileloadd tmm0, [{out} + {stride}*1]",
@@ -187,8 +187,8 @@ pub(crate) fn put_span(span: &Span, form: Form, bias: u8, row: usize, tiles: &mu
     }
 }
 
-/// Writes weights as row `row` of tiles, rounded, and what rounding lost in the same row of `rests`
-/// (none, or as many). Columns beyond the last are zero. Says whether rounding lost anything.
+/// Writes weights as row `row` of tiles, rounded, and the rounding residuals as the same row of `rests` (none, or as
+/// many). Columns beyond the last are zero. Returns whether any residual is nonzero.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(crate) fn put_floats(
     weights: &[f32],
@@ -208,8 +208,8 @@ pub(crate) fn put_floats(
     _mm512_test_epi32_mask(lost, lost) != 0
 }
 
-/// Packs up to 16 tokens `[tokens, cols]` as tiles, and what rounding lost in `rests` (none, or as
-/// many). Tokens and columns beyond the last are zero.
+/// Packs up to 16 tokens `[tokens, cols]` as tiles, and the rounding residuals to `rests` (none, or as many). Tokens
+/// and columns beyond the last are zero.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(crate) fn pack(x: &[f32], cols: usize, tiles: &mut [TileBytes], rests: &mut [TileBytes]) {
     for (step, tile) in tiles.iter_mut().enumerate() {
@@ -226,7 +226,7 @@ pub(crate) fn pack(x: &[f32], cols: usize, tiles: &mut [TileBytes], rests: &mut 
     }
 }
 
-/// The next 32 numbers rounded to bf16, and the rounded rests. Missing numbers are zero.
+/// The next 32 numbers rounded to bf16, and the rounded residuals. Missing numbers are zero.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 #[inline]
 fn split(x: &[f32]) -> (__m512bh, __m512bh) {
@@ -250,7 +250,7 @@ fn split(x: &[f32]) -> (__m512bh, __m512bh) {
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(crate) fn bits(value: __m512bh) -> __m512i {
-    // SAFETY: both are 64 bytes without invalid values.
+    // SAFETY: both are 64 bytes, and all values are valid.
     unsafe { std::mem::transmute(value) }
 }
 
@@ -278,8 +278,7 @@ fn put_all(rows: &[__m512i; 16], tile: &mut TileBytes) {
     }
 }
 
-/// Copies a tile of results `[16 rows, 16 tokens]` to `out` `[tokens, stride]`, of which it has
-/// `rows` and `tokens`.
+/// Copies the first `rows` and `tokens` of a tile of results `[16 rows, 16 tokens]` to `out` `[tokens, stride]`.
 #[target_feature(enable = "avx512f")]
 pub(crate) fn scatter(
     tile: &TileBytes,

@@ -1,16 +1,15 @@
 //! The integer tile at 256 bits without VNNI: 16 rows x up to 4 tokens, a panel in two passes.
 //!
-//! An unsigned quant times a signed activation gives 16-bit pair sums (`maddubs`); of small quants
-//! several steps are added in 16 bits before they are widened: eight steps at 4 bits, four at 5, two
-//! at 6. Biases are taken back through the minimums. Quants of a full byte would overflow: they are
-//! multiplied as magnitudes with activations that carry their signs, and widened every step, which
-//! costs twice the time of 4 bits.
+//! An unsigned quant times a signed activation gives 16-bit pair sums (`maddubs`); for small quants several steps are
+//! added in 16 bits before widening: eight steps at 4 bits, four at 5, two at 6. Biases are subtracted through the
+//! minimums. Full-byte quants would overflow: their magnitudes are multiplied with activations that carry their
+//! signs, and widened every step, which takes twice the time of 4 bits.
 //!
-//! Widening multiplies pairs (`madd`), by 1 or for nothing more by a scale. So where activations have one scale per 256
-//! columns, the scales of weights stay the integers that they are stored as, each twice side by side in place of an f32,
-//! and all 256 columns are summed as integers; of two groups' minimums the same, for the activations' sums in pairs
-//! ([`Format::Int8x256Pairs`]). Nothing overflows: what one `madd` gives is below 2^23 and at most 64 of them are added; of
-//! minimums below 2^24, and eight.
+//! Widening multiplies pairs (`madd`), by 1 or at no extra cost by a scale. Therefore, with one activation scale per
+//! 256 columns, the weights' scales stay the stored integers, each twice side by side in place of an f32, and all 256
+//! columns are summed as integers; likewise the minimums of two groups with the activations' sums in pairs
+//! ([`Format::Int8x256Pairs`]). Nothing overflows: a `madd` result is below 2^23 and at most 64 of them are added;
+//! for minimums it is below 2^24, and eight.
 #![expect(
     clippy::needless_range_loop,
     reason = "t counts tokens and half halves of the rows, in several arrays at once"
@@ -28,14 +27,14 @@ use crate::x86::{
     BOTH, BOTH_HIGH, Eight, Sixteen, TWICE, TWICE_HIGH, f16_low_256, in_memory, whole_lines,
 };
 
-/// Most tokens in a tile.
+/// Maximum tokens per tile.
 pub(super) const TOKENS: usize = 4;
 
-/// Most tokens in a tile of activations with their sums in pairs. Its sums of 32 bits wait in memory, and are needed again
-/// so much later that nothing waits for them.
+/// Maximum tokens per tile with activation sums in pairs. Its 32-bit sums are spilled to memory, and are needed again
+/// so late that this causes no stalls.
 pub(crate) const TOKENS_PAIRS: usize = 5;
 
-/// Stands for quants of a full byte among the lengths of chains.
+/// Chain length that stands for full-byte quants.
 const WIDE: usize = 0;
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
@@ -55,7 +54,7 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
         (form, chain) => unreachable!("no type has {form:?} with chains of {chain}"),
     };
     let adjust = match chain {
-        // 128 too high becomes two's complement.
+        // The bias of 128 becomes two's complement.
         WIDE => Adjust { quants: 128, mins: Mins::None },
         _ if quants.form.is_signed() => {
             let bias = f32::from(quants.bias);
@@ -73,12 +72,12 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
     Tiles { adjust, interleave, tile }
 }
 
-/// See [`crate::tile::format`]: quants of a full byte need no sums.
+/// See [`crate::tile::format`]: full-byte quants need no sums.
 pub(super) fn format_256(quants: &Quants) -> Format {
     if chain_of(quants) == WIDE { Format::Int8x256 } else { Format::Int8x256Pairs }
 }
 
-/// The steps of a type's quants that 16 bits hold: 2 · chain · highest · 127 must fit.
+/// The number of steps of a type's quants that fit 16 bits: 2 · chain · highest · 127.
 fn chain_of(quants: &Quants) -> usize {
     match quants.highest {
         0..=15 => 8,
@@ -88,7 +87,7 @@ fn chain_of(quants: &Quants) -> usize {
     }
 }
 
-/// Eight vectors of eight dwords, transposed.
+/// Transposes eight vectors of eight dwords.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(super) fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
@@ -144,8 +143,8 @@ pub(crate) fn put(panel: &mut Panel, step: usize, first: usize, quants: __m256i)
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), quants) }
 }
 
-/// A short way into a panel, eight rows at a time: `fill` puts those of `first..first + 8` there. Half of `ahead` is asked
-/// for before each.
+/// A fast path into a panel, eight rows at a time: `fill` writes rows `first..first + 8`. Half of `ahead` is
+/// prefetched before each.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 pub(crate) fn fill<const BYTES: usize>(
@@ -161,15 +160,15 @@ pub(crate) fn fill<const BYTES: usize>(
     }
 }
 
-/// Stores scales or minimums of rows `first..first + 8`, two of 16 bits each.
+/// Stores scales or minimums of rows `first..first + 8`, two 16-bit integers each.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(crate) fn put_pairs(line: &mut [f32; ROWS], first: usize, pairs: __m256i) {
     store_floats(&mut line[first..], _mm256_castsi256_ps(pairs));
 }
 
-/// Stores the scales and minimums of rows `first..first + 8`, four in each lane, and their units, the f16 in the halves of
-/// each lane; minimums are subtracted.
+/// Stores the scales and minimums of rows `first..first + 8`, four in each lane, and their units, f16 in the halves
+/// of each lane; minimums are subtracted.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 pub(crate) fn put_affine_lines<const FOURS: usize>(
@@ -193,8 +192,8 @@ pub(crate) fn put_affine_lines<const FOURS: usize>(
     }
 }
 
-/// Stores the sixteen scales of rows `first..first + 8`, four in each lane, and their unit; as minimums, the scales times
-/// -2^`BIAS`.
+/// Stores the sixteen scales of rows `first..first + 8`, four in each lane, and their unit; the minimums are the
+/// scales times -2^`BIAS`.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(crate) fn put_signed_lines<const BIAS: u32>(
@@ -205,7 +204,7 @@ pub(crate) fn put_signed_lines<const BIAS: u32>(
 ) {
     store_floats(&mut panel.units[0][first..], unit);
     store_floats(&mut panel.units[1][first..], _mm256_setzero_ps());
-    // In the upper half of 16 bits a scale is 2^8 too large.
+    // In the upper half of 16 bits a scale is too large by 2^8.
     for (group, line) in panel.scales.iter_mut().enumerate() {
         let high = _mm256_shuffle_epi8(scales[group / 4], load(&TWICE_HIGH[group % 4]));
         put_pairs(line, first, _mm256_srai_epi16::<8>(high));
@@ -240,8 +239,8 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
     }
 }
 
-/// The same, with the scales and minimums of groups of `GROUP` columns as integers of 16 bits: a scale twice, and side by
-/// side the minimums of two groups.
+/// [`interleave`] with the scales and minimums of groups of `GROUP` columns as 16-bit integers: each scale twice, and
+/// the minimums of two groups side by side.
 #[target_feature(enable = "avx2")]
 fn interleave_integers<const GROUP: usize>(
     spans: &[Span; 16],
@@ -276,7 +275,7 @@ fn interleave_integers<const GROUP: usize>(
     }
 }
 
-/// Floats times `factor` as integers of 16 bits, those of `low` beside those of `high`.
+/// Floats times `factor` as 16-bit integers, those of `low` next to those of `high`.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn pairs(low: __m256i, high: __m256i, factor: f32) -> __m256i {
@@ -287,7 +286,7 @@ fn pairs(low: __m256i, high: __m256i, factor: f32) -> __m256i {
     _mm256_blend_epi16::<0b1010_1010>(integers(low), high)
 }
 
-/// Puts the quants of rows `first..first + 8` into the panel.
+/// Interleaves the quants of rows `first..first + 8` into the panel.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn interleave_quants(spans: &[Span; 8], first: usize, adjust: Adjust, panel: &mut Panel) {
@@ -303,7 +302,7 @@ fn interleave_quants(spans: &[Span; 8], first: usize, adjust: Adjust, panel: &mu
     }
 }
 
-/// Groups `8 * part..8 * part + 8` of eight rows, each row's times its factor: a vector of rows for each group.
+/// Groups `8 * part..8 * part + 8` of eight rows, each row's times its factor: one vector of rows per group.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn columns(rows: [(&[f32; 16], f32); 8], part: usize) -> [__m256i; 8] {
@@ -315,7 +314,7 @@ fn columns(rows: [(&[f32; 16], f32); 8], part: usize) -> [__m256i; 8] {
     transpose(values)
 }
 
-/// Stores values times `factor` of rows `first..first + 8`, a vector for each of `to`.
+/// Stores values times `factor` of rows `first..first + 8`, one vector per element of `to`.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(super) fn store_rows(values: &[__m256i; 8], factor: f32, first: usize, to: &mut [[f32; ROWS]]) {
@@ -368,7 +367,7 @@ fn tile<S: Shape, const CHAIN: usize, const N: usize>(
 /// Sums every 32 columns as integers and all of them as floats.
 ///
 /// # Safety
-/// There are 16 rows from `first` on, `N` tokens and their 16 results each.
+/// There are 16 rows from `first` on, `N` tokens and 16 results for each.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn float_scales<S: Shape, const CHAIN: usize, const N: usize>(
     product: Product<'_>,
@@ -380,7 +379,7 @@ unsafe fn float_scales<S: Shape, const CHAIN: usize, const N: usize>(
     let ones = [_mm256_set1_epi16(1); 2];
     let (strip, mut acc) = (strip.as_mut_ptr(), [[_mm256_setzero_ps(); 2]; N]);
     for group in 0..block.cols / 4 / S::STEPS {
-        // Checked before the products: see the tile at 512 bits.
+        // Checked before the products; see the tile at 512 bits.
         let w = panel.scales[group][first..first + 16].as_ptr();
         let m = panel.mins[group][first..first + 16].as_ptr();
         // SAFETY: the parts hold 4 x N quants for each step, a scale and a sum for each group x N; the panel holds 64
@@ -413,7 +412,7 @@ unsafe fn float_scales<S: Shape, const CHAIN: usize, const N: usize>(
     }
     for t in 0..N {
         for half in 0..2 {
-            // SAFETY: the caller has that many results.
+            // SAFETY: the caller guarantees that many results.
             unsafe {
                 let to = strip.add(t * stride + 8 * half);
                 _mm256_storeu_ps(to, _mm256_add_ps(acc[t][half], _mm256_loadu_ps(to)));
@@ -425,7 +424,7 @@ unsafe fn float_scales<S: Shape, const CHAIN: usize, const N: usize>(
 /// Sums all 256 columns as integers.
 ///
 /// # Safety
-/// As of [`float_scales`].
+/// Those of [`float_scales`].
 #[target_feature(enable = "avx2,fma")]
 unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
     product: Product<'_>,
@@ -438,7 +437,7 @@ unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
     let x_sums = if CHAIN == WIDE { &[] } else { block.pair_sums(4 * S::STEPS) };
     let strip = strip.as_mut_ptr();
     let mut dots = [[_mm256_setzero_si256(); 2]; N];
-    // The registers are for the sums of 16 bits.
+    // The registers hold the 16-bit sums.
     let dots = in_memory(&mut dots);
     let mut at = (panel.quants.as_ptr().cast::<u8>().wrapping_add(4 * first), parts.quants);
     for scales in &panel.scales[..SPAN / 4 / S::STEPS] {
@@ -486,7 +485,7 @@ unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
     }
     for t in 0..N {
         for half in 0..2 {
-            // SAFETY: as above, and the caller has that many results.
+            // SAFETY: as above, and the caller guarantees that many results.
             unsafe {
                 let unit =
                     |of: usize| _mm256_loadu_ps(panel.units[of].as_ptr().add(first + 8 * half));
@@ -505,7 +504,7 @@ unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
     }
 }
 
-/// Adds pairs of 16 bits times those of a half's rows.
+/// Adds pairs of 16-bit integers times those of a half's rows.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn add_products<const N: usize>(
@@ -521,11 +520,11 @@ fn add_products<const N: usize>(
     }
 }
 
-/// The sums in pairs of as many steps as their 16 bits hold, without the activations' sums. Goes on behind them.
+/// The pair sums of as many steps as fit 16 bits, without the activations' sums. Advances the addresses past them.
 ///
 /// # Safety
-/// From the addresses on there must be that many times 32 x 4 quants, but for the last 16 rows of the last step, and N x 4
-/// activations.
+/// The addresses are followed by that many times 32 x 4 quants, except for the last 16 rows of the last step, and N x
+/// 4 activations.
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn chain<const CHAIN: usize, const N: usize>(
@@ -534,13 +533,13 @@ unsafe fn chain<const CHAIN: usize, const N: usize>(
     let mut pairs = [[_mm256_setzero_si256(); 2]; N];
     for _ in 0..CHAIN.max(1) {
         let (quants, x) = in_order(at.0, at.1);
-        // SAFETY: the caller has them.
+        // SAFETY: guaranteed by the caller.
         let w = unsafe {
             let from = quants.cast::<__m256i>();
             [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))]
         };
         for t in 0..N {
-            // SAFETY: as above; activations lie at multiples of 4 bytes.
+            // SAFETY: as above; activations are aligned to 4 bytes.
             let x = _mm256_set1_epi32(unsafe { *x.add(t) });
             for half in 0..2 {
                 if CHAIN == WIDE {

@@ -7,7 +7,7 @@ use crate::panel::{SPAN, prefetch_lines};
 use crate::tile::avx2::{load_floats, store_rows, transpose};
 use crate::tile::{Columns, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
 
-/// Most tokens in a tile. Fewer than five leave the multipliers waiting for their own results.
+/// Maximum tokens per tile. With fewer than five, the multipliers stall on their own results.
 pub(super) const TOKENS: usize = 6;
 
 pub(super) const TILES: FloatTiles = FloatTiles { cols: SPAN, interleave, tile: any_tile };
@@ -64,7 +64,7 @@ fn tile<const N: usize>(
         };
     }
     let mut w = panel.as_ptr().cast::<f32>().wrapping_add(first);
-    // A macro, because the sums leave the registers in a loop within the loop.
+    // A macro, because a nested loop would spill the sums.
     macro_rules! column {
         () => {
             (w, x) = in_order(w, x);
@@ -80,7 +80,7 @@ fn tile<const N: usize>(
         };
     }
     for _ in 0..panel.len() / 4 {
-        // Four columns of 6 tokens are a line and a half; the second pass asks for the lines between.
+        // Four columns of 6 tokens are one and a half lines; the second pass prefetches the lines in between.
         let wanted = x.cast::<u8>().wrapping_add(columns.ahead + first * N / 2);
         prefetch_lines(wanted, 1);
         column!();

@@ -1,10 +1,9 @@
 //! The integer tile at 512 bits: 32 rows x up to 6 tokens with VNNI.
 //!
-//! Two vectors of 16 rows meet each token's four activations, broadcast; 12 dot products run side by
-//! side, which hides their latency, and per group of weights their sums become f32 and are multiplied
-//! by the scales. Quants are unsigned, signed ones 128 too high, so that integer sums start from the
-//! activations' sums times -128. Price: converting and scaling cost a fifth of the time in groups of
-//! 32, a third in groups of 16.
+//! Two vectors of 16 rows are multiplied with each token's four activations, broadcast; 12 independent dot products
+//! hide the latency, and per group of weights their sums are converted to f32 and scaled. Quants are unsigned, signed
+//! ones biased by 128, so integer sums start from the activations' sums times -128. Price: converting and scaling
+//! take a fifth of the time in groups of 32, a third in groups of 16.
 #![expect(
     clippy::needless_range_loop,
     reason = "t counts tokens and half halves of the rows, in several arrays at once"
@@ -17,7 +16,7 @@ use crate::tile::{
     Adjust, Mins, Panel, Product, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order,
 };
 
-/// Most tokens in a tile.
+/// Maximum tokens per tile.
 pub(super) const TOKENS: usize = 6;
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
@@ -25,7 +24,7 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
     Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
 }
 
-/// 16 vectors of 16 dwords, transposed.
+/// Transposes 16 vectors of 16 dwords.
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
@@ -117,7 +116,7 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
     }
 }
 
-/// Stores values of rows `first..first + 16`, a vector for each of `to`.
+/// Stores values of rows `first..first + 16`, one vector per element of `to`.
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) fn store_rows(values: &[__m512i; 16], first: usize, to: &mut [[f32; ROWS]]) {
@@ -140,7 +139,7 @@ fn any_tile<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
     }
 }
 
-/// `N` = tokens of the block. Addresses are raw, because bounds checks between the loads cost a third.
+/// `N` = tokens of the block. Addresses are raw pointers, because bounds checks between the loads cost a third.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn tile<S: Shape, const N: usize>(product: Product<'_>, strip: &mut [f32]) {
     let Product { panel, block, ahead, stride } = product;
@@ -153,8 +152,8 @@ fn tile<S: Shape, const N: usize>(product: Product<'_>, strip: &mut [f32]) {
     let mut ahead = ahead.split(groups);
     for group in 0..groups {
         ahead.part().fetch();
-        // These are checked before the products: a branch after them would let the compiler move the
-        // arithmetic behind it and leave the loads, which then have no registers.
+        // Checked before the products: after a branch, the compiler would sink the arithmetic behind it but not the
+        // loads, which would run out of registers.
         let (w, m) = (panel.scales[group].as_ptr(), panel.mins[group].as_ptr());
         // SAFETY: the parts hold `steps` x N quants and a sum and, but for `PER_256`, a scale for
         // each group x N; the panel holds 64 steps and 16 groups.
@@ -210,7 +209,7 @@ fn tile<S: Shape, const N: usize>(product: Product<'_>, strip: &mut [f32]) {
 /// The integer sums of one group: `start` + quants x activations.
 ///
 /// # Safety
-/// From the pointers on there must be `STEPS` x 32 x 4 quants and `STEPS` x N x 4 activations.
+/// The pointers are followed by `STEPS` x 32 x 4 quants and `STEPS` x N x 4 activations.
 #[target_feature(enable = "avx512f,avx512vnni")]
 #[inline]
 unsafe fn dots<S: Shape, const N: usize>(
@@ -227,7 +226,7 @@ unsafe fn dots<S: Shape, const N: usize>(
         // SAFETY: there are `STEPS` times two vectors of quants, aligned as the panel is.
         let w = unsafe { [_mm512_load_si512(quants), _mm512_load_si512(quants.add(1))] };
         for (t, dots) in dots.iter_mut().enumerate() {
-            // SAFETY: there are `STEPS` x N activations, at multiples of 4 bytes.
+            // SAFETY: there are `STEPS` x N activations, aligned to 4 bytes.
             let x = _mm512_set1_epi32(unsafe { *x.add(t) });
             dots[0] = _mm512_dpbusd_epi32(dots[0], w[0], x);
             dots[1] = _mm512_dpbusd_epi32(dots[1], w[1], x);

@@ -1,7 +1,7 @@
 //! The integer tile at 256 bits with VNNI: 16 rows x up to 6 tokens, a panel in two passes.
 //!
-//! As at 512 bits, with half the rows. Twelve integer sums and what meets them fill the 16 registers;
-//! the f32 sums wait in memory, which costs little because they are needed once per group.
+//! The 512-bit tile with half the rows. Twelve integer sums and their operands fill the 16 registers; the f32 sums
+//! are spilled, which is cheap because they are used once per group.
 #![expect(
     clippy::needless_range_loop,
     reason = "t counts tokens and half halves of the rows, in several arrays at once"
@@ -14,7 +14,7 @@ use crate::tile::avx2::interleave;
 use crate::tile::{Adjust, Product, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order};
 use crate::x86::whole_lines;
 
-/// Most tokens in a tile.
+/// Maximum tokens per tile.
 pub(super) const TOKENS: usize = 6;
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
@@ -51,7 +51,7 @@ fn tile<S: Shape, const N: usize>(product: Product<'_>, first: usize, strip: &mu
     check_strip(strip, stride, N, 16);
     let (strip, mut acc) = (strip.as_mut_ptr(), [[_mm256_setzero_ps(); 2]; N]);
     for group in 0..steps / S::STEPS {
-        // Checked before the products: see the tile at 512 bits.
+        // Checked before the products; see the tile at 512 bits.
         let w = panel.scales[group][first..first + 16].as_ptr();
         let m = panel.mins[group][first..first + 16].as_ptr();
         // SAFETY: the parts hold `steps` x N quants and, for each group x N, what its shape reads; the
@@ -99,8 +99,8 @@ fn tile<S: Shape, const N: usize>(product: Product<'_>, first: usize, strip: &mu
 /// The integer sums of one group: `start` + quants x activations.
 ///
 /// # Safety
-/// From the pointers on there must be `steps` x 32 x 4 quants, but for the last 16 rows of the last
-/// step, and `steps` x N x 4 activations.
+/// The pointers are followed by `steps` x 32 x 4 quants, except for the last 16 rows of the last step, and `steps` x
+/// N x 4 activations.
 #[target_feature(enable = "avx2,avxvnni")]
 #[inline]
 unsafe fn dots<const N: usize>(
@@ -115,13 +115,13 @@ unsafe fn dots<const N: usize>(
     }
     for _ in 0..steps {
         (quants, x) = in_order(quants, x);
-        // SAFETY: the caller has `steps` of them.
+        // SAFETY: the caller guarantees `steps` of them.
         let w = unsafe {
             let from = quants.cast::<__m256i>();
             [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))]
         };
         for t in 0..N {
-            // SAFETY: as above; activations lie at multiples of 4 bytes.
+            // SAFETY: as above; activations are aligned to 4 bytes.
             let x = _mm256_set1_epi32(unsafe { *x.add(t) });
             dots[t][0] = _mm256_dpbusd_avx_epi32(dots[t][0], w[0], x);
             dots[t][1] = _mm256_dpbusd_avx_epi32(dots[t][1], w[1], x);

@@ -1,11 +1,12 @@
 //! The integer tiles of NEON: 16 rows x up to 6 tokens, a panel in two passes.
 //!
-//! All three levels share the sweep over the groups and what follows the integer sums; a level says how it multiplies and
-//! how its sums lie in vectors ([`Products`]). Quants are two's complement, because NEON multiplies signed bytes.
+//! All three levels share the sweep over the groups and everything after the integer sums; a level defines its
+//! multiplication and the layout of its sums in vectors ([`Products`]). Quants are two's complement, because NEON
+//! multiplies signed bytes.
 //!
-//! Here is also the level without dot products: 16-bit products of four rows' four columns, of which several steps are
-//! added in 16 bits before they are widened, as many as the highest quant allows. Two tokens at a time, so that their 16
-//! sums and four weights stay in the 32 registers.
+//! This file also contains the level without dot products: 16-bit products of four rows' four columns, of which as
+//! many steps as the largest quant allows are added in 16 bits before widening. Two tokens at a time keep their 16
+//! sums and four weights in the 32 registers.
 
 use crate::neon::intrinsics::*;
 
@@ -15,24 +16,24 @@ use crate::tile::{
     Adjust, Mins, Panel, Product, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order,
 };
 
-/// Most tokens in a tile.
+/// Maximum tokens per tile.
 pub(super) const TOKENS: usize = 6;
 
-/// Rows of a pass.
+/// Rows per pass.
 pub(super) const PASS_ROWS: usize = 16;
 
-/// A level's products of 16 rows with a unit of tokens, the sums of which are `V` vectors.
+/// A level's products of 16 rows with a unit of tokens, whose sums take `V` vectors.
 pub(super) trait Products<const V: usize>: Copy {
-    /// Tokens of a unit: 1 or 2.
+    /// Tokens per unit: 1 or 2.
     const TOKENS: usize;
-    /// Columns of a row side by side in the panel.
+    /// Adjacent columns of a row in the panel.
     const COLUMNS: usize;
 
     /// The integer sums of `steps` times four columns, for each of `U` units.
     ///
     /// # Safety
-    /// `quants` are the panel's from the first step and row on, `x` the activations of `n` tokens from the first step
-    /// on, with four more bytes behind the last; `U` units are as many as `n` tokens need.
+    /// `quants` points to the panel's first step and row, `x` to the activations of `n` tokens from the first step
+    /// on, followed by four more bytes; `U` units are as many as `n` tokens need.
     unsafe fn dots<const U: usize>(
         self,
         steps: usize,
@@ -41,13 +42,13 @@ pub(super) trait Products<const V: usize>: Copy {
         n: usize,
     ) -> [[int32x4_t; V]; U];
 
-    /// Numbers of rows as the sums lie.
+    /// Per-row numbers in the layout of the sums.
     fn rows(self, values: &[f32; PASS_ROWS]) -> [float32x4_t; V];
 
-    /// Numbers of a unit's tokens as the sums lie.
+    /// Per-token numbers of a unit in the layout of the sums.
     fn tokens(self, value: impl Fn(usize) -> f32) -> float32x4_t;
 
-    /// The sums of token `token` of a unit in order of rows.
+    /// The sums of token `token` of a unit in row order.
     fn of_token(self, sums: &[float32x4_t; V], token: usize) -> [float32x4_t; 4];
 }
 
@@ -94,7 +95,7 @@ impl Pass<'_> {
         let of_rows = |lines: &[f32; ROWS]| p.rows(lines[first..].first_chunk().expect("16 rows"));
         let mut acc = [[vdupq_n_f32(0.0); V]; U];
         for group in 0..steps / S::STEPS {
-            // Of a unit's absent token, whose sums are not kept, any number will do.
+            // The value for a unit's absent token is arbitrary, since its sums are discarded.
             let place = |u: usize, t: usize| group * n + (u * P::TOKENS + t).min(n - 1);
             let scale = |at: usize| if S::PER_256 { 1.0 } else { scales[at] };
             let step = group * S::STEPS;
@@ -142,8 +143,8 @@ impl Pass<'_> {
 }
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
-    // The lanes of two products of the magnitude `most` and 127 are added in pairs: chains of steps fit 16 bits where
-    // 2 · chain · most · 127 does.
+    // The lanes of two products of magnitude `most` and 127 are added in pairs: a chain of steps fits 16 bits if 2 ·
+    // chain · most · 127 does.
     let most = quants.bias.max(quants.highest - quants.bias);
     let tile: Tile = match 32767 / (254 * u32::from(most)) {
         8.. => by_form!(quants.form, tile_8),
@@ -170,10 +171,10 @@ fn tile<S: Shape>(chain: usize, product: Product<'_>, strip: &mut [f32]) {
     passes::<_, S, 4>(Plain { chain: chain.min(S::STEPS) }, product, strip);
 }
 
-/// Products of 16 bits in chains of steps; a vector has four rows of one token.
+/// 16-bit products in chains of steps; a vector holds four rows of one token.
 #[derive(Clone, Copy)]
 struct Plain {
-    /// Divides the steps of every group.
+    /// Chain length; divides the steps of every group.
     chain: usize,
 }
 
@@ -181,7 +182,7 @@ impl Plain {
     /// The sums of T tokens from `x` on.
     ///
     /// # Safety
-    /// As [`Products::dots`].
+    /// Those of [`Products::dots`].
     #[inline(always)]
     unsafe fn some<const T: usize>(
         self,
@@ -234,7 +235,7 @@ impl Products<4> for Plain {
         let mut dots = [[vdupq_n_s32(0); 4]; U];
         let (pairs, last) = dots.as_chunks_mut::<2>();
         for (pair, dots) in pairs.iter_mut().enumerate() {
-            // SAFETY: the caller's; U tokens are there.
+            // SAFETY: guaranteed by the caller for U tokens.
             *dots = unsafe { self.some(steps, quants, x.add(2 * pair), n) };
         }
         if let [last] = last {
@@ -260,7 +261,7 @@ impl Products<4> for Plain {
     }
 }
 
-/// Four rows a vector.
+/// Four rows per vector.
 #[inline(always)]
 pub(super) fn in_rows(values: &[f32; PASS_ROWS]) -> [float32x4_t; 4] {
     let values = values.as_chunks().0;
@@ -287,7 +288,7 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
     lines(spans, first, adjust.mins, panel);
 }
 
-/// Puts 16 rows' scales and minimums into the panel.
+/// Writes 16 rows' scales and minimums into the panel.
 pub(super) fn lines(spans: &[Span; 16], first: usize, mins: Mins, panel: &mut Panel) {
     for (four, spans) in spans.as_chunks::<4>().0.iter().enumerate() {
         let first = first + 4 * four;
@@ -303,7 +304,7 @@ pub(super) fn lines(spans: &[Span; 16], first: usize, mins: Mins, panel: &mut Pa
     }
 }
 
-/// Puts values of rows `first..first + 4`, each row's times its factor, into a line for each of the columns.
+/// Writes values of rows `first..first + 4`, each row's times its factor, into one line per column.
 #[inline(always)]
 pub(super) fn columns(rows: [(&[f32], f32); 4], first: usize, to: &mut [[f32; ROWS]]) {
     for (part, to) in to.chunks_mut(4).enumerate() {
@@ -318,7 +319,7 @@ pub(super) fn columns(rows: [(&[f32], f32); 4], first: usize, to: &mut [[f32; RO
     }
 }
 
-/// Four vectors of four, transposed.
+/// Transposes four vectors of four.
 #[inline(always)]
 fn transpose([a, b, c, d]: [float32x4_t; 4]) -> [float32x4_t; 4] {
     let low = [vtrn1q_f32(a, b), vtrn1q_f32(c, d)].map(vreinterpretq_f64_f32);

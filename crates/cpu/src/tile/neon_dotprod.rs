@@ -1,6 +1,6 @@
-//! The integer tile of NEON with dot products: a lane has a row's four columns, and 24 sums fill the registers.
+//! The integer tile of NEON with dot products: a lane holds a row's four columns, and 24 sums fill the registers.
 //!
-//! SDOT takes one token's four activations from a lane, so nothing is broadcast: four loads of weights and six of
+//! SDOT selects one token's four activations by lane, so nothing is broadcast: four loads of weights and six of
 //! activations serve 24 products of 64 each.
 
 use crate::neon::intrinsics::*;
@@ -21,7 +21,7 @@ fn tile<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
     passes::<_, S, 4>(Dotprod(()), product, strip);
 }
 
-/// The token that the feature was detected: only [`tile`] makes it. A vector has four rows of one token.
+/// Proof that the feature was detected: only [`tile`] creates it. A vector holds four rows of one token.
 #[derive(Clone, Copy)]
 struct Dotprod(());
 

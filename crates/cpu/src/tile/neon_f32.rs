@@ -12,7 +12,7 @@ pub(super) const TILES: FloatTiles = FloatTiles { cols: 128, interleave, tile: a
 
 /// See [`crate::tile::FloatInterleave`].
 fn interleave(rows: &[[f32; SPAN]], cols: Range<usize>, first: usize, panel: &mut FloatPanel) {
-    // Whole fours of columns: a span goes on where the range ends, and the panel has room.
+    // Whole multiples of four columns: a span extends beyond the range, and the panel has space.
     let end = cols.start + cols.len().next_multiple_of(4);
     for (four, rows) in rows.as_chunks::<4>().0.iter().enumerate() {
         let rows = rows.each_ref().map(|row| &row[cols.start..end]);

@@ -1,8 +1,9 @@
-//! The integer tile of NEON with matrix products: a vector of weights has eight columns of two rows.
+//! The integer tile of NEON with matrix products: a vector of weights holds eight columns of two rows.
 //!
-//! SMMLA multiplies it with eight columns of two tokens into `[2 rows, 2 tokens]`, twice the products of SDOT. The panel is
-//! interleaved for it; of the activations, packed four columns a token, two steps are zipped as they are loaded. The f32
-//! sums keep the 2 x 2 order, to which a group's scales are spread (8 instructions), and are sorted once per block.
+//! SMMLA multiplies it with eight columns of two tokens to `[2 rows, 2 tokens]`, twice the products of SDOT. The
+//! panel is interleaved accordingly; the activations are packed four columns per token, and two steps are zipped on
+//! load. The f32 sums keep the 2 x 2 order, to which a group's scales are spread (8 instructions), and are reordered
+//! once per block.
 
 use crate::neon::intrinsics::*;
 
@@ -43,7 +44,7 @@ fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Pane
     lines(spans, first, adjust.mins, panel);
 }
 
-/// The token that the features were detected: only [`tile`] makes it. A vector has two rows of two tokens: row 0 of
+/// Proof that the features were detected: only [`tile`] creates it. A vector holds two rows of two tokens: row 0 of
 /// tokens 0 and 1, row 1 of both.
 #[derive(Clone, Copy)]
 struct I8mm(());
@@ -60,7 +61,7 @@ impl I8mm {
         pairs: &[int8x16_t; U],
         dots: &mut [[int32x4_t; 8]; U],
     ) {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let w = unsafe { vld1q_s8(quants.add(16 * V)) };
         for (dots, pair) in dots.iter_mut().zip(pairs) {
             // SAFETY: the token proves the features.
@@ -86,13 +87,13 @@ impl Products<8> for I8mm {
             (quants, x) = in_order(quants, x);
             let mut pairs = [vdupq_n_s8(0); U];
             for (u, pair) in pairs.iter_mut().enumerate() {
-                // SAFETY: two steps have n times four activations each; where the last token is alone, what is read
-                // beside it is the next step's first or the four bytes behind all.
+                // SAFETY: two steps have n times four activations each; if the last token is alone, the bytes read
+                // beside it are the next step's first or the four bytes after the end.
                 let [a, b] = unsafe { [vld1_s32(x.add(2 * u)), vld1_s32(x.add(n + 2 * u))] };
                 *pair = vreinterpretq_s8_s32(vcombine_s32(vzip1_s32(a, b), vzip2_s32(a, b)));
             }
-            // SAFETY: eight columns have 16 rows of eight quants; see [`interleave`]. Written out: as a loop, the sums
-            // would go through memory.
+            // SAFETY: eight columns have 16 rows of eight quants; see [`interleave`]. Unrolled, since a loop would
+            // spill the sums.
             unsafe {
                 self.add::<0, U>(quants, &pairs, &mut dots);
                 self.add::<1, U>(quants, &pairs, &mut dots);

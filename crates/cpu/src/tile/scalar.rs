@@ -1,6 +1,6 @@
-//! The tiles in plain Rust: the oracle of the other levels, and what unknown processors run.
+//! The tiles in plain Rust: the reference for the other levels, and the fallback for unknown CPUs.
 //!
-//! Loops run over the 32 rows innermost, so a compiler may vectorize them.
+//! The innermost loops run over the 32 rows, so a compiler may vectorize them.
 
 use std::ops::Range;
 

@@ -1,68 +1,68 @@
-//! How a step's attention is cut into tiles: by tokens where there are many, by pages where there are few.
+//! Splits a step's attention into tiles: by tokens if there are many, by pages if there are few.
 //!
-//! The cut depends on the step alone, never on the number of threads, so the order of every sum is fixed.
+//! The split depends on the step alone, never on the number of threads, so the order of every sum is fixed.
 
 use bilayer_graph::{PAGE_TOKENS, Span};
 
-/// Pages a tile of few tokens reads at least, before its sequence's pages are cut: 512 positions.
+/// Minimum number of pages per tile before a sequence's pages are split: 512 positions.
 const CUT_PAGES: usize = 16;
 
-/// Tokens whose partial results have room, beside two for each token of the step.
+/// Tokens with space for partial results, in addition to two for each token of the step.
 const PARTS: usize = 256;
 
-/// Some tokens of a span, together with the pages they are compared to.
+/// Consecutive tokens of a span, with the pages that they attend to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
-    /// The span's place in the step.
+    /// Index of the span in the step.
     pub(crate) span: usize,
     /// The first row of the step.
     pub(crate) row: usize,
     /// Number of rows.
     pub(crate) rows: usize,
-    /// Position in the sequence of the first row.
+    /// Position of the first row in the sequence.
     pub(crate) position: usize,
-    /// The sequence's positions that are there to be seen, if mask and window let them be.
+    /// The sequence's available positions, before mask and window.
     pub(crate) begin: usize,
     pub(crate) end: usize,
-    /// The first page read, counted in the span's table.
+    /// The first page to read, as an index into the span's table.
     pub(crate) first_page: usize,
-    /// One more than the last page read.
+    /// End of the pages to read, exclusive.
     pub(crate) end_page: usize,
-    /// Where the partial results go, one place for each row; `None`: the tile reads all that its rows see.
+    /// Index of the partial results, one per row; `None` if the tile reads everything its rows attend to.
     pub(crate) part: Option<usize>,
 }
 
-/// A row whose partial results must be joined.
+/// A row whose partial results must be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Merge {
     /// The row of the step.
     pub(crate) row: usize,
-    /// The place of the first partial result.
+    /// Index of the first partial result.
     pub(crate) part: usize,
-    /// Places from one partial result of the row to the next.
+    /// Distance between the row's partial results.
     pub(crate) stride: usize,
     /// Number of partial results.
     pub(crate) count: usize,
 }
 
-/// What decides how attention is cut.
+/// The parameters that determine the split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reach {
-    /// As the op's.
+    /// The op's window.
     pub(crate) window: Option<u32>,
-    /// A token sees what comes after it too, and nothing of earlier steps.
+    /// Whether tokens also attend to later ones, and to nothing of earlier steps.
     pub(crate) both_ways: bool,
-    /// Most tokens of a tile.
+    /// Maximum tokens per tile.
     pub(crate) tile_tokens: usize,
 }
 
 impl Reach {
-    /// How many positions before its own a token sees.
+    /// Number of earlier positions that a token attends to.
     pub(crate) fn back(&self) -> usize {
         self.window.map_or(usize::MAX, |window| window as usize - 1)
     }
 
-    /// How many after its own.
+    /// Number of later positions that a token attends to.
     pub(crate) fn ahead(&self) -> usize {
         if self.both_ways { self.back() } else { 0 }
     }
@@ -78,7 +78,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Room for steps of `tokens` tokens.
+    /// A plan with capacity for steps of `tokens` tokens.
     pub(crate) fn new(reach: Reach, tokens: usize) -> Plan {
         let parts_max = PARTS + 2 * tokens;
         Plan {
@@ -89,17 +89,17 @@ impl Plan {
         }
     }
 
-    /// Whether this plan serves attention of that reach.
+    /// Whether this plan applies to attention of that reach.
     pub(crate) fn serves(&self, reach: Reach) -> bool {
         self.reach == reach
     }
 
-    /// Places for partial results.
+    /// Capacity for partial results.
     pub(crate) fn parts_max(&self) -> usize {
         self.parts_max
     }
 
-    /// Cuts a step.
+    /// Splits a step into tiles.
     pub(crate) fn lay(&mut self, spans: &[Span]) {
         let cut_pages = self.cut_pages(spans);
         self.tiles.clear();
@@ -133,14 +133,14 @@ impl Plan {
         self.paged(tile)
     }
 
-    /// The tile with the pages that its rows see.
+    /// The tile with the pages that its rows attend to.
     fn paged(&self, tile: Tile) -> Tile {
         let first = tile.position.saturating_sub(self.reach.back()).max(tile.begin);
         let end = (tile.position + tile.rows).saturating_add(self.reach.ahead()).min(tile.end);
         Tile { first_page: first / PAGE_TOKENS, end_page: end.div_ceil(PAGE_TOKENS), ..tile }
     }
 
-    /// Into how many tiles a span's pages are cut; 1 for spans of more than one tile of tokens.
+    /// Number of tiles for a span's pages; 1 for spans of more than one tile of tokens.
     fn cuts(&self, span: &Span, cut_pages: usize) -> usize {
         let whole = self.whole(0, span);
         if whole.rows > self.reach.tile_tokens {
@@ -149,7 +149,7 @@ impl Plan {
         (whole.end_page - whole.first_page).div_ceil(cut_pages)
     }
 
-    /// The least power of two of [`CUT_PAGES`] whose partial results have room.
+    /// The smallest power-of-two multiple of [`CUT_PAGES`] whose partial results fit.
     fn cut_pages(&self, spans: &[Span]) -> usize {
         let mut cut_pages = CUT_PAGES;
         loop {
@@ -233,7 +233,7 @@ mod tests {
         };
         let whole = pages(reach);
         assert_eq!((whole[0], whole[12], whole[14]), ((0, 0, 7), (192, 0, 7), (216, 0, 1)));
-        // Position 96 sees 65 to 127, position 111 up to 142.
+        // Position 96 attends to 65 to 127, position 111 up to 142.
         assert_eq!(pages(Reach { window: Some(32), ..reach })[6], (96, 2, 5));
     }
 

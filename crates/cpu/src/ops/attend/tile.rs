@@ -1,18 +1,18 @@
-//! The sweep of one tile of queries over the pages of one key-value head, with the softmax kept running.
+//! Flash attention: sweeps one tile of queries over the pages of one key-value head with an online softmax.
 //!
 //! **The idea.** All query heads of a key-value head and all tokens of the tile are rows of one small matrix
 //! `[rows, head_dim]`. For each page: scores `[rows, 32]` = queries x keys, then weights
 //! `exp(score - largest so far)`, then `output [rows, head_dim]` = output x correction + weights x values
-//! (Milakov and Gimelshein 2018; Dao et al. 2022). Keys and values lie in the page as the right-hand matrices
+//! (Milakov and Gimelshein 2018; Dao et al. 2022). Pages store keys and values as the right-hand matrices
 //! of these two products.
 //!
-//! **Deviations.** Few rows (decode) read f16 and Q8_0 straight from the page and convert in registers; many
-//! rows convert a page once into f32 scratch, but for f16 at AVX2, where converting and multiplying do not wait
-//! for each other. Masks are looked at only in pages that some row does not see whole.
-//! While keys are used the page's values are prefetched, a line for each line used, and with the values the next
-//! page's keys: hardware prefetchers alone are too late, and a whole page ahead leaves no room in the nearest cache.
+//! **Deviations.** Few rows (decode) read f16 and Q8_0 directly from the page and convert in registers; many rows
+//! convert a page once to f32 scratch, except f16 at AVX2, where conversion and multiplication overlap. Masks are
+//! applied only in pages that are not fully visible to all rows. While keys are used, the page's values are
+//! prefetched line by line, and with the values the next page's keys: hardware prefetchers alone are too late, and
+//! prefetching a whole page ahead would overflow the first-level cache.
 //!
-//! **Price.** Results of levels differ in the last bits: the sums have another order. Sums are f32.
+//! **Price.** Levels differ in the last bits, because they sum in different orders. Sums are f32.
 
 use bilayer_graph::PAGE_TOKENS;
 
@@ -26,7 +26,7 @@ mod micro;
 /// Lanes in which a row's weights are summed: those of the widest vectors.
 pub(crate) const WEIGHT_LANES: usize = 16;
 
-/// What one tile computes; all slices lie in the thread's scratch.
+/// The operands of one tile; all slices are in the thread's scratch.
 pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> {
     /// Keys and values of a page of the span's table.
     pub(crate) page: P,
@@ -34,9 +34,9 @@ pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> {
     pub(crate) end_page: usize,
     /// Position of the first token.
     pub(crate) position: usize,
-    /// Rows of one token: query heads of this key-value head.
+    /// Rows per token: query heads of this key-value head.
     pub(crate) group: usize,
-    /// Positions that a token sees before and after its own, as far as they lie within `begin..end`.
+    /// Number of positions before and after its own that a token attends to, within `begin..end`.
     pub(crate) back: usize,
     pub(crate) ahead: usize,
     pub(crate) begin: usize,
@@ -46,11 +46,11 @@ pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> {
     pub(crate) value_stride: usize,
     /// `[rows, head_dim]`, scaled; row `t * group + g` is head `g` of token `t`.
     pub(crate) queries: &'a [f32],
-    /// `[rows, value_stride]`: the weighted sums of values, not yet divided.
+    /// `[rows, value_stride]`: the weighted sums of values, before normalization.
     pub(crate) sums: &'a mut [f32],
     /// `[rows]`: the largest score so far.
     pub(crate) largest: &'a mut [f32],
-    /// `[rows, WEIGHT_LANES]`: sums of weights so far, one of each lane.
+    /// `[rows, WEIGHT_LANES]`: sums of weights so far, one per lane.
     pub(crate) weight: &'a mut [f32],
     /// `[rows, 32]`: scores, then weights of a page.
     pub(crate) scores: &'a mut [f32],
@@ -160,8 +160,8 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
         }
     }
 
-    /// Scores to weights: softcap, mask, the largest, the exponentials. Answers which tokens of the page any
-    /// row sees, so that what lies in the others' places (perhaps NaN) meets no weight, not even 0.
+    /// Converts scores to weights: softcap, mask, maximum, exponentials. Returns which tokens of the page any row
+    /// attends to, so that the contents of the others (perhaps NaN) are never multiplied, not even by 0.
     #[inline(always)]
     fn weigh<L: Lanes>(&mut self, l: L, page: usize) -> (usize, usize) {
         let first = page * PAGE_TOKENS;
@@ -195,7 +195,7 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
                 }
             }
         }
-        // Apart from the above, so that rows do not wait for each other's largest score.
+        // A separate loop, so that rows do not wait for each other's maximum.
         let rows = self.scores.chunks_exact_mut(PAGE_TOKENS);
         let weights = self.weight.chunks_exact_mut(WEIGHT_LANES);
         for ((scores, &largest), weight) in rows.zip(&*self.largest).zip(weights) {
@@ -205,7 +205,7 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
     }
 }
 
-/// Rows of a product: as many as the registers hold, or fewer so that all products have alike.
+/// Rows per product: as many as the registers hold, or fewer to make all products equal.
 #[inline(always)]
 fn step<L: Lanes>(rows: usize) -> usize {
     rows.div_ceil(rows.div_ceil(L::TILE_ROWS).max(1))
@@ -222,7 +222,7 @@ fn cap_scores<L: Lanes>(l: L, cap: f32, scores: &mut [f32]) {
     }
 }
 
-/// The largest scores, one of each lane.
+/// The largest scores, one per lane.
 #[inline(always)]
 fn largest<L: Lanes>(l: L, scores: &[f32]) -> L::F {
     let mut most = l.splat(f32::MIN);
@@ -233,7 +233,7 @@ fn largest<L: Lanes>(l: L, scores: &[f32]) -> L::F {
     most
 }
 
-/// Scores to weights, `exp(score - largest)`, whose sums go to the lanes of `weight`.
+/// Converts scores to weights, `exp(score - largest)`, and adds them to the lanes of `weight`.
 #[inline(always)]
 fn weigh_row<L: Lanes>(l: L, scores: &mut [f32], largest: f32, weight: &mut [f32]) {
     assert!(weight.len() >= L::N);

@@ -1,4 +1,4 @@
-//! The two small matrix products of attention, a few rows at a time, with all sums in registers.
+//! The two small matrix products of attention, a few rows at a time, with all accumulators in registers.
 #![expect(clippy::needless_range_loop, reason = "constant bounds, which unroll into registers")]
 
 use bilayer_graph::PAGE_TOKENS;
@@ -6,30 +6,30 @@ use bilayer_graph::PAGE_TOKENS;
 use crate::cache::Panel;
 use crate::lanes::Lanes;
 
-/// A right-hand matrix that converts as it is read.
+/// A right-hand matrix that is converted as it is read.
 pub(super) trait Source: Copy {
-    /// Elements from `at` on, without their scale.
+    /// Loads elements from `at` on, without their scale.
     ///
     /// # Safety
-    /// They lie within the matrix.
+    /// They are within the matrix.
     unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F;
 
     /// Whether elements have scales.
     const SCALED: bool = false;
 
-    /// What keys are multiplied by in rows `32 * block..` and columns `column..`, if they have scales.
+    /// The scales of keys in rows `32 * block..` and columns `column..`, if they have scales.
     ///
     /// # Safety
-    /// As [`Source::load`].
+    /// Those of [`Source::load`].
     #[inline(always)]
     unsafe fn column_scales<L: Lanes>(self, l: L, _block: usize, _column: usize) -> L::F {
         l.splat(1.0)
     }
 
-    /// What values are multiplied by, if they have scales: those of row `row`, from column `column` on.
+    /// The scales of values in row `row`, from column `column` on, if they have scales.
     ///
     /// # Safety
-    /// As [`Source::load`].
+    /// Those of [`Source::load`].
     #[inline(always)]
     unsafe fn row_scale(self, _row: usize, _column: usize) -> f32 {
         1.0
@@ -43,7 +43,7 @@ pub(super) struct F32(pub(super) *const f32);
 impl Source for F32 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { l.load(self.0.add(at)) }
     }
 }
@@ -55,7 +55,7 @@ pub(super) struct F16(pub(super) *const u16);
 impl Source for F16 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { l.load_f16(self.0.add(at)) }
     }
 }
@@ -67,7 +67,7 @@ pub(super) struct Q8Keys(pub(super) *const i8, pub(super) *const u16);
 impl Source for Q8Keys {
     #[inline(always)]
     unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { l.load_i8(self.0.add(at)) }
     }
 
@@ -75,7 +75,7 @@ impl Source for Q8Keys {
 
     #[inline(always)]
     unsafe fn column_scales<L: Lanes>(self, l: L, block: usize, column: usize) -> L::F {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { l.load_f16(self.1.add(block * PAGE_TOKENS + column)) }
     }
 }
@@ -87,7 +87,7 @@ pub(super) struct Q8Values(pub(super) *const i8, pub(super) *const f32, pub(supe
 impl Source for Q8Values {
     #[inline(always)]
     unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { l.load_i8(self.0.add(at)) }
     }
 
@@ -95,31 +95,31 @@ impl Source for Q8Values {
 
     #[inline(always)]
     unsafe fn row_scale(self, row: usize, column: usize) -> f32 {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { *self.1.add(row * self.2 + column / 32) }
     }
 }
 
-/// What is asked for while a product is made, 32 elements for as many that are used: a line of f16. Asking for
-/// the same line twice costs as much as a load.
+/// Data to prefetch during a product: 32 elements for every 32 used, which is one line of f16. Prefetching a line
+/// twice costs as much as a load.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
     from: *const u8,
-    /// Bytes of an element; 0 for products of further rows, by which all is there.
+    /// Bytes per element; 0 for products of further rows, when everything has been prefetched.
     element: usize,
 }
 
 impl Ahead {
-    /// Elements asked for at once.
+    /// Elements per prefetch.
     const ELEMENTS: usize = 32;
 
-    /// A panel that is wanted next.
+    /// Prefetches the panel needed next.
     #[inline(always)]
     pub(super) fn of(panel: Panel<'_>) -> Ahead {
         Ahead { from: panel.bytes.as_ptr(), element: panel.stored.bytes(1) }
     }
 
-    /// For the product of the rows from `row` on: the first has fetched all.
+    /// For the product of the rows from `row` on: the first one has prefetched everything.
     #[inline(always)]
     pub(super) fn of_rows_from(self, row: usize) -> Ahead {
         Ahead { element: if row == 0 { self.element } else { 0 }, ..self }
@@ -131,21 +131,21 @@ impl Ahead {
     }
 }
 
-/// A product of some rows with a page.
+/// A product of a few rows with a page.
 pub(super) trait Product: Copy {
     /// The product of R rows.
     ///
     /// # Safety
-    /// The matrices are as large as said, `out` apart from the others.
+    /// The matrices have the stated sizes, and `out` does not overlap the others.
     unsafe fn run<L: Lanes, const R: usize>(self, l: L);
 
     /// The product of `rows` rows, at most [`Lanes::TILE_ROWS`].
     ///
     /// # Safety
-    /// As [`Product::run`].
+    /// Those of [`Product::run`].
     #[inline(always)]
     unsafe fn rows<L: Lanes>(self, l: L, rows: usize) {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match rows {
                 1 => self.run::<L, 1>(l),
@@ -175,11 +175,11 @@ pub(super) struct Score<S> {
 impl<S: Source> Product for Score<S> {
     #[inline(always)]
     unsafe fn run<L: Lanes, const R: usize>(self, l: L) {
-        // With many rows two vectors of each fill the registers, with few rows four hide the latency.
+        // With many rows, two vectors of each fill the registers; with few rows, four hide the latency.
         let wide = 2 * R <= L::TILE_ROWS && 4 * L::N <= PAGE_TOKENS;
         let mut first = 0;
         while first < PAGE_TOKENS {
-            // SAFETY: the caller's; 2 N, or 4 N, divides 32.
+            // SAFETY: guaranteed by the caller; 2 N, or 4 N, divides 32.
             first += unsafe {
                 if wide {
                     self.columns::<L, R, 4>(l, first)
@@ -192,10 +192,10 @@ impl<S: Source> Product for Score<S> {
 }
 
 impl<S: Source> Score<S> {
-    /// C vectors of columns from `first` on; answers their columns.
+    /// Computes C vectors of columns from `first` on; returns their number of columns.
     ///
     /// # Safety
-    /// As [`Score::run`], and `first + C * N <= 32`.
+    /// Those of [`Score::run`], and `first + C * N <= 32`.
     #[inline(always)]
     unsafe fn columns<L: Lanes, const R: usize, const C: usize>(self, l: L, first: usize) -> usize {
         let mut sums = [[l.splat(0.0); C]; R];
@@ -212,7 +212,7 @@ impl<S: Source> Score<S> {
             let mut d = 32 * block;
             while d < end {
                 self.ahead.fetch(l, first * self.dim + d * C * L::N);
-                // A constant either way, so that the loop becomes straight code.
+                // A constant in both cases, so that the loop is unrolled.
                 let many = if end - d >= unit { unit } else { 1 };
                 for _ in 0..many {
                     let mut key = [l.splat(0.0); C];
@@ -266,7 +266,7 @@ impl<S: Source> Product for Mix<S> {
         while first < vectors {
             let at = first * L::N;
             let left = vectors - first;
-            // SAFETY: the caller's; columns `at..` of all matrices, no more than are left.
+            // SAFETY: guaranteed by the caller; columns `at..` of all matrices, no more than are left.
             unsafe {
                 // As in [`Score::run`].
                 first += if 2 * R <= L::TILE_ROWS && left >= 4 {
@@ -282,10 +282,10 @@ impl<S: Source> Product for Mix<S> {
 }
 
 impl<S: Source> Mix<S> {
-    /// B vectors of columns from `at` on; answers B.
+    /// Computes B vectors of columns from `at` on; returns B.
     ///
     /// # Safety
-    /// As [`Mix::run`], and `at + B * N <= stride`.
+    /// Those of [`Mix::run`], and `at + B * N <= stride`.
     #[inline(always)]
     unsafe fn block<L: Lanes, const R: usize, const B: usize>(self, l: L, at: usize) -> usize {
         let mut sums = [[l.splat(0.0); B]; R];
