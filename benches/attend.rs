@@ -1,10 +1,10 @@
-//! Attention deep in a sequence: bytes of keys and values a second in decode, operations in prefill.
+//! Benchmarks attention deep in a sequence: bandwidth of keys and values in decode, operations in prefill.
 //!
-//! The model is attention alone, in as many layers as make its cache several times the last-level cache.
-//! After criterion's own lines, one line gives the best layer of all steps beside the memory's reading speed:
-//! single layers fall between the slices of other work on the machine.
+//! The model is attention alone, with enough layers that its cache is several times the last-level cache. After
+//! criterion's own lines, one line gives the best layer over all steps next to the memory bandwidth: single layers
+//! fit between the time slices of other processes.
 //!
-//! `cargo bench --bench attend -- 'decode.*1 thread'` takes a part.
+//! `cargo bench --bench attend -- 'decode.*1 thread'` runs a subset.
 
 use bilayer_cpu::{Cpu, Options, probe};
 use bilayer_graph::{
@@ -30,7 +30,7 @@ impl Catalog for Tables {
     }
 }
 
-/// Attention of the same queries, keys and values in every layer.
+/// Attention with equal queries, keys and values in every layer.
 fn graph() -> Graph {
     let mut r = Recorder::new(&Tables);
     let [q, k, v] = ["q", "k", "v"].map(|name| {
@@ -61,7 +61,7 @@ fn graph() -> Graph {
     r.finish(out)
 }
 
-/// Writes all pages: what was never written the system maps to one page of zeros, which stays in the caches.
+/// Writes all pages: unwritten ones are all mapped to a single zero page, which stays in the caches.
 fn fill(cpu: &mut Cpu, pages: u32) {
     let width = PAGE_TOKENS * KV_HEADS * HEAD_DIM;
     let values: Vec<f32> = (0..width).map(|i| (i as f32).sin()).collect();

@@ -1,12 +1,11 @@
-//! Weight bytes per second of the dot kernels, beside the memory's, per type, level and threads.
+//! Benchmarks the GEMV kernels: weight bytes per second next to the memory bandwidth, by type, level and threads.
 //!
-//! The weights, half a GiB of them, are streamed window by window, and each window of the kernel
-//! is followed by one that only reads: the machine's bandwidth moves from second to second, so only
-//! the ratio of neighbours says how well a kernel uses it. After criterion's own lines,
-//! one line per kernel gives the best windows of both (GB/s, 10^9 bytes) and their ratio. The same kernel over 128 KiB that
-//! stay in the caches, `in cache`, says how much of that is arithmetic.
+//! Half a GiB of weights is streamed window by window, and each kernel window is followed by a read-only one: the
+//! machine's bandwidth fluctuates, so only the ratio of adjacent windows shows how well a kernel uses it. After
+//! criterion's own lines, one line per kernel gives the best windows of both (GB/s, 10^9 bytes) and their ratio. The
+//! kernel over 128 KiB that stay in the caches, `in cache`, shows the share of arithmetic.
 //!
-//! `cargo bench --bench dot -- 'q4_k.*1 thread'` takes a part.
+//! `cargo bench --bench dot -- 'q4_k.*1 thread'` runs a subset.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -19,12 +18,11 @@ use bilayer_quant::Type;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::{bf16, f16};
 
-/// Weights in a row: a common width of models.
+/// Weights per row: a common model width.
 const COLS: usize = 4096;
 /// Bytes of weights, several times the last-level cache.
 const SET_BYTES: usize = 512 << 20;
-/// Bytes a thread takes in a window: long enough to time, short enough to fall between the slices
-/// of other work on the machine.
+/// Bytes per thread and window: long enough to time, short enough to fit between the time slices of other processes.
 const WINDOW_BYTES: usize = 4 << 20;
 /// Bytes that stay in the second-level cache.
 const NEAR_BYTES: usize = 128 << 10;
@@ -54,7 +52,7 @@ fn dots(criterion: &mut Criterion) {
         fill(ty, &mut bytes);
         for level in Level::available() {
             let kernel = dot(ty, COLS, level);
-            // A level without kernels of its own would only bench those below it again.
+            // A level without kernels of its own would only repeat a lower one.
             if level == Level::Scalar || !kernel.name.ends_with(level.name()) {
                 continue;
             }
@@ -66,7 +64,7 @@ fn dots(criterion: &mut Criterion) {
     }
 }
 
-/// Equal columns, prepared for a kernel.
+/// Equal activation columns, prepared for a kernel.
 struct Prepared {
     store: Vec<u8>,
     start: usize,
@@ -92,7 +90,7 @@ impl Prepared {
     }
 }
 
-/// Benches one kernel and column on weights that stay in the caches.
+/// Benchmarks one kernel and column on weights that stay in the caches.
 fn near(criterion: &mut Criterion, dot: Dot, level: Level, set: &[u8]) {
     let prepared = Prepared::new(dot, level, 1);
     let rows = NEAR_BYTES / dot.row_bytes();
@@ -105,7 +103,7 @@ fn near(criterion: &mut Criterion, dot: Dot, level: Level, set: &[u8]) {
     group.finish();
 }
 
-/// Benches one kernel on `threads` threads against `count` columns.
+/// Benchmarks one kernel on `threads` threads with `count` columns.
 fn stream(
     criterion: &mut Criterion,
     dot: Dot,
@@ -163,7 +161,7 @@ fn stream(
     }
 }
 
-/// Runs `work` on `threads` threads at once; the longest time any of them took.
+/// Runs `work` on `threads` threads at once and returns the longest time.
 fn together(threads: usize, work: impl Fn(usize) -> Duration + Sync) -> Duration {
     if threads == 1 {
         return work(0);
@@ -184,7 +182,7 @@ fn together(threads: usize, work: impl Fn(usize) -> Duration + Sync) -> Duration
     })
 }
 
-/// Reads everything and does next to nothing with it, prefetching as the kernels do.
+/// Reads everything with almost no computation, prefetching as the kernels do.
 fn probe(bytes: &[u8]) -> u64 {
     let mut sums = [0; 32];
     for line in bytes.as_chunks::<256>().0 {
@@ -192,7 +190,7 @@ fn probe(bytes: &[u8]) -> u64 {
         for at in [0, 64, 128, 192] {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             #[allow(unused_unsafe, reason = "the intrinsic is unsafe on some compilers only")]
-            // SAFETY: a prefetch has no effect but on the caches.
+            // SAFETY: a prefetch affects only the caches.
             unsafe {
                 _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(AHEAD + at).cast());
             }

@@ -1,7 +1,7 @@
-//! Matrix products of many tokens: weight types x instruction levels, one thread, GOPS as Gelem/s.
+//! Benchmarks GEMM: weight types x instruction levels, one thread, GOPS reported as Gelem/s.
 //!
-//! `cargo bench --bench gemm -- q4_k/avx512vnni` runs what matches. A work item's panel is timed with all
-//! tokens, then packing apart; the figures of two levels are comparable only in one run.
+//! `cargo bench --bench gemm -- q4_k/avx512vnni` runs a subset. The panel of a work item is timed with all tokens,
+//! and packing separately; figures of two levels are comparable only within one run.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -23,13 +23,13 @@ const TYPES: [Type; 9] = [
     Type::F32,
 ];
 
-/// Rows and columns: a square layer and the lower half of a wide feed-forward.
+/// Rows and columns: a square projection and half of a wide feed-forward.
 const SHAPES: [(usize, usize); 2] = [(4096, 4096), (2048, 8192)];
 
-/// Tokens: a small batch, a short and a usual prompt.
+/// Tokens: a small batch, a short prompt and a typical one.
 const TOKENS: [usize; 3] = [12, 64, 512];
 
-/// Numbers without a pattern, reproducible.
+/// Reproducible random numbers.
 fn noise(count: usize) -> Vec<f32> {
     let mut state = 1u64;
     let mut next = || {
@@ -39,14 +39,14 @@ fn noise(count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Weights `[rows, cols]`: a few quantized rows over and over, since only their bytes' place matters.
+/// Weights `[rows, cols]`: a few quantized rows repeated, since only the location of their bytes matters.
 fn weights(ty: Type, rows: usize, cols: usize) -> Vec<u8> {
     let mut few = vec![0; 4 * ty.row_bytes(cols).expect("whole blocks")];
     ty.quantize(&noise(4 * cols), None, &mut few).expect("finite weights");
     few.repeat(rows / 4)
 }
 
-/// A product's activations, packed, and what else it needs.
+/// The packed activations of a product and its buffers.
 struct Prepared {
     packed: Vec<u8>,
     start: usize,

@@ -1,4 +1,4 @@
-// The sum of two values, a quad a thread.
+// Sum of two values, one quad per thread.
 
 struct Params {
     a: vec2<u32>,

@@ -1,11 +1,11 @@
-// Copies whole pages of one cache buffer, in order: a thread has its own sixteen bytes of every page, so that each
-// copy sees the ones before it.
+// Copies whole pages of one cache buffer, in order: a thread copies the same sixteen bytes of every page, so each
+// copy sees the previous ones.
 
 struct Params {
-    chunks: u32, // of a page
-    scales: u32, // sixteens of bytes of a page's scales
-    scales_at: u32, // where the scales begin, in sixteens of bytes
-    copies_at: u32, // place of the list in `step`
+    chunks: u32, // per page
+    scales: u32, // a page's scales, in units of sixteen bytes
+    scales_at: u32, // offset of the scales, in units of sixteen bytes
+    copies_at: u32, // offset of the list in `step`
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

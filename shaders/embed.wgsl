@@ -1,13 +1,13 @@
-// Rows of a table for the step's tokens or their positions: a thread takes a unit of 64 weights.
+// Table rows for the step's tokens or positions: a thread handles a unit of 64 weights.
 struct Params {
     out: vec2<u32>, // view, in quads
-    ids_at: u32, // place of the ids in `step`
+    ids_at: u32, // offset of the ids in `step`
     units: u32,
-    quads: u32, // of a row
+    quads: u32, // per row
     row_blocks: u32,
     base: u32,
     blocks: u32,
-    first_row: u32, // the table's row that the block of weights begins with
+    first_row: u32, // first table row in this chunk of weights
     rows: u32,
     ids_stride: u32,
     zero: u32,

@@ -1,14 +1,14 @@
-// Sorts the pairs of row and place in its route by expert, for products that run an expert's columns together: one
-// workgroup. A thread has an expert, counts its pairs and lists them in order; one thread cuts the lists into groups of at
-// most params.most. `table`: the number of groups; from word 4 on, of each group its expert, its first column and
-// the one past its last; then the pairs, the columns, as params.pairs_at says.
+// Sorts the pairs of row and slot in its route by expert, for products that process an expert's columns together: one
+// workgroup. Each thread handles one expert, counts its pairs and lists them in order; one thread splits the lists
+// into groups of at most params.most. `table`: the number of groups; from word 4 on, for each group its expert, its
+// first column and the end of its columns; then the pairs, i.e. the columns, at params.pairs_at.
 struct Params {
     route: vec2<u32>, // view, in floats
     used: u32,
     experts: u32,
     most: u32,
     pairs_at: u32,
-    columns_at: u32, // where `step` has the number of rows
+    columns_at: u32, // offset of the number of rows in `step`
     zero: u32,
 }
 
@@ -17,7 +17,7 @@ struct Params {
 @group(0) @binding({{ at.route }}) var<storage, read> route: array<f32>;
 @group(0) @binding({{ at.table }}) var<storage, read_write> table: array<u32>;
 
-// Pairs of each expert, later the place of its next.
+// Number of pairs per expert, later the index of the next one.
 var<workgroup> counts: array<u32, {{ experts_max }}>;
 
 @compute @workgroup_size({{ threads }})

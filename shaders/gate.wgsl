@@ -1,4 +1,5 @@
-// activation(gate) * up, or without the factor, perhaps quantized for the product after it: a thread takes a piece of sixteen.
+// activation(gate) * up, or activation(gate) alone, optionally quantized for the next product: a thread handles a
+// piece of sixteen values.
 
 struct Params {
     gate: vec2<u32>,

@@ -1,10 +1,10 @@
-// RMS norm of one head of one row by one workgroup; the heads share the gain.
+// RMS norm of one head of one row per workgroup; the heads share the gain.
 
 struct Params {
     x: vec2<u32>,
     out: vec2<u32>,
-    gain: u32, // place in `vectors`, in quads
-    quads: u32, // of a head
+    gain: u32, // offset in `vectors`, in quads
+    quads: u32, // per head
     eps: f32,
     zero: u32,
 }

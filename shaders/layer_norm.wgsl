@@ -1,5 +1,5 @@
-// Layer norm of a row by one workgroup, with the options of rms_norm. The variance is of the differences from the
-// mean, in a pass of its own: the difference of two large sums would lose digits.
+// Layer norm of one row per workgroup, with the options of rms_norm. The variance is computed from the differences
+// from the mean, in a separate pass: the difference of two large sums would lose precision.
 
 struct Params {
     a: vec2<u32>,
@@ -7,7 +7,7 @@ struct Params {
     sum: vec2<u32>,
     out: vec2<u32>,
     width: u32,
-    gain: u32, // places in `vectors`, in quads
+    gain: u32, // offsets in `vectors`, in quads
     bias: u32,
     eps: f32,
 }

@@ -1,10 +1,10 @@
-// The sum of the chosen experts' results, each times its weight, a quad a thread.
+// Weighted sum of the chosen experts' outputs, one quad per thread.
 
 struct Params {
     x: vec2<u32>, // [rows, used * width]
     out: vec2<u32>,
     route: vec2<u32>, // in floats
-    quads: u32, // of a row of the result
+    quads: u32, // per row of the result
     used: u32,
 }
 

@@ -1,11 +1,11 @@
-// The mean of the rows from the first of a span to a wanted one, a quad a thread. Rows of one span share their place in
-// the page tables, which no other span has.
+// Mean of the rows from the first of a span to a requested one, one quad per thread. Rows of one span share their
+// offset in the page tables, which is unique to the span.
 
 struct Params {
     x: vec2<u32>,
     out: vec2<u32>,
     quads: u32,
-    outputs_at: u32, // places of the arrays in `step`
+    outputs_at: u32, // offsets of the arrays in `step`
     rows_at: u32,
     zero: u32,
 }

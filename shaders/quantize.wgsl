@@ -1,4 +1,4 @@
-// Quantizes the rows of a value that no kernel made as quantized: a thread takes a piece of sixteen.
+// Quantizes the rows of a value that its kernel did not quantize: a thread handles a piece of sixteen.
 
 struct Params {
     x: vec2<u32>,

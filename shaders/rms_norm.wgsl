@@ -1,6 +1,6 @@
-// RMS norm of a row by one workgroup, perhaps of the sum of two rows, perhaps quantized for the product after it.
-// A thread takes whole pieces of sixteen values, so that it can quantize alone; the row is read twice, the second
-// time from the cache.
+// RMS norm of one row per workgroup, optionally of the sum of two rows, optionally quantized for the next product. A
+// thread handles whole pieces of sixteen values, so that it can quantize independently; the row is read twice, the
+// second time from the cache.
 
 struct Params {
     a: vec2<u32>,
@@ -8,7 +8,7 @@ struct Params {
     sum: vec2<u32>,
     out: vec2<u32>,
     width: u32,
-    gain: u32, // place in `vectors`, in quads
+    gain: u32, // offset in `vectors`, in quads
     eps: f32,
     zero: u32,
 }

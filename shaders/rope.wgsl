@@ -1,25 +1,25 @@
-// What happens to a token's queries, keys and values before they meet: head norm and rotation, each where asked for,
-// and the append of keys and values to the cache. One workgroup a head of a token; a thread takes sixteen bytes of the
-// cache, or 64 elements where they are quantized, because the scales of 64 elements share a word.
+// Transforms a token's queries, keys and values before attention: optional head norm and RoPE, and the append of keys
+// and values to the KV cache. One workgroup per head of a token; a thread handles sixteen bytes of the cache, or 64
+// elements if they are quantized, because the scales of 64 elements share a word.
 //
-// Angles are fractions of a turn in 32-bit integers, so that wrapping around is the reduction of the argument: exact
-// for every position, and sin and cos only ever see [-pi, pi], where every device computes them well.
+// Angles are fractions of a turn in 32-bit integers, so that wrap-around is the argument reduction: exact for every
+// position, and sin and cos only receive [-pi, pi], where every GPU is accurate.
 
 struct Params {
     q: vec2<u32>,
     q_out: vec2<u32>,
     k: vec2<u32>,
     v: vec2<u32>,
-    rows_at: u32, // places of the arrays in `step`
+    rows_at: u32, // offsets of the arrays in `step`
     pages_at: u32,
-    turns: u32, // places in `vectors`, in quads
+    turns: u32, // offsets in `vectors`, in quads
     q_gain: u32,
     k_gain: u32,
     heads: u32,
     kv_heads: u32,
     eps: f32,
     magnitude: f32,
-    key_scales: u32, // where the scales begin in the caches, in u32
+    key_scales: u32, // offsets of the scales in the caches, in u32
     value_scales: u32,
     zero: u32,
 }
@@ -50,13 +50,13 @@ struct Params {
 {% endif %}
 
 {% if rotate %}
-// Cosine and sine of a token's angles of four pairs, times the magnitude.
+// Cosines and sines of four pairs' angles for a token, times the magnitude.
 struct Angles {
     cos: vec4<f32>,
     sin: vec4<f32>,
 }
 
-// The angle of a pair advances by high / 2^32 + low / 2^44 of a turn a position (positions below 2^20).
+// The angle of a pair advances by high / 2^32 + low / 2^44 of a turn per position (positions below 2^20).
 fn angles(position: u32, four: u32) -> Angles {
     let high = vectors[params.turns + 2u * four];
     let low = vectors[params.turns + 2u * four + 1u];
@@ -76,7 +76,7 @@ fn {{ name }}_plain(place: u32, quad: u32, factor: f32) -> vec4<f32> {
 {% endif %}
 }
 
-// The four elements `quad` of the head at `place`, normed with `factor` and turned by `position`.
+// The four elements `quad` of the head at `place`, normalized with `factor` and rotated by `position`.
 fn {{ name }}_turned(place: u32, quad: u32, factor: f32, position: u32) -> vec4<f32> {
     let x = {{ name }}_plain(place, quad, factor);
 {% if not rotate %}
@@ -199,7 +199,7 @@ fn append_{{ name }}(place: u32, page: u32, head: u32, token: u32, lane: u32{% i
 {% endmacro %}
 {% if key == "f16" or value == "f16" %}
 
-// Kept finite: an infinity would spoil what its weight of zero hides.
+// Clamped to finite values: an infinity times its weight of zero would be NaN.
 fn in_half(x: vec4<f32>) -> vec4<f32> {
     return clamp(x, vec4<f32>(-65504.0), vec4<f32>(65504.0));
 }

@@ -1,15 +1,15 @@
-{# Which text: score (softmax, sigmoid), bias, threads, subgroup. #}
-// The choice of experts of a row, a workgroup a row: each pass finds the best expert that comes after the last one found.
-// Logits decide, or with a bias scores and what is added to them; the scores of the chosen are their weights.
+{# Variant: score (softmax, sigmoid), bias, threads, subgroup. #}
+// Selects the experts of a row, one workgroup per row: each pass finds the best expert after the previous one. Logits
+// decide, or with a bias the biased scores; the weights are the scores of the chosen.
 struct Params {
     x: vec2<u32>, // view, in floats
     out: vec2<u32>, // view, in floats
     experts: u32,
     used: u32,
-    bias: u32, // place in `vectors`, in floats
+    bias: u32, // offset in `vectors`, in floats
     normalise: u32,
     scale: f32,
-    no_number: u32, // the bits of one: a constant would be folded away
+    no_number: u32, // the bits of a NaN: a constant would be folded away
     zero: vec2<u32>,
 }
 
@@ -23,7 +23,7 @@ struct Params {
 
 const LEAST = -3.4e38;
 
-// A logit's score; of softmax, of which `peak` is the largest logit, without the divisor.
+// A logit's score; for softmax without the divisor, where `peak` is the largest logit.
 fn score(logit: f32, peak: f32) -> f32 {
 {% if score == "softmax" %}
     return exp(logit - peak);
@@ -36,7 +36,7 @@ fn score(logit: f32, peak: f32) -> f32 {
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = params.x.x + id.x * params.x.y;
     let place = params.out.x + id.x * params.out.y;
-    // Infinities and what is no number show in the exponent, whatever the driver takes for granted of floats.
+    // Infinities and NaN are detected by the exponent, since drivers may assume that floats are finite.
     var odd = 0.0;
     var most = LEAST;
     for (var i = lane; i < params.experts; i += {{ threads }}u) {

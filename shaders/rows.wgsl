@@ -1,10 +1,10 @@
-// The rows whose logits are wanted, a quad a thread.
+// Copies the rows whose logits are requested, one quad per thread.
 
 struct Params {
     x: vec2<u32>,
     out: vec2<u32>,
     quads: u32,
-    outputs_at: u32, // place of the list in `step`
+    outputs_at: u32, // offset of the list in `step`
     zero: vec2<u32>,
 }
 

@@ -1,4 +1,4 @@
-// A value times a constant, a quad a thread.
+// A value times a constant, one quad per thread.
 
 struct Params {
     x: vec2<u32>,

@@ -1,4 +1,4 @@
-// cap * tanh(x / cap), a quad a thread; the argument is kept where no device's tanh overflows.
+// cap * tanh(x / cap), one quad per thread; the argument is clamped to where no GPU's tanh overflows.
 
 struct Params {
     x: vec2<u32>,

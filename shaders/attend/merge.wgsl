@@ -1,10 +1,10 @@
-// Joins the parts of attention that attend/split left: a thread takes a piece of sixteen elements of a row, perhaps
-// quantized for the product after it. Maximum and sum run over the parts, as they ran over the keys.
+// Merges the partial results that attend/split left: a thread handles a piece of sixteen elements of a row,
+// optionally quantized for the next product. Maximum and sum are combined over the parts as they were over the keys.
 
 struct Params {
     out: vec2<u32>,
     width: u32, // of all heads
-    sinks: u32, // place in `vectors`, in floats
+    sinks: u32, // offset in `vectors`, in floats
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

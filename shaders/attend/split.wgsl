@@ -1,27 +1,27 @@
 // Attention of a tile of queries to one part of their keys, in one pass over the cache (flash attention).
 //
-// A workgroup has `queries` query vectors: `heads_tile` query heads of one key-value head times `tile_rows` tokens, so
-// that keys and values are read once for all of them. It goes through its keys in blocks of as many tokens as it has
-// threads. For the scores a thread has a token (keys lie so that this reads whole lines, and queries are the same for
-// all threads); for the sums it has some elements of the values, and takes the weights from the threads that have them.
-// Maximum and sum run in registers: one subgroup needs no barrier at all.
+// A workgroup handles `queries` query vectors: `heads_tile` query heads of one key-value head times `tile_rows`
+// tokens, so that keys and values are read once for all of them. It iterates over its keys in blocks of as many
+// tokens as it has threads. For the scores a thread handles one token (keys are laid out so that these reads
+// coalesce, and queries are uniform); for the sums it handles some elements of the values, and takes the weights from
+// the threads that have them. Maximum and sum are kept in registers: a single subgroup needs no barrier.
 //
-// With one part the result is written to `out`; with more (`step[4]`, the grid's z), the sums, the maximum and the sum of weights go
-// to `parts`, for attend/merge.
+// With one part the result is written to `out`; with several (`step[4]`, the grid's z), the sums, the maximum and the
+// sum of weights go to `parts`, for attend/merge.
 
 struct Params {
     q: vec2<u32>,
     out: vec2<u32>,
-    tiles_at: u32, // places of the arrays in `step`
+    tiles_at: u32, // offsets of the arrays in `step`
     pages_at: u32,
     tile_words: u32,
     heads: u32,
     kv_heads: u32,
-    group: u32, // query heads of a key-value head
-    window: u32, // tokens a token sees, itself among them, on each side if it sees both
-    key_scales: u32, // where the scales begin in the caches, in u32
+    group: u32, // query heads per key-value head
+    window: u32, // tokens that a token attends to, including itself, per side if bidirectional
+    key_scales: u32, // offsets of the scales in the caches, in u32
     value_scales: u32,
-    sinks: u32, // place in `vectors`, in floats
+    sinks: u32, // offset in `vectors`, in floats
     scale: f32,
     softcap: f32,
 }
@@ -60,7 +60,7 @@ const NEVER = -1e30;
 {% endif %}
 {% endmacro %}
 
-// Writes quad `k` of a thread's chunk to the result or the parts; threads beyond the chunks have nothing to write.
+// Writes quad `k` of a thread's chunk to the result or the parts; threads beyond the chunks write nothing.
 fn write(place: u32, chunk: u32, k: u32, sum: vec4<f32>, whole: bool) {
     let quad = {{ value_quads }}u * chunk + k;
     if quad < {{ quads }}u {
@@ -87,7 +87,7 @@ fn main(
     let first_head = kv_head * params.group + id.y % head_tiles * {{ heads_tile }}u;
     let last_head = (kv_head + 1u) * params.group - 1u;
 
-    // This part's keys, from a whole page on.
+    // This part's keys, starting at a whole page.
 {% if both_ways %}
     let span_begin = step[tile + 4u];
     let span_end = step[tile + 5u];
@@ -105,7 +105,7 @@ fn main(
     let to = min(end, start + share * 32u);
 
 {% for r in range(tile_rows) %}
-    // Row {{ r }}: beyond the tile's rows the last one again, which is not written.
+    // Row {{ r }}: beyond the tile's rows the last one is repeated, and not written.
     let row{{ r }} = min({{ r }}u, rows - 1u);
     let own{{ r }} = first_position + row{{ r }};
 {% if both_ways %}
@@ -136,7 +136,7 @@ fn main(
 {% endfor %}
 
     for (var block = start; block < to; block += {{ threads }}u) {
-        // Scores of the token of this thread.
+        // Scores of this thread's token.
         let token = block + lane;
         let near = min(token, to - 1u);
         let page = step[table + near / 32u];
@@ -167,7 +167,7 @@ fn main(
 {% endfor %}
         }
 
-        // Weights relative to the highest score so far; what was summed up shrinks when that rises.
+        // Weights are relative to the highest score so far; the accumulators are rescaled when it rises.
 {% for r in range(tile_rows) %}
         let seen{{ r }} = token < to && token >= first{{ r }} && token <= last{{ r }};
 {% endfor %}
@@ -210,7 +210,8 @@ fn main(
         workgroupBarrier();
 {% endif %}
 
-        // The weighted sum of the values: a thread has its elements of each token, or of every {{ token_groups }}th.
+        // The weighted sum of the values: a thread handles its elements of each token, or of every {{ token_groups
+        // }}th.
         let count = min({{ threads }}u, to - block);
 {% if threads <= 32 %}
         let page_of_block = step[table + block / 32u];
@@ -250,7 +251,7 @@ fn main(
         }
     }
 
-    // Together again what the threads summed up apart.
+    // Combines the threads' partial sums.
 {% for m in range(queries) %}
 {% if subgroup %}
     sum{{ m }} = subgroupAdd(sum{{ m }});
@@ -294,7 +295,7 @@ fn main(
         var place = 0u;
         if splits == 1u {
 {% if at.vectors %}
-            // The sink takes its share of the denominator and gives nothing.
+            // The sink adds to the denominator only.
             let sink = vectors[params.sinks + head];
             let top = max(max{{ m }}, sink);
             let weight = exp(max{{ m }} - top);

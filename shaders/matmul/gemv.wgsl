@@ -1,14 +1,14 @@
-{# Which text: type (its loader and planes), layout, ints, strided, slots, rows (R), columns (N), matrices, bias,
-   residual, gate (the name of an activation, or none), experts (none; "pair": a column is a row and a place in its route;
-   "group": the columns of a workgroup go to one expert), ragged (x ends before the last unit does), threads, subgroup. #}
-// Products of a matrix (or several of one input) with {{ columns }} columns: a workgroup makes {{ rows }} rows. A thread
-// takes units of 64 weights, so that neighbours read neighbouring bytes; each unit is unpacked once for all columns. All
-// sums stay in registers and are added up at the end; one subgroup needs no barrier.
+{# Variant: type (its loader and planes), layout, ints, strided, slots, rows (R), columns (N), matrices, bias,
+   residual, gate (the name of an activation, or none), experts (none; "pair": a column is a row and a slot in its route;
+   "group": the columns of a workgroup belong to one expert), ragged (x ends within the last unit), threads, subgroup. #}
+// GEMV: products of a matrix (or several with one input) with {{ columns }} columns. A workgroup computes {{ rows }}
+// rows. A thread handles units of 64 weights, so that adjacent threads read adjacent bytes; each unit is unpacked
+// once for all columns. All sums are kept in registers and reduced at the end; a single subgroup needs no barrier.
 {% include "parts/product" %}
 {% include "parts/reduce" %}
 {% if ints and ints_x and pairs %}
 
-// The numbers of a piece at even and at odd places, two to a word: x0 2^16 + x2, x1 2^16 + x3, and so on.
+// The values of a piece at even and at odd indices, two per word: x0 2^16 + x2, x1 2^16 + x3, and so on.
 struct Pairs {
     even: vec4<i32>,
     odd: vec4<i32>,
@@ -21,9 +21,9 @@ fn paired(a: vec4<u32>) -> Pairs {
     return Pairs(even, odd);
 }
 
-// Two products in one: (q0 + q2 2^16) (x0 2^16 + x2) = ... + (q0 x0 + q2 x2) 2^16 + q0 x2, modulo 2^32. As long as neither
-// half of a sum exceeds sixteen bits, here {{ pairs }} products at most, rounding to the upper half gives it exactly. An
-// adapter without an instruction for four bytes does half the multiplications this way.
+// Two products in one: (q0 + q2 2^16) (x0 2^16 + x2) = ... + (q0 x0 + q2 x2) 2^16 + q0 x2, modulo 2^32. As long as
+// neither half of a sum exceeds sixteen bits, here {{ pairs }} products at most, rounding to the upper half is exact.
+// A GPU without a four-byte dot product instruction needs half the multiplications this way.
 fn product(q: vec4<u32>, x: Pairs) -> f32 {
     let even = bitcast<vec4<i32>>(q & vec4<u32>(0x00ff00ffu));
     let odd = bitcast<vec4<i32>>((q >> vec4<u32>(8u)) & vec4<u32>(0x00ff00ffu));
@@ -63,7 +63,7 @@ fn column(quad: u32) -> mat4x4<f32> {
 }
 
 {% if ragged %}
-// The same from quad `quad` of the row of x that begins at `start`, with what lies beyond its end made zero.
+// Loads from quad `quad` of the row of x that begins at `start`, with zeros beyond its end.
 fn column_of(start: u32, quad: u32) -> mat4x4<f32> {
     let quads = params.pitch;
     let last = start + quads - 1u;

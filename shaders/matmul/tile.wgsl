@@ -1,7 +1,7 @@
-{# Which text: as matmul/gemv, without rows and columns. #}
-// Products of a matrix (or two, gated) with many columns: 256 threads make a tile of 64 rows and 64 columns, or of 32 rows of
-// two matrices. A unit of 64 weights of each row goes to workgroup memory unpacked once, in pieces of sixteen, and is
-// used for all 64 columns; a thread keeps 16 sums. About 12 KiB of workgroup memory.
+{# Variant: as matmul/gemv, without rows and columns. #}
+// GEMM: products of a matrix (or two, gated) with many columns. 256 threads compute a tile of 64 rows and 64 columns,
+// or of 32 rows of two matrices. A unit of 64 weights of each row is unpacked once to workgroup memory, in pieces of
+// sixteen, and used for all 64 columns; a thread accumulates 16 sums. About 12 KiB of workgroup memory.
 {% include "parts/product" %}
 {% set tile_rows = 32 if gate else 64 %}
 {% macro slot(i) %}{% if gate %}{% if i < 2 %}2u * down + {{ i }}u{% else %}32u + 2u * down + {{ i - 2 }}u{% endif %}{% else %}4u * down + {{ i }}u{% endif %}{% endmacro %}
@@ -49,7 +49,7 @@ fn unpacked(q: vec4<u32>, s: vec2<f32>) -> mat4x4<f32> {
 {% endif %}
 {% if not ints_x %}
 
-// Brings a piece of every column: a thread a quad.
+// Loads a piece of every column, one quad per thread.
 fn bring(thread: u32, first_column: u32, columns: u32, piece: u32) {
     let start = x_of(min(first_column + thread / 4u, columns - 1u));
     let quad = 4u * piece + thread % 4u;

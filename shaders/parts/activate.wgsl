@@ -1,9 +1,9 @@
-{# The non-linearity named by `activation`, alone and with its factor. Arguments of exp and tanh are kept where no device overflows. #}
+{# The activation function named by `activation`, alone and with its factor. Arguments of exp and tanh are clamped to where no GPU overflows. #}
 fn activate(x: vec4<f32>) -> vec4<f32> {
 {% if activation == "silu" %}
     return x / (1.0 + exp(min(-x, vec4<f32>(88.0))));
 {% elif activation == "gelu" %}
-    // max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, so that nothing cancels; erfc as Abramowitz and Stegun 7.1.26.
+    // max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, which avoids cancellation; erfc as in Abramowitz and Stegun 7.1.26.
     let t = 1.0 / (1.0 + 0.3275911 * 0.7071067812 * abs(x));
     let p = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
     return max(x, vec4<f32>()) - 0.5 * abs(x) * p * exp(max(-0.5 * x * x, vec4<f32>(-88.0)));

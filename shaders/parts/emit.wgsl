@@ -1,5 +1,5 @@
-{# What a kernel that makes whole pieces of sixteen values does with them: `out` keeps them as floats, `xq` and `xs`
-   as quantized activations. The kernel's Params have `out` (view) and `width`. #}
+{# Epilogue of kernels that compute whole pieces of sixteen values: stores them as floats in `out`, or as quantized
+   activations in `xq` and `xs`. The kernel's Params have `out` (view) and `width`. #}
 {% if at.out %}
 @group(0) @binding({{ at.out }}) var<storage, read_write> out: array<vec4<f32>>;
 {% endif %}
@@ -8,22 +8,22 @@
 @group(0) @binding({{ at.xs }}) var<storage, read_write> xs: array<vec2<f32>>;
 {% include "parts/quantize" %}
 {% endif %}
-// Quads of a row, the last perhaps in part beyond the width.
+// Quads per row, the last one possibly extending beyond the width.
 fn row_quads() -> u32 {
     return (params.width + 3u) / 4u;
 }
 
-// Pieces of a row: whole units of 64, as products read them.
+// Pieces per row: whole units of 64, as products read them.
 fn row_pieces() -> u32 {
     return (params.width + 63u) / 64u * 4u;
 }
 
-// The quad with what lies beyond the width made zero.
+// The quad with elements beyond the width set to zero.
 fn kept(v: vec4<f32>, quad: u32) -> vec4<f32> {
     return select(vec4<f32>(), v, vec4<u32>(0u, 1u, 2u, 3u) + 4u * quad < vec4<u32>(params.width));
 }
 
-// Takes the sixteen values of a piece, those beyond the width zero.
+// Stores the sixteen values of a piece; those beyond the width are zero.
 fn emit(row: u32, piece: u32, v: mat4x4<f32>) {
 {% if at.out %}
     let place = row_at(params.out, row) + 4u * piece;

@@ -1,10 +1,10 @@
-{# The scales and minima of Q4_K and Q5_K: eight of each, six bits, in twelve bytes after d and dmin. #}
+{# The scales and minimums of Q4_K and Q5_K: eight of each, six bits, in twelve bytes after d and dmin. #}
 struct KScales {
     s: vec4<f32>,
     m: vec4<f32>,
 }
 
-// Those of groups 2 j and 2 j + 1, for the four pieces of a unit.
+// The scales and minimums of groups 2 j and 2 j + 1, for the four pieces of a unit.
 fn k_scales(head: vec4<u32>, j: u32) -> KScales {
     let words = head.yzw >> vec3<u32>(16u * (j % 2u));
     let first = words.xy & vec2<u32>(0x3f3fu);

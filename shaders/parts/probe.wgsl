@@ -1,4 +1,4 @@
-// What size the subgroups of a workgroup of {{ threads }} have: (size, subgroups, threads that saw another size).
+// Measures the subgroup size in a workgroup of {{ threads }}: (size, subgroups, threads that saw another size).
 struct Params { unused: vec4<u32> }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> found: array<atomic<u32>>;
@@ -9,7 +9,7 @@ fn main(
     @builtin(subgroup_size) size: u32,
     @builtin(subgroup_invocation_id) lane: u32,
 ) {
-    // Lanes counted by adding, in case the built-in lies.
+    // Lanes are counted by a subgroup addition, in case the built-in is wrong.
     let lanes = subgroupAdd(1u);
     if lane == 0u {
         atomicAdd(&found[1], 1u);

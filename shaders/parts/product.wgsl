@@ -1,20 +1,20 @@
-{# What the products have in common: parameters, bindings, and where the rows of their matrices begin. #}
+{# Shared by the products: parameters, bindings, and the offsets of their matrices' rows. #}
 struct Params {
-    x: vec2<u32>, // view of floats, in quads; or (0, pieces of a row)
+    x: vec2<u32>, // view of floats, in quads; or (0, pieces per row)
     out: vec2<u32>, // in floats
     residual: vec2<u32>, // in floats
     first_column: u32,
-    columns_at: u32, // where `step` has the number of columns
+    columns_at: u32, // offset of the number of columns in `step`
     units: u32,
     rows: u32, // of all matrices together
     row_blocks: u32,
-    bias: u32, // place in `vectors`, in floats
+    bias: u32, // offset in `vectors`, in floats
     matrices: array<vec4<u32>, 3>, // base, blocks, the first row
     route: vec2<u32>, // in floats
-    used: u32, // experts of a row
-    pitch: u32, // from expert to expert of a row of x, as x; 0 where they share it
-    part: vec2<u32>, // rows of the stack that lie here: the first, and how many
-    pairs_at: u32, // where `table` has the pairs
+    used: u32, // experts per row
+    pitch: u32, // distance between the inputs of a row's experts, in units of x; 0 if they share it
+    part: vec2<u32>, // rows of the stack in this chunk: the first, and their number
+    pairs_at: u32, // offset of the pairs in `table`
     zero: u32,
 }
 
@@ -44,18 +44,18 @@ struct Params {
 {% endif %}
 
 {% if experts %}
-// The first row of the workgroup's expert in the stack of all; its matrix has params.rows.
+// The first row of the workgroup's expert in the stack; its matrix has params.rows.
 var<private> expert_row: u32;
 
 {% if experts == "pair" %}
-// The expert of a row and a place in its route.
+// The expert of a row and a slot in its route.
 fn expert_of(pair: u32) -> u32 {
     let row = params.route.x + (pair / params.used) * params.route.y;
     return u32(route[row + params.used + pair % params.used]);
 }
 {% endif %}
 
-// Column `column` of the product: a pair of row and place in its route.
+// Column `column` of the product: a pair of row and slot in its route.
 fn pair_of(column: u32) -> u32 {
     return {% if experts == "group" %}table[params.pairs_at + column]{% else %}column{% endif %};
 }
@@ -70,12 +70,12 @@ fn out_of(column: u32) -> u32 {
     return params.out.x + (pair / params.used) * params.out.y + (pair % params.used) * params.rows;
 }
 
-// Whether some of the rows from `first` up to `end` of an expert's matrix, which begins at `start`, lie here.
+// Whether any of the rows from `first` up to `end` of an expert's matrix, which begins at `start`, are in this chunk.
 fn is_here(start: u32, first: u32, end: u32) -> bool {
     return start + min(end, params.rows) > params.part.x && start + first < params.part.x + params.part.y;
 }
 
-// A row of the expert's matrix as one of those that lie here; too large where it is none of them.
+// The index within this chunk of a row of the expert's matrix; too large if it is not in this chunk.
 fn here(row: u32) -> u32 {
     return expert_row + row - params.part.x;
 }

@@ -1,4 +1,4 @@
-// Every thread sums its share of the memory, neighbours reading neighbouring vectors.
+// Every thread sums its share of the memory; adjacent threads read adjacent vectors.
 struct Params { vectors: u32, threads: u32, unused: vec2<u32> }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> memory: array<vec4<u32>>;

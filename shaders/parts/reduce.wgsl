@@ -1,6 +1,6 @@
-{# The sum and the maximum over a workgroup's `threads` threads; every thread gets them. Three flavours: the
-   workgroup is one subgroup (`subgroup == threads`); it is several subgroups of a known size; or nothing is known
-   of subgroups (`subgroup == 0`) and a tree in workgroup memory does it. Only in uniform control flow. #}
+{# Sum and maximum over a workgroup's `threads` threads, returned to every thread. Three variants: the workgroup is
+   one subgroup (`subgroup == threads`); it consists of several subgroups of a known size; or subgroups are unknown
+   (`subgroup == 0`) and a tree in workgroup memory is used. Only in uniform control flow. #}
 {% if subgroup == threads %}
 {% for name, op in [("add", "subgroupAdd"), ("max", "subgroupMax")] %}
 fn reduce_{{ name }}(x: f32, lane: u32) -> f32 {
@@ -12,7 +12,7 @@ var<workgroup> shares: array<f32, {{ threads if subgroup == 0 else threads // su
 {% for name in ["add", "max"] %}
 {% macro join(a, b) %}{% if name == "add" %}{{ a }} + {{ b }}{% else %}max({{ a }}, {{ b }}){% endif %}{% endmacro %}
 fn reduce_{{ name }}(x: f32, lane: u32) -> f32 {
-    workgroupBarrier(); // the last result has been read by all
+    workgroupBarrier(); // all threads have read the previous result
 {% if subgroup == 0 %}
     shares[lane] = x;
     workgroupBarrier();

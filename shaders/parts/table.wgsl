@@ -1,5 +1,5 @@
-{# `found`: the numbers of a table of sixteen signed bytes (`table`) for the nibbles in four words of four. An array in
-   module scope would be copied at every use, so the table is four words, and one of them is selected. #}
+{# `found`: looks up the nibbles in four words of four in a table of sixteen signed bytes (`table`). An array at module
+   scope would be copied at every use, so the table is four words, one of which is selected. #}
 {% macro word(i) %}{{ (table[i] % 256) + (table[i + 1] % 256) * 256 + (table[i + 2] % 256) * 65536 + (table[i + 3] % 256) * 16777216 }}u{% endmacro %}
 fn one_found(nibble: vec4<u32>) -> vec4<u32> {
     let upper = (nibble & vec4<u32>(4u)) != vec4<u32>();

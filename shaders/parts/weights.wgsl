@@ -1,9 +1,9 @@
-{# How a loader finds a matrix: the bindings, `Place`, an accessor for each plane of the type's blocks in the layout, what
-   loaders share, and the type's loader itself (`loader`). #}
+{# Access to a matrix: the bindings, `Place`, an accessor for each plane of the type's blocks in the layout, shared
+   functions of loaders, and the type's loader itself (`loader`). #}
 @group(0) @binding({{ at.weights }}) var<storage, read> weights: array<vec4<u32>>;
 @group(0) @binding({{ at.words }}) var<storage, read> words: array<u32>;
 
-// A row of a matrix: the byte where the matrix begins, its blocks, and the row's first block.
+// A row of a matrix: the matrix's byte offset, its number of blocks, and the row's first block.
 struct Place {
     base: u32,
     blocks: u32,
@@ -29,10 +29,10 @@ fn high(v: vec4<u32>) -> vec4<u32> {
     return (v >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
 }
 
-// Bit i of sixteen as bit 4 of byte i.
+// Moves bit i of sixteen to bit 4 of byte i.
 fn fifth(bits: u32) -> vec4<u32> {
     let nibbles = (vec4<u32>(bits) >> vec4<u32>(0u, 4u, 8u, 12u)) & vec4<u32>(15u);
-    // The product moves bit i to 8 i; no two terms meet.
+    // The product moves bit i to 8 i; terms do not overlap.
     return ((nibbles * 0x00204081u) & vec4<u32>(0x01010101u)) << vec4<u32>(4u);
 }
 {% endif %}
@@ -42,7 +42,7 @@ fn word_at(byte: u32) -> u32 {
     return words[byte / 4u];
 }
 
-// Sixteen bytes of a block, whose size is a multiple of that.
+// Sixteen bytes of a block whose size is a multiple of that.
 fn block_16(at: Place, block: u32, i: u32) -> vec4<u32> {
     return weights[(at.base + (at.first + block) * {{ block_bytes }}u) / 16u + i];
 }
@@ -78,7 +78,7 @@ fn {{ plane.name }}_4(at: Place, block: u32, i: u32) -> u32 {
 {% endif %}
 {% if plane.len == 2 %}
 
-// Of two neighbouring blocks, the first of even number.
+// For two adjacent blocks, the first with an even index.
 fn {{ plane.name }}_pair(at: Place, block: u32) -> u32 {
     return words[{{ plane.name }}_at(at, block) / 4u];
 }

@@ -1,9 +1,10 @@
-// The largest of a row among the largest of its stretches: `k` values in order, then their places. One workgroup a row.
+// The largest elements of a row among the largest of its stretches: `k` values in order, then their indices. One
+// workgroup per row.
 struct Params {
     out: vec2<u32>, // view, in floats
     stretches: u32,
     k: u32,
-    no_number: vec4<u32>, // the bits of one: a constant would be folded away
+    no_number: vec4<u32>, // the bits of a NaN: a constant would be folded away
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

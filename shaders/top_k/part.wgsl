@@ -1,5 +1,5 @@
-// The largest of each stretch of a row, in order, with their places: one workgroup a stretch. Each pass finds the largest
-// that comes after the last one found; the stretch stays in the cache, and nothing is kept in arrays.
+// The largest elements of each stretch of a row, in order, with their indices: one workgroup per stretch. Each pass
+// finds the largest element after the previous one; the stretch stays in the cache, and nothing is kept in arrays.
 struct Params {
     x: vec2<u32>, // view, in floats
     width: u32,
@@ -23,7 +23,7 @@ fn main(
     let first = id.x * {{ stretch }}u;
     let end = min(first + {{ stretch }}u, params.width);
     let place = (id.y * groups.x + id.x) * params.k;
-    // Infinities and what is no number show in the exponent, whatever the driver takes for granted of floats.
+    // Infinities and NaN are detected by the exponent, since drivers may assume that floats are finite.
     var odd = 0.0;
     for (var i = first + lane; i < end; i += {{ threads }}u) {
         if (bitcast<u32>(x[row + i]) & 0x7f800000u) == 0x7f800000u {

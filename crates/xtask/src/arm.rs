@@ -1,7 +1,7 @@
-//! `cargo xtask test-arm`: the CPU kernels of 64-bit Arm, built for it and run under an emulator.
+//! `cargo xtask test-arm`: builds the CPU kernels for 64-bit Arm and tests them under an emulator.
 //!
-//! Three models of processor stand for the three levels of instructions: each must refuse the levels above its own, pass the
-//! kernel tests at those it has, and write the text that plain Rust writes. An emulator says nothing of speed.
+//! Three CPU models stand for the three instruction levels: each must refuse the levels above its own, pass the
+//! kernel tests at those it supports, and generate the same text as plain Rust. An emulator says nothing about speed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -23,18 +23,18 @@ const LINKER: &str = "aarch64-linux-gnu-gcc";
 
 const EMULATOR: &str = "qemu-aarch64";
 
-/// Where the cross compiler's packages put the C library of the target.
+/// Where the cross compiler's packages install the target's C library.
 const SYSROOT: &str = "/usr/aarch64-linux-gnu";
 
-/// qemu's models of processor, and the highest level each runs; one has all levels below its own.
+/// qemu's CPU models and the highest level of each; it supports all lower ones.
 const MODELS: [(&str, &str); 3] =
     [("cortex-a53", "neon"), ("cortex-a76", "neon-dotprod"), ("max", "neon-i8mm")];
 
-/// The levels of Arm in rising order, after the one every other is compared with.
+/// The Arm levels in rising order, after the reference level.
 const LEVELS: [&str; 4] = ["scalar", "neon", "neon-dotprod", "neon-i8mm"];
 
-/// The tests of kernels: those inside the CPU backend, and those of every op against the reference. Without the default
-/// features, so that the program is built without adapters.
+/// The kernel tests: those inside the CPU backend, and those of every op against the reference. Without default
+/// features, to build without GPU support.
 const TESTS: [&str; 9] = [
     "--package=bilayer",
     "--package=bilayer-cpu",
@@ -44,11 +44,11 @@ const TESTS: [&str; 9] = [
     "--locked",
     "--target",
     TARGET,
-    // Only our own code is waited for under the emulator.
+    // Only our own code runs long under the emulator.
     "--config=profile.dev.package.\"*\".opt-level=1",
 ];
 
-/// Prepares, builds, and tests each model of processor, or the one asked for.
+/// Prepares, builds, and tests every CPU model or the requested one.
 pub fn run(args: &[String]) -> Result<()> {
     let own = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
     let (own, tests) = args.split_at(own);
@@ -76,7 +76,7 @@ pub fn run(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The models of processor that arguments ask for.
+/// The requested CPU models.
 fn models(args: &[String]) -> Result<Vec<(&'static str, &'static str)>> {
     match args {
         [] => Ok(MODELS.to_vec()),
@@ -89,8 +89,8 @@ fn models(args: &[String]) -> Result<Vec<(&'static str, &'static str)>> {
     }
 }
 
-/// The cross compiler, the emulator and the standard library of the target: installs them where that is possible and says
-/// what to install where it is not.
+/// Makes sure that cross compiler, emulator and the target's standard library exist: installs them if possible,
+/// otherwise says what to install.
 fn prepare() -> Result<()> {
     if !has_program(&[LINKER]) || !has_program(&[EMULATOR]) {
         if !may_install() {
@@ -128,7 +128,7 @@ fn has_library() -> Result<bool> {
     Ok(std::fs::read_dir(folder.trim()).is_ok_and(|mut files| files.next().is_some()))
 }
 
-/// Cargo's test command with the linker of the target, and the emulator of a model of processor to run what it builds.
+/// Cargo's test command with the target's linker, and the emulator of a CPU model as runner.
 fn cargo(model: &str) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let variable = |what: &str| format!("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_{what}");
@@ -140,7 +140,7 @@ fn cargo(model: &str) -> Command {
     command
 }
 
-/// Builds the tests, and the program with them; gives the program's path.
+/// Builds the tests and the program; returns the program's path.
 fn build() -> Result<PathBuf> {
     let output = cargo("max")
         .args(TESTS)
@@ -161,7 +161,7 @@ fn build() -> Result<PathBuf> {
     messages.filter_map(program).next().context("cargo built no program")
 }
 
-/// Has the program write a few words with each level: the model's own must all write the same, the others be refused.
+/// Generates a few words with each level: the supported levels must agree, the others must be refused.
 fn levels(program: &Path, model: &str, highest: &str) -> Result<()> {
     let mut expected = None;
     let mut has = true;
@@ -187,7 +187,7 @@ fn levels(program: &Path, model: &str, highest: &str) -> Result<()> {
     Ok(())
 }
 
-/// The demo model's most likely words after a beginning.
+/// Runs the demo model greedily on a short prompt.
 fn write(program: &Path, model: &str, level: &str) -> Result<Output> {
     let line = "run --temp 0 --predict 24 --prompt Once --seed 1 --threads 2 --cpu-level";
     Command::new(EMULATOR)

@@ -1,4 +1,4 @@
-//! `cargo xtask compare-peer`: this program beside llama.cpp on the same files, round by round, as ratios.
+//! `cargo xtask compare-peer`: runs this program and llama.cpp on the same files, round by round, and reports ratios.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -28,24 +28,24 @@ cargo xtask compare-peer [--parts PART,...] [--types TYPE,...] [--rounds 5] [--l
 cargo xtask compare-peer FILE ... [-t 2] [-p 512] [-n 64] [-np 1,4] [-d 0]
                               the same on files of your own";
 
-/// What is compared.
+/// Options of a comparison.
 #[derive(Debug, PartialEq)]
 struct Options {
     rounds: usize,
     levels: Vec<String>,
     peer: Build,
-    /// Threads of this task that do nothing but run meanwhile.
+    /// Number of busy threads to run meanwhile.
     busy: usize,
-    /// The file whose table gets the rows.
+    /// The file whose table is updated.
     into: Option<PathBuf>,
     work: Vec<Job>,
 }
 
-/// A case on its file.
+/// A case with its file.
 #[derive(Debug, PartialEq)]
 struct Job {
     case: Case,
-    /// A file of the user's; without it one is made for the case.
+    /// A file given by the user; otherwise one is generated for the case.
     file: Option<PathBuf>,
 }
 
@@ -96,7 +96,7 @@ impl Options {
             bail!("no part `{part}`; there are\n  {names}");
         }
         if options.rounds == 0 || own.threads == 0 || own.sequences.contains(&0) {
-            bail!("--rounds, -t and -np are 1 at least");
+            bail!("--rounds, -t and -np must be at least 1");
         }
         if files.is_empty() && is_own {
             bail!("-t, -p, -n, -np and -d are for files of your own; name one");
@@ -121,24 +121,24 @@ impl Options {
     }
 }
 
-/// What a program said of a test: its speed, tokens a second (of a first token the seconds), and more.
+/// A program's result of a test: its speed in tokens per second (for a first token, seconds), and more.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Said {
     value: f64,
-    /// Most memory of the process, bytes.
+    /// Peak memory of the process, bytes.
     peak: f64,
-    /// Weights read as a share of what the same threads read of the file.
+    /// Weight bandwidth as a share of the same threads' read bandwidth of the file.
     share: Option<f64>,
 }
 
-/// By test, such as `pp512` or `tg64 x4 @ d4096`.
+/// Results by test, such as `pp512` or `tg64 x4 @ d4096`.
 type Tests = BTreeMap<String, Said>;
 
 /// Compares and prints.
 pub fn run(args: &[String]) -> Result<()> {
     let options = Options::parse(args)?;
     if let Some(file) = &options.into {
-        // Without marks all the measuring would be in vain.
+        // Fails before measuring if the file has no markers.
         crate::rewrite(file, "compare-peer", str::to_owned)?;
     }
     let folder = std::path::absolute("target/peer")?;
@@ -178,7 +178,7 @@ pub fn run(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Threads that keep processors busy until this is dropped.
+/// Threads that keep CPUs busy until dropped.
 struct Load {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -211,12 +211,12 @@ impl Drop for Load {
     }
 }
 
-/// A line of the table.
+/// Prints a line of the table.
 fn say(line: &str) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{line}")?)
 }
 
-/// Runs a command to its end and returns what it wrote to stdout.
+/// Runs a command and returns its stdout.
 fn output(command: &mut Command) -> Result<String> {
     let ran = command.output().with_context(|| format!("{command:?} could not be started"))?;
     if !ran.status.success() {
@@ -241,7 +241,7 @@ pub fn build() -> Result<PathBuf> {
     Ok(std::path::absolute(Path::new(&target).join("release/bilayer"))?)
 }
 
-/// A random model, made once.
+/// Generates a random model, once.
 fn model(bilayer: &Path, folder: &Path, case: &Case) -> Result<PathBuf> {
     let path = folder.join(format!("{}-{}.gguf", case.shape.name, case.ty));
     if !path.exists() {
@@ -263,7 +263,7 @@ fn measure(bilayer: &Path, file: &Path, level: &str, case: &Case) -> Result<Test
     }
     let sequences: Vec<String> = case.sequences.iter().map(usize::to_string).collect();
     let mut tests = Tests::new();
-    // A prompt is of one sequence always.
+    // A prompt is always a single sequence.
     for (prompt, generate, several) in
         [(case.prompt, 0, "1".to_owned()), (0, case.generate, sequences.join(","))]
     {
@@ -292,7 +292,7 @@ fn measure(bilayer: &Path, file: &Path, level: &str, case: &Case) -> Result<Test
     Ok(tests)
 }
 
-/// What a result of bench is of.
+/// The test of a bench result.
 fn name(test: &Value) -> Option<String> {
     let [prompt, generate, depth, parallel] =
         ["n_prompt", "n_gen", "n_depth", "n_parallel"].map(|key| test[key].as_u64());
@@ -305,7 +305,7 @@ fn name(test: &Value) -> Option<String> {
     })
 }
 
-/// From the start of the process to its end after one token.
+/// Time from the start of the process to its end after one token.
 fn first_token(bilayer: &Path, file: &Path, level: &[&str], case: &Case) -> Result<Tests> {
     let mut command = Command::new(bilayer);
     command.arg("run").arg("-m").arg(file).args([

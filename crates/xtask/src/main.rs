@@ -1,6 +1,6 @@
-//! Project chores: `cargo xtask test` makes ready what the tests need and runs the whole suite; `cargo xtask test-arm` runs
-//! the CPU kernels of 64-bit Arm under an emulator; `cargo xtask compare-peer` measures llama.cpp beside this program,
-//! `cargo xtask quality-table` what each type costs in quality.
+//! Project tasks: `cargo xtask test` prepares the machine and runs the whole test suite; `cargo xtask test-arm` runs
+//! the CPU kernels of 64-bit Arm under an emulator; `cargo xtask compare-peer` compares speed with llama.cpp; `cargo
+//! xtask quality-table` measures the quality of each quantization type.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -33,12 +33,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// A line or more for each task.
+/// Usage of all tasks.
 fn usage() -> String {
     [USAGE, arm::USAGE, compare::USAGE, quality::USAGE].join("\n")
 }
 
-/// Puts what `new` makes of it between a file's marks of that name.
+/// Replaces the text between a file's markers of that name by the result of `new`.
 fn rewrite(path: &Path, name: &str, new: impl FnOnce(&str) -> String) -> Result<()> {
     let file = path.display();
     let text = std::fs::read_to_string(path).with_context(|| file.to_string())?;
@@ -49,7 +49,7 @@ fn rewrite(path: &Path, name: &str, new: impl FnOnce(&str) -> String) -> Result<
     Ok(std::fs::rename(&draft, path)?)
 }
 
-/// The text with what `new` makes of the part between the marks. `None` where they are not there.
+/// The text with the part between the markers replaced by the result of `new`. `None` without markers.
 fn between(text: &str, name: &str, new: impl FnOnce(&str) -> String) -> Option<String> {
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
     let (before, rest) = text.split_once(&begin)?;
@@ -57,7 +57,7 @@ fn between(text: &str, name: &str, new: impl FnOnce(&str) -> String) -> Option<S
     Some(format!("{before}{begin}{}{end}{after}", new(part)))
 }
 
-/// Prepares, then runs `cargo test` over the workspace; its closing lines are left as they are.
+/// Prepares the machine, then runs `cargo test` over the workspace with unchanged output.
 fn test(args: &[String]) -> Result<()> {
     prepare_vulkan()?;
     prepare_chromium()?;
@@ -73,8 +73,8 @@ fn test(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The GPU tests need a Vulkan driver; a software one serves. Installs it where that is possible and says
-/// what to install where it is not. Without one they print that they were skipped.
+/// The GPU tests need a Vulkan driver; a software one suffices. Installs it if possible, otherwise says what to
+/// install. Without one the tests print that they were skipped.
 fn prepare_vulkan() -> Result<()> {
     if !cfg!(target_os = "linux") || has_vulkan_driver() {
         return Ok(());
@@ -107,17 +107,17 @@ fn has_vulkan_driver() -> bool {
         .any(|mut entries| entries.next().is_some())
 }
 
-/// What Chromium is called on the systems that have it.
+/// The names of Chromium's executable.
 const CHROMIUM: [&str; 4] =
     ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
-/// The tests of the profile's page need a browser. Installs Debian's where that is possible and says what to install
-/// where it is not. Without one they print that they were skipped.
+/// The tests of the profile's HTML page need a browser. Installs Debian's if possible, otherwise says what to
+/// install. Without one the tests print that they were skipped.
 fn prepare_chromium() -> Result<()> {
     if has_program(&CHROMIUM) {
         return Ok(());
     }
-    // Ubuntu's package of that name is none, but fetches one in another way.
+    // Ubuntu's package of that name is only a stub for a snap.
     let debian = std::fs::read_to_string("/etc/os-release")
         .is_ok_and(|release| release.lines().any(|line| line == "ID=debian"));
     if !debian || !may_install() {
@@ -141,7 +141,7 @@ fn has_program(names: &[&str]) -> bool {
     std::env::split_paths(&folders).any(|f| names.iter().any(|name| f.join(name).is_file()))
 }
 
-/// Debian's package manager is here and we are root.
+/// Whether apt-get exists and we are root.
 fn may_install() -> bool {
     let root = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0");
     root && Path::new("/usr/bin/apt-get").exists()

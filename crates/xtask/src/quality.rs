@@ -1,4 +1,4 @@
-//! `cargo xtask quality-table`: what each type and mix costs in quality on one model, as a table.
+//! `cargo xtask quality-table`: measures the quality of each quantization type and mix on one model, as a table.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -14,7 +14,7 @@ cargo xtask quality-table [--windows 40] [-c 256] [--bilayer PROGRAM] [--write] 
                               importance, and to measured mixes of the same sizes; calibrate on the first half of the
                               text, score the last tenth; --write puts the table into the README";
 
-/// What is made; those with `true` get a measured mix of the same size beside them.
+/// The types; those with `true` also get a measured mix of equal size.
 const TYPES: &[(&str, bool)] = &[
     ("F16", false),
     ("BF16", false),
@@ -37,14 +37,14 @@ const TYPES: &[(&str, bool)] = &[
     ("Q2_K", false),
 ];
 
-/// What is run on what.
+/// The inputs and outputs of a measurement.
 struct Work {
     bilayer: PathBuf,
     model: PathBuf,
     folder: PathBuf,
     window: String,
     windows: String,
-    /// What was printed.
+    /// The printed lines.
     lines: RefCell<String>,
 }
 
@@ -87,14 +87,14 @@ impl Work {
         self.folder.join(name).display().to_string()
     }
 
-    /// The checkpoint as a file, every weight as it is.
+    /// Converts the checkpoint losslessly.
     fn converted(&self) -> Result<PathBuf> {
         let (from, to) = (self.model.display().to_string(), self.file("model-f32.gguf"));
         self.json(&["convert", &from, "--outfile", &to, "--outtype", "f32"])?;
         Ok(PathBuf::from(to))
     }
 
-    /// The program's document.
+    /// Runs the program and parses its JSON output.
     fn json(&self, arguments: &[&str]) -> Result<Value> {
         let output = Command::new(&self.bilayer).args(arguments).arg("--json").output()?;
         if !output.status.success() {
@@ -103,7 +103,7 @@ impl Work {
         serde_json::from_slice(&output.stdout).with_context(|| format!("{arguments:?}"))
     }
 
-    /// Cuts the text: the first half to calibrate with, the last tenth to score.
+    /// Splits the text: the first half for calibration, the last tenth for scoring.
     fn split(&self, text: &Path) -> Result<()> {
         let text = std::fs::read_to_string(text).context("the text")?;
         let at = |place: usize| (place..=text.len()).find(|&place| text.is_char_boundary(place));
@@ -170,7 +170,7 @@ impl Work {
                     let after = self.row(&name, importance, &made)?;
                     eprintln!("{ty} {importance}: KL {before:.5} -> {after:.5}");
                 }
-                // Without a search there is nothing that importance could change.
+                // Without a search, importance changes nothing.
                 if ["F16", "BF16", "Q8_0"].contains(ty) {
                     break;
                 }
@@ -179,7 +179,7 @@ impl Work {
         Ok(())
     }
 
-    /// Scores what was made and prints it; gives its mean divergence.
+    /// Scores a model and prints its row; returns its mean divergence.
     fn row(&self, name: &str, importance: &str, made: &Value) -> Result<f64> {
         let (out, base) = (self.file("out.gguf"), self.file("base.kld"));
         let found = self.json(&["perplexity", "-m", &out, "--kl", &base, "-ngl", "0"])?;
@@ -199,7 +199,7 @@ impl Work {
         Ok(kl)
     }
 
-    /// A line of the table, at once: the next takes a while.
+    /// Prints a line of the table at once, since the next one takes a while.
     fn say(&self, line: &str) -> Result<()> {
         *self.lines.borrow_mut() += &format!("{line}\n");
         writeln!(std::io::stdout(), "{line}").context("standard output")

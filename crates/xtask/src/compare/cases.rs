@@ -1,6 +1,6 @@
-//! What is compared with llama.cpp: files, tests, and the ratios that we mean to reach.
+//! The cases compared with llama.cpp: files, tests, and target ratios.
 
-/// Arguments of `bilayer synth` for a model, after which its file is called.
+/// Arguments of `bilayer synth` for a model, which also name its file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
     pub name: &'static str,
@@ -10,7 +10,7 @@ pub struct Shape {
 const LLAMA_1B: Shape = Shape { name: "llama-1b", synth: &["--shape", "llama-1b"] };
 const LLAMA_8B: Shape = Shape { name: "llama-8b", synth: &["--shape", "llama-8b"] };
 
-/// Eight experts of which two are used, 1 billion parameters at work for each token.
+/// Eight experts of which two are used, 1 billion active parameters per token.
 const MOE: Shape = Shape {
     name: "moe-8x2",
     synth: &[
@@ -31,29 +31,29 @@ const MOE: Shape = Shape {
     ],
 };
 
-/// Tests of one file that one process of each program runs.
+/// Tests of one file, run by one process of each program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// The part of the table that it belongs to.
+    /// The part of the table for the results.
     pub part: &'static str,
     pub shape: Shape,
     pub ty: &'static str,
     pub threads: usize,
-    /// Tokens of the prompt; 0 is none.
+    /// Tokens of the prompt; 0 for none.
     pub prompt: usize,
-    /// Tokens of each sequence; 0 is none.
+    /// Generated tokens per sequence; 0 for none.
     pub generate: usize,
-    /// Sequences that generate together, a test for each number.
+    /// Numbers of parallel sequences, one test each.
     pub sequences: Vec<usize>,
-    /// Tokens in the cache before.
+    /// Cached tokens before the test.
     pub depth: usize,
-    /// Only the time from the start to the first token.
+    /// Measure only the time from the start to the first token.
     pub first_token: bool,
-    /// The ratios meant: of the prompt, then of each number of sequences; for a first token seconds.
+    /// The target ratios: of the prompt, then of each number of sequences; for a first token, seconds.
     pub reach: &'static [f64],
 }
 
-/// The parts of the table, each with what it is about.
+/// The parts of the table with their descriptions.
 pub const PARTS: [(&str, &str); 7] = [
     ("types", "prompt and decode of every type, 2 threads"),
     ("one-thread", "decode of every type, 1 thread"),
@@ -64,7 +64,7 @@ pub const PARTS: [(&str, &str); 7] = [
     ("far-depth", "the same behind 16384, some minutes a round and twenty the first time"),
 ];
 
-/// A file of the user's, which has no shape or type of ours.
+/// A user's file, without a shape or type of ours.
 pub fn own() -> Case {
     case("", Shape { name: "", synth: &[] }, "")
 }

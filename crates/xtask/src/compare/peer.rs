@@ -1,4 +1,4 @@
-//! llama.cpp, through llama-cpp-python in a virtual environment of its own.
+//! Runs llama.cpp through llama-cpp-python in its own virtual environment.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,12 +15,12 @@ const VERSION: &str = "llama-cpp-python==0.3.36";
 
 const SCRIPT: &str = include_str!("peer.py");
 
-/// What it is built for.
+/// The target of the build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
-    /// This processor.
+    /// The host CPU.
     Native,
-    /// Any processor with AVX2: what most of its users run.
+    /// Any CPU with AVX2, as run by most users.
     Avx2,
 }
 
@@ -36,7 +36,7 @@ impl FromStr for Build {
     }
 }
 
-/// A llama.cpp to be timed.
+/// An installed llama.cpp.
 pub struct Peer {
     python: PathBuf,
     script: PathBuf,
@@ -74,8 +74,7 @@ impl Peer {
         Ok(Peer { python, script })
     }
 
-    /// Times it in both ways that it has to hold weights, repacked and as they are, and takes the better one, test by
-    /// test.
+    /// Measures it with repacked weights and without, and takes the better result of each test.
     pub fn measure(&self, file: &Path, case: &Case) -> Result<Tests> {
         let mut best = Tests::new();
         for repack in ["1", "0"] {
@@ -111,7 +110,7 @@ impl Peer {
     }
 }
 
-/// What a build may use, by the names in `/proc/cpuinfo`, as arguments of its make files.
+/// The CPU features a build may use, by their names in `/proc/cpuinfo`, as CMake arguments.
 fn flags(cpuinfo: &str) -> String {
     const KNOWN: [(&str, &str); 11] = [
         ("sse4_2", "SSE42"),
@@ -135,8 +134,8 @@ fn has(cpuinfo: &str, name: &str) -> bool {
     cpuinfo.split_whitespace().any(|flag| flag == name)
 }
 
-/// llama.cpp 0.3.36 with AMX ends in an illegal instruction on virtual machines that have the unit: there it is built for
-/// all else that the processor has. `None` where there is no such unit.
+/// llama.cpp 0.3.36 with AMX stops with an illegal instruction on virtual machines that have AMX: there it is built
+/// for the CPU's other features. `None` without AMX.
 fn without_amx(cpuinfo: &str) -> Option<String> {
     has(cpuinfo, "amx_tile").then(|| flags(cpuinfo))
 }

@@ -1,4 +1,4 @@
-//! The table of ratios: its rows, and how they get into the README's.
+//! The table of ratios: builds its rows and merges them into a file's table.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use super::cases::Case;
 use super::peer::Build;
 use super::{Said, Tests};
 
-/// Head and rule.
+/// Header and separator.
 pub const HEAD: &str = "\
 | model | level | threads | test | bilayer | llama.cpp | ratio | spread | meant | of the file's reading speed | memory beyond the file |
 |---|---|---|---|---|---|---|---|---|---|---|";
 
-/// What results are of.
+/// The context of results.
 pub struct About<'a> {
     pub model: &'a str,
     /// Empty for the highest level.
@@ -20,11 +20,11 @@ pub struct About<'a> {
     /// Busy threads beside the programs.
     pub busy: usize,
     pub case: &'a Case,
-    /// Of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 
-/// A row: what it is of, which names it, and what was found.
+/// A row: the key that identifies it, and the results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     key: [String; 4],
@@ -37,7 +37,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// A row for each test that both programs told of in every round.
+/// One row per test that both programs reported in every round.
 pub fn rows(about: &About<'_>, ours: &[Tests], theirs: &[Tests]) -> Vec<Row> {
     let Some(first) = ours.first() else { return Vec::new() };
     let mut rows = Vec::new();
@@ -94,7 +94,7 @@ fn row(about: &About<'_>, name: &str, ours: &[Said], theirs: &[Said]) -> Row {
     Row { key: [about.model.to_owned(), level, case.threads.to_string(), name], found }
 }
 
-/// The ratio that is meant to be reached.
+/// The target ratio.
 fn meant(case: &Case, name: &str) -> String {
     let place = match name {
         _ if case.first_token => 0,
@@ -114,7 +114,7 @@ fn meant(case: &Case, name: &str) -> String {
     }
 }
 
-/// The table with the rows in it: in place of those of the same name, or at its end.
+/// Merges rows into the table: each replaces the row with its key, or is appended.
 pub fn merge(table: &str, rows: &[Row]) -> String {
     let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     let mut lines: Vec<String> = table.lines().skip(2).map(str::to_owned).collect();
