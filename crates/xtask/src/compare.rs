@@ -123,7 +123,7 @@ impl Options {
 
 /// A program's result of a test: its speed in tokens per second (for a first token, seconds), and more.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Said {
+struct Measured {
     value: f64,
     /// Peak memory of the process, bytes.
     peak: f64,
@@ -132,7 +132,7 @@ struct Said {
 }
 
 /// Results by test, such as `pp512` or `tg64 x4 @ d4096`.
-type Tests = BTreeMap<String, Said>;
+type Tests = BTreeMap<String, Measured>;
 
 /// Compares and prints.
 pub fn run(args: &[String]) -> Result<()> {
@@ -281,12 +281,12 @@ fn measure(bilayer: &Path, file: &Path, level: &str, case: &Case) -> Result<Test
         let found: Value = serde_json::from_str(&output(&mut command)?)?;
         for test in found.as_array().context("bench wrote no list")? {
             let number = |key: &str| test[key].as_f64();
-            let said = Said {
+            let measured = Measured {
                 value: number("avg_ts").context("bench wrote no avg_ts")?,
                 peak: number("peak_resident_bytes").unwrap_or(f64::NAN),
                 share: number("probe_share"),
             };
-            tests.insert(name(test).context("bench wrote no sizes")?, said);
+            tests.insert(name(test).context("bench wrote no sizes")?, measured);
         }
     }
     Ok(tests)
@@ -322,8 +322,8 @@ fn first_token(bilayer: &Path, file: &Path, level: &[&str], case: &Case) -> Resu
         .args(level);
     let began = Instant::now();
     output(&mut command)?;
-    let said = Said { value: began.elapsed().as_secs_f64(), peak: f64::NAN, share: None };
-    Ok(Tests::from([("first token".to_owned(), said)]))
+    let measured = Measured { value: began.elapsed().as_secs_f64(), peak: f64::NAN, share: None };
+    Ok(Tests::from([("first token".to_owned(), measured)]))
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ pub struct Case {
     /// Measure only the time from the start to the first token.
     pub first_token: bool,
     /// The target ratios: of the prompt, then of each number of sequences; for a first token, seconds.
-    pub reach: &'static [f64],
+    pub targets: &'static [f64],
 }
 
 /// The parts of the table with their descriptions.
@@ -80,7 +80,7 @@ fn case(part: &'static str, shape: Shape, ty: &'static str) -> Case {
         sequences: vec![1],
         depth: 0,
         first_token: false,
-        reach: &[],
+        targets: &[],
     }
 }
 
@@ -98,29 +98,35 @@ pub fn all() -> Vec<Case> {
         ("Q2_K", &[2.2, 1.4]),
         ("IQ4_XS", &[1.9, 1.4]),
     ];
-    let mut cases: Vec<Case> =
-        types.iter().map(|&(ty, reach)| Case { reach, ..case("types", LLAMA_1B, ty) }).collect();
+    let mut cases: Vec<Case> = types
+        .iter()
+        .map(|&(ty, targets)| Case { targets, ..case("types", LLAMA_1B, ty) })
+        .collect();
     let quantized = types.iter().filter(|(ty, _)| !ty.ends_with("F16"));
     cases.extend(quantized.map(|&(ty, _)| Case {
         threads: 1,
         prompt: 0,
         generate: 32,
-        reach: &[0.0, 1.5],
+        targets: &[0.0, 1.5],
         ..case("one-thread", LLAMA_1B, ty)
     }));
     let large = case("large", LLAMA_8B, "Q4_K_M");
-    cases.push(Case { prompt: 128, generate: 16, reach: &[1.9, 1.1], ..large.clone() });
-    cases.push(Case { first_token: true, reach: &[0.6], ..large });
-    cases.push(Case { reach: &[1.7, 1.1], ..case("experts", MOE, "Q4_K_M") });
+    cases.push(Case { prompt: 128, generate: 16, targets: &[1.9, 1.1], ..large.clone() });
+    cases.push(Case { first_token: true, targets: &[0.6], ..large });
+    cases.push(Case { targets: &[1.7, 1.1], ..case("experts", MOE, "Q4_K_M") });
     cases.push(Case {
         prompt: 0,
         generate: 32,
         sequences: vec![2, 4, 8, 16],
-        reach: &[0.0, 1.6, 2.2, 3.0, 4.0],
+        targets: &[0.0, 1.6, 2.2, 3.0, 4.0],
         ..case("sequences", LLAMA_1B, "Q4_K_M")
     });
-    let deep =
-        Case { generate: 32, depth: 4096, reach: &[1.8, 1.6], ..case("depth", LLAMA_1B, "Q4_K_M") };
+    let deep = Case {
+        generate: 32,
+        depth: 4096,
+        targets: &[1.8, 1.6],
+        ..case("depth", LLAMA_1B, "Q4_K_M")
+    };
     cases.push(deep.clone());
     cases.push(Case { generate: 16, depth: 16384, part: "far-depth", ..deep });
     cases

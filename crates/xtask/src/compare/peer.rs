@@ -8,7 +8,7 @@ use anyhow::{Context, Error, Result, bail};
 use serde_json::Value;
 
 use super::cases::Case;
-use super::{Said, Tests, output, status};
+use super::{Measured, Tests, output, status};
 
 /// The version that is measured.
 const VERSION: &str = "llama-cpp-python==0.3.36";
@@ -78,10 +78,10 @@ impl Peer {
     pub fn measure(&self, file: &Path, case: &Case) -> Result<Tests> {
         let mut best = Tests::new();
         for repack in ["1", "0"] {
-            for (test, said) in self.once(file, case, repack)? {
-                let better = |known: &Said| (said.value > known.value) != case.first_token;
+            for (test, measured) in self.once(file, case, repack)? {
+                let better = |known: &Measured| (measured.value > known.value) != case.first_token;
                 if best.get(&test).is_none_or(better) {
-                    best.insert(test, said);
+                    best.insert(test, measured);
                 }
             }
         }
@@ -96,15 +96,15 @@ impl Peer {
         let mut command = Command::new(&self.python);
         command.arg(&self.script).arg(file).args([&threads, &prompt, &generate]);
         command.args([repack, &sequences.join(","), &depth, first]);
-        let read = |line: &str| -> Result<(String, Said)> {
+        let read = |line: &str| -> Result<(String, Measured)> {
             let test: Value = serde_json::from_str(line)?;
             let name = test["test"].as_str().context("no test")?;
-            let said = Said {
+            let measured = Measured {
                 value: test["value"].as_f64().context("no value")?,
                 peak: test["peak_resident_bytes"].as_f64().unwrap_or(f64::NAN),
                 share: None,
             };
-            Ok((name.to_owned(), said))
+            Ok((name.to_owned(), measured))
         };
         output(&mut command)?.lines().map(read).collect()
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::cases::Case;
 use super::peer::Build;
-use super::{Said, Tests};
+use super::{Measured, Tests};
 
 /// Header and separator.
 pub const HEAD: &str = "\
@@ -43,7 +43,7 @@ pub fn rows(about: &About<'_>, ours: &[Tests], theirs: &[Tests]) -> Vec<Row> {
     let mut rows = Vec::new();
     for name in first.keys() {
         let of = |rounds: &[Tests]| rounds.iter().map(|tests| tests.get(name).copied()).collect();
-        let (Some(ours), Some(theirs)): (Option<Vec<Said>>, Option<Vec<Said>>) =
+        let (Some(ours), Some(theirs)): (Option<Vec<Measured>>, Option<Vec<Measured>>) =
             (of(ours), of(theirs))
         else {
             continue;
@@ -53,23 +53,23 @@ pub fn rows(about: &About<'_>, ours: &[Tests], theirs: &[Tests]) -> Vec<Row> {
     rows
 }
 
-fn row(about: &About<'_>, name: &str, ours: &[Said], theirs: &[Said]) -> Row {
+fn row(about: &About<'_>, name: &str, ours: &[Measured], theirs: &[Measured]) -> Row {
     let case = about.case;
-    let ratio = |(a, b): (&Said, &Said)| {
+    let ratio = |(a, b): (&Measured, &Measured)| {
         if case.first_token { b.value / a.value } else { a.value / b.value }
     };
     let ratios: Vec<f64> = ours.iter().zip(theirs).map(ratio).collect();
     let (least, most) = ratios.iter().fold((f64::MAX, 0.0_f64), |(l, m), &r| (l.min(r), m.max(r)));
-    let values = |said: &[Said]| median(said.iter().map(|said| said.value));
+    let values = |measured: &[Measured]| median(measured.iter().map(|measured| measured.value));
     let unit = if case.first_token { "s" } else { "tok/s" };
-    let speed = |said: &[Said]| match values(said) {
+    let speed = |measured: &[Measured]| match values(measured) {
         value if value < 10.0 => format!("{value:.2} {unit}"),
         value => format!("{value:.1} {unit}"),
     };
-    let share = median(ours.iter().filter_map(|said| said.share));
+    let share = median(ours.iter().filter_map(|measured| measured.share));
     let share = if share.is_nan() { "-".to_owned() } else { format!("{:.0} %", 100.0 * share) };
-    let beyond = |said: &[Said]| {
-        let peak = said.iter().map(|said| said.peak).fold(f64::NAN, f64::max);
+    let beyond = |measured: &[Measured]| {
+        let peak = measured.iter().map(|measured| measured.peak).fold(f64::NAN, f64::max);
         100.0 * (peak / about.bytes as f64 - 1.0)
     };
     let (mine, peers) = (beyond(ours), beyond(theirs));
@@ -85,7 +85,7 @@ fn row(about: &About<'_>, name: &str, ours: &[Said], theirs: &[Said]) -> Row {
         speed(theirs),
         format!("{:.2}x", median(ratios.iter().copied())),
         format!("{least:.2} to {most:.2}"),
-        meant(case, name),
+        target(case, name),
         share,
         memory,
     ];
@@ -95,7 +95,7 @@ fn row(about: &About<'_>, name: &str, ours: &[Said], theirs: &[Said]) -> Row {
 }
 
 /// The target ratio.
-fn meant(case: &Case, name: &str) -> String {
+fn target(case: &Case, name: &str) -> String {
     let place = match name {
         _ if case.first_token => 0,
         name if name.starts_with("pp") => 0,
@@ -107,7 +107,7 @@ fn meant(case: &Case, name: &str) -> String {
             1 + case.sequences.iter().position(|&count| is(count)).unwrap_or(usize::MAX - 1)
         }
     };
-    match case.reach.get(place) {
+    match case.targets.get(place) {
         Some(seconds) if case.first_token => format!("{seconds} s"),
         Some(ratio) => format!("{ratio}x"),
         None => "-".to_owned(),
@@ -144,14 +144,14 @@ mod tests {
     use super::super::cases;
     use super::*;
 
-    fn said(value: f64, share: Option<f64>) -> Said {
-        Said { value, peak: 1100.0, share }
+    fn measured(value: f64, share: Option<f64>) -> Measured {
+        Measured { value, peak: 1100.0, share }
     }
 
     fn round(prompt: f64, generate: f64) -> Tests {
         Tests::from([
-            ("pp512".to_owned(), said(prompt, None)),
-            ("tg64".to_owned(), said(generate, Some(0.9))),
+            ("pp512".to_owned(), measured(prompt, None)),
+            ("tg64".to_owned(), measured(generate, Some(0.9))),
         ])
     }
 
@@ -194,7 +194,7 @@ mod tests {
         let of = |seconds| {
             vec![Tests::from([(
                 "first token".to_owned(),
-                Said { peak: f64::NAN, ..said(seconds, None) },
+                Measured { peak: f64::NAN, ..measured(seconds, None) },
             )])]
         };
         let row = &rows(&about, &of(0.5), &of(1.5))[0];
@@ -210,7 +210,7 @@ mod tests {
                 let behind =
                     if case.depth > 0 { format!(" @ d{}", case.depth) } else { String::new() };
                 let name = format!("tg{}{times}{behind}", case.generate);
-                assert_ne!(meant(case, &name), "-", "{name} of {case:?}");
+                assert_ne!(target(case, &name), "-", "{name} of {case:?}");
             }
         }
     }
