@@ -4,7 +4,6 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 use bilayer_engine::generate::{Generation, Request};
 use bilayer_engine::sampling::{Options, Sampler};
@@ -26,8 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = Options { seed: 42, ..Options::default() };
     let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new())?;
     let request = Request { predict: Some(128), ..Request::new(&prompt) };
-    let interrupt = AtomicBool::new(false);
-    let mut answer = Generation::new(&model, &mut session, sequence, sampler, request, &interrupt)?;
+    let mut answer = Generation::new(&model, &mut session, sequence, sampler, request)?;
     while let Some(token) = answer.next()? {
         print!("{}", token.text);
         std::io::stdout().flush()?;

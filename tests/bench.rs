@@ -474,7 +474,7 @@ fn a_session_is_kept_from_placement_to_placement() {
     };
     let method = Method { repetitions: 2, warm_up: true, batch_size: 8, probe: false };
     let test = Test { prompt: 3, generate: 2, depth: 5, parallel: 1 };
-    let never = std::sync::atomic::AtomicBool::new(false);
+    let never = bilayer_engine::Cancel::new();
     let mut bench = Bench::new(&model);
     let mut told = 0;
     let mut loads = Vec::new();

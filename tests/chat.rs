@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use bilayer_engine::Model;
@@ -448,7 +447,12 @@ fn every_known_format_writes_every_message_once() {
 fn a_conversation_runs_only_what_is_new() {
     let model = Model::from_bytes("tiny", words::tiny(Type::F32, 1)).unwrap();
     let source = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}a:";
-    let settings = || Settings { ctx_size: Some(200), sequences: 2, ..Settings::default() };
+    let settings = || Settings {
+        ctx_size: Some(200),
+        sequences: 2,
+        placing: bilayer_engine::placement::Placing::processor(),
+        ..Settings::default()
+    };
     let mut session = Session::new(&model, settings()).unwrap();
     let template = Template::new("letters", source).unwrap();
     let mut talk = Conversation::new(&mut session, template, Map::new()).unwrap();
@@ -496,9 +500,7 @@ fn answered(model: &Model, session: &mut Session, talk: &Conversation, turn: &Tu
     let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new()).unwrap();
     let new = &turn.tokens[turn.kept..];
     let request = Request { predict: Some(8), ignore_eos: true, ..Request::new(new) };
-    let going = AtomicBool::new(false);
-    let mut answer =
-        Generation::new(model, session, talk.sequence(), sampler, request, &going).unwrap();
+    let mut answer = Generation::new(model, session, talk.sequence(), sampler, request).unwrap();
     let mut text = String::new();
     while let Some(token) = answer.next().unwrap() {
         text += &token.text;

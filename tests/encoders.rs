@@ -47,7 +47,13 @@ fn devices() -> Vec<(&'static str, Box<dyn Backend>)> {
 }
 
 fn settings(purpose: Purpose) -> Settings<'static> {
-    Settings { purpose, sequences: 32, ctx_size: Some(256), ..Settings::default() }
+    Settings {
+        purpose,
+        sequences: 32,
+        ctx_size: Some(256),
+        placing: bilayer_engine::placement::Placing::processor(),
+        ..Settings::default()
+    }
 }
 
 /// The model on devices, each part where the placement says.

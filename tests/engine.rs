@@ -5,7 +5,6 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::AtomicBool;
 
 use bilayer_cpu::Cpu;
 use bilayer_cpu::level::Level;
@@ -13,7 +12,7 @@ use bilayer_engine::generate::{Generation, Request, Stop};
 use bilayer_engine::sampling::{Options, Sampler};
 use bilayer_engine::session::{CacheError, Pages, SequenceId};
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
-use bilayer_engine::{Error, Model, OpenOptions, open_file};
+use bilayer_engine::{Cancel, Error, Model, OpenOptions, open_file};
 use bilayer_graph::{Backend, PAGE_TOKENS, reference::Reference};
 use bilayer_quant::Type;
 use bilayer_scheduler::{Placement, place};
@@ -88,7 +87,12 @@ fn tiny() -> Model {
 }
 
 fn settings() -> Settings<'static> {
-    Settings { threads: Some(2), ctx_size: Some(256), ..Settings::default() }
+    Settings {
+        threads: Some(2),
+        ctx_size: Some(256),
+        placing: bilayer_engine::placement::Placing::processor(),
+        ..Settings::default()
+    }
 }
 
 fn session(model: &Model) -> Session {
@@ -139,9 +143,7 @@ fn generate(
 ) -> Answer {
     let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new()).unwrap();
     let sequence = session.open().unwrap();
-    let interrupt = AtomicBool::new(false);
-    let mut generation =
-        Generation::new(model, session, sequence, sampler, request, &interrupt).unwrap();
+    let mut generation = Generation::new(model, session, sequence, sampler, request).unwrap();
     let (mut ids, mut text) = (Vec::new(), String::new());
     while let Some(token) = generation.next().unwrap() {
         ids.push(token.id);
@@ -360,11 +362,11 @@ fn an_interrupt_ends_the_answer_and_the_prompt() {
     let mut session = session(&model);
     let prompt = some(6, 5);
     let sampler = || Sampler::new(greedy(), 128, 256, Vec::new()).unwrap();
-    let interrupt = AtomicBool::new(true);
+    let cancel = Cancel::new();
+    cancel.cancel();
     let sequence = session.open().unwrap();
-    let request = Request::new(&prompt);
-    let mut answer =
-        Generation::new(&model, &mut session, sequence, sampler(), request, &interrupt).unwrap();
+    let request = Request { cancel, ..Request::new(&prompt) };
+    let mut answer = Generation::new(&model, &mut session, sequence, sampler(), request).unwrap();
     assert_eq!(answer.next().unwrap(), None);
     assert_eq!(answer.stop(), Some(Stop::Interrupted));
 }

@@ -154,7 +154,12 @@ fn a_device_that_goes_away_is_replaced_by_the_processor() {
         let planner = |graph: &bilayer_graph::Graph, machine: &_, budget: &_| {
             Ok(place(graph, machine, budget, &Placement::offload(graph.layers(), 3, 0, 1))?)
         };
-        let settings = Settings { threads: Some(1), ctx_size: Some(128), ..Settings::default() };
+        let settings = Settings {
+            threads: Some(1),
+            ctx_size: Some(128),
+            placing: bilayer_engine::placement::Placing::processor(),
+            ..Settings::default()
+        };
         let mut session = Session::on(&model, backends, &planner, settings).unwrap();
         let sequence = session.open().unwrap();
         let best = |row: &[f32]| (0..row.len()).fold(0, |b, i| if row[i] > row[b] { i } else { b });

@@ -560,6 +560,7 @@ fn placement_changes_no_figure() {
         ubatch_size: 12,
         cache_type_k: Type::F32,
         cache_type_v: Type::F32,
+        placing: bilayer_engine::placement::Placing::processor(),
         ..Settings::default()
     };
     for devices in [[0, 0, 1, 1, 1], [0, 1, 0, 1, 0], [1; 5], [0, 0, 1, 0, 1]] {
@@ -598,7 +599,12 @@ fn what_a_lost_adapter_began_counts_once() {
         let script = Script { call, after, fault: Fault::Lost };
         let other = Box::new(Failing::new(cpu(), script));
         let mut collector = Collector::new(model.graph(), Scope::Layers);
-        let given = Settings { threads: Some(1), ubatch_size: 7, ..Settings::default() };
+        let given = Settings {
+            threads: Some(1),
+            ubatch_size: 7,
+            placing: bilayer_engine::placement::Placing::processor(),
+            ..Settings::default()
+        };
         let wanted = collector.settings(WINDOW, given);
         let mut session = on(&model, other, [0, 1, 0, 1, 1], wanted);
         for window in 0..windows.count() {
@@ -618,7 +624,11 @@ fn the_work_ends_where_it_is_told_to() {
     let bytes = scaled(Type::F32, 0.2);
     let model = bilayer_engine::Model::from_bytes("tiny", bytes).unwrap();
     let windows = Windows::of_text(&model, TEXT, WINDOW).unwrap();
-    let given = Settings { threads: Some(1), ..Settings::default() };
+    let given = Settings {
+        threads: Some(1),
+        placing: bilayer_engine::placement::Placing::processor(),
+        ..Settings::default()
+    };
     let wanted = settings(&windows, model.config().vocab, 16, given);
     let mut session = Session::new(&model, wanted).unwrap();
     let mut calls = 0;

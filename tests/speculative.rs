@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
 
 use bilayer_cpu::level::Level;
 use bilayer_engine::generate::speculate::{
@@ -40,7 +39,13 @@ fn tiny(ty: Type, seed: u64) -> Model {
 
 fn settings() -> Settings<'static> {
     let outputs = Some(CHECKED_ROWS);
-    Settings { threads: Some(1), ctx_size: Some(256), outputs, ..Settings::default() }
+    Settings {
+        threads: Some(1),
+        ctx_size: Some(256),
+        outputs,
+        placing: bilayer_engine::placement::Placing::processor(),
+        ..Settings::default()
+    }
 }
 
 fn session(model: &Model) -> Session {
@@ -88,9 +93,7 @@ fn generate_on(
 ) -> (Answer, Statistics) {
     let (vocab, context) = (session.vocab(), session.context());
     let sampler = Sampler::new(options.clone(), vocab, context, Vec::new()).unwrap();
-    let interrupt = AtomicBool::new(false);
-    let mut generation =
-        Generation::new(model, session, sequence, sampler, request, &interrupt).unwrap();
+    let mut generation = Generation::new(model, session, sequence, sampler, request).unwrap();
     if let Some(drafter) = drafter {
         generation = generation.guessed_by(drafter).unwrap();
     }

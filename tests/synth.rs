@@ -21,7 +21,12 @@ fn every_type_runs_and_its_logits_differ_from_token_to_token() {
     assert!(mixes.len() > 25, "{}", mixes.len());
     for mix in mixes {
         let model = model(mix);
-        let settings = Settings { ctx_size: Some(64), ubatch_size: 8, ..Settings::default() };
+        let settings = Settings {
+            ctx_size: Some(64),
+            ubatch_size: 8,
+            placing: bilayer_engine::placement::Placing::processor(),
+            ..Settings::default()
+        };
         let mut session = Session::new(&model, settings).unwrap();
         let sequence = session.open().unwrap();
         for tokens in [&[65, 300, 7, 511][..], &[100]] {
@@ -50,7 +55,12 @@ fn mixtures_of_experts_run() {
         let shape = Shape::find(name).unwrap().with(small).unwrap();
         let bytes = Synth::new(shape, Mix::find("Q4_K_M").unwrap()).to_bytes().unwrap();
         let model = Model::from_bytes(name, bytes).unwrap();
-        let settings = Settings { ctx_size: Some(64), ubatch_size: 64, ..Settings::default() };
+        let settings = Settings {
+            ctx_size: Some(64),
+            ubatch_size: 64,
+            placing: bilayer_engine::placement::Placing::processor(),
+            ..Settings::default()
+        };
         let mut session = Session::new(&model, settings).unwrap();
         let sequence = session.open().unwrap();
         let many: Vec<u32> = (0..40).map(|i| i * 7 % 512).collect();

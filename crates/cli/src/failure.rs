@@ -4,32 +4,30 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use bilayer_engine::Error;
-use bilayer_engine::session::CacheError;
+use bilayer_engine::{Error, Exit};
 use bilayer_measure::Error as Measure;
-use bilayer_measure::perplexity::Error as Scoring;
 use clap::error::ErrorKind;
 
 use crate::output;
 
 /// A command line that makes no sense.
-pub const USAGE: u8 = 2;
+pub const USAGE: u8 = Exit::Usage as u8;
 /// A model file that cannot be run.
-pub const BAD_MODEL: u8 = 65;
+pub const BAD_MODEL: u8 = Exit::BadModel as u8;
 /// A file that is not there.
-pub const NO_FILE: u8 = 66;
+pub const NO_FILE: u8 = Exit::NoFile as u8;
 /// A device that is not there.
-pub const NO_DEVICE: u8 = 69;
+pub const NO_DEVICE: u8 = Exit::NoDevice as u8;
 /// Our own fault.
-pub const INTERNAL: u8 = 70;
+pub const INTERNAL: u8 = Exit::Internal as u8;
 /// Output that cannot be made.
-pub const NO_OUTPUT: u8 = 73;
+pub const NO_OUTPUT: u8 = Exit::NoOutput as u8;
 /// Input or output that failed half-way.
-pub const IO: u8 = 74;
+pub const IO: u8 = Exit::Io as u8;
 /// What does not fit.
-pub const DOES_NOT_FIT: u8 = 75;
+pub const DOES_NOT_FIT: u8 = Exit::DoesNotFit as u8;
 /// Interrupted at the terminal.
-pub const INTERRUPTED: u8 = 130;
+pub const INTERRUPTED: u8 = Exit::Interrupted as u8;
 
 /// Why a command ended early.
 #[derive(Debug)]
@@ -111,18 +109,13 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        Failure::Line(code(&error), format!("{error}{}", advice(&error)))
+        Failure::Line(error.exit_code() as u8, format!("{error}{}", error.advice()))
     }
 }
 
 impl From<Measure> for Failure {
     fn from(error: Measure) -> Failure {
-        let (code, advice) = match &error {
-            Measure::Engine(error) => (code(error), advice(error)),
-            Measure::Perplexity(error) => (scoring_code(error), scoring_advice(error)),
-            Measure::Displaced(_) => (DOES_NOT_FIT, ""),
-        };
-        Failure::Line(code, format!("{error}{advice}"))
+        Failure::Line(error.exit_code() as u8, format!("{error}{}", error.advice()))
     }
 }
 
@@ -199,106 +192,6 @@ fn one_line(line: &str) -> String {
         }
         safe
     })
-}
-
-fn code(error: &Error) -> u8 {
-    use bilayer_cpu::Error as Cpu;
-    use bilayer_cpu::level::LevelError;
-    use bilayer_graph::Error as Device;
-    match error {
-        Error::NoSuchFile { .. } => NO_FILE,
-        Error::File(bilayer_gguf::Error::Io { source, .. }) => match source.kind() {
-            io::ErrorKind::NotFound => NO_FILE,
-            _ => IO,
-        },
-        Error::File(_) | Error::Model { .. } | Error::Vocabulary { .. } => BAD_MODEL,
-        Error::LogitsNotFinite | Error::Device(Device::NotFinite { .. }) => BAD_MODEL,
-        Error::Setting { .. } | Error::SamplingOptions(_) | Error::Token { .. } => USAGE,
-        Error::Vocabularies { .. } => USAGE,
-        Error::Sampling(_) | Error::Text(_) => USAGE,
-        Error::NoEncoder { .. } | Error::NoDecoder { .. } | Error::NoHead { .. } => USAGE,
-        Error::Cpu(Cpu::Level(LevelError::Unknown(_)) | Cpu::Threads(_)) => USAGE,
-        Error::Cpu(Cpu::Level(LevelError::Unavailable(..))) => NO_DEVICE,
-        Error::Cpu(Cpu::Spawn { .. }) => DOES_NOT_FIT,
-        #[cfg(feature = "gpu")]
-        Error::Adapter(_) => NO_DEVICE,
-        Error::NoAdapters => NO_DEVICE,
-        Error::Plan(bilayer_scheduler::Error::NoDevice) => NO_DEVICE,
-        Error::Plan(_) | Error::Cache(_) | Error::TooLong { .. } => DOES_NOT_FIT,
-        Error::Device(Device::OutOfMemory { .. }) => DOES_NOT_FIT,
-        Error::Device(Device::Unsupported { .. }) => USAGE,
-        Error::Device(Device::DeviceLost { .. }) => NO_DEVICE,
-        Error::Device(_) => INTERNAL,
-        Error::Fallback { source, .. } => code(source),
-    }
-}
-
-fn scoring_code(error: &Scoring) -> u8 {
-    match error {
-        Scoring::TooShort { .. } | Scoring::Vocabulary { .. } | Scoring::Large { .. } => USAGE,
-        Scoring::Write(_) | Scoring::Read(_) => IO,
-        Scoring::Magic
-        | Scoring::Size { .. }
-        | Scoring::Length { .. }
-        | Scoring::Token { .. }
-        | Scoring::NotFinite => BAD_MODEL,
-    }
-}
-
-fn scoring_advice(error: &Scoring) -> &'static str {
-    match error {
-        Scoring::Write(_) => "; make room",
-        Scoring::Read(_) => "; write the file again with --kl-base",
-        _ => "",
-    }
-}
-
-/// The next step, where the error itself does not name it.
-fn advice(error: &Error) -> &'static str {
-    use bilayer_graph::Error as Device;
-    match error {
-        Error::Cache(CacheError::Context { .. }) => {
-            "; use a larger context (-c) or a shorter prompt"
-        }
-        Error::Model { source, .. } => match source {
-            bilayer_models::Error::UnknownArchitecture { .. }
-            | bilayer_models::Error::Unsupported { .. } => "; use a model of a supported one",
-            bilayer_models::Error::Graph(_) => "; `bilayer inspect` lists what the file holds",
-            _ => "",
-        },
-        Error::File(bilayer_gguf::Error::Quant { .. }) => {
-            "; convert or quantize the model again, to a type that is supported"
-        }
-        Error::File(bilayer_gguf::Error::Limit { .. }) => ": fetch or make it again",
-        Error::File(bilayer_gguf::Error::Io { .. }) => "; check that you may read it",
-        Error::Vocabulary { .. } => "; convert the model again",
-        Error::Text(error) => text_advice(error),
-        Error::TooLong { .. } => "; shorten it, or take its beginning with --truncate",
-        Error::Token { .. } => "; `bilayer tokenize` gives the ids of a text",
-        Error::Sampling(_) => "; allow some token",
-        Error::LogitsNotFinite | Error::Device(Device::NotFinite { .. }) => {
-            "; the weights or the file are damaged: fetch the file again"
-        }
-        Error::Device(Device::OutOfMemory { .. }) => "; use a shorter context (-c)",
-        Error::Cpu(bilayer_cpu::Error::Spawn { .. }) => "; use fewer threads (-t)",
-        Error::Device(Device::Unsupported { .. }) => "",
-        Error::Device(_) => "; this is our own fault: please report it",
-        _ => "",
-    }
-}
-
-fn text_advice(error: &bilayer_text::Error) -> &'static str {
-    use bilayer_text::Error as Text;
-    match error {
-        Text::NoTemplate { .. } => "",
-        Text::UnknownTemplate { .. } => "; give one of them",
-        Text::Refused { .. } => "; change the messages, or give another with --chat-template",
-        Text::Template { .. }
-        | Text::Endless { .. }
-        | Text::TooLong { .. }
-        | Text::Entangled { .. } => "; give another with --chat-template",
-        _ => "; change the text",
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 #[cfg(unix)]
 use std::io::{self, IsTerminal};
+use std::sync::LazyLock;
 #[cfg(unix)]
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(unix)]
 use nix::sys::termios::{self, SetArg, Termios};
 
+use bilayer_engine::Cancel;
+
 use crate::failure::INTERRUPTED;
 #[cfg(unix)]
 use crate::output;
 
-static SET: AtomicBool = AtomicBool::new(false);
+static ANSWER: LazyLock<Cancel> = LazyLock::new(Cancel::new);
 static ANSWERING: AtomicBool = AtomicBool::new(false);
 
 /// How the terminal was set: while a line is typed it is set otherwise.
@@ -24,10 +27,11 @@ static TERMINAL: Mutex<Option<Termios>> = Mutex::new(None);
 /// Takes the signal over.
 pub fn catch() {
     let handler = || {
-        if !ANSWERING.load(Ordering::Relaxed) || SET.swap(true, Ordering::Relaxed) {
+        if !ANSWERING.load(Ordering::Relaxed) || ANSWER.is_cancelled() {
             restore_terminal();
             std::process::exit(i32::from(INTERRUPTED));
         }
+        ANSWER.cancel();
     };
     // Where the system refuses, Ctrl-C keeps its usual meaning and ends the process at once.
     let _ = ctrlc::set_handler(handler);
@@ -63,15 +67,15 @@ pub fn answering() {
 /// The answer has ended: the next Ctrl-C ends the process again. Says whether one had ended the answer.
 pub fn answered() -> bool {
     ANSWERING.store(false, Ordering::Relaxed);
-    SET.swap(false, Ordering::Relaxed)
+    ANSWER.reset()
 }
 
-/// Set by Ctrl-C.
-pub fn flag() -> &'static AtomicBool {
-    &SET
+/// Cancelled by Ctrl-C.
+pub fn handle() -> &'static Cancel {
+    &ANSWER
 }
 
 /// Whether the answer is to end.
 pub fn is_set() -> bool {
-    SET.load(Ordering::Relaxed)
+    ANSWER.is_cancelled()
 }

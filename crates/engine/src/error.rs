@@ -1,7 +1,33 @@
-//! What can go wrong between a path and a text; the command line maps each variant to an exit code.
+//! What can go wrong between a path and a text, and the exit code and the advice for each.
 
 use crate::sampling;
 use crate::session::CacheError;
+
+mod advice;
+
+/// The exit codes of a program that runs models, by what went wrong. They are sysexits.h's where it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// A command line or a call that makes no sense.
+    Usage = 2,
+    /// A model file that cannot be run.
+    BadModel = 65,
+    /// A file that is not there.
+    NoFile = 66,
+    /// A device that is not there.
+    NoDevice = 69,
+    /// Our own fault.
+    Internal = 70,
+    /// Output that cannot be made.
+    NoOutput = 73,
+    /// Input or output that failed half-way.
+    Io = 74,
+    /// What does not fit.
+    DoesNotFit = 75,
+    /// Interrupted by the user.
+    Interrupted = 130,
+}
 
 /// Errors of loading and running a model.
 #[derive(Debug, thiserror::Error)]

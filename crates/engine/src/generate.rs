@@ -1,13 +1,13 @@
 //! The loop from a prompt to a text: prefill, sample, decode, stop.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use bilayer_text::{Decode, Decoder};
 
 use crate::sampling::{self, Sampler, TokenLogprob};
 use crate::session::{Rows, Run, SequenceId, Session, Spent, Wanted};
-use crate::{Error, Model};
+use crate::{Cancel, Error, Model};
 use speculate::{Draft, Drafter, Text};
 
 pub mod speculate;
@@ -16,7 +16,7 @@ pub mod speculate;
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// Tokens to begin with, at least one.
-    pub prompt: &'a [u32],
+    pub prompt: Cow<'a, [u32]>,
     /// Most tokens to generate; `None` goes on until the text or the context ends.
     pub predict: Option<usize>,
     /// Texts that end the answer and are not part of it.
@@ -27,18 +27,21 @@ pub struct Request<'a> {
     pub show_control: bool,
     /// How many of the most likely tokens to report beside each.
     pub logprobs: Option<usize>,
+    /// Ends the answer early.
+    pub cancel: Cancel,
 }
 
 impl<'a> Request<'a> {
     /// Goes on from `prompt` until the text or the context ends.
-    pub fn new(prompt: &'a [u32]) -> Request<'a> {
+    pub fn new(prompt: impl Into<Cow<'a, [u32]>>) -> Request<'a> {
         Request {
-            prompt,
+            prompt: prompt.into(),
             predict: None,
             stops: Vec::new(),
             ignore_eos: false,
             show_control: false,
             logprobs: None,
+            cancel: Cancel::new(),
         }
     }
 }
@@ -118,7 +121,6 @@ pub struct Generation<'s> {
     decoder: Decoder,
     tokenizer: std::sync::Arc<bilayer_text::Tokenizer>,
     request: Request<'s>,
-    interrupt: &'s AtomicBool,
     drafter: Option<&'s mut dyn Drafter>,
     /// What was run last: a token of the answer, then guesses.
     run: Vec<u32>,
@@ -147,7 +149,6 @@ impl<'s> Generation<'s> {
         sequence: SequenceId,
         sampler: Sampler,
         request: Request<'s>,
-        interrupt: &'s AtomicBool,
     ) -> Result<Generation<'s>, Error> {
         let needed = session.len(sequence) + request.prompt.len();
         let context = session.context();
@@ -172,7 +173,6 @@ impl<'s> Generation<'s> {
             sequence,
             sampler,
             request,
-            interrupt,
             pending: None,
             stop: None,
             statistics: Statistics::default(),
@@ -198,7 +198,7 @@ impl<'s> Generation<'s> {
     /// # Errors
     /// Those of [`Session::prefill`].
     pub fn prefill(&mut self, each: &mut dyn FnMut(usize)) -> Result<(), Error> {
-        let Generation { session, sequence, request, interrupt, sampler, rows, .. } = self;
+        let Generation { session, sequence, request, sampler, rows, .. } = self;
         self.began = Instant::now();
         session.take_spent();
         for &token in session.tokens(*sequence) {
@@ -206,12 +206,12 @@ impl<'s> Generation<'s> {
         }
         let going = &mut |done: usize| {
             each(done);
-            !interrupt.load(Ordering::Relaxed)
+            !request.cancel.is_cancelled()
         };
-        if !rows.prefill(session, *sequence, request.prompt, going)? {
+        if !rows.prefill(session, *sequence, &request.prompt, going)? {
             self.stop = Some(Stop::Interrupted);
         }
-        for &token in request.prompt {
+        for &token in request.prompt.iter() {
             sampler.accept(token);
         }
         self.held = session.len(*sequence);
@@ -265,14 +265,18 @@ impl<'s> Generation<'s> {
         }
         self.pending = Some(id);
         let piece = self.decoder.push(id);
-        if let Some(which) = piece.stop {
-            self.stop = Some(Stop::Text(which));
+        let mut text = piece.text;
+        self.stop = piece.stop.map(Stop::Text);
+        if self.stop.is_none() {
+            self.stop = self.complete();
+            // Nothing follows that could complete what the decoder withholds.
+            text += &self.stop.map_or(String::new(), |_| self.decoder.finish());
         }
-        Ok(Some(Token { id, text: piece.text, logprobs }))
+        Ok(Some(Token { id, text, logprobs }))
     }
 
-    /// Text that was held back when the answer ended; empty after a stop text. An answer may also be left here that has
-    /// not ended.
+    /// Text that is still withheld: of an answer that was interrupted, or that is left here. Each other one gave it out with
+    /// its last token.
     pub fn finish(&mut self) -> String {
         self.cut();
         match self.stop {
@@ -346,9 +350,14 @@ impl<'s> Generation<'s> {
     }
 
     fn ends_before_a_token(&self) -> Option<Stop> {
-        if self.interrupt.load(Ordering::Relaxed) {
+        if self.request.cancel.is_cancelled() {
             return Some(Stop::Interrupted);
         }
+        self.complete()
+    }
+
+    /// Why no token can follow those there are.
+    fn complete(&self) -> Option<Stop> {
         if self.request.predict.is_some_and(|most| self.statistics.generated >= most) {
             return Some(Stop::Length);
         }

@@ -11,7 +11,6 @@
 //!
 //! ```no_run
 //! use std::path::Path;
-//! use std::sync::atomic::AtomicBool;
 //!
 //! use bilayer_engine::generate::{Generation, Request};
 //! use bilayer_engine::sampling::{Options, Sampler};
@@ -27,14 +26,14 @@
 //! let sequence = session.open()?;
 //! let sampler = Sampler::new(Options::default(), session.vocab(), session.context(), Vec::new())?;
 //! let request = Request { predict: Some(64), ..Request::new(&prompt) };
-//! let interrupt = AtomicBool::new(false);
-//! let mut answer = Generation::new(&model, &mut session, sequence, sampler, request, &interrupt)?;
+//! let mut answer = Generation::new(&model, &mut session, sequence, sampler, request)?;
 //! while let Some(token) = answer.next()? {
 //!     print!("{}", token.text);
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod cancel;
 pub mod conversation;
 pub mod encode;
 mod error;
@@ -49,6 +48,7 @@ mod vocabulary;
 
 pub use bilayer_gguf::OpenOptions;
 pub use bilayer_graph::SharedBytes;
-pub use error::Error;
+pub use cancel::Cancel;
+pub use error::{Error, Exit};
 pub use model::{Model, open_file, problems, tokenizer};
 pub use vocabulary::{chat_templates, vocabulary};

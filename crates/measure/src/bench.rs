@@ -9,7 +9,6 @@
 //! (a ChaCha8 stream of a fixed key), so every repetition, placement and type of cache runs the same work.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use bilayer_cpu::level::Level;
@@ -20,10 +19,10 @@ use bilayer_scheduler::{Budget, Machine, Offload, Plan};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use bilayer_engine::Model;
 use bilayer_engine::placement::{self, Placing};
 use bilayer_engine::session::SequenceId;
 use bilayer_engine::session::{Overlap, Progress, Run, Session, Settings, Wanted};
+use bilayer_engine::{Cancel, Model};
 
 use crate::{Error, timing};
 
@@ -256,14 +255,14 @@ impl Bench {
         test: Test,
         method: &Method,
         told: &mut dyn FnMut(Phase),
-        interrupt: &AtomicBool,
+        cancel: &Cancel,
     ) -> Result<Option<Measured>, Error> {
         let live = self.live.as_mut().expect("a session was made ready");
         assert!(test.context() <= live.session.context(), "the setup's context holds the test");
         assert!((1..=live.setup.parallel).contains(&test.parallel), "the setup's sequences");
         let weights = self.model.file().maps().max_by_key(|map| map.len());
         let weights = weights.map_or(&[][..], |map| map);
-        let run = Running { live, weights, test, method, interrupt };
+        let run = Running { live, weights, test, method, cancel };
         let measured = run.run(told);
         if !matches!(measured, Ok(Some(_))) {
             // What the sequence holds is not known.
@@ -332,7 +331,7 @@ struct Running<'a> {
     weights: &'a [u8],
     test: Test,
     method: &'a Method,
-    interrupt: &'a AtomicBool,
+    cancel: &'a Cancel,
 }
 
 /// The end of what is done early.
@@ -445,11 +444,11 @@ impl Running<'_> {
         sequence: SequenceId,
         tokens: usize,
     ) -> Result<Result<(), Interrupted>, Error> {
-        let Running { live, method, interrupt, .. } = self;
+        let Running { live, method, cancel, .. } = self;
         let Live { session, tokens: all, .. } = &mut **live;
         let start = session.len(sequence);
         for batch in all[start..start + tokens].chunks(method.batch_size.max(1)) {
-            let goes_on = &mut |_| !interrupt.load(Ordering::Relaxed);
+            let goes_on = &mut |_| !cancel.is_cancelled();
             // A batch that is one step is asked only when it is done.
             if !goes_on(0) {
                 return Ok(Err(Interrupted));
@@ -468,7 +467,7 @@ impl Running<'_> {
         let start = session.len(sequences[0]);
         let mut runs = Vec::with_capacity(sequences.len());
         for position in start..start + tokens {
-            if self.interrupt.load(Ordering::Relaxed) {
+            if self.cancel.is_cancelled() {
                 return Ok(Err(Interrupted));
             }
             runs.clear();

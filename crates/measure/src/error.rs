@@ -1,5 +1,6 @@
 //! What can go wrong while measuring.
 
+use bilayer_engine::Exit;
 use bilayer_engine::session::Warning;
 
 use crate::perplexity;
@@ -27,5 +28,39 @@ impl From<bilayer_graph::Error> for Error {
 impl From<bilayer_cpu::Error> for Error {
     fn from(error: bilayer_cpu::Error) -> Error {
         Error::Engine(error.into())
+    }
+}
+
+impl Error {
+    /// The code that a program should end with.
+    pub fn exit_code(&self) -> Exit {
+        use perplexity::Error as Scoring;
+        match self {
+            Error::Engine(error) => error.exit_code(),
+            Error::Displaced(_) => Exit::DoesNotFit,
+            Error::Perplexity(error) => match error {
+                Scoring::TooShort { .. } | Scoring::Vocabulary { .. } | Scoring::Large { .. } => {
+                    Exit::Usage
+                }
+                Scoring::Write(_) | Scoring::Read(_) => Exit::Io,
+                Scoring::Magic
+                | Scoring::Size { .. }
+                | Scoring::Length { .. }
+                | Scoring::Token { .. }
+                | Scoring::NotFinite => Exit::BadModel,
+            },
+        }
+    }
+
+    /// The next step, to be written after the error; empty where the error itself names it.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            Error::Engine(error) => error.advice(),
+            Error::Perplexity(perplexity::Error::Write(_)) => "; make room",
+            Error::Perplexity(perplexity::Error::Read(_)) => {
+                "; write the file again with --kl-base"
+            }
+            Error::Perplexity(_) | Error::Displaced(_) => "",
+        }
     }
 }

@@ -11,11 +11,9 @@
 //!
 //! ```no_run
 //! use std::path::Path;
-//! use std::sync::atomic::AtomicBool;
-//!
 //! use bilayer_engine::placement::Placing;
 //! use bilayer_engine::session::Overlap;
-//! use bilayer_engine::{Model, OpenOptions};
+//! use bilayer_engine::{Cancel, Model, OpenOptions};
 //! use bilayer_measure::bench::{Bench, Method, Setup, Test};
 //!
 //! let model = Model::open(Path::new("model.gguf"), OpenOptions::default())?;
@@ -36,7 +34,7 @@
 //! bench.ready(&setup, 0, &mut |_| ())?;
 //! let test = Test { prompt: 512, generate: 128, ..Test::default() };
 //! let method = Method { repetitions: 5, warm_up: true, batch_size: 2048, probe: false };
-//! let measured = bench.run(test, &method, &mut |_| (), &AtomicBool::new(false))?;
+//! let measured = bench.run(test, &method, &mut |_| (), &Cancel::new())?;
 //! # Ok::<(), bilayer_measure::Error>(())
 //! ```
 

@@ -155,6 +155,6 @@ impl Running<'_> {
             }
         };
         let method = self.work.method(batch_size);
-        Ok(engine.run(test, &method, &mut told, interrupt::flag())?)
+        Ok(engine.run(test, &method, &mut told, interrupt::handle())?)
     }
 }

@@ -195,11 +195,11 @@ fn answer(
         ignore_eos: args.answer.ignore_eos,
         show_control: args.answer.special,
         logprobs: args.logprobs,
+        cancel: interrupt::handle().clone(),
         ..Request::new(&question.prompt)
     };
     let sequence = session.open()?;
-    let flag = interrupt::flag();
-    let mut generation = Generation::new(model, session, sequence, sampler, request, flag)?;
+    let mut generation = Generation::new(model, session, sequence, sampler, request)?;
     if let Some(guesser) = guesser {
         generation = generation.guessed_by(guesser.drafter())?;
     }

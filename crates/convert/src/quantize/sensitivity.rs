@@ -308,7 +308,11 @@ impl<'a> Runs<'a> {
     }
 
     fn settings(&self, model: &Model) -> Settings<'static> {
-        let given = Settings { threads: self.threads, ..Settings::default() };
+        let given = Settings {
+            threads: self.threads,
+            placing: bilayer_engine::placement::Placing::processor(),
+            ..Settings::default()
+        };
         let batch = 4 * self.windows.window_len();
         perplexity::settings(&self.windows, model.config().vocab, batch, given)
     }
@@ -324,7 +328,11 @@ impl<'a> Runs<'a> {
     /// The sums of squared activations by column.
     fn activations(&mut self) -> Result<Imatrix, Error> {
         let mut collector = Collector::new(self.model.graph(), Scope::LayersAndHead);
-        let given = Settings { threads: self.threads, ..Settings::default() };
+        let given = Settings {
+            threads: self.threads,
+            placing: bilayer_engine::placement::Placing::processor(),
+            ..Settings::default()
+        };
         let settings = collector.settings(self.windows.window_len(), given);
         let mut session = Session::new(self.model, settings).map_err(failed)?;
         for window in 0..self.windows.count() {

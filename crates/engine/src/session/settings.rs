@@ -94,7 +94,7 @@ pub struct Settings<'a> {
     /// How many events to keep of what ran when ([`Session::trace`](super::Session::trace)); by default no trace is
     /// kept.
     pub trace_events: Option<usize>,
-    /// What goes to the adapter; by default nothing, so that a program opens one only when it means to.
+    /// What goes to the GPU; by default as much as is of use and fits. [`Placing::processor`] keeps all on the CPU.
     pub placing: Placing,
     /// When two devices work at the same time.
     pub overlap: Overlap,
@@ -126,7 +126,7 @@ impl Default for Settings<'_> {
             fuse: true,
             timings: false,
             trace_events: None,
-            placing: Placing::processor(),
+            placing: Placing::default(),
             overlap: Overlap::Auto,
             top_k: None,
             watched: Vec::new(),

@@ -313,12 +313,13 @@ impl Chat {
             stops: question.stops.clone(),
             ignore_eos: args.answer.ignore_eos,
             show_control: args.answer.special,
+            cancel: interrupt::handle().clone(),
             ..Request::new(&question.prompt[turn.kept..])
         };
         let sampler = sampler.map_err(Error::SamplingOptions)?;
-        let (sequence, flag) = (conversation.sequence(), interrupt::flag());
+        let sequence = conversation.sequence();
         let new = question.prompt.len() - turn.kept;
-        let mut generation = Generation::new(model, session, sequence, sampler, request, flag)?;
+        let mut generation = Generation::new(model, session, sequence, sampler, request)?;
         if let Some(guesser) = guesser {
             generation = generation.guessed_by(guesser.drafter())?;
         }

@@ -1,0 +1,98 @@
+//! What a program that ends with an error of this crate tells the user: an exit code, and the next step.
+
+use std::io;
+
+use super::{Error, Exit};
+use crate::session::CacheError;
+
+impl Error {
+    /// The code that a program should end with.
+    pub fn exit_code(&self) -> Exit {
+        exit_code(self)
+    }
+
+    /// The next step, to be written after the error; empty where the error itself names it.
+    pub fn advice(&self) -> &'static str {
+        advice(self)
+    }
+}
+
+fn exit_code(error: &Error) -> Exit {
+    use bilayer_cpu::Error as Cpu;
+    use bilayer_cpu::level::LevelError;
+    use bilayer_graph::Error as Device;
+    match error {
+        Error::NoSuchFile { .. } => Exit::NoFile,
+        Error::File(bilayer_gguf::Error::Io { source, .. }) => match source.kind() {
+            io::ErrorKind::NotFound => Exit::NoFile,
+            _ => Exit::Io,
+        },
+        Error::File(_) | Error::Model { .. } | Error::Vocabulary { .. } => Exit::BadModel,
+        Error::LogitsNotFinite | Error::Device(Device::NotFinite { .. }) => Exit::BadModel,
+        Error::Setting { .. } | Error::SamplingOptions(_) | Error::Token { .. } => Exit::Usage,
+        Error::Vocabularies { .. } => Exit::Usage,
+        Error::Sampling(_) | Error::Text(_) => Exit::Usage,
+        Error::NoEncoder { .. } | Error::NoDecoder { .. } | Error::NoHead { .. } => Exit::Usage,
+        Error::Cpu(Cpu::Level(LevelError::Unknown(_)) | Cpu::Threads(_)) => Exit::Usage,
+        Error::Cpu(Cpu::Level(LevelError::Unavailable(..))) => Exit::NoDevice,
+        Error::Cpu(Cpu::Spawn { .. }) => Exit::DoesNotFit,
+        #[cfg(feature = "gpu")]
+        Error::Adapter(_) => Exit::NoDevice,
+        Error::NoAdapters => Exit::NoDevice,
+        Error::Plan(bilayer_scheduler::Error::NoDevice) => Exit::NoDevice,
+        Error::Plan(_) | Error::Cache(_) | Error::TooLong { .. } => Exit::DoesNotFit,
+        Error::Device(Device::OutOfMemory { .. }) => Exit::DoesNotFit,
+        Error::Device(Device::Unsupported { .. }) => Exit::Usage,
+        Error::Device(Device::DeviceLost { .. }) => Exit::NoDevice,
+        Error::Device(_) => Exit::Internal,
+        Error::Fallback { source, .. } => source.exit_code(),
+    }
+}
+
+/// The next step, where the error itself does not name it.
+fn advice(error: &Error) -> &'static str {
+    use bilayer_graph::Error as Device;
+    match error {
+        Error::Cache(CacheError::Context { .. }) => {
+            "; use a larger context (-c) or a shorter prompt"
+        }
+        Error::Model { source, .. } => match source {
+            bilayer_models::Error::UnknownArchitecture { .. }
+            | bilayer_models::Error::Unsupported { .. } => "; use a model of a supported one",
+            bilayer_models::Error::Graph(_) => "; `bilayer inspect` lists what the file holds",
+            _ => "",
+        },
+        Error::File(bilayer_gguf::Error::Quant { .. }) => {
+            "; convert or quantize the model again, to a type that is supported"
+        }
+        Error::File(bilayer_gguf::Error::Limit { .. }) => ": fetch or make it again",
+        Error::File(bilayer_gguf::Error::Io { .. }) => "; check that you may read it",
+        Error::Vocabulary { .. } => "; convert the model again",
+        Error::Text(error) => text_advice(error),
+        Error::TooLong { .. } => "; shorten it, or take its beginning with --truncate",
+        Error::Token { .. } => "; `bilayer tokenize` gives the ids of a text",
+        Error::Sampling(_) => "; allow some token",
+        Error::LogitsNotFinite | Error::Device(Device::NotFinite { .. }) => {
+            "; the weights or the file are damaged: fetch the file again"
+        }
+        Error::Device(Device::OutOfMemory { .. }) => "; use a shorter context (-c)",
+        Error::Cpu(bilayer_cpu::Error::Spawn { .. }) => "; use fewer threads (-t)",
+        Error::Device(Device::Unsupported { .. }) => "",
+        Error::Device(_) => "; this is our own fault: please report it",
+        _ => "",
+    }
+}
+
+fn text_advice(error: &bilayer_text::Error) -> &'static str {
+    use bilayer_text::Error as Text;
+    match error {
+        Text::NoTemplate { .. } => "",
+        Text::UnknownTemplate { .. } => "; give one of them",
+        Text::Refused { .. } => "; change the messages, or give another with --chat-template",
+        Text::Template { .. }
+        | Text::Endless { .. }
+        | Text::TooLong { .. }
+        | Text::Entangled { .. } => "; give another with --chat-template",
+        _ => "; change the text",
+    }
+}
