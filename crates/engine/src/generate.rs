@@ -3,14 +3,17 @@
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use bilayer_text::{Decode, Decoder};
-
-use crate::sampling::{self, Sampler, TokenLogprob};
-use crate::session::{Rows, Run, SequenceId, Session, Spent, Wanted};
+use crate::sampling::{Sampler, TokenLogprob};
+use crate::session::{CacheError, Rows, Run, SequenceId, Session, Spent, Wanted};
 use crate::{Cancel, Error, Model};
+use reply::{Choice, Reply};
 use speculate::{Draft, Drafter, Text};
 
+mod batch;
+mod reply;
 pub mod speculate;
+
+pub use batch::Batch;
 
 /// What to generate.
 #[derive(Clone, Debug)]
@@ -112,28 +115,23 @@ pub struct Statistics {
 
 /// An answer in the making. Ask [`Generation::next`] until it gives `None`.
 ///
-/// Where somebody guesses, the sequence holds guesses that were not looked at yet, until the answer has ended or
-/// [`Generation::finish`] is called.
+/// With a drafter the sequence holds draft tokens that were not looked at yet, until the answer is dropped.
 pub struct Generation<'s> {
     session: &'s mut Session,
     sequence: SequenceId,
-    sampler: Sampler,
-    decoder: Decoder,
-    tokenizer: std::sync::Arc<bilayer_text::Tokenizer>,
-    request: Request<'s>,
+    reply: Reply<'s>,
     drafter: Option<&'s mut dyn Drafter>,
-    /// What was run last: a token of the answer, then guesses.
+    /// What was run last: a token of the answer, then draft tokens.
     run: Vec<u32>,
     draft: Draft,
     /// What the model says after each of them.
     rows: Rows,
-    /// The row that the next token is chosen from; the guesses before it were right.
+    /// The row that the next token is chosen from; the draft tokens before it were right.
     at: usize,
     /// Tokens of the sequence that are the answer's, or were there before.
     held: usize,
     /// The token chosen last, not known to be run yet.
     pending: Option<u32>,
-    stop: Option<Stop>,
     statistics: Statistics,
     began: Instant,
 }
@@ -153,17 +151,14 @@ impl<'s> Generation<'s> {
         let needed = session.len(sequence) + request.prompt.len();
         let context = session.context();
         if request.prompt.is_empty() {
-            let (name, found) = ("prompt", "empty".to_owned());
-            return Err(Error::Setting { name, found, expected: "at least one token".to_owned() });
+            return Err(empty_prompt());
         }
         if needed > context {
-            return Err(crate::session::CacheError::Context { needed, context }.into());
+            return Err(CacheError::Context { needed, context }.into());
         }
-        let decode = Decode { stops: request.stops.clone(), show_control: request.show_control };
         Ok(Generation {
-            decoder: Decoder::new(model.tokenizer(), decode).continuing(),
-            tokenizer: model.tokenizer().clone(),
             rows: rows(session, &sampler, &request, 1),
+            reply: Reply::new(model, sampler, request),
             drafter: None,
             run: Vec::with_capacity(1),
             draft: Draft::default(),
@@ -171,23 +166,20 @@ impl<'s> Generation<'s> {
             held: session.len(sequence),
             session,
             sequence,
-            sampler,
-            request,
             pending: None,
-            stop: None,
             statistics: Statistics::default(),
             began: Instant::now(),
         })
     }
 
-    /// Has `drafter` guess: up to one token less than the session's limit of wanted rows.
+    /// Has `drafter` draft tokens: up to one less than the session's limit of wanted rows.
     ///
     /// # Errors
     /// Those of [`Drafter::begin`].
     pub fn guessed_by(mut self, drafter: &'s mut dyn Drafter) -> Result<Generation<'s>, Error> {
-        drafter.begin(self.sampler.options())?;
+        drafter.begin(self.reply.sampler.options())?;
         let most = self.most_rows();
-        self.rows = rows(self.session, &self.sampler, &self.request, most);
+        self.rows = rows(self.session, &self.reply.sampler, &self.reply.request, most);
         self.run.reserve(most);
         self.drafter = Some(drafter);
         Ok(self)
@@ -198,7 +190,8 @@ impl<'s> Generation<'s> {
     /// # Errors
     /// Those of [`Session::prefill`].
     pub fn prefill(&mut self, each: &mut dyn FnMut(usize)) -> Result<(), Error> {
-        let Generation { session, sequence, request, sampler, rows, .. } = self;
+        let Generation { session, sequence, reply, rows, .. } = self;
+        let Reply { request, sampler, stop, .. } = reply;
         self.began = Instant::now();
         session.take_spent();
         for &token in session.tokens(*sequence) {
@@ -209,7 +202,7 @@ impl<'s> Generation<'s> {
             !request.cancel.is_cancelled()
         };
         if !rows.prefill(session, *sequence, &request.prompt, going)? {
-            self.stop = Some(Stop::Interrupted);
+            *stop = Some(Stop::Interrupted);
         }
         for &token in request.prompt.iter() {
             sampler.accept(token);
@@ -229,65 +222,38 @@ impl<'s> Generation<'s> {
         reason = "an iterator of results would go on after an error"
     )]
     pub fn next(&mut self) -> Result<Option<Token>, Error> {
-        let token = self.next_token();
-        if token.is_err() || self.stop.is_some() {
-            self.cut();
-        }
-        token
-    }
-
-    fn next_token(&mut self) -> Result<Option<Token>, Error> {
         if self.statistics.prompt_tokens == 0 {
             self.prefill(&mut |_| ())?;
         }
-        if self.stop.is_none() {
-            self.stop = self.ends_before_a_token();
-        }
-        if self.stop.is_some() {
+        self.reply.stop = self.reply.stop.or_else(|| self.reply.ends_before_a_token());
+        if self.reply.stop.is_some() {
             return Ok(None);
         }
         if let Some(token) = self.pending.take()
-            && !self.goes_on(token)
+            && !self.was_drafted(token)
         {
             self.step(token)?;
         }
-        let (row, guess) = (self.rows.row(self.at), self.draft.guess(self.at));
-        let id = self.sampler.sample_row(row, guess)?;
-        self.statistics.accepted += usize::from(guess.is_some_and(|guess| guess.token == id));
-        let logprobs = self.request.logprobs.map(|top| {
-            let logits = self.rows.logits(self.at);
-            sampling::logprobs(logits, id, top)
-        });
+        let draft = self.draft.guess(self.at);
+        let logits = self.reply.request.logprobs.map(|_| self.rows.logits(self.at));
+        let choice = Choice { row: self.rows.row(self.at), logits, draft };
+        let has_room = self.held < self.session.context();
+        let token = self.reply.choose(&choice, has_room)?;
+        self.statistics.accepted += usize::from(draft.is_some_and(|draft| draft.token == token.id));
+        self.pending = Some(token.id);
         self.count();
-        if self.tokenizer.is_end(id) && !self.request.ignore_eos {
-            self.stop = Some(Stop::EndOfText);
-            return Ok(Some(Token { id, text: self.decoder.finish(), logprobs }));
-        }
-        self.pending = Some(id);
-        let piece = self.decoder.push(id);
-        let mut text = piece.text;
-        self.stop = piece.stop.map(Stop::Text);
-        if self.stop.is_none() {
-            self.stop = self.complete();
-            // Nothing follows that could complete what the decoder withholds.
-            text += &self.stop.map_or(String::new(), |_| self.decoder.finish());
-        }
-        Ok(Some(Token { id, text, logprobs }))
+        Ok(Some(token))
     }
 
-    /// Text that is still withheld: of an answer that was interrupted, or that is left here. Each other one gave it out with
-    /// its last token.
+    /// Text that is still withheld: of an answer that was cancelled, or that is left before its end. Any other answer gave
+    /// all of it out with its last token.
     pub fn finish(&mut self) -> String {
-        self.cut();
-        match self.stop {
-            Some(Stop::Text(_)) => String::new(),
-            _ => self.decoder.finish(),
-        }
+        self.reply.finish()
     }
 
     /// Why the answer ended, once it has.
     pub fn stop(&self) -> Option<Stop> {
-        self.stop
+        self.reply.stop
     }
 
     /// Times and counts so far.
@@ -295,23 +261,17 @@ impl<'s> Generation<'s> {
         self.statistics
     }
 
-    /// Takes guesses that nobody will look at off the sequence.
-    fn cut(&mut self) {
-        self.session.truncate(self.sequence, self.held);
-        self.draft.clear();
+    /// Whether the token is the next draft token, so that what comes after it is known already.
+    fn was_drafted(&mut self, token: u32) -> bool {
+        let was_drafted = self.draft.tokens().get(self.at) == Some(&token);
+        self.at += usize::from(was_drafted);
+        self.held += usize::from(was_drafted);
+        was_drafted
     }
 
-    /// Whether the token was guessed, so that what comes after it is known already.
-    fn goes_on(&mut self, token: u32) -> bool {
-        let is_guessed = self.draft.tokens().get(self.at) == Some(&token);
-        self.at += usize::from(is_guessed);
-        self.held += usize::from(is_guessed);
-        is_guessed
-    }
-
-    /// Runs the token and guesses of those after it.
+    /// Runs the token, and draft tokens for those after it.
     fn step(&mut self, token: u32) -> Result<(), Error> {
-        let most = self.most_guesses();
+        let most = self.most_drafted();
         let Generation { session, sequence, drafter, run, draft, rows, held, .. } = self;
         session.truncate(*sequence, *held);
         draft.clear();
@@ -339,30 +299,14 @@ impl<'s> Generation<'s> {
         limits.outputs.min(limits.tokens)
     }
 
-    /// How many guesses of the tokens after the next step's are of use.
-    fn most_guesses(&self) -> usize {
+    /// How many draft tokens after the next step's token are of use.
+    fn most_drafted(&self) -> usize {
         let of_context = self.session.context().saturating_sub(self.held);
-        let of_answer = match self.request.predict {
-            Some(most) => most.saturating_sub(self.statistics.generated),
+        let of_answer = match self.reply.request.predict {
+            Some(most) => most.saturating_sub(self.reply.generated),
             None => usize::MAX,
         };
         self.most_rows().min(of_context).min(of_answer).saturating_sub(1)
-    }
-
-    fn ends_before_a_token(&self) -> Option<Stop> {
-        if self.request.cancel.is_cancelled() {
-            return Some(Stop::Interrupted);
-        }
-        self.complete()
-    }
-
-    /// Why no token can follow those there are.
-    fn complete(&self) -> Option<Stop> {
-        if self.request.predict.is_some_and(|most| self.statistics.generated >= most) {
-            return Some(Stop::Length);
-        }
-        let full = self.held >= self.session.context();
-        (full && self.pending.is_some()).then_some(Stop::Context)
     }
 
     fn count(&mut self) {
@@ -370,10 +314,42 @@ impl<'s> Generation<'s> {
         if self.statistics.generated == 0 {
             self.statistics.first_token = elapsed;
         }
-        self.statistics.generated += 1;
+        self.statistics.generated = self.reply.generated;
         self.statistics.generate = elapsed.saturating_sub(self.statistics.first_token);
         self.statistics.spent = add(self.statistics.spent, self.session.take_spent());
     }
+}
+
+impl Drop for Generation<'_> {
+    /// Takes draft tokens that nobody will look at off the sequence.
+    fn drop(&mut self) {
+        self.session.truncate(self.sequence, self.held);
+    }
+}
+
+/// Runs `tokens` in a sequence of their own and hands `each` their logits `[rows, vocab]`, as many rows at a time as the
+/// session gives. Stops, and answers false, where `each` answers false.
+///
+/// # Errors
+/// Those of [`Session::step`], and what `each` fails with.
+pub fn logits<E: From<Error>>(
+    session: &mut Session,
+    tokens: &[u32],
+    each: &mut dyn FnMut(&[f32]) -> Result<bool, E>,
+) -> Result<bool, E> {
+    let sequence = session.open().map_err(E::from)?;
+    let rows = session.limits().outputs.min(session.limits().tokens);
+    let goes_on = tokens.chunks(rows).try_fold(true, |goes_on, tokens| {
+        let run = Run { sequence, tokens, wanted: Wanted::All };
+        if goes_on { each(session.step(&[run]).map_err(E::from)?) } else { Ok(false) }
+    });
+    session.close(sequence);
+    goes_on
+}
+
+fn empty_prompt() -> Error {
+    let (name, found) = ("prompt", "empty".to_owned());
+    Error::Setting { name, found, expected: "at least one token".to_owned() }
 }
 
 /// Room for `count` rows of what will be looked at.

@@ -7,7 +7,7 @@ use bilayer_gguf::{File, OpenOptions};
 use bilayer_graph::Graph;
 use bilayer_models::{Config, Directory};
 use bilayer_quant::Type;
-use bilayer_text::Tokenizer;
+use bilayer_text::{Encode, Tokenizer};
 
 use crate::session::Purpose;
 use crate::vocabulary::{self, vocabulary};
@@ -112,6 +112,40 @@ impl Model {
         }
         bilayer_models::record(&config, &Directory(self.file()))
             .map_err(|source| Error::Model { file: self.file().name().to_owned(), source })
+    }
+
+    /// A prompt's tokens, those around a text included. Control tokens may be written in it as text, since a prompt may be in
+    /// the model's own chat format.
+    ///
+    /// # Errors
+    /// The vocabulary cannot express the text.
+    pub fn prompt_tokens(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let encode = Encode { add_special: true, parse_special: true };
+        self.tokenizer().encode(text, encode).map_err(Error::Text)
+    }
+
+    /// Whether all tokens are in the vocabulary.
+    ///
+    /// # Errors
+    /// The first one that is not.
+    pub fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
+        let vocab = self.config().vocab;
+        match tokens.iter().find(|&&token| token as usize >= vocab) {
+            Some(&token) => Err(Error::Token { token, vocab }),
+            None => Ok(()),
+        }
+    }
+
+    /// Which tokens end a DRY sequence: those whose text contains one of `texts`, and control tokens.
+    pub fn dry_breakers(&self, texts: &[impl AsRef<str>]) -> Vec<bool> {
+        let texts: Vec<&[u8]> =
+            texts.iter().map(|text| text.as_ref().as_bytes()).filter(|t| !t.is_empty()).collect();
+        let breaks = |piece: &[u8]| {
+            texts.iter().any(|text| piece.windows(text.len()).any(|window| window == *text))
+        };
+        let tokenizer = self.tokenizer();
+        let ids = 0..self.config().vocab as u32;
+        ids.map(|id| tokenizer.is_control(id) || tokenizer.piece(id).is_some_and(breaks)).collect()
     }
 
     /// The tokenizer.

@@ -28,7 +28,7 @@ mod xtc;
 
 pub use guess::Guess;
 pub use logprobs::{TokenLogprob, logprobs};
-pub use options::{Dry, Mirostat, Options, OptionsError, Xtc};
+pub use options::{BREAKERS, Dry, Mirostat, Options, OptionsError, Xtc};
 
 /// A token that may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]

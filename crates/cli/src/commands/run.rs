@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use bilayer_engine::generate::{Generation, Request, Statistics, Stop, Token};
+use bilayer_engine::generate::{self, Generation, Request, Statistics, Stop, Token};
 use bilayer_engine::sampling::{Options, Sampler};
-use bilayer_engine::session::{CacheError, Run as StepRun, Session, Wanted};
+use bilayer_engine::session::{CacheError, Session};
 use bilayer_engine::{Error, Model};
 
 use crate::args::Run;
@@ -162,20 +162,18 @@ fn logits(
     path: &Path,
 ) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::output(path, &error);
-    let sequence = session.open()?;
-    let rows = session.limits().outputs.min(session.limits().tokens);
     let bar = progress::tokens("logits", prompt.len());
-    for tokens in prompt.chunks(rows) {
-        if interrupt::is_set() {
-            let line = format!("interrupted; {} was not written", path.display());
-            return Err(Failure::Line(INTERRUPTED, line));
-        }
-        let logits = session.step(&[StepRun { sequence, tokens, wanted: Wanted::All }])?;
-        file.rows(logits).map_err(failed)?;
-        bar.inc(tokens.len() as u64);
-    }
+    let width = session.vocab();
+    let is_whole = generate::logits(session, prompt, &mut |rows| {
+        file.rows(rows).map_err(failed)?;
+        bar.inc((rows.len() / width) as u64);
+        Ok::<bool, Failure>(!interrupt::is_set())
+    })?;
     bar.finish_and_clear();
-    session.close(sequence);
+    if !is_whole {
+        let line = format!("interrupted; {} was not written", path.display());
+        return Err(Failure::Line(INTERRUPTED, line));
+    }
     file.finish().map_err(failed)
 }
 

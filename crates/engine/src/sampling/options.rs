@@ -13,6 +13,9 @@ pub struct Dry {
     pub last_n: Option<usize>,
 }
 
+/// Texts that end a DRY sequence where nobody names others; llama.cpp's.
+pub const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+
 /// Exclude top choices (p-e-w 2024).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Xtc {

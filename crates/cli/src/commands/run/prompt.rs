@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use bilayer_engine::{Error, Model};
-use bilayer_text::Encode;
+use bilayer_engine::Model;
 
 use crate::args::Run;
 use crate::failure::Failure;
@@ -48,18 +47,11 @@ pub fn given(args: &Run) -> Result<Given, Failure> {
 
 /// The prompt's ids, at least one.
 pub fn tokens(given: Given, model: &Model) -> Result<Vec<u32>, Failure> {
-    let vocab = model.config().vocab;
     let tokens = match given {
         Given::Tokens(tokens) => tokens,
-        Given::Text(text) => {
-            // A prompt may be written in the model's own chat format, as with llama.cpp.
-            let options = Encode { add_special: true, parse_special: true };
-            model.tokenizer().encode(&text, options).map_err(Error::Text)?
-        }
+        Given::Text(text) => model.prompt_tokens(&text)?,
     };
-    if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocab) {
-        return Err(Error::Token { token, vocab }.into());
-    }
+    model.check_tokens(&tokens)?;
     if tokens.is_empty() {
         return Err(Failure::usage("the prompt is empty; give -p TEXT, -f FILE or --tokens IDS"));
     }

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bilayer_cpu::level::Level;
-use bilayer_engine::sampling::{Dry, Mirostat, Options, Xtc};
+use bilayer_engine::sampling::{BREAKERS, Dry, Mirostat, Options, Xtc};
 use bilayer_engine::session::{Progress, Session, Settings};
 use bilayer_engine::{Error, Model};
 
@@ -11,9 +11,6 @@ use super::drafting::Guesser;
 use crate::args::{FlashAttn, ModelArgs, Run, SamplingArgs};
 use crate::failure::Failure;
 use crate::{demo, escapes, progress};
-
-/// Tokens that end a DRY sequence when the user names none; llama.cpp's.
-const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
 /// How many tokens to generate; `None` is no limit of its own.
 pub fn predict(args: &Run) -> Option<usize> {
@@ -92,14 +89,8 @@ pub fn breakers(args: &Run, model: &Model) -> Result<Vec<bool>, Failure> {
     if given.is_empty() {
         given = BREAKERS.map(str::to_owned).to_vec();
     }
-    given.retain(|text| text != "none" && !text.is_empty());
-    let breaks = |piece: &[u8]| {
-        given.iter().any(|text| piece.windows(text.len()).any(|window| window == text.as_bytes()))
-    };
-    let tokenizer = model.tokenizer();
-    Ok((0..model.config().vocab as u32)
-        .map(|id| tokenizer.is_control(id) || tokenizer.piece(id).is_some_and(breaks))
-        .collect())
+    given.retain(|text| text != "none");
+    Ok(model.dry_breakers(&given))
 }
 
 /// What the flags of every command that loads a model ask of a session.

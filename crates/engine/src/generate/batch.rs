@@ -1,0 +1,169 @@
+//! Several answers at once: one step runs a token of each, so that the weights are read once for all of them.
+
+use std::collections::VecDeque;
+
+use super::reply::{Choice, Reply};
+use super::{Request, Stop, Token};
+use crate::sampling::{Row, Sampler};
+use crate::session::{CacheError, Run, SequenceId, Session, Wanted};
+use crate::{Error, Model};
+
+/// Requests and their answers in the making. As many run at once as the session has free sequences; the others wait for
+/// their turn. A prompt is run by itself when its turn comes, then its answer joins the steps.
+pub struct Batch<'s> {
+    model: Model,
+    session: &'s mut Session,
+    waiting: VecDeque<(usize, Reply<'s>)>,
+    running: Vec<Lane<'s>>,
+    /// Tokens that were chosen and not asked for yet.
+    ready: VecDeque<(usize, Token)>,
+    /// Why each answer ended, by the number of its request.
+    stops: Vec<Option<Stop>>,
+}
+
+/// An answer in its sequence.
+struct Lane<'s> {
+    number: usize,
+    sequence: SequenceId,
+    reply: Reply<'s>,
+    /// The token chosen last, which is to be run next.
+    last: [u32; 1],
+}
+
+impl<'s> Batch<'s> {
+    /// No requests yet.
+    pub fn new(model: &Model, session: &'s mut Session) -> Batch<'s> {
+        Batch {
+            model: model.clone(),
+            session,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            ready: VecDeque::new(),
+            stops: Vec::new(),
+        }
+    }
+
+    /// Adds a request, whose tokens are chosen by `sampler`. Returns its number: 0, 1, 2 and so on.
+    ///
+    /// # Errors
+    /// The prompt is empty or longer than the context.
+    pub fn push(&mut self, request: Request<'s>, sampler: Sampler) -> Result<usize, Error> {
+        let (needed, context) = (request.prompt.len(), self.session.context());
+        if needed == 0 {
+            return Err(super::empty_prompt());
+        }
+        if needed > context {
+            return Err(CacheError::Context { needed, context }.into());
+        }
+        let number = self.stops.len();
+        self.stops.push(None);
+        self.waiting.push_back((number, Reply::new(&self.model, sampler, request)));
+        Ok(number)
+    }
+
+    /// The next token of any answer, with the number of its request; `None` once all have ended.
+    ///
+    /// # Errors
+    /// Those of [`Session::step`] and [`Sampler::sample`].
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator of results would go on after an error"
+    )]
+    pub fn next(&mut self) -> Result<Option<(usize, Token)>, Error> {
+        while self.ready.is_empty() {
+            let may_begin = self.running.len() < self.session.limits().sequences;
+            match self.waiting.pop_front().filter(|_| may_begin) {
+                Some((number, reply)) => self.begin(number, reply)?,
+                None if self.running.is_empty() => return Ok(None),
+                None => self.step()?,
+            }
+        }
+        Ok(self.ready.pop_front())
+    }
+
+    /// Why the answer to a request ended, once it has.
+    pub fn stop(&self, number: usize) -> Option<Stop> {
+        self.stops.get(number).copied().flatten()
+    }
+
+    /// Runs a prompt in a sequence of its own and chooses the first token after it.
+    fn begin(&mut self, number: usize, mut reply: Reply<'s>) -> Result<(), Error> {
+        if let Some(stop) = reply.ends_before_a_token() {
+            self.stops[number] = Some(stop);
+            return Ok(());
+        }
+        let sequence = self.session.open()?;
+        let Reply { request, sampler, .. } = &mut reply;
+        request.prompt.iter().for_each(|&token| sampler.accept(token));
+        let cancel = request.cancel.clone();
+        let going = &mut |_| !cancel.is_cancelled();
+        let lane = Lane { number, sequence, reply, last: [0] };
+        self.running.push(lane);
+        let lane = self.running.last_mut().expect("pushed");
+        let has_room = lane.reply.request.prompt.len() < self.session.context();
+        match self.session.prefill(sequence, &lane.reply.request.prompt, going)? {
+            Some(logits) => self.ready.push_back((number, lane.choose(logits, has_room)?)),
+            None => lane.reply.stop = Some(Stop::Interrupted),
+        }
+        self.sweep();
+        Ok(())
+    }
+
+    /// Runs the last token of every answer and chooses the next of each.
+    fn step(&mut self) -> Result<(), Error> {
+        let Batch { session, running, ready, .. } = self;
+        for lane in running.iter_mut().filter(|lane| lane.reply.request.cancel.is_cancelled()) {
+            lane.reply.stop = Some(Stop::Interrupted);
+        }
+        let going = || running.iter().filter(|lane| lane.reply.stop.is_none());
+        let (sequences, context): (Vec<SequenceId>, usize) =
+            (going().map(|lane| lane.sequence).collect(), session.context());
+        let room: Vec<bool> =
+            sequences.iter().map(|&sequence| session.len(sequence) + 1 < context).collect();
+        let runs = going().map(|lane| Run {
+            sequence: lane.sequence,
+            tokens: &lane.last,
+            wanted: Wanted::Last,
+        });
+        let runs: Vec<Run<'_>> = runs.collect();
+        if !runs.is_empty() {
+            let vocab = session.vocab();
+            let logits = session.step(&runs)?;
+            let lanes = running.iter_mut().filter(|lane| lane.reply.stop.is_none());
+            for ((lane, row), has_room) in lanes.zip(logits.chunks_exact(vocab)).zip(room) {
+                ready.push_back((lane.number, lane.choose(row, has_room)?));
+            }
+        }
+        self.sweep();
+        Ok(())
+    }
+
+    /// Closes the sequences of the answers that have ended.
+    fn sweep(&mut self) {
+        let Batch { session, running, stops, .. } = self;
+        running.retain(|lane| {
+            stops[lane.number] = lane.reply.stop;
+            if lane.reply.stop.is_some() {
+                session.close(lane.sequence);
+            }
+            lane.reply.stop.is_none()
+        });
+    }
+}
+
+impl Lane<'_> {
+    fn choose(&mut self, logits: &[f32], has_room: bool) -> Result<Token, Error> {
+        let choice = Choice { row: Row::Logits(logits), logits: Some(logits), draft: None };
+        let token = self.reply.choose(&choice, has_room)?;
+        self.last = [token.id];
+        Ok(token)
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        for lane in &self.running {
+            self.session.close(lane.sequence);
+        }
+    }
+}
