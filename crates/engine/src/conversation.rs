@@ -34,6 +34,23 @@ pub struct Message {
     pub content: String,
 }
 
+impl Message {
+    /// What the model is told before all else.
+    pub fn system(content: impl Into<String>) -> Message {
+        Message { role: Role::System, content: content.into() }
+    }
+
+    /// What the user says.
+    pub fn user(content: impl Into<String>) -> Message {
+        Message { role: Role::User, content: content.into() }
+    }
+
+    /// What the model said.
+    pub fn assistant(content: impl Into<String>) -> Message {
+        Message { role: Role::Assistant, content: content.into() }
+    }
+}
+
 /// Messages in a sequence of a session.
 #[derive(Debug)]
 pub struct Conversation {
@@ -65,6 +82,11 @@ impl Conversation {
     ) -> Result<Conversation, Error> {
         let sequence = session.open()?;
         Ok(Conversation { template, variables, messages: Vec::new(), sequence })
+    }
+
+    /// An empty one in a sequence that is open. What the sequence holds counts as far as it is equal.
+    pub fn over(sequence: SequenceId, template: Template) -> Conversation {
+        Conversation { template, variables: Map::new(), messages: Vec::new(), sequence }
     }
 
     /// All that was said.

@@ -331,12 +331,15 @@ impl Drop for Generation<'_> {
 /// session gives. Stops, and answers false, where `each` answers false.
 ///
 /// # Errors
-/// Those of [`Session::step`], and what `each` fails with.
+/// There are no tokens; those of [`Session::step`]; what `each` fails with.
 pub fn logits<E: From<Error>>(
     session: &mut Session,
     tokens: &[u32],
     each: &mut dyn FnMut(&[f32]) -> Result<bool, E>,
 ) -> Result<bool, E> {
+    if tokens.is_empty() {
+        return Err(empty_prompt().into());
+    }
     let sequence = session.open().map_err(E::from)?;
     let rows = session.limits().outputs.min(session.limits().tokens);
     let goes_on = tokens.chunks(rows).try_fold(true, |goes_on, tokens| {

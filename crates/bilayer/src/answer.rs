@@ -1,0 +1,83 @@
+//! Answers in the making, as iterators of tokens.
+
+use bilayer_engine::generate::{self, Generation};
+
+use crate::{Error, Statistics, Stop, Token};
+
+/// An answer in the making: an iterator of its tokens. After an error there are no more. Dropping it ends the answer.
+pub struct Answer<'m> {
+    generation: Generation<'m>,
+    has_failed: bool,
+}
+
+impl<'m> Answer<'m> {
+    pub(crate) fn new(generation: Generation<'m>) -> Answer<'m> {
+        Answer { generation, has_failed: false }
+    }
+
+    /// The rest of the answer as one text.
+    ///
+    /// # Errors
+    /// A device failed, or no token is left to choose from.
+    pub fn text(mut self) -> Result<String, Error> {
+        let mut text = String::new();
+        for token in &mut self {
+            text += &token?.text;
+        }
+        Ok(text + &self.generation.finish())
+    }
+
+    /// Why the answer ended, once it has.
+    pub fn stop(&self) -> Option<Stop> {
+        self.generation.stop()
+    }
+
+    /// Times and counts so far.
+    pub fn statistics(&self) -> Statistics {
+        self.generation.statistics()
+    }
+}
+
+impl Iterator for Answer<'_> {
+    type Item = Result<Token, Error>;
+
+    fn next(&mut self) -> Option<Result<Token, Error>> {
+        if self.has_failed {
+            return None;
+        }
+        let token = self.generation.next();
+        self.has_failed = token.is_err();
+        token.map_err(Error::from).transpose()
+    }
+}
+
+/// Several answers in the making: an iterator of their tokens, each with the number of its request, from 0. After an error
+/// there are no more.
+pub struct Batch<'m> {
+    batch: generate::Batch<'m>,
+    has_failed: bool,
+}
+
+impl<'m> Batch<'m> {
+    pub(crate) fn new(batch: generate::Batch<'m>) -> Batch<'m> {
+        Batch { batch, has_failed: false }
+    }
+
+    /// Why the answer to a request ended, once it has.
+    pub fn stop(&self, number: usize) -> Option<Stop> {
+        self.batch.stop(number)
+    }
+}
+
+impl Iterator for Batch<'_> {
+    type Item = Result<(usize, Token), Error>;
+
+    fn next(&mut self) -> Option<Result<(usize, Token), Error>> {
+        if self.has_failed {
+            return None;
+        }
+        let token = self.batch.next();
+        self.has_failed = token.is_err();
+        token.map_err(Error::from).transpose()
+    }
+}

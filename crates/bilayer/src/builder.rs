@@ -1,0 +1,232 @@
+//! How a model is opened: which devices, how much memory, how many answers at once.
+
+use std::path::PathBuf;
+
+use bilayer_engine::placement::{self, Placing};
+use bilayer_engine::session::{Progress, Purpose, Session, Settings};
+use bilayer_engine::{Cancel, Model as Opened, OpenOptions};
+use bilayer_measure::{profile, timing};
+use bilayer_quant::Type;
+use bilayer_scheduler::{Offload, Plan};
+
+use crate::{Error, Model, Profile, ProfileOptions, Sampling};
+
+/// Rows of logits that a step gives at least: [`Model::logits`] takes so many tokens at a time.
+const LOGITS_ROWS: usize = 16;
+
+/// Texts that an encoder takes in one step.
+const TEXTS: usize = 64;
+
+/// How many layers run on the GPU. The output head counts as one and goes first, then the last layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GpuLayers {
+    /// As many as are of use and fit.
+    #[default]
+    Auto,
+    /// All of them.
+    All,
+    /// So many; `layers + 1` is all, 0 none.
+    Count(u32),
+    /// So many percent.
+    Percent(u8),
+}
+
+impl From<u32> for GpuLayers {
+    fn from(count: u32) -> GpuLayers {
+        GpuLayers::Count(count)
+    }
+}
+
+/// How the KV cache stores keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheType {
+    /// 16-bit floats.
+    #[default]
+    F16,
+    /// 32-bit floats: twice the memory.
+    F32,
+    /// 8-bit integers with a scale for each 32: about half the memory.
+    Q8_0,
+}
+
+impl CacheType {
+    fn quant(self) -> Type {
+        match self {
+            CacheType::F16 => Type::F16,
+            CacheType::F32 => Type::F32,
+            CacheType::Q8_0 => Type::Q8_0,
+        }
+    }
+}
+
+/// Opens a model with settings other than the defaults.
+///
+/// ```
+/// use bilayer::{GpuLayers, Model};
+///
+/// # let path = "crates/cli/assets/demo.gguf";
+/// let model = Model::builder(path).gpu_layers(GpuLayers::Auto).context(1024).open()?;
+/// assert_eq!(model.context(), 1024);
+/// # Ok::<(), bilayer::Error>(())
+/// ```
+#[must_use]
+pub struct Builder<'p> {
+    path: PathBuf,
+    placing: Placing,
+    context: Option<usize>,
+    threads: Option<usize>,
+    cache_type: CacheType,
+    parallel: usize,
+    chat_template: Option<String>,
+    cancel: Cancel,
+    progress: Option<Box<dyn FnMut(Progress) + 'p>>,
+}
+
+impl<'p> Builder<'p> {
+    pub(crate) fn new(path: PathBuf) -> Builder<'p> {
+        Builder {
+            path,
+            placing: Placing::default(),
+            context: None,
+            threads: None,
+            cache_type: CacheType::F16,
+            parallel: 1,
+            chat_template: None,
+            cancel: Cancel::new(),
+            progress: None,
+        }
+    }
+
+    /// How many layers run on the GPU; [`GpuLayers::Auto`] where nothing is said.
+    pub fn gpu_layers(mut self, layers: impl Into<GpuLayers>) -> Self {
+        self.placing.gpu_layers = match layers.into() {
+            GpuLayers::Auto => Offload::Auto,
+            GpuLayers::All => Offload::All,
+            GpuLayers::Count(count) => Offload::Count(count),
+            GpuLayers::Percent(percent) => Offload::Percent(percent),
+        };
+        self
+    }
+
+    /// Which GPU: a number as in `bilayer devices`, a part of its name, or `software` for a software adapter, which is never
+    /// taken unasked.
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.placing.device = Some(name.into());
+        self
+    }
+
+    /// Counts the GPU's free memory as so many bytes, in place of what its driver says.
+    pub fn gpu_bytes(mut self, bytes: u64) -> Self {
+        self.placing.vram_bytes = Some(bytes);
+        self
+    }
+
+    /// Keeps the experts of the first `layers` layers of a mixture-of-experts model on the CPU.
+    pub fn cpu_moe_layers(mut self, layers: u32) -> Self {
+        self.placing.cpu_moe_layers = layers;
+        self
+    }
+
+    /// A folder for what drivers compiled and for how long this model's layers take on each device. With it the first run of
+    /// a model measures that, about two seconds, and [`GpuLayers::Auto`] places by it.
+    pub fn cache_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.placing.kept = Some(folder.into());
+        self
+    }
+
+    /// Tokens that a prompt and its answer may have together; by default the model's own context, but at most 8192.
+    pub fn context(mut self, tokens: usize) -> Self {
+        self.context = Some(tokens);
+        self
+    }
+
+    /// CPU threads; by default one for each physical core that the process may use.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// How the KV cache stores keys and values.
+    pub fn cache_type(mut self, cache_type: CacheType) -> Self {
+        self.cache_type = cache_type;
+        self
+    }
+
+    /// How many answers [`Model::batch`] may have in the making; 1 by default. Each has a context of its own, so the KV cache
+    /// is as many times as large.
+    pub fn parallel(mut self, answers: usize) -> Self {
+        self.parallel = answers;
+        self
+    }
+
+    /// The chat template, in place of the model's own: the text of one, or the name of a known one such as `chatml`.
+    pub fn chat_template(mut self, template: impl Into<String>) -> Self {
+        self.chat_template = Some(template.into());
+        self
+    }
+
+    /// The handle that ends this model's answers, or its profile; by default one of its own
+    /// ([`Model::cancel_handle`]).
+    pub fn cancel(mut self, cancel: &Cancel) -> Self {
+        self.cancel = cancel.clone();
+        self
+    }
+
+    /// Is told how loading proceeds.
+    pub fn progress(mut self, progress: impl FnMut(Progress) + 'p) -> Self {
+        self.progress = Some(Box::new(progress));
+        self
+    }
+
+    /// Opens the file, places the model on its devices and loads it.
+    ///
+    /// # Errors
+    /// The file is missing, damaged or not supported; a setting is out of range; a device that was named is not there; the
+    /// model does not fit.
+    pub fn open(mut self) -> Result<Model, Error> {
+        let model = Opened::open(&self.path, OpenOptions::default())?;
+        let session = Session::new(&model, self.settings(&model))?;
+        Model::new(model, session, self.chat_template, self.cancel)
+    }
+
+    /// What would run where, and the memory that it would take; nothing is loaded. A file that has only its header will do.
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub fn plan(mut self) -> Result<Plan, Error> {
+        let model = Opened::open(&self.path, OpenOptions::default())?;
+        Ok(placement::plan(&model, &self.settings(&model), None)?)
+    }
+
+    /// Runs the model at every number of layers on the GPU and measures each. `None` where [`Cancel`] ended it.
+    ///
+    /// # Errors
+    /// As [`Builder::open`]; a device that fails.
+    pub fn profile(mut self, options: ProfileOptions) -> Result<Option<Profile>, Error> {
+        let model = Opened::open(&self.path, OpenOptions::default())?;
+        let cancel = self.cancel.clone();
+        let goes_on = &mut |_, _| !cancel.is_cancelled();
+        let taken = profile::take(&model, self.settings(&model), options, goes_on)?;
+        Ok(taken.map(|taken| taken.profile))
+    }
+
+    fn settings(&mut self, model: &Opened) -> Settings<'_> {
+        let is_encoder = model.config().encoder.is_some();
+        let progress = self.progress.as_deref_mut();
+        let parallel = self.parallel.max(1);
+        Settings {
+            threads: self.threads,
+            ctx_size: self.context,
+            purpose: if is_encoder { Purpose::Embed(None) } else { Purpose::Own },
+            sequences: if is_encoder { TEXTS } else { parallel },
+            outputs: (!is_encoder).then_some(parallel.max(LOGITS_ROWS)),
+            cache_type_k: self.cache_type.quant(),
+            cache_type_v: self.cache_type.quant(),
+            placing: self.placing.clone(),
+            top_k: Sampling::default().needs().filter(|_| !is_encoder),
+            time_device: Some(timing::device),
+            progress: progress.map(|told| told as &mut dyn FnMut(Progress)),
+            ..Settings::default()
+        }
+    }
+}

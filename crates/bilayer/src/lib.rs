@@ -1,0 +1,165 @@
+//! Run large language models from GGUF files, on the CPU, the GPU, or both at once.
+//!
+//! A model that does not fit the GPU's memory is split: some layers run on the GPU, the others on the CPU, and hidden states
+//! cross between them. This crate opens a file, decides what runs where, and generates.
+//!
+//! # Open a model
+//!
+//! [`Model::open`] places the model by itself: as many layers as are of use and fit go to the GPU, the rest stays on the CPU.
+//! Without a GPU everything runs on the CPU.
+//!
+//! ```
+//! # let path = "crates/cli/assets/demo.gguf";
+//! let model = bilayer::Model::open(path)?;
+//! println!("{}: {}", model.name(), model.plan().map);
+//! # Ok::<(), bilayer::Error>(())
+//! ```
+//!
+//! # Generate
+//!
+//! [`Model::generate`] takes a text, a list of tokens or a list of messages, and returns an iterator of tokens. Each item is a
+//! `Result`; after an error there are no more. Dropping the iterator ends the answer.
+//!
+//! ```
+//! use bilayer::{Model, Request, Sampling};
+//!
+//! # let path = "crates/cli/assets/demo.gguf";
+//! let mut model = Model::open(path)?;
+//! let sampling = Sampling { temperature: 0.7, seed: 42, ..Sampling::default() };
+//! let request = Request::new("ROMEO:\n").max_tokens(20).stop("\n\n").sampling(sampling);
+//! for token in model.generate(request)? {
+//!     print!("{}", token?.text);
+//! }
+//! # Ok::<(), bilayer::Error>(())
+//! ```
+//!
+//! The same request gives the same text each time: a new text needs a new [`Sampling::seed`].
+//!
+//! # Chat
+//!
+//! [`Model::chat`] renders messages by the model's own chat template. Give it the whole conversation each time; what the KV
+//! cache already holds of it is not computed again.
+//!
+//! ```
+//! use bilayer::{Message, Model, Request};
+//!
+//! # let path = "crates/cli/assets/demo.gguf";
+//! # let mut model = Model::builder(path).chat_template("chatml").open()?;
+//! let mut messages = vec![Message::system("You are terse."), Message::user("Who are you?")];
+//! let answer = model.chat(Request::new(&messages[..]).max_tokens(16))?.text()?;
+//! messages.push(Message::assistant(answer));
+//! # Ok::<(), bilayer::Error>(())
+//! ```
+//!
+//! # Embed
+//!
+//! An encoder such as BERT turns each text into a vector of length 1; the dot product of two vectors is the similarity of the
+//! texts.
+//!
+//! ```no_run
+//! let mut model = bilayer::Model::open("all-minilm-l6-v2.gguf")?;
+//! let vectors = model.embed(&["a cat", "a kitten", "a tax return"])?;
+//! let similarity = |a: usize, b: usize| -> f32 {
+//!     vectors[a].iter().zip(&vectors[b]).map(|(x, y)| x * y).sum()
+//! };
+//! assert!(similarity(0, 1) > similarity(0, 2));
+//! # Ok::<(), bilayer::Error>(())
+//! ```
+//!
+//! # Place
+//!
+//! [`Model::builder`] overrides what [`Model::open`] decides. [`Builder::plan`] says what would run where and how much memory
+//! it takes, without loading anything.
+//!
+//! ```
+//! use bilayer::{CacheType, GpuLayers, Model};
+//!
+//! # let path = "crates/cli/assets/demo.gguf";
+//! let plan = Model::builder(path).gpu_layers(0).context(512).plan()?;
+//! println!("{plan}");
+//!
+//! let mut model = Model::builder(path)
+//!     .gpu_layers(GpuLayers::Count(0)) // everything on the CPU
+//!     .threads(2)
+//!     .context(512)
+//!     .cache_type(CacheType::Q8_0)
+//!     .progress(|progress| eprintln!("{} of {}", progress.done_bytes, progress.total_bytes))
+//!     .open()?;
+//! # Ok::<(), bilayer::Error>(())
+//! ```
+//!
+//! # Stop
+//!
+//! A [`Cancel`] handle ends an answer from elsewhere: it can be cloned and sent to another thread.
+//!
+//! ```
+//! use bilayer::{Model, Stop};
+//!
+//! # let path = "crates/cli/assets/demo.gguf";
+//! let mut model = Model::open(path)?;
+//! let cancel = model.cancel_handle();
+//! let mut answer = model.generate("ROMEO:\n")?;
+//! answer.next();
+//! cancel.cancel(); // from any thread
+//! assert!(answer.next().is_none());
+//! assert_eq!(answer.stop(), Some(Stop::Interrupted));
+//! # Ok::<(), bilayer::Error>(())
+//! ```
+//!
+//! # Measure
+//!
+//! [`Model::logits`] gives the model's raw predictions, [`Answer::statistics`] the times of an answer, and
+//! [`Builder::profile`] what each offloaded layer buys on this machine.
+//!
+//! ```
+//! # let path = "crates/cli/assets/demo.gguf";
+//! let mut model = bilayer::Model::open(path)?;
+//! let logits = model.logits("ROMEO:\n")?;
+//! println!("{} positions, {} logits each", logits.rows(), logits.vocab());
+//! # Ok::<(), bilayer::Error>(())
+//! ```
+//!
+//! # Errors
+//!
+//! Every function that can fail returns [`Error`], which says what is wrong, where, and what was expected.
+//! [`Error::advice`] is the next step and [`Error::exit_code`] the code that a program should end with; both are those of the
+//! command line `bilayer`.
+//!
+//! ```
+//! let error = bilayer::Model::open("missing.gguf").err().expect("there is no such file");
+//! assert_eq!(error.exit_code() as u8, 66);
+//! ```
+//!
+//! # Features
+//!
+//! `gpu` (default) runs layers on Vulkan, Metal and DX12. `cli` (default) builds the program `bilayer` and everything that only
+//! it needs; a program that uses the library turns it off:
+//! `bilayer = { version = "0.1", default-features = false, features = ["gpu"] }`.
+
+mod answer;
+mod builder;
+mod model;
+mod request;
+
+pub use answer::{Answer, Batch};
+pub use bilayer_engine::conversation::{Message, Role};
+pub use bilayer_engine::generate::{Statistics, Stop, Token};
+pub use bilayer_engine::sampling::{Dry, Mirostat, Options as Sampling, TokenLogprob, Xtc};
+pub use bilayer_engine::session::{Progress, Stage, Warning};
+pub use bilayer_engine::{Cancel, Exit};
+pub use bilayer_measure::Error;
+pub use bilayer_measure::profile::{Options as ProfileOptions, Profile};
+pub use bilayer_scheduler::Plan;
+pub use builder::{Builder, CacheType, GpuLayers};
+pub use model::{Logits, Model};
+pub use request::{Prompt, Request};
+
+/// Handles move between threads.
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<Model>();
+    is_send::<Answer<'static>>();
+    is_send::<Batch<'static>>();
+    is_send::<Cancel>();
+    is_send::<Request>();
+};

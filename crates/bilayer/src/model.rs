@@ -1,0 +1,371 @@
+//! A model on its devices, and all that can be asked of it.
+
+use std::path::PathBuf;
+
+use bilayer_engine::conversation::Conversation;
+use bilayer_engine::encode::{Encoder, Excess, Input, normalize};
+use bilayer_engine::generate::{self, Generation};
+use bilayer_engine::sampling::{BREAKERS, Sampler};
+use bilayer_engine::session::{SequenceId, Session, Warning};
+use bilayer_engine::{Cancel, Error as Engine, Model as Opened, chat_templates};
+use bilayer_scheduler::Plan;
+
+use crate::{Answer, Batch, Builder, Error, Message, Prompt, Request, Sampling};
+
+/// A model on its devices.
+///
+/// What it holds is freed when it is dropped. A handle may move to another thread; one answer is made at a time, or several
+/// by [`Model::batch`].
+pub struct Model {
+    model: Opened,
+    running: Running,
+    chat_template: Option<String>,
+    cancel: Cancel,
+}
+
+enum Running {
+    /// A decoder, with the sequence of its answers.
+    Decoder(Box<Session>, Option<SequenceId>),
+    Encoder(Box<Encoder>),
+}
+
+/// A prompt in a sequence: what is left of it to be run, and the texts that end an answer in its format.
+struct Begun {
+    sequence: SequenceId,
+    tokens: Vec<u32>,
+    stops: Vec<String>,
+}
+
+impl Model {
+    /// Opens a GGUF file (the first of its shards is enough) with all defaults: the model is placed automatically, and its
+    /// context is its own but at most 8192 tokens.
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub fn open(path: impl Into<PathBuf>) -> Result<Model, Error> {
+        Model::builder(path).open()
+    }
+
+    /// Settings other than the defaults.
+    pub fn builder<'p>(path: impl Into<PathBuf>) -> Builder<'p> {
+        Builder::new(path.into())
+    }
+
+    pub(crate) fn new(
+        model: Opened,
+        session: Session,
+        chat_template: Option<String>,
+        cancel: Cancel,
+    ) -> Result<Model, Error> {
+        let running = match model.config().encoder {
+            Some(_) => Running::Encoder(Box::new(Encoder::over(session)?)),
+            None => Running::Decoder(Box::new(session), None),
+        };
+        Ok(Model { model, running, chat_template, cancel })
+    }
+
+    /// Continues a prompt. The tokens are computed as the iterator is asked for them.
+    ///
+    /// # Errors
+    /// The model is an encoder; the prompt is empty or does not fit the context; an option is out of range.
+    pub fn generate(&mut self, request: impl Into<Request>) -> Result<Answer<'_>, Error> {
+        let request = request.into();
+        let begun = self.begin(&request.prompt)?;
+        let cancel = self.cancel.clone();
+        let (model, session, _) = self.decoder()?;
+        let sampler = sampler(model, session, &request.sampling)?;
+        let request = asked(request, begun.tokens, begun.stops, cancel);
+        let generation = Generation::new(model, session, begun.sequence, sampler, request)?;
+        Ok(Answer::new(generation))
+    }
+
+    /// Answers a conversation, given whole: a list of [`Message`]s, or a [`Request`] with one. Of what the KV cache holds of it
+    /// from the last call only the new part is computed.
+    ///
+    /// # Errors
+    /// As [`Model::generate`]; the model has no chat template, or the template refuses the messages.
+    ///
+    /// ```
+    /// # let path = "crates/cli/assets/demo.gguf";
+    /// # let mut model = bilayer::Model::builder(path).chat_template("chatml").open()?;
+    /// use bilayer::{Message, Request};
+    ///
+    /// let request = Request::new([Message::user("Hello!")]).max_tokens(8);
+    /// let answer = model.chat(request)?.text()?;
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    pub fn chat(&mut self, messages: impl Into<Request>) -> Result<Answer<'_>, Error> {
+        self.generate(messages)
+    }
+
+    /// Answers several requests at once, as many as [`Builder::parallel`] allows in the same steps, the others as those end.
+    ///
+    /// # Errors
+    /// As [`Model::generate`], of any of the requests.
+    ///
+    /// ```
+    /// # let path = "crates/cli/assets/demo.gguf";
+    /// use bilayer::{Model, Request};
+    ///
+    /// let mut model = Model::builder(path).parallel(2).context(128).open()?;
+    /// let requests = ["ROMEO:\n", "JULIET:\n"].map(|prompt| Request::new(prompt).max_tokens(8));
+    /// let mut texts = [String::new(), String::new()];
+    /// for item in model.batch(requests)? {
+    ///     let (number, token) = item?;
+    ///     texts[number] += &token.text;
+    /// }
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    pub fn batch(
+        &mut self,
+        requests: impl IntoIterator<Item = impl Into<Request>>,
+    ) -> Result<Batch<'_>, Error> {
+        let template = self.chat_template.clone();
+        let cancel = self.cancel.clone();
+        let (model, session, own) = self.decoder()?;
+        own.take().into_iter().for_each(|sequence| session.close(sequence));
+        let mut prepared = Vec::new();
+        for request in requests {
+            let request: Request = request.into();
+            let (tokens, stops) = match &request.prompt {
+                Prompt::Messages(messages) => {
+                    let sequence = session.open()?;
+                    let chat = conversation(model, sequence, template.as_deref(), messages);
+                    let turn = chat.and_then(|chat| {
+                        let stops = chat.template().stops(model.tokenizer());
+                        Ok((chat.turn(model, session)?.tokens, stops))
+                    });
+                    session.close(sequence);
+                    turn?
+                }
+                prompt => (tokens(model, prompt)?, Vec::new()),
+            };
+            let sampler = sampler(model, session, &request.sampling)?;
+            prepared.push((asked(request, tokens, stops, cancel.clone()), sampler));
+        }
+        let mut batch = generate::Batch::new(model, session);
+        for (request, sampler) in prepared {
+            batch.push(request, sampler)?;
+        }
+        Ok(Batch::new(batch))
+    }
+
+    /// A vector of length 1 for each text, `[width]` f32.
+    ///
+    /// # Errors
+    /// The model generates text; it has a vector for each token and not for each text; a text is longer than the context.
+    pub fn embed(&mut self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>, Error> {
+        let Running::Encoder(encoder) = &mut self.running else {
+            return Err(Engine::NoEncoder { name: self.model.name() }.into());
+        };
+        if !encoder.is_pooled() {
+            let (name, found) = ("pooling", "none".to_owned());
+            let expected = "cls, mean or last, for one vector a text".to_owned();
+            return Err(Engine::Setting { name, found, expected }.into());
+        }
+        let inputs = texts.iter().map(|text| {
+            let input = Input { text: text.as_ref(), pair: None };
+            encoder.tokens(input, Excess::Refuse)
+        });
+        let inputs: Vec<Vec<u32>> = inputs.collect::<Result<_, _>>()?;
+        let mut vectors = Vec::with_capacity(texts.len());
+        encoder.run(inputs.into_iter().map(Ok::<_, Engine>), &mut |_, _, row| {
+            let mut row = row.to_vec();
+            normalize(&mut row);
+            vectors.push(row);
+            Ok(())
+        })?;
+        Ok(vectors)
+    }
+
+    /// The logits after every token of a prompt.
+    ///
+    /// # Errors
+    /// As [`Model::generate`].
+    pub fn logits(&mut self, prompt: impl Into<Prompt>) -> Result<Logits, Error> {
+        let begun = self.begin(&prompt.into())?;
+        let (_, session, own) = self.decoder()?;
+        let mut tokens = session.tokens(begun.sequence).to_vec();
+        tokens.extend(begun.tokens);
+        own.take().into_iter().for_each(|sequence| session.close(sequence));
+        let vocab = session.vocab();
+        let mut data = Vec::with_capacity(tokens.len() * vocab);
+        generate::logits::<Engine>(session, &tokens, &mut |rows| {
+            data.extend_from_slice(rows);
+            Ok(true)
+        })?;
+        Ok(Logits { tokens, vocab, data })
+    }
+
+    /// The tokens of a text, those that the model wants around it included.
+    ///
+    /// # Errors
+    /// The vocabulary cannot express the text.
+    pub fn tokens(&self, text: &str) -> Result<Vec<u32>, Error> {
+        Ok(self.model.prompt_tokens(text)?)
+    }
+
+    /// The text of some tokens, control tokens left out.
+    pub fn text(&self, tokens: &[u32]) -> String {
+        self.model.tokenizer().decode(tokens)
+    }
+
+    /// What the file calls the model.
+    pub fn name(&self) -> String {
+        self.model.name()
+    }
+
+    /// Tokens that a prompt and its answer may have together.
+    pub fn context(&self) -> usize {
+        self.session().context()
+    }
+
+    /// What runs where, and the memory that it takes.
+    pub fn plan(&self) -> &Plan {
+        self.session().plan()
+    }
+
+    /// Ends the answer that is being made, and each later one until it is [reset](Cancel::reset).
+    pub fn cancel_handle(&self) -> Cancel {
+        self.cancel.clone()
+    }
+
+    /// What has happened since the last call that the user should know, though work went on: a GPU that was lost, for one,
+    /// whose layers run on the CPU now.
+    pub fn take_warnings(&mut self) -> Vec<Warning> {
+        match &mut self.running {
+            Running::Decoder(session, _) => session.take_warnings(),
+            Running::Encoder(encoder) => encoder.session_mut().take_warnings(),
+        }
+    }
+
+    fn session(&self) -> &Session {
+        match &self.running {
+            Running::Decoder(session, _) => session,
+            Running::Encoder(encoder) => encoder.session(),
+        }
+    }
+
+    fn decoder(&mut self) -> Result<(&Opened, &mut Session, &mut Option<SequenceId>), Error> {
+        match &mut self.running {
+            Running::Decoder(session, sequence) => Ok((&self.model, session, sequence)),
+            Running::Encoder(_) => Err(Engine::NoDecoder { name: self.model.name() }.into()),
+        }
+    }
+
+    /// Makes the model's own sequence hold what it can of a prompt: of a conversation what it has in common with the last one,
+    /// of another prompt nothing, so that equal prompts give equal answers.
+    fn begin(&mut self, prompt: &Prompt) -> Result<Begun, Error> {
+        let template = self.chat_template.clone();
+        let (model, session, own) = self.decoder()?;
+        let sequence = match *own {
+            Some(sequence) => sequence,
+            None => *own.insert(session.open()?),
+        };
+        if let Prompt::Messages(messages) = prompt {
+            let chat = conversation(model, sequence, template.as_deref(), messages)?;
+            let mut turn = chat.turn(model, session)?;
+            let tokens = turn.tokens.split_off(turn.kept);
+            let stops = chat.template().stops(model.tokenizer());
+            return Ok(Begun { sequence, tokens, stops });
+        }
+        let tokens = tokens(model, prompt)?;
+        session.truncate(sequence, 0);
+        Ok(Begun { sequence, tokens, stops: Vec::new() })
+    }
+}
+
+/// The logits after every token of a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Logits {
+    tokens: Vec<u32>,
+    vocab: usize,
+    data: Vec<f32>,
+}
+
+impl Logits {
+    /// The prompt's tokens.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Number of rows: one for each token.
+    pub fn rows(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Elements of a row: tokens of the vocabulary.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// The logits after token `row`, `[vocab]`: unnormalized log-probabilities of what follows it.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.data[row * self.vocab..][..self.vocab]
+    }
+
+    /// The most likely token after token `row`; of equally likely ones the first.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn best(&self, row: usize) -> u32 {
+        let row = self.row(row);
+        (0..row.len()).fold(0, |best, id| if row[id] > row[best] { id } else { best }) as u32
+    }
+
+    /// All of it, `[rows, vocab]`.
+    pub fn as_slice(&self) -> &[f32] {
+        &self.data
+    }
+}
+
+/// A conversation with some messages, in a sequence.
+fn conversation(
+    model: &Opened,
+    sequence: SequenceId,
+    template: Option<&str>,
+    messages: &[Message],
+) -> Result<Conversation, Error> {
+    let templates = chat_templates(model.file().metadata()).map_err(Engine::File)?;
+    let template = templates.find(template).map_err(Engine::Text)?;
+    let mut conversation = Conversation::over(sequence, template);
+    conversation.replace(messages.to_vec());
+    Ok(conversation)
+}
+
+/// The tokens of a prompt that is no conversation.
+fn tokens(model: &Opened, prompt: &Prompt) -> Result<Vec<u32>, Error> {
+    let tokens = match prompt {
+        Prompt::Text(text) => model.prompt_tokens(text)?,
+        Prompt::Tokens(tokens) => tokens.clone(),
+        Prompt::Messages(_) => Vec::new(),
+    };
+    model.check_tokens(&tokens)?;
+    Ok(tokens)
+}
+
+fn sampler(model: &Opened, session: &Session, sampling: &Sampling) -> Result<Sampler, Error> {
+    let breakers = sampling.dry.as_ref().map(|_| model.dry_breakers(&BREAKERS));
+    let breakers = breakers.unwrap_or_default();
+    let sampler = Sampler::new(sampling.clone(), session.vocab(), session.context(), breakers);
+    Ok(sampler.map_err(Engine::SamplingOptions)?)
+}
+
+/// The request as the engine has it.
+fn asked(
+    request: Request,
+    tokens: Vec<u32>,
+    stops: Vec<String>,
+    cancel: Cancel,
+) -> generate::Request<'static> {
+    generate::Request {
+        predict: request.max_tokens,
+        stops: request.stops.into_iter().chain(stops).collect(),
+        logprobs: request.logprobs,
+        cancel,
+        ..generate::Request::new(tokens)
+    }
+}
