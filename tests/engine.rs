@@ -151,6 +151,7 @@ fn generate(
     }
     text.push_str(&generation.finish());
     let stop = generation.stop().unwrap();
+    drop(generation);
     session.close(sequence);
     Answer { ids, text, stop }
 }

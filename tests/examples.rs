@@ -100,7 +100,8 @@ fn embed_finds_each_text_most_like_itself() {
         assert!(row.iter().all(|&x| x <= row[text] + 1e-3), "{out}");
     }
     if let Some(folder) = shared("all-minilm-l6-v2") {
-        let line = format!("convert {} --outtype f16 real.gguf", folder.join("model").display());
+        let line =
+            format!("convert {} --outtype f16 --outfile real.gguf", folder.join("model").display());
         place.run(&line).good();
         let out = run(&place, "embed", &["real.gguf", texts[0], texts[1], texts[2]]).out;
         let first: Vec<f32> = out.split_whitespace().map_while(|word| word.parse().ok()).collect();

@@ -104,6 +104,7 @@ fn generate_on(
     }
     text.push_str(&generation.finish());
     let (stop, statistics) = (generation.stop().unwrap(), generation.statistics());
+    drop(generation);
     let held = session.tokens(sequence).to_vec();
     session.close(sequence);
     (Answer { ids, text, stop, held }, statistics)

@@ -183,6 +183,15 @@ fn dependencies_point_down() {
 }
 
 #[test]
+fn the_library_can_do_without_the_command_line() {
+    let manifest: toml::Table = read("Cargo.toml").parse().expect("valid TOML");
+    assert_eq!(manifest["dependencies"]["bilayer-cli"]["optional"].as_bool(), Some(true));
+    let binary = &manifest["bin"].as_array().expect("[[bin]]")[0];
+    let needed = binary["required-features"].as_array().expect("a list");
+    assert!(needed.iter().any(|feature| feature.as_str() == Some("cli")));
+}
+
+#[test]
 fn reserved_words_stay_in_their_rooms() {
     let mut broken = Vec::new();
     let sources = crate_sources();
@@ -357,6 +366,7 @@ fn the_top_level_and_the_map_agree() {
         "benches",
         "tests",
         "examples",
+        "docs",
         "target",
     ];
     let mut broken = Vec::new();

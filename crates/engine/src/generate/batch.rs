@@ -71,11 +71,13 @@ impl<'s> Batch<'s> {
     )]
     pub fn next(&mut self) -> Result<Option<(usize, Token)>, Error> {
         while self.ready.is_empty() {
-            let may_begin = self.running.len() < self.session.limits().sequences;
-            match self.waiting.pop_front().filter(|_| may_begin) {
-                Some((number, reply)) => self.begin(number, reply)?,
-                None if self.running.is_empty() => return Ok(None),
-                None => self.step()?,
+            let has_room = self.running.len() < self.session.limits().sequences;
+            if has_room && let Some((number, reply)) = self.waiting.pop_front() {
+                self.begin(number, reply)?;
+            } else if self.running.is_empty() {
+                return Ok(None);
+            } else {
+                self.step()?;
             }
         }
         Ok(self.ready.pop_front())
