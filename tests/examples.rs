@@ -1,5 +1,7 @@
 //! Every example runs and says what its first lines promise. `cargo test` and `cargo nextest run` build them first.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
+
 use std::path::{Path, PathBuf};
 
 use support::data::shared;

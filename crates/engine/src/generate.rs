@@ -236,9 +236,9 @@ impl<'s> Generation<'s> {
         }
         let draft = self.draft.guess(self.at);
         let logits = self.reply.request.logprobs.map(|_| self.rows.logits(self.at));
-        let choice = Choice { row: self.rows.row(self.at), logits, draft };
-        let has_room = self.held < self.session.context();
-        let token = self.reply.choose(&choice, has_room)?;
+        let room = self.session.context().saturating_sub(self.held);
+        let choice = Choice { row: self.rows.row(self.at), logits, draft, room };
+        let token = self.reply.choose(&choice)?;
         self.statistics.accepted += usize::from(draft.is_some_and(|draft| draft.token == token.id));
         self.pending = Some(token.id);
         self.count();

@@ -102,9 +102,9 @@ impl<'s> Batch<'s> {
         let lane = Lane { number, sequence, reply, last: [0] };
         self.running.push(lane);
         let lane = self.running.last_mut().expect("pushed");
-        let has_room = lane.reply.request.prompt.len() < self.session.context();
+        let room = self.session.context() - lane.reply.request.prompt.len();
         match self.session.prefill(sequence, &lane.reply.request.prompt, going)? {
-            Some(logits) => self.ready.push_back((number, lane.choose(logits, has_room)?)),
+            Some(logits) => self.ready.push_back((number, lane.choose(logits, room)?)),
             None => lane.reply.stop = Some(Stop::Interrupted),
         }
         self.sweep();
@@ -118,10 +118,9 @@ impl<'s> Batch<'s> {
             lane.reply.stop = Some(Stop::Interrupted);
         }
         let going = || running.iter().filter(|lane| lane.reply.stop.is_none());
-        let (sequences, context): (Vec<SequenceId>, usize) =
-            (going().map(|lane| lane.sequence).collect(), session.context());
-        let room: Vec<bool> =
-            sequences.iter().map(|&sequence| session.len(sequence) + 1 < context).collect();
+        let context = session.context();
+        let room = going().map(|lane| context.saturating_sub(session.len(lane.sequence) + 1));
+        let room: Vec<usize> = room.collect();
         let runs = going().map(|lane| Run {
             sequence: lane.sequence,
             tokens: &lane.last,
@@ -132,8 +131,8 @@ impl<'s> Batch<'s> {
             let vocab = session.vocab();
             let logits = session.step(&runs)?;
             let lanes = running.iter_mut().filter(|lane| lane.reply.stop.is_none());
-            for ((lane, row), has_room) in lanes.zip(logits.chunks_exact(vocab)).zip(room) {
-                ready.push_back((lane.number, lane.choose(row, has_room)?));
+            for ((lane, row), room) in lanes.zip(logits.chunks_exact(vocab)).zip(room) {
+                ready.push_back((lane.number, lane.choose(row, room)?));
             }
         }
         self.sweep();
@@ -154,9 +153,10 @@ impl<'s> Batch<'s> {
 }
 
 impl Lane<'_> {
-    fn choose(&mut self, logits: &[f32], has_room: bool) -> Result<Token, Error> {
-        let choice = Choice { row: Row::Logits(logits), logits: Some(logits), draft: None };
-        let token = self.reply.choose(&choice, has_room)?;
+    /// Chooses the next token from logits `[vocab]`; the context still has room for `room` tokens.
+    fn choose(&mut self, logits: &[f32], room: usize) -> Result<Token, Error> {
+        let row = Row::Logits(logits);
+        let token = self.reply.choose(&Choice { row, logits: Some(logits), draft: None, room })?;
         self.last = [token.id];
         Ok(token)
     }

@@ -26,6 +26,8 @@ pub(super) struct Choice<'a> {
     pub logits: Option<&'a [f32]>,
     /// The draft token at this place.
     pub draft: Option<Guess<'a>>,
+    /// Tokens that the context still has room for.
+    pub room: usize,
 }
 
 impl<'r> Reply<'r> {
@@ -49,9 +51,8 @@ impl<'r> Reply<'r> {
         }
     }
 
-    /// Chooses the next token. `has_room` says whether another one could follow it; where none can, or none is wanted, the
-    /// token has all text that was withheld.
-    pub fn choose(&mut self, choice: &Choice<'_>, has_room: bool) -> Result<Token, Error> {
+    /// Chooses the next token. Where none can follow it, or none is wanted, it has all text that was withheld.
+    pub fn choose(&mut self, choice: &Choice<'_>) -> Result<Token, Error> {
         let id = self.sampler.sample_row(choice.row, choice.draft)?;
         let logprobs = self.request.logprobs.zip(choice.logits);
         let logprobs = logprobs.map(|(top, logits)| sampling::logprobs(logits, id, top));
@@ -65,7 +66,7 @@ impl<'r> Reply<'r> {
         self.stop = match piece.stop {
             Some(which) => Some(Stop::Text(which)),
             None if self.is_long_enough() => Some(Stop::Length),
-            None => (!has_room).then_some(Stop::Context),
+            None => (choice.room == 0).then_some(Stop::Context),
         };
         if matches!(self.stop, Some(Stop::Length | Stop::Context)) {
             text += &self.decoder.finish();
