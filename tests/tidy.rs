@@ -390,6 +390,103 @@ fn the_top_level_and_the_map_agree() {
     assert_none(&broken, "the map");
 }
 
+/// Words and phrases that STYLE.md's "Prose" rules out, as patterns in lower case, and what to write instead.
+const BANNED: &[(&str, &str)] = &[
+    (r"\bprocessors?\b", "CPU"),
+    (r"\bguess(es|ed|ing)?\b", "draft token, or estimate"),
+    (r"\bmendable\b", "recoverable"),
+    // At the beginning of a doc comment: the line before is none.
+    (r"\n[ \t]*([^/\s][^\n]*)?\n[ \t]*//[/!] the same\b", "a doc comment that stands alone"),
+    (r"\bwhat is not reached\b", "missed targets"),
+    (r"\bsince then\b", "no history"),
+    (r"\banother hour\b", "no history"),
+    (r"\bshort way\b", "fast path"),
+];
+
+/// Places where a banned word is right: a path, and the text that contains it.
+const ALLOWED: &[(&str, &str)] = &[
+    ("crates/convert/src/quantize/sensitivity.rs", "Placing::processor()"),
+    ("crates/cpu/src/host.rs", "Xeon(R) Processor"),
+    ("crates/convert/src/checkpoint/tokenizer/special.rs", "[\"processors\"]"),
+];
+
+/// Paths whose prose and type names are not revised yet; this list only shrinks.
+const UNREVISED: &[&str] = &[
+    "README.md",
+    "crates/cli/",
+    "crates/convert/src/convert/",
+    "crates/cpu/",
+    "crates/engine/",
+    "crates/gpu/",
+    "crates/graph/",
+    "crates/measure/",
+    "crates/scheduler/",
+    "docs/",
+    "examples/",
+    "tests/",
+];
+
+fn is_revised(source: &Source) -> bool {
+    !UNREVISED.iter().any(|path| source.path.starts_with(path))
+}
+
+/// All text that people read: code with its comments and messages, shaders, tests, and the documentation.
+fn prose() -> Vec<Source> {
+    let mut sources = vec![Source { path: "README.md".into(), text: read("README.md") }];
+    sources
+        .extend(["crates", "tests", "examples"].iter().flat_map(|folder| files(folder, &["rs"])));
+    sources.extend(files("benches", &["rs"]));
+    sources.extend(files("shaders", &["wgsl"]));
+    sources.extend(files("docs", &["md"]));
+    // These patterns are banned words themselves.
+    sources.retain(|source| is_revised(source) && source.path != "tests/tidy.rs");
+    sources
+}
+
+#[test]
+fn banned_words_are_not_used() {
+    let mut broken = Vec::new();
+    for source in prose() {
+        let mut text = source.text.clone();
+        for (_, allowed) in ALLOWED.iter().filter(|(path, _)| *path == source.path) {
+            text = text.replace(allowed, "");
+        }
+        let text = text.to_lowercase();
+        for (pattern, instead) in BANNED {
+            for found in Regex::new(pattern).expect("a valid pattern").find_iter(&text) {
+                let line = text[..found.start()].lines().count().max(1);
+                let word = found.as_str().trim();
+                broken.push(format!("{}:{line} has `{word}`; better: {instead}", source.path));
+            }
+        }
+    }
+    assert_none(&broken, "words");
+}
+
+/// Names that once meant several things in the workspace; each keeps at most one meaning.
+const HOMONYMS: &[&str] = &["Columns", "Kind", "Part", "Rows", "Run", "Turn"];
+
+#[test]
+fn a_type_name_has_one_meaning() {
+    let sources: Vec<Source> =
+        prose().into_iter().filter(|source| source.path.ends_with(".rs")).collect();
+    let mut broken = Vec::new();
+    for name in HOMONYMS {
+        let definition =
+            Regex::new(&format!(r"(?m)^\s*(pub(\([^)]*\))? )?(struct|enum|trait|type) {name}\b"))
+                .expect("a valid pattern");
+        let defined: Vec<&str> = sources
+            .iter()
+            .filter(|source| definition.is_match(&source.text))
+            .map(|source| source.path.as_str())
+            .collect();
+        if defined.len() > 1 {
+            broken.push(format!("`{name}` is defined in {}", defined.join(", ")));
+        }
+    }
+    assert_none(&broken, "homonyms");
+}
+
 /// A check that never fires proves nothing: each of the patterns above catches a made-up offender.
 #[test]
 fn the_checks_can_fail() {

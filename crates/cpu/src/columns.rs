@@ -132,7 +132,7 @@ struct Clones<T> {
 }
 
 fn by_level<T>(level: Level, clones: &Clones<T>) -> Fill<T> {
-    assert!(level.is_available(), "this processor cannot run {level}");
+    assert!(level.is_available(), "this CPU does not support {level}");
     match level {
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 | Level::AvxVnni => clones.avx2,

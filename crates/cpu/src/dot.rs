@@ -162,7 +162,7 @@ pub fn dot_fine(ty: Type, cols: usize, level: Level) -> Dot {
 }
 
 fn best(entries: &'static [Entry], ty: Type, cols: usize, level: Level) -> Dot {
-    assert!(level.is_available(), "this processor cannot run {level}");
+    assert!(level.is_available(), "this CPU does not support {level}");
     assert!(cols.is_multiple_of(ty.block_weights), "{cols} columns are not whole {ty} blocks");
     let entry = entries
         .iter()

@@ -306,8 +306,8 @@ impl Pool {
     /// # Errors
     /// The system cannot start more threads.
     pub(crate) fn new(threads: usize) -> std::io::Result<Pool> {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let spin_max = if threads > processors { Duration::ZERO } else { SPIN };
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let spin_max = if threads > cpus { Duration::ZERO } else { SPIN };
         let shared = Arc::new(Shared {
             epoch: Padded::default(),
             stop: AtomicBool::new(false),
@@ -444,8 +444,8 @@ mod tests {
 
     #[test]
     fn every_chunk_runs_once_in_order_of_stages() {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        for threads in [1, 2, 3, processors + 3] {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        for threads in [1, 2, 3, cpus + 3] {
             let mut pool = Pool::new(threads).unwrap();
             assert_eq!(pool.threads(), threads);
             let counting = Arc::new(Counting::new(5, threads));

@@ -14,7 +14,7 @@ use crate::{apt_get, has_program, may_install};
 
 pub const USAGE: &str = "\
 cargo xtask test-arm [--cpu MODEL] [-- ARGS]
-                               build for 64-bit Arm and run the kernel tests and a model under qemu, as one of the processors
+                               build for 64-bit Arm and run the kernel tests and a model under qemu, as one of the CPUs
                                cortex-a53, cortex-a76 and max, or as each in turn (ARGS go to the tests)";
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";

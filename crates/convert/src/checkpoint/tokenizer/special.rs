@@ -82,12 +82,12 @@ struct Around<'j> {
     between: Option<&'j str>,
 }
 
-fn around(processor: &Value) -> Around<'_> {
-    if let Some(parts) = processor["processors"].as_array() {
+fn around(template: &Value) -> Around<'_> {
+    if let Some(parts) = template["processors"].as_array() {
         return parts.iter().map(around).find(|found| found.first.is_some()).unwrap_or_default();
     }
-    let Some(single) = processor["single"].as_array() else { return Around::default() };
-    let pair = processor["pair"].as_array().map_or(&[][..], Vec::as_slice);
+    let Some(single) = template["single"].as_array() else { return Around::default() };
+    let pair = template["pair"].as_array().map_or(&[][..], Vec::as_slice);
     let after_first = pair.iter().skip_while(|step| step["Sequence"].is_null()).nth(1);
     Around {
         first: Some(token(single.first())),
