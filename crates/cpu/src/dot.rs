@@ -55,7 +55,7 @@ pub(crate) mod x86 {
 }
 
 /// Prefetch distance in bytes: two pages, so that the stream does not stall where hardware prefetchers restart.
-/// benches/README.md compares distances.
+/// benches/record compares distances.
 pub const AHEAD: usize = 8 << 10;
 
 /// Prefetch distance at AVX2, where lines are prefetched into the first-level cache and must not be evicted before

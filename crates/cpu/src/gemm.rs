@@ -159,7 +159,7 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
     }
 }
 
-/// See [`Gemm::tokens_min`]; measured: benches/README.md.
+/// See [`Gemm::tokens_min`]; measured: benches/record/epyc-milan-2vcpu/kernels.md.
 fn tokens_min(quants: Option<&Quants>, level: Level) -> usize {
     match quants.filter(|quants| quants.fill(level).is_some()) {
         None => TOKENS_MIN_MAX,
