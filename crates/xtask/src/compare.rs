@@ -24,7 +24,7 @@ cargo xtask compare-peer [--parts PART,...] [--types TYPE,...] [--rounds 5] [--l
                        [--write | --into FILE]
                               time this program and llama.cpp (llama-cpp-python, in target/peer) in turn on random
                               models and print a table of paired ratios, perhaps beside N busy threads; --write puts
-                              its rows into the README's, --into into that of another file, such as another machine's
+                              its rows into the table of docs/performance.md, --into into that of another file, such as another machine's
 cargo xtask compare-peer FILE ... [-t 2] [-p 512] [-n 64] [-np 1,4] [-d 0]
                               the same on files of your own";
 
@@ -76,7 +76,7 @@ impl Options {
                 "--levels" => options.levels = list(value()?),
                 "--peer" => options.peer = value()?.parse()?,
                 "--busy" => options.busy = number(value()?, flag)?,
-                "--write" => options.into = Some("README.md".into()),
+                "--write" => options.into = Some(crate::PERFORMANCE.into()),
                 "--into" => options.into = Some(value()?.into()),
                 "-t" => (own.threads, is_own) = (number(value()?, flag)?, true),
                 "-p" => (own.prompt, is_own) = (number(value()?, flag)?, true),

@@ -1,6 +1,6 @@
 //! Project tasks: `cargo xtask test` prepares the machine and runs the whole test suite; `cargo xtask test-arm` runs
 //! the CPU kernels of 64-bit Arm under an emulator; `cargo xtask compare-peer` compares speed with llama.cpp; `cargo
-//! xtask quality-table` measures the quality of each quantization type.
+//! xtask quality-table` measures the quality of each quantization type; `cargo xtask picture` makes the README's picture.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -9,7 +9,11 @@ use anyhow::{Context, Result, bail};
 
 mod arm;
 mod compare;
+mod picture;
 mod quality;
+
+/// The page that has the tables of measured results.
+const PERFORMANCE: &str = "docs/performance.md";
 
 const USAGE: &str = "\
 cargo xtask test [-- ARGS]    make ready what the tests need, then run the whole suite (ARGS go to cargo test)";
@@ -21,6 +25,7 @@ fn main() -> ExitCode {
         Some("test-arm") => arm::run(&args[1..]),
         Some("compare-peer") => compare::run(&args[1..]),
         Some("quality-table") => quality::run(&args[1..]),
+        Some("picture") => picture::run(&args[1..]),
         Some(other) => Err(anyhow::anyhow!("no task `{other}`\n{}", usage())),
         None => Err(anyhow::anyhow!("which task?\n{}", usage())),
     };
@@ -35,7 +40,7 @@ fn main() -> ExitCode {
 
 /// Usage of all tasks.
 fn usage() -> String {
-    [USAGE, arm::USAGE, compare::USAGE, quality::USAGE].join("\n")
+    [USAGE, arm::USAGE, compare::USAGE, quality::USAGE, picture::USAGE].join("\n")
 }
 
 /// Replaces the text between a file's markers of that name by the result of `new`.
@@ -161,7 +166,24 @@ fn apt_get(args: &[&str]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::between;
+    use std::path::Path;
+
+    use super::{PERFORMANCE, between};
+
+    #[test]
+    fn the_performance_page_has_both_tables() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(PERFORMANCE);
+        let text = std::fs::read_to_string(page).unwrap();
+        for name in ["compare-peer", "quality-table"] {
+            let mut found = String::new();
+            let same = between(&text, name, |table| {
+                found = table.to_owned();
+                table.to_owned()
+            });
+            assert_eq!(same.as_ref(), Some(&text), "{name}");
+            assert!(found.lines().count() > 10 && found.starts_with("| "), "{name}: {found}");
+        }
+    }
 
     #[test]
     fn only_what_is_between_the_marks_changes() {

@@ -12,7 +12,7 @@ pub const USAGE: &str = "\
 cargo xtask quality-table [--windows 40] [-c 256] [--bilayer PROGRAM] [--write] MODEL TEXT
                               quantize the model (an F32 file, or a checkpoint's folder) to every mix, with and without
                               importance, and to measured mixes of the same sizes; calibrate on the first half of the
-                              text, score the last tenth; --write puts the table into the README";
+                              text, score the last tenth; --write puts the table into docs/performance.md";
 
 /// The types; those with `true` also get a measured mix of equal size.
 const TYPES: &[(&str, bool)] = &[
@@ -77,7 +77,7 @@ pub fn run(args: &[String]) -> Result<()> {
     work.split(text)?;
     work.table()?;
     if write {
-        crate::rewrite(Path::new("README.md"), "quality-table", |_| work.lines.take())?;
+        crate::rewrite(Path::new(crate::PERFORMANCE), "quality-table", |_| work.lines.take())?;
     }
     Ok(())
 }

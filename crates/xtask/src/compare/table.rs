@@ -8,7 +8,7 @@ use super::{Measured, Tests};
 
 /// Header and separator.
 pub const HEAD: &str = "\
-| model | level | threads | test | bilayer | llama.cpp | ratio | spread | meant | of the file's reading speed | memory beyond the file |
+| model | CPU level | threads | test | bilayer | llama.cpp | ratio | range | target | share of read bandwidth | memory beyond the file |
 |---|---|---|---|---|---|---|---|---|---|---|";
 
 /// The context of results.
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn every_test_of_the_table_has_a_ratio_that_is_meant() {
+    fn every_test_of_the_table_has_a_target() {
         for case in cases::all().iter().filter(|case| !case.first_token) {
             for &count in &case.sequences {
                 let times = if count > 1 { format!(" x{count}") } else { String::new() };
