@@ -139,7 +139,7 @@ pub fn filled(profile: &Profile) -> Vec<(&'static Column, Vec<Option<Cell>>)> {
     filled.filter(|(_, cells)| cells.iter().any(Option::is_some)).collect()
 }
 
-/// The knee, where the curve has one: beyond the processor alone and before the last that was measured.
+/// The knee, where the curve has one: beyond the CPU alone and before the last that was measured.
 pub fn bend(profile: &Profile) -> Option<u32> {
     let last = profile.points.iter().rfind(|p| p.is_measured())?.gpu_layers;
     Some(profile.knee).filter(|&knee| 0 < knee && knee < last)

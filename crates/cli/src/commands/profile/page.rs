@@ -58,7 +58,7 @@ fn parts(profile: &Profile) -> u32 {
 
 fn headline(profile: &Profile) -> String {
     match (profile.recommended, parts(profile)) {
-        (0, _) => "Keep every layer on the processor".to_owned(),
+        (0, _) => "Keep every layer on the CPU".to_owned(),
         (n, all) if n == all => format!("Offload all {all} parts"),
         (n, all) => format!("Offload {n} of {all} parts"),
     }
@@ -91,7 +91,7 @@ fn figures(profile: &Profile) -> Vec<Value> {
         }
     };
     if profile.recommended != 0 {
-        add("Speedup", point.speedup, "\u{d7}", "against the processor alone".to_owned());
+        add("Speedup", point.speedup, "\u{d7}", "against the CPU alone".to_owned());
     }
     let decode = format!("{} ms a token", short(point.decode_ms));
     let decode = match alone.filter(|p| p.is_measured()) {
@@ -108,7 +108,7 @@ fn figures(profile: &Profile) -> Vec<Value> {
         mib if mib >= 1024.0 => (mib / 1024.0, "GiB"),
         mib => (mib, "MiB"),
     };
-    add("On the adapter", number, unit, format!("{} parts", point.gpu_layers));
+    add("On the GPU", number, unit, format!("{} parts", point.gpu_layers));
     figures
 }
 
@@ -137,7 +137,7 @@ fn knee(profile: &Profile) -> String {
             mean(bend, last)
         ),
         None if profile.knee == 0 => {
-            "There is no knee: no N is faster than the processor alone.".to_owned()
+            "There is no knee: no N is faster than the CPU alone.".to_owned()
         }
         None => format!(
             "There is no knee: up to N = {} a part saves {} ms a token in the mean.",
@@ -225,13 +225,13 @@ fn made(profile: &Profile) -> Vec<Value> {
     let gib = profile.bytes as f64 / f64::from(1 << 30);
     let billions = profile.parameters as f64 / 1e9;
     let read = match profile.read_gbps {
-        rate if rate > 0.0 => format!("{rate:.1} GB/s read by the processor beside the run"),
+        rate if rate > 0.0 => format!("{rate:.1} GB/s read by the CPU beside the run"),
         _ => "not measured".to_owned(),
     };
     let facts = [
         ("Model", profile.model.clone()),
         ("Weights", format!("{billions:.2} billion parameters, {gib:.2} GiB")),
-        ("Adapter", profile.adapter.clone()),
+        ("GPU", profile.adapter.clone()),
         ("Processor", format!("{}, {} threads", profile.cpu, profile.threads)),
         ("Memory", read),
         ("Context", format!("{} tokens", profile.context)),

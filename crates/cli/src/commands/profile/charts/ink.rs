@@ -21,9 +21,9 @@ pub enum Ink {
     Grid,
     /// A region that is told apart.
     Shade,
-    /// The processor.
+    /// The CPU.
     Cpu,
-    /// The adapter.
+    /// The GPU.
     Gpu,
     /// Hidden states on their way.
     Crossing,

@@ -1,4 +1,4 @@
-//! What each part saved of a token's time when it moved to the adapter, as bars.
+//! What each part saved of a token's time when it moved to the GPU, as bars.
 
 use bilayer_measure::profile::Profile;
 
@@ -23,7 +23,7 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
         x: counts(&profile.points),
         y: bottom..if most > 0.0 { most + room } else { room },
         label: format!(
-            "Milliseconds a token saved by each part: {} of {} parts save time on the adapter",
+            "Milliseconds a token saved by each part: {} of {} parts save time on the GPU",
             bars.iter().filter(|bar| bar.1 >= 0.0).count(),
             bars.len()
         ),
@@ -35,8 +35,8 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
             "N-th part offloaded: 1 is the output head, then the layers from the last to the first",
         )?;
         sheet.legend(&[
-            (Sample::Box(Ink::Gpu), "faster on the adapter"),
-            (Sample::Box(Ink::Cpu), "faster on the processor"),
+            (Sample::Box(Ink::Gpu), "faster on the GPU"),
+            (Sample::Box(Ink::Cpu), "faster on the CPU"),
         ])?;
         for &(n, saved) in &bars {
             let (ink, verb) = if saved >= 0.0 { (Ink::Gpu, "saves") } else { (Ink::Cpu, "costs") };

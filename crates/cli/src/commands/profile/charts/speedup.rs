@@ -27,7 +27,7 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
             sheet.column(point.gpu_layers, caption(point))?;
         }
         sheet.values("times as fast as N = 0", |value| format!("{}\u{d7}", super::tick(value)))?;
-        sheet.counts("N, parts offloaded to the adapter")?;
+        sheet.counts("N, parts on the GPU")?;
         let [left, _, right, _] = sheet.edges();
         let (_, one) = sheet.at(0.0, 1.0);
         sheet.line(&[(left, one), (right, one)], Ink::Muted, 1.0)?;

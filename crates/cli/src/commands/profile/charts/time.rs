@@ -15,8 +15,8 @@ struct Part {
 
 /// From the bottom of a bar to its top.
 const PARTS: [Part; 4] = [
-    Part { ink: Ink::Cpu, name: "processor", of: |p| p.cpu_ms },
-    Part { ink: Ink::Gpu, name: "adapter", of: |p| p.gpu_ms },
+    Part { ink: Ink::Cpu, name: "CPU", of: |p| p.cpu_ms },
+    Part { ink: Ink::Gpu, name: "GPU", of: |p| p.gpu_ms },
     Part { ink: Ink::Crossing, name: "crossing", of: |p| p.crossing_ms },
     Part { ink: Ink::Idle, name: "idle", of: |p| p.idle_ms },
 ];
@@ -30,17 +30,18 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
         margins: [SIDES.0, 40, SIDES.1, 56],
         x: counts(&profile.points),
         y: 0.0..top(most),
-        label: "Milliseconds a token on the processor, on the adapter, crossing and idle, over the number of \
+        label:
+            "Milliseconds per token on the CPU, on the GPU, crossing and idle, over the number of \
                 offloaded layers"
-            .to_owned(),
+                .to_owned(),
     };
     sheet::draw(&frame, |sheet| {
         super::beyond(profile, sheet)?;
         sheet.values("ms a token", super::tick)?;
-        sheet.counts("N, parts offloaded to the adapter")?;
+        sheet.counts("N, parts on the GPU")?;
         let mut legend: Vec<_> =
             PARTS.iter().map(|part| (Sample::Box(part.ink), part.name)).collect();
-        legend.push((Sample::Line(Ink::Text), "a token, by the clock"));
+        legend.push((Sample::Line(Ink::Text), "a token, wall-clock time"));
         sheet.legend(&legend)?;
         for point in &profile.points {
             let n = f64::from(point.gpu_layers);

@@ -81,8 +81,8 @@ fn scale(sheet: &Sheet, end: f64) -> Result<(), Error> {
 
 fn legend(sheet: &Sheet, spans: &[&Span]) -> Result<(), Error> {
     let known = [
-        (SpanKind::Op, "cpu", "processor computes"),
-        (SpanKind::Op, "gpu", "adapter computes"),
+        (SpanKind::Op, "cpu", "CPU computes"),
+        (SpanKind::Op, "gpu", "GPU computes"),
         (SpanKind::Op, "host", "host works"),
         (SpanKind::Transfer, "", "crossing"),
         (SpanKind::Submit, "", "hands work over"),
