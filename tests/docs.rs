@@ -1,11 +1,14 @@
-//! The promise of the README: every command it shows runs, as it stands there.
+//! The promise of the documentation: every command runs as it is written, every link leads to a file, the README is short.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use bilayer_quant::Type;
+use regex::Regex;
 
 mod support {
     pub mod model;
@@ -16,12 +19,59 @@ mod support {
 use support::program::{Place, ran};
 use support::words;
 
-const README: &str = include_str!("../README.md");
-const MACHINE: &str = include_str!("../examples/machines/rtx-4090.toml");
+/// Lines that the README may have (STYLE.md).
+const README_LINES_MAX: usize = 150;
 
-/// What a reader does before or after; a test has it done already, or is a part of it.
-const DONE_ELSEWHERE: &[&str] =
-    &["cargo install --path .", "cargo xtask test", "git clone ", "cd "];
+/// Commands that install, build or fetch: what a reader does before, or what runs this test.
+const NOT_RUN: &[&str] = &["cargo install ", "cargo xtask ", "cargo build ", "git clone ", "cd "];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A Markdown page: its path relative to the root, and its text.
+struct Page {
+    path: PathBuf,
+    text: String,
+}
+
+/// Every page below `folder`, in order.
+fn pages_below(folder: &str) -> Vec<Page> {
+    let mut pages = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                pages.push(page(path.strip_prefix(root()).unwrap()));
+            }
+        }
+    }
+    pages.sort_by(|a, b| a.path.cmp(&b.path));
+    pages
+}
+
+fn page(path: &Path) -> Page {
+    let text = std::fs::read_to_string(root().join(path)).unwrap();
+    Page { path: path.to_owned(), text }
+}
+
+/// What users read: the README and the guide.
+fn guide() -> Vec<Page> {
+    let mut pages = vec![page(Path::new("README.md"))];
+    pages.extend(pages_below("docs"));
+    pages
+}
+
+/// Every page but those of `target` and of what is not ours.
+fn every_page() -> Vec<Page> {
+    let folders = ["docs", "crates", "shaders", "benches", "tests", "examples"];
+    let mut pages = vec![page(Path::new("README.md"))];
+    pages.extend(folders.iter().flat_map(|folder| pages_below(folder)));
+    pages
+}
 
 /// The lines of the fenced blocks marked `sh`, continued lines joined, comments left out.
 fn commands(text: &str) -> Vec<String> {
@@ -42,48 +92,155 @@ fn commands(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn commands_are_found_where_they_stand() {
+fn commands_are_found_in_fenced_blocks() {
     let text =
         "```sh\n# no\na b \\\n  c\n\nd\n```\ntext\n```rust\nlet e = 1;\n```\n```sh\nf\n```\n";
     assert_eq!(commands(text), ["a b    c", "d", "f"]);
 }
 
-#[test]
-fn every_command_of_the_readme_runs() {
-    let commands = commands(README);
-    assert!(commands.len() >= 5, "{commands:?}");
+/// A folder with the files that the pages speak of.
+fn place() -> Place {
     let place = Place::new();
     place.file("model.gguf", words::tiny(Type::Q8_0, 1));
+    place.file("model-f16.gguf", words::tiny(Type::F16, 1));
     place.file("draft.gguf", words::tiny(Type::Q4_0, 1));
-    place.file("prompt.txt", "Once upon a time");
     place.file("encoder.gguf", words::scorer("bert", &["good", "bad"]));
     place.file("reranker.gguf", words::scorer("bert", &["relevant"]));
+    place.file("prompt.txt", "Once upon a time");
+    place.file("text.txt", "Once upon a time there was a king. ".repeat(12));
     place.file("sentences.txt", "A cat.\nA dog.\n");
-    std::fs::create_dir_all(place.path().join("examples/machines")).unwrap();
-    place.file("examples/machines/rtx-4090.toml", MACHINE);
-    let checkpoint = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/train_demo/checkpoint");
-    std::fs::create_dir_all(place.path().join("examples/train_demo/checkpoint")).unwrap();
-    for entry in std::fs::read_dir(checkpoint).unwrap() {
-        let path = entry.unwrap().path();
-        let to =
-            place.path().join("examples/train_demo/checkpoint").join(path.file_name().unwrap());
-        std::fs::copy(path, to).unwrap();
+    place.file("questions.txt", "Hello\nWhy?\n");
+    for folder in ["examples/machines", "examples/train_demo/checkpoint"] {
+        let to = place.path().join(folder);
+        std::fs::create_dir_all(&to).unwrap();
+        for entry in std::fs::read_dir(root().join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+        }
     }
+    place
+}
+
+/// Runs the commands of a page one after the other in a folder of their own; returns those that failed.
+fn run_page(page: &Page, has_adapter: bool) -> Vec<String> {
     let programs = Path::new(env!("CARGO_BIN_EXE_bilayer")).parent().unwrap();
+    let searched = std::env::var_os("PATH").unwrap();
     let path = std::env::join_paths(
-        std::iter::once(programs.to_owned())
-            .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
+        std::iter::once(programs.to_owned()).chain(std::env::split_paths(&searched)),
     );
-    let path = path.unwrap();
-    for command in commands {
-        if DONE_ELSEWHERE.iter().any(|done| command.starts_with(done)) {
+    let (path, place) = (path.unwrap(), place());
+    let mut failed = Vec::new();
+    for command in commands(&page.text) {
+        if NOT_RUN.iter().any(|prefix| command.starts_with(prefix)) {
             continue;
         }
         let script = command.replace("cargo run --release --", "bilayer");
         let script = script.replace("cargo run --release", "bilayer");
-        assert!(script.contains("bilayer"), "a command that no test knows: {command}");
+        if script.contains("-dev software") && !has_adapter {
+            continue;
+        }
         let ran = ran(place.bare("sh").args(["-e", "-c", &script]).env("PATH", &path));
-        assert_eq!(ran.code, Some(0), "{command}: {ran:?}");
-        assert!(!ran.out.is_empty(), "{command} prints nothing");
+        let prints = !ran.out.is_empty() || !ran.err.is_empty();
+        if !script.contains("bilayer") || ran.code != Some(0) || !prints {
+            failed.push(format!("{}: {command}: {ran:?}", page.path.display()));
+        }
+    }
+    failed
+}
+
+#[test]
+fn every_command_of_the_guide_runs() {
+    let list = Place::new().run("devices --json").json();
+    let has_adapter = list["adapters"].as_array().is_some_and(|adapters| !adapters.is_empty());
+    let required = std::env::var("BILAYER_REQUIRE_GPU").is_ok_and(|value| value == "1");
+    assert!(has_adapter || !required, "an adapter is required");
+    let pages = guide();
+    let count: usize = pages.iter().map(|page| commands(&page.text).len()).sum();
+    assert!(count >= 20, "{count} commands were found");
+    let (waiting, failed) = (Mutex::new(pages), Mutex::new(Vec::new()));
+    let next = || waiting.lock().unwrap().pop();
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from).min(8) {
+            scope.spawn(|| {
+                while let Some(page) = next() {
+                    failed.lock().unwrap().extend(run_page(&page, has_adapter));
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{} commands fail:\n{}", failed.len(), failed.join("\n"));
+}
+
+#[test]
+fn the_readme_is_short() {
+    let lines = page(Path::new("README.md")).text.lines().count();
+    assert!(
+        lines <= README_LINES_MAX,
+        "README.md has {lines} lines, the limit is {README_LINES_MAX}"
+    );
+}
+
+/// What a page points to: links and images of Markdown, `src` and `srcset` of HTML; not what is in fenced blocks.
+fn targets(text: &str) -> Vec<String> {
+    let fences = Regex::new(r"(?ms)^```.*?^```$").unwrap();
+    let links = Regex::new(r#"\]\(([^)\s]+)\)|\b(?:src|srcset|href)="([^"]+)""#).unwrap();
+    let prose = fences.replace_all(text, "");
+    let found = links.captures_iter(&prose);
+    found.map(|hit| hit.get(1).or(hit.get(2)).unwrap().as_str().to_owned()).collect()
+}
+
+#[test]
+fn links_are_found() {
+    let text =
+        "[a](b.md#c) ![d](e.svg)\n```text\n[f](g)\n```\n<img src=\"h.svg\"> [i](https://j)\n";
+    assert_eq!(targets(text), ["b.md#c", "e.svg", "h.svg", "https://j"]);
+}
+
+/// The anchors of a page's headings, as GitHub and mdBook make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let fences = Regex::new(r"(?ms)^```.*?^```$").unwrap();
+    let prose = fences.replace_all(text, "");
+    let headings = prose.lines().filter_map(|line| line.strip_prefix('#'));
+    let slug = |heading: &str| {
+        let kept = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    headings.map(slug).collect()
+}
+
+#[test]
+fn every_link_leads_to_a_file() {
+    let mut broken = Vec::new();
+    for page in every_page() {
+        let folder = page.path.parent().unwrap();
+        for target in targets(&page.text) {
+            if target.starts_with("https://") || target.starts_with("http://") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((&target, ""));
+            let path = if file.is_empty() { page.path.clone() } else { folder.join(file) };
+            let path = root().join(path);
+            let is_there = path.exists()
+                && (anchor.is_empty()
+                    || anchors(&std::fs::read_to_string(&path).unwrap()).contains(anchor));
+            if !is_there {
+                broken.push(format!("{}: {target}", page.path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "links to nowhere:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn the_table_of_contents_has_every_page_once() {
+    let summary = page(Path::new("docs/SUMMARY.md"));
+    let listed = targets(&summary.text);
+    for page in pages_below("docs") {
+        let name = page.path.strip_prefix("docs").unwrap().to_string_lossy().into_owned();
+        let count = listed.iter().filter(|target| **target == name).count();
+        let expected = usize::from(name != "SUMMARY.md");
+        assert_eq!(count, expected, "docs/SUMMARY.md lists {name} {count} times");
     }
 }

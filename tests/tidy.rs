@@ -355,13 +355,19 @@ fn shader_stems_are_op_stems() {
     assert_none(&broken, "shaders");
 }
 
+/// The page that says what each folder is.
+const MAP: &str = "docs/internals/overview.md";
+
 #[test]
 fn the_top_level_and_the_map_agree() {
     let given = [
         "Cargo.toml",
         "Cargo.lock",
         "README.md",
+        "LICENSE-MIT",
+        "LICENSE-APACHE",
         "crates",
+        "docs",
         "shaders",
         "benches",
         "tests",
@@ -376,15 +382,15 @@ fn the_top_level_and_the_map_agree() {
             broken.push(format!("{name} does not belong to the top level"));
         }
     }
-    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+    let map = read(MAP);
     for name in crates() {
-        if !readme.contains(&format!("crates/{name}")) {
-            broken.push(format!("README.md's map lacks crates/{name}"));
+        if !map.contains(&format!("`crates/{name}`")) {
+            broken.push(format!("{MAP} lacks `crates/{name}`"));
         }
     }
-    for room in Regex::new(r"crates/([a-z_]+)").expect("valid").captures_iter(&readme) {
-        if !root().join(&room[0]).exists() {
-            broken.push(format!("README.md names {}, which is not there", &room[0]));
+    for named in Regex::new(r"crates/([a-z_]+)").expect("valid").captures_iter(&map) {
+        if !root().join(&named[0]).exists() {
+            broken.push(format!("{MAP} names {}, which does not exist", &named[0]));
         }
     }
     assert_none(&broken, "the map");
