@@ -372,7 +372,6 @@ fn the_top_level_and_the_map_agree() {
         "benches",
         "tests",
         "examples",
-        "docs",
         "target",
     ];
     let mut broken = Vec::new();
@@ -418,7 +417,6 @@ const ALLOWED: &[(&str, &str)] = &[
 
 /// Paths whose prose and type names are not revised yet; this list only shrinks.
 const UNREVISED: &[&str] = &[
-    "README.md",
     "crates/cli/",
     "crates/convert/src/convert/",
     "crates/cpu/",
@@ -427,7 +425,6 @@ const UNREVISED: &[&str] = &[
     "crates/graph/",
     "crates/measure/",
     "crates/scheduler/",
-    "docs/",
     "examples/",
     "tests/",
 ];
