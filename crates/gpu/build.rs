@@ -1,10 +1,10 @@
-//! Lists the files of /shaders for embedding, so that a new one is found by its name alone.
+//! Lists the files of /shaders for embedding, so that a new one is included automatically.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    // Where this checkout is, not the one that compiled this script: checkouts may share a target folder.
+    // The path of this checkout, not of the one that compiled this script: checkouts may share a target folder.
     let crate_root = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it");
     let root = Path::new(&crate_root).join("../../shaders");
     println!("cargo:rerun-if-changed={}", root.display());

@@ -1,9 +1,8 @@
-//! A conversation: its messages, its template, and how much of it the cache holds already.
+//! A conversation: its messages, its template, and reuse of its KV cache.
 //!
-//! The messages are the truth. Each turn renders and tokenizes all of them anew and compares the tokens with those of
-//! the sequence: what is equal from the start on stays in the cache, the rest is cut off and run. So taking back,
-//! changing or loading messages needs no book-keeping of its own, and a template that drops earlier thoughts is
-//! right as well.
+//! The messages are the source of truth. Each turn renders and tokenizes all of them and compares the tokens with
+//! those of the sequence: the common prefix stays in the cache, the rest is truncated and run. Removing, changing or
+//! loading messages therefore needs no book-keeping, and templates that drop earlier reasoning work as well.
 
 use bilayer_text::chat::{Inputs, Template};
 use serde::{Deserialize, Serialize};
@@ -13,45 +12,45 @@ use crate::session::Session;
 use crate::session::{CacheError, SequenceId};
 use crate::{Error, Model};
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// What the model is told before all else.
+    /// The system prompt.
     System,
-    /// Who asks.
+    /// The user.
     User,
     /// The model.
     Assistant,
 }
 
-/// What one of them says.
+/// A message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who.
+    /// Its author.
     pub role: Role,
-    /// What.
+    /// Its text.
     pub content: String,
 }
 
 impl Message {
-    /// What the model is told before all else.
+    /// The system prompt.
     pub fn system(content: impl Into<String>) -> Message {
         Message { role: Role::System, content: content.into() }
     }
 
-    /// What the user says.
+    /// A user message.
     pub fn user(content: impl Into<String>) -> Message {
         Message { role: Role::User, content: content.into() }
     }
 
-    /// What the model said.
+    /// An assistant message.
     pub fn assistant(content: impl Into<String>) -> Message {
         Message { role: Role::Assistant, content: content.into() }
     }
 }
 
-/// Messages in a sequence of a session.
+/// A conversation in a sequence of a session.
 #[derive(Debug)]
 pub struct Conversation {
     template: Template,
@@ -61,17 +60,17 @@ pub struct Conversation {
     sequence: SequenceId,
 }
 
-/// A conversation as tokens that wait for an answer.
+/// A prompt that awaits an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// The whole prompt.
     pub tokens: Vec<u32>,
-    /// How many of them the sequence holds; the others are to be run, at least one.
+    /// Number of tokens already in the sequence; at least one remains to be run.
     pub kept: usize,
 }
 
 impl Conversation {
-    /// An empty one in a sequence of its own.
+    /// An empty conversation in a new sequence.
     ///
     /// # Errors
     /// All sequences are in use.
@@ -84,28 +83,28 @@ impl Conversation {
         Ok(Conversation { template, variables, messages: Vec::new(), sequence })
     }
 
-    /// An empty one in a sequence that is open. What the sequence holds counts as far as it is equal.
+    /// An empty conversation in an open sequence. Its contents are reused as far as they match.
     pub fn over(sequence: SequenceId, template: Template) -> Conversation {
         Conversation { template, variables: Map::new(), messages: Vec::new(), sequence }
     }
 
-    /// All that was said.
+    /// All messages.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// Takes `messages` for all that was said.
+    /// Replaces all messages.
     pub fn replace(&mut self, messages: Vec<Message>) {
         self.messages = messages;
     }
 
-    /// What the model is told before all else.
+    /// The system prompt.
     pub fn system(&self) -> Option<&str> {
         let first = self.messages.first().filter(|message| message.role == Role::System);
         first.map(|message| message.content.as_str())
     }
 
-    /// Tells the model something else before all else; an empty text tells it nothing.
+    /// Replaces the system prompt; an empty text removes it.
     pub fn set_system(&mut self, content: String) {
         if self.system().is_some() {
             self.messages.remove(0);
@@ -120,34 +119,34 @@ impl Conversation {
         self.messages.push(Message { role, content });
     }
 
-    /// Forgets all but what the model was told before.
+    /// Removes all messages but the system prompt.
     pub fn clear(&mut self) {
         self.messages.truncate(usize::from(self.system().is_some()));
     }
 
-    /// Takes the last question back with what followed it. False where there is none.
+    /// Removes the last user message and everything after it. False if there is none.
     pub fn undo(&mut self) -> bool {
         let last = self.messages.iter().rposition(|message| message.role == Role::User);
         last.inspect(|&last| self.messages.truncate(last)).is_some()
     }
 
-    /// Takes back what followed the last question. False where there is none.
+    /// Removes everything after the last user message. False if there is none.
     pub fn take_answer(&mut self) -> bool {
         let last = self.messages.iter().rposition(|message| message.role == Role::User);
         last.inspect(|&last| self.messages.truncate(last + 1)).is_some()
     }
 
-    /// The format it is told to the model in.
+    /// Its chat template.
     pub fn template(&self) -> &Template {
         &self.template
     }
 
-    /// The sequence that holds it.
+    /// Its sequence.
     pub fn sequence(&self) -> SequenceId {
         self.sequence
     }
 
-    /// Makes the prompt for the next answer and cuts the sequence back to what they have in common.
+    /// Builds the prompt for the next answer and truncates the sequence to the common prefix.
     ///
     /// # Errors
     /// Those of [`Template::prompt`]; the context is too short.
@@ -159,13 +158,13 @@ impl Conversation {
         let prompt = self.template.prompt(&inputs.with_tokens_of(tokenizer), tokenizer);
         let tokens = tokenizer.encode_prompt(&prompt.map_err(Error::Text)?).map_err(Error::Text)?;
         let context = session.context();
-        // One more, for an answer of no token is none.
+        // One more, since an answer needs at least one token.
         if tokens.len() >= context {
             return Err(CacheError::Context { needed: tokens.len() + 1, context }.into());
         }
         let held = session.tokens(self.sequence);
         let common = tokens.iter().zip(held).take_while(|(a, b)| a == b).count();
-        // The last token is run in any case: its logits are what the answer begins with.
+        // The last token is always run: its logits begin the answer.
         let kept = common.min(tokens.len().saturating_sub(1));
         session.truncate(self.sequence, kept);
         Ok(Turn { tokens, kept })

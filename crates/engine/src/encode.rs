@@ -1,8 +1,7 @@
-//! Texts through an encoder: many of them in one step, whatever their lengths, each by itself.
+//! Runs texts through an encoder: many in one step, whatever their lengths, independent of each other.
 //!
-//! **The idea.** A step is filled with whole texts one behind the other, without padding: each is a sequence of its own,
-//! and attention does not look beyond it. So a short text costs what its own tokens cost, and its result does not depend
-//! on what runs beside it.
+//! **The idea.** A step is filled with whole texts, without padding: each is a separate sequence, and attention does
+//! not cross its bounds. A short text costs only its own tokens, and its result does not depend on the others.
 
 use std::sync::Arc;
 
@@ -27,27 +26,27 @@ pub struct Encoder {
 pub struct Input<'t> {
     /// The text.
     pub text: &'t str,
-    /// A second one, which is judged together with it.
+    /// A second text, which is evaluated together with it.
     pub pair: Option<&'t str>,
 }
 
-/// What is told each input's number, tokens and rows.
+/// Callback with each input's number, tokens and rows.
 pub type Each<'e, E> = dyn FnMut(usize, &[u32], &[f32]) -> Result<(), E> + 'e;
 
-/// What to do with a text that is longer than the context.
+/// What to do with a text longer than the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Excess {
     /// Refuse it.
     Refuse,
-    /// Take its beginning; of a pair that of the second text.
+    /// Truncate it; of a pair, truncate the second text.
     Truncate,
 }
 
 impl Encoder {
-    /// Places an encoder by the settings, whose purpose says what it gives.
+    /// Places an encoder by the settings, whose purpose selects its output.
     ///
     /// # Errors
-    /// The model is a decoder; as [`Session::new`].
+    /// The model is a decoder; those of [`Session::new`].
     pub fn new(model: &Model, settings: Settings<'_>) -> Result<Encoder, Error> {
         if model.config().encoder.is_none() {
             return Err(Error::NoEncoder { name: model.name() });
@@ -55,7 +54,7 @@ impl Encoder {
         Encoder::over(Session::new(model, settings)?)
     }
 
-    /// Runs texts in a session that has no sequences yet.
+    /// Uses a session without sequences.
     ///
     /// # Errors
     /// The model is a decoder; the session has sequences.
@@ -80,7 +79,7 @@ impl Encoder {
         })
     }
 
-    /// The tokens of an input with those around it.
+    /// The tokens of an input, including special tokens around it.
     ///
     /// # Errors
     /// The vocabulary cannot express the text; [`Error::TooLong`].
@@ -107,11 +106,11 @@ impl Encoder {
         Ok(ids)
     }
 
-    /// Runs inputs, already tokens, in as few steps as they fit into. `each` is given every input's number and rows
-    /// `[rows, width]` in their order: one row, or one for each token where they are not pooled.
+    /// Runs tokenized inputs in as few steps as possible. `each` receives every input's number and rows `[rows,
+    /// width]` in order: one row, or one per token without pooling.
     ///
     /// # Errors
-    /// What `inputs` or `each` fail with; as [`Session::step`].
+    /// Errors of `inputs` or `each`; those of [`Session::step`].
     pub fn run<E: From<Error>>(
         &mut self,
         inputs: impl Iterator<Item = Result<Vec<u32>, E>>,
@@ -160,28 +159,28 @@ impl Encoder {
         Ok(())
     }
 
-    /// Whether a text has one row, and not one for each token.
+    /// Whether a text yields one row instead of one per token.
     pub fn is_pooled(&self) -> bool {
         self.wanted != Wanted::All
     }
 
-    /// What each score stands for; empty where rows are no scores.
+    /// Names of the scores; empty if rows are not scores.
     pub fn labels(&self) -> &[String] {
         &self.labels
     }
 
-    /// The session underneath.
+    /// The underlying session.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// The same, to ask it for what it has noted.
+    /// The underlying session, for its records.
     pub fn session_mut(&mut self) -> &mut Session {
         &mut self.session
     }
 }
 
-/// Brings a row to length 1; a row of zeros stays.
+/// Scales a row to length 1; a row of zeros is unchanged.
 pub fn normalize(row: &mut [f32]) {
     let square: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
     if square > 0.0 {
@@ -190,7 +189,7 @@ pub fn normalize(row: &mut [f32]) {
     }
 }
 
-/// Scores as probabilities of labels that exclude each other; a single one is that of its label alone.
+/// Converts scores to probabilities of exclusive labels; a single score to that of its label alone.
 pub fn probabilities(scores: &[f32]) -> Vec<f32> {
     if let [score] = scores {
         return vec![1.0 / (1.0 + (-score).exp())];

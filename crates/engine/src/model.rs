@@ -1,4 +1,4 @@
-//! A model that was opened and understood, before any device has it: file, configuration, graph, tokenizer.
+//! An opened model, independent of devices: file, configuration, graph, tokenizer.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::session::Purpose;
 use crate::vocabulary::{self, vocabulary};
 use crate::{Error, SharedBytes};
 
-/// A complete, supported model. A clone is another handle on the same one.
+/// A complete, supported model. Clones share it.
 #[derive(Clone)]
 pub struct Model(Arc<Parts>);
 
@@ -28,27 +28,27 @@ impl Model {
     /// Opens a model file (or the first of its shards). No tensor is read.
     ///
     /// # Errors
-    /// The file is missing, unreadable, damaged, no model, or one that is not supported.
+    /// The file is missing, unreadable, damaged, or not a supported model.
     pub fn open(path: &Path, options: OpenOptions<'_>) -> Result<Model, Error> {
         Model::new(open_with(path, options)?)
     }
 
-    /// Understands a model that is already in memory, such as one embedded in the binary.
+    /// Opens a model in memory, such as one embedded in the binary.
     ///
     /// # Errors
-    /// As [`Model::open`].
+    /// Those of [`Model::open`].
     pub fn from_bytes(name: &str, bytes: SharedBytes) -> Result<Model, Error> {
         Model::new(File::from_bytes(name, bytes).map_err(Error::File)?)
     }
 
-    /// Understands a file that is open.
+    /// Uses an open file.
     ///
     /// # Errors
-    /// No model, or one that is not supported.
+    /// Not a supported model.
     pub fn new(mut file: File) -> Result<Model, Error> {
         let name = || file.name().to_owned();
         let (config, graph) = bilayer_models::read(&file).map_err(|source| match source {
-            // Names the file itself.
+            // This error already names the file.
             bilayer_models::Error::Metadata(source) => Error::File(source),
             source => Error::Model { file: name(), source },
         })?;
@@ -57,10 +57,10 @@ impl Model {
         Ok(Model(Arc::new(Parts { config, graph, tokenizer, file })))
     }
 
-    /// The same model with other weights in the tensor `name`: `bytes` of type `ty`, in the shape that it has.
+    /// A copy of the model with other weights in the tensor `name`: `bytes` of type `ty`, in the tensor's shape.
     ///
     /// # Errors
-    /// There is no such tensor, or the bytes are not as many as type and shape say.
+    /// There is no such tensor, or the number of bytes contradicts type and shape.
     pub fn with_tensor(&self, name: &str, ty: Type, bytes: SharedBytes) -> Result<Model, Error> {
         let file = self.file().with_tensor(name, ty, bytes).map_err(Error::File)?;
         let config = self.config().clone();
@@ -69,13 +69,14 @@ impl Model {
         Ok(Model(Arc::new(Parts { config, graph, tokenizer: self.tokenizer().clone(), file })))
     }
 
-    /// What the file calls the model, or the file's own name.
+    /// The model's name in the file, or the file name.
     pub fn name(&self) -> String {
         let file = self.file();
         file.metadata().str("general.name").unwrap_or(file.name()).to_owned()
     }
 
-    /// The file with its tensor directory and its metadata, but for the lists of the vocabulary, which the tokenizer has.
+    /// The file with its tensor directory and metadata, without the lists of the vocabulary, which the tokenizer
+    /// owns.
     pub fn file(&self) -> &File {
         &self.0.file
     }
@@ -85,16 +86,16 @@ impl Model {
         &self.0.config
     }
 
-    /// The recorded graph, for the context that the model was trained for.
+    /// The recorded graph, for the trained context.
     pub fn graph(&self) -> &Graph {
         &self.0.graph
     }
 
-    /// The graph for sequences of up to `context` tokens: of some models it decides which factors divide the
-    /// frequencies. Its weights and values have the same ids in every context. What it ends in is as the purpose says.
+    /// The graph for sequences of up to `context` tokens, which selects the RoPE factors of some models. Its weights
+    /// and values have the same ids for every context. The purpose selects its result.
     ///
     /// # Errors
-    /// The model has learned fewer positions; it is not made for that purpose.
+    /// The model has fewer learned positions, or does not support the purpose.
     pub fn graph_for(&self, context: usize, purpose: Purpose) -> Result<Graph, Error> {
         let config = self.config();
         if let Some(most) = config.positions.filter(|&most| context > most) {
@@ -114,8 +115,8 @@ impl Model {
             .map_err(|source| Error::Model { file: self.file().name().to_owned(), source })
     }
 
-    /// A prompt's tokens, those around a text included. Control tokens may be written in it as text, since a prompt may be in
-    /// the model's own chat format.
+    /// A prompt's tokens, including special tokens around it. Control tokens may be written as text, since a prompt
+    /// may be in the model's chat format.
     ///
     /// # Errors
     /// The vocabulary cannot express the text.
@@ -136,7 +137,7 @@ impl Model {
         }
     }
 
-    /// Which tokens end a DRY sequence: those whose text contains one of `texts`, and control tokens.
+    /// Flags of tokens that end a DRY sequence: those whose text contains one of `texts`, and control tokens.
     pub fn dry_breakers(&self, texts: &[impl AsRef<str>]) -> Vec<bool> {
         let texts: Vec<&[u8]> =
             texts.iter().map(|text| text.as_ref().as_bytes()).filter(|t| !t.is_empty()).collect();
@@ -154,7 +155,7 @@ impl Model {
     }
 }
 
-/// Opens a file without asking whether it is a model.
+/// Opens a file without requiring that it is a model.
 ///
 /// # Errors
 /// The file is missing, unreadable or damaged.
@@ -162,7 +163,7 @@ pub fn open_file(path: &Path) -> Result<File, Error> {
     open_with(path, OpenOptions::default())
 }
 
-/// The tokenizer of a file, which need not hold any tensors.
+/// The tokenizer of a file, which may lack tensors.
 ///
 /// # Errors
 /// The file is missing, unreadable or damaged, or its vocabulary cannot be used.
@@ -170,7 +171,7 @@ pub fn tokenizer(path: &Path) -> Result<Arc<Tokenizer>, Error> {
     words(&open_file(path)?)
 }
 
-/// What would stop a file from running; empty for a model that runs.
+/// The problems that prevent a file from running; empty if it runs.
 pub fn problems(file: &File) -> Vec<String> {
     let model = bilayer_models::read(file).err().map(|error| error.to_string());
     let words = words(file).err().map(|error| match error {

@@ -30,28 +30,27 @@ pub use guess::Guess;
 pub use logprobs::{TokenLogprob, logprobs};
 pub use options::{BREAKERS, Dry, Mirostat, Options, OptionsError, Xtc};
 
-/// A token that may be chosen.
+/// A candidate token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// The token.
     pub id: u32,
-    /// Its unnormalised log-probability.
+    /// Its unnormalized log-probability.
     pub logit: f32,
-    /// Its probability; set by normalising the candidates.
+    /// Its probability, set by normalization.
     pub p: f32,
 }
 
-/// What is known of the next token.
+/// The available logits for the next token.
 #[derive(Clone, Copy, Debug)]
 pub enum Row<'a> {
     /// All logits, `[vocab]`, finite.
     Logits(&'a [f32]),
-    /// The best tokens alone, with their logits. As long as they are at least [`Options::needs`] many, the same token
-    /// is chosen.
+    /// Only the best tokens, with their logits. If there are at least [`Options::needs`], the result is identical.
     Best(&'a [(u32, f32)]),
 }
 
-/// Why no token could be chosen.
+/// Errors of sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Every candidate's logit is minus infinity.
@@ -59,7 +58,7 @@ pub enum Error {
     NothingLeft,
 }
 
-/// A sampler chain with its state. All of its memory is reserved by [`Sampler::new`].
+/// A sampler chain with its state. All memory is allocated by [`Sampler::new`].
 #[derive(Debug)]
 pub struct Sampler {
     options: Options,
@@ -72,8 +71,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler for a vocabulary of `vocab` tokens and at most `context` accepted tokens. `breakers[id]` says
-    /// that token `id` ends a DRY match; it may be empty.
+    /// A sampler for a vocabulary of `vocab` tokens and at most `context` accepted tokens. `breakers[id]` tells
+    /// whether token `id` ends a DRY match; it may be empty.
     ///
     /// # Errors
     /// An option outside its range.
@@ -101,7 +100,7 @@ impl Sampler {
         &self.options
     }
 
-    /// Takes a token of the prompt or of the answer into the history that penalties look at.
+    /// Adds a token of the prompt or answer to the history used by penalties.
     pub fn accept(&mut self, token: u32) {
         if self.history.len() == self.history.capacity() {
             self.history.remove(0);
@@ -109,13 +108,13 @@ impl Sampler {
         self.history.push(token);
     }
 
-    /// Takes `tokens` for all that was accepted; of more than the context the last ones.
+    /// Replaces the history by `tokens`, keeping the last ones that fit the context.
     pub(crate) fn follow(&mut self, tokens: impl Iterator<Item = u32>) {
         self.history.clear();
         tokens.for_each(|token| self.accept(token));
     }
 
-    /// Chooses a token from finite `logits [vocab]` and accepts it.
+    /// Selects a token from finite `logits [vocab]` and accepts it.
     ///
     /// # Errors
     /// [`Error::NothingLeft`].
@@ -123,8 +122,8 @@ impl Sampler {
         self.sample_row(Row::Logits(logits), None)
     }
 
-    /// Chooses a token from a row and accepts it. Of the guess, which was made without knowing the row, it takes what
-    /// it can: the token has the distribution that it has without a guess.
+    /// Selects a token from a row and accepts it. A draft token, proposed without knowing the row, is used if
+    /// possible without changing the distribution.
     ///
     /// # Errors
     /// [`Error::NothingLeft`].
@@ -133,7 +132,7 @@ impl Sampler {
         Ok(self.draw(guess))
     }
 
-    /// The final distribution over the next token: every token that may be chosen, the probabilities add up to 1.
+    /// The final distribution over the next token: all possible tokens, with probabilities that sum to 1.
     ///
     /// # Errors
     /// [`Error::NothingLeft`].
@@ -175,12 +174,12 @@ impl Sampler {
         Ok(candidates)
     }
 
-    /// The distribution made last.
+    /// The last distribution.
     pub(crate) fn candidates(&self) -> &[Candidate] {
         &self.candidates
     }
 
-    /// Chooses a token from the distribution made last and accepts it.
+    /// Selects a token from the last distribution and accepts it.
     pub(crate) fn draw(&mut self, guess: Option<Guess<'_>>) -> u32 {
         let Sampler { options, rng, candidates, mirostat_mu, .. } = self;
         let token = if options.temperature <= 0.0 {
@@ -223,7 +222,7 @@ fn by_logit(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
 }
 
-/// Brings the `count` most likely candidates to the front, in order; the rest follow in any order.
+/// Moves the `count` most likely candidates to the front, in order; the rest follows in any order.
 fn sort_front(candidates: &mut [Candidate], count: usize) {
     if count < candidates.len() {
         candidates.select_nth_unstable_by(count, by_logit);
@@ -233,9 +232,9 @@ fn sort_front(candidates: &mut [Candidate], count: usize) {
     }
 }
 
-/// Number of most likely candidates, brought to the front in order, that `enough` asks for: it is given growing
-/// sorted fronts until it names a length or all are sorted. Sorting a 128k vocabulary for the 50 tokens that
-/// matter would cost more than a small model's step.
+/// Number of most likely candidates, sorted at the front, that `enough` requires: it receives growing sorted prefixes
+/// until it returns a length or all are sorted. Sorting a 128k vocabulary for the 50 tokens that matter would cost
+/// more than a small model's step.
 fn sorted_front(
     candidates: &mut [Candidate],
     enough: impl Fn(&[Candidate]) -> Option<usize>,

@@ -7,7 +7,7 @@ use bilayer_models::limits;
 use bilayer_text::Vocabulary;
 use bilayer_text::chat::Templates;
 
-/// The lists with an entry for each token or merge: what makes a vocabulary large.
+/// The lists with an entry per token or merge, the bulk of a vocabulary.
 pub(crate) const LISTS: [&str; 4] = ["tokens", "scores", "token_type", "merges"];
 
 /// The key of a part of the vocabulary.
@@ -15,12 +15,11 @@ pub(crate) fn key(part: &str) -> String {
     format!("tokenizer.ggml.{part}")
 }
 
-/// Reads the vocabulary out of `metadata`. What the keys say is checked by
-/// [`bilayer_text::Tokenizer::new`]; absent keys stay absent, for most have defaults that depend
-/// on the kind of tokenizer.
+/// Reads the vocabulary from `metadata`. Values are validated by [`bilayer_text::Tokenizer::new`]; absent keys stay
+/// absent, since most have defaults that depend on the kind of tokenizer.
 ///
 /// # Errors
-/// [`Error::MissingKey`] without a model and tokens, [`Error::WrongType`].
+/// [`Error::MissingKey`] if model or tokens are absent, [`Error::WrongType`].
 pub fn vocabulary(metadata: &Metadata) -> Result<Vocabulary<'_>, Error> {
     let id = |name: &str| metadata.opt_u32(&key(name));
     let flag = |name: &str| metadata.opt_bool(&key(name));
@@ -29,7 +28,7 @@ pub fn vocabulary(metadata: &Metadata) -> Result<Vocabulary<'_>, Error> {
         model: metadata.str(&key("model"))?.to_owned(),
         pre: metadata.opt_str(&key("pre"))?.map(str::to_owned),
         tokens: match metadata.str(&key("model"))? {
-            // A file without a tokenizer: ids are all there is to show.
+            // A file without a tokenizer: only ids can be shown.
             "no_vocab" => ids(metadata)?,
             _ => borrowed(metadata.strings(&key("tokens"))?),
         },
@@ -66,7 +65,7 @@ fn ids(metadata: &Metadata) -> Result<Vec<Cow<'static, str>>, Error> {
     Ok((0..rows).map(|id| format!("<{id}>").into()).collect())
 }
 
-/// Reads the chat templates out of `metadata`: `tokenizer.chat_template`, and those that have a name after it.
+/// Reads the chat templates from `metadata`: `tokenizer.chat_template`, and named ones.
 ///
 /// # Errors
 /// [`Error::WrongType`].

@@ -1,4 +1,4 @@
-//! Device memory of a layer's paged keys and values.
+//! Device memory of a layer's paged KV cache.
 
 use bilayer_graph::{CacheInfo, CachePages, Error as GraphError, Limits, OpKind, PAGE_TOKENS};
 use bilayer_quant::Type;
@@ -6,22 +6,22 @@ use bilayer_quant::Type;
 use crate::device::Device;
 use crate::kernels::cache::{CacheLayout, CacheType, Half};
 
-/// Pages whose bytes are on their way to the host at once.
+/// Maximum pages in transfer to the host at once.
 const PAGES_AT_ONCE: usize = 64;
 
-/// One layer's cache.
+/// One layer's KV cache.
 pub struct Cache {
     /// Keys.
     pub keys: wgpu::Buffer,
     /// Values.
     pub values: wgpu::Buffer,
-    /// How keys lie.
+    /// Layout of keys.
     pub key: CacheLayout,
-    /// How values lie.
+    /// Layout of values.
     pub value: CacheLayout,
     /// Pages.
     pub pages: usize,
-    /// Bytes of both.
+    /// Bytes of both buffers.
     pub bytes: u64,
 }
 
@@ -29,7 +29,7 @@ impl Cache {
     /// An empty cache.
     ///
     /// # Errors
-    /// A type that heads of this size cannot have, or no room.
+    /// The type does not fit the head dimension, or out of memory.
     pub fn new(device: &Device, info: &CacheInfo, limits: &Limits) -> Result<Cache, GraphError> {
         let key = layout(device, info, limits, limits.key_type)?;
         let value = layout(device, info, limits, limits.value_type)?;
@@ -45,10 +45,10 @@ impl Cache {
         })
     }
 
-    /// Copies pages to the host; waits for all that was submitted.
+    /// Copies pages to the host; waits for all submitted work.
     ///
     /// # Errors
-    /// No such page, no room for the copy, a lost device.
+    /// No such page, out of memory, or the device was lost.
     pub fn save(&self, device: &Device, pages: &[u32]) -> Result<CachePages, GraphError> {
         self.check(pages)?;
         let of = |half: Half, layout: &CacheLayout, buffer: &wgpu::Buffer| {
@@ -74,7 +74,7 @@ impl Cache {
         Ok(CachePages { keys, values: of(Half::Values, &self.value, &self.values)? })
     }
 
-    /// Fills pages with what another device has saved; in order with what was submitted.
+    /// Fills pages with data saved by another device, in order with submitted work.
     ///
     /// # Errors
     /// No such page, or another shape.
@@ -120,7 +120,7 @@ impl Cache {
         }
     }
 
-    /// Whether the cache is what a segment needs.
+    /// Whether the cache matches a segment's requirements.
     pub fn fits(&self, info: &CacheInfo, limits: &Limits) -> bool {
         let same = |layout: &CacheLayout, ty| {
             CacheType::of(ty, info.head_dim) == Some(layout.ty)

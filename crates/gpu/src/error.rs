@@ -1,22 +1,22 @@
-//! Why there is no GPU backend.
+//! Errors of opening a GPU.
 
-/// Errors of opening an adapter. What goes wrong later is a [`bilayer_graph::Error`].
+/// Errors of opening an adapter. Later failures are [`bilayer_graph::Error`]s.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// No adapter of that name, or none at all.
+    /// No adapter matches, or there is none.
     #[error("{}", no_adapter(.wanted.as_deref(), .found))]
     NoAdapter {
-        /// What was asked for.
+        /// The requested name.
         wanted: Option<String>,
-        /// The adapters there are.
+        /// The available adapters.
         found: Vec<String>,
     },
-    /// The driver does not open it.
+    /// The driver cannot open it.
     #[error("cannot open the adapter {adapter}: {reason}")]
     Open {
         /// The adapter.
         adapter: String,
-        /// What the driver says.
+        /// The driver's message.
         reason: String,
     },
     /// The adapter computes wrong results.
@@ -24,7 +24,7 @@ pub enum Error {
     SelfCheck {
         /// The adapter.
         adapter: String,
-        /// What was wrong.
+        /// The problem.
         reason: String,
     },
 }

@@ -1,32 +1,32 @@
-//! A kernel as text with its bindings, before any device knows it.
+//! A kernel as text with its bindings, independent of any device.
 
-/// How a kernel uses a storage binding.
+/// A kernel's access to a storage binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// Reads only.
+    /// Read-only.
     Read,
-    /// Writes, and may read.
+    /// Written, possibly also read.
     Write,
 }
 
-/// One rendered kernel. Binding 0 is its uniform, the others follow in order; all in group 0. Its entry point is
+/// One rendered kernel. Binding 0 is its uniform, the others follow in order; all are in group 0. The entry point is
 /// `main`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The same name means the same text.
+    /// A name that identifies the text.
     pub name: String,
     /// The shader.
     pub wgsl: String,
     /// Storage bindings, from binding 1 on.
     pub bindings: Vec<Access>,
-    /// Threads of a workgroup.
+    /// Workgroup size.
     pub workgroup: [u32; 3],
 }
 
-/// Workgroups in one dimension that every adapter allows.
+/// Workgroups per dimension that every adapter supports.
 pub const GROUPS_MAX: u32 = 65_535;
 
-/// Folds a count of workgroups into x and y: `id = x + y * 65535` in the shader.
+/// Folds a number of workgroups into x and y: `id = x + y * 65535` in the shader.
 pub fn fold(groups: u32) -> [u32; 2] {
     if groups <= GROUPS_MAX { [groups, 1] } else { [GROUPS_MAX, groups.div_ceil(GROUPS_MAX)] }
 }

@@ -1,15 +1,15 @@
-//! How much memory an adapter has, and how much of it is free: asked of each driver, since wgpu has no call for it.
+//! Queries the GPU's memory and free memory from each driver, since wgpu has no call for it.
 
-/// Memory of an adapter, bytes.
+/// Memory of a GPU, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// What it has.
+    /// Total memory.
     pub total_bytes: u64,
-    /// What is free, where the driver says so.
+    /// Free memory, if the driver reports it.
     pub free_bytes: Option<u64>,
 }
 
-/// The memory of an adapter: of its largest kind of memory that is its own. Zero where no driver tells.
+/// The memory of an adapter: its largest device-local heap. Zero if no driver reports it.
 pub fn of(adapter: &wgpu::Adapter) -> Memory {
     #[cfg(not(target_vendor = "apple"))]
     if let Some(memory) = vulkan(adapter) {
@@ -27,12 +27,12 @@ pub fn of(adapter: &wgpu::Adapter) -> Memory {
     Memory::default()
 }
 
-/// The heaps that are the device's own, and their budget where `VK_EXT_memory_budget` tells it.
+/// The device-local heaps, and their budget if `VK_EXT_memory_budget` reports it.
 #[cfg(not(target_vendor = "apple"))]
 fn vulkan(adapter: &wgpu::Adapter) -> Option<Memory> {
     use ash::vk;
 
-    // SAFETY: the handles are used only while the guard lives, and nothing is destroyed.
+    // SAFETY: the handles are used only while the guard is alive, and nothing is destroyed.
     let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
     let budget =
         hal.physical_device_capabilities().supports_extension(ash::ext::memory_budget::NAME);
@@ -42,29 +42,29 @@ fn vulkan(adapter: &wgpu::Adapter) -> Option<Memory> {
         asked = asked.push_next(&mut budgets);
     }
     let instance = hal.shared_instance().raw_instance();
-    // SAFETY: the physical device belongs to this instance; the chain holds only structures that it knows.
+    // SAFETY: the physical device belongs to this instance; the chain contains only structures that it supports.
     unsafe {
         instance.get_physical_device_memory_properties2(hal.raw_physical_device(), &mut asked);
     }
     let heaps = asked.memory_properties;
     let own = (0..heaps.memory_heap_count as usize)
         .filter(|&heap| heaps.memory_heaps[heap].flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
-    // The largest alone: a small second heap is the window through which the host sees the first.
+    // Only the largest: a small second heap is the host's window onto the first.
     let heap = own.max_by_key(|&heap| heaps.memory_heaps[heap].size)?;
     let free = budgets.heap_budget[heap].saturating_sub(budgets.heap_usage[heap]);
     Some(Memory {
         total_bytes: heaps.memory_heaps[heap].size,
-        // Drivers that do not fill the structure leave zero.
+        // Drivers that do not fill the structure leave zeros.
         free_bytes: (budget && free > 0).then_some(free),
     })
 }
 
-/// The segment of memory that is local to the adapter.
+/// The local memory segment of the adapter.
 #[cfg(windows)]
 fn dx12(adapter: &wgpu::Adapter) -> Option<Memory> {
     use windows::Win32::Graphics::Dxgi::DXGI_MEMORY_SEGMENT_GROUP_LOCAL;
 
-    // SAFETY: the handle is used only while the guard lives.
+    // SAFETY: the handle is used only while the guard is alive.
     let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Dx12>() }?;
     let info = hal.raw_adapter().query_video_memory_info(DXGI_MEMORY_SEGMENT_GROUP_LOCAL).ok()?;
     Some(Memory {
@@ -73,12 +73,12 @@ fn dx12(adapter: &wgpu::Adapter) -> Option<Memory> {
     })
 }
 
-/// What Metal recommends to keep resident, less what is.
+/// Metal's recommended working set minus current allocations.
 #[cfg(target_vendor = "apple")]
 fn metal(adapter: &wgpu::Adapter) -> Option<Memory> {
     use objc2_metal::MTLDevice;
 
-    // SAFETY: the handle is used only while the guard lives.
+    // SAFETY: the handle is used only while the guard is alive.
     let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Metal>() }?;
     let device = hal.raw_device();
     let total = device.recommendedMaxWorkingSetSize();

@@ -1,14 +1,14 @@
-//! What a driver has compiled, kept from run to run where it can be.
+//! Stores a driver's compiled pipelines across runs, if it supports that.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Keeps bytes from run to run. A byte that comes back differently must make the whole be lost: drivers trust them.
+/// Persistent storage. Corrupted data must be reported as absent, since drivers trust it.
 pub trait Keep: Debug + Send + Sync {
-    /// What was stored under a name.
+    /// Loads the bytes stored under a name.
     fn load(&self, name: &str) -> Option<Vec<u8>>;
-    /// Stores under a name; where that fails nothing is kept.
+    /// Stores bytes under a name; a failure is ignored.
     fn store(&self, name: &str, bytes: &[u8]);
 }
 
@@ -17,12 +17,12 @@ pub struct PipelineCache {
     raw: wgpu::PipelineCache,
     keeper: Arc<dyn Keep>,
     name: String,
-    /// How many pipelines there were when it was last stored.
+    /// Number of pipelines when it was last stored.
     stored: AtomicUsize,
 }
 
 impl PipelineCache {
-    /// The cache of a device; `None` where the driver has no such thing.
+    /// The cache of a device; `None` if the driver has none.
     pub fn open(
         device: &wgpu::Device,
         adapter: &wgpu::Adapter,
@@ -38,18 +38,18 @@ impl PipelineCache {
             data: data.as_deref(),
             fallback: true,
         };
-        // SAFETY: the bytes are what such a driver gave, whole, by the contract of `Keep`; wgpu checks in their header
-        // that it was this one.
+        // SAFETY: the bytes came from such a driver, complete by the contract of `Keep`; wgpu verifies in their
+        // header that it is the same driver.
         let raw = unsafe { device.create_pipeline_cache(&descriptor) };
         Some(PipelineCache { raw, keeper, name, stored: AtomicUsize::new(0) })
     }
 
-    /// What pipelines are made with.
+    /// The wgpu object for creating pipelines.
     pub fn raw(&self) -> &wgpu::PipelineCache {
         &self.raw
     }
 
-    /// Stores what the driver has compiled, if there are other pipelines than last time.
+    /// Stores the compiled pipelines, if their number has changed.
     pub fn store(&self, pipelines: usize) {
         if self.stored.swap(pipelines, Ordering::Relaxed) != pipelines
             && let Some(data) = self.raw.get_data()

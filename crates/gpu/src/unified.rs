@@ -1,21 +1,21 @@
-//! Memory that adapter and host share: weights are read by shaders where the file map holds them, without a copy.
+//! Memory shared by GPU and host: shaders read weights directly from the file map, without a copy.
 //!
-//! A map is imported in windows of at most 2 GiB that begin and end at pages; they overlap, so that every matrix up
-//! to half a window lies whole in one.
+//! A map is imported in windows of at most 2 GiB that begin and end at page boundaries; they overlap, so that every
+//! matrix up to half a window is complete in one.
 
 use bilayer_graph::SharedBytes;
 
 use crate::adapter::Adapter;
 
-/// Bytes of a window; a binding cannot be larger.
+/// Bytes per window; a binding cannot be larger.
 const WINDOW_BYTES: usize = 1 << 30;
 
-/// Bytes that two neighbouring windows share.
+/// Overlap of adjacent windows in bytes.
 const OVERLAP_BYTES: usize = WINDOW_BYTES / 2;
 
-/// A part of a file map that shaders can read.
+/// A window of a file map that shaders can read.
 pub struct Window {
-    /// What is bound.
+    /// The buffer to bind.
     pub buffer: wgpu::Buffer,
     /// Address of its first byte.
     pub address: usize,
@@ -26,14 +26,14 @@ pub struct Window {
 }
 
 impl Window {
-    /// Where `bytes` begin in the window, if they lie in it.
+    /// Offset of `bytes` in the window, if contained.
     pub fn offset(&self, bytes: &[u8]) -> Option<usize> {
         let at = (bytes.as_ptr() as usize).checked_sub(self.address)?;
         (at + bytes.len() <= self.bytes).then_some(at)
     }
 }
 
-/// Opens a device that can import host memory, where the adapter shares it and its driver can.
+/// Opens a device that can import host memory, if the GPU shares it and its driver supports that.
 pub fn open(
     adapter: &Adapter,
     descriptor: &wgpu::DeviceDescriptor<'_>,
@@ -43,7 +43,7 @@ pub fn open(
     }
     #[cfg(not(target_vendor = "apple"))]
     return vulkan::open(adapter.raw(), descriptor);
-    // Every Metal device can.
+    // Every Metal device supports it.
     #[cfg(target_vendor = "apple")]
     {
         let _ = descriptor;
@@ -51,8 +51,8 @@ pub fn open(
     }
 }
 
-/// Imports a file map, which begins at a page and stays as it is while the windows live. Without an answer the
-/// driver cannot do it, and weights are copied.
+/// Imports a file map, which is page-aligned and unchanged while the windows are alive. `None` if the driver cannot;
+/// then weights are copied.
 pub fn import(device: &wgpu::Device, map: &SharedBytes, max_binding: u64) -> Option<Vec<Window>> {
     let window = WINDOW_BYTES.min(max_binding as usize) / PAGE_BYTES * PAGE_BYTES;
     let step = window - OVERLAP_BYTES.min(window / 2) / PAGE_BYTES * PAGE_BYTES;
@@ -60,7 +60,7 @@ pub fn import(device: &wgpu::Device, map: &SharedBytes, max_binding: u64) -> Opt
     if !address.is_multiple_of(PAGE_BYTES) || map.is_empty() {
         return None;
     }
-    // The last page of a map is there as a whole.
+    // The last page of a map is fully mapped.
     let len = map.len().next_multiple_of(PAGE_BYTES);
     let mut windows = Vec::new();
     let mut at = 0;
@@ -75,8 +75,7 @@ pub fn import(device: &wgpu::Device, map: &SharedBytes, max_binding: u64) -> Opt
     }
 }
 
-/// What imported memory begins and ends at a multiple of; no system in use has smaller pages, and those with larger
-/// ones map files at them.
+/// Alignment of imported memory; no system in use has smaller pages, and those with larger ones map files at them.
 const PAGE_BYTES: usize = if cfg!(target_vendor = "apple") { 16384 } else { 4096 };
 
 fn descriptor(bytes: usize) -> wgpu::BufferDescriptor<'static> {
@@ -95,19 +94,19 @@ use vulkan::one;
 mod vulkan {
     use ash::vk;
 
-    /// Opens the device with `VK_EXT_external_memory_host`, if the driver has it.
+    /// Opens the device with `VK_EXT_external_memory_host`, if the driver supports it.
     pub fn open(
         adapter: &wgpu::Adapter,
         descriptor: &wgpu::DeviceDescriptor<'_>,
     ) -> Option<(wgpu::Device, wgpu::Queue)> {
         let opened = {
-            // SAFETY: the handle is used only while the guard lives.
+            // SAFETY: the handle is used only while the guard is alive.
             let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
             let name = ash::ext::external_memory_host::NAME;
             if !hal.physical_device_capabilities().supports_extension(name) {
                 return None;
             }
-            // SAFETY: the callback adds an extension that the driver lists and takes nothing away.
+            // SAFETY: the callback adds an extension that the driver lists and removes nothing.
             unsafe {
                 hal.open_with_callback(
                     descriptor.required_features,
@@ -122,10 +121,10 @@ mod vulkan {
         unsafe { adapter.create_device_from_hal(opened, descriptor) }.ok()
     }
 
-    /// A buffer over `bytes` of host memory at `address`, both multiples of the page.
+    /// A buffer over `bytes` of host memory at `address`, both page-aligned.
     pub fn one(device: &wgpu::Device, address: usize, bytes: usize) -> Option<wgpu::Buffer> {
         let buffer = {
-            // SAFETY: the handle is used only while the guard lives.
+            // SAFETY: the handle is used only while the guard is alive.
             let hal = unsafe { device.as_hal::<wgpu::hal::api::Vulkan>() }?;
             let name = ash::ext::external_memory_host::NAME;
             if !hal.enabled_device_extensions().contains(&name) {
@@ -134,7 +133,7 @@ mod vulkan {
             // SAFETY: `address` is that of a file map of at least `bytes`, which the caller keeps alive for as long
             // as the buffer.
             let (raw, memory) = unsafe { imported(&hal, address, bytes) }.ok()?;
-            // SAFETY: buffer and memory were just made, belong to nobody else, and end with the result.
+            // SAFETY: buffer and memory were just created, have no other owner, and end with the result.
             unsafe { wgpu::hal::vulkan::Buffer::from_raw_managed(raw, memory, 0, bytes as u64) }
         };
         let descriptor = super::descriptor(bytes);
@@ -145,7 +144,7 @@ mod vulkan {
     }
 
     /// # Safety
-    /// `bytes` at `address`, both multiples of the import alignment, stay mapped while the memory lives.
+    /// `bytes` at `address`, both aligned for import, stay mapped while the memory is alive.
     unsafe fn imported(
         hal: &wgpu::hal::vulkan::Device,
         address: usize,
@@ -199,7 +198,7 @@ fn one(device: &wgpu::Device, address: usize, bytes: usize) -> Option<wgpu::Buff
     use objc2_metal::{MTLDevice, MTLResourceOptions};
 
     let buffer = {
-        // SAFETY: the handle is used only while the guard lives.
+        // SAFETY: the handle is used only while the guard is alive.
         let hal = unsafe { device.as_hal::<wgpu::hal::api::Metal>() }?;
         let pointer = std::ptr::NonNull::new(address as *mut std::ffi::c_void)?;
         // SAFETY: `address` is that of a file map of at least `bytes`, both multiples of the page, which the caller

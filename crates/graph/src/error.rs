@@ -1,4 +1,4 @@
-//! What can go wrong between recording a graph and reading its result.
+//! Errors between recording a graph and reading its result.
 
 use bilayer_quant::Type;
 
@@ -7,23 +7,23 @@ use crate::OpKind;
 /// Errors of recording and of backends.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// The model file lacks a tensor the architecture needs.
+    /// The model file lacks a required tensor.
     #[error("tensor `{name}` is missing: the file is not a complete model")]
     MissingTensor {
         /// The tensor.
         name: String,
     },
-    /// A tensor has another shape than the metadata implies.
+    /// A tensor's shape contradicts the metadata.
     #[error("tensor `{name}` has shape {found:?}, but the metadata implies {expected:?}")]
     TensorShape {
         /// The tensor.
         name: String,
-        /// What the metadata implies, rightmost contiguous.
+        /// The shape implied by the metadata, rightmost contiguous.
         expected: Vec<u64>,
-        /// What the file holds.
+        /// The shape in the file.
         found: Vec<u64>,
     },
-    /// A row does not consist of whole blocks.
+    /// A row is not a whole number of blocks.
     #[error("tensor `{name}` of type {ty} has rows of {cols} weights, which are not whole blocks")]
     TensorBlock {
         /// The tensor.
@@ -33,14 +33,14 @@ pub enum Error {
         /// Its row length.
         cols: u64,
     },
-    /// The experts of a layer, each a tensor of its own, are not all of one type.
+    /// The experts of a layer are separate tensors of different types.
     #[error(
         "tensor `{name}` is of type {found}, but the other experts of its layer are {expected}"
     )]
     StackType {
-        /// The first that differs.
+        /// The first differing tensor.
         name: String,
-        /// The type of the first.
+        /// The type of the first tensor.
         expected: Type,
         /// Its type.
         found: Type,
@@ -53,24 +53,24 @@ pub enum Error {
         /// Its type.
         found: Type,
     },
-    /// A backend cannot run an op or a type.
+    /// A backend does not support an op or a type.
     #[error("{device} cannot run {op:?} with {what}; place it on another device")]
     Unsupported {
         /// The device.
         device: String,
         /// The op.
         op: OpKind,
-        /// The type or property it lacks.
+        /// The unsupported type or property.
         what: String,
     },
-    /// A weight's bytes have another length than its shape needs.
+    /// A weight's bytes do not match its shape.
     #[error("weight `{name}` needs {expected} bytes, got {found}")]
     WeightBytes {
         /// The weight.
         name: String,
-        /// Bytes its shape and type need.
+        /// The expected number of bytes.
         expected: usize,
-        /// Bytes given.
+        /// The number of bytes passed.
         found: usize,
     },
     /// A segment was compiled before one of its weights was loaded.
@@ -81,27 +81,27 @@ pub enum Error {
         /// The device.
         device: String,
     },
-    /// A step is larger than the segment was compiled for.
+    /// A step exceeds the limits that the segment was compiled for.
     #[error("a step with {found} {what} is over the limit of {limit}")]
     Limit {
-        /// What is too many: tokens, outputs, pages, sequences.
+        /// The exceeded quantity: tokens, outputs, pages, sequences.
         what: &'static str,
         /// The compiled limit.
         limit: usize,
-        /// What the step has.
+        /// The number in the step.
         found: usize,
     },
-    /// The device has no room.
+    /// The device is out of memory.
     #[error("{device} is out of memory: {bytes} bytes for {what}")]
     OutOfMemory {
         /// The device.
         device: String,
-        /// What was to be allocated.
+        /// The purpose of the allocation.
         what: String,
         /// Its size.
         bytes: usize,
     },
-    /// An op made a NaN or an infinity ([`crate::Limits::check`]).
+    /// An op computed a NaN or infinity ([`crate::Limits::check`]).
     #[error("{op} (`{label}`) made a value that is not finite")]
     NotFinite {
         /// The node's label, with its layer.
@@ -114,7 +114,7 @@ pub enum Error {
     DeviceLost {
         /// The device.
         device: String,
-        /// What the driver says.
+        /// The driver's message.
         reason: String,
     },
 }

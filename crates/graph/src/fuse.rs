@@ -1,51 +1,51 @@
-//! Peephole fusion: a segment's nodes to items, each of which a backend turns into a kernel or a few.
+//! Peephole fusion: groups a segment's nodes into items, each of which a backend turns into one or a few kernels.
 //!
-//! Backends differ in how they run an item, not in what may be joined, so the search is written once.
+//! Backends differ in how they run an item, not in what may be fused, so the search is shared.
 //!
-//! What is joined, each only where nobody else reads what disappears:
+//! The fusions, each only if intermediate values have no other readers:
 //!
-//! - the matrix products over one input (q, k and v; gate and up), which share its preparation, and likewise those with
+//! - matrix products with one input (q, k and v; gate and up), which share its preparation, and likewise those with
 //!   experts' matrices by one route;
-//! - the RMS or layer norm that makes this input, with the first of them;
-//! - `activation(gate) * up` with the two products that make gate and up;
-//! - a residual `Add` with the product that makes one side, if the other side is there before;
-//! - head norm and rotation of queries and keys, with the attention that reads them.
+//! - the RMS or layer norm that computes this input, with the first of them;
+//! - `activation(gate) * up` with the two products that compute gate and up;
+//! - a residual `Add` with the product that computes one operand, if the other one exists before;
+//! - head norm and RoPE of queries and keys, with the attention that reads them.
 //!
-//! Joined products move up to the first of them, which is sound: nothing between reads them, and what they
-//! read is there.
+//! Fused products move up to the first of them, which is sound: nothing in between reads them, and their inputs
+//! exist.
 
 use std::collections::HashMap;
 
 use crate::{Attend, Graph, Op, Segment, Value};
 
-/// One kernel to be: the nodes it covers, ascending, and what it does.
+/// A future kernel: the nodes it covers, ascending, and its operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
     /// The nodes it covers, ascending.
     pub nodes: Vec<usize>,
-    /// What it does.
+    /// Its operation.
     pub kind: Kind,
 }
 
-/// What an item does; numbers are nodes of the graph.
+/// The operation of an item; numbers are graph nodes.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each variant says what its fields are")]
 pub enum Kind {
-    /// One op as it is.
+    /// A single op.
     Plain(usize),
-    /// Products over one input; with a route, those with the matrices of experts.
+    /// Products with one input; with a route, those with the experts' matrices.
     Multiply { input: Value, norm: Option<usize>, route: Option<Value>, parts: Vec<Part> },
     /// Attention.
     Attend { node: usize, q: Turn, k: Turn },
 }
 
-/// One result of a [`Kind::Multiply`].
+/// One output of a [`Kind::Multiply`].
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each variant says what its fields are")]
 pub enum Part {
-    /// A product, plus perhaps a value.
+    /// A product, optionally plus a value.
     Plain { matmul: usize, residual: Option<Residual> },
-    /// Two products joined by a `Gate` node.
+    /// Two products combined by a `Gate` node.
     Gated { gate: usize, up: usize, node: usize },
 }
 
@@ -58,10 +58,10 @@ pub struct Residual {
     pub other: Value,
 }
 
-/// What happens to queries or keys before they meet.
+/// The transformation of queries or keys before attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Turn {
-    /// What comes in.
+    /// The input.
     pub input: Value,
     /// The head norm.
     pub norm: Option<usize>,
@@ -74,14 +74,14 @@ impl Turn {
         Turn { input, norm: None, rope: None }
     }
 
-    /// Whether anything happens.
+    /// Whether there is any transformation.
     pub fn is_some(&self) -> bool {
         self.norm.is_some() || self.rope.is_some()
     }
 }
 
 impl Item {
-    /// The values the item reads.
+    /// The values read by the item.
     pub fn reads(&self, graph: &Graph) -> Vec<Value> {
         let op = |node: usize| &graph.nodes[node].op;
         match &self.kind {
@@ -102,7 +102,7 @@ impl Item {
         }
     }
 
-    /// The values the item makes.
+    /// The values computed by the item.
     pub fn writes(&self, graph: &Graph) -> Vec<Value> {
         let out = |node: usize| graph.nodes[node].op.out();
         match &self.kind {
@@ -115,7 +115,7 @@ impl Item {
 }
 
 impl Part {
-    /// The node whose value the part makes.
+    /// The node whose value is the output.
     pub fn last(&self) -> usize {
         match self {
             Part::Plain { matmul, residual } => residual.map_or(*matmul, |r| r.node),
@@ -133,12 +133,12 @@ impl Part {
     }
 }
 
-/// The items of a segment with all that can be joined, in execution order.
+/// The items of a segment with all fusions, in execution order.
 pub fn joined(segment: &Segment<'_>) -> Vec<Item> {
     Fuser::new(segment).items()
 }
 
-/// An item for each node of a segment.
+/// One item per node of a segment.
 pub fn single(segment: &Segment<'_>) -> Vec<Item> {
     let graph = segment.graph;
     let plain = |node: usize| {
@@ -158,7 +158,7 @@ pub fn single(segment: &Segment<'_>) -> Vec<Item> {
     segment.nodes.clone().map(plain).collect()
 }
 
-/// What a product multiplies, and by which route.
+/// The input and route of a product.
 fn operands(op: &Op) -> Option<(Value, Option<Value>)> {
     match op {
         Op::MatMul { input, .. } => Some((*input, None)),
@@ -170,11 +170,11 @@ fn operands(op: &Op) -> Option<(Value, Option<Value>)> {
 struct Fuser<'g> {
     graph: &'g Graph,
     nodes: std::ops::Range<usize>,
-    /// The segment's node that makes a value.
+    /// The segment's node that computes a value.
     maker: HashMap<Value, usize>,
-    /// How often a value is read, by nodes and from outside.
+    /// Number of reads of a value, by nodes and from outside.
     uses: HashMap<Value, usize>,
-    /// Nodes that another item has taken in.
+    /// Nodes fused into another item.
     taken: Vec<bool>,
 }
 
@@ -195,14 +195,14 @@ impl<'g> Fuser<'g> {
         &self.graph.nodes[node].op
     }
 
-    /// The node that makes a value read once.
+    /// The node that computes a value that is read only once.
     fn sole(&self, value: Value) -> Option<usize> {
         let node = *self.maker.get(&value)?;
         (self.uses[&value] == 1 && !self.taken[node]).then_some(node)
     }
 
     fn items(mut self) -> Vec<Item> {
-        // The item of a node, at the place where it runs. Later searches see what earlier ones took.
+        // The item of a node, at its place of execution. Later searches see the nodes fused by earlier ones.
         let mut placed: Vec<(usize, Item)> = Vec::new();
         for node in self.nodes.clone() {
             if let Op::Attend(attend) = self.op(node) {
@@ -241,7 +241,7 @@ impl<'g> Fuser<'g> {
         self.take(nodes, Kind::Attend { node, q, k })
     }
 
-    /// The rotation and the head norm before it that make `value`.
+    /// The RoPE and head norm that compute `value`.
     fn turn(&self, value: Value, head: usize) -> Turn {
         let mut turn = Turn::plain(value);
         if let Some(node) = self.sole(turn.input)
@@ -259,7 +259,7 @@ impl<'g> Fuser<'g> {
         turn
     }
 
-    /// All products over `input` by `route`; the first is `first`.
+    /// All products of `input` by `route`; the first is `first`.
     fn multiply(&mut self, first: usize, input: Value, route: Option<Value>) -> Item {
         let same =
             |&node: &usize| !self.taken[node] && operands(self.op(node)) == Some((input, route));
@@ -280,7 +280,7 @@ impl<'g> Fuser<'g> {
         self.take(nodes, Kind::Multiply { input, norm, route, parts })
     }
 
-    /// The gate that reads product `one` and another of `products`, and nobody else does.
+    /// The gate whose only inputs are product `one` and another of `products`, if it is their only reader.
     fn gated(&self, one: usize, products: &[usize]) -> Option<Part> {
         let reader = self.reader(one)?;
         let Op::Gate { gate, up, .. } = self.op(reader) else { return None };
@@ -289,13 +289,13 @@ impl<'g> Fuser<'g> {
         both.then_some(Part::Gated { gate, up, node: reader })
     }
 
-    /// The sum that alone reads the product, if its other side is made before node `first`.
+    /// The `Add` that is the only reader of the product, if its other operand is computed before node `first`.
     fn residual(&self, matmul: usize, first: usize) -> Option<Residual> {
         let node = self.reader(matmul)?;
         let Op::Add { a, b, .. } = self.op(node) else { return None };
         let other = if *a == self.op(matmul).out() { *b } else { *a };
         let made = self.maker.get(&other).is_none_or(|&maker| {
-            // A norm may wait for the first product that reads it.
+            // A norm is executed with the first product that reads it.
             maker < first && (!self.is_norm(maker) || self.first_reader(other) <= Some(first))
         });
         made.then_some(Residual { node, other })
@@ -308,7 +308,7 @@ impl<'g> Fuser<'g> {
         self.nodes.clone().find(|&n| !self.taken[n] && self.op(n).inputs().any(|v| v == value))
     }
 
-    /// The norm that makes `input`, if the product `first` is the first to read it.
+    /// The norm that computes `input`, if product `first` is its first reader.
     fn norm(&self, input: Value, first: usize) -> Option<usize> {
         let node = *self.maker.get(&input)?;
         let free = self.is_norm(node) && !self.taken[node];

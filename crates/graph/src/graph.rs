@@ -2,16 +2,16 @@
 
 use crate::{CacheId, Experts, Op, Rows, Value, Weight, WeightId};
 
-/// What is known of a value before anything runs.
+/// The static properties of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValueInfo {
-    /// Elements of one row.
+    /// Elements per row.
     pub width: usize,
-    /// Whether it has a row per token or per wanted output.
+    /// Whether it has one row per token or per requested output.
     pub rows: Rows,
 }
 
-/// What a backend must reserve for one layer's cache.
+/// The dimensions of one layer's cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheInfo {
     /// The layer it belongs to.
@@ -20,25 +20,25 @@ pub struct CacheInfo {
     pub kv_heads: usize,
     /// Elements of one head.
     pub head_dim: usize,
-    /// The widest window that reads it; `None` when all positions are read.
+    /// The widest window that reads it; `None` if all positions are read.
     pub window: Option<u32>,
 }
 
 impl CacheInfo {
-    /// Elements of one token's keys (and as many of its values).
+    /// Elements of one token's keys, and of its values.
     pub fn width(&self) -> usize {
         self.kv_heads * self.head_dim
     }
 }
 
-/// One recorded op with its place and name.
+/// One recorded op with its layer and name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// The op.
     pub op: Op,
     /// The layer it belongs to; `None` for embedding and head.
     pub layer: Option<u32>,
-    /// The field's usual name of what it makes, such as `attn_norm` or `ffn_out`.
+    /// The usual name of its result, such as `attn_norm` or `ffn_out`.
     pub name: &'static str,
 }
 
@@ -52,10 +52,10 @@ impl Node {
     }
 }
 
-/// A model as plain data: what to compute, over which weights.
+/// A model as plain data: what to compute, with which weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
-    /// Ops in execution order; each reads only values made before it.
+    /// Ops in execution order; each reads only values computed before it.
     pub nodes: Vec<Node>,
     /// All values; `Value(i)` is entry `i`.
     pub values: Vec<ValueInfo>,
@@ -63,14 +63,14 @@ pub struct Graph {
     pub weights: Vec<Weight>,
     /// All caches; `CacheId(i)` is entry `i`.
     pub caches: Vec<CacheInfo>,
-    /// What the model is run for: logits `[R, vocab]` of a decoder; of an encoder hidden states `[R, width]` or scores
-    /// `[R, labels]`.
+    /// The model's result: logits `[R, vocab]` of a decoder; hidden states `[R, width]` or scores `[R, labels]` of an
+    /// encoder.
     pub logits: Value,
 }
 
 impl Graph {
-    /// Adds a search for the `k` largest logits of each row and returns what it makes, `[R, 2k]`. The logits stay
-    /// what the graph is run for.
+    /// Appends a search for the `k` largest logits of each row and returns its value, `[R, 2k]`. The logits remain
+    /// the graph's result.
     pub fn top_k(&mut self, k: usize) -> Value {
         let input = self.logits;
         let vocab = self.width(input);
@@ -82,34 +82,34 @@ impl Graph {
         out
     }
 
-    /// Elements of one row of a value.
+    /// Elements per row of a value.
     pub fn width(&self, value: Value) -> usize {
         self.values[value.0 as usize].width
     }
 
-    /// Whether a value has a row per token or per output.
+    /// Whether a value has one row per token or per output.
     pub fn rows(&self, value: Value) -> Rows {
         self.values[value.0 as usize].rows
     }
 
-    /// Whether a step must hold whole sequences, because some attention keeps nothing for the next step.
+    /// Whether a step must consist of whole sequences, because some attention has no cache.
     pub fn takes_whole_sequences(&self) -> bool {
         let keeps_nothing = |node: &Node| matches!(&node.op, Op::Attend(a) if a.cache.is_none());
         self.nodes.iter().any(keeps_nothing)
     }
 
-    /// The weight of an id.
+    /// A weight by id.
     pub fn weight(&self, id: WeightId) -> &Weight {
         &self.weights[id.0 as usize]
     }
 
-    /// The cache of an id.
+    /// A cache by id.
     pub fn cache(&self, id: CacheId) -> &CacheInfo {
         &self.caches[id.0 as usize]
     }
 
-    /// The share of a node's matrices that a step of so many tokens reads: of experts those that some token goes to, as
-    /// many as there are if each goes anywhere alike; of other matrices all.
+    /// The fraction of a node's matrices that a step of `tokens` tokens reads: for experts the expected fraction with
+    /// uniform routing; for other matrices 1.
     pub fn share(&self, node: usize, tokens: usize) -> f64 {
         let Op::Experts(experts) = &self.nodes[node].op else { return 1.0 };
         let used = self.width(experts.route) as f64 / 2.0;
@@ -117,23 +117,23 @@ impl Graph {
         1.0 - idle.powf(tokens as f64)
     }
 
-    /// Bytes of a node's matrices that a step of so many tokens reads.
+    /// Bytes of a node's matrices that a step of `tokens` tokens reads.
     pub fn matrix_bytes(&self, node: usize, tokens: usize) -> f64 {
         let matrices = self.nodes[node].op.matrices().iter();
         matrices.map(|&id| self.weight(id).bytes() as f64).sum::<f64>() * self.share(node, tokens)
     }
 
-    /// How many experts a row may go to.
+    /// Number of experts that a row can be routed to.
     pub fn experts(&self, experts: &Experts) -> usize {
         experts.stack.iter().map(|&id| self.weight(id).stacked).sum()
     }
 
-    /// Number of layers: one more than the highest layer any node belongs to.
+    /// Number of layers: the highest layer of any node plus one.
     pub fn layers(&self) -> u32 {
         self.nodes.iter().filter_map(|n| n.layer).max().map_or(0, |last| last + 1)
     }
 
-    /// Number of weights; those of a tensor used twice (a tied head) count once.
+    /// Number of weight elements; a tensor used twice (a tied head) counts once.
     pub fn parameters(&self) -> usize {
         self.weights.iter().map(|w| w.rows * w.cols).sum()
     }

@@ -1,4 +1,4 @@
-//! The recorder: a method per op that appends a node and returns the value it makes.
+//! The recorder: one method per op that appends a node and returns its value.
 
 use bilayer_quant::Type;
 
@@ -7,10 +7,10 @@ use crate::{
     Route, Rows, Stack, Value, ValueInfo, Weight, WeightId,
 };
 
-/// What a model file holds under a tensor's name.
+/// A tensor directory's entry for a name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// How it is stored.
+    /// Its type.
     pub ty: Type,
     /// Dimensions, rightmost contiguous.
     pub shape: Vec<u64>,
@@ -18,19 +18,19 @@ pub struct Entry {
 
 /// A tensor directory.
 pub trait Catalog {
-    /// The tensor of that name, if there is one.
+    /// Finds a tensor by name.
     fn find(&self, name: &str) -> Option<Entry>;
 
-    /// The tensor of that name, which the recording needs with shape `expected`. A model that does not
-    /// exist yet answers with just that shape: so its tensors are listed, sized or made at random.
+    /// Finds a tensor by name; the recording requires shape `expected`. A model that does not exist yet returns just
+    /// that shape, so that its tensors can be listed, sized or generated.
     fn find_as(&self, name: &str, expected: &[u64]) -> Option<Entry> {
         let _ = expected;
         self.find(name)
     }
 }
 
-/// Records a model. Shapes of outside tensors are checked against the expected ones and give errors;
-/// widths between ops are our own and are asserted.
+/// Records a model. Shapes of outside tensors are checked and give errors; widths between ops are our own and are
+/// asserted.
 pub struct Recorder<'c> {
     catalog: &'c dyn Catalog,
     layer: Option<u32>,
@@ -41,7 +41,7 @@ pub struct Recorder<'c> {
 }
 
 impl<'c> Recorder<'c> {
-    /// A recorder that looks its weights up in `catalog`.
+    /// A recorder that looks weights up in `catalog`.
     pub fn new(catalog: &'c dyn Catalog) -> Self {
         Recorder {
             catalog,
@@ -53,7 +53,7 @@ impl<'c> Recorder<'c> {
         }
     }
 
-    /// Says which layer the following ops belong to; `None` for embedding and head.
+    /// Sets the layer of the following ops; `None` for embedding and head.
     pub fn layer(&mut self, layer: Option<u32>) {
         self.layer = layer;
     }
@@ -66,7 +66,7 @@ impl<'c> Recorder<'c> {
     /// The matrix `name`, `[rows, cols]`.
     ///
     /// # Errors
-    /// The tensor is missing, has another shape, or a type that has no such rows.
+    /// The tensor is missing, has another shape, or a type whose blocks do not fit its rows.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightId, Error> {
         self.matrix_rows(name, rows, 0, rows, cols)
     }
@@ -74,7 +74,7 @@ impl<'c> Recorder<'c> {
     /// Rows `first_row..first_row + rows` of the matrix `name`, `[tensor_rows, cols]`.
     ///
     /// # Errors
-    /// As [`Recorder::matrix`].
+    /// Those of [`Recorder::matrix`].
     pub fn matrix_rows(
         &mut self,
         name: &str,
@@ -98,11 +98,11 @@ impl<'c> Recorder<'c> {
         }))
     }
 
-    /// The matrices of `experts` experts, `[rows, cols]` each: the tensor `name`, `[experts, rows, cols]`; or, as early
-    /// converters wrote them, tensors of their own, named `each(expert)`.
+    /// The matrices of `experts` experts, `[rows, cols]` each: the tensor `name`, `[experts, rows, cols]`; or, as
+    /// written by early converters, separate tensors named `each(expert)`.
     ///
     /// # Errors
-    /// As [`Recorder::matrix`]; experts of several types.
+    /// Those of [`Recorder::matrix`]; experts of different types.
     pub fn stack(
         &mut self,
         name: &str,
@@ -144,11 +144,11 @@ impl<'c> Recorder<'c> {
         self.vector_part(name, len, 0, len)
     }
 
-    /// Elements `first..first + len` of the vector `name`, which has `tensor_len`: the bias of one of several
-    /// matrices stored as one. `first` is a multiple of `len`, as it is wherever query heads share key-value heads.
+    /// Elements `first..first + len` of the vector `name`, which has `tensor_len`: the bias of one of several fused
+    /// matrices. `first` is a multiple of `len`, as it always is with grouped-query attention.
     ///
     /// # Errors
-    /// As [`Recorder::vector`].
+    /// Those of [`Recorder::vector`].
     pub fn vector_part(
         &mut self,
         name: &str,
@@ -185,10 +185,10 @@ impl<'c> Recorder<'c> {
         }))
     }
 
-    /// A vector of `len` elements for each of `experts` experts, one after another: the tensor `name`, `[experts, len]`.
+    /// One vector of `len` elements per expert, contiguous: the tensor `name`, `[experts, len]`.
     ///
     /// # Errors
-    /// As [`Recorder::vector`].
+    /// Those of [`Recorder::vector`].
     pub fn stack_vector(
         &mut self,
         name: &str,
@@ -197,15 +197,15 @@ impl<'c> Recorder<'c> {
         self.vector_of(name, &[experts as u64, len as u64], 0, experts * len)
     }
 
-    /// The vector `name` if the file has it.
+    /// The vector `name`, if the file contains it.
     ///
     /// # Errors
-    /// As [`Recorder::vector`], but for a missing tensor.
+    /// Those of [`Recorder::vector`], except for a missing tensor.
     pub fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<WeightId>, Error> {
         if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
     }
 
-    /// A cache of the current layer.
+    /// Adds a cache of the current layer.
     pub fn cache(&mut self, kv_heads: usize, head_dim: usize, window: Option<u32>) -> CacheId {
         let layer = self.layer.expect("a cache belongs to a layer");
         self.caches.push(CacheInfo { layer, kv_heads, head_dim, window });
@@ -222,8 +222,8 @@ impl<'c> Recorder<'c> {
         self.embed_by(name, table, Ids::Positions)
     }
 
-    /// Embedding rows of the tokens' places among the texts of their sequence, each of which ends with `separator`:
-    /// `[T, table.cols]`.
+    /// Embedding rows of the tokens' text index within their sequence, where each text ends with `separator`: `[T,
+    /// table.cols]`.
     pub fn embed_segments(&mut self, name: &'static str, table: WeightId, separator: u32) -> Value {
         self.embed_by(name, table, Ids::Segments { separator })
     }
@@ -285,7 +285,7 @@ impl<'c> Recorder<'c> {
         self.matmul_of(name, input, weight, bias, Precision::Coarse)
     }
 
-    /// As [`Recorder::matmul`], of an input that is taken finely or not.
+    /// [`Recorder::matmul`] with a precision of the input.
     pub fn matmul_of(
         &mut self,
         name: &'static str,
@@ -315,7 +315,7 @@ impl<'c> Recorder<'c> {
         self.push(name, Op::Rope { input, head_dim, rope: rope.clone(), out })
     }
 
-    /// Attention; `attend.out` is filled in here, whatever it was.
+    /// Attention; `attend.out` is overwritten here.
     pub fn attend(&mut self, name: &'static str, mut attend: Attend) -> Value {
         assert_eq!(attend.heads % attend.kv_heads, 0, "{name}");
         assert_eq!(self.width(attend.q), attend.heads * attend.head_dim, "{name}");
@@ -325,7 +325,7 @@ impl<'c> Recorder<'c> {
         self.push(name, Op::Attend(attend))
     }
 
-    /// `activation(gate)` times `up` or what the activation makes of it, or alone.
+    /// `activation(gate)`, times [`Activation`]'s factor of `up` if present.
     pub fn gate(
         &mut self,
         name: &'static str,
@@ -357,14 +357,14 @@ impl<'c> Recorder<'c> {
         self.push(name, Op::SoftCap { input, cap, out })
     }
 
-    /// The rows whose logits are wanted: from `[T, width]` to `[R, width]`.
+    /// The rows whose logits are requested: from `[T, width]` to `[R, width]`.
     pub fn rows_wanted(&mut self, name: &'static str, input: Value) -> Value {
         assert_eq!(self.rows(input), Rows::Tokens, "{name}");
         let out = self.value(self.width(input), Rows::Outputs);
         self.push(name, Op::Rows { input, out })
     }
 
-    /// The choice of experts; `route.out` is filled in here, whatever it was.
+    /// The router; `route.out` is overwritten here.
     pub fn route(&mut self, name: &'static str, mut route: Route) -> Value {
         let experts = self.width(route.logits);
         assert!((1..=experts).contains(&route.used), "{name}: {} of {experts}", route.used);
@@ -374,7 +374,7 @@ impl<'c> Recorder<'c> {
         self.push(name, Op::Route(route))
     }
 
-    /// Products of each row with the matrices of the experts it goes to; `experts.out` is filled in here.
+    /// Products of each row with the matrices of its experts; `experts.out` is overwritten here.
     pub fn experts(&mut self, name: &'static str, mut experts: Experts) -> Value {
         let used = self.width(experts.route) / 2;
         let Weight { rows, cols, stacked, .. } = *self.weight_of(experts.stack[0]);
@@ -396,19 +396,19 @@ impl<'c> Recorder<'c> {
         self.push(name, Op::Mix { input, route, out })
     }
 
-    /// Each wanted row's mean over its sequence's rows up to it: from `[T, width]` to `[R, width]`.
+    /// The mean over each requested row's sequence up to that row: from `[T, width]` to `[R, width]`.
     pub fn pool(&mut self, name: &'static str, input: Value) -> Value {
         assert_eq!(self.rows(input), Rows::Tokens, "{name}");
         let out = self.value(self.width(input), Rows::Outputs);
         self.push(name, Op::Pool { input, out })
     }
 
-    /// Elements of one row of `value`.
+    /// Elements per row of `value`.
     pub fn width(&self, value: Value) -> usize {
         self.values[value.0 as usize].width
     }
 
-    /// Ends the recording; `logits` is the value the model is run for.
+    /// Finishes the recording; `logits` is the model's result.
     pub fn finish(self, logits: Value) -> Graph {
         let Recorder { nodes, values, weights, caches, .. } = self;
         Graph { nodes, values, weights, caches, logits }
@@ -437,7 +437,7 @@ impl<'c> Recorder<'c> {
         out
     }
 
-    /// A weight asked for twice (a tied head) is one weight.
+    /// A weight requested twice (a tied head) is stored once.
     fn weight(&mut self, weight: Weight) -> WeightId {
         let same = |w: &&Weight| {
             w.name == weight.name
@@ -451,7 +451,7 @@ impl<'c> Recorder<'c> {
         id
     }
 
-    /// The type of tensor `name` after its shape was found to be `expected` (leading ones aside).
+    /// The type of tensor `name`, after checking that its shape is `expected` (ignoring leading ones).
     fn check(&self, name: &str, expected: &[u64]) -> Result<Type, Error> {
         let entry = self
             .catalog

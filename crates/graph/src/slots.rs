@@ -1,9 +1,9 @@
-//! Memory that buffers share whose lifetimes do not meet. Backends lay their activations out by it, and the scheduler
-//! counts by it what they will take.
+//! Assigns memory slots to buffers with disjoint lifetimes. Backends lay out their activations with it, and the
+//! scheduler predicts their size with it.
 
 use std::collections::BTreeMap;
 
-/// A buffer from the step that first uses it to the one that last does.
+/// A buffer's lifetime, from the step that first uses it to the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     /// The first step.
@@ -12,22 +12,23 @@ pub struct Life {
     pub last: usize,
     /// Its size.
     pub bytes: u64,
-    /// Only buffers of one class share: where a device reads beyond what was written, what lies there must be what buffers
-    /// of the same shape leave.
+    /// Only buffers of one class share memory: a device may read beyond what was written, and must find there what
+    /// buffers of equal shape leave.
     pub class: usize,
 }
 
-/// Which slot each buffer gets, and the slots' sizes: the largest first, each takes the first slot whose buffers do not
-/// live when it does, or a new one. So a slot is as large as its first buffer, and small ones fill its gaps.
+/// The slot of each buffer, and the slots' sizes: largest buffer first, each takes the first slot whose buffers are
+/// not alive at the same time, or a new one. A slot is thus as large as its first buffer, and small ones fill its
+/// gaps.
 pub fn assign(lives: &[Life]) -> (Vec<usize>, Vec<u64>) {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|&buffer| (std::cmp::Reverse(lives[buffer].bytes), lives[buffer].first));
     let (mut slots, mut sizes) = (vec![0; lives.len()], Vec::<u64>::new());
-    // The class of each slot, and when it is taken: ends by beginnings.
+    // The class of each slot, and its occupied intervals: ends by beginnings.
     let mut taken: Vec<(usize, BTreeMap<usize, usize>)> = Vec::new();
     for buffer in order {
         let Life { first, last, bytes, class } = lives[buffer];
-        // What is taken does not overlap, so the last that begins in time ends last.
+        // Occupied intervals do not overlap, so the last one that begins in time ends last.
         let is_free = |(of, taken): &(usize, BTreeMap<usize, usize>)| {
             *of == class && taken.range(..=last).next_back().is_none_or(|(_, &end)| end < first)
         };
@@ -49,7 +50,7 @@ mod tests {
     #[test]
     fn only_what_does_not_live_together_shares() {
         let life = |first, last, bytes| Life { first, last, bytes, class: 0 };
-        // The third takes the place of the first, and the small ones what is left of large places.
+        // The third reuses the slot of the first, and small buffers fill the gaps of large slots.
         let lives =
             [life(0, 1, 100), life(1, 3, 100), life(2, 4, 90), life(0, 0, 10), life(2, 5, 8)];
         let (slots, sizes) = assign(&lives);

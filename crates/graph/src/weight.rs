@@ -1,4 +1,4 @@
-//! A weight: a matrix, or some rows of one, named as in the GGUF file.
+//! A weight: a matrix, or a range of its rows, named as in the GGUF file.
 
 use bilayer_quant::Type;
 
@@ -6,23 +6,23 @@ use bilayer_quant::Type;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WeightId(pub u32);
 
-/// `[rows, cols]` of one type; vectors are one row.
+/// `[rows, cols]` of one type; vectors have one row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weight {
-    /// Its place in [`crate::Graph::weights`].
+    /// Its index in [`crate::Graph::weights`].
     pub id: WeightId,
-    /// The GGUF tensor it lies in.
+    /// The GGUF tensor that contains it.
     pub name: String,
-    /// How its blocks are stored.
+    /// Its type.
     pub ty: Type,
     /// Rows (output features).
     pub rows: usize,
     /// Columns (input features); a multiple of the type's block.
     pub cols: usize,
-    /// The tensor's row that is this weight's row 0, in rows of `cols`: not 0 when several matrices, or their biases,
-    /// are stored as one.
+    /// The tensor's row that is this weight's row 0, in rows of `cols`: not 0 if several matrices, or their biases,
+    /// are fused in one tensor.
     pub first_row: usize,
-    /// Matrices that lie in it one after another, `rows / stacked` rows each: 1, or the experts of a layer.
+    /// Number of contiguous matrices, `rows / stacked` rows each: 1, or the experts of a layer.
     pub stacked: usize,
     /// The layer whose ops read it first; `None` for embedding and head.
     pub layer: Option<u32>,
@@ -39,7 +39,7 @@ impl Weight {
         self.rows * self.row_bytes()
     }
 
-    /// Where the weight's bytes lie within its tensor's bytes.
+    /// The weight's byte range within its tensor.
     pub fn range_in_tensor(&self) -> std::ops::Range<usize> {
         let start = self.first_row * self.row_bytes();
         start..start + self.bytes()

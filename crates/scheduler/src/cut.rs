@@ -1,4 +1,4 @@
-//! Cuts a placed graph into segments: runs of nodes on one device, and the values that cross between them.
+//! Cuts a placed graph into segments: consecutive nodes on one device, and the values that cross between them.
 
 use std::ops::Range;
 
@@ -7,31 +7,31 @@ use serde::{Serialize, Serializer};
 
 use crate::Placement;
 
-/// A run of nodes on one device.
+/// Consecutive nodes on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlannedSegment {
-    /// The device's place in the machine.
+    /// Index of the device in the machine.
     pub device: usize,
-    /// The graph's nodes it runs.
+    /// The graph nodes it runs.
     pub nodes: Range<usize>,
-    /// Values made by earlier segments that it reads, ascending.
+    /// Values computed by earlier segments that it reads, ascending.
     #[serde(serialize_with = "numbers")]
     pub inputs: Vec<Value>,
-    /// Values it makes that later segments read, and the logits; ascending.
+    /// Values that later segments read, and the logits; ascending.
     #[serde(serialize_with = "numbers")]
     pub outputs: Vec<Value>,
 }
 
 impl PlannedSegment {
-    /// What a backend compiles.
+    /// The segment for a backend to compile.
     pub fn segment<'g>(&self, graph: &'g Graph) -> Segment<'g> {
         let (inputs, outputs) = (self.inputs.clone(), self.outputs.clone());
         Segment { graph, nodes: self.nodes.clone(), inputs, outputs }
     }
 }
 
-/// The segments of `graph` under any placement, in execution order. Also what returns to a device it was on
-/// before goes by way of the host: a segment's inputs are whatever it did not make itself.
+/// The segments of `graph` under a placement, in execution order. Values that return to a device also pass through
+/// the host: a segment's inputs are all values that it did not compute itself.
 pub fn cut(graph: &Graph, placement: &Placement) -> Vec<PlannedSegment> {
     let devices = placement.devices(graph);
     let mut segments: Vec<PlannedSegment> = Vec::new();
@@ -45,7 +45,7 @@ pub fn cut(graph: &Graph, placement: &Placement) -> Vec<PlannedSegment> {
         }
     }
 
-    // The segment that makes each value.
+    // The segment that computes each value.
     let mut maker = vec![0; graph.values.len()];
     for (number, segment) in segments.iter().enumerate() {
         for node in &graph.nodes[segment.nodes.clone()] {
@@ -67,7 +67,7 @@ pub fn cut(graph: &Graph, placement: &Placement) -> Vec<PlannedSegment> {
     segments
 }
 
-/// Adds `value` in its place unless it is there.
+/// Inserts `value` in order unless present.
 fn insert(values: &mut Vec<Value>, value: Value) {
     if let Err(place) = values.binary_search(&value) {
         values.insert(place, value);

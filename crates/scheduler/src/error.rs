@@ -1,34 +1,34 @@
-//! Why there is no plan.
+//! Errors of planning.
 
 use crate::Bytes;
 
-/// Errors of planning; nothing was loaded yet.
+/// Errors of planning, before anything is loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The machine has no device, or not the one that a part is placed on.
+    /// The machine has no device, or lacks the one that a part is placed on.
     #[error("there is no device to place the model on")]
     NoDevice,
-    /// A device would hold more than it has.
+    /// The placement exceeds a device's memory.
     #[error("{what}; {}", advice(.largest))]
     DoesNotFit {
         /// The device and its sizes.
         what: Excess,
-        /// The most parts that fit on the adapter; `None` where that was not asked.
+        /// The largest number of parts that fits on the GPU; `None` if not computed.
         largest: Option<u32>,
     },
-    /// A device cannot run what was placed on it.
+    /// A device does not support an op placed on it.
     #[error("{device} cannot run {what} (`{label}`); place it on another device")]
     Unsupported {
         /// The device's label in the map.
         device: String,
-        /// The op and, where that is the reason, the weight type.
+        /// The op and, if that is the reason, the weight type.
         what: String,
         /// The node.
         label: String,
     },
 }
 
-/// What one device would hold, and what it has.
+/// Memory required and available on one device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{device} has room for {} but would hold {}: {} too much (weights {}, cache {}, activations {})",
@@ -38,9 +38,9 @@ pub enum Error {
 pub struct Excess {
     /// The device's label in the map.
     pub device: String,
-    /// What it may hold.
+    /// Its budget.
     pub budget_bytes: u64,
-    /// What it would hold.
+    /// The memory required.
     pub used_bytes: u64,
     /// Its weights.
     pub weight_bytes: u64,

@@ -1,4 +1,4 @@
-//! Several answers at once: one step runs a token of each, so that the weights are read once for all of them.
+//! Generates several answers at once: each step runs one token of each, so the weights are read once for all.
 
 use std::collections::VecDeque;
 
@@ -8,16 +8,16 @@ use crate::sampling::{Row, Sampler};
 use crate::session::{CacheError, Run, SequenceId, Session, Wanted};
 use crate::{Error, Model};
 
-/// Requests and their answers in the making. As many run at once as the session has free sequences; the others wait for
-/// their turn. A prompt is run by itself when its turn comes, then its answer joins the steps.
+/// Requests and their answers in progress. As many run at once as the session has free sequences; the others are
+/// queued. A prompt runs alone when its turn comes, then its answer joins the batch.
 pub struct Batch<'s> {
     model: Model,
     session: &'s mut Session,
     waiting: VecDeque<(usize, Reply<'s>)>,
     running: Vec<Lane<'s>>,
-    /// Tokens that were chosen and not asked for yet.
+    /// Selected tokens that were not returned yet.
     ready: VecDeque<(usize, Token)>,
-    /// Why each answer ended, by the number of its request.
+    /// Why each answer ended, by request number.
     stops: Vec<Option<Stop>>,
 }
 
@@ -26,12 +26,12 @@ struct Lane<'s> {
     number: usize,
     sequence: SequenceId,
     reply: Reply<'s>,
-    /// The token chosen last, which is to be run next.
+    /// The last selected token, to be run next.
     last: [u32; 1],
 }
 
 impl<'s> Batch<'s> {
-    /// No requests yet.
+    /// An empty batch.
     pub fn new(model: &Model, session: &'s mut Session) -> Batch<'s> {
         Batch {
             model: model.clone(),
@@ -43,7 +43,7 @@ impl<'s> Batch<'s> {
         }
     }
 
-    /// Adds a request, whose tokens are chosen by `sampler`. Returns its number: 0, 1, 2 and so on.
+    /// Adds a request whose tokens are selected by `sampler`. Returns its number: 0, 1, 2 and so on.
     ///
     /// # Errors
     /// The prompt is empty or longer than the context.
@@ -83,12 +83,12 @@ impl<'s> Batch<'s> {
         Ok(self.ready.pop_front())
     }
 
-    /// Why the answer to a request ended, once it has.
+    /// Why the answer to a request ended, if it has.
     pub fn stop(&self, number: usize) -> Option<Stop> {
         self.stops.get(number).copied().flatten()
     }
 
-    /// Runs a prompt in a sequence of its own and chooses the first token after it.
+    /// Runs a prompt in a new sequence and selects the first token.
     fn begin(&mut self, number: usize, mut reply: Reply<'s>) -> Result<(), Error> {
         if let Some(stop) = reply.ends_before_a_token() {
             self.stops[number] = Some(stop);
@@ -111,7 +111,7 @@ impl<'s> Batch<'s> {
         Ok(())
     }
 
-    /// Runs the last token of every answer and chooses the next of each.
+    /// Runs the last token of every answer and selects the next ones.
     fn step(&mut self) -> Result<(), Error> {
         let Batch { session, running, ready, .. } = self;
         for lane in running.iter_mut().filter(|lane| lane.reply.request.cancel.is_cancelled()) {
@@ -139,7 +139,7 @@ impl<'s> Batch<'s> {
         Ok(())
     }
 
-    /// Closes the sequences of the answers that have ended.
+    /// Closes the sequences of finished answers.
     fn sweep(&mut self) {
         let Batch { session, running, stops, .. } = self;
         running.retain(|lane| {
@@ -153,7 +153,7 @@ impl<'s> Batch<'s> {
 }
 
 impl Lane<'_> {
-    /// Chooses the next token from logits `[vocab]`; the context still has room for `room` tokens.
+    /// Selects the next token from logits `[vocab]`; `room` tokens of context are left.
     fn choose(&mut self, logits: &[f32], room: usize) -> Result<Token, Error> {
         let row = Row::Logits(logits);
         let token = self.reply.choose(&Choice { row, logits: Some(logits), draft: None, room })?;

@@ -1,4 +1,4 @@
-//! One answer's own state: from a row of logits to the next token, its text, and whether the answer ends there.
+//! The state of one answer: from a row of logits to the next token, its text, and whether the answer ends.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ pub(super) struct Reply<'r> {
     pub request: Request<'r>,
     pub sampler: Sampler,
     pub stop: Option<Stop>,
-    /// Tokens chosen.
+    /// Number of selected tokens.
     pub generated: usize,
     decoder: Decoder,
     tokenizer: Arc<Tokenizer>,
 }
 
-/// What the next token is chosen from.
+/// The input for selecting the next token.
 pub(super) struct Choice<'a> {
     pub row: Row<'a>,
-    /// All logits `[vocab]`, where log-probabilities are reported.
+    /// All logits `[vocab]`, if log-probabilities are reported.
     pub logits: Option<&'a [f32]>,
-    /// The draft token at this place.
+    /// The draft token at this position.
     pub draft: Option<Guess<'a>>,
-    /// Tokens that the context still has room for.
+    /// Tokens of context left.
     pub room: usize,
 }
 
@@ -43,7 +43,7 @@ impl<'r> Reply<'r> {
         }
     }
 
-    /// Why no token may be asked for: the answer was cancelled, or wants none.
+    /// Why no token can be requested: the answer was cancelled, or has length 0.
     pub fn ends_before_a_token(&self) -> Option<Stop> {
         match self.request.cancel.is_cancelled() {
             true => Some(Stop::Interrupted),
@@ -51,7 +51,7 @@ impl<'r> Reply<'r> {
         }
     }
 
-    /// Chooses the next token. Where none can follow it, or none is wanted, it has all text that was withheld.
+    /// Selects the next token. If it is the last one, it includes all withheld text.
     pub fn choose(&mut self, choice: &Choice<'_>) -> Result<Token, Error> {
         let id = self.sampler.sample_row(choice.row, choice.draft)?;
         let logprobs = self.request.logprobs.zip(choice.logits);
@@ -74,7 +74,7 @@ impl<'r> Reply<'r> {
         Ok(Token { id, text, logprobs })
     }
 
-    /// Text that is still withheld.
+    /// The withheld text.
     pub fn finish(&mut self) -> String {
         match self.stop {
             Some(Stop::Text(_)) => String::new(),

@@ -2,7 +2,7 @@
 
 use super::Candidate;
 
-/// The candidate whose cumulated probability first exceeds `uniform` in `[0, 1)`.
+/// The candidate whose cumulative probability first exceeds `uniform` in `[0, 1)`.
 pub fn choose(candidates: &[Candidate], uniform: f32) -> u32 {
     let mut cumulated = 0.0f64;
     for c in candidates {
@@ -11,6 +11,6 @@ pub fn choose(candidates: &[Candidate], uniform: f32) -> u32 {
             return c.id;
         }
     }
-    // Rounding may leave the sum just below 1: the last one with any probability stands for the rest.
+    // Rounding may leave the sum just below 1: then the last candidate with any probability is selected.
     candidates.iter().rev().find(|c| c.p > 0.0).unwrap_or(&candidates[0]).id
 }

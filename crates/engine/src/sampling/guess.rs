@@ -1,30 +1,31 @@
-//! Taking a guess without changing the distribution: the rejection scheme of speculative decoding.
+//! Accepts or rejects a draft token without changing the distribution: rejection sampling of speculative decoding.
 //!
-//! A token guessed with chance `q` is taken with chance `min(1, p / q)`, else another is drawn in proportion to
-//! `max(0, p - q)`: both ways together choose each token with its `p` (Leviathan et al. 2023, algorithm 1).
-//! Mirostat's surprise is that of `p`, so what is left here of the candidates keeps their probabilities.
+//! A token drafted with probability `q` is accepted with probability `min(1, p / q)`; otherwise another one is drawn
+//! in proportion to `max(0, p - q)`. Together they select each token with its `p` (Leviathan et al. 2023, algorithm
+//! 1). Mirostat's surprise is that of `p`, so candidates keep their probabilities here.
 
 use super::Candidate;
 
-/// A guess of the next token, made before its distribution was known.
+/// A draft of the next token, made before its distribution was known.
 #[derive(Clone, Copy, Debug)]
 pub struct Guess<'a> {
     /// The token.
     pub token: u32,
-    /// The distribution it was drawn from, by rising id. Empty where it was certain: then it is right when it is what is
-    /// drawn without it, and nothing else has to be done.
+    /// The distribution it was drawn from, by rising id. Empty if it was certain: then it is accepted if it equals
+    /// the token drawn without it.
     pub chances: &'a [Candidate],
 }
 
 impl Guess<'_> {
-    /// With which chance a token was guessed.
+    /// The probability of drafting a token.
     fn chance(&self, token: u32) -> f32 {
         let found = self.chances.binary_search_by_key(&token, |c| c.id);
         found.map_or(0.0, |at| self.chances[at].p)
     }
 }
 
-/// The guess, or another token. `uniform` gives numbers in `[0, 1)` of which the guess knew nothing. Sums in f64.
+/// The draft token, or another one. `uniform` returns numbers in `[0, 1)` that are independent of the draft. Sums in
+/// f64.
 pub fn choose(
     candidates: &[Candidate],
     guess: &Guess<'_>,
@@ -44,6 +45,6 @@ pub fn choose(
             return c.id;
         }
     }
-    // Rounding alone made the two differ, or kept the sum just below: the last one with anything left stands for it.
+    // Only due to rounding: the last candidate with any remainder is selected.
     candidates.iter().rev().find(|c| left(c) > 0.0).map_or(guess.token, |c| c.id)
 }

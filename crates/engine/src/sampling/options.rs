@@ -1,4 +1,4 @@
-//! What a user may ask of the samplers; names and defaults are llama.cpp's.
+//! The options of the samplers; names and defaults are llama.cpp's.
 
 /// Dynamic part of an n-gram penalty, "don't repeat yourself" (p-e-w 2024).
 #[derive(Clone, Debug, PartialEq)]
@@ -13,7 +13,7 @@ pub struct Dry {
     pub last_n: Option<usize>,
 }
 
-/// Texts that end a DRY sequence where nobody names others; llama.cpp's.
+/// Default texts that end a DRY sequence, as in llama.cpp.
 pub const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
 /// Exclude top choices (p-e-w 2024).
@@ -36,7 +36,7 @@ pub struct Mirostat {
     pub eta: f32,
 }
 
-/// All of them.
+/// All sampling options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Key of the random stream.
@@ -100,17 +100,17 @@ impl Default for Options {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{name} is {found}; it must be {expected}")]
 pub struct OptionsError {
-    /// The option as the command line spells it, without dashes.
+    /// The option's name on the command line, without dashes.
     pub name: &'static str,
-    /// What was given.
+    /// The given value.
     pub found: String,
-    /// What may be given.
+    /// The valid values.
     pub expected: String,
 }
 
 impl Options {
-    /// How many of the best tokens are enough to choose from, because nothing before the first truncation looks at
-    /// the others or changes their order; `None` when all are needed.
+    /// The number of best tokens that suffice, because nothing before the first truncation examines the others or
+    /// changes their order; `None` if all are needed.
     pub fn needs(&self) -> Option<usize> {
         let penalizes = self.repeat_last_n != Some(0)
             && (self.repeat_penalty != 1.0
@@ -166,7 +166,7 @@ impl Options {
     }
 }
 
-/// What is said of an option outside its range.
+/// The error for an option outside its range.
 fn outside(name: &'static str, found: &dyn ToString, expected: &str) -> OptionsError {
     OptionsError { name, found: found.to_string(), expected: expected.to_owned() }
 }

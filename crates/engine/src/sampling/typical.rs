@@ -1,4 +1,4 @@
-//! Locally typical sampling (Meister et al. 2022): keep what is about as surprising as the distribution itself.
+//! Locally typical sampling (Meister et al. 2022): keep candidates about as surprising as the distribution's entropy.
 
 use super::{Candidate, normalize};
 

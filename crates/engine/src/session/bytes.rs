@@ -1,10 +1,10 @@
-//! How many bytes of weights a step reads: what bounds decoding where memory is the bound.
+//! Bytes of weights that a step reads: the bound of decode speed when memory-bound.
 
 use bilayer_graph::{Facts, Graph, Op, Weight};
 use bilayer_scheduler::Plan;
 
-/// Bytes of weights that a step of so many tokens reads on each of a plan's devices, as the device stores them. Matrices
-/// and vectors are read whole, of a table of embeddings a row for each token, of experts those that are used
+/// Bytes of weights that a step of `tokens` tokens reads on each of a plan's devices, as stored by the device.
+/// Matrices and vectors are read completely, an embedding table one row per token, experts as used
 /// ([`Graph::share`]); what two ops read counts twice.
 pub fn step_bytes(graph: &Graph, plan: &Plan, devices: &[&Facts], tokens: usize) -> Vec<u64> {
     let mut bytes = vec![0; devices.len()];

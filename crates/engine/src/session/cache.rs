@@ -1,7 +1,7 @@
-//! Who owns which page of the KV cache: page tables, prefix sharing, copy on write.
+//! Ownership of KV pages: page tables, prefix sharing, copy on write.
 //!
-//! A page holds [`PAGE_TOKENS`] positions of every layer; the bytes lie with the backends, this is the book-keeping.
-//! Invariants: a page is free or referenced, never both; a page that is about to be written is referenced once.
+//! A page holds [`PAGE_TOKENS`] positions of every layer; the bytes belong to the backends, this is the book-keeping.
+//! Invariants: a page is either free or referenced; a page about to be written has exactly one reference.
 
 use bilayer_graph::{PAGE_TOKENS, PageCopy};
 
@@ -9,27 +9,27 @@ use bilayer_graph::{PAGE_TOKENS, PageCopy};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(pub(crate) u32);
 
-/// What the cache cannot do.
+/// Errors of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Every sequence slot is in use.
     #[error("all {limit} sequences are in use")]
     Sequences {
-        /// Slots there are.
+        /// Number of slots.
         limit: usize,
     },
     /// The sequence would be longer than the context.
     #[error("{needed} tokens do not fit into the context of {context} tokens")]
     Context {
-        /// Tokens the sequence would have.
+        /// Tokens required.
         needed: usize,
-        /// Tokens a sequence may have.
+        /// Maximum tokens per sequence.
         context: usize,
     },
     /// No page is free.
     #[error("the KV cache of {pages} pages is full")]
     Full {
-        /// Pages there are.
+        /// Number of pages.
         pages: usize,
     },
 }
@@ -41,12 +41,12 @@ struct Sequence {
     pages: Vec<u32>,
 }
 
-/// The book-keeping. All of its memory is reserved by [`Pages::new`].
+/// The book-keeping. All memory is allocated by [`Pages::new`].
 #[derive(Debug)]
 pub struct Pages {
-    /// Pages nobody references; the last is taken first.
+    /// Unreferenced pages; the last is used first.
     free: Vec<u32>,
-    /// How many page tables name each page.
+    /// Number of page tables that reference each page.
     references: Vec<u32>,
     sequences: Vec<Sequence>,
     context: usize,
@@ -80,7 +80,7 @@ impl Pages {
         Ok(SequenceId(slot as u32))
     }
 
-    /// Opens a sequence that begins with all of `from`'s tokens and shares its pages.
+    /// Opens a sequence with all of `from`'s tokens, sharing its pages.
     ///
     /// # Errors
     /// [`Error::Sequences`].
@@ -97,13 +97,13 @@ impl Pages {
         Ok(to)
     }
 
-    /// Forgets a sequence; pages nobody else references become free.
+    /// Closes a sequence; pages without other references become free.
     pub fn close(&mut self, sequence: SequenceId) {
         self.truncate(sequence, 0);
         self.sequences[sequence.0 as usize].open = false;
     }
 
-    /// Keeps the first `tokens` tokens of a sequence.
+    /// Truncates a sequence to its first `tokens` tokens.
     pub fn truncate(&mut self, sequence: SequenceId, tokens: usize) {
         assert!(tokens <= self.len(sequence), "truncate cannot lengthen a sequence");
         let slot = &mut self.sequences[sequence.0 as usize];
@@ -117,8 +117,8 @@ impl Pages {
         }
     }
 
-    /// Appends tokens, makes room for them and returns the position of the first. Pages that the sequence
-    /// shares and is about to write are replaced by its own; what must be copied is added to `copies`.
+    /// Appends tokens, allocates pages for them and returns the position of the first. Shared pages that are about to
+    /// be written are replaced; required copies are added to `copies`.
     ///
     /// # Errors
     /// [`Error::Context`], [`Error::Full`]; nothing has changed then.
@@ -157,7 +157,7 @@ impl Pages {
         Ok(first)
     }
 
-    /// Tokens of a sequence.
+    /// Number of tokens of a sequence.
     pub fn len(&self, sequence: SequenceId) -> usize {
         self.slot(sequence).tokens.len()
     }
@@ -183,18 +183,18 @@ impl Pages {
         &self.slot(sequence).pages
     }
 
-    /// Tokens a sequence may have.
+    /// Maximum tokens per sequence.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Pages that somebody references, ascending.
+    /// Referenced pages, ascending.
     pub fn pages_in_use(&self) -> Vec<u32> {
         let used = self.references.iter().zip(0..).filter(|(count, _)| **count > 0);
         used.map(|(_, page)| page).collect()
     }
 
-    /// Pages nobody references.
+    /// Number of unreferenced pages.
     pub fn free_pages(&self) -> usize {
         self.free.len()
     }

@@ -1,45 +1,45 @@
-//! The record of what ran where and when: a ring of the last segments submitted.
+//! A ring buffer of the last submitted segments, with device and times.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Records kept. A step of two segments in four micro-batches makes eight.
+/// Capacity in records. A step of two segments in four micro-batches makes eight.
 const KEPT: usize = 1024;
 
-/// One segment's run over one micro-batch, as the session saw it.
+/// One segment's execution for one micro-batch, as observed by the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lane {
     /// Counts all records, from 0.
     pub number: u64,
-    /// The device's place in the plan.
+    /// Index of the device in the plan.
     pub device: usize,
-    /// The segment's place in the plan.
+    /// Index of the segment in the plan.
     pub segment: usize,
-    /// The micro-batch's place in its step.
+    /// Index of the micro-batch in its step.
     pub micro_batch: usize,
     /// Its tokens.
     pub tokens: usize,
-    /// When it was handed to the device, nanoseconds after [`Lanes::epoch`].
+    /// When it was submitted, nanoseconds after [`Lanes::epoch`].
     pub submitted_ns: u64,
-    /// When the device began with it: handed over, and done with what was before.
+    /// When the device started it: submitted, and done with earlier work.
     pub began_ns: u64,
-    /// When it was first seen to be finished, on the same clock; 0 while it is not. Devices that tell without
-    /// being waited for ([`bilayer_graph::Backend::outstanding`]) are asked at every submit and read.
+    /// When it was first observed to be finished, on the same clock; 0 until then. Devices that report without
+    /// waiting ([`bilayer_graph::Backend::outstanding`]) are queried at every submit and read.
     pub done_ns: u64,
 }
 
-/// The ring. Its memory is reserved at once.
+/// The ring buffer, allocated once.
 pub struct Lanes {
     epoch: Instant,
-    /// Record `n` lies at `n % KEPT`.
+    /// Record `n` is at `n % KEPT`.
     ring: Vec<Lane>,
     next: u64,
     devices: Vec<Open>,
 }
 
-/// What a device has not finished, and when it was last busy.
+/// A device's unfinished records, and when it was last busy.
 struct Open {
-    /// Numbers of the records, oldest first. Older ones than the ring holds are forgotten.
+    /// Numbers of the records, oldest first. Those older than the ring are dropped.
     records: VecDeque<u64>,
     idle_ns: u64,
 }
@@ -56,12 +56,12 @@ impl Lanes {
         }
     }
 
-    /// The instant that times count from.
+    /// The epoch of all times.
     pub fn epoch(&self) -> Instant {
         self.epoch
     }
 
-    /// The records there are, oldest first.
+    /// The available records, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Lane> {
         let oldest = self.next as usize % self.ring.len().max(1);
         let (newer, older) = self.ring.split_at(if self.ring.len() < KEPT { 0 } else { oldest });
@@ -73,7 +73,7 @@ impl Lanes {
         self.ring.get(number as usize % KEPT).filter(|lane| lane.number == number)
     }
 
-    /// Notes a submit and answers its number.
+    /// Records a submit and returns its number.
     pub(super) fn submitted(&mut self, at: &At) -> u64 {
         let lane = Lane {
             number: self.next,
@@ -99,14 +99,15 @@ impl Lanes {
         lane.number
     }
 
-    /// Notes that all but the last `outstanding` of a device's submits are finished. Answers the time it was busy
-    /// with those that were not known to be.
+    /// Records that all but the last `outstanding` submits of a device are finished. Returns the busy time of those
+    /// not known to be finished before.
     pub(super) fn outstanding(&mut self, device: usize, outstanding: usize) -> Duration {
         let finished = self.devices[device].records.len().saturating_sub(outstanding);
         self.finish(device, finished)
     }
 
-    /// The same of the submit `number` and all before it.
+    /// Records that submit `number` and all before it are finished. Returns the busy time of those not known to be
+    /// finished before.
     pub(super) fn finished_through(&mut self, device: usize, number: u64) -> Duration {
         let records = &self.devices[device].records;
         self.finish(device, records.iter().take_while(|&&record| record <= number).count())
@@ -122,7 +123,7 @@ impl Lanes {
                 continue;
             }
             lane.done_ns = now;
-            // A device works through its queue in order: what waited behind another is busy from that one's end.
+            // A device processes its queue in order: queued work starts when its predecessor ends.
             lane.began_ns = lane.submitted_ns.max(open.idle_ns).min(now);
             busy_ns += now - lane.began_ns;
             open.idle_ns = now;
@@ -136,7 +137,7 @@ impl Lanes {
     }
 }
 
-/// A submit to be noted.
+/// A submit to be recorded.
 pub(super) struct At {
     pub device: usize,
     pub segment: usize,

@@ -1,4 +1,4 @@
-//! What a session is asked for, with the defaults.
+//! Settings of a session, with defaults.
 
 use bilayer_cpu::level::Level;
 use bilayer_graph::{Graph, Value};
@@ -9,56 +9,56 @@ use crate::placement::Placing;
 use crate::times::TimeDevice;
 use crate::{Error, Model};
 
-/// The context of a session that names none, unless the model's own is shorter.
+/// Default context, unless the model's own is shorter.
 pub const CONTEXT: usize = 8192;
 
-/// What a session is prepared with.
+/// Stages of preparing a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The model's layers are timed on the devices, which takes about two seconds once for each kind of model.
+    /// The model's layers are timed on the devices, which takes about two seconds once per kind of model.
     Measuring,
-    /// Weights are handed to devices.
+    /// Weights are loaded to devices.
     Loading,
 }
 
-/// How far preparing a session has come.
+/// Progress of preparing a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is done.
+    /// The current stage.
     pub stage: Stage,
-    /// Bytes of weights handed to devices.
+    /// Bytes of weights loaded so far.
     pub done_bytes: u64,
     /// Bytes of all weights.
     pub total_bytes: u64,
 }
 
-/// When a step is cut so that two devices work at the same time. A plan on one device has nothing to overlap.
+/// When a step is split so that two devices work at the same time. A plan on one device has nothing to overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overlap {
     /// Never: each segment is waited for before the next begins.
     Off,
-    /// Prompts always; steps of several sequences where both halves have at least 16 rows. Below that a step is
-    /// bound by reading weights, which each half reads once more, and the cut would cost what it wins.
+    /// Prompts always; steps of several sequences if both halves have at least 16 rows. Below that a step is bound by
+    /// reading weights, which each half repeats, so the split would cost what it gains.
     #[default]
     Auto,
-    /// Wherever a step has two rows.
+    /// Whenever a step has two rows.
     Always,
 }
 
-/// What a session gives for its tokens.
+/// The output of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Purpose {
-    /// What the model is for: a decoder's logits, an encoder's scores or, without a head, its hidden states.
+    /// The model's own purpose: a decoder's logits, an encoder's scores or, without a head, its hidden states.
     #[default]
     Own,
-    /// An encoder's hidden states, as they are or one row a text; `None` is what its file says.
+    /// An encoder's hidden states, all rows or one per text; `None` uses the file's pooling.
     Embed(Option<Pooling>),
     /// The scores of an encoder's head.
     Score,
 }
 
 impl Purpose {
-    /// Makes an encoder's recording end as it says.
+    /// Makes an encoder's recording end accordingly.
     pub(crate) fn apply(self, encoder: &mut Encoder) {
         if let Purpose::Embed(pooling) = self {
             encoder.scores = false;
@@ -71,43 +71,42 @@ impl Purpose {
 pub struct Settings<'a> {
     /// Worker threads; `None` is one per physical core allowed to the process.
     pub threads: Option<usize>,
-    /// Instruction level; `None` is the highest there is.
+    /// Instruction level; `None` is the highest available.
     pub cpu_level: Option<Level>,
-    /// Tokens a sequence may have: `None` is the model's own but at most 8192, 0 the model's own.
+    /// Maximum tokens per sequence: `None` is the model's own but at most 8192, 0 the model's own.
     pub ctx_size: Option<usize>,
-    /// What it gives.
+    /// The output.
     pub purpose: Purpose,
-    /// Sequences at once.
+    /// Maximum number of sequences.
     pub sequences: usize,
-    /// Tokens in one step (the physical batch); an encoder's has room for a text as long as the context at least.
+    /// Maximum tokens per step (the physical batch); an encoder's is at least its context.
     pub ubatch_size: usize,
-    /// Wanted rows in one step; `None` is one for each sequence.
+    /// Maximum output rows per step; `None` is one per sequence.
     pub outputs: Option<usize>,
-    /// How keys are stored.
+    /// Type of stored keys.
     pub cache_type_k: Type,
-    /// How values are stored.
+    /// Type of stored values.
     pub cache_type_v: Type,
     /// Whether backends may fuse ops.
     pub fuse: bool,
-    /// Whether backends take every op's time.
+    /// Whether backends time every op.
     pub timings: bool,
-    /// How many events to keep of what ran when ([`Session::trace`](super::Session::trace)); by default no trace is
-    /// kept.
+    /// Capacity of the trace in events ([`Session::trace`](super::Session::trace)); by default there is no trace.
     pub trace_events: Option<usize>,
-    /// What goes to the GPU; by default as much as is of use and fits. [`Placing::processor`] keeps all on the CPU.
+    /// The placement; by default as much as is useful and fits goes to the GPU.
     pub placing: Placing,
     /// When two devices work at the same time.
     pub overlap: Overlap,
-    /// How many of the best tokens of each wanted row the head's device finds, if it can: what
-    /// [`Session::step_top`](super::Session::step_top) then reads back instead of all logits.
+    /// Number of best tokens of each requested row that the head's device finds, if it can:
+    /// [`Session::step_top`](super::Session::step_top) then reads these instead of all logits.
     pub top_k: Option<usize>,
-    /// Values of the graph that are kept of every step, for [`Session::watched`](super::Session::watched). They take
-    /// memory twice, on their device and here, which no budget notices, and no devices work at the same time.
+    /// Graph values stored in every step, for [`Session::watched`](super::Session::watched). They take memory on
+    /// their device and here that is not budgeted, and devices do not work at the same time.
     pub watched: Vec<Value>,
-    /// Measures how long the model's parts take on a device, where [`Placing::kept`] names a folder to store that in and it
-    /// holds nothing of this model and machine yet. Without it plans are made by stored times, or by none.
+    /// Measures the times of the model's parts on a device, if [`Placing::kept`] names a folder to store them in that
+    /// does not contain them for this model and machine. Without it, plans use stored times, or none.
     pub time_device: Option<TimeDevice>,
-    /// Told while weights are loaded.
+    /// Called while weights are loaded.
     pub progress: Option<&'a mut dyn FnMut(Progress)>,
 }
 
@@ -137,7 +136,7 @@ impl Default for Settings<'_> {
 }
 
 impl Settings<'_> {
-    /// Tokens a sequence may have, for a model trained for `own` tokens.
+    /// Maximum tokens per sequence, for a model trained for `own` tokens.
     pub(crate) fn context(&self, own: usize) -> usize {
         match self.ctx_size {
             None => own.min(CONTEXT),
@@ -149,12 +148,12 @@ impl Settings<'_> {
     /// The graph of a session.
     ///
     /// # Errors
-    /// As [`Model::graph_for`].
+    /// Those of [`Model::graph_for`].
     pub(crate) fn graph(&self, model: &Model) -> Result<Graph, Error> {
         model.graph_for(self.context(model.config().context), self.purpose)
     }
 
-    /// Whether every setting is in range.
+    /// Checks that every setting is in range.
     pub(super) fn check(&self) -> Result<(), Error> {
         let bounds = [
             ("threads", self.threads.unwrap_or(1), 1, 512),
@@ -179,7 +178,7 @@ impl Settings<'_> {
     }
 }
 
-/// The types keys and values may have.
+/// The types of keys and values.
 pub fn kv_types() -> [Type; 3] {
     [Type::F16, Type::F32, Type::Q8_0]
 }

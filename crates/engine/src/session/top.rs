@@ -1,6 +1,6 @@
-//! The best tokens of wanted rows, as a device found them.
+//! The best tokens of requested rows, as found by a device.
 
-/// The `k` best tokens of each wanted row.
+/// The `k` best tokens of each requested row.
 #[derive(Clone, Copy, Debug)]
 pub struct Top<'a> {
     pub(super) k: usize,
@@ -9,7 +9,7 @@ pub struct Top<'a> {
 }
 
 impl<'a> Top<'a> {
-    /// The tokens of a row with their logits, the largest first, the lower id first where they tie.
+    /// The tokens of a row with their logits, largest first, lower id first on ties.
     pub fn row(&self, row: usize) -> impl Iterator<Item = (u32, f32)> + use<'a> {
         let (logits, ids) = self.data[2 * self.k * row..][..2 * self.k].split_at(self.k);
         ids.iter().zip(logits).map(|(&id, &logit)| (id as u32, logit))

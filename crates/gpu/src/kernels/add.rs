@@ -9,7 +9,7 @@ use super::view::View;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// The only text. Bindings, in order: `a`, `b`, `out` (written).
+/// The only variant. Bindings, in order: `a`, `b`, `out` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddKey;
 
@@ -23,9 +23,9 @@ pub struct AddParams {
     pub b: View,
     /// `[rows, width]`.
     pub out: View,
-    /// Quads of a row: `ceil(width / 4)`.
+    /// Quads per row: `ceil(width / 4)`.
     pub quads: u32,
-    /// Fills the last sixteen bytes.
+    /// Padding to a multiple of sixteen bytes.
     pub zero: u32,
 }
 
@@ -37,7 +37,7 @@ impl AddKey {
         kernel("add".to_owned(), "add", context! { at, threads => APART }, APART)
     }
 
-    /// A thread a quad.
+    /// One thread per quad.
     pub fn grid(rows: u32, width: usize) -> [u32; 3] {
         [(width.div_ceil(4) as u32).div_ceil(APART), rows, 1]
     }

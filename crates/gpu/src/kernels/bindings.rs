@@ -1,4 +1,4 @@
-//! Storage bindings by name: numbered for a template, and read back from its text.
+//! Storage bindings by name: numbered for a template, and parsed from its text.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use minijinja::Value;
 use crate::kernel::{Access, Source};
 use crate::render::render;
 
-/// Numbers from 1 on the bindings that are wanted; 0 stands for one that is not. Templates know them as `at.<name>`.
+/// Numbers the bindings in use from 1 on; unused ones are 0. Templates refer to them as `at.<name>`.
 pub(crate) fn numbered(names: &[(&'static str, bool)]) -> BTreeMap<&'static str, u32> {
     let mut next = 0;
     let number = |(name, wanted): &(&'static str, bool)| {
@@ -17,10 +17,10 @@ pub(crate) fn numbered(names: &[(&'static str, bool)]) -> BTreeMap<&'static str,
     names.iter().map(number).collect()
 }
 
-/// Renders a template and reads its storage bindings from the text: they are declared in one place.
+/// Renders a template and parses its storage bindings from the text, where they are declared once.
 ///
 /// # Panics
-/// On a template whose bindings do not follow one another, as [`render`] does on its mistakes.
+/// If a template's bindings are not consecutive, and as [`render`] for mistakes in it.
 pub(crate) fn kernel(name: String, template: &str, context: Value, threads: u32) -> Source {
     let wgsl = render(template, context);
     let mut bindings = BTreeMap::new();

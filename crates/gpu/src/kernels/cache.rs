@@ -1,4 +1,4 @@
-//! The layout of a layer's cache (shaders/parts/cache.wgsl) and the copies of pages.
+//! The layout of a layer's KV cache (shaders/parts/cache.wgsl) and copies of pages.
 
 use std::ops::Range;
 
@@ -13,32 +13,32 @@ use super::team::APART;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// How keys or values are stored.
+/// The type of stored keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CacheType {
-    /// As they are; heads of a multiple of 4.
+    /// f32; head dimensions are multiples of 4.
     F32,
-    /// As half floats; heads of a multiple of 4.
+    /// f16; head dimensions are multiples of 4.
     F16,
-    /// As bytes with an f16 scale for 32 of them; heads of a multiple of 32.
+    /// Bytes with an f16 scale per 32; head dimensions are multiples of 32.
     Q8_0,
 }
 
 /// One buffer of keys or of values: chunks of sixteen bytes, then the scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CacheLayout {
-    /// How elements are stored.
+    /// Type of elements.
     pub ty: CacheType,
     /// Heads.
     pub kv_heads: usize,
-    /// Elements of a head.
+    /// Elements per head.
     pub head_dim: usize,
     /// Pages.
     pub pages: usize,
 }
 
 impl CacheType {
-    /// The type if it can hold heads of `head_dim`.
+    /// The cache type, if it supports `head_dim`.
     pub fn of(ty: Type, head_dim: usize) -> Option<CacheType> {
         let known = [
             (Type::F32, CacheType::F32, 4),
@@ -49,7 +49,7 @@ impl CacheType {
         head_dim.is_multiple_of(multiple).then_some(known)
     }
 
-    /// What the shaders know it as.
+    /// Its name in the shaders.
     pub fn name(self) -> &'static str {
         match self {
             CacheType::F32 => "f32",
@@ -58,7 +58,7 @@ impl CacheType {
         }
     }
 
-    /// Elements of a chunk of sixteen bytes.
+    /// Elements per chunk of sixteen bytes.
     pub fn chunk_elements(self) -> usize {
         match self {
             CacheType::F32 => 4,
@@ -67,12 +67,12 @@ impl CacheType {
         }
     }
 
-    /// Chunks of a head of one token.
+    /// Chunks per head of one token.
     pub fn chunks(self, head_dim: usize) -> usize {
         head_dim.div_ceil(self.chunk_elements())
     }
 
-    /// u32 of scales of a head of one token.
+    /// Words of scales per head of one token.
     fn scale_words(self, head_dim: usize) -> usize {
         if self == CacheType::Q8_0 { head_dim.div_ceil(64) } else { 0 }
     }
@@ -84,12 +84,12 @@ pub fn cache_bytes(ty: CacheType, kv_heads: usize, head_dim: usize, pages: usize
 }
 
 impl CacheLayout {
-    /// Chunks of a page.
+    /// Chunks per page.
     fn page_chunks(&self) -> usize {
         self.kv_heads * PAGE_TOKENS * self.ty.chunks(self.head_dim)
     }
 
-    /// u32 of scales of a page; a multiple of 32.
+    /// Words of scales per page; a multiple of 32.
     fn page_scales(&self) -> usize {
         self.kv_heads * PAGE_TOKENS * self.ty.scale_words(self.head_dim)
     }
@@ -99,12 +99,13 @@ impl CacheLayout {
         self.pages as u64 * (16 * self.page_chunks() as u64 + 4 * self.page_scales() as u64)
     }
 
-    /// Where the scales begin, in u32: `key_scales` and `value_scales` of the kernels that read or write the cache.
+    /// Offset of the scales, in u32: `key_scales` and `value_scales` of the kernels that access the cache.
     pub fn scales_at(&self) -> u32 {
         (4 * self.pages * self.page_chunks()) as u32
     }
 
-    /// The uniform of the kernel that copies pages of this buffer; `copies_at` is the list's place in the step buffer.
+    /// The uniform of the kernel that copies pages of this buffer; `copies_at` is the list's offset in the step
+    /// buffer.
     pub fn copy_params(&self, copies_at: u32) -> CopyPagesParams {
         CopyPagesParams {
             chunks: self.page_chunks() as u32,
@@ -114,13 +115,13 @@ impl CacheLayout {
         }
     }
 
-    /// A thread for each sixteen bytes of a page.
+    /// One thread per sixteen bytes of a page.
     pub fn copy_grid(&self) -> [u32; 3] {
         [((self.page_chunks() + self.page_scales() / 4) as u32).div_ceil(APART), 1, 1]
     }
 }
 
-/// Which of a cache's two buffers: they differ in which elements neighbour.
+/// One of a cache's two buffers: they differ in the order of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// `[page][head][chunk][token]`.
@@ -130,19 +131,19 @@ pub enum Half {
 }
 
 impl CacheLayout {
-    /// Where a page's chunks lie in the buffer, bytes.
+    /// Byte range of a page's chunks in the buffer.
     pub fn page_range(&self, page: u32) -> Range<u64> {
         let bytes = 16 * self.page_chunks() as u64;
         u64::from(page) * bytes..(u64::from(page) + 1) * bytes
     }
 
-    /// Where its scales lie.
+    /// Byte range of a page's scales.
     pub fn scales_range(&self, page: u32) -> Range<u64> {
         let (first, bytes) = (4 * u64::from(self.scales_at()), 4 * self.page_scales() as u64);
         first + u64::from(page) * bytes..first + (u64::from(page) + 1) * bytes
     }
 
-    /// The place of a token's chunk of a head within its page, and of the word of its scales.
+    /// Index of a token's chunk of a head within its page, and of the word of its scales.
     fn places(&self, half: Half, head: usize, token: usize, chunk: usize) -> (usize, usize) {
         let chunks = self.ty.chunks(self.head_dim);
         let words = self.ty.scale_words(self.head_dim);
@@ -159,7 +160,7 @@ impl CacheLayout {
         }
     }
 
-    /// A page `[PAGE_TOKENS, kv_heads * head_dim]` from its bytes, chunks and then scales.
+    /// Decodes a page `[PAGE_TOKENS, kv_heads * head_dim]` from its bytes, chunks and then scales.
     pub fn decode(&self, half: Half, bytes: &[u8], out: &mut [f32]) {
         let (chunks, scales) = bytes.split_at(16 * self.page_chunks());
         self.elements(half, |element, at, scale| {
@@ -173,7 +174,7 @@ impl CacheLayout {
         });
     }
 
-    /// The bytes of a page, chunks and then scales, that [`CacheLayout::decode`] reads.
+    /// Encodes the bytes of a page, chunks and then scales, as read by [`CacheLayout::decode`].
     pub fn encode(&self, half: Half, values: &[f32]) -> Vec<u8> {
         let mut bytes = vec![0; 16 * self.page_chunks() + 4 * self.page_scales()];
         let (chunks, scales) = bytes.split_at_mut(16 * self.page_chunks());
@@ -204,8 +205,8 @@ impl CacheLayout {
         bytes
     }
 
-    /// Calls `each` with every element of a page: its place in `[PAGE_TOKENS, kv_heads * head_dim]`, in the elements
-    /// of the chunks and in the scales.
+    /// Calls `each` for every element of a page: its index in `[PAGE_TOKENS, kv_heads * head_dim]`, in the chunks'
+    /// elements and in the scales.
     fn elements(&self, half: Half, mut each: impl FnMut(usize, usize, usize)) {
         let in_chunk = self.ty.chunk_elements();
         for token in 0..PAGE_TOKENS {
@@ -224,7 +225,7 @@ fn f16_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
-/// What parts/cache.wgsl wants to know of keys and values of these types.
+/// The template variables of parts/cache.wgsl for these types.
 pub(crate) fn cache_context(key: CacheType, value: CacheType, head_dim: usize) -> Value {
     context! {
         key => key.name(),
@@ -237,7 +238,7 @@ pub(crate) fn cache_context(key: CacheType, value: CacheType, head_dim: usize) -
     }
 }
 
-/// The only text. Bindings, in order: `step`, `cache` (written). Runs before the others of a step with copies.
+/// The only variant. Bindings, in order: `step`, `cache` (written). Runs before the others of a step with copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CopyPagesKey;
 
@@ -245,13 +246,13 @@ pub struct CopyPagesKey;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct CopyPagesParams {
-    /// Chunks of a page.
+    /// Chunks per page.
     pub chunks: u32,
-    /// Sixteens of bytes of a page's scales.
+    /// A page's scales, in units of sixteen bytes.
     pub scales: u32,
-    /// Where the scales begin, in sixteens of bytes.
+    /// Offset of the scales, in units of sixteen bytes.
     pub scales_at: u32,
-    /// Place of the list `(from, to)` in the step buffer.
+    /// Offset of the list `(from, to)` in the step buffer.
     pub copies_at: u32,
 }
 

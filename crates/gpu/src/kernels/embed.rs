@@ -12,12 +12,12 @@ use super::weights::Layout;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// Which text. Bindings, in order: `step`, `out` (written), the weights, twice.
+/// The variant. Bindings, in order: `step`, `out` (written), the weights, twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmbedKey {
     /// The table's type.
     pub ty: Type,
-    /// How it lies.
+    /// Its layout.
     pub layout: Layout,
 }
 
@@ -27,25 +27,25 @@ pub struct EmbedKey {
 pub struct EmbedParams {
     /// `[T, width]`.
     pub out: View,
-    /// Place of the tokens, or of their positions, in the step buffer.
+    /// Offset of the token ids or positions in the step buffer.
     pub ids_at: u32,
-    /// Units of 64 weights in a row.
+    /// Units of 64 weights per row.
     pub units: u32,
-    /// Quads of a row.
+    /// Quads per row.
     pub quads: u32,
-    /// Quantization blocks of a row.
+    /// Quantization blocks per row.
     pub row_blocks: u32,
-    /// Where the rows begin in their block of weights, bytes.
+    /// Offset of the rows in their block of weights, bytes.
     pub base: u32,
-    /// Quantization blocks there.
+    /// Quantization blocks in it.
     pub blocks: u32,
-    /// The table's row that comes first there.
+    /// The first table row in it.
     pub first_row: u32,
-    /// Rows there.
+    /// Rows in it.
     pub rows: u32,
-    /// Words from one id to the next.
+    /// Distance between ids, in words.
     pub ids_stride: u32,
-    /// Fills the last sixteen bytes.
+    /// Padding to a multiple of sixteen bytes.
     pub zero: u32,
 }
 
@@ -60,7 +60,7 @@ impl EmbedKey {
         kernel(name, "embed", context, APART)
     }
 
-    /// A thread a unit.
+    /// One thread per unit.
     pub fn grid(rows: u32, width: usize) -> [u32; 3] {
         [(width.div_ceil(64) as u32).div_ceil(APART), rows, 1]
     }

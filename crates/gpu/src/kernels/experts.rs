@@ -1,4 +1,4 @@
-//! The groups of pairs that [`Op::Experts`](bilayer_graph::Op::Experts) multiplies where there are many.
+//! Groups pairs of row and expert for [`Op::Experts`](bilayer_graph::Op::Experts) with many rows.
 
 use bytemuck::{Pod, Zeroable};
 use minijinja::context;
@@ -8,13 +8,13 @@ use super::team::Team;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// Most experts of a layer.
+/// Maximum experts per layer.
 pub const EXPERTS_MAX: u32 = 1024;
 
-/// Words in front of the groups in their table.
+/// Words before the groups in their table.
 const HEAD: u32 = 4;
 
-/// The only text. Bindings, in order: `step`, `route`, `table` (written).
+/// The only variant. Bindings, in order: `step`, `route`, `table` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExpertsKey;
 
@@ -22,19 +22,19 @@ pub struct ExpertsKey;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct ExpertsParams {
-    /// Where the route's first row begins, and from row to row, in floats.
+    /// Offset of the route's first row, and the row stride, in floats.
     pub route: [u32; 2],
-    /// Experts of a row.
+    /// Experts per row.
     pub used: u32,
-    /// All experts.
+    /// Number of experts.
     pub experts: u32,
-    /// Most pairs of a group.
+    /// Maximum pairs per group.
     pub most: u32,
-    /// Where the table has the pairs, in words.
+    /// Offset of the pairs in the table, in words.
     pub pairs_at: u32,
-    /// Where the step has the number of rows.
+    /// Offset of the number of rows in the step.
     pub columns_at: u32,
-    /// Fills the last sixteen bytes.
+    /// Padding to a multiple of sixteen bytes.
     pub zero: u32,
 }
 
@@ -49,12 +49,12 @@ impl ExpertsKey {
     }
 }
 
-/// Most groups of up to `most` pairs that so many pairs make.
+/// Maximum number of groups of up to `most` pairs for this many pairs.
 pub fn groups(pairs: u32, experts: u32, most: u32) -> u32 {
     pairs / most + experts.min(pairs)
 }
 
-/// Where a table of so many groups has its pairs, in words.
+/// Offset of the pairs in a table of this many groups, in words.
 pub fn pairs_at(groups: u32) -> u32 {
     HEAD + 4 * groups
 }

@@ -1,4 +1,4 @@
-//! [`Op::Gate`](bilayer_graph::Op::Gate), perhaps quantized.
+//! [`Op::Gate`](bilayer_graph::Op::Gate), optionally quantized.
 
 use bilayer_graph::Activation;
 use bytemuck::{Pod, Zeroable};
@@ -10,17 +10,17 @@ use super::view::{View, pieces};
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// Which text. Bindings, in order: `gate`, `up` if there is one, `out` (written) if floats are wanted, `xq` and `xs`
+/// The variant. Bindings, in order: `gate`, `up` if there is one, `out` (written) if stored as floats, `xq` and `xs`
 /// (written) if quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GateKey {
-    /// The non-linearity.
+    /// The activation function.
     pub activation: Activation,
-    /// Another value is a factor.
+    /// Whether another value is multiplied.
     pub up: bool,
-    /// The result is wanted as floats.
+    /// Whether the result is stored as floats.
     pub floats: bool,
-    /// The result is wanted as quantized activations.
+    /// Whether the result is stored as quantized activations.
     pub quantized: bool,
 }
 
@@ -32,11 +32,11 @@ pub struct GateParams {
     pub gate: View,
     /// `[rows, width]`, if there is one.
     pub up: View,
-    /// `[rows, width]`, if floats are wanted.
+    /// `[rows, width]`, if stored as floats.
     pub out: View,
-    /// Elements of a row.
+    /// Elements per row.
     pub width: u32,
-    /// Fills the last sixteen bytes.
+    /// Padding to a multiple of sixteen bytes.
     pub zero: u32,
 }
 
@@ -62,13 +62,13 @@ impl GateKey {
         kernel(name, "gate", context! { at, activation, up, threads => APART }, APART)
     }
 
-    /// A thread a piece of sixteen.
+    /// One thread per piece of sixteen values.
     pub fn grid(rows: u32, width: usize) -> [u32; 3] {
         [(pieces(width) as u32).div_ceil(APART), rows, 1]
     }
 }
 
-/// What parts/activate.wgsl knows a non-linearity as.
+/// The name of an activation function in parts/activate.wgsl.
 pub(crate) fn activation_name(activation: Activation) -> &'static str {
     match activation {
         Activation::Silu => "silu",

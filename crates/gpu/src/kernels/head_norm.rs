@@ -1,4 +1,4 @@
-//! [`Op::HeadNorm`](bilayer_graph::Op::HeadNorm) where it is not fused with the rotation.
+//! [`Op::HeadNorm`](bilayer_graph::Op::HeadNorm) that is not fused with RoPE.
 
 use bytemuck::{Pod, Zeroable};
 use minijinja::context;
@@ -9,7 +9,7 @@ use super::view::View;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// The only text. Bindings, in order: `vectors`, `x`, `out` (written).
+/// The only variant. Bindings, in order: `vectors`, `x`, `out` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeadNormKey;
 
@@ -21,13 +21,13 @@ pub struct HeadNormParams {
     pub x: View,
     /// `[rows, heads * head_dim]`.
     pub out: View,
-    /// Place of the gain `[head_dim]` in `vectors`, in quads.
+    /// Offset of the gain `[head_dim]` in `vectors`, in quads.
     pub gain: u32,
-    /// Quads of a head: `head_dim / 4`.
+    /// Quads per head: `head_dim / 4`.
     pub quads: u32,
     /// Added to the mean square.
     pub eps: f32,
-    /// Fills the last sixteen bytes.
+    /// Padding to a multiple of sixteen bytes.
     pub zero: u32,
 }
 
@@ -40,7 +40,7 @@ impl HeadNormKey {
         kernel(name, "head_norm", context! { at, ..team.context() }, team.threads)
     }
 
-    /// A workgroup a head of a row.
+    /// One workgroup per head of a row.
     pub fn grid(rows: u32, heads: u32) -> [u32; 3] {
         [heads, rows, 1]
     }

@@ -1,4 +1,4 @@
-//! [`Op::LayerNorm`](bilayer_graph::Op::LayerNorm), perhaps of a sum, perhaps quantized.
+//! [`Op::LayerNorm`](bilayer_graph::Op::LayerNorm), optionally of a sum, optionally quantized.
 
 use bytemuck::{Pod, Zeroable};
 use minijinja::context;
@@ -9,17 +9,17 @@ use super::view::View;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// Which text. Bindings, in order: `a`, `b` and `sum` (written) if fused with an addition, `vectors`, `out` (written),
+/// The variant. Bindings, in order: `a`, `b` and `sum` (written) if fused with an addition, `vectors`, `out` (written),
 /// `xq` and `xs` (written) if quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LayerNormKey {
-    /// The input is `a + b`, which is kept in `sum`; else it is `a`.
+    /// Whether the input is `a + b`, which is stored in `sum`, instead of `a`.
     pub sum: bool,
-    /// There is a bias.
+    /// Whether there is a bias.
     pub bias: bool,
-    /// The result is wanted as floats.
+    /// Whether the result is stored as floats.
     pub floats: bool,
-    /// The result is wanted as quantized activations.
+    /// Whether the result is stored as quantized activations.
     pub quantized: bool,
 }
 
@@ -33,13 +33,13 @@ pub struct LayerNormParams {
     pub b: View,
     /// `[rows, width]`, if there is a sum.
     pub sum: View,
-    /// `[rows, width]`, if floats are wanted.
+    /// `[rows, width]`, if stored as floats.
     pub out: View,
-    /// Elements of a row.
+    /// Elements per row.
     pub width: u32,
-    /// Place of the gain `[width]` in `vectors`, in quads.
+    /// Offset of the gain `[width]` in `vectors`, in quads.
     pub gain: u32,
-    /// Place of the bias `[width]` in `vectors`, in quads.
+    /// Offset of the bias `[width]` in `vectors`, in quads.
     pub bias: u32,
     /// Added to the variance.
     pub eps: f32,
@@ -70,7 +70,7 @@ impl LayerNormKey {
         kernel(name, "layer_norm", context! { at, bias, ..team.context() }, team.threads)
     }
 
-    /// A workgroup a row.
+    /// One workgroup per row.
     pub fn grid(rows: u32) -> [u32; 3] {
         [rows, 1, 1]
     }

@@ -9,7 +9,7 @@ use super::view::View;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// The only text. Bindings, in order: `x`, `route`, `out` (written).
+/// The only variant. Bindings, in order: `x`, `route`, `out` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MixKey;
 
@@ -21,11 +21,11 @@ pub struct MixParams {
     pub x: View,
     /// `[rows, width]`.
     pub out: View,
-    /// Where the route's first row begins, and from row to row, in floats.
+    /// Offset of the route's first row, and the row stride, in floats.
     pub route: [u32; 2],
-    /// Quads of a row of the result.
+    /// Quads per row of the result.
     pub quads: u32,
-    /// Experts of a row.
+    /// Experts per row.
     pub used: u32,
 }
 
@@ -37,7 +37,7 @@ impl MixKey {
         kernel("mix".to_owned(), "mix", context! { at, threads => APART }, APART)
     }
 
-    /// A thread a quad.
+    /// One thread per quad.
     pub fn grid(rows: u32, width: usize) -> [u32; 3] {
         [(width.div_ceil(4) as u32).div_ceil(APART), rows, 1]
     }

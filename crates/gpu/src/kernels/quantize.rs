@@ -1,4 +1,4 @@
-//! Quantized activations from a value that no kernel made as such.
+//! Quantizes a value whose kernel did not.
 
 use bytemuck::{Pod, Zeroable};
 use minijinja::context;
@@ -9,7 +9,7 @@ use super::view::{View, pieces};
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// The only text. Bindings, in order: `x`, `xq` (written), `xs` (written).
+/// The only variant. Bindings, in order: `x`, `xq` (written), `xs` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuantizeKey;
 
@@ -19,11 +19,11 @@ pub struct QuantizeKey;
 pub struct QuantizeParams {
     /// `[rows, width]`.
     pub x: View,
-    /// Not used.
+    /// Unused.
     pub out: View,
-    /// Elements of a row.
+    /// Elements per row.
     pub width: u32,
-    /// Fills the last sixteen bytes.
+    /// Padding to a multiple of sixteen bytes.
     pub zero: [u32; 3],
 }
 
@@ -35,7 +35,7 @@ impl QuantizeKey {
         kernel("quantize".to_owned(), "quantize", context! { at, threads => APART }, APART)
     }
 
-    /// A thread a piece of sixteen.
+    /// One thread per piece of sixteen values.
     pub fn grid(rows: u32, width: usize) -> [u32; 3] {
         [(pieces(width) as u32).div_ceil(APART), rows, 1]
     }

@@ -1,4 +1,4 @@
-//! [`Op::RmsNorm`](bilayer_graph::Op::RmsNorm), perhaps of a sum, perhaps quantized.
+//! [`Op::RmsNorm`](bilayer_graph::Op::RmsNorm), optionally of a sum, optionally quantized.
 
 use bytemuck::{Pod, Zeroable};
 use minijinja::context;
@@ -9,17 +9,17 @@ use super::view::View;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// Which text. Bindings, in order: `a`, `b` and `sum` (written) if fused with an addition, `vectors` if there is a
+/// The variant. Bindings, in order: `a`, `b` and `sum` (written) if fused with an addition, `vectors` if there is a
 /// gain, `out` (written), `xq` and `xs` (written) if quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RmsNormKey {
-    /// The input is `a + b`, which is kept in `sum`; else it is `a`.
+    /// Whether the input is `a + b`, which is stored in `sum`, instead of `a`.
     pub sum: bool,
-    /// There is a gain.
+    /// Whether there is a gain.
     pub gain: bool,
-    /// The result is wanted as floats.
+    /// Whether the result is stored as floats.
     pub floats: bool,
-    /// The result is wanted as quantized activations.
+    /// Whether the result is stored as quantized activations.
     pub quantized: bool,
 }
 
@@ -33,15 +33,15 @@ pub struct RmsNormParams {
     pub b: View,
     /// `[rows, width]`, if there is a sum.
     pub sum: View,
-    /// `[rows, width]`, if floats are wanted.
+    /// `[rows, width]`, if stored as floats.
     pub out: View,
-    /// Elements of a row.
+    /// Elements per row.
     pub width: u32,
-    /// Place of the gain `[width]` in `vectors`, in quads.
+    /// Offset of the gain `[width]` in `vectors`, in quads.
     pub gain: u32,
     /// Added to the mean square.
     pub eps: f32,
-    /// Fills the last sixteen bytes.
+    /// Padding to a multiple of sixteen bytes.
     pub zero: u32,
 }
 
@@ -70,7 +70,7 @@ impl RmsNormKey {
         kernel(name, "rms_norm", context! { at, ..team.context() }, team.threads)
     }
 
-    /// A workgroup a row.
+    /// One workgroup per row.
     pub fn grid(rows: u32) -> [u32; 3] {
         [rows, 1, 1]
     }

@@ -1,4 +1,5 @@
-//! [`Op::Rope`](bilayer_graph::Op::Rope), fused with head norms and with the append of keys and values to the cache.
+//! [`Op::Rope`](bilayer_graph::Op::Rope), fused with head norms and with the append of keys and values to the KV
+//! cache.
 
 use std::f64::consts::TAU;
 
@@ -14,22 +15,22 @@ use super::view::View;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// Which text: a plain rotation has only `query` and `rotate`, a plain append only `append`. Bindings, in order:
-/// `step` if rotating or appending, `vectors` if rotating or norming, `q` and `q_out` (written) with `query`, `k`, `v`,
-/// `keys` (written) and `values` (written) with `append`.
+/// The variant: a plain rotation has only `query` and `rotate`, a plain append only `append`. Bindings, in order:
+/// `step` if rotating or appending, `vectors` if rotating or normalizing, `q` and `q_out` (written) with `query`,
+/// `k`, `v`, `keys` (written) and `values` (written) with `append`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RopeKey {
-    /// Elements of a head, a multiple of 4.
+    /// Elements per head, a multiple of 4.
     pub head_dim: u32,
-    /// Heads of `q` go to `q_out`.
+    /// Whether heads of `q` are written to `q_out`.
     pub query: bool,
-    /// Heads of `k` and `v` go to a cache of these types (keys, values).
+    /// Whether heads of `k` and `v` are appended to a cache of these types (keys, values).
     pub append: Option<(CacheType, CacheType)>,
-    /// Queries are normed first.
+    /// Whether queries are normalized first.
     pub norm_q: bool,
-    /// Keys are normed first.
+    /// Whether keys are normalized first.
     pub norm_k: bool,
-    /// Queries and keys rotate: which elements pair, and how many elements rotate.
+    /// Pairing and number of rotated elements of queries and keys.
     pub rotate: Option<(Pairs, u32)>,
 }
 
@@ -45,29 +46,29 @@ pub struct RopeParams {
     pub k: View,
     /// `[T, kv_heads * head_dim]`.
     pub v: View,
-    /// Place of `rows` in the step buffer.
+    /// Offset of `rows` in the step buffer.
     pub rows_at: u32,
-    /// Place of `pages` in the step buffer.
+    /// Offset of `pages` in the step buffer.
     pub pages_at: u32,
-    /// Place of the table of [`turns`] in `vectors`, in quads.
+    /// Offset of the table of [`turns`] in `vectors`, in quads.
     pub turns: u32,
-    /// Place of the queries' gain `[head_dim]` in `vectors`, in quads.
+    /// Offset of the queries' gain `[head_dim]` in `vectors`, in quads.
     pub q_gain: u32,
-    /// Place of the keys' gain `[head_dim]` in `vectors`, in quads.
+    /// Offset of the keys' gain `[head_dim]` in `vectors`, in quads.
     pub k_gain: u32,
-    /// Query heads; of a plain rotation, the heads.
+    /// Query heads; for a plain rotation, the heads.
     pub heads: u32,
     /// Key-value heads.
     pub kv_heads: u32,
-    /// Of the head norms, added to the mean square.
+    /// Added to the mean square in head norms.
     pub eps: f32,
     /// Factor on cosine and sine.
     pub magnitude: f32,
     /// [`CacheLayout::scales_at`](super::cache::CacheLayout::scales_at) of the keys.
     pub key_scales: u32,
-    /// The same of the values.
+    /// [`CacheLayout::scales_at`](super::cache::CacheLayout::scales_at) of the values.
     pub value_scales: u32,
-    /// Fills the last sixteen bytes.
+    /// Padding to a multiple of sixteen bytes.
     pub zero: u32,
 }
 
@@ -116,7 +117,7 @@ impl RopeKey {
         format!("{name} {}", team.name())
     }
 
-    /// A workgroup a head of a row.
+    /// One workgroup per head of a row.
     pub fn grid(&self, rows: u32, heads: u32, kv_heads: u32) -> [u32; 3] {
         let queries = if self.query { heads } else { 0 };
         let others = if self.append.is_some() { 2 * kv_heads } else { 0 };
@@ -131,9 +132,9 @@ fn pairs_name(pairs: Pairs) -> &'static str {
     }
 }
 
-/// The table of angles for `vectors`: of each pair, by how much of a turn its angle advances a position, as a fixed-point
-/// number of 32 + 12 bits. Four pairs take two quads, first the high parts, then the low ones; the last four are
-/// filled up with zeros. `frequencies` and `factors` are as in [`Rope`](bilayer_graph::Rope).
+/// The table of angles for `vectors`: for each pair, the fraction of a turn by which its angle advances per position,
+/// as a fixed-point number of 32 + 12 bits. Four pairs take two quads, high parts first, then low parts; the last
+/// four are zero-padded. `frequencies` and `factors` are as in [`Rope`](bilayer_graph::Rope).
 pub fn turns(frequencies: &[f32], factors: Option<&[f32]>) -> Vec<u32> {
     let mut table = vec![0; frequencies.len().div_ceil(4) * 8];
     for (i, &frequency) in frequencies.iter().enumerate() {
@@ -153,7 +154,7 @@ mod tests {
 
     use super::turns;
 
-    /// What the shader computes, in f64.
+    /// The shader's computation, in f64.
     fn angle(table: &[u32], pair: usize, position: u32) -> f64 {
         let place = pair / 4 * 8 + pair % 4;
         let (high, low) = (table[place], table[place + 4]);

@@ -1,4 +1,4 @@
-//! [`Op::Route`](bilayer_graph::Op::Route): a workgroup chooses the experts of a row.
+//! [`Op::Route`](bilayer_graph::Op::Route): one workgroup selects the experts of a row.
 
 use bilayer_graph::Score;
 use bytemuck::{Pod, Zeroable};
@@ -9,12 +9,12 @@ use super::team::Team;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// Which text. Bindings, in order: `vectors` with a bias, `x`, `out` (written).
+/// The variant. Bindings, in order: `vectors` with a bias, `x`, `out` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RouteKey {
-    /// How logits become weights.
+    /// Conversion of logits to scores.
     pub score: Score,
-    /// Something is added to the scores where experts are chosen.
+    /// Whether a bias is added to the scores for selection.
     pub bias: bool,
 }
 
@@ -22,23 +22,23 @@ pub struct RouteKey {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct RouteParams {
-    /// Where the first row of logits begins, and from row to row, in floats.
+    /// Offset of the first row of logits, and the row stride, in floats.
     pub x: [u32; 2],
-    /// The same of the result.
+    /// Offset of the result's first row, and the row stride, in floats.
     pub out: [u32; 2],
-    /// All experts.
+    /// Number of experts.
     pub experts: u32,
-    /// Experts of a row.
+    /// Experts per row.
     pub used: u32,
-    /// Place of the bias in `vectors`, in floats.
+    /// Offset of the bias in `vectors`, in floats.
     pub bias: u32,
-    /// Not 0 where weights are divided by their sum.
+    /// Nonzero if weights are divided by their sum.
     pub normalise: u32,
     /// Factor on the weights.
     pub scale: f32,
-    /// The bits of what is no number.
+    /// The bits of a NaN.
     pub no_number: u32,
-    /// Fills the last sixteen bytes.
+    /// Padding to a multiple of sixteen bytes.
     pub zero: [u32; 2],
 }
 
@@ -57,7 +57,7 @@ impl RouteKey {
         kernel(name, "route", context, team.threads)
     }
 
-    /// A workgroup a row.
+    /// One workgroup per row.
     pub fn grid(rows: u32) -> [u32; 3] {
         [rows, 1, 1]
     }

@@ -1,4 +1,4 @@
-//! [`Op::TopK`](bilayer_graph::Op::TopK): the largest of each stretch of a row, then of those.
+//! [`Op::TopK`](bilayer_graph::Op::TopK): the largest elements of each stretch of a row, then of those.
 
 use bytemuck::{Pod, Zeroable};
 use minijinja::context;
@@ -8,15 +8,15 @@ use super::team::Team;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// Elements of a stretch.
+/// Elements per stretch.
 const STRETCH: u32 = 1024;
 
-/// Stretches of a row.
+/// Stretches per row.
 pub fn stretches(width: usize) -> u32 {
     (width as u32).div_ceil(STRETCH)
 }
 
-/// The only text of top_k/part. Bindings, in order: `x`, `parts` (written).
+/// The only variant of top_k/part. Bindings, in order: `x`, `parts` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PartKey;
 
@@ -24,11 +24,11 @@ pub struct PartKey;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct PartParams {
-    /// Where the first row begins, and from row to row, in floats.
+    /// Offset of the first row, and the row stride, in floats.
     pub x: [u32; 2],
-    /// Elements of a row; below 2^24, so that places are exact as floats.
+    /// Elements per row; below 2^24, so that indices are exact as floats.
     pub width: u32,
-    /// How many are looked for.
+    /// Number of elements to find.
     pub k: u32,
 }
 
@@ -42,13 +42,13 @@ impl PartKey {
         kernel(name, "top_k/part", context, team.threads)
     }
 
-    /// A workgroup a stretch.
+    /// One workgroup per stretch.
     pub fn grid(rows: u32, width: usize) -> [u32; 3] {
         [stretches(width), rows, 1]
     }
 }
 
-/// The only text of top_k/join. Bindings, in order: `parts`, `out` (written).
+/// The only variant of top_k/join. Bindings, in order: `parts`, `out` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct JoinKey;
 
@@ -56,13 +56,13 @@ pub struct JoinKey;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct JoinParams {
-    /// Where the first row begins, and from row to row, in floats.
+    /// Offset of the first row, and the row stride, in floats.
     pub out: [u32; 2],
-    /// Stretches of a row.
+    /// Stretches per row.
     pub stretches: u32,
-    /// How many are looked for.
+    /// Number of elements to find.
     pub k: u32,
-    /// The bits of what is no number.
+    /// The bits of a NaN.
     pub no_number: [u32; 4],
 }
 
@@ -75,7 +75,7 @@ impl JoinKey {
         kernel(name, "top_k/join", context! { at, ..team.context() }, team.threads)
     }
 
-    /// A workgroup a row.
+    /// One workgroup per row.
     pub fn grid(rows: u32) -> [u32; 3] {
         [rows, 1, 1]
     }

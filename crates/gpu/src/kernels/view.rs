@@ -1,4 +1,4 @@
-//! Where a value's rows lie in a buffer.
+//! The location of a value's rows in a buffer.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -6,21 +6,21 @@ use bytemuck::{Pod, Zeroable};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct View {
-    /// Place of the first row, in quads (four floats).
+    /// Offset of the first row, in quads (four floats).
     pub at: u32,
-    /// Way from row to row, in quads.
+    /// Row stride, in quads.
     pub stride: u32,
 }
 
 impl View {
-    /// From a place and a stride in floats, both multiples of four.
+    /// From an offset and a stride in floats, both multiples of four.
     pub fn of_floats(at: usize, stride: usize) -> View {
         assert!(at.is_multiple_of(4) && stride.is_multiple_of(4), "views are made of quads");
         View { at: (at / 4) as u32, stride: (stride / 4) as u32 }
     }
 }
 
-/// Pieces of sixteen in a row of quantized activations: whole units of 64.
+/// Pieces of sixteen per row of quantized activations: whole units of 64.
 pub fn pieces(width: usize) -> usize {
     4 * width.div_ceil(64)
 }

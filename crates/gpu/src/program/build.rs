@@ -1,4 +1,4 @@
-//! From a draft to a program: memory by lifetimes, pipelines in parallel, bind groups.
+//! Builds a program from a draft: memory by lifetimes, pipelines in parallel, bind groups.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use crate::device::{Device, Pipeline};
 use crate::kernel::Source;
 use crate::weights::Weights;
 
-/// What a uniform slice must begin at a multiple of, bytes; the most that any adapter asks for.
+/// Alignment of a uniform slice in bytes, the maximum required by any GPU.
 const UNIFORM_ALIGNMENT: u64 = 256;
 
-/// A segment whose kernels are chosen.
+/// A segment with selected kernels.
 pub struct Draft {
     /// Stages in order.
     pub stages: Vec<DraftStage>,
     /// Buffers they use.
     pub buffers: Vec<DraftBuffer>,
-    /// Where values lie.
+    /// Locations of values.
     pub views: BTreeMap<bilayer_graph::Value, View>,
     /// Values written before a submit.
     pub inputs: Vec<bilayer_graph::Value>,
     /// Values read after it.
     pub outputs: Vec<bilayer_graph::Value>,
-    /// Gains, biases and turns.
+    /// Gains, biases and RoPE tables.
     pub vectors: Vec<f32>,
     /// The step's words.
     pub words: Words,
 }
 
-/// What a draft is built on.
+/// The resources for building a draft.
 pub struct Site<'a> {
     /// The device.
     pub device: &'a Arc<Device>,
@@ -46,14 +46,14 @@ pub struct Site<'a> {
     pub weights: &'a Weights,
     /// Its caches.
     pub caches: &'a HashMap<CacheId, Cache>,
-    /// What it runs a second, operations.
+    /// Its speed, operations per second.
     pub rate: f64,
 }
 
-/// Makes the program.
+/// Builds the program.
 ///
 /// # Errors
-/// No room, a refused kernel.
+/// Out of memory, or a rejected kernel.
 pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, GraphError> {
     let device = site.device;
     let (slots, sizes) = place(&draft);
@@ -93,7 +93,7 @@ pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, G
         let state = Arc::new(AtomicBool::new(false));
         outputs.push(Output { access, mapped, at, is_copy, state, rows: 0 });
     }
-    // What is written goes through memory of the queue's, as large as it is.
+    // Written data passes through memory of the queue of equal size.
     bytes += inputs.iter().map(|access| access.span(most(access.rows)) * 4).sum::<u64>();
     let timer = if limits.timings {
         let nodes = draft.stages.iter().map(|stage| stage.nodes.first().copied());
@@ -125,8 +125,7 @@ pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, G
 /// No usage.
 const NOTHING: wgpu::BufferUsages = wgpu::BufferUsages::empty();
 
-/// Slots of outputs that the host can map as they are: it shares the adapter's memory, and nothing else that is
-/// mapped or written lies there.
+/// Slots of outputs that the host can map directly: in shared memory, if no other mapped or written value is in them.
 fn mappable(draft: &Draft, slots: &[usize], device: &Device) -> BTreeSet<usize> {
     if !device.maps_primary_buffers() {
         return BTreeSet::new();
@@ -142,7 +141,7 @@ fn mappable(draft: &Draft, slots: &[usize], device: &Device) -> BTreeSet<usize> 
     draft.outputs.iter().filter(alone).map(slot).collect()
 }
 
-/// Where a value lies once buffers have memory.
+/// The location of a value after buffers have memory.
 fn access(draft: &Draft, slots: &[usize], value: bilayer_graph::Value) -> Access {
     let view = draft.views[&value];
     Access {
@@ -155,7 +154,7 @@ fn access(draft: &Draft, slots: &[usize], value: bilayer_graph::Value) -> Access
     }
 }
 
-/// A draft with the memory that its operands have.
+/// A draft with the memory of its operands.
 struct Wiring<'a> {
     draft: &'a Draft,
     slots: &'a [usize],
@@ -222,7 +221,7 @@ fn part(buffer: &wgpu::Buffer, at: u64, size: u64) -> wgpu::BindingResource<'_> 
     })
 }
 
-/// Every kernel of a draft, once.
+/// All kernels of a draft, each once.
 pub fn sources(draft: &Draft) -> Vec<&Source> {
     let mut sources: BTreeMap<&str, &Source> = BTreeMap::new();
     let choices = draft.stages.iter().flat_map(|stage| &stage.choices);
@@ -232,7 +231,7 @@ pub fn sources(draft: &Draft) -> Vec<&Source> {
     sources.into_values().collect()
 }
 
-/// Every kernel's pipeline, made side by side: the driver compiles for tens of milliseconds each.
+/// All kernels' pipelines, compiled in parallel: the driver takes tens of milliseconds for each.
 fn pipelines(draft: &Draft, device: &Device) -> Result<HashMap<String, Arc<Pipeline>>, GraphError> {
     let made = sources(draft)
         .par_iter()
@@ -242,7 +241,7 @@ fn pipelines(draft: &Draft, device: &Device) -> Result<HashMap<String, Arc<Pipel
     made
 }
 
-/// All uniforms in one buffer, and where each dispatch finds its own.
+/// Puts all uniforms into one buffer; returns each dispatch's offset.
 fn uniform(
     stages: &[DraftStage],
     device: &Device,
@@ -257,8 +256,8 @@ fn uniform(
     Ok((device.filled("params", &bytes, wgpu::BufferUsages::UNIFORM)?, places))
 }
 
-/// Which memory each buffer of the draft gets: those whose lifetimes do not meet share. Returns the slot of each
-/// and the slots' sizes.
+/// The memory slot of each buffer of the draft: those with disjoint lifetimes share. Returns the slot of each and the
+/// slots' sizes.
 fn place(draft: &Draft) -> (Vec<usize>, Vec<u64>) {
     let end = draft.stages.len();
     let mut lives: Vec<(usize, usize)> = vec![(end, 0); draft.buffers.len()];

@@ -1,4 +1,4 @@
-//! A segment on the way to a program: stages over operands that have no memory yet.
+//! A segment before it becomes a program: stages over operands without memory.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use bilayer_graph::{CacheId, Rows, Value};
 use crate::kernel::Source;
 use crate::weights::Home;
 
-/// What changes from step to step and decides grids.
+/// The counts of a step, which determine grids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Tokens.
@@ -18,14 +18,14 @@ pub struct Counts {
     pub tiles: u32,
     /// Pages to copy.
     pub copies: u32,
-    /// Most rows in a tile.
+    /// Maximum rows per tile.
     pub tile_rows: u32,
-    /// Parts that the keys are split into.
+    /// Number of parts of the keys.
     pub splits: u32,
 }
 
 impl Counts {
-    /// Rows of a kind of value.
+    /// Number of rows of a kind.
     pub fn of(&self, rows: Rows) -> u32 {
         match rows {
             Rows::Tokens => self.tokens,
@@ -34,17 +34,17 @@ impl Counts {
     }
 }
 
-/// From a step's counts and the rows in a dispatch's window to its workgroups.
+/// Workgroups from a step's counts and the rows in a dispatch's window.
 pub type Groups = Arc<dyn Fn(&Counts, u32) -> [u32; 3] + Send + Sync>;
 
-/// How many workgroups a step needs.
+/// The grid of a dispatch.
 #[derive(Clone)]
 pub struct Grid {
-    /// Which rows it goes by.
+    /// The kind of rows it covers.
     pub rows: Rows,
-    /// The first row that this dispatch runs, and how many at most.
+    /// First row and maximum number of rows of this dispatch.
     pub window: [u32; 2],
-    /// Operations for each row.
+    /// Operations per row.
     pub row_operations: u64,
     /// The rule.
     pub groups: Groups,
@@ -65,7 +65,7 @@ impl Grid {
         counts.of(self.rows).saturating_sub(self.window[0]).min(self.window[1])
     }
 
-    /// Workgroups; none where the window has no rows.
+    /// Workgroups; none if the window has no rows.
     pub fn groups(&self, counts: &Counts) -> [u32; 3] {
         match self.rows(counts) {
             0 => [0; 3],
@@ -79,14 +79,14 @@ impl Grid {
     }
 }
 
-/// Memory that a kernel binds.
+/// Memory bound by a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
-    /// A buffer of the segment, by its number in [`Draft::buffers`].
+    /// A buffer of the segment, an index into [`Draft::buffers`].
     Buffer(usize),
     /// The step's words.
     Step,
-    /// Gains, biases and turns.
+    /// Gains, biases and RoPE tables.
     Vectors,
     /// A block of weights.
     Weights(Home),
@@ -110,11 +110,11 @@ pub struct DraftDispatch {
 
 /// One way to run a stage.
 pub struct DraftChoice {
-    /// When it is taken.
+    /// Its condition.
     pub when: fn(&Counts, u32) -> bool,
-    /// What `when` is asked with.
+    /// The argument of `when`.
     pub bound: u32,
-    /// What runs.
+    /// Its dispatches.
     pub dispatches: Vec<DraftDispatch>,
 }
 
@@ -124,24 +124,24 @@ pub struct DraftStage {
     pub nodes: Vec<u32>,
     /// Its name for profiles.
     pub name: String,
-    /// The ways to run it, the first that applies is taken.
+    /// The ways to run it; the first that applies is used.
     pub choices: Vec<DraftChoice>,
-    /// The value it makes, if one is to be looked at.
+    /// The value it computes, if it must be checked.
     pub makes: Option<Value>,
 }
 
-/// Where a value lies: rows of `stride` floats from `offset` in a buffer of the segment.
+/// The location of a value: rows of `stride` floats from `offset` in a buffer of the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     /// The buffer.
     pub buffer: usize,
-    /// The first row, floats.
+    /// Offset of the first row, floats.
     pub offset: u32,
-    /// From row to row, floats.
+    /// Row stride, floats.
     pub stride: u32,
-    /// Floats of a row.
+    /// Floats per row.
     pub width: u32,
-    /// Whether a row per token or per output.
+    /// Whether there is one row per token or per output.
     pub rows: Rows,
 }
 
@@ -150,28 +150,28 @@ pub struct View {
 pub struct DraftBuffer {
     /// Its size.
     pub bytes: u64,
-    /// Whether it keeps its contents from before the first stage and to after the last.
+    /// Whether its contents must be preserved from before the first stage until after the last.
     pub pinned: bool,
-    /// Only buffers of one class may lie in the same memory.
+    /// Only buffers of equal class may share memory.
     pub class: usize,
 }
 
-/// Always taken.
+/// Always applies.
 pub fn always(_: &Counts, _: u32) -> bool {
     true
 }
 
-/// Taken up to so many tokens.
+/// Applies up to `bound` tokens.
 pub fn tokens_to(counts: &Counts, bound: u32) -> bool {
     counts.tokens <= bound
 }
 
-/// Taken up to so many outputs.
+/// Applies up to `bound` outputs.
 pub fn outputs_to(counts: &Counts, bound: u32) -> bool {
     counts.outputs <= bound
 }
 
-/// Taken up to so many rows of a kind.
+/// Applies up to `bound` rows of a kind.
 pub fn rows_to(rows: Rows) -> fn(&Counts, u32) -> bool {
     match rows {
         Rows::Tokens => tokens_to,

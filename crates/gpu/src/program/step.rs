@@ -1,4 +1,4 @@
-//! The step as the shaders read it: one array of u32, laid out as shaders/README.md says.
+//! The step as read by shaders: one array of u32, with the layout in shaders/README.md.
 
 use bilayer_graph::{Error as GraphError, Limits, Span, Step};
 
@@ -7,34 +7,34 @@ use super::draft::Counts;
 /// Words before the first array.
 const HEADER: u32 = 8;
 
-/// Rows of a span that make its attention worth tiling.
+/// Rows per span from which its attention is tiled.
 pub const TILED_ROWS: u32 = 2;
 
-/// Where the arrays of a step lie, in u32.
+/// Offsets of the arrays of a step, in u32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Token ids.
     pub tokens: u32,
     /// Position and first page-table entry of each row.
     pub rows: u32,
-    /// Rows whose logits are wanted.
+    /// Rows whose logits are requested.
     pub outputs: u32,
     /// Tiles of attention.
     pub tiles: u32,
-    /// Words of a tile: where every step has whole sequences, it says where its own begins and ends.
+    /// Words per tile: if every step consists of whole sequences, a tile contains the bounds of its own.
     pub tile_words: u32,
     /// Pages to copy.
     pub copies: u32,
-    /// How many texts end before each row, where texts of a sequence are told apart.
+    /// Number of texts that end before each row, if texts of a sequence are distinguished.
     pub segments: u32,
     /// Page tables.
     pub pages: u32,
-    /// All words.
+    /// Total words.
     pub len: u32,
 }
 
 impl Layout {
-    /// The layout that steps of a kind within `limits` fit into.
+    /// The layout for steps of a kind within `limits`.
     pub fn new(limits: &Limits, kind: &Kind) -> Layout {
         let tokens = HEADER;
         let rows = tokens + limits.tokens as u32;
@@ -49,16 +49,16 @@ impl Layout {
     }
 }
 
-/// What the kernels of a segment want to know of a step.
+/// A segment's requirements on the step buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kind {
-    /// Steps have whole sequences, and attention goes both ways.
+    /// Whether steps consist of whole sequences with bidirectional attention.
     pub whole: bool,
-    /// The token that ends a text and the last row of the table, where texts of a sequence are told apart.
+    /// The token that ends a text and the last row of the table, if texts of a sequence are distinguished.
     pub segments: Option<(u32, u32)>,
 }
 
-/// Most copies of a step: each sequence may have to part with a page twice before a step runs.
+/// Maximum copies per step: each sequence may have to replace a page twice before a step.
 fn copies_max(limits: &Limits) -> usize {
     (2 * limits.sequences).max(limits.pages)
 }
@@ -69,36 +69,36 @@ pub struct Words {
     kind: Kind,
     words: Vec<u32>,
     used: usize,
-    /// Rows in a tile of attention where there are many.
+    /// Rows per tile of attention if there are many.
     tile_rows: u32,
-    /// Splits of the keys that fill the device.
+    /// The splitting of keys.
     splits: Splits,
     /// Rows of the smallest table of positions.
     positions: usize,
 }
 
-/// How far keys are split.
+/// The splitting of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Splits {
     /// Workgroups that fill the device.
     pub wanted: u32,
-    /// Most splits there is room for.
+    /// Maximum number of splits.
     pub max: u32,
-    /// Workgroups of a tile without splits.
+    /// Workgroups per tile without splits.
     pub heads: u32,
-    /// Rows that there is room to split for; steps of more are not split.
+    /// Maximum rows with splits; steps of more rows are not split.
     pub rows: u32,
 }
 
 impl Words {
-    /// Room for any step within `limits`.
+    /// Allocates for any step within `limits`.
     pub fn new(limits: &Limits, kind: Kind, tile_rows: u32, splits: Splits) -> Words {
         let layout = Layout::new(limits, &kind);
         let words = vec![0; layout.len as usize];
         Words { layout, kind, words, used: 0, tile_rows, splits, positions: usize::MAX }
     }
 
-    /// Rows times splits of the step that has most of them, if any is split.
+    /// The maximum of rows times splits over all steps with splits.
     pub fn split_rows(&self, limits: &Limits) -> usize {
         let longest = (limits.pages * bilayer_graph::PAGE_TOKENS) as u32;
         let of = |rows: u32| (rows, self.splits.of(rows.div_ceil(self.tile_rows), longest));
@@ -111,12 +111,12 @@ impl Words {
         self.positions = self.positions.min(bound);
     }
 
-    /// Where the arrays lie.
+    /// The layout.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// What was filled in last.
+    /// The words of the last step.
     pub fn words(&self) -> &[u32] {
         &self.words[..self.used]
     }
@@ -174,7 +174,7 @@ impl Words {
         Ok(counts)
     }
 
-    /// Cuts spans into tiles of `tile_rows` and returns how many there are.
+    /// Splits spans into tiles of `tile_rows` and returns their number.
     fn lay_tiles(&mut self, step: &Step<'_>, tile_rows: u32) -> usize {
         let len = self.layout.tile_words as usize;
         let mut tiles = self.words[self.layout.tiles as usize..].chunks_exact_mut(len);
@@ -223,7 +223,7 @@ impl Words {
 }
 
 impl Splits {
-    /// Splits for so many tiles over sequences of up to so many tokens.
+    /// Number of splits for `tiles` tiles over sequences of up to `longest` tokens.
     fn of(&self, tiles: u32, longest: u32) -> u32 {
         crate::kernels::attend::splits(tiles * self.heads, longest, self.wanted, self.max)
     }

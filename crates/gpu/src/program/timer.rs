@@ -1,4 +1,4 @@
-//! Times of stages on the device's own clock, by timestamp queries.
+//! Times stages on the device's own clock, by timestamp queries.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,10 +7,10 @@ use bilayer_graph::{Error as GraphError, OpTime};
 
 use crate::device::Device;
 
-/// Queries that a set may have.
+/// Maximum queries per set.
 const QUERIES_MAX: usize = wgpu::QUERY_SET_MAX_QUERIES as usize;
 
-/// Two queries a stage: before and after it.
+/// Two queries per stage: before and after it.
 pub struct Timer {
     set: wgpu::QuerySet,
     resolved: wgpu::Buffer,
@@ -18,19 +18,19 @@ pub struct Timer {
     state: Arc<AtomicBool>,
     /// Whether staging is mapped, or will be.
     asked: bool,
-    /// Whether stages of one pass can be told apart; else each has a pass of its own.
+    /// Whether stages within one pass can be timed; otherwise each has its own pass.
     inside: bool,
-    /// Nanoseconds of a tick.
+    /// Nanoseconds per tick.
     period: f64,
-    /// The first node of each stage; `None` for what no node asks for, such as copies of pages.
+    /// The first node of each stage; `None` for stages without nodes, such as page copies.
     nodes: Vec<Option<u32>>,
 }
 
 impl Timer {
-    /// A timer for stages, if the device has a clock and so many queries.
+    /// A timer for stages, if the device has a clock and enough queries.
     ///
     /// # Errors
-    /// No room.
+    /// Out of memory.
     pub fn new(device: &Device, nodes: Vec<Option<u32>>) -> Result<Option<Timer>, GraphError> {
         let features = device.device.features();
         let count = 2 * nodes.len();
@@ -62,7 +62,7 @@ impl Timer {
         !self.inside
     }
 
-    /// What a pass that runs a stage alone writes.
+    /// The timestamp writes of a pass that runs a single stage.
     pub fn of_pass(&self, stage: usize) -> Option<wgpu::ComputePassTimestampWrites<'_>> {
         let at = 2 * stage as u32;
         (!self.inside).then_some(wgpu::ComputePassTimestampWrites {
@@ -72,14 +72,14 @@ impl Timer {
         })
     }
 
-    /// Notes the time before (`end` 0) or after (1) a stage of a pass.
+    /// Records the time before (`end` 0) or after (1) a stage within a pass.
     pub fn stamp(&self, pass: &mut wgpu::ComputePass<'_>, stage: usize, end: u32) {
         if self.inside {
             pass.write_timestamp(&self.set, 2 * stage as u32 + end);
         }
     }
 
-    /// Asks for the times of what was encoded.
+    /// Requests the times of the encoded stages.
     pub fn fetch(&mut self, encoder: &mut wgpu::CommandEncoder) {
         let (count, bytes) = (2 * self.nodes.len() as u32, 16 * self.nodes.len() as u64);
         encoder.resolve_query_set(&self.set, 0..count, &self.resolved, 0);
@@ -92,7 +92,7 @@ impl Timer {
         });
     }
 
-    /// Gives staging back, whether its times were read or not.
+    /// Unmaps staging, whether its times were read or not.
     ///
     /// # Errors
     /// The device was lost.
@@ -105,7 +105,7 @@ impl Timer {
         Ok(())
     }
 
-    /// The times of the last submit, which must have been waited for.
+    /// The times of the last submit, which must have finished.
     ///
     /// # Errors
     /// The device was lost.

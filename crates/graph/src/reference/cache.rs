@@ -1,10 +1,10 @@
-//! The keys and values of one layer: pages of 32 tokens, rounded as a device would store them.
+//! The KV cache of one layer: pages of 32 tokens, rounded as a device stores them.
 
 use bilayer_quant::Type;
 
 use crate::{Attend, CacheInfo, CachePages, Error, Limits, OpKind, PAGE_TOKENS, PageCopy, Step};
 
-/// One layer's keys and values.
+/// The KV cache of one layer.
 #[derive(Debug)]
 pub(super) struct Cache {
     pub keys: Rows,
@@ -12,7 +12,7 @@ pub(super) struct Cache {
     pages: usize,
 }
 
-/// One row of all heads per token of every page: `[pages * PAGE_TOKENS, width]`.
+/// One row with all heads per token of every page: `[pages * PAGE_TOKENS, width]`.
 #[derive(Debug)]
 pub(super) struct Rows {
     ty: Type,
@@ -25,8 +25,8 @@ impl Cache {
     /// An empty cache.
     ///
     /// # Errors
-    /// A type that is not a cache type, or whose blocks do not fit a head: a block never spans two
-    /// heads, because a device reads one head at a time.
+    /// The type is not a cache type, or its blocks do not fit a head: a block never spans two heads, because a device
+    /// reads one head at a time.
     pub fn new(info: &CacheInfo, limits: &Limits) -> Result<Self, Error> {
         let tokens = limits.pages * PAGE_TOKENS;
         let rows = |ty: Type| {
@@ -46,7 +46,7 @@ impl Cache {
         Ok(Cache { keys, values, pages: limits.pages })
     }
 
-    /// An empty cache of f32 for one step of an attention that keeps nothing.
+    /// An empty f32 cache for one step of an attention without a cache.
     pub fn scratch(op: &Attend, step: &Step<'_>) -> Self {
         let pages = step.pages.iter().max().map_or(0, |&page| page as usize + 1);
         let width = op.scratch().width();
@@ -59,7 +59,7 @@ impl Cache {
         Cache { keys: rows(), values: rows(), pages }
     }
 
-    /// Pages it has.
+    /// Number of pages.
     pub fn pages(&self) -> usize {
         self.pages
     }
@@ -105,7 +105,7 @@ impl Rows {
         }
         let stored = self.ty.quantize(row, None, &mut self.block);
         if stored.and_then(|()| self.ty.dequantize(&self.block, kept)).is_err() {
-            // Only a value that is not finite is refused; it must not be hidden.
+            // Only values that are not finite are refused; they must stay visible.
             kept.fill(f32::NAN);
         }
     }
@@ -116,7 +116,7 @@ impl Rows {
     }
 }
 
-/// Where a position of a sequence lies, given its page table.
+/// The slot of a position, given its sequence's page table.
 pub(super) fn slot(pages: &[u32], position: u32) -> usize {
     let position = position as usize;
     pages[position / PAGE_TOKENS] as usize * PAGE_TOKENS + position % PAGE_TOKENS
@@ -146,7 +146,7 @@ mod tests {
         let mut exact = cache(Type::F32, 1);
         exact.keys.store(5, &[0.1]);
         assert_eq!(exact.keys.head(5, 0, 1), [0.1]);
-        // The half nearest 0.1 is 0x2E66.
+        // The f16 nearest to 0.1 is 0x2E66.
         let mut half = cache(Type::F16, 1);
         half.keys.store(5, &[0.1]);
         assert_eq!(half.keys.head(5, 0, 1), [0.099_975_586]);

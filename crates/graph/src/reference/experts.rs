@@ -1,16 +1,16 @@
-//! Products of each row with the matrices of the experts it goes to.
+//! Products of each row with the matrices of its experts.
 
-/// What is multiplied.
+/// The dimensions of the product.
 pub(super) struct Shape {
-    /// Experts of a row.
+    /// Experts per row.
     pub(super) used: usize,
-    /// Rows of an expert's matrix.
+    /// Rows per expert's matrix.
     pub(super) rows: usize,
     /// Its columns.
     pub(super) cols: usize,
 }
 
-/// `input [T, cols]` or `[T, used, cols]`, `route [T, 2 used]`, the experts' matrices `[rows, cols]` one after another in
+/// `input [T, cols]` or `[T, used, cols]`, `route [T, 2 used]`, the experts' matrices `[rows, cols]` contiguous in
 /// the parts of `stack`, `bias [experts, rows]` or zeros, to `out [T, used, rows]`. In f64, rounded once.
 pub(super) fn experts(
     shape: &Shape,
@@ -24,7 +24,7 @@ pub(super) fn experts(
     let matrices: Vec<&[f32]> =
         stack.iter().flat_map(|part| part.chunks_exact(rows * cols)).collect();
     let tokens = route.len() / (2 * used);
-    // One input for all experts of a row, or one for each.
+    // One input for all experts of a row, or one per expert.
     let each = input.len() / (tokens * cols).max(1);
     for (pair, out) in out.chunks_exact_mut(rows).enumerate() {
         let (token, slot) = (pair / used, pair % used);
@@ -56,7 +56,7 @@ mod tests {
         let input = [3.0, 4.0, 5.0, 6.0];
         experts(&SHAPE, &input, &route, &[&STACK], None, &mut out);
         assert_eq!(out, [7.0, 3.0, 6.0, 11.0]);
-        // The same of tensors apart, and with biases.
+        // With separate tensors and biases.
         let apart = [&STACK[..2], &STACK[2..4], &STACK[4..]];
         experts(&SHAPE, &input, &route, &apart, Some(&[10.0, 20.0, 30.0]), &mut out);
         assert_eq!(out, [37.0, 13.0, 26.0, 41.0]);

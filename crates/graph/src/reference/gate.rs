@@ -1,8 +1,8 @@
-//! Gated linear unit (Shazeer 2020): an activation of one branch times the other, or alone.
+//! Gated linear unit (Shazeer 2020): the activation of one branch times the other, or the activation alone.
 
 use crate::Activation;
 
-/// `gate` and `up`, `[rows, width]` each, to `out`: the activation of one times what it makes of the other, if there is one.
+/// `gate` and `up`, `[rows, width]` each, to `out`: the activation of `gate`, times the factor of `up` if present.
 pub(super) fn gate(activation: Activation, gate: &[f32], up: Option<&[f32]>, out: &mut [f32]) {
     for i in 0..out.len() {
         let x = f64::from(gate[i]);
@@ -14,7 +14,7 @@ pub(super) fn gate(activation: Activation, gate: &[f32], up: Option<&[f32]>, out
             }
             Activation::Gelu => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
             Activation::ClampedSwiglu => {
-                // Written so that NaN stays NaN.
+                // Written to preserve NaN.
                 let limit = f64::from(Activation::SWIGLU_LIMIT);
                 let y = if x > limit { limit } else { x };
                 y / (1.0 + (f64::from(-Activation::SWIGLU_SLOPE) * y).exp())
@@ -24,7 +24,7 @@ pub(super) fn gate(activation: Activation, gate: &[f32], up: Option<&[f32]>, out
     }
 }
 
-/// What the activation makes of an element of `up`.
+/// The activation's factor for an element of `up`.
 fn factor(activation: Activation, up: f32) -> f64 {
     let limit = Activation::SWIGLU_LIMIT;
     match activation {

@@ -1,9 +1,9 @@
-//! RMS norm over each head of a row, one gain for all heads.
+//! RMS norm over each head of a row, with one gain for all heads.
 
 use super::rms_norm::rms_norm;
 
-/// `input [rows, heads * head_dim]`, `gain [head_dim]`, to `out` of the same shape: in memory the
-/// heads of all rows are just more rows.
+/// `input [rows, heads * head_dim]`, `gain [head_dim]`, to `out` of equal shape: in memory, heads are simply more
+/// rows.
 pub(super) fn head_norm(input: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) {
     rms_norm(input, Some(gain), gain.len(), eps, out);
 }

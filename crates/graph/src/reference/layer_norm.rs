@@ -1,4 +1,4 @@
-//! Layer norm (Ba et al. 2016): each row brought to mean 0 and variance 1.
+//! Layer norm (Ba et al. 2016): each row normalized to mean 0 and variance 1.
 
 /// The parameters besides input and output.
 pub(super) struct LayerNorm<'a> {

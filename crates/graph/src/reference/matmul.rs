@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn small_terms_survive_beside_large_ones() {
-        // In f32 the 1 would be lost beside 2^25.
+        // In f32 the 1 would be lost next to 2^25.
         let mut out = [0.0; 1];
         matmul(&[33_554_432.0, 1.0, -33_554_432.0], &[1.0; 3], None, 3, &mut out);
         assert_eq!(out, [1.0]);

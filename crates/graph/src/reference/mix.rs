@@ -1,4 +1,4 @@
-//! The weighted sum of the chosen experts' results.
+//! Weighted sum of the chosen experts' outputs.
 
 /// `input [rows, used, width]`, `route [rows, 2 used]`, to `out [rows, width]`. In f64, rounded once.
 pub(super) fn mix(input: &[f32], route: &[f32], width: usize, out: &mut [f32]) {

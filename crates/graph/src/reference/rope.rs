@@ -1,10 +1,10 @@
-//! Rotary embedding (Su et al. 2021): pairs of a head's elements turned by an angle per position.
+//! RoPE (Su et al. 2021): pairs of a head's elements are rotated by an angle proportional to the position.
 
 use crate::Pairs;
 
 /// The parameters besides input and output.
 pub(super) struct Rotation<'a> {
-    /// Which elements form a pair.
+    /// The pairing.
     pub pairs: Pairs,
     /// Radians per position `[dims / 2]`.
     pub frequencies: &'a [f32],
@@ -12,11 +12,11 @@ pub(super) struct Rotation<'a> {
     pub factors: Option<&'a [f32]>,
     /// Factor on cosine and sine.
     pub magnitude: f32,
-    /// Elements of one head; those from `dims` on stay as they are.
+    /// Elements of one head; those from `dims` on are unchanged.
     pub head_dim: usize,
 }
 
-/// `input [T, heads * head_dim]`, a position per row, to `out` of the same shape. Angles are f64.
+/// `input [T, heads * head_dim]`, one position per row, to `out` of equal shape. Angles are f64.
 pub(super) fn rope(
     rotation: &Rotation<'_>,
     input: &[f32],
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn interleaved_pairs_turn_by_position_times_frequency() {
-        // Position 1 turns the first pair by 90 degrees and the second by 180; position 0 nothing.
+        // Position 1 rotates the first pair by 90 degrees and the second by 180; position 0 rotates nothing.
         let mut out = [0.0; 8];
         let input = [1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0];
         rope(&QUARTER_AND_HALF, &input, [0, 1].into_iter(), &mut out);

@@ -1,8 +1,8 @@
-//! The choice of experts: scores of all, the best of them, their weights.
+//! Router: scores of all experts, the best of them, and their weights.
 
 use crate::{Route, Score};
 
-/// `logits [rows, experts]` and `bias [experts]` to `out [rows, 2 used]`: weights, then numbers of experts. In f64.
+/// `logits [rows, experts]` and `bias [experts]` to `out [rows, 2 used]`: weights, then indices of experts. In f64.
 pub(super) fn route(
     op: &Route,
     logits: &[f32],
@@ -18,7 +18,7 @@ pub(super) fn route(
             continue;
         }
         let scores = scores(op.score, row);
-        // Without a bias logits decide: scores that round to 0 would tie.
+        // Without a bias, logits decide, since scores that round to 0 would tie.
         let key = |expert: usize| match bias {
             Some(bias) => scores[expert] + f64::from(bias[expert]),
             None => f64::from(row[expert]),
@@ -79,7 +79,7 @@ mod tests {
         assert_near(&of(&OP, &logits, None), &[0.5, 0.25, 1.0, 2.0], 1e-6);
         let normal = Route { normalise: true, scale: 3.0, ..OP };
         assert_near(&of(&normal, &logits, None), &[2.0, 1.0, 1.0, 2.0], 1e-6);
-        // The lower number comes first where they tie, far beyond what powers can hold.
+        // The lower index comes first on ties, even where the exponentials overflow.
         assert_near(&of(&OP, &[9.0, 900.0, 9.0, 900.0], None), &[0.5, 0.5, 1.0, 3.0], 1e-6);
     }
 

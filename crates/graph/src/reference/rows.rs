@@ -1,4 +1,4 @@
-//! Selection of the rows whose logits are wanted.
+//! Selects the rows whose logits are requested.
 
 /// `input [T, width]`, `outputs [R]`, to `out [R, width]`.
 pub(super) fn rows(input: &[f32], outputs: &[u32], width: usize, out: &mut [f32]) {

@@ -1,6 +1,6 @@
-//! The largest of each row, with their places.
+//! The largest elements of each row, with their indices.
 
-/// `input [rows, width]` to `out [rows, 2k]`: `k` values, largest first, then their places.
+/// `input [rows, width]` to `out [rows, 2k]`: `k` values, largest first, then their indices.
 pub(super) fn top_k(input: &[f32], width: usize, k: usize, out: &mut [f32]) {
     for (row, out) in input.chunks_exact(width).zip(out.chunks_exact_mut(2 * k)) {
         if !row.iter().all(|x| x.is_finite()) {
@@ -8,7 +8,7 @@ pub(super) fn top_k(input: &[f32], width: usize, k: usize, out: &mut [f32]) {
             continue;
         }
         let mut order: Vec<usize> = (0..width).collect();
-        // Zeros of either sign are equal; there is nothing that cannot be compared.
+        // Zeros of either sign are equal; NaN does not occur here.
         let larger_first = |a: usize, b: usize| row[b].partial_cmp(&row[a]).expect("finite");
         order.sort_by(|&a, &b| larger_first(a, b).then(a.cmp(&b)));
         let (values, places) = out.split_at_mut(k);

@@ -1,23 +1,23 @@
-//! Prompt lookup: what followed the last time the text ended as it does now (Saxena 2023).
+//! Prompt lookup: proposes what followed the last occurrence of the text's ending (Saxena 2023).
 
 use super::{Bounds, Draft, Drafter, Text};
 use crate::Error;
 use crate::sampling::Options;
 
-/// Tokens that must be alike, at least: single ones come again everywhere.
+/// Minimum length of a match: single tokens recur everywhere.
 const ALIKE_MIN: usize = 2;
 
-/// Of longer likenesses the latest is as good.
+/// Maximum length of a match: beyond it, the latest match is preferred.
 const ALIKE_MAX: usize = 16;
 
-/// Guesses from the text itself; no second model.
+/// Drafts from the text itself, without a second model.
 #[derive(Clone, Copy, Debug)]
 pub struct Lookup {
     bounds: Bounds,
 }
 
 impl Lookup {
-    /// With bounds, of which probability plays no part.
+    /// Uses bounds; the probability bound has no effect.
     pub fn new(bounds: Bounds) -> Lookup {
         Lookup { bounds }
     }
@@ -35,7 +35,7 @@ impl Drafter for Lookup {
             return Ok(());
         }
         for at in start..start + most {
-            // A text that repeats itself goes on within what was just guessed.
+            // A repeating text continues within the tokens just drafted.
             let token = match at.checked_sub(text.len()) {
                 Some(guessed) => draft.tokens()[guessed],
                 None => text.get(at),
@@ -46,7 +46,7 @@ impl Drafter for Lookup {
     }
 }
 
-/// What follows the longest part of the text that is like its end; the latest where several are.
+/// Position after the longest match of the text's ending; the latest on ties.
 fn likeness(text: Text<'_>) -> Option<usize> {
     let len = text.len();
     let mut best = (ALIKE_MIN - 1, None);

@@ -1,4 +1,4 @@
-//! Attention: rotation and append in one dispatch, then the keys in parts, then the parts joined.
+//! Attention: RoPE and append in one dispatch, then the keys in parts, then the merge of the parts.
 
 use bilayer_graph::fuse::Turn;
 use bilayer_graph::{Attend, Error as GraphError, Limits, Op, OpKind, Rows, Segment};
@@ -13,10 +13,10 @@ use crate::kernels::attend::{MergeKey, MergeParams, SplitKey, SplitParams, parts
 use crate::kernels::cache::{CacheLayout, CacheType, CopyPagesKey};
 use crate::kernels::rope::{RopeKey, RopeParams, turns};
 
-/// Steps of more rows run their attention in one part: there are workgroups enough.
+/// Steps of more rows do not split the keys: there are enough workgroups.
 const SPLIT_ROWS_MAX: usize = 16;
 
-/// The key of the kernel that goes through the keys.
+/// The variant of the kernel that processes the keys.
 fn split_key(attend: &Attend, limits: &Limits) -> Option<SplitKey> {
     let [key, value] = match attend.cache {
         Some(_) => [limits.key_type, limits.value_type],
@@ -34,7 +34,7 @@ fn split_key(attend: &Attend, limits: &Limits) -> Option<SplitKey> {
     })
 }
 
-/// Where keys and values of an attention lie.
+/// The location of an attention's keys and values.
 struct Pages {
     key: CacheLayout,
     value: CacheLayout,
@@ -46,7 +46,7 @@ fn group(attend: &Attend) -> u32 {
     (attend.heads / attend.kv_heads) as u32
 }
 
-/// Rows of a tile where spans have many: the fewest that any attention of the segment can take.
+/// Rows per tile for spans of many rows: the minimum over the segment's attentions.
 pub(super) fn tile_rows(segment: &Segment<'_>, limits: &Limits, caps: &Caps) -> u32 {
     let nodes = segment.graph.nodes[segment.nodes.clone()].iter();
     let rows = nodes.filter_map(|node| match &node.op {
@@ -59,18 +59,18 @@ pub(super) fn tile_rows(segment: &Segment<'_>, limits: &Limits, caps: &Caps) -> 
     rows.min().unwrap_or(1)
 }
 
-/// Rows that the parts of split attention have room for.
+/// Row capacity of the parts of split attention.
 pub(super) fn split_rows(limits: &Limits) -> usize {
     limits.tokens.min(SPLIT_ROWS_MAX.max(limits.sequences))
 }
 
-/// Taken where every tile has one row.
+/// Applies if every tile has one row.
 fn untiled(counts: &Counts, _: u32) -> bool {
     counts.tile_rows == 1
 }
 
 impl Lowering<'_> {
-    /// Copies of pages, before anything reads them.
+    /// Copies pages, before anything reads them.
     pub(super) fn copy_pages(&mut self, segment: &Segment<'_>) {
         let copies_at = self.words.layout().copies;
         let mut dispatches = Vec::new();
@@ -100,7 +100,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// What comes before the keys are gone through, and that.
+    /// Lowers an attention: what precedes the keys, and the keys.
     pub(super) fn attend(&mut self, node: usize, q: &Turn, k: &Turn) -> Result<(), GraphError> {
         let Op::Attend(attend) = self.op(node) else { unreachable!("an attend node") };
         let pages = self.pages(attend)?;
@@ -108,7 +108,7 @@ impl Lowering<'_> {
         self.go_through(node, attend, queries, &pages)
     }
 
-    /// The pages of the op's cache; without one, memory that lasts as long as the op.
+    /// The pages of the op's cache; without a cache, temporary memory.
     fn pages(&mut self, attend: &Attend) -> Result<Pages, GraphError> {
         if let Some(id) = attend.cache {
             let cache = &self.holdings.caches[&id];
@@ -127,7 +127,7 @@ impl Lowering<'_> {
         Ok(Pages { key: layout, value: layout, keys, values })
     }
 
-    /// Rotates queries and keys and appends keys and values. Returns where the queries are.
+    /// Rotates queries and keys and appends keys and values. Returns the location of the queries.
     fn turn_and_append(
         &mut self,
         node: usize,
@@ -211,7 +211,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Place of a head norm's gain, and its epsilon.
+    /// Offset of a head norm's gain, and its epsilon.
     fn gain(&mut self, norm: Option<usize>) -> (u32, f32) {
         match norm.map(|node| self.op(node)) {
             Some(Op::HeadNorm { gain, eps, .. }) => (self.vector(*gain), *eps),
@@ -280,7 +280,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Tokens that a query sees, about: half of the longest context.
+    /// Approximate number of tokens that a query attends to: half of the longest context.
     fn context(&self) -> u64 {
         (self.limits.pages * bilayer_graph::PAGE_TOKENS / (2 * self.limits.sequences).max(1)) as u64
     }
