@@ -137,7 +137,7 @@ pub(crate) trait Unpack {
 
 /// A byte range of several rows.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows<'a> {
+pub(crate) struct PanelRows<'a> {
     /// The rows, starting with the first one.
     pub weights: &'a [u8],
     /// Distance between rows.
@@ -148,7 +148,7 @@ pub(crate) struct Rows<'a> {
     pub len: usize,
 }
 
-impl Rows<'_> {
+impl PanelRows<'_> {
     /// The byte range of row `row`.
     #[inline(always)]
     pub fn row(&self, row: usize) -> &[u8] {
@@ -245,7 +245,7 @@ impl Split {
 }
 
 /// Unpacks rows to as many spans. Unsafe to call on a CPU without the level's features.
-pub(crate) type UnpackRows = unsafe fn(rows: Rows<'_>, spans: &mut [Span]);
+pub(crate) type UnpackRows = unsafe fn(rows: PanelRows<'_>, spans: &mut [Span]);
 
 /// The unpacking of one type, compiled per level.
 #[derive(Clone, Copy)]
@@ -320,13 +320,13 @@ impl Quants {
 }
 
 #[inline(always)]
-fn codes<U: Unpack>(rows: Rows<'_>, spans: &mut [Span]) {
+fn codes<U: Unpack>(rows: PanelRows<'_>, spans: &mut [Span]) {
     for (row, span) in spans.iter_mut().enumerate() {
         U::unpack(rows.row(row), span);
     }
 }
 
-fn rows<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
+fn rows<U: Unpack>(source: PanelRows<'_>, spans: &mut [Span]) {
     codes::<U>(source, spans);
     if let Some(codebook) = U::CODEBOOK {
         for span in spans {
@@ -339,7 +339,7 @@ fn rows<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn rows_avx2<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
+fn rows_avx2<U: Unpack>(source: PanelRows<'_>, spans: &mut [Span]) {
     codes::<U>(source, spans);
     if let Some(codebook) = &U::CODEBOOK {
         look_up(codebook, spans);
@@ -348,7 +348,7 @@ fn rows_avx2<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
-fn rows_avx512<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
+fn rows_avx512<U: Unpack>(source: PanelRows<'_>, spans: &mut [Span]) {
     codes::<U>(source, spans);
     if let Some(codebook) = &U::CODEBOOK {
         look_up(codebook, spans);
@@ -378,7 +378,7 @@ fn look_up(codebook: &[u8; 16], spans: &mut [Span]) {
 
 /// The compiler vectorizes all but the codebook's lookups.
 #[cfg(target_arch = "aarch64")]
-fn rows_neon<U: Unpack>(source: Rows<'_>, spans: &mut [Span]) {
+fn rows_neon<U: Unpack>(source: PanelRows<'_>, spans: &mut [Span]) {
     use crate::neon::intrinsics::{vqtbl1q_u8, vst1q_u8};
 
     use crate::neon::load;
@@ -479,7 +479,7 @@ mod tests {
                 ty.dequantize(&bytes, &mut expected).expect("whole blocks");
                 for level in Level::available() {
                     let mut spans = [Span::zeroed(); 3];
-                    let rows = Rows { weights: &bytes, row_bytes, start: 0, len: row_bytes };
+                    let rows = PanelRows { weights: &bytes, row_bytes, start: 0, len: row_bytes };
                     // SAFETY: the level is available.
                     unsafe { quants.unpack(level)(rows, &mut spans) };
                     for (i, expected) in expected.iter().enumerate() {
@@ -517,7 +517,7 @@ mod tests {
                 let row_bytes = 3 * ty.block_bytes;
                 let bytes = finite_blocks(*ty, 3 * 16);
                 let (start, len) = (ty.block_bytes, ty.block_bytes);
-                let rows = Rows { weights: &bytes, row_bytes, start, len };
+                let rows = PanelRows { weights: &bytes, row_bytes, start, len };
                 let tiles = tile::tiles(level, quants);
                 for first in [0, 16] {
                     let (mut spans, mut long, mut short) =
@@ -553,7 +553,7 @@ mod tests {
             let Some(fill) = quants.fill_tiles else { continue };
             let bytes = finite_blocks(*ty, 3 * 16);
             let (row_bytes, start) = (3 * ty.block_bytes, ty.block_bytes);
-            let rows = Rows { weights: &bytes, row_bytes, start, len: start };
+            let rows = PanelRows { weights: &bytes, row_bytes, start, len: start };
             for count in [1, 7, 16] {
                 let (mut long, mut short) = ([[7; 1024]; 8], [[7; 1024]; 8]);
                 let mut spans = [Span::zeroed(); 16];

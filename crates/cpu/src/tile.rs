@@ -8,7 +8,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::gemm::packing::{Block, Format};
 use crate::level::Level;
-use crate::panel::{Ahead, Form, Quants, Rows, Span, prefetch_lines};
+use crate::panel::{Ahead, Form, PanelRows, Quants, Span, prefetch_lines};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
@@ -117,7 +117,8 @@ pub(crate) type Interleave =
 
 /// Unpacks 256 columns of 16 rows directly into the panel's rows `first..first + 16`, adjusted: equivalent to
 /// [`Interleave`] of their spans. Prefetches `ahead` meanwhile.
-pub(crate) type Fill = unsafe fn(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel);
+pub(crate) type Fill =
+    unsafe fn(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel);
 
 /// One span of 32 rows times a tile of tokens.
 #[derive(Clone, Copy)]
@@ -144,19 +145,23 @@ pub(crate) struct Tiles {
 }
 
 /// Adds panel x activations to `strip`, like [`Tile`].
-pub(crate) type FloatTile =
-    unsafe fn(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stride: usize);
+pub(crate) type FloatTile = unsafe fn(
+    panel: &[[f32; ROWS]],
+    columns: FloatActivations<'_>,
+    strip: &mut [f32],
+    stride: usize,
+);
 
 /// Packed f32 activations `[panel.len(), tokens]`.
 #[derive(Clone, Copy)]
-pub(crate) struct Columns<'a> {
+pub(crate) struct FloatActivations<'a> {
     pub values: &'a [f32],
     pub tokens: usize,
     /// Prefetch distance in bytes.
     pub ahead: usize,
 }
 
-impl Columns<'_> {
+impl FloatActivations<'_> {
     /// Prefetches the values needed soon.
     #[inline(always)]
     pub fn fetch(self) {

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use crate::panel::Rows;
+use crate::panel::PanelRows;
 
 /// Aligns the stack frame of the function it is inlined into to a cache line.
 ///
@@ -84,7 +84,7 @@ impl<'a, const BYTES: usize> Sixteen<'a, BYTES> {
     /// # Panics
     /// If there are fewer or their ranges are not `BYTES` long.
     #[inline(always)]
-    pub fn new(rows: Rows<'a>) -> Self {
+    pub fn new(rows: PanelRows<'a>) -> Self {
         assert_eq!(rows.len, BYTES, "bytes of a row");
         let all = &rows.weights[rows.start..][..15 * rows.row_bytes + BYTES];
         Sixteen { first: all.as_ptr(), stride: rows.row_bytes, rows: PhantomData }

@@ -135,7 +135,7 @@ mod arm {
 
     pub struct Iq4Nl;
 
-    impl neon::Rows for Iq4Nl {
+    impl neon::RowKernel for Iq4Nl {
         #[inline(always)]
         fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
             neon::quad::<M, BYTES, 1, false, C>(m, job, |quad, _| neon::Quad {

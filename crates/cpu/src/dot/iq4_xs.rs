@@ -180,7 +180,7 @@ mod arm {
 
     pub struct Iq4Xs;
 
-    impl neon::Rows for Iq4Xs {
+    impl neon::RowKernel for Iq4Xs {
         #[inline(always)]
         fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
             neon::quad::<M, BYTES, 2, false, C>(m, job, |block, q| {

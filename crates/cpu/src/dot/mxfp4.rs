@@ -138,7 +138,7 @@ mod arm {
 
     pub struct Mxfp4;
 
-    impl neon::Rows for Mxfp4 {
+    impl neon::RowKernel for Mxfp4 {
         #[inline(always)]
         fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
             neon::quad::<M, BYTES, 1, false, C>(m, job, |quad, _| neon::Quad {

@@ -38,19 +38,19 @@ impl Multiply for Dotprod {
 }
 
 /// A type's kernel: its family's loop over its own unpacking.
-pub trait Rows {
+pub trait RowKernel {
     /// Computes the job for `C` columns; must be `#[inline(always)]`.
     fn run<M: Multiply, const C: usize>(m: M, job: &mut Job<'_>);
 }
 
 /// A type's kernel with baseline NEON.
-pub fn plain<R: Rows, const C: usize>(job: &mut Job<'_>) {
+pub fn plain<R: RowKernel, const C: usize>(job: &mut Job<'_>) {
     R::run::<_, C>(Plain, job);
 }
 
 /// A type's kernel with integer dot products.
 #[target_feature(enable = "dotprod")]
-pub fn dotprod<R: Rows, const C: usize>(job: &mut Job<'_>) {
+pub fn dotprod<R: RowKernel, const C: usize>(job: &mut Job<'_>) {
     R::run::<_, C>(Dotprod(()), job);
 }
 

@@ -159,7 +159,7 @@ mod arm {
 
     pub struct Q2K;
 
-    impl neon::Rows for Q2K {
+    impl neon::RowKernel for Q2K {
         #[inline(always)]
         fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
             neon::k::<M, BYTES, 4, true, C>(m, job, open, half);

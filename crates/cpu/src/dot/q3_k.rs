@@ -150,7 +150,7 @@ mod arm {
 
     pub struct Q3K;
 
-    impl neon::Rows for Q3K {
+    impl neon::RowKernel for Q3K {
         #[inline(always)]
         fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
             neon::k::<M, BYTES, 4, false, C>(m, job, open, half);

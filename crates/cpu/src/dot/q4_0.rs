@@ -109,7 +109,7 @@ mod arm {
 
     pub struct Q4_0;
 
-    impl neon::Rows for Q4_0 {
+    impl neon::RowKernel for Q4_0 {
         #[inline(always)]
         fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
             neon::quad::<M, BYTES, 1, false, C>(m, job, |quad, _| neon::Quad {

@@ -98,7 +98,7 @@ mod arm {
 
     pub struct Q4_1;
 
-    impl neon::Rows for Q4_1 {
+    impl neon::RowKernel for Q4_1 {
         #[inline(always)]
         fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
             neon::quad::<M, BYTES, 1, true, C>(m, job, |quad, _| neon::Quad {

@@ -186,7 +186,7 @@ mod arm {
 
     pub struct Q4K;
 
-    impl neon::Rows for Q4K {
+    impl neon::RowKernel for Q4K {
         #[inline(always)]
         fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
             neon::k::<M, BYTES, 2, true, C>(m, job, |block| open(block), half);

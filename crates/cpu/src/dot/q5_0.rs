@@ -117,7 +117,7 @@ mod arm {
 
     pub struct Q5_0;
 
-    impl neon::Rows for Q5_0 {
+    impl neon::RowKernel for Q5_0 {
         #[inline(always)]
         fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
             neon::quad::<M, BYTES, 1, false, C>(m, job, |quad, _| neon::Quad {

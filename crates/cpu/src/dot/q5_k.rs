@@ -116,7 +116,7 @@ mod arm {
 
     pub struct Q5K;
 
-    impl neon::Rows for Q5K {
+    impl neon::RowKernel for Q5K {
         #[inline(always)]
         fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
             neon::k::<M, BYTES, 2, true, C>(m, job, |block| q4_k::open(block), half);

@@ -185,7 +185,7 @@ mod arm {
 
     pub struct Q6K;
 
-    impl neon::Rows for Q6K {
+    impl neon::RowKernel for Q6K {
         #[inline(always)]
         fn run<M: neon::Multiply, const C: usize>(m: M, job: &mut Job<'_>) {
             neon::k::<M, BYTES, 4, false, C>(m, job, open, half);

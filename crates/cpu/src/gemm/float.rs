@@ -6,8 +6,8 @@ use bytemuck::{Pod, Zeroable};
 use crate::gemm::packing::Packing;
 use crate::gemm::{CHUNKS_AHEAD, Run};
 use crate::panel::floats::{self, Read};
-use crate::panel::{Ahead, Rows, SPAN};
-use crate::tile::{self, Columns, FloatPanel, FloatTiles, ROWS};
+use crate::panel::{Ahead, PanelRows, SPAN};
+use crate::tile::{self, FloatActivations, FloatPanel, FloatTiles, ROWS};
 
 /// The kernels of a float product.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ impl Float {
             if cold {
                 let (start, end) = (bytes(col + cols), bytes((col + 2 * SPAN).min(packing.cols)));
                 let len = end.saturating_sub(start);
-                Rows { weights, row_bytes, start, len }.prefetch(rows);
+                PanelRows { weights, row_bytes, start, len }.prefetch(rows);
             }
             for part in (0..cols).step_by(self.tiles.cols) {
                 let part = part..(part + self.tiles.cols).min(cols);
@@ -77,7 +77,7 @@ impl Float {
                     let values = bytemuck::cast_slice::<u8, f32>(&bytes[place]);
                     let strip = &mut strip[range.start * stride..];
                     let ahead = CHUNKS_AHEAD * chunk_bytes;
-                    let columns = Columns { values, tokens, ahead };
+                    let columns = FloatActivations { values, tokens, ahead };
                     // SAFETY: a packing's level is available on this CPU.
                     unsafe { (self.tiles.tile)(panel, columns, strip, stride) };
                 }

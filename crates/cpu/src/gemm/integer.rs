@@ -2,7 +2,7 @@
 
 use crate::gemm::packing::{Block, Packing};
 use crate::gemm::{CHUNKS_AHEAD, Run};
-use crate::panel::{self, Ahead, Quants, Rows, SPAN, Span, Split, UnpackRows};
+use crate::panel::{self, Ahead, PanelRows, Quants, SPAN, Span, Split, UnpackRows};
 use crate::tile::{self, Fill, Panel, Product, ROWS, Tiles};
 
 /// The kernels of an integer product.
@@ -47,11 +47,12 @@ impl Integer {
         let steps = panels * (2 + packing.chunks(packed.tokens));
         for (span, col) in (0..packing.cols).step_by(SPAN).enumerate() {
             let start = span * span_bytes;
-            let part = Rows { weights, row_bytes, start, len: span_bytes.min(row_bytes - start) };
+            let part =
+                PanelRows { weights, row_bytes, start, len: span_bytes.min(row_bytes - start) };
             let mut steps = spans.part().split(steps);
             self.fill(part, rows, &mut steps, scratch);
             if cold {
-                Rows { start: part.start + part.len, ..part }.prefetch(rows);
+                PanelRows { start: part.start + part.len, ..part }.prefetch(rows);
             }
             let chunks =
                 packing.chunk_ranges(packed.tokens).zip(packed.data.chunks_exact(chunk_bytes));
@@ -75,13 +76,13 @@ impl Integer {
 
     /// Unpacks the columns of `part` and prefetches the next of `steps` with every 16 rows; a panel's rows beyond the
     /// last are zero.
-    fn fill(&self, part: Rows<'_>, rows: usize, steps: &mut Split, scratch: &mut Scratch) {
+    fn fill(&self, part: PanelRows<'_>, rows: usize, steps: &mut Split, scratch: &mut Scratch) {
         let halves = rows.next_multiple_of(ROWS) / 16;
         for first in (0..halves).map(|half| 16 * half) {
             let count = rows.saturating_sub(first).min(16);
             let (panel, ahead) = (&mut scratch.panels[first / ROWS], steps.part());
             if let (Some(fill), 16) = (self.fill, count) {
-                let part = Rows { weights: &part.weights[first * part.row_bytes..], ..part };
+                let part = PanelRows { weights: &part.weights[first * part.row_bytes..], ..part };
                 // SAFETY: a packing's level is available on this CPU.
                 unsafe { fill(part, ahead, first % ROWS, panel) };
                 continue;
@@ -89,7 +90,7 @@ impl Integer {
             ahead.fetch();
             scratch.spans[count..].fill(bytemuck::Zeroable::zeroed());
             if count > 0 {
-                let part = Rows { weights: &part.weights[first * part.row_bytes..], ..part };
+                let part = PanelRows { weights: &part.weights[first * part.row_bytes..], ..part };
                 // SAFETY: a packing's level is available on this CPU.
                 unsafe { (self.unpack)(part, &mut scratch.spans[..count]) };
             }

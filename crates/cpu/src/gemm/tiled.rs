@@ -8,7 +8,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::gemm::{Out, Run};
 use crate::level::Level;
 use crate::panel::floats::{self, Read};
-use crate::panel::{self, Quants, Rows, SPAN, Span};
+use crate::panel::{self, PanelRows, Quants, SPAN, Span};
 use crate::tile::amx::{self, Configured, TILE_COLS, TILE_ROWS, TileBytes};
 
 /// Rows per call; many, because activations are read from the outer caches once per call.
@@ -197,11 +197,11 @@ impl Tiled {
     }
 
     /// The bytes of columns `cols` of the rows from `first` on.
-    fn source<'a>(&self, run: &Run<'a>, first: usize, cols: Range<usize>) -> Rows<'a> {
+    fn source<'a>(&self, run: &Run<'a>, first: usize, cols: Range<usize>) -> PanelRows<'a> {
         let bytes = |cols: usize| cols / self.ty.block_weights * self.ty.block_bytes;
         let weights = &run.weights[first * run.row_bytes..];
         let (start, end) = (bytes(cols.start), bytes(cols.end));
-        Rows { weights, row_bytes: run.row_bytes, start, len: end - start }
+        PanelRows { weights, row_bytes: run.row_bytes, start, len: end - start }
     }
 
     /// Prefetches a share of the weights that the next sweep unpacks, from column `col` on.

@@ -232,7 +232,7 @@ impl Stage for Sweep {
         };
         crate::lanes::dispatch(context.level, sweep);
         for row in 0..rows {
-            let part = Part {
+            let part = Partial {
                 sums: &sums[row * stride..][..stride],
                 largest: largest[row],
                 weight: weight[row * WEIGHT_LANES..][..WEIGHT_LANES].iter().sum(),
@@ -244,7 +244,14 @@ impl Stage for Sweep {
 
 impl Sweep {
     /// Stores one row's result: the final one, or a partial one to be joined.
-    fn put(&self, context: &Context<'_>, tile: &Tile, token: usize, head: usize, part: &Part<'_>) {
+    fn put(
+        &self,
+        context: &Context<'_>,
+        tile: &Tile,
+        token: usize,
+        head: usize,
+        part: &Partial<'_>,
+    ) {
         let shape = &self.shape;
         if let Some(first) = tile.part {
             // SAFETY: each tile, token and head writes a different place.
@@ -289,7 +296,7 @@ impl Stage for Join {
                     context.arena.get::<f32>(self.parts_offset + 4 * at, shape.stride() + 2)
                 };
                 let (sums, rest) = part.split_at(shape.stride());
-                Part { sums, largest: rest[0], weight: rest[1] }
+                Partial { sums, largest: rest[0], weight: rest[1] }
             });
             let first = (merge.row * shape.heads + head) * shape.head_dim;
             // SAFETY: each chunk writes different heads or rows.
@@ -307,7 +314,7 @@ fn part_at(shape: &Shape, part: usize, head: usize) -> usize {
 
 /// The partial result of a sweep over some of a row's pages.
 #[derive(Clone, Copy)]
-struct Part<'a> {
+struct Partial<'a> {
     /// The sum of values, each times `exp(score - largest)`.
     sums: &'a [f32],
     largest: f32,
@@ -316,7 +323,11 @@ struct Part<'a> {
 }
 
 /// The softmax's weighted mean over all parts to `out [head_dim]`; a sink adds only to the denominator.
-fn finish<'p>(parts: impl Iterator<Item = Part<'p>> + Clone, sink: Option<f32>, out: &mut [f32]) {
+fn finish<'p>(
+    parts: impl Iterator<Item = Partial<'p>> + Clone,
+    sink: Option<f32>,
+    out: &mut [f32],
+) {
     let largest = parts.clone().map(|part| part.largest).fold(f32::MIN, f32::max);
     let largest = sink.map_or(largest, |sink| largest.max(sink));
     let mut weight = sink.map_or(0.0, |sink| (sink - largest).exp());

@@ -41,14 +41,14 @@ mod x86 {
     use bilayer_quant::iq4_xs::Block;
 
     use crate::panel::iq4_nl::VALUES;
-    use crate::panel::{Ahead, Rows};
+    use crate::panel::{Ahead, PanelRows};
     use crate::tile::Panel;
     use crate::tile::avx2::{self, put_pairs};
     use crate::x86::f16_low_256;
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx2,f16c")]
-    pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
+    pub fn fill_avx2(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         let nibble = _mm256_set1_epi8(15);
         // SAFETY: 16 bytes are read from a reference to 16.
         let values = unsafe { _mm_loadu_si128(VALUES.as_ptr().cast()) };

@@ -53,12 +53,12 @@ pub(super) mod x86 {
 
     use bilayer_quant::q2_k::Block;
 
-    use crate::panel::{Ahead, Rows};
+    use crate::panel::{Ahead, PanelRows};
     use crate::tile::{Panel, avx2};
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx2,f16c")]
-    pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
+    pub fn fill_avx2(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {
             for (part, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 let at = offset_of!(Block, quants) + 32 * part + 16 * side;

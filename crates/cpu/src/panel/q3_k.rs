@@ -42,13 +42,13 @@ mod x86 {
     use bilayer_quant::q3_k::Block;
 
     use crate::panel::q2_k::x86::fields;
-    use crate::panel::{Ahead, Rows};
+    use crate::panel::{Ahead, PanelRows};
     use crate::tile::{Panel, avx2};
     use crate::x86::f16_low_256;
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx2,f16c")]
-    pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
+    pub fn fill_avx2(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {
             for (part, side) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 // Bit p of a byte is the third bit of a weight in 32-column group p; this part uses bits from the

@@ -62,7 +62,7 @@ pub(super) mod x86 {
     use bilayer_quant::q4_k::Block;
 
     use crate::dot::x86::{load_128, load_256, scales_mins_128};
-    use crate::panel::{Ahead, Rows};
+    use crate::panel::{Ahead, PanelRows};
     use crate::tile::amx::{self, TileBytes};
     use crate::tile::avx512::{put, store_floats};
     use crate::tile::{Panel, avx2};
@@ -70,7 +70,7 @@ pub(super) mod x86 {
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
-    pub fn fill(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
+    pub fn fill(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
         let high = _mm512_set1_epi64(field(4, 4));
         let mut ahead = ahead.split(8);
@@ -115,7 +115,7 @@ pub(super) mod x86 {
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx2,f16c")]
-    pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
+    pub fn fill_avx2(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         let nibble = _mm256_set1_epi8(15);
         avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {
             for piece in 0..8 {
@@ -146,7 +146,7 @@ pub(super) mod x86 {
     /// See [`FillTiles`]. A group has at most sixteen distinct weights, so both groups of 32 bytes are looked up in a
     /// register: only 32 of 64 weights are rounded.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,f16c")]
-    pub fn fill_tiles(rows: Rows<'_>, count: usize, tiles: &mut [TileBytes; 8]) {
+    pub fn fill_tiles(rows: PanelRows<'_>, count: usize, tiles: &mut [TileBytes; 8]) {
         let steps = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let steps = _mm512_cvtepi32_ps(steps);
         for row in 0..count {

@@ -41,14 +41,14 @@ mod x86 {
     use bilayer_quant::q5_k::Block;
 
     use crate::panel::q4_k::x86::{lines, lines_avx2};
-    use crate::panel::{Ahead, Rows};
+    use crate::panel::{Ahead, PanelRows};
     use crate::tile::avx512::put;
     use crate::tile::{Panel, avx2};
     use crate::x86::{NONE, Sixteen, field, pick};
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
-    pub fn fill(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
+    pub fn fill(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         /// Bit p of a byte is the fifth bit of a weight of part p.
         const FIFTHS: [i64; 8] = {
             let (mut matrices, mut part) = ([0; 8], 0);
@@ -85,7 +85,7 @@ mod x86 {
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx2,f16c")]
-    pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
+    pub fn fill_avx2(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         let nibble = _mm256_set1_epi8(15);
         let fifth = _mm256_set1_epi8(16);
         avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {

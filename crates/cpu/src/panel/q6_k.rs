@@ -49,7 +49,7 @@ mod x86 {
     use bilayer_quant::q6_k::Block;
 
     use crate::dot::x86::{load_128, quants_512, scale_128};
-    use crate::panel::{Ahead, Rows};
+    use crate::panel::{Ahead, PanelRows};
     use crate::tile::Panel;
     use crate::tile::amx::{self, TileBytes};
     use crate::tile::avx2;
@@ -58,7 +58,7 @@ mod x86 {
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
-    pub fn fill(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
+    pub fn fill(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         /// A six-bit quant is stored with a bias of 32 and needed with 128. Adding 96 copies its sixth bit to the
         /// seventh and eighth and inverts the sixth and the seventh.
         const TURNED: i32 = 0x60;
@@ -110,7 +110,7 @@ mod x86 {
 
     /// See [`crate::tile::Fill`].
     #[target_feature(enable = "avx2,f16c")]
-    pub fn fill_avx2(rows: Rows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
+    pub fn fill_avx2(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         let nibble = _mm256_set1_epi8(15);
         let upper = _mm256_set1_epi8(0x30);
         avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {
@@ -147,7 +147,7 @@ mod x86 {
 
     /// See [`FillTiles`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,gfni,avx2,f16c")]
-    pub fn fill_tiles(rows: Rows<'_>, count: usize, tiles: &mut [TileBytes; 8]) {
+    pub fn fill_tiles(rows: PanelRows<'_>, count: usize, tiles: &mut [TileBytes; 8]) {
         /// A row's quants and scales, within cache lines: a store that crosses lines does not forward.
         #[repr(align(64))]
         struct Lines {

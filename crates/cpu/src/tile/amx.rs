@@ -16,7 +16,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use crate::panel::{Form, Rows, Span};
+use crate::panel::{Form, PanelRows, Span};
 use crate::tile::avx512::transpose;
 
 /// Bytes per tile: 16 rows of 64.
@@ -33,7 +33,8 @@ pub(crate) const TILE_ROWS: usize = 16;
 pub(crate) type TileBytes = [u8; TILE_BYTES];
 
 /// Unpacks 256 columns of up to 16 rows to eight tiles, rounded to bf16: equivalent to [`put_span`] of their spans.
-pub(crate) type FillTiles = unsafe fn(rows: Rows<'_>, count: usize, tiles: &mut [TileBytes; 8]);
+pub(crate) type FillTiles =
+    unsafe fn(rows: PanelRows<'_>, count: usize, tiles: &mut [TileBytes; 8]);
 
 /// This thread's tile unit, configured for eight full tiles until dropped.
 pub(crate) struct Configured(PhantomData<*const ()>);

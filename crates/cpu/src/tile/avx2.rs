@@ -18,7 +18,7 @@
 use std::arch::x86_64::*;
 
 use crate::gemm::packing::Format;
-use crate::panel::{Ahead, Form, Quants, Rows, SPAN, Span};
+use crate::panel::{Ahead, Form, PanelRows, Quants, SPAN, Span};
 use crate::tile::{
     Adjust, Affine16K, Affine32, Affine32K, Interleave, Mins, Panel, Product, ROWS, Shape,
     Signed16K, Signed32, Signed32K, Tile, Tiles, check_strip, in_order,
@@ -148,7 +148,7 @@ pub(crate) fn put(panel: &mut Panel, step: usize, first: usize, quants: __m256i)
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
 pub(crate) fn fill<const BYTES: usize>(
-    rows: Rows<'_>,
+    rows: PanelRows<'_>,
     ahead: Ahead,
     first: usize,
     mut fill: impl FnMut(Eight<'_, BYTES>, usize),

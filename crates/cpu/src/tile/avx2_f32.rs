@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::panel::{SPAN, prefetch_lines};
 use crate::tile::avx2::{load_floats, store_rows, transpose};
-use crate::tile::{Columns, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
+use crate::tile::{FloatActivations, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
 
 /// Maximum tokens per tile. With fewer than five, the multipliers stall on their own results.
 pub(super) const TOKENS: usize = 6;
@@ -28,7 +28,12 @@ fn interleave(rows: &[[f32; SPAN]], cols: Range<usize>, first: usize, panel: &mu
 
 /// See [`crate::tile::FloatTile`].
 #[target_feature(enable = "avx2,fma")]
-fn any_tile(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stride: usize) {
+fn any_tile(
+    panel: &[[f32; ROWS]],
+    columns: FloatActivations<'_>,
+    strip: &mut [f32],
+    stride: usize,
+) {
     for first in [0, 16] {
         let strip = &mut strip[first..];
         match columns.tokens {
@@ -48,7 +53,7 @@ fn any_tile(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stri
 fn tile<const N: usize>(
     panel: &[[f32; ROWS]],
     first: usize,
-    columns: Columns<'_>,
+    columns: FloatActivations<'_>,
     strip: &mut [f32],
     stride: usize,
 ) {

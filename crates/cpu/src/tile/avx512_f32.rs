@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::panel::SPAN;
 use crate::tile::avx512::{load_floats, store_rows, transpose};
-use crate::tile::{Columns, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
+use crate::tile::{FloatActivations, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
 
 pub(super) const TILES: FloatTiles = FloatTiles { cols: 128, interleave, tile: any_tile };
 
@@ -24,7 +24,12 @@ fn interleave(rows: &[[f32; SPAN]], cols: Range<usize>, first: usize, panel: &mu
 
 /// See [`crate::tile::FloatTile`].
 #[target_feature(enable = "avx512f")]
-fn any_tile(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stride: usize) {
+fn any_tile(
+    panel: &[[f32; ROWS]],
+    columns: FloatActivations<'_>,
+    strip: &mut [f32],
+    stride: usize,
+) {
     columns.fetch();
     match columns.tokens {
         1 => tile::<1>(panel, columns, strip, stride),
@@ -40,7 +45,7 @@ fn any_tile(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stri
 #[target_feature(enable = "avx512f")]
 fn tile<const N: usize>(
     panel: &[[f32; ROWS]],
-    columns: Columns<'_>,
+    columns: FloatActivations<'_>,
     strip: &mut [f32],
     stride: usize,
 ) {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::neon::{load_floats, store_floats};
 use crate::panel::SPAN;
 use crate::tile::neon::{PASS_ROWS, TOKENS, columns};
-use crate::tile::{Columns, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
+use crate::tile::{FloatActivations, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
 
 pub(super) const TILES: FloatTiles = FloatTiles { cols: 128, interleave, tile: any_tile };
 
@@ -21,7 +21,12 @@ fn interleave(rows: &[[f32; SPAN]], cols: Range<usize>, first: usize, panel: &mu
 }
 
 /// See [`crate::tile::FloatTile`].
-fn any_tile(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stride: usize) {
+fn any_tile(
+    panel: &[[f32; ROWS]],
+    columns: FloatActivations<'_>,
+    strip: &mut [f32],
+    stride: usize,
+) {
     columns.fetch();
     for first in [0, PASS_ROWS] {
         let strip = &mut strip[first..];
@@ -41,7 +46,7 @@ fn any_tile(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stri
 fn tile<const N: usize>(
     panel: &[[f32; ROWS]],
     first: usize,
-    columns: Columns<'_>,
+    columns: FloatActivations<'_>,
     strip: &mut [f32],
     stride: usize,
 ) {

@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use crate::panel::{Quants, SPAN, Span};
 use crate::tile::{
-    Adjust, Columns, FloatPanel, FloatTiles, Mins, Panel, Product, ROWS, Shape, Tile, Tiles,
-    by_form,
+    Adjust, FloatActivations, FloatPanel, FloatTiles, Mins, Panel, Product, ROWS, Shape, Tile,
+    Tiles, by_form,
 };
 
 pub(super) fn tiles(quants: &Quants) -> Tiles {
@@ -91,7 +91,12 @@ fn float_interleave(
     }
 }
 
-fn float_tile(panel: &[[f32; ROWS]], columns: Columns<'_>, strip: &mut [f32], stride: usize) {
+fn float_tile(
+    panel: &[[f32; ROWS]],
+    columns: FloatActivations<'_>,
+    strip: &mut [f32],
+    stride: usize,
+) {
     columns.fetch();
     for (token, strip) in strip.chunks_mut(stride).enumerate().take(columns.tokens) {
         let mut out = [0.0f32; ROWS];
