@@ -1,4 +1,4 @@
-//! What can go wrong while measuring.
+//! Errors of measuring.
 
 use bilayer_engine::Exit;
 use bilayer_engine::session::Warning;
@@ -14,7 +14,7 @@ pub enum Error {
     /// A text could not be scored.
     #[error(transparent)]
     Perplexity(#[from] perplexity::Error),
-    /// A device failed, and another took over: the placement that was to be measured is gone.
+    /// A device failed and another took over, so the placement to be measured is gone.
     #[error("{0}; a measurement needs the placement it was asked for")]
     Displaced(Box<Warning>),
 }
@@ -32,7 +32,7 @@ impl From<bilayer_cpu::Error> for Error {
 }
 
 impl Error {
-    /// The code that a program should end with.
+    /// The exit code.
     pub fn exit_code(&self) -> Exit {
         use perplexity::Error as Scoring;
         match self {
@@ -52,7 +52,7 @@ impl Error {
         }
     }
 
-    /// The next step, to be written after the error; empty where the error itself names it.
+    /// The next step for the user, to be appended to the error; empty if the error contains it.
     pub fn advice(&self) -> &'static str {
         match self {
             Error::Engine(error) => error.advice(),

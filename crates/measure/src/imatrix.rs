@@ -1,8 +1,8 @@
-//! How much each input column of each matrix matters: sums of squared activations over a calibration text.
+//! Importance of each input column of each matrix: sums of squared activations over a calibration text.
 //!
-//! The values that matrices are multiplied with are kept of every step ([`Session::watched`]) and their squares summed,
-//! column by column, in f64. Matrices with the same input share a sum. The convention is llama.cpp's imatrix tool's: by
-//! default the matrices of the layers only, over windows as in [`perplexity`](crate::perplexity).
+//! The inputs of matrix products are stored in every step ([`Session::watched`]) and their squares summed by column
+//! in f64. Matrices with the same input share a sum. The convention is that of llama.cpp's imatrix tool: by default
+//! only the matrices of the layers, over windows as in [`perplexity`](crate::perplexity).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,19 +13,19 @@ use rayon::prelude::*;
 use crate::Error;
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
 
-/// Most memory for the values kept of a step; devices take as much once more.
+/// Maximum memory for stored values per step; devices take the same amount again.
 const KEPT_BYTES: usize = 256 << 20;
 
-/// Least tokens of a step: fewer and every step would read all weights for little.
+/// Minimum tokens per step: with fewer, every step would read all weights for little.
 const TOKENS_MIN: usize = 16;
 
-/// Which matrices are looked at.
+/// Which matrices are covered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// Those of the layers.
+    /// The matrices of the layers.
     #[default]
     Layers,
-    /// The head's too.
+    /// Also the head.
     LayersAndHead,
 }
 
@@ -34,35 +34,35 @@ pub enum Scope {
 pub struct Sums<'a> {
     /// The tensor.
     pub name: &'a str,
-    /// `[matrices, cols]`: of a stack of experts one row for each.
+    /// `[matrices, cols]`: for a stack of experts one row each.
     pub squares: &'a [f64],
-    /// How many rows of activations went into each matrix's sums.
+    /// Number of activation rows in each matrix's sums.
     pub counts: &'a [u64],
 }
 
-/// What is multiplied with some tensors.
+/// The input of some tensors.
 struct Input {
     value: Value,
-    /// Which of several matrices each row goes to, as [`Op::Route`] says it; of a plain matrix all rows go to the one.
+    /// The route that selects each row's matrices, as in [`Op::Route`]; `None` for a single matrix.
     route: Option<Value>,
-    /// Elements of a row of one matrix.
+    /// Elements per row of one matrix.
     cols: usize,
     /// `[matrices, cols]`.
     squares: Vec<f64>,
-    /// Rows that went to each matrix.
+    /// Rows routed to each matrix.
     counts: Vec<u64>,
 }
 
 impl Input {
-    /// Adds rows `[rows, cols]`, or `[rows, used * cols]` where the matrices of a route have rows of their own. `route`
-    /// is `[rows, 2 used]`: weights, then the matrices' numbers.
+    /// Adds rows `[rows, cols]`, or `[rows, used * cols]` if each matrix of a route has its own input. `route` is
+    /// `[rows, 2 used]`: weights, then the matrices' indices.
     fn add(&mut self, values: &[f32], width: usize, route: Option<(&[f32], usize)>) {
         let Some((route, route_width)) = route else {
             values.chunks_exact(self.cols).for_each(|row| self.add_row(0, row));
             return;
         };
         for (row, route) in values.chunks_exact(width).zip(route.chunks_exact(route_width)) {
-            // One row for all matrices, or one for each.
+            // One row for all matrices, or one each.
             let own = row.chunks_exact(self.cols).cycle();
             for (row, &matrix) in own.zip(&route[route_width / 2..]) {
                 self.add_row(matrix as usize, row);
@@ -79,21 +79,21 @@ impl Input {
     }
 }
 
-/// Sums in the making.
+/// Sums being collected.
 pub struct Collector {
     inputs: Vec<Input>,
-    /// The tensors: the place of what they are multiplied with, and which of its matrices they hold.
+    /// The tensors: the index of their input, and the range of its matrices that they contain.
     tensors: BTreeMap<String, (usize, Range<usize>)>,
-    /// What is kept of every step, with the elements of a row.
+    /// The values stored in every step, with elements per row.
     watched: BTreeMap<Value, usize>,
-    /// Whether a value exists only where logits are wanted.
+    /// Whether a value exists only for requested outputs.
     wants_outputs: bool,
-    /// Bytes of the values of one token.
+    /// Bytes of these values per token.
     token_bytes: usize,
 }
 
 impl Collector {
-    /// Looks at the matrices of a graph.
+    /// Prepares sums for the matrices of a graph.
     pub fn new(graph: &Graph, scope: Scope) -> Collector {
         let mut collector = Collector {
             inputs: Vec::new(),
@@ -122,8 +122,8 @@ impl Collector {
         collector
     }
 
-    /// Notes that a value, rows of it as a route says, is multiplied with the `matrices` that lie in `weights`: all in one,
-    /// or each in its own.
+    /// Records that a value, with rows selected by a route, is multiplied with the `matrices` in `weights`: all in
+    /// one weight, or one each.
     fn look(
         &mut self,
         graph: &Graph,
@@ -144,13 +144,13 @@ impl Collector {
         }
         let each = matrices / weights.len();
         for (number, &weight) in weights.iter().enumerate() {
-            // Several matrices may lie in one tensor; what they share is their input.
+            // Several matrices may be fused in one tensor; they share their input.
             let name = graph.weight(weight).name.clone();
             self.tensors.insert(name, (place, number * each..(number + 1) * each));
         }
     }
 
-    /// What a session for windows of `len` tokens needs; the other settings as given.
+    /// The settings of a session for windows of `len` tokens, based on `settings`.
     pub fn settings<'s>(&self, len: usize, settings: Settings<'s>) -> Settings<'s> {
         let most = (KEPT_BYTES / self.token_bytes.max(1)).max(TOKENS_MIN);
         let ubatch_size = settings.ubatch_size.min(most).min(len);
@@ -166,11 +166,11 @@ impl Collector {
         }
     }
 
-    /// Runs a window on a session prepared by [`Collector::settings`]. `each` is told after every step how many tokens it
-    /// had, and stops the work by returning false; answers whether the window is complete.
+    /// Runs a window on a session prepared by [`Collector::settings`]. `each` receives the number of tokens after
+    /// every step, and stops the work by returning false; returns whether the window is complete.
     ///
     /// # Errors
-    /// A device fails, or a value is not finite: then the sums are of no use.
+    /// A device fails, or a value is not finite; then the sums are useless.
     pub fn window(
         &mut self,
         session: &mut Session,
@@ -190,7 +190,7 @@ impl Collector {
         Ok(true)
     }
 
-    /// Adds what the session kept of its last step.
+    /// Adds the values stored in the session's last step.
     fn add(&mut self, session: &Session) -> Result<(), Error> {
         let kept = |value: Value| session.watched(value).expect("the settings asked for it");
         let values: Vec<_> =

@@ -1,10 +1,11 @@
-//! How well a model predicts a text, and how far its predictions are from a base model's, by llama.cpp's rules.
+//! Perplexity of a text, and divergence of a model from a base model, by llama.cpp's rules.
 //!
-//! The text is cut into windows of equal length ([`Windows`]); a window knows nothing of the one before. The logits of
-//! its second half count, so that each token scored has at least half a window before it. Of the first half no logits
-//! are made; several windows share a step, and a step makes no more rows of logits than fit `LOGITS_BYTES`.
+//! The text is split into windows of equal length ([`Windows`]), which are independent. The logits of a window's
+//! second half count, so that each scored token has at least half a window before it. No logits are computed for the
+//! first half; several windows share a step, and a step computes at most as many rows of logits as fit
+//! `LOGITS_BYTES`.
 //!
-//! Source of the rules and of the file's form: llama.cpp, `tools/perplexity` (facts only).
+//! Source of the rules and of the file format: llama.cpp, `tools/perplexity` (facts only).
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -24,16 +25,16 @@ pub use windows::Windows;
 
 use logits_file::Row;
 
-/// Most memory for the logits of a step.
+/// Maximum memory for the logits of a step.
 const LOGITS_BYTES: usize = 128 << 20;
 
-/// Most windows in a step.
+/// Maximum windows per step.
 const SEQUENCES_MAX: usize = 64;
 
-/// Tokens with less than that, in nats, add nothing to a divergence.
+/// Tokens with a log-probability below this, in nats, do not contribute to a divergence.
 const KL_LEAST: f32 = -16.0;
 
-/// What stands in the way of scoring a text.
+/// Errors of scoring a text.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The text has less than two windows.
@@ -53,28 +54,28 @@ pub enum Error {
     /// Base logits cannot be read.
     #[error("base logits cannot be read: {0}")]
     Read(#[source] io::Error),
-    /// Another kind of file.
+    /// The file has another format.
     #[error("no file of base logits; write one with --kl-base")]
     Magic,
-    /// A size that no text has.
+    /// A size is invalid.
     #[error("the {name} is {found}; write the file again with --kl-base")]
     Size {
-        /// Which.
+        /// Name of the size.
         name: &'static str,
-        /// What the file says.
+        /// The value in the file.
         found: i32,
     },
-    /// The file was cut off, or something was added.
+    /// The file was truncated or extended.
     #[error(
         "{found} bytes where its header asks for {expected}; write the file again with --kl-base"
     )]
     Length {
-        /// Bytes that header, tokens and rows take.
+        /// Expected bytes of header, tokens and rows.
         expected: u64,
-        /// Bytes there are.
+        /// Bytes found.
         found: u64,
     },
-    /// The file is of a model with other tokens.
+    /// The file belongs to a model with another vocabulary.
     #[error(
         "base logits over {found} tokens, and the model has {known}; compare models of one vocabulary"
     )]
@@ -91,13 +92,13 @@ pub enum Error {
     Token {
         /// The token.
         found: i32,
-        /// Tokens there are.
+        /// Size of the vocabulary.
         vocab: usize,
     },
-    /// Base logits that are no numbers.
+    /// The base logits are not finite.
     #[error("base logits that are not finite; write the file again with --kl-base")]
     NotFinite,
-    /// A number that the file's form has no room for.
+    /// A number exceeds the file format's range.
     #[error("{found} does not fit into a file of base logits")]
     Large {
         /// The number.
@@ -105,29 +106,29 @@ pub enum Error {
     },
 }
 
-/// What is done with the logits besides scoring.
+/// The use of the logits besides scoring.
 pub enum Logits<'a> {
     /// Nothing.
     Scored,
-    /// They are written, to compare others with.
+    /// They are written, for later comparison.
     Written(&'a mut dyn Write),
     /// They are compared with a base's, whose windows are run.
     Compared(&'a mut Base<&'a mut dyn Read>),
 }
 
-/// What came out.
+/// The result.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// The model's perplexity.
     pub estimate: Estimate,
-    /// How far it is from its base, if there was one.
+    /// Its divergence from the base, if there is one.
     pub divergence: Option<Divergence>,
     /// Windows that were scored.
     pub windows: usize,
 }
 
-/// What a session for `windows` needs; the other settings as given. At most `batch_size` tokens of several windows are
-/// under way at once.
+/// The settings of a session for `windows`, based on the given ones. At most `batch_size` tokens of several windows
+/// are in progress at once.
 pub fn settings<'s>(
     windows: &Windows,
     vocab: usize,
@@ -141,8 +142,8 @@ pub fn settings<'s>(
     Settings { ctx_size: Some(len), sequences, outputs, top_k: None, ..settings }
 }
 
-/// Scores all windows on a session prepared by [`settings`]. `each` is told how it stands after every step, and stops the
-/// work by returning false; then nothing is returned.
+/// Scores all windows on a session prepared by [`settings`]. `each` receives the estimate after every step, and stops
+/// the work by returning false; then nothing is returned.
 ///
 /// # Errors
 /// A device fails; base logits cannot be written or read.
@@ -169,11 +170,11 @@ pub fn score(
     Ok(Some(scorer.report))
 }
 
-/// Tokens of a window that are run in one step.
+/// The part of a window that is run in one step.
 struct Piece<'w> {
     sequence: SequenceId,
     tokens: &'w [u32],
-    /// What their logits should predict; as many as tokens where logits are wanted.
+    /// The tokens that their logits predict; as many as tokens if logits are requested.
     targets: &'w [u32],
 }
 
@@ -181,12 +182,12 @@ struct Scorer<'a> {
     vocab: usize,
     logits: Logits<'a>,
     report: Report,
-    /// Rows of a file, kept between steps.
+    /// Buffer for rows of a file.
     bytes: Vec<u8>,
 }
 
 impl Scorer<'_> {
-    /// Runs some windows side by side. Answers whether to go on.
+    /// Runs some windows together. Returns whether to continue.
     fn group(
         &mut self,
         session: &mut Session,
@@ -269,7 +270,7 @@ impl Scorer<'_> {
     }
 }
 
-/// Puts texts into steps of at most `limit` tokens, in order; one that does not fit goes on in the next step.
+/// Packs texts into steps of at most `limit` tokens, in order; a text that does not fit continues in the next step.
 fn packed<'w>(
     texts: impl Iterator<Item = (SequenceId, &'w [u32], &'w [u32])>,
     limit: usize,
@@ -294,11 +295,11 @@ fn packed<'w>(
     steps
 }
 
-/// What turns a row of logits into probabilities.
+/// The normalization of a row of logits.
 struct Spread<'a> {
     logits: &'a [f32],
     most: f32,
-    /// Logarithm of the sum of `exp(logit - most)`, which is made in f64.
+    /// Logarithm of the sum of `exp(logit - most)`, computed in f64.
     ln_sum: f64,
 }
 
@@ -314,7 +315,7 @@ impl Spread<'_> {
     }
 }
 
-/// One row of both models.
+/// Compares one row of both models.
 fn compare(logits: &[f32], base: Row<'_>, token: u32) -> Pair {
     let spread = Spread::new(logits);
     let whole = f64::from(spread.most) + spread.ln_sum;

@@ -1,4 +1,4 @@
-//! What a profile says: how the speed depends on the number of layers offloaded, as plain data.
+//! A profile: speed by number of offloaded layers, as plain data.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -6,11 +6,11 @@ mod take;
 
 pub use take::{Options, Taken, take};
 
-/// What a token may take longer than the best, as a part of it, and still count as good as the best: below it two
-/// medians of one machine are not told apart.
+/// Relative slack within which a decode time counts as equal to the best: below it two medians on one machine cannot
+/// be distinguished.
 pub const SLACK: f64 = 0.02;
 
-/// What a prompt may be slower by than the best of those that decode equally well.
+/// Relative slack of prefill speed among points with equal decode speed.
 const PREFILL_SLACK: f64 = 0.1;
 
 /// A model measured on one machine at every number of offloaded layers.
@@ -18,21 +18,21 @@ const PREFILL_SLACK: f64 = 0.1;
 pub struct Profile {
     /// The model's name.
     pub model: String,
-    /// Its weights, counted one by one.
+    /// Number of weights.
     pub parameters: u64,
     /// Its weights in bytes.
     pub bytes: u64,
-    /// The adapter's name.
+    /// The GPU's name.
     pub adapter: String,
-    /// The processor's name or instruction level.
+    /// The CPU's name or instruction level.
     pub cpu: String,
-    /// Threads on the processor.
+    /// Number of CPU threads.
     pub threads: usize,
-    /// Tokens of context that the caches were made for.
+    /// Context of the caches in tokens.
     pub context: usize,
-    /// Tokens of the prompt behind `prefill_tps`.
+    /// Tokens of the prompt for `prefill_tps`.
     pub prompt_tokens: usize,
-    /// How often each number was measured; the median is kept.
+    /// Number of measurements per point; the median is used.
     pub rounds: usize,
     /// One per number of offloaded layers, rising.
     pub points: Vec<Point>,
@@ -40,11 +40,11 @@ pub struct Profile {
     pub knee: u32,
     /// See [`recommend`].
     pub recommended: u32,
-    /// Why that one, as a sentence.
+    /// The reason, as a sentence.
     pub why: String,
-    /// One decode step at the recommended number; empty where no times were taken.
+    /// One decode step at the recommended number; empty if no times were taken.
     pub timeline: Vec<Span>,
-    /// What the processor read from memory beside the run, GB/s; NaN (null in JSON) where it was not measured.
+    /// Memory read bandwidth of the CPU, measured next to the run, GB/s; NaN (null in JSON) if not measured.
     #[serde(deserialize_with = "number_or_nan")]
     pub read_gbps: f64,
 }
@@ -52,40 +52,40 @@ pub struct Profile {
 /// One number of offloaded layers.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Point {
-    /// N as in `-ngl N`: the output head first, then the last layers; 0 is the processor alone.
+    /// N as in `-ngl N`: the output head first, then the last layers; 0 is the CPU alone.
     pub gpu_layers: u32,
     /// The placement, as `run` prints it.
     pub map: String,
-    /// Milliseconds a token while decoding; NaN (null in JSON) where nothing was measured.
+    /// Milliseconds per token in decode; NaN (null in JSON) if not measured.
     #[serde(deserialize_with = "number_or_nan")]
     pub decode_ms: f64,
-    /// What the scheduler had said.
+    /// The scheduler's prediction.
     pub predicted_decode_ms: Option<f64>,
-    /// Tokens of a prompt read in a second; NaN (null in JSON) where nothing was measured.
+    /// Prefill tokens per second; NaN (null in JSON) if not measured.
     #[serde(deserialize_with = "number_or_nan")]
     pub prefill_tps: f64,
-    /// What the scheduler had said.
+    /// The scheduler's prediction.
     pub predicted_prefill_tps: Option<f64>,
-    /// Milliseconds a token at N = 0 over those here; NaN (null in JSON) where nothing was measured.
+    /// Speedup: milliseconds per token at N = 0 over those here; NaN (null in JSON) if not measured.
     #[serde(deserialize_with = "number_or_nan")]
     pub speedup: f64,
-    /// Milliseconds a token that this part saved against N - 1, negative where it cost some; `None` at the first.
+    /// Milliseconds per token saved against N - 1, negative if slower; `None` at the first point.
     pub marginal: Option<f64>,
-    /// Milliseconds a token in which the processor worked.
+    /// Milliseconds per token in which the CPU was busy.
     #[serde(deserialize_with = "number_or_nan")]
     pub cpu_ms: f64,
-    /// Milliseconds a token in which the adapter worked.
+    /// Milliseconds per token in which the GPU was busy.
     #[serde(deserialize_with = "number_or_nan")]
     pub gpu_ms: f64,
-    /// Milliseconds a token for hidden states on their way between the two.
+    /// Milliseconds per token for transfers of hidden states.
     #[serde(deserialize_with = "number_or_nan")]
     pub crossing_ms: f64,
-    /// Milliseconds a token in which nothing worked.
+    /// Milliseconds per token in which all devices were idle.
     #[serde(deserialize_with = "number_or_nan")]
     pub idle_ms: f64,
-    /// Memory that the plan counts on the adapter, bytes.
+    /// Planned memory on the GPU, bytes.
     pub gpu_bytes: u64,
-    /// Memory that the adapter holds, bytes, where it was measured.
+    /// Measured memory on the GPU, bytes.
     #[serde(default)]
     pub gpu_held_bytes: Option<u64>,
     /// Whether that is within the budget.
@@ -93,46 +93,46 @@ pub struct Point {
 }
 
 impl Point {
-    /// Whether its time was taken.
+    /// Whether it was measured.
     pub fn is_measured(&self) -> bool {
         self.decode_ms.is_finite() && self.decode_ms > 0.0
     }
 
-    /// How far the prediction was from the time taken, as a part of that; positive where it said too much.
+    /// Relative error of the prediction; positive if too high.
     pub fn error(&self) -> Option<f64> {
         let predicted = self.predicted_decode_ms.filter(|_| self.is_measured())?;
         Some(predicted / self.decode_ms - 1.0)
     }
 }
 
-/// A piece of the time of one step.
+/// A span of time in one step.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Span {
-    /// Who: `cpu`, `gpu` or `host`.
+    /// The lane: `cpu`, `gpu` or `host`.
     pub lane: String,
-    /// What, as a reader knows it.
+    /// A readable name.
     pub name: String,
-    /// What kind of.
+    /// Its kind.
     pub kind: SpanKind,
     /// Microseconds after the step began.
     pub start_us: f64,
-    /// Microseconds it took.
+    /// Duration, microseconds.
     pub us: f64,
 }
 
-/// What a lane does.
+/// The activity of a lane.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum SpanKind {
-    /// Computes.
+    /// Computing.
     Op,
-    /// Carries hidden states across.
+    /// Transferring hidden states.
     Transfer,
-    /// Hands work over.
+    /// Submitting work.
     Submit,
-    /// Waits for the other.
+    /// Waiting for the other device.
     Wait,
-    /// Has nothing to do.
+    /// Idle.
     Idle,
 }
 
@@ -141,14 +141,14 @@ fn number_or_nan<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
-/// Where offloading more begins to gain less: the point of the curve of decode times that lies farthest below the
-/// chord from its first to its last point, among those faster than the first. A curve that nowhere bends by more than
-/// [`SLACK`] has none: then it is the fastest point. 0 where offloading never helps.
+/// The knee, where offloading more begins to gain less: the point of the decode-time curve farthest below the chord
+/// from its first to its last point, among those faster than the first. If the curve bends by no more than [`SLACK`],
+/// it is the fastest point. 0 if offloading never helps.
 pub fn knee(points: &[Point]) -> u32 {
     let measured: Vec<&Point> = points.iter().filter(|p| p.is_measured()).collect();
     let (Some(first), Some(last)) = (measured.first(), measured.last()) else { return 0 };
     let width = f64::from(last.gpu_layers) - f64::from(first.gpu_layers);
-    // The distance from the chord is proportional to the one straight down to it.
+    // The distance from the chord is proportional to the vertical one.
     let below = |point: &Point| {
         let along = (f64::from(point.gpu_layers) - f64::from(first.gpu_layers)) / width;
         first.decode_ms + along * (last.decode_ms - first.decode_ms) - point.decode_ms
@@ -160,8 +160,8 @@ pub fn knee(points: &[Point]) -> u32 {
     }
 }
 
-/// The number of layers to offload and why: the least memory among those that fit, decode within [`SLACK`] of the
-/// fastest and read prompts nearly as fast as the best of them. 0 where nothing fits or helps.
+/// The recommended number of layers and why: the least memory among those that fit, decode within [`SLACK`] of the
+/// fastest, and prefill nearly as fast as the best of them. 0 if nothing fits or helps.
 pub fn recommend(points: &[Point]) -> (u32, String) {
     let good = || points.iter().filter(|p| p.fits && p.is_measured());
     let Some(best) = good().min_by(|a, b| a.decode_ms.total_cmp(&b.decode_ms)) else {
@@ -169,7 +169,7 @@ pub fn recommend(points: &[Point]) -> (u32, String) {
     };
     let close = || good().filter(|p| p.decode_ms <= best.decode_ms * (1.0 + SLACK));
     let prompts = close().map(|p| p.prefill_tps).fold(0.0, f64::max);
-    // A rate that was not measured does not decide.
+    // An unmeasured rate is ignored.
     let reads = |point: &&Point| {
         point.prefill_tps.is_nan() || point.prefill_tps >= (1.0 - PREFILL_SLACK) * prompts
     };
@@ -177,7 +177,7 @@ pub fn recommend(points: &[Point]) -> (u32, String) {
     (chosen.gpu_layers, why(points, chosen, best))
 }
 
-/// The sentence for `chosen`, whose decode time is within the slack of `best`, the fastest that fits.
+/// The reason for `chosen`, whose decode time is within the slack of `best`, the fastest that fits.
 fn why(points: &[Point], chosen: &Point, best: &Point) -> String {
     let all = points.last().map_or(0, |p| p.gpu_layers);
     let Some(alone) = points.iter().find(|p| p.gpu_layers == 0 && p.is_measured()) else {
@@ -220,7 +220,7 @@ fn why(points: &[Point], chosen: &Point, best: &Point) -> String {
     }
 }
 
-/// Why nothing is offloaded, where `alone` is as good as `best`.
+/// Why nothing is offloaded, if `alone` is as good as `best`.
 fn why_none(points: &[Point], alone: &Point, best: &Point) -> String {
     if best.gpu_layers != 0 {
         let gain = 100.0 * (1.0 - best.decode_ms / alone.decode_ms);
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// The processor alone decodes as fast, but reads prompts at a tenth of the rate.
+    /// The CPU alone decodes as fast, but has a tenth of the prefill speed.
     #[test]
     fn prompts_decide_between_equals() {
         let mut points = points(&[10.0, 10.0, 10.0], 9);

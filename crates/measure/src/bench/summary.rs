@@ -1,6 +1,6 @@
 //! Mean and spread of a few samples.
 
-/// What llama-bench tells of its samples.
+/// llama-bench's summary of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
     /// Arithmetic mean; 0 without samples.
@@ -10,7 +10,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of samples, in f64.
+    /// Summarizes samples, in f64.
     pub fn of(samples: &[f64]) -> Summary {
         let count = samples.len() as f64;
         if samples.is_empty() {

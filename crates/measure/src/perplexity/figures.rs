@@ -1,15 +1,15 @@
-//! What is said of a text's rows: perplexity with its error, and how far a model is from a base.
+//! Statistics over a text's rows: perplexity with its error, and divergence from a base.
 
 /// A mean with its standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Mean {
     /// The mean.
     pub value: f64,
-    /// Its standard error; 0 where it cannot be told.
+    /// Its standard error; 0 if unknown.
     pub error: f64,
 }
 
-/// The sums that a mean comes from.
+/// The sums from which a mean is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Moments {
     sum: f64,
@@ -38,7 +38,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Adds a token by the negative logarithm of its probability, nats.
+    /// Adds a token by its negative log-probability, nats.
     pub fn add(&mut self, nll: f64) {
         self.count += 1;
         self.nll.add(nll);
@@ -65,7 +65,7 @@ fn exp(mean: Mean) -> Mean {
     Mean { value, error: value * mean.error }
 }
 
-/// What one token says about a model and its base.
+/// One token's figures for a model and its base.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pair {
     /// Negative logarithm of the token's probability by the model, nats.
@@ -78,17 +78,17 @@ pub struct Pair {
     pub is_same_top: bool,
 }
 
-/// How far a model is from its base over the tokens so far.
+/// Divergence of a model from its base over the tokens so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Divergence {
     base: Estimate,
     model: Estimate,
-    /// Sum of the products of both.
+    /// Sum of products of both.
     products: f64,
     kl: Moments,
     values: Vec<f32>,
     same_top: usize,
-    /// Differences of the token's probability, squared.
+    /// Squared differences of the token's probability.
     p_squares: f64,
 }
 
@@ -109,7 +109,7 @@ impl Divergence {
         &self.base
     }
 
-    /// The model's perplexity over the base's. Its error knows that both saw the same tokens.
+    /// The ratio of the model's perplexity to the base's. Its error accounts for both having seen the same tokens.
     pub fn ratio(&self) -> Mean {
         let n = self.values.len().max(1) as f64;
         let (model, base) = (self.model.nll(), self.base.nll());
@@ -123,7 +123,7 @@ impl Divergence {
         self.kl.mean(self.values.len())
     }
 
-    /// The divergences that so much of all, 0 to 1, are not above; between two tokens by a straight line.
+    /// The divergence quantiles for `shares`, 0 to 1; linearly interpolated.
     pub fn kl_at<const N: usize>(&self, shares: [f64; N]) -> [f64; N] {
         let mut sorted = self.values.clone();
         sorted.sort_unstable_by(f32::total_cmp);
@@ -141,7 +141,7 @@ impl Divergence {
         self.same_top as f64 / self.values.len().max(1) as f64
     }
 
-    /// Root of the mean square by which the token's probability differs.
+    /// Root mean square difference of the token's probability.
     pub fn p_rms(&self) -> f64 {
         (self.p_squares / self.values.len().max(1) as f64).sqrt()
     }
@@ -157,7 +157,7 @@ mod tests {
         (0..5).for_each(|_| estimate.add(6f64.ln()));
         let found = estimate.perplexity();
         assert!((found.value - 6.0).abs() < 1e-12 && found.error < 1e-6, "{found:?}");
-        // Of 1 and 3 the mean is 2 and its error, from the variance 1 of both, 1.
+        // For 1 and 3 the mean is 2 and its error, from the variance 1 of both, 1.
         let mut estimate = Estimate::default();
         [1.0, 3.0].into_iter().for_each(|nll| estimate.add(nll));
         assert_eq!(estimate.nll(), Mean { value: 2.0, error: 1.0 });
@@ -171,7 +171,7 @@ mod tests {
         }
         assert_eq!(divergence.kl_at([0.0, 0.5, 0.9, 1.0]), [1.0, 3.0, 4.6, 5.0]);
         assert_eq!((divergence.kl().value, divergence.top1()), (3.0, 0.6));
-        // The same tokens with the same probabilities: nothing is left of either one's error.
+        // Equal tokens with equal probabilities leave no error.
         let ratio = divergence.ratio();
         assert!((ratio.value - 1.0).abs() < 1e-12 && ratio.error < 1e-7, "{ratio:?}");
         assert_eq!(divergence.p_rms(), 0.0);

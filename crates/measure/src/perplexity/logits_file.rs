@@ -1,4 +1,4 @@
-//! Log-probabilities of a base model in a file, in the form that llama.cpp's perplexity tool writes and reads.
+//! A file of log-probabilities of a base model, in the format of llama.cpp's perplexity tool.
 //!
 //! Little-endian:
 //!
@@ -8,7 +8,7 @@
 //!   f32 scale  f32 least  u16 steps[vocab]  u16 0 where vocab is odd
 //! ```
 //!
-//! `ln p = least + scale * step`. What is 16 nats or more below a row's best token counts as the least.
+//! `ln p = least + scale * step`. Values 16 nats or more below a row's maximum are stored as the least.
 
 use std::io::{Read, Write};
 
@@ -17,7 +17,7 @@ use bilayer_engine::Model;
 
 const MAGIC: &[u8; 8] = b"_logits_";
 
-/// How far below the best logit steps reach, nats.
+/// Range of the steps below the best logit, nats.
 const REACH: f32 = 16.0;
 
 /// The largest step.
@@ -26,15 +26,15 @@ const STEPS: f32 = 65535.0;
 /// Bytes before the steps of a row.
 const SCALES: usize = 8;
 
-/// Bytes of a row.
+/// Bytes per row.
 pub fn row_bytes(vocab: usize) -> usize {
     SCALES + 2 * vocab.next_multiple_of(2)
 }
 
-/// Writes what comes before the rows.
+/// Writes the header.
 ///
 /// # Errors
-/// The output fails, or a size that the form has no room for.
+/// The output fails, or a size exceeds the format.
 pub fn write_header(out: &mut dyn Write, windows: &Windows, vocab: usize) -> Result<(), Error> {
     let sizes = [windows.window_len(), vocab, windows.count()];
     let tokens = windows.tokens().iter().map(|&token| token as usize);
@@ -46,8 +46,8 @@ pub fn write_header(out: &mut dyn Write, windows: &Windows, vocab: usize) -> Res
     Ok(())
 }
 
-/// Writes a row of logits `[vocab]` whose largest is `most` and whose sum of `exp(logit - most)` has the logarithm
-/// `ln_sum`, to `bytes` of [`row_bytes`].
+/// Encodes a row of logits `[vocab]` with maximum `most`, where `ln_sum` is the logarithm of the sum of `exp(logit -
+/// most)`, to `bytes` of [`row_bytes`].
 pub fn encode_row(logits: &[f32], most: f32, ln_sum: f32, bytes: &mut [u8]) {
     let least = logits.iter().copied().fold(most, f32::min).max(most - REACH);
     let scale = (most - least) / STEPS;
@@ -60,13 +60,13 @@ pub fn encode_row(logits: &[f32], most: f32, ln_sum: f32, bytes: &mut [u8]) {
     }
     let inverse = 1.0 / scale;
     for (logit, step) in logits.iter().zip(steps.as_chunks_mut().0) {
-        // Rounding may lead above the largest step by a hair; the cast stops there.
+        // Rounding may slightly exceed the largest step; the cast saturates.
         let nearest = (inverse * (logit - least).max(0.0)).round_ties_even() as u16;
         *step = nearest.to_le_bytes();
     }
 }
 
-/// A row as it was read.
+/// A decoded row.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
     scale: f32,
@@ -75,7 +75,7 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// A row of `vocab` tokens out of [`row_bytes`].
+    /// A row of `vocab` tokens from [`row_bytes`].
     pub fn new(bytes: &'a [u8], vocab: usize) -> Row<'a> {
         let float = |at: usize| f32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let steps = &bytes[SCALES..].as_chunks().0[..vocab];
@@ -87,19 +87,19 @@ impl<'a> Row<'a> {
         self.scale * f32::from(u16::from_le_bytes(self.steps[token])) + self.least
     }
 
-    /// Of every token, in order.
+    /// The log-probability of every token, in order.
     pub fn all(&self) -> impl Iterator<Item = f32> {
         let Row { scale, least, .. } = *self;
         self.steps.iter().map(move |&step| scale * f32::from(u16::from_le_bytes(step)) + least)
     }
 
-    /// Whether it holds numbers.
+    /// Whether its numbers are finite.
     pub fn is_finite(&self) -> bool {
         self.scale.is_finite() && self.least.is_finite()
     }
 }
 
-/// A file that is read row by row.
+/// A file of base logits, read row by row.
 pub struct Base<R> {
     input: R,
     vocab: usize,
@@ -107,10 +107,10 @@ pub struct Base<R> {
 }
 
 impl<R: Read> Base<R> {
-    /// Reads what comes before the rows. `bytes` is the length of the whole.
+    /// Reads the header. `bytes` is the length of the file.
     ///
     /// # Errors
-    /// No such file; one that was cut off; another vocabulary than the model's.
+    /// Not such a file; a truncated one; another vocabulary than the model's.
     pub fn new(mut input: R, bytes: u64, model: &Model) -> Result<Base<R>, Error> {
         let mut magic = [0; 8];
         input.read_exact(&mut magic).map_err(Error::Read)?;
@@ -148,7 +148,7 @@ impl<R: Read> Base<R> {
         Ok(Base { input, vocab, windows: Windows::kept(model, tokens, len) })
     }
 
-    /// The windows that the file holds rows of.
+    /// The windows of the file.
     pub fn windows(&self) -> &Windows {
         &self.windows
     }
@@ -156,7 +156,7 @@ impl<R: Read> Base<R> {
     /// Reads the next rows into `bytes`, a multiple of `row_bytes`.
     ///
     /// # Errors
-    /// The file fails or holds no numbers.
+    /// The file cannot be read or is not finite.
     pub fn rows(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
         self.input.read_exact(bytes).map_err(Error::Read)?;
         let mut rows = bytes.chunks_exact(row_bytes(self.vocab));

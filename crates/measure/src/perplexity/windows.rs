@@ -1,16 +1,16 @@
-//! A text cut into windows of equal length, as llama.cpp's perplexity tool cuts it.
+//! Splits a text into windows of equal length, as llama.cpp's perplexity tool does.
 
 use bilayer_text::Encode;
 
 use super::Error;
 use bilayer_engine::Model;
 
-/// Least tokens of a window: one is scored.
+/// Minimum tokens per window: one is scored.
 const LEAST: usize = 4;
 
-/// Windows of as many tokens each, one after another without overlap; what is left over at the end is not run.
+/// Consecutive windows of equal length without overlap; the remainder at the end is not run.
 ///
-/// Where the model wants a token at the beginning of a text, it takes the place of each window's first.
+/// If the model expects a begin-of-text token, it replaces the first token of each window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     tokens: Vec<u32>,
@@ -19,10 +19,10 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// All windows of `len` tokens.
+    /// Splits tokens into windows of `len`.
     ///
     /// # Errors
-    /// Windows that are too short; fewer tokens than two windows have.
+    /// Windows are too short, or there are fewer tokens than two windows.
     pub fn new(model: &Model, mut tokens: Vec<u32>, len: usize) -> Result<Windows, crate::Error> {
         if len < LEAST {
             let expected = format!("at least {LEAST}");
@@ -36,10 +36,10 @@ impl Windows {
         Ok(Windows { tokens, len, first: first(model) })
     }
 
-    /// The same of a text. A line break at its very end does not count, as in llama.cpp.
+    /// Tokenizes and splits a text. A line break at its end is ignored, as in llama.cpp.
     ///
     /// # Errors
-    /// As [`Windows::new`]; a text that the vocabulary cannot express.
+    /// Those of [`Windows::new`]; a text that the vocabulary cannot express.
     pub fn of_text(model: &Model, text: &str, len: usize) -> Result<Windows, crate::Error> {
         let text = text.strip_suffix('\n').unwrap_or(text);
         let encode = Encode { add_special: true, parse_special: false };
@@ -47,7 +47,7 @@ impl Windows {
         Windows::new(model, tokens, len)
     }
 
-    /// Those of a file, which may be few.
+    /// The windows of a file, which may be few.
     pub(super) fn kept(model: &Model, tokens: Vec<u32>, len: usize) -> Windows {
         Windows { tokens, len, first: first(model) }
     }
@@ -57,17 +57,17 @@ impl Windows {
         self.tokens.truncate(count.saturating_mul(self.len));
     }
 
-    /// Leaves out the first `count` windows.
+    /// Removes the first `count` windows.
     pub fn skip(&mut self, count: usize) {
         self.tokens.drain(..count.saturating_mul(self.len).min(self.tokens.len()));
     }
 
-    /// Windows there are.
+    /// Number of windows.
     pub fn count(&self) -> usize {
         self.tokens.len() / self.len
     }
 
-    /// Tokens of a window.
+    /// Tokens per window.
     pub fn window_len(&self) -> usize {
         self.len
     }
@@ -77,12 +77,12 @@ impl Windows {
         self.len / 2
     }
 
-    /// Tokens of a window that are scored: of its second half all but the first, which nobody predicts there.
+    /// Scored tokens per window: the second half except its first, which nothing predicts.
     pub fn scored(&self) -> usize {
         self.len - 1 - self.first_scored()
     }
 
-    /// The text's tokens, window after window.
+    /// The text's tokens in order of windows.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
@@ -94,7 +94,7 @@ impl Windows {
         tokens
     }
 
-    /// The tokens that a window's rows of logits should predict.
+    /// The tokens that a window's rows of logits predict.
     pub fn targets(&self, window: usize) -> &[u32] {
         &self.own(window)[self.first_scored() + 1..]
     }
@@ -104,7 +104,7 @@ impl Windows {
     }
 }
 
-/// The token that begins every text of the model, if it wants one.
+/// The model's begin-of-text token, if it expects one.
 fn first(model: &Model) -> Option<u32> {
     let tokenizer = model.tokenizer();
     tokenizer.bos().filter(|_| tokenizer.adds_bos())
