@@ -1198,6 +1198,31 @@ fn verify_compares_op_by_op() {
     assert!(place.names().contains(&"l.npy".to_owned()));
 }
 
+/// A difference is a result: the report is whole, and the exit code is that of `cmp`. Here one activation is so large that
+/// those of its block vanish beside it in eight bits, and its own weights are 0.
+#[test]
+fn verify_exits_with_1_where_it_finds_a_difference() {
+    let place = Place::new();
+    let outlier = |name: &str, values: &mut [f32]| match name {
+        "output_norm.weight" => values[0] = 1e6,
+        "token_embd.weight" => values.iter_mut().step_by(64).for_each(|weight| *weight = 0.0),
+        _ => {}
+    };
+    place.file("model.gguf", words::tiny_with(Type::Q8_0, 1, &outlier));
+    let line = "verify -m model.gguf --a reference --b cpu:scalar --tokens 1,3,68,69";
+    let ran = place.run(&format!("{line} --json"));
+    let document: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(document["ok"], false, "{document}");
+    assert_eq!(document["first_bad"]["op"], "matmul result_output", "{document}");
+    assert_eq!((ran.code, ran.err.as_str()), (Some(1), ""));
+    let ran = place.run(line);
+    assert!(ran.out.contains("not ok: the first op out of its bound"), "{ran:?}");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    for page in ["--help", "verify --help", "man"] {
+        assert!(place.run(page).good().out.contains(" 1 "), "{page} lists no exit code 1");
+    }
+}
+
 /// An encoder gives no logits: its vectors are compared, or its scores.
 #[test]
 fn verify_tells_of_an_encoder_what_it_gives() {

@@ -37,7 +37,7 @@ const AFTER: &str = "\
 `bilayer run --help` lists the flags of `run`; they carry llama.cpp's names. What no flag gives is taken from LLAMA_ARG_* variables, then from bilayer.toml (long \
 flags without dashes: `threads = 8`) in the working directory or in ~/.config/bilayer, then from the defaults.
 
-Exit codes: 0 good, 2 usage, 65 bad model file, 66 no such file, 69 no such device, 70 our own fault, 73 output cannot \
+Exit codes: 0 good, 1 `verify` found a difference, 2 usage, 65 bad model file, 66 no such file, 69 no such device, 70 our own fault, 73 output cannot \
 be made, 74 input or output failed, 75 does not fit, 130 interrupted.";
 
 /// Run large language models on the processors you own.
@@ -190,6 +190,7 @@ pub struct Plan {
 
 /// `bilayer verify`.
 #[derive(Args, Debug)]
+#[command(after_help = "Exits with 1 if an op is out of its bound.")]
 pub struct Verify {
     /// What is taken to be right: cpu, cpu:LEVEL, reference or gpu
     #[arg(long, value_name = "BACKEND", default_value = "cpu")]

@@ -10,6 +10,8 @@ use clap::error::ErrorKind;
 
 use crate::output;
 
+/// `verify` found a difference: a result, as of `cmp` and `diff`, not a failure.
+pub const DIFFERENT: u8 = 1;
 /// A command line that makes no sense.
 pub const USAGE: u8 = Exit::Usage as u8;
 /// A model file that cannot be run.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::args::Verify;
 use crate::commands::devices;
 use crate::commands::run::prompt::{self, Given};
-use crate::failure::{Failure, INTERNAL};
+use crate::failure::{DIFFERENT, Failure};
 use crate::npy::Npy;
 use crate::{demo, output, progress};
 
@@ -24,7 +24,7 @@ const TEXT: &str = "ROMEO:\nBut soft, what light through yonder window breaks? I
 /// Most tokens: every value of every op is kept.
 const TOKENS_MAX: usize = 512;
 
-/// Runs both and reports. Ends with the code of our own fault if an op is out of its bound.
+/// Runs both and reports. The exit code is [`DIFFERENT`] if an op is out of its bound.
 pub fn execute(args: &Verify) -> Result<u8, Failure> {
     if args.model.placing.adapter.list_devices {
         return devices::list();
@@ -67,7 +67,12 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
     } else {
         output::text(&listing(&report, &args.a, &name))?;
     }
-    Ok(if report.first_bad().is_none() { 0 } else { INTERNAL })
+    Ok(exit_code(&report))
+}
+
+/// 0 where every op is within its bound.
+fn exit_code(report: &Report) -> u8 {
+    if report.first_bad().is_none() { 0 } else { DIFFERENT }
 }
 
 /// The backend of a name: `cpu`, `cpu:LEVEL`, `reference`, `gpu`.
