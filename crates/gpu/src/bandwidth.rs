@@ -71,7 +71,7 @@ fn measure(device: &Device) -> Result<f64, GraphError> {
             (0..passes).for_each(|_| pass.dispatch_workgroups(GROUPS, 1, 1));
         }
         let began = Instant::now();
-        device.queue.submit([encoder.finish()]);
+        device.submit(Some(encoder.finish()));
         device.finish()?;
         Ok(began.elapsed().as_secs_f64())
     };

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,14 @@ use crate::Error;
 use crate::adapter::Adapter;
 use crate::caps::Caps;
 use crate::kernel::{Access, Source};
+use crate::patience::Patience;
 use crate::pipeline_cache::{Keep, PipelineCache};
 use crate::unified;
 
 /// How long a wait spins before it sleeps: waking up from sleep costs more than small work takes.
 const SPIN: Duration = Duration::from_micros(150);
 
-/// How long a wait lasts before the device counts as lost.
+/// How long a wait goes on while the device finishes nothing, before it counts as lost.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A compiled kernel.
@@ -53,7 +54,10 @@ pub struct Device {
     cache: Option<PipelineCache>,
     buffers: AtomicUsize,
     bind_groups: AtomicUsize,
-    timeout: Duration,
+    /// `None` for a software adapter, which is never lost by time.
+    timeout: Option<Duration>,
+    /// Submissions that are done: a device under which this grows is slow, not lost.
+    finished: Arc<AtomicU64>,
     block_bytes: u64,
     /// Shaders are checked for accesses out of bounds.
     checked: bool,
@@ -70,7 +74,7 @@ pub struct DeviceOptions {
     pub as_hardware: bool,
     /// Whether shaders check every access; slower.
     pub checked: bool,
-    /// How long a wait may last.
+    /// How long a wait goes on while the device finishes nothing, before it counts as lost. A software adapter never does.
     pub timeout: Duration,
 }
 
@@ -98,6 +102,7 @@ impl Device {
         keeper: Option<Arc<dyn Keep>>,
     ) -> Result<Device, Error> {
         let mut caps = adapter.caps();
+        let timeout = (!caps.software).then_some(options.timeout);
         caps.software &= !options.as_hardware;
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("bilayer"),
@@ -134,7 +139,8 @@ impl Device {
             pipelines: Mutex::new(HashMap::new()),
             buffers: AtomicUsize::new(0),
             bind_groups: AtomicUsize::new(0),
-            timeout: options.timeout,
+            timeout,
+            finished: Arc::default(),
             block_bytes: options.block_bytes.unwrap_or(u64::MAX),
             checked: options.checked,
         })
@@ -330,7 +336,7 @@ impl Device {
     /// Waits until `done` is set by a callback of the device: spins a little, then sleeps.
     ///
     /// # Errors
-    /// It takes longer than the time-out, or the device was lost.
+    /// The device was lost, or finishes nothing for as long as the time-out.
     pub fn wait(&self, done: &AtomicBool) -> Result<(), GraphError> {
         self.wait_until(|| done.load(Ordering::Acquire))
     }
@@ -341,23 +347,38 @@ impl Device {
     /// As [`Device::wait`].
     pub fn wait_until(&self, done: impl Fn() -> bool) -> Result<(), GraphError> {
         let began = Instant::now();
+        let finished = || self.finished.load(Ordering::Acquire);
+        let mut patience = Patience::new(self.timeout, finished());
+        let mut looked = began;
         while !done() {
             self.check()?;
             let polled = if began.elapsed() < SPIN {
                 self.device.poll(wgpu::PollType::Poll)
             } else {
-                let left = self.timeout.saturating_sub(began.elapsed());
-                let timeout = Some(left.max(Duration::from_millis(1)));
+                let timeout = Some(patience.next());
                 self.device.poll(wgpu::PollType::Wait { submission_index: None, timeout })
             };
-            if let Err(error) = polled {
-                return Err(self.lost(format!("no answer in {:?}: {error}", began.elapsed())));
+            match polled {
+                Ok(_) | Err(wgpu::PollError::Timeout) => {}
+                Err(error) => return Err(self.lost(format!("it cannot be waited for: {error}"))),
             }
-            if began.elapsed() > self.timeout && !done() {
-                return Err(self.lost(format!("no answer in {:?}", began.elapsed())));
+            let now = Instant::now();
+            let idle = patience.look(now - looked, finished());
+            looked = now;
+            if let Some(idle) = idle.filter(|_| !done()) {
+                return Err(self.lost(format!("it finished nothing in {idle:?}")));
             }
         }
         self.check()
+    }
+
+    /// Hands commands to the device, and counts them when they are done.
+    pub(crate) fn submit(&self, commands: Option<wgpu::CommandBuffer>) {
+        self.queue.submit(commands);
+        let finished = self.finished.clone();
+        self.queue.on_submitted_work_done(move || {
+            finished.fetch_add(1, Ordering::AcqRel);
+        });
     }
 
     /// Waits until everything that was submitted is done.
@@ -403,7 +424,7 @@ impl Device {
         encoder.map_buffer_on_submit(&staging, wgpu::MapMode::Read, 0..bytes, move |_| {
             set.store(true, Ordering::Release);
         });
-        self.queue.submit([encoder.finish()]);
+        self.submit(Some(encoder.finish()));
         self.wait(&done)?;
         let mapped = staging.slice(0..bytes).get_mapped_range();
         mapped.map(|view| view.to_vec()).map_err(|error| self.lost(error.to_string()))
@@ -437,7 +458,7 @@ impl Device {
             pass.set_bind_group(0, &group, &[]);
             pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
         }
-        self.queue.submit([encoder.finish()]);
+        self.submit(Some(encoder.finish()));
         let sizes = data.iter().map(|bytes| bytes.len().next_multiple_of(4) as u64);
         let mut results = Vec::new();
         for (buffer, (bytes, size)) in buffers[1..].iter().zip(data.iter().zip(sizes)) {

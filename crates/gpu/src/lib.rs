@@ -16,6 +16,7 @@ mod error;
 pub mod kernel;
 pub mod kernels;
 mod memory;
+mod patience;
 mod pipeline_cache;
 mod probe;
 mod program;

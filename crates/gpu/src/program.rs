@@ -151,7 +151,7 @@ impl Program {
             stage = self.encode(&mut encoder, stage, &counts);
             if stage < self.stages.len() {
                 let next = self.device.device.create_command_encoder(&Default::default());
-                self.device.queue.submit([std::mem::replace(&mut encoder, next).finish()]);
+                self.device.submit(Some(std::mem::replace(&mut encoder, next).finish()));
             }
         }
         for output in &mut self.outputs {
@@ -160,7 +160,7 @@ impl Program {
         if let Some(timer) = &mut self.timer {
             timer.fetch(&mut encoder);
         }
-        self.device.queue.submit([encoder.finish()]);
+        self.device.submit(Some(encoder.finish()));
         Ok(())
     }
 
@@ -206,7 +206,7 @@ impl Program {
                 let mut pass = encoder.begin_compute_pass(&Default::default());
                 stage.encode(&mut pass, &counts);
             }
-            self.device.queue.submit([encoder.finish()]);
+            self.device.submit(Some(encoder.finish()));
             let Some(access) = &stage.makes else { continue };
             let rows = access.rows(&counts);
             if rows == 0 {
@@ -227,7 +227,7 @@ impl Program {
         for output in &mut self.outputs {
             output.fetch(&mut encoder, &self.buffers, &counts);
         }
-        self.device.queue.submit([encoder.finish()]);
+        self.device.submit(Some(encoder.finish()));
         Ok(())
     }
 

@@ -380,7 +380,7 @@ impl Weights {
         self.unsent += bytes;
         if self.unsent >= 2 * STAGING_BYTES {
             self.unsent = 0;
-            self.device.queue.submit([]);
+            self.device.submit(None);
             self.device.finish()?;
         }
         Ok(())

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
+use std::time::Duration;
+
 use bilayer_gpu::device::{Device, DeviceOptions};
-use bilayer_gpu::{Error, open};
+use bilayer_gpu::{Error, Opened, Options, open};
 
 /// Any adapter, a software one too; without one the test says so, or fails where one must be.
 fn device(options: DeviceOptions) -> Option<Device> {
@@ -45,4 +47,19 @@ fn no_room_and_loss_are_errors() {
     assert!(small.is_ok(), "the device goes on: {small:?}");
     device.destroy();
     assert!(matches!(device.finish(), Err(bilayer_graph::Error::DeviceLost { .. })));
+}
+
+/// However busy the CPU that it computes on, and whatever the time-out.
+#[test]
+fn a_software_adapter_is_not_lost_for_being_slow() {
+    for as_hardware in [false, true] {
+        let kernels =
+            DeviceOptions { timeout: Duration::ZERO, as_hardware, ..DeviceOptions::default() };
+        let device = Some("software".to_owned());
+        match Opened::open(&Options { device, kernels, ..Options::default() }) {
+            Ok(opened) => opened.device().finish().unwrap(),
+            Err(Error::NoAdapter { .. }) => eprintln!("skipped: no software adapter"),
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
