@@ -12,10 +12,13 @@ use bilayer_engine::placement::Placing;
 use bilayer_gguf::Metadata;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Activation, Backend, Error, Limits, PageCopy, Pairs};
-use bilayer_models::{Architecture, Config, Norm, NormAt, Outline, Scaling};
+use bilayer_models::{
+    Architecture, Config, Norm, NormAt, Outline, Scaling, Settings, of_checkpoint,
+};
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Offload, Placement, Side, offload};
 use serde::Deserialize;
+use serde_json::json;
 
 mod support {
     pub mod checkpoint;
@@ -215,6 +218,126 @@ fn checkpoints_give_the_logits_of_their_own_code() {
                 assert_eq!(found, case.greedy, "{what}: greedy tokens");
             }
         }
+    }
+}
+
+/// Checkpoints that have the switches of their configuration the other way round, as far as they are supported, and the
+/// architecture that their class becomes.
+const OPTIONS: &[(&str, &str)] = &[
+    ("options-llama", "llama"),
+    ("options-mixtral", "llama"),
+    ("options-gemma", "gemma"),
+    ("options-gemma2", "gemma2"),
+    ("options-gemma3", "gemma3"),
+    ("options-granite", "granite"),
+    ("options-olmo2", "olmo2"),
+    ("options-olmo3", "olmo2"),
+    ("options-qwen2-moe", "qwen2moe"),
+    ("options-qwen3", "qwen3"),
+    ("options-qwen3-moe", "qwen3moe"),
+    ("options-smollm3", "smollm3"),
+];
+
+/// Biases where there are none as a rule, a head of its own or none, other layers with a window, weights of experts as they
+/// are: the logits are those of the makers' code.
+#[test]
+fn options_of_a_checkpoint_are_heard() {
+    let own = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints"));
+    for &(name, architecture) in OPTIONS {
+        let folder = own.join(name);
+        let model = Model::new(checkpoint::gguf(&folder));
+        assert_eq!(model.config.architecture, architecture, "{name}");
+        let bound = (BACKENDS[0].error_max)(Type::F32);
+        let mut runner = Runner::single(&model, Box::new(Reference::new()), LIMITS).unwrap();
+        for case in cases(&folder.join("reference.json")) {
+            check_case(&mut runner, &case.ids, &case, bound, name);
+        }
+    }
+}
+
+/// A field of a class, what it is set to, and what it must be.
+type Switch = (&'static str, &'static str, serde_json::Value);
+
+/// The switches of `config.json` that are not supported in one position. Without them the model would be another one.
+fn refused_switches() -> Vec<Switch> {
+    let (on, off) = (json!(true), json!(false));
+    let yarn = |truncate: serde_json::Value| json!({"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "truncate": truncate});
+    let local = json!({
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
+    });
+    let mut switches = vec![
+        ("GPT2LMHeadModel", "scale_attn_by_inverse_layer_idx", on.clone()),
+        ("GPT2LMHeadModel", "scale_attn_weights", off.clone()),
+        ("GPT2LMHeadModel", "add_cross_attention", on.clone()),
+        ("GptOssForCausalLM", "attention_bias", off.clone()),
+        ("GptOssForCausalLM", "rope_parameters", yarn(on.clone())),
+        ("LlamaForCausalLM", "rope_parameters", yarn(off.clone())),
+        ("Gemma3ForCausalLM", "rope_parameters", local.clone()),
+        ("Gemma3ForCausalLM", "attn_logit_softcapping", json!(50.0)),
+        ("Olmo3ForCausalLM", "rope_parameters", local),
+        ("Starcoder2ForCausalLM", "use_bias", off.clone()),
+        ("Qwen2MoeForCausalLM", "qkv_bias", off.clone()),
+        ("Qwen2MoeForCausalLM", "mlp_only_layers", json!([1])),
+        ("Qwen3MoeForCausalLM", "decoder_sparse_step", json!(2)),
+        ("SmolLM3ForCausalLM", "no_rope_layer_interval", json!(2)),
+        ("SmolLM3ForCausalLM", "no_rope_layers", json!([1, 0, 1, 0])),
+        ("BertModel", "is_decoder", on.clone()),
+        ("BertModel", "add_cross_attention", on.clone()),
+        ("BertModel", "position_embedding_type", json!("relative_key")),
+        ("ModernBertModel", "norm_bias", on.clone()),
+        ("ModernBertForSequenceClassification", "classifier_pooling", json!("cls")),
+        ("ModernBertForSequenceClassification", "classifier_activation", json!("relu")),
+        ("NomicBertModel", "scale_attn_weights", off),
+    ];
+    for class in ["GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"] {
+        switches.push((class, "use_bidirectional_attention", on.clone()));
+    }
+    for class in
+        ["Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"]
+    {
+        switches.push((class, "use_sliding_window", on.clone()));
+    }
+    let of_nomic = [
+        "causal",
+        "prenorm",
+        "parallel_block",
+        "use_rms_norm",
+        "rotary_emb_interleaved",
+        "scale_attn_by_inverse_layer_idx",
+    ];
+    switches.extend(of_nomic.map(|field| ("NomicBertModel", field, on.clone())));
+    switches
+}
+
+#[test]
+fn switches_that_are_not_supported_are_refused_by_name() {
+    let sizes = json!({
+        "num_hidden_layers": 4, "max_position_embeddings": 64, "hidden_size": 32, "n_embd": 32, "num_attention_heads": 4,
+        "vocab_size": 16, "intermediate_size": 48, "rms_norm_eps": 1e-5, "layer_norm_eps": 1e-5, "sliding_window": 8,
+        "final_logit_softcapping": 30.0, "num_experts": 4, "num_experts_per_tok": 2,
+        "num_local_experts": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "local_attention": 8,
+        "classifier_pooling": "mean",
+    });
+    for (class, field, value) in refused_switches() {
+        let mut config = sizes.clone();
+        config["architectures"] = json!([class]);
+        if class == "Gemma2ForCausalLM" {
+            config["attn_logit_softcapping"] = json!(50.0);
+        }
+        let draft = |config: &serde_json::Value| {
+            let settings = Settings(config);
+            bilayer_models::draft(of_checkpoint(settings)?, settings).map(drop)
+        };
+        draft(&config).unwrap_or_else(|error| panic!("{class}: {error}"));
+        config[field] = value.clone();
+        let error = draft(&config).expect_err(&format!("{class} takes {field} = {value}"));
+        // Of several fields in one the inner one is named.
+        let inner = value.get("truncate").map(|_| "truncate");
+        let inner = inner.or_else(|| value.get("sliding_attention").map(|_| "rope_type"));
+        let name = inner.unwrap_or(field);
+        let message = error.to_string();
+        assert!(message.contains(&format!("`{name}`")), "{class}, {field} = {value}: {message}");
     }
 }
 

@@ -1,26 +1,54 @@
 """Makes the small random models beside it, with what transformers gives for them.
 
-    python make.py            # torch 2.15, transformers 5.23, on a processor, F32
+    python make.py [NAME ...]        # torch 2.15, transformers 5.23, on a CPU, F32; all without a name
 
 Each folder has config.json and model.safetensors as a checkpoint has them, and reference.json: token ids, with their token
 types where a pair is two texts, the last hidden state's rows, and scores where the model has a head. A decoder's has the
 best token after each, the logits of the first and the last, and the tokens of a greedy continuation.
+
+Those whose names begin with `options-` have every switch of their architecture's configuration the other way round, as far
+as that can be converted, and weights that BF16 holds.
 """
 
 import json
 import pathlib
 import random
+import sys
 
 import torch
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     ModernBertConfig,
     ModernBertForSequenceClassification,
     NomicBertConfig,
     NomicBertModel,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 SEPARATOR = 7
@@ -44,6 +72,21 @@ ENCODERS = {
         )
     ),
     "nomic-bert": lambda: NomicBertModel(NomicBertConfig(**SIZES, **SPECIALS, num_hidden_layers=2)),
+    "options-modern-bert": lambda: ModernBertForSequenceClassification(
+        ModernBertConfig(
+            **SIZES,
+            **SPECIALS,
+            num_hidden_layers=3,
+            num_labels=2,
+            local_attention=8,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            classifier_pooling="mean",
+            attention_bias=True,
+            mlp_bias=True,
+            classifier_bias=True,
+            attn_implementation="eager",
+        )
+    ),
 }
 
 YARN = dict(rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=32)
@@ -65,6 +108,89 @@ DECODERS = {
             rope_parameters=dict(YARN, rope_theta=150000.0, truncate=False),
             attn_implementation="eager",
             experts_implementation="eager",
+        )
+    ),
+}
+
+# Heads that are wider than their share of the hidden state, and queries that share keys.
+NARROW = dict(
+    vocab_size=64,
+    hidden_size=16,
+    intermediate_size=24,
+    head_dim=8,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    num_hidden_layers=2,
+    max_position_embeddings=64,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=SEPARATOR,
+    attn_implementation="eager",
+)
+# These read no `head_dim`.
+SHARED = {key: value for key, value in NARROW.items() if key != "head_dim"}
+FEW_EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, experts_implementation="eager")
+WINDOW_LAST = ["full_attention", "sliding_attention"]
+TWO_ROTATIONS = dict(
+    full_attention=dict(rope_type="default", rope_theta=1e6), sliding_attention=dict(rope_type="default", rope_theta=1e4)
+)
+DECODERS |= {
+    "options-llama": lambda: LlamaForCausalLM(LlamaConfig(**NARROW, attention_bias=True, mlp_bias=True)),
+    "options-mixtral": lambda: MixtralForCausalLM(
+        MixtralConfig(**NARROW, num_local_experts=4, sliding_window=8, experts_implementation="eager")
+    ),
+    "options-gemma": lambda: GemmaForCausalLM(GemmaConfig(**NARROW, attention_bias=True, tie_word_embeddings=False)),
+    "options-gemma2": lambda: Gemma2ForCausalLM(
+        Gemma2Config(
+            **NARROW, attention_bias=True, tie_word_embeddings=False, sliding_window=8, layer_types=WINDOW_LAST
+        )
+    ),
+    "options-gemma3": lambda: Gemma3ForCausalLM(
+        Gemma3TextConfig(
+            **NARROW,
+            attention_bias=True,
+            tie_word_embeddings=False,
+            sliding_window=8,
+            layer_types=WINDOW_LAST,
+            final_logit_softcapping=10.0,
+            rope_parameters=TWO_ROTATIONS,
+        )
+    ),
+    "options-granite": lambda: GraniteForCausalLM(
+        GraniteConfig(
+            **SHARED,
+            attention_bias=True,
+            mlp_bias=True,
+            tie_word_embeddings=True,
+            embedding_multiplier=3.0,
+            logits_scaling=2.0,
+            residual_multiplier=0.7,
+            attention_multiplier=0.4,
+        )
+    ),
+    "options-olmo2": lambda: Olmo2ForCausalLM(Olmo2Config(**SHARED, attention_bias=True, tie_word_embeddings=True)),
+    "options-olmo3": lambda: Olmo3ForCausalLM(
+        Olmo3Config(
+            **SHARED,
+            attention_bias=True,
+            tie_word_embeddings=True,
+            sliding_window=8,
+            layer_types=WINDOW_LAST,
+            rope_parameters=TWO_ROTATIONS,
+        )
+    ),
+    "options-qwen2-moe": lambda: Qwen2MoeForCausalLM(
+        Qwen2MoeConfig(
+            **SHARED, **FEW_EXPERTS, shared_expert_intermediate_size=24, norm_topk_prob=True, tie_word_embeddings=True
+        )
+    ),
+    "options-qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**NARROW, attention_bias=True, tie_word_embeddings=True)),
+    "options-qwen3-moe": lambda: Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(**NARROW, **FEW_EXPERTS, attention_bias=True, norm_topk_prob=False)
+    ),
+    "options-smollm3": lambda: SmolLM3ForCausalLM(
+        SmolLM3Config(
+            **(SHARED | dict(num_hidden_layers=4)), attention_bias=True, mlp_bias=True, tie_word_embeddings=False
         )
     ),
 }
@@ -103,6 +229,8 @@ def continued(model, ids):
 def main():
     here = pathlib.Path(__file__).parent
     for name, make in (ENCODERS | DECODERS).items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         torch.manual_seed(11)
         rng = random.Random(5)
         model = make().eval()
@@ -115,6 +243,8 @@ def main():
                     value.mul_(5)  # beyond what is clamped
                 if "embed_tokens" in key and name in DECODERS:
                     value.mul_(4)
+                if name.startswith("options-"):
+                    value.copy_(value.to(torch.bfloat16))
             if name in DECODERS:
                 cases = [continued(model, text(rng, length)) for length in (16, 40)]
                 save(here / name, model, cases)
@@ -127,7 +257,10 @@ def main():
 
 def save(folder, model, cases):
     folder.mkdir(exist_ok=True)
+    if folder.name.startswith("options-"):
+        model = model.to(torch.bfloat16)
     model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
     rounded = lambda list: [round(x, 6) for x in list]
     cases = [{key: rounded(value) for key, value in c.items()} for c in cases]
     (folder / "reference.json").write_text(json.dumps({"cases": cases}))

@@ -38,7 +38,14 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         classes: &["BertModel", "BertForMaskedLM", "BertForSequenceClassification"],
         activations: &["gelu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::LAYER_NORM],
-        more: encoder::draft,
+        more: |draft| {
+            let switches = [
+                ("is_decoder", "a BERT whose tokens see what is before them alone"),
+                ("add_cross_attention", "attention to another text"),
+            ];
+            draft.refuse_all(&switches, false)?;
+            encoder::draft(draft)
+        },
     },
 };
 

@@ -8,7 +8,7 @@ use crate::{Architecture, Error};
 
 mod rope;
 
-pub(crate) use rope::rope;
+pub(crate) use rope::{Ramp, rope, rope_by};
 
 /// How an architecture's checkpoints are converted.
 #[derive(Debug)]
@@ -249,6 +249,18 @@ impl Draft<'_> {
         }
     }
 
+    /// Refuses each of `switches` that is neither absent nor `off`: its name and the feature that it turns on.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedField`].
+    pub(crate) fn refuse_all(
+        &self,
+        switches: &[(&'static str, &'static str)],
+        off: bool,
+    ) -> Result<(), Error> {
+        switches.iter().try_for_each(|&(name, feature)| self.refuse(name, &[off.into()], feature))
+    }
+
     /// Sets the key of a field of the table.
     fn field(&mut self, field: &Field) -> Result<(), Error> {
         let value: Option<Value> = match field.kind {
@@ -307,10 +319,15 @@ pub fn draft<'j>(
 
 /// Fields of decoders: head dimension and RoPE.
 pub(crate) fn decoder(draft: &mut Draft<'_>) -> Result<(), Error> {
+    decoder_by(draft, Ramp::Whole)
+}
+
+/// Fields of decoders whose YaRN ramp is `ramp`.
+pub(crate) fn decoder_by(draft: &mut Draft<'_>, ramp: Ramp) -> Result<(), Error> {
     let head_dim = draft.head_dim()?;
     draft.set("attention.key_length", head_dim);
     draft.set("attention.value_length", head_dim);
-    rope(draft)
+    rope_by(draft, ramp)
 }
 
 /// A decoder whose family has sliding windows, which this architecture's code does not support.
@@ -336,9 +353,19 @@ pub(crate) fn scale_of_scores(draft: &mut Draft<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Which layers have a sliding window, if the checkpoint lists the layers' types. Models without a window need
-/// no key.
-pub(crate) fn layer_kinds(draft: &mut Draft<'_>) -> Result<(), Error> {
+/// A causal decoder; bidirectional attention is refused.
+pub(crate) fn causal(draft: &mut Draft<'_>) -> Result<(), Error> {
+    let feature = "bidirectional attention";
+    draft.refuse("use_bidirectional_attention", &[false.into()], feature)?;
+    decoder(draft)
+}
+
+/// Which layers have a sliding window, if the checkpoint lists the layers' types. A list equal to `usual`, which the
+/// architecture implies by the layer's index, needs no key.
+pub(crate) fn layer_kinds(
+    draft: &mut Draft<'_>,
+    usual: impl Fn(usize) -> bool,
+) -> Result<(), Error> {
     let Some((field, kinds)) = draft.settings.get(&["layer_types"]) else { return Ok(()) };
     let local = |kind: &Json| match kind.as_str() {
         Some("sliding_attention") => Some(true),
@@ -348,7 +375,7 @@ pub(crate) fn layer_kinds(draft: &mut Draft<'_>) -> Result<(), Error> {
     let local = kinds.as_array().and_then(|kinds| kinds.iter().map(local).collect());
     let expected = "a list of sliding_attention and full_attention";
     let local: Vec<bool> = local.ok_or_else(|| unexpected(field, expected, kinds))?;
-    if local.contains(&true) {
+    if local.iter().enumerate().any(|(layer, &local)| local != usual(layer)) {
         draft.set("attention.sliding_window_pattern", local);
     }
     Ok(())

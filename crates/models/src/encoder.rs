@@ -147,12 +147,17 @@ pub(crate) fn draft(draft: &mut Draft<'_>) -> Result<(), crate::Error> {
     if let Some(id) = draft.settings.size(&["sep_token_id"])? {
         draft.metadata.set("tokenizer.ggml.seperator_token_id", id);
     }
-    let class = draft.settings.0["architectures"][0].as_str();
-    if class.is_some_and(|class| class.ends_with("ForSequenceClassification")) {
+    if classifies(draft.settings) {
         let labels: Strings = labels(draft.settings).iter().map(String::as_str).collect();
         draft.set("classifier.output_labels", labels);
     }
     Ok(())
+}
+
+/// Whether the checkpoint's class has a classification head.
+pub(crate) fn classifies(settings: Settings<'_>) -> bool {
+    let class = settings.0["architectures"][0].as_str();
+    class.is_some_and(|class| class.ends_with("ForSequenceClassification"))
 }
 
 /// The labels ordered by their numbers; two generic ones if the checkpoint names none.

@@ -31,7 +31,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         classes: &["GemmaForCausalLM"],
         activations: &["gelu_pytorch_tanh", "gelu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
-        more: checkpoint::decoder,
+        more: checkpoint::causal,
     },
 };
 

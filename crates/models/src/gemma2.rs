@@ -44,8 +44,9 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             ],
         ],
         more: |draft| {
-            checkpoint::decoder(draft)?;
-            checkpoint::scale_of_scores(draft)
+            checkpoint::causal(draft)?;
+            checkpoint::scale_of_scores(draft)?;
+            checkpoint::layer_kinds(draft, |layer| layer % 2 == 0)
         },
     },
 };

@@ -50,21 +50,23 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             checkpoint::RMS,
             checkpoint::WINDOW,
             &[
-                Field::maybe_size(
-                    "attention.sliding_window_pattern",
-                    &["sliding_window_pattern", "_sliding_window_pattern"],
-                ),
-                Field::maybe_number("attn_logit_softcapping", &["attn_logit_softcapping"]),
+                Field::maybe_size("attention.sliding_window_pattern", PERIOD),
                 Field::maybe_number("final_logit_softcapping", &["final_logit_softcapping"]),
             ],
         ],
         more: |draft| {
-            checkpoint::decoder(draft)?;
+            checkpoint::causal(draft)?;
+            // transformers has the field, but does not apply it.
+            draft.refuse("attn_logit_softcapping", &[], "a cap on the scores of attention")?;
             checkpoint::scale_of_scores(draft)?;
-            checkpoint::layer_kinds(draft)
+            let period = draft.settings.size(PERIOD)?.unwrap_or(6).max(1) as usize;
+            checkpoint::layer_kinds(draft, |layer| (layer + 1) % period != 0)
         },
     },
 };
+
+/// Names of the number of layers of which the last is global.
+const PERIOD: &[&str] = &["sliding_window_pattern", "_sliding_window_pattern"];
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };

@@ -43,7 +43,12 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
 
 /// The feed-forward's width is given only if it is not four times the hidden width.
 fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
-    draft.refuse("scale_attn_by_inverse_layer_idx", &[false.into()], "a scale for each layer")?;
+    let switches = [
+        ("scale_attn_by_inverse_layer_idx", "a scale for each layer"),
+        ("add_cross_attention", "attention to another text"),
+    ];
+    draft.refuse_all(&switches, false)?;
+    draft.refuse("scale_attn_weights", &[true.into()], "scores that are not scaled")?;
     let inner = match draft.settings.size(&["n_inner"])? {
         Some(inner) => inner,
         None => 4 * draft.needed_size(&["n_embd"])?,

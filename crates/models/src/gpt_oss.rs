@@ -78,7 +78,9 @@ fn of_checkpoint(draft: &mut Draft<'_>) -> Result<(), Error> {
     let limit = serde_json::json!(7.0);
     draft.refuse("swiglu_alpha", &[slope], "another slope of the gate than 1.702")?;
     draft.refuse("swiglu_limit", &[limit], "another limit of the gate than 7")?;
-    checkpoint::decoder(draft)
+    draft.refuse("attention_bias", &[true.into()], "attention without biases")?;
+    checkpoint::decoder_by(draft, checkpoint::Ramp::Between)?;
+    checkpoint::layer_kinds(draft, |layer| layer % 2 == 0)
 }
 
 const GATE_UP: &str = "model.layers.{}.mlp.experts.gate_up_proj";

@@ -6,7 +6,7 @@ use bilayer_graph::{Activation, Pairs};
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Encoder, Error, FeedForward, Field, Head, Name, Norm,
+    Architecture, Checkpoint, Config, Draft, Encoder, Error, FeedForward, Field, Head, Name, Norm,
     Pooling, Rotary, Scaling, checkpoint, encoder, limits, tiny,
 };
 
@@ -53,18 +53,34 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             checkpoint::LAYER_NORM,
             &[
                 Field::size("attention.sliding_window", &["local_attention"]),
-                Field::maybe_size(
-                    "attention.sliding_window_pattern",
-                    &["global_attn_every_n_layers"],
-                ),
+                Field::maybe_size("attention.sliding_window_pattern", PERIOD),
             ],
         ],
-        more: |draft| {
-            checkpoint::rope(draft)?;
-            encoder::draft(draft)
-        },
+        more,
     },
 };
+
+/// Names of the number of layers of which the first is global.
+const PERIOD: &[&str] = &["global_attn_every_n_layers"];
+
+/// Refuses heads that no GGUF key describes.
+fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
+    draft.refuse("norm_bias", &[false.into()], "norms with a bias")?;
+    if encoder::classifies(draft.settings) {
+        let pooling = draft.settings.text(&["classifier_pooling"])?.unwrap_or("cls");
+        if pooling != "mean" {
+            let (field, found) = ("classifier_pooling".to_owned(), format!("\"{pooling}\""));
+            let feature = "scores of anything but the mean of a text's rows";
+            return Err(Error::UnsupportedField { field, found, feature });
+        }
+        let feature = "another activation before the scores than GELU";
+        draft.refuse("classifier_activation", &["gelu".into()], feature)?;
+    }
+    let period = draft.settings.size(PERIOD)?.unwrap_or(3).max(1) as usize;
+    checkpoint::layer_kinds(draft, |layer| layer % period != 0)?;
+    checkpoint::rope(draft)?;
+    encoder::draft(draft)
+}
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };

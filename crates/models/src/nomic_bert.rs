@@ -5,7 +5,7 @@ use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Encoder, Error, Head, Name, Norm, NormAt, checkpoint,
+    Architecture, Checkpoint, Config, Draft, Encoder, Error, Head, Name, Norm, NormAt, checkpoint,
     encoder, tiny,
 };
 
@@ -36,12 +36,25 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         classes: &["NomicBertModel"],
         activations: &["silu", "swiglu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::LAYER_NORM],
-        more: |draft| {
-            checkpoint::rope(draft)?;
-            encoder::draft(draft)
-        },
+        more,
     },
 };
+
+/// Refuses variants of the code that ships with the checkpoints.
+fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
+    let switches = [
+        ("causal", "an encoder that sees what is before alone"),
+        ("prenorm", "norms before both parts of a layer"),
+        ("parallel_block", "attention and feed-forward side by side"),
+        ("use_rms_norm", "norms without means"),
+        ("rotary_emb_interleaved", "rotation of neighbouring elements"),
+        ("scale_attn_by_inverse_layer_idx", "a scale for each layer"),
+    ];
+    draft.refuse_all(&switches, false)?;
+    draft.refuse("scale_attn_weights", &[true.into()], "scores that are not scaled")?;
+    checkpoint::rope(draft)?;
+    encoder::draft(draft)
+}
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };

@@ -43,7 +43,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS, checkpoint::WINDOW],
         more: |draft| {
             checkpoint::decoder(draft)?;
-            checkpoint::layer_kinds(draft)
+            checkpoint::layer_kinds(draft, |layer| (layer + 1) % 4 != 0)
         },
     },
 };
@@ -53,7 +53,11 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
     let mut config = Config { norm_at: NormAt::After, qk_norm: Some(QkNorm::Row), ..config };
     if config.layers[0].window.is_some() {
-        let trained = |rope| Rotary { scaling: Scaling::None, attn_factor: 1.0, ..rope };
+        let base = keys.positive("rope.freq_base_swa")?;
+        let trained = |rope: Rotary| {
+            let base = base.unwrap_or(rope.base);
+            Rotary { base, scaling: Scaling::None, attn_factor: 1.0, ..rope }
+        };
         config.alternate(&keys, 4, config.layers[0].rope.map(trained))?;
     }
     Ok(config)

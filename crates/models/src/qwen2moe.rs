@@ -52,7 +52,10 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
                 &["shared_expert_intermediate_size"],
             )],
         ],
-        more: checkpoint::all_sparse,
+        more: |draft| {
+            draft.refuse("qkv_bias", &[true.into()], "attention without biases")?;
+            checkpoint::all_sparse(draft)
+        },
     },
 };
 

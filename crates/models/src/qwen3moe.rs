@@ -37,7 +37,13 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             checkpoint::RMS,
             checkpoint::EXPERTS,
         ],
-        more: checkpoint::all_sparse,
+        more: |draft| {
+            // The default of its configuration class; a GGUF file without the key means true.
+            if draft.settings.flag(&["norm_topk_prob"])?.is_none() {
+                draft.set("expert_weights_norm", false);
+            }
+            checkpoint::all_sparse(draft)
+        },
     },
 };
 

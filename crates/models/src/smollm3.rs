@@ -30,6 +30,9 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
 fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
     let usual = [4.into()];
     draft.refuse("no_rope_layer_interval", &usual, "another choice of layers without RoPE")?;
+    let layers = draft.needed_size(&["num_hidden_layers"])?;
+    let usual: serde_json::Value = (1..=layers).map(|layer| u8::from(layer % 4 != 0)).collect();
+    draft.refuse("no_rope_layers", &[usual], "another choice of layers without RoPE")?;
     checkpoint::without_window(draft)
 }
 

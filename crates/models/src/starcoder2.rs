@@ -36,7 +36,10 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             checkpoint::LAYER_NORM,
             checkpoint::WINDOW,
         ],
-        more: checkpoint::decoder,
+        more: |draft| {
+            draft.refuse("use_bias", &[true.into()], "projections without biases")?;
+            checkpoint::decoder(draft)
+        },
     },
 };
 

@@ -47,9 +47,12 @@ pub(super) struct Rows<'p> {
 impl<'p> Rows<'p> {
     /// `planned` is checked: its sizes are those of the model.
     pub fn new(shards: &'p Shards, planned: &'p Planned) -> Rows<'p> {
-        let cols = planned.shape[planned.shape.len() - 1] as usize;
-        let rows = planned.shape.iter().product::<u64>() as usize / cols;
-        Rows { shards, planned, rows, cols }
+        let elements = planned.shape.iter().product::<u64>() as usize;
+        let cols = match planned.permutes_elements() {
+            true => 1,
+            false => planned.shape[planned.shape.len() - 1] as usize,
+        };
+        Rows { shards, planned, rows: elements / cols, cols }
     }
 
     /// The file's bytes.

@@ -61,6 +61,13 @@ impl Planned {
         (self.name.clone(), self.ty, self.shape.clone())
     }
 
+    /// Whether it is a bias whose elements move as the rows of its matrix do.
+    pub fn permutes_elements(&self) -> bool {
+        let is_interleaved =
+            matches!(self.from, From::Stored { change: Done::Interleaved { .. }, .. });
+        self.shape.len() == 1 && is_interleaved
+    }
+
     /// Bytes it takes.
     pub fn bytes(&self) -> u64 {
         let weights = self.shape.iter().product::<u64>();
@@ -119,6 +126,11 @@ impl Tensors {
         }
         for (name, parts) in stacks {
             found.insert(name.clone(), stack(name, parts)?);
+        }
+        let has_head = config.encoder.is_some() || found.contains_key("output.weight");
+        if tied == Some(false) && !has_head {
+            let reason = "has `tie_word_embeddings` false, but the weights have no output matrix";
+            return Err(checkpoint.wrong("config.json", reason));
         }
         for Made { name, values } in made {
             let (name, shape) = (name.to_owned(), vec![values.len() as u64]);

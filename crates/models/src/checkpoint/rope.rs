@@ -1,6 +1,8 @@
 //! A checkpoint's RoPE settings: `rope_parameters` in newer checkpoints, `rope_theta` and `rope_scaling` in
 //! older ones.
 
+use std::fmt::Display;
+
 use super::{Draft, Made, Settings, missing, unexpected};
 use crate::{Error, Llama3};
 
@@ -9,8 +11,22 @@ const BASE: &[&str] = &["rope_theta", "global_rope_theta", "rotary_emb_base"];
 /// Names of the base frequency of local layers.
 const LOCAL_BASE: &[&str] = &["rope_local_base_freq", "local_rope_theta"];
 
+/// Where YaRN's ramp begins and ends. No GGUF key says it: it is fixed for each architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ramp {
+    /// At whole pairs: the ends are rounded outward (`truncate`).
+    Whole,
+    /// Between pairs, where the formula puts them.
+    Between,
+}
+
 /// Writes the keys `rope.*` and, if frequencies have individual divisors, their tensors.
 pub(crate) fn rope(draft: &mut Draft<'_>) -> Result<(), Error> {
+    rope_by(draft, Ramp::Whole)
+}
+
+/// Writes the keys `rope.*` of an architecture whose YaRN ramp is `ramp`.
+pub(crate) fn rope_by(draft: &mut Draft<'_>, ramp: Ramp) -> Result<(), Error> {
     let all = draft.settings;
     let new = all.part("rope_parameters");
     // If local and global layers have different RoPE, each kind has an object of its own.
@@ -25,6 +41,14 @@ pub(crate) fn rope(draft: &mut Draft<'_>) -> Result<(), Error> {
         Some(local) => local.number(BASE)?,
         None => all.number(LOCAL_BASE)?,
     };
+    if let Some(local) = local.filter(|local| kind(*local).is_ok_and(|kind| kind != "default")) {
+        let found = kind(local)?;
+        return Err(unsupported(
+            "rope_type",
+            found,
+            "RoPE scaling in layers with a sliding window",
+        ));
+    }
     if let Some(base) = local_base {
         draft.set("rope.freq_base_swa", base);
     }
@@ -37,9 +61,20 @@ pub(crate) fn rope(draft: &mut Draft<'_>) -> Result<(), Error> {
     draft.set("rope.dimension_count", dims);
     let scaling = full.filter(|full| kind(*full).is_ok_and(|kind| kind != "default"));
     match scaling.or_else(|| all.part("rope_scaling")) {
-        Some(scaling) => scaled(draft, scaling, base, dims),
+        Some(scaling) => {
+            let is_whole = scaling.flag(&["truncate"])?.unwrap_or(true);
+            if kind(scaling)? == "yarn" && is_whole != (ramp == Ramp::Whole) {
+                let feature = "another ramp of YaRN than the architecture's";
+                return Err(unsupported("truncate", is_whole, feature));
+            }
+            scaled(draft, scaling, base, dims)
+        }
         None => Ok(()),
     }
+}
+
+fn unsupported(field: &str, found: impl Display, feature: &'static str) -> Error {
+    Error::UnsupportedField { field: field.to_owned(), found: found.to_string(), feature }
 }
 
 fn kind(scaling: Settings<'_>) -> Result<&str, Error> {
@@ -69,9 +104,15 @@ fn scaled(draft: &mut Draft<'_>, scaling: Settings<'_>, base: f32, dims: u32) ->
                     draft.set(&format!("rope.scaling.{key}"), turns);
                 }
             }
+            let own = |times: f32| 0.1 * times * factor.max(1.0).ln() + 1.0;
+            let parts = [scaling.number(&["mscale"])?, scaling.number(&["mscale_all_dim"])?];
+            let whole = match (scaling.number(&["attention_factor"])?, parts) {
+                (None, [Some(of), Some(over)]) if of * over != 0.0 => Some(own(of) / own(over)),
+                (whole, _) => whole,
+            };
             // The checkpoint gives the full factor; GGUF stores it relative to YaRN's own 0.1 ln(factor) + 1.
-            if let Some(whole) = scaling.number(&["attention_factor"])? {
-                draft.set("rope.scaling.attn_factor", whole / (0.1 * factor.ln() + 1.0));
+            if let Some(whole) = whole {
+                draft.set("rope.scaling.attn_factor", whole / own(1.0));
             }
         }
         "llama3" => {
