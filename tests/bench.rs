@@ -454,11 +454,11 @@ fn a_session_is_kept_from_placement_to_placement() {
     let model = Model::from_bytes("tiny", words::tiny(Type::Q8_0, 1)).unwrap();
     let placing = |count| Placing {
         gpu_layers: Offload::Count(count),
-        device: Some("software".to_owned()),
+        devices: vec!["software".to_owned()],
         ..Placing::default()
     };
     let mut too_small = placing(4);
-    (too_small.vram_bytes, too_small.margin_bytes) = (Some(1), Some(0));
+    (too_small.vram_bytes, too_small.margin_bytes) = (vec![1], vec![0]);
     let setup = Setup {
         threads: Some(1),
         cpu_level: None,

@@ -484,13 +484,19 @@ fn wrong_command_lines_are_one_line_and_code_2() {
     let place = place();
     let cases = [
         ("run --tep 1", "a similar argument exists: '--temp'"),
-        ("run -mg 1", "-mg is not supported yet; "),
+        ("run -tb 1", "-tb is not supported yet; "),
+        ("run -sm row", "use layer, or none with -mg"),
+        ("run -ts 0,0", "it must be shares such as 3,1"),
         ("run -ngl most", "it must be auto, all, a number of parts or a percentage"),
         ("run -ot ffn", "it must be like blk.1.*ffn=cpu"),
         ("run -m model.gguf -p a -ngl 1 -ot (=cpu", "override-tensor is (; it must be a regular"),
         ("run --vram much", "it must be like 24GiB"),
         ("verify -m model.gguf --b tpu", "`tpu` is no backend"),
-        ("run --main-gpu=1", "--main-gpu is not supported yet; "),
+        ("run --mmproj=1", "--mmproj is not supported yet; "),
+        (
+            "run -m model.gguf -p a -ngl 1 -dev 0,1 -sm none -mg 2",
+            "main-gpu is 2; it must be below 2",
+        ),
         (
             "run -m model.gguf -cnv",
             "the model has no chat template; give one with --chat-template: ",
@@ -1262,4 +1268,12 @@ fn a_software_adapter_runs_what_it_is_given() {
     let verified =
         place.run("verify -m model.gguf -dev software --tokens 1,3,68,69,70 --json").json();
     assert_eq!(verified["ok"], true, "{verified}");
+
+    // Named twice it is two GPUs.
+    let (found, placement) = ids_of("-dev software,software -ngl all -ts 1,1");
+    assert_eq!(placement["map"], "out:gpu1 2:gpu1 1-0:gpu0");
+    assert_eq!(placement["adapters"].as_array().unwrap().len(), 2);
+    assert_eq!(found, expected, "on two GPUs");
+    let (_, placement) = ids_of("-dev software,software -ngl 2 -sm none -mg 1");
+    assert_eq!(placement["map"], "out:gpu 2:gpu 1-0:cpu");
 }

@@ -12,9 +12,9 @@ use bilayer_engine::placement::Placing;
 use bilayer_engine::session::SequenceId;
 use bilayer_engine::session::{Overlap, Run, Session, Settings, Wanted, Warning};
 use bilayer_engine::{Error, Model};
-use bilayer_graph::{Backend, Graph, reference::Reference};
+use bilayer_graph::{Backend, Facts, Graph, reference::Reference};
 use bilayer_quant::Type;
-use bilayer_scheduler::{Budget, Machine, Offload, Placement, Plan, PlannedSegment, Side, place};
+use bilayer_scheduler::{Budget, Machine, Offload, Placement, Plan, PlannedSegment, place};
 use proptest::prelude::*;
 
 mod support {
@@ -159,7 +159,7 @@ fn experts_apart_from_their_layers_change_no_bit() {
         let all = Placing { gpu_layers: Offload::All, ..Placing::default() };
         let (expected, map) = of(&all, Overlap::Off);
         assert_eq!(map, "out:gpu 2-0:gpu");
-        let named = vec![("_exps".to_owned(), Side::Device)];
+        let named = vec![("_exps".to_owned(), 1)];
         let cases = [
             (Placing { cpu_moe_layers: u32::MAX, ..all.clone() }, "out:gpu 2-0:gpu+cpu"),
             (Placing { cpu_moe_layers: 1, ..all.clone() }, "out:gpu 2-1:gpu 0:gpu+cpu"),
@@ -236,7 +236,7 @@ fn devices_work_at_the_same_time() {
         let wave = [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (0, 3), (1, 3)];
         assert_eq!(lanes, wave);
         let spent = session.take_spent();
-        assert!(spent.gpu >= 4 * DELAY, "{spent:?}");
+        assert!(spent.offload() >= 4 * DELAY, "{spent:?}");
         if overlap == Overlap::Off {
             assert_eq!((overlapped, seen), (Duration::ZERO, Duration::ZERO));
             assert!(wall >= 8 * DELAY, "{wall:?}");
@@ -546,7 +546,7 @@ fn a_processor_is_made_where_there_is_none() {
         let mut session = on(&model, vec![Box::new(device)], &alone, settings());
         let (texts, warnings) = conversation(&mut session);
         assert_eq!((texts, warnings.len()), (expected.clone(), 1), "{call:?}");
-        assert!(session.backends().any(|b| b.facts().kind == bilayer_graph::Kind::Cpu));
+        assert!(session.backends().any(|b| !b.facts().can_be_lost));
     }
 }
 
@@ -716,7 +716,7 @@ fn where_the_processor_has_no_room_the_error_says_both() {
     let (mut backends, _) = failing(Script { call: Call::Submit, after: 4, fault: Fault::Lost });
     let never = Script { call: Call::Reserve, after: usize::MAX, fault: Fault::Lost };
     let mut host = Failing::new(backends.remove(0), never);
-    (host.facts.kind, host.facts.memory_bytes) = (bilayer_graph::Kind::Cpu, needed);
+    host.facts = Facts { memory_bytes: needed, ..cpu().facts().clone() };
     backends.insert(0, Box::new(host));
     let mut session = on(&model, backends, placement, settings());
     let sequence = session.open().unwrap();
@@ -751,5 +751,99 @@ fn an_error_that_is_no_failure_of_the_device_is_passed_on() {
         };
         assert!(label.contains("layer 1") && label.contains("ffn_down"), "{error}");
         assert_eq!((session.len(sequence), session.take_warnings()), (0, vec![]));
+    }
+}
+
+/// A CPU and two GPUs.
+fn three() -> Vec<Box<dyn Backend>> {
+    let gpu = || Box::new(Queued::new(cpu(), Duration::ZERO));
+    vec![cpu(), gpu(), gpu()]
+}
+
+#[test]
+fn three_devices_answer_as_one() {
+    let model = tiny();
+    let layers = model.graph().layers() as usize;
+    let prompt = some(200, 3);
+    let mut alone = Session::new(&model, settings()).unwrap();
+    let sequence = alone.open().unwrap();
+    let (_, expected) = answer(&mut alone, sequence, &prompt, 6);
+    // Halves on the two GPUs, a part on each, and every layer elsewhere than the one before.
+    let ways: [&dyn Fn(usize) -> usize; 3] =
+        [&|part| 1 + part * 2 / (layers + 2), &|part| part * 3 / (layers + 2), &|part| {
+            2 - part % 3
+        }];
+    for way in ways {
+        let placement = parts(&(0..layers + 2).map(way).collect::<Vec<_>>());
+        let of = |overlap| {
+            let settings = Settings { overlap, ..settings() };
+            let mut session = on(&model, three(), &placement, settings);
+            let sequence = session.open().unwrap();
+            let found = answer(&mut session, sequence, &prompt, 6);
+            let spent = session.take_spent();
+            let busy = session.plan().devices.iter().map(|device| device.parts > 0);
+            for (is_used, spent) in busy.zip(&spent.devices) {
+                assert!(!is_used || !spent.is_zero(), "{spent:?} of {placement:?}");
+            }
+            assert_eq!(spent.devices.len(), 3);
+            found
+        };
+        let (apart, together) = (of(Overlap::Off), of(Overlap::Auto));
+        assert!(apart == together, "{placement:?}");
+        assert_eq!(apart.1, expected, "{placement:?}");
+    }
+}
+
+#[test]
+fn the_other_gpu_takes_over_from_one_that_is_lost() {
+    let model = tiny();
+    let layers = model.graph().layers();
+    let expected = conversation(&mut Session::new(&model, settings()).unwrap()).0;
+    let placement = Placement::split(layers, 0, &[(1, layers - 1), (2, 2)]);
+    for (lost, call) in [1, 2].into_iter().flat_map(|lost| CALLS.map(|call| (lost, call))) {
+        let mut backends = three();
+        let inner = backends.remove(lost);
+        let script = Script { call, after: 0, fault: Fault::Lost };
+        backends.insert(lost, Box::new(Failing::new(inner, script)));
+        let mut session = on(&model, backends, &placement, settings());
+        let (texts, warnings) = conversation(&mut session);
+        assert_eq!(texts, expected, "gpu{} at {call:?}", lost - 1);
+        let plan = session.plan();
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        match warning {
+            // The host stays with the embedding alone.
+            Warning::Moved { .. } => assert_eq!(plan.map, format!("out:gpu {}-0:gpu", layers - 1)),
+            Warning::Reduced { .. } => {
+                assert_eq!((plan.devices[lost].parts, plan.devices[0].parts), (0, 0));
+            }
+        }
+        assert!(!warning.to_string().contains("all runs on"), "{warning}");
+    }
+}
+
+#[test]
+fn the_host_takes_what_the_other_gpu_has_no_room_for() {
+    let model = tiny();
+    let layers = model.graph().layers();
+    let placement = Placement::split(layers, 0, &[(1, layers), (2, 1)]);
+    // Room for the head and one layer.
+    let two = Placement::split(layers, 0, &[(2, 2)]);
+    let room = on(&model, three(), &two, settings()).plan().devices[2].used_bytes;
+    let expected = conversation(&mut Session::new(&model, settings()).unwrap()).0;
+    let mut backends = three();
+    // The second GPU takes what it can, or is lost when it is to.
+    let never = Script { call: Call::Reserve, after: usize::MAX, fault: Fault::Lost };
+    let again = Script { call: Call::Reserve, after: 1, fault: Fault::Lost };
+    for (script, hosts) in [(never, layers - 1), (again, layers + 1)] {
+        let mut small = Failing::new(backends.remove(2), script);
+        small.facts.memory_bytes = room;
+        let first = Script { call: Call::Submit, after: 3, fault: Fault::Lost };
+        let first = Failing::new(backends.remove(1), first);
+        let all: Vec<Box<dyn Backend>> = vec![cpu(), Box::new(first), Box::new(small)];
+        let mut session = on(&model, all, &placement, settings());
+        let (texts, warnings) = conversation(&mut session);
+        assert_eq!((texts, warnings.len()), (expected.clone(), 1), "{warnings:?}");
+        assert_eq!(session.plan().devices[0].parts, hosts, "{}", session.plan().map);
+        backends = three();
     }
 }

@@ -148,7 +148,7 @@ fn a_slow_adapter_gets_nothing_and_the_plan_says_why() {
     let place = Place::new();
     model(&place);
     let ran = place.run("run -m m.gguf -p ab -n 4 --temp 0 -dev software").good();
-    let reason = "no part is offloaded: this adapter is slower than this processor";
+    let reason = "no part is offloaded: the GPU is slower than the CPU";
     assert!(ran.err.contains(reason), "{ran:?}");
     assert!(ran.err.contains("placement: out:cpu 2-0:cpu"), "{ran:?}");
     let plan = place.run("plan -m m.gguf -dev software --json").json();

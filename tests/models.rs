@@ -16,7 +16,7 @@ use bilayer_models::{
     Architecture, Config, Norm, NormAt, Outline, Scaling, Settings, of_checkpoint,
 };
 use bilayer_quant::Type;
-use bilayer_scheduler::{Budget, Machine, Offload, Placement, Side, offload};
+use bilayer_scheduler::{Budget, Machine, Offload, Placement, offload};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -857,7 +857,7 @@ fn experts_apart_from_their_layers_give_the_logits_of_the_whole() {
             (Placing { cpu_moe_layers: 1, gpu_layers, ..Placing::default() }, 1),
             (
                 Placing {
-                    overrides: vec![("_exps".to_owned(), Side::Device)],
+                    overrides: vec![("_exps".to_owned(), 1)],
                     gpu_layers: Offload::Count(0),
                     ..Placing::default()
                 },
@@ -866,7 +866,7 @@ fn experts_apart_from_their_layers_give_the_logits_of_the_whole() {
             // Some of an expert's matrices only.
             (
                 Placing {
-                    overrides: vec![("1.ffn_(up|down)_exps".to_owned(), Side::Host)],
+                    overrides: vec![("1.ffn_(up|down)_exps".to_owned(), 0)],
                     gpu_layers,
                     ..Placing::default()
                 },

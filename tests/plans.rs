@@ -4,22 +4,26 @@
 
 use bilayer_engine::placement::Placing;
 use bilayer_gguf::Metadata;
-use bilayer_graph::{Facts, Graph, Kind, OpKind};
+use bilayer_graph::{Facts, Graph, OpKind};
 use bilayer_models::Outline;
 use bilayer_quant::Type;
 use bilayer_scheduler::{
-    Budget, Error, Excess, Machine, Offload, Placement, Plan, Request, Side, offload, place, plan,
+    Budget, Error, Excess, Machine, Offload, Placement, Plan, Request, offload, place, plan,
 };
 use insta::assert_snapshot;
 
 const GIB: u64 = 1 << 30;
 
-fn device(kind: Kind, memory_bytes: u64) -> Facts {
-    Facts::described("a device for tests".to_owned(), kind, memory_bytes)
+fn host(memory_bytes: u64) -> Facts {
+    Facts::host("a device for tests", memory_bytes)
+}
+
+fn gpu(memory_bytes: u64) -> Facts {
+    Facts::offload("gpu", "a device for tests", memory_bytes)
 }
 
 fn machine(memory_bytes: u64) -> Machine {
-    Machine::new(vec![device(Kind::Cpu, memory_bytes)])
+    Machine::new(vec![host(memory_bytes)])
 }
 
 /// The smallest model of the first architecture, F32, its head tied.
@@ -116,7 +120,7 @@ fn eight_billion_weights_on_one_device() {
 #[test]
 fn eight_billion_weights_on_two_devices() {
     let graph = eight_billion();
-    let devices = vec![device(Kind::Cpu, 16 * GIB), device(Kind::Gpu, 6 * GIB)];
+    let devices = vec![host(16 * GIB), gpu(6 * GIB)];
     let machine = Machine::new(devices);
     let placement = Placement::offload(graph.layers(), 21, 0, 1);
     let plan = place(&graph, &machine, &BUDGET, &placement).unwrap();
@@ -261,7 +265,7 @@ fn seventy_billion() -> Graph {
 
 /// A plan of 70 billion weights for a card of 24 GiB and a host of 64.
 fn seventy_on_a_card(context: usize, request: &Request) -> Result<Plan, Error> {
-    let devices = vec![device(Kind::Cpu, 64 * GIB), device(Kind::Gpu, 24 * GIB)];
+    let devices = vec![host(64 * GIB), gpu(24 * GIB)];
     let budget = Budget { context, ..BUDGET };
     offload(&seventy_billion(), &Machine::new(devices), &budget, request)
 }
@@ -293,10 +297,116 @@ fn seventy_billion_weights_on_a_card_of_24_gib() {
     );
 }
 
+/// A host and two cards of different sizes.
+fn two_cards() -> Machine {
+    Machine::new(vec![host(64 * GIB), gpu(24 * GIB), gpu(12 * GIB)])
+}
+
+#[test]
+fn seventy_billion_weights_on_two_cards() {
+    let graph = seventy_billion();
+    let of = |request: &Request| {
+        offload(&graph, &two_cards(), &Budget { context: 4096, ..BUDGET }, request)
+    };
+    let plan = of(&Request::default()).unwrap();
+    assert_snapshot!("70b_two_cards_auto", plan);
+    // About what fits on the first alone, which has no head now, and half of that again on the second.
+    let alone = seventy_on_a_card(4096, &Request::default()).unwrap().gpu_layers;
+    let parts: Vec<u32> = plan.devices.iter().map(|device| device.parts).collect();
+    assert_eq!((parts.iter().sum::<u32>(), parts[1] + parts[2]), (81, plan.gpu_layers));
+    assert!((alone..=alone + 4).contains(&parts[1]), "{parts:?}");
+    assert!((alone / 2 - 3..=alone / 2).contains(&parts[2]), "{parts:?}");
+    assert_eq!((plan.output.as_str(), plan.embedding.as_str()), ("gpu1", "cpu"));
+    // As many as fit, and no device is over its budget.
+    assert!(of(&Request { offload: Offload::All, ..Request::default() }).is_err());
+    assert!(plan.devices.iter().all(|device| device.used_bytes <= device.budget_bytes));
+
+    // Shares are kept exactly, or refused.
+    let shares = |count, shares: &[f64]| Request {
+        offload: Offload::Count(count),
+        shares: shares.to_vec(),
+        ..Request::default()
+    };
+    let asked = of(&shares(40, &[3.0, 1.0])).unwrap();
+    assert_eq!(asked.map, "out:gpu1 79-71:gpu1 70-41:gpu0 40-0:cpu");
+    let first = of(&shares(40, &[1.0])).unwrap();
+    assert_eq!(first.map, "out:gpu0 79-41:gpu0 40-0:cpu");
+    let error = of(&shares(60, &[1.0, 1.0])).unwrap_err();
+    let Error::DoesNotFit { what, largest: Some(largest) } = &error else { panic!("{error}") };
+    assert!(what.device == "gpu1" && (36..48).contains(largest), "{error}");
+    assert!(of(&shares(*largest, &[1.0, 1.0])).is_ok());
+}
+
+/// Times of a described machine: what a card reads and multiplies decides what it gets.
+#[test]
+fn auto_gives_each_device_what_it_is_good_for() {
+    let graph = eight_billion();
+    let described = |mut facts: Facts, read_gbps, tops| {
+        (facts.read_gbps, facts.tops) = (Some(read_gbps), Some(tops));
+        facts
+    };
+    let of = |first_bytes: u64, second: (f64, f64)| {
+        let devices = vec![
+            described(host(64 * GIB), 60.0, 0.5),
+            described(gpu(first_bytes), 900.0, 80.0),
+            described(gpu(24 * GIB), second.0, second.1),
+        ];
+        let mut machine = Machine::new(devices);
+        machine.times = bilayer_scheduler::Times::estimated(&graph, &machine);
+        offload(&graph, &machine, &BUDGET, &Request::default()).unwrap()
+    };
+    // A card slower than the host gets nothing, whether the other holds all or not.
+    assert_eq!(of(24 * GIB, (30.0, 0.2)).map, "out:gpu0 31-0:gpu0");
+    let rest = of(4 * GIB, (30.0, 0.2));
+    assert!(rest.devices[0].parts > 0 && rest.devices[2].parts == 0, "{}", rest.map);
+    // One slower than the other card takes what that has no room for, and the host nothing.
+    let both = of(4 * GIB, (400.0, 40.0));
+    assert_eq!((both.devices[0].parts, both.gpu_layers), (0, 33), "{}", both.map);
+    assert!(both.devices[1].parts >= rest.devices[1].parts - 1, "{}", both.map);
+    // Two that are alike share: a prompt keeps both busy.
+    let alike = of(24 * GIB, (900.0, 80.0));
+    assert!(alike.devices[1..].iter().all(|gpu| gpu.parts >= 15), "{}", alike.map);
+}
+
+#[test]
+fn requests_name_devices_by_number() {
+    let graph = tiny();
+    let machine = Machine::new(vec![host(GIB), gpu(GIB), gpu(GIB)]);
+    let budget = Budget { context: 256, tokens: 32, margin_bytes: 0, ..BUDGET };
+    let of = |placing: &Placing| placing.plan(&graph, &machine, &budget);
+    let half = Placing { tensor_split: vec![1.0, 1.0], ..Placing::default() };
+    assert_eq!(of(&half).unwrap().map, "out:gpu1 2:gpu1 1-0:gpu0");
+
+    let named = |device| vec![("blk.1.ffn_up".to_owned(), device)];
+    let pinned = of(&Placing { overrides: named(2), ..half.clone() }).unwrap();
+    assert_eq!(pinned.map, "out:gpu1 2:gpu1 1:gpu0+gpu1 0:gpu0");
+    let too_far = of(&Placing { overrides: named(3), ..half.clone() }).unwrap_err();
+    assert!(too_far.to_string().contains("blk.1.ffn_up=gpu2"), "{too_far}");
+    let long = of(&Placing { tensor_split: vec![1.0; 3], ..half.clone() }).unwrap_err();
+    assert!(long.to_string().contains("tensor-split"), "{long}");
+    let main = of(&Placing { main_gpu: Some(1), ..half.clone() }).unwrap();
+    assert!(main.notes.iter().any(|note| note.contains("main-gpu")), "{:?}", main.notes);
+
+    // Memory is counted device by device.
+    let sizes = Placing { vram_bytes: vec![1 << 20, GIB], margin_bytes: vec![0, 1 << 10], ..half };
+    let plan = of(&Placing { tensor_split: Vec::new(), ..sizes }).unwrap();
+    let budgets: Vec<u64> = plan.devices[1..].iter().map(|device| device.budget_bytes).collect();
+    assert_eq!(budgets, [1 << 20, GIB - (1 << 10)]);
+
+    // What one of them lacks stays on the host.
+    let mut machine = machine.clone();
+    machine.devices[2].ops.retain(|&op| op != OpKind::Gate);
+    let request = Request { shares: vec![1.0, 1.0], ..Request::default() };
+    let plan = offload(&graph, &machine, &budget, &request).unwrap();
+    assert_eq!(plan.map, "out:gpu1 2:gpu1+cpu 1-0:gpu0");
+    let note = "gate stays on the host: gpu1 cannot run it";
+    assert!(plan.notes.iter().any(|found| found == note), "{:?}", plan.notes);
+}
+
 #[test]
 fn requests_place_parts_tensors_and_caches() {
     let graph = tiny();
-    let devices = vec![device(Kind::Cpu, GIB), device(Kind::Gpu, GIB)];
+    let devices = vec![host(GIB), gpu(GIB)];
     let machine = Machine::new(devices);
     let budget = Budget { context: 256, tokens: 32, margin_bytes: 0, ..BUDGET };
     let of = |request: &Request| offload(&graph, &machine, &budget, request).unwrap();
@@ -316,10 +426,10 @@ fn requests_place_parts_tensors_and_caches() {
         let weights = graph.weights.iter().filter(|weight| weight.name.contains(part));
         weights.map(|weight| (weight.id, side)).collect::<Vec<_>>()
     };
-    let pins = named("blk.1.ffn_up", Side::Host);
+    let pins = named("blk.1.ffn_up", 0);
     let plan = of(&Request { offload: Offload::All, pins, ..Request::default() });
     assert_eq!(plan.map, "out:gpu 2:gpu 1:gpu+cpu 0:gpu");
-    let pins = named("blk.0.ffn_down", Side::Device);
+    let pins = named("blk.0.ffn_down", 1);
     let plan = of(&Request { offload: Offload::Count(0), pins, ..Request::default() });
     assert_eq!(plan.map, "out:cpu 2-1:cpu 0:cpu+gpu");
 
@@ -364,7 +474,7 @@ fn eight_by_seven_billion() -> Graph {
 fn experts_go_where_they_are_sent_and_take_along_what_joins_them() {
     let graph = eight_by_seven_billion();
     // The experts alone are 24 GiB: what is left of a layer fits on a small card.
-    let mut machine = Machine::new(vec![device(Kind::Cpu, 64 * GIB), device(Kind::Gpu, 6 * GIB)]);
+    let mut machine = Machine::new(vec![host(64 * GIB), gpu(6 * GIB)]);
     let of = |machine: &Machine, placing: &Placing| {
         offload(&graph, machine, &BUDGET, &placing.request(&graph).unwrap())
     };
@@ -388,7 +498,7 @@ fn experts_go_where_they_are_sent_and_take_along_what_joins_them() {
     machine.devices[1].memory_bytes = 48 * GIB;
     let some = of(&machine, &Placing { cpu_moe_layers: 2, ..all.clone() }).unwrap();
     assert_eq!(some.map, "out:gpu 31-2:gpu 1-0:gpu+cpu");
-    let overrides = vec![("blk.7.ffn_.*_exps".to_owned(), Side::Host)];
+    let overrides = vec![("blk.7.ffn_.*_exps".to_owned(), 0)];
     let named = of(&machine, &Placing { overrides, ..all.clone() }).unwrap();
     assert_eq!(named.map, "out:gpu 31-8:gpu 7:gpu+cpu 6-0:gpu");
 
@@ -402,7 +512,7 @@ fn experts_go_where_they_are_sent_and_take_along_what_joins_them() {
 #[test]
 fn a_token_reads_the_experts_it_goes_to() {
     let graph = eight_by_seven_billion();
-    let mut fast = device(Kind::Cpu, 64 * GIB);
+    let mut fast = host(64 * GIB);
     (fast.read_gbps, fast.tops) = (Some(100.0), Some(1.0));
     let times = bilayer_scheduler::Times::estimated(&graph, &Machine::new(vec![fast])).unwrap();
     let layer = times.devices[0].layers[0];
@@ -420,9 +530,9 @@ fn a_token_reads_the_experts_it_goes_to() {
 #[test]
 fn a_type_that_is_converted_counts_as_what_it_becomes() {
     let graph = eight_billion();
-    let mut card = device(Kind::Gpu, 64 * GIB);
+    let mut card = gpu(64 * GIB);
     let bytes = |card: &Facts| {
-        let machine = Machine::new(vec![device(Kind::Cpu, 64 * GIB), card.clone()]);
+        let machine = Machine::new(vec![host(64 * GIB), card.clone()]);
         let request = Request { offload: Offload::All, ..Request::default() };
         offload(&graph, &machine, &BUDGET, &request).unwrap().devices[1].weight_bytes
     };

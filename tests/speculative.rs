@@ -511,20 +511,18 @@ fn both_models_together_fit_the_adapter() {
     let (draft, model) = (tiny(Type::F32, 1), tiny(Type::F32, 2));
     let machine = |bytes: u64| {
         let cpu = bilayer_cpu::Cpu::new(Default::default()).unwrap();
-        let mut gpu = cpu.facts().clone();
-        gpu.kind = bilayer_graph::Kind::Gpu;
-        gpu.memory_bytes = bytes;
+        let gpu = bilayer_graph::Facts::offload("gpu", "a GPU for tests", bytes);
         Machine::new(vec![cpu.facts().clone(), gpu])
     };
     let placing =
-        || Placing { gpu_layers: Offload::All, margin_bytes: Some(0), ..Placing::default() };
+        || Placing { gpu_layers: Offload::All, margin_bytes: vec![0], ..Placing::default() };
     let with = |placing| Settings { placing, ..settings() };
     let plan = |model: &Model, placing, bytes| {
         placement::plan(model, &with(placing), Some(machine(bytes)))
     };
     let needed = plan(&draft, placing(), 1 << 40).unwrap().devices[1].used_bytes;
     let first = plan(&draft, placing(), 2 * needed).unwrap();
-    let beside = |bytes| placing().beside(&first, Some(bytes));
+    let beside = |bytes| placing().beside(&first, vec![bytes]);
     let second = plan(&model, beside(2 * needed), 2 * needed).unwrap();
     assert_eq!(second.devices[1].used_bytes, needed);
     // What the driver tells later does not matter.

@@ -210,8 +210,8 @@ fn main(
         workgroupBarrier();
 {% endif %}
 
-        // The weighted sum of the values: a thread handles its elements of each token, or of every {{ token_groups
-        // }}th.
+        // The weighted sum of the values: a thread handles its elements of each token, or of every
+        // {{ token_groups }}th.
         let count = min({{ threads }}u, to - block);
 {% if threads <= 32 %}
         let page_of_block = step[table + block / 32u];

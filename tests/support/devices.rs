@@ -10,14 +10,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bilayer_graph::{
-    Backend, CacheId, CachePages, Error, Facts, Graph, Holding, Kernel, Kind, Limits, OpTime,
-    PageCopy, Segment, SegmentId, SharedBytes, Span, Step, Value, Weight,
+    Backend, CacheId, CachePages, Error, Facts, Graph, Holding, Kernel, Limits, OpTime, PageCopy,
+    Segment, SegmentId, SharedBytes, Span, Step, Value, Weight,
 };
 
 type Job = Box<dyn FnOnce(&mut dyn Backend) + Send>;
 
 /// When each submit began and ended.
 pub type Times = Arc<Mutex<Vec<Range<Instant>>>>;
+
+/// What another device can run, as a device beside the host.
+fn offload(name: &str, inner: &Facts) -> Facts {
+    let Facts { ops, types, level, threads, .. } = inner.clone();
+    Facts { ops, types, level, threads, ..Facts::offload("gpu", name, inner.memory_bytes) }
+}
 
 /// A backend on a thread of its own: `write` and `submit` queue, `read` waits. Poses as a graphics adapter.
 pub struct Queued {
@@ -32,7 +38,7 @@ pub struct Queued {
 impl Queued {
     /// `inner` behind a queue; every submit takes `delay` longer.
     pub fn new(mut inner: Box<dyn Backend>, delay: Duration) -> Queued {
-        let facts = Facts { kind: Kind::Gpu, name: "queued".to_owned(), ..inner.facts().clone() };
+        let facts = offload("queued", inner.facts());
         let (jobs, queue): (Sender<Job>, Receiver<Job>) = channel();
         let thread = std::thread::spawn(move || queue.iter().for_each(|job| job(inner.as_mut())));
         Queued {
@@ -227,7 +233,7 @@ pub struct Failing {
 
 impl Failing {
     pub fn new(inner: Box<dyn Backend>, script: Script) -> Failing {
-        let facts = Facts { kind: Kind::Gpu, name: "failing".to_owned(), ..inner.facts().clone() };
+        let facts = offload("failing", inner.facts());
         Failing { inner, facts, script, failed: Arc::default() }
     }
 

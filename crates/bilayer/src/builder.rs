@@ -109,15 +109,22 @@ impl<'p> Builder<'p> {
     }
 
     /// Which GPU: a number as in `bilayer devices`, a part of its name, or `software` for a software adapter, which is never
-    /// taken unasked.
+    /// taken unasked. Called again it adds another GPU.
     pub fn device(mut self, name: impl Into<String>) -> Self {
-        self.placing.device = Some(name.into());
+        self.placing.devices.push(name.into());
         self
     }
 
-    /// Counts the GPU's free memory as so many bytes, in place of what its driver says.
+    /// Each GPU's share in the offloaded layers, in any unit: `[3.0, 1.0]` gives the first three quarters. Without shares
+    /// the split follows measured times and free memory.
+    pub fn tensor_split(mut self, shares: impl Into<Vec<f64>>) -> Self {
+        self.placing.tensor_split = shares.into();
+        self
+    }
+
+    /// Counts each GPU's free memory as so many bytes, in place of what its driver says.
     pub fn gpu_bytes(mut self, bytes: u64) -> Self {
-        self.placing.vram_bytes = Some(bytes);
+        self.placing.vram_bytes = vec![bytes];
         self
     }
 

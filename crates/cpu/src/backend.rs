@@ -4,13 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bilayer_graph::{
-    Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Kind,
-    Limits, Op, OpKind, OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight, WeightId,
+    Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Limits, Op,
+    OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight, WeightId,
 };
 
 use crate::cache::{Cache, Layout};
 use crate::host::{self, Processors};
 use crate::level::{Level, LevelError};
+use crate::ops::OPS;
 use crate::pool::{Job, Pool};
 use crate::program::lower::{Holdings, lower};
 use crate::program::{Buffer, Program, Run};
@@ -113,19 +114,11 @@ impl Cpu {
         }
         let pool = Pool::new(threads).map_err(|source| Error::Spawn { threads, source })?;
         let facts = Facts {
-            name: NAME.to_owned(),
-            kind: Kind::Cpu,
             level: level.name().to_owned(),
             threads,
-            memory_bytes: host::memory_bytes(),
-            ops: OpKind::ALL.to_vec(),
-            types: bilayer_quant::all().to_vec(),
-            converted: Vec::new(),
-            quantized: Vec::new(),
-            reads_in_place: false,
-            identity: host::name(),
-            read_gbps: None,
-            tops: None,
+            ops: OPS.to_vec(),
+            identity: format!("{} ({})", host::name(), level.name()),
+            ..Facts::host(NAME, host::memory_bytes())
         };
         Ok(Cpu {
             facts,

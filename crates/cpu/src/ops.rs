@@ -17,3 +17,26 @@ pub(crate) mod rows;
 pub(crate) mod scale;
 pub(crate) mod soft_cap;
 pub(crate) mod top_k;
+
+use bilayer_graph::OpKind;
+
+/// The ops that have kernels here: what the backend's facts list. An op that is not among them stays on another device.
+pub(crate) const OPS: &[OpKind] = &[
+    OpKind::Embed,
+    OpKind::RmsNorm,
+    OpKind::LayerNorm,
+    OpKind::HeadNorm,
+    OpKind::MatMul,
+    OpKind::Rope,
+    OpKind::Attend,
+    OpKind::Gate,
+    OpKind::Add,
+    OpKind::Scale,
+    OpKind::SoftCap,
+    OpKind::Rows,
+    OpKind::Pool,
+    OpKind::TopK,
+    OpKind::Route,
+    OpKind::Experts,
+    OpKind::Mix,
+];

@@ -32,10 +32,12 @@ pub enum Exit {
 /// Errors of loading and running a model.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No adapter, or one that does not work.
-    #[cfg(feature = "gpu")]
-    #[error(transparent)]
-    Adapter(#[from] bilayer_gpu::Error),
+    /// A device is not there or does not work.
+    #[error("{reason}")]
+    Unavailable {
+        /// What its backend says.
+        reason: String,
+    },
     /// The program was built for the processor alone.
     #[error("this build has no graphics adapters (feature `gpu`)")]
     NoAdapters,

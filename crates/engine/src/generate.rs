@@ -89,7 +89,7 @@ pub struct Token {
 }
 
 /// Times and counts of one answer.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Statistics {
     /// Prompt tokens run.
     pub prompt_tokens: usize,
@@ -258,7 +258,7 @@ impl<'s> Generation<'s> {
 
     /// Times and counts so far.
     pub fn statistics(&self) -> Statistics {
-        self.statistics
+        self.statistics.clone()
     }
 
     /// Whether the token is the next draft token, so that what comes after it is known already.
@@ -281,7 +281,7 @@ impl<'s> Generation<'s> {
             drafter.draft(text, most, draft)?;
             self.statistics.drafting += began.elapsed();
             self.statistics.drafted += draft.tokens().len();
-            self.statistics.spent = add(self.statistics.spent, drafter.take_spent());
+            drafter.move_spent(&mut self.statistics.spent);
         }
         run.clear();
         run.push(token);
@@ -316,7 +316,7 @@ impl<'s> Generation<'s> {
         }
         self.statistics.generated = self.reply.generated;
         self.statistics.generate = elapsed.saturating_sub(self.statistics.first_token);
-        self.statistics.spent = add(self.statistics.spent, self.session.take_spent());
+        self.session.move_spent(&mut self.statistics.spent);
     }
 }
 
@@ -360,14 +360,5 @@ fn rows(session: &Session, sampler: &Sampler, request: &Request<'_>, count: usiz
     match request.logprobs {
         Some(_) => Rows::all(session, count),
         None => Rows::new(session, sampler.options(), count),
-    }
-}
-
-fn add(a: Spent, b: Spent) -> Spent {
-    Spent {
-        total: a.total + b.total,
-        cpu: a.cpu + b.cpu,
-        gpu: a.gpu + b.gpu,
-        crossing: a.crossing + b.crossing,
     }
 }

@@ -47,17 +47,6 @@ impl Kept {
     }
 }
 
-#[cfg(feature = "gpu")]
-impl bilayer_gpu::Keep for Kept {
-    fn load(&self, name: &str) -> Option<Vec<u8>> {
-        Kept::load(self, name)
-    }
-
-    fn store(&self, name: &str, bytes: &[u8]) {
-        Kept::store(self, name, bytes);
-    }
-}
-
 /// FNV-1a of 64 bits (Fowler, Noll and Vo, draft-eastlake-fnv).
 pub fn fnv(data: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);

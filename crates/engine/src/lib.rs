@@ -35,6 +35,7 @@
 
 mod cancel;
 pub mod conversation;
+mod devices;
 pub mod encode;
 mod error;
 pub mod generate;

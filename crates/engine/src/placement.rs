@@ -2,74 +2,126 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-#[cfg(feature = "gpu")]
-use std::sync::Arc;
 
-use bilayer_cpu::Cpu;
-use bilayer_graph::{Backend, Facts, Graph, Op, WeightId};
-use bilayer_scheduler::{Budget, Machine, Offload, Plan, Request, Side, Times, offload};
+use bilayer_graph::{Facts, Graph, Op, WeightId};
+use bilayer_scheduler::{Budget, Machine, Offload, Plan, Request, Times, offload};
 use regex::Regex;
 
 use crate::kept::Kept;
 use crate::session::{Settings, budget_of, limits_of};
 use crate::times::Subject;
-use crate::{Error, Model};
+use crate::{Error, Model, devices};
 
-/// Kept free on an adapter where nothing else is asked: the desktop and the driver want some.
+pub use crate::devices::{Adapter, Offloads, adapters, host, open, read_gbps};
+
+/// Kept free on each offload device where nothing else is asked: the desktop and the driver want some.
 const MARGIN_BYTES: u64 = 1 << 30;
 
-/// Bytes that are read to estimate a processor's speed.
+/// Bytes that are read to estimate the CPU's speed.
 const PROBE_BYTES: usize = 128 << 20;
 
-/// The margin is at most this part of the adapter's memory.
+/// The margin is at most this part of the device's memory.
 const MARGIN_SHARE: u64 = 8;
 
-/// What is asked of placement; names are the command line's.
+/// How a model is split over several GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SplitMode {
+    /// Whole layers on each.
+    #[default]
+    Layer,
+    /// On one alone, which [`Placing::main_gpu`] names.
+    None,
+}
+
+/// What is asked of placement; names are the command line's. Lists by GPU are in the order of the GPUs in use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Placing {
-    /// How much goes to the adapter.
+    /// How much is offloaded.
     pub gpu_layers: Offload,
-    /// Tensors whose names match a regular expression run on a given side.
-    pub overrides: Vec<(String, Side)>,
-    /// Expert tensors of so many first layers stay on the processor.
+    /// Each GPU's share in that, in any unit. Without it the split follows measured times and free memory.
+    pub tensor_split: Vec<f64>,
+    /// How a model is split over several GPUs.
+    pub split_mode: SplitMode,
+    /// The GPU that [`SplitMode::None`] uses: its place among those in use, by default the first.
+    pub main_gpu: Option<usize>,
+    /// Tensors whose names match a regular expression run on a given device: 0 is the CPU, 1 the first GPU.
+    pub overrides: Vec<(String, usize)>,
+    /// Expert tensors of so many first layers stay on the CPU.
     pub cpu_moe_layers: u32,
-    /// Caches and attention stay on the processor.
+    /// Caches and attention stay on the CPU.
     pub cache_on_cpu: bool,
-    /// Which adapter: a number, `software`, or a part of a name. Without it the best that is no software adapter.
-    pub device: Option<String>,
-    /// Memory that the adapter counts as having.
-    pub vram_bytes: Option<u64>,
-    /// Memory left free on the adapter.
-    pub margin_bytes: Option<u64>,
-    /// Memory of the processor and of the adapter that others take.
-    pub taken_bytes: [u64; 2],
+    /// Which adapters: numbers, `software`, or parts of names; one named twice is opened twice. Without any all discrete
+    /// GPUs, or else the best adapter that is no software one.
+    pub devices: Vec<String>,
+    /// Memory that each GPU counts as having; one figure is for all.
+    pub vram_bytes: Vec<u64>,
+    /// Memory left free on each GPU; one figure is for all.
+    pub margin_bytes: Vec<u64>,
+    /// Memory of the CPU and of each GPU that others take.
+    pub taken_bytes: Vec<u64>,
     /// Folder of what is kept from run to run: what drivers compiled, what was measured. Without it nothing is.
     pub kept: Option<PathBuf>,
     /// Whether times that are kept are measured anew.
     pub remeasure: bool,
 }
 
+/// What a list by GPU has for one of them; a list of one value has it for all.
+fn of_gpu(list: &[u64], gpu: usize) -> Option<u64> {
+    match list {
+        [all] => Some(*all),
+        each => each.get(gpu).copied(),
+    }
+}
+
 impl Placing {
-    /// Everything on the processor.
+    /// Everything on the CPU.
     pub fn processor() -> Placing {
         Placing { gpu_layers: Offload::Count(0), ..Placing::default() }
     }
 
-    /// The same for a model beside one that was placed already, when the adapter had `memory_bytes`: not every driver
+    /// The placing of a model beside one that was placed already, when the GPUs had `memory_bytes`: not every driver
     /// tells what is left by now.
     #[must_use]
-    pub fn beside(self, other: &Plan, memory_bytes: Option<u64>) -> Placing {
+    pub fn beside(self, other: &Plan, memory_bytes: Vec<u64>) -> Placing {
         let mut taken_bytes = self.taken_bytes;
+        taken_bytes.resize(taken_bytes.len().max(other.devices.len()), 0);
         for (taken, device) in taken_bytes.iter_mut().zip(&other.devices) {
             *taken += device.used_bytes;
         }
-        Placing { vram_bytes: self.vram_bytes.or(memory_bytes), taken_bytes, ..self }
+        let vram_bytes = if self.vram_bytes.is_empty() { memory_bytes } else { self.vram_bytes };
+        Placing { vram_bytes, taken_bytes, ..self }
     }
 
-    /// Whether an adapter is looked for at all.
-    fn wants_adapter(&self) -> bool {
+    /// Whether anything may be offloaded at all.
+    pub(crate) fn offloads(&self) -> bool {
         let none = matches!(self.gpu_layers, Offload::Count(0) | Offload::Percent(0));
-        !none || self.overrides.iter().any(|(_, side)| *side == Side::Device)
+        !none || self.overrides.iter().any(|(_, device)| *device > 0)
+    }
+
+    /// Refuses lists that name more GPUs than there are in use, where there are any.
+    fn check(&self, gpus: usize) -> Result<(), Error> {
+        if gpus == 0 {
+            return Ok(());
+        }
+        let setting =
+            |name, found: String, expected: String| Error::Setting { name, found, expected };
+        let lists = [
+            ("tensor-split", self.tensor_split.len()),
+            ("vram", self.vram_bytes.len()),
+            ("fit-target", self.margin_bytes.len()),
+        ];
+        for (name, len) in lists {
+            if len > gpus.max(1) {
+                let expected = format!("a list of at most {gpus}, one for each GPU in use");
+                return Err(setting(name, format!("a list of {len}"), expected));
+            }
+        }
+        if let Some((pattern, device)) = self.overrides.iter().find(|(_, device)| *device > gpus) {
+            let found = format!("{pattern}=gpu{}", device - 1);
+            let expected = format!("at most gpu{}: {gpus} in use", gpus - 1);
+            return Err(setting("override-tensor", found, expected));
+        }
+        Ok(())
     }
 
     /// The request to the scheduler for a graph.
@@ -78,13 +130,13 @@ impl Placing {
     /// An expression that is none.
     pub fn request(&self, graph: &Graph) -> Result<Request, Error> {
         let mut rules = Vec::new();
-        for (pattern, side) in &self.overrides {
+        for (pattern, device) in &self.overrides {
             let regex = Regex::new(pattern).map_err(|error| Error::Setting {
                 name: "override-tensor",
                 found: pattern.clone(),
                 expected: format!("a regular expression ({})", last_line(&error.to_string())),
             })?;
-            rules.push((regex, *side));
+            rules.push((regex, *device));
         }
         let experts: HashSet<WeightId> = graph
             .nodes
@@ -95,91 +147,49 @@ impl Placing {
             .collect();
         let pins = graph.weights.iter().filter_map(|weight| {
             let rule = rules.iter().find(|(regex, _)| regex.is_match(&weight.name));
-            rule.map(|(_, side)| *side)
-                .or(experts.contains(&weight.id).then_some(Side::Host))
-                .map(|side| (weight.id, side))
+            let device = rule.map(|(_, device)| *device);
+            Some((weight.id, device.or(experts.contains(&weight.id).then_some(0))?))
         });
         Ok(Request {
             offload: self.gpu_layers,
+            shares: self.tensor_split.clone(),
             pins: pins.collect(),
             cache_on_host: self.cache_on_cpu,
         })
     }
 
-    /// The plan of a graph on devices, the first of which is the processor.
+    /// The plan of a graph on devices, the first of which is the CPU.
     ///
     /// # Errors
-    /// As [`Placing::request`]; a plan that does not fit.
+    /// As [`Placing::request`]; lists that name more GPUs than there are; a plan that does not fit.
     pub fn plan(&self, graph: &Graph, machine: &Machine, budget: &Budget) -> Result<Plan, Error> {
         let mut machine = machine.clone();
-        let mut budget = *budget;
-        if let Some(adapter) = machine.devices.get_mut(1) {
-            if let Some(bytes) = self.vram_bytes {
-                adapter.memory_bytes = bytes;
-            }
-            let usual = MARGIN_BYTES.min(adapter.memory_bytes / MARGIN_SHARE);
-            budget.margin_bytes = self.margin_bytes.unwrap_or(usual);
+        let gpus = machine.devices.len() - 1;
+        self.check(gpus)?;
+        let mut margins = vec![0; gpus + 1];
+        for (gpu, device) in machine.devices[1..].iter_mut().enumerate() {
+            device.memory_bytes = of_gpu(&self.vram_bytes, gpu).unwrap_or(device.memory_bytes);
+            let usual = MARGIN_BYTES.min(device.memory_bytes / MARGIN_SHARE);
+            margins[gpu + 1] = of_gpu(&self.margin_bytes, gpu).unwrap_or(usual);
         }
-        for (device, taken) in machine.devices.iter_mut().zip(self.taken_bytes) {
-            device.memory_bytes = device.memory_bytes.saturating_sub(taken);
+        margins[0] = margins.iter().copied().max().unwrap_or(0);
+        for (place, device) in machine.devices.iter_mut().enumerate() {
+            let taken = self.taken_bytes.get(place).copied().unwrap_or(0);
+            let less = taken.saturating_add(margins[place]);
+            device.memory_bytes = device.memory_bytes.saturating_sub(less);
         }
-        Ok(offload(graph, &machine, &budget, &self.request(graph)?)?)
+        let mut plan = offload(graph, &machine, budget, &self.request(graph)?)?;
+        if self.main_gpu.is_some() && self.split_mode == SplitMode::Layer && gpus > 1 {
+            plan.notes.push("main-gpu has an effect only with split-mode none".to_owned());
+        }
+        Ok(plan)
     }
 }
 
-/// The adapter that is asked for, open; `None` with the reason where the processor does it all.
-///
-/// # Errors
-/// An adapter was named, or layers were asked for by number, and there is none.
-pub fn adapter(placing: &Placing) -> Result<Result<Box<dyn Backend>, String>, Error> {
-    if !placing.wants_adapter() {
-        return Ok(Err(String::new()));
-    }
-    match open(placing) {
-        Ok(backend) => Ok(Ok(backend)),
-        Err(error) if placing.device.is_some() => Err(error),
-        Err(error) => Ok(Err(format!("{error}; all runs on the processor"))),
-    }
-}
-
-#[cfg(feature = "gpu")]
-fn open(placing: &Placing) -> Result<Box<dyn Backend>, Error> {
-    let device = placing.device.clone();
-    let keeper = placing
-        .kept
-        .as_deref()
-        .map(|folder| -> Arc<dyn bilayer_gpu::Keep> { Arc::new(crate::kept::Kept::new(folder)) });
-    let options = bilayer_gpu::Options { device, keeper, ..bilayer_gpu::Options::default() };
-    Ok(Box::new(bilayer_gpu::Gpu::open(&options)?))
-}
-
-#[cfg(not(feature = "gpu"))]
-fn open(_: &Placing) -> Result<Box<dyn Backend>, Error> {
-    Err(Error::NoAdapters)
-}
-
-/// What is known of the adapter that is asked for, without opening it.
-#[cfg(feature = "gpu")]
-fn facts(placing: &Placing) -> Result<Facts, Error> {
-    Ok(bilayer_gpu::facts(placing.device.as_deref())?)
-}
-
-#[cfg(not(feature = "gpu"))]
-fn facts(_: &Placing) -> Result<Facts, Error> {
-    Err(Error::NoAdapters)
-}
-
-/// Memory of the adapter that is asked for, free as far as its driver tells; `None` where there is none.
-pub fn adapter_bytes(placing: &Placing) -> Option<u64> {
-    let facts = placing.wants_adapter().then(|| facts(placing).ok())?;
-    facts.map(|facts| facts.memory_bytes)
-}
-
-/// An adapter that only its memory is known of.
-fn described(mut like: Facts) -> Facts {
-    like.name = "an adapter described by --vram".to_owned();
-    like.kind = bilayer_graph::Kind::Gpu;
-    like
+/// Memory of the GPUs that are asked for, free as far as their drivers tell.
+pub fn gpu_bytes(placing: &Placing) -> Vec<u64> {
+    let known = devices::facts(placing).map(|found| found.devices).unwrap_or_default();
+    known.iter().map(|facts| facts.memory_bytes).collect()
 }
 
 /// The plan that a session with these settings would have on this machine, or on one that is described; nothing is
@@ -213,83 +223,22 @@ pub fn plan(
     Ok(plan)
 }
 
-/// What is known of this machine without opening an adapter.
+/// What is known of this machine without opening a device beside the host.
 fn this_machine(settings: &Settings<'_>) -> Result<(Machine, Vec<String>), Error> {
     let options = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
-    let cpu = Cpu::new(options)?;
-    let mut devices = vec![cpu.facts().clone()];
-    let mut notes = Vec::new();
-    if settings.placing.wants_adapter() {
-        match facts(&settings.placing) {
-            Ok(facts) => devices.push(facts),
-            Err(error) if settings.placing.device.is_some() => return Err(error),
-            Err(_) if settings.placing.vram_bytes.is_some() => {
-                devices.push(described(cpu.facts().clone()));
-            }
-            Err(error) => notes.push(format!("{error}; all runs on the processor")),
-        }
+    let placing = &settings.placing;
+    let mut devices = vec![devices::host(options)?.facts().clone()];
+    let devices::Offloads { devices: mut gpus, mut notes } = devices::facts(placing)?;
+    if gpus.is_empty() && placing.offloads() && !placing.vram_bytes.is_empty() {
+        let described = |&bytes| Facts::offload("gpu", "a GPU described by --vram", bytes);
+        gpus.extend(placing.vram_bytes.iter().map(described));
+        notes.clear();
     }
+    devices.append(&mut gpus);
     if let [cpu] = &mut devices[..] {
         cpu.read_gbps = Some(bilayer_cpu::probe::read_gbps_of(cpu.threads, PROBE_BYTES));
     }
     Ok((Machine::new(devices), notes))
-}
-
-/// 10^9 bytes a second that kernels of an adapter read, by its number in [`adapters`]: opens it, which takes a second or
-/// two. `None` where that fails.
-#[cfg(feature = "gpu")]
-pub fn read_gbps(number: usize) -> Option<f64> {
-    bilayer_gpu::read_gbps(Some(&number.to_string())).ok()
-}
-
-/// Of no adapter.
-#[cfg(not(feature = "gpu"))]
-pub fn read_gbps(_number: usize) -> Option<f64> {
-    None
-}
-
-/// Adapters, the best first; none without the feature `gpu`.
-#[cfg(feature = "gpu")]
-pub fn adapters() -> Vec<AdapterFacts> {
-    let adapters = bilayer_gpu::adapters().into_iter();
-    let known = adapters.map(|a| AdapterFacts {
-        name: a.name,
-        backend: a.api.to_owned(),
-        kind: a.kind.name().to_owned(),
-        driver: a.driver,
-        memory_bytes: a.memory_bytes,
-        free_bytes: a.free_bytes,
-        unified: a.unified,
-        features: a.features,
-    });
-    known.collect()
-}
-
-/// Adapters, the best first; none without the feature `gpu`.
-#[cfg(not(feature = "gpu"))]
-pub fn adapters() -> Vec<AdapterFacts> {
-    Vec::new()
-}
-
-/// What is known of an adapter.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdapterFacts {
-    /// The driver's name for it.
-    pub name: String,
-    /// `vulkan`, `metal` or `dx12`.
-    pub backend: String,
-    /// `discrete`, `integrated`, `virtual`, `other` or `software`.
-    pub kind: String,
-    /// The driver with its version.
-    pub driver: String,
-    /// Bytes of its memory.
-    pub memory_bytes: u64,
-    /// Bytes of it that are free, where the driver tells.
-    pub free_bytes: Option<u64>,
-    /// Whether it shares the host's memory.
-    pub unified: bool,
-    /// Which features that we use it has.
-    pub features: Vec<String>,
 }
 
 fn last_line(message: &str) -> &str {

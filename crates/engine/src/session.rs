@@ -63,16 +63,45 @@ pub enum Wanted {
 
 /// Time spent in steps since the session began or was last asked. Where devices work at the same time their shares
 /// add up to more than the whole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// In steps, all together.
     pub total: Duration,
-    /// While the processor had segments to run, as [`Lane`] has it.
-    pub cpu: Duration,
-    /// While the adapter had segments to run.
-    pub gpu: Duration,
+    /// While each of the plan's devices had segments to run, as [`Lane`] has it: the host first, and behind them those
+    /// that were lost since.
+    pub devices: Vec<Duration>,
     /// Copying hidden states between devices.
     pub crossing: Duration,
+}
+
+impl Spent {
+    fn of(devices: usize) -> Spent {
+        Spent { devices: vec![Duration::ZERO; devices], ..Spent::default() }
+    }
+
+    fn clear(&mut self) {
+        (self.total, self.crossing) = Default::default();
+        self.devices.fill(Duration::ZERO);
+    }
+
+    /// While the host had segments to run.
+    pub fn host(&self) -> Duration {
+        self.devices.first().copied().unwrap_or_default()
+    }
+
+    /// While the devices beside the host had, together.
+    pub fn offload(&self) -> Duration {
+        self.devices.iter().skip(1).sum()
+    }
+
+    /// Adds what was spent elsewhere, device by device.
+    pub fn add(&mut self, other: &Spent) {
+        self.total += other.total;
+        self.crossing += other.crossing;
+        let len = self.devices.len().max(other.devices.len());
+        self.devices.resize(len, Duration::ZERO);
+        self.devices.iter_mut().zip(&other.devices).for_each(|(all, more)| *all += *more);
+    }
 }
 
 /// Why a device's part could not be done.
@@ -100,8 +129,7 @@ impl From<Failed> for Error {
 
 /// A model on its devices. Nothing is allocated on the token path after [`Session::new`].
 ///
-/// When an adapter fails, the session goes on on the processor from the same tokens and says so with a
-/// [`Warning`]; see [`Session::take_warnings`].
+/// When a device fails, the session goes on on the others from the same tokens and says so with a [`Warning`]; see [`Session::take_warnings`].
 pub struct Session {
     model: Model,
     purpose: Purpose,
@@ -123,15 +151,15 @@ pub struct Session {
     overlap: Overlap,
     /// What the settings say of that.
     overlap_wanted: Overlap,
-    /// How a processor is made that takes an adapter's place.
-    processor: bilayer_cpu::Options,
+    /// How a host is made that takes a device's place, where the session has none.
+    host: bilayer_cpu::Options,
     warnings: Vec<Warning>,
     /// The times that the plan was made by.
     timing: Option<Timing>,
     /// What decoding took since the plan was made.
     decoding: Decoding,
-    /// What a device said that failed, while nobody could take over.
-    lost: Option<bilayer_graph::Error>,
+    /// A device that failed, and what it said, while nobody could take over.
+    lost: Option<(usize, bilayer_graph::Error)>,
     load: Duration,
 }
 
@@ -255,10 +283,18 @@ impl Session {
 
     /// Time spent in steps since the last call.
     pub fn take_spent(&mut self) -> Spent {
-        std::mem::take(&mut self.pipeline.spent)
+        let mut all = Spent::of(self.pipeline.backends.len());
+        self.move_spent(&mut all);
+        all
     }
 
-    /// The last segments that ran, on which device and when. Begins anew when all moves to the processor.
+    /// Adds the time spent in steps since the last call to `all`.
+    pub(crate) fn move_spent(&mut self, all: &mut Spent) {
+        all.add(&self.pipeline.spent);
+        self.pipeline.spent.clear();
+    }
+
+    /// The last segments that ran, on which device and when. Begins anew when a device is lost.
     pub fn lanes(&self) -> &Lanes {
         &self.pipeline.lanes
     }
@@ -404,7 +440,7 @@ impl Session {
         Ok(is_whole.then(|| &self.pipeline.results[..ran.made]))
     }
 
-    /// Runs all rows in micro-batches. When an adapter fails, once more on the processor.
+    /// Runs all rows in micro-batches. When a device fails, once more on the others.
     fn run(
         &mut self,
         runs: &[Run<'_>],
@@ -413,8 +449,8 @@ impl Session {
     ) -> Result<Ran, Error> {
         let began = Instant::now();
         let ran = loop {
-            if let Some(error) = self.lost.take()
-                && let Err(error) = self.move_to_processor(error)
+            if let Some((device, error)) = self.lost.take()
+                && let Err(error) = self.move_from(device, error)
             {
                 break Err(error);
             }
@@ -422,7 +458,7 @@ impl Session {
                 Err(Failed::Device { device, error })
                     if fallback::is_mendable(self.pipeline.backends[device].as_ref(), &error) =>
                 {
-                    self.lost = Some(error);
+                    self.lost = Some((device, error));
                 }
                 ran => break ran.map_err(Error::from),
             }
@@ -433,6 +469,16 @@ impl Session {
             self.decoding.add(took);
         }
         ran
+    }
+
+    /// Whether devices of a plan can work at the same time.
+    fn divides(&self, plan: &Plan) -> bool {
+        self.read.watched.is_empty() && pipeline::overlaps(&self.graph, plan)
+    }
+
+    /// When they do.
+    fn overlap_of(&self, plan: &Plan) -> Overlap {
+        if self.divides(plan) { self.overlap_wanted } else { Overlap::Off }
     }
 
     /// Runs all rows; after an error the sequences hold what they held before.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use bilayer_graph::{Backend, Graph, Kind, Limits, Weight};
+use bilayer_graph::{Backend, Graph, Limits, Weight};
 use bilayer_scheduler::{Basis, DeviceTimes, Times};
 
 use crate::kept::Kept;
@@ -64,9 +64,6 @@ impl Subject<'_> {
         for facts in facts {
             let (identity, threads) = (&facts.identity, facts.threads);
             key += &format!("|{identity} {threads} {}", facts.name);
-            if facts.kind == Kind::Cpu {
-                key += &facts.level;
-            }
         }
         let Limits { key_type, value_type, fuse, .. } = self.limits;
         key += &format!("|{key_type} {value_type} {fuse}");

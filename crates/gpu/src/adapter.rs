@@ -1,5 +1,7 @@
 //! Which adapters there are, and what each one is.
 
+use std::sync::OnceLock;
+
 use crate::Error;
 use crate::caps::{Api, Caps, Vendor};
 
@@ -45,6 +47,8 @@ pub struct AdapterFacts {
     pub kind: AdapterKind,
     /// The driver with its version.
     pub driver: String,
+    /// Where it is plugged in, such as `0000:01:00.0`; empty where the driver does not tell.
+    pub bus: String,
     /// Bytes of memory it reports.
     pub memory_bytes: u64,
     /// Bytes of it that are free, where the driver says so.
@@ -89,18 +93,27 @@ pub fn find(wanted: Option<&str>) -> Result<Adapter, Error> {
     }
 }
 
+const APIS: wgpu::Backends =
+    wgpu::Backends::VULKAN.union(wgpu::Backends::METAL).union(wgpu::Backends::DX12);
+
+/// The process's one instance: making it loads every driver, and several GPUs are looked up one by one.
+fn instance() -> &'static wgpu::Instance {
+    static INSTANCE: OnceLock<wgpu::Instance> = OnceLock::new();
+    INSTANCE.get_or_init(|| {
+        wgpu::Instance::new(wgpu::InstanceDescriptor {
+            backends: APIS,
+            flags: wgpu::InstanceFlags::empty(),
+            memory_budget_thresholds: wgpu::MemoryBudgetThresholds {
+                for_resource_creation: Some(98),
+                for_device_loss: None,
+            },
+            ..wgpu::InstanceDescriptor::new_without_display_handle()
+        })
+    })
+}
+
 fn enumerate() -> Vec<Adapter> {
-    let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
-        backends,
-        flags: wgpu::InstanceFlags::empty(),
-        memory_budget_thresholds: wgpu::MemoryBudgetThresholds {
-            for_resource_creation: Some(98),
-            for_device_loss: None,
-        },
-        ..wgpu::InstanceDescriptor::new_without_display_handle()
-    });
-    let raw = pollster::block_on(instance.enumerate_adapters(backends));
+    let raw = pollster::block_on(instance().enumerate_adapters(APIS));
     let mut found: Vec<Adapter> = raw.into_iter().filter_map(Adapter::new).collect();
     found.sort_by_key(|adapter| (adapter.facts.kind, adapter.facts.api == "dx12"));
     found
@@ -125,6 +138,7 @@ impl Adapter {
             api: api.name(),
             kind,
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+            bus: info.device_pci_bus_id,
             memory_bytes: memory.total_bytes,
             free_bytes: memory.free_bytes,
             unified,

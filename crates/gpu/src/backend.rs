@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bilayer_graph::{
-    Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Kind,
-    Limits, Op, OpKind, OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight,
+    Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Limits, Op,
+    OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight,
 };
 use bilayer_quant::Type;
 use rayon::prelude::*;
@@ -16,6 +16,7 @@ use crate::adapter::Adapter;
 use crate::cache::Cache;
 use crate::device::{Created, Device, DeviceOptions};
 use crate::kernel::Source;
+use crate::kernels::OPS;
 use crate::kernels::matmul::takes_ints;
 use crate::kernels::weights::is_native;
 use crate::pipeline_cache::Keep;
@@ -196,20 +197,14 @@ fn facts_of(adapter: &Adapter) -> Facts {
     let (facts, caps) = (adapter.facts(), adapter.caps());
     let types = bilayer_quant::all().iter().copied();
     Facts {
-        name: facts.name.clone(),
-        kind: Kind::Gpu,
         level: facts.api.to_owned(),
-        threads: 1,
-        memory_bytes: facts.free_bytes.unwrap_or(facts.memory_bytes),
-        ops: OpKind::ALL.to_vec(),
-        types: bilayer_quant::all().to_vec(),
+        ops: OPS.to_vec(),
         converted: converted(),
         quantized: types.filter(|&ty| takes_ints(&caps, ty)).collect(),
-        reads_in_place: caps.unified
+        shares_memory: caps.unified
             && adapter.raw().features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
         identity: format!("{} {}", facts.name, facts.driver),
-        read_gbps: None,
-        tops: None,
+        ..Facts::offload("gpu", facts.name.clone(), facts.free_bytes.unwrap_or(facts.memory_bytes))
     }
 }
 

@@ -25,8 +25,31 @@ mod variants;
 pub mod view;
 pub mod weights;
 
+use bilayer_graph::OpKind;
+
 use crate::caps::Caps;
 use crate::kernel::Source;
+
+/// The ops that have kernels here: what the backend's facts list. An op that is not among them stays on the CPU.
+pub const OPS: &[OpKind] = &[
+    OpKind::Embed,
+    OpKind::RmsNorm,
+    OpKind::LayerNorm,
+    OpKind::HeadNorm,
+    OpKind::MatMul,
+    OpKind::Rope,
+    OpKind::Attend,
+    OpKind::Gate,
+    OpKind::Add,
+    OpKind::Scale,
+    OpKind::SoftCap,
+    OpKind::Rows,
+    OpKind::Pool,
+    OpKind::TopK,
+    OpKind::Route,
+    OpKind::Experts,
+    OpKind::Mix,
+];
 
 /// Every kernel that may be chosen on adapters of these capabilities, for checking without one.
 pub fn all(caps: &Caps) -> Vec<Source> {

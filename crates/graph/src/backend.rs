@@ -48,31 +48,34 @@ pub struct Limits {
     pub check: bool,
 }
 
-/// What kind of processor a backend drives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// The host's cores.
-    Cpu,
-    /// A graphics adapter.
-    Gpu,
-    /// The naive executor.
-    Reference,
-}
-
 /// What a device is and can do.
+///
+/// Nothing above the backends asks which backend a device belongs to: what differs is one of the capabilities here.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     /// Its name for messages and plans.
     pub name: String,
-    /// Its kind.
-    pub kind: Kind,
+    /// The label of devices of its backend in a plan's map: `cpu`, `gpu`. Data for people and JSON; no code branches
+    /// on it.
+    pub family: &'static str,
     /// The kernel family chosen, such as an instruction level.
     pub level: String,
     /// Threads or lanes of work it runs at once.
     pub threads: usize,
     /// Memory it may use, bytes.
     pub memory_bytes: u64,
-    /// Op kinds it runs.
+    /// Whether work goes through a queue that needs no thread of the host: a device that is not asynchronous computes
+    /// on the thread that waits for it.
+    pub is_async: bool,
+    /// Whether weights are copied to memory of its own, so that the file's pages are not needed after loading.
+    /// Weights that are read in the file's map may exceed [`Facts::memory_bytes`]: that is slow, but works.
+    pub copies_weights: bool,
+    /// Whether it may be lost or run out of memory while the process lives on, so that its layers must move to
+    /// another device.
+    pub can_be_lost: bool,
+    /// Whether the host reads results where they are, in memory that both share.
+    pub shares_memory: bool,
+    /// Op kinds it has kernels for.
     pub ops: Vec<OpKind>,
     /// Weight types it runs.
     pub types: Vec<Type>,
@@ -81,9 +84,8 @@ pub struct Facts {
     /// Types of matrices that take their inputs as integers, which lie in the device's memory beside or in place of the
     /// floats: 24 bytes for every 16 values.
     pub quantized: Vec<Type>,
-    /// Whether the host reads results where they are, in memory that both share.
-    pub reads_in_place: bool,
-    /// What tells it from others and from itself under another driver: the processor's model, the adapter and driver.
+    /// What tells it from others and from itself as it was set up otherwise: the CPU's model and instruction level, the
+    /// GPU and its driver.
     pub identity: String,
     /// How fast it reads its memory, 10^9 bytes a second, where that is known.
     pub read_gbps: Option<f64>,
@@ -92,22 +94,39 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// A device that is only described: it runs every op and type as they are, and nothing is known of its speed.
-    pub fn described(name: String, kind: Kind, memory_bytes: u64) -> Facts {
+    /// A host that is only described: it reads weights in the file's map, computes on the threads that wait, is never
+    /// lost, runs every op and type as they are, and nothing is known of its speed.
+    pub fn host(name: impl Into<String>, memory_bytes: u64) -> Facts {
+        let name = name.into();
         Facts {
             identity: name.clone(),
             name,
-            kind,
+            family: "cpu",
             level: String::new(),
             threads: 1,
             memory_bytes,
+            is_async: false,
+            copies_weights: false,
+            can_be_lost: false,
+            shares_memory: false,
             ops: OpKind::ALL.to_vec(),
             types: bilayer_quant::all().to_vec(),
             converted: Vec::new(),
             quantized: Vec::new(),
-            reads_in_place: false,
             read_gbps: None,
             tops: None,
+        }
+    }
+
+    /// A device beside the host that is only described: it copies weights to memory of its own, works through a queue,
+    /// may be lost, and runs every op and type as they are.
+    pub fn offload(family: &'static str, name: impl Into<String>, memory_bytes: u64) -> Facts {
+        Facts {
+            family,
+            is_async: true,
+            copies_weights: true,
+            can_be_lost: true,
+            ..Facts::host(name, memory_bytes)
         }
     }
 

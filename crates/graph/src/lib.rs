@@ -39,7 +39,7 @@ mod step;
 mod weight;
 
 pub use backend::{
-    Backend, CachePages, Facts, Holding, Kernel, Kind, Limits, OpTime, Segment, SegmentId,
+    Backend, CachePages, Facts, Holding, Kernel, Limits, OpTime, Segment, SegmentId,
 };
 pub use error::Error;
 pub use graph::{CacheInfo, Graph, Node, ValueInfo};

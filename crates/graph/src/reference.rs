@@ -28,9 +28,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::{
-    Attend, Backend, CacheId, CachePages, Error, Facts, Holding, Ids, Kernel, Kind, Limits, Node,
-    Op, OpKind, OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo,
-    Weight, WeightId,
+    Attend, Backend, CacheId, CachePages, Error, Facts, Holding, Ids, Kernel, Limits, Node, Op,
+    OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo, Weight,
+    WeightId,
 };
 use cache::Cache;
 
@@ -79,20 +79,12 @@ impl Reference {
     /// An executor that holds nothing yet.
     pub fn new() -> Self {
         Reference {
+            // It copies the weights it is given.
             facts: Facts {
-                name: NAME.to_owned(),
-                kind: Kind::Reference,
+                family: NAME,
                 level: "naive".to_owned(),
-                threads: 1,
-                memory_bytes: u64::MAX,
-                ops: OpKind::ALL.to_vec(),
-                types: bilayer_quant::all().to_vec(),
-                converted: Vec::new(),
-                quantized: Vec::new(),
-                reads_in_place: false,
-                identity: NAME.to_owned(),
-                read_gbps: None,
-                tops: None,
+                copies_weights: true,
+                ..Facts::host(NAME, u64::MAX)
             },
             weights: BTreeMap::new(),
             cols: BTreeMap::new(),

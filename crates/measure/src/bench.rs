@@ -12,8 +12,8 @@ use std::fmt;
 use std::time::Instant;
 
 use bilayer_cpu::level::Level;
-use bilayer_cpu::{Cpu, host, probe};
-use bilayer_graph::{Backend, Graph, Kind};
+use bilayer_cpu::{host, probe};
+use bilayer_graph::{Backend, Graph};
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Offload, Plan};
 use rand_chacha::ChaCha8Rng;
@@ -102,7 +102,8 @@ pub struct Setup {
     pub overlap: Overlap,
     /// How many events to keep of what ran when.
     pub trace_events: Option<usize>,
-    /// The placements it will have, one at a time. They name one adapter, which is opened if any of them wants it.
+    /// The placements it will have, one at a time. They name the same GPUs, which are opened if any of
+    /// them wants them.
     pub placings: Vec<Placing>,
 }
 
@@ -127,20 +128,21 @@ impl Setup {
         }
     }
 
-    /// The processor and, if any placement wants one, the adapter.
+    /// The host and, if any placement wants them, the devices to offload to.
     fn devices(&self) -> Result<Devices, Error> {
         let (threads, level) = (self.threads, self.cpu_level);
-        let cpu = Cpu::new(bilayer_cpu::Options { threads, level })?;
-        let mut devices = Devices { backends: vec![Box::new(cpu)], without: None };
+        let host = placement::host(bilayer_cpu::Options { threads, level })?;
+        let mut all = Devices { backends: vec![host], without: None };
         for placing in &self.placings {
-            match placement::adapter(placing)? {
-                Ok(adapter) => devices.backends.push(adapter),
-                Err(reason) if reason.is_empty() => continue,
-                Err(reason) => devices.without = Some(reason),
+            let placement::Offloads { devices, notes } = placement::open(placing)?;
+            let is_asked = !(devices.is_empty() && notes.is_empty());
+            all.backends.extend(devices);
+            all.without = notes.into_iter().next();
+            if is_asked {
+                break;
             }
-            break;
         }
-        Ok(devices)
+        Ok(all)
     }
 }
 
@@ -388,26 +390,20 @@ impl Running<'_> {
         let spent = self.live.session.take_spent();
         let peak_resident_bytes = host::peak_resident_bytes().filter(|_| counts_memory);
         let probe_gbps = before.zip(self.probe(told)).map(|(before, after)| [before, after]);
-        let (cpu_step_bytes, gpu_step_bytes) = self.step_bytes();
+        let step_bytes = self.step_bytes();
         Ok(Ok(Measured {
             test: self.test,
             samples_ns,
             spent,
-            cpu_step_bytes,
-            gpu_step_bytes,
+            step_bytes,
             probe_gbps,
             peak_resident_bytes,
         }))
     }
 
-    /// Bytes of weights that a step of the test reads on the processor and on the adapter.
-    fn step_bytes(&self) -> (u64, u64) {
-        let session = &self.live.session;
-        let of = |kind: Kind| {
-            let devices = session.backends().zip(session.step_bytes(self.test.parallel));
-            devices.filter(|(b, _)| b.facts().kind == kind).map(|(_, bytes)| bytes).sum()
-        };
-        (of(Kind::Cpu), of(Kind::Gpu))
+    /// Bytes of weights that a step of the test reads on each device.
+    fn step_bytes(&self) -> Vec<u64> {
+        self.live.session.step_bytes(self.test.parallel)
     }
 
     /// Makes the sequence as long as the depth; the tokens it has by now are those it would get.
@@ -487,8 +483,7 @@ impl Running<'_> {
             return None;
         }
         told(Phase::Probe);
-        let mut facts = self.live.session.backends().map(|backend| backend.facts());
-        let threads = facts.find(|facts| facts.kind == Kind::Cpu).map(|facts| facts.threads)?;
+        let threads = self.live.session.backends().next()?.facts().threads;
         Some(probe::stream_gbps(threads, self.weights)).filter(|&gbps| gbps > 0.0)
     }
 }

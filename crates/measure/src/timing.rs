@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 use bilayer_engine::Error;
 use bilayer_engine::session::Subject;
 use bilayer_graph::{
-    Backend, Graph, Holding, Kind, Limits, PAGE_TOKENS, Rows, SegmentId, Span, Step, Weight,
+    Backend, Facts, Graph, Holding, Limits, PAGE_TOKENS, Rows, SegmentId, Span, Step, Weight,
 };
 use bilayer_scheduler::{BATCH_TOKENS, Cost, DeviceTimes, Placement, PlannedSegment, cut};
 
-/// Bytes of weights in the stretch of layers of a processor, and of an adapter: more than their caches hold.
-const STRETCH_BYTES: [u64; 2] = [1536 << 20, 384 << 20];
+/// Bytes of weights in the stretch of layers: more than caches hold. A device that copies them is given fewer, since
+/// every byte is loaded first.
+const STRETCH_BYTES: u64 = 1536 << 20;
+const STRETCH_COPIED_BYTES: u64 = 384 << 20;
 
 /// How many times as much may be loaded for it, where much of a layer is not read for a token.
 const STRETCH_LOADED: f64 = 4.0;
@@ -37,12 +39,12 @@ const REPEATS: std::ops::Range<usize> = 4..40;
 /// The device refuses or fails; a tensor that the file lacks.
 pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<DeviceTimes, Error> {
     let graph = subject.graph;
-    let kind = backend.facts().kind;
+    let end = End::of(backend.facts());
     let bytes = layer_bytes(graph, 1, |_| true);
     // Of a prompt's last layer, most is done for the wanted row alone.
     let prompt_bytes = layer_bytes(graph, 1, |rows| rows == Rows::Tokens);
-    let layers = stretch(&bytes, &layer_bytes(graph, usize::MAX, |_| true), kind);
-    let parts = [&[][..], &layers[..1], &layers].map(|part| segments(graph, part, kind));
+    let layers = stretch(&bytes, &layer_bytes(graph, usize::MAX, |_| true), end);
+    let parts = [&[][..], &layers[..1], &layers].map(|part| segments(graph, part, end));
     let most = subject.limits.tokens.min(PIECE_TOKENS);
     let pages = (POSITION + most.max(BATCH_TOKENS)).div_ceil(PAGE_TOKENS) + 1;
     let limits = Limits {
@@ -99,10 +101,10 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
 }
 
 /// Segments of some layers on a device, and with no layers of the head.
-fn segments(graph: &Graph, layers: &[usize], kind: Kind) -> Vec<PlannedSegment> {
+fn segments(graph: &Graph, layers: &[usize], end: End) -> Vec<PlannedSegment> {
     let mut placement = Placement::single(graph.layers(), 0);
     placement.output = usize::from(layers.is_empty());
-    placement.embedding = usize::from(kind == Kind::Cpu && !layers.is_empty());
+    placement.embedding = usize::from(end == End::First && !layers.is_empty());
     layers.iter().for_each(|&layer| placement.layers[layer] = 1);
     cut(graph, &placement).into_iter().filter(|segment| segment.device == 1).collect()
 }
@@ -140,16 +142,37 @@ fn load(
     Ok(compiled)
 }
 
-/// The layers that are timed on a device, two at least: the first ones, after the embedding, on a processor, the last
-/// ones on an adapter. `bytes` are those that a token reads of each layer, `held` all. Of experts most lie idle: layers
-/// are loaded until that costs too much, even if caches then hold what is read.
-fn stretch(bytes: &[f64], held: &[f64], kind: Kind) -> Vec<usize> {
-    let is_adapter = kind == Kind::Gpu;
-    let mut left = STRETCH_BYTES[usize::from(is_adapter)] as f64;
+/// Which layers a device is timed with: one that reads the file's map is the host and holds the first ones, after the
+/// embedding; one that copies weights holds the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    First,
+    Last,
+}
+
+impl End {
+    fn of(facts: &Facts) -> End {
+        if facts.copies_weights { End::Last } else { End::First }
+    }
+
+    /// Bytes of weights in the stretch.
+    fn stretch_bytes(self) -> u64 {
+        match self {
+            End::First => STRETCH_BYTES,
+            End::Last => STRETCH_COPIED_BYTES,
+        }
+    }
+}
+
+/// The layers that are timed on a device, two at least, from its end of the model on. `bytes` are those that a token reads
+/// of each layer, `held` all. Of experts most lie idle: layers are loaded until that costs too much, even if caches
+/// then hold what is read.
+fn stretch(bytes: &[f64], held: &[f64], end: End) -> Vec<usize> {
+    let mut left = end.stretch_bytes() as f64;
     let mut room = STRETCH_LOADED * left;
     let mut layers = Vec::new();
     for at in 0..bytes.len() {
-        let layer = if is_adapter { bytes.len() - 1 - at } else { at };
+        let layer = if end == End::Last { bytes.len() - 1 - at } else { at };
         if layers.len() >= 2 && (left <= 0.0 || room <= 0.0) {
             break;
         }
@@ -292,9 +315,7 @@ fn noise(values: &mut Vec<f32>, len: usize) {
 
 #[cfg(test)]
 mod tests {
-    use bilayer_graph::Kind;
-
-    use super::{Apart, Walls, stretch};
+    use super::{Apart, End, Walls, stretch};
 
     #[test]
     fn walls_are_taken_apart() {
@@ -312,13 +333,13 @@ mod tests {
     #[test]
     fn two_layers_at_least_are_timed() {
         let mib = f64::from(1 << 20);
-        let alike = |bytes: &[f64], kind| stretch(bytes, bytes, kind);
-        assert_eq!(alike(&[600.0 * mib; 4], Kind::Gpu), [3, 2]);
-        assert_eq!(alike(&[600.0 * mib; 4], Kind::Cpu), [0, 1, 2]);
-        assert_eq!(alike(&[mib; 3], Kind::Gpu), [2, 1, 0]);
-        assert_eq!(alike(&[mib], Kind::Gpu), [0]);
+        let alike = |bytes: &[f64], end| stretch(bytes, bytes, end);
+        assert_eq!(alike(&[600.0 * mib; 4], End::Last), [3, 2]);
+        assert_eq!(alike(&[600.0 * mib; 4], End::First), [0, 1, 2]);
+        assert_eq!(alike(&[mib; 3], End::Last), [2, 1, 0]);
+        assert_eq!(alike(&[mib], End::Last), [0]);
         // Of experts a hundredth is read: two layers of many are enough to load.
         let (read, held) = ([10.0 * mib; 9], [1000.0 * mib; 9]);
-        assert_eq!(stretch(&read, &held, Kind::Gpu), [8, 7]);
+        assert_eq!(stretch(&read, &held, End::Last), [8, 7]);
     }
 }

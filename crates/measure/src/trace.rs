@@ -130,14 +130,16 @@ struct ChromeArgs {
 }
 
 /// Where the time of some steps went, milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Totals {
     /// Between the first event and the last.
     pub wall: f64,
-    /// While processors had kernels to run.
+    /// While the host had kernels to run.
     pub cpu: f64,
-    /// While adapters had: by their own clock where they have one.
+    /// While the devices beside it had, together: by their own clock where they have one.
     pub gpu: f64,
+    /// While each device had.
+    pub devices: Vec<f64>,
     /// Values on their way between host and devices.
     pub crossing: f64,
     /// While nothing of this went on.
@@ -145,30 +147,31 @@ pub struct Totals {
 }
 
 impl Timeline<'_> {
-    /// Where the time of each step went; `adapters` says of each device whether it is one.
-    pub fn step_totals(&self, adapters: &[bool]) -> Vec<Totals> {
+    /// Where the time of each step went; `is_async` says of each device whether it is.
+    pub fn step_totals(&self, is_async: &[bool]) -> Vec<Totals> {
         let steps = self.trace.recorded().iter().filter(|event| event.what == What::Step);
-        steps.map(|step| self.totals(step.start_ns..step.end_ns(), adapters)).collect()
+        steps.map(|step| self.totals(step.start_ns..step.end_ns(), is_async)).collect()
     }
 
     /// Where the time of the steps that began within some nanoseconds went.
-    pub fn totals(&self, within: std::ops::Range<u64>, adapters: &[bool]) -> Totals {
+    pub fn totals(&self, within: std::ops::Range<u64>, is_async: &[bool]) -> Totals {
         let events = self.trace.recorded().iter().filter(|event| within.contains(&event.start_ns));
         let steps = events.clone().filter(|event| event.what == What::Step);
         let wall: u64 = steps.map(|event| event.ns).sum();
         let mut busy: Vec<(u64, u64)> = Vec::new();
         let mut totals = Totals { wall: wall as f64 / 1e6, ..Totals::default() };
-        for (lane, is_adapter) in adapters.iter().enumerate() {
-            let mine = events.clone().filter(|event| event.lane == lane + 1);
+        for (device, is_async) in is_async.iter().enumerate() {
+            let mine = events.clone().filter(|event| event.lane == device + 1);
             let timed = mine.clone().any(|event| event.what == What::Op);
-            let what = if timed && *is_adapter { What::Op } else { What::Segment };
+            let what = if timed && *is_async { What::Op } else { What::Segment };
             let mut sum = 0;
             for event in mine.filter(|event| event.what == what) {
                 sum += event.ns;
                 busy.push((event.start_ns, event.end_ns()));
             }
-            let part = if *is_adapter { &mut totals.gpu } else { &mut totals.cpu };
-            *part += sum as f64 / 1e6;
+            let ms = sum as f64 / 1e6;
+            *(if device == 0 { &mut totals.cpu } else { &mut totals.gpu }) += ms;
+            totals.devices.push(ms);
         }
         for event in events.filter(|event| matches!(event.what, What::Write | What::Read)) {
             totals.crossing += event.ns as f64 / 1e6;

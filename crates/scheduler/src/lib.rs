@@ -34,19 +34,22 @@
 //! ```
 
 mod cut;
+mod displace;
 mod error;
 mod machine;
 mod memory;
 mod offload;
 mod placement;
 mod plan;
+mod split;
 mod times;
 
 pub use cut::{PlannedSegment, cut};
+pub use displace::{Loss, displaced};
 pub use error::{Error, Excess};
 pub use machine::{Budget, Machine};
 pub use memory::Bytes;
-pub use offload::{Offload, Request, Side, offload};
+pub use offload::{Offload, Request, offload};
 pub use placement::Placement;
 pub use plan::{DevicePlan, LayerPlan, Plan, place, plan};
 pub use times::{

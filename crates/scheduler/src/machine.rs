@@ -1,11 +1,11 @@
 //! What there is to plan for: the devices, and what a session asks of them.
 
-use bilayer_graph::{CacheInfo, Facts, Kind, PAGE_TOKENS, Rows, ValueInfo};
+use bilayer_graph::{CacheInfo, Facts, PAGE_TOKENS, Rows, ValueInfo};
 use bilayer_quant::Type;
 
 use crate::Times;
 
-/// The devices, in the order that plans number them.
+/// The devices, in the order that plans number them: the host first, then those that layers are offloaded to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// What each is and can do.
@@ -20,18 +20,14 @@ impl Machine {
         Machine { devices, times: None }
     }
 
-    /// Each device's short name: its kind, numbered where there are several of it.
+    /// Each device's short name: its family, numbered where there are several of it.
     pub fn labels(&self) -> Vec<String> {
-        let kind = |facts: &Facts| match facts.kind {
-            Kind::Cpu => "cpu",
-            Kind::Gpu => "gpu",
-            Kind::Reference => "reference",
+        let of = |wanted: &str, devices: &[Facts]| {
+            devices.iter().filter(|facts| facts.family == wanted).count()
         };
-        let of =
-            |wanted: &str, devices: &[Facts]| devices.iter().filter(|d| kind(d) == wanted).count();
-        let label = |(i, facts): (usize, &Facts)| match of(kind(facts), &self.devices) {
-            1 => kind(facts).to_owned(),
-            _ => format!("{}{}", kind(facts), of(kind(facts), &self.devices[..i])),
+        let label = |(i, facts): (usize, &Facts)| match of(facts.family, &self.devices) {
+            1 => facts.family.to_owned(),
+            _ => format!("{}{}", facts.family, of(facts.family, &self.devices[..i])),
         };
         self.devices.iter().enumerate().map(label).collect()
     }
@@ -93,20 +89,16 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
-    use bilayer_graph::{Backend, CacheInfo, Kind, reference::Reference};
+    use bilayer_graph::{CacheInfo, Facts};
     use bilayer_quant::Type;
 
     use super::{Budget, Machine};
 
     #[test]
-    fn labels_are_numbered_where_a_kind_is_there_twice() {
-        let device = |kind| {
-            let mut facts = Reference::new().facts().clone();
-            facts.kind = kind;
-            facts
-        };
-        let devices = vec![device(Kind::Gpu), device(Kind::Cpu), device(Kind::Gpu)];
-        assert_eq!(Machine::new(devices).labels(), ["gpu0", "cpu", "gpu1"]);
+    fn labels_are_numbered_where_a_family_is_there_twice() {
+        let gpu = || Facts::offload("gpu", "card", 1 << 30);
+        let machine = Machine::new(vec![gpu(), Facts::host("host", 1 << 30), gpu()]);
+        assert_eq!(machine.labels(), ["gpu0", "cpu", "gpu1"]);
     }
 
     #[test]

@@ -241,7 +241,7 @@ pub(crate) fn staging_bytes(
     budget: &Budget,
     facts: &Facts,
 ) -> u64 {
-    let outputs: &[Value] = if facts.reads_in_place { &[] } else { &segment.outputs };
+    let outputs: &[Value] = if facts.shares_memory { &[] } else { &segment.outputs };
     let crossing = segment.inputs.iter().chain(outputs);
     sum(crossing.map(|value| budget.value_bytes(&graph.values[value.0 as usize])))
 }

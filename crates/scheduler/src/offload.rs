@@ -1,14 +1,15 @@
-//! From what the user asks for to a plan: how many layers go to the adapter, what is pinned elsewhere, and the most that
-//! fits.
+//! From what the user asks for to a plan: how many layers are offloaded, how they are split over the devices, what is
+//! pinned elsewhere, and the most that fits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bilayer_graph::{Facts, Graph, Op, WeightId};
 
 use crate::plan::{Strictness, placed};
+use crate::split::Splitter;
 use crate::{Budget, Error, Machine, Placement, Plan, Predicted};
 
-/// How much goes to the adapter.
+/// How much is offloaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offload {
     /// What gives the shortest answer where times are known, else as much as fits.
@@ -22,32 +23,27 @@ pub enum Offload {
     Percent(u8),
 }
 
-/// The processor or the adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The machine's first device.
-    Host,
-    /// Its second.
-    Device,
-}
-
 /// What the user asks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
-    /// How much goes to the adapter.
+    /// How much is offloaded.
     pub offload: Offload,
-    /// Weights whose ops run on a given side, whatever their layer does.
-    pub pins: Vec<(WeightId, Side)>,
+    /// How much of that each offload device gets, in the machine's order and any unit; devices beyond the end get
+    /// nothing. Without any share the split follows measured times and free memory.
+    pub shares: Vec<f64>,
+    /// Weights whose ops run on a given device of the machine, whatever their layer does. Where there is no such
+    /// device, a pin has no effect.
+    pub pins: Vec<(WeightId, usize)>,
     /// Caches and the attention over them stay with the host.
     pub cache_on_host: bool,
 }
 
 /// The machine's places: the host is always the first device.
-const HOST: usize = 0;
+pub(crate) const HOST: usize = 0;
 
-/// The plan of a request on a machine of a host and perhaps one adapter.
+/// The plan of a request on a machine of a host and any number of devices to offload to.
 ///
-/// What the adapter cannot run stays with the host, and the plan's notes say so. The host maps the file, so weights
+/// What a device cannot run stays with the host, and the plan's notes say so. The host maps the file, so weights
 /// beyond its memory are slow but no error; they are noted too.
 ///
 /// # Errors
@@ -59,20 +55,32 @@ pub fn offload(
     request: &Request,
 ) -> Result<Plan, Error> {
     let parts = graph.layers() + 1;
-    let Some(device) = (1..machine.devices.len()).next() else {
+    if machine.devices.len() < 2 {
         let placement = Placement::single(graph.layers(), HOST);
         return placed(graph, machine, budget, &placement, Strictness::MappedHost);
-    };
-    let of = |count: u32| Work { graph, machine, budget, request, device }.plan(count);
-    let wanted = match request.offload {
-        Offload::Auto => return auto(parts, of),
-        Offload::All => parts,
-        Offload::Count(count) => count.min(parts),
+    }
+    let work = Work { graph, machine, budget, request };
+    let splitter = Splitter::new(&work);
+    let of = |count: u32| splitter.plan(count);
+    let mut plan = match request.offload {
+        Offload::Auto => auto(machine, parts, of)?,
+        Offload::All => counted(parts, parts, of)?,
+        Offload::Count(count) => counted(count.min(parts), parts, of)?,
         Offload::Percent(percent) => {
             let percent = u32::from(percent.min(100));
-            (parts * percent + 50) / 100
+            counted((parts * percent + 50) / 100, parts, of)?
         }
     };
+    plan.notes.extend(splitter.note(&plan));
+    Ok(plan)
+}
+
+/// So many of all `parts`.
+fn counted(
+    wanted: u32,
+    parts: u32,
+    of: impl Fn(u32) -> Result<Plan, Error>,
+) -> Result<Plan, Error> {
     let max = (0..=parts).rev().find(|&count| of(count).is_ok());
     let mut plan = of(wanted).map_err(|error| match (error, max) {
         (Error::DoesNotFit { what, .. }, max) => Error::DoesNotFit { what, largest: max },
@@ -83,11 +91,15 @@ pub fn offload(
     Ok(plan)
 }
 
-/// Gain below which fewer parts on the adapter are as good: predictions are not that exact.
+/// Gain below which fewer offloaded parts are as good: predictions are not that exact.
 const WORTH: f64 = 0.01;
 
 /// As many parts as give the shortest answer, where times are known; else as many as fit.
-fn auto(parts: u32, of: impl Fn(u32) -> Result<Plan, Error>) -> Result<Plan, Error> {
+fn auto(
+    machine: &Machine,
+    parts: u32,
+    of: impl Fn(u32) -> Result<Plan, Error>,
+) -> Result<Plan, Error> {
     let Some((max, most)) = (0..=parts).rev().find_map(|count| of(count).ok().map(|p| (count, p)))
     else {
         return of(0);
@@ -98,9 +110,7 @@ fn auto(parts: u32, of: impl Fn(u32) -> Result<Plan, Error>) -> Result<Plan, Err
             let mut best = (0, of(0)?);
             for count in 1..=max {
                 let Ok(plan) = of(count) else { continue };
-                let ms =
-                    |plan: &Plan| plan.predicted.as_ref().map_or(f64::MAX, Predicted::answer_ms);
-                if ms(&plan) < ms(&best.1) * (1.0 - WORTH) {
+                if plan.answer_ms() < best.1.answer_ms() * (1.0 - WORTH) {
                     best = (count, plan);
                 }
             }
@@ -110,7 +120,10 @@ fn auto(parts: u32, of: impl Fn(u32) -> Result<Plan, Error>) -> Result<Plan, Err
     plan.gpu_layers = count;
     plan.max_gpu_layers = max;
     let why = match (&plan.predicted, of(0)?.predicted) {
-        (Some(found), Some(none)) => chosen(count, max, parts, found, &none, of(max)?.predicted),
+        (Some(found), Some(none)) => {
+            let most = of(max)?.predicted.map_or(f64::NAN, |most| most.decode_ms);
+            Choice { count, max, parts, devices: machine.devices.len() - 1 }.why(found, &none, most)
+        }
         _ => format!(
             "{count} of {parts} parts is the most that fits; chosen by memory, not by measured speed"
         ),
@@ -119,64 +132,72 @@ fn auto(parts: u32, of: impl Fn(u32) -> Result<Plan, Error>) -> Result<Plan, Err
     Ok(plan)
 }
 
-/// Why a count was chosen.
-fn chosen(
+/// What `auto` chose, and among what.
+struct Choice {
     count: u32,
     max: u32,
     parts: u32,
-    found: &Predicted,
-    none: &Predicted,
-    most: Option<Predicted>,
-) -> String {
-    let most = most.map_or(f64::NAN, |most| most.decode_ms);
-    let gain = none.answer_ms() / found.answer_ms().max(f64::MIN_POSITIVE);
-    match count {
-        0 if max == 0 => "nothing fits on the adapter".to_owned(),
-        0 => format!(
-            "no part is offloaded: this adapter is slower than this processor ({:.2} ms a token on the \
-             processor alone, {most:.2} with {max} parts on the adapter)",
-            none.decode_ms
-        ),
-        _ => format!(
-            "{count} of {parts} parts give the shortest answer: {gain:.2} times as fast as the processor \
-             alone{}",
-            if count == max && max < parts { "; more does not fit" } else { "" }
-        ),
+    /// Devices beside the host.
+    devices: usize,
+}
+
+impl Choice {
+    /// Why a count was chosen: the predictions for it, for nothing and, milliseconds a token, for the most.
+    fn why(&self, found: &Predicted, none: &Predicted, most_ms: f64) -> String {
+        let Choice { count, max, parts, devices } = *self;
+        let gain = none.answer_ms() / found.answer_ms().max(f64::MIN_POSITIVE);
+        let (gpu, are) = if devices == 1 { ("GPU", "is") } else { ("GPUs", "are") };
+        match count {
+            0 if max == 0 => format!("nothing fits on the {gpu}"),
+            0 => format!(
+                "no part is offloaded: the {gpu} {are} slower than the CPU ({:.2} ms a token on the CPU \
+                 alone, {most_ms:.2} with {max} parts on the {gpu})",
+                none.decode_ms
+            ),
+            _ => format!(
+                "{count} of {parts} parts give the shortest answer: {gain:.2} times as fast as the CPU \
+                 alone{}",
+                if count == max && max < parts { "; more does not fit" } else { "" }
+            ),
+        }
     }
 }
 
-struct Work<'a> {
-    graph: &'a Graph,
-    machine: &'a Machine,
-    budget: &'a Budget,
-    request: &'a Request,
-    device: usize,
+/// What is placed where, and what is asked of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Work<'a> {
+    pub graph: &'a Graph,
+    pub machine: &'a Machine,
+    pub budget: &'a Budget,
+    pub request: &'a Request,
 }
 
 impl Work<'_> {
-    /// The plan with `count` parts on the device, less what it cannot run, changed by the pins.
-    fn plan(&self, count: u32) -> Result<Plan, Error> {
-        let Work { graph, machine, budget, request, device } = *self;
-        let mut placement = Placement::offload(graph.layers(), count, HOST, device);
-        let pins: BTreeMap<WeightId, Side> = request.pins.iter().copied().collect();
+    /// The plan with so many parts on each offload device, less what it cannot run, changed by the pins.
+    pub fn plan(&self, counts: &[u32]) -> Result<Plan, Error> {
+        let Work { graph, machine, budget, request } = *self;
+        let split: Vec<(usize, u32)> = (HOST + 1..).zip(counts.iter().copied()).collect();
+        let mut placement = Placement::split(graph.layers(), HOST, &split);
+        let offloads = counts.iter().any(|&count| count > 0);
+        let pins = request.pins.iter().filter(|(_, device)| *device < machine.devices.len());
+        let pins: BTreeMap<WeightId, usize> = pins.copied().collect();
         let usual = placement.devices(graph);
+        let labels = machine.labels();
         let (mut places, mut notes) = (usual.clone(), BTreeSet::new());
         for (number, node) in graph.nodes.iter().enumerate() {
             let pinned = node.op.weights().find_map(|weight| pins.get(&weight));
-            places[number] = match pinned {
-                Some(Side::Host) => HOST,
-                Some(Side::Device) => device,
-                None => nearest(graph, number, &places),
-            };
+            places[number] = pinned.copied().unwrap_or_else(|| nearest(graph, number, &places));
             let attends = matches!(node.op, Op::Attend(_) | Op::Rope { .. } | Op::HeadNorm { .. });
-            if request.cache_on_host && attends && count > 0 {
+            if request.cache_on_host && attends && offloads {
                 places[number] = HOST;
             }
-            if places[number] == device
+            let device = places[number];
+            if device != HOST
                 && let Some(lacking) = lacks(graph, number, &machine.devices[device])
             {
                 places[number] = HOST;
-                notes.insert(format!("{lacking} stays on the host: the adapter cannot run it"));
+                let label = &labels[device];
+                notes.insert(format!("{lacking} stays on the host: {label} cannot run it"));
             }
         }
         let moved = (0..usual.len()).filter(|&number| places[number] != usual[number]);

@@ -33,13 +33,31 @@ impl Placement {
     /// `-ngl` means it. `layers + 1` and more is everything; the embedding stays with the host, which looks up
     /// a few rows of it and would gain nothing by moving it.
     pub fn offload(layers: u32, count: u32, host: usize, device: usize) -> Self {
+        Placement::split(layers, host, &[(device, count.min(layers + 1))])
+    }
+
+    /// As [`Placement::offload`], with the offloaded parts split over devices: the first gets the first of these layers,
+    /// the last one the last layers and the head. `split` has at most `layers + 1` parts in all.
+    pub fn split(layers: u32, host: usize, split: &[(usize, u32)]) -> Self {
         let mut placement = Placement::single(layers, host);
-        if count > 0 {
-            placement.output = device;
-            let first = layers.saturating_sub(count - 1) as usize;
-            placement.layers[first..].fill(device);
+        let count: u32 = split.iter().map(|(_, count)| count).sum();
+        assert!(count <= layers + 1, "no more parts than there are");
+        let mut next = layers + 1 - count;
+        for &(device, count) in split {
+            let end = next + count;
+            placement.layers[next.min(layers) as usize..end.min(layers) as usize].fill(device);
+            if count > 0 && end > layers {
+                placement.output = device;
+            }
+            next = end;
         }
         placement
+    }
+
+    /// Parts on a device: layers, and the head.
+    pub(crate) fn parts(&self, device: usize) -> u32 {
+        let layers = self.layers.iter().filter(|&&of| of == device).count();
+        layers as u32 + u32::from(self.output == device)
     }
 
     /// The device of each node of `graph`.
@@ -124,6 +142,24 @@ mod tests {
             let placement = Placement::offload(4, count, 0, 1);
             assert_eq!(placement.map(&labels), map, "-ngl {count}");
             assert_eq!(placement.embedding, 0);
+        }
+    }
+
+    #[test]
+    fn a_split_goes_from_the_first_layers_to_the_head() {
+        let labels = ["cpu", "gpu0", "gpu1", "gpu2"].map(str::to_owned);
+        let cases = [
+            ([0, 0, 0], "out:cpu 3-0:cpu"),
+            ([1, 0, 0], "out:gpu0 3-0:cpu"),
+            ([2, 1, 0], "out:gpu1 3-2:gpu0 1-0:cpu"),
+            ([0, 2, 2], "out:gpu2 3:gpu2 2-1:gpu1 0:cpu"),
+            ([3, 1, 1], "out:gpu2 3:gpu1 2-0:gpu0"),
+        ];
+        for (counts, map) in cases {
+            let split: Vec<_> = (1..).zip(counts).collect();
+            let placement = Placement::split(4, 0, &split);
+            assert_eq!(placement.map(&labels), map, "{counts:?}");
+            assert_eq!([1, 2, 3].map(|device| placement.parts(device)), counts);
         }
     }
 

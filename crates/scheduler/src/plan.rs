@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use bilayer_graph::{CacheId, Facts, Graph, Kind, Op, Value};
+use bilayer_graph::{CacheId, Facts, Graph, Op, Value};
 use serde::Serialize;
 
 use crate::memory::{activation_bytes, staging_bytes, sum, weight_bytes, weights};
@@ -26,7 +26,7 @@ pub struct Plan {
     pub devices: Vec<DevicePlan>,
     /// What runs, in order.
     pub segments: Vec<PlannedSegment>,
-    /// Parts on the adapter, as `-ngl` counts them.
+    /// Offloaded parts, as `-ngl` counts them.
     pub gpu_layers: u32,
     /// The most that would fit.
     pub max_gpu_layers: u32,
@@ -64,6 +64,8 @@ pub struct DevicePlan {
     pub label: String,
     /// Its own name.
     pub name: String,
+    /// Layers placed on it, and the head.
+    pub parts: u32,
     /// Its memory less the margin.
     pub budget_bytes: u64,
     /// The sum of the following.
@@ -104,7 +106,7 @@ pub fn place(
 pub(crate) enum Strictness {
     /// All on every device.
     Everything,
-    /// All but the weights of processors, which are mapped from the file.
+    /// All but the weights that are read in the file's map.
     MappedHost,
 }
 
@@ -128,9 +130,10 @@ pub(crate) fn placed(
     for (index, label) in labels.iter().enumerate() {
         let facts = &machine.devices[index];
         let mine = segments.iter().filter(|segment| segment.device == index);
-        let device = device(graph, budget, facts, label, mine);
+        let mut device = device(graph, budget, facts, label, mine);
+        device.parts = placement.parts(index);
         if let Err(what) = device.check() {
-            let mapped = facts.kind == Kind::Cpu && strictness == Strictness::MappedHost;
+            let mapped = !facts.copies_weights && strictness == Strictness::MappedHost;
             if !mapped || device.used_bytes - device.weight_bytes > device.budget_bytes {
                 return Err(Error::DoesNotFit { what, largest: None });
             }
@@ -199,12 +202,21 @@ fn device<'s>(
     DevicePlan {
         label: label.to_owned(),
         name: facts.name.clone(),
+        parts: 0,
         budget_bytes: facts.memory_bytes.saturating_sub(budget.margin_bytes),
         used_bytes: sum([weight_bytes, kv_bytes, activation_bytes, staging_bytes]),
         weight_bytes,
         kv_bytes,
         activation_bytes,
         staging_bytes,
+    }
+}
+
+impl Plan {
+    /// Milliseconds of a usual question with its answer, as [`Predicted::answer_ms`]; the largest number where times are
+    /// not known.
+    pub(crate) fn answer_ms(&self) -> f64 {
+        self.predicted.as_ref().map_or(f64::MAX, Predicted::answer_ms)
     }
 }
 

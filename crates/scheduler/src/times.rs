@@ -236,6 +236,14 @@ fn overlapped(costs: &[Cost]) -> Option<f64> {
     Some(longest + (sum - longest) / MICRO_BATCHES)
 }
 
+impl Cost {
+    /// Milliseconds of a question of [`PROMPT_TOKENS`] with an answer of [`ANSWER_TOKENS`].
+    pub(crate) fn answer_ms(&self) -> f64 {
+        let prompt = self.prefill_ms.unwrap_or(0.0) * PROMPT_TOKENS as f64;
+        prompt + self.decode_ms * ANSWER_TOKENS as f64
+    }
+}
+
 impl Predicted {
     /// Milliseconds of a question of [`PROMPT_TOKENS`] with an answer of [`ANSWER_TOKENS`]: what `auto` minimises.
     pub fn answer_ms(&self) -> f64 {

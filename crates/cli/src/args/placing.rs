@@ -1,18 +1,18 @@
-//! Flags that say what runs on which processor.
+//! Flags that say what runs on which device.
 
-use bilayer_engine::placement::Placing;
+use bilayer_engine::placement::{Placing, SplitMode};
 use bilayer_engine::session::Overlap;
-use bilayer_scheduler::{Offload, Side};
+use bilayer_scheduler::{Offload, Plan};
 use clap::Args;
 
 use super::switch;
 use crate::folders;
 
-/// What goes to the adapter.
+/// What is offloaded.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Placement")]
 pub struct PlacingArgs {
-    /// Parts on the adapter: the output head first, then the last layers; auto, all, a number or a percentage; short form
+    /// Parts on the GPUs: the output head first, then the last layers; auto, all, a number or a percentage; short form
     /// -ngl
     #[arg(long, visible_alias = "n-gpu-layers", value_name = "N", default_value = "auto")]
     #[arg(env = "LLAMA_ARG_N_GPU_LAYERS", value_parser = offload)]
@@ -28,32 +28,44 @@ pub struct PlacingArgs {
     pub adapter: AdapterArgs,
 }
 
-/// Which adapter, and what of it: what does not change within a command, even one that tries several placements.
+/// Which GPUs, and what of them: what does not change within a command, even one that tries several placements.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Placement")]
 pub struct AdapterArgs {
-    /// Tensors whose names match run on cpu or gpu, whatever their layer does; repeatable; short form -ot
-    #[arg(long, value_name = "REGEX=cpu|gpu", value_parser = pin)]
-    pub override_tensor: Vec<(String, Side)>,
+    /// Tensors whose names match run on cpu, gpu, gpu1 and so on, whatever their layer does; repeatable; short form -ot
+    #[arg(long, value_name = "REGEX=DEVICE", value_parser = pin)]
+    pub override_tensor: Vec<(String, usize)>,
     /// Keep all expert tensors on the CPU; short form -cmoe
     #[arg(long, env = "LLAMA_ARG_CPU_MOE", value_parser = switch())]
     pub cpu_moe: bool,
-    /// Which adapter: its number in `bilayer devices`, part of its name, `software`, or none; short form -dev
-    #[arg(long, value_name = "NAME", env = "LLAMA_ARG_DEVICE")]
-    pub device: Option<String>,
-    /// Pretend that the adapter has so much free memory, such as 24GiB [default: ask the driver]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub vram: Option<u64>,
-    /// Memory left free on the adapter; a bare number is MiB; short form -fitt [default: 1GiB, less on small ones]
-    #[arg(long, value_name = "SIZE", env = "LLAMA_ARG_FIT_TARGET", value_parser = mebibytes)]
-    pub fit_target: Option<u64>,
+    /// Which GPUs, separated by commas: numbers in `bilayer devices`, parts of names, `software`, or none; short form -dev
+    /// [default: all discrete ones, else the best]
+    #[arg(long, value_name = "NAMES", env = "LLAMA_ARG_DEVICE", value_parser = names)]
+    pub device: Option<List<String>>,
+    /// Shares of the GPUs in what is offloaded, such as 3,1; short form -ts [default: by measured times and free memory]
+    #[arg(long, value_name = "SHARES", env = "LLAMA_ARG_TENSOR_SPLIT", value_parser = shares)]
+    pub tensor_split: Option<List<f64>>,
+    /// How several GPUs share the model: layer (whole layers on each) or none (all on one); short form -sm
+    #[arg(long, value_name = "MODE", default_value = "layer", env = "LLAMA_ARG_SPLIT_MODE")]
+    #[arg(value_parser = split_mode)]
+    pub split_mode: SplitMode,
+    /// Which of the GPUs in use -sm none takes, from 0; short form -mg
+    #[arg(long, value_name = "N", env = "LLAMA_ARG_MAIN_GPU")]
+    pub main_gpu: Option<usize>,
+    /// Pretend that the GPU has so much free memory, such as 24GiB, or each as listed [default: ask the driver]
+    #[arg(long, value_name = "SIZES", value_parser = sizes)]
+    pub vram: Option<List<u64>>,
+    /// Memory left free on the GPU, or on each as listed; a bare number is MiB; short form -fitt [default: 1GiB, less on
+    /// small ones]
+    #[arg(long, value_name = "SIZES", env = "LLAMA_ARG_FIT_TARGET", value_parser = margins)]
+    pub fit_target: Option<List<u64>>,
     /// When two devices work at the same time: on, off, auto (prompts, and many sequences at once)
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = overlap)]
     pub overlap: Overlap,
     /// Measure anew how long the model's layers take on each device; else it is done once and kept
     #[arg(long)]
     pub remeasure: bool,
-    /// List the adapters and end
+    /// List the GPUs and end
     #[arg(long)]
     pub list_devices: bool,
 }
@@ -70,30 +82,34 @@ impl PlacingArgs {
 pub enum Caches {
     /// With their layers.
     WithLayers,
-    /// On the processor.
-    OnProcessor,
+    /// On the CPU.
+    OnCpu,
 }
 
 impl From<bool> for Caches {
     /// From the switch --no-kv-offload.
     fn from(is_set: bool) -> Caches {
-        if is_set { Caches::OnProcessor } else { Caches::WithLayers }
+        if is_set { Caches::OnCpu } else { Caches::WithLayers }
     }
 }
 
 impl AdapterArgs {
-    /// What the engine is asked: so many parts on the adapter, with the experts of the first layers on the processor.
+    /// What the engine is asked: so many parts offloaded, with the experts of the first layers on the CPU.
     pub fn placing(&self, gpu_layers: Offload, n_cpu_moe: u32, caches: Caches) -> Placing {
-        let none = self.device.as_deref() == Some("none");
+        let devices = List::values(&self.device);
+        let none = devices == ["none"];
         Placing {
             gpu_layers: if none { Offload::Count(0) } else { gpu_layers },
+            tensor_split: List::values(&self.tensor_split),
+            split_mode: self.split_mode,
+            main_gpu: self.main_gpu,
             overrides: self.override_tensor.clone(),
             cpu_moe_layers: if self.cpu_moe { u32::MAX } else { n_cpu_moe },
-            cache_on_cpu: caches == Caches::OnProcessor,
-            device: self.device.clone().filter(|_| !none),
-            vram_bytes: self.vram,
-            margin_bytes: self.fit_target,
-            taken_bytes: [0; 2],
+            cache_on_cpu: caches == Caches::OnCpu,
+            devices: if none { Vec::new() } else { devices },
+            vram_bytes: List::values(&self.vram),
+            margin_bytes: List::values(&self.fit_target),
+            taken_bytes: Vec::new(),
             kept: folders::kept(),
             remeasure: self.remeasure,
         }
@@ -101,12 +117,18 @@ impl AdapterArgs {
 }
 
 impl PlacingArgs {
-    /// The flags that ask for `count` parts outright and for the rest as given.
-    pub fn explicit(&self, count: u32) -> String {
-        let mut flags = format!("-ngl {count}");
-        for (pattern, side) in &self.adapter.override_tensor {
-            let side = if *side == Side::Host { "cpu" } else { "gpu" };
-            flags += &format!(" -ot '{pattern}={side}'");
+    /// The flags that ask outright for the parts of a plan and for the rest as given.
+    pub fn explicit(&self, plan: &Plan) -> String {
+        let mut flags = format!("-ngl {}", plan.gpu_layers);
+        if let [first, more @ ..] = &plan.devices[1..]
+            && !more.is_empty()
+            && plan.gpu_layers > 0
+        {
+            let shares = more.iter().map(|device| format!(",{}", device.parts));
+            flags += &format!(" -ts {}{}", first.parts, shares.collect::<String>());
+        }
+        for (pattern, device) in &self.adapter.override_tensor {
+            flags += &format!(" -ot '{pattern}={}'", device_name(*device));
         }
         flags += &match (self.adapter.cpu_moe, self.n_cpu_moe) {
             (true, _) => " -cmoe".to_owned(),
@@ -143,20 +165,81 @@ pub(super) fn offload(given: &str) -> Result<Offload, String> {
     }
 }
 
-fn pin(given: &str) -> Result<(String, Side), String> {
-    let split = given.rsplit_once('=').and_then(|(pattern, side)| {
-        let side = match side.to_ascii_lowercase().as_str() {
-            "cpu" => Side::Host,
-            "gpu" => Side::Device,
-            // llama.cpp names its buffers: CUDA0, Vulkan0, Metal.
-            name if ["cuda", "vulkan", "metal", "rocm"].iter().any(|b| name.starts_with(b)) => {
-                Side::Device
-            }
-            _ => return None,
-        };
-        Some((pattern.to_owned(), side))
+/// A list that is one value of its flag: a repeated flag replaces it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct List<T>(Vec<T>);
+
+impl<T: Clone> List<T> {
+    /// The values; none where the flag is not given.
+    pub fn values(list: &Option<List<T>>) -> Vec<T> {
+        list.as_ref().map_or(Vec::new(), |list| list.0.clone())
+    }
+
+    fn parse(
+        given: &str,
+        separators: &[char],
+        one: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Self, String> {
+        given.split(separators).map(|text| one(text.trim())).collect::<Result<_, _>>().map(List)
+    }
+}
+
+fn names(given: &str) -> Result<List<String>, String> {
+    let name = |text: &str| match text {
+        "" => Err("it must be a list such as 0,1".to_owned()),
+        name => Ok(name.to_owned()),
+    };
+    let list = List::parse(given, &[','], name)?;
+    if list.0.len() > 1 && list.0.iter().any(|name| name == "none") {
+        return Err("`none` stands alone".to_owned());
+    }
+    Ok(list)
+}
+
+/// Shares such as `3,1`; llama.cpp takes `3/1` too.
+fn shares(given: &str) -> Result<List<f64>, String> {
+    let wrong = || "it must be shares such as 3,1, not all of them 0".to_owned();
+    let share = |text: &str| {
+        let share = text.parse().ok().filter(|share: &f64| share.is_finite() && *share >= 0.0);
+        share.ok_or_else(wrong)
+    };
+    let list = List::parse(given, &[',', '/'], share)?;
+    if list.0.iter().sum::<f64>() > 0.0 { Ok(list) } else { Err(wrong()) }
+}
+
+fn split_mode(given: &str) -> Result<SplitMode, String> {
+    match given {
+        "layer" => Ok(SplitMode::Layer),
+        "none" => Ok(SplitMode::None),
+        "row" | "tensor" => Err(format!(
+            "matrices are not split over GPUs as {given} asks; use layer, or none with -mg"
+        )),
+        _ => Err("it must be layer or none".to_owned()),
+    }
+}
+
+/// A device as `-ot` names it: 0 is the CPU, 1 the first GPU.
+fn device_name(device: usize) -> String {
+    match device {
+        0 => "cpu".to_owned(),
+        1 => "gpu".to_owned(),
+        _ => format!("gpu{}", device - 1),
+    }
+}
+
+fn pin(given: &str) -> Result<(String, usize), String> {
+    let split = given.rsplit_once('=').and_then(|(pattern, device)| {
+        let name = device.to_ascii_lowercase();
+        if name == "cpu" {
+            return Some((pattern.to_owned(), 0));
+        }
+        // llama.cpp names its buffers: CUDA0, Vulkan0, Metal.
+        let families = ["gpu", "cuda", "vulkan", "metal", "rocm"];
+        let number = families.iter().find_map(|family| name.strip_prefix(family))?;
+        let number: usize = if number.is_empty() { 0 } else { number.parse().ok()? };
+        Some((pattern.to_owned(), number.checked_add(1)?))
     });
-    split.ok_or_else(|| "it must be like blk.1.*ffn=cpu".to_owned())
+    split.ok_or_else(|| "it must be like blk.1.*ffn=cpu, or end in =gpu, =gpu1".to_owned())
 }
 
 /// Bytes of `24GiB`, `512MiB`, `1.5G`, `800000`.
@@ -164,8 +247,13 @@ pub(crate) fn size(given: &str) -> Result<u64, String> {
     sized(given, 0)
 }
 
-fn mebibytes(given: &str) -> Result<u64, String> {
-    sized(given, 20)
+fn sizes(given: &str) -> Result<List<u64>, String> {
+    List::parse(given, &[','], size)
+}
+
+/// Sizes of which a bare number is MiB.
+fn margins(given: &str) -> Result<List<u64>, String> {
+    List::parse(given, &[','], |text| sized(text, 20))
 }
 
 /// A number with a unit; without one it is multiplied by two to the power of `bare`.
@@ -187,9 +275,10 @@ fn sized(given: &str, bare: u32) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    use bilayer_scheduler::{Offload, Side};
+    use bilayer_engine::placement::SplitMode;
+    use bilayer_scheduler::Offload;
 
-    use super::{offload, pin, size, sized};
+    use super::{List, margins, names, offload, pin, shares, size, sizes, split_mode};
 
     #[test]
     fn parts_are_words_numbers_and_percentages() {
@@ -214,14 +303,38 @@ mod tests {
         for (given, expected) in cases {
             assert_eq!(size(given), Ok(expected), "{given}");
         }
-        assert_eq!(sized("1024", 20), Ok(1 << 30));
+        assert_eq!(sizes("1GiB,2GiB"), Ok(List(vec![1 << 30, 2 << 30])));
+        assert_eq!(margins("1024"), Ok(List(vec![1 << 30])));
         assert!(size("lots").is_err() && size("1 parsec").is_err());
     }
 
     #[test]
-    fn pins_name_a_side() {
-        assert_eq!(pin("ffn_(up|down)=cpu"), Ok(("ffn_(up|down)".to_owned(), Side::Host)));
-        assert_eq!(pin("a=b=Vulkan0"), Ok(("a=b".to_owned(), Side::Device)));
-        assert!(pin("ffn").is_err() && pin("ffn=disk").is_err());
+    fn pins_name_a_device() {
+        assert_eq!(pin("ffn_(up|down)=cpu"), Ok(("ffn_(up|down)".to_owned(), 0)));
+        assert_eq!(pin("a=b=Vulkan0"), Ok(("a=b".to_owned(), 1)));
+        assert_eq!(pin("a=gpu"), Ok(("a".to_owned(), 1)));
+        assert_eq!(pin("a=gpu1"), Ok(("a".to_owned(), 2)));
+        assert_eq!(pin("a=CUDA3"), Ok(("a".to_owned(), 4)));
+        for given in ["ffn", "ffn=disk", "a=gpux", "a=CUDA_Host", "a=gpu99999999999999999999"] {
+            assert!(pin(given).is_err(), "{given}");
+        }
+    }
+
+    #[test]
+    fn gpus_are_listed_and_share() {
+        let list = |names: &[&str]| Ok(List(names.iter().map(|n| (*n).to_owned()).collect()));
+        assert_eq!(names("0,software"), list(&["0", "software"]));
+        assert_eq!(names("none"), list(&["none"]));
+        assert!(names("0,,1").is_err() && names("0,none").is_err());
+        assert_eq!(shares("3,1"), Ok(List(vec![3.0, 1.0])));
+        assert_eq!(shares("0.5/0.5/0"), Ok(List(vec![0.5, 0.5, 0.0])));
+        for given in ["", "0,0", "-1,2", "NaN,1", "inf,1", "a"] {
+            assert!(shares(given).is_err(), "{given}");
+        }
+        assert_eq!(
+            (split_mode("layer"), split_mode("none")),
+            (Ok(SplitMode::Layer), Ok(SplitMode::None))
+        );
+        assert!(split_mode("row").is_err_and(|e| e.contains("layer, or none")));
     }
 }

@@ -26,6 +26,9 @@ const SPELLED: &[(&str, &str)] = &[
     ("-cmoe", "--cpu-moe"),
     ("-nkvo", "--no-kv-offload"),
     ("-dev", "--device"),
+    ("-ts", "--tensor-split"),
+    ("-sm", "--split-mode"),
+    ("-mg", "--main-gpu"),
     ("-fitt", "--fit-target"),
     ("-np", "--parallel"),
     ("-pg", "--prompt-gen"),
@@ -50,7 +53,6 @@ const ALWAYS: &[&str] = &[
 /// Commands that will come (their names are taken).
 const LATER: &str = "serve batch prune";
 
-const ONE_ADAPTER: &str = "one adapter is used; choose it with --device";
 const CHATS: &str = "chat with -cnv; a line that ends in \\ goes on";
 const LOCAL: &str = "download the file and give its path with -m";
 const FREE: &str = "the answer cannot be bound to a grammar; leave it out";
@@ -64,7 +66,6 @@ const ONE_FILE: &str = "give one complete model with -m";
 /// Flags of llama.cpp that are not supported yet, and what to do instead.
 const NOT_YET: &[(&[&str], &str)] = &[
     (&["-fit", "--fit"], "-ngl auto is the default; leave it out"),
-    (&["-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"], ONE_ADAPTER),
     (
         &["-nopo", "--no-op-offload", "--no-host"],
         "ops run where their layer is placed; leave it out",
@@ -227,6 +228,8 @@ mod tests {
             ("bilayer run -p -ngl -n 5", "bilayer run -p -ngl -n 5"),
             ("bilayer tokenize -- -ub", "bilayer tokenize -- -ub"),
             ("bilayer run -n5", "bilayer run -n5"),
+            ("bilayer -ts 3,1 -sm layer", "bilayer run --tensor-split 3,1 --split-mode layer"),
+            ("bilayer -dev a,b -mg 1", "bilayer run --device a,b --main-gpu 1"),
         ];
         for (typed, expected) in cases {
             let expected: Vec<OsString> = expected.split(' ').map(OsString::from).collect();
@@ -236,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_is_not_supported_is_refused_by_name() {
-        for line in ["run -mg 1", "run --split-mode=row", "-mli", "run -m x -fa -sm none"] {
+        for line in ["run -tb 1", "run --override-kv=row", "-mli", "run -m x -fa -td none"] {
             let error = prepared(&format!("bilayer {line}")).expect_err(line);
             assert!(error.contains("is not supported yet; "), "{line}: {error}");
         }

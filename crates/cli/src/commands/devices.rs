@@ -2,7 +2,7 @@
 
 use bilayer_cpu::Cpu;
 use bilayer_engine::Error;
-use bilayer_engine::placement::{AdapterFacts, adapters, read_gbps};
+use bilayer_engine::placement::{Adapter, adapters, read_gbps};
 use bilayer_graph::Backend;
 use bilayer_scheduler::Bytes;
 use serde_json::{Value, json};
@@ -52,16 +52,16 @@ pub fn list() -> Result<u8, Failure> {
 
 /// An adapter, and how fast it reads where that was measured.
 struct Listed {
-    facts: AdapterFacts,
+    facts: Adapter,
     read_gbps: Option<f64>,
 }
 
 impl Listed {
-    fn measured((number, facts): (usize, AdapterFacts)) -> Listed {
+    fn measured((number, facts): (usize, Adapter)) -> Listed {
         Listed { facts, read_gbps: read_gbps(number) }
     }
 
-    fn plain(facts: AdapterFacts) -> Listed {
+    fn plain(facts: Adapter) -> Listed {
         Listed { facts, read_gbps: None }
     }
 }

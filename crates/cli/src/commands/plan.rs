@@ -22,7 +22,7 @@ pub fn execute(args: &Plan) -> Result<u8, Failure> {
     let context = settings.ctx_size.map_or(String::new(), |tokens| format!(" -c {tokens}"));
     let flags = format!(
         "{}{context} -ctk {} -ctv {} -ub {}",
-        args.model.placing.explicit(plan.gpu_layers),
+        args.model.placing.explicit(&plan),
         settings.cache_type_k.name.to_lowercase(),
         settings.cache_type_v.name.to_lowercase(),
         settings.ubatch_size

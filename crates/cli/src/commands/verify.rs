@@ -12,7 +12,7 @@ use bilayer_measure::verify::{Ends, OpError, Report, verify};
 use serde_json::{Value, json};
 
 use crate::args::Verify;
-use crate::commands::devices;
+use crate::commands;
 use crate::commands::run::prompt::{self, Given};
 use crate::failure::{DIFFERENT, Failure};
 use crate::npy::Npy;
@@ -27,7 +27,7 @@ const TOKENS_MAX: usize = 512;
 /// Runs both and reports. The exit code is [`DIFFERENT`] if an op is out of its bound.
 pub fn execute(args: &Verify) -> Result<u8, Failure> {
     if args.model.placing.adapter.list_devices {
-        return devices::list();
+        return commands::devices::list();
     }
     let model = demo::open(&args.model.source())?;
     let tokens = tokens(args, &model)?;
@@ -35,12 +35,12 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
     let mut first = backend(&args.a, &placing, args)?;
     let (mut second, name) = match &args.b {
         Some(name) => (backend(name, &placing, args)?, name.clone()),
-        None => match placement::adapter(&placing)? {
-            Ok(adapter) => (adapter, "gpu".to_owned()),
+        None => match gpu(&placing)? {
+            Ok(gpu) => (gpu, "gpu".to_owned()),
             Err(reason) => {
-                let note = format!("note: {reason}")
-                    .replace("all runs on the processor", "b is the reference");
-                output::note(note.trim_end_matches("note: "));
+                if !reason.is_empty() {
+                    output::note(&format!("note: {reason}; b is the reference"));
+                }
                 (Box::new(Reference::new()) as Box<dyn Backend>, "reference".to_owned())
             }
         },
@@ -86,18 +86,22 @@ fn backend(name: &str, placing: &Placing, args: &Verify) -> Result<Box<dyn Backe
     match name.split_once(':') {
         None if name == "cpu" => cpu(args.model.cpu_level.as_deref()),
         None if name == "reference" => Ok(Box::new(Reference::new())),
-        None if name == "gpu" => match placement::adapter(placing)? {
-            Ok(adapter) => Ok(adapter),
-            Err(reason) => {
-                let reason = reason.replace("; all runs on the processor", "");
-                Err(Failure::Line(crate::failure::NO_DEVICE, reason))
-            }
-        },
+        None if name == "gpu" => {
+            gpu(placing)?.map_err(|reason| Failure::Line(crate::failure::NO_DEVICE, reason))
+        }
         Some(("cpu", level)) => cpu(Some(level)),
         _ => Err(Failure::usage(format!(
             "`{name}` is no backend; it must be cpu, cpu:LEVEL, gpu or reference"
         ))),
     }
+}
+
+/// The first of the GPUs that are asked for, or why there is none.
+fn gpu(placing: &Placing) -> Result<Result<Box<dyn Backend>, String>, Failure> {
+    let placement::Offloads { devices, notes } = placement::open(placing)?;
+    let reason = notes.into_iter().next().unwrap_or_default();
+    let reason = reason.replace("; all runs on the CPU", "");
+    Ok(devices.into_iter().next().ok_or(reason))
 }
 
 fn tokens(args: &Verify, model: &Model) -> Result<Vec<u32>, Failure> {

@@ -1,22 +1,23 @@
-//! When a device fails: what was placed on it moves to the processor, and the session goes on.
+//! When a device fails: what was placed on it moves to the others, and the session goes on.
 //!
 //! A device that refuses while the session is prepared gets half of its layers, then half of these, then none; one
-//! that is lost gets none at once. A device that fails later gives all to the processor: the session keeps the
-//! tokens of every sequence, so the cache is computed again from these, in the pages where it was.
+//! that is lost gets none at once. A device that fails later gives up all: what it held moves to the other offload
+//! devices as far as they have room, the rest to the host. The session keeps the tokens of every sequence, so the cache
+//! is computed again from these, in the pages where it was.
 
 use std::time::{Duration, Instant};
 
-use bilayer_cpu::Cpu;
-use bilayer_graph::{Backend, Kind, Limits, PAGE_TOKENS};
-use bilayer_scheduler::{Machine, Placement, Plan, plan};
+use bilayer_graph::{Backend, Limits, PAGE_TOKENS};
+use bilayer_scheduler::{Loss, Machine, Placement, Plan, Times, displaced, place};
 
 use super::batch::{Batch, Cut, Work};
 use super::cache::Pages;
 use super::lanes::Lanes;
 use super::load::Change;
-use super::pipeline::Pipeline;
-use super::{Failed, Overlap, Run, Session, Wanted, prepare};
-use crate::Error;
+use super::pipeline::{self, Pipeline};
+use super::{Failed, Overlap, Run, Session, Spent, Wanted, prepare};
+use crate::times::Decoding;
+use crate::{Error, devices};
 
 /// What the caller should be told though the session goes on.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,17 +31,28 @@ pub enum Warning {
         /// The one that is tried instead.
         to: String,
     },
-    /// A device failed while the session ran; all runs on the processor now.
+    /// A device failed while the session ran; what it held is on other devices now.
     Moved {
         /// What it said.
         error: bilayer_graph::Error,
         /// The placement until then, in one line.
         from: String,
+        /// The placement now.
+        to: Relocated,
         /// Tokens whose keys and values were computed again.
         tokens: usize,
         /// How long the move took.
         took: Duration,
     },
+}
+
+/// Where a session goes on after it lost a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Relocated {
+    /// On the host alone.
+    Host,
+    /// On the host and the other devices, in the placement of this map.
+    Others(String),
 }
 
 impl std::fmt::Display for Warning {
@@ -49,12 +61,17 @@ impl std::fmt::Display for Warning {
             Warning::Reduced { error, from, to } => {
                 write!(f, "{error}; instead of {from} the placement is {to}")
             }
-            Warning::Moved { error, from, tokens, took } => write!(
-                f,
-                "{error}; instead of {from} all runs on the processor now \
-                 ({tokens} tokens computed again in {:.2} s)",
-                took.as_secs_f64()
-            ),
+            Warning::Moved { error, from, to, tokens, took } => {
+                let now = match to {
+                    Relocated::Host => "all runs on the CPU".to_owned(),
+                    Relocated::Others(map) => format!("the placement is {map}"),
+                };
+                let seconds = took.as_secs_f64();
+                write!(
+                    f,
+                    "{error}; instead of {from} {now} now ({tokens} tokens computed again in {seconds:.2} s)"
+                )
+            }
         }
     }
 }
@@ -62,45 +79,31 @@ impl std::fmt::Display for Warning {
 /// Whether a device's failure can be mended by placing its layers elsewhere.
 pub fn is_mendable(backend: &dyn Backend, error: &bilayer_graph::Error) -> bool {
     use bilayer_graph::Error::{DeviceLost, OutOfMemory};
-    backend.facts().kind == Kind::Gpu && matches!(error, DeviceLost { .. } | OutOfMemory { .. })
+    backend.facts().can_be_lost && matches!(error, DeviceLost { .. } | OutOfMemory { .. })
 }
 
-/// The place of a device that stands in for an adapter; a processor is added where there is none.
-pub fn processor(
+/// The place of the device that stands in for others; one is added where there is none.
+pub fn host(
     backends: &mut Vec<Box<dyn Backend>>,
     options: bilayer_cpu::Options,
 ) -> Result<usize, Error> {
-    let known = backends.iter().position(|backend| backend.facts().kind != Kind::Gpu);
+    let known = backends.iter().position(|backend| !backend.facts().can_be_lost);
     if let Some(place) = known {
         return Ok(place);
     }
-    backends.push(Box::new(Cpu::new(options)?));
+    backends.push(devices::host(options)?);
     Ok(backends.len() - 1)
 }
 
-/// The plan to try after a device failed under the plan `tried`: it keeps the last half of its layers, or none and
-/// nothing else if there was one, or if it was lost; the `host` takes the rest. `None` when it had nothing.
-pub fn reduced(
-    tried: &Plan,
-    failed: &Refusal<'_>,
-    make: impl FnOnce(&Placement) -> Result<Plan, bilayer_scheduler::Error>,
-) -> Result<Option<Plan>, Error> {
-    let mut placement = tried.placement.clone();
-    let Refusal { device, host, error } = *failed;
-    let layers = placement.layers.iter().filter(|&&of| of == device).count();
-    if layers == 0 && ![placement.embedding, placement.output].contains(&device) {
-        return Ok(None);
+/// The machine that parts of a plan are placed on anew: devices but the host have the memory that the plan let them
+/// have.
+pub fn machine(backends: &[Box<dyn Backend>], plan: &Plan, host: usize) -> Machine {
+    let mut machine = prepare::machine(backends);
+    let planned = machine.devices.iter_mut().zip(&plan.devices).enumerate();
+    for (_, (facts, planned)) in planned.filter(|(place, _)| *place != host) {
+        facts.memory_bytes = planned.budget_bytes;
     }
-    let is_lost = matches!(error, bilayer_graph::Error::DeviceLost { .. });
-    let keeps = if is_lost { 0 } else { layers / 2 };
-    let mine = placement.layers.iter_mut().rev().filter(|of| **of == device);
-    mine.skip(keeps).for_each(|of| *of = host);
-    if keeps == 0 {
-        let ends = [&mut placement.embedding, &mut placement.output];
-        ends.into_iter().filter(|of| **of == device).for_each(|of| *of = host);
-        placement.exceptions.values_mut().filter(|of| **of == device).for_each(|of| *of = host);
-    }
-    Ok(Some(make(&placement)?))
+    machine
 }
 
 /// A device that failed while a plan was prepared.
@@ -108,64 +111,153 @@ pub fn reduced(
 pub struct Refusal<'a> {
     /// The device.
     pub device: usize,
-    /// Who takes what it loses.
+    /// Who takes what nobody else has room for.
     pub host: usize,
+    /// All devices that have failed so far.
+    pub refused: &'a [usize],
     /// What it said.
     pub error: &'a bilayer_graph::Error,
 }
 
+/// The plan to try after a device failed under the plan `tried`: it keeps the last half of its layers, or none and
+/// nothing else if there was one, or if it was lost; `make` places the rest. `None` when it had nothing.
+pub fn reduced(
+    tried: &Plan,
+    failed: &Refusal<'_>,
+    make: impl FnOnce(&Placement, &Loss<'_>) -> Result<Plan, bilayer_scheduler::Error>,
+) -> Result<Option<Plan>, Error> {
+    let placement = &tried.placement;
+    let Refusal { device, host, refused, error } = *failed;
+    let layers = placement.layers.iter().filter(|&&of| of == device).count();
+    if layers == 0 && ![placement.embedding, placement.output].contains(&device) {
+        return Ok(None);
+    }
+    let is_lost = matches!(error, bilayer_graph::Error::DeviceLost { .. });
+    let keeps = if is_lost { 0 } else { layers / 2 };
+    Ok(Some(make(placement, &Loss { device, keeps, host, closed: refused })?))
+}
+
 impl Session {
-    /// Moves all to the processor after an adapter failed: the plan's own, or a new one. The sequences keep their
-    /// tokens and pages. If that fails too, nothing can be run, and the next step tries again.
-    pub(super) fn move_to_processor(&mut self, error: bilayer_graph::Error) -> Result<(), Error> {
+    /// Moves what a device held to the others after it failed, or to a new host. The sequences keep their tokens and
+    /// pages. If that fails too, nothing can be run, and the next step tries again.
+    pub(super) fn move_from(
+        &mut self,
+        device: usize,
+        mut error: bilayer_graph::Error,
+    ) -> Result<(), Error> {
         let began = Instant::now();
-        let host = match processor(&mut self.pipeline.backends, self.processor) {
-            Ok(host) => host,
-            Err(source) => return Err(self.stay(error, source)),
-        };
-        let mut alone = vec![self.pipeline.backends.remove(host)];
-        let (plan, pipeline, tokens) = match self.alone(&mut alone) {
-            Ok(moved) => moved,
-            Err(source) => {
-                self.pipeline.backends.splice(host..host, alone);
-                return Err(self.stay(error, source));
+        let from = self.plan.map.clone();
+        let mut lost = vec![device];
+        loop {
+            match self.without(&lost) {
+                Ok(tokens) => {
+                    let to = match self.plan.devices.len() {
+                        1 => Relocated::Host,
+                        _ => Relocated::Others(self.plan.map.clone()),
+                    };
+                    let took = began.elapsed();
+                    self.warnings.push(Warning::Moved { error, from, to, tokens, took });
+                    return Ok(());
+                }
+                // Another one failed meanwhile: what is left takes over from both.
+                Err(Failed::Device { device, error: more })
+                    if is_mendable(self.pipeline.backends[device].as_ref(), &more) =>
+                {
+                    lost.push(device);
+                    error = more;
+                }
+                Err(failed) => {
+                    self.lost = Some((device, error.clone()));
+                    return Err(Error::Fallback { lost: error, source: Box::new(failed.into()) });
+                }
+            }
+        }
+    }
+
+    /// Goes on without some devices: a new plan for the others, the host first, with the cache as it should be. Answers
+    /// the number of tokens that were run for it. After an error all devices are where they were.
+    fn without(&mut self, lost: &[usize]) -> Result<usize, Failed> {
+        let backends = &mut self.pipeline.backends;
+        let host = host(backends, self.host).map_err(Failed::Other)?;
+        let others = (0..backends.len()).filter(|place| *place != host && !lost.contains(place));
+        let kept: Vec<usize> = std::iter::once(host).chain(others).collect();
+        let (mut plan, times) =
+            self.plan_without(lost, &kept).map_err(|error| Failed::Other(error.into()))?;
+        self.read.add(&self.graph, &mut plan);
+        let mut split = Split::new(std::mem::take(&mut self.pipeline.backends), &kept);
+        let (mut pipeline, tokens) = match self.equipped(&plan, &mut split.kept) {
+            Ok(equipped) => equipped,
+            Err(failed) => {
+                self.pipeline.backends = split.joined(&kept);
+                return Err(match failed {
+                    Failed::Device { device, error } => {
+                        Failed::Device { device: kept[device], error }
+                    }
+                    other => other,
+                });
             }
         };
-        let from = std::mem::replace(&mut self.plan, plan).map;
-        self.pipeline = pipeline;
-        (self.divides, self.overlap) = (false, Overlap::Off);
+        pipeline.spent.add(&moved(&self.pipeline.spent, &kept));
+        (self.divides, self.overlap) = (self.divides(&plan), self.overlap_of(&plan));
+        self.timing = match (self.timing.take(), times) {
+            (Some(timing), Some(times)) => Some(prepare::Timing { times, ..timing }),
+            _ => None,
+        };
+        (self.plan, self.pipeline, self.decoding) = (plan, pipeline, Decoding::default());
         // What they would have copied was computed again where it belongs.
         self.copies.clear();
-        self.warnings.push(Warning::Moved { error, from, tokens, took: began.elapsed() });
-        Ok(())
+        Ok(tokens)
     }
 
-    /// Notes that nobody could take over.
-    fn stay(&mut self, lost: bilayer_graph::Error, source: Error) -> Error {
-        self.lost = Some(lost.clone());
-        Error::Fallback { lost, source: Box::new(source) }
-    }
-
-    /// All of the model on the one device in `backends`, with the cache as it should be, and the number of tokens
-    /// that were run for it. After an error the device is back in `backends`.
-    fn alone(
+    /// The plan for the devices that are `kept`, numbered anew, and their times where these are known.
+    fn plan_without(
         &self,
+        lost: &[usize],
+        kept: &[usize],
+    ) -> Result<(Plan, Option<Times>), bilayer_scheduler::Error> {
+        let host = kept[0];
+        let budget = prepare::budget(&self.limits);
+        let all = machine(&self.pipeline.backends, &self.plan, host);
+        let mut placement = self.plan.placement.clone();
+        for &device in lost {
+            let loss = Loss { device, keeps: 0, host, closed: lost };
+            placement = displaced(&self.graph, &all, &budget, &placement, &loss)?.placement;
+        }
+        let number = |old: &mut usize| {
+            *old = kept.iter().position(|kept| kept == old).expect("nothing is left on the others");
+        };
+        let ends = [&mut placement.embedding, &mut placement.output];
+        let layers = placement.layers.iter_mut();
+        layers.chain(ends).chain(placement.exceptions.values_mut()).for_each(number);
+        let times = self.timing.as_ref().and_then(|timing| {
+            let of = |&old: &usize| timing.times.devices.get(old).cloned();
+            let devices = kept.iter().map(of).collect::<Option<_>>()?;
+            Some(Times { devices, ..timing.times.clone() })
+        });
+        let devices = kept.iter().map(|&old| all.devices[old].clone()).collect();
+        let machine = Machine { devices, times: times.clone() };
+        Ok((place(&self.graph, &machine, &budget, &placement)?, times))
+    }
+
+    /// The walk of a plan on its devices, which it takes, with the caches of all sequences computed again. After an error
+    /// the devices are back in `backends`.
+    fn equipped(
+        &self,
+        plan: &Plan,
         backends: &mut Vec<Box<dyn Backend>>,
-    ) -> Result<(Plan, Pipeline, usize), Error> {
-        let machine = Machine::new(vec![backends[0].facts().clone()]);
-        let mut plan = plan(&self.graph, &machine, &prepare::budget(&self.limits))?;
-        self.read.add(&self.graph, &mut plan);
+    ) -> Result<(Pipeline, usize), Failed> {
         let (model, graph, watched) = (&self.model, &self.graph, &self.read.watched[..]);
-        let fresh = Change { model, graph, from: None, to: &plan, watched };
+        let fresh = Change { model, graph, from: None, to: plan, watched };
         let parts = prepare::equip(&fresh, backends, self.limits, &mut |_| ())?;
         let old = &self.pipeline;
+        let labels: Vec<String> = plan.devices.iter().map(|device| device.label.clone()).collect();
         let mut pipeline = Pipeline {
-            order: vec![0],
-            batches: (0..2).map(|_| Batch::reserved(&self.limits)).collect(),
-            lanes: Lanes::new(1, old.lanes.epoch()),
-            trace: old.trace.as_ref().map(|trace| trace.alone("cpu")),
-            spent: old.spent,
-            overlap: false,
+            order: pipeline::order(&parts.segments),
+            batches: (0..=plan.segments.len()).map(|_| Batch::reserved(&self.limits)).collect(),
+            lanes: Lanes::new(backends.len(), old.lanes.epoch()),
+            trace: old.trace.as_ref().map(|trace| trace.anew(&labels)),
+            spent: Spent::of(backends.len()),
+            overlap: self.overlap_of(plan) != Overlap::Off,
             results: vec![0.0; old.results.len()],
             backends: std::mem::take(backends),
             segments: parts.segments,
@@ -174,12 +266,47 @@ impl Session {
             ..*old
         };
         match replay(&mut pipeline, &self.cache, &self.limits) {
-            Ok(tokens) => Ok((plan, pipeline, tokens)),
+            Ok(tokens) => Ok((pipeline, tokens)),
             Err(failed) => {
                 *backends = pipeline.backends;
-                Err(failed.into())
+                Err(failed)
             }
         }
+    }
+}
+
+/// What was spent, with the devices that are `kept` first.
+fn moved(spent: &Spent, kept: &[usize]) -> Spent {
+    let mine = kept.iter().map(|&old| spent.devices.get(old).copied().unwrap_or_default());
+    let others = spent.devices.iter().enumerate().filter(|(old, _)| !kept.contains(old));
+    let devices = mine.chain(others.map(|(_, busy)| *busy)).collect();
+    Spent { devices, ..spent.clone() }
+}
+
+/// Devices in two heaps.
+struct Split {
+    /// In the order that was asked for.
+    kept: Vec<Box<dyn Backend>>,
+    /// The others, with their places.
+    others: Vec<(usize, Box<dyn Backend>)>,
+}
+
+impl Split {
+    fn new(backends: Vec<Box<dyn Backend>>, kept: &[usize]) -> Split {
+        let mut others: Vec<(usize, Box<dyn Backend>)> = backends.into_iter().enumerate().collect();
+        let take = |place: &usize| {
+            let at = others.iter().position(|(old, _)| old == place).expect("each is there once");
+            others.remove(at).1
+        };
+        Split { kept: kept.iter().map(take).collect(), others }
+    }
+
+    /// All where they were.
+    fn joined(self, kept: &[usize]) -> Vec<Box<dyn Backend>> {
+        let mut all = self.others;
+        all.extend(kept.iter().copied().zip(self.kept));
+        all.sort_by_key(|(place, _)| *place);
+        all.into_iter().map(|(_, backend)| backend).collect()
     }
 }
 

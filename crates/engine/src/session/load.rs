@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use bilayer_graph::{Backend, CacheId, Graph, Holding, Kind, Op, Value, Weight, WeightId};
+use bilayer_graph::{Backend, CacheId, Graph, Holding, Op, Value, Weight, WeightId};
 use bilayer_scheduler::Plan;
 
 use super::settings::Stage;
@@ -78,7 +78,7 @@ pub fn weights(
 ) -> Result<(), Failed> {
     let Change { model, graph, to: plan, .. } = *change;
     let wanted = wanted(graph, plan);
-    let copies: Vec<bool> = backends.iter().map(|b| b.facts().kind == Kind::Gpu).collect();
+    let copies: Vec<bool> = backends.iter().map(|b| b.facts().copies_weights).collect();
     let releases = releases(graph, &wanted, &copies);
     let total_bytes = wanted.iter().map(|&(_, weight)| graph.weight(weight).bytes() as u64).sum();
     let mut done_bytes = 0;

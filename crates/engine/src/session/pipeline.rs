@@ -4,9 +4,10 @@
 //! and so on; each is handed to its device without waiting for the others of its wave. What a segment made is read
 //! in the wave after, before the segment is given its next micro-batch.
 //!
-//! **Order within a wave.** First what processors made is read: the thread that waits for a processor works along
-//! with its pool, one that waits for an adapter does nothing. Then processors get what does not depend on an adapter,
-//! so that their pools work while commands for adapters are encoded; then adapters; then processors get the rest.
+//! **Order within a wave.** First what the host computes is read: the thread that waits for a device that is not
+//! asynchronous works along with its pool, one that waits for an asynchronous device does nothing. Then the host gets what
+//! does not depend on an asynchronous device, so that its pool works while commands for the others are encoded; then
+//! the asynchronous devices; then the host gets the rest.
 //! A last segment whose logits nobody wants is not waited for at all.
 //!
 //! With overlap off every segment is waited for at once, the last one of a wave first, so that nothing is read over
@@ -16,7 +17,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use bilayer_graph::{Backend, Graph, Kind, Limits, Op, Rows, SegmentId, Value};
+use bilayer_graph::{Backend, Graph, Limits, Op, Rows, SegmentId, Value};
 use bilayer_scheduler::Plan;
 
 use super::batch::{Batch, Work};
@@ -43,11 +44,11 @@ pub struct Compiled {
 /// When a segment is given its micro-batch within a wave.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
-    /// A processor's, with inputs from processors.
+    /// The host's, with inputs from the host.
     Early,
-    /// An adapter's.
-    Adapter,
-    /// A processor's, with inputs from an adapter.
+    /// An asynchronous device's.
+    Async,
+    /// The host's, with inputs from an asynchronous device.
     Late,
 }
 
@@ -131,7 +132,7 @@ impl Pipeline {
         let (mut wave, mut count, mut fed) = (0, work.count(), 0);
         let mut goes_on = true;
         while wave < count + last {
-            self.collect_processors(wave)?;
+            self.collect_host(wave)?;
             for at in 0..self.order.len() {
                 let segment = if self.overlap { self.order[at] } else { last - at };
                 let Some(micro_batch) = wave.checked_sub(segment).filter(|&i| i < count) else {
@@ -261,10 +262,10 @@ impl Pipeline {
         Some(&carried.data[..self.batches[0].rows(carried.rows) * carried.width])
     }
 
-    /// Reads what processors have made, working along until they are done.
-    fn collect_processors(&mut self, wave: usize) -> Result<(), Failed> {
+    /// Reads what devices that are not asynchronous have made, working along until they are done.
+    fn collect_host(&mut self, wave: usize) -> Result<(), Failed> {
         for number in 0..self.segments.len() {
-            if self.backends[self.segments[number].device].facts().kind != Kind::Gpu {
+            if !self.backends[self.segments[number].device].facts().is_async {
                 self.collect_wanted(number, wave)?;
             }
         }
@@ -282,11 +283,7 @@ impl Pipeline {
 
     /// Adds a device's busy time, as the lanes have it, to the time spent.
     fn count(&mut self, device: usize, busy: impl FnOnce(&mut Lanes) -> Duration) {
-        let busy = busy(&mut self.lanes);
-        match self.backends[device].facts().kind {
-            Kind::Gpu => self.spent.gpu += busy,
-            Kind::Cpu | Kind::Reference => self.spent.cpu += busy,
-        }
+        self.spent.devices[device] += busy(&mut self.lanes);
     }
 }
 
@@ -335,7 +332,7 @@ pub fn compile(
     carried: &[Carried],
     limits: Limits,
 ) -> Result<Vec<Compiled>, Failed> {
-    let is_adapter: Vec<bool> = backends.iter().map(|b| b.facts().kind == Kind::Gpu).collect();
+    let is_async: Vec<bool> = backends.iter().map(|b| b.facts().is_async).collect();
     let place = |value: &Value| carried.iter().position(|c| c.value == *value);
     let mut compiled = Vec::with_capacity(plan.segments.len());
     for (number, planned) in plan.segments.iter().enumerate() {
@@ -355,8 +352,8 @@ pub fn compile(
             outputs: planned.outputs.iter().filter_map(place).collect(),
             after: (0..number).filter(is_before).collect(),
             turn: match plan.segments[number.saturating_sub(1)].device {
-                _ if is_adapter[device] => Turn::Adapter,
-                before if is_adapter[before] => Turn::Late,
+                _ if is_async[device] => Turn::Async,
+                before if is_async[before] => Turn::Late,
                 _ => Turn::Early,
             },
             pending: None,

@@ -2,10 +2,9 @@
 
 use std::time::Instant;
 
-use bilayer_cpu::Cpu;
 use bilayer_graph::{Backend, Graph, Limits, OpKind, PAGE_TOKENS, Value};
 use bilayer_models::Pooling;
-use bilayer_scheduler::{Budget, Machine, Plan, Times, place};
+use bilayer_scheduler::{Budget, Machine, Plan, Times, displaced};
 
 use super::batch::Batch;
 use super::cache::Pages;
@@ -18,20 +17,15 @@ use super::trace::Trace;
 use super::{Failed, Overlap, Progress, Session, Settings, Spent, load};
 use crate::kept::Kept;
 use crate::times::{Decoding, Subject};
-use crate::{Error, Model, placement};
+use crate::{Error, Model, devices};
 
-/// Prepares a session on the processor alone.
+/// Prepares a session on the devices that the settings ask for.
 pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Error> {
     let began = Instant::now();
     let (threads, level) = (settings.threads, settings.cpu_level);
-    let cpu = Cpu::new(bilayer_cpu::Options { threads, level })?;
-    let mut backends: Vec<Box<dyn Backend>> = vec![Box::new(cpu)];
-    let mut notes = Vec::new();
-    match placement::adapter(&settings.placing)? {
-        Ok(adapter) => backends.push(adapter),
-        Err(reason) if reason.is_empty() => {}
-        Err(reason) => notes.push(reason),
-    }
+    let mut backends = vec![devices::host(bilayer_cpu::Options { threads, level })?];
+    let devices::Offloads { devices, notes } = devices::open(&settings.placing)?;
+    backends.extend(devices);
     let placing = settings.placing.clone();
     let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
         let mut plan = placing.plan(graph, machine, budget)?;
@@ -105,8 +99,8 @@ pub fn budget_of(model: &Model, settings: &Settings<'_>) -> Result<Budget, Error
 /// How a session's plan is made.
 pub type Planner<'p> = dyn Fn(&Graph, &Machine, &Budget) -> Result<Plan, Error> + 'p;
 
-/// Prepares a session on devices that are already there. Where an adapter has no room or is lost, less is placed
-/// on it, with a warning.
+/// Prepares a session on devices that are already there. Where one has no room or is lost, less is placed on it, with a
+/// warning.
 fn on(
     model: &Model,
     mut backends: Vec<Box<dyn Backend>>,
@@ -116,16 +110,15 @@ fn on(
 ) -> Result<Session, Error> {
     let mut graph = settings.graph(model)?;
     let limits = limits_of(settings, model);
-    let processor = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
+    let host = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
     let best = settings.top_k.and_then(|k| best(&mut graph, &mut plan, k, &backends));
     let read = Read { best, watched: std::mem::take(&mut settings.watched) };
     read.add(&graph, &mut plan);
-    let mut warnings = Vec::new();
+    let (mut warnings, mut refused) = (Vec::new(), Vec::new());
     let parts = loop {
         let progress = &mut |p| settings.progress.iter_mut().for_each(|told| told(p));
-        let watched = &read.watched[..];
-        let change = Change { model, graph: &graph, from: None, to: &plan, watched };
+        let change = Change { model, graph: &graph, from: None, to: &plan, watched: &read.watched };
         let (device, error) = match equip(&change, &mut backends, limits, progress) {
             Ok(parts) => break parts,
             Err(Failed::Device { device, error })
@@ -135,14 +128,15 @@ fn on(
             }
             Err(failed) => return Err(failed.into()),
         };
-        let host = fallback::processor(&mut backends, processor)?;
-        let refusal = Refusal { device, host, error: &error };
-        let again = |p: &_| {
-            let mut plan = place(&graph, &machine(&backends), &budget(&limits), p)?;
-            read.add(&graph, &mut plan);
-            Ok(plan)
-        };
-        let less = fallback::reduced(&plan, &refusal, again)?.ok_or_else(|| error.clone())?;
+        refused.push(device);
+        let place = fallback::host(&mut backends, host)?;
+        let refusal = Refusal { device, host: place, refused: &refused, error: &error };
+        let less = fallback::reduced(&plan, &refusal, |placement, loss| {
+            let machine = fallback::machine(&backends, &plan, place);
+            displaced(&graph, &machine, &budget(&limits), placement, loss)
+        });
+        let mut less = less?.ok_or_else(|| error.clone())?;
+        read.add(&graph, &mut less);
         let from = std::mem::replace(&mut plan, less).map;
         warnings.push(Warning::Reduced { error, from, to: plan.map.clone() });
     };
@@ -153,7 +147,7 @@ fn on(
         batches: (0..=plan.segments.len()).map(|_| Batch::reserved(&limits)).collect(),
         lanes: Lanes::new(backends.len(), began),
         trace: trace(settings, &plan, began),
-        spent: Spent::default(),
+        spent: Spent::of(backends.len()),
         overlap: divides && settings.overlap != Overlap::Off,
         results: vec![0.0; limits.outputs * logits.width.max(2 * best.map_or(0, |best| best.k))],
         reading: logits,
@@ -178,7 +172,7 @@ fn on(
         logits,
         read,
         limits,
-        processor,
+        host,
         warnings,
         timing: None,
         decoding: Decoding::default(),

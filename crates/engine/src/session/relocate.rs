@@ -31,13 +31,13 @@ impl Session {
     /// Places the model anew on the session's devices, by a planner as [`Session::on`] has it. Sequences go on as they
     /// are: what moves takes its weights, keys and values along. What a device keeps is not loaded again.
     ///
-    /// A device that fails meanwhile gives all to the processor, as in a step; see [`Session::take_warnings`].
+    /// A device that fails meanwhile gives all to the others, as in a step; see [`Session::take_warnings`].
     ///
     /// # Errors
     /// A plan that does not fit: then all stays as it was. A failure that nothing mends.
     pub fn place(&mut self, planner: &Planner<'_>) -> Result<(), Error> {
-        if let Some(error) = self.lost.take() {
-            return self.move_to_processor(error);
+        if let Some((device, error)) = self.lost.take() {
+            return self.move_from(device, error);
         }
         let times = self.times().cloned();
         let machine = Machine { times, ..prepare::machine(&self.pipeline.backends) };
@@ -62,13 +62,13 @@ impl Session {
             return Ok(());
         }
         self.limits.timings = timings;
-        if let Some(error) = self.lost.take() {
-            return self.move_to_processor(error);
+        if let Some((device, error)) = self.lost.take() {
+            return self.move_from(device, error);
         }
         self.adopt(self.plan.clone())
     }
 
-    /// Goes on with another plan, or with the processor alone where a device fails at it.
+    /// Goes on with another plan, or without a device that fails at it.
     fn adopt(&mut self, plan: Plan) -> Result<(), Error> {
         match self.relocate(&plan) {
             Ok(()) => {
@@ -79,7 +79,7 @@ impl Session {
             Err(Failed::Device { device, error })
                 if fallback::is_mendable(self.pipeline.backends[device].as_ref(), &error) =>
             {
-                self.move_to_processor(error)
+                self.move_from(device, error)
             }
             Err(failed) => Err(failed.into()),
         }
@@ -102,9 +102,8 @@ impl Session {
         for Cargo { cache, to, data } in cargo {
             backends[to].restore(cache, &pages, &data).map_err(Failed::on(to))?;
         }
-        let divides = self.read.watched.is_empty() && pipeline::overlaps(&self.graph, plan);
-        self.divides = divides;
-        self.overlap = if divides { self.overlap_wanted } else { Overlap::Off };
+        self.divides = self.divides(plan);
+        self.overlap = self.overlap_of(plan);
         let Pipeline { segments, carried, order, batches, overlap, .. } = &mut self.pipeline;
         *order = pipeline::order(&parts.segments);
         *batches = (0..=plan.segments.len()).map(|_| Batch::reserved(&self.limits)).collect();

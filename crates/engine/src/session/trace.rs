@@ -79,9 +79,9 @@ impl Trace {
         Trace { epoch, ring: Vec::with_capacity(capacity), capacity, count: 0, lanes }
     }
 
-    /// An empty trace of one device, on the same clock: for what follows when all has moved there.
-    pub(crate) fn alone(&self, label: &str) -> Trace {
-        Trace::new(self.epoch, self.capacity, &[label.to_owned()])
+    /// An empty trace of other devices on this clock: for what follows when a device was lost.
+    pub(crate) fn anew(&self, labels: &[String]) -> Trace {
+        Trace::new(self.epoch, self.capacity, labels)
     }
 
     /// The instant that times count from.

@@ -12,10 +12,8 @@ pub struct Measured {
     pub samples_ns: Vec<u64>,
     /// Time spent in the steps of all repetitions.
     pub spent: Spent,
-    /// Bytes of weights that a step, a token of each sequence, reads on the processor.
-    pub cpu_step_bytes: u64,
-    /// The same on the adapter.
-    pub gpu_step_bytes: u64,
+    /// Bytes of weights that a step, a token of each sequence, reads on each device, the host first.
+    pub step_bytes: Vec<u64>,
     /// How fast the processor's threads read the model's file right before and right after, GB/s; where that was asked
     /// for and there is no prompt.
     pub probe_gbps: Option<[f64; 2]>,
@@ -33,17 +31,22 @@ impl Measured {
     /// Weights read on all devices, GB/s: bytes of a step times steps a second. Only where each step generates: a
     /// prompt reads the weights once for many tokens.
     pub fn weight_gbps(&self) -> Option<f64> {
-        let bytes = (self.cpu_step_bytes + self.gpu_step_bytes) as f64;
+        let bytes = self.step_bytes.iter().sum::<u64>() as f64;
         let steps = Summary::of(&self.samples_ts()).mean / self.test.parallel as f64;
         self.decodes().then(|| bytes * steps / 1e9)
     }
 
-    /// Weights read by the processor while it was at work, GB/s.
+    /// Bytes of weights that a step reads on the host.
+    pub fn cpu_step_bytes(&self) -> u64 {
+        self.step_bytes.first().copied().unwrap_or(0)
+    }
+
+    /// Weights read by the host while it was at work, GB/s.
     pub fn cpu_weight_gbps(&self) -> Option<f64> {
         let steps = (self.test.generate * self.samples_ns.len()) as f64;
-        let busy = self.spent.cpu.as_secs_f64();
-        let is_read = self.decodes() && self.cpu_step_bytes > 0 && busy > 0.0;
-        is_read.then(|| self.cpu_step_bytes as f64 * steps / busy / 1e9)
+        let busy = self.spent.host().as_secs_f64();
+        let is_read = self.decodes() && self.cpu_step_bytes() > 0 && busy > 0.0;
+        is_read.then(|| self.cpu_step_bytes() as f64 * steps / busy / 1e9)
     }
 
     /// How fast the file was read around the test, GB/s: the mean of before and after.
@@ -73,9 +76,8 @@ mod tests {
         let decode = Measured {
             test: Test { prompt: 0, generate: 10, depth: 5, parallel: 1 },
             samples_ns: vec![1_000_000_000, 500_000_000],
-            spent: Spent { cpu: Duration::from_secs(1), ..Spent::default() },
-            cpu_step_bytes: 3_000_000_000,
-            gpu_step_bytes: 1_000_000_000,
+            spent: Spent { devices: vec![Duration::from_secs(1)], ..Spent::default() },
+            step_bytes: vec![3_000_000_000, 1_000_000_000],
             probe_gbps: Some([70.0, 80.0]),
             peak_resident_bytes: None,
         };
@@ -85,7 +87,7 @@ mod tests {
         assert_eq!(decode.cpu_weight_gbps(), Some(60.0));
         assert_eq!(decode.probe_share(), Some(0.8));
         assert_eq!(Measured { probe_gbps: None, ..decode.clone() }.probe_share(), None);
-        assert_eq!(Measured { cpu_step_bytes: 0, ..decode.clone() }.cpu_weight_gbps(), None);
+        assert_eq!(Measured { step_bytes: vec![0, 1], ..decode.clone() }.cpu_weight_gbps(), None);
         let test = Test { prompt: 1, ..decode.test };
         assert_eq!(Measured { test, ..decode }.weight_gbps(), None);
     }

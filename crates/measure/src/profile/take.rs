@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use bilayer_graph::{Graph, Kind};
+use bilayer_graph::Graph;
 use bilayer_scheduler::{Budget, Machine, Offload, Plan};
 
 use super::{Point, Profile, Span, SpanKind, knee, recommend};
@@ -102,14 +102,15 @@ pub fn take(
     bench.place(&mut session, recommended)?;
     bench.sample(&mut session)?;
     let timeline = timeline(&session);
-    let facts = |kind: Kind| session.backends().map(|b| b.facts()).find(|f| f.kind == kind);
-    let cpu = facts(Kind::Cpu);
+    let mut facts = session.backends().map(|backend| backend.facts());
+    let cpu = facts.next();
+    let gpus: Vec<&str> = facts.map(|facts| facts.name.as_str()).collect();
     let profile = Profile {
         model: model.name(),
         parameters: model.graph().parameters() as u64,
         bytes: model.graph().weights.iter().map(|weight| weight.bytes() as u64).sum(),
-        adapter: facts(Kind::Gpu).map_or("no adapter".to_owned(), |facts| facts.name.clone()),
-        cpu: cpu.map_or(String::new(), |facts| format!("{} ({})", facts.identity, facts.level)),
+        adapter: if gpus.is_empty() { "no adapter".to_owned() } else { gpus.join(", ") },
+        cpu: cpu.map_or(String::new(), |facts| facts.identity.clone()),
         threads: cpu.map_or(0, |facts| facts.threads),
         context: context.unwrap_or(session.context()),
         prompt_tokens: bench.prompt.len(),
@@ -125,12 +126,12 @@ pub fn take(
 }
 
 /// What one visit to an N found: milliseconds a token, and where they went.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Sample {
     decode_ms: f64,
     prefill_tps: f64,
     totals: Totals,
-    /// What the adapter holds, bytes.
+    /// What the GPUs hold, bytes.
     held: Option<u64>,
 }
 
@@ -203,8 +204,8 @@ impl Bench {
         session.truncate(sequence, behind);
         step(session, 1)?;
         let vocab = session.vocab() as u32;
-        let adapters: Vec<bool> =
-            session.backends().map(|backend| backend.facts().kind == Kind::Gpu).collect();
+        let is_async: Vec<bool> =
+            session.backends().map(|backend| backend.facts().is_async).collect();
         let mut each = Vec::with_capacity(self.decode);
         // Nothing is worked out between the steps: idle threads of a processor would go to sleep.
         session.trace_mut().expect("asked for").clear();
@@ -213,17 +214,18 @@ impl Bench {
             step(session, (i * 31 + 7) % vocab)?;
             each.push(began.elapsed().as_secs_f64() * 1e3);
         }
-        let totals = Timeline::new(session.trace().expect("asked for")).step_totals(&adapters);
+        let totals = Timeline::new(session.trace().expect("asked for")).step_totals(&is_async);
         let of = |part: &dyn Fn(&Totals) -> f64| median(totals.iter().map(part).collect());
-        let adapter = session.backends().find(|backend| backend.facts().kind == Kind::Gpu);
+        let mut held = session.backends().skip(1).map(|gpu| gpu.held_bytes()).peekable();
         Ok(Sample {
-            held: adapter.and_then(|adapter| adapter.held_bytes()),
+            held: held.peek().is_some().then(|| held.sum()).flatten(),
             decode_ms: median(each),
             prefill_tps,
             totals: Totals {
                 wall: of(&|totals| totals.wall),
                 cpu: of(&|totals| totals.cpu),
                 gpu: of(&|totals| totals.gpu),
+                devices: (0..is_async.len()).map(|i| of(&|totals| totals.devices[i])).collect(),
                 crossing: of(&|totals| totals.crossing),
                 idle: of(&|totals| totals.idle),
             },
@@ -244,7 +246,7 @@ fn points(samples: &[Vec<Sample>], plans: &[Option<Plan>], parts: u32) -> Vec<Po
         let predicted = plan.and_then(|plan| plan.predicted.as_ref());
         let decode_ms = of(count, &|sample| sample.decode_ms);
         let before = count.checked_sub(1).map(|before| of(before, &|sample| sample.decode_ms));
-        let gpu = plan.and_then(|plan| plan.devices.get(1));
+        let gpu_bytes = |plan: &Plan| plan.devices[1..].iter().map(|gpu| gpu.used_bytes).sum();
         Point {
             gpu_layers,
             map: plan.map_or(String::new(), |plan| plan.map.clone()),
@@ -260,7 +262,7 @@ fn points(samples: &[Vec<Sample>], plans: &[Option<Plan>], parts: u32) -> Vec<Po
             gpu_ms: of(count, &|sample| sample.totals.gpu),
             crossing_ms: of(count, &|sample| sample.totals.crossing),
             idle_ms: of(count, &|sample| sample.totals.idle),
-            gpu_bytes: gpu.map_or(0, |device| device.used_bytes),
+            gpu_bytes: plan.map_or(0, gpu_bytes),
             gpu_held_bytes: samples.get(count).and_then(|all| all.first()?.held),
             fits: plan.is_some(),
         }

@@ -1,6 +1,7 @@
 //! Results as a table: llama-bench's columns, then how fast weights were read and what share of the memory's speed
 //! that is.
 
+use bilayer_engine::placement::SplitMode;
 use serde_json::Value;
 
 use super::describe;
@@ -18,8 +19,12 @@ const OPTIONAL: &[(&str, &str, usize, Side)] = &[
     ("n_ubatch", "n_ubatch", 8, Side::Right),
     ("type_k", "type_k", 6, Side::Left),
     ("type_v", "type_v", 6, Side::Left),
+    ("split_mode", "sm", 5, Side::Left),
+    ("main_gpu", "mg", 2, Side::Right),
     ("no_kv_offload", "nkvo", 10, Side::Right),
     ("flash_attn", "fa", 3, Side::Right),
+    ("devices", "dev", 12, Side::Left),
+    ("tensor_split", "ts", 12, Side::Right),
     ("use_mmap", "mmap", 4, Side::Right),
     ("tensor_buft_overrides", "ot", 21, Side::Left),
 ];
@@ -55,6 +60,10 @@ pub fn varied(args: &Args) -> Vec<&'static str> {
         ("type_v", !f16(&model.cache_type_v)),
         ("no_kv_offload", placing.no_kv_offload != [false]),
         ("flash_attn", model.flash_attn != [FlashAttn::Auto]),
+        ("split_mode", placing.adapter.split_mode == SplitMode::None),
+        ("main_gpu", placing.adapter.main_gpu.is_some()),
+        ("devices", placing.adapter.device.is_some()),
+        ("tensor_split", placing.adapter.tensor_split.is_some()),
         ("use_mmap", model.no_mmap || model.mmap != [true]),
         ("tensor_buft_overrides", !placing.adapter.override_tensor.is_empty()),
     ];

@@ -1,18 +1,16 @@
 //! One result: llama-bench's fields in its order, then ours.
 //!
 //! A field that has llama-bench's name means what it means there. Where this program has only one way, that way is
-//! told: ops run where their weights are (`no_op_offload` 1), one adapter holds whole layers (`split_mode` layer,
-//! `main_gpu` 0, no `tensor_split`), threads are not pinned (`cpu_mask` 0x0), and they spin before they park (`poll`
+//! told: ops run where their weights are (`no_op_offload` 1), threads are not pinned (`cpu_mask` 0x0), and they spin before they park (`poll`
 //! 50, its default). `n_gpu_layers` is the number that was placed, also where it was to be chosen.
 
 use std::path::Path;
 
 use bilayer_engine::Model;
-use bilayer_engine::placement::Placing;
+use bilayer_engine::placement::{Placing, SplitMode};
 use bilayer_engine::session::Session;
-use bilayer_graph::Kind;
 use bilayer_measure::bench::{Measured, Summary};
-use bilayer_scheduler::Side;
+use bilayer_scheduler::DevicePlan;
 use serde_json::{Value, json};
 
 use super::describe;
@@ -52,10 +50,11 @@ pub struct Placed<'v> {
     threads: usize,
     level: String,
     /// Name and interface of the adapter.
-    adapter: Option<(String, String)>,
+    /// Name and interface of each GPU.
+    gpus: Vec<(String, String)>,
+    devices: Vec<DevicePlan>,
     map: String,
     gpu_layers: u32,
-    adapter_bytes: Option<u64>,
     predicted_ms: Option<f64>,
     kernels: Vec<String>,
 }
@@ -63,11 +62,11 @@ pub struct Placed<'v> {
 impl Placed<'_> {
     /// Asks the session.
     pub fn new<'v>(session: &Session, variant: &'v Variant, placing: usize) -> Placed<'v> {
-        let facts = |kind: Kind| session.backends().map(|b| b.facts()).find(|f| f.kind == kind);
-        let (cpu, gpu) = (facts(Kind::Cpu), facts(Kind::Gpu));
+        let mut facts = session.backends().map(|backend| backend.facts());
+        let cpu = facts.next();
+        let gpus: Vec<(String, String)> =
+            facts.map(|facts| (facts.name.clone(), interface(&facts.level).to_owned())).collect();
         let plan = session.plan();
-        let on_gpu = plan.devices.iter().zip(session.backends());
-        let on_gpu = on_gpu.filter(|(_, b)| b.facts().kind == Kind::Gpu);
         let mut kernels: Vec<String> = Vec::new();
         for kernel in session.kernels() {
             if !kernels.contains(&kernel.name) {
@@ -80,13 +79,19 @@ impl Placed<'_> {
             cpu: bilayer_cpu::host::name(),
             threads: cpu.map_or(0, |facts| facts.threads),
             level: cpu.map_or(String::new(), |facts| facts.level.clone()),
-            adapter: gpu.map(|facts| (facts.name.clone(), interface(&facts.level).to_owned())),
+            devices: plan.devices.clone(),
+            gpus,
             map: plan.map.clone(),
             gpu_layers: plan.gpu_layers,
-            adapter_bytes: on_gpu.map(|(device, _)| device.used_bytes).next(),
             predicted_ms: plan.predicted.as_ref().map(|predicted| predicted.decode_ms),
             kernels,
         }
+    }
+
+    /// The names of all GPUs.
+    fn gpu_names(&self) -> String {
+        let names: Vec<&str> = self.gpus.iter().map(|(name, _)| name.as_str()).collect();
+        names.join(", ")
     }
 
     fn placing(&self) -> &Placing {
@@ -126,16 +131,16 @@ pub type Field = (&'static str, Value);
 impl Record<'_> {
     /// llama-bench's fields, but for the samples, which only JSON has.
     pub fn fields(&self) -> Vec<Field> {
-        let Record { args, described, placed, measured, .. } = self;
+        let Record { described, placed, measured, .. } = self;
         let setup = &placed.variant.setup;
         let (ns, ts) = (self.ns(), Summary::of(&measured.samples_ts()));
-        let adapter = placed.adapter.as_ref();
+        let interface = placed.gpus.first().map_or("CPU", |(_, interface)| interface);
         let mut fields: Vec<Field> = vec![
             ("build_commit", json!(describe::BUILD_COMMIT)),
             ("build_number", json!(describe::build_number())),
             ("cpu_info", json!(placed.cpu)),
-            ("gpu_info", json!(adapter.map_or("", |(name, _)| name))),
-            ("backends", json!(adapter.map_or("CPU", |(_, interface)| interface))),
+            ("gpu_info", json!(placed.gpu_names())),
+            ("backends", json!(interface)),
             ("model_filename", json!(described.filename)),
             ("model_type", json!(described.model_type)),
             ("model_size", json!(described.bytes)),
@@ -156,7 +161,7 @@ impl Record<'_> {
             ("embeddings", json!(false)),
             ("no_op_offload", json!(1)),
             ("no_host", json!(false)),
-            ("fit_target", json!(args.placing.adapter.fit_target.unwrap_or(0) >> 20)),
+            ("fit_target", json!(placed.placing().margin_bytes.first().unwrap_or(&0) >> 20)),
             ("fit_min_ctx", json!(0)),
             ("n_prompt", json!(measured.test.prompt)),
             ("n_gen", json!(measured.test.generate)),
@@ -181,16 +186,26 @@ impl Record<'_> {
             FlashAttn::Off => 0,
             FlashAttn::On => 1,
         };
-        let device = self.args.placing.adapter.device.as_deref();
+        let devices = match placing.devices.as_slice() {
+            [] => "auto".to_owned(),
+            names => names.join("/"),
+        };
+        let split_mode = match placing.split_mode {
+            SplitMode::Layer => "layer",
+            SplitMode::None => "none",
+        };
+        let shares: Vec<String> =
+            placing.tensor_split.iter().map(|share| format!("{share:.2}")).collect();
+        let shares = if shares.is_empty() { "0.00".to_owned() } else { shares.join("/") };
         [
             ("n_gpu_layers", json!(placed.gpu_layers)),
             ("n_cpu_moe", json!(experts)),
-            ("split_mode", json!("layer")),
-            ("main_gpu", json!(0)),
+            ("split_mode", json!(split_mode)),
+            ("main_gpu", json!(placing.main_gpu.unwrap_or(0))),
             ("no_kv_offload", json!(placing.cache_on_cpu)),
             ("flash_attn", json!(flash_attn)),
-            ("devices", json!(device.unwrap_or("auto"))),
-            ("tensor_split", json!("0.00")),
+            ("devices", json!(devices)),
+            ("tensor_split", json!(shares)),
             ("tensor_buft_overrides", json!(self.overrides())),
         ]
     }
@@ -206,19 +221,19 @@ impl Record<'_> {
         vec![
             ("n_parallel", json!(m.test.parallel)),
             ("placement", json!(placed.map)),
-            ("adapter", json!(placed.adapter.as_ref().map(|(name, _)| name))),
+            ("adapter", json!(placed.gpus.first().map(|(name, _)| name))),
             ("cpu_level", json!(placed.level)),
-            ("step_bytes", json!(m.cpu_step_bytes + m.gpu_step_bytes)),
-            ("cpu_step_bytes", json!(m.cpu_step_bytes)),
+            ("step_bytes", json!(m.step_bytes.iter().sum::<u64>())),
+            ("cpu_step_bytes", json!(m.cpu_step_bytes())),
             ("weight_gbps", json!(m.weight_gbps())),
             ("cpu_weight_gbps", json!(m.cpu_weight_gbps())),
             ("probe_gbps", json!(m.probe_mean_gbps())),
             ("probe_share", json!(m.probe_share())),
-            ("cpu_busy", json!(share(m.spent.cpu))),
-            ("gpu_busy", json!(share(m.spent.gpu))),
+            ("cpu_busy", json!(share(m.spent.host()))),
+            ("gpu_busy", json!(share(m.spent.offload()))),
             ("crossing_busy", json!(share(m.spent.crossing))),
             ("peak_resident_bytes", json!(m.peak_resident_bytes)),
-            ("adapter_bytes", json!(placed.adapter_bytes)),
+            ("adapter_bytes", json!(placed.devices.get(1).map(|device| device.used_bytes))),
             ("predicted_token_ms", json!(placed.predicted_ms.filter(|_| decodes))),
             ("warm_up", json!(!args.no_warmup)),
             ("kernels", json!(placed.kernels)),
@@ -238,10 +253,16 @@ impl Record<'_> {
 
     /// Pinned tensors as llama-bench writes them: `pattern=buffer;...`, or none.
     fn overrides(&self) -> String {
-        let device = self.placed.adapter.as_ref().map_or("GPU", |(_, interface)| interface);
-        let pins = self.placed.placing().overrides.iter().map(|(pattern, side)| {
-            format!("{pattern}={}", if *side == Side::Host { "CPU" } else { device })
-        });
+        let buffer = |device: usize| match device.checked_sub(1) {
+            None => "CPU".to_owned(),
+            Some(gpu) => match (self.placed.gpus.get(gpu), self.placed.gpus.len()) {
+                (Some((_, interface)), 1) => interface.clone(),
+                (Some((_, interface)), _) => format!("{interface}{gpu}"),
+                (None, _) => "GPU".to_owned(),
+            },
+        };
+        let pins = self.placed.placing().overrides.iter();
+        let pins = pins.map(|(pattern, device)| format!("{pattern}={}", buffer(*device)));
         let pins: Vec<String> = pins.collect();
         if pins.is_empty() { "none".to_owned() } else { pins.join(";") }
     }

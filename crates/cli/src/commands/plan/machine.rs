@@ -7,7 +7,7 @@
 //! read_gbps = 65        # what it reads from memory, 10^9 bytes a second
 //! tops = 0.5            # what it multiplies, 10^12 operations a second; may be left out
 //!
-//! [gpu]                 # may be left out
+//! [gpu]                 # may be left out; several are [[gpu]] tables
 //! name = "RTX 4090"
 //! memory = "24GiB"
 //! read_gbps = 800
@@ -16,7 +16,7 @@
 
 use std::path::Path;
 
-use bilayer_graph::{Facts, Kind};
+use bilayer_graph::Facts;
 use bilayer_scheduler::Machine;
 use serde::Deserialize;
 
@@ -27,7 +27,8 @@ use crate::failure::Failure;
 #[serde(deny_unknown_fields)]
 struct File {
     cpu: Device,
-    gpu: Option<Device>,
+    /// One table, or one for each GPU.
+    gpu: Option<toml::Value>,
 }
 
 #[derive(Deserialize)]
@@ -50,28 +51,36 @@ pub fn read(path: &Path) -> Result<Machine, Failure> {
 
 fn parse(text: &str) -> Result<Machine, String> {
     let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
-    let mut devices = vec![device("cpu", file.cpu, Kind::Cpu)?];
-    if let Some(gpu) = file.gpu {
-        devices.push(device("gpu", gpu, Kind::Gpu)?);
+    let gpus = match file.gpu {
+        None => Vec::new(),
+        Some(toml::Value::Array(gpus)) => gpus,
+        Some(gpu) => vec![gpu],
+    };
+    let mut devices = vec![device("cpu", file.cpu, Facts::host)?];
+    for gpu in gpus {
+        let gpu = gpu.try_into().map_err(|error| format!("gpu: {error}"))?;
+        devices.push(device("gpu", gpu, |name, bytes| Facts::offload("gpu", name, bytes))?);
     }
     Ok(Machine::new(devices))
 }
 
-fn device(key: &str, device: Device, kind: Kind) -> Result<Facts, String> {
+fn device(
+    key: &str,
+    device: Device,
+    described: impl Fn(String, u64) -> Facts,
+) -> Result<Facts, String> {
     for (name, value) in [("read_gbps", Some(device.read_gbps)), ("tops", device.tops)] {
         if value.is_some_and(|value| !(value.is_finite() && value > 0.0)) {
             return Err(format!("{key}.{name} must be more than 0"));
         }
     }
     let memory_bytes = size(&device.memory).map_err(|error| format!("{key}.memory: {error}"))?;
-    let described = Facts::described(device.name, kind, memory_bytes);
-    Ok(Facts { read_gbps: Some(device.read_gbps), tops: device.tops, ..described })
+    let read_gbps = Some(device.read_gbps);
+    Ok(Facts { read_gbps, tops: device.tops, ..described(device.name, memory_bytes) })
 }
 
 #[cfg(test)]
 mod tests {
-    use bilayer_graph::Kind;
-
     use super::parse;
 
     const CPU: &str = "[cpu]\nname = \"c\"\nmemory = \"64GiB\"\nread_gbps = 65\n";
@@ -82,9 +91,12 @@ mod tests {
             format!("{CPU}[gpu]\nname = \"g\"\nmemory = \"24GiB\"\nread_gbps = 800\ntops = 80\n");
         let machine = parse(&text).unwrap();
         let [cpu, gpu] = &machine.devices[..] else { panic!() };
-        assert_eq!((cpu.kind, cpu.memory_bytes, cpu.read_gbps), (Kind::Cpu, 64 << 30, Some(65.0)));
-        assert_eq!((gpu.kind, gpu.name.as_str(), gpu.tops), (Kind::Gpu, "g", Some(80.0)));
+        assert_eq!((cpu.family, cpu.memory_bytes, cpu.read_gbps), ("cpu", 64 << 30, Some(65.0)));
+        assert_eq!((gpu.family, gpu.name.as_str(), gpu.tops), ("gpu", "g", Some(80.0)));
         assert_eq!(parse(CPU).unwrap().devices.len(), 1);
+        let gpu = |name| format!("[[gpu]]\nname = \"{name}\"\nmemory = \"1GiB\"\nread_gbps = 9\n");
+        let machine = parse(&format!("{CPU}{}{}", gpu("a"), gpu("b"))).unwrap();
+        assert_eq!(machine.labels(), ["cpu", "gpu0", "gpu1"]);
     }
 
     #[test]
@@ -96,8 +108,10 @@ mod tests {
             ("[cpu]\nname = \"c\"\nmemory = \"1GiB\"\nread_gbps = 0\n", "cpu.read_gbps"),
             ("[cpu]\nname = \"c\"\nmemory = \"1GiB\"\nread_gbps = 1\nspeed = 2\n", "speed"),
         ];
-        for (text, names) in cases {
-            let error = parse(text).unwrap_err();
+        let gpu = "[[gpu]]\nname = \"g\"\nmemory = \"1GiB\"\nread_gbps = 1\nspeed = 2\n";
+        let cases = cases.map(|(text, names)| (text.to_owned(), names));
+        for (text, names) in cases.into_iter().chain([(format!("{CPU}{gpu}"), "gpu: unknown")]) {
+            let error = parse(&text).unwrap_err();
             assert!(error.contains(names), "{text:?}: {error}");
         }
     }

@@ -325,7 +325,7 @@ impl Chat {
         }
         self.begun += 1;
         let answer = streamed(args, generation, new)?;
-        self.last = Some(Last { statistics: answer.statistics, kept: turn.kept });
+        self.last = Some(Last { statistics: answer.statistics.clone(), kept: turn.kept });
         if args.json {
             let report = report::Report {
                 model,

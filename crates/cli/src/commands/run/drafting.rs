@@ -18,8 +18,8 @@ pub enum Guesser {
     /// Another model, which was loaded first.
     Model {
         drafter: Box<DraftModel>,
-        /// What the adapter had before.
-        memory_bytes: Option<u64>,
+        /// What the GPUs had before.
+        memory_bytes: Vec<u64>,
     },
 }
 
@@ -34,7 +34,7 @@ impl Guesser {
         let Some(path) = &args.draft.model_draft else { return Ok(None) };
         let settings = settings::model(&args.model)?;
         let placing = args.model.placing.clone();
-        let memory_bytes = placement::adapter_bytes(&settings.placing);
+        let memory_bytes = placement::gpu_bytes(&settings.placing);
         let draft = demo::open(&Source { path: Some(path), map: !args.model.no_mmap, runs: true })?;
         let placing = Placing {
             // What names tensors or counts experts is meant for the other model.
@@ -68,7 +68,7 @@ impl Guesser {
         match self {
             Guesser::Lookup(_) => placing,
             Guesser::Model { drafter, memory_bytes } => {
-                placing.beside(drafter.session().plan(), *memory_bytes)
+                placing.beside(drafter.session().plan(), memory_bytes.clone())
             }
         }
     }

@@ -6,7 +6,6 @@ use bilayer_engine::Model;
 use bilayer_engine::generate::{Statistics, Token};
 use bilayer_engine::sampling::TokenLogprob;
 use bilayer_engine::session::Session;
-use bilayer_graph::Kind;
 use serde_json::{Value, json};
 
 use super::{Answer, Question};
@@ -41,8 +40,8 @@ pub fn statistics(s: &Statistics) -> String {
         s.generated,
         ms(s.generate),
         per_second(decoded(s), s.generate),
-        share(s.spent.cpu),
-        share(s.spent.gpu),
+        share(s.spent.host()),
+        share(s.spent.offload()),
         share(s.spent.crossing),
     );
     if s.drafted == 0 {
@@ -139,15 +138,18 @@ impl Report<'_> {
 
     fn placement(&self) -> Value {
         let plan = self.session.plan();
-        let devices = plan.devices.iter().zip(self.session.backends().map(|b| b.facts()));
-        let gpu = devices.into_iter().find(|(_, facts)| facts.kind == Kind::Gpu);
-        let on_gpu = |label: &str| gpu.is_some_and(|(device, _)| device.label == label);
-        let layers = plan.layers.iter().filter(|layer| on_gpu(&layer.device)).count();
-        json!({
+        let names: Vec<&str> =
+            self.session.backends().skip(1).map(|b| b.facts().name.as_str()).collect();
+        let parts = plan.devices.iter().skip(1).map(|device| device.parts);
+        let mut placement = json!({
             "map": plan.map,
-            "gpu_layers": layers + usize::from(on_gpu(&plan.output)),
-            "adapter": gpu.map(|(_, facts)| &facts.name),
-        })
+            "gpu_layers": parts.sum::<u32>(),
+            "adapter": names.first(),
+        });
+        if names.len() > 1 {
+            placement["adapters"] = json!(names);
+        }
+        placement
     }
 
     fn logprobs(&self, token: &Token) -> Value {

@@ -120,8 +120,8 @@ impl Drafter for DraftModel {
         Ok(())
     }
 
-    fn take_spent(&mut self) -> Spent {
-        self.session.take_spent()
+    fn move_spent(&mut self, all: &mut Spent) {
+        self.session.move_spent(all);
     }
 }
 
