@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(unix)]
-use nix::sys::termios::{self, SetArg, Termios};
+use rustix::termios::{self, OptionalActions, Termios};
 
 use bilayer_engine::Cancel;
 
@@ -52,7 +52,7 @@ fn restore_terminal() {
         && let Some(settings) = &*kept
     {
         // A terminal that is gone needs nothing.
-        let _ = termios::tcsetattr(io::stdin(), SetArg::TCSANOW, settings);
+        let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, settings);
         // What is pasted is no longer marked as such.
         let end = if io::stdout().is_terminal() { "\x1b[?2004l\n" } else { "\n" };
         let _ = output::text(end);

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use tokenizers::NormalizedString;
-use tokenizers::utils::SysRegex;
+use fancy_regex::Regex;
+use unicode_normalization::UnicodeNormalization;
 
 use crate::pieces::{Alphabet, SPACE, character};
 use crate::pre::Pre;
@@ -35,7 +35,7 @@ pub(crate) struct Words {
 }
 
 struct Stage {
-    pattern: SysRegex,
+    pattern: Regex,
     /// Whether every character is part of some match, so that an early end is a failure.
     covers: bool,
 }
@@ -158,9 +158,7 @@ impl Bpe {
             return Cow::Owned(text.replace(' ', SPACE.encode_utf8(&mut encoded)));
         }
         if self.nfc && !text.is_ascii() {
-            let mut normalized = NormalizedString::from(text);
-            normalized.nfc();
-            return Cow::Owned(normalized.get().to_owned());
+            return Cow::Owned(text.nfc().collect());
         }
         Cow::Borrowed(text)
     }
@@ -188,7 +186,8 @@ impl Stage {
     fn new(pattern: &str) -> Result<Self, Error> {
         // Patterns of this form match letters, digits, white space, and everything else.
         let covers = pattern.contains(r"[^\s\p{L}") || pattern.contains(r"[^\n]");
-        Ok(Self { pattern: SysRegex::new(pattern)?, covers })
+        let pattern = Regex::new(pattern).map_err(|error| Error::Library(error.to_string()))?;
+        Ok(Self { pattern, covers })
     }
 
     /// Appends the matches within `word`, and the gaps between them, to `cut`.
@@ -199,8 +198,9 @@ impl Stage {
         cut: &mut Vec<Range<usize>>,
     ) -> Result<(), Error> {
         let mut end = word.start;
-        for (from, to) in self.pattern.find_iter(&text[word.clone()]) {
-            let (from, to) = (word.start + from, word.start + to);
+        // An early end, where the engine gives up, is seen below.
+        for found in self.pattern.find_iter(&text[word.clone()]).map_while(Result::ok) {
+            let (from, to) = (word.start + found.start(), word.start + found.end());
             cut.extend([end..from, from..to].into_iter().filter(|range| !range.is_empty()));
             end = to;
         }

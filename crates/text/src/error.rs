@@ -207,13 +207,7 @@ pub enum Error {
         name: String,
     },
 
-    /// The tokenizers library rejected validated input.
+    /// The regex engine rejected a pattern.
     #[error("the tokenizer could not be used: {0}")]
     Library(String),
-}
-
-impl From<tokenizers::Error> for Error {
-    fn from(error: tokenizers::Error) -> Self {
-        Self::Library(error.to_string())
-    }
 }

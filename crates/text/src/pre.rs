@@ -9,6 +9,7 @@
 //! Sources: the `tokenizer.json` and `tiktoken` files of the publishers, found through the names in llama.cpp
 //! (`llama-vocab.cpp`). Where llama.cpp adapts a pattern to its engine, the original is used here.
 
+mod maker;
 mod recognise;
 
 pub use recognise::recognise;

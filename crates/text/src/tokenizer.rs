@@ -176,7 +176,7 @@ impl Tokenizer {
                 (Fragment::Token(id), _) => ids.push(id),
                 (Fragment::Text(text), Model::Spm(spm)) => spm.encode(text, &mut ids)?,
                 (Fragment::Text(text), Model::Bpe(bpe)) => bpe.encode(text, &mut ids)?,
-                (Fragment::Text(text), Model::Words(words)) => words.encode(text, &mut ids)?,
+                (Fragment::Text(text), Model::Words(words)) => words.encode(text, &mut ids),
                 (Fragment::Text(_), Model::Ids) => return Err(Error::NoTokenizer),
             }
         }

@@ -1,12 +1,9 @@
 //! WordPiece vocabularies (`bert`): words are split from the left, longest piece first.
 
-use tokenizers::models::wordpiece::WordPiece;
-use tokenizers::normalizers::BertNormalizer;
-use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
-use tokenizers::{
-    Model, NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString,
-    PreTokenizer,
-};
+use std::collections::HashMap;
+
+use unicode_categories::UnicodeCategories;
+use unicode_normalization::UnicodeNormalization;
 
 use crate::pieces::SPACE;
 use crate::vocabulary::TokenType;
@@ -15,10 +12,18 @@ use crate::{Error, Vocabulary};
 /// The original marks continuing pieces like this; GGUF marks the others, by [`SPACE`].
 const CONTINUES: &str = "##";
 
+/// Characters of the longest word that is split; a longer one is unknown. BERT's own limit.
+const WORD_MAX: usize = 100;
+
 /// BERT's normalization, splitting at white space and punctuation, then WordPiece.
 pub(crate) struct Words {
-    model: WordPiece,
-    normalizer: BertNormalizer,
+    /// Pieces that begin a word.
+    starts: HashMap<String, u32>,
+    /// Pieces that continue one, without their mark.
+    continues: HashMap<String, u32>,
+    unknown: u32,
+    lowercase: bool,
+    strip_accents: bool,
 }
 
 impl Words {
@@ -33,45 +38,187 @@ impl Words {
         let named = || vocabulary.tokens.iter().position(|token| token == "[UNK]");
         let unknown = vocabulary.unk.map(|id| id as usize).or_else(named).ok_or_else(absent)?;
         let marks_starts = vocabulary.tokens.iter().any(|token| token.starts_with(SPACE));
-        let mut tokens = std::collections::HashMap::with_capacity(vocabulary.tokens.len());
-        let unknown_token = vocabulary.tokens[unknown].clone().into_owned();
-        tokens.insert(unknown_token.clone(), unknown as u32);
-        for ((token, id), kind) in
-            std::mem::take(&mut vocabulary.tokens).into_iter().zip(0..).zip(types)
-        {
+        let tokens = std::mem::take(&mut vocabulary.tokens);
+        let (mut starts, mut continues) = (HashMap::with_capacity(tokens.len()), HashMap::new());
+        starts.insert(tokens[unknown].clone().into_owned(), unknown as u32);
+        for ((token, id), kind) in tokens.into_iter().zip(0..).zip(types) {
             if kind.is_plain() {
                 continue;
             }
-            let token = match token.strip_prefix(SPACE) {
-                Some(start) => start.to_owned(),
-                None if marks_starts => format!("{CONTINUES}{token}"),
-                None => token.into_owned(),
+            let (pieces, piece) = match (token.strip_prefix(SPACE), marks_starts) {
+                (Some(start), _) => (&mut starts, start),
+                (None, true) => (&mut continues, &*token),
+                (None, false) => match token.strip_prefix(CONTINUES) {
+                    Some(piece) => (&mut continues, piece),
+                    None => (&mut starts, &*token),
+                },
             };
-            tokens.entry(token).or_insert(id);
+            pieces.entry(piece.to_owned()).or_insert(id);
         }
         let cased =
-            ('A'..='Z').all(|letter| tokens.contains_key(letter.encode_utf8(&mut [0; 4]) as &str));
+            ('A'..='Z').all(|letter| starts.contains_key(letter.encode_utf8(&mut [0; 4]) as &str));
         let lowercase = vocabulary.lowercase.unwrap_or(!cased);
         let strip_accents = vocabulary.strip_accents.unwrap_or(lowercase);
-        let model = WordPiece::builder()
-            .vocab(tokens.into_iter().collect::<tokenizers::models::bpe::Vocab>())
-            .unk_token(unknown_token)
-            .continuing_subword_prefix(CONTINUES.to_owned())
-            .build()?;
-        let normalizer = BertNormalizer::new(true, true, Some(strip_accents), lowercase);
-        Ok(Self { model, normalizer })
+        Ok(Self { starts, continues, unknown: unknown as u32, lowercase, strip_accents })
     }
 
     /// Appends the tokens of `text` to `ids`.
-    pub fn encode(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), Error> {
-        let mut normalized = NormalizedString::from(text);
-        self.normalizer.normalize(&mut normalized)?;
-        let mut words = PreTokenizedString::from(normalized.get());
-        BertPreTokenizer.pre_tokenize(&mut words)?;
-        for (word, ..) in words.get_splits(OffsetReferential::Original, OffsetType::None) {
-            let tokens = self.model.tokenize(word)?;
-            ids.extend(tokens.iter().map(|token| token.id));
+    pub fn encode(&self, text: &str, ids: &mut Vec<u32>) {
+        for word in self.normalize(text).split_whitespace() {
+            let mut end = 0;
+            for (at, mark) in word.match_indices(is_punctuation) {
+                self.cut(&word[end..at], ids);
+                self.cut(mark, ids);
+                end = at + mark.len();
+            }
+            self.cut(&word[end..], ids);
         }
-        Ok(())
+    }
+
+    /// Text as the vocabulary has it: clean, ideographs apart, without accents and capitals where it has none.
+    fn normalize(&self, text: &str) -> String {
+        let mut clean = String::with_capacity(text.len());
+        for character in text.chars().filter(|&character| !is_dropped(character)) {
+            if is_ideograph(character) {
+                clean.extend([' ', character, ' ']);
+            } else {
+                clean.push(if character.is_whitespace() { ' ' } else { character });
+            }
+        }
+        if self.strip_accents {
+            clean = clean.nfd().filter(|character| !character.is_mark_nonspacing()).collect();
+        }
+        if self.lowercase {
+            clean = clean.chars().flat_map(char::to_lowercase).collect();
+        }
+        clean
+    }
+
+    /// Appends the pieces of a word, or the unknown token where it is not made of pieces.
+    fn cut(&self, word: &str, ids: &mut Vec<u32>) {
+        if word.is_empty() {
+            return;
+        }
+        let before = ids.len();
+        let mut rest = if word.chars().nth(WORD_MAX).is_none() { word } else { "" };
+        while !rest.is_empty() {
+            let pieces = if rest.len() == word.len() { &self.starts } else { &self.continues };
+            let ends = rest.char_indices().rev().map(|(at, last)| at + last.len_utf8());
+            let longest = ends.map(|end| rest.split_at(end));
+            let Some((id, after)) = longest
+                .filter_map(|(piece, after)| pieces.get(piece).map(|&id| (id, after)))
+                .next()
+            else {
+                ids.truncate(before);
+                break;
+            };
+            ids.push(id);
+            rest = after;
+        }
+        if ids.len() == before {
+            ids.push(self.unknown);
+        }
+    }
+}
+
+/// Zero, the replacement character, and what controls, formats or is private, unless it is white space.
+fn is_dropped(character: char) -> bool {
+    if matches!(character, '\t' | '\n' | '\r') {
+        return false;
+    }
+    character == char::REPLACEMENT_CHARACTER || character.is_other()
+}
+
+/// Whether ASCII or Unicode counts the character as punctuation.
+pub(crate) fn is_punctuation(character: char) -> bool {
+    character.is_ascii_punctuation() || UnicodeCategories::is_punctuation(character)
+}
+
+/// The blocks of unified and compatibility ideographs that the makers' code lists.
+fn is_ideograph(character: char) -> bool {
+    const BLOCKS: [[u32; 2]; 8] = [
+        [0x3400, 0x4DBF],
+        [0x4E00, 0x9FFF],
+        [0xF900, 0xFAFF],
+        [0x20000, 0x2A6DF],
+        [0x2A700, 0x2B73F],
+        [0x2B740, 0x2B81F],
+        [0x2B920, 0x2CEAF],
+        [0x2F800, 0x2FA1F],
+    ];
+    let code = u32::from(character);
+    BLOCKS.iter().any(|&[first, last]| (first..=last).contains(&code))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokenizers::models::wordpiece::WordPiece;
+    use tokenizers::normalizers::BertNormalizer;
+    use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
+    use tokenizers::{
+        Model, NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString,
+        PreTokenizer,
+    };
+
+    use super::*;
+
+    /// Words of many scripts, marks, controls, and one that is too long.
+    fn text() -> String {
+        let sample = (1..0x30000).step_by(29).filter_map(char::from_u32);
+        let mut text: String =
+            sample.flat_map(|c| [c, 'a', if c as u32 % 3 == 0 { ' ' } else { 'b' }]).collect();
+        text.push_str(" \u{0}x\u{fffd}\u{200d} 北京ab ÉCOLE e\u{301}a, don't Ǆ İ ſ ");
+        text.push_str(&"ab".repeat(50));
+        text.push(' ');
+        text.push_str(&"ab".repeat(51));
+        text
+    }
+
+    /// The makers' library beside ours, on all of Unicode.
+    #[test]
+    fn words_are_those_of_the_makers_library() {
+        let mut tokens: Vec<String> = ["[UNK]", "a", "b", "##a", "##b", "ab", "##ab", "##ba", "e"]
+            .map(str::to_owned)
+            .to_vec();
+        let more = (0x21..0x30000).step_by(7).filter_map(char::from_u32);
+        tokens.extend(more.flat_map(|c| [c.to_string(), format!("##{c}a")]));
+        tokens.sort();
+        tokens.dedup();
+        let unknown = tokens.iter().position(|token| token == "[UNK]").unwrap();
+        let ids = tokens.iter().cloned().zip(0u32..);
+        let model = WordPiece::builder()
+            .vocab(ids.collect::<tokenizers::models::bpe::Vocab>())
+            .unk_token("[UNK]".to_owned())
+            .build()
+            .unwrap();
+        for (lowercase, strip_accents) in
+            [(true, true), (false, false), (true, false), (false, true)]
+        {
+            let mut vocabulary = Vocabulary {
+                tokens: tokens.iter().map(|token| token.as_str().into()).collect(),
+                unk: Some(unknown as u32),
+                lowercase: Some(lowercase),
+                strip_accents: Some(strip_accents),
+                ..Vocabulary::default()
+            };
+            let words =
+                Words::new(&mut vocabulary, &vec![TokenType::Normal; tokens.len()]).unwrap();
+            for text in text().split_inclusive(' ') {
+                let mut normalized = NormalizedString::from(text);
+                let normalizer = BertNormalizer::new(true, true, Some(strip_accents), lowercase);
+                normalizer.normalize(&mut normalized).unwrap();
+                let mut cut = PreTokenizedString::from(normalized.get());
+                BertPreTokenizer.pre_tokenize(&mut cut).unwrap();
+                let splits = cut.get_splits(OffsetReferential::Original, OffsetType::None);
+                let expected: Vec<u32> = splits
+                    .into_iter()
+                    .flat_map(|(word, ..)| model.tokenize(word).unwrap())
+                    .map(|token| token.id)
+                    .collect();
+                let mut found = Vec::new();
+                words.encode(text, &mut found);
+                assert_eq!(found, expected, "{:?}", text.chars().collect::<Vec<_>>());
+            }
+        }
     }
 }

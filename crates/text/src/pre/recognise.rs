@@ -6,13 +6,9 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use serde::Deserialize;
 use serde_json::Value;
-use tokenizers::{
-    NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType,
-    PreTokenizedString, PreTokenizer, PreTokenizerWrapper,
-};
 
+use super::maker::Step;
 use super::{Pre, TABLE, names};
 use crate::Error;
 use crate::bpe::Words;
@@ -39,9 +35,6 @@ const PROBES: &[&str] = &[
     "a/b //\n .\r\n/ x ,a ,ab (a -b 'b \"c é.é #x",
     "مرحبا، كيف؟ हिन्दी। ಕನ್ನಡ ᾩ ǆ ĳ ﬁ ʰ ª",
 ];
-
-/// Text that is changed by composition, case folding or width folding.
-const UNCOMPOSED: &str = "e\u{301}A\u{30a} \u{1100}\u{1161} ﬁ Ｗ Ä  x";
 
 /// The splits of the probes by each row; empty if a row cannot be run.
 fn rows() -> &'static [Vec<Vec<Range<usize>>>] {
@@ -100,21 +93,12 @@ pub fn recognise(tokenizer: &Value, like: &str) -> Result<&'static str, Error> {
 
 /// Whether text is normalized to NFC; any other normalization is an error.
 fn composes(normalizer: &Value) -> Result<bool, String> {
-    if normalizer.is_null() {
-        return Ok(false);
-    }
-    let normalizer = NormalizerWrapper::deserialize(normalizer)
-        .map_err(|error| format!("normalizer: {error}"))?;
-    let run = |text: &str| {
-        let mut text = NormalizedString::from(text);
-        normalizer.normalize(&mut text).map_err(|error| format!("normalizer: {error}"))?;
-        Ok::<_, String>(text.get().to_owned())
-    };
-    let mut composed = NormalizedString::from(UNCOMPOSED);
-    composed.nfc();
-    match run(UNCOMPOSED)? {
-        text if text == UNCOMPOSED => Ok(false),
-        text if text == composed.get() => Ok(true),
+    match (normalizer["type"].as_str(), normalizer["normalizers"].as_array()) {
+        _ if normalizer.is_null() => Ok(false),
+        (Some("NFC"), _) => Ok(true),
+        (Some("Sequence"), Some(all)) => {
+            all.iter().try_fold(false, |nfc, one| Ok(nfc | composes(one)?))
+        }
         _ => Err("its normalizer changes text in another way than NFC".to_owned()),
     }
 }
@@ -124,18 +108,8 @@ fn cuts(pre_tokenizer: &Value) -> Result<Vec<Vec<Range<usize>>>, String> {
     if pre_tokenizer.is_null() {
         return Err("it cuts text in no way".to_owned());
     }
-    let cutter = PreTokenizerWrapper::deserialize(pre_tokenizer).map_err(|e| e.to_string())?;
-    let cut = |probe: &&str| {
-        let mut text = PreTokenizedString::from(*probe);
-        cutter.pre_tokenize(&mut text).map_err(|error| error.to_string())?;
-        let splits = text.get_splits(OffsetReferential::Original, OffsetType::Byte);
-        Ok(splits
-            .into_iter()
-            .map(|(_, (from, to), _)| from..to)
-            .filter(|r| !r.is_empty())
-            .collect())
-    };
-    PROBES.iter().map(cut).collect()
+    let steps = Step::all(pre_tokenizer)?;
+    PROBES.iter().map(|probe| Step::cut(&steps, probe)).collect()
 }
 
 /// JSON, truncated for a message.
