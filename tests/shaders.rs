@@ -9,6 +9,7 @@ use std::thread;
 use bilayer_gpu::caps::{Api, Caps, Vendor};
 use bilayer_gpu::kernel::{Access, Source};
 use bilayer_gpu::kernels;
+use bilayer_gpu::kernels::weights::Numbers;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, StorageAccess};
 
@@ -242,6 +243,49 @@ fn every_kernel_of_every_adapter_translates() {
         wrong.len(),
         wrong[..wrong.len().min(12)].join("\n")
     );
+}
+
+/// What a loader is, is declared in its first line: nothing is read out of comments or from the rest of the text.
+#[test]
+fn what_a_loader_gives_is_declared() {
+    for ty in bilayer_quant::all() {
+        let name = format!("quant/{}", ty.name.to_lowercase());
+        let Some(text) = bilayer_gpu::render::template(&name) else { continue };
+        let numbers = Numbers::declared(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(Numbers::of(*ty), Some(numbers));
+        let expected = match numbers {
+            Numbers::Floats => "fn load_piece(",
+            Numbers::Ints { .. } => "fn load(",
+        };
+        assert!(text.contains(expected), "{name} declares {numbers:?} and has no `{expected}`");
+    }
+    let declared = |facts: &str| Numbers::declared(&format!("{{% set facts = {facts} %}}\n// x"));
+    let ints = |max, strided| Ok(Numbers::Ints { max, strided });
+    assert_eq!(declared(r#"{"numbers": "floats"}"#), Ok(Numbers::Floats));
+    let text = r#"{"numbers": "ints", "ints_max": 15, "strided": true}"#;
+    assert_eq!(declared(text), ints(Some(15), true));
+    assert_eq!(declared(&text.replace("15", "none")), ints(None, true));
+    for (wrong, error) in [
+        ("// Q4_0 (strided). Integers here are at most 15.".to_owned(), "first line"),
+        ("{% set facts = ".to_owned(), "unexpected"),
+    ] {
+        let found = Numbers::declared(&wrong).unwrap_err();
+        assert!(found.contains(error), "{wrong}: {found}");
+    }
+    for (wrong, error) in [
+        (text.replace("\"ints_max\": 15, ", ""), "lacks \"ints_max\""),
+        (text.replace(", \"strided\": true", ""), "lacks \"strided\""),
+        (text.replace("true", "1.5"), "`strided` is true or false"),
+        (text.replace("15", "0"), "`ints_max` is none or 1 to 127"),
+        (text.replace("15", "-4"), "`ints_max` is none or 1 to 127"),
+        (text.replace("\"ints\"", "\"halves\""), "`numbers` is"),
+        (text.replace("true", "true, \"other\": 1"), "has \"other\""),
+        ("15".to_owned(), "no map"),
+        ("{}".to_owned(), "lacks \"numbers\""),
+    ] {
+        let found = declared(&wrong).unwrap_err();
+        assert!(found.contains(error), "{wrong}: {found}");
+    }
 }
 
 #[test]

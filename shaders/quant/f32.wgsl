@@ -1,3 +1,4 @@
+{% set facts = {"numbers": "floats"} %}
 // F32: as they are.
 fn load_piece(at: Place, piece: u32) -> mat4x4<f32> {
     return mat4x4<f32>(

@@ -1,3 +1,4 @@
+{% set facts = {"numbers": "ints", "ints_max": none, "strided": false} %}
 // IQ4_NL: a scale and 32 nibbles, numbers of a table; byte i holds weight i low and weight 16 + i high.
 {% set table = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113] %}
 {% include "parts/table" %}

@@ -1,3 +1,4 @@
+{% set facts = {"numbers": "ints", "ints_max": none, "strided": false} %}
 // MXFP4 (OCP Microscaling 1.0): an exponent and 32 floats of four bits (E2M1), doubled here to be whole numbers; byte i
 // holds weight i low and weight 16 + i high.
 {% set table = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12] %}

@@ -1,6 +1,6 @@
+{% set facts = {"numbers": "ints", "ints_max": 7, "strided": true} %}
 // Q3_K: 256 numbers of three bits minus 4 in sixteen groups of 16, each with a scale of six bits minus 32 under one half
-// d. The two lower bits lie as in Q2_K; bit 4 half + p of byte i of `high` is the upper bit of weight 32 p + i (strided).
-// Integers here are at most 7.
+// d. The two lower bits lie as in Q2_K; bit 4 half + p of byte i of `high` is the upper bit of weight 32 p + i.
 fn load(at: Place, unit: u32) -> Unit {
     let block = unit / 4u;
     let half = unit / 2u % 2u;

@@ -1,4 +1,5 @@
-// Q5_K: Q4_K with a fifth bit: bit g of byte i of `high` belongs to weight i of group g. Integers here are at most 31.
+{% set facts = {"numbers": "ints", "ints_max": 31, "strided": false} %}
+// Q5_K: Q4_K with a fifth bit: bit g of byte i of `high` belongs to weight i of group g.
 {% include "parts/k_scales" %}
 fn load(at: Place, unit: u32) -> Unit {
     let block = unit / 4u;

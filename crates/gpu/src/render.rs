@@ -32,6 +32,19 @@ pub fn render(name: &str, context: Value) -> String {
     rendered.unwrap_or_else(|error| panic!("shaders/{name}.wgsl: {error:#}"))
 }
 
+/// What a line of a template sets `name` to, such as `{% set name = 1 %}`; nothing of the other templates is seen.
+///
+/// # Errors
+/// It is no valid line or sets no such name.
+pub(crate) fn declared(line: &str, name: &str) -> Result<Value, String> {
+    let mut environment = Environment::new();
+    environment.set_syntax(syntax());
+    let template = environment.template_from_str(line).map_err(|error| error.to_string())?;
+    let captured = template.render_captured(()).map_err(|error| error.to_string())?;
+    let found = captured.state().lookup(name).filter(|value| !value.is_undefined());
+    found.ok_or_else(|| format!("its first line must be {{% set {name} = ... %}}"))
+}
+
 /// Block tags stand on lines of their own and leave none behind.
 fn syntax() -> SyntaxConfig {
     let built = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();

@@ -10,7 +10,7 @@ use super::bindings::{kernel, numbered};
 use super::gate::activation_name;
 use super::team::Team;
 use super::view::View;
-use super::weights::{Layout, is_ints, is_strided, pairs};
+use super::weights::{Layout, is_ints, is_strided, loader_name, pairs};
 use crate::caps::{Caps, Vendor};
 use crate::kernel::{Source, fold};
 
@@ -242,7 +242,7 @@ pub(crate) fn loader_context(ty: Type, layout: Layout) -> Value {
         .collect();
     context! {
         planes,
-        loader => format!("quant/{}", ty.name.to_lowercase()),
+        loader => loader_name(ty),
         layout => match layout { Layout::Raw => "raw", Layout::Split => "split" },
         block_bytes => ty.block_bytes,
         ints => is_ints(ty),

@@ -1,8 +1,10 @@
 //! Which quantization types the shaders read, and how matrices of them lie in device memory.
 
+use std::sync::OnceLock;
+
 use bilayer_quant::Type;
 
-use crate::render::template;
+use crate::render::{declared, template};
 
 /// How a matrix lies in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,29 +22,100 @@ impl Layout {
     }
 }
 
+/// What a loader's template declares in its first line, such as
+/// `{% set facts = {"numbers": "ints", "ints_max": 15, "strided": false} %}`; shaders/README.md says what each means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbers {
+    /// `load_piece`: sixteen floats at a time.
+    Floats,
+    /// `load`: units of 64 signed bytes with scales and offsets, which products with quantized activations need.
+    Ints {
+        /// The largest of the integers, where none is negative.
+        max: Option<u32>,
+        /// Whether the pieces of a unit lie 32 weights apart.
+        strided: bool,
+    },
+}
+
+impl Numbers {
+    /// What the text of a loader declares.
+    ///
+    /// # Errors
+    /// The first line declares nothing, a key is absent, unknown or of another type.
+    pub fn declared(text: &str) -> Result<Numbers, String> {
+        let line = text.lines().next().unwrap_or_default();
+        let facts = declared(line, "facts")?;
+        let mut keys: Vec<String> = Vec::new();
+        for key in facts.try_iter().map_err(|_| "`facts` is no map".to_owned())? {
+            keys.push(key.to_string());
+        }
+        let known = |expected: &[&str]| match keys.iter().find(|key| !expected.contains(&&***key)) {
+            Some(key) => Err(format!("`facts` has {key:?}, and knows only {expected:?}")),
+            None => Ok(()),
+        };
+        let get = |key: &str| match facts.get_attr(key) {
+            Ok(value) if !value.is_undefined() => Ok(value),
+            _ => Err(format!("`facts` lacks {key:?}")),
+        };
+        match get("numbers")?.as_str() {
+            Some("floats") => known(&["numbers"]).map(|()| Numbers::Floats),
+            Some("ints") => {
+                known(&["numbers", "ints_max", "strided"])?;
+                let max = get("ints_max")?;
+                let max = match max.is_none() {
+                    true => None,
+                    false => match u32::try_from(max) {
+                        Ok(max @ 1..=127) => Some(max),
+                        _ => return Err("`ints_max` is none or 1 to 127".to_owned()),
+                    },
+                };
+                let strided = bool::try_from(get("strided")?);
+                let strided = strided.map_err(|_| "`strided` is true or false".to_owned())?;
+                Ok(Numbers::Ints { max, strided })
+            }
+            _ => Err("`numbers` is \"floats\" or \"ints\"".to_owned()),
+        }
+    }
+
+    /// Of the loader of a type, if there is one.
+    ///
+    /// # Panics
+    /// On a mistake in the declaration; tests/shaders.rs reads those of all types.
+    pub fn of(ty: Type) -> Option<Numbers> {
+        static ALL: OnceLock<Vec<(Type, Numbers)>> = OnceLock::new();
+        let all = ALL.get_or_init(|| {
+            let types = bilayer_quant::all().iter().copied();
+            let declared = types.filter_map(|ty| {
+                let name = loader_name(ty);
+                let numbers = Numbers::declared(template(&name)?);
+                Some((ty, numbers.unwrap_or_else(|error| panic!("shaders/{name}.wgsl: {error}"))))
+            });
+            declared.collect()
+        });
+        all.iter().find(|(known, _)| *known == ty).map(|(_, numbers)| *numbers)
+    }
+}
+
 /// Whether there is a loader for the type.
 pub fn is_native(ty: Type) -> bool {
-    loader(ty).is_some()
+    Numbers::of(ty).is_some()
 }
 
 /// Whether the type's loader gives integers, which the products with quantized activations need.
 pub fn is_ints(ty: Type) -> bool {
-    loader(ty).is_some_and(|text| text.contains("-> Unit"))
+    matches!(Numbers::of(ty), Some(Numbers::Ints { .. }))
 }
 
 /// Whether the pieces of a unit lie 32 weights apart.
 pub fn is_strided(ty: Type) -> bool {
-    loader(ty).is_some_and(|text| text.contains("(strided)"))
+    matches!(Numbers::of(ty), Some(Numbers::Ints { strided: true, .. }))
 }
 
 /// How many products of two pairs may be added before their sum exceeds sixteen bits: 8, 4 or 2, and 0 where there is
-/// nothing to gain. Integers that are never negative and at most 63 have it, by their loader's word.
+/// nothing to gain, as with integers that may be negative or are above 63.
 pub fn pairs(ty: Type) -> u32 {
-    let stated = loader(ty).and_then(|text| text.split_once("Integers here are at most "));
-    let number =
-        stated.and_then(|(_, rest)| rest.split_once('.')).and_then(|(n, _)| n.parse().ok());
-    let Some(most) = number.filter(|&most: &u32| most > 0) else { return 0 };
-    match 0x7fff / (2 * 127 * most) {
+    let Some(Numbers::Ints { max: Some(max), .. }) = Numbers::of(ty) else { return 0 };
+    match 0x7fff / (2 * 127 * max) {
         8.. => 8,
         4.. => 4,
         2.. => 2,
@@ -50,6 +123,7 @@ pub fn pairs(ty: Type) -> u32 {
     }
 }
 
-fn loader(ty: Type) -> Option<&'static str> {
-    template(&format!("quant/{}", ty.name.to_lowercase()))
+/// The template of a type's loader, which need not exist.
+pub(crate) fn loader_name(ty: Type) -> String {
+    format!("quant/{}", ty.name.to_lowercase())
 }
