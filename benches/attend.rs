@@ -8,8 +8,8 @@
 
 use bilayer_cpu::{Cpu, Options, probe};
 use bilayer_graph::{
-    Attend, Backend, CacheId, CachePages, Catalog, Entry, Graph, Limits, PAGE_TOKENS, Recorder,
-    Segment, SegmentId, SharedBytes, Span, Step, Value,
+    Attend, Backend, CacheId, CachePages, Catalog, Entry, Exactness, Graph, Limits, PAGE_TOKENS,
+    Recorder, Segment, SegmentId, SharedBytes, Span, Step, Value,
 };
 use bilayer_quant::Type;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -130,7 +130,14 @@ impl Bench {
         let first_position = DEPTH as u32;
         let span = Span { first_row: 0, rows, first_position, first_page: 0 };
         let (tokens, pages) = (&self.tokens, &self.pages);
-        let step = Step { tokens, spans: &[span], pages, outputs: &[], copies: &[] };
+        let step = Step {
+            tokens,
+            spans: &[span],
+            pages,
+            outputs: &[],
+            copies: &[],
+            exactness: Exactness::Fastest,
+        };
         self.cpu.submit(self.segment, &step).expect("the step fits");
         self.cpu.read(self.graph.logits, &mut self.out).expect("attention runs");
         // The three embeddings come first.

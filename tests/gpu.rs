@@ -10,7 +10,7 @@ use bilayer_engine::Model;
 use bilayer_engine::session::{Run, Session, Settings, Wanted, Warning};
 use bilayer_gguf::OpenOptions;
 use bilayer_gpu::{Gpu, Opened, Options};
-use bilayer_graph::{Backend, Holding, Limits, Segment, Span, Step};
+use bilayer_graph::{Backend, Exactness, Holding, Limits, Segment, Span, Step};
 use bilayer_quant::Type;
 use bilayer_scheduler::{Placement, place};
 
@@ -66,8 +66,14 @@ fn logits(
     for (position, token) in tokens.iter().enumerate() {
         let first_position = position as u32;
         let span = Span { first_row: 0, rows: 1, first_position, first_page: 0 };
-        let step =
-            Step { tokens: &[*token], spans: &[span], pages: &[2, 1], outputs: &[0], copies: &[] };
+        let step = Step {
+            tokens: &[*token],
+            spans: &[span],
+            pages: &[2, 1],
+            outputs: &[0],
+            copies: &[],
+            exactness: Exactness::Fastest,
+        };
         gpu.submit(segment, &step).unwrap();
         let mut row = vec![f32::NAN; width];
         gpu.read(graph.logits, &mut row).unwrap();

@@ -7,9 +7,9 @@ use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{
-    Activation, Attend, Backend, Catalog, Entry, Error, Experts, Graph, Limits, PAGE_TOKENS,
-    PageCopy, Pairs, Precision, Recorder, Rope, Route, Score, Segment, SegmentId, SharedBytes,
-    Span, Step, Value, WeightId,
+    Activation, Attend, Backend, Catalog, Entry, Error, Exactness, Experts, Graph, Limits,
+    PAGE_TOKENS, PageCopy, Pairs, Precision, Recorder, Rope, Route, Score, Segment, SegmentId,
+    SharedBytes, Span, Step, Value, WeightId,
 };
 use bilayer_quant::Type;
 
@@ -111,6 +111,7 @@ impl Owned {
             pages: &self.pages,
             outputs: &self.outputs,
             copies: &self.copies,
+            exactness: Exactness::Fastest,
         }
     }
 

@@ -11,7 +11,9 @@ use bilayer_cpu::Cpu;
 use bilayer_engine::session::{Session, Settings};
 use bilayer_gguf::{Array, File, Value};
 use bilayer_graph::reference::Reference;
-use bilayer_graph::{Backend, Graph, Limits, Op, PAGE_TOKENS, Segment, SharedBytes, Span, Step};
+use bilayer_graph::{
+    Backend, Exactness, Graph, Limits, Op, PAGE_TOKENS, Segment, SharedBytes, Span, Step,
+};
 use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_measure::perplexity::{Logits, Windows, score, settings};
 use bilayer_quant::Type;
@@ -76,6 +78,7 @@ impl Values {
             pages: &(0..pages as u32).collect::<Vec<_>>(),
             outputs: &(0..rows as u32).collect::<Vec<_>>(),
             copies: &[],
+            exactness: Exactness::Fastest,
         };
         reference.submit(id, &step).unwrap();
         let mut values = vec![Vec::new(); graph.values.len()];

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use bilayer_cpu::gemm::gemm;
 use bilayer_cpu::level::Level;
 use bilayer_engine::generate::speculate::{
     Bounds, CHECKED_ROWS, Draft, DraftModel, Drafter, Lookup, Text,
@@ -172,7 +173,8 @@ fn demo() -> Model {
     Model::from_bytes("demo", SharedBytes::from_static(DEMO)).unwrap()
 }
 
-/// What greedy answers rest on: a processor computes a row alone and among others with the same bits.
+/// What greedy answers rest on: where draft tokens are verified, the CPU computes a row alone and among others with the
+/// same bits.
 #[test]
 fn rows_checked_together_have_the_bits_of_single_ones() {
     let levels: Vec<Level> = Level::available().collect();
@@ -185,7 +187,7 @@ fn rows_checked_together_have_the_bits_of_single_ones() {
                 let sequence = session.open().unwrap();
                 let mut rows = Vec::new();
                 for tokens in tokens.chunks(chunk) {
-                    let run = Run { sequence, tokens, wanted: Wanted::All };
+                    let run = Run { sequence, tokens, wanted: Wanted::Verified };
                     rows.extend(session.step(&[run]).unwrap().iter().map(|x| x.to_bits()));
                 }
                 session.close(sequence);
@@ -199,6 +201,43 @@ fn rows_checked_together_have_the_bits_of_single_ones() {
     }
 }
 
+/// Exactness is asked for by the step and not guessed from its shape: a prompt of five tokens takes the prefill kernels
+/// wherever these are faster, and its rows have the bits of a longer prompt's.
+#[test]
+fn a_short_prompt_takes_the_prefill_kernels() {
+    const SHORT: usize = 5;
+    let tokens = some(CHECKED_ROWS, 3);
+    let mut checked = 0;
+    for (name, model) in models() {
+        for level in Level::available() {
+            let matrices = || model.graph().weights.iter().filter(|weight| weight.rows > 1);
+            let is_faster = matrices().all(|w| gemm(w.ty, w.cols, level).tokens_min <= SHORT);
+            let settings = Settings { cpu_level: Some(level), ..settings() };
+            let mut session = Session::new(&model, settings).unwrap();
+            let mut row = |count: usize, wanted| {
+                let sequence = session.open().unwrap();
+                let run = Run { sequence, tokens: &tokens[..count], wanted };
+                let rows = session.step(&[run]).unwrap().to_vec();
+                session.close(sequence);
+                rows.into_iter().map(f32::to_bits).take(session.vocab()).collect::<Vec<u32>>()
+            };
+            let (exact, alone) = (row(SHORT, Wanted::Verified), row(1, Wanted::All));
+            assert!(
+                exact == alone,
+                "{name}, {level}: verified rows are not those of single tokens"
+            );
+            let fewer = row(SHORT - 1, Wanted::All);
+            assert!(fewer == exact, "{name}, {level}: four tokens take the dot kernels");
+            if is_faster {
+                checked += 1;
+                assert!(row(SHORT, Wanted::All) != exact, "{name}, {level}: decode kernels");
+            }
+        }
+    }
+    eprintln!("{checked} pairs of a model and a level have matrix kernels for {SHORT} tokens");
+    assert!(checked > 0);
+}
+
 /// The same where the pages of a sequence are cut into several parts, from 512 positions on.
 #[test]
 fn rows_far_into_a_text_have_the_bits_of_single_ones() {
@@ -210,7 +249,7 @@ fn rows_far_into_a_text_have_the_bits_of_single_ones() {
         session.prefill(sequence, &start, &mut |_| true).unwrap();
         let mut rows = Vec::new();
         for tokens in tokens.chunks(chunk) {
-            let run = Run { sequence, tokens, wanted: Wanted::All };
+            let run = Run { sequence, tokens, wanted: Wanted::Verified };
             rows.extend(session.step(&[run]).unwrap().iter().map(|x| x.to_bits()));
         }
         session.close(sequence);

@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bilayer_graph::{
-    Backend, CacheId, CachePages, Error, Facts, Graph, Holding, Kernel, Limits, OpTime, PageCopy,
-    Segment, SegmentId, SharedBytes, Span, Step, Value, Weight,
+    Backend, CacheId, CachePages, Error, Exactness, Facts, Graph, Holding, Kernel, Limits, OpTime,
+    PageCopy, Segment, SegmentId, SharedBytes, Span, Step, Value, Weight,
 };
 
 type Job = Box<dyn FnOnce(&mut dyn Backend) + Send>;
@@ -164,6 +164,7 @@ struct Owned {
     pages: Vec<u32>,
     outputs: Vec<u32>,
     copies: Vec<PageCopy>,
+    exactness: Exactness,
 }
 
 impl Owned {
@@ -174,6 +175,7 @@ impl Owned {
             pages: step.pages.to_vec(),
             outputs: step.outputs.to_vec(),
             copies: step.copies.to_vec(),
+            exactness: step.exactness,
         }
     }
 
@@ -184,6 +186,7 @@ impl Owned {
             pages: &self.pages,
             outputs: &self.outputs,
             copies: &self.copies,
+            exactness: self.exactness,
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use bilayer_graph::{
-    Backend, Error, Limits, PAGE_TOKENS, PageCopy, Rows, SegmentId, Span, Step, Value,
+    Backend, Error, Exactness, Limits, PAGE_TOKENS, PageCopy, Rows, SegmentId, Span, Step, Value,
 };
 use bilayer_quant::Type;
 use bilayer_scheduler::{Placement, PlannedSegment, cut};
@@ -115,7 +115,14 @@ impl<'m> Runner<'m> {
             let needed = (run.first_position + run.tokens.len()).div_ceil(PAGE_TOKENS);
             pages.extend_from_slice(&run.pages[..needed]);
         }
-        let step = Step { tokens: &tokens, spans: &spans, pages: &pages, outputs, copies };
+        let step = Step {
+            tokens: &tokens,
+            spans: &spans,
+            pages: &pages,
+            outputs,
+            copies,
+            exactness: Exactness::Fastest,
+        };
         for (planned, id) in &self.segments {
             let backend = &mut self.backends[planned.device];
             for input in &planned.inputs {

@@ -25,6 +25,7 @@
 //! assert_eq!(out, [1.0, 10.0, 0.0, 1.0, 5.0, 5.0]);
 //! ```
 
+use bilayer_graph::EXACT_ROWS_MAX;
 use bilayer_quant::Type;
 
 use crate::level::Level;
@@ -44,8 +45,9 @@ use float::Float;
 use integer::Integer;
 use packing::Format;
 
-/// Number of tokens from which products of all types are computed here; fewer may be computed by [`crate::dot`].
-pub const TOKENS_MIN_MAX: usize = 9;
+/// Number of tokens from which products of all types are computed here; fewer may be computed by [`crate::dot`], and are
+/// where [`Exactness::PerRow`](bilayer_graph::Exactness::PerRow) is asked for.
+pub const TOKENS_MIN_MAX: usize = EXACT_ROWS_MAX + 1;
 
 /// The kernel for products with one weight type: the result of [`gemm`].
 #[derive(Clone, Copy)]

@@ -1,8 +1,7 @@
 //! The step that a program runs: its own checked copy, and what is derived from it once for all layers.
 
-use bilayer_graph::{Error, Limits, PAGE_TOKENS, PageCopy, Rows, Span, Step};
+use bilayer_graph::{Error, Exactness, Limits, PAGE_TOKENS, PageCopy, Rows, Span, Step};
 
-use crate::gemm::TOKENS_MIN_MAX;
 use crate::ops::attend::plan::Plan;
 
 /// Consecutive tokens of a span that lie in one page: what is stored together.
@@ -43,6 +42,7 @@ pub(crate) struct State {
     pub(crate) pages: Vec<u32>,
     pub(crate) outputs: Vec<u32>,
     pub(crate) copies: Vec<PageCopy>,
+    pub(crate) exactness: Exactness,
     pub(crate) runs: Vec<Run>,
     /// The tiles of attention, one plan for each kind of attention in the program.
     pub(crate) plans: Vec<Plan>,
@@ -61,6 +61,7 @@ impl State {
             pages: Vec::with_capacity(limits.page_entries),
             outputs: Vec::with_capacity(limits.outputs),
             copies: Vec::with_capacity(limits.pages),
+            exactness: Exactness::Fastest,
             runs: Vec::with_capacity(limits.tokens),
             plans,
         }
@@ -72,12 +73,6 @@ impl State {
             Rows::Tokens => self.tokens.len(),
             Rows::Outputs => self.outputs.len(),
         }
-    }
-
-    /// Whether rows must have the bits that each would have alone: they are few and of the same texts, as guesses are
-    /// whose answers must not depend on being guessed.
-    pub(crate) fn is_checked(&self) -> bool {
-        (self.spans.len() + 1..TOKENS_MIN_MAX).contains(&self.tokens.len())
     }
 
     /// Most rows of a value in any step.
@@ -110,6 +105,7 @@ impl State {
         refill(&mut self.pages, step.pages);
         refill(&mut self.outputs, step.outputs);
         refill(&mut self.copies, step.copies);
+        self.exactness = step.exactness;
         self.positions.clear();
         self.positions.extend(step.positions());
         self.segments.clear();
@@ -250,6 +246,7 @@ mod tests {
             pages: &[5, 6, 7, 2],
             outputs: &[37],
             copies: &[],
+            exactness: Exactness::Fastest,
         };
         state.set(&step).unwrap();
         let run = |row, rows, page, slot| Run { row, rows, page, slot };
@@ -269,6 +266,7 @@ mod tests {
             pages: &[0],
             outputs: &[1],
             copies: &[],
+            exactness: Exactness::Fastest,
         };
         state.set(&good).unwrap();
         let copies = [PageCopy { from: 0, to: 8 }];

@@ -286,7 +286,7 @@ impl<'s> Generation<'s> {
         run.clear();
         run.push(token);
         run.extend_from_slice(draft.tokens());
-        rows.step(session, Run { sequence: *sequence, tokens: run, wanted: Wanted::All })?;
+        rows.step(session, Run { sequence: *sequence, tokens: run, wanted: Wanted::Verified })?;
         *held += 1;
         self.at = 0;
         self.statistics.steps += 1;

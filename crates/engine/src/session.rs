@@ -59,6 +59,9 @@ pub enum Wanted {
     Last,
     /// Those after each token.
     All,
+    /// Those after each token, each with the bits that it would have if the token ran alone: for draft tokens. The
+    /// whole step then runs with [`Exactness::PerRow`](bilayer_graph::Exactness::PerRow), which says on which devices and for how many rows that holds.
+    Verified,
 }
 
 /// Time spent in steps since the session began or was last asked. Where devices work at the same time their shares
@@ -523,7 +526,7 @@ impl Session {
         let outputs = runs.iter().map(|run| match run.wanted {
             Wanted::None => 0,
             Wanted::First | Wanted::Last => run.tokens.len().min(1),
-            Wanted::All => run.tokens.len(),
+            Wanted::All | Wanted::Verified => run.tokens.len(),
         });
         within("outputs", outputs.sum(), limits.outputs)?;
         for run in runs {

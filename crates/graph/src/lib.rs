@@ -48,7 +48,7 @@ pub use op::{
     Score, Stack, Value,
 };
 pub use recorder::{Catalog, Entry, Recorder};
-pub use step::{PAGE_TOKENS, PageCopy, Span, Step};
+pub use step::{EXACT_ROWS_MAX, Exactness, PAGE_TOKENS, PageCopy, Span, Step};
 pub use weight::{Weight, WeightId};
 
 /// Reference-counted bytes: a slice of a file map, of an embedded file, or of owned memory.

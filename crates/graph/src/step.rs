@@ -26,6 +26,21 @@ pub struct PageCopy {
     pub to: u32,
 }
 
+/// How closely the results of a row depend on the rows beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Exactness {
+    /// Kernels are chosen for speed by the number of rows: the last bits of a row may depend on that number.
+    #[default]
+    Fastest,
+    /// Each row gets the bits that it would get in a step of its own, as the verification of draft tokens needs. It
+    /// costs the kernels for many rows. The CPU backend keeps it for up to [`EXACT_ROWS_MAX`] rows, the reference
+    /// for any number; GPU kernels for one row and for several sum in different orders, and ignore it.
+    PerRow,
+}
+
+/// Most rows of a step for which a backend must be able to keep [`Exactness::PerRow`].
+pub const EXACT_ROWS_MAX: usize = 8;
+
 /// What a step runs: flat plain data, so that it can be kept, compared and uploaded as it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
@@ -39,6 +54,8 @@ pub struct Step<'a> {
     pub outputs: &'a [u32],
     /// Copies made first.
     pub copies: &'a [PageCopy],
+    /// Whether a row's bits may depend on the rows beside it.
+    pub exactness: Exactness,
 }
 
 impl Step<'_> {

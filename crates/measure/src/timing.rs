@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use bilayer_engine::Error;
 use bilayer_engine::session::Subject;
 use bilayer_graph::{
-    Backend, Facts, Graph, Holding, Limits, PAGE_TOKENS, Rows, SegmentId, Span, Step, Weight,
+    Backend, Exactness, Facts, Graph, Holding, Limits, PAGE_TOKENS, Rows, SegmentId, Span, Step,
+    Weight,
 };
 use bilayer_scheduler::{BATCH_TOKENS, Cost, DeviceTimes, Placement, PlannedSegment, cut};
 
@@ -272,8 +273,14 @@ impl Bench<'_> {
         let count = (first_position as usize + tokens).div_ceil(PAGE_TOKENS);
         let pages: Vec<u32> = (0..count as u32).collect();
         let outputs: Vec<u32> = (rows - outputs as u32..rows).collect();
-        let step =
-            Step { tokens: &ids, spans: &spans, pages: &pages, outputs: &outputs, copies: &[] };
+        let step = Step {
+            tokens: &ids,
+            spans: &spans,
+            pages: &pages,
+            outputs: &outputs,
+            copies: &[],
+            exactness: Exactness::Fastest,
+        };
         let segments = std::mem::take(&mut self.parts[part]);
         let began = Instant::now();
         for (segment, id) in &segments {

@@ -5,8 +5,8 @@
 //! compared from end to end, each backend by itself.
 
 use bilayer_graph::{
-    Backend, Graph, Holding, Limits, Op, PAGE_TOKENS, Precision, Rows, Segment, Span, Step, Value,
-    WeightId,
+    Backend, Exactness, Graph, Holding, Limits, Op, PAGE_TOKENS, Precision, Rows, Segment, Span,
+    Step, Value, WeightId,
 };
 
 use bilayer_engine::Model;
@@ -172,6 +172,7 @@ impl<'m> Case<'m> {
             pages: &self.pages,
             outputs: &self.outputs,
             copies: &[],
+            exactness: Exactness::Fastest,
         }
     }
 

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bilayer_graph::{Activation, Precision, SharedBytes};
+use bilayer_graph::{Activation, Exactness, Precision, SharedBytes};
 use bilayer_quant::Type;
 
 use crate::columns::{Columns, Format};
@@ -257,10 +257,12 @@ impl Layouts {
         layouts
     }
 
-    /// Of so many inputs in a step. Those of texts that are checked have the bits that each would have alone, from dot
-    /// kernels.
+    /// Of so many inputs in a step. The dot kernels give a row the bits that it would have alone.
     pub(crate) fn count(&self, rows: usize, state: &State) -> Count {
-        let many = if state.is_checked() { TOKENS_MIN_MAX } else { self.many };
+        let many = match state.exactness {
+            Exactness::Fastest => self.many,
+            Exactness::PerRow => TOKENS_MIN_MAX,
+        };
         Count { rows, few: rows < many }
     }
 

@@ -4,10 +4,10 @@
 //! longer than making one token. What a guess says never changes what is answered: greedy answers are those without
 //! guesses, sampled ones have their distribution ([`Guess`]).
 //!
-//! That holds of the tokens as far as the model computes the same for a token alone and among others. On a processor
-//! it does for up to eight tokens in a step, bit for bit, with exceptions beyond 512 positions (attention windows, more
-//! than eight query heads to a key head); [`CHECKED_ROWS`] says more. A longer draft may, where two tokens are as
-//! good as equal, take the other.
+//! That holds as far as the model computes the same for a token alone and among others. The step that verifies draft
+//! tokens asks for it ([`Wanted::Verified`](crate::session::Wanted::Verified)); on the CPU it holds for up to
+//! [`CHECKED_ROWS`] tokens in a step, bit for bit, with exceptions beyond 512 positions (attention windows, more than
+//! eight query heads to a key head). A longer draft may, where two tokens are as good as equal, take the other.
 //!
 //! A drafter may use what it likes but one thing: whether it guesses a token, and how many come after it, must not
 //! depend on chance other than through the tokens before. A guess that is thrown away because of what it turned out to
@@ -23,9 +23,9 @@ mod model;
 pub use lookup::Lookup;
 pub use model::DraftModel;
 
-/// Tokens of a step that a processor computes with the same kernels, in the same order of sums, as one alone: the first
-/// is the one that the answer has come to, the others are guesses.
-pub const CHECKED_ROWS: usize = 8;
+/// Most tokens of a step whose rows the CPU computes with the bits that each would have alone: the first is the one that
+/// the answer has come to, the others are draft tokens.
+pub const CHECKED_ROWS: usize = bilayer_graph::EXACT_ROWS_MAX;
 
 /// Who guesses how a text goes on.
 pub trait Drafter: Send {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bilayer_graph::{Limits, PageCopy, Rows, Span, Step};
+use bilayer_graph::{Exactness, Limits, PageCopy, Rows, Span, Step};
 
 use super::cache::Pages;
 use super::{Run, Wanted};
@@ -26,6 +26,7 @@ pub struct Batch {
     pages: Vec<u32>,
     outputs: Vec<u32>,
     copies: Vec<PageCopy>,
+    exactness: Exactness,
 }
 
 impl Batch {
@@ -37,6 +38,7 @@ impl Batch {
             pages: Vec::with_capacity(limits.page_entries),
             outputs: Vec::with_capacity(limits.outputs),
             copies: Vec::with_capacity(2 * limits.sequences),
+            exactness: Exactness::Fastest,
         }
     }
 
@@ -48,6 +50,7 @@ impl Batch {
             pages: &self.pages,
             outputs: &self.outputs,
             copies: &self.copies,
+            exactness: self.exactness,
         }
     }
 
@@ -65,6 +68,7 @@ impl Batch {
         self.pages.clear();
         self.outputs.clear();
         self.copies.clear();
+        self.exactness = Exactness::Fastest;
     }
 
     /// Adds the tokens `part` of a run that begins at position `start`.
@@ -80,8 +84,11 @@ impl Batch {
             Wanted::None => 0..0,
             Wanted::First => 0..u32::from(part.start == 0),
             Wanted::Last => span.rows - u32::from(part.end == run.tokens.len())..span.rows,
-            Wanted::All => 0..span.rows,
+            Wanted::All | Wanted::Verified => 0..span.rows,
         };
+        if run.wanted == Wanted::Verified {
+            self.exactness = Exactness::PerRow;
+        }
         self.outputs.extend(wanted.map(|row| first_row + row));
         self.tokens.extend_from_slice(&run.tokens[part]);
         self.pages.extend_from_slice(table);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::cache::{Cache, slot};
 use super::soft_cap::capped;
-use crate::{Attend, Step};
+use crate::{Attend, Exactness, Step};
 
 /// The rows the op reads.
 pub(super) struct Inputs<'a> {
@@ -128,8 +128,14 @@ mod tests {
         let rows = (k.len() / op.kv_heads / op.head_dim) as u32;
         let spans = [Span { first_row: 0, rows, first_position: 0, first_page: 0 }];
         let (tokens, pages) = (vec![0; rows as usize], [0, 1]);
-        let step =
-            Step { tokens: &tokens, spans: &spans, pages: &pages, outputs: &[], copies: &[] };
+        let step = Step {
+            tokens: &tokens,
+            spans: &spans,
+            pages: &pages,
+            outputs: &[],
+            copies: &[],
+            exactness: Exactness::Fastest,
+        };
         let mut out = vec![f32::NAN; q.len()];
         attend(op, &Inputs { q, k, v, sinks }, &mut cache(op, 2), &step, &mut out);
         out
@@ -201,8 +207,14 @@ mod tests {
         let spans = [Span { first_row: 0, rows: 33, first_position: 0, first_page: 1 }];
         let tokens = [0; 33];
         let pages = [9, 3, 0];
-        let step =
-            Step { tokens: &tokens, spans: &spans, pages: &pages, outputs: &[], copies: &[] };
+        let step = Step {
+            tokens: &tokens,
+            spans: &spans,
+            pages: &pages,
+            outputs: &[],
+            copies: &[],
+            exactness: Exactness::Fastest,
+        };
         let mut out = [f32::NAN; 33];
         let inputs = Inputs { q: &q[..33], k: &zeros[..33], v: &ramp, sinks: None };
         attend(&op, &inputs, &mut cache, &step, &mut out);
@@ -214,8 +226,14 @@ mod tests {
             Span { first_row: 2, rows: 1, first_position: 33, first_page: 1 },
         ];
         let pages = [1, 3, 0];
-        let step =
-            Step { tokens: &[0; 3], spans: &spans, pages: &pages, outputs: &[], copies: &[] };
+        let step = Step {
+            tokens: &[0; 3],
+            spans: &spans,
+            pages: &pages,
+            outputs: &[],
+            copies: &[],
+            exactness: Exactness::Fastest,
+        };
         let mut out = [f32::NAN; 3];
         let inputs = Inputs { q: &q[..3], k: &zeros[..3], v: &[-1.0, -3.0, 33.0], sinks: None };
         attend(&op, &inputs, &mut cache, &step, &mut out);

@@ -19,7 +19,7 @@ pub(super) fn pool(input: &[f32], step: &Step<'_>, width: usize, out: &mut [f32]
 #[cfg(test)]
 mod tests {
     use super::pool;
-    use crate::{Span, Step};
+    use crate::{Exactness, Span, Step};
 
     #[test]
     fn each_wanted_row_ends_the_rows_it_is_the_mean_of() {
@@ -30,6 +30,7 @@ mod tests {
             pages: &[0],
             outputs: &[1, 3, 4],
             copies: &[],
+            exactness: Exactness::Fastest,
         };
         let input = [1.0, 10.0, 3.0, 20.0, 5.0, 0.0, 7.0, 1.0, 0.0, 2.0]; // [5, 2]
         let mut out = [f32::NAN; 6];

@@ -4,8 +4,8 @@ use bilayer_quant::Type;
 
 use super::Reference;
 use crate::{
-    Attend, Backend, Catalog, Entry, Error, Graph, Limits, PageCopy, Recorder, Segment, SegmentId,
-    SharedBytes, Span, Step, Value,
+    Attend, Backend, Catalog, Entry, Error, Exactness, Graph, Limits, PageCopy, Recorder, Segment,
+    SegmentId, SharedBytes, Span, Step, Value,
 };
 
 /// Room for little.
@@ -91,7 +91,7 @@ fn ready(graph: &Graph, table: &[f32], limits: Limits) -> (Reference, SegmentId)
 const TABLE: [f32; 6] = [2.0, 4.0, 6.0, 0.0, 10.0, 20.0];
 
 fn step<'a>(tokens: &'a [u32], spans: &'a [Span], pages: &'a [u32]) -> Step<'a> {
-    Step { tokens, spans, pages, outputs: &[1], copies: &[] }
+    Step { tokens, spans, pages, outputs: &[1], copies: &[], exactness: Exactness::Fastest }
 }
 
 const TWO: [Span; 1] = [Span { first_row: 0, rows: 2, first_position: 0, first_page: 0 }];
