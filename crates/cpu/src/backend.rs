@@ -11,7 +11,7 @@ use bilayer_graph::{
 use crate::cache::{Cache, Layout};
 use crate::host::{self, Processors};
 use crate::level::{Level, LevelError};
-use crate::ops::OPS;
+use crate::ops;
 use crate::pool::{Job, Pool};
 use crate::program::lower::{Holdings, lower};
 use crate::program::{Buffer, Program, Run};
@@ -116,7 +116,7 @@ impl Cpu {
         let facts = Facts {
             level: level.name().to_owned(),
             threads,
-            ops: OPS.to_vec(),
+            ops: ops::all(),
             identity: format!("{} ({})", host::name(), level.name()),
             ..Facts::host(NAME, host::memory_bytes())
         };

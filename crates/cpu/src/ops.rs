@@ -1,4 +1,9 @@
-//! The ops, one file each: what runs, on which chunks.
+//! The table of ops, and one file for each: what runs, on which chunks.
+
+use bilayer_graph::OpKind;
+
+use crate::program::Stage;
+use crate::program::lower::Lowering;
 
 pub(crate) mod add;
 pub(crate) mod attend;
@@ -18,25 +23,42 @@ pub(crate) mod scale;
 pub(crate) mod soft_cap;
 pub(crate) mod top_k;
 
-use bilayer_graph::OpKind;
+/// How an op of a segment becomes stages.
+#[derive(Clone, Copy)]
+pub(crate) enum Lower {
+    /// As the stage that this makes of a node.
+    Alone(fn(&mut Lowering<'_>, usize) -> Box<dyn Stage>),
+    /// Together with what is fused to it: an item of its own kind in [`crate::program::lower`].
+    Fused,
+}
 
-/// The ops that have kernels here: what the backend's facts list. An op that is not among them stays on another device.
-pub(crate) const OPS: &[OpKind] = &[
-    OpKind::Embed,
-    OpKind::RmsNorm,
-    OpKind::LayerNorm,
-    OpKind::HeadNorm,
-    OpKind::MatMul,
-    OpKind::Rope,
-    OpKind::Attend,
-    OpKind::Gate,
-    OpKind::Add,
-    OpKind::Scale,
-    OpKind::SoftCap,
-    OpKind::Rows,
-    OpKind::Pool,
-    OpKind::TopK,
-    OpKind::Route,
-    OpKind::Experts,
-    OpKind::Mix,
+/// Every op that the CPU runs.
+const TABLE: &[(OpKind, Lower)] = &[
+    (OpKind::Embed, Lower::Alone(embed::stage)),
+    (OpKind::RmsNorm, Lower::Alone(rms_norm::stage)),
+    (OpKind::LayerNorm, Lower::Alone(rms_norm::stage)),
+    (OpKind::HeadNorm, Lower::Alone(head_norm::stage)),
+    (OpKind::MatMul, Lower::Fused),
+    (OpKind::Rope, Lower::Alone(rope::stage)),
+    (OpKind::Attend, Lower::Fused),
+    (OpKind::Gate, Lower::Alone(gate::stage)),
+    (OpKind::Add, Lower::Alone(add::stage)),
+    (OpKind::Scale, Lower::Alone(scale::stage)),
+    (OpKind::SoftCap, Lower::Alone(soft_cap::stage)),
+    (OpKind::Rows, Lower::Alone(rows::stage)),
+    (OpKind::Pool, Lower::Alone(pool::stage)),
+    (OpKind::TopK, Lower::Alone(top_k::stage)),
+    (OpKind::Route, Lower::Alone(route::stage)),
+    (OpKind::Experts, Lower::Fused),
+    (OpKind::Mix, Lower::Alone(mix::stage)),
 ];
+
+/// The kinds of op that the CPU runs.
+pub(crate) fn all() -> Vec<OpKind> {
+    TABLE.iter().map(|(kind, _)| *kind).collect()
+}
+
+/// How an op is lowered, if it has kernels here.
+pub(crate) fn of(kind: OpKind) -> Option<Lower> {
+    TABLE.iter().find(|(known, _)| *known == kind).map(|(_, lower)| *lower)
+}

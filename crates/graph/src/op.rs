@@ -1,4 +1,4 @@
-//! The ops: about sixteen LLM-sized kinds, plain data over value and weight ids.
+//! The ops: seventeen LLM-sized kinds, plain data over value and weight ids.
 //!
 //! Every op makes exactly one value. Shapes are written `[rows, width]`, row-major, f32. `T` is the number
 //! of tokens in the step, `R` the number of rows whose logits are wanted.
@@ -249,144 +249,93 @@ pub enum Op {
     Mix { input: Value, route: Value, out: Value },
 }
 
-/// The kind of an [`Op`] without its operands; its name is the stem of every file that implements it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "each is documented at its namesake in `Op`")]
-pub enum OpKind {
-    Embed,
-    RmsNorm,
-    LayerNorm,
-    HeadNorm,
-    MatMul,
-    Rope,
-    Attend,
-    Gate,
-    Add,
-    Scale,
-    SoftCap,
-    Rows,
-    Pool,
-    TopK,
-    Route,
-    Experts,
-    Mix,
+/// What an op makes, reads and needs.
+struct Operands {
+    out: Value,
+    inputs: [Option<Value>; 3],
+    /// But for the matrices that [`Op::matrices`] names.
+    weights: [Option<WeightId>; 2],
 }
 
-impl OpKind {
-    /// Every kind, in the order of [`Op`].
-    pub const ALL: [OpKind; 17] = [
-        OpKind::Embed,
-        OpKind::RmsNorm,
-        OpKind::LayerNorm,
-        OpKind::HeadNorm,
-        OpKind::MatMul,
-        OpKind::Rope,
-        OpKind::Attend,
-        OpKind::Gate,
-        OpKind::Add,
-        OpKind::Scale,
-        OpKind::SoftCap,
-        OpKind::Rows,
-        OpKind::Pool,
-        OpKind::TopK,
-        OpKind::Route,
-        OpKind::Experts,
-        OpKind::Mix,
-    ];
-
-    /// The stem shared by the reference function, the CPU file, the shader and the profile row.
-    pub fn stem(self) -> &'static str {
-        match self {
-            OpKind::Embed => "embed",
-            OpKind::RmsNorm => "rms_norm",
-            OpKind::LayerNorm => "layer_norm",
-            OpKind::HeadNorm => "head_norm",
-            OpKind::MatMul => "matmul",
-            OpKind::Rope => "rope",
-            OpKind::Attend => "attend",
-            OpKind::Gate => "gate",
-            OpKind::Add => "add",
-            OpKind::Scale => "scale",
-            OpKind::SoftCap => "soft_cap",
-            OpKind::Rows => "rows",
-            OpKind::Pool => "pool",
-            OpKind::TopK => "top_k",
-            OpKind::Route => "route",
-            OpKind::Experts => "experts",
-            OpKind::Mix => "mix",
+/// The table of ops: of each its kind, its stem, the fields that the rest of the line names, the value it makes, those it
+/// reads in the order of its fields, and its weights besides matrices.
+macro_rules! ops {
+    ($($kind:ident $stem:literal $fields:tt: $out:expr, [$($input:expr),*], [$($weight:expr),*];)*) => {
+        /// The kind of an [`Op`] without its operands; its name is the stem of every file that implements it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[expect(missing_docs, reason = "each is documented at its namesake in `Op`")]
+        pub enum OpKind {
+            $($kind,)*
         }
-    }
+
+        impl OpKind {
+            /// Every kind, in the order of [`Op`].
+            pub const ALL: [OpKind; [$($stem),*].len()] = [$(OpKind::$kind),*];
+
+            /// The stem shared by the reference function, the CPU file, the shader and the profile row.
+            pub fn stem(self) -> &'static str {
+                match self {
+                    $(OpKind::$kind => $stem,)*
+                }
+            }
+        }
+
+        impl Op {
+            /// The op's kind.
+            pub fn kind(&self) -> OpKind {
+                match self {
+                    $(Op::$kind { .. } => OpKind::$kind,)*
+                }
+            }
+
+            fn operands(&self) -> Operands {
+                match self {
+                    $(Op::$kind $fields => {
+                        let inputs: &[Option<Value>] = &[$($input),*];
+                        let weights: &[Option<WeightId>] = &[$($weight),*];
+                        Operands { out: *$out, inputs: padded(inputs), weights: padded(weights) }
+                    })*
+                }
+            }
+        }
+    };
+}
+
+ops! {
+    Embed "embed" { table, out, .. }: out, [], [Some(*table)];
+    RmsNorm "rms_norm" { input, gain, out, .. }: out, [Some(*input)], [*gain];
+    LayerNorm "layer_norm" { input, gain, bias, out, .. }: out, [Some(*input)], [Some(*gain), *bias];
+    HeadNorm "head_norm" { input, gain, out, .. }: out, [Some(*input)], [Some(*gain)];
+    MatMul "matmul" { input, bias, out, .. }: out, [Some(*input)], [*bias];
+    Rope "rope" { input, rope, out, .. }: out, [Some(*input)], [rope.factors];
+    Attend "attend" (op): &op.out, [Some(op.q), Some(op.k), Some(op.v)], [op.sinks];
+    Gate "gate" { gate, up, out, .. }: out, [Some(*gate), *up], [];
+    Add "add" { a, b, out }: out, [Some(*a), Some(*b)], [];
+    Scale "scale" { input, out, .. }: out, [Some(*input)], [];
+    SoftCap "soft_cap" { input, out, .. }: out, [Some(*input)], [];
+    Rows "rows" { input, out }: out, [Some(*input)], [];
+    Pool "pool" { input, out }: out, [Some(*input)], [];
+    TopK "top_k" { input, out, .. }: out, [Some(*input)], [];
+    Route "route" (op): &op.out, [Some(op.logits)], [op.bias];
+    Experts "experts" (op): &op.out, [Some(op.input), Some(op.route)], [op.bias];
+    Mix "mix" { input, route, out }: out, [Some(*input), Some(*route)], [];
+}
+
+/// The operands that an op has, then none.
+fn padded<T: Copy, const N: usize>(operands: &[Option<T>]) -> [Option<T>; N] {
+    assert!(operands.len() <= N, "`Operands` has room for {N}");
+    std::array::from_fn(|i| operands.get(i).copied().flatten())
 }
 
 impl Op {
-    /// The op's kind.
-    pub fn kind(&self) -> OpKind {
-        match self {
-            Op::Embed { .. } => OpKind::Embed,
-            Op::RmsNorm { .. } => OpKind::RmsNorm,
-            Op::LayerNorm { .. } => OpKind::LayerNorm,
-            Op::HeadNorm { .. } => OpKind::HeadNorm,
-            Op::MatMul { .. } => OpKind::MatMul,
-            Op::Rope { .. } => OpKind::Rope,
-            Op::Attend(_) => OpKind::Attend,
-            Op::Gate { .. } => OpKind::Gate,
-            Op::Add { .. } => OpKind::Add,
-            Op::Scale { .. } => OpKind::Scale,
-            Op::SoftCap { .. } => OpKind::SoftCap,
-            Op::Rows { .. } => OpKind::Rows,
-            Op::Pool { .. } => OpKind::Pool,
-            Op::TopK { .. } => OpKind::TopK,
-            Op::Route(_) => OpKind::Route,
-            Op::Experts(_) => OpKind::Experts,
-            Op::Mix { .. } => OpKind::Mix,
-        }
-    }
-
     /// The value the op makes.
     pub fn out(&self) -> Value {
-        match self {
-            Op::Embed { out, .. }
-            | Op::RmsNorm { out, .. }
-            | Op::LayerNorm { out, .. }
-            | Op::HeadNorm { out, .. }
-            | Op::MatMul { out, .. }
-            | Op::Rope { out, .. }
-            | Op::Attend(Attend { out, .. })
-            | Op::Gate { out, .. }
-            | Op::Add { out, .. }
-            | Op::Scale { out, .. }
-            | Op::SoftCap { out, .. }
-            | Op::Rows { out, .. }
-            | Op::Pool { out, .. }
-            | Op::TopK { out, .. }
-            | Op::Route(Route { out, .. })
-            | Op::Experts(Experts { out, .. })
-            | Op::Mix { out, .. } => *out,
-        }
+        self.operands().out
     }
 
     /// The values the op reads, in the order of its fields.
     pub fn inputs(&self) -> impl Iterator<Item = Value> + use<> {
-        let three = match self {
-            Op::Embed { .. } => [None, None, None],
-            Op::RmsNorm { input, .. }
-            | Op::LayerNorm { input, .. }
-            | Op::HeadNorm { input, .. }
-            | Op::MatMul { input, .. }
-            | Op::Rope { input, .. }
-            | Op::Scale { input, .. }
-            | Op::SoftCap { input, .. }
-            | Op::Rows { input, .. }
-            | Op::Pool { input, .. }
-            | Op::TopK { input, .. } => [Some(*input), None, None],
-            Op::Attend(attend) => [Some(attend.q), Some(attend.k), Some(attend.v)],
-            Op::Gate { gate, up, .. } => [Some(*gate), *up, None],
-            Op::Add { a, b, .. } => [Some(*a), Some(*b), None],
-            Op::Route(route) => [Some(route.logits), None, None],
-            Op::Experts(experts) => [Some(experts.input), Some(experts.route), None],
-            Op::Mix { input, route, .. } => [Some(*input), Some(*route), None],
-        };
-        three.into_iter().flatten()
+        self.operands().inputs.into_iter().flatten()
     }
 
     /// The matrices that the op reads, whole in every step, or of experts as many as [`crate::Graph::share`] says; of a
@@ -401,18 +350,6 @@ impl Op {
 
     /// The weights the op reads.
     pub fn weights(&self) -> impl Iterator<Item = WeightId> + use<'_> {
-        let two = match self {
-            Op::Embed { table, .. } => [Some(*table), None],
-            Op::RmsNorm { gain, .. } => [*gain, None],
-            Op::LayerNorm { gain, bias, .. } => [Some(*gain), *bias],
-            Op::HeadNorm { gain, .. } => [Some(*gain), None],
-            Op::MatMul { bias, .. } => [*bias, None],
-            Op::Rope { rope, .. } => [rope.factors, None],
-            Op::Attend(attend) => [attend.sinks, None],
-            Op::Route(route) => [route.bias, None],
-            Op::Experts(experts) => [experts.bias, None],
-            _ => [None, None],
-        };
-        self.matrices().iter().copied().chain(two.into_iter().flatten())
+        self.matrices().iter().copied().chain(self.operands().weights.into_iter().flatten())
     }
 }

@@ -1,5 +1,8 @@
 //! Elementwise sum, used for the residual connection.
 
+use bilayer_graph::Op;
+
+use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -8,6 +11,13 @@ pub(crate) struct Add {
     pub(crate) a: Buffer,
     pub(crate) b: Buffer,
     pub(crate) out: Buffer,
+}
+
+/// The stage of an [`Op::Add`].
+pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
+    let Op::Add { a, b, out } = lowering.op(node) else { unreachable!("the table of ops") };
+    let [a, b, out] = [a, b, out].map(|value| lowering.buffer(*value));
+    Box::new(Add { a, b, out })
 }
 
 impl Stage for Add {

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use bilayer_graph::{Ids, SharedBytes};
+use bilayer_graph::{Ids, Op, SharedBytes};
 use bilayer_quant::Type;
 
+use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -22,6 +23,14 @@ impl Embed {
         let first = id as usize * self.row_bytes;
         first..first + self.row_bytes
     }
+}
+
+/// The stage of an [`Op::Embed`].
+pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
+    let Op::Embed { table, ids, out } = lowering.op(node) else { unreachable!("the table of ops") };
+    let (weight, bytes) = lowering.weight(*table);
+    let (ty, row_bytes) = (weight.ty, weight.row_bytes());
+    Box::new(Embed { table: bytes, ids: *ids, ty, row_bytes, out: lowering.buffer(*out) })
 }
 
 impl Stage for Embed {

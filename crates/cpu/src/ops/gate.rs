@@ -1,10 +1,11 @@
 //! Gated linear unit: the activation of one branch times the other, or the activation alone.
 
-use bilayer_graph::Activation;
+use bilayer_graph::{Activation, Op};
 
 use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::level::Level;
 use crate::math;
+use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -14,6 +15,15 @@ pub(crate) struct Gate {
     pub(crate) up: Option<Buffer>,
     pub(crate) activation: Activation,
     pub(crate) out: Buffer,
+}
+
+/// The stage of an [`Op::Gate`].
+pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
+    let Op::Gate { gate, up, activation, out } = lowering.op(node) else {
+        unreachable!("the table of ops")
+    };
+    let (gate, up) = (lowering.buffer(*gate), up.map(|up| lowering.buffer(up)));
+    Box::new(Gate { gate, up, activation: *activation, out: lowering.buffer(*out) })
 }
 
 impl Stage for Gate {

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use bilayer_graph::Op;
+
 use crate::ops::rms_norm::rms_norm;
+use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -12,6 +15,20 @@ pub(crate) struct HeadNorm {
     pub(crate) eps: f32,
     pub(crate) input: Buffer,
     pub(crate) out: Buffer,
+}
+
+/// The stage of an [`Op::HeadNorm`].
+pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
+    let Op::HeadNorm { input, gain, eps, out, .. } = lowering.op(node) else {
+        unreachable!("the table of ops")
+    };
+    let gain = lowering.vector(*gain);
+    Box::new(HeadNorm {
+        gain,
+        eps: *eps,
+        input: lowering.buffer(*input),
+        out: lowering.buffer(*out),
+    })
 }
 
 impl Stage for HeadNorm {

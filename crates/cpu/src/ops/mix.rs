@@ -1,5 +1,8 @@
 //! Weighted sum of the chosen experts' outputs.
 
+use bilayer_graph::Op;
+
+use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -18,6 +21,13 @@ impl Mix {
     fn pieces(&self) -> usize {
         self.out.width.div_ceil(COLS)
     }
+}
+
+/// The stage of an [`Op::Mix`].
+pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
+    let Op::Mix { input, route, out } = lowering.op(node) else { unreachable!("the table of ops") };
+    let [input, route, out] = [input, route, out].map(|value| lowering.buffer(*value));
+    Box::new(Mix { input, route, out })
 }
 
 impl Stage for Mix {

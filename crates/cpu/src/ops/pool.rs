@@ -1,5 +1,8 @@
 //! Pooling: the mean of a sequence's rows.
 
+use bilayer_graph::Op;
+
+use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -8,6 +11,12 @@ use crate::state::State;
 pub(crate) struct Pool {
     pub(crate) input: Buffer,
     pub(crate) out: Buffer,
+}
+
+/// The stage of an [`Op::Pool`].
+pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
+    let Op::Pool { input, out } = lowering.op(node) else { unreachable!("the table of ops") };
+    Box::new(Pool { input: lowering.buffer(*input), out: lowering.buffer(*out) })
 }
 
 impl Stage for Pool {

@@ -3,6 +3,7 @@
 use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::level::Level;
 use crate::ops::layer_norm::Norm;
+use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -11,6 +12,14 @@ pub(crate) struct RowNorm {
     pub(crate) norm: Norm,
     pub(crate) input: Buffer,
     pub(crate) out: Buffer,
+}
+
+/// The stage of an [`Op::RmsNorm`](bilayer_graph::Op::RmsNorm) or an [`Op::LayerNorm`](bilayer_graph::Op::LayerNorm).
+pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
+    let op = lowering.op(node);
+    let input = op.inputs().next().expect("a norm has an input");
+    let (input, out) = (lowering.buffer(input), lowering.buffer(op.out()));
+    Box::new(RowNorm { norm: lowering.norm(node), input, out })
 }
 
 impl Stage for RowNorm {

@@ -1,9 +1,10 @@
 //! RoPE: pairs of a head's elements are rotated by an angle proportional to the position.
 
-use bilayer_graph::{Pairs, Rope};
+use bilayer_graph::{Op, Pairs, Rope};
 
 use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::level::Level;
+use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -35,6 +36,16 @@ impl MakeTable {
             magnitude: f64::from(rope.magnitude),
         }
     }
+}
+
+/// The stage of an [`Op::Rope`].
+pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
+    let Op::Rope { input, head_dim, rope, out } = lowering.op(node) else {
+        unreachable!("the table of ops")
+    };
+    let table = lowering.table(rope);
+    let (input, out) = (lowering.buffer(*input), lowering.buffer(*out));
+    Box::new(Turn { table, pairs: rope.pairs, head_dim: *head_dim, input, out })
 }
 
 impl Stage for MakeTable {

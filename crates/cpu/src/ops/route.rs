@@ -1,7 +1,8 @@
 //! Router: scores of all experts, the best of them, and their weights.
 
-use bilayer_graph::Score;
+use bilayer_graph::{Op, Score};
 
+use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -21,6 +22,18 @@ pub(crate) struct Rule {
     pub(crate) normalise: bool,
     /// Factor on the weights.
     pub(crate) scale: f32,
+}
+
+/// The stage of an [`Op::Route`].
+pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
+    let Op::Route(op) = lowering.op(node) else { unreachable!("the table of ops") };
+    let rule = Rule {
+        bias: op.bias.map(|bias| lowering.vector(bias)),
+        score: op.score,
+        normalise: op.normalise,
+        scale: op.scale,
+    };
+    Box::new(Route { logits: lowering.buffer(op.logits), rule, out: lowering.buffer(op.out) })
 }
 
 impl Stage for Route {

@@ -1,5 +1,8 @@
 //! Selects the rows whose logits are requested.
 
+use bilayer_graph::Op;
+
+use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -7,6 +10,12 @@ use crate::state::State;
 pub(crate) struct Rows {
     pub(crate) input: Buffer,
     pub(crate) out: Buffer,
+}
+
+/// The stage of an [`Op::Rows`].
+pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
+    let Op::Rows { input, out } = lowering.op(node) else { unreachable!("the table of ops") };
+    Box::new(Rows { input: lowering.buffer(*input), out: lowering.buffer(*out) })
 }
 
 impl Stage for Rows {

@@ -1,6 +1,9 @@
 //! Multiplication by a constant.
 
+use bilayer_graph::Op;
+
 use crate::math::{Function, map};
+use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -9,6 +12,14 @@ pub(crate) struct Scale {
     pub(crate) input: Buffer,
     pub(crate) factor: f32,
     pub(crate) out: Buffer,
+}
+
+/// The stage of an [`Op::Scale`].
+pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
+    let Op::Scale { input, factor, out } = lowering.op(node) else {
+        unreachable!("the table of ops")
+    };
+    Box::new(Scale { input: lowering.buffer(*input), factor: *factor, out: lowering.buffer(*out) })
 }
 
 impl Stage for Scale {

@@ -1,6 +1,9 @@
 //! Soft capping: squashes values into the range from `-cap` to `cap`.
 
+use bilayer_graph::Op;
+
 use crate::math::{Function, map};
+use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -9,6 +12,14 @@ pub(crate) struct SoftCap {
     pub(crate) input: Buffer,
     pub(crate) cap: f32,
     pub(crate) out: Buffer,
+}
+
+/// The stage of an [`Op::SoftCap`].
+pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
+    let Op::SoftCap { input, cap, out } = lowering.op(node) else {
+        unreachable!("the table of ops")
+    };
+    Box::new(SoftCap { input: lowering.buffer(*input), cap: *cap, out: lowering.buffer(*out) })
 }
 
 impl Stage for SoftCap {

@@ -1,5 +1,8 @@
 //! Finds the largest elements of each row and their indices.
 
+use bilayer_graph::Op;
+
+use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
@@ -10,6 +13,12 @@ const STRETCH: usize = 64;
 pub(crate) struct TopK {
     pub(crate) input: Buffer,
     pub(crate) out: Buffer,
+}
+
+/// The stage of an [`Op::TopK`].
+pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
+    let Op::TopK { input, out, .. } = lowering.op(node) else { unreachable!("the table of ops") };
+    Box::new(TopK { input: lowering.buffer(*input), out: lowering.buffer(*out) })
 }
 
 impl Stage for TopK {

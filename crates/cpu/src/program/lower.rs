@@ -19,10 +19,8 @@ use crate::ops::attend::{self, tile_tokens};
 use crate::ops::experts::Mixture;
 use crate::ops::layer_norm::Norm;
 use crate::ops::matmul::{self, Group, Linear};
-use crate::ops::rope::{self, MakeTable, Table};
-use crate::ops::{
-    add, embed, experts, gate, head_norm, mix, pool, rms_norm, route, rows, scale, soft_cap, top_k,
-};
+use crate::ops::rope::{MakeTable, Table};
+use crate::ops::{self, Lower, experts};
 use crate::state::{State, Tables};
 use bilayer_graph::fuse::{self, Item, Kind, Part};
 
@@ -49,7 +47,8 @@ pub(crate) fn lower(segment: &Segment<'_>, limits: Limits, holdings: &Holdings<'
     lowering.parts(segment)
 }
 
-struct Lowering<'a> {
+/// A segment on its way to stages: what the files of ops make their stages from.
+pub(crate) struct Lowering<'a> {
     graph: &'a Graph,
     limits: Limits,
     holdings: &'a Holdings<'a>,
@@ -261,7 +260,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// A vector weight as f32.
-    fn vector(&self, id: WeightId) -> Arc<[f32]> {
+    pub(crate) fn vector(&self, id: WeightId) -> Arc<[f32]> {
         let weight = self.graph.weight(id);
         let mut values = vec![0.0; weight.rows * weight.cols];
         let bytes = &self.holdings.weights[&id];
@@ -281,7 +280,8 @@ impl<'a> Lowering<'a> {
         Box::new(Linear::new(bytes, &shape, bias, self.holdings.level))
     }
 
-    fn norm(&self, node: usize) -> Norm {
+    /// The norm of a node.
+    pub(crate) fn norm(&self, node: usize) -> Norm {
         match self.graph.nodes[node].op {
             Op::RmsNorm { gain, eps, .. } => {
                 Norm::Rms { gain: gain.map(|gain| self.vector(gain)), eps }
@@ -406,67 +406,32 @@ impl<'a> Lowering<'a> {
         self.kernels.push(Placed { kernel, stages: first..self.stages.len() });
     }
 
-    /// An op as it is; answers its name.
+    /// An op as it is, by the table of ops; returns its name.
     fn plain(&mut self, node: usize) -> String {
-        let op = &self.graph.nodes[node].op;
-        let out = self.buffers[&op.out()];
-        let at = |value: &Value| self.buffers[value];
-        let stage: Box<dyn Stage> = match op {
-            Op::Embed { table, ids, .. } => {
-                let (ids, weight) = (*ids, self.graph.weight(*table));
-                let (ty, row_bytes) = (weight.ty, weight.row_bytes());
-                let table = self.holdings.weights[table].clone();
-                Box::new(embed::Embed { table, ids, ty, row_bytes, out })
-            }
-            Op::RmsNorm { input, .. } | Op::LayerNorm { input, .. } => {
-                let norm = self.norm(node);
-                Box::new(rms_norm::RowNorm { norm, input: at(input), out })
-            }
-            Op::HeadNorm { input, gain, eps, .. } => {
-                let gain = self.vector(*gain);
-                Box::new(head_norm::HeadNorm { gain, eps: *eps, input: at(input), out })
-            }
-            Op::Rope { input, head_dim, rope, .. } => {
-                let (input, head_dim) = (at(input), *head_dim);
-                let table = self.table(rope);
-                Box::new(rope::Turn { table, pairs: rope.pairs, head_dim, input, out })
-            }
-            Op::Gate { gate, up, activation, .. } => {
-                let (gate, up) = (at(gate), up.as_ref().map(at));
-                Box::new(gate::Gate { gate, up, activation: *activation, out })
-            }
-            Op::Add { a, b, .. } => Box::new(add::Add { a: at(a), b: at(b), out }),
-            Op::Scale { input, factor, .. } => {
-                Box::new(scale::Scale { input: at(input), factor: *factor, out })
-            }
-            Op::SoftCap { input, cap, .. } => {
-                Box::new(soft_cap::SoftCap { input: at(input), cap: *cap, out })
-            }
-            Op::Rows { input, .. } => Box::new(rows::Rows { input: at(input), out }),
-            Op::Pool { input, .. } => Box::new(pool::Pool { input: at(input), out }),
-            Op::TopK { input, .. } => Box::new(top_k::TopK { input: at(input), out }),
-            Op::Route(op) => {
-                let rule = route::Rule {
-                    bias: op.bias.map(|bias| self.vector(bias)),
-                    score: op.score,
-                    normalise: op.normalise,
-                    scale: op.scale,
-                };
-                Box::new(route::Route { logits: at(&op.logits), rule, out })
-            }
-            Op::Mix { input, route, .. } => {
-                Box::new(mix::Mix { input: at(input), route: at(route), out })
-            }
-            Op::MatMul { .. } | Op::Experts(_) | Op::Attend(_) => {
-                unreachable!("items of their own")
-            }
-        };
+        let kind = self.op(node).kind();
+        let Some(Lower::Alone(stage)) = ops::of(kind) else { unreachable!("an item of its own") };
+        let stage = stage(self, node);
         self.stages.push(stage);
-        format!("{} {}", op.kind().stem(), self.holdings.level)
+        format!("{} {}", kind.stem(), self.holdings.level)
+    }
+
+    /// The op of a node.
+    pub(crate) fn op(&self, node: usize) -> &'a Op {
+        &self.graph.nodes[node].op
+    }
+
+    /// A weight's description and its bytes.
+    pub(crate) fn weight(&self, id: WeightId) -> (&'a Weight, SharedBytes) {
+        (self.graph.weight(id), self.holdings.weights[&id].clone())
+    }
+
+    /// Where a value lies.
+    pub(crate) fn buffer(&self, value: Value) -> Buffer {
+        self.buffers[&value]
     }
 
     /// The table of a rotation; the first that asks gets the stage that fills it too.
-    fn table(&mut self, rope: &Rope) -> Table {
+    pub(crate) fn table(&mut self, rope: &Rope) -> Table {
         let index = self.table_index(rope).expect("placing has met every rotation");
         let table = self.tables[index].table;
         if !self.tables[index].made {

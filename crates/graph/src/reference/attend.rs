@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::cache::{Cache, slot};
 use super::soft_cap::capped;
-use crate::{Attend, Exactness, Step};
+use crate::{Attend, Step};
 
 /// The rows the op reads.
 pub(super) struct Inputs<'a> {
@@ -96,7 +96,7 @@ mod tests {
     use super::{Inputs, attend};
     use crate::reference::cache::Cache;
     use crate::reference::tests::{assert_near, limits};
-    use crate::{Attend, CacheId, CacheInfo, Limits, Span, Step, Value};
+    use crate::{Attend, CacheId, CacheInfo, Exactness, Limits, Span, Step, Value};
 
     /// One head of one element, scale 1.
     fn op() -> Attend {
