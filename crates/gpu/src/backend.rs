@@ -16,9 +16,8 @@ use crate::adapter::Adapter;
 use crate::cache::Cache;
 use crate::device::{Created, Device, DeviceOptions};
 use crate::kernel::Source;
-use crate::kernels::OPS;
-use crate::kernels::matmul::takes_ints;
 use crate::kernels::weights::is_native;
+use crate::kernels::{self, matmul::takes_ints};
 use crate::pipeline_cache::Keep;
 use crate::program::Program;
 use crate::program::build::{Draft, Site, build, sources};
@@ -198,7 +197,7 @@ fn facts_of(adapter: &Adapter) -> Facts {
     let types = bilayer_quant::all().iter().copied();
     Facts {
         level: facts.api.to_owned(),
-        ops: OPS.to_vec(),
+        ops: kernels::ops(),
         converted: converted(),
         quantized: types.filter(|&ty| takes_ints(&caps, ty)).collect(),
         shares_memory: caps.unified

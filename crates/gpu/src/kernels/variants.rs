@@ -1,26 +1,17 @@
 //! The variants of the kernels that are checked without an adapter: every option, and heads of 16, 64 and 128.
 
 use bilayer_graph::{Activation, Pairs, Score};
+use bilayer_quant::Type;
 
-use super::add::AddKey;
 use super::attend::{MergeKey, SplitKey};
-use super::cache::{CacheType, CopyPagesKey};
+use super::cache::CacheType;
 use super::embed::EmbedKey;
-use super::experts::ExpertsKey;
 use super::gate::GateKey;
-use super::head_norm::HeadNormKey;
 use super::layer_norm::LayerNormKey;
 use super::matmul::{COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, GemvKey, rows_of, takes_ints};
-use super::mix::MixKey;
-use super::pool::PoolKey;
-use super::quantize::QuantizeKey;
 use super::rms_norm::RmsNormKey;
 use super::rope::RopeKey;
 use super::route::RouteKey;
-use super::rows::RowsKey;
-use super::scale::ScaleKey;
-use super::soft_cap::SoftCapKey;
-use super::top_k::{JoinKey, PartKey};
 use super::weights::{Layout, is_native};
 use crate::caps::Caps;
 use crate::kernel::Source;
@@ -30,66 +21,79 @@ const BOTH: [bool; 2] = [false, true];
 /// Floats wanted, quantized activations wanted, or both.
 const WANTED: [(bool, bool); 3] = [(true, false), (false, true), (true, true)];
 
-/// Everything but rotation and attention.
-pub(super) fn small_ops(caps: &Caps) -> impl Iterator<Item = Source> {
-    let mut sources = vec![
-        AddKey.source(caps),
-        ScaleKey.source(caps),
-        SoftCapKey.source(caps),
-        RowsKey.source(caps),
-        PoolKey.source(caps),
-        HeadNormKey.source(caps),
-        QuantizeKey.source(caps),
-        CopyPagesKey.source(caps),
-        PartKey.source(caps),
-        JoinKey.source(caps),
-        ExpertsKey.source(caps),
-        MixKey.source(caps),
-    ];
-    for bias in BOTH {
-        for score in [Score::Softmax, Score::Sigmoid] {
-            sources.push(RouteKey { score, bias }.source(caps));
-        }
-    }
+/// With and without a bias, of either score.
+pub(super) fn route(caps: &Caps) -> Vec<Source> {
+    let scores = [Score::Softmax, Score::Sigmoid].into_iter();
+    let keys = scores.flat_map(|score| BOTH.map(|bias| RouteKey { score, bias }));
+    keys.map(|key| key.source(caps)).collect()
+}
+
+/// Of every activation, with and without `up`.
+pub(super) fn gate(caps: &Caps) -> Vec<Source> {
+    let mut sources = Vec::new();
     for (floats, quantized) in WANTED {
         for activation in Activation::ALL {
             for up in BOTH {
                 sources.push(GateKey { activation, up, floats, quantized }.source(caps));
             }
         }
+    }
+    sources
+}
+
+/// With and without a gain, of a value or of a sum.
+pub(super) fn rms_norm(caps: &Caps) -> Vec<Source> {
+    let of = |(floats, quantized), sum, gain| RmsNormKey { sum, gain, floats, quantized };
+    norms(|wanted, sum, option| of(wanted, sum, option).source(caps))
+}
+
+/// With and without a bias, of a value or of a sum.
+pub(super) fn layer_norm(caps: &Caps) -> Vec<Source> {
+    let of = |(floats, quantized), sum, bias| LayerNormKey { sum, bias, floats, quantized };
+    norms(|wanted, sum, option| of(wanted, sum, option).source(caps))
+}
+
+fn norms(source: impl Fn((bool, bool), bool, bool) -> Source) -> Vec<Source> {
+    let mut sources = Vec::new();
+    for wanted in WANTED {
         for sum in BOTH {
-            for option in BOTH {
-                let rms = RmsNormKey { sum, gain: option, floats, quantized };
-                let layer = LayerNormKey { sum, bias: option, floats, quantized };
-                sources.extend([rms.source(caps), layer.source(caps)]);
+            sources.extend(BOTH.map(|option| source(wanted, sum, option)));
+        }
+    }
+    sources
+}
+
+/// The lengths of heads that are checked.
+const HEAD_DIMS: [u32; 3] = [16, 64, 128];
+
+/// A rotation of queries alone.
+fn plain(head_dim: u32) -> RopeKey {
+    RopeKey { head_dim, query: true, append: None, norm_q: false, norm_k: false, rotate: None }
+}
+
+/// Both orders of pairs, of whole heads and of parts of them.
+pub(super) fn rope(caps: &Caps) -> Vec<Source> {
+    let mut sources = Vec::new();
+    for head_dim in HEAD_DIMS {
+        for pairs in [Pairs::Interleaved, Pairs::Halves] {
+            for dims in [head_dim, head_dim / 2, 6] {
+                let key = RopeKey { rotate: Some((pairs, dims)), ..plain(head_dim) };
+                sources.push(key.source(caps));
             }
         }
     }
-    sources.into_iter()
+    sources
 }
 
-/// Rotation, append, attention and its merge.
-pub(super) fn attention(caps: &Caps) -> impl Iterator<Item = Source> {
+/// Append, attention and its merge, of every type of cache.
+pub(super) fn attend(caps: &Caps) -> Vec<Source> {
     let types = [CacheType::F32, CacheType::F16, CacheType::Q8_0];
     let mut sources = Vec::new();
-    for head_dim in [16, 64, 128] {
+    for head_dim in HEAD_DIMS {
         let fits = |ty: &CacheType| *ty != CacheType::Q8_0 || head_dim % 32 == 0;
-        let plain = RopeKey {
-            head_dim,
-            query: true,
-            append: None,
-            norm_q: false,
-            norm_k: false,
-            rotate: None,
-        };
-        for pairs in [Pairs::Interleaved, Pairs::Halves] {
-            for dims in [head_dim, head_dim / 2, 6] {
-                sources.push(RopeKey { rotate: Some((pairs, dims)), ..plain }.source(caps));
-            }
-        }
         for ty in types.into_iter().filter(fits) {
             let other = if ty == CacheType::F32 { CacheType::F16 } else { ty };
-            let append = RopeKey { query: false, append: Some((ty, other)), ..plain };
+            let append = RopeKey { query: false, append: Some((ty, other)), ..plain(head_dim) };
             let fused = RopeKey {
                 query: true,
                 norm_q: true,
@@ -124,16 +128,24 @@ pub(super) fn attention(caps: &Caps) -> impl Iterator<Item = Source> {
             }
         }
     }
-    sources.into_iter()
+    sources
 }
 
-/// Products and embeddings of every type with a loader.
-pub(super) fn products(caps: &Caps) -> impl Iterator<Item = Source> {
+/// Types with a loader.
+fn native() -> impl Iterator<Item = Type> {
+    bilayer_quant::all().iter().copied().filter(|ty| is_native(*ty))
+}
+
+/// Tables of every type with a loader.
+pub(super) fn embed(caps: &Caps) -> Vec<Source> {
+    native().map(|ty| EmbedKey { ty, layout: Layout::of(ty) }.source(caps)).collect()
+}
+
+/// Products of every type with a loader, those with experts' matrices included.
+pub(super) fn products(caps: &Caps) -> Vec<Source> {
     let mut sources = Vec::new();
-    let native = bilayer_quant::all().iter().copied().filter(|ty| is_native(*ty));
-    for ty in native {
+    for ty in native() {
         let layout = Layout::of(ty);
-        sources.push(EmbedKey { ty, layout }.source(caps));
         for columns in [1, 2, 4, COLUMNS_MAX, COLUMNS_TILED] {
             for many in BOTH {
                 let rows = rows_of(caps, columns, Epilogue::Plain, if many { 1 << 16 } else { 1 });
@@ -168,5 +180,5 @@ pub(super) fn products(caps: &Caps) -> impl Iterator<Item = Source> {
             }
         }
     }
-    sources.into_iter()
+    sources
 }

@@ -65,7 +65,8 @@ struct Wanted {
     quantized: bool,
 }
 
-struct Lowering<'a> {
+/// A segment on its way to dispatches.
+pub struct Lowering<'a> {
     graph: &'a Graph,
     limits: &'a Limits,
     holdings: &'a Holdings<'a>,

@@ -7,7 +7,7 @@
 //! experts' rows; those whose rows lie elsewhere end at once.
 
 use bilayer_graph::fuse::Part;
-use bilayer_graph::{Error as GraphError, Experts, Op, OpKind, Route, Value, WeightId};
+use bilayer_graph::{Error as GraphError, Experts, Op, OpKind, Value, WeightId};
 
 use super::super::draft::{
     Counts, DraftChoice, DraftDispatch, Grid, Operand, View, always, rows_to,
@@ -72,7 +72,9 @@ struct Way {
 }
 
 impl Lowering<'_> {
-    pub(super) fn route(&mut self, node: usize, route: &Route) {
+    /// Lowers an [`Op::Route`].
+    pub(crate) fn route(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Route(route) = self.op(node) else { unreachable!("the table") };
         let (x, y) = (self.view(route.logits), self.view(route.out));
         let params = RouteParams {
             x: [x.offset, x.stride],
@@ -92,11 +94,13 @@ impl Lowering<'_> {
         let key = RouteKey { score: route.score, bias: route.bias.is_some() };
         let routed = dispatch(key.source(self.caps), &params, operands, grid);
         self.stage(&[node], Some(route.out), routed);
+        Ok(())
     }
 
-    pub(super) fn mix(&mut self, node: usize, inputs: [Value; 2]) -> Result<(), GraphError> {
-        let out = self.op(node).out();
-        let ([x, route], y) = (inputs.map(|value| self.view(value)), self.view(out));
+    /// Lowers an [`Op::Mix`].
+    pub(crate) fn mix(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Mix { input, route, out } = *self.op(node) else { unreachable!("the table") };
+        let [x, route, y] = [input, route, out].map(|value| self.view(value));
         self.whole_quads(OpKind::Mix, y.width)?;
         let params = MixParams {
             x: x.of(),
@@ -210,7 +214,7 @@ impl Lowering<'_> {
                 self.alone(input, route, side)?;
             }
             let [gate, up] = sides.map(|side| self.op(side).out());
-            self.gate(&[node], *out, (gate, Some(up)), *activation);
+            self.gate_of(&[node], *out, (gate, Some(up)), *activation);
             return Ok(());
         };
         let view = self.view(*out);

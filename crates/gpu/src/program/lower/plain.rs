@@ -19,6 +19,7 @@ use crate::kernels::scale::{ScaleKey, ScaleParams};
 use crate::kernels::soft_cap::{SoftCapKey, SoftCapParams};
 use crate::kernels::top_k::{JoinKey, JoinParams, PartKey, PartParams, stretches};
 use crate::kernels::view::View as Quads;
+use crate::kernels::{self, Lower};
 
 impl View {
     /// As shaders take it.
@@ -41,40 +42,14 @@ struct Made {
 }
 
 impl Lowering<'_> {
-    /// A node as a stage of its own.
+    /// A node as a stage of its own, by the table of ops.
     pub(super) fn plain(&mut self, node: usize) -> Result<(), GraphError> {
-        match self.op(node) {
-            Op::Embed { table, ids, .. } => return self.embed(node, *table, *ids),
-            Op::RmsNorm { .. } => self.rms_norm(node),
-            Op::LayerNorm { .. } => self.layer_norm(node),
-            Op::HeadNorm { .. } => self.head_norm(node),
-            Op::Rope { .. } => self.rope(node),
-            Op::Gate { gate, up, activation, out } => {
-                self.gate(&[node], *out, (*gate, *up), *activation);
-            }
-            Op::Add { a, b, .. } => self.add(node, [*a, *b]),
-            Op::Scale { input, factor, .. } => {
-                let (x, y) = (self.view(*input), self.view(self.op(node).out()));
-                let (quads, factor) = (y.row_quads(), *factor);
-                let params = ScaleParams { x: x.of(), out: y.of(), quads, factor, zero: [0; 2] };
-                let source = ScaleKey.source(self.caps);
-                self.elementwise(node, source, &params, [x, y], ScaleKey::grid);
-            }
-            Op::SoftCap { input, cap, .. } => {
-                let (x, y) = (self.view(*input), self.view(self.op(node).out()));
-                let (quads, cap) = (y.row_quads(), *cap);
-                let params = SoftCapParams { x: x.of(), out: y.of(), quads, cap, zero: [0; 2] };
-                let source = SoftCapKey.source(self.caps);
-                self.elementwise(node, source, &params, [x, y], SoftCapKey::grid);
-            }
-            Op::Rows { input, .. } => self.rows(node, *input),
-            Op::Pool { input, .. } => self.pool(node, *input),
-            Op::TopK { input, k, .. } => self.top_k(node, *input, *k),
-            Op::Route(route) => self.route(node, route),
-            Op::Mix { input, route, .. } => return self.mix(node, [*input, *route]),
-            other => return Err(self.unsupported(other.kind(), "as an op of its own")),
+        let kind = self.op(node).kind();
+        match kernels::of(kind).map(|kernels| kernels.lower) {
+            Some(Lower::Alone(lower)) => lower(self, node),
+            Some(Lower::Fused) => unreachable!("an item of its own"),
+            None => Err(self.unsupported(kind, "as an op of its own")),
         }
-        Ok(())
     }
 
     pub(super) fn unsupported(&self, op: OpKind, what: &str) -> GraphError {
@@ -95,7 +70,30 @@ impl Lowering<'_> {
         self.stage(&[node], makes, dispatch(source, params, operands, elements(&views[1], grid)));
     }
 
-    fn head_norm(&mut self, node: usize) {
+    /// Lowers an [`Op::Scale`].
+    pub(crate) fn scale(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Scale { input, factor, out } = self.op(node) else { unreachable!("the table") };
+        let (x, y) = (self.view(*input), self.view(*out));
+        let (quads, factor) = (y.row_quads(), *factor);
+        let params = ScaleParams { x: x.of(), out: y.of(), quads, factor, zero: [0; 2] };
+        let source = ScaleKey.source(self.caps);
+        self.elementwise(node, source, &params, [x, y], ScaleKey::grid);
+        Ok(())
+    }
+
+    /// Lowers an [`Op::SoftCap`].
+    pub(crate) fn soft_cap(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::SoftCap { input, cap, out } = self.op(node) else { unreachable!("the table") };
+        let (x, y) = (self.view(*input), self.view(*out));
+        let (quads, cap) = (y.row_quads(), *cap);
+        let params = SoftCapParams { x: x.of(), out: y.of(), quads, cap, zero: [0; 2] };
+        let source = SoftCapKey.source(self.caps);
+        self.elementwise(node, source, &params, [x, y], SoftCapKey::grid);
+        Ok(())
+    }
+
+    /// Lowers an [`Op::HeadNorm`].
+    pub(crate) fn head_norm(&mut self, node: usize) -> Result<(), GraphError> {
         let Op::HeadNorm { input, gain, head_dim, eps, out } = self.op(node) else {
             unreachable!("a head norm")
         };
@@ -116,9 +114,11 @@ impl Lowering<'_> {
         });
         let source = HeadNormKey.source(self.caps);
         self.stage(&[node], Some(*out), dispatch(source, &params, operands, grid));
+        Ok(())
     }
 
-    fn rope(&mut self, node: usize) {
+    /// Lowers an [`Op::Rope`].
+    pub(crate) fn rope(&mut self, node: usize) -> Result<(), GraphError> {
         let Op::Rope { input, head_dim, rope, out } = self.op(node) else {
             unreachable!("a rotation")
         };
@@ -153,19 +153,23 @@ impl Lowering<'_> {
         let operations = u64::from(8 * y.width);
         let grid = Grid::new(y.rows, operations, move |_, rows| key.grid(rows, heads, 0));
         self.stage(&[node], Some(*out), dispatch(key.source(self.caps), &params, operands, grid));
+        Ok(())
     }
 
-    fn add(&mut self, node: usize, sides: [Value; 2]) {
-        let out = self.op(node).out();
-        let ([a, b], y) = (sides.map(|value| self.view(value)), self.view(out));
+    /// Lowers an [`Op::Add`].
+    pub(crate) fn add(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Add { a, b, out } = *self.op(node) else { unreachable!("the table") };
+        let [a, b, y] = [a, b, out].map(|value| self.view(value));
         let params = AddParams { a: a.of(), b: b.of(), out: y.of(), quads: y.row_quads(), zero: 0 };
         let operands = [a, b, y].map(|view| Operand::Buffer(view.buffer)).to_vec();
         let grid = elements(&y, AddKey::grid);
         self.stage(&[node], Some(out), dispatch(AddKey.source(self.caps), &params, operands, grid));
+        Ok(())
     }
 
-    fn rows(&mut self, node: usize, input: Value) {
-        let out = self.op(node).out();
+    /// Lowers an [`Op::Rows`].
+    pub(crate) fn rows(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Rows { input, out } = *self.op(node) else { unreachable!("the table") };
         let (x, y) = (self.view(input), self.view(out));
         let params = RowsParams {
             x: x.of(),
@@ -181,10 +185,12 @@ impl Lowering<'_> {
             Some(out),
             dispatch(RowsKey.source(self.caps), &params, operands, grid),
         );
+        Ok(())
     }
 
-    fn pool(&mut self, node: usize, input: Value) {
-        let out = self.op(node).out();
+    /// Lowers an [`Op::Pool`].
+    pub(crate) fn pool(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Pool { input, out } = *self.op(node) else { unreachable!("the table") };
         let (x, y) = (self.view(input), self.view(out));
         let params = PoolParams {
             x: x.of(),
@@ -201,10 +207,12 @@ impl Lowering<'_> {
             Grid::new(y.rows, (width * tokens) as u64, move |_, rows| PoolKey::grid(rows, width));
         let source = PoolKey.source(self.caps);
         self.stage(&[node], Some(out), dispatch(source, &params, operands, grid));
+        Ok(())
     }
 
-    fn top_k(&mut self, node: usize, input: Value, k: usize) {
-        let out = self.op(node).out();
+    /// Lowers an [`Op::TopK`].
+    pub(crate) fn top_k(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::TopK { input, k, out } = *self.op(node) else { unreachable!("the table") };
         let (x, y) = (self.view(input), self.view(out));
         let (width, k) = (x.width as usize, k as u32);
         let rows = self.rows_max(x.rows) as u64;
@@ -227,6 +235,7 @@ impl Lowering<'_> {
         let grid = Grid::new(y.rows, work, |_, rows| JoinKey::grid(rows));
         let joined = dispatch(JoinKey.source(self.caps), &params, operands, grid);
         self.stage(&[node], None, joined);
+        Ok(())
     }
 
     /// Memory for a result, in the forms in which it will be read.
@@ -250,7 +259,8 @@ impl Lowering<'_> {
         made
     }
 
-    fn rms_norm(&mut self, node: usize) {
+    /// Lowers an [`Op::RmsNorm`].
+    pub(crate) fn rms_norm(&mut self, node: usize) -> Result<(), GraphError> {
         let Op::RmsNorm { input, gain, eps, out } = self.op(node) else { unreachable!("a norm") };
         let x = self.view(*input);
         let made = self.made(*out);
@@ -270,9 +280,11 @@ impl Lowering<'_> {
         let grid = Grid::new(x.rows, u64::from(4 * x.width), |_, rows| RmsNormKey::grid(rows));
         let makes = floats.then_some(*out);
         self.stage(&[node], makes, dispatch(key.source(self.caps), &params, operands, grid));
+        Ok(())
     }
 
-    fn layer_norm(&mut self, node: usize) {
+    /// Lowers an [`Op::LayerNorm`].
+    pub(crate) fn layer_norm(&mut self, node: usize) -> Result<(), GraphError> {
         let Op::LayerNorm { input, gain, bias, eps, out } = self.op(node) else {
             unreachable!("a norm")
         };
@@ -294,10 +306,20 @@ impl Lowering<'_> {
         let grid = Grid::new(x.rows, u64::from(4 * x.width), |_, rows| LayerNormKey::grid(rows));
         let makes = floats.then_some(*out);
         self.stage(&[node], makes, dispatch(key.source(self.caps), &params, operands, grid));
+        Ok(())
+    }
+
+    /// Lowers an [`Op::Gate`].
+    pub(crate) fn gate(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Gate { gate, up, activation, out } = *self.op(node) else {
+            unreachable!("the table")
+        };
+        self.gate_of(&[node], out, (gate, up), activation);
+        Ok(())
     }
 
     /// `activation(gate) * up` of two values, or of the first alone.
-    pub(super) fn gate(
+    pub(super) fn gate_of(
         &mut self,
         nodes: &[usize],
         out: Value,

@@ -220,7 +220,7 @@ impl Lowering<'_> {
                 self.single(input, side, &[side], value, None)?;
             }
             let [gate, up] = values;
-            self.gate(&[node], *out, (gate, Some(up)), *activation);
+            self.gate_of(&[node], *out, (gate, Some(up)), *activation);
             return Ok(());
         }
         let view = self.view(*out);
@@ -338,17 +338,12 @@ impl Lowering<'_> {
         (most / columns * columns).max(columns)
     }
 
-    /// Rows of a table, from each block that holds some of it.
-    pub(super) fn embed(
-        &mut self,
-        node: usize,
-        table: WeightId,
-        ids: Ids,
-    ) -> Result<(), GraphError> {
+    /// Lowers an [`Op::Embed`]: rows of a table, from each block that holds some of it.
+    pub(crate) fn embed(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Embed { table, ids, out } = *self.op(node) else { unreachable!("the table") };
         let Some(placed) = self.holdings.weights.placed(table).cloned() else {
             return Err(self.unsupported(OpKind::Embed, "a table that was not loaded"));
         };
-        let out = self.op(node).out();
         let view = self.view(out);
         let (ids_at, ids_stride) = match ids {
             Ids::Tokens => (self.words.layout().tokens, 1),
