@@ -7,7 +7,7 @@ use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{
-    Activation, Attend, Backend, Catalog, Entry, Error, Exactness, Experts, Graph, Limits,
+    Activation, Attend, Backend, Catalog, Entry, Error, Exactness, Experts, Graph, Limits, OpKind,
     PAGE_TOKENS, PageCopy, Pairs, Precision, Recorder, Rope, Route, Score, Segment, SegmentId,
     SharedBytes, Span, Step, Value, WeightId,
 };
@@ -263,6 +263,64 @@ fn over(
 }
 
 // ---- Ops ----------------------------------------------------------------------------------------
+
+/// A small graph with an op. The match has every kind, so that a new op does not compile without its row here.
+fn smallest(kind: OpKind) -> Graph {
+    const WIDTH: usize = 64;
+    let tensors = || {
+        let matrix = Tensors::default().with("w", Type::F32, &[32, WIDTH]);
+        matrix.with("g", Type::F32, &[WIDTH]).with("b", Type::F32, &[WIDTH])
+    };
+    let elementwise =
+        |body: fn(&mut Recorder<'_>, Value, Value) -> Value| over(WIDTH, Tensors::default(), body);
+    match kind {
+        OpKind::Embed => elementwise(|_, a, _| a),
+        OpKind::RmsNorm => over(WIDTH, tensors(), |r, a, _| {
+            let gain = r.vector("g", WIDTH).unwrap();
+            r.rms_norm("x", a, Some(gain), 1e-5)
+        }),
+        OpKind::LayerNorm => over(WIDTH, tensors(), |r, a, _| {
+            let (gain, bias) = (r.vector("g", WIDTH).unwrap(), r.vector("b", WIDTH).unwrap());
+            r.layer_norm("x", a, gain, Some(bias), 1e-5)
+        }),
+        OpKind::HeadNorm => over(2 * WIDTH, tensors(), |r, a, _| {
+            let gain = r.vector("g", WIDTH).unwrap();
+            r.head_norm("x", a, gain, 1e-6)
+        }),
+        OpKind::MatMul => over(WIDTH, tensors(), |r, a, _| {
+            let weight = r.matrix("w", 32, WIDTH).unwrap();
+            r.matmul("x", a, weight, None)
+        }),
+        OpKind::Rope => elementwise(|r, a, _| r.rope("x", a, 32, &rope(32, Pairs::Halves, None))),
+        OpKind::Attend => attention(HEADS),
+        OpKind::Gate => elementwise(|r, a, b| r.gate("x", a, Some(b), Activation::Silu)),
+        OpKind::Add => elementwise(|r, a, b| r.add("x", a, b)),
+        OpKind::Scale => elementwise(|r, a, _| r.scale("x", a, 3.0)),
+        OpKind::SoftCap => elementwise(|r, a, _| r.soft_cap("x", a, 1.3)),
+        OpKind::Rows => elementwise(|r, a, _| r.rows_wanted("x", a)),
+        OpKind::Pool => elementwise(|r, a, _| r.pool("x", a)),
+        OpKind::TopK => {
+            let mut graph = elementwise(|r, a, b| r.add("x", a, b));
+            graph.logits = graph.top_k(5);
+            graph
+        }
+        OpKind::Route => elementwise(|r, a, _| r.route("x", Route { logits: a, ..TWO })),
+        OpKind::Experts | OpKind::Mix => STORED.graph(),
+    }
+}
+
+/// No op is forgotten: each is in the table of the CPU, in the reference, and compared.
+#[test]
+fn every_op_is_run_and_compared() {
+    let cpu = cpu(Level::detect(), 1);
+    for kind in OpKind::ALL {
+        assert!(cpu.facts().ops.contains(&kind), "the CPU's table of ops lacks {kind:?}");
+        assert!(Reference::new().facts().ops.contains(&kind), "the reference lacks {kind:?}");
+        let graph = smallest(kind);
+        assert!(graph.nodes.iter().any(|node| node.op.kind() == kind), "{kind:?} is not recorded");
+        compare(kind.stem(), &graph, limits(), &[1, 7].map(Owned::tokens), FLOAT_BOUND);
+    }
+}
 
 #[test]
 fn elementwise_ops_and_norms() {

@@ -7,6 +7,9 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::PathBuf;
 
+use bilayer_cpu::dot::dot;
+use bilayer_cpu::level::Level;
+use bilayer_gpu::kernels::weights::Numbers;
 use bilayer_quant::{Error, Type, all, by_id, by_name};
 
 /// A type's facts, and what four blocks of `noise(seed)` read as: the FNV-1a of the f32 bytes.
@@ -133,6 +136,36 @@ fn golden_blocks_read_the_same() {
             "{t}: {found:#x}, beginning {:?}",
             &values[..t.block_weights.min(8)]
         );
+    }
+}
+
+/// Plain numbers, whose bytes are their values: no golden blocks, no kernels, and no weights in practice.
+const PLAIN: &[&str] = &["I8", "I16", "I32", "I64", "F64"];
+
+/// Types without a dot kernel: a block is dequantized, then multiplied in f32.
+const SLOW_ON_CPU: &[&str] = &[
+    "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "NVFP4",
+];
+
+/// Types without a loader in shaders/quant: uploaded as F16.
+const SLOW_ON_GPU: &[&str] = SLOW_ON_CPU;
+
+/// No type is forgotten: each has golden blocks, and kernels of its own or a line that says it is slow.
+#[test]
+fn every_type_has_golden_blocks_and_kernels_or_is_listed_as_slow() {
+    for &ty in all() {
+        if PLAIN.contains(&ty.name) {
+            continue;
+        }
+        assert!(GOLDEN.iter().any(|known| known.name == ty.name), "{ty} has no golden blocks");
+        let dot = dot(ty, 256, Level::Scalar).name;
+        let is_slow = SLOW_ON_CPU.contains(&ty.name);
+        assert_eq!(dot.starts_with("generic."), is_slow, "{ty} on the CPU: {dot}");
+        let is_slow = SLOW_ON_GPU.contains(&ty.name);
+        assert_eq!(Numbers::of(ty).is_none(), is_slow, "{ty} on the GPU");
+    }
+    for name in PLAIN.iter().chain(SLOW_ON_CPU).chain(SLOW_ON_GPU) {
+        assert!(by_name(name).is_ok(), "{name} is no type");
     }
 }
 

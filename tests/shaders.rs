@@ -10,6 +10,7 @@ use bilayer_gpu::caps::{Api, Caps, Vendor};
 use bilayer_gpu::kernel::{Access, Source};
 use bilayer_gpu::kernels;
 use bilayer_gpu::kernels::weights::Numbers;
+use bilayer_graph::OpKind;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, StorageAccess};
 
@@ -243,6 +244,22 @@ fn every_kernel_of_every_adapter_translates() {
         wrong.len(),
         wrong[..wrong.len().min(12)].join("\n")
     );
+}
+
+/// Ops without kernels: they stay on the CPU, and the plan says so.
+const ONLY_ON_CPU: &[OpKind] = &[];
+
+/// No op is forgotten: each has kernels that are checked here, or is listed above.
+#[test]
+fn every_op_has_kernels_or_is_listed_as_cpu_only() {
+    for op in OpKind::ALL {
+        let has_kernels = kernels::ops().contains(&op);
+        assert_eq!(has_kernels, !ONLY_ON_CPU.contains(&op), "{op:?}");
+        let variants = kernels::variants_of(op, &OF_A_CARD);
+        assert_eq!(variants.is_empty(), !has_kernels, "{op:?} has {} variants", variants.len());
+        let all = kernels::all(&OF_A_CARD);
+        assert!(variants.iter().all(|source| all.contains(source)), "{op:?} is not checked");
+    }
 }
 
 /// What a loader is, is declared in its first line: nothing is read out of comments or from the rest of the text.

@@ -317,7 +317,7 @@ fn every_source_file_belongs_to_a_module_tree() {
 }
 
 #[test]
-fn every_op_has_its_reference_and_its_cpu_file() {
+fn every_op_has_its_files() {
     let mut broken = Vec::new();
     for kind in OpKind::ALL {
         for folder in ["crates/graph/src/reference", "crates/cpu/src/ops"] {
@@ -325,6 +325,17 @@ fn every_op_has_its_reference_and_its_cpu_file() {
             if !root().join(&path).exists() {
                 broken.push(format!("{path} is missing"));
             }
+        }
+    }
+    for kind in bilayer_gpu::kernels::ops() {
+        let stem = kind.stem();
+        let (file, folder) = (format!("shaders/{stem}.wgsl"), format!("shaders/{stem}"));
+        if !root().join(&file).exists() && !root().join(&folder).is_dir() {
+            broken.push(format!("{file} is missing"));
+        }
+        let path = format!("crates/gpu/src/kernels/{stem}.rs");
+        if !root().join(&path).exists() {
+            broken.push(format!("{path} is missing"));
         }
     }
     assert_none(&broken, "one stem per op");
