@@ -58,6 +58,68 @@ pub enum Error {
     NothingLeft,
 }
 
+/// The samplers in the order in which they run; a new one is a file with a [`Link`] and a line here.
+const LINKS: &[Link] = &[
+    logit_bias::LINK,
+    penalties::LINK,
+    dry::LINK,
+    top_k::LINK,
+    typical::LINK,
+    top_p::LINK,
+    min_p::LINK,
+    xtc::LINK,
+    temperature::LINK,
+    mirostat::LINK,
+];
+
+/// The names of the samplers in the order in which they run: the stems of their files.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    LINKS.iter().map(|link| link.name)
+}
+
+/// A sampler: a link of the chain.
+struct Link {
+    /// The stem of its file.
+    name: &'static str,
+    phase: Phase,
+    /// Fails on the first of its options that is outside its range for a vocabulary of so many tokens.
+    check: fn(&Options, usize) -> Result<(), OptionsError>,
+    /// Whether the options make it do anything.
+    is_on: fn(&Options) -> bool,
+    apply: fn(&mut Chain<'_>),
+}
+
+/// When a sampler runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// First, over all tokens: `candidates[id]` is token `id`. It may change their order, so all logits are needed.
+    Logits,
+    /// Then, unless mirostat is on, over the tokens that may be chosen, to drop some.
+    Truncation,
+    /// Last, unless the temperature is 0.
+    Temperature,
+}
+
+/// What samplers work on.
+struct Chain<'a> {
+    options: &'a Options,
+    candidates: &'a mut Vec<Candidate>,
+    /// Tokens accepted so far, oldest first.
+    history: &'a [u32],
+    dry: &'a mut dry::State,
+    rng: &'a mut ChaCha8Rng,
+    mirostat_mu: f32,
+}
+
+impl Chain<'_> {
+    /// Applies the samplers of a phase that are on.
+    fn run(&mut self, phase: Phase) {
+        for link in LINKS.iter().filter(|link| link.phase == phase && (link.is_on)(self.options)) {
+            (link.apply)(self);
+        }
+    }
+}
+
 /// A sampler chain with its state. All memory is allocated by [`Sampler::new`].
 #[derive(Debug)]
 pub struct Sampler {
@@ -146,31 +208,23 @@ impl Sampler {
             }
             Row::Best(best) => candidates.extend(best.iter().copied().map(candidate)),
         }
-        logit_bias::apply(candidates, &options.logit_bias);
-        penalties::apply(candidates, history, options);
-        if let Some(dry_options) = &options.dry {
-            dry::apply(candidates, history, dry_options, dry);
-        }
-        candidates.retain(|c| c.logit > f32::NEG_INFINITY);
-        if candidates.is_empty() {
+        let options: &Options = options;
+        let mirostat_mu = *mirostat_mu;
+        let mut chain = Chain { options, candidates, history, dry, rng, mirostat_mu };
+        chain.run(Phase::Logits);
+        chain.candidates.retain(|c| c.logit > f32::NEG_INFINITY);
+        if chain.candidates.is_empty() {
             return Err(Error::NothingLeft);
         }
         if options.temperature <= 0.0 {
-            greedy::apply(candidates);
-        } else if let Some(mirostat) = &options.mirostat {
-            temperature::apply(candidates, options);
-            mirostat::apply(candidates, mirostat, *mirostat_mu);
-        } else {
-            top_k::apply(candidates, options.top_k);
-            typical::apply(candidates, options.typical);
-            top_p::apply(candidates, options.top_p);
-            min_p::apply(candidates, options.min_p);
-            if let Some(xtc) = &options.xtc {
-                xtc::apply(candidates, xtc, uniform(rng));
-            }
-            temperature::apply(candidates, options);
-            normalize(candidates);
+            greedy::apply(chain.candidates);
+            return Ok(candidates);
         }
+        if options.mirostat.is_none() {
+            chain.run(Phase::Truncation);
+        }
+        chain.run(Phase::Temperature);
+        normalize(candidates);
         Ok(candidates)
     }
 

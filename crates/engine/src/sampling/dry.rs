@@ -4,8 +4,25 @@
 //! penalised by `multiplier * base^(n - allowed_length)`. Matches do not reach across breaker tokens. The length
 //! of every earlier match is found in one pass by the Z function of the reversed history.
 
-use super::Candidate;
-use super::options::Dry;
+use super::options::{Dry, at_least};
+use super::{Candidate, Link, Phase};
+
+/// The sampler.
+pub(super) const LINK: Link = Link {
+    name: "dry",
+    phase: Phase::Logits,
+    check: |options, _| {
+        let Some(dry) = &options.dry else { return Ok(()) };
+        at_least("dry-multiplier", dry.multiplier, 0.0)?;
+        at_least("dry-base", dry.base, 1.0)
+    },
+    is_on: |options| options.dry.is_some(),
+    apply: |chain| {
+        if let Some(dry) = &chain.options.dry {
+            apply(chain.candidates, chain.history, dry, chain.dry);
+        }
+    },
+};
 
 /// Buffers kept between tokens.
 #[derive(Debug)]

@@ -1,6 +1,26 @@
 //! Logit bias: a number added to single tokens' logits.
 
-use super::Candidate;
+use super::options::outside;
+use super::{Candidate, Link, Phase};
+
+/// The sampler.
+pub(super) const LINK: Link = Link {
+    name: "logit_bias",
+    phase: Phase::Logits,
+    check: |options, vocab| {
+        for &(id, bias) in &options.logit_bias {
+            if id as usize >= vocab {
+                return Err(outside("logit-bias", &id, &format!("a token below {vocab}")));
+            }
+            if bias.is_nan() || bias == f32::INFINITY {
+                return Err(outside("logit-bias", &bias, "a number or -inf"));
+            }
+        }
+        Ok(())
+    },
+    is_on: |options| !options.logit_bias.is_empty(),
+    apply: |chain| apply(chain.candidates, &chain.options.logit_bias),
+};
 
 /// Adds each bias; `candidates[id]` is token `id`.
 pub fn apply(candidates: &mut [Candidate], biases: &[(u32, f32)]) {

@@ -1,6 +1,16 @@
 //! Min-p (Nguyen et al. 2024): drop what is far less likely than the most likely.
 
-use super::Candidate;
+use super::options::within;
+use super::{Candidate, Link, Phase};
+
+/// The sampler.
+pub(super) const LINK: Link = Link {
+    name: "min_p",
+    phase: Phase::Truncation,
+    check: |options, _| within("min-p", options.min_p),
+    is_on: |options| options.min_p > 0.0,
+    apply: |chain| apply(chain.candidates, chain.options.min_p),
+};
 
 /// Keeps candidates of at least `p` times the highest probability; 0 keeps all.
 pub fn apply(candidates: &mut Vec<Candidate>, p: f32) {

@@ -1,7 +1,27 @@
 //! Mirostat (Basu et al. 2021): truncates so that the text's surprise stays at a target.
 
-use super::options::Mirostat;
-use super::{Candidate, by_logit, normalize};
+use super::options::{Mirostat, above, outside};
+use super::{Candidate, Link, Phase, by_logit, normalize};
+
+/// The sampler.
+pub(super) const LINK: Link = Link {
+    name: "mirostat",
+    phase: Phase::Temperature,
+    check: |options, _| {
+        let Some(mirostat) = &options.mirostat else { return Ok(()) };
+        if !(1..=2).contains(&mirostat.version) {
+            return Err(outside("mirostat", &mirostat.version, "0, 1 or 2"));
+        }
+        above("mirostat-ent", mirostat.tau, 0.0)?;
+        above("mirostat-lr", mirostat.eta, 0.0)
+    },
+    is_on: |options| options.mirostat.is_some(),
+    apply: |chain| {
+        if let Some(mirostat) = &chain.options.mirostat {
+            apply(chain.candidates, mirostat, chain.mirostat_mu);
+        }
+    },
+};
 
 /// Candidates the Zipf exponent is estimated from, as in the paper.
 const ESTIMATED: usize = 100;

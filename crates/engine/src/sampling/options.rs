@@ -1,5 +1,7 @@
 //! The options of the samplers; names and defaults are llama.cpp's.
 
+use super::{LINKS, Phase};
+
 /// Dynamic part of an n-gram penalty, "don't repeat yourself" (p-e-w 2024).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dry {
@@ -112,11 +114,7 @@ impl Options {
     /// The number of best tokens that suffice, because nothing before the first truncation examines the others or
     /// changes their order; `None` if all are needed.
     pub fn needs(&self) -> Option<usize> {
-        let penalizes = self.repeat_last_n != Some(0)
-            && (self.repeat_penalty != 1.0
-                || self.presence_penalty != 0.0
-                || self.frequency_penalty != 0.0);
-        if penalizes || self.dry.is_some() || !self.logit_bias.is_empty() {
+        if LINKS.iter().any(|link| link.phase == Phase::Logits && (link.is_on)(self)) {
             return None;
         }
         if self.temperature <= 0.0 {
@@ -130,61 +128,29 @@ impl Options {
     /// # Errors
     /// The first one that is not.
     pub fn check(&self, vocab: usize) -> Result<(), OptionsError> {
-        at_least("temp", self.temperature, 0.0)?;
-        at_least("dynatemp-range", self.dynatemp_range, 0.0)?;
-        at_least("dynatemp-exp", self.dynatemp_exponent, 0.0)?;
-        within("top-p", self.top_p)?;
-        within("min-p", self.min_p)?;
-        within("typical", self.typical)?;
-        above("repeat-penalty", self.repeat_penalty, 0.0)?;
-        finite("presence-penalty", self.presence_penalty)?;
-        finite("frequency-penalty", self.frequency_penalty)?;
-        if let Some(dry) = &self.dry {
-            at_least("dry-multiplier", dry.multiplier, 0.0)?;
-            at_least("dry-base", dry.base, 1.0)?;
-        }
-        if let Some(xtc) = &self.xtc {
-            within("xtc-probability", xtc.probability)?;
-            within("xtc-threshold", xtc.threshold)?;
-        }
-        if let Some(mirostat) = &self.mirostat {
-            if !(1..=2).contains(&mirostat.version) {
-                return Err(outside("mirostat", &mirostat.version, "0, 1 or 2"));
-            }
-            above("mirostat-ent", mirostat.tau, 0.0)?;
-            above("mirostat-lr", mirostat.eta, 0.0)?;
-        }
-        for &(id, bias) in &self.logit_bias {
-            if id as usize >= vocab {
-                return Err(outside("logit-bias", &id, &format!("a token below {vocab}")));
-            }
-            if bias.is_nan() || bias == f32::INFINITY {
-                return Err(outside("logit-bias", &bias, "a number or -inf"));
-            }
-        }
-        Ok(())
+        LINKS.iter().try_for_each(|link| (link.check)(self, vocab))
     }
 }
 
 /// The error for an option outside its range.
-fn outside(name: &'static str, found: &dyn ToString, expected: &str) -> OptionsError {
+pub(super) fn outside(name: &'static str, found: &dyn ToString, expected: &str) -> OptionsError {
     OptionsError { name, found: found.to_string(), expected: expected.to_owned() }
 }
 
-fn finite(name: &'static str, x: f32) -> Result<(), OptionsError> {
+pub(super) fn finite(name: &'static str, x: f32) -> Result<(), OptionsError> {
     if x.is_finite() { Ok(()) } else { Err(outside(name, &x, "a finite number")) }
 }
 
-fn at_least(name: &'static str, x: f32, low: f32) -> Result<(), OptionsError> {
+pub(super) fn at_least(name: &'static str, x: f32, low: f32) -> Result<(), OptionsError> {
     let within = x.is_finite() && x >= low;
     if within { Ok(()) } else { Err(outside(name, &x, &format!("a number of at least {low}"))) }
 }
 
-fn above(name: &'static str, x: f32, low: f32) -> Result<(), OptionsError> {
+pub(super) fn above(name: &'static str, x: f32, low: f32) -> Result<(), OptionsError> {
     let within = x.is_finite() && x > low;
     if within { Ok(()) } else { Err(outside(name, &x, &format!("a number above {low}"))) }
 }
 
-fn within(name: &'static str, x: f32) -> Result<(), OptionsError> {
+pub(super) fn within(name: &'static str, x: f32) -> Result<(), OptionsError> {
     if (0.0..=1.0).contains(&x) { Ok(()) } else { Err(outside(name, &x, "between 0 and 1")) }
 }

@@ -1,6 +1,25 @@
 //! Repeat (Keskar et al. 2019), presence and frequency penalties on recent tokens.
 
-use super::{Candidate, Options};
+use super::options::{above, finite};
+use super::{Candidate, Link, Options, Phase};
+
+/// The sampler.
+pub(super) const LINK: Link = Link {
+    name: "penalties",
+    phase: Phase::Logits,
+    check: |options, _| {
+        above("repeat-penalty", options.repeat_penalty, 0.0)?;
+        finite("presence-penalty", options.presence_penalty)?;
+        finite("frequency-penalty", options.frequency_penalty)
+    },
+    is_on: |options| {
+        options.repeat_last_n != Some(0)
+            && (options.repeat_penalty != 1.0
+                || options.presence_penalty != 0.0
+                || options.frequency_penalty != 0.0)
+    },
+    apply: |chain| apply(chain.candidates, chain.history, chain.options),
+};
 
 /// Lowers the logits of tokens among the last `repeat_last_n` of `history`; `candidates[id]` is token `id`.
 ///

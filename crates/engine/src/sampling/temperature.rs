@@ -1,6 +1,20 @@
 //! Temperature: sharpens or flattens the distribution; optionally moved by its entropy.
 
-use super::{Candidate, Options, normalize};
+use super::options::at_least;
+use super::{Candidate, Link, Options, Phase, normalize};
+
+/// The sampler.
+pub(super) const LINK: Link = Link {
+    name: "temperature",
+    phase: Phase::Temperature,
+    check: |options, _| {
+        at_least("temp", options.temperature, 0.0)?;
+        at_least("dynatemp-range", options.dynatemp_range, 0.0)?;
+        at_least("dynatemp-exp", options.dynatemp_exponent, 0.0)
+    },
+    is_on: |_| true,
+    apply: |chain| apply(chain.candidates, chain.options),
+};
 
 /// Divides the logits by the temperature. With a `dynatemp_range` the temperature moves between
 /// `t - range` and `t + range` as the entropy moves between 0 and that of the uniform distribution.

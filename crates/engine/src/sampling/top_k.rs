@@ -1,6 +1,15 @@
 //! Top-k (Fan et al. 2018): keep the k most likely.
 
-use super::{Candidate, sort_front};
+use super::{Candidate, Link, Phase, sort_front};
+
+/// The sampler.
+pub(super) const LINK: Link = Link {
+    name: "top_k",
+    phase: Phase::Truncation,
+    check: |_, _| Ok(()),
+    is_on: |options| options.top_k > 0,
+    apply: |chain| apply(chain.candidates, chain.options.top_k),
+};
 
 /// Keeps the `k` most likely, in order; 0 keeps all as they are.
 pub fn apply(candidates: &mut Vec<Candidate>, k: usize) {

@@ -1,6 +1,16 @@
 //! Top-p, nucleus sampling (Holtzman et al. 2019): keep the smallest most likely set of a given mass.
 
-use super::{Candidate, normalize, sorted_front};
+use super::options::within;
+use super::{Candidate, Link, Phase, normalize, sorted_front};
+
+/// The sampler.
+pub(super) const LINK: Link = Link {
+    name: "top_p",
+    phase: Phase::Truncation,
+    check: |options, _| within("top-p", options.top_p),
+    is_on: |options| options.top_p < 1.0,
+    apply: |chain| apply(chain.candidates, chain.options.top_p),
+};
 
 /// Keeps the shortest most likely front whose mass is at least `p`; at least one, all when `p` is 1.
 pub fn apply(candidates: &mut Vec<Candidate>, p: f32) {

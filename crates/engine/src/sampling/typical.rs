@@ -1,6 +1,16 @@
 //! Locally typical sampling (Meister et al. 2022): keep candidates about as surprising as the distribution's entropy.
 
-use super::{Candidate, normalize};
+use super::options::within;
+use super::{Candidate, Link, Phase, normalize};
+
+/// The sampler.
+pub(super) const LINK: Link = Link {
+    name: "typical",
+    phase: Phase::Truncation,
+    check: |options, _| within("typical", options.typical),
+    is_on: |options| options.typical < 1.0,
+    apply: |chain| apply(chain.candidates, chain.options.typical),
+};
 
 /// Keeps the candidates whose surprise is nearest the entropy, up to the mass `p`; 1 keeps all.
 pub fn apply(candidates: &mut Vec<Candidate>, p: f32) {

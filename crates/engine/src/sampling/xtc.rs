@@ -1,7 +1,24 @@
 //! XTC (p-e-w 2024): now and then exclude the top choices, so that the text takes another turn.
 
-use super::options::Xtc;
-use super::{Candidate, normalize, sorted_front};
+use super::options::{Xtc, within};
+use super::{Candidate, Link, Phase, normalize, sorted_front, uniform};
+
+/// The sampler.
+pub(super) const LINK: Link = Link {
+    name: "xtc",
+    phase: Phase::Truncation,
+    check: |options, _| {
+        let Some(xtc) = &options.xtc else { return Ok(()) };
+        within("xtc-probability", xtc.probability)?;
+        within("xtc-threshold", xtc.threshold)
+    },
+    is_on: |options| options.xtc.is_some(),
+    apply: |chain| {
+        if let Some(xtc) = &chain.options.xtc {
+            apply(chain.candidates, xtc, uniform(chain.rng));
+        }
+    },
+};
 
 /// With chance `probability` removes every candidate at least `threshold` likely but the least likely of them.
 pub fn apply(candidates: &mut Vec<Candidate>, options: &Xtc, uniform: f32) {
