@@ -197,6 +197,23 @@ fn links_are_found() {
     assert_eq!(targets(text), ["b.md#c", "e.svg", "h.svg", "https://j"]);
 }
 
+/// Files that a crate's README names in backticks, relative to its `src`, its folder or the root; patterns left out.
+#[test]
+fn crate_readmes_name_files_that_exist() {
+    let named = Regex::new(r"`([A-Za-z0-9_./-]+(?:\.rs|/))`").unwrap();
+    let mut broken = Vec::new();
+    for page in pages_below("crates") {
+        let folder = root().join(page.path.parent().unwrap());
+        let folders = [folder.join("src"), folder, root().to_owned()];
+        for hit in named.captures_iter(&page.text) {
+            if !folders.iter().any(|folder| folder.join(&hit[1]).exists()) {
+                broken.push(format!("{}: {}", page.path.display(), &hit[1]));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "no such files:\n{}", broken.join("\n"));
+}
+
 /// The anchors of a page's headings, as GitHub and mdBook make them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let fences = Regex::new(r"(?ms)^```.*?^```$").unwrap();
