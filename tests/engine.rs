@@ -5,17 +5,22 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::{Arc, Mutex};
 
 use bilayer_cpu::Cpu;
 use bilayer_cpu::level::Level;
-use bilayer_engine::generate::{Generation, Request, Stop};
+use bilayer_engine::generate::{Batch, Generation, Request, Stop};
 use bilayer_engine::sampling::{Options, Sampler};
 use bilayer_engine::session::{CacheError, Pages, SequenceId};
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
 use bilayer_engine::{Cancel, Error, Model, OpenOptions, open_file};
-use bilayer_graph::{Backend, PAGE_TOKENS, reference::Reference};
+use bilayer_graph::{
+    Backend, CacheId, CachePages, Error as DeviceError, Facts, Graph, Holding, Kernel, Limits,
+    OpTime, PAGE_TOKENS, Segment, SegmentId, SharedBytes, Step, Value, Weight,
+    reference::Reference,
+};
 use bilayer_quant::Type;
-use bilayer_scheduler::{Placement, place};
+use bilayer_scheduler::{Budget, Machine, Placement, place};
 use proptest::prelude::*;
 use serde::Deserialize;
 
@@ -857,4 +862,154 @@ fn verify_names_the_op_that_is_wrong() {
         let bad = report.ops.iter().filter(|op| !op.is_good()).count();
         assert_eq!(bad, 1, "{:?}", report.ops);
     }
+}
+
+/// A CPU that notes the call stack of the last submit.
+struct Noting {
+    cpu: Cpu,
+    stack: Arc<Mutex<String>>,
+}
+
+impl Backend for Noting {
+    fn facts(&self) -> &Facts {
+        self.cpu.facts()
+    }
+
+    fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), DeviceError> {
+        self.cpu.reserve(holding)
+    }
+
+    fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), DeviceError> {
+        self.cpu.load(weight, bytes)
+    }
+
+    fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, DeviceError> {
+        self.cpu.compile(segment, limits)
+    }
+
+    fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), DeviceError> {
+        *self.stack.lock().unwrap() = std::backtrace::Backtrace::force_capture().to_string();
+        self.cpu.submit(segment, step)
+    }
+
+    fn write(&mut self, value: Value, data: &[f32]) -> Result<(), DeviceError> {
+        self.cpu.write(value, data)
+    }
+
+    fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), DeviceError> {
+        self.cpu.read(value, data)
+    }
+
+    fn timings(&self, segment: SegmentId) -> &[OpTime] {
+        self.cpu.timings(segment)
+    }
+
+    fn kernels(&self, segment: SegmentId) -> Vec<Kernel> {
+        self.cpu.kernels(segment)
+    }
+
+    fn save(&mut self, cache: CacheId, pages: &[u32]) -> Result<CachePages, DeviceError> {
+        self.cpu.save(cache, pages)
+    }
+
+    fn restore(
+        &mut self,
+        cache: CacheId,
+        pages: &[u32],
+        data: &CachePages,
+    ) -> Result<(), DeviceError> {
+        self.cpu.restore(cache, pages, data)
+    }
+}
+
+/// docs/internals/token-path.md lists the functions between a token and its device.
+#[test]
+fn a_token_takes_the_documented_path() {
+    let model = tiny();
+    let stack = Arc::new(Mutex::new(String::new()));
+    let cpu = Cpu::new(bilayer_cpu::Options { threads: Some(1), level: None }).unwrap();
+    let backends: Vec<Box<dyn Backend>> = vec![Box::new(Noting { cpu, stack: stack.clone() })];
+    let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
+        Ok(place(graph, machine, budget, &Placement::single(graph.layers(), 0))?)
+    };
+    let mut session = Session::on(&model, backends, &planner, settings()).unwrap();
+    let request = Request { predict: Some(3), ignore_eos: true, ..Request::new(some(6, 5)) };
+    generate(&mut session, &model, greedy(), request);
+
+    let stack = stack.lock().unwrap();
+    let name = regex::Regex::new(r"bilayer_engine::(?:\w+::)*(\w+::\w+)$").unwrap();
+    let found: Vec<&str> = stack
+        .lines()
+        .filter(|line| !line.contains("{{closure}}"))
+        .filter_map(|line| Some(name.captures(line.trim())?.get(1)?.as_str()))
+        .collect();
+    let page = include_str!("../docs/internals/token-path.md");
+    let row = regex::Regex::new(r"(?m)^\| \d \| `(\w+::\w+)`").unwrap();
+    let mut documented: Vec<&str> =
+        row.captures_iter(page).map(|row| row.get(1).unwrap().as_str()).collect();
+    assert_eq!(documented.pop(), Some("Backend::submit"));
+    documented.reverse();
+    assert_eq!(found, documented, "{stack}");
+}
+
+#[test]
+fn answers_made_together_are_those_made_alone() {
+    let model = tiny();
+    let prompts: Vec<Vec<u32>> = (0..5).map(|seed| some(3 + 4 * seed as usize, seed)).collect();
+    let alone: Vec<Answer> = prompts
+        .iter()
+        .enumerate()
+        .map(|(number, prompt)| {
+            let predict = Some(4 + 5 * number);
+            let request = Request { predict, ignore_eos: true, ..Request::new(prompt) };
+            generate(&mut session(&model), &model, greedy(), request)
+        })
+        .collect();
+    for parallel in 1..=3 {
+        let several = Settings { sequences: parallel, ..settings() };
+        let mut session = Session::new(&model, several).unwrap();
+        let sampler = || Sampler::new(greedy(), 128, 256, Vec::new()).unwrap();
+        let mut batch = Batch::new(&model, &mut session);
+        for (number, prompt) in prompts.iter().enumerate() {
+            let predict = Some(4 + 5 * number);
+            let request = Request { predict, ignore_eos: true, ..Request::new(prompt) };
+            assert_eq!(batch.push(request, sampler()).unwrap(), number);
+        }
+        let none = Request { predict: Some(0), ..Request::new(&prompts[0]) };
+        let none = batch.push(none, sampler()).unwrap();
+        assert!(batch.push(Request::new(Vec::new()), sampler()).is_err());
+        assert!(batch.push(Request::new(some(257, 0)), sampler()).is_err());
+        let mut found = vec![(Vec::new(), String::new()); prompts.len()];
+        while let Some((number, token)) = batch.next().unwrap() {
+            found[number].0.push(token.id);
+            found[number].1 += &token.text;
+        }
+        assert_eq!(batch.stop(none), Some(Stop::Length));
+        for (number, (ids, text)) in found.into_iter().enumerate() {
+            let stop = batch.stop(number).unwrap();
+            assert_eq!(Answer { ids, text, stop }, alone[number], "{number} of {parallel}");
+        }
+        drop(batch);
+        let all = (0..parallel).map(|_| session.open()).collect::<Result<Vec<_>, _>>();
+        assert!(all.is_ok(), "every sequence is free again");
+    }
+}
+
+#[test]
+fn a_batch_ends_when_it_is_cancelled_or_dropped() {
+    let model = tiny();
+    let mut session = session(&model);
+    let sampler = || Sampler::new(greedy(), 128, 256, Vec::new()).unwrap();
+    let cancel = Cancel::new();
+    let mut batch = Batch::new(&model, &mut session);
+    let request = || Request { ignore_eos: true, ..Request::new(some(6, 5)) };
+    batch.push(Request { cancel: cancel.clone(), ..request() }, sampler()).unwrap();
+    batch.push(request(), sampler()).unwrap();
+    let first = batch.next().unwrap().unwrap();
+    assert_eq!(first.0, 0);
+    cancel.cancel();
+    assert_eq!(batch.next().unwrap().map(|(number, _)| number), Some(1));
+    assert_eq!(batch.stop(0), Some(Stop::Interrupted));
+    drop(batch);
+    session.open().unwrap();
 }

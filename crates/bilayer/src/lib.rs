@@ -142,13 +142,21 @@ mod model;
 mod request;
 
 pub use answer::{Answer, Batch};
+#[doc(inline)]
 pub use bilayer_engine::conversation::{Message, Role};
+#[doc(inline)]
 pub use bilayer_engine::generate::{Statistics, Stop, Token};
+#[doc(inline)]
 pub use bilayer_engine::sampling::{Dry, Mirostat, Options as Sampling, TokenLogprob, Xtc};
+#[doc(inline)]
 pub use bilayer_engine::session::{Progress, Stage, Warning};
+#[doc(inline)]
 pub use bilayer_engine::{Cancel, Exit};
+#[doc(inline)]
 pub use bilayer_measure::Error;
+#[doc(inline)]
 pub use bilayer_measure::profile::{Options as ProfileOptions, Profile};
+#[doc(inline)]
 pub use bilayer_scheduler::Plan;
 pub use builder::{Builder, CacheType, GpuLayers};
 pub use model::{Logits, Model};

@@ -201,8 +201,9 @@ impl<'s> Generation<'s> {
             each(done);
             !request.cancel.is_cancelled()
         };
-        if !rows.prefill(session, *sequence, &request.prompt, going)? {
-            *stop = Some(Stop::Interrupted);
+        match session.prefill_reading(*sequence, &request.prompt, going, rows.reading)? {
+            Some(row) => rows.fill(row),
+            None => *stop = Some(Stop::Interrupted),
         }
         for &token in request.prompt.iter() {
             sampler.accept(token);
@@ -286,7 +287,8 @@ impl<'s> Generation<'s> {
         run.clear();
         run.push(token);
         run.extend_from_slice(draft.tokens());
-        rows.step(session, Run { sequence: *sequence, tokens: run, wanted: Wanted::Verified })?;
+        let run = Run { sequence: *sequence, tokens: run, wanted: Wanted::Verified };
+        rows.fill(session.step_reading(&[run], rows.reading)?);
         *held += 1;
         self.at = 0;
         self.statistics.steps += 1;

@@ -8,7 +8,8 @@ use bilayer_scheduler::{Plan, Times};
 use crate::times::{self, Decoding};
 use crate::{Error, Model};
 use batch::{Cut, Work};
-use pipeline::{Pipeline, Ran, Reading};
+pub(crate) use pipeline::Reading;
+use pipeline::{Pipeline, Ran};
 use prepare::{Best, Read, Timing};
 
 mod batch;
@@ -345,8 +346,7 @@ impl Session {
     /// # Errors
     /// More tokens, rows or runs than the limits, a full cache, a device error, logits that are not finite.
     pub fn step(&mut self, runs: &[Run<'_>]) -> Result<&[f32], Error> {
-        self.pipeline.reading = self.logits;
-        self.step_reading(runs)
+        self.step_reading(runs, self.logits)
     }
 
     /// How many of the best tokens [`Session::step_top`] gives; `None` where the head's device cannot find them, or
@@ -368,8 +368,8 @@ impl Session {
     /// # Errors
     /// As [`Session::step`].
     pub fn step_top(&mut self, runs: &[Run<'_>]) -> Result<Top<'_>, Error> {
-        let k = self.read_top();
-        Ok(Top { k, data: self.step_reading(runs)? })
+        let (k, reading) = self.best().expect(BEST_ASKED);
+        Ok(Top { k, data: self.step_reading(runs, reading)? })
     }
 
     /// Appends `tokens` to a sequence in micro-batches and returns the logits `[vocab]` after the last. `each` is
@@ -387,8 +387,7 @@ impl Session {
         tokens: &[u32],
         each: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Option<&[f32]>, Error> {
-        self.pipeline.reading = self.logits;
-        self.prefill_reading(sequence, tokens, each)
+        self.prefill_reading(sequence, tokens, each, self.logits)
     }
 
     /// As [`Session::prefill`], but only the best tokens are read back.
@@ -404,19 +403,26 @@ impl Session {
         tokens: &[u32],
         each: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Option<Top<'_>>, Error> {
-        let k = self.read_top();
-        Ok(self.prefill_reading(sequence, tokens, each)?.map(|data| Top { k, data }))
+        let (k, reading) = self.best().expect(BEST_ASKED);
+        Ok(self.prefill_reading(sequence, tokens, each, reading)?.map(|data| Top { k, data }))
     }
 
-    /// Has the next step read the best tokens.
-    fn read_top(&mut self) -> usize {
-        let Best { value, k } =
-            self.read.best.expect("asked for in the settings, and found to be there");
-        self.pipeline.reading = Reading { value, width: 2 * k };
-        k
+    /// How many of the best tokens a step can give, and what it reads for them.
+    pub(crate) fn best(&self) -> Option<(usize, Reading)> {
+        self.read.best.map(|Best { value, k }| (k, Reading { value, width: 2 * k }))
     }
 
-    fn step_reading(&mut self, runs: &[Run<'_>]) -> Result<&[f32], Error> {
+    /// What a step reads to give logits.
+    pub(crate) fn logits(&self) -> Reading {
+        self.logits
+    }
+
+    /// As [`Session::step`], for rows of `reading`, `[rows, width]`.
+    pub(crate) fn step_reading(
+        &mut self,
+        runs: &[Run<'_>],
+        reading: Reading,
+    ) -> Result<&[f32], Error> {
         let rows = batch::rows(runs);
         within("tokens", rows, self.limits.tokens)?;
         let micro_rows = match (runs.len(), self.overlap) {
@@ -425,19 +431,23 @@ impl Session {
             (_, Overlap::Auto) => batch::of_sequences(rows, batch::SEQUENCE_ROWS),
             (_, Overlap::Off) => rows,
         };
+        self.pipeline.reading = reading;
         let ran = self.run(runs, micro_rows, &mut |_| true)?;
         Ok(&self.pipeline.results[..ran.made])
     }
 
-    fn prefill_reading(
+    /// As [`Session::prefill`], for the row of `reading`, `[width]`.
+    pub(crate) fn prefill_reading(
         &mut self,
         sequence: SequenceId,
         tokens: &[u32],
         each: &mut dyn FnMut(usize) -> bool,
+        reading: Reading,
     ) -> Result<Option<&[f32]>, Error> {
         let whole = self.limits.tokens;
         let micro_rows = if self.divides { batch::of_prompt(tokens.len()) } else { whole };
         let run = Run { sequence, tokens, wanted: Wanted::Last };
+        self.pipeline.reading = reading;
         let ran = self.run(&[run], micro_rows.min(whole), each)?;
         let is_whole = ran.rows == tokens.len();
         Ok(is_whole.then(|| &self.pipeline.results[..ran.made]))
@@ -491,8 +501,10 @@ impl Session {
         micro_rows: usize,
         each: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Ran, Failed> {
+        let cut = self.cut(micro_rows);
         let ran = self.append(runs).map_err(Failed::Other).and_then(|()| {
-            let ran = self.walk(runs, micro_rows, each)?;
+            let Session { pipeline, starts, cache, copies, .. } = self;
+            let ran = pipeline.run(&Work { runs, starts, cache, copies, cut }, each)?;
             self.copies.clear();
             if self.pipeline.results[..ran.made].iter().all(|x| x.is_finite()) {
                 return Ok(ran);
@@ -506,15 +518,8 @@ impl Session {
         ran
     }
 
-    fn walk(
-        &mut self,
-        runs: &[Run<'_>],
-        micro_rows: usize,
-        each: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<Ran, Failed> {
-        let Session { pipeline, starts, cache, copies, .. } = self;
-        let cut = Cut { rows: micro_rows.max(1), whole_runs: self.graph.takes_whole_sequences() };
-        pipeline.run(&Work { runs, starts, cache, copies, cut }, each)
+    fn cut(&self, micro_rows: usize) -> Cut {
+        Cut { rows: micro_rows.max(1), whole_runs: self.graph.takes_whole_sequences() }
     }
 
     /// Appends the runs' tokens to their sequences and makes room in the cache.
@@ -559,7 +564,9 @@ impl Session {
         let Ok(segments) = segments else { return Error::LogitsNotFinite };
         let overlap = std::mem::replace(&mut self.pipeline.overlap, false);
         let usual = std::mem::replace(&mut self.pipeline.segments, segments);
-        let found = self.walk(runs, micro_rows, &mut |_| true);
+        let cut = self.cut(micro_rows);
+        let Session { pipeline, starts, cache, copies, .. } = self;
+        let found = pipeline.run(&Work { runs, starts, cache, copies, cut }, &mut |_| true);
         self.pipeline.segments = usual;
         self.pipeline.overlap = overlap;
         match found {
@@ -570,6 +577,9 @@ impl Session {
         }
     }
 }
+
+/// Why [`Session::step_top`] finds what it looks for.
+const BEST_ASKED: &str = "asked for in the settings, and found to be there";
 
 fn within(what: &'static str, found: usize, limit: usize) -> Result<(), Error> {
     if found > limit {

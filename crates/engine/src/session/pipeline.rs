@@ -103,7 +103,7 @@ pub struct Pipeline {
 }
 
 /// A value of the last segment `[R, width]`, which a step is run for.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Reading {
     pub value: Value,
     pub width: usize,

@@ -1,19 +1,20 @@
-//! Rows that a step was run for, kept until all were looked at: logits, or the best tokens where they are enough.
+//! Rows that a step was run for, stored until all were looked at: logits, or the best tokens where they are enough.
 
-use super::cache::SequenceId;
-use super::{Run, Session};
-use crate::Error;
+use super::top::Top;
+use super::{Reading, Session};
 use crate::sampling::{Options, Row};
 
 /// The wanted rows of the last step.
 #[derive(Debug)]
 pub(crate) struct Rows {
+    /// What a step reads for them.
+    pub reading: Reading,
+    /// `[rows, width]`, where the best tokens are read.
+    best: Vec<(u32, f32)>,
+    /// `[rows, width]`, where logits are.
+    logits: Vec<f32>,
     /// Elements of a row: the vocabulary, or how many of the best.
     width: usize,
-    /// `[rows, vocab]`, unless the best are read.
-    logits: Vec<f32>,
-    /// `[rows, width]`, where they are read.
-    best: Vec<(u32, f32)>,
     is_best: bool,
 }
 
@@ -21,11 +22,10 @@ impl Rows {
     /// Room for `rows` rows of `session` from which tokens are chosen by `options`.
     pub fn new(session: &Session, options: &Options, rows: usize) -> Rows {
         let needs = options.needs().map(|needs| needs.min(session.vocab()));
-        let best = session.top_k().filter(|&k| needs.is_some_and(|needs| needs <= k));
-        match best {
-            Some(k) => {
+        match session.best().filter(|(k, _)| needs.is_some_and(|needs| needs <= *k)) {
+            Some((k, reading)) => {
                 let best = Vec::with_capacity(rows * k);
-                Rows { width: k, logits: Vec::new(), best, is_best: true }
+                Rows { reading, best, logits: Vec::new(), width: k, is_best: true }
             }
             None => Rows::all(session, rows),
         }
@@ -35,36 +35,19 @@ impl Rows {
     pub fn all(session: &Session, rows: usize) -> Rows {
         let width = session.vocab();
         let logits = Vec::with_capacity(rows * width);
-        Rows { width, logits, best: Vec::new(), is_best: false }
+        Rows { reading: session.logits(), best: Vec::new(), logits, width, is_best: false }
     }
 
-    /// Runs a prompt for the row after it. False where `each` stopped it.
-    pub fn prefill(
-        &mut self,
-        session: &mut Session,
-        sequence: SequenceId,
-        tokens: &[u32],
-        each: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<bool, Error> {
-        self.clear();
+    /// Takes what a step has read, `[rows, reading.width]`, in place of what was there.
+    pub fn fill(&mut self, data: &[f32]) {
+        self.logits.clear();
+        self.best.clear();
         if self.is_best {
-            let top = session.prefill_top(sequence, tokens, each)?;
-            return Ok(top.map(|top| self.best.extend(top.row(0))).is_some());
-        }
-        let row = session.prefill(sequence, tokens, each)?;
-        Ok(row.map(|row| self.logits.extend_from_slice(row)).is_some())
-    }
-
-    /// Runs a step for the rows it wants.
-    pub fn step(&mut self, session: &mut Session, run: Run<'_>) -> Result<(), Error> {
-        self.clear();
-        if self.is_best {
-            let top = session.step_top(&[run])?;
+            let top = Top { k: self.width, data };
             (0..top.rows()).for_each(|row| self.best.extend(top.row(row)));
         } else {
-            self.logits.extend_from_slice(session.step(&[run])?);
+            self.logits.extend_from_slice(data);
         }
-        Ok(())
     }
 
     /// A row of the last step.
@@ -76,10 +59,5 @@ impl Rows {
     /// Its logits, where they were read.
     pub fn logits(&self, at: usize) -> &[f32] {
         &self.logits[at * self.width..][..self.width]
-    }
-
-    fn clear(&mut self) {
-        self.logits.clear();
-        self.best.clear();
     }
 }

@@ -72,7 +72,8 @@ impl DraftModel {
         if rest.iter().any(|&token| token as usize >= session.vocab()) {
             return Ok(false);
         }
-        rows.prefill(session, *sequence, rest, &mut |_| true)
+        let row = session.prefill_reading(*sequence, rest, &mut |_| true, rows.reading)?;
+        Ok(row.map(|row| rows.fill(row)).is_some())
     }
 }
 
@@ -114,7 +115,7 @@ impl Drafter for DraftModel {
             draft.push_drawn(token, sampler.candidates());
             if drafted + 1 < most {
                 let run = Run { sequence: *sequence, tokens: &[token], wanted: Wanted::Last };
-                rows.step(session, run)?;
+                rows.fill(session.step_reading(&[run], rows.reading)?);
             }
         }
         Ok(())
