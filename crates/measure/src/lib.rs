@@ -1,7 +1,7 @@
 //! Everything that measures over the engine.
 //!
-//! **Purpose.** How fast a model is ([`bench`]), what each offloaded layer buys ([`profile`]), what ran when ([`trace`]), how
-//! long the parts of a model take on each device ([`timing`], which sessions place layers by), whether two devices compute
+//! **Purpose.** How fast a model is ([`bench`](mod@bench)), what each offloaded layer buys ([`profile`]), what ran when
+//! ([`trace`]), how long the parts of a model take on each device ([`timing`], which sessions place layers by), whether two devices compute
 //! alike ([`verify`]), how well a text is predicted ([`perplexity`]), which columns of a matrix matter ([`imatrix`]).
 //!
 //! **What it does not know.** Flags, terminals, charts, sockets. It prints nothing. The engine does not know it: a session
