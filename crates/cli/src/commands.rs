@@ -25,7 +25,7 @@ mod synth;
 mod tokenize;
 mod verify;
 
-/// Runs a command. Returns the exit code of one that ended well or was interrupted.
+/// Runs a command. Returns the exit code of a command that succeeded or was interrupted.
 pub fn execute(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Run(args) => run::execute(&args),

@@ -1,4 +1,4 @@
-//! The model inside the binary: what runs when no file is named.
+//! The embedded demo model, which is used if no file is given.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,29 +9,29 @@ use bilayer_text::Tokenizer;
 use crate::failure::Failure;
 use crate::progress;
 
-/// The name it goes by in messages.
+/// Its name in messages.
 pub const NAME: &str = "demo";
 
-/// What it is asked when the user asks nothing.
+/// Its default prompt.
 pub const PROMPT: &str = "ROMEO:\n";
 
-/// How much it answers when the user does not say, tokens.
+/// Its default answer length in tokens.
 pub const PREDICT: usize = 200;
 
-/// Bytes at an address that tensors may be read from.
+/// Bytes aligned for tensors.
 #[repr(C, align(64))]
 struct Aligned<T: ?Sized>(T);
 
 static DEMO: &Aligned<[u8]> = &Aligned(*include_bytes!("../assets/demo.gguf"));
 
-/// Where a model comes from.
+/// The source of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source<'a> {
-    /// Its file, or the first of its shards; without it the demo model.
+    /// Its file, or the first of its shards; `None` for the demo model.
     pub path: Option<&'a Path>,
-    /// Whether the file is mapped, not read into memory.
+    /// Whether the file is mapped instead of read into memory.
     pub map: bool,
-    /// Whether all of it is run, from now until the process ends.
+    /// Whether all of it is used until the process ends.
     pub runs: bool,
 }
 
@@ -49,14 +49,14 @@ pub fn open(source: &Source<'_>) -> Result<Model, Failure> {
     bar.finish_and_clear();
     let model = model?;
     if source.runs {
-        // The last handle is never given back: to free tables and unmap the file by hand only delays the end of the
-        // process, which does both.
+        // The last handle is leaked: freeing tables and unmapping the file would only delay the end of the process,
+        // which does both.
         std::mem::forget(model.clone());
     }
     Ok(model)
 }
 
-/// The tokenizer alone of the file at `path` (a vocabulary without tensors serves), or the demo model's.
+/// The tokenizer of the file at `path` (a file without tensors suffices), or the demo model's.
 pub fn tokenizer(path: Option<&Path>) -> Result<Arc<Tokenizer>, Failure> {
     match path {
         Some(path) => Ok(bilayer_engine::tokenizer(path)?),

@@ -1,4 +1,4 @@
-//! Backslashes in texts from the command line, where a shell makes it hard to write a line break.
+//! Backslash escapes in texts from the command line, where shells make line breaks hard to enter.
 
 use crate::failure::Failure;
 
@@ -6,7 +6,7 @@ use crate::failure::Failure;
 /// other backslash stays.
 ///
 /// # Errors
-/// Bytes written as `\xHH` that make no UTF-8 text.
+/// Bytes written as `\xHH` that are not UTF-8 text.
 pub fn resolve(text: &str) -> Result<String, Failure> {
     let mut resolved = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

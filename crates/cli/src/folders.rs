@@ -1,4 +1,4 @@
-//! Where the user's files lie, by the environment.
+//! The user's folders, from the environment.
 
 use std::path::PathBuf;
 
@@ -12,8 +12,8 @@ pub fn home(below: &str) -> Option<PathBuf> {
     given("HOME").or_else(|| given("USERPROFILE")).map(|home| home.join(below))
 }
 
-/// The folder of what the user leaves behind, such as the history of a chat: `BILAYER_STATE`, or what the system has for
-/// that. `BILAYER_STATE=none` keeps nothing.
+/// The folder of user state, such as the chat history: `BILAYER_STATE`, or the system's default. `BILAYER_STATE=none`
+/// stores nothing.
 pub fn state() -> Option<PathBuf> {
     let usual = || {
         let mac = || cfg!(target_os = "macos").then(|| home("Library/Application Support"))?;
@@ -23,8 +23,8 @@ pub fn state() -> Option<PathBuf> {
     given("BILAYER_STATE").or_else(usual).filter(|folder| folder.as_os_str() != "none")
 }
 
-/// The folder of files that are kept from run to run and can be made again: `BILAYER_CACHE`, or what the system has for
-/// that. `BILAYER_CACHE=none` keeps none.
+/// The folder of cached files that can be recreated: `BILAYER_CACHE`, or the system's default. `BILAYER_CACHE=none`
+/// stores none.
 pub fn kept() -> Option<PathBuf> {
     let usual = || {
         let system = if cfg!(target_os = "macos") { home("Library/Caches") } else { None };

@@ -1,5 +1,5 @@
-//! Ctrl-C: the first ends the answer, the second, or one before the answer begins, the process. A request to terminate
-//! is taken likewise, and leaves the terminal as it was.
+//! Ctrl-C: the first one ends the answer, the second one, or one before the answer begins, ends the process.
+//! Termination requests are handled likewise and restore the terminal.
 
 #[cfg(unix)]
 use std::io::{self, IsTerminal};
@@ -20,11 +20,11 @@ use crate::output;
 static ANSWER: LazyLock<Cancel> = LazyLock::new(Cancel::new);
 static ANSWERING: AtomicBool = AtomicBool::new(false);
 
-/// How the terminal was set: while a line is typed it is set otherwise.
+/// The terminal's original settings, which line editing changes.
 #[cfg(unix)]
 static TERMINAL: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// Takes the signal over.
+/// Installs the signal handler.
 pub fn catch() {
     let handler = || {
         if !ANSWERING.load(Ordering::Relaxed) || ANSWER.is_cancelled() {
@@ -33,11 +33,11 @@ pub fn catch() {
         }
         ANSWER.cancel();
     };
-    // Where the system refuses, Ctrl-C keeps its usual meaning and ends the process at once.
+    // If installation fails, Ctrl-C ends the process at once as usual.
     let _ = ctrlc::set_handler(handler);
 }
 
-/// Keeps how the terminal is set, for whatever ends the process while a line is typed. Before the first line.
+/// Saves the terminal's settings, to be restored if the process ends during line editing. Call before the first line.
 pub fn keep_terminal() {
     #[cfg(unix)]
     if let (Ok(settings), Ok(mut kept)) = (termios::tcgetattr(io::stdin()), TERMINAL.lock()) {
@@ -45,26 +45,26 @@ pub fn keep_terminal() {
     }
 }
 
-/// Also leaves the line that was begun.
+/// Also ends the current line.
 fn restore_terminal() {
     #[cfg(unix)]
     if let Ok(kept) = TERMINAL.lock()
         && let Some(settings) = &*kept
     {
-        // A terminal that is gone needs nothing.
+        // A closed terminal needs nothing.
         let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, settings);
-        // What is pasted is no longer marked as such.
+        // Disables bracketed paste.
         let end = if io::stdout().is_terminal() { "\x1b[?2004l\n" } else { "\n" };
         let _ = output::text(end);
     }
 }
 
-/// From here on the first Ctrl-C ends only the answer.
+/// From now on the first Ctrl-C only ends the answer.
 pub fn answering() {
     ANSWERING.store(true, Ordering::Relaxed);
 }
 
-/// The answer has ended: the next Ctrl-C ends the process again. Says whether one had ended the answer.
+/// The answer has ended: the next Ctrl-C ends the process again. Returns whether one had ended the answer.
 pub fn answered() -> bool {
     ANSWERING.store(false, Ordering::Relaxed);
     ANSWER.reset()
@@ -75,7 +75,7 @@ pub fn handle() -> &'static Cancel {
     &ANSWER
 }
 
-/// Whether the answer is to end.
+/// Whether the answer shall end.
 pub fn is_set() -> bool {
     ANSWER.is_cancelled()
 }

@@ -1,20 +1,20 @@
-//! An output file that appears whole or not at all.
+//! An output file that is written atomically.
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// A file in the making; dropped before [`NewFile::finish`] it leaves nothing behind.
+/// A file under construction; dropped before [`NewFile::finish`] it leaves nothing behind.
 pub struct NewFile {
     out: BufWriter<Place>,
     path: PathBuf,
 }
 
-/// Where the bytes go until the file is complete.
+/// Destination of the bytes until the file is complete.
 enum Place {
-    /// Beside the name it will have.
+    /// A temporary file beside the target.
     Draft(tempfile::NamedTempFile),
-    /// Into a device or a pipe, which must not be replaced by a file.
+    /// A device or pipe, which must not be replaced by a file.
     Device(fs::File),
 }
 
@@ -35,7 +35,7 @@ impl Write for Place {
 }
 
 impl NewFile {
-    /// Begins a file; at the end of a symbolic link, not in its place.
+    /// Creates a file; a symbolic link is followed, not replaced.
     ///
     /// # Errors
     /// The folder cannot be written to, or the name is a folder's.
@@ -53,10 +53,10 @@ impl NewFile {
         Ok(NewFile { out: BufWriter::with_capacity(1 << 20, place), path })
     }
 
-    /// Puts the complete file in its place.
+    /// Moves the complete file into place.
     ///
     /// # Errors
-    /// The disk is full, or the name is taken by something that cannot be replaced.
+    /// The disk is full, or the target cannot be replaced.
     pub fn finish(self) -> io::Result<()> {
         match self.out.into_inner().map_err(io::IntoInnerError::into_error)? {
             Place::Device(_) => Ok(()),
@@ -86,7 +86,7 @@ fn draft(path: &Path) -> io::Result<tempfile::NamedTempFile> {
     };
     let mut builder = tempfile::Builder::new();
     builder.prefix(".").suffix(".part");
-    // The default is a private file; this one shall have the rights of any new file.
+    // The library's default is a private file; this one gets the usual permissions of a new file.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     builder.tempfile_in(folder)

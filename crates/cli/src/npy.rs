@@ -5,13 +5,13 @@ use std::path::Path;
 
 use crate::new_file::NewFile;
 
-/// A `[rows, cols]` matrix in the making; dropped before [`Npy::finish`] it leaves nothing behind.
+/// A `[rows, cols]` matrix under construction; dropped before [`Npy::finish`] it leaves nothing behind.
 pub struct Npy {
     out: NewFile,
 }
 
 impl Npy {
-    /// Begins a file for `rows` rows of `cols` values.
+    /// Creates a file for `rows` rows of `cols` values.
     ///
     /// # Errors
     /// Those of [`NewFile::create`].
@@ -29,7 +29,7 @@ impl Npy {
         values.iter().try_for_each(|value| self.out.write_all(&value.to_le_bytes()))
     }
 
-    /// Puts the complete file in its place.
+    /// Moves the complete file into place.
     ///
     /// # Errors
     /// Those of [`NewFile::finish`].

@@ -1,4 +1,4 @@
-//! Standard output, error and input, and text files, with errors in place of panics.
+//! Standard output, error and input, and text files, with errors instead of panics.
 
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::Path;
@@ -16,7 +16,7 @@ pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error))
 }
 
-/// Writes text as it is and flushes it.
+/// Writes text verbatim and flushes it.
 pub fn text(text: &str) -> Result<(), Failure> {
     bytes(text.as_bytes())
 }
@@ -33,13 +33,13 @@ pub fn json(document: &impl Serialize) -> Result<(), Failure> {
     line(&written)
 }
 
-/// Writes a line to stderr. If nobody reads it, that is no reason to stop.
+/// Writes a line to stderr, ignoring failure.
 pub fn note(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// What is piped into us; `None` at a terminal, and where `patience` ends before anything, or the end, has come.
-/// A program started by another one may have been left an open pipe that nobody ever writes to.
+/// Reads standard input if it is a pipe; `None` at a terminal, or if neither data nor the end arrives within
+/// `patience`. A parent process may have left an open pipe that nobody writes to.
 pub fn piped(patience: Option<Duration>) -> Result<Option<String>, Failure> {
     if io::stdin().is_terminal() {
         return Ok(None);
@@ -48,7 +48,7 @@ pub fn piped(patience: Option<Duration>) -> Result<Option<String>, Failure> {
     let reader = thread::spawn(move || {
         let mut stdin = io::stdin().lock();
         let begun = stdin.fill_buf().map(|_| ());
-        // Nobody listens any more once patience has ended.
+        // The receiver is gone once the time is up.
         let _ = began.send(());
         let mut bytes = Vec::new();
         begun.and_then(|()| stdin.read_to_end(&mut bytes)).map(|_| bytes)

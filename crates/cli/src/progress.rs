@@ -1,4 +1,4 @@
-//! Progress bars on stderr, silent when that is no terminal.
+//! Progress bars on stderr, silent if that is not a terminal.
 
 use std::ops::ControlFlow;
 
@@ -26,7 +26,7 @@ pub fn steps(verb: &'static str) -> ProgressBar {
     styled(verb, "{msg} {bar:32} {pos}/{len} {eta}")
 }
 
-/// Moves a bar by what a session says while it is prepared.
+/// Updates a bar with the progress of preparing a session.
 pub fn prepare(bar: &ProgressBar, progress: Progress) {
     match progress.stage {
         Stage::Measuring => bar.set_message("measuring this machine, once for this kind of model"),
@@ -37,7 +37,7 @@ pub fn prepare(bar: &ProgressBar, progress: Progress) {
     }
 }
 
-/// Does `work` while it moves a bar; nothing where Ctrl-C ended it.
+/// Runs `work` while updating a bar; `None` if Ctrl-C ended it.
 ///
 /// # Errors
 /// Those of `work`.
@@ -59,7 +59,7 @@ pub fn interruptible<T>(
     }
 }
 
-/// Moves a bar.
+/// Updates a bar.
 pub fn set(bar: &ProgressBar, done: u64, total: u64) {
     bar.set_length(total);
     bar.set_position(done);

@@ -1,9 +1,9 @@
-//! `bilayer.toml`: settings for what neither a flag nor the environment gives.
+//! `bilayer.toml`: settings that neither flags nor the environment give.
 //!
-//! Its keys are the long flags without dashes, at the top level: those that say which model, how far an answer goes and
-//! how tokens are chosen, not what is asked this time. The file is looked for in the working directory, then in the
-//! user's configuration folder. A key that no command knows is an error; one that this command has no use for is
-//! passed over, so that one file serves all.
+//! Its keys are the long flags without dashes, at the top level: those that select a model, the length of an answer
+//! and sampling, not the request itself. The file is searched in the working directory, then in the user's
+//! configuration folder. A key that no command knows is an error; keys that this command does not use are ignored, so
+//! that one file serves all.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,15 +17,15 @@ use crate::folders;
 /// The file's name.
 const NAME: &str = "bilayer.toml";
 
-/// A command line with what a settings file adds.
+/// A command line with the additions of a settings file.
 pub struct Completed {
-    /// Everything, flags first.
+    /// The whole command line, flags first.
     pub arguments: Vec<OsString>,
     /// The file.
     pub path: PathBuf,
 }
 
-/// `typed`, with the command in second place, completed by the settings file if there is one.
+/// `typed`, with the command in second place, extended by the settings file if there is one.
 pub fn complete(
     typed: &[OsString],
     matches: &ArgMatches,
@@ -54,18 +54,18 @@ pub fn complete(
             let line = format!("`{key}` has a value no flag takes; give text, a number or a list");
             return Err(Failure::usage(line).in_file(&path));
         };
-        // Right after the command is always before a `--`.
+        // The position right after the command always precedes a `--`.
         arguments.splice(2..2, flags.into_iter().map(OsString::from));
     }
     Ok(Some(Completed { arguments, path }))
 }
 
-/// The flags of a command that a file may set: those under a heading of their own.
+/// The flags of a command that a file may set: those with a heading.
 fn settings(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| arg.get_help_heading().is_some())
 }
 
-/// The flags a setting stands for.
+/// The flags of a setting.
 fn flags(key: &str, value: &toml::Value) -> Option<Vec<String>> {
     let flag = |text: String| format!("--{key}={text}");
     Some(match value {

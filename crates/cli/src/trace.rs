@@ -1,4 +1,4 @@
-//! `--trace FILE`: what ran when, as Perfetto and Chrome read it.
+//! `--trace FILE`: writes a trace for Perfetto and Chrome.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::failure::{Failure, INTERNAL};
 use crate::new_file::NewFile;
 use crate::output;
 
-/// Events that are kept: some hundred steps of a large model.
+/// Capacity in events: some hundred steps of a large model.
 pub const EVENTS: usize = 1 << 18;
 
 /// Writes a session's trace.

@@ -1,4 +1,4 @@
-//! `bilayer bench`: how fast models are, by llama-bench's tests.
+//! `bilayer bench`: measures speed with llama-bench's tests.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use printer::Printer;
 use record::{Described, Placed, Record};
 use work::{Variant, Work};
 
-/// Measures every combination of the lists and prints each result as soon as it is there.
+/// Measures every combination of the lists and prints each result at once.
 pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
     if args.placing.adapter.list_devices {
         return super::devices::list();
@@ -32,7 +32,7 @@ pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
     interrupt::catch();
     let work = Work::of(args)?;
     if let Some(path) = &args.trace {
-        // A place that cannot be written to is known at once.
+        // An unwritable path is reported at once.
         NewFile::create(path).map_err(|error| Failure::output(path, &error))?;
     }
     let mut printer = Printer::new(args.form(), markdown::varied(args));
@@ -41,14 +41,14 @@ pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
     let mut running = Running { args, work: &work, printer: &mut printer, bar: &bar };
     let ended = running.all();
     bar.finish_and_clear();
-    // What was measured is a whole document whatever happened then.
+    // The results are a complete document in any case.
     let closed = printer.finish();
     let code = ended?;
     closed?;
     Ok(code)
 }
 
-/// The measurements under way.
+/// The measurements in progress.
 struct Running<'a> {
     args: &'a Args,
     work: &'a Work<'a>,
@@ -57,7 +57,7 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Every model with everything.
+    /// Runs every model with everything.
     fn all(&mut self) -> Result<u8, Failure> {
         for source in &self.work.sources {
             if self.model(source)? == INTERRUPTED {
@@ -89,7 +89,7 @@ impl Running<'_> {
         Ok(0)
     }
 
-    /// Gives the session of a variant one of its placements.
+    /// Applies a placement to the session of a variant.
     fn place<'v>(
         &mut self,
         engine: &mut Engine,
@@ -110,7 +110,7 @@ impl Running<'_> {
         Ok(placed)
     }
 
-    /// Every test on the session as it is placed.
+    /// Runs every test on the placed session.
     fn tests(
         &mut self,
         engine: &mut Engine,

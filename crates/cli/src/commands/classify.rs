@@ -1,4 +1,4 @@
-//! `bilayer classify`: which label fits a text.
+//! `bilayer classify`: classifies texts.
 
 use bilayer_engine::encode::probabilities;
 use bilayer_engine::session::Purpose;

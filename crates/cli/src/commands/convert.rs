@@ -1,4 +1,4 @@
-//! `bilayer convert`: a GGUF file of a checkpoint folder.
+//! `bilayer convert`: converts a checkpoint folder to a GGUF file.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::args::Outtype;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::{output, progress};
 
-/// Writes the file and says what it is.
+/// Writes the file and reports on it.
 pub fn execute(args: &args::Convert) -> Result<u8, Failure> {
     let convert = Convert {
         outtype: match args.outtype {
@@ -41,14 +41,14 @@ pub fn execute(args: &args::Convert) -> Result<u8, Failure> {
     }
 }
 
-/// Where the file goes if nobody says: into the folder, under its name and the type.
+/// Default output path: in the folder, named by model and type.
 fn usual(folder: &Path, outtype: Type) -> PathBuf {
     let whole = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
     let name = whole.file_name().map(|name| name.to_string_lossy().into_owned());
     folder.join(format!("{}-{outtype}.gguf", name.as_deref().unwrap_or("model")))
 }
 
-/// What somebody may not expect, on stderr.
+/// Prints notes on stderr.
 fn notes(plan: &Plan) {
     if plan.outtype() == Type::Q8_0 {
         for PlannedTensor { name, shape, .. } in plan.tensors().filter(|t| t.ty == Type::F16) {

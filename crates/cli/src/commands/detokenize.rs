@@ -13,7 +13,7 @@ struct Document {
     text: String,
 }
 
-/// Prints the text that the ids stand for.
+/// Prints the text of the ids.
 pub fn execute(args: &Detokenize) -> Result<u8, Failure> {
     let tokenizer = demo::tokenizer(args.vocabulary.model.as_deref())?;
     let given = if args.ids.is_empty() {

@@ -27,7 +27,7 @@ struct Each<'a> {
     embeddings: Vec<&'a [f32]>,
 }
 
-/// Prints a vector a text, or one for each of its tokens.
+/// Prints one vector per text, or one per token.
 pub fn execute(args: &Embed) -> Result<u8, Failure> {
     if args.model.placing.adapter.list_devices {
         return super::devices::list();

@@ -1,4 +1,4 @@
-//! What `embed`, `rerank` and `classify` share: the texts, the encoder, the closing line.
+//! Shared by `embed`, `rerank` and `classify`: the texts, the encoder, the closing line.
 
 use std::path::Path;
 use std::time::Instant;
@@ -14,17 +14,17 @@ use crate::args::{ModelArgs, TextArgs};
 use crate::failure::Failure;
 use crate::{demo, output, progress};
 
-/// Most texts of a step.
+/// Maximum texts per step.
 const SEQUENCES: usize = 64;
 
-/// A text with where it comes from.
+/// A text with its origin.
 pub struct Given {
     pub text: String,
-    /// A second text, judged together with the first.
+    /// A second text, evaluated together with the first.
     pub pair: Option<String>,
-    /// What the user calls it.
+    /// The user's id.
     pub id: Option<Value>,
-    /// Its place in messages.
+    /// Its position, for messages.
     place: String,
 }
 
@@ -36,7 +36,7 @@ enum Line {
     Object { text: String, text_pair: Option<String>, id: Option<Value> },
 }
 
-/// The texts that the flags give.
+/// The texts given by the flags.
 pub fn texts(args: &TextArgs) -> Result<Vec<Given>, Failure> {
     let given = |(at, text): (usize, &str), what: &str| Given {
         text: text.to_owned(),
@@ -85,7 +85,7 @@ fn lines(path: &Path) -> Result<Vec<Given>, Failure> {
     given.collect()
 }
 
-/// Loads the encoder that the flags name.
+/// Loads the encoder given by the flags.
 pub fn encoder(args: &ModelArgs, purpose: Purpose) -> Result<Encoder, Failure> {
     let model = demo::open(&args.source())?;
     if args.mlock {
@@ -108,10 +108,10 @@ pub fn encoder(args: &ModelArgs, purpose: Purpose) -> Result<Encoder, Failure> {
     Ok(encoder)
 }
 
-/// What is run.
+/// The work.
 pub struct Job<'t> {
     pub texts: &'t [Given],
-    /// A first text that each of them is judged together with.
+    /// A first text that is paired with each of them.
     pub query: Option<&'t str>,
     pub truncate: bool,
 }
@@ -125,7 +125,7 @@ impl<'t> Job<'t> {
     }
 }
 
-/// Runs texts through the encoder; `each` is given a text's number, tokens and rows in their order.
+/// Runs texts through the encoder; `each` receives a text's number, tokens and rows in order.
 pub fn run(
     encoder: &mut Encoder,
     job: &Job<'_>,
@@ -133,7 +133,7 @@ pub fn run(
 ) -> Result<(), Failure> {
     let texts = job.texts;
     let excess = if job.truncate { Excess::Truncate } else { Excess::Refuse };
-    // All before the first runs: a text that does not fit is known before there is half of an answer.
+    // All texts are tokenized before the first runs, so that a text that is too long is reported before any output.
     let tokens = texts.iter().map(|given| {
         let tokens = encoder.tokens(job.input(given), excess);
         tokens.map_err(|error| Failure::from(error).at(&given.place))

@@ -1,4 +1,4 @@
-//! `bilayer imatrix`: how much each input column of each matrix matters, from a calibration text.
+//! `bilayer imatrix`: computes an importance matrix from a calibration text.
 
 use std::time::Instant;
 
@@ -16,14 +16,14 @@ use crate::interrupt;
 use crate::new_file::NewFile;
 use crate::{output, progress};
 
-/// Loads, runs the text, adds what other files hold, writes.
+/// Loads the model, runs the text, adds other files, writes.
 pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
     if args.model.placing.adapter.list_devices {
         return super::devices::list();
     }
     interrupt::catch();
     let began = Instant::now();
-    // A place that cannot be written to is known at once.
+    // An unwritable path is reported at once.
     NewFile::create(&args.output).map_err(|error| Failure::output(&args.output, &error))?;
     let mut matrix = imatrix::Imatrix::default();
     for path in &args.in_file {
@@ -56,7 +56,7 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The sums of the text; nothing if it was interrupted.
+/// The sums of the text; `None` if interrupted.
 fn collect(args: &Imatrix) -> Result<Option<imatrix::Imatrix>, Failure> {
     let model = open(&args.model)?;
     let mut windows = text(&model, args.file.as_deref(), &args.model)?;

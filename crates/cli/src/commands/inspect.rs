@@ -1,4 +1,4 @@
-//! `bilayer inspect`: what a file holds, and what would stop it from running.
+//! `bilayer inspect`: shows a file's contents and what prevents it from running.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -33,12 +33,12 @@ struct Tensor {
     /// Rightmost contiguous.
     shape: Vec<u64>,
     r#type: &'static str,
-    /// From the start of its file, bytes.
+    /// Offset in its file, bytes.
     offset: u64,
     bytes: u64,
 }
 
-/// Lists the file.
+/// Prints the contents.
 pub fn execute(args: &Inspect) -> Result<u8, Failure> {
     let path = args.path.as_deref().or(args.model.as_deref());
     let path = path.ok_or_else(|| Failure::usage("inspect: no file; give its path"))?;
@@ -72,7 +72,7 @@ fn tensor(tensor: &bilayer_gguf::Tensor) -> Tensor {
     }
 }
 
-/// The document for readers; names and texts are the file's, so line breaks in them are escaped.
+/// The text output; names and texts come from the file, so line breaks in them are escaped.
 fn listing(file: &File, document: &Document) -> String {
     let architecture = document.architecture.as_deref().unwrap_or("none given").escape_debug();
     let mut lines = vec![

@@ -1,4 +1,4 @@
-//! `bilayer perplexity`: how well a model predicts a text, and how far it is from a base.
+//! `bilayer perplexity`: measures the perplexity of a text, and the divergence from a base model.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::interrupt;
 use crate::new_file::NewFile;
 use crate::{demo, output, progress};
 
-/// Tokens of a window where nothing else is asked; llama.cpp's.
+/// Default tokens per window, as in llama.cpp.
 const WINDOW: usize = 512;
 
 /// Loads, scores, reports.
@@ -51,7 +51,7 @@ pub fn execute(args: &Perplexity) -> Result<u8, Failure> {
     }
 }
 
-/// The same with the windows and logits of a file.
+/// Compares with the windows and logits of a file.
 fn compare(args: &Perplexity, model: &Model, path: &Path) -> Result<u8, Failure> {
     let file =
         File::open(path).map_err(|error| Failure::input(Path::new("base logits"), &error))?;
@@ -72,7 +72,7 @@ fn compare(args: &Perplexity, model: &Model, path: &Path) -> Result<u8, Failure>
     Ok(ended.map_or(INTERRUPTED, |()| 0))
 }
 
-/// Scores the windows and prints what came out; nothing if it was interrupted.
+/// Scores the windows and prints the result; `None` if interrupted.
 fn run(
     args: &Perplexity,
     model: &Model,
@@ -101,7 +101,7 @@ fn run(
     Ok(Some(()))
 }
 
-/// Opens the model of the flags, one that predicts text.
+/// Opens the model of the flags, which must be a decoder.
 pub(super) fn open(flags: &ModelArgs) -> Result<Model, Failure> {
     let model = demo::open(&flags.source())?;
     if model.config().encoder.is_some() {
@@ -134,14 +134,14 @@ pub(super) fn text(
     Ok(Windows::of_text(model, &output::file(path)?, len)?)
 }
 
-/// Keeps the windows that were asked for; as with llama.cpp less than none asks for all.
+/// Selects the requested windows; as in llama.cpp, negative numbers mean all.
 pub(super) fn shorten(windows: &mut Windows, chunks: Option<i64>) {
     if let Some(chunks) = chunks.and_then(|chunks| usize::try_from(chunks).ok()) {
         windows.truncate(chunks.max(1));
     }
 }
 
-/// A session, with its placement and what is to be said of it on stderr.
+/// Prepares a session and prints placement and warnings on stderr.
 pub(super) fn session(model: &Model, settings: Settings<'_>) -> Result<Session, Failure> {
     let bar = progress::bytes("loading");
     let mut tell = |p: Progress| progress::prepare(&bar, p);
@@ -156,7 +156,7 @@ pub(super) fn session(model: &Model, settings: Settings<'_>) -> Result<Session, 
     Ok(session)
 }
 
-/// The shares of all tokens whose divergence is listed.
+/// The quantiles of the divergence to list.
 const SHARES: [(f64, &str); 6] = [
     (0.5, "kl_p50"),
     (0.9, "kl_p90"),

@@ -1,4 +1,4 @@
-//! `bilayer profile`: how the speed depends on the number of offloaded layers.
+//! `bilayer profile`: measures speed by number of offloaded layers.
 
 use bilayer_engine::session::{Progress, Settings};
 use bilayer_measure::profile::{Options, take};
@@ -26,7 +26,7 @@ pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
     interrupt::catch();
     let model = demo::open(&args.model.source())?;
     let mut asked = settings::model(&args.model)?;
-    // Nothing of a context beyond what is run is needed.
+    // Only the context that is actually used is needed.
     asked.ctx_size.get_or_insert(1024.min(model.config().context));
     let bar = progress::bytes("loading");
     let mut tell = |p: Progress| progress::prepare(&bar, p);

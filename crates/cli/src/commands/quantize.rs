@@ -1,4 +1,4 @@
-//! `bilayer quantize`: a smaller file of a model.
+//! `bilayer quantize`: quantizes a model file.
 
 use std::path::Path;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::{output, progress};
 
 mod budget;
 
-/// Writes the file and says what it is.
+/// Writes the file and reports on it.
 pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
     let mut quantize = asked(args)?;
     let file = open(&args.input)?;
@@ -24,7 +24,7 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
     let in_file = |error| of_input(error, &args.input);
     let mut measured = None;
     if let Some(target) = args.target_bpw {
-        // What is wrong with the place is known before the measuring.
+        // An invalid output path is reported before measuring.
         quantize.plan(&file, imatrix.as_ref()).map_err(in_file)?.check_output(&args.out)?;
         let sensitivity = budget::measure(args, &quantize, imatrix.as_ref())?;
         let Some(sensitivity) = sensitivity else { return Ok(INTERRUPTED) };
@@ -55,7 +55,7 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
 }
 
 fn asked(args: &args::Quantize) -> Result<Quantize, Failure> {
-    // Whatever is free gets a type of its own where a size is asked for.
+    // With a target size, every tensor without a rule gets an individual type.
     let mix = quantize::mix(args.r#type.as_deref().unwrap_or("Q4_K"))?;
     let ty = |name: &Option<String>| name.as_deref().map(quantize::weight_type).transpose();
     let overrides: Result<Vec<_>, Error> =
@@ -75,7 +75,7 @@ fn asked(args: &args::Quantize) -> Result<Quantize, Failure> {
     })
 }
 
-/// An input, whose faults are not those of an output.
+/// Opens an input; its errors are not those of the output.
 fn open(path: &Path) -> Result<File, Failure> {
     File::open(path).map_err(|error| bilayer_engine::Error::File(error).into())
 }
@@ -87,7 +87,7 @@ fn importance(path: &Path) -> Result<Imatrix, Failure> {
     })
 }
 
-/// An error that the input file is to blame for; those of its format name it by themselves.
+/// Attributes an error to the input file; errors of its format already name it.
 fn of_input(error: Error, path: &Path) -> Failure {
     match error {
         Error::File(error) => bilayer_engine::Error::File(error).into(),
@@ -95,7 +95,7 @@ fn of_input(error: Error, path: &Path) -> Failure {
     }
 }
 
-/// What somebody may not expect, on stderr.
+/// Prints notes on stderr.
 fn notes(plan: &Plan<'_>, imatrix: Option<&Imatrix>) {
     for Planned { name, shape, to, preferred, .. } in plan.tensors() {
         if let Some(preferred) = preferred {
@@ -117,7 +117,7 @@ fn notes(plan: &Plan<'_>, imatrix: Option<&Imatrix>) {
     }
 }
 
-/// What the file is called by, and what was measured for it.
+/// The name of the file, and the measurements for it.
 struct Made {
     name: String,
     measured: Option<budget::Chosen>,

@@ -1,4 +1,4 @@
-//! `bilayer rerank`: how well each document answers a query.
+//! `bilayer rerank`: scores documents by relevance to a query.
 
 use bilayer_engine::session::Purpose;
 use serde::Serialize;
@@ -14,11 +14,11 @@ struct Scored<'a> {
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: &'a Option<Value>,
-    /// As the model gives it; higher is better.
+    /// The model's raw score; higher is better.
     score: f32,
 }
 
-/// Prints a score a document.
+/// Prints one score per document.
 pub fn execute(args: &Rerank) -> Result<u8, Failure> {
     if args.model.placing.adapter.list_devices {
         return super::devices::list();

@@ -1,4 +1,4 @@
-//! `bilayer run`: from a prompt to a text.
+//! `bilayer run`: generates text from a prompt.
 
 use std::path::Path;
 use std::time::Instant;
@@ -21,7 +21,7 @@ pub mod prompt;
 mod report;
 pub mod settings;
 
-/// What is generated, and how.
+/// The request and its options.
 struct Question {
     prompt: Vec<u32>,
     options: Options,
@@ -30,7 +30,7 @@ struct Question {
     stops: Vec<String>,
 }
 
-/// An answer with all that is reported of it.
+/// An answer with its statistics.
 struct Answer {
     text: String,
     tokens: Vec<Token>,
@@ -119,7 +119,7 @@ fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
     Ok(if answer.stop == Stop::Interrupted { INTERRUPTED } else { 0 })
 }
 
-/// Says what will run where, once it is known that the prompt fits.
+/// Prints the placement, once it is known that the prompt fits.
 fn begin(model: &Model, session: &mut Session, needed: usize) -> Result<(), Failure> {
     let context = session.context();
     if needed > context {
@@ -136,14 +136,14 @@ fn begin(model: &Model, session: &mut Session, needed: usize) -> Result<(), Fail
 
 pub use report::placement;
 
-/// Says what the session had to do differently.
+/// Prints the session's warnings.
 pub fn warn(session: &mut Session) {
     for warning in session.take_warnings() {
         output::note(&format!("bilayer: warning: {warning}"));
     }
 }
 
-/// The file of `--logits`, begun before the work so that a place that cannot be written to is known at once.
+/// The file of `--logits`, opened before the work so that an unwritable path is reported at once.
 fn logits_file<'a>(
     args: &'a Run,
     model: &Model,
@@ -154,7 +154,7 @@ fn logits_file<'a>(
     Ok(Some((path, file.map_err(|error| Failure::output(path, &error))?)))
 }
 
-/// Runs the prompt in a sequence of its own, asking for every position, and writes the logits.
+/// Runs the prompt in a new sequence with logits at every position, and writes them.
 fn logits(
     session: &mut Session,
     prompt: &[u32],
@@ -177,7 +177,7 @@ fn logits(
     file.finish().map_err(failed)
 }
 
-/// Generates the answer and streams it, unless it goes into one document.
+/// Generates the answer and streams it, unless the output is one document.
 fn answer(
     args: &Run,
     model: &Model,
@@ -204,7 +204,8 @@ fn answer(
     streamed(args, generation, question.prompt.len())
 }
 
-/// Runs a prompt of `prompt` tokens and the answer to it, which is streamed to stdout unless it goes into a document.
+/// Runs a prompt of `prompt` tokens and generates the answer, which is streamed to stdout unless the output is one
+/// document.
 fn streamed(args: &Run, mut generation: Generation<'_>, prompt: usize) -> Result<Answer, Failure> {
     let bar = progress::tokens("prompt", prompt);
     generation.prefill(&mut |done| bar.set_position(done as u64))?;

@@ -11,7 +11,7 @@ use crate::args;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::{output, progress};
 
-/// Writes the file and says what it is.
+/// Writes the file and reports on it.
 pub fn execute(args: &args::Synth) -> Result<u8, Failure> {
     let synth = asked(args)?;
     let bar = progress::bytes("writing");
@@ -46,7 +46,7 @@ fn asked(args: &args::Synth) -> Result<Synth, Error> {
 
 fn report(args: &args::Synth, synth: &Synth, made: Made, seconds: f64) -> Result<(), Failure> {
     let Made { tensors, parameters, bytes } = made;
-    // A hollow file's bytes are not written.
+    // The bytes of a hollow file are not written.
     let written = if synth.hollow { 0 } else { bytes };
     let megabytes_per_second = written as f64 / 1e6 / seconds;
     let (shape, mix) = (synth.shape.name, synth.mix.name);

@@ -68,7 +68,7 @@ fn encode(tokenizer: &Tokenizer, text: &str, options: Encode) -> Result<Vec<u32>
     Ok(tokenizer.encode(text, options).map_err(Error::Text)?)
 }
 
-/// A piece as text without loss: bytes that are no whole characters as `\xHH`.
+/// A piece as lossless text: bytes that are not whole characters as `\xHH`.
 fn shown(piece: &[u8]) -> String {
     let mut text = String::new();
     for chunk in piece.utf8_chunks() {

@@ -1,4 +1,4 @@
-//! What llama-bench says of a model, a build and the time, in its words.
+//! Descriptions of model, build and time in llama-bench's format.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,13 +7,13 @@ use bilayer_engine::Model;
 use bilayer_gguf::Value;
 use bilayer_quant::Type;
 
-/// Which sources the program was made from, if whoever built it says so.
+/// The commit of the program's sources, if set at build time.
 pub const BUILD_COMMIT: &str = match option_env!("BILAYER_BUILD_COMMIT") {
     Some(commit) => commit,
     None => "unknown",
 };
 
-/// The number of the build, if whoever built it says so; else 0, as llama-bench has it.
+/// The build number, if set at build time; otherwise 0, as in llama-bench.
 pub fn build_number() -> u64 {
     option_env!("BILAYER_BUILD_NUMBER").and_then(|number| number.parse().ok()).unwrap_or(0)
 }
@@ -30,17 +30,17 @@ pub fn model_type(model: &Model) -> String {
     format!("{architecture} {size} {}", weights(model)).escape_debug().to_string()
 }
 
-/// Weights of all tensors of the file.
+/// Number of weights in all tensors of the file.
 pub fn parameters(model: &Model) -> u64 {
     model.file().tensors().iter().map(|tensor| tensor.layout().elements()).sum()
 }
 
-/// Their bytes.
+/// Bytes of all tensors.
 pub fn bytes(model: &Model) -> u64 {
     model.file().tensors().iter().map(|tensor| tensor.layout().len_bytes()).sum()
 }
 
-/// The mix that the file says it has, else the type of most bytes.
+/// The mix declared in the file, otherwise the type of most bytes.
 fn weights(model: &Model) -> String {
     let named = match model.file().metadata().get("general.file_type") {
         Some(Value::U32(id)) => Mix::all().iter().find(|mix| mix.file_type == Some(*id)),

@@ -1,4 +1,4 @@
-//! The forms of results: each is written as soon as it is there.
+//! Output formats; each result is written at once.
 
 use serde_json::{Map, Value};
 
@@ -8,23 +8,23 @@ use crate::args::Form;
 use crate::failure::{Failure, INTERNAL};
 use crate::output;
 
-/// Writes results in one form.
+/// Writes results in one format.
 pub struct Printer {
     form: Form,
     rows: usize,
-    /// What of markdown's columns differs between rows.
+    /// The optional columns of markdown.
     varied: Vec<&'static str>,
     columns: Vec<Column>,
     footer: Footer,
 }
 
 impl Printer {
-    /// Nothing is written yet; markdown gets a column for each field of `varied`.
+    /// A new printer; markdown gets a column for each field of `varied`.
     pub fn new(form: Form, varied: Vec<&'static str>) -> Printer {
         Printer { form, rows: 0, varied, columns: Vec::new(), footer: Footer::default() }
     }
 
-    /// Writes a result, behind the head if it is the first.
+    /// Writes a result, after the header if it is the first.
     pub fn row(&mut self, record: &Record<'_>) -> Result<(), Failure> {
         let is_first = self.rows == 0;
         self.rows += 1;
@@ -51,7 +51,7 @@ impl Printer {
         }
     }
 
-    /// Writes what follows the last result, if there was any.
+    /// Writes the end of the document, if there was any result.
     pub fn finish(&self) -> Result<(), Failure> {
         match self.form {
             _ if self.rows == 0 => Ok(()),
@@ -62,12 +62,12 @@ impl Printer {
     }
 }
 
-/// How a document is laid out.
+/// The layout of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
-    /// As llama-bench does: a line for each field.
+    /// As in llama-bench: one line per field.
     Lines,
-    /// All in one.
+    /// A single line.
     OneLine,
 }
 
@@ -99,7 +99,7 @@ fn csv_line(record: &Record<'_>, cell: impl Fn(&str, &Value) -> String) -> Strin
     fields.map(|(name, value)| cell(name, &value)).collect::<Vec<_>>().join(",")
 }
 
-/// A value as llama-bench writes it outside of JSON: 0 and 1 for false and true, six decimals. Several are parted by
+/// A value as llama-bench writes it outside of JSON: 0 and 1 for false and true, six decimals, lists separated by
 /// semicolons.
 pub fn plain(value: &Value) -> String {
     match value {

@@ -1,4 +1,4 @@
-//! From the lists of the command line to every combination of them.
+//! Expands the lists of the command line to all combinations.
 
 use bilayer_cpu::level::Level;
 use bilayer_engine::{Error, Model};
@@ -9,13 +9,13 @@ use crate::demo::Source;
 use crate::failure::Failure;
 use crate::trace;
 
-/// Most sequences of one test.
+/// Maximum sequences per test.
 const PARALLEL_MOST: usize = 256;
 
-/// Most results of one command.
+/// Maximum results per command.
 const MOST: usize = 10_000;
 
-/// All that is to be measured.
+/// All measurements.
 pub struct Work<'a> {
     /// The models.
     pub sources: Vec<Source<'a>>,
@@ -28,9 +28,9 @@ pub struct Work<'a> {
     method: Method,
 }
 
-/// A session with what was said of it.
+/// A session with its flags.
 pub struct Variant {
-    /// What the engine is asked.
+    /// The engine's setup.
     pub setup: Setup,
     /// As the flag has it.
     pub flash_attn: FlashAttn,
@@ -39,10 +39,10 @@ pub struct Variant {
 }
 
 impl<'a> Work<'a> {
-    /// What the flags ask for.
+    /// Expands the flags.
     ///
     /// # Errors
-    /// Nothing to measure, too much, or what no session takes.
+    /// Nothing to measure, too much, or settings that no session supports.
     pub fn of(args: &'a Args) -> Result<Work<'a>, Failure> {
         let tests = tests(args)?;
         let work = Work {
@@ -65,7 +65,7 @@ impl<'a> Work<'a> {
         Ok(work)
     }
 
-    /// How a test is run.
+    /// The method of running a test.
     pub fn method(&self, batch_size: usize) -> Method {
         Method { batch_size, ..self.method }
     }
@@ -75,10 +75,10 @@ impl<'a> Work<'a> {
         (self.results() * self.method.repetitions) as u64
     }
 
-    /// Whether the longest test has room in the model.
+    /// Checks that the longest test fits the model's context.
     ///
     /// # Errors
-    /// It has not.
+    /// It does not fit.
     pub fn check(&self, model: &Model) -> Result<(), Failure> {
         let longest = self.tests.iter().max_by_key(|test| test.context());
         let most = model.config().positions;
@@ -106,14 +106,14 @@ fn sources(args: &Args) -> Vec<Source<'_>> {
     let maps: &[bool] = if args.model.no_mmap { &[false] } else { &args.model.mmap };
     let paths = &args.model.model;
     if paths.is_empty() {
-        // The demo model is no file to be mapped.
+        // The demo model is not a file that can be mapped.
         return vec![Source { path: None, map: false, runs: false }];
     }
     let each = |path| maps.iter().map(move |&map| Source { path: Some(path), map, runs: false });
     paths.iter().flat_map(|path| each(path.as_path())).collect()
 }
 
-/// In llama-bench's order: at each depth the prompts, what is generated, then both.
+/// Sorts as llama-bench does: at each depth the prompts, then generation, then both.
 fn tests(args: &Args) -> Result<Vec<Test>, Failure> {
     let mut tests = Vec::new();
     for depth in flat(&args.n_depth) {
@@ -141,7 +141,7 @@ fn tests(args: &Args) -> Result<Vec<Test>, Failure> {
     Ok(tests)
 }
 
-/// Sessions for that much context. What a session can change while it lives, the placement, is innermost.
+/// Sessions for that context. The placement, which can change within a session, is innermost.
 fn variants(args: &Args, tests: &[Test]) -> Result<Vec<Variant>, Failure> {
     let context = tests.iter().map(Test::context).max().unwrap_or(0);
     let parallel = tests.iter().map(|test| test.parallel).max().unwrap_or(1);

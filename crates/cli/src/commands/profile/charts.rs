@@ -17,21 +17,21 @@ use sheet::Sheet;
 pub use ink::{alone, css};
 pub use sheet::Error;
 
-/// Pixels; wide enough for eighty layers, and what a page shows without scaling.
+/// Width in pixels: enough for eighty layers, and displayed unscaled on a page.
 const WIDTH: u32 = 960;
 
-/// Margins of the charts over the number of layers, left and right: the same, so that one stands below the other.
+/// Left and right margins of the charts over the number of layers: equal, so that the charts align.
 const SIDES: (u32, u32) = (66, 16);
 
 /// The charts of one profile, each an `svg` element.
 pub struct Charts {
-    /// Times as fast as N = 0, measured and predicted.
+    /// Speedup over N = 0, measured and predicted.
     pub speedup: String,
-    /// What each part saved.
+    /// Time saved by each part.
     pub layers: String,
-    /// Where the time of a token goes.
+    /// Breakdown of the time per token.
     pub time: String,
-    /// One step.
+    /// A timeline of one step.
     pub timeline: String,
 }
 
@@ -46,7 +46,7 @@ impl Charts {
         })
     }
 
-    /// With the names of their files, which end in `.svg`.
+    /// The charts with their file names, which end in `.svg`.
     pub fn named(&self) -> [(&'static str, &str); 4] {
         [
             ("speedup", &self.speedup),
@@ -57,19 +57,19 @@ impl Charts {
     }
 }
 
-/// The numbers of layers, with room for half a bar at both ends.
+/// The numbers of layers, with space for half a bar at both ends.
 fn counts(points: &[Point]) -> Range<f64> {
     let most = points.iter().map(|p| p.gpu_layers).max().unwrap_or(0);
     -0.6..f64::from(most) + 0.6
 }
 
-/// The largest N that fits, where some do not.
+/// The largest N that fits, if some do not.
 fn limit(profile: &Profile) -> Option<u32> {
     let fits = profile.points.iter().filter(|p| p.fits).map(|p| p.gpu_layers).max();
     fits.filter(|&most| profile.points.iter().any(|p| p.gpu_layers > most))
 }
 
-/// The region of what does not fit.
+/// The region of layers that do not fit.
 fn beyond(profile: &Profile, sheet: &Sheet) -> Result<(), Error> {
     let Some(limit) = limit(profile) else { return Ok(()) };
     let [_, top, right, bottom] = sheet.edges();
@@ -78,12 +78,12 @@ fn beyond(profile: &Profile, sheet: &Sheet) -> Result<(), Error> {
     sheet.line(&[(x, top), (x, bottom)], Ink::Idle, 1.5)
 }
 
-/// A value that a scale can hold.
+/// A plottable value.
 fn drawable(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
-/// The end of a scale over `values`, with some room above; 1 where there are none above 0.
+/// The end of a scale over `values`, with some space above; 1 if none is above 0.
 fn top(values: impl Iterator<Item = f64>) -> f64 {
     match values.filter_map(drawable).fold(0.0, f64::max) {
         most if most > 0.0 => most * 1.06,
@@ -91,7 +91,7 @@ fn top(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// Milliseconds with as many places as their size deserves.
+/// Milliseconds with digits appropriate to their size.
 fn ms(value: f64) -> String {
     let places = match value.abs() {
         size if size >= 100.0 => 0,
@@ -102,7 +102,7 @@ fn ms(value: f64) -> String {
     format!("{value:.places$} ms")
 }
 
-/// A value of a scale, without the zeros that end it.
+/// A scale's value, without trailing zeros.
 fn tick(value: f64) -> String {
     let text = format!("{value:.4}");
     let text = text.trim_end_matches('0').trim_end_matches('.');

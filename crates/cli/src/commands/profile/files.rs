@@ -10,8 +10,8 @@ use super::page;
 use crate::failure::{Failure, INTERNAL};
 use crate::new_file::NewFile;
 
-/// Writes `profile.json`, `speedup.svg`, `layers.svg`, `time.svg`, `timeline.svg` and `profile.html` into `folder`,
-/// which is made if it is not there, and returns their paths. Each file appears whole or not at all.
+/// Writes `profile.json`, `speedup.svg`, `layers.svg`, `time.svg`, `timeline.svg` and `profile.html` to `folder`,
+/// which is created if necessary, and returns their paths. Each file is written atomically.
 ///
 /// # Errors
 /// The folder cannot be made or written to.

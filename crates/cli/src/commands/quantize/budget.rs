@@ -1,4 +1,5 @@
-//! `quantize --target-bpw`: which type every tensor gets, from what each one's quantization does to the predictions.
+//! `quantize --target-bpw`: chooses every tensor's type by the measured effect of its quantization on the
+//! predictions.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,21 +14,21 @@ use crate::failure::Failure;
 use crate::new_file::NewFile;
 use crate::{output, progress};
 
-/// What was chosen, and what it is expected to cost.
+/// The chosen types, and their expected cost.
 pub struct Chosen {
-    /// The sum of divergences, nats a token.
+    /// The sum of divergences, nats per token.
     pub kl: f64,
     each: BTreeMap<String, f64>,
 }
 
 impl Chosen {
-    /// The divergence to expect of one tensor, where its type was chosen.
+    /// The expected divergence of one tensor, if its type was chosen.
     pub fn of(&self, tensor: &str) -> Option<f64> {
         self.each.get(tensor).copied()
     }
 }
 
-/// Runs the calibration text once for each tensor; nothing if it was interrupted.
+/// Runs the calibration text once per tensor; `None` if interrupted.
 pub fn measure(
     args: &args::Quantize,
     quantize: &Quantize,
@@ -46,7 +47,7 @@ pub fn measure(
     measured.map_err(|error| super::of_input(error, &args.input))
 }
 
-/// Gives every free tensor its type; the file is said to be of the mix of the type that most weights have.
+/// Sets the type of every tensor without a rule; the file declares the mix of the type of most weights.
 pub fn apply(
     args: &args::Quantize,
     asked: &mut Quantize,

@@ -1,4 +1,4 @@
-//! The prompt, from wherever it was given.
+//! Reads the prompt from its source.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use crate::args::Run;
 use crate::failure::Failure;
 use crate::{demo, escapes, output};
 
-/// How long the demo waits for a pipe before it takes its own prompt.
+/// How long the demo waits for a pipe before it uses its own prompt.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// A prompt before there is a vocabulary.
+/// A prompt before tokenization.
 pub enum Given {
     /// To be tokenized.
     Text(String),
-    /// Ids as they are.
+    /// Token ids.
     Tokens(Vec<u32>),
 }
 
-/// What the flags say, or else what is piped in, or else, for the demo model, its own prompt.
+/// The prompt from the flags, otherwise from a pipe, otherwise, for the demo model, its own.
 pub fn given(args: &Run) -> Result<Given, Failure> {
     if !args.tokens.is_empty() {
         return Ok(Given::Tokens(args.tokens.clone()));

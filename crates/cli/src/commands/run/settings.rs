@@ -1,4 +1,4 @@
-//! From flags to what the engine is asked.
+//! Converts flags to the engine's settings.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ use crate::args::{FlashAttn, ModelArgs, Run, SamplingArgs};
 use crate::failure::Failure;
 use crate::{demo, escapes, progress};
 
-/// How many tokens to generate; `None` is no limit of its own.
+/// Number of tokens to generate; `None` is unlimited.
 pub fn predict(args: &Run) -> Option<usize> {
     let unasked = args.model.model.is_none();
     match args.answer.n_predict {
@@ -41,7 +41,7 @@ pub fn sampling(args: &SamplingArgs, model: &Model) -> Result<Options, Failure> 
         min_p: args.min_p,
         typical: args.typical,
         repeat_penalty: args.repeat_penalty,
-        // -1, the whole context, has no number.
+        // -1 means the whole context.
         repeat_last_n: usize::try_from(args.repeat_last_n).ok(),
         presence_penalty: args.presence_penalty,
         frequency_penalty: args.frequency_penalty,
@@ -55,7 +55,7 @@ pub fn sampling(args: &SamplingArgs, model: &Model) -> Result<Options, Failure> 
     Ok(options)
 }
 
-/// 32 bits from the clock: few enough digits to type again.
+/// 32 bits from the clock: short enough to type again.
 fn new_seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (now.as_nanos() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32
@@ -72,7 +72,7 @@ fn bias(given: &str) -> Result<(u32, f32), Failure> {
     })
 }
 
-/// Texts of the command line with their escapes resolved.
+/// Texts from the command line with escapes resolved.
 pub fn texts(args: &Run, given: &[String]) -> Result<Vec<String>, Failure> {
     match args.answer.no_escape {
         true => Ok(given.to_vec()),
@@ -80,7 +80,7 @@ pub fn texts(args: &Run, given: &[String]) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// Which tokens end a DRY sequence: those that contain one of the breaker texts, and those that are no text.
+/// Tokens that end a DRY sequence: those that contain a breaker text, and those that are not text.
 pub fn breakers(args: &Run, model: &Model) -> Result<Vec<bool>, Failure> {
     if args.sampling.dry_multiplier == 0.0 {
         return Ok(Vec::new());
@@ -93,7 +93,7 @@ pub fn breakers(args: &Run, model: &Model) -> Result<Vec<bool>, Failure> {
     Ok(model.dry_breakers(&given))
 }
 
-/// What the flags of every command that loads a model ask of a session.
+/// A session's settings from the flags shared by all commands that load a model.
 pub fn model(flags: &ModelArgs) -> Result<Settings<'static>, Failure> {
     let level = flags.cpu_level.as_deref().map(str::parse::<Level>).transpose();
     if flags.batch_size == 0 {
@@ -114,17 +114,17 @@ pub fn model(flags: &ModelArgs) -> Result<Settings<'static>, Failure> {
     })
 }
 
-/// What a session is for.
+/// The purpose of a session.
 pub struct Asked<'a> {
-    /// How tokens are chosen.
+    /// Sampling options.
     pub options: &'a Options,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt: usize,
-    /// Who guesses.
+    /// The drafter.
     pub guesser: Option<&'a Guesser>,
 }
 
-/// A session for the flags.
+/// Prepares a session for the flags.
 pub fn session(args: &Run, model: &Model, asked: &Asked<'_>) -> Result<Session, Failure> {
     let mut settings = self::model(&args.model)?;
     if let Some(guesser) = asked.guesser {
@@ -132,7 +132,7 @@ pub fn session(args: &Run, model: &Model, asked: &Asked<'_>) -> Result<Session, 
     }
     let bar = progress::bytes("loading");
     let mut tell = |p: Progress| progress::prepare(&bar, p);
-    // An adapter then hands back a few candidates instead of a row as wide as the vocabulary.
+    // A GPU then returns a few candidates instead of a row as wide as the vocabulary.
     let top_k = asked.options.needs();
     let of_prompt = args.logits.as_ref().map(|_| settings.ubatch_size.min(asked.prompt));
     let of_draft = asked.guesser.map(|_| args.draft.bounds().draft_max + 1);

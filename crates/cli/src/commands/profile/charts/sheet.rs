@@ -1,4 +1,4 @@
-//! A sheet to draw a chart on: plotters' SVG backend with our inks, captions, axes and legend.
+//! A drawing surface for charts: plotters' SVG backend with our colours, captions, axes and legend.
 
 use std::io;
 use std::ops::Range;
@@ -15,17 +15,17 @@ use plotters::style::{Color, FontTransform, ShapeStyle};
 
 use super::ink::{self, Ink, Note};
 
-/// Units of plotters' whole-numbered coordinates in a pixel, so that bars of eighty layers are equally wide.
+/// Units of plotters' integer coordinates per pixel, so that bars of eighty layers have equal width.
 const SCALE: u32 = 10;
 
-/// plotters writes a font size divided by this.
+/// plotters divides font sizes by this.
 const FONT: f64 = 1.24;
 
-/// Width of a character in sizes of its font, for the sans-serif fonts of today; texts are placed so that it may be
-/// some tenths wrong.
+/// Approximate width of a character relative to the font size of common sans-serif fonts; layouts tolerate errors of
+/// some tenths.
 const CHARACTER: f64 = 0.55;
 
-/// Why nothing was drawn; only a fault of ours, since the drawing goes to memory.
+/// A drawing error, which is always our own fault, since the drawing is in memory.
 pub type Error = DrawingAreaErrorKind<io::Error>;
 
 /// A position in pixels from the upper left.
@@ -39,11 +39,11 @@ pub struct Frame {
     pub margins: [u32; 4],
     pub x: Range<f64>,
     pub y: Range<f64>,
-    /// What the chart shows, for those who do not see it.
+    /// A description for screen readers.
     pub label: String,
 }
 
-/// How a text looks.
+/// The style of a text.
 #[derive(Clone, Copy)]
 pub struct Style {
     pub ink: Ink,
@@ -51,12 +51,12 @@ pub struct Style {
     pub size: f64,
     pub weight: FontStyle,
     pub anchor: HPos,
-    /// From below to above.
+    /// Written upwards.
     pub turned: bool,
 }
 
 impl Style {
-    /// Small and quiet, beginning at its position.
+    /// Small and muted, starting at its position.
     pub const QUIET: Style = Style {
         ink: Ink::Muted,
         size: 12.0,
@@ -64,18 +64,18 @@ impl Style {
         anchor: HPos::Left,
         turned: false,
     };
-    /// What is to be read first.
+    /// Prominent.
     pub const LOUD: Style =
         Style { ink: Ink::Text, size: 13.0, weight: FontStyle::Bold, ..Style::QUIET };
 }
 
-/// A piece of a legend.
+/// A legend entry.
 pub enum Sample {
     Box(Ink),
     Line(Ink),
 }
 
-/// A chart in the making.
+/// A chart under construction.
 pub struct Sheet<'a> {
     root: DrawingArea<SVGBackend<'a>, Shift>,
     plot: DrawingArea<SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>,
@@ -95,7 +95,7 @@ pub fn draw(
     Ok(ink::dress(&drawing, &notes, (width, height, SCALE), &frame.label))
 }
 
-/// Draws on all of `root`, and returns what its marks say.
+/// Draws on `root`, and returns the captions of its marks.
 fn fill<'a>(
     root: DrawingArea<SVGBackend<'a>, Shift>,
     frame: &'a Frame,
@@ -124,13 +124,13 @@ fn units((x, y): Pixel) -> (i32, i32) {
     (scaled(x), scaled(y))
 }
 
-/// How wide a text will be, about.
+/// The approximate width of a text.
 pub fn width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * CHARACTER
 }
 
 impl Sheet<'_> {
-    /// Where a value is.
+    /// The position of a value.
     pub fn at(&self, x: f64, y: f64) -> Pixel {
         let (x, y) = self.plot.map_coordinate(&(x, y));
         (f64::from(x) / f64::from(SCALE), f64::from(y) / f64::from(SCALE))
@@ -148,13 +148,13 @@ impl Sheet<'_> {
         self.filled(from, to, ink::key(ink, 0).filled())
     }
 
-    /// The same with a caption.
+    /// A filled rectangle with a caption.
     pub fn bar(&mut self, from: Pixel, to: Pixel, ink: Ink, note: Note) -> Result<(), Error> {
         self.notes.push(note);
         self.filled(from, to, ink::key(ink, self.notes.len()).filled())
     }
 
-    /// A rectangle, upper left corner first and never thinner than can be drawn.
+    /// A rectangle from its upper left corner, with a minimum visible width.
     fn filled(&self, from: Pixel, to: Pixel, style: ShapeStyle) -> Result<(), Error> {
         let (a, b) = (units(from), units(to));
         let upper = (a.0.min(b.0), a.1.min(b.1));
@@ -162,7 +162,7 @@ impl Sheet<'_> {
         self.root.draw(&Rectangle::new([upper, lower], style))
     }
 
-    /// The strip of the plot over a number of layers, to be pointed at.
+    /// The strip of the plot over a number of layers, as a hover target.
     pub fn column(&mut self, gpu_layers: u32, text: String) -> Result<(), Error> {
         let [_, top, _, bottom] = self.edges();
         let from = (self.at(f64::from(gpu_layers) - 0.5, 0.0).0, top);
@@ -202,7 +202,7 @@ impl Sheet<'_> {
         self.root.draw(&Text::new(text, units(at), style))
     }
 
-    /// Values beside the plot and a line at each; `format` writes them, `title` says what they are.
+    /// Axis values beside the plot with grid lines; `format` formats them, `title` is the axis label.
     pub fn values(&self, title: &str, format: impl Fn(f64) -> String) -> Result<(), Error> {
         let [left, top, right, bottom] = self.edges();
         let ticks = RangedCoordf64::from(self.frame.y.clone()).key_points(6usize);
@@ -232,7 +232,7 @@ impl Sheet<'_> {
         self.text(((left + right) / 2.0, bottom + 38.0), title, style)
     }
 
-    /// What the inks mean, in a row at the top.
+    /// The legend, in a row at the top.
     pub fn legend(&self, entries: &[(Sample, &str)]) -> Result<(), Error> {
         let [mut x, ..] = self.edges();
         let y = 16.0;

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use crate::failure::Failure;
 
-/// What somebody wants who types a `/`.
+/// A chat command, which starts with `/`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command {
     Help,
-    /// Set, or without a text show, what the model is told before the first message.
+    /// Set the system prompt, or show it without an argument.
     System(Option<String>),
     Clear,
     Regen,
@@ -21,7 +21,7 @@ pub enum Command {
     Exit,
 }
 
-/// Names, what follows them, what they do.
+/// Names, arguments and descriptions.
 const COMMANDS: &[(&str, &str, &str)] = &[
     ("/help", "", "list the commands"),
     ("/system", "[TEXT]", "tell the model TEXT before the first message, or show what it is told"),
@@ -39,10 +39,10 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("/exit", "", "leave; so do /quit, /bye and Ctrl-D"),
 ];
 
-/// Understands a line that begins with `/`.
+/// Parses a line that begins with `/`.
 ///
 /// # Errors
-/// There is no such command, or it takes something else.
+/// An unknown command, or invalid arguments.
 pub fn parse(line: &str) -> Result<Command, Failure> {
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let rest = rest.trim();
@@ -78,7 +78,7 @@ pub fn parse(line: &str) -> Result<Command, Failure> {
     }
 }
 
-/// All commands, a line each.
+/// All commands, one per line.
 pub fn help() -> String {
     let width = COMMANDS.iter().map(|(name, takes, _)| name.len() + takes.len()).max();
     let width = width.unwrap_or(0) + 1;
@@ -100,7 +100,7 @@ pub fn beginning_with(typed: &str) -> impl Iterator<Item = &'static str> {
     names.filter(move |name| is_command && name.starts_with(typed))
 }
 
-/// Whether a file's name is being typed.
+/// Whether a file name is being typed.
 pub fn takes_a_file(typed: &str) -> bool {
     let files = COMMANDS.iter().filter(|(_, takes, _)| *takes == "FILE");
     files.map(|(name, ..)| name).any(|name| {

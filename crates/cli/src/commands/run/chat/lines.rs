@@ -1,4 +1,4 @@
-//! Where messages come from: a terminal with history and completion, or a pipe.
+//! Input of messages: a terminal with history and completion, or a pipe.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, IsTerminal};
@@ -18,29 +18,29 @@ use crate::failure::{Failure, IO};
 use crate::folders;
 use crate::interrupt;
 
-/// Messages the history keeps.
+/// Messages in the history.
 const HISTORY: usize = 1000;
 
-/// What came.
+/// An input event.
 pub enum Line {
     /// A whole message or command.
     Text(String),
     /// Ctrl-C.
     Interrupted,
-    /// Nothing more will.
+    /// End of input.
     End,
 }
 
 /// A source of messages.
 pub enum Lines {
-    /// Somebody types.
+    /// A terminal.
     Terminal { editor: Box<Editor<Assistance, FileHistory>>, history: Option<PathBuf> },
-    /// A program writes.
+    /// A pipe.
     Pipe,
 }
 
 impl Lines {
-    /// Standard input, with the history of earlier chats at a terminal unless there is to be but one turn.
+    /// Standard input, with the history of earlier chats at a terminal unless there is only one turn.
     pub fn new(args: &Run) -> Result<Lines, Failure> {
         if !io::stdin().is_terminal() {
             return Ok(Lines::Pipe);
@@ -56,13 +56,13 @@ impl Lines {
         let folder = folders::state().filter(|_| !args.chat.single_turn);
         let history = folder.map(|folder| folder.join("chat_history"));
         if let Some(path) = &history {
-            // None yet, or one that cannot be read, is an empty one.
+            // A missing or unreadable history is an empty one.
             let _ = editor.load_history(path);
         }
         Ok(Lines::Terminal { editor: Box::new(editor), history })
     }
 
-    /// Whether somebody types.
+    /// Whether it is a terminal.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Lines::Terminal { .. })
     }
@@ -84,14 +84,14 @@ impl Lines {
     }
 }
 
-/// Adds what is new to the history; at once, for a chat may be left by force.
+/// Appends new messages to the history at once, since a chat may be killed.
 fn keep(editor: &mut Editor<Assistance, FileHistory>, path: &Path) {
     let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-    // A history that cannot be kept is no reason to disturb a chat.
+    // Failure to save the history does not disturb a chat.
     let _ = made.map(|()| editor.append_history(path));
 }
 
-/// The next message of a pipe. One that is cut off by its end counts as whole.
+/// The next message from a pipe. A message cut off by the end counts as complete.
 fn piped() -> Result<Line, Failure> {
     let mut text = String::new();
     loop {
@@ -114,7 +114,7 @@ fn failed(error: &ReadlineError) -> Failure {
     Failure::Line(IO, format!("the terminal cannot be read: {error}; pipe the messages in"))
 }
 
-/// What helps while typing: commands and file names are completed, a message of several lines is one.
+/// Line editing: completes commands and file names, and joins messages of several lines.
 pub struct Assistance {
     files: FilenameCompleter,
 }

@@ -1,9 +1,9 @@
-//! A message of several lines: a line that ends in `\` goes on, and `"""` begins and ends a block.
+//! Messages of several lines: a line that ends in `\` continues, and `"""` begins and ends a block.
 
-/// Around a block.
+/// Delimiter of a block.
 const QUOTES: &str = "\"\"\"";
 
-/// Whether `text` is a whole message, and not one whose end is still to come.
+/// Whether `text` is a complete message.
 pub fn is_complete(text: &str) -> bool {
     match text.strip_prefix(QUOTES) {
         Some(block) => block.trim_end().ends_with(QUOTES),
@@ -11,7 +11,7 @@ pub fn is_complete(text: &str) -> bool {
     }
 }
 
-/// What a whole message says; of one that is not, what there is.
+/// The contents of a complete message; of an incomplete one, what there is.
 pub fn said(text: &str) -> String {
     let Some(block) = text.strip_prefix(QUOTES) else {
         let text = text.strip_suffix('\\').unwrap_or(text);
@@ -19,7 +19,7 @@ pub fn said(text: &str) -> String {
     };
     let block = block.trim_end();
     let block = block.strip_suffix(QUOTES).unwrap_or(block);
-    // The line breaks next to the quotes are the quotes' own.
+    // Line breaks next to the delimiters belong to them.
     let block = block.strip_prefix('\n').unwrap_or(block);
     block.strip_suffix('\n').unwrap_or(block).to_owned()
 }

@@ -11,19 +11,19 @@ use crate::failure::Failure;
 use crate::new_file::NewFile;
 use crate::output;
 
-/// The form of the files; another number is for another program.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
-/// A file of this program; `messages` are as those of the OpenAI API.
+/// A saved conversation; `messages` are as in the OpenAI API.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     bilayer_chat: u32,
-    /// Who answered, for the reader; any model can go on.
+    /// The model that answered, for information; any model can continue.
     model: String,
     messages: Vec<Message>,
 }
 
-/// Writes the messages; the file appears whole or not at all.
+/// Writes the messages atomically.
 pub fn save(path: &Path, model: &Model, conversation: &Conversation) -> Result<(), Failure> {
     let messages = conversation.messages().to_vec();
     let saved = Saved { bilayer_chat: VERSION, model: model.name(), messages };

@@ -21,7 +21,7 @@ struct Flags {
 /// No such flag, or it cannot have that value.
 pub fn changed(args: &Run, name: &str, value: &str) -> Result<Run, Failure> {
     let name = name.trim_start_matches('-').replace('_', "-");
-    // What is not given stays as it is: no defaults, no variables.
+    // Unspecified flags are unchanged: no defaults, no variables.
     let command = Flags::command_for_update()
         .mut_args(|arg| arg.default_value(None::<&'static str>).env(None::<&'static str>));
     if !names(&command).any(|known| known == name) {
@@ -35,7 +35,7 @@ pub fn changed(args: &Run, name: &str, value: &str) -> Result<Run, Failure> {
     Ok(Run { answer: flags.answer, sampling: flags.sampling, ..args.clone() })
 }
 
-/// What can be set, and what the most used are.
+/// The settable flags, with the values of the most used ones.
 pub fn list(args: &Run) -> String {
     let (answer, sampling) = (&args.answer, &args.sampling);
     let predict = answer.n_predict.unwrap_or(-1);
