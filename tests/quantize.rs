@@ -78,7 +78,7 @@ fn fails(ran: &Ran, code: i32, part: &str) {
     assert_eq!(ran.err.lines().filter(|line| line.starts_with("bilayer: ")).count(), 1, "{ran:?}");
 }
 
-/// The same matrix as llama-imatrix wrote it before it had GGUF: means times windows, and no experts.
+/// The matrix in the format of llama-imatrix before GGUF: means times windows, and no experts.
 fn older_imatrix(place: &Place, tensor: &str, means: &[f32]) {
     let number = |n: usize| (n as i32).to_le_bytes();
     let mut bytes = [&number(1)[..], &number(tensor.len()), tensor.as_bytes()].concat();

@@ -1,4 +1,4 @@
-//! Real models at every cut between processor and adapter say what the processor says alone.
+//! Real models at every split between CPU and GPU give the CPU's results.
 
 use std::path::PathBuf;
 
@@ -23,8 +23,8 @@ fn cpu() -> Box<dyn Backend> {
     Box::new(Cpu::new(Options { threads: Some(2), level: None }).unwrap())
 }
 
-/// Bound on [`error`] of logits between processor and adapter: both round quantized weights' activations, in runs of
-/// other lengths, and what is stored in a cache rounds differences up (measured: 1.1e-3 with floats).
+/// Bound on [`error`] of logits between CPU and GPU: both round quantized weights' activations, in groups of
+/// different length, and rounding in the cache amplifies differences (measured: 1.1e-3 with floats).
 fn bound(matrices: Type, cache: Type) -> f32 {
     let of_matrices = if matrices.block_weights == 1 { 2e-3 } else { 0.04 };
     of_matrices + if cache == Type::Q8_0 { 0.02 } else { 0.0 }

@@ -12,7 +12,7 @@ pub fn gguf(folder: &Path) -> File {
     File::from_bytes(&folder.display().to_string(), bytes(folder, Type::F32)).unwrap()
 }
 
-/// The same file's bytes, with its matrices as `outtype`.
+/// The file's bytes, with its matrices as `outtype`.
 pub fn bytes(folder: &Path, outtype: Type) -> SharedBytes {
     let tokenizers = ["tokenizer.json", "tokenizer.model", "vocab.txt"];
     let no_vocab = !tokenizers.iter().any(|name| folder.join(name).exists());

@@ -1,4 +1,4 @@
-//! Backends on a graphics adapter; one that computes on the processor counts.
+//! Backends on a GPU; a software adapter counts.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![expect(clippy::print_stdout, reason = "a test that is skipped says so")]

@@ -22,7 +22,7 @@ impl Model {
         Model { file, config, graph }
     }
 
-    /// The same file under another configuration.
+    /// The file under another configuration.
     pub fn changed(self, change: impl FnOnce(&mut Config)) -> Self {
         let Model { file, mut config, .. } = self;
         change(&mut config);

@@ -6,7 +6,7 @@ use bilayer_measure::profile::{Point, Profile, Span, SpanKind, knee, recommend};
 pub struct Shape {
     pub name: &'static str,
     pub layers: u32,
-    /// One layer on the processor and on the adapter.
+    /// One layer on the CPU and on the GPU.
     pub layer: (f64, f64),
     /// The output head on both.
     pub head: (f64, f64),
@@ -102,7 +102,7 @@ pub fn profile(shape: &Shape) -> Profile {
     }
 }
 
-/// The same small disturbance at the same place, a part of one.
+/// A reproducible small disturbance at each place, as a fraction.
 fn noise(n: u32) -> f64 {
     (f64::from(n.wrapping_mul(2_654_435_761) >> 20) / 4096.0 - 0.5) * 0.03
 }
@@ -149,7 +149,7 @@ fn point(shape: &Shape, n: u32, before: &[Point]) -> Point {
     }
 }
 
-/// Five ops a layer, the processor's first.
+/// Five ops per layer, the CPU's first.
 fn timeline(shape: &Shape, n: u32) -> Vec<Span> {
     let mut spans = Vec::new();
     let mut now = 0.0;

@@ -77,7 +77,7 @@ impl Place {
         ran(&mut self.command(arguments))
     }
 
-    /// The same with `input` piped in.
+    /// Runs the program with `input` piped in.
     pub fn run_with_input(&self, arguments: &str, input: &str) -> Ran {
         let mut command = self.command(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
