@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::Error;
 use crate::checkpoint::{Checkpoint, templates, tokenizer};
 use crate::mix::Mix;
-use crate::place;
+use crate::overwrite;
 use crate::stream::{self, Progress, Reporter};
 
 mod metadata;
@@ -165,7 +165,7 @@ impl Plan {
     /// # Errors
     /// [`Error::SameFile`].
     pub fn check_output(&self, path: &Path) -> Result<(), Error> {
-        place::check(path, self.checkpoint.inputs())
+        overwrite::check(path, self.checkpoint.inputs())
     }
 
     /// Writes the file under a temporary name beside `path` and renames it when complete.
@@ -178,7 +178,8 @@ impl Plan {
         self.check_output(path)?;
         let reporter = Reporter::new(progress, self.bytes());
         let pool = stream::pool(self.threads)?;
-        bilayer_gguf::write(path, &self.metadata, self.streams(&pool, &reporter)).map_err(ended)
+        bilayer_gguf::write(path, &self.metadata, self.streams(&pool, &reporter))
+            .map_err(writer_error)
     }
 
     /// Produces the file in memory.
@@ -189,7 +190,7 @@ impl Plan {
         let mut silent = |_, _| std::ops::ControlFlow::Continue(());
         let reporter = Reporter::new(&mut silent, self.bytes());
         let pool = stream::pool(self.threads)?;
-        bilayer_gguf::to_bytes(&self.metadata, self.streams(&pool, &reporter)).map_err(ended)
+        bilayer_gguf::to_bytes(&self.metadata, self.streams(&pool, &reporter)).map_err(writer_error)
     }
 
     fn streams<'p>(
@@ -207,11 +208,11 @@ impl Plan {
 }
 
 /// Maps an error of the writer.
-fn ended(error: bilayer_gguf::Error) -> Error {
+fn writer_error(error: bilayer_gguf::Error) -> Error {
     match error {
         bilayer_gguf::Error::Source { tensor, source, .. } if source.is::<rows::Bad>() => {
             Error::Weight { tensor, reason: source.to_string() }
         }
-        error => stream::ended(error),
+        error => stream::writer_error(error),
     }
 }

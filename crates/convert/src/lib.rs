@@ -29,7 +29,7 @@ pub mod convert;
 mod error;
 pub mod imatrix;
 pub mod mix;
-mod place;
+mod overwrite;
 pub mod quantize;
 mod stream;
 pub mod synth;

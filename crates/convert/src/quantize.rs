@@ -14,7 +14,7 @@ use regex::Regex;
 use crate::Error;
 use crate::imatrix::Imatrix;
 use crate::mix::{Facts, Mix, fitting};
-use crate::place;
+use crate::overwrite;
 use crate::stream::{self, Progress, Reporter};
 
 pub mod sensitivity;
@@ -309,7 +309,7 @@ impl Plan<'_> {
     /// # Errors
     /// [`Error::SameFile`].
     pub fn check_output(&self, path: &Path) -> Result<(), Error> {
-        place::check(path, self.file.shard_names().map(Path::new))
+        overwrite::check(path, self.file.shard_names().map(Path::new))
     }
 
     /// Records the origin of the importance matrix in the metadata, as llama-quantize does.
@@ -358,7 +358,7 @@ impl Plan<'_> {
             {
                 Error::Weight { tensor, reason: source.to_string() }
             }
-            error => stream::ended(error),
+            error => stream::writer_error(error),
         })
     }
 }

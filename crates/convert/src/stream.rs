@@ -60,7 +60,7 @@ pub(crate) fn pool(threads: Option<usize>) -> Result<rayon::ThreadPool, Error> {
 }
 
 /// Maps an error of the writer: a requested stop, or the error itself.
-pub(crate) fn ended(error: bilayer_gguf::Error) -> Error {
+pub(crate) fn writer_error(error: bilayer_gguf::Error) -> Error {
     match error {
         bilayer_gguf::Error::Source { source, .. } if source.is::<Stopped>() => Error::Interrupted,
         error => Error::File(error),

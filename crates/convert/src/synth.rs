@@ -86,7 +86,7 @@ impl Synth {
                 }))
             })
             .collect();
-        bilayer_gguf::write(path, &self.metadata(), new?).map_err(stream::ended)?;
+        bilayer_gguf::write(path, &self.metadata(), new?).map_err(stream::writer_error)?;
         Ok(made)
     }
 

@@ -143,25 +143,25 @@ pub(crate) fn byte(whole: f32) -> u8 {
 }
 
 /// `L` groups of `N` weights, one group per lane, and the cost of an error at each weight.
-pub(crate) struct Runs<const N: usize, const L: usize> {
+pub(crate) struct Groups<const N: usize, const L: usize> {
     pub x: [Lanes<L>; N],
     pub w: [Lanes<L>; N],
 }
 
-impl<const N: usize, const L: usize> Runs<N, L> {
+impl<const N: usize, const L: usize> Groups<N, L> {
     /// Transposes `[L, N]` weights and costs.
     #[inline(always)]
     pub fn new(x: &[[f32; N]], w: &[[f32; N]]) -> Self {
         assert!(x.len() == L && w.len() == L);
-        let mut runs = Self { x: [Lanes::ZERO; N], w: [Lanes::ZERO; N] };
+        let mut groups = Self { x: [Lanes::ZERO; N], w: [Lanes::ZERO; N] };
         for i in 0..N {
             for l in 0..L {
-                runs.x[i].0[l] = x[l][i];
-                runs.w[i].0[l] = w[l][i];
+                groups.x[i].0[l] = x[l][i];
+                groups.w[i].0[l] = w[l][i];
             }
-            runs.x[i] = runs.x[i].clamp(-LARGEST, LARGEST);
+            groups.x[i] = groups.x[i].clamp(-LARGEST, LARGEST);
         }
-        runs
+        groups
     }
 }
 

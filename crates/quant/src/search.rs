@@ -6,7 +6,7 @@
 //! sums in weight order and give the same result on every machine.
 
 use crate::blocks::{F16_LARGEST, f16_bits, f16_value};
-use crate::lanes::{Lanes, Runs, bytes, reciprocal};
+use crate::lanes::{Groups, Lanes, bytes, reciprocal};
 
 /// Starting points of a search, evenly spaced from `first` to `last`: for a scale, the code of the largest weight;
 /// for a line, the number of steps between the smallest and the largest.
@@ -115,15 +115,15 @@ fn mean<const N: usize>(values: &[f32; N]) -> f32 {
 /// `(Σ w x q)² / Σ w q²` is the part of `Σ w x²` that it explains.
 #[inline(always)]
 pub(crate) fn scale_sums<const N: usize, const L: usize>(
-    runs: &Runs<N, L>,
+    groups: &Groups<N, L>,
     inverse: Lanes<L>,
     nearest: impl Fn(f32) -> f32,
 ) -> [Lanes<L>; 2] {
     let (mut xq, mut qq) = (Lanes::ZERO, Lanes::ZERO);
     for i in 0..N {
-        let q = (runs.x[i] * inverse).map(&nearest);
-        let wq = runs.w[i] * q;
-        xq = xq + wq * runs.x[i];
+        let q = (groups.x[i] * inverse).map(&nearest);
+        let wq = groups.w[i] * q;
+        xq = xq + wq * groups.x[i];
         qq = qq + wq * q;
     }
     [xq, qq]
@@ -132,15 +132,15 @@ pub(crate) fn scale_sums<const N: usize, const L: usize>(
 /// `Σ w (x - x')²` with `x' = scale · nearest(x / scale)`.
 #[inline(always)]
 pub(crate) fn scale_loss<const N: usize, const L: usize>(
-    runs: &Runs<N, L>,
+    groups: &Groups<N, L>,
     scale: Lanes<L>,
     nearest: impl Fn(f32) -> f32,
 ) -> Lanes<L> {
     let inverse = scale.reciprocal();
     let mut loss = Lanes::ZERO;
     for i in 0..N {
-        let error = runs.x[i] - scale * (runs.x[i] * inverse).map(&nearest);
-        loss = loss + runs.w[i] * error * error;
+        let error = groups.x[i] - scale * (groups.x[i] * inverse).map(&nearest);
+        loss = loss + groups.w[i] * error * error;
     }
     loss
 }
@@ -148,13 +148,13 @@ pub(crate) fn scale_loss<const N: usize, const L: usize>(
 /// `[L, N]`: the codes nearest to `x / scale`, plus `bias`.
 #[inline(always)]
 pub(crate) fn scale_codes<const N: usize, const L: usize>(
-    runs: &Runs<N, L>,
+    groups: &Groups<N, L>,
     scale: Lanes<L>,
     nearest: impl Fn(f32) -> f32,
     bias: f32,
 ) -> [[u8; N]; L] {
     let inverse = scale.reciprocal();
-    let mut q = runs.x;
+    let mut q = groups.x;
     for q in &mut q {
         *q = (*q * inverse).map(&nearest);
     }
@@ -164,12 +164,12 @@ pub(crate) fn scale_codes<const N: usize, const L: usize>(
 /// The scale for `x ≈ scale · nearest(x / scale)`; 0 for all-zero values.
 #[inline(always)]
 pub(crate) fn scale<const N: usize, const L: usize>(
-    runs: &Runs<N, L>,
+    groups: &Groups<N, L>,
     nearest: impl Fn(f32) -> f32,
     sweep: Sweep,
 ) -> Lanes<L> {
     let mut peak = Lanes::<L>::ZERO;
-    for x in &runs.x {
+    for x in &groups.x {
         peak = Lanes::if_less(peak.map(f32::abs), x.map(f32::abs), *x, peak);
     }
     let inverse_peak = peak.reciprocal();
@@ -179,7 +179,7 @@ pub(crate) fn scale<const N: usize, const L: usize>(
             true => Lanes::all(sweep.point(k)) * inverse_peak,
             false => best.reciprocal(),
         };
-        let [xq, qq] = scale_sums(runs, inverse, &nearest);
+        let [xq, qq] = scale_sums(groups, inverse, &nearest);
         // All-zero codes give 0 < 0, which is false.
         let (before, now) = (explained * qq, xq * xq);
         best = Lanes::if_less(before, now, xq / qq, best);
@@ -202,18 +202,18 @@ pub(crate) struct LineSums<const L: usize> {
 /// The sums over the nearest codes on `line`.
 #[inline(always)]
 pub(crate) fn line_sums<const N: usize, const L: usize>(
-    runs: &Runs<N, L>,
+    groups: &Groups<N, L>,
     line: Line<L>,
     top: f32,
 ) -> LineSums<L> {
     let inverse = line.scale.reciprocal();
     let (mut sq, mut sqq, mut sxq) = (Lanes::ZERO, Lanes::ZERO, Lanes::ZERO);
     for i in 0..N {
-        let q = ((runs.x[i] - line.min) * inverse).round(0.0, top);
-        let wq = runs.w[i] * q;
+        let q = ((groups.x[i] - line.min) * inverse).round(0.0, top);
+        let wq = groups.w[i] * q;
         sq = sq + wq;
         sqq = sqq + wq * q;
-        sxq = sxq + wq * runs.x[i];
+        sxq = sxq + wq * groups.x[i];
     }
     LineSums { sq, sqq, sxq }
 }
@@ -227,7 +227,7 @@ pub(crate) struct Totals<const L: usize> {
     pub sx: Lanes<L>,
 }
 
-impl<const N: usize, const L: usize> Runs<N, L> {
+impl<const N: usize, const L: usize> Groups<N, L> {
     /// The sums of these weights.
     #[inline(always)]
     pub fn totals(&self) -> Totals<L> {
@@ -243,17 +243,17 @@ impl<const N: usize, const L: usize> Runs<N, L> {
 /// Fits the line `x ≈ scale · q + min` with integer codes `0..=top`, `scale ≥ 0` and `min ≤ min_max`.
 #[inline(always)]
 pub(crate) fn line<const N: usize, const L: usize>(
-    runs: &Runs<N, L>,
+    groups: &Groups<N, L>,
     top: f32,
     min_max: f32,
     sweep: Sweep,
 ) -> Line<L> {
     let mut low = Lanes::all(min_max);
-    for x in &runs.x {
+    for x in &groups.x {
         low = x.min(low);
     }
     // The sums use x - low: far from zero, squares of x itself would swamp the error.
-    let mut moved = Runs { x: runs.x, w: runs.w };
+    let mut moved = Groups { x: groups.x, w: groups.w };
     let mut width = Lanes::ZERO;
     for x in &mut moved.x {
         *x = *x - low;
@@ -301,7 +301,7 @@ fn fit<const L: usize>(
 /// `Σ w (x - x')²` for the nearest codes on the line.
 #[inline(always)]
 pub(crate) fn line_loss<const N: usize, const L: usize>(
-    runs: &Runs<N, L>,
+    groups: &Groups<N, L>,
     line: Line<L>,
     top: f32,
 ) -> Lanes<L> {
@@ -309,9 +309,9 @@ pub(crate) fn line_loss<const N: usize, const L: usize>(
     let inverse = scale.reciprocal();
     let mut loss = Lanes::ZERO;
     for i in 0..N {
-        let x = runs.x[i];
+        let x = groups.x[i];
         let error = x - (scale * ((x - min) * inverse).round(0.0, top) + min);
-        loss = loss + runs.w[i] * error * error;
+        loss = loss + groups.w[i] * error * error;
     }
     loss
 }
@@ -335,9 +335,9 @@ pub(crate) fn scales<const N: usize, F: Fn(f32) -> f32 + Copy>(
     bias: f32,
     sweep: Sweep,
 ) -> [ScaleBlock<N>; GROUP] {
-    let runs = group(x, importance);
-    let d = scale(&runs, nearest, sweep).map(|scale| f16_value(f16_bits(scale)));
-    let codes = scale_codes(&runs, d, nearest, bias);
+    let groups = group(x, importance);
+    let d = scale(&groups, nearest, sweep).map(|scale| f16_value(f16_bits(scale)));
+    let codes = scale_codes(&groups, d, nearest, bias);
     let mut blocks = [ScaleBlock { d: 0, codes: [0; N] }; GROUP];
     for k in 0..GROUP {
         blocks[k] = ScaleBlock { d: f16_bits(d.0[k]), codes: codes[k] };
@@ -371,9 +371,9 @@ pub(crate) fn lines<const N: usize>(
     top: f32,
     sweep: Sweep,
 ) -> [LineBlock<N>; GROUP] {
-    let runs = group(x, importance);
-    let line = halves(&runs, line(&runs, top, f32::INFINITY, sweep), top);
-    let codes = bytes(&line.codes(&runs.x, top), 0.0);
+    let groups = group(x, importance);
+    let line = halves(&groups, line(&groups, top, f32::INFINITY, sweep), top);
+    let codes = bytes(&line.codes(&groups.x, top), 0.0);
     let mut blocks = [LineBlock { d: 0, m: 0, codes: [0; N] }; GROUP];
     for k in 0..GROUP {
         let (d, m) = (f16_bits(line.scale.0[k]), f16_bits(line.min.0[k]));
@@ -387,12 +387,12 @@ pub(crate) fn lines<const N: usize>(
 fn group<const N: usize>(
     x: &[[f32; N]; GROUP],
     importance: Option<&[[f32; N]; GROUP]>,
-) -> Runs<N, GROUP> {
+) -> Groups<N, GROUP> {
     let mut w = *x;
     for k in 0..GROUP {
         w[k] = weights(&x[k], importance.map(|importance| &importance[k]));
     }
-    Runs::new(x, &w)
+    Groups::new(x, &w)
 }
 
 /// The line with f16 scale and minimum that minimizes the error.
@@ -400,9 +400,13 @@ fn group<const N: usize>(
 /// Both neighbours of scale and minimum are tried, since the errors of the two can cancel. A line whose lowest codes
 /// are unused may also start at the smallest weight, where the same points round differently.
 #[inline(always)]
-fn halves<const N: usize, const L: usize>(runs: &Runs<N, L>, line: Line<L>, top: f32) -> Line<L> {
+fn halves<const N: usize, const L: usize>(
+    groups: &Groups<N, L>,
+    line: Line<L>,
+    top: f32,
+) -> Line<L> {
     let mut low = Lanes::all(f32::INFINITY);
-    for x in &runs.x {
+    for x in &groups.x {
         low = x.min(low);
     }
     let unused = ((low - line.min) * line.scale.reciprocal()).round(0.0, top);
@@ -412,7 +416,7 @@ fn halves<const N: usize, const L: usize>(runs: &Runs<N, L>, line: Line<L>, top:
         for scale in around(start.scale) {
             for min in around(start.min) {
                 let line = Line { scale, min };
-                let loss = line_loss(runs, line, top);
+                let loss = line_loss(groups, line, top);
                 best = Line::if_less(loss, least, line, best);
                 least = loss.min(least);
             }

@@ -9,7 +9,7 @@
 //! fused or summed in another order, so every CPU computes the same bits.
 
 use crate::blocks::{F16_LARGEST, f16_bits, f16_value};
-use crate::lanes::{Lanes, Runs, bytes};
+use crate::lanes::{Groups, Lanes, bytes};
 use crate::search::{self, Line, LineSums, Sweep, Totals};
 
 /// Rounds of alternating between shared scale and integers.
@@ -20,10 +20,10 @@ const ROUNDS: usize = 2;
 fn parts<const N: usize, const PARTS: usize>(
     values: &[f32; 256],
     importance: Option<&[f32; 256]>,
-) -> Runs<N, PARTS> {
+) -> Groups<N, PARTS> {
     const { assert!(N * PARTS == 256) };
     let weights = search::weights(values, importance);
-    Runs::new(values.as_chunks().0, weights.as_chunks().0)
+    Groups::new(values.as_chunks().0, weights.as_chunks().0)
 }
 
 /// A shared scale (f16 bits), each sub-block's integer multiplier, and the codes.
@@ -53,9 +53,9 @@ pub(crate) fn scales<const N: usize, const PARTS: usize, F: Fn(f32) -> f32 + Cop
     codes: Codes<F>,
     sweep: Sweep,
 ) -> Scales<N, PARTS> {
-    let runs = parts::<N, PARTS>(values, importance);
+    let groups = parts::<N, PARTS>(values, importance);
     let nearest = codes.nearest;
-    let wanted = search::scale(&runs, nearest, sweep);
+    let wanted = search::scale(&groups, nearest, sweep);
     let peak = search::peak(&wanted.0);
     let mut d = if peak == 0.0 { 0 } else { f16_bits_outward(peak / lowest) };
     let mut centres = wanted * Lanes::all(f16_value(d)).reciprocal();
@@ -66,7 +66,7 @@ pub(crate) fn scales<const N: usize, const PARTS: usize, F: Fn(f32) -> f32 + Cop
         let mut losses = Lanes::all(f32::INFINITY);
         for step in [0.0, -1.0, 1.0] {
             let scale = (centre + Lanes::all(step)).clamp(lowest, -lowest - 1.0);
-            let loss = search::scale_loss(&runs, shared * scale, nearest);
+            let loss = search::scale_loss(&groups, shared * scale, nearest);
             centres = Lanes::if_less(loss, losses, scale, centres);
             losses = loss.min(losses);
         }
@@ -74,7 +74,7 @@ pub(crate) fn scales<const N: usize, const PARTS: usize, F: Fn(f32) -> f32 + Cop
         if total < least {
             (best, least) = ((d, centres), total);
         }
-        let sums = search::scale_sums(&runs, (shared * centres).reciprocal(), nearest);
+        let sums = search::scale_sums(&groups, (shared * centres).reciprocal(), nearest);
         let (mut xq, mut qq) = (0.0, 0.0);
         for part in 0..PARTS {
             let scale = f64::from(centres.0[part]);
@@ -90,7 +90,7 @@ pub(crate) fn scales<const N: usize, const PARTS: usize, F: Fn(f32) -> f32 + Cop
     let (d, integers) = best;
     let scales = integers.0.map(|integer| integer as i8);
     let codes =
-        search::scale_codes(&runs, Lanes::all(f16_value(d)) * integers, nearest, codes.bias);
+        search::scale_codes(&groups, Lanes::all(f16_value(d)) * integers, nearest, codes.bias);
     Scales { d, scales, codes }
 }
 
@@ -135,8 +135,8 @@ pub(crate) fn lines<const N: usize, const PARTS: usize>(
     integer_top: f32,
     sweep: Sweep,
 ) -> Lines<N, PARTS> {
-    let runs = parts::<N, PARTS>(values, importance);
-    let wanted = search::line(&runs, top, 0.0, sweep);
+    let groups = parts::<N, PARTS>(values, importance);
+    let wanted = search::line(&groups, top, 0.0, sweep);
     let mins = Lanes::ZERO - wanted.min;
     let d = f16_bits_outward(largest(wanted.scale) / integer_top);
     let dmin = f16_bits_outward(largest(mins) / integer_top);
@@ -145,7 +145,7 @@ pub(crate) fn lines<const N: usize, const PARTS: usize>(
     let scales = integers(wanted.scale, Lanes::all(f16_value(d)));
     let mut now = Integers { d, dmin, scales, mins: integers(mins, Lanes::all(f16_value(dmin))) };
     let (mut best, mut least) = (now, f32::INFINITY);
-    let totals = runs.totals();
+    let totals = groups.totals();
     for _ in 0..ROUNDS {
         let (centre, mut losses) = (now, Lanes::all(f32::INFINITY));
         for (scale, min) in STEPS {
@@ -154,7 +154,7 @@ pub(crate) fn lines<const N: usize, const PARTS: usize>(
                 mins: (centre.mins + Lanes::all(min)).clamp(0.0, integer_top),
                 ..centre
             };
-            let loss = search::line_loss(&runs, tried.line(), top);
+            let loss = search::line_loss(&groups, tried.line(), top);
             now.scales = Lanes::if_less(loss, losses, tried.scales, now.scales);
             now.mins = Lanes::if_less(loss, losses, tried.mins, now.mins);
             losses = loss.min(losses);
@@ -163,7 +163,7 @@ pub(crate) fn lines<const N: usize, const PARTS: usize>(
         if total < least {
             (best, least) = (now, total);
         }
-        match System::new(totals, search::line_sums(&runs, now.line(), top), now).solve() {
+        match System::new(totals, search::line_sums(&groups, now.line(), top), now).solve() {
             Some(fitted) if fitted != (now.d, now.dmin) => (now.d, now.dmin) = fitted,
             _ => break,
         }
@@ -173,7 +173,7 @@ pub(crate) fn lines<const N: usize, const PARTS: usize>(
         dmin: best.dmin,
         scales: best.scales.0.map(|scale| scale as u8),
         mins: best.mins.0.map(|min| min as u8),
-        codes: bytes(&best.line().codes(&runs.x, top), 0.0),
+        codes: bytes(&best.line().codes(&groups.x, top), 0.0),
     }
 }
 

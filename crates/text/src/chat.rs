@@ -6,7 +6,7 @@
 //!
 //! **Messages cannot create special tokens.** A message may contain `<|im_end|>`, and the model must see its characters,
 //! not the end of a turn. [`Template::prompt`] therefore determines for each special token in the rendered text
-//! whether the template wrote it (`own.rs` explains how); message text stays text, whatever the template trims,
+//! whether the template wrote it (`special_tokens.rs` explains how); message text stays text, whatever the template trims,
 //! splits, joins or searches for in it.
 
 use minijinja::{Environment, Value};
@@ -17,13 +17,13 @@ mod builtin;
 mod environment;
 mod inputs;
 mod json;
-mod own;
 mod source;
+mod special_tokens;
 mod templates;
 
 pub use builtin::Builtin;
 pub use inputs::Inputs;
-pub use own::{Prompt, Segment};
+pub use special_tokens::{Prompt, Segment};
 pub use templates::Templates;
 
 /// The template's name in its environment.
@@ -101,7 +101,7 @@ impl Template {
     /// # Errors
     /// Those of [`render`](Self::render), and [`Error::Entangled`].
     pub fn prompt(&self, inputs: &Inputs<'_>, tokenizer: &Tokenizer) -> Result<Prompt, Error> {
-        own::prompt(self, inputs, tokenizer)
+        special_tokens::prompt(self, inputs, tokenizer)
     }
 
     /// Renders with `environment`, which holds this template or a modified one, after applying `write` to every text

@@ -3,7 +3,7 @@
 //! A vocabulary has some 100 thousand tokens, often twice as many merges, and is read before the first token is
 //! computed. Therefore each table is one allocation, with none per entry.
 
-use crate::places::Places;
+use crate::hash_index::HashIndex;
 
 /// Token ids by spelling.
 #[derive(Debug)]
@@ -12,22 +12,22 @@ pub(crate) struct Spellings {
     text: String,
     /// `ends[id]`: where the spelling of token `id` ends; it starts where that of `id - 1` ends.
     ends: Vec<usize>,
-    places: Places,
+    index: HashIndex,
 }
 
 impl Spellings {
     /// An empty table with capacity for `tokens` tokens.
     pub fn new(tokens: usize) -> Spellings {
         let (text, ends) = (String::new(), Vec::with_capacity(tokens));
-        Spellings { text, ends, places: Places::new(tokens) }
+        Spellings { text, ends, index: HashIndex::new(tokens) }
     }
 
     /// Adds the token of the next id. Of duplicate spellings the first counts.
     pub fn push(&mut self, spelling: &str) {
-        let hash = self.places.of_text(spelling);
-        let Spellings { text, ends, places } = self;
-        let number = places.find_mut(hash, |id| get(text, ends, id) == spelling);
-        if Places::is_free(*number) {
+        let hash = self.index.of_text(spelling);
+        let Spellings { text, ends, index } = self;
+        let number = index.find_mut(hash, |id| get(text, ends, id) == spelling);
+        if HashIndex::is_free(*number) {
             *number = ends.len() as u32;
         }
         text.push_str(spelling);
@@ -42,7 +42,7 @@ impl Spellings {
     /// The token with this spelling.
     pub fn find(&self, spelling: &str) -> Option<u32> {
         let is = |id| get(&self.text, &self.ends, id) == spelling;
-        self.places.find(self.places.of_text(spelling), is)
+        self.index.find(self.index.of_text(spelling), is)
     }
 }
 

@@ -107,7 +107,8 @@ impl Sensitivity {
         let free: Vec<&Tensor> = file.tensors().iter().filter(is_free).collect();
         let fixed = plan.tensors().iter().zip(file.tensors()).filter(|(_, t)| !is_free(t));
         let fixed_bytes = fixed.map(|(planned, _)| planned.to_bytes).sum();
-        let mut runs = Runs::new(quantize, model, calibration, free.len() as u64 + 3, progress)?;
+        let mut runs =
+            CalibrationRuns::new(quantize, model, calibration, free.len() as u64 + 3, progress)?;
         let activations = runs.activations()?;
         runs.base()?;
         let pool = stream::pool(quantize.threads)?;
@@ -266,8 +267,8 @@ impl Sample<'_> {
     }
 }
 
-/// Runs of the calibration text.
-struct Runs<'a> {
+/// CalibrationRuns of the calibration text.
+struct CalibrationRuns<'a> {
     model: &'a Model,
     windows: Windows,
     threads: Option<usize>,
@@ -281,20 +282,20 @@ struct Runs<'a> {
     total: u64,
 }
 
-impl<'a> Runs<'a> {
+impl<'a> CalibrationRuns<'a> {
     fn new(
         quantize: &Quantize,
         model: &'a Model,
         calibration: &Calibration<'_>,
         total: u64,
         progress: Progress<'a>,
-    ) -> Result<Runs<'a>, Error> {
+    ) -> Result<CalibrationRuns<'a>, Error> {
         let len = calibration.window_len.min(model.config().context);
         let mut windows = Windows::of_text(model, calibration.text, len).map_err(failed)?;
         windows.truncate(calibration.windows.max(1));
         let base = tempfile::tempfile().map_err(Error::Scratch)?;
         let threads = quantize.threads;
-        Ok(Runs {
+        Ok(CalibrationRuns {
             model,
             windows,
             threads,
@@ -381,7 +382,7 @@ impl<'a> Runs<'a> {
         Ok(report.divergence.map_or(0.0, |divergence| divergence.kl().value))
     }
 
-    /// Runs the text with one tensor quantized and scales the divergence to the other types.
+    /// CalibrationRuns the text with one tensor quantized and scales the divergence to the other types.
     fn measured(
         &mut self,
         tensor: &Tensor,

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use crate::Error;
+use crate::hash_index::HashIndex;
 use crate::merging::{self, Joins};
-use crate::places::Places;
 use crate::spellings::Spellings;
 
 /// The tokens of a word.
@@ -14,7 +14,7 @@ pub(super) type Word = merging::Word<u32, Reverse<u32>>;
 /// The list of merges in order of rank.
 pub(super) struct Merges {
     list: Vec<Merge>,
-    places: Places,
+    index: HashIndex,
 }
 
 #[derive(Clone, Copy)]
@@ -29,25 +29,25 @@ impl Merges {
     /// Parses merges of two tokens separated by a space.
     pub fn new(merges: &[Cow<'_, str>], spellings: &Spellings) -> Result<Merges, Error> {
         let mut list = Vec::with_capacity(merges.len());
-        let mut places = Places::new(merges.len());
+        let mut index = HashIndex::new(merges.len());
         let mut joined = String::new();
         for (rank, merge) in merges.iter().enumerate() {
             let merge = read(merge, spellings, &mut joined).map_err(|problem| {
                 let merge = merge.clone().into_owned();
                 Error::Merge { index: rank, merge, problem }
             })?;
-            let hash = places.of_pair(merge.left, merge.right);
+            let hash = index.of_pair(merge.left, merge.right);
             // Of duplicate pairs the last one counts, as in Hugging Face's library.
-            *places.find_mut(hash, |rank| is(&list, rank, merge.left, merge.right)) = rank as u32;
+            *index.find_mut(hash, |rank| is(&list, rank, merge.left, merge.right)) = rank as u32;
             list.push(merge);
         }
-        Ok(Merges { list, places })
+        Ok(Merges { list, index })
     }
 
     /// The rank of the merge of two neighbours and the resulting token.
     fn find(&self, left: u32, right: u32) -> Option<(u32, u32)> {
-        let hash = self.places.of_pair(left, right);
-        let rank = self.places.find(hash, |rank| is(&self.list, rank, left, right))?;
+        let hash = self.index.of_pair(left, right);
+        let rank = self.index.find(hash, |rank| is(&self.list, rank, left, right))?;
         Some((rank, self.list[rank as usize].token))
     }
 }

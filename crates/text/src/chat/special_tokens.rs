@@ -82,14 +82,14 @@ fn masked(
     base: u32,
     plain: &str,
 ) -> Option<Vec<Segment>> {
-    let telling = telling(tokenizer);
-    let hide = |c: char| match telling.binary_search(&c) {
+    let markers = markers(tokenizer);
+    let hide = |c: char| match markers.binary_search(&c) {
         Ok(at) => char::from_u32(base + at as u32).unwrap_or(c),
         Err(_) => c,
     };
     let show = |c: char| {
         let at = u32::from(c).checked_sub(base).map(|at| at as usize);
-        at.and_then(|at| telling.get(at)).copied().unwrap_or(c)
+        at.and_then(|at| markers.get(at)).copied().unwrap_or(c)
     };
     let mut is_needed = false;
     inputs.texts(&mut |text| is_needed |= text.chars().any(|c| hide(c) != c));
@@ -170,17 +170,17 @@ fn segment(fragment: Fragment<'_>, read: impl Fn(&str) -> String) -> Segment {
 
 /// The characters that identify special tokens, sorted: those of each token that do not occur in words, or all if the
 /// token is a word.
-fn telling(tokenizer: &Tokenizer) -> Vec<char> {
+fn markers(tokenizer: &Tokenizer) -> Vec<char> {
     let is_wordy = |c: char| c.is_alphanumeric() || c.is_whitespace() || c == '_';
-    let mut telling: Vec<char> = Vec::new();
+    let mut markers: Vec<char> = Vec::new();
     for (token, _) in tokenizer.controls() {
         let is_word = token.chars().all(is_wordy);
-        telling.extend(token.chars().filter(|&c| is_word || !is_wordy(c)));
+        markers.extend(token.chars().filter(|&c| is_word || !is_wordy(c)));
     }
-    telling.sort_unstable();
-    telling.dedup();
-    telling.truncate(BLOCK as usize);
-    telling
+    markers.sort_unstable();
+    markers.dedup();
+    markers.truncate(BLOCK as usize);
+    markers
 }
 
 /// The start of a block of private-use characters that occurs in neither template nor inputs.

@@ -10,18 +10,18 @@ const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Open addressing, at most three quarters full.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct HashIndex {
     slots: Box<[u32]>,
     /// Random per process, so that no file can choose colliding keys.
     seed: u64,
 }
 
-impl Places {
+impl HashIndex {
     /// An index with capacity for `entries` numbers.
-    pub fn new(entries: usize) -> Places {
+    pub fn new(entries: usize) -> HashIndex {
         let slots = (entries + entries / 3 + 1).next_power_of_two();
         let seed = RandomState::new().hash_one(FACTOR);
-        Places { slots: vec![FREE; slots].into(), seed }
+        HashIndex { slots: vec![FREE; slots].into(), seed }
     }
 
     /// The number under `hash` for which `is` returns true.
@@ -30,7 +30,7 @@ impl Places {
     }
 
     /// The slot of the number under `hash` for which `is` returns true, or an empty slot to fill; see
-    /// [`Places::is_free`].
+    /// [`HashIndex::is_free`].
     pub fn find_mut(&mut self, hash: u64, is: impl Fn(u32) -> bool) -> &mut u32 {
         let slot = self.slot(hash, is);
         &mut self.slots[slot]
