@@ -34,7 +34,7 @@ pub(super) enum Joined {
 }
 
 /// A part of a piece, and whether it is a match.
-type Part = (Range<usize>, bool);
+type Stretch = (Range<usize>, bool);
 
 impl Step {
     /// The steps of a `pre_tokenizer`, in order.
@@ -127,7 +127,7 @@ impl Joined {
     }
 
     /// The pieces that parts without gaps between them become.
-    fn pieces(self, parts: Vec<Part>) -> Vec<Range<usize>> {
+    fn pieces(self, parts: Vec<Stretch>) -> Vec<Range<usize>> {
         let mut pieces: Vec<Range<usize>> = Vec::with_capacity(parts.len());
         let mut before = None;
         for (part, is_match) in parts {
@@ -161,14 +161,14 @@ fn regex(pattern: &str) -> Result<Regex, String> {
     Regex::new(pattern).map_err(|error| error.to_string())
 }
 
-fn matches(pattern: &Regex, text: &str) -> Result<Vec<Part>, String> {
+fn matches(pattern: &Regex, text: &str) -> Result<Vec<Stretch>, String> {
     let found = pattern.find_iter(text).map(|found| found.map(|found| found.range()));
     let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
     Ok(between(found.into_iter(), text.len()))
 }
 
 /// The matches of a text of `len` bytes and what lies between them.
-fn between(found: impl Iterator<Item = Range<usize>>, len: usize) -> Vec<Part> {
+fn between(found: impl Iterator<Item = Range<usize>>, len: usize) -> Vec<Stretch> {
     let (mut parts, mut end) = (Vec::new(), 0);
     for range in found {
         parts.extend((end < range.start).then_some((end..range.start, false)));
