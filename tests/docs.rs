@@ -102,7 +102,8 @@ fn commands_are_found_in_fenced_blocks() {
 fn place() -> Place {
     let place = Place::new();
     place.file("model.gguf", words::tiny(Type::Q8_0, 1));
-    place.file("model-f16.gguf", words::tiny(Type::F16, 1));
+    // Rows of 256 weights, as the K types have them.
+    place.run("synth --shape tiny --type F16 model-f16.gguf").good();
     place.file("draft.gguf", words::tiny(Type::Q4_0, 1));
     place.file("encoder.gguf", words::scorer("bert", &["good", "bad"]));
     place.file("reranker.gguf", words::scorer("bert", &["relevant"]));
