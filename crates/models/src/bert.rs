@@ -43,7 +43,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
                 ("is_decoder", "a BERT whose tokens see what is before them alone"),
                 ("add_cross_attention", "attention to another text"),
             ];
-            draft.refuse_all(&switches, false)?;
+            draft.refuse_all(&switches)?;
             encoder::draft(draft)
         },
     },

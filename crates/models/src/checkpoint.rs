@@ -249,16 +249,16 @@ impl Draft<'_> {
         }
     }
 
-    /// Refuses each of `switches` that is neither absent nor `off`: its name and the feature that it turns on.
+    /// Refuses each of `switches` that is set: the field's name and the feature that it turns on.
     ///
     /// # Errors
     /// [`Error::UnsupportedField`].
     pub(crate) fn refuse_all(
         &self,
         switches: &[(&'static str, &'static str)],
-        off: bool,
     ) -> Result<(), Error> {
-        switches.iter().try_for_each(|&(name, feature)| self.refuse(name, &[off.into()], feature))
+        let off = [false.into()];
+        switches.iter().try_for_each(|&(name, feature)| self.refuse(name, &off, feature))
     }
 
     /// Sets the key of a field of the table.

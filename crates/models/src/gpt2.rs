@@ -47,7 +47,7 @@ fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
         ("scale_attn_by_inverse_layer_idx", "a scale for each layer"),
         ("add_cross_attention", "attention to another text"),
     ];
-    draft.refuse_all(&switches, false)?;
+    draft.refuse_all(&switches)?;
     draft.refuse("scale_attn_weights", &[true.into()], "scores that are not scaled")?;
     let inner = match draft.settings.size(&["n_inner"])? {
         Some(inner) => inner,

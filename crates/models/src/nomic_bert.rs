@@ -50,7 +50,7 @@ fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
         ("rotary_emb_interleaved", "rotation of neighbouring elements"),
         ("scale_attn_by_inverse_layer_idx", "a scale for each layer"),
     ];
-    draft.refuse_all(&switches, false)?;
+    draft.refuse_all(&switches)?;
     draft.refuse("scale_attn_weights", &[true.into()], "scores that are not scaled")?;
     checkpoint::rope(draft)?;
     encoder::draft(draft)

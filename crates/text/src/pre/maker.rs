@@ -102,7 +102,7 @@ impl Step {
                 let found = piece.match_indices(is_cut).map(|(at, found)| at..at + found.len());
                 Ok(joined.pieces(between(found, piece.len())))
             }
-            Step::Bytes { words: None, .. } => Ok(vec![0..piece.len()]),
+            Step::Bytes { words: None, .. } => Ok(std::iter::once(0..piece.len()).collect()),
             Step::Bytes { words: Some(words), spaced } => {
                 let added = usize::from(*spaced && !piece.starts_with(' '));
                 let text = [&" "[..added], piece].concat();
