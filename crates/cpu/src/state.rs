@@ -1,10 +1,10 @@
-//! The step that a program runs: its own checked copy, and what is derived from it once for all layers.
+//! The step that a program runs: its own validated copy, and data derived once for all layers.
 
 use bilayer_graph::{Error, Exactness, Limits, PAGE_TOKENS, PageCopy, Rows, Span, Step};
 
 use crate::ops::attend::plan::Plan;
 
-/// Consecutive tokens of a span that lie in one page: what is stored together.
+/// Consecutive tokens of a span within one page, which are stored together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// The first row of the step.
@@ -13,30 +13,30 @@ pub(crate) struct Run {
     pub(crate) rows: usize,
     /// The page.
     pub(crate) page: u32,
-    /// The place of the first token within the page.
+    /// Index of the first token within the page.
     pub(crate) slot: usize,
 }
 
-/// Rows of the smallest embedding tables of a program; `usize::MAX` where it has none.
+/// Rows of the smallest embedding tables of a program; `usize::MAX` without any.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tables {
-    /// Tokens must be below.
+    /// Bound of token ids.
     pub(crate) vocab: usize,
-    /// Positions must be below.
+    /// Bound of positions.
     pub(crate) positions: usize,
-    /// The token that ends a text and the last row of the table, where the program tells texts of a sequence apart.
+    /// The token that ends a text and the last row of the table, if the program distinguishes texts of a sequence.
     pub(crate) segments: Option<(u32, u32)>,
 }
 
-/// A step's data, in buffers reserved for the limits.
+/// A step's data, in buffers allocated for the limits.
 pub(crate) struct State {
     limits: Limits,
     tables: Tables,
-    /// Whether pages are used at all.
+    /// Whether pages are used.
     cached: bool,
     pub(crate) tokens: Vec<u32>,
     pub(crate) positions: Vec<u32>,
-    /// Of each row the number of texts that end before it in its span; empty without a separator.
+    /// For each row, the number of texts that end before it in its span; empty without a separator.
     pub(crate) segments: Vec<u32>,
     pub(crate) spans: Vec<Span>,
     pub(crate) pages: Vec<u32>,
@@ -44,7 +44,7 @@ pub(crate) struct State {
     pub(crate) copies: Vec<PageCopy>,
     pub(crate) exactness: Exactness,
     pub(crate) runs: Vec<Run>,
-    /// The tiles of attention, one plan for each kind of attention in the program.
+    /// The tiles of attention, one plan per kind of attention in the program.
     pub(crate) plans: Vec<Plan>,
 }
 
@@ -67,7 +67,7 @@ impl State {
         }
     }
 
-    /// Rows of a value in this step.
+    /// Number of rows of a value in this step.
     pub(crate) fn rows(&self, rows: Rows) -> usize {
         match rows {
             Rows::Tokens => self.tokens.len(),
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// Most rows of a value in any step.
+    /// Maximum number of rows of a value in any step.
     pub(crate) fn rows_max(&self, rows: Rows) -> usize {
         match rows {
             Rows::Tokens => self.limits.tokens,
@@ -88,16 +88,16 @@ impl State {
         &self.pages[span.first_page as usize..]
     }
 
-    /// The first row of the span that holds `row`.
+    /// The first row of the span that contains `row`.
     pub(crate) fn span_start(&self, row: u32) -> u32 {
         let after = self.spans.partition_point(|span| span.first_row <= row);
         self.spans[after - 1].first_row
     }
 
-    /// Takes a step over.
+    /// Sets the step.
     ///
     /// # Errors
-    /// It is over a limit, or its numbers do not fit together; the state is then the one before.
+    /// It exceeds a limit, or is inconsistent; the state is then unchanged.
     pub(crate) fn set(&mut self, step: &Step<'_>) -> Result<(), Error> {
         self.check(step)?;
         refill(&mut self.tokens, step.tokens);
@@ -191,7 +191,7 @@ fn below(what: &'static str, bound: usize, found: u32) -> Result<(), Error> {
     }
 }
 
-/// The content of `from` in the memory of `to`, which is large enough once the limits are checked.
+/// Replaces the contents of `to` by `from`; `to` is large enough once the limits are checked.
 fn refill<T: Copy>(to: &mut Vec<T>, from: &[T]) {
     to.clear();
     to.extend_from_slice(from);

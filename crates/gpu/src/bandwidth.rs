@@ -1,4 +1,4 @@
-//! How fast an adapter's kernels read its memory.
+//! Measures the memory read bandwidth of a GPU's kernels.
 
 use std::time::Instant;
 
@@ -10,23 +10,23 @@ use crate::device::{Device, DeviceOptions};
 use crate::kernel::{Access, Source};
 use crate::render::render;
 
-/// Bytes that are read: more than any cache of a card holds, and of a processor, whose software adapter is slow.
+/// Bytes read: more than any GPU's cache, and than a CPU's, whose software adapter is slow.
 const BYTES: u64 = 256 << 20;
 
-/// Workgroups, and threads of each: enough to fill any card.
+/// Workgroups, and threads of each: enough to fill any GPU.
 const GROUPS: u32 = 2048;
 const THREADS: u32 = 256;
 
 /// Passes over the memory in the longer of two runs.
 const PASSES: u32 = 5;
 
-/// Rounds; the fastest counts.
+/// Number of rounds; the fastest counts.
 const ROUNDS: usize = 3;
 
-/// The 10^9 bytes a second that an adapter reads: what a number of passes over memory take more than one pass.
+/// Read bandwidth in 10^9 bytes per second: from the time of several passes minus that of one.
 ///
 /// # Errors
-/// There is no such adapter, it cannot be opened, has no room, or is lost.
+/// No adapter matches, it cannot be opened, is out of memory, or is lost.
 pub fn read_gbps(wanted: Option<&str>) -> Result<f64, Error> {
     let device = crate::open(wanted, DeviceOptions::default())?;
     let failed = |error: GraphError| Error::Open {
@@ -36,7 +36,7 @@ pub fn read_gbps(wanted: Option<&str>) -> Result<f64, Error> {
     measure(&device).map_err(failed)
 }
 
-/// The kernel: each thread sums what it reads, so that no read is left out.
+/// The kernel: each thread sums what it reads, so that no read is optimized away.
 pub(crate) fn source() -> Source {
     Source {
         name: "read".to_owned(),

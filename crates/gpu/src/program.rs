@@ -1,4 +1,4 @@
-//! A compiled segment: its dispatches with their bind groups, and the buffers a step goes in and out by.
+//! A compiled segment: its dispatches with bind groups, and the buffers for a step's input and output.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +17,7 @@ use draft::{Counts, Grid};
 use step::Words;
 use timer::Timer;
 
-/// Work of one submit, in operations per second of the device: what it does in about this long, so that neither a
-/// watchdog nor the desktop waits for us.
+/// Duration of the work of one submit at the device's speed, short enough for watchdogs and the desktop.
 const SUBMIT_SECONDS: f64 = 0.05;
 
 /// One dispatch of a kernel.
@@ -28,28 +27,28 @@ pub struct Dispatch {
     pub(crate) grid: Grid,
 }
 
-/// One way to run a stage, and when it is taken.
+/// A way to run a stage, and its condition.
 pub struct Choice {
     pub(crate) when: fn(&Counts, u32) -> bool,
-    /// What `when` is asked with.
+    /// The argument of `when`.
     pub(crate) bound: u32,
     pub(crate) dispatches: Vec<Dispatch>,
 }
 
-/// One kernel or a few that make the values of an item.
+/// One or a few kernels that compute the values of an item.
 pub struct Stage {
     pub(crate) choices: Vec<Choice>,
-    /// The value it makes, for checking.
+    /// The value it computes, for checking.
     pub(crate) makes: Option<Access>,
 }
 
-/// A value in device memory, `[rows, width]` with the rows `stride` floats apart.
+/// A value in device memory, `[rows, width]` with rows `stride` floats apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub(crate) value: Value,
-    /// Which of the program's buffers.
+    /// Index of the program's buffer.
     pub(crate) buffer: usize,
-    /// Where its first row begins, floats.
+    /// Offset of the first row, floats.
     pub(crate) offset: u32,
     pub(crate) stride: u32,
     pub(crate) width: u32,
@@ -64,22 +63,22 @@ impl Access {
         }
     }
 
-    /// Floats from the first of the first row to the last of the last.
+    /// Floats from the start of the first row to the end of the last one.
     fn span(&self, rows: u32) -> u64 {
         u64::from(rows.saturating_sub(1)) * u64::from(self.stride) + u64::from(self.width)
     }
 }
 
-/// An output on its way to the host.
+/// An output during transfer to the host.
 pub(crate) struct Output {
     pub(crate) access: Access,
-    /// What the host maps: a copy, or the value itself where adapter and host share memory.
+    /// The buffer that the host maps: a copy, or the value itself in shared memory.
     mapped: wgpu::Buffer,
-    /// Where the value begins in it, bytes.
+    /// Offset of the value in it, bytes.
     at: u64,
     is_copy: bool,
     state: Arc<AtomicBool>,
-    /// Rows of the last submit that were asked to be mapped; 0 when the buffer is not mapped.
+    /// Rows of the last submit for which mapping was requested; 0 if the buffer is not mapped.
     rows: u32,
 }
 
@@ -92,18 +91,18 @@ pub struct Program {
     pub(crate) outputs: Vec<Output>,
     step: wgpu::Buffer,
     words: Words,
-    /// Rows of an input, padded to its stride.
+    /// Scratch for rows of an input, padded to its stride.
     padded: Vec<f32>,
     pub(crate) kernels: Vec<Kernel>,
     limits: Limits,
-    /// Operations of one submit.
+    /// Maximum operations per submit.
     slice: u64,
     timer: Option<Timer>,
     pub(crate) bytes: u64,
 }
 
 impl Program {
-    /// Writes an input; it arrives in order with the submits.
+    /// Writes an input, in order with the submits.
     ///
     /// # Errors
     /// More elements than the limits allow.
@@ -164,7 +163,7 @@ impl Program {
         Ok(())
     }
 
-    /// Records stages from `first` on, as many as one submit may do; returns the next.
+    /// Records stages from `first` on, as many as one submit may run; returns the next.
     fn encode(&self, encoder: &mut wgpu::CommandEncoder, first: usize, counts: &Counts) -> usize {
         let (mut done, mut stage) = (0, first);
         let timer = self.timer.as_ref();
@@ -187,10 +186,10 @@ impl Program {
         stage
     }
 
-    /// Runs the stages one by one and looks at every value: the first that is not finite is the answer. Slow.
+    /// Runs the stages one by one and checks every value; the first that is not finite is reported. Slow.
     ///
     /// # Errors
-    /// As [`Program::submit`]; a value that is not finite.
+    /// Those of [`Program::submit`]; a value that is not finite.
     pub(crate) fn submit_checked(
         &mut self,
         step: &Step<'_>,
@@ -231,7 +230,7 @@ impl Program {
         Ok(())
     }
 
-    /// Takes back staging buffers that nobody read.
+    /// Unmaps staging buffers that were not read.
     fn release(&mut self) -> Result<(), GraphError> {
         for output in &mut self.outputs {
             if output.rows > 0 {
@@ -249,7 +248,7 @@ impl Program {
     /// Waits for the last submit and copies an output.
     ///
     /// # Errors
-    /// No such output, another number of elements, a lost device.
+    /// No such output, a wrong number of elements, a lost device.
     pub(crate) fn read(&mut self, value: Value, data: &mut [f32]) -> Result<bool, GraphError> {
         let Some(output) = self.outputs.iter_mut().find(|output| output.access.value == value)
         else {
@@ -278,7 +277,7 @@ impl Program {
         Ok(true)
     }
 
-    /// Times of the stages of the last submit, which must have been waited for; none where nobody asked.
+    /// Times of the stages of the last submit, which must have finished; empty unless requested.
     ///
     /// # Errors
     /// The device was lost.
@@ -318,7 +317,7 @@ impl Stage {
 }
 
 impl Output {
-    /// Asks for the rows that there are, copied to memory that the host maps where it cannot map the value.
+    /// Requests the existing rows, copied to mappable memory if the value itself cannot be mapped.
     fn fetch(
         &mut self,
         encoder: &mut wgpu::CommandEncoder,

@@ -1,22 +1,22 @@
-//! From the templates of /shaders to WGSL text.
+//! Renders the templates of /shaders to WGSL.
 
 use std::sync::OnceLock;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior, Value};
 
-/// Every template: its path below /shaders without the extension, and its text.
+/// All templates: path below /shaders without extension, and text.
 static TEMPLATES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
 
-/// The text of a template, if there is one of that name.
+/// The text of a template, if it exists.
 pub fn template(name: &str) -> Option<&'static str> {
     TEMPLATES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// The WGSL of a template. The same context gives the same text.
+/// Renders a template to WGSL. Deterministic.
 ///
 /// # Panics
-/// On a mistake in a template; all variants are rendered in tests/shaders.rs.
+/// On mistakes in a template; all variants are rendered in tests/shaders.rs.
 pub fn render(name: &str, context: Value) -> String {
     static ENVIRONMENT: OnceLock<Environment<'static>> = OnceLock::new();
     let environment = ENVIRONMENT.get_or_init(|| {
@@ -45,7 +45,7 @@ pub(crate) fn declared(line: &str, name: &str) -> Result<Value, String> {
     found.ok_or_else(|| format!("its first line must be {{% set {name} = ... %}}"))
 }
 
-/// Block tags stand on lines of their own and leave none behind.
+/// Block tags are on lines of their own, which are removed.
 fn syntax() -> SyntaxConfig {
     let built = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     built.expect("the usual delimiters")

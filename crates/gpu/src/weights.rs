@@ -1,4 +1,4 @@
-//! Device memory of weights: a few large blocks, in which each matrix lies in the layout that its loader reads.
+//! Device memory of weights: a few large blocks that contain each matrix in the layout of its loader.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use crate::device::Device;
 use crate::kernels::weights::{Layout, is_native};
 use crate::unified::{self, Window};
 
-/// Most bytes of one block, unless the adapter binds less.
+/// Maximum bytes per block, unless the GPU binds less.
 const BLOCK_BYTES: u64 = 1 << 30;
 
-/// Where a block of device memory may be bound from, bytes; the most that any adapter asks for.
+/// Binding alignment within a block in bytes, the maximum required by any GPU.
 const ALIGNMENT: u64 = 256;
 
-/// Bytes that are gathered and sent at once.
+/// Bytes gathered and uploaded at once.
 const STAGING_BYTES: usize = 8 << 20;
 
-/// Rows are padded to a multiple of so many weights in split layout.
+/// In split layout, rows are padded to a multiple of this many weights.
 pub const ROW_MULTIPLE: usize = 64;
 
-/// Matrices have their number of quantization blocks rounded up to a multiple of this in split layout, so that every
+/// In split layout, the number of quantization blocks of a matrix is rounded up to a multiple of this, so that every
 /// plane begins at a multiple of 16 bytes.
 const BLOCKS_MULTIPLE: usize = 16;
 
-/// The type a weight has on the device.
+/// The type of a weight on the device.
 pub fn device_type(weight: &Weight) -> Type {
     if is_vector(weight) {
         return Type::F32;
@@ -36,23 +36,23 @@ pub fn device_type(weight: &Weight) -> Type {
     if is_native(weight.ty) { weight.ty } else { Type::F16 }
 }
 
-/// Whether the weight is a norm's gain, a bias or the like, which are kept as floats.
+/// Whether the weight is a norm gain, a bias or similar, which are stored as floats.
 fn is_vector(weight: &Weight) -> bool {
     weight.rows == 1 && weight.ty.block_weights == 1
 }
 
-/// Some rows of a matrix in a block of device memory.
+/// A range of rows of a matrix in a block of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What holds it.
+    /// Its container.
     pub home: Home,
-    /// Where in it, bytes.
+    /// Offset in it, bytes.
     pub base: u32,
-    /// Quantization blocks, rounded up as the layout needs.
+    /// Quantization blocks, rounded up as required by the layout.
     pub blocks: u32,
-    /// Quantization blocks of a row.
+    /// Quantization blocks per row.
     pub row_blocks: u32,
-    /// The matrix's row that is this part's row 0.
+    /// The matrix's row that is row 0 of this range.
     pub first_row: u32,
     /// Rows.
     pub rows: u32,
@@ -61,13 +61,13 @@ pub struct Part {
 /// A weight on the device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
-    /// Its type there.
+    /// Its type on the device.
     pub ty: Type,
-    /// How it lies there.
+    /// Its layout on the device.
     pub layout: Layout,
-    /// Weights of a row.
+    /// Weights per row.
     pub cols: u32,
-    /// Its rows, in order; more than one part where it exceeds a block.
+    /// Its rows, in order; several ranges if it exceeds a block.
     pub parts: Vec<Part>,
 }
 
@@ -80,22 +80,22 @@ struct Block {
 /// All weights of a device.
 pub struct Weights {
     device: Arc<Device>,
-    /// Blocks by number; `None` where one was given up.
+    /// Blocks by index; `None` for released ones.
     blocks: Vec<Option<Block>>,
     placed: HashMap<WeightId, Placed>,
-    /// Which of them have been uploaded.
+    /// Whether each weight has been uploaded.
     loaded: HashMap<WeightId, bool>,
-    /// Vectors also as the host's floats: frequencies are computed from some.
+    /// Vectors also as host floats: RoPE tables are computed from some.
     vectors: HashMap<WeightId, Vec<f32>>,
-    /// Bytes sent since the device was last waited for.
+    /// Bytes uploaded since the last wait for the device.
     unsent: usize,
-    /// Parts of file maps that shaders read in place.
+    /// Windows of file maps that shaders read in place.
     windows: Vec<Window>,
-    /// The window of the weight that was found last, and that weight's layer.
+    /// The window and layer of the last weight found.
     last_window: Option<(Option<u32>, usize)>,
 }
 
-/// What holds some of the weights.
+/// The container of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Home {
     /// A block of the device's memory.
@@ -105,7 +105,7 @@ pub enum Home {
 }
 
 impl Weights {
-    /// None yet.
+    /// An empty set of weights.
     pub fn new(device: Arc<Device>) -> Weights {
         Weights {
             device,
@@ -119,7 +119,8 @@ impl Weights {
         }
     }
 
-    /// Imports a file map where the device shares the host's memory and its driver can; else weights are copied.
+    /// Imports a file map if the device shares the host's memory and its driver supports it; otherwise weights are
+    /// copied.
     pub fn share(&mut self, map: &SharedBytes) {
         let known = |window: &Window| window.offset(map.get(..1).unwrap_or_default()).is_some();
         if !self.device.caps().unified || self.windows.iter().any(known) {
@@ -129,11 +130,11 @@ impl Weights {
         self.windows.extend(windows.into_iter().flatten());
     }
 
-    /// Makes room for weights, neighbours in the list as neighbours in memory. What is there and named stays where it
-    /// is; all else is given up.
+    /// Allocates memory for weights, adjacent in list order. Existing weights that are named keep their place; all
+    /// others are dropped.
     ///
     /// # Errors
-    /// There is no room; then nothing new is there.
+    /// Out of memory; then nothing new is allocated.
     pub fn reserve(&mut self, weights: &[&Weight]) -> Result<(), GraphError> {
         let wanted: HashSet<WeightId> = weights.iter().map(|weight| weight.id).collect();
         let loaded = &self.loaded;
@@ -148,17 +149,18 @@ impl Weights {
                 *block = None;
             }
         }
-        // What shaders read as it lies in the file waits for its place there.
+        // Weights that shaders read directly in the file are placed there later.
         let waits = |w: &Weight| !self.windows.is_empty() && is_read_in_place(w);
         let new = weights.iter().copied().filter(|w| !self.placed.contains_key(&w.id));
         let new: Vec<&Weight> = new.filter(|w| !waits(w)).collect();
         self.lay_out(&new)
     }
 
-    /// Makes blocks for weights. No block has weights of two layers, so that a layer can be given up alone.
+    /// Allocates blocks for weights. No block contains weights of two layers, so that a layer can be released
+    /// separately.
     fn lay_out(&mut self, new: &[&Weight]) -> Result<(), GraphError> {
         let block_bytes = self.block_bytes();
-        // What each new block will hold is known before it is made, so that none is larger than needed.
+        // The contents of each new block are known before it is allocated, so that none is larger than needed.
         let first = self.blocks.len();
         let mut sizes: Vec<u64> = Vec::new();
         let mut layer = None;
@@ -210,10 +212,10 @@ impl Weights {
         Ok(())
     }
 
-    /// Uploads a weight. One that is there already stays as it is.
+    /// Uploads a weight. An existing one is unchanged.
     ///
     /// # Errors
-    /// Wrong length, no room, a lost device.
+    /// Wrong length, out of memory, a lost device.
     pub fn load(&mut self, weight: &Weight, bytes: &[u8]) -> Result<(), GraphError> {
         if bytes.len() != weight.bytes() {
             return Err(GraphError::WeightBytes {
@@ -252,17 +254,17 @@ impl Weights {
         self.device.check()
     }
 
-    /// A weight that was loaded.
+    /// A loaded weight.
     pub fn get(&self, id: WeightId) -> Option<&Placed> {
         if self.loaded.get(&id) == Some(&true) { self.placed.get(&id) } else { None }
     }
 
-    /// A weight that has its place, perhaps not yet its bytes.
+    /// A placed weight, whose bytes may not be loaded yet.
     pub fn placed(&self, id: WeightId) -> Option<&Placed> {
         self.placed.get(&id)
     }
 
-    /// A vector that was loaded, as floats.
+    /// A loaded vector, as floats.
     pub fn vector(&self, id: WeightId) -> Option<&[f32]> {
         self.vectors.get(&id).map(Vec::as_slice)
     }
@@ -277,11 +279,11 @@ impl Weights {
         }
     }
 
-    /// A weight where the file holds it, if one window has all of it.
+    /// Finds a weight in the file map, if one window contains all of it.
     fn found(&mut self, weight: &Weight, bytes: &[u8]) -> Option<Placed> {
         let mut placed = shape(weight);
-        // Matrices of a layer are read together, so they should lie in one window: that of the weight before, or else
-        // the one that goes on furthest behind this one.
+        // Matrices of a layer are read together and should be in one window: that of the previous weight, otherwise
+        // the one that extends furthest beyond this weight.
         let whole = |number: &usize| self.windows.get(*number)?.offset(bytes);
         let before = self.last_window.filter(|(layer, _)| *layer == weight.layer);
         let known = before.map(|(_, number)| number).filter(|number| whole(number).is_some());
@@ -300,7 +302,7 @@ impl Weights {
         Some(placed)
     }
 
-    /// Bytes of weights that are read in a file's map.
+    /// Bytes of weights that are read directly from a file's map.
     pub fn mapped_bytes(&self) -> u64 {
         let parts = self.placed.values().flat_map(|placed| {
             placed.parts.iter().map(|part| {
@@ -320,7 +322,7 @@ impl Weights {
         BLOCK_BYTES.min(self.device.block_bytes()) / ALIGNMENT * ALIGNMENT
     }
 
-    /// Sends the rows of a part, some at a time.
+    /// Uploads the rows of a range, some at a time.
     fn upload(
         &mut self,
         weight: &Weight,
@@ -349,7 +351,7 @@ impl Weights {
         Ok(())
     }
 
-    /// Sends rows that already have the device's type.
+    /// Uploads rows that already have the device's type.
     fn send(&self, placed: &Placed, part: &Part, row: usize, rows: usize, source: &[u8]) {
         let buffer = self.buffer(part.home);
         let (ty, row_blocks) = (placed.ty, part.row_blocks as usize);
@@ -375,7 +377,7 @@ impl Weights {
         }
     }
 
-    /// Keeps the driver's staging memory bounded: what was sent is done before more is.
+    /// Bounds the driver's staging memory: earlier uploads finish before more are queued.
     fn flush(&mut self, bytes: usize) -> Result<(), GraphError> {
         self.unsent += bytes;
         if self.unsent >= 2 * STAGING_BYTES {
@@ -387,13 +389,13 @@ impl Weights {
     }
 }
 
-/// How a weight lies on the device, without a place.
+/// A weight's layout on the device, without a location.
 fn shape(weight: &Weight) -> Placed {
     let ty = device_type(weight);
     Placed { ty, layout: Layout::of(ty), cols: weight.cols as u32, parts: Vec::new() }
 }
 
-/// Whether shaders read a weight as the file holds it.
+/// Whether shaders read a weight directly from the file.
 fn is_read_in_place(weight: &Weight) -> bool {
     let Placed { ty, layout, .. } = shape(weight);
     layout == Layout::Raw && ty == weight.ty && !is_vector(weight)
@@ -412,7 +414,8 @@ fn row_bytes(placed: &Placed) -> u64 {
     (row_blocks(placed) * placed.ty.block_bytes) as u64
 }
 
-/// Rows of a part that fills a block of memory, what rounds its quantization blocks up included; one at least.
+/// Maximum rows of a range that fills a block of memory, including the rounding of its quantization blocks; at least
+/// one.
 fn most_rows(placed: &Placed, block_bytes: u64) -> usize {
     let mut rows = (block_bytes / row_bytes(placed)) as usize / 4 * 4;
     while rows > 4 && extent(placed, rows).1 > block_bytes {
@@ -421,7 +424,7 @@ fn most_rows(placed: &Placed, block_bytes: u64) -> usize {
     rows.max(1)
 }
 
-/// Blocks and bytes of so many rows.
+/// Blocks and bytes of this many rows.
 fn extent(placed: &Placed, rows: usize) -> (usize, u64) {
     let blocks = rows * row_blocks(placed);
     let blocks = match placed.layout {
@@ -431,12 +434,12 @@ fn extent(placed: &Placed, rows: usize) -> (usize, u64) {
     (blocks, (blocks * placed.ty.block_bytes) as u64)
 }
 
-/// Bytes that a weight takes on any device of ours.
+/// Bytes of a weight on any GPU.
 pub fn device_bytes(weight: &Weight) -> u64 {
     extent(&shape(weight), weight.rows).1.next_multiple_of(ALIGNMENT)
 }
 
-/// Rows of a type without a loader as `ty`, which is F16 or F32.
+/// Converts rows of a type without a loader to `ty`, which is F16 or F32.
 fn convert(weight: &Weight, ty: Type, source: &[u8]) -> Vec<u8> {
     let rows = source.len() / weight.row_bytes();
     let mut values = vec![0.0_f32; rows * weight.cols];

@@ -1,7 +1,7 @@
 //! The ops: seventeen LLM-sized kinds, plain data over value and weight ids.
 //!
-//! Every op makes exactly one value. Shapes are written `[rows, width]`, row-major, f32. `T` is the number
-//! of tokens in the step, `R` the number of rows whose logits are wanted.
+//! Every op computes exactly one value. Shapes are written `[rows, width]`, row-major, f32. `T` is the number of
+//! tokens in the step, `R` the number of rows whose logits are requested.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,28 +19,28 @@ pub struct CacheId(pub u32);
 /// The symbolic number of rows of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rows {
-    /// One row for each token of the step: `T`.
+    /// One row per token of the step: `T`.
     Tokens,
-    /// One row for each entry of [`crate::Step::outputs`]: `R`.
+    /// One row per entry of [`crate::Step::outputs`]: `R`.
     Outputs,
 }
 
-/// Which number chooses the row of an [`Op::Embed`].
+/// The index into the table of an [`Op::Embed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ids {
-    /// The token.
+    /// The token id.
     Tokens,
-    /// Its position in its sequence; the table has a row for each that may occur.
+    /// The token's position in its sequence; the table has a row for every possible position.
     Positions,
-    /// How many tokens of this id stand before it in its part of the step, at most the table's last row: 0 in the
-    /// first text of a pair and 1 in the second. Of use where a step has whole sequences.
+    /// The number of `separator` tokens before the token in its span, at most the table's last row: 0 in the first
+    /// text of a pair and 1 in the second. Meaningful only if a step consists of whole sequences.
     Segments {
         /// The token that ends a text.
         separator: u32,
     },
 }
 
-/// The elementwise non-linearity inside [`Op::Gate`], of a gate `x`; where `up` is there the factor is `up`, unless said.
+/// The activation function of [`Op::Gate`], of a gate `x`; the factor is `up`, if present, unless stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x / (1 + exp(-x))`.
@@ -49,31 +49,31 @@ pub enum Activation {
     GeluTanh,
     /// `0.5 x (1 + erf(x / sqrt(2)))`, the exact form of Hendrycks and Gimpel 2016.
     Gelu,
-    /// `y / (1 + exp(-1.702 y))` of `y = min(x, 7)`, and the factor is `clamp(up, -7, 7) + 1`: what gpt-oss has (its
-    /// makers' `swiglu`, OpenAI 2025).
+    /// `y / (1 + exp(-1.702 y))` of `y = min(x, 7)`, with the factor `clamp(up, -7, 7) + 1`: gpt-oss's `swiglu`
+    /// (OpenAI 2025).
     ClampedSwiglu,
 }
 
 impl Activation {
-    /// Every one.
+    /// All activation functions.
     pub const ALL: [Activation; 4] =
         [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::ClampedSwiglu];
-    /// What [`Activation::ClampedSwiglu`] clamps to.
+    /// The clamp limit of [`Activation::ClampedSwiglu`].
     pub const SWIGLU_LIMIT: f32 = 7.0;
-    /// How steep its logistic function is.
+    /// The slope of its sigmoid.
     pub const SWIGLU_SLOPE: f32 = 1.702;
 }
 
-/// How a product takes its input where its weights are quantized.
+/// The precision of a product's input if its weights are quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// A device may round it to 8 bits with a scale for many elements.
+    /// The input may be quantized to 8 bits with a scale shared by many elements.
     Coarse,
-    /// Each element within 1/256 of itself: for rows in which some elements are many times the others.
+    /// Each element is within 1/256 of its value: for rows whose elements differ widely in magnitude.
     Fine,
 }
 
-/// Which elements of a head rotate together.
+/// The pairing of a head's elements in RoPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pairs {
     /// `(2i, 2i + 1)`: the order of GGUF's llama files.
@@ -82,24 +82,24 @@ pub enum Pairs {
     Halves,
 }
 
-/// A rotary embedding (Su et al. 2021) with all position-independent scaling already folded in.
+/// RoPE (Su et al. 2021) with all position-independent scaling folded in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
-    /// Which elements form a pair.
+    /// The pairing.
     pub pairs: Pairs,
-    /// Angle per position of each pair, radians; `dims = 2 * frequencies.len()` leading elements rotate.
+    /// Angle per position of each pair, radians; the `dims = 2 * frequencies.len()` leading elements rotate.
     pub frequencies: Arc<[f32]>,
     /// Factor on cosine and sine (YaRN's attention factor); 1 for plain RoPE.
     pub magnitude: f32,
-    /// `[1, dims / 2]` F32: each frequency is divided by its factor (`rope_freqs.weight`).
+    /// `[1, dims / 2]` F32: divisors of the frequencies (`rope_freqs.weight`).
     pub factors: Option<WeightId>,
 }
 
 /// Attention of the step's tokens over keys and values of their sequences.
 ///
-/// With a cache it is causal: new keys and values are appended to those of earlier steps, and a token sees itself and
-/// what is before it. Without one it goes both ways within the step and nothing is kept: every span is a whole sequence,
-/// and each of its tokens sees all of them.
+/// With a cache it is causal: new keys and values are appended to those of earlier steps, and a token attends to
+/// itself and all tokens before it. Without a cache it is bidirectional within the step and nothing is stored: every
+/// span is a whole sequence, and each of its tokens attends to all of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attend {
     /// Queries `[T, heads * head_dim]`, already rotated.
@@ -110,7 +110,7 @@ pub struct Attend {
     pub v: Value,
     /// `[T, heads * head_dim]`.
     pub out: Value,
-    /// The cache the keys and values go to; `None` where attention goes both ways.
+    /// The cache of the keys and values; `None` if attention is bidirectional.
     pub cache: Option<CacheId>,
     /// Query heads; a multiple of `kv_heads`. Query head `h` reads key-value head `h / (heads / kv_heads)`.
     pub heads: usize,
@@ -120,16 +120,16 @@ pub struct Attend {
     pub head_dim: usize,
     /// Factor on the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Sliding window: a token sees itself and the `window - 1` tokens before it, and as many after it where attention
-    /// goes both ways. `None` sees all.
+    /// Sliding window: a token attends to itself and the `window - 1` tokens before it, and as many after it if
+    /// attention is bidirectional. `None` means all.
     pub window: Option<u32>,
     /// Scores become `softcap * tanh(score / softcap)` before the mask.
     pub softcap: Option<f32>,
-    /// `[1, heads]` F32: one more logit per head in the softmax's denominator, with no value.
+    /// `[1, heads]` F32: one extra logit per head in the softmax's denominator, without a value.
     pub sinks: Option<WeightId>,
 }
 
-/// How a router's logits become weights of experts.
+/// The conversion of a router's logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Score {
     /// `exp(x) / sum of exp(x)` over all experts.
@@ -138,47 +138,48 @@ pub enum Score {
     Sigmoid,
 }
 
-/// Which experts a row goes to, and with what weights.
+/// The router: which experts a row goes to, and their weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
     /// The router's logits `[rows, experts]`.
     pub logits: Value,
-    /// `[1, experts]` F32: added to the scores where experts are chosen, and not where they are weighed.
+    /// `[1, experts]` F32: added to the scores for selection, but not in the weights.
     pub bias: Option<WeightId>,
-    /// Experts of a row.
+    /// Experts per row.
     pub used: usize,
-    /// How logits become weights.
+    /// The conversion of logits to scores.
     pub score: Score,
-    /// The weights of a row's experts are divided by their sum.
+    /// Whether the weights of a row's experts are divided by their sum.
     pub normalise: bool,
     /// Factor on the weights.
     pub scale: f32,
-    /// `[rows, 2 used]`: weights, the best expert's first, the lower number first where they tie; then the experts'
-    /// numbers, as whole numbers. A row's experts differ from one another. Of a row with a NaN or an
-    /// infinity the weights are NaN and the experts the first.
+    /// `[rows, 2 used]`: weights, best expert first, lower index first on ties; then the experts' indices as
+    /// integers. A row's experts are distinct. For a row with NaN or infinity the weights are NaN and the experts are
+    /// the first ones.
     pub out: Value,
 }
 
-/// The matrices of the experts of a layer, all of one shape and type.
+/// The matrices of a layer's experts, all of one shape and type.
 pub type Stack = Arc<[WeightId]>;
 
-/// Products of each row with the matrices of the experts that it goes to.
+/// Products of each row with the matrices of its experts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
-    /// `[rows, cols]`, the same for all experts of a row; or `[rows, used * cols]`, an expert's own.
+    /// `[rows, cols]`, shared by a row's experts; or `[rows, used * cols]`, one input per expert.
     pub input: Value,
-    /// What an [`Op::Route`] makes, `[rows, 2 used]`.
+    /// The result of an [`Op::Route`], `[rows, 2 used]`.
     pub route: Value,
-    /// One weight in which all experts' matrices lie one after another ([`crate::Weight::stacked`]), or one for each.
+    /// One weight that contains all experts' matrices contiguously ([`crate::Weight::stacked`]), or one weight per
+    /// expert.
     pub stack: Stack,
-    /// `[1, experts * rows]`: a bias for each expert.
+    /// `[1, experts * rows]`: one bias per expert.
     pub bias: Option<WeightId>,
     /// `[rows, used * rows of a matrix]`, in the order of the route.
     pub out: Value,
 }
 
 impl Attend {
-    /// Positions of its sequence that the token at `position` of `span` sees.
+    /// Positions that the token at `position` of `span` attends to.
     pub fn sees(&self, span: &Span, position: u32) -> Range<u32> {
         let window = self.window.unwrap_or(u32::MAX);
         assert!(window > 0, "a window of 0 sees nothing");
@@ -192,8 +193,8 @@ impl Attend {
         }
     }
 
-    /// What a device must reserve for keys and values while an attention without a cache runs: F32, because rounding
-    /// them would save nothing that is kept.
+    /// The temporary cache for keys and values of an attention without a cache: F32, because rounding would save no
+    /// lasting memory.
     pub fn scratch(&self) -> CacheInfo {
         let Attend { kv_heads, head_dim, window, .. } = *self;
         CacheInfo { layer: 0, kv_heads, head_dim, window }
@@ -210,7 +211,7 @@ pub enum Op {
     RmsNorm { input: Value, gain: Option<WeightId>, eps: f32, out: Value },
     /// `out[r, i] = gain[i] * (x[r, i] - mean) / sqrt(variance + eps) + bias[i]` (biased variance).
     LayerNorm { input: Value, gain: WeightId, bias: Option<WeightId>, eps: f32, out: Value },
-    /// [`Op::RmsNorm`] over each run of `head_dim` elements; `gain [1, head_dim]` is shared by the heads.
+    /// [`Op::RmsNorm`] over every `head_dim` elements; `gain [1, head_dim]` is shared by the heads.
     HeadNorm { input: Value, gain: WeightId, head_dim: usize, eps: f32, out: Value },
     /// `out [rows, weight.rows] = input [rows, weight.cols] x transpose(weight) + bias`.
     MatMul {
@@ -220,11 +221,12 @@ pub enum Op {
         precision: Precision,
         out: Value,
     },
-    /// Rotates each run of `head_dim` elements by its token's position.
+    /// Rotates every `head_dim` elements by their token's position.
     Rope { input: Value, head_dim: usize, rope: Rope, out: Value },
     /// Cache append, mask, softmax and weighted sum.
     Attend(Attend),
-    /// `out = activation(gate) * up`, elementwise, or what the activation makes of `up`; without it `activation(gate)`.
+    /// `out = activation(gate) * up`, elementwise, or [`Activation`]'s factor of `up`; without `up`,
+    /// `activation(gate)`.
     Gate { gate: Value, up: Option<Value>, activation: Activation, out: Value },
     /// `out = a + b`, elementwise.
     Add { a: Value, b: Value, out: Value },
@@ -234,18 +236,18 @@ pub enum Op {
     SoftCap { input: Value, cap: f32, out: Value },
     /// `out[i] = input[outputs[i]]`: from `[T, width]` to `[R, width]`.
     Rows { input: Value, out: Value },
-    /// `out[i]` is the mean of the rows of `input` from the first of the span that holds row `outputs[i]` to that row:
-    /// from `[T, width]` to `[R, width]`.
+    /// `out[i]` is the mean of the rows of `input` from the first row of the span that contains row `outputs[i]` up
+    /// to that row: from `[T, width]` to `[R, width]`.
     Pool { input: Value, out: Value },
-    /// The `k` largest of each row, largest first, the lower place first where they tie: `out [rows, 2k]` has their
-    /// `k` values and then their `k` places, as whole numbers. A row with a NaN or an infinity gives NaN everywhere.
+    /// The `k` largest elements of each row, largest first, lower index first on ties: `out [rows, 2k]` holds their
+    /// `k` values, then their `k` indices as integers. A row with NaN or infinity yields NaN everywhere.
     TopK { input: Value, k: usize, out: Value },
-    /// The choice of experts.
+    /// The router.
     Route(Route),
     /// Products with the chosen experts' matrices.
     Experts(Experts),
-    /// `out [rows, width]` = the sum of the chosen experts' results `input [rows, used * width]`, each times its weight
-    /// in `route`.
+    /// `out [rows, width]` = the sum of the chosen experts' results `input [rows, used * width]`, weighted by
+    /// `route`.
     Mix { input: Value, route: Value, out: Value },
 }
 
@@ -261,7 +263,7 @@ struct Operands {
 /// reads in the order of its fields, and its weights besides matrices.
 macro_rules! ops {
     ($($kind:ident $stem:literal $fields:tt: $out:expr, [$($input:expr),*], [$($weight:expr),*];)*) => {
-        /// The kind of an [`Op`] without its operands; its name is the stem of every file that implements it.
+        /// The kind of an [`Op`] without its operands; its name is the stem of all files that implement it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[expect(missing_docs, reason = "each is documented at its namesake in `Op`")]
         pub enum OpKind {
@@ -269,10 +271,10 @@ macro_rules! ops {
         }
 
         impl OpKind {
-            /// Every kind, in the order of [`Op`].
+            /// All kinds, in the order of [`Op`].
             pub const ALL: [OpKind; [$($stem),*].len()] = [$(OpKind::$kind),*];
 
-            /// The stem shared by the reference function, the CPU file, the shader and the profile row.
+            /// The stem of the reference function, the CPU file, the shader and the profile row.
             pub fn stem(self) -> &'static str {
                 match self {
                     $(OpKind::$kind => $stem,)*
@@ -328,7 +330,7 @@ fn padded<T: Copy, const N: usize>(operands: &[Option<T>]) -> [Option<T>; N] {
 }
 
 impl Op {
-    /// The value the op makes.
+    /// The value that the op computes.
     pub fn out(&self) -> Value {
         self.operands().out
     }
@@ -338,8 +340,8 @@ impl Op {
         self.operands().inputs.into_iter().flatten()
     }
 
-    /// The matrices that the op reads, whole in every step, or of experts as many as [`crate::Graph::share`] says; of a
-    /// table of embeddings it reads a few rows.
+    /// The matrices that the op reads: completely in every step, or for experts the fraction given by
+    /// [`crate::Graph::share`]; an embedding table is read only by a few rows.
     pub fn matrices(&self) -> &[WeightId] {
         match self {
             Op::MatMul { weight, .. } => std::slice::from_ref(weight),

@@ -1,23 +1,23 @@
-//! One step: which tokens of which sequences run, where their keys and values lie, which rows are wanted.
+//! One step: which tokens of which sequences run, where their keys and values are stored, which rows are requested.
 
-/// Tokens of one KV page.
+/// Tokens per KV page.
 pub const PAGE_TOKENS: usize = 32;
 
 /// A run of consecutive tokens of one sequence inside a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The first of the step's rows that belongs to this run.
+    /// The first row of the step that belongs to this span.
     pub first_row: u32,
     /// Number of rows.
     pub rows: u32,
     /// Position in the sequence of the first row; earlier positions are already cached.
     pub first_position: u32,
-    /// Where the sequence's page table begins in [`Step::pages`]. Entry `p / PAGE_TOKENS` holds position `p`;
-    /// the table reaches at least the last row's position.
+    /// Index of the sequence's page table in [`Step::pages`]. Entry `p / PAGE_TOKENS` contains position `p`; the
+    /// table covers at least the last row's position.
     pub first_page: u32,
 }
 
-/// A page of every cache to be copied before the step runs (copy on write after a prefix was shared).
+/// A page to be copied in every cache before the step runs (copy on write of a shared prefix).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageCopy {
     /// Page read.
@@ -41,30 +41,30 @@ pub enum Exactness {
 /// Most rows of a step for which a backend must be able to keep [`Exactness::PerRow`].
 pub const EXACT_ROWS_MAX: usize = 8;
 
-/// What a step runs: flat plain data, so that it can be kept, compared and uploaded as it is.
+/// The contents of a step: flat plain data that can be stored, compared and uploaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
     /// Token ids `[T]`, `1 <= T <= Limits::tokens`.
     pub tokens: &'a [u32],
     /// The runs that cover rows `0..T` in order, without gaps.
     pub spans: &'a [Span],
-    /// Page tables, one after another.
+    /// Page tables, concatenated.
     pub pages: &'a [u32],
-    /// Rows whose logits are wanted `[R]`, ascending.
+    /// Rows whose logits are requested `[R]`, ascending.
     pub outputs: &'a [u32],
-    /// Copies made first.
+    /// Page copies performed first.
     pub copies: &'a [PageCopy],
     /// Whether a row's bits may depend on the rows beside it.
     pub exactness: Exactness,
 }
 
 impl Step<'_> {
-    /// Position in its sequence of each row.
+    /// Position of each row in its sequence.
     pub fn positions(&self) -> impl Iterator<Item = u32> + '_ {
         self.spans.iter().flat_map(|s| s.first_position..s.first_position + s.rows)
     }
 
-    /// For each row how many tokens `separator` stand before it in its span, at most `most`.
+    /// For each row, the number of `separator` tokens before it in its span, at most `most`.
     pub fn segments(&self, separator: u32, most: u32) -> impl Iterator<Item = u32> + '_ {
         self.spans.iter().flat_map(move |span| {
             let rows = span.first_row as usize..(span.first_row + span.rows) as usize;
@@ -76,7 +76,7 @@ impl Step<'_> {
         })
     }
 
-    /// The page table of `span`, as long as its last position needs.
+    /// The page table of `span`, up to its last position.
     pub fn page_table(&self, span: &Span) -> &[u32] {
         let tokens = (span.first_position + span.rows) as usize;
         let first = span.first_page as usize;

@@ -1,8 +1,8 @@
-//! Two backends on the same tokens, op by op: which one of the second's is off, and by how much.
+//! Compares two backends op by op on the same tokens: which op of the second one is off, and by how much.
 //!
-//! Every op of the second backend is a segment of its own and gets the values that the *first* computed, so that an op
-//! shows its own error and not what it inherited. What the model is run for, logits or what an encoder gives, is then
-//! compared from end to end, each backend by itself.
+//! Every op of the second backend is a separate segment with inputs computed by the *first*, so an op shows only its
+//! own error. The model's results, logits or an encoder's output, are then compared end to end, with each backend on
+//! its own.
 
 use bilayer_graph::{
     Backend, Exactness, Graph, Holding, Limits, Op, PAGE_TOKENS, Precision, Rows, Segment, Span,
@@ -14,16 +14,16 @@ use bilayer_engine::session::Purpose;
 
 use crate::Error;
 
-/// Bound on [`OpError::nmse`] of ops in floats: sums in another order (2e-5 of the root), squared.
+/// Bound on [`OpError::nmse`] of ops in floats: sums in a different order (2e-5 of the root), squared.
 const FLOAT_BOUND: f64 = 1e-9;
 
-/// The same where numbers are rounded to sixteen bits on the way (caches).
+/// Bound where numbers are rounded to sixteen bits (caches).
 const HALF_BOUND: f64 = 1e-6;
 
-/// The same where a matrix is quantized: activations rounded to eight bits on one side or both (1.2 % of the root).
+/// Bound where a matrix is quantized: activations are rounded to eight bits on one side or both (1.2 % of the root).
 const INT8_BOUND: f64 = 3e-4;
 
-/// The same where the product takes them finely: each activation within 1/256 of itself, squared.
+/// Bound where the product reads its input with fine precision: each activation within 1/256 of its value, squared.
 const FINE_BOUND: f64 = 1.6e-5;
 
 /// One op of one layer.
@@ -35,7 +35,7 @@ pub struct OpError {
     pub op: String,
     /// Mean squared difference over the mean square of the first backend's values.
     pub nmse: f64,
-    /// What it may be.
+    /// Its bound.
     pub bound: f64,
 }
 
@@ -46,8 +46,7 @@ impl OpError {
     }
 }
 
-/// How the rows that the model is run for differ, over all positions: in what is told beside the mean squared difference
-/// over the mean square.
+/// Difference of the model's result rows, over all positions, in terms besides the normalized mean squared error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ends {
     /// A decoder's logits.
@@ -59,30 +58,30 @@ pub enum Ends {
     },
     /// An encoder's vectors.
     Embeddings {
-        /// The mean cosine of a row and its like.
+        /// The mean cosine similarity of corresponding rows.
         cosine_mean: f64,
-        /// The least.
+        /// The minimum.
         cosine_min: f64,
     },
-    /// What an encoder's head gives.
+    /// An encoder's scores.
     Scores {
-        /// The largest difference of two scores.
+        /// The largest difference of corresponding scores.
         difference_max: f64,
     },
 }
 
-/// What came out.
+/// The result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Every op, in the order of the graph.
     pub ops: Vec<OpError>,
-    /// From end to end: mean squared difference over the mean square.
+    /// End to end: mean squared difference over the mean square.
     pub nmse: f64,
-    /// The same in other terms.
+    /// The difference in other terms.
     pub ends: Ends,
     /// The second backend's rows, `[tokens, width]`.
     pub found: Vec<f32>,
-    /// Elements of such a row.
+    /// Elements per row.
     pub width: usize,
 }
 
@@ -93,10 +92,10 @@ impl Report {
     }
 }
 
-/// Runs `tokens` on both backends. `progress` is told how many of how many ops are done.
+/// Runs `tokens` on both backends. `progress` receives the number of finished ops and their total.
 ///
 /// # Errors
-/// A device refuses or fails; a token that the vocabulary lacks.
+/// A device fails, or a token is not in the vocabulary.
 pub fn verify(
     model: &Model,
     first: &mut dyn Backend,
@@ -128,7 +127,7 @@ pub fn verify(
     Ok(Report { ops, nmse: nmse(expected, &found), ends, found, width })
 }
 
-/// Tokens of one sequence with all their rows wanted.
+/// Tokens of one sequence with all rows requested.
 struct Case<'m> {
     model: &'m Model,
     graph: Graph,
@@ -219,7 +218,7 @@ impl<'m> Case<'m> {
         Ok(values)
     }
 
-    /// The rows that the whole graph is run for, fused as it would run.
+    /// The result rows of the whole graph, fused as in a normal run.
     fn rows(&self, backend: &mut dyn Backend) -> Result<Vec<f32>, Error> {
         self.load(backend)?;
         let graph = &self.graph;
@@ -236,7 +235,7 @@ impl<'m> Case<'m> {
         Ok(rows)
     }
 
-    /// One op of a loaded backend on the values that another computed.
+    /// Runs one op of a loaded backend on values computed by another.
     fn op(
         &self,
         backend: &mut dyn Backend,
@@ -267,7 +266,7 @@ impl<'m> Case<'m> {
     }
 }
 
-/// What an op may be off by.
+/// The error bound of an op.
 fn bound(graph: &Graph, op: &Op) -> f64 {
     let quantized = |&id: &WeightId| graph.weight(id).ty.block_weights > 1;
     match op {
@@ -328,7 +327,7 @@ impl Pairs<'_> {
     }
 }
 
-/// Of the angle between two rows; 0 where one of them has no direction.
+/// The cosine of the angle between two rows; 0 if one is zero.
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| -> f64 {
         a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()

@@ -1,9 +1,8 @@
-//! Matrix products: one input, several weights; dot kernels for few rows and matrix kernels for many.
+//! Matrix products: one input, several weights; GEMV for few rows and GEMM for many.
 //!
-//! Three stages. [`Prepare`] norms the input, where the norm was joined, and for few rows lays it out as the
-//! dot kernels want it; [`Pack`] does that for many rows. Both do it once for all weights that want the same.
-//! [`Multiply`] runs chunks of weight rows and puts the results where they belong: plus bias and residual, or
-//! through the gate.
+//! Three stages. [`Prepare`] normalizes the input, if a norm was fused, and for few rows converts it for the GEMV
+//! kernels; [`Pack`] packs many rows for GEMM. Both do so once for all weights with equal requirements. [`Multiply`]
+//! runs chunks of weight rows and stores the results: plus bias and residual, or through the gate.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,13 +21,13 @@ use crate::pieces::Pieces;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// Weights a chunk has at least, bytes: a few microseconds of memory bandwidth.
+/// Minimum bytes of weights per chunk: a few microseconds of memory bandwidth.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// From this many tokens on a panel is a chunk.
+/// Number of tokens from which a panel is a chunk.
 pub(crate) const PANEL_TOKENS: usize = 64;
 
-/// Results of one weight row never share a cache line with another chunk's.
+/// Row granularity of chunks, so that results of two chunks never share a cache line.
 const CHUNK_ROWS: usize = 16;
 
 /// One weight with its kernels.
@@ -42,7 +41,7 @@ pub(crate) struct Linear {
     pub(crate) gemm: Gemm,
 }
 
-/// What a [`Linear`] multiplies.
+/// The shape of a [`Linear`].
 pub(crate) struct Shape {
     pub(crate) ty: Type,
     pub(crate) rows: usize,
@@ -67,7 +66,7 @@ impl Linear {
         Linear { weight, rows, cols, row_bytes, bias, dot, gemm }
     }
 
-    /// Rows of the product with all prepared inputs, plus bias: `out [count, band.rows.len()]`.
+    /// Computes rows of the product with all prepared inputs, plus bias: `out [count, band.rows.len()]`.
     pub(crate) fn product(
         &self,
         inputs: &Inputs<'_>,
@@ -98,11 +97,11 @@ impl Linear {
     }
 }
 
-/// One result of a group.
+/// One output of a group.
 pub(crate) enum Part {
-    /// A product, plus perhaps a value of its shape, which may lie where the sum does.
+    /// A product, optionally plus a residual of equal shape, which may share memory with the sum.
     Plain { linear: Box<Linear>, residual: Option<Buffer>, out: Buffer },
-    /// `activation(gate) * up`; both of one shape.
+    /// `activation(gate) * up`; both of equal shape.
     Gated { gate: Box<Linear>, up: Box<Linear>, activation: Activation, out: Buffer },
 }
 
@@ -116,26 +115,26 @@ impl Part {
     }
 }
 
-/// Rows that go through a kernel at once.
+/// Rows that are passed to a kernel at once.
 pub(crate) struct Band {
     pub(crate) rows: Range<usize>,
-    /// Whether this thread multiplied the rows before just now.
+    /// Whether this thread has just multiplied the preceding rows.
     follows: bool,
 }
 
-/// How the rows of matrices that are multiplied together are cut for threads, for any number of inputs.
+/// How the rows of matrices that are multiplied together are split among threads, for any number of inputs.
 pub(crate) struct Cuts {
     rows: usize,
-    /// Rows that go through a kernel at once: with few inputs, with many.
+    /// Rows per kernel call: with few inputs, with many.
     tile_rows: [usize; 2],
-    /// Chunks for few inputs, which only read the matrices.
+    /// Chunks for few inputs, when reading the matrices dominates.
     pieces: Pieces,
-    /// Chunks for inputs too few to make a panel's work long enough: reading still counts.
+    /// Chunks when inputs are too few to make a panel's work long: reading still matters.
     panels: Pieces,
 }
 
 impl Cuts {
-    /// For matrices of as many rows each and so many threads.
+    /// The split for matrices of `rows` rows each and `threads` threads.
     pub(crate) fn new<'a>(
         linears: impl Iterator<Item = &'a Linear> + Clone,
         threads: usize,
@@ -153,7 +152,7 @@ impl Cuts {
         }
     }
 
-    /// Chunks for so many inputs.
+    /// Number of chunks for this many inputs.
     pub(crate) fn chunks(&self, count: Count) -> usize {
         match self.pieces(count) {
             Some(pieces) => pieces.len(),
@@ -161,13 +160,13 @@ impl Cuts {
         }
     }
 
-    /// The most chunks that any number of inputs has.
+    /// Maximum number of chunks over any number of inputs.
     pub(crate) fn chunks_max(&self) -> usize {
         let panels = self.rows.div_ceil(self.tile_rows[1]);
         self.pieces.len().max(self.panels.len()).max(panels)
     }
 
-    /// The rows of a chunk; none beyond the last.
+    /// The rows of a chunk; empty beyond the last.
     fn range(&self, count: Count, chunk: usize) -> Range<usize> {
         if chunk >= self.chunks(count) {
             return 0..0;
@@ -179,7 +178,7 @@ impl Cuts {
         chunk * rows..((chunk + 1) * rows).min(self.rows)
     }
 
-    /// The rows of a chunk, as many at a time as kernels take.
+    /// The rows of a chunk, in portions for the kernels.
     pub(crate) fn bands(&self, count: Count, chunk: usize) -> impl Iterator<Item = Band> {
         let (range, step) = (self.range(count, chunk), self.tile_rows(count));
         range.clone().step_by(step).map(move |first| Band {
@@ -188,7 +187,7 @@ impl Cuts {
         })
     }
 
-    /// The chunks, where they are of different lengths.
+    /// The chunks, if they have different lengths.
     fn pieces(&self, count: Count) -> Option<&Pieces> {
         match count.rows {
             _ if count.few => Some(&self.pieces),
@@ -197,17 +196,17 @@ impl Cuts {
         }
     }
 
-    /// Rows of a tile.
+    /// Rows per tile.
     fn tile_rows(&self, count: Count) -> usize {
         self.tile_rows[usize::from(!count.few)]
     }
 
-    /// Bytes of a matrix's results in a tile.
+    /// Bytes of a matrix's results per tile.
     pub(crate) fn tile_bytes(&self, count: Count) -> usize {
         lines(4 * self.tile_rows(count) * count.rows)
     }
 
-    /// Bytes in which tiles of two matrices are made for up to so many inputs: their results, then what kernels work in.
+    /// Scratch bytes for tiles of two matrices with up to this many inputs: their results, then the kernels' scratch.
     pub(crate) fn scratch_bytes<'a>(
         &self,
         linears: impl Iterator<Item = &'a Linear>,
@@ -221,19 +220,19 @@ impl Cuts {
     }
 }
 
-/// How many inputs there are, and which kernels multiply them.
+/// The number of inputs, and the kernels for it.
 #[derive(Clone, Copy)]
 pub(crate) struct Count {
     pub(crate) rows: usize,
-    /// The dot kernels; else the matrix kernels.
+    /// Whether GEMV kernels are used instead of GEMM.
     pub(crate) few: bool,
 }
 
-/// The layouts that some products want their inputs in, each once.
+/// The input formats of some products, each once.
 #[derive(Clone)]
 pub(crate) struct Layouts {
     pub(crate) cols: usize,
-    /// Inputs from which they are packed for matrix kernels, those of all products alike.
+    /// Number of inputs from which all products use GEMM.
     many: usize,
     pub(crate) formats: Vec<Format>,
     pub(crate) packings: Vec<Packing>,
@@ -257,7 +256,8 @@ impl Layouts {
         layouts
     }
 
-    /// Of so many inputs in a step. The dot kernels give a row the bits that it would have alone.
+    /// The count for this many inputs in a step. Rows of verified drafts must have the bits that each would have
+    /// alone, from GEMV kernels.
     pub(crate) fn count(&self, rows: usize, state: &State) -> Count {
         let many = match state.exactness {
             Exactness::Fastest => self.many,
@@ -266,7 +266,7 @@ impl Layouts {
         Count { rows, few: rows < many }
     }
 
-    /// Bytes of so many inputs; a multiple of 64.
+    /// Bytes for this many inputs; a multiple of 64.
     pub(crate) fn bytes(&self, count: Count) -> usize {
         if count.few {
             self.formats.iter().map(|format| count.rows * format.column_bytes(self.cols)).sum()
@@ -275,14 +275,14 @@ impl Layouts {
         }
     }
 
-    /// The most bytes of so many inputs in any step.
+    /// Maximum bytes for this many inputs in any step.
     pub(crate) fn bytes_max(&self, rows: usize) -> usize {
         let few = [false, true].into_iter().filter(|few| !few || rows < TOKENS_MIN_MAX);
         few.map(|few| self.bytes(Count { rows, few })).fold(0, usize::max)
     }
 }
 
-/// Names of dot kernels with the number of their weights: `q4_k.avx2 x2 q6_k.avx2`.
+/// Names of GEMV kernels with the number of their weights: `q4_k.avx2 x2 q6_k.avx2`.
 pub(crate) fn names<'a>(linears: impl Iterator<Item = &'a Linear>) -> impl Iterator<Item = String> {
     let mut counts: Vec<(&str, usize)> = Vec::new();
     for linear in linears {
@@ -297,22 +297,22 @@ pub(crate) fn names<'a>(linears: impl Iterator<Item = &'a Linear>) -> impl Itera
     })
 }
 
-/// Products over one input.
+/// Products with one input.
 pub(crate) struct Group {
-    /// The norm that makes the input, and what it reads.
+    /// The norm that computes the input, and its own input.
     pub(crate) norm: Option<(Norm, Buffer)>,
     /// The input, after the norm.
     pub(crate) input: Buffer,
     pub(crate) parts: Vec<Part>,
-    /// How each part is cut.
+    /// How each output is split.
     cuts: Vec<Cuts>,
-    /// Where in the arena the prepared inputs lie.
+    /// Offset of the prepared inputs in the arena.
     pub(crate) prepared_offset: usize,
     layouts: Layouts,
 }
 
 impl Group {
-    /// Products that so many threads share.
+    /// Products shared by `threads` threads.
     pub(crate) fn new(
         norm: Option<(Norm, Buffer)>,
         input: Buffer,
@@ -324,13 +324,13 @@ impl Group {
         Group { norm, input, parts, cuts, prepared_offset: 0, layouts }
     }
 
-    /// The parts and how each is cut.
+    /// The outputs and how each is split.
     fn parts(&self) -> impl Iterator<Item = (&Part, &Cuts)> {
         self.parts.iter().zip(&self.cuts)
     }
 
-    /// Such as `rms_norm matmul q4_k.avx2 x2 q6_k.avx2`: the joined norm, each dot kernel and for how many
-    /// weights, and what is joined behind.
+    /// A name such as `rms_norm matmul q4_k.avx2 x2 q6_k.avx2`: the fused norm, each GEMV kernel with its number of
+    /// weights, and what is fused after them.
     pub(crate) fn name(&self) -> String {
         let kernels = names(self.parts.iter().flat_map(Part::linears));
         let norm = self.norm.iter().map(|(norm, _)| norm.stem().to_owned());
@@ -342,12 +342,12 @@ impl Group {
         words.chain(behind.map(|(_, name)| name.to_owned())).collect::<Vec<_>>().join(" ")
     }
 
-    /// Bytes that the prepared inputs need for up to `rows` rows.
+    /// Bytes of the prepared inputs for up to `rows` rows.
     pub(crate) fn prepared_bytes(&self, rows: usize) -> usize {
         (1..=rows).map(|count| self.layouts.bytes_max(count)).max().unwrap_or(0)
     }
 
-    /// The stages of the group; `rows` is the most rows of its input.
+    /// The stages of the group; `rows` is the maximum rows of its input.
     pub(crate) fn stages(self, rows: usize) -> Vec<Box<dyn Stage>> {
         let group = Arc::new(self);
         vec![
@@ -365,7 +365,7 @@ impl Group {
     /// The prepared inputs.
     ///
     /// # Safety
-    /// Nobody writes to them meanwhile: they were made by an earlier stage.
+    /// No other thread writes to them meanwhile: they were written by an earlier stage.
     unsafe fn inputs<'a>(&'a self, context: &Context<'a>) -> Inputs<'a> {
         let count = self.count(context.state);
         // SAFETY: the caller's.
@@ -374,7 +374,7 @@ impl Group {
     }
 }
 
-/// Prepared inputs: columns of each format for few, chunks of each packing for many.
+/// Prepared inputs: columns of each format for few, packed chunks for many.
 pub(crate) struct Inputs<'a> {
     pub(crate) layouts: &'a Layouts,
     pub(crate) count: Count,
@@ -396,7 +396,7 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Norms rows of the input; for few rows also makes their columns.
+/// Normalizes rows of the input; for few rows also prepares their columns.
 struct Prepare(Arc<Group>);
 
 impl Stage for Prepare {
@@ -416,7 +416,7 @@ impl Stage for Prepare {
             if few { chunk..chunk + 1 } else { group.input.chunk_range(context.state, chunk) };
         if let Some((norm, source)) = &group.norm {
             for row in rows.clone() {
-                // SAFETY: the source was made by an earlier stage; each chunk norms other rows.
+                // SAFETY: the source was written by an earlier stage; each chunk normalizes different rows.
                 unsafe {
                     let x = source.get(context.arena, row..row + 1);
                     norm.apply(context.level, x, group.input.get_mut(context.arena, row..row + 1));
@@ -426,12 +426,12 @@ impl Stage for Prepare {
         if !few {
             return;
         }
-        // SAFETY: made above or by an earlier stage; written by nobody else.
+        // SAFETY: written above or by an earlier stage; there is no other writer.
         let x = unsafe { group.input.get(context.arena, rows) };
         let mut start = group.prepared_offset;
         for format in &group.layouts.formats {
             let bytes = format.column_bytes(group.input.width);
-            // SAFETY: each chunk and format has a column of its own.
+            // SAFETY: each chunk and format has its own column.
             let column = unsafe { context.arena.get_mut(start + chunk * bytes, bytes) };
             format.prepare(context.level, x, column);
             start += count * bytes;
@@ -439,7 +439,7 @@ impl Stage for Prepare {
     }
 }
 
-/// Packs many rows of the input for the matrix kernels.
+/// Packs many rows of the input for the GEMM kernels.
 struct Pack(Arc<Group>);
 
 impl Stage for Pack {
@@ -460,7 +460,7 @@ impl Stage for Pack {
         for packing in &group.layouts.packings {
             if chunk < packing.chunks(count) {
                 let bytes = packing.chunk_bytes(count);
-                // SAFETY: each chunk has bytes of its own.
+                // SAFETY: each chunk has its own bytes.
                 let out = unsafe { context.arena.get_mut(start + chunk * bytes, bytes) };
                 return packing.pack(chunk, x, count, out);
             }
@@ -473,7 +473,7 @@ impl Stage for Pack {
 /// Runs chunks of weight rows.
 struct Multiply {
     group: Arc<Group>,
-    /// Most rows of the input.
+    /// Maximum rows of the input.
     rows: usize,
 }
 
@@ -510,7 +510,7 @@ impl Stage for Multiply {
     }
 }
 
-/// Computes some rows of a part and puts them into its value.
+/// Computes some rows of an output and stores them.
 fn tile(
     context: &Context<'_>,
     part: &Part,
@@ -532,8 +532,8 @@ fn tile(
             linear.product(inputs, band, rest, one);
             for (token, results) in one.chunks_exact(rows).enumerate() {
                 let at = elements(out, token);
-                // SAFETY: each chunk makes other elements; the residual was made by an earlier stage, and lies elsewhere
-                // where it is read beside them.
+                // SAFETY: each chunk writes different elements; the residual was written by an earlier stage, and is
+                // elsewhere where it is read next to them.
                 unsafe {
                     let to = out.elements_mut(context.arena, at.clone());
                     match residual {

@@ -1,4 +1,4 @@
-//! Items to stages: buffers placed, weights bound, kernels chosen and named.
+//! Lowers items to stages: places buffers, binds weights, selects and names kernels.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use crate::ops::{self, Lower, experts};
 use crate::state::{State, Tables};
 use bilayer_graph::fuse::{self, Item, Kind, Part};
 
-/// What the backend holds.
+/// The backend's state for lowering a segment.
 pub(crate) struct Holdings<'a> {
     pub(crate) weights: &'a HashMap<WeightId, SharedBytes>,
     pub(crate) caches: &'a HashMap<CacheId, Arc<Cache>>,
-    /// Memory for the keys and values that no step keeps, each shape of them once.
+    /// Temporary caches of attention without a cache, one per shape.
     pub(crate) scratch: &'a [Arc<Cache>],
     pub(crate) level: Level,
     pub(crate) threads: usize,
 }
 
-/// The parts of the program for a segment. All its weights are loaded and its caches reserved.
+/// Lowers a segment. All its weights are loaded and its caches allocated.
 pub(crate) fn lower(segment: &Segment<'_>, limits: Limits, holdings: &Holdings<'_>) -> Parts {
-    // Checking looks at every op's result, so every op must have one.
+    // Checking examines every op's result, so nothing may be fused away.
     let fused = limits.fuse && !limits.check;
     let items = if fused { fuse::joined(segment) } else { fuse::single(segment) };
     let mut lowering = Lowering::new(segment, limits, holdings, &items);
@@ -52,9 +52,9 @@ pub(crate) struct Lowering<'a> {
     graph: &'a Graph,
     limits: Limits,
     holdings: &'a Holdings<'a>,
-    /// Where each value lies, by number; those that fusion dissolved are absent.
+    /// Location of each value; absent for those fused away.
     buffers: HashMap<Value, Buffer>,
-    /// Where each item's own memory begins.
+    /// Offset of each item's own memory.
     own: Vec<usize>,
     arena_bytes: usize,
     tables: Vec<Rotation>,
@@ -65,11 +65,11 @@ pub(crate) struct Lowering<'a> {
     verdict: Option<Arc<Verdict>>,
 }
 
-/// A rotation table of the program.
+/// A RoPE table of the program.
 struct Rotation {
     rope: Rope,
     table: Table,
-    /// Whether the stage that fills it is already there.
+    /// Whether the stage that fills it exists already.
     made: bool,
 }
 
@@ -104,7 +104,7 @@ impl<'a> Lowering<'a> {
         lowering
     }
 
-    /// Places all values, each item's own memory and the rotation tables.
+    /// Places all values, each item's own memory and the RoPE tables.
     fn place(&mut self, segment: &Segment<'_>, items: &[Item]) {
         let graph = self.graph;
         let mut spans: HashMap<Value, (usize, usize)> = HashMap::new();
@@ -158,8 +158,8 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// The sums that are made in the memory of the value to which a product is added, because nobody reads that afterwards,
-    /// each with the value whose memory it is. They leave `spans`, where the holder takes their place.
+    /// The sums computed in place of a product's residual, because nothing reads that afterwards, each with the value
+    /// whose memory it uses. They are removed from `spans` in favour of that value.
     fn holders(
         &self,
         items: &[Item],
@@ -185,7 +185,7 @@ impl<'a> Lowering<'a> {
         holders
     }
 
-    /// The stage that copies pages in all caches of the segment.
+    /// Adds the stage that copies pages in all caches of the segment.
     fn copies(&mut self, segment: &Segment<'_>) {
         for node in segment.nodes.clone() {
             if let Op::Attend(Attend { cache: Some(cache), .. }) = self.graph.nodes[node].op
@@ -220,12 +220,12 @@ impl<'a> Lowering<'a> {
     }
 
     fn table_index(&self, rope: &Rope) -> Option<usize> {
-        // Which elements form a pair does not matter to the angles.
+        // The pairing does not affect the angles.
         let same = |known: &Rope| Rope { pairs: rope.pairs, ..known.clone() } == *rope;
         self.tables.iter().position(|rotation| same(&rotation.rope))
     }
 
-    /// Bytes that an item needs beside its values.
+    /// Bytes that an item needs besides its values.
     fn own_bytes(&self, item: &Item) -> usize {
         match &item.kind {
             Kind::Plain(_) => 0,
@@ -294,7 +294,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// The group of a [`Kind::Multiply`] without a route, its values where `buffer` says.
+    /// The group of a [`Kind::Multiply`] without a route, with values at `buffer`.
     fn group(
         &self,
         input: Value,
@@ -323,7 +323,7 @@ impl<'a> Lowering<'a> {
         Group::new(norm, buffer(input), parts, self.holdings.threads)
     }
 
-    /// The products of a [`Kind::Multiply`] with a route, its values where `buffer` says.
+    /// The products of a [`Kind::Multiply`] with a route, with values at `buffer`.
     fn mixture(
         &self,
         input: Value,
@@ -430,7 +430,7 @@ impl<'a> Lowering<'a> {
         self.buffers[&value]
     }
 
-    /// The table of a rotation; the first that asks gets the stage that fills it too.
+    /// The table of a RoPE; its first use also adds the stage that fills it.
     pub(crate) fn table(&mut self, rope: &Rope) -> Table {
         let index = self.table_index(rope).expect("placing has met every rotation");
         let table = self.tables[index].table;
@@ -496,7 +496,7 @@ impl<'a> Lowering<'a> {
         format!("attend {kept}{ways} {}", self.holdings.level)
     }
 
-    /// Where keys and values go.
+    /// The cache of keys and values.
     fn cache(&self, attend: &Attend) -> Arc<Cache> {
         let fits = |cache: &&Arc<Cache>| cache.layout.holds(&attend.scratch());
         match attend.cache {

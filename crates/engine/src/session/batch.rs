@@ -1,4 +1,4 @@
-//! The rows of a step: how they are cut into micro-batches, and the arrays of one of these.
+//! Splits the rows of a step into micro-batches, and builds their arrays.
 
 use std::ops::Range;
 
@@ -7,19 +7,19 @@ use bilayer_graph::{Exactness, Limits, PageCopy, Rows, Span, Step};
 use super::cache::Pages;
 use super::{Run, Wanted};
 
-/// Least rows of a micro-batch of a prompt: below, unpacking weights costs more than overlap wins.
+/// Minimum rows per micro-batch of a prompt: below, unpacking weights costs more than overlap saves.
 const PROMPT_ROWS: usize = 32;
 
-/// Rows from which a prompt is cut further, and into how many micro-batches at least. With `n` of them two equally
-/// fast devices take `(n + 1) / 2n` of the time that they take one after the other: 5/8 for four.
+/// Number of rows from which a prompt is split further, and the minimum number of micro-batches. With `n` of them,
+/// two equally fast devices take `(n + 1) / 2n` of the sequential time: 5/8 for four.
 const WIDE_ROWS: usize = 64;
 const WIDE_PARTS: usize = 4;
 
-/// Least rows of each half of a step of several sequences: fewer are bound by reading weights, which each half
-/// reads once more.
+/// Minimum rows of each half of a step of several sequences: fewer are bound by reading weights, which each half
+/// repeats.
 pub const SEQUENCE_ROWS: usize = 16;
 
-/// The arrays of a micro-batch, kept between steps so that none is allocated.
+/// The arrays of a micro-batch, reused between steps to avoid allocation.
 pub struct Batch {
     tokens: Vec<u32>,
     spans: Vec<Span>,
@@ -30,7 +30,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// With room for what the limits allow.
+    /// Allocates for the limits.
     pub fn reserved(limits: &Limits) -> Batch {
         Batch {
             tokens: Vec::with_capacity(limits.tokens),
@@ -42,7 +42,7 @@ impl Batch {
         }
     }
 
-    /// What a backend is given.
+    /// The step for a backend.
     pub fn step(&self) -> Step<'_> {
         Step {
             tokens: &self.tokens,
@@ -54,7 +54,7 @@ impl Batch {
         }
     }
 
-    /// Rows of a value.
+    /// Number of rows of a value.
     pub fn rows(&self, rows: Rows) -> usize {
         match rows {
             Rows::Tokens => self.tokens.len(),
@@ -96,7 +96,7 @@ impl Batch {
     }
 }
 
-/// Runs whose tokens are in the cache's book-keeping, and how their rows are cut.
+/// Runs whose tokens are in the cache's book-keeping, and the split of their rows.
 #[derive(Clone, Copy)]
 pub struct Work<'a> {
     /// The runs.
@@ -105,18 +105,18 @@ pub struct Work<'a> {
     pub starts: &'a [usize],
     /// The page tables.
     pub cache: &'a Pages,
-    /// Copies made before anything else.
+    /// Page copies performed first.
     pub copies: &'a [PageCopy],
-    /// How the rows are cut.
+    /// The split of the rows.
     pub cut: Cut,
 }
 
-/// How rows are cut into micro-batches.
+/// The split of rows into micro-batches.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
-    /// Most rows of a micro-batch, and what each but the last has where runs may be cut.
+    /// Maximum rows per micro-batch; all but the last have exactly this many if runs may be split.
     pub rows: usize,
-    /// No run is cut: a micro-batch has as many of them as fit, and one longer than `rows` by itself.
+    /// Runs are not split: a micro-batch has as many as fit, and a run longer than `rows` is alone.
     pub whole_runs: bool,
 }
 
@@ -155,7 +155,7 @@ impl Work<'_> {
         })
     }
 
-    /// Fills `batch` with the rows of a micro-batch: a stretch of all runs' rows, one after another.
+    /// Fills `batch` with the rows of a micro-batch: a contiguous range of all runs' rows.
     pub fn fill(&self, micro_batch: usize, batch: &mut Batch) {
         batch.clear();
         if micro_batch == 0 {
@@ -175,19 +175,18 @@ impl Work<'_> {
     }
 }
 
-/// Rows of all runs together.
+/// Total rows of all runs.
 pub fn rows(runs: &[Run<'_>]) -> usize {
     runs.iter().map(|run| run.tokens.len()).sum()
 }
 
-/// Rows of the micro-batches of one sequence's `rows`: at least two of them where they are not too small.
+/// Rows per micro-batch for one sequence's `rows`: at least two micro-batches unless too small.
 pub fn of_prompt(rows: usize) -> usize {
     let parts = if rows < 2 * PROMPT_ROWS { 1 } else { (rows / WIDE_ROWS).clamp(2, WIDE_PARTS) };
     rows.div_ceil(parts)
 }
 
-/// Rows of the micro-batches of several sequences' `rows`: two halves, unless they would have
-/// less than `least`.
+/// Rows per micro-batch for several sequences' `rows`: two halves, unless they would have less than `least`.
 pub fn of_sequences(rows: usize, least: usize) -> usize {
     if rows < 2 * least { rows } else { rows.div_ceil(2) }
 }

@@ -1,4 +1,4 @@
-//! The variants of the kernels that are checked without an adapter: every option, and heads of 16, 64 and 128.
+//! The kernel variants that are validated without a GPU: every option, and heads of 16, 64 and 128.
 
 use bilayer_graph::{Activation, Pairs, Score};
 use bilayer_quant::Type;
@@ -18,7 +18,7 @@ use crate::kernel::Source;
 
 const BOTH: [bool; 2] = [false, true];
 
-/// Floats wanted, quantized activations wanted, or both.
+/// Output as floats, as quantized activations, or both.
 const WANTED: [(bool, bool); 3] = [(true, false), (false, true), (true, true)];
 
 /// With and without a bias, of either score.
@@ -167,7 +167,7 @@ pub(super) fn products(caps: &Caps) -> Vec<Source> {
                 let residual = GemvKey { epilogue: Epilogue::Residual, bias: true, ..plain };
                 let three = GemvKey { matrices: 3, ..plain };
                 sources.extend([plain, gated, residual, three].map(|key| key.source(caps)));
-                // Products of experts: alone, or in groups of as many as there are kernels for.
+                // Products of experts: single, or in groups of all sizes with a kernel.
                 let chosen = match columns {
                     1 => Chosen::Pair,
                     COLUMNS_MAX | COLUMNS_TILED => Chosen::Group,

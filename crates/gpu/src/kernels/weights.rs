@@ -1,4 +1,4 @@
-//! Which quantization types the shaders read, and how matrices of them lie in device memory.
+//! The quantization types that shaders read, and the layouts of their matrices in device memory.
 
 use std::sync::OnceLock;
 
@@ -6,17 +6,17 @@ use bilayer_quant::Type;
 
 use crate::render::{declared, template};
 
-/// How a matrix lies in device memory.
+/// The layout of a matrix in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
-    /// Each field of the blocks in a plane of its own, rows padded to whole units.
+    /// Each field of the blocks in its own plane, with rows padded to whole units.
     Split,
     /// As in the file.
     Raw,
 }
 
 impl Layout {
-    /// The layout of a type: blocks that are whole vectors of sixteen bytes stay as they are.
+    /// The layout of a type: blocks that are whole vectors of sixteen bytes are not split.
     pub fn of(ty: Type) -> Layout {
         if ty.block_bytes.is_multiple_of(16) { Layout::Raw } else { Layout::Split }
     }
@@ -96,12 +96,12 @@ impl Numbers {
     }
 }
 
-/// Whether there is a loader for the type.
+/// Whether a loader exists for the type.
 pub fn is_native(ty: Type) -> bool {
     Numbers::of(ty).is_some()
 }
 
-/// Whether the type's loader gives integers, which the products with quantized activations need.
+/// Whether the type's loader returns integers, as required by products with quantized activations.
 pub fn is_ints(ty: Type) -> bool {
     matches!(Numbers::of(ty), Some(Numbers::Ints { .. }))
 }

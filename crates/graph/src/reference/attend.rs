@@ -6,7 +6,7 @@ use super::cache::{Cache, slot};
 use super::soft_cap::capped;
 use crate::{Attend, Step};
 
-/// The rows the op reads.
+/// The inputs of the op.
 pub(super) struct Inputs<'a> {
     /// `[T, heads * head_dim]`.
     pub q: &'a [f32],
@@ -18,8 +18,8 @@ pub(super) struct Inputs<'a> {
     pub sinks: Option<&'a [f32]>,
 }
 
-/// To `out [T, heads * head_dim]`. Scores, softmax and sums are f64; keys and values were rounded
-/// by the cache, those of this step too.
+/// Computes `out [T, heads * head_dim]`. Scores, softmax and sums are f64; keys and values are rounded by the cache,
+/// including those of this step.
 pub(super) fn attend(
     op: &Attend,
     inputs: &Inputs<'_>,
@@ -54,7 +54,7 @@ pub(super) fn attend(
 struct Query<'a> {
     op: &'a Attend,
     head: usize,
-    /// Positions it sees.
+    /// Positions it attends to.
     seen: Range<u32>,
     pages: &'a [u32],
 }
@@ -66,7 +66,7 @@ impl Query<'_> {
         let kv_head = self.head / (op.heads / op.kv_heads);
         let slots: Vec<usize> = self.seen.clone().map(|p| slot(self.pages, p)).collect();
 
-        // scores [positions seen]
+        // scores [positions]
         let score = |&slot: &usize| {
             let key = cache.keys.head(slot, kv_head, op.head_dim);
             let products = q.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k));
@@ -75,7 +75,7 @@ impl Query<'_> {
         };
         let scores: Vec<f64> = slots.iter().map(score).collect();
 
-        // softmax; the sink takes its share of the denominator and gives nothing
+        // softmax; the sink adds to the denominator only
         let sink = sink.map_or(f64::NEG_INFINITY, f64::from);
         let max = scores.iter().copied().fold(sink, f64::max);
         let parts: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_token_weighs_itself_and_what_came_before_by_the_softmax_of_the_scores() {
-        // Keys 0 and ln 3 give weights 1/4 and 3/4; the first token sees only itself.
+        // Keys 0 and ln 3 give weights 1/4 and 3/4; the first token attends only to itself.
         let ln3 = 3f32.ln();
         let out = run(&op(), &[1.0, 1.0], &[0.0, ln3], &[8.0, 4.0], None);
         assert_near(&out, &[8.0, 0.25 * 8.0 + 0.75 * 4.0], 1e-6);

@@ -2,7 +2,8 @@
 
 use crate::Step;
 
-/// `input [T, width]` to `out [R, width]`: for each wanted row the mean from its span's first row to it. Sums are f64.
+/// `input [T, width]` to `out [R, width]`: for each requested row, the mean from its span's first row up to it. Sums
+/// are f64.
 pub(super) fn pool(input: &[f32], step: &Step<'_>, width: usize, out: &mut [f32]) {
     for (&row, out) in step.outputs.iter().zip(out.chunks_exact_mut(width)) {
         let holds = |first: u32, rows: u32| (first..first + rows).contains(&row);

@@ -1,4 +1,4 @@
-//! The executor as a whole on a graph small enough for mental arithmetic, and what the ops' tests share.
+//! Tests the executor as a whole on a graph small enough for mental arithmetic; shared by the ops' tests.
 
 use bilayer_quant::Type;
 
@@ -8,7 +8,7 @@ use crate::{
     SegmentId, SharedBytes, Span, Step, Value,
 };
 
-/// Room for little.
+/// Small limits.
 pub(crate) fn limits() -> Limits {
     Limits {
         tokens: 4,
@@ -104,7 +104,7 @@ fn a_segment_runs_from_tokens_to_logits() {
     let mut logits = [0.0; 3];
     reference.read(graph.logits, &mut logits).unwrap();
     assert_near(&logits, &[4.0, 2.0, 2.0], 1e-6); // the mean of rows 0 and 1 is (4, 2)
-    // Every value is there to be looked at, and every node has its time.
+    // Every value can be read, and every node has its time.
     let mut embedded = [0.0; 4];
     reference.read(Value(0), &mut embedded).unwrap();
     assert_eq!(embedded, [2.0, 4.0, 6.0, 0.0]);
@@ -155,7 +155,7 @@ fn a_value_that_is_not_finite_is_named_when_asked() {
     reference.submit(id, &step(&[1, 0], &TWO, &[0])).unwrap();
     let error = reference.read(graph.logits, &mut [0.0; 3]).unwrap_err();
     assert_eq!(error, Error::NotFinite { label: "x".to_owned(), op: "embed" });
-    // The next step starts afresh.
+    // The next step starts fresh.
     reference.submit(id, &step(&[1, 2], &TWO, &[0])).unwrap();
     reference.read(graph.logits, &mut [0.0; 3]).unwrap();
 }

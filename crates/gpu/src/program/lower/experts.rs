@@ -1,10 +1,11 @@
 //! Mixtures of experts: the route, products by route, the sum.
 //!
-//! With few pairs of a row and an expert each is a column of its own, whose workgroups read the expert's number from the
-//! route: nothing goes to the host. With many, pairs are sorted by expert first, and an expert's run together.
+//! With few pairs of row and expert, each pair is a separate column whose workgroups read the expert's index from the
+//! route, without involving the host. With many, pairs are sorted by expert first, and an expert's pairs run
+//! together.
 //!
-//! Stacks of matrices lie in as many parts as other matrices do, cut at any row. A part's dispatch has workgroups for all
-//! experts' rows; those whose rows lie elsewhere end at once.
+//! Stacked matrices are split into as many parts as other matrices, at any row. A part's dispatch has workgroups for
+//! all experts' rows; those whose rows are elsewhere end at once.
 
 use bilayer_graph::fuse::Part;
 use bilayer_graph::{Error as GraphError, Experts, Op, OpKind, Value, WeightId};
@@ -27,47 +28,47 @@ use crate::kernels::route::{RouteKey, RouteParams};
 use crate::kernels::view::{View as Quads, pieces};
 use crate::weights::{Part as Stretch, Placed, device_type};
 
-/// Pairs for each expert, on the average, from which groups of eight are made, and from which tiles.
+/// Average pairs per expert from which groups of eight are formed, and from which tiles.
 const PAIRS_GROUPED: u32 = 2;
 const PAIRS_TILED: u32 = 16;
 
-/// The groups of a route: a buffer, and where they are cut.
+/// The groups of a route: a buffer, and its sections.
 #[derive(Clone, Copy)]
 pub(super) struct Table {
     buffer: usize,
-    /// Where it has the pairs, in words.
+    /// Offset of the pairs, in words.
     pairs_at: u32,
 }
 
 /// The experts' matrices of a product.
 struct Stack {
-    /// Some rows of the stack, with the stack's first of them.
+    /// Ranges of rows of the stack, each with its first row.
     parts: Vec<(u32, Stretch)>,
     placed: Placed,
-    /// Rows of a matrix.
+    /// Rows per matrix.
     rows: u32,
     experts: u32,
     bias: Option<WeightId>,
 }
 
-/// One dispatch's worth of products by route: a part of a stack, or of two alike.
+/// Products by route in one dispatch: a part of a stack, or of two with equal layout.
 struct Job<'a> {
     input: Value,
     route: Value,
     stack: &'a Stack,
-    /// The stack's first row that is here, and the part of each matrix.
+    /// The first row of the stack in this part, and the part of each matrix.
     first: u32,
     parts: Vec<Stretch>,
     epilogue: Epilogue,
     out: View,
 }
 
-/// How columns are cut for a number of rows.
+/// How columns are grouped for a number of rows.
 #[derive(Clone, Copy, PartialEq)]
 struct Way {
     chosen: Chosen,
     columns: u32,
-    /// Most rows, unless it is the last.
+    /// Maximum rows, unless it is the last one.
     rows_max: u32,
 }
 
@@ -122,14 +123,14 @@ impl Lowering<'_> {
         }
     }
 
-    /// Whether experts take their input quantized: what each has for itself must begin at a unit.
+    /// Whether experts read their input quantized: each expert's own input must begin at a unit.
     pub(super) fn experts_take_ints(&self, experts: &Experts) -> bool {
         let weight = self.graph.weight(experts.stack[0]);
         let shared = self.graph.width(experts.input) == weight.cols;
         takes_ints(self.caps, device_type(weight)) && (shared || weight.cols.is_multiple_of(64))
     }
 
-    /// Products over one input by one route.
+    /// Lowers products of one input by one route.
     pub(super) fn mixture(
         &mut self,
         input: Value,
@@ -168,7 +169,7 @@ impl Lowering<'_> {
         Ok(Stack { parts, placed, rows, experts: count, bias: experts.bias })
     }
 
-    /// A stack's products, in as many dispatches as it has parts.
+    /// A stack's products, in one dispatch per part.
     fn alone(&mut self, input: Value, route: Value, node: usize) -> Result<(), GraphError> {
         let stack = self.stack(node)?;
         let value = self.op(node).out();
@@ -187,7 +188,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Gate and up in one dispatch where they lie alike, else one after the other.
+    /// Gate and up in one dispatch if their layouts match, otherwise one after the other.
     fn both(
         &mut self,
         input: Value,
@@ -231,7 +232,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The ways to run products of so many experts, the first that applies is taken.
+    /// The ways to run products of this many experts; the first that applies is used.
     fn ways(&self, route: Value, experts: u32) -> Vec<Way> {
         let used = (self.graph.width(route) / 2) as u32;
         let most = self.rows_max(self.graph.rows(route)) as u32;
@@ -249,7 +250,7 @@ impl Lowering<'_> {
         ways
     }
 
-    /// A stage of products in every way.
+    /// Adds a stage of products with all ways.
     fn run(&mut self, nodes: &[usize], jobs: &[Job<'_>], makes: Value) {
         let (route, experts) = (jobs[0].route, jobs[0].stack.experts);
         let ways = self.ways(route, experts);
@@ -263,7 +264,7 @@ impl Lowering<'_> {
         self.push(nodes, name, Some(makes), choices);
     }
 
-    /// A choice for each way.
+    /// One choice per way.
     fn choices(
         &mut self,
         route: Value,
@@ -282,7 +283,7 @@ impl Lowering<'_> {
         choices
     }
 
-    /// The groups of a route, made before the first product that reads them.
+    /// The groups of a route, computed before the first product that reads them.
     fn table(&mut self, route: Value, experts: u32, ways: &[Way]) -> Table {
         if let Some(table) = self.groups.get(&route) {
             return *table;
@@ -317,7 +318,7 @@ impl Lowering<'_> {
         table
     }
 
-    /// The dispatches of a job: one for as many rows, or as many groups, as may run at once.
+    /// The dispatches of a job: one per maximum number of rows or groups that may run at once.
     fn dispatches(&mut self, job: &Job<'_>, way: Way, table: Option<Table>) -> Vec<DraftDispatch> {
         let Job { input, route, stack, first, epilogue, out, .. } = *job;
         let Way { chosen, columns, .. } = way;
@@ -380,7 +381,7 @@ impl Lowering<'_> {
             },
             ..GemvParams::default()
         };
-        // Of one pair.
+        // Operations of one pair.
         let operations = 2 * u64::from(stack.rows) * u64::from(cols) * u64::from(key.matrices);
         let run = Run { key, params, operands, routed, used, operations };
         match chosen {
@@ -389,7 +390,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// A column for each pair of some rows.
+    /// One column per pair of some rows.
     fn by_rows(&self, run: &Run, rows_max: u32) -> Vec<DraftDispatch> {
         let Run { key, routed, used, .. } = *run;
         let (rows, most) = (run.params.rows, self.rows_max(routed.rows) as u32);
@@ -405,7 +406,7 @@ impl Lowering<'_> {
         firsts.map(one).collect()
     }
 
-    /// A group for each few pairs of an expert.
+    /// One group per few pairs of an expert.
     fn by_groups(&self, run: &Run, experts: u32) -> Vec<DraftDispatch> {
         let Run { key, routed, used, .. } = *run;
         let (rows, columns) = (run.params.rows, key.columns);
@@ -425,16 +426,16 @@ impl Lowering<'_> {
     }
 }
 
-/// A kernel with all that its dispatches have in common.
+/// A kernel and everything its dispatches share.
 struct Run {
     key: GemvKey,
     params: GemvParams,
     operands: Vec<Operand>,
     /// The route.
     routed: View,
-    /// Experts of a row.
+    /// Experts per row.
     used: u32,
-    /// Operations of a pair.
+    /// Operations per pair.
     operations: u64,
 }
 

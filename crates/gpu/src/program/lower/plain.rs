@@ -1,4 +1,4 @@
-//! The ops that one kernel runs alone.
+//! The ops that run as a single kernel.
 
 use bilayer_graph::{Activation, Error as GraphError, Op, OpKind, Value};
 use bytemuck::Pod;
@@ -22,18 +22,18 @@ use crate::kernels::view::View as Quads;
 use crate::kernels::{self, Lower};
 
 impl View {
-    /// As shaders take it.
+    /// The form for shaders.
     pub(super) fn of(&self) -> Quads {
         Quads::of_floats(self.offset as usize, self.stride as usize)
     }
 
-    /// Quads of a row.
+    /// Quads per row.
     pub(super) fn row_quads(&self) -> u32 {
         self.width.div_ceil(4)
     }
 }
 
-/// Where an op's result goes: floats, quantized activations or both.
+/// The destinations of an op's result: floats, quantized activations or both.
 struct Made {
     floats: bool,
     quantized: bool,
@@ -42,7 +42,7 @@ struct Made {
 }
 
 impl Lowering<'_> {
-    /// A node as a stage of its own, by the table of ops.
+    /// Lowers a node as a stage of its own.
     pub(super) fn plain(&mut self, node: usize) -> Result<(), GraphError> {
         let kind = self.op(node).kind();
         match kernels::of(kind).map(|kernels| kernels.lower) {
@@ -56,7 +56,7 @@ impl Lowering<'_> {
         GraphError::Unsupported { device: "the GPU".to_owned(), op, what: what.to_owned() }
     }
 
-    /// A stage that makes each element from one other.
+    /// A stage that computes each element from one other.
     fn elementwise(
         &mut self,
         node: usize,
@@ -238,7 +238,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Memory for a result, in the forms in which it will be read.
+    /// Memory for a result, in all forms in which it will be read.
     fn made(&mut self, out: Value) -> Made {
         let wanted = self.wanted(out);
         let mut made = Made {
@@ -318,7 +318,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// `activation(gate) * up` of two values, or of the first alone.
+    /// `activation(gate) * up` of two values, or `activation(gate)`.
     pub(super) fn gate_of(
         &mut self,
         nodes: &[usize],
@@ -345,7 +345,7 @@ impl Lowering<'_> {
         self.stage(nodes, makes, dispatch(key.source(self.caps), &params, operands, grid));
     }
 
-    /// Quantizes a value that no kernel has made as such; not in steps that are `few`, with one row.
+    /// Quantizes a value whose kernel did not; skipped in steps that are `few`, with one row.
     pub(super) fn quantize(&mut self, value: Value, few: Option<fn(&Counts, u32) -> bool>) {
         let x = self.view(value);
         let quantized = self.quantized(value);
@@ -361,7 +361,7 @@ impl Lowering<'_> {
     }
 }
 
-/// A grid of a few operations an element.
+/// A grid of a few operations per element.
 pub(super) fn elements(view: &View, grid: fn(u32, usize) -> [u32; 3]) -> Grid {
     let width = view.width as usize;
     Grid::new(view.rows, 4 * width as u64, move |_, rows| grid(rows, width))

@@ -1,5 +1,5 @@
-//! Products with weights: several of one input in one dispatch where their matrices lie alike, split by the blocks that
-//! hold them and by columns where there are many.
+//! Products with weights: several with one input in one dispatch if their matrices have equal layout, split by the
+//! blocks that contain them and, if there are many, by columns.
 
 use bilayer_graph::fuse::Part;
 use bilayer_graph::{
@@ -16,29 +16,29 @@ use crate::kernels::matmul::{
 use crate::kernels::view::{View as Quads, pieces};
 use crate::weights::{Part as Stretch, Placed, device_type};
 
-/// Numbers of columns that have a kernel of their own; the last is for all that are more.
+/// Numbers of columns with a kernel of their own; the last one also serves more.
 const COLUMNS: [u32; 4] = [1, 2, 4, COLUMNS_MAX];
 
-/// The same where workgroups may work on tiles.
+/// Numbers of columns with a kernel of their own on hardware, where workgroups may compute tiles.
 const COLUMNS_OF_HARDWARE: [u32; 5] = [1, 2, 4, COLUMNS_MAX, COLUMNS_TILED];
 
-/// One dispatch's worth of products: matrices of one type in one block, all with a bias or none.
+/// Products in one dispatch: matrices of one type in one block, all with a bias or none.
 struct Job {
     nodes: Vec<usize>,
-    /// Where the result lies; columns of the dispatch are this view's rows.
+    /// Location of the result; columns of the dispatch are rows of this view.
     out: View,
-    /// The first of the view's columns that is written.
+    /// The first column of the view that is written.
     first: u32,
     matrices: Vec<(Stretch, WeightId)>,
     bias: Option<WeightId>,
-    /// The first of the bias's elements.
+    /// The first element of the bias.
     bias_first: u32,
     residual: Option<View>,
     gate: Option<Activation>,
 }
 
 impl Job {
-    /// The matrices one behind the other, and the rows of all that make results.
+    /// The matrices in sequence, and the total rows of results.
     fn layout(&self) -> ([Matrix; MATRICES_MAX], u32) {
         let (mut matrices, mut rows) = ([Matrix::default(); MATRICES_MAX], 0);
         for (to, (part, _)) in matrices.iter_mut().zip(&self.matrices) {
@@ -61,7 +61,7 @@ impl Job {
 }
 
 impl Lowering<'_> {
-    /// Whether the products take their input quantized, and whether as floats.
+    /// Whether the products read their input quantized, and whether as floats.
     pub(super) fn flavours(&self, parts: &[Part]) -> (bool, bool) {
         let mut flavours = (false, false);
         let nodes = parts.iter().flat_map(|part| match part {
@@ -81,14 +81,14 @@ impl Lowering<'_> {
         flavours
     }
 
-    /// Whether a product with one matrix takes its input quantized.
+    /// Whether a product with one matrix reads its input quantized.
     fn matmul_takes_ints(&self, node: usize) -> bool {
         let Op::MatMul { weight, precision, .. } = self.op(node) else { unreachable!("a product") };
         let ty = device_type(self.graph.weight(*weight));
         *precision == Precision::Coarse && takes_ints(self.caps, ty)
     }
 
-    /// Products over one input.
+    /// Lowers products of one input.
     pub(super) fn multiply(&mut self, input: Value, parts: &[Part]) -> Result<(), GraphError> {
         self.prepare(input, parts);
         let mut plain: Vec<usize> = Vec::new();
@@ -118,10 +118,10 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Quantizes the input of products that take it so, if it is not made so.
+    /// Quantizes the input of products that require it, unless its kernel does.
     pub(super) fn prepare(&mut self, input: Value, parts: &[Part]) {
         if self.flavours(parts).0 && !self.quantized.contains_key(&input) {
-            // One column on hardware is bound by reading weights: floats then save a dispatch.
+            // A single column on hardware is bound by reading weights: floats save a dispatch.
             let rows = self.graph.rows(input);
             if !self.caps.software {
                 self.late.insert(input);
@@ -154,7 +154,7 @@ impl Lowering<'_> {
         std::iter::once(nodes[0]).chain(alike.copied()).take(MATRICES_MAX).collect()
     }
 
-    /// Several matrices in one dispatch, their results side by side.
+    /// Several matrices in one dispatch, with results side by side.
     fn together(&mut self, input: Value, nodes: &[usize]) -> Result<(), GraphError> {
         let values: Vec<Value> = nodes.iter().map(|&node| self.op(node).out()).collect();
         let views = self.views_of(&values);
@@ -177,7 +177,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// One matrix, in as many dispatches as there are parts of it.
+    /// One matrix, in one dispatch per part.
     fn single(
         &mut self,
         input: Value,
@@ -203,7 +203,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Gate and up in one dispatch where they lie alike, else one after the other.
+    /// Gate and up in one dispatch if their layouts match, otherwise one after the other.
     fn gated(&mut self, input: Value, sides: [usize; 2], node: usize) -> Result<(), GraphError> {
         let Op::Gate { activation, out, .. } = self.op(node) else { unreachable!("a gate") };
         let (gate, up) = (self.matmul(sides[0])?, self.matmul(sides[1])?);
@@ -238,7 +238,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A stage that runs jobs over one input, in the variant that fits the number of columns.
+    /// Adds a stage that runs jobs with one input, in the variant for the number of columns.
     fn job(&mut self, input: Value, jobs: &[Job], makes: Option<Value>) {
         let rows = self.graph.rows(input);
         let most = self.rows_max(rows) as u32;
@@ -261,12 +261,12 @@ impl Lowering<'_> {
         self.push(&nodes, name, makes, choices);
     }
 
-    /// The dispatches of a job: one for as many columns as may run at once.
+    /// The dispatches of a job: one per maximum number of columns that may run at once.
     fn windows(&mut self, input: Value, job: &Job, columns: u32, most: u32) -> Vec<DraftDispatch> {
         let (part, id) = job.matrices[0];
         let placed = self.holdings.weights.placed(id).expect("looked up before");
         let (ty, layout, cols) = (placed.ty, placed.layout, placed.cols as usize);
-        // All products of a dispatch take their input alike, and the first node is one of them.
+        // All products of a dispatch read their input in equal form, and the first node is one of them.
         let late = columns == 1 && self.late.contains(&input);
         let ints = self.matmul_takes_ints(job.nodes[0]) && !late;
         let epilogue = job.epilogue();
@@ -332,7 +332,7 @@ impl Lowering<'_> {
         dispatches
     }
 
-    /// Columns of one dispatch, so that none runs too long.
+    /// Columns per dispatch, so that none runs too long.
     pub(super) fn columns_at_once(&self, operations: u64, columns: u32) -> u32 {
         let most = (self.holdings.rate * super::DISPATCH_SECONDS / operations as f64) as u32;
         (most / columns * columns).max(columns)
@@ -347,7 +347,7 @@ impl Lowering<'_> {
         let view = self.view(out);
         let (ids_at, ids_stride) = match ids {
             Ids::Tokens => (self.words.layout().tokens, 1),
-            // A position and a place in the page tables for each row.
+            // A position and an offset in the page tables per row.
             Ids::Positions => {
                 self.words.bound_positions(self.graph.weight(table).rows);
                 (self.words.layout().rows, 2)
@@ -387,7 +387,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Where the step has the number of rows of a kind.
+/// Offset of the number of rows of a kind in the step.
 pub(super) fn columns_at(rows: Rows) -> u32 {
     match rows {
         Rows::Tokens => 0,
