@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use bilayer_cpu::columns::{COLUMN_ALIGN, Columns};
+use bilayer_cpu::activations::{Activations, COLUMN_ALIGN};
 use bilayer_cpu::dot::{AHEAD, Dot, dot};
 use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
@@ -85,8 +85,8 @@ impl Prepared {
         Prepared { store, start, len, count }
     }
 
-    fn columns(&self) -> Columns<'_> {
-        Columns { data: &self.store[self.start..][..self.len], cols: COLS, count: self.count }
+    fn columns(&self) -> Activations<'_> {
+        Activations { data: &self.store[self.start..][..self.len], cols: COLS, count: self.count }
     }
 }
 

@@ -361,7 +361,7 @@ proptest! {
         }
         prop_assert!(found[0] == found[1]);
 
-        // Processors cut their sums by what is together in a step, so only like steps give like bits.
+        // Topology cut their sums by what is together in a step, so only like steps give like bits.
         let [one, other] = [Overlap::Off, Overlap::Auto].map(|overlap| {
             let queued = || Box::new(Queued::new(cpu(), Duration::ZERO));
             let backends: Vec<Box<dyn Backend>> = vec![queued(), cpu(), queued()];

@@ -22,7 +22,7 @@ mod metadata;
 mod rows;
 mod tensors;
 
-use rows::Rows;
+use rows::RowReader;
 use tensors::{Planned, Tensors};
 
 /// Options of a conversion.
@@ -200,7 +200,7 @@ impl Plan {
     ) -> impl Iterator<Item = NewTensor<'p>> {
         self.tensors.iter().map(move |planned| {
             let stream = move |out: &mut dyn std::io::Write| {
-                Rows::new(&self.checkpoint.shards, planned).pieces().write(pool, out, reporter)
+                RowReader::new(&self.checkpoint.shards, planned).pieces().write(pool, out, reporter)
             };
             NewTensor::stream(&planned.name, planned.ty, &planned.shape, stream)
         })

@@ -9,12 +9,12 @@ use bilayer_graph::{
 };
 
 use crate::cache::{Cache, Layout};
-use crate::host::{self, Processors};
+use crate::host::{self, Topology};
 use crate::level::{Level, LevelError};
 use crate::ops;
 use crate::pool::{Job, Pool};
 use crate::program::lower::{Holdings, lower};
-use crate::program::{Buffer, Program, Run};
+use crate::program::{Buffer, Program, ProgramRun};
 
 /// The name in messages.
 const NAME: &str = "cpu";
@@ -108,7 +108,7 @@ impl Cpu {
         if !level.is_available() {
             return Err(LevelError::Unavailable(level, Level::detect()).into());
         }
-        let threads = options.threads.unwrap_or_else(|| Processors::of_this_process().threads());
+        let threads = options.threads.unwrap_or_else(|| Topology::of_this_process().threads());
         if threads == 0 || threads > THREADS_MAX {
             return Err(Error::Threads(threads));
         }
@@ -252,7 +252,7 @@ impl Backend for Cpu {
         let holdings = Holdings { weights, caches, scratch, level, threads };
         let parts = lower(segment, limits, &holdings);
         let program = Arc::new(Program::new(parts, self.level, self.pool.threads())?);
-        let run = Box::new(Run(program.clone()));
+        let run = Box::new(ProgramRun(program.clone()));
         let mut job = Job::new(program.stages.len(), run);
         if limits.timings {
             job = job.timed();

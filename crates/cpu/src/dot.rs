@@ -18,7 +18,7 @@
 use bilayer_quant::Type;
 use bytemuck::Pod;
 
-use crate::columns::{Columns, Format};
+use crate::activations::{Activations, Format};
 use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]
@@ -193,7 +193,7 @@ impl Dot {
     ///
     /// # Panics
     /// If sizes are inconsistent or the column data is not aligned.
-    pub fn run(&self, weights: &[u8], columns: Columns<'_>, out: &mut [f32]) {
+    pub fn run(&self, weights: &[u8], columns: Activations<'_>, out: &mut [f32]) {
         let row_bytes = self.row_bytes();
         assert_eq!(columns.cols, self.cols, "columns of another length");
         let column_bytes = self.format.column_bytes(self.cols);
@@ -250,7 +250,7 @@ struct Job<'a> {
     /// The rows.
     weights: &'a [u8],
     row_bytes: usize,
-    columns: Columns<'a>,
+    columns: Activations<'a>,
     /// The first column of the group.
     first: usize,
     /// Results of all rows and columns, `[columns, rows]`.

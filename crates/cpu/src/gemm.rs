@@ -254,7 +254,7 @@ impl Gemm {
         let panels = weights.chunks(path.rows() * self.row_bytes);
         for (index, weights) in panels.enumerate() {
             let cold = index == 0 && cold;
-            let run = Run { weights, row_bytes: self.row_bytes, packing, packed, cold };
+            let run = PanelProduct { weights, row_bytes: self.row_bytes, packing, packed, cold };
             let mut out = Out { values: &mut out[index * path.rows()..], stride: rows };
             match path {
                 Path::Integer(integer) => {
@@ -289,7 +289,7 @@ struct Weights<'a> {
 }
 
 /// The inputs of a panel's product.
-struct Run<'a> {
+struct PanelProduct<'a> {
     /// At most [`Gemm::panel_rows`] rows in their GGUF layout.
     weights: &'a [u8],
     /// Bytes per row.
@@ -302,7 +302,7 @@ struct Run<'a> {
     cold: bool,
 }
 
-impl Run<'_> {
+impl PanelProduct<'_> {
     fn rows(&self) -> usize {
         self.weights.len() / self.row_bytes
     }
@@ -317,7 +317,12 @@ struct Out<'a> {
 impl Out<'_> {
     /// Lets `add` accumulate onto zeros, 32 rows at a time: in place if the rows are a multiple of 32, otherwise in
     /// `rest`.
-    fn add_to(&mut self, run: &Run<'_>, rest: &mut [u8], add: impl FnOnce(&mut [f32], usize)) {
+    fn add_to(
+        &mut self,
+        run: &PanelProduct<'_>,
+        rest: &mut [u8],
+        add: impl FnOnce(&mut [f32], usize),
+    ) {
         let (rows, tokens) = (run.rows(), run.packed.tokens);
         let width = rows.next_multiple_of(ROWS);
         if width == rows {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 /// CPU topology and limits as plain data.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Processors {
+pub struct Topology {
     /// Logical CPUs on which the process may run.
     pub allowed: Vec<usize>,
     /// For each of `allowed`, the logical CPUs that share its core, including itself; empty if the system does not
@@ -14,7 +14,7 @@ pub struct Processors {
     pub quota: Option<f64>,
 }
 
-impl Processors {
+impl Topology {
     /// Number of threads to run: one per allowed core, at most the quota, at least one.
     #[must_use]
     pub fn threads(&self) -> usize {
@@ -35,10 +35,10 @@ impl Processors {
 
     /// Queries the operating system.
     #[must_use]
-    pub fn of_this_process() -> Processors {
+    pub fn of_this_process() -> Topology {
         let allowed = system::allowed();
         let siblings = allowed.iter().map(|&cpu| system::siblings(cpu)).collect();
-        Processors { allowed, siblings, quota: system::quota() }
+        Topology { allowed, siblings, quota: system::quota() }
     }
 }
 
@@ -51,7 +51,7 @@ pub fn memory_bytes() -> u64 {
 /// The CPU's model name, such as `Intel(R) Xeon(R) Processor`, or its architecture if unknown.
 #[must_use]
 pub fn name() -> String {
-    let name = system::processors().and_then(|text| parse_processor_name(&text));
+    let name = system::cpuinfo().and_then(|text| parse_cpu_name(&text));
     name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
@@ -68,7 +68,7 @@ pub fn restart_peak() -> bool {
 }
 
 /// The first name in `/proc/cpuinfo`: `model name : ...`, or `Model : ...` on boards without one.
-fn parse_processor_name(text: &str) -> Option<String> {
+fn parse_cpu_name(text: &str) -> Option<String> {
     let field = |wanted: &str| {
         let mut fields = text.lines().filter_map(|line| line.split_once(':'));
         fields.find(|(key, _)| key.trim() == wanted).map(|(_, value)| value.trim().to_owned())
@@ -155,7 +155,7 @@ mod system {
         folders.into_iter().filter_map(limit).fold(machine, u64::min)
     }
 
-    pub fn processors() -> Option<String> {
+    pub fn cpuinfo() -> Option<String> {
         read_to_string("/proc/cpuinfo").ok()
     }
 
@@ -217,7 +217,7 @@ mod system {
         0
     }
 
-    pub fn processors() -> Option<String> {
+    pub fn cpuinfo() -> Option<String> {
         None
     }
 
@@ -260,8 +260,8 @@ mod tests {
             (Vec::new(), Vec::new(), None, 1),
         ];
         for (allowed, siblings, quota, threads) in cases {
-            let processors = Processors { allowed, siblings, quota };
-            assert_eq!(processors.threads(), threads, "{processors:?}");
+            let topology = Topology { allowed, siblings, quota };
+            assert_eq!(topology.threads(), threads, "{topology:?}");
         }
     }
 
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(parse_cpu_max("max 100000"), None);
         assert_eq!(share("-1", "100000"), None);
         assert_eq!(share("150000", "100000"), Some(1.5));
-        assert!(Processors::of_this_process().threads() >= 1);
+        assert!(Topology::of_this_process().threads() >= 1);
         #[cfg(target_os = "linux")]
         assert!(memory_bytes() > 1 << 20);
     }
@@ -281,7 +281,7 @@ mod tests {
     fn names_and_peaks_are_found_where_linux_writes_them() {
         let x86 = "processor\t: 0\nmodel\t\t: 143\nmodel name\t: Intel(R) Xeon(R) Processor\n";
         let arm = "processor\t: 0\nFeatures\t: fp asimd\n\nModel\t\t: Raspberry Pi 5\n";
-        let name = |text: &str| parse_processor_name(text);
+        let name = |text: &str| parse_cpu_name(text);
         assert_eq!(name(x86).as_deref(), Some("Intel(R) Xeon(R) Processor"));
         assert_eq!(name(arm).as_deref(), Some("Raspberry Pi 5"));
         assert_eq!(name("model name : \n"), None);

@@ -16,9 +16,9 @@
 //! # Ok::<(), bilayer_cpu::Error>(())
 //! ```
 
+pub mod activations;
 mod backend;
 mod cache;
-pub mod columns;
 pub mod dot;
 pub mod gemm;
 pub mod host;

@@ -221,9 +221,9 @@ impl Program {
 }
 
 /// A program as the pool's work.
-pub(crate) struct Run(pub(crate) Arc<Program>);
+pub(crate) struct ProgramRun(pub(crate) Arc<Program>);
 
-impl Work for Run {
+impl Work for ProgramRun {
     fn run(&self, stage: usize, chunk: usize, thread: usize) {
         let program = &*self.0;
         // SAFETY: the pool assigns a number to one thread at a time, and the parts do not overlap.

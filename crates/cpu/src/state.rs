@@ -6,7 +6,7 @@ use crate::ops::attend::plan::Plan;
 
 /// Consecutive tokens of a span within one page, which are stored together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct PageRun {
     /// The first row of the step.
     pub(crate) row: usize,
     /// Number of rows.
@@ -43,7 +43,7 @@ pub(crate) struct State {
     pub(crate) outputs: Vec<u32>,
     pub(crate) copies: Vec<PageCopy>,
     pub(crate) exactness: Exactness,
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<PageRun>,
     /// The tiles of attention, one plan per kind of attention in the program.
     pub(crate) plans: Vec<Plan>,
 }
@@ -197,13 +197,13 @@ fn refill<T: Copy>(to: &mut Vec<T>, from: &[T]) {
     to.extend_from_slice(from);
 }
 
-fn push_runs(runs: &mut Vec<Run>, span: &Span, table: &[u32]) {
+fn push_runs(runs: &mut Vec<PageRun>, span: &Span, table: &[u32]) {
     let (mut row, end) = (span.first_row as usize, (span.first_row + span.rows) as usize);
     let mut position = span.first_position as usize;
     while row < end {
         let slot = position % PAGE_TOKENS;
         let rows = (PAGE_TOKENS - slot).min(end - row);
-        runs.push(Run { row, rows, page: table[position / PAGE_TOKENS], slot });
+        runs.push(PageRun { row, rows, page: table[position / PAGE_TOKENS], slot });
         row += rows;
         position += rows;
     }
@@ -249,7 +249,7 @@ mod tests {
             exactness: Exactness::Fastest,
         };
         state.set(&step).unwrap();
-        let run = |row, rows, page, slot| Run { row, rows, page, slot };
+        let run = |row, rows, page, slot| PageRun { row, rows, page, slot };
         assert_eq!(
             state.runs,
             [run(0, 2, 5, 30), run(2, 32, 6, 0), run(34, 2, 7, 0), run(36, 2, 2, 0)]

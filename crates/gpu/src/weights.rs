@@ -43,7 +43,7 @@ fn is_vector(weight: &Weight) -> bool {
 
 /// A range of rows of a matrix in a block of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct RowRange {
     /// Its container.
     pub home: Home,
     /// Offset in it, bytes.
@@ -68,7 +68,7 @@ pub struct Placed {
     /// Weights per row.
     pub cols: u32,
     /// Its rows, in order; several ranges if it exceeds a block.
-    pub parts: Vec<Part>,
+    pub parts: Vec<RowRange>,
 }
 
 /// One buffer of weights.
@@ -178,7 +178,7 @@ impl Weights {
                 }
                 let block = first + sizes.len() - 1;
                 let used = sizes.last_mut().expect("just pushed");
-                placed.parts.push(Part {
+                placed.parts.push(RowRange {
                     home: Home::Block(block),
                     base: *used as u32,
                     blocks: blocks as u32,
@@ -291,7 +291,7 @@ impl Weights {
             .or_else(|| (0..self.windows.len()).rev().find(|number| whole(number).is_some()))?;
         let at = whole(&window).filter(|at| at.is_multiple_of(16))?;
         self.last_window = Some((weight.layer, window));
-        placed.parts.push(Part {
+        placed.parts.push(RowRange {
             home: Home::Window(window),
             base: at as u32,
             blocks: (weight.rows * row_blocks(&placed)) as u32,
@@ -327,7 +327,7 @@ impl Weights {
         &mut self,
         weight: &Weight,
         placed: &Placed,
-        part: &Part,
+        part: &RowRange,
         bytes: &[u8],
     ) -> Result<(), GraphError> {
         let row_bytes = weight.row_bytes();
@@ -352,7 +352,7 @@ impl Weights {
     }
 
     /// Uploads rows that already have the device's type.
-    fn send(&self, placed: &Placed, part: &Part, row: usize, rows: usize, source: &[u8]) {
+    fn send(&self, placed: &Placed, part: &RowRange, row: usize, rows: usize, source: &[u8]) {
         let buffer = self.buffer(part.home);
         let (ty, row_blocks) = (placed.ty, part.row_blocks as usize);
         if placed.layout == Layout::Raw {

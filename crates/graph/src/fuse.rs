@@ -24,25 +24,25 @@ pub struct Item {
     /// The nodes it covers, ascending.
     pub nodes: Vec<usize>,
     /// Its operation.
-    pub kind: Kind,
+    pub kind: FusedOp,
 }
 
 /// The operation of an item; numbers are graph nodes.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each variant says what its fields are")]
-pub enum Kind {
+pub enum FusedOp {
     /// A single op.
     Plain(usize),
     /// Products with one input; with a route, those with the experts' matrices.
-    Multiply { input: Value, norm: Option<usize>, route: Option<Value>, parts: Vec<Part> },
+    Multiply { input: Value, norm: Option<usize>, route: Option<Value>, parts: Vec<FusedProduct> },
     /// Attention.
-    Attend { node: usize, q: Turn, k: Turn },
+    Attend { node: usize, q: QkInput, k: QkInput },
 }
 
-/// One output of a [`Kind::Multiply`].
+/// One output of a [`FusedOp::Multiply`].
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each variant says what its fields are")]
-pub enum Part {
+pub enum FusedProduct {
     /// A product, optionally plus a value.
     Plain { matmul: usize, residual: Option<Residual> },
     /// Two products combined by a `Gate` node.
@@ -60,7 +60,7 @@ pub struct Residual {
 
 /// The transformation of queries or keys before attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Turn {
+pub struct QkInput {
     /// The input.
     pub input: Value,
     /// The head norm.
@@ -69,9 +69,9 @@ pub struct Turn {
     pub rope: Option<usize>,
 }
 
-impl Turn {
-    fn plain(input: Value) -> Turn {
-        Turn { input, norm: None, rope: None }
+impl QkInput {
+    fn plain(input: Value) -> QkInput {
+        QkInput { input, norm: None, rope: None }
     }
 
     /// Whether there is any transformation.
@@ -85,17 +85,17 @@ impl Item {
     pub fn reads(&self, graph: &Graph) -> Vec<Value> {
         let op = |node: usize| &graph.nodes[node].op;
         match &self.kind {
-            Kind::Plain(node) => op(*node).inputs().collect(),
-            Kind::Multiply { input, norm, route, parts } => {
+            FusedOp::Plain(node) => op(*node).inputs().collect(),
+            FusedOp::Multiply { input, norm, route, parts } => {
                 let first = norm.map_or(vec![*input], |norm| op(norm).inputs().collect());
-                let residual = |part: &Part| match part {
-                    Part::Plain { residual, .. } => residual.map(|r| r.other),
-                    Part::Gated { .. } => None,
+                let residual = |part: &FusedProduct| match part {
+                    FusedProduct::Plain { residual, .. } => residual.map(|r| r.other),
+                    FusedProduct::Gated { .. } => None,
                 };
                 let others = parts.iter().filter_map(residual);
                 first.into_iter().chain(*route).chain(others).collect()
             }
-            Kind::Attend { node, q, k } => {
+            FusedOp::Attend { node, q, k } => {
                 let Op::Attend(attend) = op(*node) else { unreachable!("an attend node") };
                 vec![q.input, k.input, attend.v]
             }
@@ -106,29 +106,29 @@ impl Item {
     pub fn writes(&self, graph: &Graph) -> Vec<Value> {
         let out = |node: usize| graph.nodes[node].op.out();
         match &self.kind {
-            Kind::Plain(node) | Kind::Attend { node, .. } => vec![out(*node)],
-            Kind::Multiply { norm, parts, .. } => {
+            FusedOp::Plain(node) | FusedOp::Attend { node, .. } => vec![out(*node)],
+            FusedOp::Multiply { norm, parts, .. } => {
                 norm.map(out).into_iter().chain(parts.iter().map(|part| out(part.last()))).collect()
             }
         }
     }
 }
 
-impl Part {
+impl FusedProduct {
     /// The node whose value is the output.
     pub fn last(&self) -> usize {
         match self {
-            Part::Plain { matmul, residual } => residual.map_or(*matmul, |r| r.node),
-            Part::Gated { node, .. } => *node,
+            FusedProduct::Plain { matmul, residual } => residual.map_or(*matmul, |r| r.node),
+            FusedProduct::Gated { node, .. } => *node,
         }
     }
 
     fn nodes(&self) -> Vec<usize> {
         match self {
-            Part::Plain { matmul, residual } => {
+            FusedProduct::Plain { matmul, residual } => {
                 std::iter::once(*matmul).chain(residual.map(|r| r.node)).collect()
             }
-            Part::Gated { gate, up, node } => vec![*gate, *up, *node],
+            FusedProduct::Gated { gate, up, node } => vec![*gate, *up, *node],
         }
     }
 }
@@ -145,13 +145,13 @@ pub fn single(segment: &Segment<'_>) -> Vec<Item> {
         let kind = match &graph.nodes[node].op {
             op @ (Op::MatMul { .. } | Op::Experts(_)) => {
                 let (input, route) = operands(op).expect("a product");
-                let parts = vec![Part::Plain { matmul: node, residual: None }];
-                Kind::Multiply { input, norm: None, route, parts }
+                let parts = vec![FusedProduct::Plain { matmul: node, residual: None }];
+                FusedOp::Multiply { input, norm: None, route, parts }
             }
             Op::Attend(attend) => {
-                Kind::Attend { node, q: Turn::plain(attend.q), k: Turn::plain(attend.k) }
+                FusedOp::Attend { node, q: QkInput::plain(attend.q), k: QkInput::plain(attend.k) }
             }
-            _ => Kind::Plain(node),
+            _ => FusedOp::Plain(node),
         };
         Item { nodes: vec![node], kind }
     };
@@ -218,14 +218,14 @@ impl<'g> Fuser<'g> {
         }
         for node in self.nodes.clone() {
             if !self.taken[node] {
-                placed.push((node, Item { nodes: vec![node], kind: Kind::Plain(node) }));
+                placed.push((node, Item { nodes: vec![node], kind: FusedOp::Plain(node) }));
             }
         }
         placed.sort_by_key(|(node, _)| *node);
         placed.into_iter().map(|(_, item)| item).collect()
     }
 
-    fn take(&mut self, mut nodes: Vec<usize>, kind: Kind) -> Item {
+    fn take(&mut self, mut nodes: Vec<usize>, kind: FusedOp) -> Item {
         nodes.sort_unstable();
         for &node in &nodes {
             self.taken[node] = true;
@@ -238,23 +238,23 @@ impl<'g> Fuser<'g> {
         let k = self.turn(attend.k, attend.head_dim);
         let turns = [q.norm, q.rope, k.norm, k.rope];
         let nodes = turns.into_iter().flatten().chain([node]).collect();
-        self.take(nodes, Kind::Attend { node, q, k })
+        self.take(nodes, FusedOp::Attend { node, q, k })
     }
 
     /// The RoPE and head norm that compute `value`.
-    fn turn(&self, value: Value, head: usize) -> Turn {
-        let mut turn = Turn::plain(value);
+    fn turn(&self, value: Value, head: usize) -> QkInput {
+        let mut turn = QkInput::plain(value);
         if let Some(node) = self.sole(turn.input)
             && let Op::Rope { input, head_dim, .. } = self.op(node)
             && *head_dim == head
         {
-            turn = Turn { input: *input, norm: None, rope: Some(node) };
+            turn = QkInput { input: *input, norm: None, rope: Some(node) };
         }
         if let Some(node) = self.sole(turn.input)
             && let Op::HeadNorm { input, head_dim, .. } = self.op(node)
             && *head_dim == head
         {
-            turn = Turn { input: *input, norm: Some(node), ..turn };
+            turn = QkInput { input: *input, norm: Some(node), ..turn };
         }
         turn
     }
@@ -264,29 +264,29 @@ impl<'g> Fuser<'g> {
         let same =
             |&node: &usize| !self.taken[node] && operands(self.op(node)) == Some((input, route));
         let products: Vec<usize> = self.nodes.clone().filter(same).collect();
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<FusedProduct> = Vec::new();
         for &matmul in &products {
             if parts.iter().any(|part| part.nodes().contains(&matmul)) {
                 continue;
             }
             let part = self.gated(matmul, &products).unwrap_or_else(|| {
                 let residual = route.is_none().then(|| self.residual(matmul, first)).flatten();
-                Part::Plain { matmul, residual }
+                FusedProduct::Plain { matmul, residual }
             });
             parts.push(part);
         }
         let norm = route.is_none().then(|| self.norm(input, first)).flatten();
-        let nodes = norm.into_iter().chain(parts.iter().flat_map(Part::nodes)).collect();
-        self.take(nodes, Kind::Multiply { input, norm, route, parts })
+        let nodes = norm.into_iter().chain(parts.iter().flat_map(FusedProduct::nodes)).collect();
+        self.take(nodes, FusedOp::Multiply { input, norm, route, parts })
     }
 
     /// The gate whose only inputs are product `one` and another of `products`, if it is their only reader.
-    fn gated(&self, one: usize, products: &[usize]) -> Option<Part> {
+    fn gated(&self, one: usize, products: &[usize]) -> Option<FusedProduct> {
         let reader = self.reader(one)?;
         let Op::Gate { gate, up, .. } = self.op(reader) else { return None };
         let (gate, up) = (self.sole(*gate)?, self.sole((*up)?)?);
         let both = gate != up && products.contains(&gate) && products.contains(&up);
-        both.then_some(Part::Gated { gate, up, node: reader })
+        both.then_some(FusedProduct::Gated { gate, up, node: reader })
     }
 
     /// The `Add` that is the only reader of the product, if its other operand is computed before node `first`.

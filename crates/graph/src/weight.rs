@@ -17,7 +17,7 @@ pub struct Weight {
     pub ty: Type,
     /// Rows (output features).
     pub rows: usize,
-    /// Columns (input features); a multiple of the type's block.
+    /// Activations (input features); a multiple of the type's block.
     pub cols: usize,
     /// The tensor's row that is this weight's row 0, in rows of `cols`: not 0 if several matrices, or their biases,
     /// are fused in one tensor.

@@ -30,13 +30,13 @@ pub struct Field {
     key: &'static str,
     /// Its names; the first one present is used.
     names: &'static [&'static str],
-    kind: Kind,
+    kind: FieldType,
     needed: bool,
 }
 
 /// What a field holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FieldType {
     /// A whole number.
     Size,
     Number,
@@ -46,27 +46,27 @@ enum Kind {
 impl Field {
     /// A required count or length.
     pub(crate) const fn size(key: &'static str, names: &'static [&'static str]) -> Self {
-        Field { key, names, kind: Kind::Size, needed: true }
+        Field { key, names, kind: FieldType::Size, needed: true }
     }
 
     /// An optional count or length.
     pub(crate) const fn maybe_size(key: &'static str, names: &'static [&'static str]) -> Self {
-        Field { key, names, kind: Kind::Size, needed: false }
+        Field { key, names, kind: FieldType::Size, needed: false }
     }
 
     /// A required number.
     pub(crate) const fn number(key: &'static str, names: &'static [&'static str]) -> Self {
-        Field { key, names, kind: Kind::Number, needed: true }
+        Field { key, names, kind: FieldType::Number, needed: true }
     }
 
     /// An optional number.
     pub(crate) const fn maybe_number(key: &'static str, names: &'static [&'static str]) -> Self {
-        Field { key, names, kind: Kind::Number, needed: false }
+        Field { key, names, kind: FieldType::Number, needed: false }
     }
 
     /// An optional flag.
     pub(crate) const fn flag(key: &'static str, names: &'static [&'static str]) -> Self {
-        Field { key, names, kind: Kind::Flag, needed: false }
+        Field { key, names, kind: FieldType::Flag, needed: false }
     }
 }
 
@@ -264,9 +264,9 @@ impl Draft<'_> {
     /// Sets the key of a field of the table.
     fn field(&mut self, field: &Field) -> Result<(), Error> {
         let value: Option<Value> = match field.kind {
-            Kind::Size => self.settings.size(field.names)?.map(Value::from),
-            Kind::Number => self.settings.number(field.names)?.map(Value::from),
-            Kind::Flag => self.settings.flag(field.names)?.map(Value::from),
+            FieldType::Size => self.settings.size(field.names)?.map(Value::from),
+            FieldType::Number => self.settings.number(field.names)?.map(Value::from),
+            FieldType::Flag => self.settings.flag(field.names)?.map(Value::from),
         };
         match value {
             Some(value) => self.set(field.key, value),

@@ -72,7 +72,7 @@ pub(crate) fn peak<const N: usize>(values: &[f32; N]) -> f32 {
 /// The cost of a squared error at each value: positive, as long as squares do not overflow.
 ///
 /// Besides the column's importance, larger weights count more, by √(2 · mean square + x²): llama.cpp's formula with
-/// importance, found there by measuring perplexity. Columns without importance get a ten-thousandth of the mean, so
+/// importance, found there by measuring perplexity. Activations without importance get a ten-thousandth of the mean, so
 /// that every search is well-defined.
 #[inline(always)]
 pub(crate) fn weights<const N: usize>(

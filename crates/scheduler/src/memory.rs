@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
-use bilayer_graph::fuse::{self, Item, Kind, Part};
+use bilayer_graph::fuse::{self, FusedOp, FusedProduct, Item};
 use bilayer_graph::slots::{self, Life};
 use bilayer_graph::{Facts, Graph, Op, Value, WeightId};
 use bilayer_quant::Type;
@@ -133,7 +133,7 @@ struct Lives {
 
 /// Keys and values of an attention that keeps none: needed while it runs.
 fn scratch(graph: &Graph, item: &Item, at: usize, budget: &Budget) -> Option<Life> {
-    let Kind::Attend { node, .. } = item.kind else { return None };
+    let FusedOp::Attend { node, .. } = item.kind else { return None };
     let Op::Attend(attend) = &graph.nodes[node].op else { return None };
     let types = Budget { key_type: Type::F32, value_type: Type::F32, ..*budget };
     let bytes = types.kv_bytes(&attend.scratch());
@@ -150,7 +150,7 @@ impl Lives {
     fn item(&mut self, graph: &Graph, item: &Item, facts: &Facts, at: usize) {
         let (ready, made) = (2 * at, 2 * at + 1);
         match &item.kind {
-            Kind::Multiply { input, norm, route, parts } => {
+            FusedOp::Multiply { input, norm, route, parts } => {
                 let (integers, floats) = wanted(graph, parts, facts);
                 if integers {
                     self.at((*input, Form::Integers), ready);
@@ -176,7 +176,7 @@ impl Lives {
                     self.beside.extend(group[1..].iter().map(|&value| (value, group[0])));
                 }
             }
-            Kind::Attend { node, q, k } => {
+            FusedOp::Attend { node, q, k } => {
                 let op = &graph.nodes[*node].op;
                 self.at((k.input, Form::Floats), ready);
                 op.inputs().nth(2).into_iter().for_each(|v| self.at((v, Form::Floats), ready));
@@ -187,7 +187,7 @@ impl Lives {
                 }
                 self.at((op.out(), Form::Floats), made);
             }
-            Kind::Plain(node) => {
+            FusedOp::Plain(node) => {
                 let op = &graph.nodes[*node].op;
                 let values = op.inputs().chain([op.out()]);
                 values.for_each(|value| self.at((value, Form::Floats), ready));
@@ -197,10 +197,10 @@ impl Lives {
 }
 
 /// Whether products want their input as integers, and as floats.
-fn wanted(graph: &Graph, parts: &[Part], facts: &Facts) -> (bool, bool) {
+fn wanted(graph: &Graph, parts: &[FusedProduct], facts: &Facts) -> (bool, bool) {
     let matmuls = parts.iter().flat_map(|part| match part {
-        Part::Plain { matmul, .. } => vec![*matmul],
-        Part::Gated { gate, up, .. } => vec![*gate, *up],
+        FusedProduct::Plain { matmul, .. } => vec![*matmul],
+        FusedProduct::Gated { gate, up, .. } => vec![*gate, *up],
     });
     let ids = matmuls.flat_map(|node| graph.nodes[node].op.matrices().to_vec());
     ids.fold((false, false), |(integers, floats), id| {
@@ -222,10 +222,10 @@ fn form_bytes(graph: &Graph, value: Value, form: Form, budget: &Budget) -> u64 {
 }
 
 /// Results that one kernel makes side by side: of plain products with matrices of one type.
-fn together(graph: &Graph, parts: &[Part]) -> Vec<Vec<Value>> {
+fn together(graph: &Graph, parts: &[FusedProduct]) -> Vec<Vec<Value>> {
     let mut groups: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for part in parts {
-        let Part::Plain { matmul, residual: None } = part else { continue };
+        let FusedProduct::Plain { matmul, residual: None } = part else { continue };
         let op = &graph.nodes[*matmul].op;
         if let [weight] = op.matrices() {
             groups.entry(graph.weight(*weight).ty.name).or_default().push(op.out());

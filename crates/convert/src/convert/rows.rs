@@ -4,7 +4,7 @@ use bilayer_gguf::SourceError;
 use bilayer_models::interleaved_source;
 use bilayer_quant::{Type, mxfp4};
 
-use super::tensors::{Done, From, Part, Planned};
+use super::tensors::{Done, From, Planned, SourceTensor};
 use crate::checkpoint::{Float, Shards, Stored};
 use crate::stream::Pieces;
 
@@ -36,7 +36,7 @@ struct Turned {
 }
 
 /// A tensor and where its rows are.
-pub(super) struct Rows<'p> {
+pub(super) struct RowReader<'p> {
     shards: &'p Shards,
     planned: &'p Planned,
     /// Of all experts together.
@@ -44,15 +44,15 @@ pub(super) struct Rows<'p> {
     cols: usize,
 }
 
-impl<'p> Rows<'p> {
+impl<'p> RowReader<'p> {
     /// `planned` is checked: its sizes are those of the model.
-    pub fn new(shards: &'p Shards, planned: &'p Planned) -> Rows<'p> {
+    pub fn new(shards: &'p Shards, planned: &'p Planned) -> RowReader<'p> {
         let elements = planned.shape.iter().product::<u64>() as usize;
         let cols = match planned.permutes_elements() {
             true => 1,
             false => planned.shape[planned.shape.len() - 1] as usize,
         };
-        Rows { shards, planned, rows: elements / cols, cols }
+        RowReader { shards, planned, rows: elements / cols, cols }
     }
 
     /// The file's bytes.
@@ -114,7 +114,7 @@ impl<'p> Rows<'p> {
     /// Reads rows wherever they are: neighbours in one go.
     fn gather(
         &self,
-        parts: &[Part],
+        parts: &[SourceTensor],
         float: Float,
         change: Done,
         first: usize,
@@ -145,7 +145,7 @@ impl<'p> Rows<'p> {
     /// wanted.
     fn columns(
         &self,
-        part: &Part,
+        part: &SourceTensor,
         float: Float,
         Turned { rows, of, step }: Turned,
         first: usize,
@@ -175,7 +175,7 @@ impl<'p> Rows<'p> {
     /// Reads every `step`-th element of the checkpoint's rows, `[rows, step * cols]`, from number `of` on.
     fn picked(
         &self,
-        part: &Part,
+        part: &SourceTensor,
         float: Float,
         (of, step): (usize, usize),
         first: usize,

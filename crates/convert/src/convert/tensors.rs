@@ -24,16 +24,16 @@ pub(super) struct Planned {
 #[derive(Clone, Debug)]
 pub(super) enum From {
     /// Tensors of the checkpoint: one, or those of all experts in order.
-    Stored { parts: Vec<Part>, float: Float, change: Done },
+    Stored { parts: Vec<SourceTensor>, float: Float, change: Done },
     /// Matrices of experts in MXFP4, and their exponents: of the rows those from `first` on at every `step`.
-    Packed { blocks: Part, scales: Part, first: usize, step: usize },
+    Packed { blocks: SourceTensor, scales: SourceTensor, first: usize, step: usize },
     /// Values that no checkpoint holds.
     Made(Vec<f32>),
 }
 
 /// A tensor of the checkpoint.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct SourceTensor {
     pub name: String,
     pub stored: Stored,
 }
@@ -89,12 +89,12 @@ impl Tensors {
     ) -> Result<Tensors, Error> {
         let tied = checkpoint.settings().flag(&["tie_word_embeddings"]).ok().flatten();
         let mut found = BTreeMap::new();
-        let mut stacks: BTreeMap<String, BTreeMap<usize, Part>> = BTreeMap::new();
+        let mut stacks: BTreeMap<String, BTreeMap<usize, SourceTensor>> = BTreeMap::new();
         for (name, stored) in checkpoint.shards.tensors() {
             if architecture.ignored.iter().any(|end| name.ends_with(end)) {
                 continue;
             }
-            let part = Part { name: name.clone(), stored: stored.clone() };
+            let part = SourceTensor { name: name.clone(), stored: stored.clone() };
             let places = translate(architecture.names, name);
             if places.is_empty() {
                 let (name, architecture) = (name.clone(), architecture.name);
@@ -119,7 +119,7 @@ impl Tensors {
                     change => one(known.name, part, change, config)?,
                 };
                 if let Some(Planned { name, .. }) = found.insert(planned.name.clone(), planned) {
-                    let part = Part { name: name.clone(), stored: stored.clone() };
+                    let part = SourceTensor { name: name.clone(), stored: stored.clone() };
                     return Err(part.wrong("the checkpoint has it under two names"));
                 }
             }
@@ -213,7 +213,7 @@ impl Tensors {
     }
 }
 
-impl Part {
+impl SourceTensor {
     fn wrong(&self, reason: &str) -> Error {
         Error::Tensor { tensor: self.name.clone(), reason: reason.to_owned() }
     }
@@ -226,7 +226,12 @@ impl Part {
 }
 
 /// A tensor of one of the checkpoint's.
-fn one(name: String, part: Part, change: Change, config: &Config) -> Result<Planned, Error> {
+fn one(
+    name: String,
+    part: SourceTensor,
+    change: Change,
+    config: &Config,
+) -> Result<Planned, Error> {
     let mut shape = part.stored.shape.clone();
     if shape.is_empty() || shape.contains(&0) {
         return Err(part.wrong("it has no elements, or no dimensions"));
@@ -277,7 +282,7 @@ fn one(name: String, part: Part, change: Change, config: &Config) -> Result<Plan
 /// A tensor of packed matrices and their exponents.
 fn packed(
     name: String,
-    blocks: Part,
+    blocks: SourceTensor,
     checkpoint: &Checkpoint,
     (first, step): (usize, usize),
 ) -> Result<Planned, Error> {
@@ -285,7 +290,7 @@ fn packed(
     let Some(stored) = checkpoint.shards.tensors().get(&other) else {
         return Err(blocks.wrong(&format!("its exponents, {other}, are missing")));
     };
-    let scales = Part { name: other, stored: stored.clone() };
+    let scales = SourceTensor { name: other, stored: stored.clone() };
     let (shape, exponents) = (&blocks.stored.shape[..], &scales.stored.shape[..]);
     let &[experts, rows, groups, 16] = shape else {
         return Err(
@@ -309,11 +314,11 @@ fn packed(
 }
 
 /// A tensor of all experts' parts.
-fn stack(name: String, parts: BTreeMap<usize, Part>) -> Result<Planned, Error> {
+fn stack(name: String, parts: BTreeMap<usize, SourceTensor>) -> Result<Planned, Error> {
     let count = parts.len();
     // Numbers of a map in order: all are there if the last one is their count less one.
     let last = parts.last_key_value().map_or(0, |(last, _)| *last);
-    let parts: Vec<Part> = parts.into_values().collect();
+    let parts: Vec<SourceTensor> = parts.into_values().collect();
     if last + 1 != count {
         return Err(
             parts[0].wrong(&format!("{count} experts have such a tensor, numbered to {last}"))

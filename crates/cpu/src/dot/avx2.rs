@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{AHEAD, AHEAD_FLOATS, AHEAD_NEAR, Groups, Job, part};
-use crate::columns::{Block256, F32_STEP, Quad32};
+use crate::activations::{Block256, F32_STEP, Quad32};
 use crate::x86::{apart, unknown, whole_lines};
 
 /// A block of 256 weights without its codes.
@@ -232,7 +232,7 @@ pub fn quad_close<const OFFSETS: bool>(
     }
 }
 
-/// The four blocks' values in the lane order of [`crate::columns::QUAD_LANES`].
+/// The four blocks' values in the lane order of [`crate::activations::QUAD_LANES`].
 #[inline]
 #[target_feature(enable = "avx")]
 fn by_block(lanes: &[f32; 16]) -> __m128 {

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::avx2::prefetch;
 use super::{Groups, Job, each, part};
-use crate::columns::{Block256, F32_STEP, QUAD_LANES, Quad32};
+use crate::activations::{Block256, F32_STEP, QUAD_LANES, Quad32};
 use crate::x86::fields;
 
 /// A block of 256 weights in natural order.

@@ -7,7 +7,7 @@ use super::avx2::{
     K, Quad, QuadSum, k_close, k_scales, load, prefetch, quad_close, reduce, spread,
 };
 use super::{Groups, Job};
-use crate::columns::{Block256, Quad32};
+use crate::activations::{Block256, Quad32};
 use crate::x86::whole_lines;
 
 /// Multiplies rows of `BYTES` bytes per block of 256 with `C` columns. VPDPWSSD multiplies the pairs' sums with their

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::{Entry, Groups, Job, entry};
-use crate::columns::{F32_STEP, Format};
+use crate::activations::{F32_STEP, Format};
 use crate::level::Level;
 
 #[cfg(target_arch = "aarch64")]

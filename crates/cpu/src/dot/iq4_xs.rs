@@ -6,7 +6,7 @@ use bilayer_quant::iq4_nl::CODEBOOK;
 use bilayer_quant::iq4_xs::{Block, scales};
 
 use super::{Entry, Job, entry, nibbles, scalar};
-use crate::columns::Format;
+use crate::activations::Format;
 use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]
@@ -56,7 +56,7 @@ mod x86 {
 
     use super::super::{avx2, avx512, avxvnni, iq4_nl, nibbles, part, u16_at};
     use super::{BYTES, Job, PART, QUANTS};
-    use crate::columns::QUAD_LANES;
+    use crate::activations::QUAD_LANES;
 
     const OFFSET: f32 = 128.0;
 

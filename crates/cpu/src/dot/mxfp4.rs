@@ -3,7 +3,7 @@
 use bilayer_quant::mxfp4::{Block, CODEBOOK, half_scale};
 
 use super::{Entry, Job, entry, nibbles, scalar};
-use crate::columns::Format;
+use crate::activations::Format;
 use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]

@@ -4,7 +4,7 @@
 use crate::neon::intrinsics::*;
 
 use super::{AHEAD, Groups, Job, part, u16_at};
-use crate::columns::{Block256, F32_STEP, Quad32};
+use crate::activations::{Block256, F32_STEP, Quad32};
 use crate::neon;
 
 /// A level's product of signed bytes.
@@ -242,7 +242,7 @@ fn quad_add<M: Multiply, const OFFSETS: bool>(
     sum
 }
 
-/// One number per block from the lanes of [`crate::columns::QUAD_LANES`]: 0 0 2 2 .. and 1 1 3 3 .. from lane 8 on.
+/// One number per block from the lanes of [`crate::activations::QUAD_LANES`]: 0 0 2 2 .. and 1 1 3 3 .. from lane 8 on.
 #[inline(always)]
 fn by_block(lanes: &[f32; 16]) -> float32x4_t {
     let lanes = lanes.as_chunks::<4>().0;

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use bilayer_quant::q3_k::{Block, scales};
 
 use super::{Entry, Job, entry, f16_at, part, q2_k, scalar};
-use crate::columns::Format;
+use crate::activations::Format;
 use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]

@@ -6,7 +6,7 @@ use bilayer_quant::k_scales::scales_mins;
 use bilayer_quant::q4_k::Block;
 
 use super::{Entry, Job, entry, f16_at, part, scalar};
-use crate::columns::Format;
+use crate::activations::Format;
 use crate::level::Level;
 
 #[cfg(target_arch = "aarch64")]

@@ -3,7 +3,7 @@
 use bilayer_quant::q5_0::Block;
 
 use super::{Entry, Job, entry, f16_at, nibbles, scalar};
-use crate::columns::Format;
+use crate::activations::Format;
 use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]

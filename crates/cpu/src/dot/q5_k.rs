@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use bilayer_quant::q5_k::Block;
 
 use super::{Entry, Job, entry, part, q4_k, scalar};
-use crate::columns::Format;
+use crate::activations::Format;
 use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]

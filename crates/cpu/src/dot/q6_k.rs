@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use bilayer_quant::q6_k::Block;
 
 use super::{Entry, Job, entry, f16_at, scalar};
-use crate::columns::Format;
+use crate::activations::Format;
 use crate::level::Level;
 
 #[cfg(target_arch = "x86_64")]

@@ -1,7 +1,7 @@
 //! The kernel families' loops in plain Rust: the reference for the vector levels.
 
 use super::{Groups, Job};
-use crate::columns::{Block256, Quad32};
+use crate::activations::{Block256, Quad32};
 
 /// A block of 256 weights: weight i = `d · scales[i / 16] · quants[i] - mins[i / 16]`.
 pub struct K {

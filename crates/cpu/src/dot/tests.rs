@@ -3,7 +3,7 @@
 use bytemuck::Zeroable;
 
 use super::*;
-use crate::columns::{Block256, Quad32};
+use crate::activations::{Block256, Quad32};
 
 /// Tolerated f32 rounding, relative to the sum of absolute products, offsets included.
 const ROUNDING: f64 = 1e-5;
@@ -129,13 +129,13 @@ impl Prepared {
         Prepared { bytes, len }
     }
 
-    fn columns(&self, cols: usize, count: usize) -> Columns<'_> {
-        Columns { data: &bytemuck::cast_slice(&self.bytes)[..self.len], cols, count }
+    fn columns(&self, cols: usize, count: usize) -> Activations<'_> {
+        Activations { data: &bytemuck::cast_slice(&self.bytes)[..self.len], cols, count }
     }
 }
 
 /// The activations that a prepared column represents, and the half step by which each may differ from its original.
-fn decoded(format: Format, columns: Columns<'_>, index: usize) -> Vec<(f64, f64)> {
+fn decoded(format: Format, columns: Activations<'_>, index: usize) -> Vec<(f64, f64)> {
     let one = |scale: f32, quant: i8| {
         (f64::from(scale) * f64::from(quant), f64::from(scale) * 0.5001 + 1e-36)
     };
@@ -286,7 +286,7 @@ fn an_activation_that_is_not_finite_shows_in_every_row() {
 #[test]
 fn no_columns_and_no_rows_are_fine_and_wrong_sizes_are_not() {
     let dot = dot(Type::Q8_0, 64, Level::Scalar);
-    dot.run(&[], Columns { data: &[], cols: 64, count: 0 }, &mut []);
+    dot.run(&[], Activations { data: &[], cols: 64, count: 0 }, &mut []);
     let prepared = Prepared::new(&dot, Level::Scalar, &[vec![1.0; 64]], 64);
     dot.run(&[], prepared.columns(64, 1), &mut []);
     let wrong = std::panic::catch_unwind(|| {

@@ -4,7 +4,7 @@ use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
 use crate::gemm::packing::Packing;
-use crate::gemm::{CHUNKS_AHEAD, Run};
+use crate::gemm::{CHUNKS_AHEAD, PanelProduct};
 use crate::panel::floats::{self, Read};
 use crate::panel::{Ahead, PanelRows, SPAN};
 use crate::tile::{self, FloatActivations, FloatPanel, FloatTiles, ROWS};
@@ -32,8 +32,14 @@ impl Float {
 
     /// Adds the product of up to 32 rows to `strip`, where a token's 32 results are `stride` after those of the
     /// previous token.
-    pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [f32], stride: usize) {
-        let Run { weights, row_bytes, packing, packed, cold } = *run;
+    pub fn run(
+        &self,
+        run: &PanelProduct<'_>,
+        scratch: &mut Scratch,
+        strip: &mut [f32],
+        stride: usize,
+    ) {
+        let PanelProduct { weights, row_bytes, packing, packed, cold } = *run;
         let rows = run.rows();
         let chunk_bytes = packing.chunk_bytes(packed.tokens);
         // Prefetches the next call's weights, in order, during this one.

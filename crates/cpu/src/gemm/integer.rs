@@ -1,7 +1,7 @@
 //! GEMM of quantized weights with int8 activations, panel by panel.
 
 use crate::gemm::packing::{Block, Packing};
-use crate::gemm::{CHUNKS_AHEAD, Run};
+use crate::gemm::{CHUNKS_AHEAD, PanelProduct};
 use crate::panel::{self, Ahead, PanelRows, Quants, SPAN, Span, Split, UnpackRows};
 use crate::tile::{self, Fill, Panel, Product, ROWS, Tiles};
 
@@ -35,8 +35,14 @@ impl Integer {
 
     /// Adds the product of up to 64 rows to `strip`, where a token's results are `stride` after those of the previous
     /// token and there is space for all rows of the panels.
-    pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [f32], stride: usize) {
-        let Run { weights, row_bytes, packing, packed, cold } = *run;
+    pub fn run(
+        &self,
+        run: &PanelProduct<'_>,
+        scratch: &mut Scratch,
+        strip: &mut [f32],
+        stride: usize,
+    ) {
+        let PanelProduct { weights, row_bytes, packing, packed, cold } = *run;
         let rows = run.rows();
         let panels = rows.div_ceil(ROWS);
         let chunk_bytes = packing.chunk_bytes(packed.tokens);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
-use crate::gemm::{Out, Run};
+use crate::gemm::{Out, PanelProduct};
 use crate::level::Level;
 use crate::panel::floats::{self, Read};
 use crate::panel::{self, PanelRows, Quants, SPAN, Span};
@@ -44,7 +44,7 @@ pub(super) struct Scratch {
     rests: [[TileBytes; STEPS]; RUN_ROWS / TILE_ROWS],
 }
 
-impl Run<'_> {
+impl PanelProduct<'_> {
     /// Number of token groups two tiles wide.
     fn token_pairs(&self) -> usize {
         self.packed.tokens.div_ceil(PAIR)
@@ -80,7 +80,13 @@ impl Tiled {
     }
 
     /// Overwrites `out`; `strip` has [`Tiled::strip_bytes`] and may be uninitialized.
-    pub fn run(&self, run: &Run<'_>, scratch: &mut Scratch, strip: &mut [u8], out: &mut Out<'_>) {
+    pub fn run(
+        &self,
+        run: &PanelProduct<'_>,
+        scratch: &mut Scratch,
+        strip: &mut [u8],
+        out: &mut Out<'_>,
+    ) {
         let (rows, tokens, cols) = (run.rows(), run.packed.tokens, run.packing.cols);
         let strip = bytemuck::cast_slice_mut::<u8, [TileBytes; 4]>(strip);
         let strip = &mut strip[..run.row_pairs() * run.token_pairs()];
@@ -119,7 +125,7 @@ impl Tiled {
     /// Adds the product of the filled panel to the results.
     fn sweep(
         &self,
-        run: &Run<'_>,
+        run: &PanelProduct<'_>,
         cols: Range<usize>,
         (scratch, has_rests): (&Scratch, bool),
         unit: &Configured,
@@ -153,7 +159,13 @@ impl Tiled {
 
     /// Unpacks columns of 16 rows; rows beyond the last are zero. Returns whether the residuals are large enough for
     /// a product of their own.
-    fn fill(&self, run: &Run<'_>, cols: Range<usize>, tile: usize, scratch: &mut Scratch) -> bool {
+    fn fill(
+        &self,
+        run: &PanelProduct<'_>,
+        cols: Range<usize>,
+        tile: usize,
+        scratch: &mut Scratch,
+    ) -> bool {
         let first = tile * TILE_ROWS;
         let count = run.rows().saturating_sub(first).min(TILE_ROWS);
         if count < TILE_ROWS {
@@ -197,7 +209,12 @@ impl Tiled {
     }
 
     /// The bytes of columns `cols` of the rows from `first` on.
-    fn source<'a>(&self, run: &Run<'a>, first: usize, cols: Range<usize>) -> PanelRows<'a> {
+    fn source<'a>(
+        &self,
+        run: &PanelProduct<'a>,
+        first: usize,
+        cols: Range<usize>,
+    ) -> PanelRows<'a> {
         let bytes = |cols: usize| cols / self.ty.block_weights * self.ty.block_bytes;
         let weights = &run.weights[first * run.row_bytes..];
         let (start, end) = (bytes(cols.start), bytes(cols.end));
@@ -205,7 +222,7 @@ impl Tiled {
     }
 
     /// Prefetches a share of the weights that the next sweep unpacks, from column `col` on.
-    fn prefetch(&self, run: &Run<'_>, col: usize, pair: usize) {
+    fn prefetch(&self, run: &PanelProduct<'_>, col: usize, pair: usize) {
         let end = (col + SWEEP_COLS).min(run.packing.cols);
         let share = run.rows().div_ceil(run.token_pairs());
         let first = (pair * share).min(run.rows());

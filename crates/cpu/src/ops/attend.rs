@@ -65,12 +65,12 @@ impl Shape {
 
 /// The transformation of queries or keys before use: head norm, then RoPE.
 #[derive(Clone, Default)]
-pub(crate) struct Turn {
+pub(crate) struct QkTransform {
     pub(crate) norm: Option<(Arc<[f32]>, f32)>,
     pub(crate) rope: Option<(Pairs, Table)>,
 }
 
-impl Turn {
+impl QkTransform {
     /// Transforms a row's heads, `[heads, head_dim]`, to `out`.
     fn apply(&self, context: &Context<'_>, row: usize, dim: usize, x: &[f32], out: &mut [f32]) {
         match &self.norm {
@@ -112,8 +112,8 @@ pub(crate) struct Store {
     pub(crate) q: Buffer,
     pub(crate) k: Buffer,
     pub(crate) v: Buffer,
-    pub(crate) q_turn: Turn,
-    pub(crate) k_turn: Turn,
+    pub(crate) q_turn: QkTransform,
+    pub(crate) k_turn: QkTransform,
     /// Destination of rotated queries; `None` if they are used unchanged.
     pub(crate) turned: Option<Buffer>,
 }

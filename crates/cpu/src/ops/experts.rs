@@ -20,26 +20,28 @@ use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
 /// One output of a group of products.
-pub(crate) enum Part {
+pub(crate) enum ExpertProduct {
     /// One matrix per expert.
     Plain { linears: Vec<Linear>, out: Buffer },
     /// `activation(gate) * up`; all of equal shape.
     Gated { gates: Vec<Linear>, ups: Vec<Linear>, activation: Activation, out: Buffer },
 }
 
-impl Part {
+impl ExpertProduct {
     /// An expert's matrices.
     fn of(&self, expert: usize) -> impl Iterator<Item = &Linear> + Clone {
         let (first, second) = match self {
-            Part::Plain { linears, .. } => (&linears[expert], None),
-            Part::Gated { gates, ups, .. } => (&gates[expert], Some(&ups[expert])),
+            ExpertProduct::Plain { linears, .. } => (&linears[expert], None),
+            ExpertProduct::Gated { gates, ups, .. } => (&gates[expert], Some(&ups[expert])),
         };
         std::iter::once(first).chain(second)
     }
 
     fn experts(&self) -> usize {
         match self {
-            Part::Plain { linears, .. } | Part::Gated { gates: linears, .. } => linears.len(),
+            ExpertProduct::Plain { linears, .. } | ExpertProduct::Gated { gates: linears, .. } => {
+                linears.len()
+            }
         }
     }
 
@@ -53,7 +55,7 @@ impl Part {
 pub(crate) struct Mixture {
     pub(crate) input: Buffer,
     pub(crate) route: Buffer,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<ExpertProduct>,
     /// How each output's matrices are split.
     cuts: Vec<Cuts>,
     /// Offset of its own memory in the arena: the groups, then their inputs.
@@ -68,11 +70,11 @@ impl Mixture {
     pub(crate) fn new(
         input: Buffer,
         route: Buffer,
-        parts: Vec<Part>,
+        parts: Vec<ExpertProduct>,
         rows: usize,
         threads: usize,
     ) -> Mixture {
-        let first = |part| Part::of(part, 0);
+        let first = |part| ExpertProduct::of(part, 0);
         let cols = parts.iter().flat_map(first).next().map_or(0, |linear| linear.cols);
         let layouts = Layouts::of(cols, parts.iter().flat_map(first));
         let cuts = parts.iter().map(|part| Cuts::new(part.of(0), threads)).collect();
@@ -82,7 +84,7 @@ impl Mixture {
     /// Such as `experts q4_k.avx2 x2 gate`.
     pub(crate) fn name(&self) -> String {
         let kernels = names(self.parts.iter().flat_map(|part| part.of(0)));
-        let gated = self.parts.iter().any(|part| matches!(part, Part::Gated { .. }));
+        let gated = self.parts.iter().any(|part| matches!(part, ExpertProduct::Gated { .. }));
         let words = std::iter::once("experts".to_owned()).chain(kernels);
         words.chain(gated.then(|| "gate".to_owned())).collect::<Vec<_>>().join(" ")
     }
@@ -97,7 +99,7 @@ impl Mixture {
     }
 
     /// The outputs and how each is split.
-    fn parts(&self) -> impl Iterator<Item = (&Part, &Cuts)> {
+    fn parts(&self) -> impl Iterator<Item = (&ExpertProduct, &Cuts)> {
         self.parts.iter().zip(&self.cuts)
     }
 
@@ -380,7 +382,7 @@ impl Stage for Multiply {
 
 /// Some rows of an expert's matrices times its group.
 struct Tile<'a> {
-    part: &'a Part,
+    part: &'a ExpertProduct,
     expert: usize,
     inputs: Inputs<'a>,
     pairs: &'a [u32],
@@ -400,7 +402,7 @@ impl Tile<'_> {
             first..first + rows
         };
         match self.part {
-            Part::Plain { linears, out } => {
+            ExpertProduct::Plain { linears, out } => {
                 linears[self.expert].product(&self.inputs, band, rest, one);
                 for (&pair, results) in self.pairs.iter().zip(one.chunks_exact(rows)) {
                     // SAFETY: each chunk writes different elements.
@@ -408,7 +410,7 @@ impl Tile<'_> {
                         .copy_from_slice(results);
                 }
             }
-            Part::Gated { gates, ups, activation, out } => {
+            ExpertProduct::Gated { gates, ups, activation, out } => {
                 let two = &mut bytemuck::cast_slice_mut::<u8, f32>(two)[..one.len()];
                 gates[self.expert].product(&self.inputs, band, rest, one);
                 ups[self.expert].product(&self.inputs, band, rest, two);

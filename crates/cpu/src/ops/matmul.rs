@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bilayer_graph::{Activation, Exactness, Precision, SharedBytes};
 use bilayer_quant::Type;
 
-use crate::columns::{Columns, Format};
+use crate::activations::{Activations, Format};
 use crate::dot::{Dot, dot, dot_fine};
 use crate::gemm::{Gemm, Packed, Packing, TOKENS_MIN_MAX, gemm, gemm_fine};
 use crate::level::Level;
@@ -78,7 +78,7 @@ impl Linear {
         let weights = &self.weight[range.start * self.row_bytes..range.end * self.row_bytes];
         if inputs.count.few {
             let data = inputs.columns(self.dot.format);
-            let columns = Columns { data, cols: self.cols, count: inputs.count.rows };
+            let columns = Activations { data, cols: self.cols, count: inputs.count.rows };
             self.dot.run(weights, columns, out);
         } else {
             let data = inputs.packed(self.gemm.packing);
@@ -98,18 +98,18 @@ impl Linear {
 }
 
 /// One output of a group.
-pub(crate) enum Part {
+pub(crate) enum Product {
     /// A product, optionally plus a residual of equal shape, which may share memory with the sum.
     Plain { linear: Box<Linear>, residual: Option<Buffer>, out: Buffer },
     /// `activation(gate) * up`; both of equal shape.
     Gated { gate: Box<Linear>, up: Box<Linear>, activation: Activation, out: Buffer },
 }
 
-impl Part {
+impl Product {
     pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear> + Clone {
         let (first, second) = match self {
-            Part::Plain { linear, .. } => (&**linear, None),
-            Part::Gated { gate, up, .. } => (&**gate, Some(&**up)),
+            Product::Plain { linear, .. } => (&**linear, None),
+            Product::Gated { gate, up, .. } => (&**gate, Some(&**up)),
         };
         std::iter::once(first).chain(second)
     }
@@ -303,7 +303,7 @@ pub(crate) struct Group {
     pub(crate) norm: Option<(Norm, Buffer)>,
     /// The input, after the norm.
     pub(crate) input: Buffer,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<Product>,
     /// How each output is split.
     cuts: Vec<Cuts>,
     /// Offset of the prepared inputs in the arena.
@@ -316,27 +316,27 @@ impl Group {
     pub(crate) fn new(
         norm: Option<(Norm, Buffer)>,
         input: Buffer,
-        parts: Vec<Part>,
+        parts: Vec<Product>,
         threads: usize,
     ) -> Group {
-        let layouts = Layouts::of(input.width, parts.iter().flat_map(Part::linears));
+        let layouts = Layouts::of(input.width, parts.iter().flat_map(Product::linears));
         let cuts = parts.iter().map(|part| Cuts::new(part.linears(), threads)).collect();
         Group { norm, input, parts, cuts, prepared_offset: 0, layouts }
     }
 
     /// The outputs and how each is split.
-    fn parts(&self) -> impl Iterator<Item = (&Part, &Cuts)> {
+    fn parts(&self) -> impl Iterator<Item = (&Product, &Cuts)> {
         self.parts.iter().zip(&self.cuts)
     }
 
     /// A name such as `rms_norm matmul q4_k.avx2 x2 q6_k.avx2`: the fused norm, each GEMV kernel with its number of
     /// weights, and what is fused after them.
     pub(crate) fn name(&self) -> String {
-        let kernels = names(self.parts.iter().flat_map(Part::linears));
+        let kernels = names(self.parts.iter().flat_map(Product::linears));
         let norm = self.norm.iter().map(|(norm, _)| norm.stem().to_owned());
-        let gated = self.parts.iter().any(|part| matches!(part, Part::Gated { .. }));
+        let gated = self.parts.iter().any(|part| matches!(part, Product::Gated { .. }));
         let added =
-            self.parts.iter().any(|part| matches!(part, Part::Plain { residual: Some(_), .. }));
+            self.parts.iter().any(|part| matches!(part, Product::Plain { residual: Some(_), .. }));
         let behind = [(gated, "gate"), (added, "add")].into_iter().filter(|(is, _)| *is);
         let words = norm.chain(["matmul".to_owned()]).chain(kernels);
         words.chain(behind.map(|(_, name)| name.to_owned())).collect::<Vec<_>>().join(" ")
@@ -513,7 +513,7 @@ impl Stage for Multiply {
 /// Computes some rows of an output and stores them.
 fn tile(
     context: &Context<'_>,
-    part: &Part,
+    part: &Product,
     inputs: &Inputs<'_>,
     band: &Band,
     tile_bytes: usize,
@@ -528,7 +528,7 @@ fn tile(
         first..first + rows
     };
     match part {
-        Part::Plain { linear, residual, out } => {
+        Product::Plain { linear, residual, out } => {
             linear.product(inputs, band, rest, one);
             for (token, results) in one.chunks_exact(rows).enumerate() {
                 let at = elements(out, token);
@@ -544,7 +544,7 @@ fn tile(
                 }
             }
         }
-        Part::Gated { gate, up, activation, out } => {
+        Product::Gated { gate, up, activation, out } => {
             let two = &mut bytemuck::cast_slice_mut::<u8, f32>(two)[..rows * inputs.count.rows];
             gate.product(inputs, band, rest, one);
             up.product(inputs, band, rest, two);

@@ -45,7 +45,7 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
     };
     let table = lowering.table(rope);
     let (input, out) = (lowering.buffer(*input), lowering.buffer(*out));
-    Box::new(Turn { table, pairs: rope.pairs, head_dim: *head_dim, input, out })
+    Box::new(RopeStage { table, pairs: rope.pairs, head_dim: *head_dim, input, out })
 }
 
 impl Stage for MakeTable {
@@ -71,7 +71,7 @@ impl Stage for MakeTable {
 }
 
 /// Rotates each head of a value.
-pub(crate) struct Turn {
+pub(crate) struct RopeStage {
     pub(crate) table: Table,
     pub(crate) pairs: Pairs,
     pub(crate) head_dim: usize,
@@ -79,7 +79,7 @@ pub(crate) struct Turn {
     pub(crate) out: Buffer,
 }
 
-impl Stage for Turn {
+impl Stage for RopeStage {
     fn chunks(&self, state: &State) -> usize {
         self.out.row_chunks(state)
     }

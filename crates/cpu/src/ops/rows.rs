@@ -7,7 +7,7 @@ use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
 /// `out[i] = input[outputs[i]]`: `[T, width]` to `[R, width]`.
-pub(crate) struct Rows {
+pub(crate) struct PickRows {
     pub(crate) input: Buffer,
     pub(crate) out: Buffer,
 }
@@ -15,10 +15,10 @@ pub(crate) struct Rows {
 /// The stage of an [`Op::Rows`].
 pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
     let Op::Rows { input, out } = lowering.op(node) else { unreachable!("the table of ops") };
-    Box::new(Rows { input: lowering.buffer(*input), out: lowering.buffer(*out) })
+    Box::new(PickRows { input: lowering.buffer(*input), out: lowering.buffer(*out) })
 }
 
-impl Stage for Rows {
+impl Stage for PickRows {
     fn chunks(&self, state: &State) -> usize {
         self.out.row_chunks(state)
     }

@@ -22,7 +22,7 @@ use crate::ops::matmul::{self, Group, Linear};
 use crate::ops::rope::{MakeTable, Table};
 use crate::ops::{self, Lower, experts};
 use crate::state::{State, Tables};
-use bilayer_graph::fuse::{self, Item, Kind, Part};
+use bilayer_graph::fuse::{self, FusedOp, FusedProduct, Item};
 
 /// The backend's state for lowering a segment.
 pub(crate) struct Holdings<'a> {
@@ -167,10 +167,10 @@ impl<'a> Lowering<'a> {
     ) -> HashMap<Value, Value> {
         let mut holders: HashMap<Value, Value> = HashMap::new();
         for (at, item) in items.iter().enumerate() {
-            let Kind::Multiply { route: None, parts, .. } = &item.kind else { continue };
+            let FusedOp::Multiply { route: None, parts, .. } = &item.kind else { continue };
             let reads = item.reads(self.graph);
             for part in parts {
-                let Part::Plain { residual: Some(residual), .. } = part else { continue };
+                let FusedProduct::Plain { residual: Some(residual), .. } = part else { continue };
                 let sum = self.graph.nodes[residual.node].op.out();
                 let other = residual.other;
                 let holder = holders.get(&other).copied().unwrap_or(other);
@@ -228,8 +228,8 @@ impl<'a> Lowering<'a> {
     /// Bytes that an item needs besides its values.
     fn own_bytes(&self, item: &Item) -> usize {
         match &item.kind {
-            Kind::Plain(_) => 0,
-            Kind::Multiply { input, norm, route, parts } => {
+            FusedOp::Plain(_) => 0,
+            FusedOp::Multiply { input, norm, route, parts } => {
                 let buffer = |value| Buffer {
                     offset: 0,
                     width: self.graph.width(value),
@@ -243,7 +243,7 @@ impl<'a> Lowering<'a> {
                     }
                 }
             }
-            Kind::Attend { node, q, .. } => {
+            FusedOp::Attend { node, q, .. } => {
                 let attend = self.attend_of(*node);
                 let plan = Plan::new(reach(attend), self.limits.tokens);
                 let turned = if q.is_some() { self.value_bytes(attend.q) } else { 0 };
@@ -294,25 +294,25 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// The group of a [`Kind::Multiply`] without a route, with values at `buffer`.
+    /// The group of a [`FusedOp::Multiply`] without a route, with values at `buffer`.
     fn group(
         &self,
         input: Value,
         norm: Option<usize>,
-        parts: &[Part],
+        parts: &[FusedProduct],
         buffer: impl Fn(Value) -> Buffer,
     ) -> Group {
         let out = |node: usize| buffer(self.graph.nodes[node].op.out());
         let parts = parts.iter().map(|part| match part {
-            Part::Plain { matmul, residual } => matmul::Part::Plain {
+            FusedProduct::Plain { matmul, residual } => matmul::Product::Plain {
                 linear: self.linear(*matmul),
                 residual: residual.map(|residual| buffer(residual.other)),
                 out: out(part.last()),
             },
-            Part::Gated { gate, up, node } => {
+            FusedProduct::Gated { gate, up, node } => {
                 let (gate, up) = (self.linear(*gate), self.linear(*up));
                 let (activation, out) = (self.activation(*node), out(*node));
-                matmul::Part::Gated { gate, up, activation, out }
+                matmul::Product::Gated { gate, up, activation, out }
             }
         });
         let parts = parts.collect();
@@ -323,23 +323,23 @@ impl<'a> Lowering<'a> {
         Group::new(norm, buffer(input), parts, self.holdings.threads)
     }
 
-    /// The products of a [`Kind::Multiply`] with a route, with values at `buffer`.
+    /// The products of a [`FusedOp::Multiply`] with a route, with values at `buffer`.
     fn mixture(
         &self,
         input: Value,
         route: Value,
-        parts: &[Part],
+        parts: &[FusedProduct],
         buffer: impl Fn(Value) -> Buffer,
     ) -> Mixture {
         let out = |node: usize| buffer(self.graph.nodes[node].op.out());
         let parts = parts.iter().map(|part| match part {
-            Part::Plain { matmul, .. } => {
-                experts::Part::Plain { linears: self.stack(*matmul), out: out(*matmul) }
+            FusedProduct::Plain { matmul, .. } => {
+                experts::ExpertProduct::Plain { linears: self.stack(*matmul), out: out(*matmul) }
             }
-            Part::Gated { gate, up, node } => {
+            FusedProduct::Gated { gate, up, node } => {
                 let (gates, ups) = (self.stack(*gate), self.stack(*up));
                 let (activation, out) = (self.activation(*node), out(*node));
-                experts::Part::Gated { gates, ups, activation, out }
+                experts::ExpertProduct::Gated { gates, ups, activation, out }
             }
         });
         let rows = self.rows_max(self.graph.rows(input));
@@ -377,8 +377,8 @@ impl<'a> Lowering<'a> {
     fn item(&mut self, at: usize, item: &Item) {
         let first = self.stages.len();
         let name = match &item.kind {
-            Kind::Plain(node) => self.plain(*node),
-            Kind::Multiply { input, route: Some(route), parts, .. } => {
+            FusedOp::Plain(node) => self.plain(*node),
+            FusedOp::Multiply { input, route: Some(route), parts, .. } => {
                 let buffers = &self.buffers;
                 let mut mixture = self.mixture(*input, *route, parts, |value| buffers[&value]);
                 mixture.offset = self.own[at];
@@ -386,7 +386,7 @@ impl<'a> Lowering<'a> {
                 self.stages.extend(mixture.stages());
                 name
             }
-            Kind::Multiply { input, norm, route: None, parts } => {
+            FusedOp::Multiply { input, norm, route: None, parts } => {
                 let buffers = &self.buffers;
                 let mut group = self.group(*input, *norm, parts, |value| buffers[&value]);
                 group.prepared_offset = self.own[at];
@@ -395,7 +395,7 @@ impl<'a> Lowering<'a> {
                 self.stages.extend(group.stages(rows));
                 name
             }
-            Kind::Attend { node, q, k } => self.attend(*node, q, k, self.own[at]),
+            FusedOp::Attend { node, q, k } => self.attend(*node, q, k, self.own[at]),
         };
         if let (Some(verdict), &[node]) = (self.verdict.clone(), item.nodes.as_slice()) {
             let value = self.buffers[&self.graph.nodes[node].op.out()];
@@ -442,7 +442,7 @@ impl<'a> Lowering<'a> {
         table
     }
 
-    fn turn(&mut self, turn: &fuse::Turn) -> attend::Turn {
+    fn turn(&mut self, turn: &fuse::QkInput) -> attend::QkTransform {
         let norm = turn.norm.map(|node| match self.graph.nodes[node].op {
             Op::HeadNorm { gain, eps, .. } => (self.vector(gain), eps),
             _ => unreachable!("a head norm"),
@@ -451,10 +451,10 @@ impl<'a> Lowering<'a> {
             Op::Rope { rope, .. } => (rope.pairs, self.table(rope)),
             _ => unreachable!("a rotation"),
         });
-        attend::Turn { norm, rope }
+        attend::QkTransform { norm, rope }
     }
 
-    fn attend(&mut self, node: usize, q: &fuse::Turn, k: &fuse::Turn, own: usize) -> String {
+    fn attend(&mut self, node: usize, q: &fuse::QkInput, k: &fuse::QkInput, own: usize) -> String {
         let attend = self.attend_of(node);
         let reach = reach(attend);
         let plan = self.plans.iter().position(|plan| plan.serves(reach));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use bilayer_graph::fuse::{self, Item, Kind};
+use bilayer_graph::fuse::{self, FusedOp, Item};
 use bilayer_graph::{
     CacheId, Error as GraphError, Graph, Ids, Limits, Op, Rows, Segment, Value, WeightId,
 };
@@ -12,7 +12,7 @@ use super::build::Draft;
 use super::draft::{
     DraftBuffer, DraftChoice, DraftDispatch, DraftStage, Grid, Operand, View, always,
 };
-use super::step::{Kind as StepKind, Splits, Words};
+use super::step::{Splits, StepKind, Words};
 use crate::cache::Cache;
 use crate::caps::Caps;
 use crate::kernel::Source;
@@ -178,8 +178,8 @@ fn step_kind(segment: &Segment<'_>) -> StepKind {
 impl<'a> Lowering<'a> {
     fn item(&mut self, item: &Item) -> Result<(), GraphError> {
         match &item.kind {
-            Kind::Plain(node) => self.plain(*node),
-            Kind::Multiply { input, norm, route, parts } => {
+            FusedOp::Plain(node) => self.plain(*node),
+            FusedOp::Multiply { input, norm, route, parts } => {
                 if let Some(norm) = norm {
                     self.plain(*norm)?;
                 }
@@ -188,7 +188,7 @@ impl<'a> Lowering<'a> {
                     None => self.multiply(*input, parts),
                 }
             }
-            Kind::Attend { node, q, k } => self.attend(*node, q, k),
+            FusedOp::Attend { node, q, k } => self.attend(*node, q, k),
         }
     }
 
@@ -199,7 +199,7 @@ impl<'a> Lowering<'a> {
     /// How each value will be read.
     fn want(&mut self, items: &[Item]) {
         for item in items {
-            if let Kind::Multiply { input, parts, .. } = &item.kind {
+            if let FusedOp::Multiply { input, parts, .. } = &item.kind {
                 let (ints, floats) = self.flavours(parts);
                 let wanted = self.wanted.entry(*input).or_default();
                 wanted.quantized |= ints;
@@ -207,7 +207,7 @@ impl<'a> Lowering<'a> {
             }
             for value in item.reads(self.graph) {
                 let multiplied = matches!(&item.kind,
-                    Kind::Multiply { input, norm: None, .. } if *input == value);
+                    FusedOp::Multiply { input, norm: None, .. } if *input == value);
                 if !multiplied {
                     self.wanted.entry(value).or_default().floats = true;
                 }

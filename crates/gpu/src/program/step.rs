@@ -35,7 +35,7 @@ pub struct Layout {
 
 impl Layout {
     /// The layout for steps of a kind within `limits`.
-    pub fn new(limits: &Limits, kind: &Kind) -> Layout {
+    pub fn new(limits: &Limits, kind: &StepKind) -> Layout {
         let tokens = HEADER;
         let rows = tokens + limits.tokens as u32;
         let outputs = rows + 2 * limits.tokens as u32;
@@ -51,7 +51,7 @@ impl Layout {
 
 /// A segment's requirements on the step buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kind {
+pub struct StepKind {
     /// Whether steps consist of whole sequences with bidirectional attention.
     pub whole: bool,
     /// The token that ends a text and the last row of the table, if texts of a sequence are distinguished.
@@ -66,7 +66,7 @@ fn copies_max(limits: &Limits) -> usize {
 /// The words of the current step.
 pub struct Words {
     layout: Layout,
-    kind: Kind,
+    kind: StepKind,
     words: Vec<u32>,
     used: usize,
     /// Rows per tile of attention if there are many.
@@ -92,7 +92,7 @@ pub struct Splits {
 
 impl Words {
     /// Allocates for any step within `limits`.
-    pub fn new(limits: &Limits, kind: Kind, tile_rows: u32, splits: Splits) -> Words {
+    pub fn new(limits: &Limits, kind: StepKind, tile_rows: u32, splits: Splits) -> Words {
         let layout = Layout::new(limits, &kind);
         let words = vec![0; layout.len as usize];
         Words { layout, kind, words, used: 0, tile_rows, splits, positions: usize::MAX }

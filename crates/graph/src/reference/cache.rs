@@ -7,14 +7,14 @@ use crate::{Attend, CacheInfo, CachePages, Error, Limits, OpKind, PAGE_TOKENS, P
 /// The KV cache of one layer.
 #[derive(Debug)]
 pub(super) struct Cache {
-    pub keys: Rows,
-    pub values: Rows,
+    pub keys: CacheRows,
+    pub values: CacheRows,
     pages: usize,
 }
 
 /// One row with all heads per token of every page: `[pages * PAGE_TOKENS, width]`.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct CacheRows {
     ty: Type,
     width: usize,
     rows: Vec<f32>,
@@ -40,7 +40,7 @@ impl Cache {
             }
             let width = info.width();
             let block = vec![0; width / ty.block_weights * ty.block_bytes];
-            Ok(Rows { ty, width, rows: vec![0.0; tokens * width], block })
+            Ok(CacheRows { ty, width, rows: vec![0.0; tokens * width], block })
         };
         let (keys, values) = (rows(limits.key_type)?, rows(limits.value_type)?);
         Ok(Cache { keys, values, pages: limits.pages })
@@ -50,7 +50,7 @@ impl Cache {
     pub fn scratch(op: &Attend, step: &Step<'_>) -> Self {
         let pages = step.pages.iter().max().map_or(0, |&page| page as usize + 1);
         let width = op.scratch().width();
-        let rows = || Rows {
+        let rows = || CacheRows {
             ty: Type::F32,
             width,
             rows: vec![0.0; pages * PAGE_TOKENS * width],
@@ -66,7 +66,7 @@ impl Cache {
 
     /// The rows of whole pages.
     pub fn save(&self, pages: &[u32]) -> CachePages {
-        let of = |rows: &Rows| {
+        let of = |rows: &CacheRows| {
             let page = PAGE_TOKENS * rows.width;
             pages.iter().flat_map(|&p| &rows.rows[p as usize * page..][..page]).copied().collect()
         };
@@ -95,7 +95,7 @@ impl Cache {
     }
 }
 
-impl Rows {
+impl CacheRows {
     /// Stores one token's row at its slot, rounded through the cache's type.
     pub fn store(&mut self, slot: usize, row: &[f32]) {
         let kept = &mut self.rows[slot * self.width..][..self.width];

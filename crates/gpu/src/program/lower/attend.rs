@@ -1,6 +1,6 @@
 //! Attention: RoPE and append in one dispatch, then the keys in parts, then the merge of the parts.
 
-use bilayer_graph::fuse::Turn;
+use bilayer_graph::fuse::QkInput;
 use bilayer_graph::{Attend, Error as GraphError, Limits, Op, OpKind, Rows, Segment};
 use bilayer_quant::Type;
 
@@ -101,7 +101,12 @@ impl Lowering<'_> {
     }
 
     /// Lowers an attention: what precedes the keys, and the keys.
-    pub(super) fn attend(&mut self, node: usize, q: &Turn, k: &Turn) -> Result<(), GraphError> {
+    pub(super) fn attend(
+        &mut self,
+        node: usize,
+        q: &QkInput,
+        k: &QkInput,
+    ) -> Result<(), GraphError> {
         let Op::Attend(attend) = self.op(node) else { unreachable!("an attend node") };
         let pages = self.pages(attend)?;
         let queries = self.turn_and_append(node, attend, (q, k), &pages)?;
@@ -132,7 +137,7 @@ impl Lowering<'_> {
         &mut self,
         node: usize,
         attend: &Attend,
-        (q, k): (&Turn, &Turn),
+        (q, k): (&QkInput, &QkInput),
         pages: &Pages,
     ) -> Result<View, GraphError> {
         let same = q.rope.map(|n| self.rope_of(n)) == k.rope.map(|n| self.rope_of(n));

@@ -7,7 +7,7 @@
 //! Stacked matrices are split into as many parts as other matrices, at any row. A part's dispatch has workgroups for
 //! all experts' rows; those whose rows are elsewhere end at once.
 
-use bilayer_graph::fuse::Part;
+use bilayer_graph::fuse::FusedProduct;
 use bilayer_graph::{Error as GraphError, Experts, Op, OpKind, Value, WeightId};
 
 use super::super::draft::{
@@ -26,7 +26,7 @@ use crate::kernels::matmul::{
 use crate::kernels::mix::{MixKey, MixParams};
 use crate::kernels::route::{RouteKey, RouteParams};
 use crate::kernels::view::{View as Quads, pieces};
-use crate::weights::{Part as Stretch, Placed, device_type};
+use crate::weights::{Placed, RowRange, device_type};
 
 /// Average pairs per expert from which groups of eight are formed, and from which tiles.
 const PAIRS_GROUPED: u32 = 2;
@@ -43,7 +43,7 @@ pub(super) struct Table {
 /// The experts' matrices of a product.
 struct Stack {
     /// Ranges of rows of the stack, each with its first row.
-    parts: Vec<(u32, Stretch)>,
+    parts: Vec<(u32, RowRange)>,
     placed: Placed,
     /// Rows per matrix.
     rows: u32,
@@ -58,7 +58,7 @@ struct Job<'a> {
     stack: &'a Stack,
     /// The first row of the stack in this part, and the part of each matrix.
     first: u32,
-    parts: Vec<Stretch>,
+    parts: Vec<RowRange>,
     epilogue: Epilogue,
     out: View,
 }
@@ -135,13 +135,15 @@ impl Lowering<'_> {
         &mut self,
         input: Value,
         route: Value,
-        parts: &[Part],
+        parts: &[FusedProduct],
     ) -> Result<(), GraphError> {
         self.prepare(input, parts);
         for part in parts {
             match part {
-                Part::Plain { matmul, .. } => self.alone(input, route, *matmul)?,
-                Part::Gated { gate, up, node } => self.both(input, route, [*gate, *up], *node)?,
+                FusedProduct::Plain { matmul, .. } => self.alone(input, route, *matmul)?,
+                FusedProduct::Gated { gate, up, node } => {
+                    self.both(input, route, [*gate, *up], *node)?
+                }
             }
         }
         Ok(())
@@ -174,7 +176,7 @@ impl Lowering<'_> {
         let stack = self.stack(node)?;
         let value = self.op(node).out();
         let out = self.view(value);
-        let job = |&(first, part): &(u32, Stretch)| Job {
+        let job = |&(first, part): &(u32, RowRange)| Job {
             input,
             route,
             stack: &stack,
@@ -383,7 +385,7 @@ impl Lowering<'_> {
         };
         // Operations of one pair.
         let operations = 2 * u64::from(stack.rows) * u64::from(cols) * u64::from(key.matrices);
-        let run = Run { key, params, operands, routed, used, operations };
+        let run = ExpertDispatch { key, params, operands, routed, used, operations };
         match chosen {
             Chosen::Group => self.by_groups(&run, stack.experts),
             _ => self.by_rows(&run, way.rows_max),
@@ -391,8 +393,8 @@ impl Lowering<'_> {
     }
 
     /// One column per pair of some rows.
-    fn by_rows(&self, run: &Run, rows_max: u32) -> Vec<DraftDispatch> {
-        let Run { key, routed, used, .. } = *run;
+    fn by_rows(&self, run: &ExpertDispatch, rows_max: u32) -> Vec<DraftDispatch> {
+        let ExpertDispatch { key, routed, used, .. } = *run;
         let (rows, most) = (run.params.rows, self.rows_max(routed.rows) as u32);
         let operations = run.operations * u64::from(used);
         let at_once = self.columns_at_once(operations, 1).min(GROUPS_MAX / used).max(1);
@@ -407,8 +409,8 @@ impl Lowering<'_> {
     }
 
     /// One group per few pairs of an expert.
-    fn by_groups(&self, run: &Run, experts: u32) -> Vec<DraftDispatch> {
-        let Run { key, routed, used, .. } = *run;
+    fn by_groups(&self, run: &ExpertDispatch, experts: u32) -> Vec<DraftDispatch> {
+        let ExpertDispatch { key, routed, used, .. } = *run;
         let (rows, columns) = (run.params.rows, key.columns);
         let all = groups(self.rows_max(routed.rows) as u32 * used, experts, columns);
         let at_once = self.columns_at_once(run.operations, columns) / columns;
@@ -427,7 +429,7 @@ impl Lowering<'_> {
 }
 
 /// A kernel and everything its dispatches share.
-struct Run {
+struct ExpertDispatch {
     key: GemvKey,
     params: GemvParams,
     operands: Vec<Operand>,
@@ -439,7 +441,7 @@ struct Run {
     operations: u64,
 }
 
-impl Run {
+impl ExpertDispatch {
     fn dispatch(&self, caps: &Caps, first_column: u32, grid: Grid) -> DraftDispatch {
         let params = GemvParams { first_column, ..self.params };
         dispatch(self.key.source(caps), &params, self.operands.clone(), grid)

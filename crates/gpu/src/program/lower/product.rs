@@ -1,7 +1,7 @@
 //! Products with weights: several with one input in one dispatch if their matrices have equal layout, split by the
 //! blocks that contain them and, if there are many, by columns.
 
-use bilayer_graph::fuse::Part;
+use bilayer_graph::fuse::FusedProduct;
 use bilayer_graph::{
     Activation, Error as GraphError, Ids, Op, OpKind, Precision, Rows, Value, WeightId,
 };
@@ -14,7 +14,7 @@ use crate::kernels::matmul::{
     rows_of, takes_ints,
 };
 use crate::kernels::view::{View as Quads, pieces};
-use crate::weights::{Part as Stretch, Placed, device_type};
+use crate::weights::{Placed, RowRange, device_type};
 
 /// Numbers of columns with a kernel of their own; the last one also serves more.
 const COLUMNS: [u32; 4] = [1, 2, 4, COLUMNS_MAX];
@@ -29,7 +29,7 @@ struct Job {
     out: View,
     /// The first column of the view that is written.
     first: u32,
-    matrices: Vec<(Stretch, WeightId)>,
+    matrices: Vec<(RowRange, WeightId)>,
     bias: Option<WeightId>,
     /// The first element of the bias.
     bias_first: u32,
@@ -62,11 +62,11 @@ impl Job {
 
 impl Lowering<'_> {
     /// Whether the products read their input quantized, and whether as floats.
-    pub(super) fn flavours(&self, parts: &[Part]) -> (bool, bool) {
+    pub(super) fn flavours(&self, parts: &[FusedProduct]) -> (bool, bool) {
         let mut flavours = (false, false);
         let nodes = parts.iter().flat_map(|part| match part {
-            Part::Plain { matmul, .. } => vec![*matmul],
-            Part::Gated { gate, up, .. } => vec![*gate, *up],
+            FusedProduct::Plain { matmul, .. } => vec![*matmul],
+            FusedProduct::Gated { gate, up, .. } => vec![*gate, *up],
         });
         for node in nodes {
             let ints = match self.op(node) {
@@ -89,19 +89,23 @@ impl Lowering<'_> {
     }
 
     /// Lowers products of one input.
-    pub(super) fn multiply(&mut self, input: Value, parts: &[Part]) -> Result<(), GraphError> {
+    pub(super) fn multiply(
+        &mut self,
+        input: Value,
+        parts: &[FusedProduct],
+    ) -> Result<(), GraphError> {
         self.prepare(input, parts);
         let mut plain: Vec<usize> = Vec::new();
         for part in parts {
             match part {
-                Part::Plain { matmul, residual: None } => plain.push(*matmul),
-                Part::Plain { matmul, residual: Some(residual) } => {
+                FusedProduct::Plain { matmul, residual: None } => plain.push(*matmul),
+                FusedProduct::Plain { matmul, residual: Some(residual) } => {
                     let other = self.view(residual.other);
                     let out = self.op(residual.node).out();
                     let nodes = [*matmul, residual.node];
                     self.single(input, *matmul, &nodes, out, Some(other))?;
                 }
-                Part::Gated { gate, up, node } => self.gated(input, [*gate, *up], *node)?,
+                FusedProduct::Gated { gate, up, node } => self.gated(input, [*gate, *up], *node)?,
             }
         }
         while !plain.is_empty() {
@@ -119,7 +123,7 @@ impl Lowering<'_> {
     }
 
     /// Quantizes the input of products that require it, unless its kernel does.
-    pub(super) fn prepare(&mut self, input: Value, parts: &[Part]) {
+    pub(super) fn prepare(&mut self, input: Value, parts: &[FusedProduct]) {
         if self.flavours(parts).0 && !self.quantized.contains_key(&input) {
             // A single column on hardware is bound by reading weights: floats save a dispatch.
             let rows = self.graph.rows(input);
@@ -188,7 +192,7 @@ impl Lowering<'_> {
     ) -> Result<(), GraphError> {
         let (id, placed, bias) = self.matmul(node)?;
         let view = self.view(out);
-        let job = |part: &Stretch| Job {
+        let job = |part: &RowRange| Job {
             nodes: nodes.to_vec(),
             out: view,
             first: part.first_row,

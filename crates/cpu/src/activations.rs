@@ -103,7 +103,7 @@ impl Format {
 
 /// Prepared columns of one format, contiguous.
 #[derive(Clone, Copy, Debug)]
-pub struct Columns<'a> {
+pub struct Activations<'a> {
     /// `count` columns of `Format::column_bytes(cols)` bytes each, aligned to [`COLUMN_ALIGN`].
     pub data: &'a [u8],
     /// Activations per column.
@@ -112,7 +112,7 @@ pub struct Columns<'a> {
     pub count: usize,
 }
 
-impl<'a> Columns<'a> {
+impl<'a> Activations<'a> {
     /// Column `index` as `T`s.
     pub(crate) fn column<T: Pod>(&self, index: usize) -> &'a [T] {
         let bytes = self.data.len() / self.count;

@@ -1,4 +1,4 @@
-//! Columns decode to their activations, with identical bits at every level.
+//! Prepared columns decode to their activations, with identical bits at every level.
 
 use super::*;
 
