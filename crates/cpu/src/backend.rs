@@ -1,4 +1,4 @@
-//! The backend itself: weights and caches it holds, segments it compiles, the one that runs.
+//! The CPU backend: its weights and caches, compiled segments, and the running segment.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,54 +16,54 @@ use crate::pool::{Job, Pool};
 use crate::program::lower::{Holdings, lower};
 use crate::program::{Buffer, Program, ProgramRun};
 
-/// The name in messages.
+/// Name in messages.
 const NAME: &str = "cpu";
 
-/// Most threads.
+/// Maximum number of threads.
 const THREADS_MAX: usize = 1024;
 
-/// How the backend runs; the default is all that this process may use.
+/// Options of the backend; the default uses everything available to the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Threads; without it one for each physical core allowed.
+    /// Number of threads; by default one per allowed physical core.
     pub threads: Option<usize>,
-    /// Instruction level; without it the highest this processor runs.
+    /// Instruction level; by default the highest that this CPU supports.
     pub level: Option<Level>,
 }
 
-/// Why there is no backend.
+/// Errors of opening the backend.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The level is not run by this processor.
+    /// The CPU does not support the level.
     #[error(transparent)]
     Level(#[from] LevelError),
-    /// No such number of threads.
+    /// Invalid number of threads.
     #[error("cannot run {0} threads; choose 1 to 1024")]
     Threads(usize),
-    /// The system starts no more threads.
+    /// The system cannot start the threads.
     #[error("cannot start {threads} threads: {source}")]
     Spawn {
-        /// Threads asked for.
+        /// The requested number of threads.
         threads: usize,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// The host's cores as a backend.
+/// The CPU as a backend.
 ///
-/// With two threads or more, work goes on after `submit` returns; with one thread it is done inside the
-/// next `read`, or the next `submit`. The thread that calls `read` works along with the others.
+/// With two or more threads, work continues after `submit` returns; with one thread it is done inside the next `read`
+/// or `submit`. The thread that calls `read` works too.
 ///
-/// Results do not depend on the number of threads: how the work is cut follows from the step alone, and so
-/// does the order of every sum. They differ in the last bits between instruction levels.
+/// Results do not depend on the number of threads: the split of the work depends only on the step, and so does the
+/// order of every sum. Instruction levels differ in the last bits.
 pub struct Cpu {
     facts: Facts,
     level: Level,
     weights: HashMap<WeightId, SharedBytes>,
     caches: HashMap<CacheId, Arc<Cache>>,
     segments: Vec<Compiled>,
-    /// The segment that was submitted last and not yet finished.
+    /// The last submitted segment, unless finished.
     running: Option<usize>,
     submits: u64,
     pool: Pool,
@@ -72,11 +72,11 @@ pub struct Cpu {
 struct Compiled {
     program: Arc<Program>,
     job: Arc<Job>,
-    /// Elements written of each input.
+    /// Number of elements written to each input.
     written: Vec<usize>,
     /// The number of the last submit; 0 before the first.
     submitted: u64,
-    /// Of the last run, if they are taken.
+    /// Timings of the last run, if enabled.
     timings: Vec<OpTime>,
 }
 
@@ -85,7 +85,7 @@ impl Compiled {
         find(&self.program.outputs, value)
     }
 
-    /// What went wrong in the last run.
+    /// The error of the last run.
     fn failure(&self) -> Option<GraphError> {
         if let Some(reason) = self.job.panicked() {
             return Some(GraphError::DeviceLost { device: NAME.to_owned(), reason });
@@ -102,7 +102,7 @@ impl Cpu {
     /// Starts the threads.
     ///
     /// # Errors
-    /// A level this processor does not run, a number of threads out of range, no threads from the system.
+    /// An unsupported level, a number of threads out of range, or the system cannot start threads.
     pub fn new(options: Options) -> Result<Cpu, Error> {
         let level = options.level.unwrap_or_else(Level::detect);
         if !level.is_available() {
@@ -132,8 +132,8 @@ impl Cpu {
         })
     }
 
-    /// Works until no segment runs. Answers why the segment failed that ran until now: whoever waits for
-    /// another one would not hear of it.
+    /// Works until no segment runs. Returns the error of the segment that was running, since a caller waiting for
+    /// another segment would miss it.
     fn finish(&mut self) -> Result<(), GraphError> {
         let Some(index) = self.running.take() else { return Ok(()) };
         let compiled = &self.segments[index];
@@ -149,7 +149,7 @@ impl Cpu {
         if stages.peek().is_none() {
             return;
         }
-        // Stages belong to kernels in order; those before the first kernel copy pages.
+        // Stages are in kernel order; those before the first kernel copy pages.
         let mut kernels = compiled.program.kernels.iter().peekable();
         let (mut ns, mut start_ns) = (0, 0);
         for (stage, stage_ns) in stages {
@@ -166,7 +166,7 @@ impl Cpu {
         }
     }
 
-    /// Reserves the caches of a segment that are not there yet.
+    /// Allocates the caches of a segment that do not exist yet.
     fn reserve(&mut self, segment: &Segment<'_>, limits: &Limits) -> Result<(), GraphError> {
         for node in &segment.graph.nodes[segment.nodes.clone()] {
             let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
@@ -187,8 +187,8 @@ impl Cpu {
     }
 }
 
-/// Memory for the keys and values of a segment's attention that keeps none, each shape of them once: a layer has done
-/// with them before the next one begins.
+/// Temporary caches for a segment's attention without a cache, one per shape: a layer is done with it before the next
+/// one begins.
 fn scratch(segment: &Segment<'_>, limits: &Limits) -> Result<Vec<Arc<Cache>>, GraphError> {
     let mut scratch: Vec<Arc<Cache>> = Vec::new();
     for node in &segment.graph.nodes[segment.nodes.clone()] {
@@ -201,10 +201,10 @@ fn scratch(segment: &Segment<'_>, limits: &Limits) -> Result<Vec<Arc<Cache>>, Gr
     Ok(scratch)
 }
 
-/// What a number is not, where no segment has the cache.
+/// The error text for an unknown cache.
 const CACHE: &str = "as a cache's number";
 
-/// A call with a segment or a value that was never compiled.
+/// The error for a segment or value that was never compiled.
 fn unknown(what: &'static str, found: u32, limit: usize) -> GraphError {
     GraphError::Limit { what, limit, found: found as usize }
 }
@@ -215,8 +215,8 @@ impl Backend for Cpu {
     }
 
     fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), GraphError> {
-        // Weights stay where they are, so there is no memory to lay out, only what was before to be given up. A run
-        // that is still open ends first; why it failed is of no interest any more.
+        // Weights stay in place, so nothing is laid out; only old contents are dropped. An open run ends first; its
+        // error is irrelevant.
         let _ = self.finish();
         self.segments.clear();
         self.caches.retain(|id, _| holding.caches.contains(id));
@@ -272,7 +272,7 @@ impl Backend for Cpu {
             return Err(unknown("as a segment's number", segment.0, count));
         };
         let program = &compiled.program;
-        // SAFETY: nothing runs since `finish`, and no borrow of the state outlives a call of this type.
+        // SAFETY: nothing runs after `finish`, and no borrow of the state outlives a call of this type.
         unsafe { program.set(step)? };
         for ((_, buffer), &found) in program.inputs.iter().zip(&compiled.written) {
             let limit = program.state().rows(buffer.rows) * buffer.width;
@@ -309,7 +309,7 @@ impl Backend for Cpu {
                     let what = "elements of an input";
                     return Err(GraphError::Limit { what, limit, found: data.len() });
                 }
-                // SAFETY: no segment that has this value as its input is running.
+                // SAFETY: no segment with this value as input is running.
                 let to = unsafe { buffer.elements_mut(&compiled.program.arena, 0..data.len()) };
                 to.copy_from_slice(data);
                 *written = data.len();
@@ -340,7 +340,7 @@ impl Backend for Cpu {
         if data.len() != limit {
             return Err(GraphError::Limit { what: "elements to read", limit, found: data.len() });
         }
-        // SAFETY: the segment has ended, and starts again only by a call that borrows `self` mutably.
+        // SAFETY: the segment has finished, and restarts only through a call that borrows `self` mutably.
         data.copy_from_slice(unsafe { buffer.elements(&compiled.program.arena, 0..limit) });
         Ok(())
     }
@@ -365,7 +365,7 @@ impl Backend for Cpu {
     fn save(&mut self, cache: CacheId, pages: &[u32]) -> Result<CachePages, GraphError> {
         self.finish()?;
         let known = self.caches.get(&cache).ok_or_else(|| unknown(CACHE, cache.0, 0))?;
-        // SAFETY: nothing runs since `finish`.
+        // SAFETY: nothing runs after `finish`.
         Ok(unsafe { known.save(pages) })
     }
 
@@ -377,7 +377,7 @@ impl Backend for Cpu {
     ) -> Result<(), GraphError> {
         self.finish()?;
         let known = self.caches.get(&cache).ok_or_else(|| unknown(CACHE, cache.0, 0))?;
-        // SAFETY: nothing runs since `finish`.
+        // SAFETY: nothing runs after `finish`.
         unsafe { known.restore(self.level, pages, data) };
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What can go wrong between a path and a text, and the exit code and the advice for each.
+//! Errors from opening a file to generating text, with the exit code and advice for each.
 
 use crate::sampling;
 use crate::session::CacheError;
@@ -9,21 +9,21 @@ mod advice;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// A command line or a call that makes no sense.
+    /// An invalid command line or call.
     Usage = 2,
-    /// A model file that cannot be run.
+    /// An unusable model file.
     BadModel = 65,
-    /// A file that is not there.
+    /// A missing file.
     NoFile = 66,
-    /// A device that is not there.
+    /// A missing device.
     NoDevice = 69,
-    /// Our own fault.
+    /// An internal error.
     Internal = 70,
-    /// Output that cannot be made.
+    /// Output that cannot be created.
     NoOutput = 73,
-    /// Input or output that failed half-way.
+    /// An I/O failure.
     Io = 74,
-    /// What does not fit.
+    /// Insufficient memory.
     DoesNotFit = 75,
     /// Interrupted by the user.
     Interrupted = 130,
@@ -38,41 +38,41 @@ pub enum Error {
         /// What its backend says.
         reason: String,
     },
-    /// The program was built for the processor alone.
-    #[error("this build has no graphics adapters (feature `gpu`)")]
+    /// The program was built for the CPU only.
+    #[error("this build has no GPU support (feature `gpu`)")]
     NoAdapters,
-    /// There is no such file.
+    /// The file does not exist.
     #[error("{path}: no such file; give the path of a .gguf file with -m")]
     NoSuchFile {
         /// The path as given.
         path: String,
     },
-    /// The file cannot be read, or is no well-formed GGUF file.
+    /// The file cannot be read, or is not a well-formed GGUF file.
     #[error(transparent)]
     File(bilayer_gguf::Error),
-    /// The file is GGUF but no model this program runs.
+    /// The file is a GGUF file but not a supported model.
     #[error("{file}: {source}")]
     Model {
         /// The file.
         file: String,
-        /// What is missing, odd or not supported.
+        /// What is missing, invalid or not supported.
         source: bilayer_models::Error,
     },
-    /// The file's vocabulary cannot be used.
+    /// The file's vocabulary is unusable.
     #[error("{file}: {source}")]
     Vocabulary {
         /// The file.
         file: String,
-        /// What is missing, odd or not supported.
+        /// What is missing, invalid or not supported.
         source: bilayer_text::Error,
     },
-    /// A model that generates was to do what encoders do.
+    /// An encoder is required, but the model is a decoder.
     #[error("{name} generates text; embeddings and scores are what encoders such as BERT give")]
     NoEncoder {
         /// The model.
         name: String,
     },
-    /// An encoder was to generate.
+    /// A decoder is required, but the model is an encoder.
     #[error(
         "{name} is an encoder, which generates no text; `embed`, `rerank` and `classify` are made for it"
     )]
@@ -80,7 +80,7 @@ pub enum Error {
         /// The model.
         name: String,
     },
-    /// An encoder without a head was to score.
+    /// Scores are required, but the encoder has no classification head.
     #[error(
         "{name} has no head that scores texts (no tensor cls.output.weight); `embed` gives its embeddings"
     )]
@@ -88,64 +88,64 @@ pub enum Error {
         /// The model.
         name: String,
     },
-    /// A text is longer than the model takes.
+    /// A text exceeds the context.
     #[error("a text of {tokens} tokens is longer than the context of {context}")]
     TooLong {
-        /// Tokens of the text, with those around it.
+        /// Tokens of the text, including special tokens.
         tokens: usize,
-        /// Tokens that fit.
+        /// Tokens available.
         context: usize,
     },
     /// A setting of the session is out of range.
     #[error("{name} is {found}; it must be {expected}")]
     Setting {
-        /// The setting as the command line spells it.
+        /// The setting's name on the command line.
         name: &'static str,
-        /// What was given.
+        /// The given value.
         found: String,
-        /// What may be given.
+        /// The valid values.
         expected: String,
     },
     /// The model does not fit the machine.
     #[error(transparent)]
     Plan(#[from] bilayer_scheduler::Error),
-    /// The processor cannot be used as asked.
+    /// The CPU cannot be used as requested.
     #[error(transparent)]
     Cpu(#[from] bilayer_cpu::Error),
-    /// A device refused or failed.
+    /// A device failed.
     #[error(transparent)]
     Device(#[from] bilayer_graph::Error),
-    /// A device failed, and the processor could not take over.
-    #[error("{lost}; and the processor cannot take over: {source}")]
+    /// A device failed, and the CPU could not take over.
+    #[error("{lost}; and the CPU cannot take over: {source}")]
     Fallback {
-        /// What the device said.
+        /// The device's error.
         lost: bilayer_graph::Error,
-        /// Why the processor cannot.
+        /// Why the CPU could not.
         source: Box<Error>,
     },
-    /// A text could not be turned into tokens.
+    /// A text could not be tokenized.
     #[error(transparent)]
     Text(bilayer_text::Error),
     /// A prompt or an answer does not fit the context, or no sequence is free.
     #[error(transparent)]
     Cache(#[from] CacheError),
-    /// A draft model does not speak of the same tokens.
+    /// A draft model has a different vocabulary.
     #[error("{draft} cannot draft for {model}: {what}; a draft model needs the same vocabulary")]
     Vocabularies {
         /// The draft model's file.
         draft: String,
-        /// The file of the model it shall draft for.
+        /// The target model's file.
         model: String,
-        /// In what they differ.
+        /// The difference.
         what: String,
     },
     /// A sampler's option is out of range.
     #[error(transparent)]
     SamplingOptions(#[from] sampling::OptionsError),
-    /// No token could be chosen.
+    /// No token could be selected.
     #[error(transparent)]
     Sampling(#[from] sampling::Error),
-    /// The logits are not finite and no op could be found that made them so.
+    /// The logits are not finite, and the op at fault could not be found.
     #[error("the logits are not finite: the weights or the file are damaged")]
     LogitsNotFinite,
     /// A token id outside the vocabulary.
@@ -153,7 +153,7 @@ pub enum Error {
     Token {
         /// The id.
         token: u32,
-        /// Tokens there are.
+        /// Size of the vocabulary.
         vocab: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! The loop from a prompt to a text: prefill, sample, decode, stop.
+//! The generation loop: prefill, sample, decode, stop.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -15,27 +15,27 @@ pub mod speculate;
 
 pub use batch::Batch;
 
-/// What to generate.
+/// A generation request.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// Tokens to begin with, at least one.
+    /// The prompt, at least one token.
     pub prompt: Cow<'a, [u32]>,
-    /// Most tokens to generate; `None` goes on until the text or the context ends.
+    /// Maximum tokens to generate; `None` continues until the text or the context ends.
     pub predict: Option<usize>,
     /// Texts that end the answer and are not part of it.
     pub stops: Vec<String>,
-    /// Goes on past end-of-text tokens.
+    /// Continue after end-of-text tokens.
     pub ignore_eos: bool,
-    /// Shows control tokens as text.
+    /// Emit control tokens as text.
     pub show_control: bool,
-    /// How many of the most likely tokens to report beside each.
+    /// Number of most likely tokens to report with each.
     pub logprobs: Option<usize>,
-    /// Ends the answer early.
+    /// Cancels the answer.
     pub cancel: Cancel,
 }
 
 impl<'a> Request<'a> {
-    /// Goes on from `prompt` until the text or the context ends.
+    /// Continues `prompt` until the text or the context ends.
     pub fn new(prompt: impl Into<Cow<'a, [u32]>>) -> Request<'a> {
         Request {
             prompt: prompt.into(),
@@ -52,11 +52,11 @@ impl<'a> Request<'a> {
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The model said so.
+    /// The model ended the text.
     EndOfText,
-    /// One of the request's stop texts appeared.
+    /// One of the request's stop strings appeared.
     Text(usize),
-    /// As many tokens as asked for.
+    /// The requested number of tokens was reached.
     Length,
     /// The context is full.
     Context,
@@ -82,16 +82,16 @@ impl Stop {
 pub struct Token {
     /// Its id.
     pub id: u32,
-    /// Text that is certain by now; may be empty, may belong to earlier tokens too.
+    /// Text that is final; may be empty, and may belong to earlier tokens too.
     pub text: String,
-    /// The token's and the most likely ones' log-probabilities, when asked for.
+    /// Log-probabilities of the token and of the most likely ones, if requested.
     pub logprobs: Option<(TokenLogprob, Vec<TokenLogprob>)>,
 }
 
 /// Times and counts of one answer.
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
-    /// Prompt tokens run.
+    /// Prompt tokens that were run.
     pub prompt_tokens: usize,
     /// Time to run them.
     pub prompt: Duration,
@@ -99,45 +99,45 @@ pub struct Statistics {
     pub first_token: Duration,
     /// Tokens generated.
     pub generated: usize,
-    /// Time from the first token's choice to the last's.
+    /// Time from the selection of the first token to that of the last.
     pub generate: Duration,
-    /// Share of it all spent on the devices, a drafter's included.
+    /// Device time, including a draft model's.
     pub spent: Spent,
-    /// Steps after the prompt's.
+    /// Steps after prefill.
     pub steps: usize,
-    /// Tokens guessed.
+    /// Draft tokens.
     pub drafted: usize,
-    /// Guesses that were right.
+    /// Accepted draft tokens.
     pub accepted: usize,
-    /// Time to guess.
+    /// Time spent on drafting.
     pub drafting: Duration,
 }
 
-/// An answer in the making. Ask [`Generation::next`] until it gives `None`.
+/// An answer in progress. Call [`Generation::next`] until it returns `None`.
 ///
-/// With a drafter the sequence holds draft tokens that were not looked at yet, until the answer is dropped.
+/// With a drafter, the sequence contains unverified draft tokens until the answer is dropped.
 pub struct Generation<'s> {
     session: &'s mut Session,
     sequence: SequenceId,
     reply: Reply<'s>,
     drafter: Option<&'s mut dyn Drafter>,
-    /// What was run last: a token of the answer, then draft tokens.
+    /// The tokens of the last step: one of the answer, then draft tokens.
     run: Vec<u32>,
     draft: Draft,
-    /// What the model says after each of them.
+    /// The model's rows after each of them.
     rows: Rows,
-    /// The row that the next token is chosen from; the draft tokens before it were right.
+    /// The row from which the next token is selected; the draft tokens before it were accepted.
     at: usize,
-    /// Tokens of the sequence that are the answer's, or were there before.
+    /// Number of tokens of the sequence that belong to the answer or precede it.
     held: usize,
-    /// The token chosen last, not known to be run yet.
+    /// The last selected token, which may not have been run yet.
     pending: Option<u32>,
     statistics: Statistics,
     began: Instant,
 }
 
 impl<'s> Generation<'s> {
-    /// Prepares an answer on `sequence`; nothing runs yet.
+    /// Prepares an answer in `sequence`; nothing runs yet.
     ///
     /// # Errors
     /// The prompt is empty or does not fit the context.
@@ -172,7 +172,7 @@ impl<'s> Generation<'s> {
         })
     }
 
-    /// Has `drafter` draft tokens: up to one less than the session's limit of wanted rows.
+    /// Lets `drafter` draft tokens: up to one less than the session's limit of output rows.
     ///
     /// # Errors
     /// Those of [`Drafter::begin`].
@@ -185,7 +185,7 @@ impl<'s> Generation<'s> {
         Ok(self)
     }
 
-    /// Runs the prompt; `each` is told how many of its tokens are done. [`Generation::next`] does it unasked.
+    /// Runs the prompt; `each` receives the number of finished tokens. [`Generation::next`] does this automatically.
     ///
     /// # Errors
     /// Those of [`Session::prefill`].
@@ -246,13 +246,13 @@ impl<'s> Generation<'s> {
         Ok(Some(token))
     }
 
-    /// Text that is still withheld: of an answer that was cancelled, or that is left before its end. Any other answer gave
-    /// all of it out with its last token.
+    /// Returns withheld text of an answer that was cancelled or abandoned. Any other answer emitted all of it with
+    /// its last token.
     pub fn finish(&mut self) -> String {
         self.reply.finish()
     }
 
-    /// Why the answer ended, once it has.
+    /// Why the answer ended, if it has.
     pub fn stop(&self) -> Option<Stop> {
         self.reply.stop
     }
@@ -262,7 +262,7 @@ impl<'s> Generation<'s> {
         self.statistics.clone()
     }
 
-    /// Whether the token is the next draft token, so that what comes after it is known already.
+    /// Whether the token equals the next draft token, so that the logits after it are known.
     fn was_drafted(&mut self, token: u32) -> bool {
         let was_drafted = self.draft.tokens().get(self.at) == Some(&token);
         self.at += usize::from(was_drafted);
@@ -270,7 +270,7 @@ impl<'s> Generation<'s> {
         was_drafted
     }
 
-    /// Runs the token, and draft tokens for those after it.
+    /// Runs the token, and draft tokens after it.
     fn step(&mut self, token: u32) -> Result<(), Error> {
         let most = self.most_drafted();
         let Generation { session, sequence, drafter, run, draft, rows, held, .. } = self;
@@ -295,13 +295,13 @@ impl<'s> Generation<'s> {
         Ok(())
     }
 
-    /// Rows that a step may want.
+    /// Maximum output rows of a step.
     fn most_rows(&self) -> usize {
         let limits = self.session.limits();
         limits.outputs.min(limits.tokens)
     }
 
-    /// How many draft tokens after the next step's token are of use.
+    /// Number of useful draft tokens after the next step's token.
     fn most_drafted(&self) -> usize {
         let of_context = self.session.context().saturating_sub(self.held);
         let of_answer = match self.reply.request.predict {
@@ -323,17 +323,17 @@ impl<'s> Generation<'s> {
 }
 
 impl Drop for Generation<'_> {
-    /// Takes draft tokens that nobody will look at off the sequence.
+    /// Removes unused draft tokens from the sequence.
     fn drop(&mut self) {
         self.session.truncate(self.sequence, self.held);
     }
 }
 
-/// Runs `tokens` in a sequence of their own and hands `each` their logits `[rows, vocab]`, as many rows at a time as the
-/// session gives. Stops, and answers false, where `each` answers false.
+/// Runs `tokens` in a new sequence and passes their logits `[rows, vocab]` to `each`, as many rows at a time as the
+/// session supports. Stops and returns false if `each` returns false.
 ///
 /// # Errors
-/// There are no tokens; those of [`Session::step`]; what `each` fails with.
+/// There are no tokens; those of [`Session::step`]; errors of `each`.
 pub fn logits<E: From<Error>>(
     session: &mut Session,
     tokens: &[u32],
@@ -357,7 +357,7 @@ fn empty_prompt() -> Error {
     Error::Setting { name, found, expected: "at least one token".to_owned() }
 }
 
-/// Room for `count` rows of what will be looked at.
+/// Allocates `count` rows of the required kind.
 fn rows(session: &Session, sampler: &Sampler, request: &Request<'_>, count: usize) -> Rows {
     match request.logprobs {
         Some(_) => Rows::all(session, count),

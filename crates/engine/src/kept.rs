@@ -1,7 +1,7 @@
-//! Files that are kept from run to run in one folder: what drivers have compiled, what was measured.
+//! Cached files in one folder: compiled pipelines, measured times.
 //!
-//! A file is the FNV-1a hash of its content as eight bytes, little-endian, then the content. One that is damaged counts
-//! as none. All of it can be deleted at any time; it is made again.
+//! A file is the FNV-1a hash of its content as eight bytes, little-endian, then the content. A damaged file is
+//! ignored. All files can be deleted at any time and are recreated.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,19 +13,19 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Files in a folder, which is made when something is stored.
+    /// Uses a folder, which is created when something is stored.
     pub fn new(folder: &Path) -> Kept {
         Kept { folder: folder.to_owned() }
     }
 
-    /// The content of a file, if it is there and whole.
+    /// The content of a file, if it exists and is valid.
     pub fn load(&self, name: &str) -> Option<Vec<u8>> {
         let file = fs::read(self.folder.join(name)).ok()?;
         let (hash, content) = file.split_first_chunk()?;
         (u64::from_le_bytes(*hash) == fnv(content)).then(|| content.to_vec())
     }
 
-    /// Writes a file: to a temporary one, then renamed. What cannot be written is not kept.
+    /// Writes a file under a temporary name and renames it. Failures are ignored.
     pub fn store(&self, name: &str, content: &[u8]) {
         let mut file = fnv(content).to_le_bytes().to_vec();
         file.extend_from_slice(content);
@@ -41,7 +41,7 @@ impl Kept {
 }
 
 impl Kept {
-    /// Forgets a file.
+    /// Deletes a file.
     pub fn remove(&self, name: &str) {
         let _ = fs::remove_file(self.folder.join(name));
     }

@@ -59,9 +59,9 @@ pub struct Placing {
     pub margin_bytes: Vec<u64>,
     /// Memory of the CPU and of each GPU that others take.
     pub taken_bytes: Vec<u64>,
-    /// Folder of what is kept from run to run: what drivers compiled, what was measured. Without it nothing is.
+    /// Folder for compiled pipelines and measured times. Without it nothing is stored.
     pub kept: Option<PathBuf>,
-    /// Whether times that are kept are measured anew.
+    /// Whether stored times are measured again.
     pub remeasure: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A session: a model placed on devices, with its KV cache. `step` walks what was prepared.
+//! A session: a model placed on devices, with its KV cache. `step` only executes what was prepared.
 
 use std::time::{Duration, Instant};
 
@@ -38,23 +38,23 @@ pub use settings::{Overlap, Progress, Purpose, Settings, Stage, kv_types};
 pub use top::Top;
 pub use trace::{Event, Trace, What};
 
-/// Some tokens of one sequence, to be run in a step.
+/// Tokens of one sequence to be run in a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
     /// The sequence they are appended to.
     pub sequence: SequenceId,
     /// The tokens.
     pub tokens: &'a [u32],
-    /// Which of their logits are wanted.
+    /// The requested logits.
     pub wanted: Wanted,
 }
 
-/// Which logits of a run are wanted.
+/// The requested logits of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// None: the tokens only enter the cache.
+    /// None: the tokens are only added to the cache.
     None,
-    /// That of the first token.
+    /// Those after the first token.
     First,
     /// Those after the last token.
     Last,
@@ -69,7 +69,7 @@ pub enum Wanted {
 /// add up to more than the whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// In steps, all together.
+    /// Total time of steps.
     pub total: Duration,
     /// While each of the plan's devices had segments to run, as [`Lane`] has it: the host first, and behind them those
     /// that were lost since.
@@ -108,11 +108,11 @@ impl Spent {
     }
 }
 
-/// Why a device's part could not be done.
+/// Why a device failed.
 pub(crate) enum Failed {
-    /// A device said so.
+    /// An error of a device.
     Device { device: usize, error: bilayer_graph::Error },
-    /// There is another reason.
+    /// Another error.
     Other(Error),
 }
 
@@ -140,27 +140,27 @@ pub struct Session {
     graph: bilayer_graph::Graph,
     plan: Plan,
     pipeline: Pipeline,
-    /// What a step reads, usually.
+    /// The value that a step reads by default.
     logits: Reading,
-    /// What else it may read.
+    /// Other values that it may read.
     read: Read,
     limits: Limits,
     cache: Pages,
     /// Position of the first token of each run of the current step.
     starts: Vec<usize>,
-    /// Copies no step has made yet: those of a step that failed stay for the next one.
+    /// Page copies not performed yet: those of a failed step are kept for the next one.
     copies: Vec<PageCopy>,
     /// Whether two of the plan's devices can work at the same time.
     divides: bool,
     overlap: Overlap,
-    /// What the settings say of that.
+    /// The setting for that.
     overlap_wanted: Overlap,
     /// How a host is made that takes a device's place, where the session has none.
     host: bilayer_cpu::Options,
     warnings: Vec<Warning>,
-    /// The times that the plan was made by.
+    /// The times on which the plan is based.
     timing: Option<Timing>,
-    /// What decoding took since the plan was made.
+    /// Decode times since the plan was made.
     decoding: Decoding,
     /// A device that failed, and what it said, while nobody could take over.
     lost: Option<(usize, bilayer_graph::Error)>,
@@ -177,11 +177,11 @@ impl Session {
         prepare::session(model, settings)
     }
 
-    /// The same on given devices, with a plan made by `planner` from the graph, the devices (with the times of the model's
-    /// parts, where the settings ask for them) and the budget.
+    /// Like [`Session::new`] on given devices, with a plan made by `planner` from the graph, the devices (with the
+    /// times of the model's parts, if requested by the settings) and the budget.
     ///
     /// # Errors
-    /// As [`Session::new`].
+    /// Those of [`Session::new`].
     pub fn on(
         model: &Model,
         backends: Vec<Box<dyn Backend>>,
@@ -200,7 +200,7 @@ impl Session {
         Ok(self.cache.open()?)
     }
 
-    /// Opens a sequence that begins as `from` does now; the common pages are shared.
+    /// Opens a sequence that begins with the current contents of `from`; the common pages are shared.
     ///
     /// # Errors
     /// All sequences are in use.
@@ -208,17 +208,17 @@ impl Session {
         Ok(self.cache.fork(from)?)
     }
 
-    /// Keeps the first `tokens` tokens of a sequence.
+    /// Truncates a sequence to its first `tokens` tokens.
     pub fn truncate(&mut self, sequence: SequenceId, tokens: usize) {
         self.cache.truncate(sequence, tokens);
     }
 
-    /// Ends a sequence.
+    /// Closes a sequence.
     pub fn close(&mut self, sequence: SequenceId) {
         self.cache.close(sequence);
     }
 
-    /// Tokens of a sequence.
+    /// Number of tokens of a sequence.
     pub fn len(&self, sequence: SequenceId) -> usize {
         self.cache.len(sequence)
     }
@@ -228,17 +228,17 @@ impl Session {
         self.cache.tokens(sequence)
     }
 
-    /// Tokens of the vocabulary: the width of a row of a decoder's logits.
+    /// Size of the vocabulary: the width of a row of a decoder's logits.
     pub fn vocab(&self) -> usize {
         self.model.config().vocab
     }
 
-    /// Elements of a row that a step gives.
+    /// Elements per output row.
     pub fn width(&self) -> usize {
         self.logits.width
     }
 
-    /// Tokens a sequence may have.
+    /// Maximum tokens per sequence.
     pub fn context(&self) -> usize {
         self.cache.context()
     }
@@ -248,17 +248,17 @@ impl Session {
         &self.model
     }
 
-    /// What it gives.
+    /// Its purpose.
     pub fn purpose(&self) -> Purpose {
         self.purpose
     }
 
-    /// Where everything lies.
+    /// The placement.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The bounds the session was prepared for.
+    /// The limits that the session was prepared for.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -268,13 +268,13 @@ impl Session {
         self.pipeline.backends.iter().map(Box::as_ref)
     }
 
-    /// Bytes of weights that a step of so many tokens reads, on each of the devices.
+    /// Bytes of weights that a step of `tokens` tokens reads, per device.
     pub fn step_bytes(&self, tokens: usize) -> Vec<u64> {
         let facts: Vec<_> = self.backends().map(|backend| backend.facts()).collect();
         bytes::step_bytes(&self.graph, &self.plan, &facts, tokens)
     }
 
-    /// The kernels chosen, segment by segment.
+    /// The selected kernels, segment by segment.
     pub fn kernels(&self) -> Vec<Kernel> {
         let Pipeline { backends, segments, .. } = &self.pipeline;
         segments.iter().flat_map(|s| backends[s.device].kernels(s.id)).collect()
@@ -303,13 +303,13 @@ impl Session {
         &self.pipeline.lanes
     }
 
-    /// Times of the model's parts on the session's devices, where they are known.
+    /// Times of the model's parts on the session's devices, if known.
     pub fn times(&self) -> Option<&Times> {
         self.timing.as_ref().map(|timing| &timing.times)
     }
 
-    /// Compares what steps of one token took with what the plan said. Times that were far off are forgotten, and measured
-    /// anew for the next session; then this answers true.
+    /// Compares the measured times of single-token steps with the prediction. If they differ widely, the stored times
+    /// are deleted, to be measured again for the next session; then this returns true.
     pub fn judge(&self) -> bool {
         let (Some(timing), Some(predicted)) = (&self.timing, &self.plan.predicted) else {
             return false;
@@ -317,31 +317,31 @@ impl Session {
         times::distrust(&timing.kept, &timing.name, predicted.decode_ms, &self.decoding)
     }
 
-    /// What a node of the graph is called: its layer, its name and its op.
+    /// The label of a graph node: its layer, name and op.
     pub fn label(&self, node: u32) -> String {
         let node = self.graph.nodes.get(node as usize);
         node.map_or(String::new(), |node| format!("{} ({})", node.label(), node.op.kind().stem()))
     }
 
-    /// What ran when, where [`Settings::trace_events`] asked for it.
+    /// The trace, if [`Settings::trace_events`] enabled it.
     pub fn trace(&self) -> Option<&Trace> {
         self.pipeline.trace.as_ref()
     }
 
-    /// The same, to forget what was.
+    /// The trace, for clearing it.
     pub fn trace_mut(&mut self) -> Option<&mut Trace> {
         self.pipeline.trace.as_mut()
     }
 
-    /// What has happened since the last call that the user should know, though the session went on.
+    /// Warnings since the last call: events that the user should know about although the session continues.
     pub fn take_warnings(&mut self) -> Vec<Warning> {
         std::mem::take(&mut self.warnings)
     }
 
-    /// Runs tokens of one or several sequences in one step. Returns the wanted rows of logits `[rows, vocab]`,
-    /// in the order of the runs.
+    /// Runs tokens of one or several sequences in one step. Returns the requested rows of logits `[rows, vocab]`, in
+    /// the order of the runs.
     ///
-    /// After an error the sequences hold what they held before; tokens shared with another sequence included.
+    /// After an error, all sequences have their previous contents, including tokens shared with other sequences.
     ///
     /// # Errors
     /// More tokens, rows or runs than the limits, a full cache, a device error, logits that are not finite.
@@ -349,38 +349,38 @@ impl Session {
         self.step_reading(runs, self.logits)
     }
 
-    /// How many of the best tokens [`Session::step_top`] gives; `None` where the head's device cannot find them, or
-    /// nobody asked for them in [`Settings::top_k`].
+    /// Number of best tokens returned by [`Session::step_top`]; `None` if the head's device cannot find them, or
+    /// [`Settings::top_k`] did not request them.
     pub fn top_k(&self) -> Option<usize> {
         self.read.best.map(|best| best.k)
     }
 
-    /// A value that [`Settings::watched`] named, `[rows, width]` f32 of the last [`Session::step`]; `None` for others.
+    /// A value named in [`Settings::watched`], `[rows, width]` f32 of the last [`Session::step`]; `None` for others.
     pub fn watched(&self, value: Value) -> Option<&[f32]> {
         self.read.watched.contains(&value).then(|| self.pipeline.kept(value)).flatten()
     }
 
-    /// As [`Session::step`], but only the best tokens of each wanted row are read back.
+    /// Like [`Session::step`], but reads back only the best tokens of each requested row.
     ///
     /// # Panics
     /// If [`Session::top_k`] is `None`.
     ///
     /// # Errors
-    /// As [`Session::step`].
+    /// Those of [`Session::step`].
     pub fn step_top(&mut self, runs: &[Run<'_>]) -> Result<Top<'_>, Error> {
         let (k, reading) = self.best().expect(BEST_ASKED);
         Ok(Top { k, data: self.step_reading(runs, reading)? })
     }
 
-    /// Appends `tokens` to a sequence in micro-batches and returns the logits `[vocab]` after the last. `each` is
-    /// told how many tokens the last device was given, and stops the work by returning false: the sequence then
-    /// holds the tokens begun so far. After a device failed, the count begins again.
+    /// Appends `tokens` to a sequence in micro-batches and returns the logits `[vocab]` after the last one. `each`
+    /// receives the number of tokens passed to the last device, and stops the work by returning false: the sequence
+    /// then contains the tokens begun so far. After a device failure, counting restarts.
     ///
-    /// How a prompt is cut depends on its length and the plan alone, so the result is the same with overlap on and
+    /// The split of a prompt depends only on its length and the plan, so the result is identical with overlap on and
     /// off.
     ///
     /// # Errors
-    /// As [`Session::step`]; the sequence holds what it held before.
+    /// Those of [`Session::step`]; the sequence has its previous contents.
     pub fn prefill(
         &mut self,
         sequence: SequenceId,
@@ -390,13 +390,13 @@ impl Session {
         self.prefill_reading(sequence, tokens, each, self.logits)
     }
 
-    /// As [`Session::prefill`], but only the best tokens are read back.
+    /// Like [`Session::prefill`], but reads back only the best tokens.
     ///
     /// # Panics
     /// If [`Session::top_k`] is `None`.
     ///
     /// # Errors
-    /// As [`Session::step`].
+    /// Those of [`Session::step`].
     pub fn prefill_top(
         &mut self,
         sequence: SequenceId,
@@ -494,7 +494,7 @@ impl Session {
         if self.divides(plan) { self.overlap_wanted } else { Overlap::Off }
     }
 
-    /// Runs all rows; after an error the sequences hold what they held before.
+    /// Runs all rows; after an error the sequences have their previous contents.
     fn attempt(
         &mut self,
         runs: &[Run<'_>],
@@ -522,7 +522,7 @@ impl Session {
         Cut { rows: micro_rows.max(1), whole_runs: self.graph.takes_whole_sequences() }
     }
 
-    /// Appends the runs' tokens to their sequences and makes room in the cache.
+    /// Appends the runs' tokens to their sequences and allocates cache pages.
     fn append(&mut self, runs: &[Run<'_>]) -> Result<(), Error> {
         let vocab = self.vocab();
         let Session { cache, limits, starts, copies, .. } = self;
@@ -543,10 +543,10 @@ impl Session {
         Ok(())
     }
 
-    /// Takes back what was appended after the first `rows` rows of the step.
+    /// Removes what was appended after the first `rows` rows of the step.
     fn keep(&mut self, runs: &[Run<'_>], rows: usize) {
         let mut end: usize = batch::rows(&runs[..self.starts.len()]);
-        // From the last on, for a sequence may be there twice.
+        // In reverse order, since a sequence may occur twice.
         for (run, &start) in runs.iter().zip(&self.starts).rev() {
             let first = end - run.tokens.len();
             let kept = rows.clamp(first, end) - first;
@@ -555,8 +555,8 @@ impl Session {
         }
     }
 
-    /// Compiles every segment again with checks after each op and runs the same step: the first op whose result
-    /// is not finite is the answer. Slow, and only walked on the way to an error.
+    /// Recompiles every segment with checks after each op and repeats the step: the first op with a result that is
+    /// not finite is reported. Slow, and used only on the way to an error.
     fn name_the_culprit(&mut self, runs: &[Run<'_>], micro_rows: usize) -> Error {
         let checked = Limits { check: true, fuse: false, ..self.limits };
         let Pipeline { backends, carried, .. } = &mut self.pipeline;

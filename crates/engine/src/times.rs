@@ -1,7 +1,7 @@
-//! The times that a plan is made by: how they are asked for, the file that they are stored in, when they are stale.
+//! Times on which plans are based: requesting, storing and invalidating them.
 //!
-//! This crate does not measure them. [`Settings::time_device`](crate::session::Settings::time_device) names the function
-//! that does, on each device the first time that a model runs on it; `bilayer-measure` has one.
+//! This crate does not measure them. [`Settings::time_device`](crate::session::Settings::time_device) names a
+//! function that does, on each device the first time that a model runs on it; `bilayer-measure` has one.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use bilayer_scheduler::{Basis, DeviceTimes, Times};
 use crate::kept::Kept;
 use crate::{Error, Model};
 
-/// How much longer or shorter than predicted a run may take before its times count as stale.
+/// Factor between predicted and measured time from which stored times are stale.
 const STALE: f64 = 1.5;
 
-/// Steps from which a session says something about the prediction.
+/// Minimum number of steps for judging a prediction.
 const STEPS_TO_JUDGE: u32 = 16;
 
-/// Measures how long the parts of a model take on one device.
+/// Measures the times of a model's parts on one device.
 pub type TimeDevice = fn(&Subject<'_>, &mut dyn Backend) -> Result<DeviceTimes, Error>;
 
-/// What is timed.
+/// The model to be timed.
 pub struct Subject<'a> {
     /// The model, with its file.
     pub model: &'a Model,
     /// Its graph.
     pub graph: &'a Graph,
-    /// The session's bounds: types of the cache, fusing.
+    /// The session's limits: cache types, fusion.
     pub limits: Limits,
 }
 
@@ -52,7 +52,7 @@ impl Subject<'_> {
         fits.then_some(times)
     }
 
-    /// The times that are kept under a name, if they can be right.
+    /// The times stored under a name, if they are plausible.
     pub(crate) fn known(&self, devices: usize, name: &str, kept: &Kept) -> Option<Times> {
         let times: Times = serde_json::from_slice(&kept.load(name)?).ok()?;
         times.fit(self.graph.layers() as usize, devices).then_some(times)
@@ -74,7 +74,7 @@ impl Subject<'_> {
     }
 }
 
-/// Steps of one token that a session made.
+/// Single-token steps of a session.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Decoding {
     pub steps: u32,
@@ -89,8 +89,8 @@ impl Decoding {
         self.steps += 1;
     }
 
-    /// Whether a token was predicted to take much longer than it did, or so much less that not even the fastest came
-    /// near: what else the machine does makes all others longer.
+    /// Whether the prediction was much longer than the measurement, or so much shorter that not even the fastest step
+    /// came near: other load on the machine lengthens the rest.
     fn contradicts(&self, predicted_ms: f64) -> bool {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         self.steps >= STEPS_TO_JUDGE
@@ -99,7 +99,7 @@ impl Decoding {
     }
 }
 
-/// Drops kept times that a session has shown to be wrong, so that the next one measures them anew. Answers whether it
+/// Deletes stored times that a session has disproved, so that the next one measures them again. Returns whether it
 /// did.
 pub fn distrust(kept: &Kept, name: &str, predicted_ms: f64, decoding: &Decoding) -> bool {
     let stale = decoding.contradicts(predicted_ms);
@@ -109,7 +109,7 @@ pub fn distrust(kept: &Kept, name: &str, predicted_ms: f64, decoding: &Decoding)
     stale
 }
 
-/// The program as it was built: other kernels take other times.
+/// Identifies the build: other kernels have other times.
 fn build() -> String {
     let file = std::env::current_exe().and_then(std::fs::metadata);
     let changed = file.as_ref().ok().and_then(|file| file.modified().ok());

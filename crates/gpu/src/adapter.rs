@@ -1,25 +1,25 @@
-//! Which adapters there are, and what each one is.
+//! Enumerates the adapters and describes each.
 
 use std::sync::OnceLock;
 
 use crate::Error;
 use crate::caps::{Api, Caps, Vendor};
 
-/// Most bytes of a buffer and of a binding that are asked for. Beyond 2 GiB drivers and wgpu itself miscount.
+/// Maximum size of buffers and bindings to request. Beyond 2 GiB, drivers and wgpu itself miscount.
 const BUFFER_MAX: u64 = (2 << 30) - 256;
 
-/// What kind of device an adapter is.
+/// The kind of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AdapterKind {
-    /// A card with memory of its own.
+    /// A discrete card with its own memory.
     Discrete,
-    /// Part of the processor, sharing its memory.
+    /// Integrated in the CPU, sharing its memory.
     Integrated,
-    /// Lent by a hypervisor.
+    /// Provided by a hypervisor.
     Virtual,
     /// Unknown to the driver.
     Other,
-    /// A program on the host's cores; used only where it is named.
+    /// A software implementation on the host's cores; used only if named.
     Software,
 }
 
@@ -36,14 +36,14 @@ impl AdapterKind {
     }
 }
 
-/// What is known of an adapter before it is opened.
+/// Properties of an adapter before it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterFacts {
     /// The driver's name for it.
     pub name: String,
     /// `vulkan`, `metal` or `dx12`.
     pub api: &'static str,
-    /// What it is.
+    /// Its kind.
     pub kind: AdapterKind,
     /// The driver with its version.
     pub driver: String,
@@ -51,30 +51,30 @@ pub struct AdapterFacts {
     pub bus: String,
     /// Bytes of memory it reports.
     pub memory_bytes: u64,
-    /// Bytes of it that are free, where the driver says so.
+    /// Free bytes, if the driver reports them.
     pub free_bytes: Option<u64>,
     /// Whether it shares the host's memory.
     pub unified: bool,
-    /// Which of the features we use it has.
+    /// The optional features in use that it supports.
     pub features: Vec<String>,
 }
 
-/// An adapter that may be opened.
+/// An adapter that can be opened.
 pub struct Adapter {
     raw: wgpu::Adapter,
     facts: AdapterFacts,
 }
 
-/// Every adapter, the best first: discrete, integrated, virtual, other, software; Vulkan before DX12.
+/// All adapters, best first: discrete, integrated, virtual, other, software; Vulkan before DX12.
 pub fn adapters() -> Vec<AdapterFacts> {
     enumerate().into_iter().map(|adapter| adapter.facts).collect()
 }
 
-/// The adapter that `wanted` names: a number in the order of [`adapters`], `software`, or a part of its name
-/// (in any case). Without a name, the best that is not a software adapter.
+/// Finds an adapter by its index in the order of [`adapters`], `software`, or a part of its name (case-insensitive).
+/// Without a name, the best one that is not a software adapter.
 ///
 /// # Errors
-/// There is none.
+/// No adapter matches.
 pub fn find(wanted: Option<&str>) -> Result<Adapter, Error> {
     let mut found = enumerate();
     let names = found.iter().map(|adapter| adapter.facts.name.clone()).collect();
@@ -147,7 +147,7 @@ impl Adapter {
         Some(Adapter { raw, facts })
     }
 
-    /// What is known of it.
+    /// Its properties.
     pub fn facts(&self) -> &AdapterFacts {
         &self.facts
     }
@@ -156,7 +156,7 @@ impl Adapter {
         &self.raw
     }
 
-    /// What kernels may use on it, but for the subgroup size, which must be probed.
+    /// Capabilities for kernels, except the subgroup size, which must be probed.
     pub fn caps(&self) -> Caps {
         let (info, features, limits) =
             (self.raw.get_info(), self.raw.features(), self.raw.limits());
@@ -168,7 +168,7 @@ impl Adapter {
                 _ => Vendor::from_pci(info.vendor),
             },
             subgroup: None,
-            // naga writes four multiplications for Metal, where no processor has the instruction.
+            // naga emits four multiplications for Metal, where no GPU has the instruction.
             dot4: api != Api::Metal,
             f16: features.contains(wgpu::Features::SHADER_F16),
             software: self.facts.kind == AdapterKind::Software,
@@ -198,7 +198,7 @@ impl Adapter {
 const TIMESTAMPS: wgpu::Features =
     wgpu::Features::TIMESTAMP_QUERY.union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES);
 
-/// The features we use where they are; none is needed.
+/// Optional features; none is required.
 const USED: &[(wgpu::Features, &str)] = &[
     (wgpu::Features::SUBGROUP, "subgroup"),
     (wgpu::Features::SHADER_F16, "f16"),

@@ -1,4 +1,4 @@
-//! The backend itself: weights and caches it holds, segments it compiles, the order of what was submitted.
+//! The GPU backend: its weights and caches, compiled segments, and the order of submitted work.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,20 +24,21 @@ use crate::program::build::{Draft, Site, build, sources};
 use crate::program::lower::{Holdings, lower};
 use crate::weights::Weights;
 
-/// How a GPU backend is opened.
+/// Options for opening a GPU backend.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Which adapter: a number, `software`, or a part of a name. Without it the best that is no software adapter.
+    /// The adapter: an index, `software`, or a part of a name. By default the best one that is not a software
+    /// adapter.
     pub device: Option<String>,
-    /// What its kernels may use.
+    /// Restrictions on its kernels.
     pub kernels: DeviceOptions,
-    /// Leaves out the start-up self-check.
+    /// Whether to skip the self-check at start.
     pub unchecked: bool,
-    /// Who keeps what the driver compiles from run to run.
+    /// Storage for the driver's compiled pipelines across runs.
     pub keeper: Option<Arc<dyn Keep>>,
 }
 
-/// A graphics adapter as a backend. Calls return before the work is done; `write` and `submit` queue up in order.
+/// A GPU as a backend. Calls return before the work is done; `write` and `submit` are queued in order.
 pub struct Gpu {
     facts: Facts,
     device: Arc<Device>,
@@ -45,24 +46,24 @@ pub struct Gpu {
     caches: HashMap<CacheId, Cache>,
     segments: Vec<Compiled>,
     submits: u64,
-    /// The number of the last submit that is done.
+    /// The number of the last finished submit.
     finished: Arc<AtomicU64>,
     rate: f64,
 }
 
 struct Compiled {
     program: Program,
-    /// Labels of the nodes that make values, for messages; only where values are checked.
+    /// Labels of the nodes by value, for messages; only if values are checked.
     labels: Option<HashMap<Value, (String, &'static str)>>,
     /// The number of the last submit; 0 before the first.
     submitted: u64,
-    /// Of the last run that was read, if they are taken.
+    /// Timings of the last run that was read, if enabled.
     timings: Vec<OpTime>,
-    /// What the last submit found, told at the next read.
+    /// The error of the last submit, reported at the next read.
     failure: Option<GraphError>,
 }
 
-/// An adapter's open device, on which any number of backends may live: they share its kernels and nothing else.
+/// An adapter's open device, shared by any number of backends: they share its kernels and nothing else.
 #[derive(Clone)]
 pub struct Opened {
     device: Arc<Device>,
@@ -71,10 +72,10 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens an adapter and checks that it computes what it should.
+    /// Opens an adapter and runs the self-check.
     ///
     /// # Errors
-    /// There is no such adapter, its driver refuses, or its results are wrong.
+    /// No adapter matches, its driver refuses, or its results are wrong.
     pub fn open(options: &Options) -> Result<Opened, Error> {
         let adapter = crate::find(options.device.as_deref())?;
         let device =
@@ -96,7 +97,7 @@ impl Opened {
         &self.device
     }
 
-    /// A backend that holds nothing yet.
+    /// An empty backend on this device.
     pub fn backend(&self) -> Gpu {
         let Opened { device, facts, rate } = self.clone();
         Gpu {
@@ -113,10 +114,10 @@ impl Opened {
 }
 
 impl Gpu {
-    /// Opens an adapter for one backend.
+    /// Opens an adapter for a single backend.
     ///
     /// # Errors
-    /// As [`Opened::open`].
+    /// Those of [`Opened::open`].
     pub fn open(options: &Options) -> Result<Gpu, Error> {
         Ok(Opened::open(options)?.backend())
     }
@@ -126,12 +127,12 @@ impl Gpu {
         &self.device
     }
 
-    /// What was made on the device so far.
+    /// Number of objects created on the device so far.
     pub fn created(&self) -> Created {
         self.device.created()
     }
 
-    /// Bytes of weights that are read where the file's map holds them.
+    /// Bytes of weights that are read directly from the file's map.
     pub fn mapped_bytes(&self) -> u64 {
         self.weights.mapped_bytes()
     }
@@ -143,7 +144,7 @@ impl Gpu {
         self.weights.bytes() + caches + programs
     }
 
-    /// Reserves the caches of a segment that are not there yet.
+    /// Allocates the caches of a segment that do not exist yet.
     fn reserve_caches(&mut self, segment: &Segment<'_>, limits: &Limits) -> Result<(), GraphError> {
         for node in &segment.graph.nodes[segment.nodes.clone()] {
             let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
@@ -168,13 +169,13 @@ impl Gpu {
 }
 
 impl Gpu {
-    /// The kernels of a segment.
+    /// Selects the kernels of a segment.
     fn draft(&self, segment: &Segment<'_>, limits: &Limits) -> Result<Draft, GraphError> {
         let (caps, weights, caches) = (self.device.caps(), &self.weights, &self.caches);
         lower(segment, limits, &Holdings { caps, weights, caches, rate: self.rate })
     }
 
-    /// Waits for a submit and all before it.
+    /// Waits for a submit and all earlier ones.
     fn finish(&self, submit: u64) -> Result<(), GraphError> {
         self.device.wait_until(|| self.finished.load(Ordering::Acquire) >= submit)
     }
@@ -184,7 +185,7 @@ impl Gpu {
     }
 }
 
-/// What an adapter is and can run, before it is opened.
+/// Properties of an adapter before it is opened.
 ///
 /// # Errors
 /// There is no such adapter.
@@ -207,13 +208,13 @@ fn facts_of(adapter: &Adapter) -> Facts {
     }
 }
 
-/// Types that no shader reads are kept as half floats.
+/// Types without a shader are stored as f16.
 fn converted() -> Vec<(Type, Type)> {
     let strange = bilayer_quant::all().iter().filter(|ty| !is_native(**ty));
     strange.map(|&ty| (ty, Type::F16)).collect()
 }
 
-/// A call with a segment or a value that was never compiled.
+/// The error for a segment or value that was never compiled.
 fn unknown(what: &'static str, found: u32, limit: usize) -> GraphError {
     GraphError::Limit { what, limit, found: found as usize }
 }
@@ -233,14 +234,15 @@ impl Backend for Gpu {
         self.reserve_caches(segment, &limits)?;
         let mut weights =
             segment.graph.nodes[segment.nodes.clone()].iter().flat_map(|n| n.op.weights());
-        // Those that shaders read in the file have no place yet; with them there is no upload to wait for either.
+        // Weights that shaders read in the file have no place yet; with them there is no upload to overlap with
+        // either.
         if !weights.all(|id| self.weights.placed(id).is_some()) {
             return Ok(());
         }
         let draft = self.draft(segment, &limits)?;
         let sources: Vec<Source> = sources(&draft).into_iter().cloned().collect();
         let device = self.device.clone();
-        // Whoever compiles the segment hears of what fails here.
+        // Errors are reported when the segment is compiled.
         rayon::spawn(move || sources.par_iter().for_each(|source| drop(device.pipeline(source))));
         Ok(())
     }

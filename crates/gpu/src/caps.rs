@@ -1,6 +1,6 @@
-//! What kernels may use on an adapter: plain data, so that choosing them is a pure function.
+//! Capabilities of a GPU: plain data, so that selecting kernels is a pure function.
 
-/// The interface wgpu speaks to the driver.
+/// The graphics API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Api {
     /// Vulkan.
@@ -22,7 +22,7 @@ impl Api {
     }
 }
 
-/// Who made an adapter, where that decides a variant.
+/// The GPU's vendor, where that decides a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vendor {
     /// NVIDIA.
@@ -38,7 +38,7 @@ pub enum Vendor {
 }
 
 impl Vendor {
-    /// From a PCI vendor number.
+    /// The vendor of a PCI vendor id.
     pub fn from_pci(number: u32) -> Vendor {
         match number {
             0x10de => Vendor::Nvidia,
@@ -50,31 +50,31 @@ impl Vendor {
     }
 }
 
-/// What kernels may use.
+/// Capabilities that kernels may use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Caps {
     /// The driver's interface.
     pub api: Api,
-    /// The maker.
+    /// The vendor.
     pub vendor: Vendor,
-    /// Threads of a subgroup where every shader gets the same number: a workgroup of so many is one subgroup.
-    /// `None` where there are none or their size varies; no subgroup operation is used then.
+    /// Subgroup size, if it is the same for every shader: a workgroup of that many threads is one subgroup. `None`
+    /// without subgroups or if their size varies; then no subgroup operation is used.
     pub subgroup: Option<u32>,
-    /// Whether four products of bytes are one instruction.
+    /// Whether four byte products are one instruction.
     pub dot4: bool,
     /// Whether shaders have 16-bit floats.
     pub f16: bool,
-    /// Whether the adapter is the host's processor: barriers are dear, workgroup memory gains nothing.
+    /// Whether the GPU is a software adapter on the CPU: barriers are expensive, workgroup memory is useless.
     pub software: bool,
-    /// Whether adapter and host share memory.
+    /// Whether GPU and host share memory.
     pub unified: bool,
     /// Whether there are timestamps inside passes.
     pub timestamps: bool,
-    /// Bytes that one binding may cover.
+    /// Maximum bytes per binding.
     pub max_binding: u64,
     /// Bytes of workgroup memory.
     pub workgroup_bytes: u32,
-    /// What a binding's offset must be a multiple of, bytes.
+    /// Alignment of a binding's offset, bytes.
     pub offset_alignment: u32,
 }
 

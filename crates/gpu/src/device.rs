@@ -1,4 +1,4 @@
-//! The wgpu device and its queue: creation, memory, pipelines, waiting, and what went wrong.
+//! The wgpu device and its queue: creation, memory, pipelines, waiting, and errors.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::patience::Patience;
 use crate::pipeline_cache::{Keep, PipelineCache};
 use crate::unified;
 
-/// How long a wait spins before it sleeps: waking up from sleep costs more than small work takes.
+/// Duration of spinning before sleeping: waking up costs more than small work takes.
 const SPIN: Duration = Duration::from_micros(150);
 
 /// How long a wait goes on while the device finishes nothing, before it counts as lost.
@@ -28,10 +28,10 @@ pub struct Pipeline {
     pub(crate) layout: wgpu::BindGroupLayout,
 }
 
-/// A pipeline that somebody makes; who else wants it waits for that.
+/// A pipeline under construction; other users wait for it.
 type Making = OnceLock<Result<Arc<Pipeline>, GraphError>>;
 
-/// What was made on a device since it was opened; nothing of it may grow on the token path.
+/// Objects created on a device since it was opened; none of these numbers may grow on the token path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Created {
     /// Buffers.
@@ -48,7 +48,7 @@ pub struct Device {
     pub(crate) queue: wgpu::Queue,
     caps: Caps,
     name: String,
-    /// Why the device can no longer be used.
+    /// The reason why the device can no longer be used.
     failure: Arc<Mutex<Option<String>>>,
     pipelines: Mutex<HashMap<String, Arc<Making>>>,
     cache: Option<PipelineCache>,
@@ -59,18 +59,18 @@ pub struct Device {
     /// Submissions that are done: a device under which this grows is slow, not lost.
     finished: Arc<AtomicU64>,
     block_bytes: u64,
-    /// Shaders are checked for accesses out of bounds.
+    /// Whether shaders check accesses for bounds.
     checked: bool,
 }
 
-/// How a device is opened.
+/// Options for opening a device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceOptions {
-    /// Bytes of a block of weights, below the adapter's own limit; to test the splitting of matrices.
+    /// Bytes per block of weights, below the GPU's own limit; to test the splitting of matrices.
     pub block_bytes: Option<u64>,
     /// Whether subgroup operations may be used.
     pub subgroups: bool,
-    /// Whether a software adapter is treated like one of hardware; to test the kernels of those.
+    /// Whether a software adapter is treated like hardware; to test its kernels.
     pub as_hardware: bool,
     /// Whether shaders check every access; slower.
     pub checked: bool,
@@ -79,7 +79,7 @@ pub struct DeviceOptions {
 }
 
 impl Default for DeviceOptions {
-    /// The fast way.
+    /// The fastest options.
     fn default() -> Self {
         DeviceOptions {
             block_bytes: None,
@@ -146,19 +146,19 @@ impl Device {
         })
     }
 
-    /// Sets what the probe found.
+    /// Sets the result of the probe.
     #[must_use]
     pub fn with_subgroup(mut self, subgroup: Option<u32>) -> Device {
         self.caps.subgroup = subgroup;
         self
     }
 
-    /// What kernels may use.
+    /// Capabilities for kernels.
     pub fn caps(&self) -> &Caps {
         &self.caps
     }
 
-    /// Most bytes of a block of weights.
+    /// Maximum bytes per block of weights.
     pub fn block_bytes(&self) -> u64 {
         self.block_bytes.min(self.caps.max_binding)
     }
@@ -168,7 +168,7 @@ impl Device {
         &self.name
     }
 
-    /// What was made so far.
+    /// Number of objects created so far.
     pub fn created(&self) -> Created {
         Created {
             buffers: self.buffers.load(Ordering::Relaxed),
@@ -180,7 +180,7 @@ impl Device {
     /// Whether the device still works.
     ///
     /// # Errors
-    /// It was lost, or a call was refused.
+    /// It was lost, or a call failed.
     pub fn check(&self) -> Result<(), GraphError> {
         match &*lock(&self.failure) {
             None => Ok(()),
@@ -190,7 +190,7 @@ impl Device {
         }
     }
 
-    /// Records that the device can no longer be used, and returns the error that says so.
+    /// Marks the device as unusable, and returns the corresponding error.
     pub fn lost(&self, reason: String) -> GraphError {
         note(&self.failure, reason);
         match self.check() {
@@ -199,17 +199,17 @@ impl Device {
         }
     }
 
-    /// Ends the device as a driver would that lost it.
+    /// Destroys the device as if the driver had lost it.
     pub fn destroy(&self) {
         self.device.destroy();
         let _ = self.device.poll(wgpu::PollType::Poll);
         note(&self.failure, "destroyed".to_owned());
     }
 
-    /// A buffer of zeros.
+    /// Creates a zeroed buffer.
     ///
     /// # Errors
-    /// There is no room, or the device was lost.
+    /// Out of memory, or the device was lost.
     pub fn buffer(
         &self,
         what: &str,
@@ -240,7 +240,7 @@ impl Device {
         Ok(buffer)
     }
 
-    /// The pipeline of a kernel, made at its first use.
+    /// The pipeline of a kernel, created at its first use.
     ///
     /// # Errors
     /// The driver refuses the kernel.
@@ -264,14 +264,14 @@ impl Device {
         }
     }
 
-    /// Has what the driver compiled kept, if there is something new and somebody who keeps it.
+    /// Stores the driver's compiled pipelines, if there are new ones and a storage.
     pub fn keep_cache(&self) {
         if let Some(cache) = &self.cache {
             cache.store(self.created().pipelines);
         }
     }
 
-    /// Whether the host can map buffers that shaders use, and gains by it.
+    /// Whether the host can map buffers that shaders use, and benefits from it.
     pub fn maps_primary_buffers(&self) -> bool {
         self.caps.unified
             && self.device.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
@@ -286,8 +286,8 @@ impl Device {
             label: Some(&source.name),
             source: wgpu::ShaderSource::Wgsl(source.wgsl.as_str().into()),
         };
-        // SAFETY: the text is one of our own kernels, which index their bindings only within the sizes that
-        // `Program` gave them; the tests run them checked and unchecked.
+        // SAFETY: the text is one of our own kernels, which index their bindings only within the sizes set by
+        // `Program`; the tests run them checked and unchecked.
         let module = unsafe { self.device.create_shader_module_trusted(descriptor, checks) };
         let layout = self.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
             label: Some(&source.name),
@@ -312,7 +312,7 @@ impl Device {
         Pipeline { pipeline: self.device.create_compute_pipeline(&descriptor), layout }
     }
 
-    /// A bind group of a kernel: its uniform, then its storage bindings in order.
+    /// Creates a bind group of a kernel: its uniform, then its storage bindings in order.
     pub fn bind_group(
         &self,
         pipeline: &Pipeline,
@@ -333,7 +333,7 @@ impl Device {
         })
     }
 
-    /// Waits until `done` is set by a callback of the device: spins a little, then sleeps.
+    /// Waits until `done` is set by a callback of the device: spins briefly, then sleeps.
     ///
     /// # Errors
     /// The device was lost, or finishes nothing for as long as the time-out.
@@ -341,10 +341,10 @@ impl Device {
         self.wait_until(|| done.load(Ordering::Acquire))
     }
 
-    /// The same for what callbacks of the device make true.
+    /// Waits until a condition holds that callbacks of the device change.
     ///
     /// # Errors
-    /// As [`Device::wait`].
+    /// Those of [`Device::wait`].
     pub fn wait_until(&self, done: impl Fn() -> bool) -> Result<(), GraphError> {
         let began = Instant::now();
         let finished = || self.finished.load(Ordering::Acquire);
@@ -381,10 +381,10 @@ impl Device {
         });
     }
 
-    /// Waits until everything that was submitted is done.
+    /// Waits until all submitted work is done.
     ///
     /// # Errors
-    /// As [`Device::wait`].
+    /// Those of [`Device::wait`].
     pub fn finish(&self) -> Result<(), GraphError> {
         let done = Arc::new(AtomicBool::new(false));
         let set = done.clone();
@@ -392,18 +392,18 @@ impl Device {
         self.wait(&done)
     }
 
-    /// Reads a buffer that may be copied from. Slow: for tests, the probe and the self-check.
+    /// Reads a buffer with copy usage. Slow: for tests, the probe and the self-check.
     ///
     /// # Errors
-    /// As [`Device::wait`], or no room for the copy.
+    /// Those of [`Device::wait`], or out of memory.
     pub fn download(&self, buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u8>, GraphError> {
         self.download_ranges(buffer, std::slice::from_ref(&(0..bytes)))
     }
 
-    /// Reads parts of a buffer, one behind another. Slow, as [`Device::download`].
+    /// Reads parts of a buffer, concatenated. Slow, like [`Device::download`].
     ///
     /// # Errors
-    /// As [`Device::download`].
+    /// Those of [`Device::download`].
     pub fn download_ranges(
         &self,
         buffer: &wgpu::Buffer,
@@ -430,11 +430,11 @@ impl Device {
         mapped.map(|view| view.to_vec()).map_err(|error| self.lost(error.to_string()))
     }
 
-    /// Runs one kernel on fresh buffers holding `data` (in the order of its storage bindings) and returns them
-    /// afterwards. For tests and the self-check.
+    /// Runs one kernel on new buffers with the contents `data` (in the order of its storage bindings) and returns
+    /// their contents afterwards. For tests and the self-check.
     ///
     /// # Errors
-    /// No room, a refused kernel, a lost device.
+    /// Out of memory, a rejected kernel, a lost device.
     pub fn run(
         &self,
         source: &Source,
@@ -469,10 +469,10 @@ impl Device {
         Ok(results)
     }
 
-    /// A buffer that holds `data`.
+    /// Creates a buffer with the contents `data`.
     ///
     /// # Errors
-    /// As [`Device::buffer`].
+    /// Those of [`Device::buffer`].
     pub fn filled(
         &self,
         what: &str,
@@ -508,18 +508,18 @@ fn entries(bindings: &[Access]) -> Vec<wgpu::BindGroupLayoutEntry> {
     std::iter::once(uniform).chain(bindings.iter().enumerate().map(storage)).collect()
 }
 
-/// Keeps the first reason: what follows is its consequence.
+/// Keeps only the first reason: later ones are its consequences.
 fn note(failure: &Mutex<Option<String>>, reason: String) {
     lock(failure).get_or_insert(reason);
 }
 
-/// A message without its long tail.
+/// The first lines of a message.
 fn first_lines(message: &str) -> String {
     let lines: Vec<&str> = message.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     lines[..lines.len().min(8)].join("; ")
 }
 
-/// The lock, also after a panic elsewhere: what it guards is only ever replaced as a whole.
+/// Locks even after a panic elsewhere: the guarded data is only ever replaced as a whole.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -115,7 +115,7 @@ pub fn variants_of(op: OpKind, caps: &Caps) -> Vec<Source> {
     of(op).map_or(Vec::new(), |kernels| (kernels.variants)(caps))
 }
 
-/// Every kernel that may be chosen on adapters of these capabilities, for checking without one.
+/// All kernels that may be selected with these capabilities, for validation without a GPU.
 pub fn all(caps: &Caps) -> Vec<Source> {
     let mut sources: Vec<Source> = ops().into_iter().flat_map(|op| variants_of(op, caps)).collect();
     // What steps and products begin with, and the measurement of bandwidth, are no ops.

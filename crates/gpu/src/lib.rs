@@ -1,8 +1,8 @@
 //! The GPU backend: WGSL kernels on Vulkan, Metal and DX12 through wgpu.
 //!
-//! **Purpose.** Runs segments of the graph on a graphics adapter.
+//! **Purpose.** Runs segments of the graph on a GPU.
 //!
-//! **What it does not know.** Models, files, other devices, and how layers came to be placed on it.
+//! **What it does not know.** Models, files, other devices, and the reasons for a placement.
 //!
 //! **Read first.** [`Caps`](caps::Caps), [`Device`](device::Device), [`kernels`].
 
@@ -31,15 +31,15 @@ pub use error::Error;
 pub use pipeline_cache::Keep;
 pub use weights::device_bytes;
 
-/// Opens an adapter's device and finds out what its kernels may use.
+/// Opens an adapter's device and determines its capabilities.
 ///
 /// # Errors
-/// There is no such adapter, or its driver refuses.
+/// No adapter matches, or its driver refuses.
 pub fn open(wanted: Option<&str>, options: device::DeviceOptions) -> Result<device::Device, Error> {
     open_adapter(&find(wanted)?, options, None)
 }
 
-/// The same for an adapter that was found; `keeper` keeps what its driver compiles.
+/// Opens the device of an adapter found before; `keeper` stores its driver's compiled pipelines.
 ///
 /// # Errors
 /// Its driver refuses.

@@ -1,4 +1,4 @@
-//! What must be tried because no driver tells it: whether all subgroups have one size.
+//! Probes the subgroup size, which drivers do not report reliably, and checks a device's results.
 
 use std::cmp::Ordering;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::kernels::view::View;
 use crate::kernels::weights::Layout;
 use crate::render::render;
 
-/// The size that every subgroup has, if there is one: then a workgroup of so many threads is one subgroup.
+/// The size of all subgroups, if it is uniform: then a workgroup of that many threads is one subgroup.
 ///
 /// # Errors
 /// The device was lost.
@@ -26,7 +26,7 @@ pub fn subgroup(adapter: &Adapter, device: &Device) -> Result<Option<u32>, Graph
         return Ok(None);
     }
     let info = adapter.raw().get_info();
-    // Apple's processors always run 32; Metal's adapter only says between 4 and 64.
+    // Apple's GPUs always run 32; Metal's adapter only reports between 4 and 64.
     let apple = device.caps().api == Api::Metal && info.name.contains("Apple");
     if info.subgroup_min_size != info.subgroup_max_size && !apple {
         return Ok(None);
@@ -40,7 +40,7 @@ pub fn subgroup(adapter: &Adapter, device: &Device) -> Result<Option<u32>, Graph
     Ok(fixed.then_some(size))
 }
 
-/// Size, number, and disagreeing threads of the subgroups in a workgroup.
+/// Size and number of subgroups in a workgroup, and threads that disagree.
 fn sizes(device: &Device, threads: u32) -> Result<[u32; 3], GraphError> {
     let source = Source {
         name: format!("probe {threads}"),
@@ -53,21 +53,21 @@ fn sizes(device: &Device, threads: u32) -> Result<[u32; 3], GraphError> {
     Ok([words[0], words[1], words[2]])
 }
 
-/// Operations a second that any device counts as having until it was measured.
+/// Operations per second assumed of any device until measured.
 pub const RATE_MIN: f64 = 1e10;
 
-/// The same of one that is no software adapter: the check is too small to show what it can do.
+/// Operations per second assumed of hardware: the check is too small to measure it.
 const RATE_MIN_HARDWARE: f64 = 5e11;
 
-/// Rows and columns of the matrix of the self-check.
+/// Rows and columns of the self-check's matrix.
 const CHECK_ROWS: usize = 256;
 const CHECK_COLS: usize = 512;
 
-/// Bound on the relative error of the self-check, which is exact but for the rounding of sums.
+/// Bound on the relative error of the self-check, which is exact except for rounding of sums.
 const CHECK_BOUND: f64 = 1e-4;
 
-/// Runs a product and compares it with the host's: a driver that computes wrong results is found before a model
-/// does. Returns the operations a second that it reached.
+/// Runs a product and compares it with the host's, so that a driver with wrong results is detected before a model
+/// runs. Returns the achieved operations per second.
 ///
 /// # Errors
 /// The results are wrong, or the device was lost.
@@ -86,7 +86,7 @@ pub fn check(device: &Device) -> Result<f64, crate::Error> {
     let off: f64 = expected.iter().zip(&found).map(|(e, f)| square(e - f64::from(*f))).sum();
     let whole: f64 = expected.iter().map(|&e| square(e)).sum();
     let error = (off / whole).sqrt();
-    // Not `>`: the error may be no number.
+    // Not `>`: the error may be NaN.
     if !matches!(error.partial_cmp(&CHECK_BOUND), Some(Ordering::Less)) {
         return Err(crate::Error::SelfCheck {
             adapter: device.name().to_owned(),
@@ -108,7 +108,7 @@ struct Case {
     ints: bool,
 }
 
-/// What a column's integers stand for.
+/// The scale of a column's integers.
 const STEP: f32 = 1.0 / 64.0;
 
 impl Case {
@@ -129,7 +129,7 @@ impl Case {
         };
         let row_blocks = CHECK_COLS / ty.block_weights;
         let blocks = CHECK_ROWS * row_blocks;
-        // Any numbers that do not repeat with the layout's strides.
+        // Numbers that do not repeat with the layout's strides.
         let small = |i: usize| ((i * 2_654_435_761) >> 7) as u8 as i8;
         let mut matrices = [Matrix::default(); 3];
         matrices[0].blocks = blocks as u32;
@@ -161,7 +161,7 @@ impl Case {
             .chunks_exact(16)
             .map(|piece| [STEP, STEP * piece.iter().map(|&x| f32::from(x)).sum::<f32>()])
             .collect();
-        // Plane after plane: scales, then quants.
+        // One plane after another: scales, then quants.
         let mut weights: Vec<u8> = bytemuck::cast_slice(&self.scales).to_vec();
         weights.extend_from_slice(bytemuck::cast_slice(&self.quants));
         let out = vec![0; CHECK_ROWS * 4];

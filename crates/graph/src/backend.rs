@@ -1,4 +1,4 @@
-//! The one trait between the plan and a device, and the plain data it speaks in.
+//! The trait between plan and device, and the plain data of its interface.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use bilayer_quant::Type;
 
 use crate::{CacheId, Error, Graph, OpKind, SharedBytes, Step, Value, Weight};
 
-/// A piece of the graph that runs on one device without a transfer inside.
+/// A part of the graph that runs on one device without a transfer inside.
 #[derive(Clone, Debug)]
 pub struct Segment<'g> {
     /// The whole graph.
     pub graph: &'g Graph,
     /// The nodes that belong to this segment.
     pub nodes: Range<usize>,
-    /// Values made before the segment that it reads; written with [`Backend::write`] before each submit.
+    /// Values computed before the segment that it reads; written with [`Backend::write`] before each submit.
     pub inputs: Vec<Value>,
     /// Values of the segment that are read with [`Backend::read`].
     pub outputs: Vec<Value>,
@@ -23,46 +23,46 @@ pub struct Segment<'g> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SegmentId(pub u32);
 
-/// Bounds that `compile` allocates for; no step may exceed them.
+/// Limits that `compile` allocates for; no step may exceed them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Most tokens in a step (the physical batch).
+    /// Maximum tokens per step (the physical batch).
     pub tokens: usize,
-    /// Most output rows in a step.
+    /// Maximum output rows per step.
     pub outputs: usize,
-    /// Most spans in a step.
+    /// Maximum spans per step.
     pub sequences: usize,
     /// Pages in each layer's cache.
     pub pages: usize,
-    /// Most entries in [`Step::pages`].
+    /// Maximum entries of [`Step::pages`].
     pub page_entries: usize,
-    /// How keys are stored: F16, F32 or Q8_0.
+    /// Type of stored keys: F16, F32 or Q8_0.
     pub key_type: Type,
-    /// How values are stored: F16, F32 or Q8_0.
+    /// Type of stored values: F16, F32 or Q8_0.
     pub value_type: Type,
     /// Whether the backend may fuse ops; off for comparison.
     pub fuse: bool,
-    /// Whether every op's time is taken ([`Backend::timings`]).
+    /// Whether every op is timed ([`Backend::timings`]).
     pub timings: bool,
-    /// Whether every op's result is checked for NaN and infinities; slow, used to name the culprit.
+    /// Whether every op's result is checked for NaN and infinities; slow, used to find the faulty op.
     pub check: bool,
 }
 
-/// What a device is and can do.
+/// The properties and capabilities of a device.
 ///
 /// Nothing above the backends asks which backend a device belongs to: what differs is one of the capabilities here.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
-    /// Its name for messages and plans.
+    /// Name for messages and plans.
     pub name: String,
     /// The label of devices of its backend in a plan's map: `cpu`, `gpu`. Data for people and JSON; no code branches
     /// on it.
     pub family: &'static str,
-    /// The kernel family chosen, such as an instruction level.
+    /// The selected kernel family, such as an instruction level.
     pub level: String,
-    /// Threads or lanes of work it runs at once.
+    /// Threads or parallel lanes.
     pub threads: usize,
-    /// Memory it may use, bytes.
+    /// Available memory, bytes.
     pub memory_bytes: u64,
     /// Whether work goes through a queue that needs no thread of the host: a device that is not asynchronous computes
     /// on the thread that waits for it.
@@ -73,23 +73,23 @@ pub struct Facts {
     /// Whether it may be lost or run out of memory while the process lives on, so that its layers must move to
     /// another device.
     pub can_be_lost: bool,
-    /// Whether the host reads results where they are, in memory that both share.
+    /// Whether the host reads results in place, in shared memory.
     pub shares_memory: bool,
     /// Op kinds it has kernels for.
     pub ops: Vec<OpKind>,
-    /// Weight types it runs.
+    /// Supported weight types.
     pub types: Vec<Type>,
-    /// Types it keeps as another type in its memory.
+    /// Types that it stores as another type.
     pub converted: Vec<(Type, Type)>,
-    /// Types of matrices that take their inputs as integers, which lie in the device's memory beside or in place of the
-    /// floats: 24 bytes for every 16 values.
+    /// Types of matrices that are multiplied with integer activations, which use device memory in addition to or
+    /// instead of the floats: 24 bytes per 16 values.
     pub quantized: Vec<Type>,
     /// What tells it from others and from itself as it was set up otherwise: the CPU's model and instruction level, the
     /// GPU and its driver.
     pub identity: String,
-    /// How fast it reads its memory, 10^9 bytes a second, where that is known.
+    /// Memory read bandwidth, 10^9 bytes per second, if known.
     pub read_gbps: Option<f64>,
-    /// How fast it multiplies matrices, 10^12 operations a second, where that is known.
+    /// Matrix multiplication speed, 10^12 operations per second, if known.
     pub tops: Option<f64>,
 }
 
@@ -130,7 +130,7 @@ impl Facts {
         }
     }
 
-    /// Bytes of a weight's row as the device stores it.
+    /// Bytes of a weight's row as stored by the device.
     pub fn row_bytes(&self, weight: &Weight) -> u64 {
         match self.converted.iter().find(|(from, _)| *from == weight.ty) {
             Some((_, to)) => {
@@ -142,28 +142,28 @@ impl Facts {
     }
 }
 
-/// The time one kernel took in the last step.
+/// The time of one kernel in the last step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpTime {
-    /// The first of the graph's nodes that the kernel covers.
+    /// The first graph node that the kernel covers.
     pub node: u32,
-    /// When it began, nanoseconds after the first kernel of its segment did, on the device's clock.
+    /// Start time, nanoseconds after the first kernel of its segment, on the device's clock.
     pub start_ns: u64,
-    /// Time it took, nanoseconds.
+    /// Duration, nanoseconds.
     pub ns: u64,
 }
 
-/// What a backend is to hold from now on.
+/// The contents that a backend shall hold.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Holding<'a> {
-    /// Weights, in the order of loading.
+    /// Weights, in loading order.
     pub weights: &'a [&'a Weight],
-    /// Caches that stay as they are if they are there.
+    /// Caches to preserve if they exist.
     pub caches: &'a [CacheId],
 }
 
-/// Keys and values of some pages of a cache, `[pages, PAGE_TOKENS, kv_heads * head_dim]` each. f32 holds what any
-/// cache type stores, so that nothing is lost between devices that have the same type.
+/// Keys and values of some pages of a cache, `[pages, PAGE_TOKENS, kv_heads * head_dim]` each. f32 represents every
+/// cache type, so nothing is lost between devices that use the same type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CachePages {
     /// Keys.
@@ -172,10 +172,10 @@ pub struct CachePages {
     pub values: Vec<f32>,
 }
 
-/// A kernel that `compile` chose.
+/// A kernel selected by `compile`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// The graph's nodes it covers; more than one where ops were fused.
+    /// The graph nodes it covers; several if ops were fused.
     pub nodes: Vec<u32>,
     /// Its name, such as `matmul q4_k avx512vnni`.
     pub name: String,
@@ -183,9 +183,10 @@ pub struct Kernel {
 
 /// A device that holds weights and runs plan segments. Called a few times per segment and step, so used as `dyn`.
 ///
-/// Order of calls: `reserve`, perhaps `ready` for each segment, `load` each weight, `compile` each segment, then per
-/// step `write` the inputs, `submit`, `read` the outputs. Nothing is allocated after `compile`. When layers move to
-/// another device it begins anew at `reserve`, with what stays; caches that move are carried by `save` and `restore`.
+/// Order of calls: `reserve`, optionally `ready` for each segment, `load` for each weight, `compile` for each
+/// segment, then per step `write` the inputs, `submit`, `read` the outputs. Nothing is allocated after `compile`.
+/// When layers move to another device, it starts over at `reserve` with what stays; caches that move are transferred
+/// by `save` and `restore`.
 ///
 /// **Several micro-batches at once.** `submit` is asynchronous: while one device runs a segment, another may run
 /// another segment of the step before or after. So after `submit` of a segment the caller may, before any `read`,
@@ -201,45 +202,44 @@ pub trait Backend: Send {
     /// What the device is and can do.
     fn facts(&self) -> &Facts;
 
-    /// Announces all that the device will hold, so that it lays out its memory and refuses early. What was loaded
-    /// before and is named again stays (loading it once more changes nothing), and so do the caches that are named;
-    /// everything else is given up, all compiled segments included.
+    /// Announces everything that the device will hold, so that it can lay out its memory and refuse early. Loaded
+    /// weights and caches that are named again are preserved (loading such a weight again has no effect); everything
+    /// else is dropped, including all compiled segments.
     ///
     /// # Errors
-    /// No memory, or the device was lost.
+    /// Out of memory, or the device was lost.
     fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), Error>;
 
-    /// Lets the device begin in the background with what takes time in [`Backend::compile`], while weights load.
+    /// Lets the device start time-consuming parts of [`Backend::compile`] in the background while weights load.
     ///
     /// # Errors
-    /// As [`Backend::compile`], as far as it is known by now.
+    /// Those of [`Backend::compile`] that are known by now.
     fn ready(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<(), Error> {
         let _ = (segment, limits);
         Ok(())
     }
 
-    /// Offers memory that weights will be slices of: a file map, which begins at a page and lives as long as its
-    /// clones. A device that shares the host's memory may read weights there instead of copying them. Called before
+    /// Offers memory that contains the weights: a file map, page-aligned and alive as long as its clones. A device
+    /// that shares the host's memory may read weights there instead of copying them. Called before
     /// [`Backend::reserve`].
     fn share(&mut self, map: &SharedBytes) {
         let _ = map;
     }
 
-    /// Takes a weight's bytes, exactly [`Weight::bytes`] of them. The CPU keeps the map, a GPU uploads.
+    /// Loads a weight's bytes, exactly [`Weight::bytes`] of them. The CPU keeps the map, a GPU uploads.
     ///
     /// # Errors
-    /// Wrong length, unsupported type, no memory.
+    /// Wrong length, unsupported type, out of memory.
     fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), Error>;
 
-    /// Prepares a segment: chooses kernels, reserves buffers and the caches of its `Attend` ops. A cache
-    /// already reserved by an earlier segment is shared with it.
+    /// Prepares a segment: selects kernels, allocates buffers and the caches of its `Attend` ops. A cache already
+    /// allocated by an earlier segment is shared.
     ///
     /// # Errors
-    /// A weight is not loaded, an op is unsupported, no memory.
+    /// A weight is not loaded, an op is unsupported, out of memory.
     fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, Error>;
 
-    /// Starts a segment and returns before the work is done. A segment submitted before on this backend is
-    /// finished first.
+    /// Starts a segment and returns before the work is done. Segments submitted earlier on this backend finish first.
     ///
     /// # Errors
     /// The step exceeds the limits, or the device was lost.
@@ -251,40 +251,40 @@ pub trait Backend: Send {
     /// The device was lost.
     fn write(&mut self, value: Value, data: &[f32]) -> Result<(), Error>;
 
-    /// Waits for the segment that makes `value` and copies `[rows, width]` f32, row-major. A value of no rows
-    /// (no wanted outputs) is waited for as any other.
+    /// Waits for the segment that computes `value` and copies `[rows, width]` f32, row-major. A value without rows
+    /// (no requested outputs) is waited for as well.
     ///
     /// # Errors
     /// An op failed or the device was lost.
     fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error>;
 
-    /// Time per kernel of the last run of a segment that one of its values was read of; empty unless
-    /// [`Limits::timings`], and where the device has no clock.
+    /// Time per kernel of the last run of a segment from which a value was read; empty unless [`Limits::timings`],
+    /// and if the device has no clock.
     fn timings(&self, segment: SegmentId) -> &[OpTime];
 
-    /// Bytes of the device's memory that hold weights (those read in a file's map included), caches, activations and
-    /// staging; `None` where the device does not count them.
+    /// Bytes of device memory in use by weights (including those read in a file's map), caches, activations and
+    /// staging; `None` if the device does not count them.
     fn held_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// The kernels chosen for a segment, in execution order.
+    /// The kernels selected for a segment, in execution order.
     fn kernels(&self, segment: SegmentId) -> Vec<Kernel>;
 
-    /// Copies pages of a cache, to be carried to another device. Waits for all that was submitted.
+    /// Copies pages of a cache, for transfer to another device. Waits for all submitted work.
     ///
     /// # Errors
     /// No such cache or page, or the device was lost.
     fn save(&mut self, cache: CacheId, pages: &[u32]) -> Result<CachePages, Error>;
 
-    /// Fills pages of a cache that a compiled segment has with what another device has saved.
+    /// Fills pages of a compiled segment's cache with pages saved by another device.
     ///
     /// # Errors
     /// No such cache or page, another shape, or the device was lost.
     fn restore(&mut self, cache: CacheId, pages: &[u32], data: &CachePages) -> Result<(), Error>;
 
-    /// How many submits are not known to be finished by now, without waiting; `None` where the backend cannot
-    /// tell. Only the times in records depend on it.
+    /// Number of submits not yet known to be finished, without waiting; `None` if the backend cannot tell. Only
+    /// recorded times depend on it.
     fn outstanding(&mut self) -> Option<usize> {
         None
     }

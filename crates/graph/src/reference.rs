@@ -1,8 +1,8 @@
-//! The naive executor: f32 values, one loop nest per op, the oracle of every other backend.
+//! The naive executor: f32 values, one loop nest per op, the reference for all other backends.
 //!
-//! Nothing here is fast and nothing is clever: weights are dequantized to f32 when loaded, sums run in
-//! f64 from left to right and are rounded once, and every value of a segment keeps a buffer of its
-//! own, so that after a step [`Backend::read`] shows any of them, not only the segment's outputs.
+//! Nothing here is fast or clever: weights are dequantized to f32 when loaded, sums run in f64 from left to right and
+//! are rounded once, and every value of a segment has its own buffer, so that after a step [`Backend::read`] returns
+//! any of them, not only the segment's outputs.
 
 mod add;
 mod attend;
@@ -36,22 +36,22 @@ use cache::Cache;
 
 const NAME: &str = "reference";
 
-/// The naive executor. It runs in `submit` itself and reports an op's failure at the next `read`.
+/// The naive executor. It runs inside `submit` and reports an op's failure at the next `read`.
 #[derive(Debug)]
 pub struct Reference {
     facts: Facts,
     weights: BTreeMap<WeightId, Vec<f32>>,
-    /// Elements of a row of each weight.
+    /// Elements per row of each weight.
     cols: BTreeMap<WeightId, usize>,
     values: BTreeMap<Value, Buffer>,
     caches: BTreeMap<CacheId, Cache>,
     segments: Vec<Arc<Compiled>>,
-    /// Of each segment.
+    /// Timings of each segment.
     timings: Vec<Vec<OpTime>>,
     failure: Option<Error>,
 }
 
-/// A value's rows of the current step, in room for the most rows a step may have.
+/// A value's rows in the current step, in a buffer for the maximum number of rows.
 #[derive(Debug)]
 struct Buffer {
     info: ValueInfo,
@@ -59,12 +59,12 @@ struct Buffer {
     len: usize,
 }
 
-/// What `submit` walks.
+/// A compiled segment.
 #[derive(Debug)]
 struct Compiled {
     nodes: Vec<(u32, Node)>,
     inputs: Vec<Value>,
-    /// The caches of its nodes: it makes the step's page copies in them.
+    /// The caches of its nodes, in which it performs the step's page copies.
     caches: Vec<CacheId>,
     limits: Limits,
 }
@@ -76,7 +76,7 @@ impl Default for Reference {
 }
 
 impl Reference {
-    /// An executor that holds nothing yet.
+    /// An empty executor.
     pub fn new() -> Self {
         Reference {
             // It copies the weights it is given.
@@ -96,7 +96,7 @@ impl Reference {
         }
     }
 
-    /// A buffer for `value` with room for the rows a step may have.
+    /// Allocates a buffer for `value` with the maximum number of rows.
     fn reserve(&mut self, value: Value, info: &ValueInfo, limits: &Limits) {
         let rows = match info.rows {
             Rows::Tokens => limits.tokens,
@@ -111,12 +111,12 @@ impl Reference {
         buffer.data.resize(room, 0.0);
     }
 
-    /// The rows of a value that an earlier op or `write` made.
+    /// The rows of a value, computed by an earlier op or written.
     fn rows(&self, value: Value) -> &[f32] {
         rows_in(&self.values, value)
     }
 
-    /// Runs one op: takes its output's buffer out, fills it, puts it back.
+    /// Runs one op on its output's buffer.
     fn run(&mut self, op: &Op, step: &Step<'_>) {
         let mut buffer = self.values.remove(&op.out()).expect("compile reserved every output");
         buffer.len = rows_of(&buffer.info, step) * buffer.info.width;
@@ -205,7 +205,7 @@ impl Reference {
         rope::rope(&rotation, self.rows(input), step.positions(), out);
     }
 
-    /// Runs an op of a mixture of experts into its output, which is `width` wide.
+    /// Runs an op of a mixture of experts; its output is `width` wide.
     fn mixture(&self, op: &Op, width: usize, out: &mut [f32]) {
         let weight = |id: &WeightId| self.weights[id].as_slice();
         match op {
@@ -372,7 +372,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Which of a table's rows each token takes.
+/// The table row of each token.
 fn ids_of(ids: Ids, step: &Step<'_>, rows: usize) -> Vec<u32> {
     match ids {
         Ids::Tokens => step.tokens.to_vec(),
@@ -387,7 +387,7 @@ fn rows_in(values: &BTreeMap<Value, Buffer>, value: Value) -> &[f32] {
     &buffer.data[..buffer.len]
 }
 
-/// How many rows a value has in this step.
+/// Number of rows of a value in this step.
 fn rows_of(info: &ValueInfo, step: &Step<'_>) -> usize {
     match info.rows {
         Rows::Tokens => step.tokens.len(),
@@ -395,7 +395,7 @@ fn rows_of(info: &ValueInfo, step: &Step<'_>) -> usize {
     }
 }
 
-/// Refuses a step that is larger than compiled for; a step that contradicts itself is our own mistake.
+/// Refuses a step that exceeds the limits; an inconsistent step is our own mistake.
 fn check_limits(limits: &Limits, step: &Step<'_>) -> Result<(), Error> {
     let counts = [
         ("tokens", limits.tokens, step.tokens.len()),

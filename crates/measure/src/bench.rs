@@ -1,12 +1,11 @@
-//! Speed of a model: llama-bench's tests, on sessions that are kept from one test to the next.
+//! Benchmarks a model with llama-bench's tests, on sessions reused from one test to the next.
 //!
-//! **What is counted.** As with llama-bench, a prompt wants no logits but those after each batch, generation runs one
-//! token a step and wants its logits, and neither tokenizing nor sampling is part of it. What a test begins behind
-//! (its depth) is in the cache before the clock starts, and stays there: after each repetition the sequence is cut
-//! back to it.
+//! **What is counted.** As in llama-bench, a prompt requests logits only after each batch, generation runs one token
+//! per step and requests its logits, and neither tokenization nor sampling is included. The tokens at a test's depth
+//! are in the cache before the clock starts and stay there: after each repetition the sequence is truncated to them.
 //!
-//! **Which tokens.** Position `i` of the sequence always gets the same token, drawn at random from the vocabulary once
-//! (a ChaCha8 stream of a fixed key), so every repetition, placement and type of cache runs the same work.
+//! **Which tokens.** Position `i` of the sequence always has the same token, drawn at random from the vocabulary once
+//! (a ChaCha8 stream with a fixed key), so every repetition, placement and cache type does the same work.
 
 use std::fmt;
 use std::time::Instant;
@@ -32,34 +31,34 @@ mod summary;
 pub use measured::Measured;
 pub use summary::Summary;
 
-/// One of llama-bench's tests: a prompt, then tokens one by one, behind what is already in the cache; perhaps of several
-/// sequences at once.
+/// One of llama-bench's tests: a prompt, then tokens one by one, after what is already in the cache; optionally with
+/// several sequences in parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
-    /// Tokens of the prompt, taken at once.
+    /// Tokens of the prompt, run at once.
     pub prompt: usize,
-    /// Tokens generated, each in a step of its own.
+    /// Generated tokens, one per step.
     pub generate: usize,
-    /// Tokens that are in the cache before; the sequences share them.
+    /// Cached tokens before the test, shared by the sequences.
     pub depth: usize,
-    /// Sequences, at least 1. Each has a prompt of its own; a step generates a token of each.
+    /// Number of sequences, at least 1. Each has its own prompt; a step generates one token of each.
     pub parallel: usize,
 }
 
 impl Default for Test {
-    /// Nothing to do for one sequence.
+    /// An empty test with one sequence.
     fn default() -> Test {
         Test { prompt: 0, generate: 0, depth: 0, parallel: 1 }
     }
 }
 
 impl Test {
-    /// Tokens that the speed counts, of all sequences.
+    /// Tokens counted for the speed, over all sequences.
     pub fn tokens(&self) -> usize {
         self.parallel * (self.prompt + self.generate)
     }
 
-    /// Tokens of context it needs for each sequence.
+    /// Context per sequence in tokens.
     pub fn context(&self) -> usize {
         self.depth + self.prompt + self.generate
     }
@@ -79,28 +78,28 @@ impl fmt::Display for Test {
     }
 }
 
-/// What a session is made for; one serves all tests and placements of an equal setup.
+/// The setup of a session, which serves all tests and placements of an equal setup.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// Worker threads; `None` is one per physical core allowed to the process.
     pub threads: Option<usize>,
-    /// Instruction level; `None` is the highest there is.
+    /// Instruction level; `None` is the highest available.
     pub cpu_level: Option<Level>,
-    /// Tokens of a sequence of the longest test.
+    /// Tokens per sequence of the longest test.
     pub context: usize,
-    /// Most sequences of a test.
+    /// Maximum sequences of a test.
     pub parallel: usize,
-    /// Tokens in one step.
+    /// Tokens per step.
     pub ubatch_size: usize,
-    /// How keys are stored.
+    /// Type of stored keys.
     pub cache_type_k: Type,
-    /// How values are stored.
+    /// Type of stored values.
     pub cache_type_v: Type,
     /// Whether backends may fuse ops.
     pub fuse: bool,
     /// When two devices work at the same time.
     pub overlap: Overlap,
-    /// How many events to keep of what ran when.
+    /// Capacity of the trace in events.
     pub trace_events: Option<usize>,
     /// The placements it will have, one at a time. They name the same GPUs, which are opened if any of
     /// them wants them.
@@ -109,7 +108,7 @@ pub struct Setup {
 
 impl Setup {
     fn settings(&self) -> Settings<'static> {
-        // Only a placement that is chosen by times needs them.
+        // Only a placement selected by times needs them.
         let chosen = self.placings.iter().find(|placing| placing.gpu_layers == Offload::Auto);
         Settings {
             placing: chosen.cloned().unwrap_or_else(Placing::processor),
@@ -146,43 +145,43 @@ impl Setup {
     }
 }
 
-/// What a session runs on.
+/// The devices of a session.
 struct Devices {
     backends: Vec<Box<dyn Backend>>,
-    /// Why there is no adapter though one was wanted.
+    /// Why there is no GPU although one was requested.
     without: Option<String>,
 }
 
-/// How far apart in the list of tokens sequences are that generate together.
+/// Distance in the list of tokens between sequences that generate together.
 const APART: usize = 7919;
 
-/// How a test is run.
+/// Options of running a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Method {
-    /// Times it is repeated.
+    /// Number of repetitions.
     pub repetitions: usize,
-    /// Whether it runs once before: the prompt whole, of the generation one token.
+    /// Whether to warm up: the whole prompt, one token of generation.
     pub warm_up: bool,
-    /// Most tokens of a prompt that are handed over at once; the logits after each batch are waited for.
+    /// Maximum tokens of a prompt per call; the logits after each batch are waited for.
     pub batch_size: usize,
-    /// Whether it is measured how fast the model's file is read, before and after a test without a prompt.
+    /// Whether the read bandwidth of the model's file is measured before and after a test without a prompt.
     pub probe: bool,
 }
 
-/// What a test is busy with.
+/// The phase of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Filling the cache.
     Depth,
-    /// Measuring how fast memory is read.
+    /// Measuring read bandwidth.
     Probe,
     /// Running once untimed.
     WarmUp,
-    /// The repetition of that number, from 0.
+    /// The repetition with this number, from 0.
     Repetition(usize),
 }
 
-/// The tests of one model, and the session of the last setup.
+/// Benchmarks of one model, with the session of the last setup.
 pub struct Bench {
     model: Model,
     live: Option<Live>,
@@ -191,25 +190,25 @@ pub struct Bench {
 struct Live {
     setup: Setup,
     session: Session,
-    /// The first one keeps what is before a test from one to the next.
+    /// The first one keeps the tokens before a test from one test to the next.
     sequences: Vec<SequenceId>,
     /// The token of each position.
     tokens: Vec<u32>,
-    /// Why there is no adapter though one was wanted.
+    /// Why there is no GPU although one was requested.
     without: Option<String>,
 }
 
 impl Bench {
-    /// Nothing is loaded yet.
+    /// A benchmark without a session.
     pub fn new(model: &Model) -> Bench {
         Bench { model: model.clone(), live: None }
     }
 
-    /// Makes a session for the setup, unless the last one has an equal one, and gives it the placement of that number.
-    /// Weights that stay where they are are not loaded again. The session is given back to be described.
+    /// Makes a session for the setup, unless the last one has an equal setup, and applies the placement of that
+    /// number. Unchanged weights are not loaded again. Returns the session.
     ///
     /// # Errors
-    /// As [`Session::on`] and [`Session::place`]; an adapter that did not take what it was to have.
+    /// Those of [`Session::on`] and [`Session::place`]; a GPU that could not take its part.
     pub fn ready(
         &mut self,
         setup: &Setup,
@@ -222,7 +221,7 @@ impl Bench {
             Some(mut live) => {
                 let placed = live.place(placing);
                 if let Err(error @ Error::Engine(bilayer_engine::Error::Plan(_))) = placed {
-                    // All stays as it was.
+                    // Nothing has changed.
                     self.live = Some(live);
                     return Err(error);
                 }
@@ -235,23 +234,23 @@ impl Bench {
         Ok(&self.live.insert(live).session)
     }
 
-    /// The session of the last setup, to be described.
+    /// The session of the last setup.
     pub fn session(&self) -> Option<&Session> {
         Some(&self.live.as_ref()?.session)
     }
 
-    /// Why the session of the last setup has no adapter though one was wanted.
+    /// Why the session of the last setup has no GPU although one was requested.
     pub fn without_adapter(&self) -> Option<&str> {
         self.live.as_ref()?.without.as_deref()
     }
 
-    /// Runs a test on the session that was made ready. `None` when it was interrupted.
+    /// Runs a test on the prepared session. `None` if interrupted.
     ///
     /// # Panics
-    /// If [`Bench::ready`] was not called with success before, or for less context.
+    /// If [`Bench::ready`] has not succeeded before, or with less context.
     ///
     /// # Errors
-    /// As [`Session::step`]; an adapter that failed on the way, for its times are of two placements.
+    /// Those of [`Session::step`]; a GPU that failed meanwhile, since the times then cover two placements.
     pub fn run(
         &mut self,
         test: Test,
@@ -267,7 +266,7 @@ impl Bench {
         let run = Running { live, weights, test, method, cancel };
         let measured = run.run(told);
         if !matches!(measured, Ok(Some(_))) {
-            // What the sequence holds is not known.
+            // The sequence's contents are unknown.
             self.live = None;
         }
         measured
@@ -293,13 +292,13 @@ impl Live {
         Ok(self.session.place(&planner(placing))?)
     }
 
-    /// Leaves the first sequence alone, with so many tokens.
+    /// Closes all but the first sequence, truncated to `tokens` tokens.
     fn cut(&mut self, tokens: usize) {
         self.sequences.drain(1..).for_each(|other| self.session.close(other));
         self.session.truncate(self.sequences[0], tokens);
     }
 
-    /// Refuses a session that is not as it was asked for.
+    /// Refuses a session that differs from its setup.
     fn check(&mut self) -> Result<(), Error> {
         match self.session.take_warnings().pop() {
             Some(warning) => Err(Error::Displaced(Box::new(warning))),
@@ -314,7 +313,7 @@ fn planner(
     |graph, machine, budget| placing.plan(graph, machine, budget)
 }
 
-/// The token of each position: the first one is what texts begin with, if the model has such a token.
+/// The token of each position: the first one is the model's begin-of-text token, if it has one.
 fn tokens(model: &Model, vocab: usize, count: usize) -> Vec<u32> {
     let mut rng = ChaCha8Rng::from_seed([0; 32]);
     let mut tokens: Vec<u32> = (0..count).map(|_| (rng.next_u64() % vocab as u64) as u32).collect();
@@ -326,17 +325,17 @@ fn tokens(model: &Model, vocab: usize, count: usize) -> Vec<u32> {
     tokens
 }
 
-/// A test on its session.
+/// A running test on its session.
 struct Running<'a> {
     live: &'a mut Live,
-    /// The model's file, or its largest shard, as it lies in memory.
+    /// The model's file, or its largest shard, in memory.
     weights: &'a [u8],
     test: Test,
     method: &'a Method,
     cancel: &'a Cancel,
 }
 
-/// The end of what is done early.
+/// An interruption.
 struct Interrupted;
 
 impl Running<'_> {
@@ -406,7 +405,7 @@ impl Running<'_> {
         self.live.session.step_bytes(self.test.parallel)
     }
 
-    /// Makes the sequence as long as the depth; the tokens it has by now are those it would get.
+    /// Extends the sequence to the depth; existing tokens are the right ones.
     fn reach(&mut self, depth: usize) -> Result<Result<(), Interrupted>, Error> {
         let first = self.live.sequences[0];
         let len = self.live.session.len(first);
@@ -414,7 +413,7 @@ impl Running<'_> {
         self.prompt(first, depth.saturating_sub(len))
     }
 
-    /// Makes all sequences as long as the depth, the others from the first.
+    /// Extends all sequences to the depth, the others as forks of the first.
     fn begin(&mut self) -> Result<(), Error> {
         self.live.cut(self.test.depth);
         let Live { session, sequences, .. } = self.live;
@@ -424,7 +423,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// A prompt for each sequence, one after the other.
+    /// Runs a prompt for each sequence, one after the other.
     fn prompts(&mut self, tokens: usize) -> Result<Result<(), Interrupted>, Error> {
         for number in 0..self.live.sequences.len() {
             if self.prompt(self.live.sequences[number], tokens)?.is_err() {
@@ -434,7 +433,7 @@ impl Running<'_> {
         Ok(Ok(()))
     }
 
-    /// Appends tokens to a sequence, a batch at once.
+    /// Appends tokens to a sequence in batches.
     fn prompt(
         &mut self,
         sequence: SequenceId,
@@ -445,7 +444,7 @@ impl Running<'_> {
         let start = session.len(sequence);
         for batch in all[start..start + tokens].chunks(method.batch_size.max(1)) {
             let goes_on = &mut |_| !cancel.is_cancelled();
-            // A batch that is one step is asked only when it is done.
+            // A batch of one step is checked only when it is done.
             if !goes_on(0) {
                 return Ok(Err(Interrupted));
             }
@@ -456,8 +455,8 @@ impl Running<'_> {
         Ok(Ok(()))
     }
 
-    /// Appends tokens one by one, in each step one to each sequence: others to each, so that they go to experts of
-    /// their own.
+    /// Appends tokens one by one, in each step one to each sequence: different ones, so that they use different
+    /// experts.
     fn generate(&mut self, tokens: usize) -> Result<Result<(), Interrupted>, Error> {
         let Live { session, sequences, tokens: all, .. } = self.live;
         let start = session.len(sequences[0]);
@@ -476,9 +475,9 @@ impl Running<'_> {
         Ok(Ok(()))
     }
 
-    /// Reading speed of the model's file by as many threads as the session's processor has.
+    /// Read bandwidth of the model's file with the threads of the session's CPU.
     fn probe(&self, told: &mut dyn FnMut(Phase)) -> Option<f64> {
-        // A prompt is bound by arithmetic: there is nothing to compare.
+        // A prompt is compute-bound: there is nothing to compare.
         if !self.method.probe || self.test.prompt > 0 {
             return None;
         }

@@ -1,8 +1,8 @@
-//! How long a model's layers take on a device, timed on the device itself.
+//! Times of a model's layers on a device, measured on the device itself.
 //!
-//! On each device a stretch of layers is run that is larger than any cache (weights of one layer, read again and again,
-//! would come from there), one of them, and the head: one token, a small batch, and a piece of a prompt. Layers count by
-//! their bytes. Times are those that pass outside, as in a session: clocks between kernels would hold them up.
+//! Each device runs a stretch of layers larger than any cache (the weights of a single layer would be cached when read
+//! repeatedly), one of these layers, and the head: with one token, a small batch, and a piece of a prompt. Layers are
+//! weighted by their bytes. Times are wall-clock times, as in a session: clocks between kernels would delay them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -20,29 +20,29 @@ use bilayer_scheduler::{BATCH_TOKENS, Cost, DeviceTimes, Placement, PlannedSegme
 const STRETCH_BYTES: u64 = 1536 << 20;
 const STRETCH_COPIED_BYTES: u64 = 384 << 20;
 
-/// How many times as much may be loaded for it, where much of a layer is not read for a token.
+/// Factor by which more may be loaded if much of a layer is not read for a token.
 const STRETCH_LOADED: f64 = 4.0;
 
-/// Most tokens of the piece of a prompt: what micro-batches have where devices share a prompt.
+/// Maximum tokens of the piece of a prompt: the size of micro-batches if devices share a prompt.
 const PIECE_TOKENS: usize = 128;
 
-/// Position of the token that decoding is timed at.
+/// Position at which decode is timed.
 pub const POSITION: usize = 96;
 
-/// How long one kind of step is repeated, and how often at least and at most.
+/// Duration of repetitions of one kind of step, and their minimum and maximum number.
 const TIME: Duration = Duration::from_millis(250);
 const REPEATS: std::ops::Range<usize> = 4..40;
 
-/// Times one device: the head alone, one layer, and a stretch of layers, all in turn. A layer is what more layers
-/// take beyond one, so that the cost of handing a segment over stays apart from it.
+/// Times one device: the head alone, one layer, and a stretch of layers, in turn. A layer's time is the difference
+/// that more layers make, which separates the cost of submitting a segment.
 ///
 /// # Errors
-/// The device refuses or fails; a tensor that the file lacks.
+/// The device fails, or the file lacks a tensor.
 pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<DeviceTimes, Error> {
     let graph = subject.graph;
     let end = End::of(backend.facts());
     let bytes = layer_bytes(graph, 1, |_| true);
-    // Of a prompt's last layer, most is done for the wanted row alone.
+    // Most of a prompt's last layer is computed for the requested row only.
     let prompt_bytes = layer_bytes(graph, 1, |rows| rows == Rows::Tokens);
     let layers = stretch(&bytes, &layer_bytes(graph, usize::MAX, |_| true), end);
     let parts = [&[][..], &layers[..1], &layers].map(|part| segments(graph, part, end));
@@ -62,7 +62,7 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
     let mut bench = Bench { graph, backend, parts, values: BTreeMap::new() };
     let before = bench.repeat(1, 1, TIME)?;
     let batch = low(bench.repeat(BATCH_TOKENS, BATCH_TOKENS, TIME / 2)?);
-    // As large a piece as takes a few tenths of a second.
+    // A piece that takes a few tenths of a second.
     let first = low(bench.repeat(most.min(32), 1, Duration::ZERO)?);
     let each = first.iter().sum::<f64>() / most.min(32) as f64;
     let fits = |tokens: &usize| each * *tokens as f64 <= TIME.as_secs_f64() * 1e3;
@@ -71,7 +71,7 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
         Some(piece) => (low(bench.repeat(piece, 1, TIME)?), piece),
         None => (first, most.min(32)),
     };
-    // Once more: what else the machine does now it may not have done then.
+    // Repeated, since the load on the machine may have changed.
     let mut decode = bench.repeat(1, 1, TIME)?;
     decode.iter_mut().zip(before).for_each(|(all, before)| all.extend(before));
     let decode = low(decode);
@@ -88,7 +88,7 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
         prefill_ms: Some(of(&prefill) / piece as f64),
     };
     Ok(DeviceTimes {
-        // Rows of a table: no more than a part of handing the first segment over.
+        // Looking up table rows is negligible next to submitting the first segment.
         embedding: cost(&|_| 0.0),
         layers: std::iter::zip(&bytes, &prompt_bytes)
             .map(|(bytes, prompt_bytes)| Cost {
@@ -101,7 +101,7 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
     })
 }
 
-/// Segments of some layers on a device, and with no layers of the head.
+/// Segments of some layers on a device; without layers, of the head.
 fn segments(graph: &Graph, layers: &[usize], end: End) -> Vec<PlannedSegment> {
     let mut placement = Placement::single(graph.layers(), 0);
     placement.output = usize::from(layers.is_empty());
@@ -110,7 +110,7 @@ fn segments(graph: &Graph, layers: &[usize], end: End) -> Vec<PlannedSegment> {
     cut(graph, &placement).into_iter().filter(|segment| segment.device == 1).collect()
 }
 
-/// Loads what the segments of all parts read and compiles them.
+/// Loads the weights of all parts' segments and compiles them.
 fn load(
     subject: &Subject<'_>,
     backend: &mut dyn Backend,
@@ -184,14 +184,14 @@ fn stretch(bytes: &[f64], held: &[f64], end: End) -> Vec<usize> {
     layers
 }
 
-/// What the head, one layer and a stretch of layers take, milliseconds.
+/// Times of the head, one layer and a stretch of layers, milliseconds.
 struct Walls<'a> {
     walls: [f64; 3],
-    /// Bytes of the layers of the stretch, the one layer first.
+    /// Bytes of the layers of the stretch, the single layer first.
     shares: &'a [f64],
 }
 
-/// The parts of the walls, milliseconds.
+/// The parts of these times, milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Apart {
     output: f64,
@@ -203,16 +203,16 @@ impl Walls<'_> {
     fn apart(&self) -> Apart {
         let [head, one, all] = self.walls;
         let (first, more) = (self.shares[0].max(1.0), self.shares[1..].iter().sum::<f64>());
-        // A model of one layer does not tell the layer from handing it over.
+        // With a single layer, its time cannot be separated from submission.
         let of_byte = if more > 0.0 { (all - one) / more } else { one / first };
-        // A layer takes no more than all of them, and no less than nothing.
+        // A layer's time is at most the total, and not negative.
         let of_byte = of_byte.clamp(0.25 * all / (first + more), all / (first + more));
         let segment = (one - of_byte * first).max(0.0);
         Apart { output: (head - segment).max(0.0), of_byte, segment: segment.min(head) }
     }
 }
 
-/// Bytes of each layer's matrices that make values of some kind of rows, as far as so many tokens read them.
+/// Bytes of each layer's matrices that compute values with a kind of rows and are read by `tokens` tokens.
 fn layer_bytes(graph: &Graph, tokens: usize, counts: impl Fn(Rows) -> bool) -> Vec<f64> {
     let mut bytes = vec![0.0; graph.layers() as usize];
     for (number, node) in graph.nodes.iter().enumerate() {
@@ -223,7 +223,7 @@ fn layer_bytes(graph: &Graph, tokens: usize, counts: impl Fn(Rows) -> bool) -> V
     bytes
 }
 
-/// What each part takes when little else goes on: the time that a quarter of its runs did not exceed.
+/// The time of each part on an otherwise idle machine: the first quartile of its runs.
 fn low(walls: [Vec<f64>; 3]) -> [f64; 3] {
     walls.map(|mut walls| {
         walls.sort_by(f64::total_cmp);
@@ -237,12 +237,12 @@ struct Bench<'a> {
     backend: &'a mut dyn Backend,
     /// The head, one layer, a stretch of layers.
     parts: [Vec<(PlannedSegment, SegmentId)>; 3],
-    /// Values by number, `[rows, width]`.
+    /// Values by id, `[rows, width]`.
     values: BTreeMap<u32, Vec<f32>>,
 }
 
 impl Bench<'_> {
-    /// Steps of `tokens` tokens, the last `outputs` of which are wanted, through each part in turn for some time:
+    /// Repeats steps of `tokens` tokens, the last `outputs` of which are requested, through each part in turn:
     /// milliseconds of each part without the first.
     fn repeat(
         &mut self,
@@ -312,7 +312,7 @@ impl Bench<'_> {
     }
 }
 
-/// Values between -1 and 1, the same every time. What is there stays.
+/// Reproducible values between -1 and 1. Existing ones are unchanged.
 fn noise(values: &mut Vec<f32>, len: usize) {
     if values.len() < len {
         values.extend((values.len()..len).map(|i| ((i * 7919) % 2003) as f32 / 1001.5 - 1.0));
@@ -326,11 +326,11 @@ mod tests {
 
     #[test]
     fn walls_are_taken_apart() {
-        // Handing over 1, 2 for each 10 bytes of a layer, 5 the head.
+        // Submission takes 1, every 10 bytes of a layer 2, the head 5.
         let apart = |walls, shares: &[f64]| Walls { walls, shares }.apart();
         let found = apart([6.0, 3.0, 9.0], &[10.0, 20.0, 10.0]);
         assert_eq!(found, Apart { output: 5.0, of_byte: 0.2, segment: 1.0 });
-        // One layer; and noise, which makes no time negative.
+        // A single layer; and noise that must not make times negative.
         let one = apart([6.0, 3.0, 3.0], &[10.0]);
         assert_eq!(one, Apart { output: 6.0, of_byte: 0.3, segment: 0.0 });
         let odd = apart([6.0, 3.0, 2.0], &[10.0, 10.0]);
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(alike(&[600.0 * mib; 4], End::First), [0, 1, 2]);
         assert_eq!(alike(&[mib; 3], End::Last), [2, 1, 0]);
         assert_eq!(alike(&[mib], End::Last), [0]);
-        // Of experts a hundredth is read: two layers of many are enough to load.
+        // A hundredth of the experts is read: loading two of many layers is enough.
         let (read, held) = ([10.0 * mib; 9], [1000.0 * mib; 9]);
         assert_eq!(stretch(&read, &held, End::Last), [8, 7]);
     }

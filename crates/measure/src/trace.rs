@@ -1,5 +1,5 @@
-//! What a session's [`Trace`] says: its events with the gaps named, where the time of each step went, and a document that
-//! Perfetto and Chrome open.
+//! Analyses a session's [`Trace`]: events with named gaps, the breakdown of each step's time, and a document for
+//! Perfetto and Chrome.
 
 use bilayer_engine::session::{Event, Trace, What};
 use serde::Serialize;
@@ -10,13 +10,13 @@ pub struct Timeline<'t> {
 }
 
 impl<'t> Timeline<'t> {
-    /// Of what a trace has recorded so far.
+    /// The timeline of a trace's events so far.
     pub fn new(trace: &'t Trace) -> Timeline<'t> {
         Timeline { trace }
     }
 
-    /// The events there are, by lane and time, the outer before the inner, with the gaps named: so every lane is whole
-    /// from the first event of all to the last.
+    /// The events by lane and time, outer before inner, with named gaps: so every lane is complete from the first
+    /// event of all to the last.
     pub fn events(&self) -> Vec<Event> {
         let start = self.trace.recorded().iter().map(|event| event.start_ns).min().unwrap_or(0);
         let end = self.trace.recorded().iter().map(Event::end_ns).max().unwrap_or(0);
@@ -42,7 +42,7 @@ impl<'t> Timeline<'t> {
         all
     }
 
-    /// What an event is called; `node` says what a node is.
+    /// The name of an event; `node` names nodes.
     pub fn name(&self, event: &Event, node: &dyn Fn(u32) -> String) -> String {
         let device =
             self.trace.lanes().get(event.id as usize + 1).map_or("a device", String::as_str);
@@ -59,7 +59,7 @@ impl<'t> Timeline<'t> {
         }
     }
 
-    /// The events in the Chrome trace event format, which Perfetto opens. `name` says what a node is called.
+    /// The events in the Chrome trace event format, which Perfetto opens. `name` names nodes.
     pub fn chrome(&self, name: &dyn Fn(u32) -> String) -> Chrome {
         let mut events: Vec<ChromeEvent> = self
             .trace
@@ -105,7 +105,7 @@ pub struct Chrome {
     trace_events: Vec<ChromeEvent>,
 }
 
-/// One of its events: `X` with a duration, `M` about a lane. Times are microseconds.
+/// An event: `X` with a duration, `M` about a lane. Times are microseconds.
 #[derive(Clone, Debug, Serialize)]
 struct ChromeEvent {
     name: String,
@@ -129,7 +129,7 @@ struct ChromeArgs {
     tokens: Option<u32>,
 }
 
-/// Where the time of some steps went, milliseconds.
+/// Breakdown of the time of some steps, milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Totals {
     /// Between the first event and the last.
@@ -140,9 +140,9 @@ pub struct Totals {
     pub gpu: f64,
     /// While each device had.
     pub devices: Vec<f64>,
-    /// Values on their way between host and devices.
+    /// Transfers between host and devices.
     pub crossing: f64,
-    /// While nothing of this went on.
+    /// While none of these happened.
     pub idle: f64,
 }
 
@@ -153,7 +153,7 @@ impl Timeline<'_> {
         steps.map(|step| self.totals(step.start_ns..step.end_ns(), is_async)).collect()
     }
 
-    /// Where the time of the steps that began within some nanoseconds went.
+    /// The breakdown of steps that began within `within`, nanoseconds.
     pub fn totals(&self, within: std::ops::Range<u64>, is_async: &[bool]) -> Totals {
         let events = self.trace.recorded().iter().filter(|event| within.contains(&event.start_ns));
         let steps = events.clone().filter(|event| event.what == What::Step);
@@ -182,7 +182,7 @@ impl Timeline<'_> {
     }
 }
 
-/// How much of the time line intervals cover.
+/// The total length covered by intervals.
 fn covered(mut intervals: Vec<(u64, u64)>) -> u64 {
     intervals.sort_unstable();
     let (mut sum, mut end) = (0, 0);
@@ -193,7 +193,7 @@ fn covered(mut intervals: Vec<(u64, u64)>) -> u64 {
     sum
 }
 
-/// Whether an event stands by itself, not inside another of its lane.
+/// Whether an event is not nested in another of its lane.
 fn is_outer(what: What) -> bool {
     matches!(what, What::Step | What::Segment | What::Idle | What::Between)
 }

@@ -1,4 +1,4 @@
-//! What there is to plan for: the devices, and what a session asks of them.
+//! The input of planning: the devices, and a session's requirements.
 
 use bilayer_graph::{CacheInfo, Facts, PAGE_TOKENS, Rows, ValueInfo};
 use bilayer_quant::Type;
@@ -8,14 +8,14 @@ use crate::Times;
 /// The devices, in the order that plans number them: the host first, then those that layers are offloaded to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// What each is and can do.
+    /// Properties of each device.
     pub devices: Vec<Facts>,
-    /// How long the model's parts take on each, where that is known.
+    /// Times of the model's parts on each device, if known.
     pub times: Option<Times>,
 }
 
 impl Machine {
-    /// Devices of which no times are known.
+    /// Devices without known times.
     pub fn new(devices: Vec<Facts>) -> Machine {
         Machine { devices, times: None }
     }
@@ -33,18 +33,18 @@ impl Machine {
     }
 }
 
-/// What a session will hold besides the weights.
+/// A session's memory requirements besides weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget {
-    /// Tokens of context that all sequences together may keep.
+    /// Total tokens of context of all sequences.
     pub context: usize,
-    /// Most tokens in a step.
+    /// Maximum tokens per step.
     pub tokens: usize,
-    /// Most output rows in a step.
+    /// Maximum output rows per step.
     pub outputs: usize,
-    /// How keys are stored.
+    /// Type of stored keys.
     pub key_type: Type,
-    /// How values are stored.
+    /// Type of stored values.
     pub value_type: Type,
     /// Memory left free on every device.
     pub margin_bytes: u64,
@@ -65,12 +65,12 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Pages of every cache.
+    /// Pages per cache.
     pub fn pages(&self) -> usize {
         self.context.div_ceil(PAGE_TOKENS)
     }
 
-    /// Bytes of one cache's keys and values over all pages.
+    /// Bytes of one cache's keys and values in all pages.
     pub fn kv_bytes(&self, cache: &CacheInfo) -> u64 {
         let row = |ty: Type| (cache.width().div_ceil(ty.block_weights) * ty.block_bytes) as u64;
         let token = row(self.key_type).saturating_add(row(self.value_type));

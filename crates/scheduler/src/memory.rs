@@ -1,4 +1,4 @@
-//! Adds up what devices would hold, and prints sizes.
+//! Adds up the memory required on devices, and formats sizes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -10,7 +10,7 @@ use bilayer_quant::Type;
 
 use crate::{Budget, PlannedSegment};
 
-/// A size in bytes that prints in the unit that suits it, with three significant digits.
+/// A size in bytes, formatted in a suitable unit with three significant digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
@@ -34,17 +34,17 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A sum that stays at the top where a hostile file's numbers would overflow it: it fits nowhere then.
+/// A saturating sum: a hostile file's numbers must not overflow it, and the maximum fits nowhere.
 pub(crate) fn sum(sizes: impl IntoIterator<Item = u64>) -> u64 {
     sizes.into_iter().fold(0, u64::saturating_add)
 }
 
-/// The weights that nodes read, each once.
+/// The weights read by nodes, each once.
 pub(crate) fn weights(graph: &Graph, nodes: impl IntoIterator<Item = usize>) -> BTreeSet<WeightId> {
     nodes.into_iter().flat_map(|node| graph.nodes[node].op.weights()).collect()
 }
 
-/// Bytes of weights as a device stores them.
+/// Bytes of weights as stored by a device.
 pub(crate) fn weight_bytes(graph: &Graph, weights: &BTreeSet<WeightId>, facts: &Facts) -> u64 {
     let bytes = |id| {
         let weight = graph.weight(id);
@@ -53,21 +53,21 @@ pub(crate) fn weight_bytes(graph: &Graph, weights: &BTreeSet<WeightId>, facts: &
     sum(weights.iter().map(|&id| bytes(id)))
 }
 
-/// A value of 16, as integers with a scale and a sum, in bytes; widths are rounded up to 64 values.
+/// Bytes of 16 values as integers with a scale and a sum; widths are rounded up to 64 values.
 const QUANTIZED_BYTES: u64 = 24;
 const QUANTIZED_MULTIPLE: usize = 64;
 
-/// How a value lies in memory.
+/// The representation of a value in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Form {
     Floats,
     Integers,
-    /// Queries as they were rotated.
+    /// Queries after RoPE.
     Turned,
 }
 
-/// Bytes that a segment's values take in the largest step, by the rules that devices lay them out by: nothing that
-/// disappears where ops are joined, and one place for values that do not live at the same time.
+/// Bytes of a segment's activations in the largest step, computed by the rules of the devices' layout: fused
+/// intermediates take nothing, and values with disjoint lifetimes share memory.
 pub(crate) fn activation_bytes(
     graph: &Graph,
     segment: &PlannedSegment,
@@ -81,7 +81,7 @@ pub(crate) fn activation_bytes(
         lives.item(graph, item, facts, at);
         lives.scratch.extend(scratch(graph, item, at, budget));
     }
-    // What comes and goes is not shared with anything.
+    // Inputs and outputs share memory with nothing.
     for &value in segment.inputs.iter().chain(&segment.outputs) {
         lives.at((value, Form::Floats), 0);
         lives.at((value, Form::Floats), 2 * items.len());
@@ -99,7 +99,7 @@ pub(crate) fn activation_bytes(
             class: life.class,
         };
     }
-    // Integers and what they stand for lie apart.
+    // Quantized and float forms are separate.
     let apart = buffers.into_iter().flat_map(|((_, form), life)| match form {
         Form::Integers => {
             let steps = life.bytes / 3;
@@ -111,7 +111,7 @@ pub(crate) fn activation_bytes(
     sum(slots::assign(&apart.chain(lives.scratch).collect::<Vec<_>>()).1)
 }
 
-/// Rows that are no multiple of 64 values are read beyond their end and share only with their like.
+/// Rows that are not a multiple of 64 values are read beyond their end and share memory only with equal ones.
 fn class(width: usize, form: Form) -> usize {
     match (width.is_multiple_of(QUANTIZED_MULTIPLE), form) {
         (true, _) => 0,
@@ -120,18 +120,18 @@ fn class(width: usize, form: Form) -> usize {
     }
 }
 
-/// From when to when each form of each value is needed. An item has two moments: in the first its input is made ready,
-/// in the second its results are made.
+/// The lifetime of each form of each value. An item has two moments: in the first its input is prepared, in the
+/// second its results are computed.
 #[derive(Default)]
 struct Lives {
     spans: BTreeMap<(Value, Form), (usize, usize)>,
-    /// Results that lie beside another, by the first of them.
+    /// Results stored adjacent to another, by the first of them.
     beside: HashMap<Value, Value>,
-    /// Keys and values that are not kept.
+    /// Temporary keys and values.
     scratch: Vec<Life>,
 }
 
-/// Keys and values of an attention that keeps none: needed while it runs.
+/// Keys and values of an attention without a cache: alive while it runs.
 fn scratch(graph: &Graph, item: &Item, at: usize, budget: &Budget) -> Option<Life> {
     let FusedOp::Attend { node, .. } = item.kind else { return None };
     let Op::Attend(attend) = &graph.nodes[node].op else { return None };
@@ -156,7 +156,7 @@ impl Lives {
                     self.at((*input, Form::Integers), ready);
                     self.at((*input, Form::Integers), made);
                 }
-                // Norms write integers themselves; of what else was made, floats wait until they are wanted.
+                // Norms write integers themselves; for other values the floats stay alive until they are quantized.
                 if floats || norm.is_none() {
                     self.at((*input, Form::Floats), if floats { made } else { ready });
                 }
@@ -196,7 +196,7 @@ impl Lives {
     }
 }
 
-/// Whether products want their input as integers, and as floats.
+/// Whether products read their input as integers, and as floats.
 fn wanted(graph: &Graph, parts: &[FusedProduct], facts: &Facts) -> (bool, bool) {
     let matmuls = parts.iter().flat_map(|part| match part {
         FusedProduct::Plain { matmul, .. } => vec![*matmul],
@@ -221,7 +221,7 @@ fn form_bytes(graph: &Graph, value: Value, form: Form, budget: &Budget) -> u64 {
     }
 }
 
-/// Results that one kernel makes side by side: of plain products with matrices of one type.
+/// Results that one kernel computes side by side: of plain products with matrices of one type.
 fn together(graph: &Graph, parts: &[FusedProduct]) -> Vec<Vec<Value>> {
     let mut groups: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for part in parts {
@@ -234,7 +234,7 @@ fn together(graph: &Graph, parts: &[FusedProduct]) -> Vec<Vec<Value>> {
     groups.into_values().collect()
 }
 
-/// Bytes that values take on their way into a segment and out of it, in the largest step.
+/// Bytes of values in transfer to and from a segment, in the largest step.
 pub(crate) fn staging_bytes(
     graph: &Graph,
     segment: &PlannedSegment,

@@ -1,25 +1,25 @@
-//! Where the parts of a model go: the embedding, each layer, the head.
+//! The placement of a model's parts: the embedding, each layer, the head.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use bilayer_graph::Graph;
 
-/// A device index for every part.
+/// A device index per part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// What comes before the layers.
+    /// The embedding.
     pub embedding: usize,
     /// Each layer.
     pub layers: Vec<usize>,
-    /// What comes after the layers.
+    /// The output head.
     pub output: usize,
-    /// Nodes that run elsewhere than their part.
+    /// Nodes placed on another device than their part.
     pub exceptions: BTreeMap<usize, usize>,
 }
 
 impl Placement {
-    /// All of a model of `layers` layers on one device.
+    /// A whole model of `layers` layers on one device.
     pub fn single(layers: u32, device: usize) -> Self {
         Placement {
             embedding: device,
@@ -29,9 +29,9 @@ impl Placement {
         }
     }
 
-    /// `count` parts on `device` and the rest on `host`: the output head first, then the last layers, as
-    /// `-ngl` means it. `layers + 1` and more is everything; the embedding stays with the host, which looks up
-    /// a few rows of it and would gain nothing by moving it.
+    /// `count` parts on `device` and the rest on `host`: the output head first, then the last layers, as `-ngl`
+    /// specifies. `layers + 1` and more means everything; the embedding stays on the host, which only looks up a few
+    /// of its rows.
     pub fn offload(layers: u32, count: u32, host: usize, device: usize) -> Self {
         Placement::split(layers, host, &[(device, count.min(layers + 1))])
     }
@@ -77,7 +77,7 @@ impl Placement {
             .collect()
     }
 
-    /// The map with the devices that share a part because of exceptions: `3:gpu+cpu`.
+    /// The map, listing all devices of parts that exceptions split: `3:gpu+cpu`.
     pub(crate) fn map_of(&self, graph: &Graph, labels: &[String]) -> String {
         if self.exceptions.is_empty() {
             return self.map(labels);
@@ -105,7 +105,7 @@ impl Placement {
         runs.map(run).collect::<Vec<_>>().join(" ")
     }
 
-    /// The parts from last to first, equal neighbours as one: `out:gpu 31-12:gpu 11-0:cpu`.
+    /// The parts from last to first, with equal neighbours merged: `out:gpu 31-12:gpu 11-0:cpu`.
     pub fn map(&self, labels: &[String]) -> String {
         let mut map = format!("out:{}", labels[self.output]);
         let mut end = self.layers.len();

@@ -1,4 +1,4 @@
-//! The plan: what runs where, what each device holds, and its printed form.
+//! The plan: what runs where, the memory of each device, and its printed form.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,25 +24,25 @@ pub struct Plan {
     pub layers: Vec<LayerPlan>,
     /// Each device of the machine, in its order.
     pub devices: Vec<DevicePlan>,
-    /// What runs, in order.
+    /// The segments, in order.
     pub segments: Vec<PlannedSegment>,
     /// Offloaded parts, as `-ngl` counts them.
     pub gpu_layers: u32,
-    /// The most that would fit.
+    /// The largest number that fits.
     pub max_gpu_layers: u32,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
-    /// What its steps should take, where times are known.
+    /// Predicted step times, if known.
     pub predicted: Option<Predicted>,
-    /// What the plan was made of.
+    /// The input of the plan.
     #[serde(skip)]
     pub placement: Placement,
-    /// The final value, an output of the last segment.
+    /// The model's result, an output of the last segment.
     #[serde(skip)]
     pub logits: Value,
 }
 
-/// One layer's place and size.
+/// One layer's placement and size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerPlan {
     /// Its number, from 0.
@@ -51,13 +51,13 @@ pub struct LayerPlan {
     pub device: String,
     /// Its weights as stored.
     pub weight_bytes: u64,
-    /// Its cache at the budget's context.
+    /// Its cache at the budgeted context.
     pub kv_bytes: u64,
-    /// What it should take of a step of one token, milliseconds.
+    /// Predicted time in a step of one token, milliseconds.
     pub ms: Option<f64>,
 }
 
-/// What one device would hold.
+/// The memory required on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DevicePlan {
     /// Its short name in the map.
@@ -66,17 +66,17 @@ pub struct DevicePlan {
     pub name: String,
     /// Layers placed on it, and the head.
     pub parts: u32,
-    /// Its memory less the margin.
+    /// Its memory minus the margin.
     pub budget_bytes: u64,
     /// The sum of the following.
     pub used_bytes: u64,
     /// Weights as stored, each once.
     pub weight_bytes: u64,
-    /// Caches at the budget's context.
+    /// Caches at the budgeted context.
     pub kv_bytes: u64,
-    /// Values alive at once in each segment, in the largest step, f32; its segments summed.
+    /// Activations alive at the same time in each segment, in the largest step; summed over segments.
     pub activation_bytes: u64,
-    /// Values that cross to and from the device, f32.
+    /// Values transferred to and from the device, f32.
     pub staging_bytes: u64,
 }
 
@@ -88,10 +88,10 @@ pub fn plan(graph: &Graph, machine: &Machine, budget: &Budget) -> Result<Plan, E
     place(graph, machine, budget, &Placement::single(graph.layers(), 0))
 }
 
-/// The plan of a given placement, whose device indices are those of `machine`.
+/// Plans a given placement, whose device indices are those of `machine`.
 ///
 /// # Errors
-/// As [`plan`], for each device.
+/// Those of [`plan`], for each device.
 pub fn place(
     graph: &Graph,
     machine: &Machine,
@@ -101,16 +101,16 @@ pub fn place(
     placed(graph, machine, budget, placement, Strictness::Everything)
 }
 
-/// What must fit.
+/// Which memory must fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strictness {
-    /// All on every device.
+    /// Everything on every device.
     Everything,
     /// All but the weights that are read in the file's map.
     MappedHost,
 }
 
-/// The plan of a placement.
+/// Plans a placement.
 pub(crate) fn placed(
     graph: &Graph,
     machine: &Machine,
@@ -160,7 +160,7 @@ pub(crate) fn placed(
     })
 }
 
-/// Refuses a segment with an op or a weight type that its device lacks.
+/// Refuses a segment with an op or weight type that its device does not support.
 fn check_support(
     graph: &Graph,
     segment: &PlannedSegment,
@@ -237,7 +237,7 @@ impl DevicePlan {
     }
 }
 
-/// The cache that an op appends to and reads.
+/// The cache of an op.
 fn cache(op: &Op) -> Option<CacheId> {
     match op {
         Op::Attend(attend) => attend.cache,
@@ -270,7 +270,7 @@ fn layer(
 }
 
 impl fmt::Display for Plan {
-    /// The map, a line per device in use, a line per run of equal layers.
+    /// The map, one line per device in use, one line per group of equal layers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.map)?;
         writeln!(f)?;
@@ -319,14 +319,14 @@ impl fmt::Display for Plan {
     }
 }
 
-/// The mean of what there is.
+/// The mean of the known values.
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (count, sum) = values.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value));
     (count > 0).then(|| sum / f64::from(count))
 }
 
 impl fmt::Display for Predicted {
-    /// One line for each figure, with where it comes from.
+    /// One line per figure, with its basis.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let basis = match self.basis {
             Basis::Measured => "measured",

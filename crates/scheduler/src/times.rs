@@ -1,4 +1,4 @@
-//! How long the parts of a model take on each device, measured or estimated, and what follows for a plan.
+//! Times of a model's parts on each device, measured or estimated, and the predictions of a plan.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,73 +8,73 @@ use serde::{Deserialize, Serialize};
 use crate::memory::weight_bytes;
 use crate::{Machine, Placement, PlannedSegment};
 
-/// Tokens of a prompt that prefill is judged by.
+/// Prompt length for judging prefill.
 pub const PROMPT_TOKENS: usize = 512;
 
-/// Tokens of an answer that decoding is judged by.
+/// Answer length for judging decode.
 pub const ANSWER_TOKENS: usize = 128;
 
-/// Tokens of the small batch that is timed between one token and a prompt.
+/// Size of the small batch, between one token and a prompt.
 pub const BATCH_TOKENS: usize = 8;
 
-/// Where times come from.
+/// The basis of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
-    /// From runs of the model's own layers on these devices.
+    /// Measured on the model's own layers on these devices.
     Measured,
-    /// From bandwidths and operations a second.
+    /// Estimated from bandwidth and operations per second.
     Estimated,
 }
 
-/// What something takes on a device, milliseconds.
+/// The time of a part on a device, milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// In a step of one token.
     pub decode_ms: f64,
-    /// In a step of [`BATCH_TOKENS`]; `None` where nobody knows.
+    /// In a step of [`BATCH_TOKENS`]; `None` if unknown.
     pub batch_ms: Option<f64>,
-    /// In prefill, for each token; `None` where nobody knows.
+    /// In prefill, per token; `None` if unknown.
     pub prefill_ms: Option<f64>,
 }
 
-/// The parts of a model on one device.
+/// The times of a model's parts on one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceTimes {
-    /// What comes before the layers.
+    /// The embedding.
     pub embedding: Cost,
     /// Each layer.
     pub layers: Vec<Cost>,
-    /// What comes after the layers.
+    /// The output head.
     pub output: Cost,
-    /// What each segment costs besides its kernels: handing it over, what crosses, waiting for it.
+    /// The overhead of each segment besides its kernels: submission, transfers, waiting.
     pub segment: Cost,
 }
 
-/// Times on every device of a machine, in its order.
+/// Times on every device of a machine, in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Times {
-    /// Where they come from.
+    /// Their basis.
     pub basis: Basis,
     /// Each device.
     pub devices: Vec<DeviceTimes>,
 }
 
-/// What a plan's steps should take.
+/// The predicted times of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Predicted {
     /// A step of one token, milliseconds.
     pub decode_ms: f64,
     /// A step of [`BATCH_TOKENS`] sequences or tokens, milliseconds.
     pub batch_ms: Option<f64>,
-    /// A prompt of [`PROMPT_TOKENS`], milliseconds a token.
+    /// A prompt of [`PROMPT_TOKENS`], milliseconds per token.
     pub prefill_ms_per_token: Option<f64>,
-    /// Where the figures come from.
+    /// The basis of the figures.
     pub basis: Basis,
     /// How many times as fast decoding can become when two groups of sequences keep processor and adapter busy at once:
     /// (Tcpu + Tgpu) / max.
     pub overlap_bound: f64,
-    /// Milliseconds of a step of one token on each device of the plan.
+    /// Milliseconds of a step of one token, per device of the plan.
     pub devices_ms: Vec<f64>,
 }
 
@@ -96,11 +96,11 @@ impl Cost {
         }
     }
 
-    /// No time at all.
+    /// Zero time.
     const ZERO: Cost = Cost { decode_ms: 0.0, batch_ms: Some(0.0), prefill_ms: Some(0.0) };
 }
 
-/// The part of the model that a node belongs to.
+/// The part of the model that contains a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Part {
     Embedding,
@@ -108,7 +108,7 @@ enum Part {
     Output,
 }
 
-/// Each node's part.
+/// The part of each node.
 fn parts(graph: &Graph) -> Vec<Part> {
     let first = graph.nodes.iter().position(|node| node.layer.is_some()).unwrap_or(0);
     let part = |(i, layer): (usize, Option<u32>)| match layer {
@@ -120,8 +120,8 @@ fn parts(graph: &Graph) -> Vec<Part> {
 }
 
 impl Times {
-    /// Times by the machine's figures: every weight is read once for a token or a batch, of experts those that are
-    /// used, and a prompt takes two operations for each weight that a token uses. `None` where a device's bandwidth is not known.
+    /// Estimates times: every weight is read once per token or batch, experts only if used, and a prompt takes two
+    /// operations per weight that a token uses. `None` if a device's bandwidth is unknown.
     pub fn estimated(graph: &Graph, machine: &Machine) -> Option<Times> {
         let parts = parts(graph);
         let mut devices = Vec::with_capacity(machine.devices.len());
@@ -153,7 +153,7 @@ impl Times {
         Some(Times { basis: Basis::Estimated, devices })
     }
 
-    /// Whether these are times of such a graph on so many devices, all of them possible.
+    /// Whether these times match the number of layers and devices, and are all valid.
     pub fn fit(&self, layers: usize, devices: usize) -> bool {
         let good = |cost: &Cost| {
             let all = [Some(cost.decode_ms), cost.batch_ms, cost.prefill_ms];
@@ -173,8 +173,8 @@ impl Times {
         self.devices.get(device)?.layers.get(layer as usize).copied()
     }
 
-    /// What steps take under a placement that was cut into `segments`. A part whose nodes lie on several devices is
-    /// shared out by the weights they read. Prompts are run in `micro_batches`, so that devices work at the same time.
+    /// Predicts step times of a placement cut into `segments`. The time of a part with nodes on several devices is
+    /// divided by the weights they read. Prompts run in `micro_batches`, so that devices work at the same time.
     pub(crate) fn predict(
         &self,
         graph: &Graph,
@@ -192,7 +192,7 @@ impl Times {
         let mut shares: HashMap<(Part, usize), f64> = HashMap::new();
         let mut wholes: HashMap<Part, f64> = HashMap::new();
         for (node, device) in placement.devices(graph).into_iter().enumerate() {
-            // A part without weights is where its nodes are.
+            // A part without weights belongs to its nodes' device.
             let bytes = node_bytes[node].max(1e-3);
             *shares.entry((parts[node], device)).or_default() += bytes;
             *wholes.entry(parts[node]).or_default() += bytes;
@@ -225,11 +225,11 @@ impl Times {
     }
 }
 
-/// Micro-batches that a prompt of [`PROMPT_TOKENS`] is cut into where two devices share the work (the engine's rule).
+/// Number of micro-batches of a prompt of [`PROMPT_TOKENS`] if devices share the work (the engine's rule).
 const MICRO_BATCHES: f64 = 4.0;
 
-/// Milliseconds a token of prefill: with `n` micro-batches the longest device works all the time but for the start and
-/// the end, when it waits for the others' share of one.
+/// Milliseconds per token of prefill: with `n` micro-batches the slowest device is always busy, except at the start
+/// and the end, when it waits for the others' share of one.
 fn overlapped(costs: &[Cost]) -> Option<f64> {
     let each: Vec<f64> = costs.iter().map(|cost| cost.prefill_ms).collect::<Option<_>>()?;
     let (sum, longest) = (each.iter().sum::<f64>(), each.iter().copied().fold(0.0, f64::max));

@@ -1,4 +1,4 @@
-//! `bilayer devices`: the processors of this machine, what they are and how fast they read.
+//! `bilayer devices`: lists the devices of this machine and their read bandwidth.
 
 use bilayer_cpu::Cpu;
 use bilayer_engine::Error;
@@ -50,7 +50,7 @@ pub fn list() -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// An adapter, and how fast it reads where that was measured.
+/// A GPU, and its read bandwidth if measured.
 struct Listed {
     facts: Adapter,
     read_gbps: Option<f64>,

@@ -1,4 +1,4 @@
-//! What a program that ends with an error of this crate tells the user: an exit code, and the next step.
+//! The exit code and the next step for a program that ends with an error of this crate.
 
 use std::io;
 
@@ -6,12 +6,12 @@ use super::{Error, Exit};
 use crate::session::CacheError;
 
 impl Error {
-    /// The code that a program should end with.
+    /// The exit code.
     pub fn exit_code(&self) -> Exit {
         exit_code(self)
     }
 
-    /// The next step, to be written after the error; empty where the error itself names it.
+    /// The next step for the user, to be appended to the error; empty if the error contains it.
     pub fn advice(&self) -> &'static str {
         advice(self)
     }
@@ -47,7 +47,7 @@ fn exit_code(error: &Error) -> Exit {
     }
 }
 
-/// The next step, where the error itself does not name it.
+/// The next step, unless the error contains it.
 fn advice(error: &Error) -> &'static str {
     use bilayer_graph::Error as Device;
     match error {

@@ -27,15 +27,15 @@ pub use model::DraftModel;
 /// the answer has come to, the others are draft tokens.
 pub const CHECKED_ROWS: usize = bilayer_graph::EXACT_ROWS_MAX;
 
-/// Who guesses how a text goes on.
+/// Proposes draft tokens.
 pub trait Drafter: Send {
-    /// An answer begins whose tokens are chosen by `options`.
+    /// Starts an answer whose tokens are selected by `options`.
     ///
     /// # Errors
-    /// The drafter cannot choose its own by them.
+    /// The drafter does not support the options.
     fn begin(&mut self, options: &Options) -> Result<(), Error>;
 
-    /// Adds up to `most` guesses of what follows `text` to an empty draft; it may leave it empty.
+    /// Appends up to `most` draft tokens after `text` to an empty draft; it may leave it empty.
     ///
     /// # Errors
     /// Those of the drafter's own model.
@@ -47,14 +47,15 @@ pub trait Drafter: Send {
     }
 }
 
-/// How much is guessed at a time; names are the command line's.
+/// Limits on drafting; names are the command line's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// Most guesses.
+    /// Maximum draft tokens.
     pub draft_max: usize,
-    /// Fewest guesses: of prompt lookup shorter finds are left, a model goes on for so long whatever it thinks of it.
+    /// Minimum draft tokens: prompt lookup ignores shorter matches, and a draft model proposes at least this many
+    /// regardless of their probability.
     pub draft_min: usize,
-    /// A model guesses no further once its best token is less probable than this.
+    /// A draft model stops when its best token is less probable than this.
     pub draft_p_min: f32,
 }
 
@@ -64,7 +65,7 @@ impl Default for Bounds {
     }
 }
 
-/// A text with a token that is not in its sequence yet.
+/// A text whose last token is not in its sequence yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Text<'a> {
     /// All tokens but the last.
@@ -80,7 +81,7 @@ impl Text<'_> {
         self.held.len() + 1
     }
 
-    /// The token at `at`, which is below the length.
+    /// The token at index `at`, which is below the length.
     pub fn get(&self, at: usize) -> u32 {
         *self.held.get(at).unwrap_or(&self.last)
     }
@@ -91,27 +92,27 @@ impl Text<'_> {
     }
 }
 
-/// Guesses, each for the place after the one before.
+/// Draft tokens, in order.
 #[derive(Debug, Default)]
 pub struct Draft {
     tokens: Vec<u32>,
-    /// Distributions of all guesses, one after another.
+    /// Distributions of all draft tokens, concatenated.
     chances: Vec<Candidate>,
-    /// Where each one's end.
+    /// End of each one's distribution.
     ends: Vec<usize>,
 }
 
 impl Draft {
-    /// Adds a token that nothing was left to chance for.
+    /// Adds a token without a distribution.
     pub fn push(&mut self, token: u32) {
         self.tokens.push(token);
         self.ends.push(self.chances.len());
     }
 
-    /// Adds a token that was drawn from a distribution.
+    /// Adds a token drawn from a distribution.
     pub fn push_drawn(&mut self, token: u32, chances: &[Candidate]) {
         let start = self.chances.len();
-        // A certain one needs no scheme.
+        // A certain token needs no distribution.
         if chances.len() > 1 {
             self.chances.extend_from_slice(chances);
             self.chances[start..].sort_unstable_by_key(|c| c.id);
@@ -124,14 +125,14 @@ impl Draft {
         &self.tokens
     }
 
-    /// A guess with its distribution, if there are so many.
+    /// A draft token with its distribution, if it exists.
     pub fn guess(&self, at: usize) -> Option<Guess<'_>> {
         let start = if at == 0 { 0 } else { *self.ends.get(at - 1)? };
         let chances = &self.chances[start..*self.ends.get(at)?];
         Some(Guess { token: self.tokens[at], chances })
     }
 
-    /// Forgets them all.
+    /// Removes all tokens.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.chances.clear();

@@ -19,29 +19,29 @@ use super::{Failed, Overlap, Run, Session, Spent, Wanted, prepare};
 use crate::times::Decoding;
 use crate::{Error, devices};
 
-/// What the caller should be told though the session goes on.
+/// Warnings to the caller when the session continues.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Warning {
     /// A device refused while the session was prepared, so less was placed on it.
     Reduced {
-        /// What it said.
+        /// Its error.
         error: bilayer_graph::Error,
-        /// The placement that was tried, in one line.
+        /// The placement tried, in one line.
         from: String,
-        /// The one that is tried instead.
+        /// The placement tried instead.
         to: String,
     },
     /// A device failed while the session ran; what it held is on other devices now.
     Moved {
-        /// What it said.
+        /// Its error.
         error: bilayer_graph::Error,
-        /// The placement until then, in one line.
+        /// The previous placement, in one line.
         from: String,
         /// The placement now.
         to: Relocated,
-        /// Tokens whose keys and values were computed again.
+        /// Tokens whose keys and values were recomputed.
         tokens: usize,
-        /// How long the move took.
+        /// Duration of the move.
         took: Duration,
     },
 }
@@ -76,7 +76,7 @@ impl std::fmt::Display for Warning {
     }
 }
 
-/// Whether a device's failure can be mended by placing its layers elsewhere.
+/// Whether a device's failure can be handled by placing its layers elsewhere.
 pub fn is_mendable(backend: &dyn Backend, error: &bilayer_graph::Error) -> bool {
     use bilayer_graph::Error::{DeviceLost, OutOfMemory};
     backend.facts().can_be_lost && matches!(error, DeviceLost { .. } | OutOfMemory { .. })
@@ -115,7 +115,7 @@ pub struct Refusal<'a> {
     pub host: usize,
     /// All devices that have failed so far.
     pub refused: &'a [usize],
-    /// What it said.
+    /// Its error.
     pub error: &'a bilayer_graph::Error,
 }
 
@@ -204,7 +204,7 @@ impl Session {
             _ => None,
         };
         (self.plan, self.pipeline, self.decoding) = (plan, pipeline, Decoding::default());
-        // What they would have copied was computed again where it belongs.
+        // Their contents were recomputed in place.
         self.copies.clear();
         Ok(tokens)
     }
@@ -310,10 +310,10 @@ impl Split {
     }
 }
 
-/// Computes the keys and values of all open sequences again, where the page tables say. What sequences share is
-/// computed once. Answers the number of tokens run.
+/// Recomputes the keys and values of all open sequences in their pages. Shared pages are computed once. Returns the
+/// number of tokens run.
 fn replay(pipeline: &mut Pipeline, cache: &Pages, limits: &Limits) -> Result<usize, Failed> {
-    // How many of each page's positions hold what they should.
+    // Number of valid positions of each page.
     let mut whole = vec![0; limits.pages];
     let mut count = 0;
     for sequence in cache.sequences() {

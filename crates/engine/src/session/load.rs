@@ -1,4 +1,4 @@
-//! Hands the weights of a plan to the devices whose segments read them.
+//! Loads the weights of a plan to the devices whose segments read them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -9,15 +9,15 @@ use super::settings::Stage;
 use super::{Failed, Progress};
 use crate::Model;
 
-/// A model that is placed, or placed anew.
+/// A model being placed, or moved.
 #[derive(Clone, Copy)]
 pub struct Change<'a> {
     pub model: &'a Model,
     pub graph: &'a Graph,
-    /// The plan that the devices hold, if they hold one.
+    /// The current plan of the devices, if any.
     pub from: Option<&'a Plan>,
     pub to: &'a Plan,
-    /// Values that are kept of every step.
+    /// Values stored in every step.
     pub watched: &'a [Value],
 }
 
@@ -34,7 +34,7 @@ impl Change<'_> {
         nodes.filter_map(cache).collect()
     }
 
-    /// Caches with the device they are on and the one they come to, where these differ.
+    /// Caches that move, with their old and new device.
     pub fn moved_caches(&self) -> Vec<(CacheId, usize, usize)> {
         let to = self.caches(self.to);
         let from = self.from.map(|plan| self.caches(plan)).unwrap_or_default();
@@ -68,9 +68,8 @@ pub fn reserve(change: &Change<'_>, backends: &mut [Box<dyn Backend>]) -> Result
     Ok(())
 }
 
-/// Loads each device's weights, device by device in the order of the graph. The file's pages behind a weight that an
-/// adapter has taken are given back, unless a device that reads the map needs them too: after a full offload next to
-/// nothing of the file stays in memory.
+/// Loads each device's weights, device by device in graph order. File pages of weights copied to a GPU are released,
+/// unless another device reads the map: after a full offload almost nothing of the file stays in memory.
 pub fn weights(
     change: &Change<'_>,
     backends: &mut [Box<dyn Backend>],
@@ -95,14 +94,14 @@ pub fn weights(
         done_bytes += weight.bytes() as u64;
         progress(Progress { stage: Stage::Loading, done_bytes, total_bytes });
     }
-    // Reading a tensor brings pages of its neighbours along, also of those that had been given back.
+    // Reading a tensor also reads pages of its neighbours, including released ones.
     let file = model.file();
     let gone = releases.iter().map(|&place| &graph.weight(wanted[place].1).name);
     gone.filter_map(|name| file.tensor(name)).for_each(|tensor| file.release(tensor));
     Ok(())
 }
 
-/// Every device's weights, each once, in the order of loading.
+/// All devices' weights, each once, in loading order.
 fn wanted(graph: &Graph, plan: &Plan) -> Vec<(usize, WeightId)> {
     let mut wanted = BTreeSet::new();
     for segment in &plan.segments {
@@ -113,8 +112,8 @@ fn wanted(graph: &Graph, plan: &Plan) -> Vec<(usize, WeightId)> {
     wanted.into_iter().collect()
 }
 
-/// The places in `wanted` after which a tensor's pages have served: the last of its weights is loaded, and every
-/// device that has one `copies` it.
+/// The indices in `wanted` after which a tensor's pages are no longer needed: the last of its weights is loaded, and
+/// every device that has one `copies` it.
 fn releases(graph: &Graph, wanted: &[(usize, WeightId)], copies: &[bool]) -> HashSet<usize> {
     let mut last: HashMap<&str, Option<usize>> = HashMap::new();
     for (place, &(device, weight)) in wanted.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! The walk of a step through its segments: micro-batches in a wavefront, so that devices work at the same time.
+//! Executes a step: micro-batches pass the segments in a wavefront, so that devices work at the same time.
 //!
-//! **The idea.** Segment `s` of micro-batch `i` runs in wave `s + i`, beside segment `s - 1` of micro-batch `i + 1`
-//! and so on; each is handed to its device without waiting for the others of its wave. What a segment made is read
-//! in the wave after, before the segment is given its next micro-batch.
+//! **The idea.** Segment `s` of micro-batch `i` runs in wave `s + i`, together with segment `s - 1` of micro-batch
+//! `i + 1` and so on; each is submitted without waiting for the others of its wave. A segment's outputs are read in
+//! the next wave, before the segment receives its next micro-batch.
 //!
 //! **Order within a wave.** First what the host computes is read: the thread that waits for a device that is not
 //! asynchronous works along with its pool, one that waits for an asynchronous device does nothing. Then the host gets what
@@ -10,8 +10,8 @@
 //! the asynchronous devices; then the host gets the rest.
 //! A last segment whose logits nobody wants is not waited for at all.
 //!
-//! With overlap off every segment is waited for at once, the last one of a wave first, so that nothing is read over
-//! what another still needs: the same bits, one device at a time.
+//! With overlap off, every segment is waited for at once, the last one of a wave first, so that no input is
+//! overwritten before it is read: identical bits, one device at a time.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
@@ -25,23 +25,23 @@ use super::lanes::{At, Lanes};
 use super::trace::{Event, Trace, What};
 use super::{Failed, Spent};
 
-/// A segment as it was compiled, with what crosses its borders.
+/// A compiled segment with its inputs and outputs.
 pub struct Compiled {
     pub device: usize,
     pub id: SegmentId,
-    /// Places in [`Pipeline::carried`].
+    /// Indices into [`Pipeline::carried`].
     pub inputs: Vec<usize>,
     pub outputs: Vec<usize>,
-    /// Segments whose outputs are read before the inputs of this one are written: the one before it, and those on
-    /// the same device that make one of its inputs, since a device may keep a value in one place.
+    /// Segments whose outputs are read before the inputs of this one are written: the previous one, and those on the
+    /// same device that compute one of its inputs, since a device may store a value in a single place.
     pub after: Vec<usize>,
-    /// When it is given its micro-batch within a wave; lower ones first, of equal ones the later segment.
+    /// Its turn within a wave; lower ones first, on ties the later segment.
     pub turn: Turn,
-    /// What was submitted and whose outputs were not read.
+    /// The submitted micro-batch whose outputs were not read yet.
     pub pending: Option<Pending>,
 }
 
-/// When a segment is given its micro-batch within a wave.
+/// A segment's turn within a wave.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
     /// The host's, with inputs from the host.
@@ -52,7 +52,7 @@ pub enum Turn {
     Late,
 }
 
-/// A micro-batch that a segment was given.
+/// A micro-batch in progress on a segment.
 #[derive(Clone, Copy)]
 pub struct Pending {
     wave: usize,
@@ -61,13 +61,13 @@ pub struct Pending {
     lane: u64,
 }
 
-/// A value that crosses between segments, or is kept for others.
+/// A value transferred between segments, or stored for the caller.
 pub struct Carried {
     pub value: Value,
     pub rows: Rows,
     pub width: usize,
-    /// `[slots, rows, width]` f32: one slot for each wave between the segment that makes it and the last that
-    /// reads it, so that a value that passes a segment by is not overwritten meanwhile.
+    /// `[slots, rows, width]` f32: one slot per wave between the segment that computes it and the last one that reads
+    /// it, so that it is not overwritten meanwhile.
     pub data: Vec<f32>,
     pub slots: usize,
 }
@@ -79,47 +79,47 @@ impl Carried {
     }
 }
 
-/// The devices with their compiled segments, and the memory of the walk.
+/// The devices with their compiled segments, and the buffers of a step.
 pub struct Pipeline {
     pub backends: Vec<Box<dyn Backend>>,
     pub segments: Vec<Compiled>,
     pub carried: Vec<Carried>,
     /// Segments in the order of a wave.
     pub order: Vec<usize>,
-    /// Micro-batch `i` lies in batch `i % batches.len()`; there is one more than segments.
+    /// Micro-batch `i` uses batch `i % batches.len()`; there is one more than segments.
     pub batches: Vec<Batch>,
     pub lanes: Lanes,
-    /// What ran when, if somebody asked.
+    /// The trace, if enabled.
     pub trace: Option<Trace>,
     pub spent: Spent,
-    /// Whether segments are left running while others are submitted.
+    /// Whether segments keep running while others are submitted.
     pub overlap: bool,
-    /// `[limits.outputs, vocab]`, the wanted rows of the last step first; of their logits, or what else was read.
+    /// `[limits.outputs, vocab]`, the requested rows of the last step first: logits, or another value.
     pub results: Vec<f32>,
-    /// What the current step reads for each wanted row.
+    /// The value that the current step reads for each requested row.
     pub reading: Reading,
-    /// Rows of `results` that the step has made so far.
+    /// Rows of `results` computed so far.
     pub filled: usize,
 }
 
-/// A value of the last segment `[R, width]`, which a step is run for.
+/// A value of the last segment `[R, width]`, the result of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     pub value: Value,
     pub width: usize,
 }
 
-/// How far a step came.
+/// The progress of a step.
 pub struct Ran {
-    /// Elements of [`Pipeline::results`] that it made.
+    /// Elements of [`Pipeline::results`] computed.
     pub made: usize,
-    /// Rows run: all, unless the caller stopped it.
+    /// Rows run: all, unless stopped.
     pub rows: usize,
 }
 
 impl Pipeline {
-    /// Runs all micro-batches. `each` is told how many rows have been handed to the last segment, and stops the
-    /// work by returning false; what the first segment was given by then is completed.
+    /// Runs all micro-batches. `each` receives the number of rows submitted to the last segment, and stops the work
+    /// by returning false; rows already submitted to the first segment are completed.
     pub fn run(
         &mut self,
         work: &Work<'_>,
@@ -156,7 +156,7 @@ impl Pipeline {
         Ok(Ran { made: self.filled * self.reading.width, rows: work.rows_of(count) })
     }
 
-    /// Hands a micro-batch to a segment's device.
+    /// Submits a micro-batch to a segment's device.
     fn begin(&mut self, work: &Work<'_>, number: usize, micro_batch: usize) -> Result<(), Failed> {
         let wave = number + micro_batch;
         self.collect_wanted(number, wave)?;
@@ -196,7 +196,7 @@ impl Pipeline {
         if self.overlap { Ok(()) } else { self.collect(number, wave + 1) }
     }
 
-    /// The same as [`Pipeline::collect`], but a last segment without wanted rows is not waited for.
+    /// Like [`Pipeline::collect`], but a last segment without requested rows is not waited for.
     fn collect_wanted(&mut self, number: usize, wave: usize) -> Result<(), Failed> {
         let batches = self.batches.len();
         if let Some(Pending { micro_batch, .. }) = self.segments[number].pending
@@ -210,7 +210,7 @@ impl Pipeline {
         self.collect(number, wave)
     }
 
-    /// Waits for a segment and reads what it has made of what it was given before `wave`, if that was not done yet.
+    /// Waits for a segment and reads its outputs of work submitted before `wave`, unless already done.
     fn collect(&mut self, number: usize, wave: usize) -> Result<(), Failed> {
         let is_last = number + 1 == self.segments.len();
         let batches = self.batches.len();
@@ -256,7 +256,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// A kept value `[rows, width]` of the last step, which was one micro-batch; `None` for others.
+    /// A stored value `[rows, width]` of the last step, which was one micro-batch; `None` for others.
     pub fn kept(&self, value: Value) -> Option<&[f32]> {
         let carried = self.carried.iter().find(|carried| carried.value == value)?;
         Some(&carried.data[..self.batches[0].rows(carried.rows) * carried.width])
@@ -272,7 +272,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Notes what is finished by now on devices that tell.
+    /// Records finished work on devices that report it.
     fn look(&mut self) {
         for device in 0..self.backends.len() {
             if let Some(outstanding) = self.backends[device].outstanding() {
@@ -281,15 +281,15 @@ impl Pipeline {
         }
     }
 
-    /// Adds a device's busy time, as the lanes have it, to the time spent.
+    /// Adds a device's busy time, as recorded, to the time spent.
     fn count(&mut self, device: usize, busy: impl FnOnce(&mut Lanes) -> Duration) {
         self.spent.devices[device] += busy(&mut self.lanes);
     }
 }
 
-/// Whether two devices of a plan could work at the same time: both multiply matrices (a lookup of embeddings is over
-/// at once), and no device has a value as the input of two segments, since writing it for one micro-batch would
-/// change what the other segment still holds of the one before.
+/// Whether two devices of a plan could work at the same time: both multiply matrices (an embedding lookup takes no
+/// time), and no device has a value as the input of two segments, since writing it for one micro-batch would change
+/// what the other segment still reads.
 pub fn overlaps(graph: &Graph, plan: &Plan) -> bool {
     let multiplies = |nodes: &Range<usize>| {
         graph.nodes[nodes.clone()].iter().any(|node| matches!(node.op, Op::MatMul { .. }))
@@ -305,7 +305,7 @@ pub fn overlaps(graph: &Graph, plan: &Plan) -> bool {
     devices.len() > 1 && once
 }
 
-/// The values that cross between segments and those that are kept for others, with their memory.
+/// The values transferred between segments or stored for the caller, with their buffers.
 pub fn carried(graph: &Graph, plan: &Plan, limits: &Limits, watched: &[Value]) -> Vec<Carried> {
     let crossing = plan.segments.iter().flat_map(|segment| &segment.inputs);
     let values: BTreeSet<Value> = crossing.chain(watched).copied().collect();
@@ -324,7 +324,7 @@ pub fn carried(graph: &Graph, plan: &Plan, limits: &Limits, watched: &[Value]) -
     values.into_iter().map(carry).collect()
 }
 
-/// Compiles every segment of the plan.
+/// Compiles all segments of the plan.
 pub fn compile(
     graph: &Graph,
     plan: &Plan,
@@ -359,7 +359,7 @@ pub fn compile(
             pending: None,
         });
     }
-    // What it makes is written as another one's input on the same device: that one goes first.
+    // Its output is written as another one's input on the same device, so that one goes first.
     for number in 0..compiled.len() {
         let is_input = |later: &Compiled| {
             later.device == compiled[number].device && later.after.contains(&number)

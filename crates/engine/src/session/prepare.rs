@@ -1,4 +1,4 @@
-//! From a model and settings to a session: plan, devices, weights, compiled segments, buffers.
+//! Prepares a session from a model and settings: plan, devices, weights, compiled segments, buffers.
 
 use std::time::Instant;
 
@@ -35,8 +35,8 @@ pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Err
     measured(model, backends, &planner, &mut settings, began)
 }
 
-/// Prepares a session on devices that are already there; the planner is given the times of the model's parts that the
-/// settings ask for.
+/// Prepares a session on existing devices; the planner receives the times of the model's parts that the settings
+/// request.
 pub fn measured(
     model: &Model,
     mut backends: Vec<Box<dyn Backend>>,
@@ -53,14 +53,14 @@ pub fn measured(
     Ok(Session { timing, ..session })
 }
 
-/// Times of the model's parts on the session's devices, and where they are kept.
+/// Times of the model's parts on the session's devices, and where they are stored.
 pub struct Timing {
     pub times: Times,
     pub kept: Kept,
     pub name: String,
 }
 
-/// The times that the settings ask for: stored ones, or measured now.
+/// The times that the settings request: stored ones, or measured now.
 fn timing(
     model: &Model,
     settings: &mut Settings<'_>,
@@ -87,7 +87,7 @@ fn timing(
     Ok(times.map(|times| Timing { times, kept, name }))
 }
 
-/// What a session with these settings would ask the scheduler to find room for.
+/// The memory requirements of a session with these settings.
 ///
 /// # Errors
 /// A setting out of range.
@@ -96,7 +96,7 @@ pub fn budget_of(model: &Model, settings: &Settings<'_>) -> Result<Budget, Error
     Ok(budget(&limits_of(settings, model)))
 }
 
-/// How a session's plan is made.
+/// Makes a session's plan.
 pub type Planner<'p> = dyn Fn(&Graph, &Machine, &Budget) -> Result<Plan, Error> + 'p;
 
 /// Prepares a session on devices that are already there. Where one has no room or is lost, less is placed on it, with a
@@ -180,13 +180,13 @@ fn on(
     })
 }
 
-/// The trace that the settings ask for.
+/// The trace requested by the settings.
 fn trace(settings: &Settings<'_>, plan: &Plan, epoch: Instant) -> Option<Trace> {
     let labels: Vec<String> = plan.devices.iter().map(|device| device.label.clone()).collect();
     settings.trace_events.map(|events| Trace::new(epoch, events, &labels))
 }
 
-/// The search for the best tokens of each wanted row.
+/// The search for the best tokens of each requested row.
 #[derive(Clone, Copy)]
 pub struct Best {
     /// `[R, 2k]`.
@@ -194,8 +194,8 @@ pub struct Best {
     pub k: usize,
 }
 
-/// Adds the search to the graph and to the end of the plan, if the device of the head does such: done elsewhere,
-/// it would make all logits cross. It holds `[R, 2k]` of memory, which no budget notices.
+/// Adds the search to the graph and to the end of the plan, if the head's device supports it: elsewhere, all logits
+/// would be transferred. Its `[R, 2k]` of memory are not budgeted.
 fn best(
     graph: &mut Graph,
     plan: &mut Plan,
@@ -212,17 +212,17 @@ fn best(
     Some(Best { value, k })
 }
 
-/// What is read of a step besides logits and what crosses between devices.
+/// The values read from a step besides logits and transfers.
 #[derive(Clone, Default)]
 pub struct Read {
     /// The best tokens.
     pub best: Option<Best>,
-    /// Values that are kept.
+    /// Stored values.
     pub watched: Vec<Value>,
 }
 
 impl Read {
-    /// Has a plan of the graph say so.
+    /// Adds them to a plan of the graph.
     pub fn add(&self, graph: &Graph, plan: &mut Plan) {
         let watched = self.watched.iter().copied();
         for value in watched.chain(self.best.map(|best| best.value)) {
@@ -242,7 +242,7 @@ pub fn machine(backends: &[Box<dyn Backend>]) -> Machine {
     Machine::new(backends.iter().map(|backend| backend.facts().clone()).collect())
 }
 
-/// What a plan becomes on its devices.
+/// A plan's state on its devices.
 pub struct Parts {
     pub segments: Vec<Compiled>,
     pub carried: Vec<Carried>,
@@ -268,14 +268,14 @@ pub fn equip(
     Ok(Parts { segments, carried })
 }
 
-/// The bounds of every step, from the settings.
+/// The limits of every step, from the settings.
 pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
     let context = settings.context(model.config().context);
     let most = context * settings.sequences;
     let (sequences, mut outputs) = (settings.sequences, settings.sequences);
     let (tokens, pages) = match model.config().encoder.clone() {
         None => (settings.ubatch_size.min(most), context.div_ceil(PAGE_TOKENS) * sequences),
-        // An encoder's text is run in one step, and keeps nothing for the next.
+        // An encoder's text is run in one step, and nothing is stored for the next.
         Some(mut encoder) => {
             let tokens = settings.ubatch_size.max(context).min(most);
             settings.purpose.apply(&mut encoder);
@@ -299,7 +299,7 @@ pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
     }
 }
 
-/// What the plan must count besides the weights.
+/// The memory requirements besides weights.
 pub fn budget(limits: &Limits) -> Budget {
     Budget {
         context: limits.pages * PAGE_TOKENS,

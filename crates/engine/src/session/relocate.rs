@@ -1,4 +1,4 @@
-//! Layers move between devices while a session lives: weights that stay are not loaded again, caches go along.
+//! Moves layers between devices during a session: unchanged weights are not loaded again, caches are transferred.
 
 use bilayer_graph::{CacheId, CachePages};
 use bilayer_scheduler::{Machine, Plan};
@@ -11,30 +11,30 @@ use super::{Failed, Overlap, Session, fallback};
 use crate::Error;
 use crate::times::Decoding;
 
-/// The pages of a cache on their way.
+/// The pages of a cache in transfer.
 struct Cargo {
     cache: CacheId,
     to: usize,
     data: CachePages,
 }
 
-/// What times are taken of.
+/// What is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timed {
-    /// Segments alone.
+    /// Segments only.
     Segment,
-    /// Every op too, which holds devices up between their kernels.
+    /// Every op too, which delays devices between kernels.
     Op,
 }
 
 impl Session {
-    /// Places the model anew on the session's devices, by a planner as [`Session::on`] has it. Sequences go on as they
-    /// are: what moves takes its weights, keys and values along. What a device keeps is not loaded again.
+    /// Places the model anew on the session's devices, by a planner as in [`Session::on`]. Sequences continue: moved
+    /// layers take their weights, keys and values along, and what stays is not loaded again.
     ///
     /// A device that fails meanwhile gives all to the others, as in a step; see [`Session::take_warnings`].
     ///
     /// # Errors
-    /// A plan that does not fit: then all stays as it was. A failure that nothing mends.
+    /// A plan that does not fit: then nothing changes. An unrecoverable failure.
     pub fn place(&mut self, planner: &Planner<'_>) -> Result<(), Error> {
         if let Some((device, error)) = self.lost.take() {
             return self.move_from(device, error);
@@ -52,10 +52,10 @@ impl Session {
         self.adopt(plan)
     }
 
-    /// What traces name from now on. Compiles the segments anew.
+    /// Selects what traces record from now on. Recompiles the segments.
     ///
     /// # Errors
-    /// As [`Session::place`].
+    /// Those of [`Session::place`].
     pub fn time_each(&mut self, what: Timed) -> Result<(), Error> {
         let timings = what == Timed::Op;
         if self.limits.timings == timings {

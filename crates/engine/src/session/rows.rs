@@ -4,7 +4,7 @@ use super::top::Top;
 use super::{Reading, Session};
 use crate::sampling::{Options, Row};
 
-/// The wanted rows of the last step.
+/// The requested rows of the last step.
 #[derive(Debug)]
 pub(crate) struct Rows {
     /// What a step reads for them.
@@ -13,13 +13,13 @@ pub(crate) struct Rows {
     best: Vec<(u32, f32)>,
     /// `[rows, width]`, where logits are.
     logits: Vec<f32>,
-    /// Elements of a row: the vocabulary, or how many of the best.
+    /// Elements per row: the vocabulary, or the number of best tokens.
     width: usize,
     is_best: bool,
 }
 
 impl Rows {
-    /// Room for `rows` rows of `session` from which tokens are chosen by `options`.
+    /// Allocates `rows` rows of `session` from which tokens are selected by `options`.
     pub fn new(session: &Session, options: &Options, rows: usize) -> Rows {
         let needs = options.needs().map(|needs| needs.min(session.vocab()));
         match session.best().filter(|(k, _)| needs.is_some_and(|needs| needs <= *k)) {
@@ -31,7 +31,7 @@ impl Rows {
         }
     }
 
-    /// The same with all logits.
+    /// Allocates `rows` rows with all logits.
     pub fn all(session: &Session, rows: usize) -> Rows {
         let width = session.vocab();
         let logits = Vec::with_capacity(rows * width);
@@ -56,7 +56,7 @@ impl Rows {
         if self.is_best { Row::Best(&self.best[range]) } else { Row::Logits(&self.logits[range]) }
     }
 
-    /// Its logits, where they were read.
+    /// Its logits, if they were read.
     pub fn logits(&self, at: usize) -> &[f32] {
         &self.logits[at * self.width..][..self.width]
     }

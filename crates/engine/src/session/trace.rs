@@ -1,18 +1,18 @@
-//! What ran when, on which device: a ring of events that is filled while a session steps. `bilayer-measure` analyses it.
+//! A trace of a session: a ring buffer of events by device and time. `bilayer-measure` analyses it.
 //!
-//! A lane is a row of the picture: first the host, which is the thread that steps the session, then each device of the
-//! plan. On the host's lane every moment of a step is a call to a device or the host's own; on a device's lane there
-//! are segments with the kernels inside, and between them the device is idle.
+//! A lane is a row of the chart: first the host, which is the thread that steps the session, then each device of the
+//! plan. On the host's lane every moment of a step is a call to a device or the host's own work; on a device's lane
+//! there are segments containing kernels, and in between the device is idle.
 //!
-//! Kernels are timed by their device. A device's clock is not the host's: the kernels of a segment are drawn so that the
-//! last ends when the host saw the segment end.
+//! Kernels are timed by their device, whose clock differs from the host's: the kernels of a segment are aligned so
+//! that the last ends when the host observed the end of the segment.
 
 use std::time::Instant;
 
 use bilayer_graph::OpTime;
 use serde::Serialize;
 
-/// What an event is.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
@@ -22,17 +22,17 @@ pub enum What {
     Segment,
     /// A kernel inside a segment.
     Op,
-    /// Values on their way to a device.
+    /// Writing values to a device.
     Write,
-    /// Commands handed to a device.
+    /// Submitting commands to a device.
     Submit,
-    /// Waiting for a device. Where it is a processor, this thread works along.
+    /// Waiting for a device. If it is a CPU, this thread works in its pool.
     Wait,
-    /// Values on their way from a device.
+    /// Reading values from a device.
     Read,
-    /// A device has nothing to do.
+    /// A device is idle.
     Idle,
-    /// The caller's time between steps: choosing tokens, writing text.
+    /// The caller's time between steps: sampling, output.
     Between,
 }
 
@@ -41,26 +41,26 @@ pub enum What {
 pub struct Event {
     /// 0 is the host, then the plan's devices.
     pub lane: usize,
-    /// What it is.
+    /// Its kind.
     pub what: What,
-    /// Its object: the node of a kernel, the place of a segment, the device of a call.
+    /// Its object: the node of a kernel, the index of a segment, the device of a call.
     pub id: u32,
     /// Tokens of the step or micro-batch.
     pub tokens: u32,
-    /// When it began, nanoseconds after [`Trace::epoch`].
+    /// Start, nanoseconds after [`Trace::epoch`].
     pub start_ns: u64,
-    /// How long it took, nanoseconds.
+    /// Duration, nanoseconds.
     pub ns: u64,
 }
 
 impl Event {
-    /// When it ended.
+    /// Its end.
     pub fn end_ns(&self) -> u64 {
         self.start_ns + self.ns
     }
 }
 
-/// The ring. Its memory is reserved at once; when it is full the oldest events go.
+/// The ring buffer, allocated once; when it is full the oldest events are dropped.
 #[derive(Debug)]
 pub struct Trace {
     epoch: Instant,
@@ -71,7 +71,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty ring of `capacity` events for devices with labels; times count from `epoch`.
+    /// An empty ring of `capacity` events for devices with labels; times are relative to `epoch`.
     pub fn new(epoch: Instant, capacity: usize, labels: &[String]) -> Trace {
         let mut lanes = vec!["host".to_owned()];
         lanes.extend_from_slice(labels);
@@ -84,7 +84,7 @@ impl Trace {
         Trace::new(self.epoch, self.capacity, labels)
     }
 
-    /// The instant that times count from.
+    /// The epoch of all times.
     pub fn epoch(&self) -> Instant {
         self.epoch
     }
@@ -94,17 +94,17 @@ impl Trace {
         &self.lanes
     }
 
-    /// The events that the ring has, in no order.
+    /// The available events, unordered.
     pub fn recorded(&self) -> &[Event] {
         &self.ring
     }
 
-    /// Events that the ring no longer has.
+    /// Number of dropped events.
     pub fn dropped(&self) -> u64 {
         self.count - self.ring.len() as u64
     }
 
-    /// Forgets all events.
+    /// Removes all events.
     pub fn clear(&mut self) {
         self.ring.clear();
         self.count = 0;
@@ -115,7 +115,7 @@ impl Trace {
         u64::try_from(at.saturating_duration_since(self.epoch).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Adds an event; the oldest goes where the ring is full.
+    /// Adds an event, dropping the oldest if the ring is full.
     pub fn push(&mut self, event: Event) {
         if self.ring.len() < self.capacity {
             self.ring.push(event);
@@ -125,7 +125,7 @@ impl Trace {
         self.count += 1;
     }
 
-    /// A call that the host made to a device.
+    /// Records a call of the host to a device.
     pub(crate) fn call(&mut self, what: What, device: usize, from: Instant, to: Instant) {
         let (start_ns, end) = (self.ns(from), self.ns(to));
         if end > start_ns {
@@ -134,7 +134,7 @@ impl Trace {
         }
     }
 
-    /// A segment that ran on a device, with its kernels.
+    /// Records a segment that ran on a device, with its kernels.
     pub fn segment(&mut self, segment: Event, ops: &[OpTime]) {
         self.push(segment);
         let total = ops.iter().map(|op| op.start_ns + op.ns).max().unwrap_or(0);

@@ -1,4 +1,5 @@
-//! [`Op::Attend`](bilayer_graph::Op::Attend) after the append: attention over paged keys and values, in parts and joined.
+//! [`Op::Attend`](bilayer_graph::Op::Attend) after the append: attention over the paged KV cache, in parts that are
+//! merged.
 
 use bilayer_graph::PAGE_TOKENS;
 use bytemuck::{Pod, Zeroable};
@@ -12,10 +13,10 @@ use super::view::{View, pieces};
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// Most floats of sums a thread keeps: half of the registers it may have, so that enough workgroups run at once.
+/// Maximum floats of accumulators per thread: half of the available registers, so that enough workgroups run at once.
 const SUMS_MAX: usize = 96;
 
-/// Most query vectors of a workgroup.
+/// Maximum query vectors per workgroup.
 const QUERIES_MAX: u32 = 8;
 
 /// Which text of attend/split. Bindings, in order: `step`, `q`, `keys`, `values`, `vectors` if there are sinks, `out`
@@ -24,19 +25,19 @@ const QUERIES_MAX: u32 = 8;
 pub struct SplitKey {
     /// Elements of a head, a multiple of 4.
     pub head_dim: u32,
-    /// Query heads of a workgroup, all of one key-value head.
+    /// Query heads per workgroup, all of one key-value head.
     pub heads_tile: u32,
-    /// Most tokens of a tile.
+    /// Maximum tokens per tile.
     pub tile_rows: u32,
-    /// How keys are stored.
+    /// Type of stored keys.
     pub key: CacheType,
-    /// How values are stored.
+    /// Type of stored values.
     pub value: CacheType,
-    /// Scores are capped.
+    /// Whether scores are capped.
     pub softcap: bool,
     /// There are sinks.
     pub sinks: bool,
-    /// A token sees what comes after it too; tiles then say where their sequence begins and ends.
+    /// Whether attention is bidirectional; tiles then contain the bounds of their sequence.
     pub both_ways: bool,
 }
 
@@ -52,19 +53,19 @@ pub struct SplitParams {
     pub tiles_at: u32,
     /// Place of `pages` in the step buffer.
     pub pages_at: u32,
-    /// Words of a tile.
+    /// Words per tile.
     pub tile_words: u32,
     /// Query heads.
     pub heads: u32,
     /// Key-value heads.
     pub kv_heads: u32,
-    /// Query heads of a key-value head.
+    /// Query heads per key-value head.
     pub group: u32,
-    /// Tokens a token sees, itself among them, on each side if it sees both; `u32::MAX` for all.
+    /// Number of tokens that a token attends to, including itself, per side if bidirectional; `u32::MAX` for all.
     pub window: u32,
     /// [`CacheLayout::scales_at`](super::cache::CacheLayout::scales_at) of the keys.
     pub key_scales: u32,
-    /// The same of the values.
+    /// [`CacheLayout::scales_at`](super::cache::CacheLayout::scales_at) of the values.
     pub value_scales: u32,
     /// Place of the sinks `[heads]` in `vectors`, in floats.
     pub sinks: u32,
@@ -75,16 +76,16 @@ pub struct SplitParams {
 }
 
 impl SplitKey {
-    /// The largest tile that the registers allow: `heads_tile` and `tile_rows` set, up to `rows` tokens.
+    /// The largest tile that fits the registers: sets `heads_tile` and `tile_rows`, up to `rows` tokens.
     ///
-    /// `group` is the number of query heads of a key-value head. With `rows` 1 it is the kernel of decoding.
+    /// `group` is the number of query heads per key-value head. `rows` 1 gives the decode kernel.
     #[must_use]
     pub fn tiled(self, caps: &Caps, group: u32, rows: u32) -> SplitKey {
         let threads = caps.lanes() as usize;
         let chunks = self.value.chunks(self.head_dim as usize);
         let sums = chunks.div_ceil(threads) * self.value.chunk_elements();
         let most = ((SUMS_MAX / sums) as u32).clamp(1, QUERIES_MAX);
-        // All workgroups of a group alike: 9 heads are 5 and 4 rather than 8 and 1.
+        // All workgroups of a group are equal: 9 heads are split as 5 and 4 rather than 8 and 1.
         let heads_tile = group.div_ceil(group.div_ceil(most));
         let tile_rows = (most / heads_tile).clamp(1, rows);
         SplitKey { heads_tile, tile_rows, ..self }
@@ -139,21 +140,21 @@ impl SplitKey {
         )
     }
 
-    /// A workgroup a tile, part of the heads, and part of the keys. `group` as in [`SplitParams`].
+    /// One workgroup per tile, part of the heads, and part of the keys. `group` as in [`SplitParams`].
     pub fn grid(&self, tiles: u32, kv_heads: u32, group: u32, splits: u32) -> [u32; 3] {
         [tiles, kv_heads * group.div_ceil(self.heads_tile), splits]
     }
 }
 
-/// In how many parts to go through the keys, so that about `wanted` workgroups run: `groups` is the number of
-/// workgroups of one part, `tokens` the keys of the longest sequence, `splits_max` what the parts' buffer has room for.
+/// The number of parts to split the keys into, so that about `wanted` workgroups run: `groups` is the number of
+/// workgroups per part, `tokens` the keys of the longest sequence, `splits_max` the capacity of the parts' buffer.
 pub fn splits(groups: u32, tokens: u32, wanted: u32, splits_max: u32) -> u32 {
     let pages = tokens.div_ceil(PAGE_TOKENS as u32).max(1);
-    // A part of less than two pages costs more to join than it saves.
+    // Merging a part of less than two pages costs more than it saves.
     wanted.div_ceil(groups.max(1)).min(pages.div_ceil(2)).clamp(1, splits_max.max(1))
 }
 
-/// Bytes of the parts of tokens; `rows` counts each part of each of them.
+/// Bytes of the partial results; `rows` counts each part of each token.
 pub fn parts_bytes(rows: usize, heads: usize, head_dim: usize) -> u64 {
     16 * (rows * heads) as u64 * (head_dim / 4 + 1) as u64
 }

@@ -1,5 +1,6 @@
-//! [`Op::MatMul`](bilayer_graph::Op::MatMul): matrices of any type with a loader, times one to eight columns, or many by
-//! tiles; and the products of [`Op::Experts`](bilayer_graph::Op::Experts), in which the route says what meets what.
+//! [`Op::MatMul`](bilayer_graph::Op::MatMul): GEMV with matrices of any type with a loader and one to eight columns,
+//! GEMM by tiles for many; and the products of [`Op::Experts`](bilayer_graph::Op::Experts), where the route selects
+//! the matrices.
 
 use bilayer_graph::Activation;
 use bilayer_quant::Type;
@@ -14,38 +15,38 @@ use super::weights::{Layout, is_ints, is_strided, loader_name, pairs};
 use crate::caps::{Caps, Vendor};
 use crate::kernel::{Source, fold};
 
-/// Most columns of one workgroup.
+/// Maximum columns per workgroup.
 pub const COLUMNS_MAX: u32 = 8;
 
-/// Columns of a tile.
+/// Columns per tile.
 pub const COLUMNS_TILED: u32 = 64;
 
-/// Rows of a tile; of two gated matrices half as many of each.
+/// Rows per tile; with two gated matrices half as many of each.
 const ROWS_TILED: u32 = 64;
 
-/// Threads that make a tile.
+/// Threads per tile.
 const THREADS_TILED: u32 = 256;
 
-/// Most matrices of one dispatch.
+/// Maximum matrices per dispatch.
 pub const MATRICES_MAX: usize = 3;
 
-/// What becomes of a product before it is written.
+/// The epilogue of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Epilogue {
-    /// Nothing.
+    /// None.
     Plain,
-    /// A value is added.
+    /// A residual is added.
     Residual,
-    /// The first matrix's product goes through the activation and is multiplied with the second's.
+    /// The first matrix's product passes through the activation and is multiplied with the second's.
     Gate(Activation),
 }
 
-/// Which of several matrices a column meets.
+/// The selection of a column's matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Chosen {
-    /// There is one for all.
+    /// A single matrix.
     None,
-    /// A column is a pair of a row and a place in its route, which has the expert; one column a workgroup.
+    /// A column is a pair of a row and a slot in its route, which names the expert; one column per workgroup.
     Pair,
     /// The columns of a workgroup are a group of [`super::experts`]: pairs of one expert.
     Group,
@@ -57,23 +58,23 @@ pub enum Chosen {
 pub struct GemvKey {
     /// The matrices' type.
     pub ty: Type,
-    /// How they lie.
+    /// Their layout.
     pub layout: Layout,
-    /// Columns of a workgroup: 1, 2, 4 or 8, or [`COLUMNS_TILED`] for the kernel that goes by tiles.
+    /// Columns per workgroup: 1, 2, 4 or 8, or [`COLUMNS_TILED`] for the tiled kernel.
     pub columns: u32,
-    /// Rows of a workgroup.
+    /// Rows per workgroup.
     pub rows: u32,
-    /// The input is quantized.
+    /// Whether the input is quantized.
     pub ints: bool,
-    /// Matrices of one input.
+    /// Number of matrices with one input.
     pub matrices: u32,
-    /// A bias is added.
+    /// Whether a bias is added.
     pub bias: bool,
-    /// What chooses the matrix.
+    /// How the matrix is selected.
     pub chosen: Chosen,
-    /// Floats of the input end before the last unit of 64 does, and others follow.
+    /// Whether the input's floats end within the last unit of 64 and are followed by others.
     pub ragged: bool,
-    /// The rest.
+    /// The epilogue.
     pub epilogue: Epilogue,
 }
 
@@ -81,11 +82,11 @@ pub struct GemvKey {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Matrix {
-    /// Where it begins, bytes.
+    /// Its offset, bytes.
     pub base: u32,
     /// Its quantization blocks.
     pub blocks: u32,
-    /// The first of the dispatch's rows that is its own.
+    /// Its first row within the dispatch.
     pub first_row: u32,
     /// Fills the last sixteen bytes.
     pub zero: u32,
@@ -95,11 +96,11 @@ pub struct Matrix {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct GemvParams {
-    /// View of the input in quads; of a quantized one, 0 and the pieces of a row.
+    /// View of the input in quads; for a quantized one, 0 and the pieces per row.
     pub x: View,
     /// Where the result's first row begins, and from row to row, in floats.
     pub out: [u32; 2],
-    /// The same of the residual.
+    /// Offset of the residual's first row, and the row stride, in floats.
     pub residual: [u32; 2],
     /// The first column of the dispatch.
     pub first_column: u32,
@@ -115,11 +116,11 @@ pub struct GemvParams {
     pub bias: u32,
     /// The matrices.
     pub matrices: [Matrix; MATRICES_MAX],
-    /// Which of the experts' matrices meet what.
+    /// The experts' selection.
     pub experts: Experts,
 }
 
-/// The part of the uniform that products of experts read.
+/// The part of the uniform used by products of experts.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Experts {
@@ -127,9 +128,9 @@ pub struct Experts {
     pub route: [u32; 2],
     /// Experts of a row.
     pub used: u32,
-    /// From expert to expert of a row of the input, in quads, or pieces of a quantized one; 0 where they share it.
+    /// Distance between the inputs of a row's experts, in quads or quantized pieces; 0 if shared.
     pub pitch: u32,
-    /// Rows of the stack of all matrices that the part of the weights has: the first, and how many.
+    /// Rows of the stacked matrices in this part of the weights: the first, and their number.
     pub part: [u32; 2],
     /// Where the table of groups has the pairs, in words.
     pub pairs_at: u32,
@@ -142,7 +143,7 @@ impl GemvKey {
         self.columns == COLUMNS_TILED
     }
 
-    /// Sums that a thread keeps for each column.
+    /// Accumulators per thread and column.
     fn slots(&self) -> u32 {
         match self.epilogue {
             Epilogue::Gate(_) => 2 * self.rows,
@@ -233,7 +234,7 @@ impl GemvKey {
     }
 }
 
-/// What parts/weights.wgsl wants to know of a type.
+/// The template variables of parts/weights.wgsl for a type.
 pub(crate) fn loader_context(ty: Type, layout: Layout) -> Value {
     let planes: Vec<Value> = ty
         .planes
@@ -250,16 +251,16 @@ pub(crate) fn loader_context(ty: Type, layout: Layout) -> Value {
     }
 }
 
-/// Whether products of a type take their input quantized.
+/// Whether products with a type read their input quantized.
 pub fn takes_ints(caps: &Caps, ty: Type) -> bool {
     caps.dot4 && is_ints(ty)
 }
 
-/// Matrices of fewer rows are not worth the compilation of a kernel with many sums.
+/// Matrices with fewer rows do not justify compiling a kernel with many accumulators.
 const ROWS_MANY: u32 = 1024;
 
-/// Rows of a workgroup: enough loads in flight, not too many sums. A software adapter pays for each load of each lane,
-/// so that many rows and columns share what is loaded there; spilled sums cost less.
+/// Rows per workgroup: enough loads in flight, few enough accumulators. A software adapter pays for every load of
+/// every lane, so many rows and columns share loads; spilled accumulators cost less.
 pub fn rows_of(caps: &Caps, columns: u32, epilogue: Epilogue, matrix_rows: u32) -> u32 {
     let rows = match (caps.software, columns) {
         (_, COLUMNS_TILED) => ROWS_TILED,

@@ -1,37 +1,37 @@
-//! Which threads of a workgroup work on one thing, and how they find sums and maxima (shaders/parts/reduce.wgsl).
+//! The threads that cooperate in a workgroup, and their reductions (shaders/parts/reduce.wgsl).
 
 use minijinja::{Value, context};
 
 use crate::caps::Caps;
 
-/// Threads of an elementwise kernel's workgroup, which do nothing together.
+/// Workgroup size of elementwise kernels, whose threads do not cooperate.
 pub(crate) const APART: u32 = 64;
 
-/// Threads of a workgroup that works on one row, where rows are long and barriers cheap.
+/// Workgroup size for one row, where rows are long and barriers cheap.
 const ROW: u32 = 256;
 
-/// The threads of a workgroup that works on one thing.
+/// The cooperating threads of a workgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Team {
-    /// How many they are.
+    /// Their number.
     pub(crate) threads: u32,
-    /// The size of the subgroups they consist of; 0 where that is not known.
+    /// The size of their subgroups; 0 if unknown.
     pub(crate) subgroup: u32,
 }
 
 impl Team {
-    /// One subgroup, which needs no barrier.
+    /// A single subgroup, which needs no barrier.
     pub(crate) fn small(caps: &Caps) -> Team {
         Team { threads: caps.lanes(), subgroup: caps.subgroup.unwrap_or(0) }
     }
 
-    /// Several subgroups, but on the host's processor one: barriers are dear there.
+    /// Several subgroups; on software adapters one, since barriers are expensive there.
     pub(crate) fn large(caps: &Caps) -> Team {
         let small = Team::small(caps);
         if caps.software { small } else { Team { threads: ROW.max(small.threads), ..small } }
     }
 
-    /// What parts/reduce.wgsl wants to know.
+    /// The template variables of parts/reduce.wgsl.
     pub(crate) fn context(self) -> Value {
         let Team { threads, subgroup } = self;
         let halves: Vec<u32> =
@@ -39,7 +39,7 @@ impl Team {
         context! { threads, subgroup, halves }
     }
 
-    /// For names of kernels.
+    /// A suffix for kernel names.
     pub(crate) fn name(self) -> String {
         match self.subgroup {
             0 => format!("t{}", self.threads),

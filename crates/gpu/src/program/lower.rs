@@ -1,4 +1,4 @@
-//! From a segment to a draft: which kernels run, over which views, in which order.
+//! Lowers a segment to a draft: selects kernels, views and their order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -24,30 +24,30 @@ mod experts;
 mod plain;
 mod product;
 
-/// Rows in a tile of attention where a span has many.
+/// Rows per tile of attention for spans of many rows.
 const TILE_ROWS: u32 = 8;
 
-/// Seconds that one dispatch may take on the device as it was measured.
+/// Maximum duration of one dispatch in seconds, at the device's measured speed.
 const DISPATCH_SECONDS: f64 = 0.05;
 
-/// Workgroups that fill a device; more do no harm.
+/// Workgroups that fill a device; more are harmless.
 const GROUPS_WANTED: u32 = 256;
 
-/// The same where workgroups are run by a few cores.
+/// Workgroups that fill a software adapter, which runs them on a few cores.
 const GROUPS_WANTED_SOFTWARE: u32 = 8;
 
-/// Most parts that the keys of a tile are split into.
+/// Maximum parts of a tile's keys.
 const SPLITS_MAX: u32 = 32;
 
-/// What a segment is lowered onto.
+/// The device's state for lowering a segment.
 pub struct Holdings<'a> {
-    /// What kernels may use.
+    /// Capabilities.
     pub caps: &'a Caps,
-    /// The weights there.
+    /// Its weights.
     pub weights: &'a Weights,
-    /// The caches there.
+    /// Its caches.
     pub caches: &'a HashMap<CacheId, Cache>,
-    /// Operations a second.
+    /// Operations per second.
     pub rate: f64,
 }
 
@@ -58,7 +58,7 @@ struct Quantized {
     s: usize,
 }
 
-/// How a value is read by the kernels to come.
+/// The forms in which later kernels read a value.
 #[derive(Clone, Copy, Default)]
 struct Wanted {
     floats: bool,
@@ -82,19 +82,19 @@ pub struct Lowering<'a> {
     vectors: Vec<f32>,
     places: HashMap<WeightId, u32>,
     turns: HashMap<Vec<u32>, u32>,
-    /// Tables of groups, by route.
+    /// Tables of groups by route.
     groups: HashMap<Value, experts::Table>,
     outputs: BTreeSet<Value>,
-    /// Values that are quantized by a stage of their own, and not where there is one row.
+    /// Values that are quantized by a separate stage, except in steps of one row.
     late: BTreeSet<Value>,
-    /// The name of every stage says what it is part of.
+    /// Whether every stage's name says what it is part of.
     checked: bool,
 }
 
-/// Chooses kernels for a segment.
+/// Selects kernels for a segment.
 ///
 /// # Errors
-/// An op or a shape that no kernel has.
+/// An op or shape without a kernel.
 pub fn lower(
     segment: &Segment<'_>,
     limits: &Limits,
@@ -160,7 +160,7 @@ pub fn lower(
     })
 }
 
-/// What a segment's kernels want to know of a step.
+/// A segment's requirements on the step buffer.
 fn step_kind(segment: &Segment<'_>) -> StepKind {
     let ops = || segment.graph.nodes[segment.nodes.clone()].iter().map(|node| &node.op);
     let segments = |op: &Op| match op {
@@ -196,7 +196,7 @@ impl<'a> Lowering<'a> {
         &self.graph.nodes[node].op
     }
 
-    /// How each value will be read.
+    /// Records how each value will be read.
     fn want(&mut self, items: &[Item]) {
         for item in items {
             if let FusedOp::Multiply { input, parts, .. } = &item.kind {
@@ -223,7 +223,7 @@ impl<'a> Lowering<'a> {
 
     fn wanted(&self, value: Value) -> Wanted {
         let wanted = self.wanted.get(&value).copied().unwrap_or_default();
-        // A value that nobody reads is still made.
+        // A value without readers is still computed.
         Wanted { floats: wanted.floats || !wanted.quantized, ..wanted }
     }
 
@@ -239,8 +239,8 @@ impl<'a> Lowering<'a> {
         self.buffers.len() - 1
     }
 
-    /// The same for rows that are read beyond their end: what lies there stays the zeros of new memory as long as only
-    /// buffers of the same `shape` use it. Anything else might leave bits there that are no number.
+    /// Allocates a buffer whose rows are read beyond their end: the padding stays zero, as in new memory, as long as
+    /// only buffers of equal `shape` share it. Other contents might be NaN.
     fn padded_buffer(&mut self, bytes: u64, shape: Vec<usize>) -> usize {
         let buffer = self.buffer(bytes);
         let next = self.shapes.len() + 1;
@@ -248,7 +248,7 @@ impl<'a> Lowering<'a> {
         buffer
     }
 
-    /// Where a value lies; memory of its own if it has none yet.
+    /// The location of a value; allocates memory if it has none yet.
     fn view(&mut self, value: Value) -> View {
         if let Some(view) = self.views.get(&value) {
             return *view;
@@ -256,7 +256,7 @@ impl<'a> Lowering<'a> {
         self.views_of(&[value])[0]
     }
 
-    /// Values with the same rows side by side in one buffer.
+    /// Places values with equal rows side by side in one buffer.
     fn views_of(&mut self, values: &[Value]) -> Vec<View> {
         let rows = self.graph.rows(values[0]);
         let widths: Vec<usize> = values.iter().map(|&value| self.graph.width(value)).collect();
@@ -283,7 +283,7 @@ impl<'a> Lowering<'a> {
         views
     }
 
-    /// Memory for the quantized activations of a value.
+    /// Allocates memory for the quantized activations of a value.
     fn quantized(&mut self, value: Value) -> Quantized {
         if let Some(quantized) = self.quantized.get(&value) {
             return *quantized;
@@ -295,7 +295,7 @@ impl<'a> Lowering<'a> {
             let bytes = (rows * pieces * each) as u64;
             match width.is_multiple_of(ROW_MULTIPLE) {
                 true => self.buffer(bytes),
-                // The first number keeps the two apart from each other and from floats.
+                // The first number separates the two from each other and from floats.
                 false => self.padded_buffer(bytes, vec![0, each, width]),
             }
         });
@@ -315,11 +315,11 @@ impl<'a> Lowering<'a> {
         place
     }
 
-    /// Puts floats behind the vectors; their place in quads.
+    /// Appends floats to the vectors; returns their offset in quads.
     fn append(&mut self, floats: &[f32]) -> u32 {
         let place = self.vectors.len() / 4;
         self.vectors.extend_from_slice(floats);
-        // Whole units, so that a kernel may read on to the end of one.
+        // Whole units, so that a kernel may read to the end of one.
         self.vectors.resize(self.vectors.len().next_multiple_of(ROW_MULTIPLE), 0.0);
         place as u32
     }
@@ -335,7 +335,7 @@ impl<'a> Lowering<'a> {
         place
     }
 
-    /// A stage of one dispatch over all rows.
+    /// Adds a stage of one dispatch over all rows.
     fn stage(&mut self, nodes: &[usize], makes: Option<Value>, dispatch: DraftDispatch) {
         let name = dispatch.source.name.clone();
         let choices = vec![DraftChoice { when: always, bound: 0, dispatches: vec![dispatch] }];
@@ -354,7 +354,7 @@ impl<'a> Lowering<'a> {
     }
 }
 
-/// One dispatch of a kernel.
+/// Makes one dispatch of a kernel.
 fn dispatch(
     source: Source,
     params: &impl Pod,

@@ -1,9 +1,9 @@
-//! What came out of a test, and what follows from it.
+//! The result of a test and derived figures.
 
 use super::{Summary, Test};
 use bilayer_engine::session::Spent;
 
-/// What came out of a test.
+/// The result of a test.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// The test.
@@ -14,21 +14,21 @@ pub struct Measured {
     pub spent: Spent,
     /// Bytes of weights that a step, a token of each sequence, reads on each device, the host first.
     pub step_bytes: Vec<u64>,
-    /// How fast the processor's threads read the model's file right before and right after, GB/s; where that was asked
-    /// for and there is no prompt.
+    /// Read bandwidth of the model's file by the CPU's threads right before and after, GB/s; if requested and there
+    /// is no prompt.
     pub probe_gbps: Option<[f64; 2]>,
-    /// The most memory the process had while the test ran, warm-up included; `None` where the system does not tell.
+    /// Peak memory of the process during the test, warm-up included; `None` if unknown.
     pub peak_resident_bytes: Option<u64>,
 }
 
 impl Measured {
-    /// Tokens a second of each repetition.
+    /// Tokens per second of each repetition.
     pub fn samples_ts(&self) -> Vec<f64> {
         let tokens = self.test.tokens() as f64;
         self.samples_ns.iter().map(|&ns| 1e9 * tokens / ns.max(1) as f64).collect()
     }
 
-    /// Weights read on all devices, GB/s: bytes of a step times steps a second. Only where each step generates: a
+    /// Weight bandwidth on all devices, GB/s: bytes per step times steps per second. Only if every step generates: a
     /// prompt reads the weights once for many tokens.
     pub fn weight_gbps(&self) -> Option<f64> {
         let bytes = self.step_bytes.iter().sum::<u64>() as f64;
@@ -49,13 +49,13 @@ impl Measured {
         is_read.then(|| self.cpu_step_bytes() as f64 * steps / busy / 1e9)
     }
 
-    /// How fast the file was read around the test, GB/s: the mean of before and after.
+    /// Read bandwidth of the file around the test, GB/s: the mean of before and after.
     pub fn probe_mean_gbps(&self) -> Option<f64> {
         self.probe_gbps.map(|gbps| Summary::of(&gbps).mean)
     }
 
-    /// [`Measured::cpu_weight_gbps`] as a share of what the same threads read of the same file. Near 1 the memory is the bound;
-    /// above it weights were in a cache.
+    /// [`Measured::cpu_weight_gbps`] as a fraction of the same threads' read bandwidth of the file. Near 1 the test
+    /// is memory-bound; above 1 weights were cached.
     pub fn probe_share(&self) -> Option<f64> {
         Some(self.cpu_weight_gbps()? / self.probe_mean_gbps()?)
     }
@@ -83,7 +83,7 @@ mod tests {
         };
         assert_eq!(decode.samples_ts(), [10.0, 20.0]);
         assert_eq!(decode.weight_gbps(), Some(4.0 * 15.0));
-        // Twenty tokens in a second of the processor's time.
+        // Twenty tokens in one second of CPU time.
         assert_eq!(decode.cpu_weight_gbps(), Some(60.0));
         assert_eq!(decode.probe_share(), Some(0.8));
         assert_eq!(Measured { probe_gbps: None, ..decode.clone() }.probe_share(), None);

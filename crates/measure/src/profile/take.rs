@@ -1,4 +1,4 @@
-//! Takes a profile: one session whose layers move from N to N, every N in every round, rounds back and forth.
+//! Takes a profile: one session whose layers move from N to N, visiting every N in every round, back and forth.
 
 use std::time::Instant;
 
@@ -15,45 +15,45 @@ use bilayer_engine::session::{Event, Run, Session, Settings, Timed, Wanted, What
 
 use crate::Error;
 
-/// Events that a trace of a step or two may have.
+/// Capacity for the trace of a step or two.
 const EVENTS: usize = 1 << 16;
 
-/// Seconds that a prompt may take at the slowest N, where nobody says how long it is.
+/// Default duration of a prompt at the slowest N, in seconds.
 const PROMPT_SECONDS: f64 = 1.5;
 
-/// Most tokens of a prompt of that kind, and least.
+/// Range of tokens of a default prompt.
 const PROMPT_TOKENS: std::ops::RangeInclusive<usize> = 16..=128;
 
-/// Seconds of decoding at each N in each round, where nobody says how many tokens.
+/// Default duration of decode at each N in each round, in seconds.
 const DECODE_SECONDS: f64 = 0.6;
 
-/// Tokens of decoding of that kind.
+/// Range of tokens of default decode.
 const DECODE_TOKENS: std::ops::RangeInclusive<usize> = 4..=32;
 
-/// What is taken.
+/// Options of a profile.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Tokens of the prompt; without it as many as take a second or two.
+    /// Tokens of the prompt; by default as many as take a second or two.
     pub prompt: Option<usize>,
-    /// Tokens decoded at each N in each round; without it for about half a second.
+    /// Tokens decoded at each N in each round; by default for about half a second.
     pub decode: Option<usize>,
-    /// Rounds; the median of each number is kept.
+    /// Number of rounds; the median of each figure is used.
     pub rounds: usize,
 }
 
-/// A profile and the session it was taken with, placed as recommended, with the trace of its last steps.
+/// A profile and its session, placed as recommended, with the trace of its last steps.
 pub struct Taken {
-    /// What was found.
+    /// The profile.
     pub profile: Profile,
     /// The session.
     pub session: Session,
 }
 
-/// Measures every N that fits. `progress` is told how many of how many measurements are done, and ends the work by
-/// returning false; then there is no profile.
+/// Measures every N that fits. `progress` receives the number of finished measurements and their total, and stops the
+/// work by returning false; then there is no profile.
 ///
 /// # Errors
-/// As [`Session::new`] and [`Session::place`].
+/// Those of [`Session::new`] and [`Session::place`].
 pub fn take(
     model: &Model,
     settings: Settings<'_>,
@@ -76,7 +76,7 @@ pub fn take(
         },
     )?;
     let most = session.plan().max_gpu_layers;
-    // What takes the time of every op holds the device up between them: only the last steps have it.
+    // Timing every op delays the device between ops: only the last steps do so.
     session.time_each(Timed::Segment)?;
     let bench = Bench::new(&mut session, placing, options)?;
     let total = options.rounds.max(1) * (most as usize + 1);
@@ -125,7 +125,7 @@ pub fn take(
     Ok(Some(Taken { profile, session }))
 }
 
-/// What one visit to an N found: milliseconds a token, and where they went.
+/// The result of one visit to an N: milliseconds per token, and their breakdown.
 #[derive(Clone)]
 struct Sample {
     decode_ms: f64,
@@ -135,7 +135,7 @@ struct Sample {
     held: Option<u64>,
 }
 
-/// The work that is done at each N.
+/// The work at each N.
 struct Bench {
     sequence: SequenceId,
     prompt: Vec<u32>,
@@ -176,7 +176,7 @@ impl Bench {
         })
     }
 
-    /// Puts `count` parts on the adapter.
+    /// Places `count` parts on the GPU.
     fn place(&self, session: &mut Session, count: u32) -> Result<(), Error> {
         let placing = Placing { gpu_layers: Offload::Count(count), ..self.placing.clone() };
         Ok(session.place(&|graph: &Graph, machine: &Machine, budget: &Budget| {
@@ -187,7 +187,7 @@ impl Bench {
     /// A prompt, then tokens one by one.
     fn sample(&self, session: &mut Session) -> Result<Sample, Error> {
         let sequence = self.sequence;
-        // Nothing of what is first is timed: caches fill, clocks rise.
+        // Warm up without timing: caches fill, clocks rise.
         session.truncate(sequence, 0);
         let few = &self.prompt[..self.prompt.len().min(8)];
         session.prefill(sequence, few, &mut |_| true)?;
@@ -199,7 +199,7 @@ impl Bench {
             let run = Run { sequence, tokens: &[token], wanted: Wanted::Last };
             session.step(&[run]).map(|_| ())
         };
-        // Behind as many tokens as the times that predictions rest on were taken behind.
+        // At the depth at which the times for predictions were measured.
         let behind = POSITION.saturating_sub(self.decode / 2).min(self.prompt.len());
         session.truncate(sequence, behind);
         step(session, 1)?;
@@ -207,7 +207,7 @@ impl Bench {
         let is_async: Vec<bool> =
             session.backends().map(|backend| backend.facts().is_async).collect();
         let mut each = Vec::with_capacity(self.decode);
-        // Nothing is worked out between the steps: idle threads of a processor would go to sleep.
+        // No evaluation between steps: idle threads would go to sleep.
         session.trace_mut().expect("asked for").clear();
         for i in 0..self.decode as u32 {
             let began = Instant::now();
@@ -233,7 +233,7 @@ impl Bench {
     }
 }
 
-/// The points of every N; those beyond what fits have no figures.
+/// The points of every N; those that do not fit have no figures.
 fn points(samples: &[Vec<Sample>], plans: &[Option<Plan>], parts: u32) -> Vec<Point> {
     let of = |count: usize, part: &dyn Fn(&Sample) -> f64| {
         let all: Option<Vec<f64>> = samples.get(count).map(|all| all.iter().map(part).collect());
@@ -303,7 +303,7 @@ fn timeline(session: &Session) -> Vec<Span> {
     mine.iter().filter_map(span).collect()
 }
 
-/// The middle of the values; NaN of none.
+/// The median of the values; NaN if empty.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match (values.len(), values.get(values.len() / 2)) {

@@ -1,4 +1,4 @@
-//! A smaller model with the same vocabulary as drafter.
+//! A drafter that is a smaller model with the same vocabulary.
 
 use super::{Bounds, Draft, Drafter, Text};
 use crate::sampling::{Options, Row, Sampler};
@@ -6,33 +6,34 @@ use crate::session::SequenceId;
 use crate::session::{Rows, Run, Session, Settings, Spent, Wanted};
 use crate::{Error, Model};
 
-/// Best tokens that are read at least, where the head's device finds them: what the share of the best one is taken of.
+/// Minimum number of best tokens that are read if the device selects them; the best one's share is computed among
+/// them.
 const BEST: usize = 10;
 
-/// By how many tokens vocabularies of one kind may differ in length: some are padded with tokens that are never used.
+/// Tolerated difference in vocabulary length: some vocabularies are padded with unused tokens.
 const PADDING_MAX: usize = 128;
 
-/// Sets the drafter's random numbers apart from those that decide on its guesses, which must know nothing of them.
+/// Separates the drafter's random numbers from those that verify its tokens, which must be independent.
 const APART: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Guesses with a session of its own. Its sequence follows the text by itself: what both have in common stays.
+/// Drafts with its own session. Its sequence follows the text: the common prefix is kept.
 pub struct DraftModel {
     session: Session,
     sequence: SequenceId,
     bounds: Bounds,
     sampler: Sampler,
     rows: Rows,
-    /// Tokens of the text that the sequence lacks.
+    /// Tokens of the text missing in the sequence.
     rest: Vec<u32>,
-    /// Tokens that both models have.
+    /// Number of tokens that both models share.
     shared: usize,
 }
 
 impl DraftModel {
-    /// A model to draft for `model`, placed by the settings.
+    /// Prepares a draft model for `model`, placed by the settings.
     ///
     /// # Errors
-    /// Another vocabulary; those of [`Session::new`].
+    /// A different vocabulary; those of [`Session::new`].
     pub fn new(
         draft: &Model,
         model: &Model,
@@ -49,22 +50,22 @@ impl DraftModel {
         Ok(DraftModel { session, sequence, bounds, sampler, rows, rest: Vec::new(), shared })
     }
 
-    /// The session, to say where it lies.
+    /// The session, for its placement.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// The same, to take its warnings.
+    /// The session, for its warnings.
     pub fn session_mut(&mut self) -> &mut Session {
         &mut self.session
     }
 
-    /// Brings the sequence to the text and runs what is new. False where the text is none for this model.
+    /// Updates the sequence to the text and runs new tokens. False if the text is impossible for this model.
     fn catch_up(&mut self, text: Text<'_>) -> Result<bool, Error> {
         let DraftModel { session, sequence, rows, rest, .. } = self;
         let held = session.tokens(*sequence);
         let common = held.iter().zip(text.from(0)).take_while(|(a, b)| **a == *b).count();
-        // The last token is run in any case: its logits are what the draft begins with.
+        // The last token is always run: its logits begin the draft.
         let common = common.min(text.len() - 1);
         session.truncate(*sequence, common);
         rest.clear();
@@ -78,8 +79,8 @@ impl DraftModel {
 }
 
 impl Drafter for DraftModel {
-    /// Tokens are drawn by the same options, for the more alike two distributions are, the more guesses are right.
-    /// Mirostat's state is the text's alone, so the drafter goes without.
+    /// Tokens are drawn with the same options, since more similar distributions mean more accepted tokens. Mirostat's
+    /// state belongs to the text, so the drafter does not use it.
     fn begin(&mut self, options: &Options) -> Result<(), Error> {
         let logit_bias = options.logit_bias.iter().filter(|(id, _)| (*id as usize) < self.shared);
         let options = Options {
@@ -103,7 +104,7 @@ impl Drafter for DraftModel {
         self.sampler.follow(text.from(0));
         for drafted in 0..most {
             let DraftModel { session, sequence, bounds, sampler, rows, shared, .. } = self;
-            // Whether there is another guess is settled before it is drawn, see the module.
+            // Whether another token is drafted is decided before it is drawn; see the module.
             if drafted >= bounds.draft_min && share_of_best(rows.row(0)) < bounds.draft_p_min {
                 break;
             }
@@ -126,10 +127,10 @@ impl Drafter for DraftModel {
     }
 }
 
-/// The probability of the best token at temperature 1, among the tokens that are known; sums in f64.
+/// The probability of the best token at temperature 1, among the known tokens; sums in f64.
 fn share_of_best(row: Row<'_>) -> f32 {
     let share = |logits: &mut dyn Iterator<Item = f32>| {
-        // A new best one rescales the sum.
+        // A new maximum rescales the sum.
         let (mut best, mut sum) = (f32::NEG_INFINITY, 0.0f64);
         for logit in logits {
             if logit > best {
@@ -146,7 +147,7 @@ fn share_of_best(row: Row<'_>) -> f32 {
     }
 }
 
-/// How many tokens two models have in common, which must be all but padding.
+/// Number of tokens that two models share, which must be all but padding.
 fn shared(draft: &Model, model: &Model) -> Result<usize, Error> {
     let differ = |what: String| Error::Vocabularies {
         draft: draft.file().name().to_owned(),
