@@ -422,23 +422,14 @@ const BANNED: &[(&str, &str)] = &[
 /// Places where a banned word is right: a path, and the text that contains it.
 const ALLOWED: &[(&str, &str)] = &[
     ("crates/convert/src/quantize/sensitivity.rs", "Placing::processor()"),
+    ("crates/measure/src/bench.rs", "Placing::processor"),
     ("crates/cpu/src/host.rs", "Xeon(R) Processor"),
+    ("crates/cpu/src/host.rs", "processor\\t: 0"),
     ("crates/convert/src/checkpoint/tokenizer/special.rs", "[\"processors\"]"),
 ];
 
 /// Paths whose prose and type names are not revised yet; this list only shrinks.
-const UNREVISED: &[&str] = &[
-    "crates/cli/",
-    "crates/convert/src/convert/",
-    "crates/cpu/",
-    "crates/engine/",
-    "crates/gpu/",
-    "crates/graph/",
-    "crates/measure/",
-    "crates/scheduler/",
-    "examples/",
-    "tests/",
-];
+const UNREVISED: &[&str] = &["crates/cli/", "crates/engine/", "tests/"];
 
 fn is_revised(source: &Source) -> bool {
     !UNREVISED.iter().any(|path| source.path.starts_with(path))

@@ -225,7 +225,7 @@ fn why_none(points: &[Point], alone: &Point, best: &Point) -> String {
     if best.gpu_layers != 0 {
         let gain = 100.0 * (1.0 - best.decode_ms / alone.decode_ms);
         return format!(
-            "the best, N = {}, takes {gain:.1} % less time for a token than the processor alone, which is not worth its memory",
+            "the best, N = {}, takes {gain:.1} % less time for a token than the CPU alone, which is not worth its memory",
             best.gpu_layers
         );
     }
@@ -241,7 +241,7 @@ fn why_none(points: &[Point], alone: &Point, best: &Point) -> String {
             p.gpu_layers, p.decode_ms
         ),
         (Some(p), _) => format!(
-            "at every N the adapter makes a token slower than the processor alone ({:.2} ms at N = {} against \
+            "at every N the GPU makes a token slower than the CPU alone ({:.2} ms at N = {} against \
              {alone_ms:.2} ms)",
             p.decode_ms, p.gpu_layers
         ),
@@ -320,7 +320,7 @@ mod tests {
                 &[10.0, 12.0, 11.0],
                 9,
                 0,
-                "slower than the processor alone (11.00 ms at N = 2 against 10.00 ms)",
+                "slower than the CPU alone (11.00 ms at N = 2 against 10.00 ms)",
             ),
             (&[10.0, 9.9], 9, 0, "the best, N = 1, takes 1.0 % less time"),
             (&[10.0, 12.0, 5.0], 2, 0, "what would be faster does not fit (N = 2: 5.00 ms"),

@@ -71,7 +71,7 @@ pub struct Predicted {
     pub prefill_ms_per_token: Option<f64>,
     /// The basis of the figures.
     pub basis: Basis,
-    /// How many times as fast decoding can become when two groups of sequences keep processor and adapter busy at once:
+    /// How many times as fast decoding can become when two groups of sequences keep CPU and GPU busy at once:
     /// (Tcpu + Tgpu) / max.
     pub overlap_bound: f64,
     /// Milliseconds of a step of one token, per device of the plan.
