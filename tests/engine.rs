@@ -958,7 +958,7 @@ fn a_token_takes_the_documented_path() {
 #[test]
 fn answers_made_together_are_those_made_alone() {
     let model = tiny();
-    let prompts: Vec<Vec<u32>> = (0..5).map(|seed| some(3 + 4 * seed as usize, seed)).collect();
+    let prompts: Vec<Vec<u32>> = (0..5).map(|seed| some(3 + 4 * seed, seed)).collect();
     let alone: Vec<Answer> = prompts
         .iter()
         .enumerate()
