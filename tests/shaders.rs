@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::thread;
 
 use bilayer_gpu::caps::{Api, Caps, Vendor};
@@ -30,6 +31,7 @@ const OF_A_CARD: Caps = Caps {
     api: Api::Vulkan,
     vendor: Vendor::Nvidia,
     subgroup: Some(32),
+    subgroup_varies: false,
     dot4: true,
     f16: true,
     software: false,
@@ -43,16 +45,20 @@ const OF_A_CARD: Caps = Caps {
 fn profiles() -> Vec<Profile> {
     let profile = |name, caps| Profile { name, caps };
     let amd = Caps { vendor: Vendor::Amd, subgroup: Some(64), ..OF_A_CARD };
+    let rdna = Caps { vendor: Vendor::Amd, subgroup_varies: true, ..OF_A_CARD };
     let intel = Caps { vendor: Vendor::Intel, subgroup: None, unified: true, ..OF_A_CARD };
     let apple =
         Caps { api: Api::Metal, vendor: Vendor::Apple, dot4: false, unified: true, ..OF_A_CARD };
     let software = Caps { vendor: Vendor::Other, subgroup: Some(8), software: true, ..OF_A_CARD };
     vec![
         profile("nvidia", OF_A_CARD),
-        profile("amd", amd),
+        profile("amd", amd.clone()),
+        profile("vega", Caps { dot4: false, ..amd }),
+        profile("rdna", rdna.clone()),
+        profile("rdna without dot4", Caps { dot4: false, ..rdna }),
         profile("intel", intel),
         profile("apple", apple),
-        profile("dx12", Caps { api: Api::Dx12, ..OF_A_CARD }),
+        profile("dx12", Caps { api: Api::Dx12, dot4: false, ..OF_A_CARD }),
         profile("software", software),
         profile("no subgroups", Caps { subgroup: None, dot4: false, f16: false, ..OF_A_CARD }),
     ]
@@ -184,8 +190,21 @@ fn has(words: &[u32], number: u32) -> bool {
     false
 }
 
+/// Writes what drivers get of a kernel to the folder that `BILAYER_SHADERS_OUT` names, for `cargo xtask gpu-offline`.
+fn keep(source: &Source, profile: &Profile, words: &[u32], hlsl: &str) -> Result<(), String> {
+    let Some(out) = std::env::var_os("BILAYER_SHADERS_OUT") else { return Ok(()) };
+    let folder = Path::new(&out).join(profile.name);
+    let path = folder.join(source.name.replace(['/', ' '], "_"));
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    std::fs::create_dir_all(&folder)
+        .and_then(|()| std::fs::write(path.with_added_extension("spv"), bytes))
+        .and_then(|()| std::fs::write(path.with_added_extension("hlsl"), hlsl))
+        .map_err(|error| format!("{}: {error}", path.display()))
+}
+
 /// Everything that can be wrong with a kernel of a profile.
-fn check(source: &Source, caps: &Caps) -> Result<(), String> {
+fn check(source: &Source, profile: &Profile) -> Result<(), String> {
+    let caps = &profile.caps;
     let (module, info) = valid(source, caps)?;
     let mut entries = module.entry_points.iter();
     if !entries.all(|e| e.name == "main" && e.workgroup_size == source.workgroup) {
@@ -196,6 +215,7 @@ fn check(source: &Source, caps: &Caps) -> Result<(), String> {
     let words = to_spirv(&module, &info)?;
     let msl = to_msl(&module, &info)?;
     let hlsl = to_hlsl(&module, &info)?;
+    keep(source, profile, &words, &hlsl)?;
     if msl.contains("loop_bound") {
         return Err("bounds its loops on Metal".to_owned());
     }
@@ -213,8 +233,20 @@ fn check(source: &Source, caps: &Caps) -> Result<(), String> {
     Ok(())
 }
 
+/// Name, weights and bytes of a block of each type, for `cargo xtask gpu-offline`.
+fn keep_types() -> std::io::Result<()> {
+    let Some(out) = std::env::var_os("BILAYER_SHADERS_OUT") else { return Ok(()) };
+    let line = |ty: &bilayer_quant::Type| {
+        format!("{}\t{}\t{}\n", ty.name.to_lowercase(), ty.block_weights, ty.block_bytes)
+    };
+    let lines: String = bilayer_quant::all().iter().map(line).collect();
+    std::fs::create_dir_all(&out)?;
+    std::fs::write(Path::new(&out).join("types.tsv"), lines)
+}
+
 #[test]
 fn every_kernel_of_every_adapter_translates() {
+    keep_types().unwrap();
     let profiles = profiles();
     let mut wrong: Vec<String> = Vec::new();
     let mut checked = 0;
@@ -226,7 +258,7 @@ fn every_kernel_of_every_adapter_translates() {
         let found = thread::scope(|scope| {
             let check_half = |half: &[Source]| -> Vec<String> {
                 let failed = half.iter().filter_map(|source| {
-                    let error = check(source, &profile.caps).err()?;
+                    let error = check(source, profile).err()?;
                     Some(format!("{}: {}: {error}", profile.name, source.name))
                 });
                 failed.collect()
@@ -328,19 +360,21 @@ fn byte_products_are_used_where_there_are_any() {
 
 #[test]
 fn a_broken_kernel_is_seen() {
-    let caps = OF_A_CARD;
-    let good = kernels::all(&caps).into_iter().find(|s| s.name.starts_with("matmul q4_k")).unwrap();
-    assert_eq!(check(&good, &caps), Ok(()));
+    let profile = Profile { name: "nvidia", caps: OF_A_CARD };
+    let caps = &profile.caps;
+    let good = kernels::all(caps).into_iter().find(|s| s.name.starts_with("matmul q4_k")).unwrap();
+    assert_eq!(check(&good, &profile), Ok(()));
     let broken = |from: &str, to: &str| {
         assert!(good.wgsl.contains(from), "{from}");
         let source = Source { wgsl: good.wgsl.replacen(from, to, 1), ..good.clone() };
-        check(&source, &caps).unwrap_err()
+        check(&source, &profile).unwrap_err()
     };
     broken("fn main", "fn other");
     broken("vec4<f32>", "vec3<f32>");
     broken("@binding(1)", "@binding(9)");
     let many = "var<workgroup> room: array<f32, 8192>;\nfn place(";
     assert!(broken("fn place(", many).contains("workgroup memory"));
-    let without = Caps { subgroup: None, ..caps };
+    let caps = Caps { subgroup: None, ..OF_A_CARD };
+    let without = Profile { name: "no subgroups", caps };
     assert!(check(&good, &without).is_err(), "subgroup operations need subgroups");
 }

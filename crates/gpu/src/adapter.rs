@@ -161,6 +161,7 @@ impl Adapter {
         let (info, features, limits) =
             (self.raw.get_info(), self.raw.features(), self.raw.limits());
         let api = api(info.backend).unwrap_or(Api::Vulkan);
+        let software = self.facts.kind == AdapterKind::Software;
         Caps {
             api,
             vendor: match api {
@@ -168,10 +169,12 @@ impl Adapter {
                 _ => Vendor::from_pci(info.vendor),
             },
             subgroup: None,
-            // naga emits four multiplications for Metal, where no GPU has the instruction.
-            dot4: api != Api::Metal,
+            subgroup_varies: false,
+            // Metal has no such instruction, naga emits four multiplications. On DX12 it depends on the version of the
+            // HLSL compiler that a user has; the f32 kernels work with all. Software adapters have a path of their own.
+            dot4: api == Api::Vulkan && (software || crate::vulkan::has_dot4(&self.raw)),
             f16: features.contains(wgpu::Features::SHADER_F16),
-            software: self.facts.kind == AdapterKind::Software,
+            software,
             unified: self.facts.unified,
             timestamps: features.contains(TIMESTAMPS),
             max_binding: limits.max_storage_buffer_binding_size.min(BUFFER_MAX),

@@ -57,10 +57,13 @@ pub struct Caps {
     pub api: Api,
     /// The vendor.
     pub vendor: Vendor,
-    /// Subgroup size, if it is the same for every shader: a workgroup of that many threads is one subgroup. `None`
-    /// without subgroups or if their size varies; then no subgroup operation is used.
+    /// Subgroup size: a workgroup of that many threads is one subgroup. `None` without subgroups or if their size is not
+    /// known; then no subgroup operation is used.
     pub subgroup: Option<u32>,
-    /// Whether four byte products are one instruction.
+    /// Whether larger workgroups may have larger subgroups, as drivers choose on RDNA; then only workgroups of one
+    /// subgroup use subgroup operations.
+    pub subgroup_varies: bool,
+    /// Whether the hardware has four byte products as one instruction.
     pub dot4: bool,
     /// Whether shaders have 16-bit floats.
     pub f16: bool,

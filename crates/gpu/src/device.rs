@@ -14,6 +14,7 @@ use crate::caps::Caps;
 use crate::kernel::{Access, Source};
 use crate::patience::Patience;
 use crate::pipeline_cache::{Keep, PipelineCache};
+use crate::probe::Subgroup;
 use crate::unified;
 
 /// Duration of spinning before sleeping: waking up costs more than small work takes.
@@ -148,8 +149,9 @@ impl Device {
 
     /// Sets the result of the probe.
     #[must_use]
-    pub fn with_subgroup(mut self, subgroup: Option<u32>) -> Device {
-        self.caps.subgroup = subgroup;
+    pub(crate) fn with_subgroup(mut self, subgroup: Option<Subgroup>) -> Device {
+        self.caps.subgroup = subgroup.map(|subgroup| subgroup.threads);
+        self.caps.subgroup_varies = subgroup.is_some_and(|subgroup| subgroup.varies);
         self
     }
 

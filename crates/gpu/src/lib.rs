@@ -20,8 +20,10 @@ mod patience;
 mod pipeline_cache;
 mod probe;
 mod program;
+mod rate;
 pub mod render;
 mod unified;
+mod vulkan;
 mod weights;
 
 pub use adapter::{Adapter, AdapterFacts, AdapterKind, adapters, find};

@@ -154,7 +154,7 @@ impl GemvKey {
     /// The kernel.
     pub fn source(&self, caps: &Caps) -> Source {
         let team = match self.is_tiled() {
-            true => Team { threads: THREADS_TILED, ..Team::small(caps) },
+            true => Team::small(caps).of(THREADS_TILED, caps),
             false => Team::small(caps),
         };
         let at = numbered(&[

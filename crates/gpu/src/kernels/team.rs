@@ -28,7 +28,16 @@ impl Team {
     /// Several subgroups; on software adapters one, since barriers are expensive there.
     pub(crate) fn large(caps: &Caps) -> Team {
         let small = Team::small(caps);
-        if caps.software { small } else { Team { threads: ROW.max(small.threads), ..small } }
+        match caps.software {
+            true => small,
+            false => small.of(ROW.max(small.threads), caps),
+        }
+    }
+
+    /// So many threads, which may be several of these subgroups.
+    pub(crate) fn of(self, threads: u32, caps: &Caps) -> Team {
+        let known = threads == self.threads || !caps.subgroup_varies;
+        Team { threads, subgroup: if known { self.subgroup } else { 0 } }
     }
 
     /// The template variables of parts/reduce.wgsl.

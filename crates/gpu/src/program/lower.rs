@@ -31,13 +31,13 @@ const TILE_ROWS: u32 = 8;
 const DISPATCH_SECONDS: f64 = 0.05;
 
 /// Workgroups that fill a device; more are harmless.
-const GROUPS_WANTED: u32 = 256;
+const GROUPS_WANTED: u32 = 1024;
 
 /// Workgroups that fill a software adapter, which runs them on a few cores.
 const GROUPS_WANTED_SOFTWARE: u32 = 8;
 
 /// Maximum parts of a tile's keys.
-const SPLITS_MAX: u32 = 32;
+const SPLITS_MAX: u32 = 64;
 
 /// The device's state for lowering a segment.
 pub struct Holdings<'a> {
