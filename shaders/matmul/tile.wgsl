@@ -2,20 +2,22 @@
 // GEMM: products of a matrix (or two, gated) with many columns. 256 threads compute a tile of 64 rows and 64 columns,
 // or of 32 rows of two matrices. A unit of 64 weights of each row is unpacked once to workgroup memory, in pieces of
 // sixteen, and used for all 64 columns; a thread accumulates 16 sums. About 12 KiB of workgroup memory.
+//
+// Workgroup memory is ordered [piece][row or column], and the rows and columns of a thread are 16 apart: so neighbouring
+// threads read neighbouring vectors, without bank conflicts, and write neighbouring rows of the result.
 {% include "parts/product" %}
 {% set tile_rows = 32 if gate else 64 %}
-{% macro slot(i) %}{% if gate %}{% if i < 2 %}2u * down + {{ i }}u{% else %}32u + 2u * down + {{ i - 2 }}u{% endif %}{% else %}4u * down + {{ i }}u{% endif %}{% endmacro %}
 {% if ints %}
-var<workgroup> tile_q: array<vec4<u32>, 256>; // [64 slots, 4 pieces]
+var<workgroup> tile_q: array<vec4<u32>, 256>; // [4 pieces, 64 slots]
 var<workgroup> tile_s: array<vec2<f32>, 256>; // scale and minimum of each
 {% else %}
-var<workgroup> tile_w: array<mat4x4<f32>, 64>; // [64 slots], one piece
+var<workgroup> tile_w: array<vec4<f32>, 256>; // [4 quads, 64 slots], one piece
 {% endif %}
 {% if ints_x %}
-var<workgroup> tile_a: array<vec4<u32>, 256>; // [64 columns, 4 pieces]
+var<workgroup> tile_a: array<vec4<u32>, 256>; // [4 pieces, 64 columns]
 var<workgroup> tile_d: array<vec2<f32>, 256>; // d, and d times the sum
 {% else %}
-var<workgroup> tile_x: array<vec4<f32>, 256>; // [64 columns, 4 quads], one piece
+var<workgroup> tile_x: array<vec4<f32>, 256>; // [4 quads, 64 columns], one piece
 {% endif %}
 
 fn place_of_slot(slot: u32, first_row: u32) -> Place {
@@ -53,17 +55,18 @@ fn unpacked(q: vec4<u32>, s: vec2<f32>) -> mat4x4<f32> {
 fn bring(thread: u32, first_column: u32, columns: u32, piece: u32) {
     let start = x_of(min(first_column + thread / 4u, columns - 1u));
     let quad = 4u * piece + thread % 4u;
+    let to = 64u * (thread % 4u) + thread / 4u;
 {% if ragged %}
-    tile_x[thread] = select(vec4<f32>(), x[start + min(quad, params.pitch - 1u)], quad < params.pitch);
+    tile_x[to] = select(vec4<f32>(), x[start + min(quad, params.pitch - 1u)], quad < params.pitch);
 {% else %}
-    tile_x[thread] = x[start + quad];
+    tile_x[to] = x[start + quad];
 {% endif %}
 }
 {% endif %}
 {% macro sums_of_piece() %}
 {% for c in range(4) %}
-            let x{{ c }} = 4u * (4u * across + {{ c }}u);
-            let a{{ c }} = mat4x4<f32>(tile_x[x{{ c }}], tile_x[x{{ c }} + 1u], tile_x[x{{ c }} + 2u], tile_x[x{{ c }} + 3u]);
+            let x{{ c }} = across + {{ 16 * c }}u;
+            let a{{ c }} = mat4x4<f32>(tile_x[x{{ c }}], tile_x[x{{ c }} + 64u], tile_x[x{{ c }} + 128u], tile_x[x{{ c }} + 192u]);
 {% for i in range(4) %}
             sum{{ i }}_{{ c }} += dot(w{{ i }}[0], a{{ c }}[0]) + dot(w{{ i }}[1], a{{ c }}[1]) + dot(w{{ i }}[2], a{{ c }}[2]) + dot(w{{ i }}[3], a{{ c }}[3]);
 {% endfor %}
@@ -89,8 +92,8 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     let first_column = params.first_column + id.z * 64u;
     let columns = step[params.columns_at];
 {% endif %}
-    let across = thread % 16u;
-    let down = thread / 16u;
+    let down = thread % 16u;
+    let across = thread / 16u;
 {% for i in range(4) %}
 {% for c in range(4) %}
     var sum{{ i }}_{{ c }} = 0.0;
@@ -109,26 +112,27 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         if thread < 64u {
             let w = load(place_of_slot(thread, first_row), unit);
 {% for p in range(4) %}
-            tile_q[4u * thread + {{ p }}u] = w.q{{ p }};
-            tile_s[4u * thread + {{ p }}u] = vec2<f32>(w.s[{{ p }}], w.m[{{ p }}]);
+            tile_q[thread + {{ 64 * p }}u] = w.q{{ p }};
+            tile_s[thread + {{ 64 * p }}u] = vec2<f32>(w.s[{{ p }}], w.m[{{ p }}]);
 {% endfor %}
         }
 {% if ints_x %}
         {
             let column = min(first_column + thread / 4u, columns - 1u);
             let at = x_of(column) + piece + {{ step_of }}u * (thread % 4u);
-            tile_a[thread] = xq[at];
-            tile_d[thread] = xs[at];
+            let to = 64u * (thread % 4u) + thread / 4u;
+            tile_a[to] = xq[at];
+            tile_d[to] = xs[at];
         }
         workgroupBarrier();
         for (var p = 0u; p < 4u; p++) {
 {% for i in range(4) %}
-            let w{{ i }} = tile_q[4u * ({{ slot(i) }}) + p];
-            let s{{ i }} = tile_s[4u * ({{ slot(i) }}) + p];
+            let w{{ i }} = tile_q[64u * p + down + {{ 16 * i }}u];
+            let s{{ i }} = tile_s[64u * p + down + {{ 16 * i }}u];
 {% endfor %}
 {% for c in range(4) %}
-            let a{{ c }} = tile_a[4u * (4u * across + {{ c }}u) + p];
-            let d{{ c }} = tile_d[4u * (4u * across + {{ c }}u) + p];
+            let a{{ c }} = tile_a[64u * p + across + {{ 16 * c }}u];
+            let d{{ c }} = tile_d[64u * p + across + {{ 16 * c }}u];
 {% for i in range(4) %}
             sum{{ i }}_{{ c }} += s{{ i }}.x * d{{ c }}.x * product(w{{ i }}, a{{ c }}) + s{{ i }}.y * d{{ c }}.y;
 {% endfor %}
@@ -139,7 +143,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
             bring(thread, first_column, columns, piece + {{ step_of }}u * p);
             workgroupBarrier();
 {% for i in range(4) %}
-            let w{{ i }} = unpacked(tile_q[4u * ({{ slot(i) }}) + p], tile_s[4u * ({{ slot(i) }}) + p]);
+            let w{{ i }} = unpacked(tile_q[64u * p + down + {{ 16 * i }}u], tile_s[64u * p + down + {{ 16 * i }}u]);
 {% endfor %}
 {{ sums_of_piece() }}
             workgroupBarrier();
@@ -149,23 +153,30 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         for (var p = 0u; p < 4u; p++) {
             workgroupBarrier();
             if thread < 64u {
-                tile_w[thread] = load_piece(place_of_slot(thread, first_row), piece + p);
+                let w = load_piece(place_of_slot(thread, first_row), piece + p);
+{% for q in range(4) %}
+                tile_w[thread + {{ 64 * q }}u] = w[{{ q }}];
+{% endfor %}
             }
             bring(thread, first_column, columns, piece + p);
             workgroupBarrier();
 {% for i in range(4) %}
-            let w{{ i }} = tile_w[{{ slot(i) }}];
+            let w{{ i }} = mat4x4<f32>(
+{% for q in range(4) %}
+                tile_w[down + {{ 64 * q + 16 * i }}u],
+{% endfor %}
+            );
 {% endfor %}
 {{ sums_of_piece() }}
         }
 {% endif %}
     }
 {% for c in range(4) %}
-    let column{{ c }} = first_column + 4u * across + {{ c }}u;
+    let column{{ c }} = first_column + across + {{ 16 * c }}u;
     if column{{ c }} < columns {
         let to = out_of(column{{ c }});
 {% for i in range(2 if gate else 4) %}
-        let row{{ i }} = first_row + {% if gate %}2u{% else %}4u{% endif %} * down + {{ i }}u;
+        let row{{ i }} = first_row + down + {{ 16 * i }}u;
         if row{{ i }} < params.rows{% if experts %} && here(row{{ i }}) < params.part.y{% endif %} {
 {% if gate %}
             var y = gated(vec4<f32>(sum{{ i }}_{{ c }}), vec4<f32>(sum{{ i + 2 }}_{{ c }})).x;
