@@ -211,40 +211,47 @@ fn main(
 {% endif %}
 
         // The weighted sum of the values: a thread handles its elements of each token, or of every
-        // {{ token_groups }}th.
+        // The weighted sum of the values: a thread handles its elements of each token, or of every
+        // {{ token_groups }}th. {{ unroll }} loads are in flight at once; tokens beyond the last one have weight 0.
         let count = min({{ threads }}u, to - block);
 {% if threads <= 32 %}
         let page_of_block = step[table + block / 32u];
 {% endif %}
-        for (var i = 0u; i < count; i += {{ token_groups }}u) {
-            let j = i + token_of_lane;
-            let t = block + min(j, count - 1u);
+        for (var i = 0u; i < count; i += {{ token_groups * unroll }}u) {
+{% for u in range(unroll) %}
+            let j{{ u }} = i + {{ token_groups * u }}u + token_of_lane;
+            let t{{ u }} = block + min(j{{ u }}, count - 1u);
 {% if threads <= 32 %}
-            let page_of_value = page_of_block;
+            let page{{ u }} = page_of_block;
 {% else %}
-            let page_of_value = step[table + t / 32u];
+            let page{{ u }} = step[table + t{{ u }} / 32u];
 {% endif %}
-            let value_at = value_place(page_of_value, kv_head, t % 32u);
+            let value_at{{ u }} = value_place(page{{ u }}, kv_head, t{{ u }} % 32u);
+{% for i in range(own) %}
+            let v{{ u }}_{{ i }}_ = values[value_at{{ u }} + chunk{{ i }}];
+{% endfor %}
+{% endfor %}
+{% for u in range(unroll) %}
 {% if value == "q8_0" %}
-            let value_scales_at = value_scales_place(page_of_value, kv_head, t % 32u);
+            let value_scales_at{{ u }} = value_scales_place(page{{ u }}, kv_head, t{{ u }} % 32u);
 {% endif %}
 {% for m in range(queries) %}
 {% if subgroup %}
-            let p{{ m }} = subgroupShuffle(w{{ m }}, j);
+            let p{{ u }}_{{ m }} = subgroupShuffle(w{{ m }}, j{{ u }});
 {% else %}
-            let p{{ m }} = weights[{{ m * threads }}u + j];
+            let p{{ u }}_{{ m }} = weights[{{ m * threads }}u + j{{ u }}];
 {% endif %}
 {% endfor %}
 {% for i in range(own) %}
-            let v{{ i }}_ = values[value_at + chunk{{ i }}];
-{{ unpack("v" ~ i ~ "_", value) }}
+{{ unpack("v" ~ u ~ "_" ~ i ~ "_", value) }}
 {% if value == "q8_0" %}
-            let word{{ i }} = value_scales_at + chunk{{ i }} / 4u;
-            let d{{ i }} = unpack2x16float(values[word{{ i }} / 4u][word{{ i }} % 4u])[chunk{{ i }} / 2u % 2u];
+            let word{{ u }}_{{ i }} = value_scales_at{{ u }} + chunk{{ i }} / 4u;
+            let d{{ u }}_{{ i }} = unpack2x16float(values[word{{ u }}_{{ i }} / 4u][word{{ u }}_{{ i }} % 4u])[chunk{{ i }} / 2u % 2u];
 {% endif %}
 {% for m in range(queries) %}
 {% for k in range(value_quads) %}
-            o{{ m }}_{{ i }}_{{ k }} += p{{ m }}{% if value == "q8_0" %} * d{{ i }}{% endif %} * v{{ i }}_{{ k }};
+            o{{ m }}_{{ i }}_{{ k }} += p{{ u }}_{{ m }}{% if value == "q8_0" %} * d{{ u }}_{{ i }}{% endif %} * v{{ u }}_{{ i }}_{{ k }};
+{% endfor %}
 {% endfor %}
 {% endfor %}
 {% endfor %}

@@ -16,6 +16,9 @@ use crate::kernel::Source;
 /// Maximum floats of accumulators per thread: half of the available registers, so that enough workgroups run at once.
 const SUMS_MAX: usize = 96;
 
+/// Loads of values that a thread has in flight at once.
+const VALUES_UNROLLED: usize = 4;
+
 /// Maximum query vectors per workgroup.
 const QUERIES_MAX: u32 = 8;
 
@@ -99,6 +102,11 @@ impl SplitKey {
         // Lanes that share a token's value, and tokens whose values are read at once.
         let token_lanes = chunks.next_power_of_two().min(team.threads as usize);
         let token_groups = team.threads as usize / token_lanes;
+        // A block has `token_lanes` rounds of tokens. A software adapter gains nothing, its loads do not overlap.
+        let unroll = match token_lanes.is_multiple_of(VALUES_UNROLLED) && !caps.software {
+            true => VALUES_UNROLLED,
+            false => 1,
+        };
         let folds: Vec<usize> = std::iter::successors(Some(token_lanes), |far| Some(2 * far))
             .take_while(|far| *far < team.threads as usize)
             .collect();
@@ -112,7 +120,7 @@ impl SplitKey {
             ("parts", true),
         ]);
         let context = context! {
-            at, token_lanes, token_groups, folds,
+            at, token_lanes, token_groups, folds, unroll,
             quads => head_dim / 4,
             heads_tile => self.heads_tile,
             tile_rows => self.tile_rows,
