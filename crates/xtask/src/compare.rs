@@ -19,6 +19,8 @@ mod table;
 use cases::{Case, PARTS};
 use peer::Build;
 
+use crate::{output, status};
+
 pub const USAGE: &str = "\
 cargo xtask compare-peer [--parts PART,...] [--types TYPE,...] [--rounds 5] [--levels LEVEL,...] [--peer avx2] [--busy N]
                        [--write | --into FILE]
@@ -214,23 +216,6 @@ impl Drop for Load {
 /// Prints a line of the table.
 fn say(line: &str) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{line}")?)
-}
-
-/// Runs a command and returns its stdout.
-fn output(command: &mut Command) -> Result<String> {
-    let ran = command.output().with_context(|| format!("{command:?} could not be started"))?;
-    if !ran.status.success() {
-        bail!("{command:?} failed: {}", String::from_utf8_lossy(&ran.stderr));
-    }
-    Ok(String::from_utf8(ran.stdout)?)
-}
-
-fn status(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("{command:?} could not be started"))?;
-    if !status.success() {
-        bail!("{command:?} failed");
-    }
-    Ok(())
 }
 
 /// Builds the program; returns its path.

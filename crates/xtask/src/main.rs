@@ -1,6 +1,7 @@
 //! Project tasks: `cargo xtask test` prepares the machine and runs the whole test suite; `cargo xtask test-arm` runs
 //! the CPU kernels of 64-bit Arm under an emulator; `cargo xtask compare-peer` compares speed with llama.cpp; `cargo
-//! xtask quality-table` measures the quality of each quantization type; `cargo xtask picture` makes the README's picture.
+//! xtask quality-table` measures the quality of each quantization type; `cargo xtask gpu-offline` compiles the GPU kernels
+//! for GPUs that are not here; `cargo xtask picture` makes the README's picture.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -9,6 +10,7 @@ use anyhow::{Context, Result, bail};
 
 mod arm;
 mod compare;
+mod gpu_offline;
 mod picture;
 mod quality;
 
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
         Some("test") => test(&args[1..]),
         Some("test-arm") => arm::run(&args[1..]),
         Some("compare-peer") => compare::run(&args[1..]),
+        Some("gpu-offline") => gpu_offline::run(&args[1..]),
         Some("quality-table") => quality::run(&args[1..]),
         Some("picture") => picture::run(&args[1..]),
         Some(other) => Err(anyhow::anyhow!("no task `{other}`\n{}", usage())),
@@ -40,7 +43,26 @@ fn main() -> ExitCode {
 
 /// Usage of all tasks.
 fn usage() -> String {
-    [USAGE, arm::USAGE, compare::USAGE, quality::USAGE, picture::USAGE].join("\n")
+    [USAGE, arm::USAGE, compare::USAGE, gpu_offline::USAGE, quality::USAGE, picture::USAGE]
+        .join("\n")
+}
+
+/// Runs a command to its end and returns what it wrote to stdout.
+fn output(command: &mut Command) -> Result<String> {
+    let ran = command.output().with_context(|| format!("{command:?} could not be started"))?;
+    if !ran.status.success() {
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&ran.stderr));
+    }
+    Ok(String::from_utf8(ran.stdout)?)
+}
+
+/// Runs a command to its end.
+fn status(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("{command:?} could not be started"))?;
+    if !status.success() {
+        bail!("{command:?} failed");
+    }
+    Ok(())
 }
 
 /// Replaces the text between a file's markers of that name by the result of `new`.

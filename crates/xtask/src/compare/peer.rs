@@ -8,7 +8,8 @@ use anyhow::{Context, Error, Result, bail};
 use serde_json::Value;
 
 use super::cases::Case;
-use super::{Measured, Tests, output, status};
+use super::{Measured, Tests};
+use crate::{output, status};
 
 /// The version that is measured.
 const VERSION: &str = "llama-cpp-python==0.3.36";
