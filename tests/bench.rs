@@ -373,7 +373,7 @@ fn what_is_wrong_is_said_with_the_flag() {
         ("-p 1-1000 -n 1-1000 -d 1-9", 2, "18000 results"),
         ("-t 600", 2, "threads is 600"),
         ("--cpu-level none", 2, "none"),
-        ("-mg 1", 2, "-mg is not supported yet"),
+        ("-mg 1", 2, "main-gpu is 1; it must be below 1"),
         ("-m learned.gguf -p 8 -d 100000", 2, "give less to -p, -n, -pg or -d"),
         ("-m missing.gguf", 66, "missing.gguf"),
         ("-dev nothing-of-this-name -p 1 -n 0", 69, "no adapter `nothing-of-this-name`"),
