@@ -450,7 +450,7 @@ fn a_conversation_runs_only_what_is_new() {
     let settings = || Settings {
         ctx_size: Some(200),
         sequences: 2,
-        placing: bilayer_engine::placement::Placing::processor(),
+        placing: bilayer_engine::placement::Placing::cpu(),
         ..Settings::default()
     };
     let mut session = Session::new(&model, settings()).unwrap();

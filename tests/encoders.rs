@@ -51,7 +51,7 @@ fn settings(purpose: Purpose) -> Settings<'static> {
         purpose,
         sequences: 32,
         ctx_size: Some(256),
-        placing: bilayer_engine::placement::Placing::processor(),
+        placing: bilayer_engine::placement::Placing::cpu(),
         ..Settings::default()
     }
 }

@@ -95,7 +95,7 @@ fn settings() -> Settings<'static> {
     Settings {
         threads: Some(2),
         ctx_size: Some(256),
-        placing: bilayer_engine::placement::Placing::processor(),
+        placing: bilayer_engine::placement::Placing::cpu(),
         ..Settings::default()
     }
 }

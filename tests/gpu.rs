@@ -163,7 +163,7 @@ fn a_device_that_goes_away_is_replaced_by_the_processor() {
         let settings = Settings {
             threads: Some(1),
             ctx_size: Some(128),
-            placing: bilayer_engine::placement::Placing::processor(),
+            placing: bilayer_engine::placement::Placing::cpu(),
             ..Settings::default()
         };
         let mut session = Session::on(&model, backends, &planner, settings).unwrap();

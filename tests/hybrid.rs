@@ -163,7 +163,7 @@ fn experts_apart_from_their_layers_change_no_bit() {
         let cases = [
             (Placing { cpu_moe_layers: u32::MAX, ..all.clone() }, "out:gpu 2-0:gpu+cpu"),
             (Placing { cpu_moe_layers: 1, ..all.clone() }, "out:gpu 2-1:gpu 0:gpu+cpu"),
-            (Placing { overrides: named, ..Placing::processor() }, "out:cpu 2-0:cpu+gpu"),
+            (Placing { overrides: named, ..Placing::cpu() }, "out:cpu 2-0:cpu+gpu"),
         ];
         for (placing, expected_map) in cases {
             for overlap in [Overlap::Off, Overlap::Auto, Overlap::Always] {

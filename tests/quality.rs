@@ -563,7 +563,7 @@ fn placement_changes_no_figure() {
         ubatch_size: 12,
         cache_type_k: Type::F32,
         cache_type_v: Type::F32,
-        placing: bilayer_engine::placement::Placing::processor(),
+        placing: bilayer_engine::placement::Placing::cpu(),
         ..Settings::default()
     };
     for devices in [[0, 0, 1, 1, 1], [0, 1, 0, 1, 0], [1; 5], [0, 0, 1, 0, 1]] {
@@ -605,7 +605,7 @@ fn what_a_lost_adapter_began_counts_once() {
         let given = Settings {
             threads: Some(1),
             ubatch_size: 7,
-            placing: bilayer_engine::placement::Placing::processor(),
+            placing: bilayer_engine::placement::Placing::cpu(),
             ..Settings::default()
         };
         let wanted = collector.settings(WINDOW, given);
@@ -629,7 +629,7 @@ fn the_work_ends_where_it_is_told_to() {
     let windows = Windows::of_text(&model, TEXT, WINDOW).unwrap();
     let given = Settings {
         threads: Some(1),
-        placing: bilayer_engine::placement::Placing::processor(),
+        placing: bilayer_engine::placement::Placing::cpu(),
         ..Settings::default()
     };
     let wanted = settings(&windows, model.config().vocab, 16, given);

@@ -44,7 +44,7 @@ fn settings() -> Settings<'static> {
         threads: Some(1),
         ctx_size: Some(256),
         outputs,
-        placing: bilayer_engine::placement::Placing::processor(),
+        placing: bilayer_engine::placement::Placing::cpu(),
         ..Settings::default()
     }
 }
@@ -96,7 +96,7 @@ fn generate_on(
     let sampler = Sampler::new(options.clone(), vocab, context, Vec::new()).unwrap();
     let mut generation = Generation::new(model, session, sequence, sampler, request).unwrap();
     if let Some(drafter) = drafter {
-        generation = generation.guessed_by(drafter).unwrap();
+        generation = generation.with_drafter(drafter).unwrap();
     }
     let (mut ids, mut text) = (Vec::new(), String::new());
     while let Some(token) = generation.next().unwrap() {

@@ -24,7 +24,7 @@ fn every_type_runs_and_its_logits_differ_from_token_to_token() {
         let settings = Settings {
             ctx_size: Some(64),
             ubatch_size: 8,
-            placing: bilayer_engine::placement::Placing::processor(),
+            placing: bilayer_engine::placement::Placing::cpu(),
             ..Settings::default()
         };
         let mut session = Session::new(&model, settings).unwrap();
@@ -58,7 +58,7 @@ fn mixtures_of_experts_run() {
         let settings = Settings {
             ctx_size: Some(64),
             ubatch_size: 64,
-            placing: bilayer_engine::placement::Placing::processor(),
+            placing: bilayer_engine::placement::Placing::cpu(),
             ..Settings::default()
         };
         let mut session = Session::new(&model, settings).unwrap();

@@ -87,7 +87,7 @@ pub fn profile(shape: &Shape) -> Profile {
         model: shape.name.to_owned(),
         parameters: u64::from(shape.layers) * shape.layer_bytes * 2,
         bytes: u64::from(shape.layers) * shape.layer_bytes,
-        adapter: "Some Adapter <X> & Y".to_owned(),
+        gpu: "Some Adapter <X> & Y".to_owned(),
         cpu: "avx512vnni".to_owned(),
         threads: 8,
         context: 4096,

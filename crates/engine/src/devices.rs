@@ -169,7 +169,7 @@ fn all<T>(
     let is_named = !placing.devices.is_empty();
     for name in chosen(placing)? {
         let first = |name: Option<&str>| {
-            let mut refused = Error::NoAdapters;
+            let mut refused = Error::NoGpuSupport;
             for row in BACKENDS {
                 let Some(name) = name.map_or(Some(None), |name| local(row, name).map(Some)) else {
                     continue;
@@ -177,7 +177,7 @@ fn all<T>(
                 let wanted = Wanted { name: name.as_deref(), kept: placing.kept.as_deref() };
                 match of(row, &wanted) {
                     Ok(device) => return Ok(device),
-                    Err(error) if matches!(refused, Error::NoAdapters) => refused = error,
+                    Err(error) if matches!(refused, Error::NoGpuSupport) => refused = error,
                     Err(_) => {}
                 }
             }

@@ -40,7 +40,7 @@ pub enum Error {
     },
     /// The program was built for the CPU only.
     #[error("this build has no GPU support (feature `gpu`)")]
-    NoAdapters,
+    NoGpuSupport,
     /// The file does not exist.
     #[error("{path}: no such file; give the path of a .gguf file with -m")]
     NoSuchFile {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use crate::sampling::{Sampler, TokenLogprob};
-use crate::session::{CacheError, Rows, Run, SequenceId, Session, Spent, Wanted};
+use crate::session::{CacheError, OutputRows, Run, SequenceId, Session, Spent, Wanted};
 use crate::{Cancel, Error, Model};
 use reply::{Choice, Reply};
 use speculate::{Draft, Drafter, Text};
@@ -125,7 +125,7 @@ pub struct Generation<'s> {
     run: Vec<u32>,
     draft: Draft,
     /// The model's rows after each of them.
-    rows: Rows,
+    rows: OutputRows,
     /// The row from which the next token is selected; the draft tokens before it were accepted.
     at: usize,
     /// Number of tokens of the sequence that belong to the answer or precede it.
@@ -176,7 +176,7 @@ impl<'s> Generation<'s> {
     ///
     /// # Errors
     /// Those of [`Drafter::begin`].
-    pub fn guessed_by(mut self, drafter: &'s mut dyn Drafter) -> Result<Generation<'s>, Error> {
+    pub fn with_drafter(mut self, drafter: &'s mut dyn Drafter) -> Result<Generation<'s>, Error> {
         drafter.begin(self.reply.sampler.options())?;
         let most = self.most_rows();
         self.rows = rows(self.session, &self.reply.sampler, &self.reply.request, most);
@@ -235,7 +235,7 @@ impl<'s> Generation<'s> {
         {
             self.step(token)?;
         }
-        let draft = self.draft.guess(self.at);
+        let draft = self.draft.get(self.at);
         let logits = self.reply.request.logprobs.map(|_| self.rows.logits(self.at));
         let room = self.session.context().saturating_sub(self.held);
         let choice = Choice { row: self.rows.row(self.at), logits, draft, room };
@@ -358,9 +358,9 @@ fn empty_prompt() -> Error {
 }
 
 /// Allocates `count` rows of the required kind.
-fn rows(session: &Session, sampler: &Sampler, request: &Request<'_>, count: usize) -> Rows {
+fn rows(session: &Session, sampler: &Sampler, request: &Request<'_>, count: usize) -> OutputRows {
     match request.logprobs {
-        Some(_) => Rows::all(session, count),
-        None => Rows::new(session, sampler.options(), count),
+        Some(_) => OutputRows::all(session, count),
+        None => OutputRows::new(session, sampler.options(), count),
     }
 }

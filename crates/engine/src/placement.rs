@@ -75,7 +75,7 @@ fn of_gpu(list: &[u64], gpu: usize) -> Option<u64> {
 
 impl Placing {
     /// Everything on the CPU.
-    pub fn processor() -> Placing {
+    pub fn cpu() -> Placing {
         Placing { gpu_layers: Offload::Count(0), ..Placing::default() }
     }
 

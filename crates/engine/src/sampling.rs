@@ -10,10 +10,10 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+mod draft_token;
 mod draw;
 mod dry;
 mod greedy;
-mod guess;
 mod logit_bias;
 mod logprobs;
 mod min_p;
@@ -26,7 +26,7 @@ mod top_p;
 mod typical;
 mod xtc;
 
-pub use guess::Guess;
+pub use draft_token::DraftToken;
 pub use logprobs::{TokenLogprob, logprobs};
 pub use options::{BREAKERS, Dry, Mirostat, Options, OptionsError, Xtc};
 
@@ -189,9 +189,13 @@ impl Sampler {
     ///
     /// # Errors
     /// [`Error::NothingLeft`].
-    pub fn sample_row(&mut self, row: Row<'_>, guess: Option<Guess<'_>>) -> Result<u32, Error> {
+    pub fn sample_row(
+        &mut self,
+        row: Row<'_>,
+        draft: Option<DraftToken<'_>>,
+    ) -> Result<u32, Error> {
         self.distribute(row)?;
-        Ok(self.draw(guess))
+        Ok(self.draw(draft))
     }
 
     /// The final distribution over the next token: all possible tokens, with probabilities that sum to 1.
@@ -234,13 +238,13 @@ impl Sampler {
     }
 
     /// Selects a token from the last distribution and accepts it.
-    pub(crate) fn draw(&mut self, guess: Option<Guess<'_>>) -> u32 {
+    pub(crate) fn draw(&mut self, draft: Option<DraftToken<'_>>) -> u32 {
         let Sampler { options, rng, candidates, mirostat_mu, .. } = self;
         let token = if options.temperature <= 0.0 {
             candidates[0].id
         } else {
-            match guess.filter(|guess| !guess.chances.is_empty()) {
-                Some(guess) => guess::choose(candidates, &guess, &mut || uniform(rng)),
+            match draft.filter(|draft| !draft.chances.is_empty()) {
+                Some(draft) => draft_token::choose(candidates, &draft, &mut || uniform(rng)),
                 None => draw::choose(candidates, uniform(rng)),
             }
         };

@@ -33,7 +33,7 @@ pub use lanes::{Lane, Lanes};
 pub(crate) use prepare::limits_of;
 pub use prepare::{Planner, budget_of};
 pub use relocate::Timed;
-pub(crate) use rows::Rows;
+pub(crate) use rows::OutputRows;
 pub use settings::{Overlap, Progress, Purpose, Settings, Stage, kv_types};
 pub use top::Top;
 pub use trace::{Event, Trace, What};
@@ -469,7 +469,10 @@ impl Session {
             }
             match self.attempt(runs, micro_rows, each) {
                 Err(Failed::Device { device, error })
-                    if fallback::is_mendable(self.pipeline.backends[device].as_ref(), &error) =>
+                    if fallback::is_recoverable(
+                        self.pipeline.backends[device].as_ref(),
+                        &error,
+                    ) =>
                 {
                     self.lost = Some((device, error));
                 }

@@ -111,7 +111,7 @@ impl Setup {
         // Only a placement selected by times needs them.
         let chosen = self.placings.iter().find(|placing| placing.gpu_layers == Offload::Auto);
         Settings {
-            placing: chosen.cloned().unwrap_or_else(Placing::processor),
+            placing: chosen.cloned().unwrap_or_else(Placing::cpu),
             trace_events: self.trace_events,
             time_device: Some(timing::device),
             threads: self.threads,
@@ -240,7 +240,7 @@ impl Bench {
     }
 
     /// Why the session of the last setup has no GPU although one was requested.
-    pub fn without_adapter(&self) -> Option<&str> {
+    pub fn without_gpu(&self) -> Option<&str> {
         self.live.as_ref()?.without.as_deref()
     }
 

@@ -23,7 +23,8 @@ pub struct Profile {
     /// Its weights in bytes.
     pub bytes: u64,
     /// The GPU's name.
-    pub adapter: String,
+    #[serde(rename = "adapter")]
+    pub gpu: String,
     /// The CPU's name or instruction level.
     pub cpu: String,
     /// Number of CPU threads.
@@ -210,7 +211,7 @@ fn why(points: &[Point], chosen: &Point, best: &Point) -> String {
         };
     }
     if chosen.gpu_layers == all {
-        format!("{opening}; everything is on the adapter")
+        format!("{opening}; everything is on the GPU")
     } else if more().all(|p| !p.fits) {
         format!("{opening}; more does not fit")
     } else if more().any(|p| !p.fits) {

@@ -102,19 +102,19 @@ impl Cost {
 
 /// The part of the model that contains a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Part {
+enum ModelPart {
     Embedding,
     Layer(u32),
     Output,
 }
 
 /// The part of each node.
-fn parts(graph: &Graph) -> Vec<Part> {
+fn parts(graph: &Graph) -> Vec<ModelPart> {
     let first = graph.nodes.iter().position(|node| node.layer.is_some()).unwrap_or(0);
     let part = |(i, layer): (usize, Option<u32>)| match layer {
-        Some(layer) => Part::Layer(layer),
-        None if i < first => Part::Embedding,
-        None => Part::Output,
+        Some(layer) => ModelPart::Layer(layer),
+        None if i < first => ModelPart::Embedding,
+        None => ModelPart::Output,
     };
     graph.nodes.iter().map(|node| node.layer).enumerate().map(part).collect()
 }
@@ -127,7 +127,7 @@ impl Times {
         let mut devices = Vec::with_capacity(machine.devices.len());
         for facts in &machine.devices {
             let gbps = facts.read_gbps?;
-            let of = |part: Part| {
+            let of = |part: ModelPart| {
                 let nodes = (0..parts.len()).filter(|&node| parts[node] == part);
                 let (mut one, mut batch, mut weights) = (0.0, 0.0, 0.0);
                 for node in nodes {
@@ -145,8 +145,8 @@ impl Times {
             };
             devices.push(DeviceTimes {
                 embedding: Cost::ZERO,
-                layers: (0..graph.layers()).map(|layer| of(Part::Layer(layer))).collect(),
-                output: of(Part::Output),
+                layers: (0..graph.layers()).map(|layer| of(ModelPart::Layer(layer))).collect(),
+                output: of(ModelPart::Output),
                 segment: Cost::ZERO,
             });
         }
@@ -189,8 +189,8 @@ impl Times {
         let parts = parts(graph);
         let node_bytes: Vec<f64> =
             (0..graph.nodes.len()).map(|node| graph.matrix_bytes(node, 1)).collect();
-        let mut shares: HashMap<(Part, usize), f64> = HashMap::new();
-        let mut wholes: HashMap<Part, f64> = HashMap::new();
+        let mut shares: HashMap<(ModelPart, usize), f64> = HashMap::new();
+        let mut wholes: HashMap<ModelPart, f64> = HashMap::new();
         for (node, device) in placement.devices(graph).into_iter().enumerate() {
             // A part without weights belongs to its nodes' device.
             let bytes = node_bytes[node].max(1e-3);
@@ -201,9 +201,9 @@ impl Times {
         for ((part, device), bytes) in shares {
             let times = &self.devices[device];
             let whole = match part {
-                Part::Embedding => times.embedding,
-                Part::Layer(layer) => *times.layers.get(layer as usize)?,
-                Part::Output => times.output,
+                ModelPart::Embedding => times.embedding,
+                ModelPart::Layer(layer) => *times.layers.get(layer as usize)?,
+                ModelPart::Output => times.output,
             };
             costs[device] = costs[device].plus(whole.scaled(bytes / wholes[&part]));
         }

@@ -102,7 +102,7 @@ impl Running<'_> {
         loading.finish_and_clear();
         let placed = Placed::new(made?, variant, placing);
         if placing == 0
-            && let Some(reason) = engine.without_adapter()
+            && let Some(reason) = engine.without_gpu()
         {
             self.bar.suspend(|| output::note(&format!("note: {reason}")));
         }

@@ -199,7 +199,7 @@ fn answer(
     let sequence = session.open()?;
     let mut generation = Generation::new(model, session, sequence, sampler, request)?;
     if let Some(guesser) = guesser {
-        generation = generation.guessed_by(guesser.drafter())?;
+        generation = generation.with_drafter(guesser.drafter())?;
     }
     streamed(args, generation, question.prompt.len())
 }

@@ -311,7 +311,7 @@ impl<'a> CalibrationRuns<'a> {
     fn settings(&self, model: &Model) -> Settings<'static> {
         let given = Settings {
             threads: self.threads,
-            placing: bilayer_engine::placement::Placing::processor(),
+            placing: bilayer_engine::placement::Placing::cpu(),
             ..Settings::default()
         };
         let batch = 4 * self.windows.window_len();
@@ -331,7 +331,7 @@ impl<'a> CalibrationRuns<'a> {
         let mut collector = Collector::new(self.model.graph(), Scope::LayersAndHead);
         let given = Settings {
             threads: self.threads,
-            placing: bilayer_engine::placement::Placing::processor(),
+            placing: bilayer_engine::placement::Placing::cpu(),
             ..Settings::default()
         };
         let settings = collector.settings(self.windows.window_len(), given);

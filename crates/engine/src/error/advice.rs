@@ -36,7 +36,7 @@ fn exit_code(error: &Error) -> Exit {
         Error::Cpu(Cpu::Level(LevelError::Unknown(_)) | Cpu::Threads(_)) => Exit::Usage,
         Error::Cpu(Cpu::Level(LevelError::Unavailable(..))) => Exit::NoDevice,
         Error::Cpu(Cpu::Spawn { .. }) => Exit::DoesNotFit,
-        Error::Unavailable { .. } | Error::NoAdapters => Exit::NoDevice,
+        Error::Unavailable { .. } | Error::NoGpuSupport => Exit::NoDevice,
         Error::Plan(bilayer_scheduler::Error::NoDevice) => Exit::NoDevice,
         Error::Plan(_) | Error::Cache(_) | Error::TooLong { .. } => Exit::DoesNotFit,
         Error::Device(Device::OutOfMemory { .. }) => Exit::DoesNotFit,

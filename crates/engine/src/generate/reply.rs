@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bilayer_text::{Decode, Decoder, Tokenizer};
 
 use super::{Request, Stop, Token};
-use crate::sampling::{self, Guess, Row, Sampler};
+use crate::sampling::{self, DraftToken, Row, Sampler};
 use crate::{Error, Model};
 
 /// An answer without the session that computes it.
@@ -25,7 +25,7 @@ pub(super) struct Choice<'a> {
     /// All logits `[vocab]`, if log-probabilities are reported.
     pub logits: Option<&'a [f32]>,
     /// The draft token at this position.
-    pub draft: Option<Guess<'a>>,
+    pub draft: Option<DraftToken<'a>>,
     /// Tokens of context left.
     pub room: usize,
 }

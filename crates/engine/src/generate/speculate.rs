@@ -2,7 +2,7 @@
 //!
 //! Reading the weights is what a step of few tokens takes its time for, so that checking several guesses takes hardly
 //! longer than making one token. What a guess says never changes what is answered: greedy answers are those without
-//! guesses, sampled ones have their distribution ([`Guess`]).
+//! guesses, sampled ones have their distribution ([`DraftToken`]).
 //!
 //! That holds as far as the model computes the same for a token alone and among others. The step that verifies draft
 //! tokens asks for it ([`Wanted::Verified`](crate::session::Wanted::Verified)); on the CPU it holds for up to
@@ -14,7 +14,7 @@
 //! be would be missing in the answers.
 
 use crate::Error;
-use crate::sampling::{Candidate, Guess, Options};
+use crate::sampling::{Candidate, DraftToken, Options};
 use crate::session::Spent;
 
 mod lookup;
@@ -126,10 +126,10 @@ impl Draft {
     }
 
     /// A draft token with its distribution, if it exists.
-    pub fn guess(&self, at: usize) -> Option<Guess<'_>> {
+    pub fn get(&self, at: usize) -> Option<DraftToken<'_>> {
         let start = if at == 0 { 0 } else { *self.ends.get(at - 1)? };
         let chances = &self.chances[start..*self.ends.get(at)?];
-        Some(Guess { token: self.tokens[at], chances })
+        Some(DraftToken { token: self.tokens[at], chances })
     }
 
     /// Removes all tokens.

@@ -77,7 +77,7 @@ impl std::fmt::Display for Warning {
 }
 
 /// Whether a device's failure can be handled by placing its layers elsewhere.
-pub fn is_mendable(backend: &dyn Backend, error: &bilayer_graph::Error) -> bool {
+pub fn is_recoverable(backend: &dyn Backend, error: &bilayer_graph::Error) -> bool {
     use bilayer_graph::Error::{DeviceLost, OutOfMemory};
     backend.facts().can_be_lost && matches!(error, DeviceLost { .. } | OutOfMemory { .. })
 }
@@ -161,7 +161,7 @@ impl Session {
                 }
                 // Another one failed meanwhile: what is left takes over from both.
                 Err(Failed::Device { device, error: more })
-                    if is_mendable(self.pipeline.backends[device].as_ref(), &more) =>
+                    if is_recoverable(self.pipeline.backends[device].as_ref(), &more) =>
                 {
                     lost.push(device);
                     error = more;

@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(of(&all, &[false, true]), [1, 2]);
         assert_eq!(of(&all, &[false, false]), [0; 0]);
         let tied = [(0, w(2)), (1, w(0)), (1, w(1)), (1, w(2))];
-        assert_eq!(of(&tied, &[false, true]), [2], "the processor still reads the table");
+        assert_eq!(of(&tied, &[false, true]), [2], "the CPU still reads the table");
         let apart = [(0, w(1)), (1, w(0))];
         assert_eq!(of(&apart, &[false, true]), [0; 0], "half of a tensor is still read");
     }

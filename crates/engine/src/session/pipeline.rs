@@ -36,14 +36,14 @@ pub struct Compiled {
     /// same device that compute one of its inputs, since a device may store a value in a single place.
     pub after: Vec<usize>,
     /// Its turn within a wave; lower ones first, on ties the later segment.
-    pub turn: Turn,
+    pub phase: WavePhase,
     /// The submitted micro-batch whose outputs were not read yet.
     pub pending: Option<Pending>,
 }
 
 /// A segment's turn within a wave.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Turn {
+pub enum WavePhase {
     /// The host's, with inputs from the host.
     Early,
     /// An asynchronous device's.
@@ -351,10 +351,10 @@ pub fn compile(
             inputs: planned.inputs.iter().filter_map(place).collect(),
             outputs: planned.outputs.iter().filter_map(place).collect(),
             after: (0..number).filter(is_before).collect(),
-            turn: match plan.segments[number.saturating_sub(1)].device {
-                _ if is_async[device] => Turn::Async,
-                before if is_async[before] => Turn::Late,
-                _ => Turn::Early,
+            phase: match plan.segments[number.saturating_sub(1)].device {
+                _ if is_async[device] => WavePhase::Async,
+                before if is_async[before] => WavePhase::Late,
+                _ => WavePhase::Early,
             },
             pending: None,
         });
@@ -364,8 +364,8 @@ pub fn compile(
         let is_input = |later: &Compiled| {
             later.device == compiled[number].device && later.after.contains(&number)
         };
-        if compiled.iter().any(is_input) && compiled[number].turn == Turn::Early {
-            compiled[number].turn = Turn::Late;
+        if compiled.iter().any(is_input) && compiled[number].phase == WavePhase::Early {
+            compiled[number].phase = WavePhase::Late;
         }
     }
     Ok(compiled)
@@ -374,6 +374,6 @@ pub fn compile(
 /// Segments in the order of a wave.
 pub fn order(segments: &[Compiled]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..segments.len()).rev().collect();
-    order.sort_by_key(|&number| segments[number].turn);
+    order.sort_by_key(|&number| segments[number].phase);
     order
 }

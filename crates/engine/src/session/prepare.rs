@@ -122,7 +122,7 @@ fn on(
         let (device, error) = match equip(&change, &mut backends, limits, progress) {
             Ok(parts) => break parts,
             Err(Failed::Device { device, error })
-                if fallback::is_mendable(backends[device].as_ref(), &error) =>
+                if fallback::is_recoverable(backends[device].as_ref(), &error) =>
             {
                 (device, error)
             }

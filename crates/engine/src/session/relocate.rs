@@ -77,7 +77,7 @@ impl Session {
                 Ok(())
             }
             Err(Failed::Device { device, error })
-                if fallback::is_mendable(self.pipeline.backends[device].as_ref(), &error) =>
+                if fallback::is_recoverable(self.pipeline.backends[device].as_ref(), &error) =>
             {
                 self.move_from(device, error)
             }

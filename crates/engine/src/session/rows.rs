@@ -6,7 +6,7 @@ use crate::sampling::{Options, Row};
 
 /// The requested rows of the last step.
 #[derive(Debug)]
-pub(crate) struct Rows {
+pub(crate) struct OutputRows {
     /// What a step reads for them.
     pub reading: Reading,
     /// `[rows, width]`, where the best tokens are read.
@@ -18,24 +18,24 @@ pub(crate) struct Rows {
     is_best: bool,
 }
 
-impl Rows {
+impl OutputRows {
     /// Allocates `rows` rows of `session` from which tokens are selected by `options`.
-    pub fn new(session: &Session, options: &Options, rows: usize) -> Rows {
+    pub fn new(session: &Session, options: &Options, rows: usize) -> OutputRows {
         let needs = options.needs().map(|needs| needs.min(session.vocab()));
         match session.best().filter(|(k, _)| needs.is_some_and(|needs| needs <= *k)) {
             Some((k, reading)) => {
                 let best = Vec::with_capacity(rows * k);
-                Rows { reading, best, logits: Vec::new(), width: k, is_best: true }
+                OutputRows { reading, best, logits: Vec::new(), width: k, is_best: true }
             }
-            None => Rows::all(session, rows),
+            None => OutputRows::all(session, rows),
         }
     }
 
     /// Allocates `rows` rows with all logits.
-    pub fn all(session: &Session, rows: usize) -> Rows {
+    pub fn all(session: &Session, rows: usize) -> OutputRows {
         let width = session.vocab();
         let logits = Vec::with_capacity(rows * width);
-        Rows { reading: session.logits(), best: Vec::new(), logits, width, is_best: false }
+        OutputRows { reading: session.logits(), best: Vec::new(), logits, width, is_best: false }
     }
 
     /// Takes what a step has read, `[rows, reading.width]`, in place of what was there.

@@ -109,7 +109,7 @@ pub fn take(
         model: model.name(),
         parameters: model.graph().parameters() as u64,
         bytes: model.graph().weights.iter().map(|weight| weight.bytes() as u64).sum(),
-        adapter: if gpus.is_empty() { "no adapter".to_owned() } else { gpus.join(", ") },
+        gpu: if gpus.is_empty() { "no GPU".to_owned() } else { gpus.join(", ") },
         cpu: cpu.map_or(String::new(), |facts| facts.identity.clone()),
         threads: cpu.map_or(0, |facts| facts.threads),
         context: context.unwrap_or(session.context()),

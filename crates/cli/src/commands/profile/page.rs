@@ -24,7 +24,7 @@ pub fn html(profile: &Profile, charts: &Charts) -> Result<String, Error> {
     environment.get_template("page.html")?.render(context! {
         css => safe(&charts::css()),
         model => &profile.model,
-        adapter => &profile.adapter,
+        adapter => &profile.gpu,
         headline => headline(profile),
         why => sentence(&profile.why),
         recommended => profile.recommended,
@@ -231,7 +231,7 @@ fn made(profile: &Profile) -> Vec<Value> {
     let facts = [
         ("Model", profile.model.clone()),
         ("Weights", format!("{billions:.2} billion parameters, {gib:.2} GiB")),
-        ("GPU", profile.adapter.clone()),
+        ("GPU", profile.gpu.clone()),
         ("Processor", format!("{}, {} threads", profile.cpu, profile.threads)),
         ("Memory", read),
         ("Context", format!("{} tokens", profile.context)),

@@ -55,7 +55,7 @@ mod tests {
             model: "m".to_owned(),
             parameters: 1,
             bytes: 1,
-            adapter: "a".to_owned(),
+            gpu: "a".to_owned(),
             cpu: "c".to_owned(),
             threads: 1,
             context: 1,

@@ -321,7 +321,7 @@ impl Chat {
         let new = question.prompt.len() - turn.kept;
         let mut generation = Generation::new(model, session, sequence, sampler, request)?;
         if let Some(guesser) = guesser {
-            generation = generation.guessed_by(guesser.drafter())?;
+            generation = generation.with_drafter(guesser.drafter())?;
         }
         self.begun += 1;
         let answer = streamed(args, generation, new)?;

@@ -29,7 +29,7 @@ impl Drafter for Lookup {
     }
 
     fn draft(&mut self, text: Text<'_>, most: usize, draft: &mut Draft) -> Result<(), Error> {
-        let Some(start) = likeness(text) else { return Ok(()) };
+        let Some(start) = match_end(text) else { return Ok(()) };
         let most = most.min(self.bounds.draft_max);
         if most < self.bounds.draft_min {
             return Ok(());
@@ -37,7 +37,7 @@ impl Drafter for Lookup {
         for at in start..start + most {
             // A repeating text continues within the tokens just drafted.
             let token = match at.checked_sub(text.len()) {
-                Some(guessed) => draft.tokens()[guessed],
+                Some(behind) => draft.tokens()[behind],
                 None => text.get(at),
             };
             draft.push(token);
@@ -47,7 +47,7 @@ impl Drafter for Lookup {
 }
 
 /// Position after the longest match of the text's ending; the latest on ties.
-fn likeness(text: Text<'_>) -> Option<usize> {
+fn match_end(text: Text<'_>) -> Option<usize> {
     let len = text.len();
     let mut best = (ALIKE_MIN - 1, None);
     for next in (1..len).rev() {
@@ -71,12 +71,12 @@ mod tests {
         let (&last, held) = text.split_last().unwrap();
         let mut draft = Draft::default();
         Lookup::new(bounds).draft(Text { held, last }, most, &mut draft).unwrap();
-        assert!((0..draft.tokens().len()).all(|at| draft.guess(at).unwrap().chances.is_empty()));
+        assert!((0..draft.tokens().len()).all(|at| draft.get(at).unwrap().chances.is_empty()));
         draft.tokens().to_vec()
     }
 
     #[test]
-    fn what_followed_the_longest_likeness_is_guessed() {
+    fn what_followed_the_longest_match_is_drafted() {
         let bounds = Bounds { draft_max: 4, ..Bounds::default() };
         let cases: [(&[u32], usize, &[u32]); 7] = [
             (&[1], 4, &[]),

@@ -3,7 +3,7 @@
 use super::{Bounds, Draft, Drafter, Text};
 use crate::sampling::{Options, Row, Sampler};
 use crate::session::SequenceId;
-use crate::session::{Rows, Run, Session, Settings, Spent, Wanted};
+use crate::session::{OutputRows, Run, Session, Settings, Spent, Wanted};
 use crate::{Error, Model};
 
 /// Minimum number of best tokens that are read if the device selects them; the best one's share is computed among
@@ -22,7 +22,7 @@ pub struct DraftModel {
     sequence: SequenceId,
     bounds: Bounds,
     sampler: Sampler,
-    rows: Rows,
+    rows: OutputRows,
     /// Tokens of the text missing in the sequence.
     rest: Vec<u32>,
     /// Number of tokens that both models share.
@@ -45,7 +45,7 @@ impl DraftModel {
         let mut session = Session::new(draft, Settings { top_k, ..settings })?;
         let sequence = session.open()?;
         let options = Options::default();
-        let rows = Rows::new(&session, &options, 1);
+        let rows = OutputRows::new(&session, &options, 1);
         let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new())?;
         Ok(DraftModel { session, sequence, bounds, sampler, rows, rest: Vec::new(), shared })
     }
@@ -89,7 +89,7 @@ impl Drafter for DraftModel {
             logit_bias: logit_bias.copied().collect(),
             ..options.clone()
         };
-        self.rows = Rows::new(&self.session, &options, 1);
+        self.rows = OutputRows::new(&self.session, &options, 1);
         let (vocab, context) = (self.session.vocab(), self.session.context());
         self.sampler = Sampler::new(options, vocab, context, Vec::new())?;
         Ok(())

@@ -8,7 +8,7 @@ use super::Candidate;
 
 /// A draft of the next token, made before its distribution was known.
 #[derive(Clone, Copy, Debug)]
-pub struct Guess<'a> {
+pub struct DraftToken<'a> {
     /// The token.
     pub token: u32,
     /// The distribution it was drawn from, by rising id. Empty if it was certain: then it is accepted if it equals
@@ -16,7 +16,7 @@ pub struct Guess<'a> {
     pub chances: &'a [Candidate],
 }
 
-impl Guess<'_> {
+impl DraftToken<'_> {
     /// The probability of drafting a token.
     fn chance(&self, token: u32) -> f32 {
         let found = self.chances.binary_search_by_key(&token, |c| c.id);
@@ -28,14 +28,14 @@ impl Guess<'_> {
 /// f64.
 pub fn choose(
     candidates: &[Candidate],
-    guess: &Guess<'_>,
+    draft: &DraftToken<'_>,
     uniform: &mut impl FnMut() -> f32,
 ) -> u32 {
-    let p = candidates.iter().find(|c| c.id == guess.token).map_or(0.0, |c| c.p);
-    if uniform() * guess.chance(guess.token) < p {
-        return guess.token;
+    let p = candidates.iter().find(|c| c.id == draft.token).map_or(0.0, |c| c.p);
+    if uniform() * draft.chance(draft.token) < p {
+        return draft.token;
     }
-    let left = |c: &Candidate| f64::from((c.p - guess.chance(c.id)).max(0.0));
+    let left = |c: &Candidate| f64::from((c.p - draft.chance(c.id)).max(0.0));
     let total: f64 = candidates.iter().map(left).sum();
     let at = f64::from(uniform()) * total;
     let mut cumulated = 0.0;
@@ -46,5 +46,5 @@ pub fn choose(
         }
     }
     // Only due to rounding: the last candidate with any remainder is selected.
-    candidates.iter().rev().find(|c| left(c) > 0.0).map_or(guess.token, |c| c.id)
+    candidates.iter().rev().find(|c| left(c) > 0.0).map_or(draft.token, |c| c.id)
 }
