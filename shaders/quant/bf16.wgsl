@@ -1,5 +1,5 @@
 {% set facts = {"numbers": "floats"} %}
-// BF16: the upper halves of two floats in four bytes.
+// BF16: the upper 16 bits of two floats in four bytes.
 fn halves(a: vec2<u32>) -> vec4<f32> {
     let bits = vec4<u32>(a.x << 16u, a.x & 0xffff0000u, a.y << 16u, a.y & 0xffff0000u);
     return bitcast<vec4<f32>>(bits);

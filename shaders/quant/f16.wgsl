@@ -1,5 +1,5 @@
 {% set facts = {"numbers": "floats"} %}
-// F16: two half floats in four bytes.
+// F16: two half-precision floats in four bytes.
 fn load_piece(at: Place, piece: u32) -> mat4x4<f32> {
     let a = value_16(at, 16u * piece, 0u);
     let b = value_16(at, 16u * piece, 1u);

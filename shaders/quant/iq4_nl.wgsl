@@ -1,5 +1,6 @@
 {% set facts = {"numbers": "ints", "ints_max": none, "strided": false} %}
-// IQ4_NL: a scale and 32 nibbles, numbers of a table; byte i holds weight i low and weight 16 + i high.
+// IQ4_NL: a scale and 32 nibbles that index a table; byte i holds weight i in its low nibble and weight 16 + i in its
+// high nibble.
 {% set table = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113] %}
 {% include "parts/table" %}
 fn load(at: Place, unit: u32) -> Unit {

@@ -1,6 +1,6 @@
 {% set facts = {"numbers": "ints", "ints_max": none, "strided": false} %}
-// IQ4_XS: 256 nibbles, numbers of the table of IQ4_NL, in eight groups of 32, each with a scale of six bits minus 32 under
-// one half d: four bits in a nibble of `scales_low`, two of `scales_high`.
+// IQ4_XS: 256 nibbles that index the table of IQ4_NL, in eight groups of 32. Each group has a scale of six bits minus 32:
+// four bits in a nibble of `scales_low`, two in `scales_high`. All are multiplied by one F16 d.
 {% set table = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113] %}
 {% include "parts/table" %}
 fn load(at: Place, unit: u32) -> Unit {

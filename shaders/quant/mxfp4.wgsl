@@ -1,9 +1,9 @@
 {% set facts = {"numbers": "ints", "ints_max": none, "strided": false} %}
-// MXFP4 (OCP Microscaling 1.0): an exponent and 32 floats of four bits (E2M1), doubled here to be whole numbers; byte i
-// holds weight i low and weight 16 + i high.
+// MXFP4 (OCP Microscaling 1.0): an exponent and 32 floats of four bits (E2M1), doubled here to make them integers; byte i
+// holds weight i in its low nibble and weight 16 + i in its high nibble.
 {% set table = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12] %}
 {% include "parts/table" %}
-// 2^(e - 128); the two smallest are no normal floats and count as zero.
+// 2^(e - 128); for the two smallest exponents that is subnormal, and zero is returned.
 fn power(e: u32) -> f32 {
     return select(0.0, bitcast<f32>((e - 1u) << 23u), e > 1u);
 }

@@ -1,6 +1,6 @@
 {% set facts = {"numbers": "ints", "ints_max": 3, "strided": true} %}
-// Q2_K: 256 numbers of two bits in sixteen groups of 16, each with a scale and a minimum of four bits under two halves d
-// and dmin. Byte i of 32 bytes holds weights i, 32 + i, 64 + i and 96 + i of a half of 128.
+// Q2_K: 256 integers of two bits in sixteen groups of 16, each with a scale and a minimum of four bits, multiplied by the
+// F16s d and dmin. Byte i of 32 bytes holds weights i, 32 + i, 64 + i and 96 + i of a half block of 128 weights.
 fn load(at: Place, unit: u32) -> Unit {
     let block = unit / 4u;
     let half = unit / 2u % 2u;

@@ -1,13 +1,14 @@
 {% set facts = {"numbers": "ints", "ints_max": 7, "strided": true} %}
-// Q3_K: 256 numbers of three bits minus 4 in sixteen groups of 16, each with a scale of six bits minus 32 under one half
-// d. The two lower bits lie as in Q2_K; bit 4 half + p of byte i of `high` is the upper bit of weight 32 p + i.
+// Q3_K: 256 integers of three bits minus 4 in sixteen groups of 16, each with a scale of six bits minus 32, multiplied by
+// one F16 d. The two lower bits are stored as in Q2_K; bit 4 half + p of byte i of `high` is the upper bit of weight
+// 32 p + i of that half.
 fn load(at: Place, unit: u32) -> Unit {
     let block = unit / 4u;
     let half = unit / 2u % 2u;
     let side = unit % 2u;
     let a = quants_16(at, block, 2u * half + side);
     let c = high_16(at, block, side) >> vec4<u32>(4u * half);
-    // The scale of group 8 half + 2 p + side: four bits in a nibble of the first eight bytes, two of the last four.
+    // The scale of group 8 half + 2 p + side: four bits in a nibble of the first eight bytes, two bits in the last four.
     let words = vec2<u32>(scales_4(at, block, 0u), scales_4(at, block, 1u));
     let shifts = vec4<u32>(0u, 16u, 0u, 16u) + 8u * side;
     let nibbles = (words.xxyy >> (shifts + 4u * half)) & vec4<u32>(15u);

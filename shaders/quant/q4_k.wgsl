@@ -1,6 +1,6 @@
 {% set facts = {"numbers": "ints", "ints_max": 15, "strided": false} %}
-// Q4_K: 256 nibbles in eight groups of 32, each with a scale and a minimum of six bits under two halves d and dmin. 32
-// bytes hold two groups, one low, one high: a unit.
+// Q4_K: 256 nibbles in eight groups of 32, each with a scale and a minimum of six bits, multiplied by the F16s d and
+// dmin. A unit is two groups in 32 bytes: one in the low nibbles, one in the high nibbles.
 {% include "parts/k_scales" %}
 fn load(at: Place, unit: u32) -> Unit {
     let block = unit / 4u;

@@ -1,5 +1,5 @@
 {% set facts = {"numbers": "ints", "ints_max": 31, "strided": false} %}
-// Q5_0: a scale and 32 numbers of five bits minus 16: nibbles as in Q4_0, and bit i of `high` on top of weight i.
+// Q5_0: a scale and 32 integers of five bits minus 16: nibbles as in Q4_0; bit i of `high` is the fifth bit of weight i.
 fn load(at: Place, unit: u32) -> Unit {
     let d = unpack2x16float(d_pair(at, 2u * unit)).xxyy;
     let a = quants_16(at, 2u * unit, 0u);

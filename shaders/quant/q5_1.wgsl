@@ -1,5 +1,5 @@
 {% set facts = {"numbers": "ints", "ints_max": 31, "strided": false} %}
-// Q5_1: a scale, a minimum and 32 numbers of five bits: nibbles as in Q4_1, and bit i of `high` on top of weight i.
+// Q5_1: a scale, a minimum and 32 integers of five bits: nibbles as in Q4_1; bit i of `high` is the fifth bit of weight i.
 fn load(at: Place, unit: u32) -> Unit {
     let d = unpack2x16float(d_pair(at, 2u * unit)).xxyy;
     let m = unpack2x16float(m_pair(at, 2u * unit)).xxyy;

@@ -1,7 +1,8 @@
 {% set facts = {"numbers": "ints", "ints_max": 63, "strided": true} %}
-// Q6_K: 256 numbers of six bits minus 32 in sixteen groups of 16, each with a signed byte under one half d. Within a half
-// of 128, byte i of 64 bytes of `low` holds weights i and 64 + i, byte i of 32 bytes of `high` the upper bits of weights
-// i, 32 + i, 64 + i and 96 + i. A unit takes sixteen of the i, so its pieces lie 32 weights apart.
+// Q6_K: 256 integers of six bits minus 32 in sixteen groups of 16, each with a signed byte as scale, multiplied by one F16
+// d. In a half block of 128 weights, byte i of 64 bytes of `low` holds the low bits of weights i and 64 + i, and byte i of
+// 32 bytes of `high` the upper bits of weights i, 32 + i, 64 + i and 96 + i. A unit has sixteen values of i, so its
+// pieces are 32 weights apart.
 fn load(at: Place, unit: u32) -> Unit {
     let block = unit / 4u;
     let half = unit / 2u % 2u;

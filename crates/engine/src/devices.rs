@@ -1,7 +1,7 @@
-//! The devices there are: the host, and one table of backends that layers are offloaded to.
+//! The available devices: the host, and a table of backends to which layers are offloaded.
 //!
-//! A new backend is a crate that implements [`Backend`] and one row of the table `BACKENDS`; what its devices can do
-//! is data in their [`Facts`].
+//! A new backend is a crate that implements [`Backend`] and one row of the table `BACKENDS`; the capabilities of its
+//! devices are data in their [`Facts`].
 
 use std::path::Path;
 
@@ -11,30 +11,30 @@ use bilayer_graph::{Backend, Facts};
 use crate::Error;
 use crate::placement::{Placing, SplitMode};
 
-/// A backend of devices beside the host.
+/// A backend for devices other than the host.
 struct Row {
     /// Label of its devices in a plan's map.
     name: &'static str,
     /// Opens a device.
     open: fn(&Wanted<'_>) -> Result<Box<dyn Backend>, Error>,
-    /// What is known of a device before it is opened.
+    /// Describes a device without opening it.
     facts: fn(&Wanted<'_>) -> Result<Facts, Error>,
-    /// Its adapters, the best first.
+    /// Lists its adapters, the best first.
     adapters: fn() -> Vec<Adapter>,
-    /// 10^9 bytes a second that its kernels read on an adapter, which is opened for it.
+    /// Opens an adapter and measures the bandwidth at which kernels read its memory, GB/s.
     read_gbps: fn(&str) -> Option<f64>,
 }
 
-/// Which device of a backend is to be opened.
+/// The device of a backend to open.
 struct Wanted<'a> {
-    /// An adapter: a number in the order of the backend's own, `software`, or a part of a name. Without it the best
-    /// that is no software adapter.
+    /// An adapter: its number among the backend's, `software`, or a part of its name. `None` is the best one that is
+    /// not a software adapter.
     name: Option<&'a str>,
-    /// Folder for what drivers compile.
+    /// Folder for compiled pipelines.
     kept: Option<&'a Path>,
 }
 
-/// Every backend but the host's.
+/// All backends except the host's.
 const BACKENDS: &[Row] = &[
     #[cfg(feature = "gpu")]
     {
@@ -89,7 +89,7 @@ const BACKENDS: &[Row] = &[
     },
 ];
 
-/// An adapter: a device of a backend beside the host, as its driver describes it.
+/// A GPU as one of its drivers presents it: wgpu's adapter. A GPU with two drivers has two.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
     /// The driver's name for it.
@@ -100,25 +100,25 @@ pub struct Adapter {
     pub kind: String,
     /// The driver with its version.
     pub driver: String,
-    /// Where it is plugged in; empty where the driver does not tell.
+    /// Its bus address; empty if the driver does not report it.
     pub bus: String,
-    /// Bytes of its memory.
+    /// Total memory, bytes.
     pub memory_bytes: u64,
-    /// Bytes of it that are free, where the driver tells.
+    /// Free memory, bytes, if the driver reports it.
     pub free_bytes: Option<u64>,
     /// Whether it shares the host's memory.
     pub unified: bool,
-    /// Which features that we use it has.
+    /// The supported features, among those that we use.
     pub features: Vec<String>,
 }
 
-/// Every backend's adapters in one list, the best of each first; none in a build without backends.
+/// The adapters of all backends in one list, each backend's best first; empty in a build without backends.
 pub fn adapters() -> Vec<Adapter> {
     BACKENDS.iter().flat_map(|row| (row.adapters)()).collect()
 }
 
-/// 10^9 bytes a second that kernels read on an adapter, by its number in [`adapters`]: opens it, which takes a second
-/// or two. `None` where that fails.
+/// Measures the bandwidth at which kernels read memory on an adapter, given by its number in [`adapters`], GB/s (10^9
+/// bytes per second). Opens the adapter, which takes a second or two; `None` if that fails.
 pub fn read_gbps(number: usize) -> Option<f64> {
     let (row, name) =
         BACKENDS.iter().find_map(|row| Some((row, local(row, &number.to_string())?)))?;
@@ -128,36 +128,36 @@ pub fn read_gbps(number: usize) -> Option<f64> {
 /// Starts the host's threads.
 ///
 /// # Errors
-/// A level this CPU does not run, a number of threads out of range, no threads from the system.
+/// The CPU lacks the instruction level, the number of threads is out of range, or threads cannot be started.
 pub fn host(options: bilayer_cpu::Options) -> Result<Box<dyn Backend>, Error> {
     Ok(Box::new(Cpu::new(options)?))
 }
 
-/// Devices beside the host, open or described, and why there are not more.
+/// Devices other than the host, opened or described, and why others are missing.
 pub struct Offloads<T> {
-    /// The devices, in the order that layers are split over them.
+    /// The devices, in the order in which layers are split over them.
     pub devices: Vec<T>,
-    /// Why a device is missing, where one was wanted by default but cannot be had.
+    /// Why default devices are unavailable.
     pub notes: Vec<String>,
 }
 
-/// Opens the devices that are asked for; none where everything stays on the host.
+/// Opens the requested devices; none if everything stays on the host.
 ///
 /// # Errors
-/// A device was named and cannot be had; `main-gpu` names none of them.
+/// A named device is unavailable; `main-gpu` is out of range.
 pub fn open(placing: &Placing) -> Result<Offloads<Box<dyn Backend>>, Error> {
     all(placing, |row, wanted| (row.open)(wanted))
 }
 
-/// What is known of the devices that [`open`] would open.
+/// Describes the devices that [`open`] would open.
 ///
 /// # Errors
-/// As [`open`].
+/// Those of [`open`].
 pub fn facts(placing: &Placing) -> Result<Offloads<Facts>, Error> {
     all(placing, |row, wanted| (row.facts)(wanted))
 }
 
-/// What `of` finds of each device that is asked for.
+/// Applies `of` to each requested device.
 fn all<T>(
     placing: &Placing,
     of: impl Fn(&Row, &Wanted<'_>) -> Result<T, Error>,
@@ -195,7 +195,7 @@ fn all<T>(
     Ok(found)
 }
 
-/// The names of the devices that are asked for; `None` is the best there is.
+/// The names of the requested devices; `None` is the best one.
 fn chosen(placing: &Placing) -> Result<Vec<Option<String>>, Error> {
     let mut names: Vec<Option<String>> = placing.devices.iter().cloned().map(Some).collect();
     if names.is_empty() {
@@ -219,8 +219,8 @@ fn chosen(placing: &Placing) -> Result<Vec<Option<String>>, Error> {
     })
 }
 
-/// The adapters that are used where none is named: all discrete GPUs behind the best one's interface, each once however
-/// many drivers it has; without a discrete one the best that is no software adapter.
+/// The adapters used by default: all discrete GPUs with the same API as the best one, each once even if it has several
+/// drivers. If there is no discrete GPU, the best one that is not a software adapter.
 fn usual(adapters: &[Adapter]) -> Vec<usize> {
     let Some(best) = adapters.iter().position(|adapter| adapter.kind != "software") else {
         return Vec::new();
@@ -237,8 +237,8 @@ fn usual(adapters: &[Adapter]) -> Vec<usize> {
     std::iter::once(best).chain(more).collect()
 }
 
-/// An adapter's name as its backend knows it: numbers count all backends' adapters. `None` where a number is not one
-/// of the backend's.
+/// Converts a number in the list of all backends' adapters to the backend's own; names are unchanged. `None` if the
+/// number belongs to an earlier backend.
 fn local(row: &Row, name: &str) -> Option<String> {
     let Ok(number) = name.parse::<usize>() else { return Some(name.to_owned()) };
     let before = BACKENDS.iter().take_while(|other| other.name != row.name);

@@ -5,7 +5,7 @@ use crate::session::CacheError;
 
 mod advice;
 
-/// The exit codes of a program that runs models, by what went wrong. They are sysexits.h's where it has one.
+/// The exit codes of a program that runs models, by kind of failure; those of sysexits.h where it defines one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
@@ -32,10 +32,10 @@ pub enum Exit {
 /// Errors of loading and running a model.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A device is not there or does not work.
+    /// A device is missing or does not work.
     #[error("{reason}")]
     Unavailable {
-        /// What its backend says.
+        /// The backend's message.
         reason: String,
     },
     /// The program was built for the CPU only.

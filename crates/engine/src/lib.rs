@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** From a model file to text: [`Model`] opens and understands a file, [`Session`](session::Session)
 //! places it on devices and steps tokens through it, [`Generation`](generate::Generation) turns a prompt into an
-//! answer, [`Conversation`](conversation::Conversation) messages into prompts,
-//! [`Encoder`](encode::Encoder) texts into vectors or scores.
+//! answer, [`Conversation`](conversation::Conversation) turns messages into prompts, and
+//! [`Encoder`](encode::Encoder) turns texts into vectors or scores.
 //!
 //! **What it does not know.** Flags, terminals, sockets, how speed and quality are measured. It prints nothing.
 //!

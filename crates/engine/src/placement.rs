@@ -1,4 +1,4 @@
-//! What the user asks of placement, resolved: which devices there are, which weights are pinned, and the plan.
+//! Turns the user's placement options into a plan: devices, pinned weights, memory limits.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -14,58 +14,59 @@ use crate::{Error, Model, devices};
 
 pub use crate::devices::{Adapter, Offloads, adapters, host, open, read_gbps};
 
-/// Kept free on each offload device where nothing else is asked: the desktop and the driver want some.
+/// Default memory left free on each GPU, for the desktop and the driver.
 const MARGIN_BYTES: u64 = 1 << 30;
 
-/// Bytes that are read to estimate the CPU's speed.
+/// Bytes read to estimate the CPU's memory bandwidth.
 const PROBE_BYTES: usize = 128 << 20;
 
-/// The margin is at most this part of the device's memory.
+/// The default margin is at most the device's memory divided by this.
 const MARGIN_SHARE: u64 = 8;
 
 /// How a model is split over several GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SplitMode {
-    /// Whole layers on each.
+    /// Each GPU has whole layers.
     #[default]
     Layer,
-    /// On one alone, which [`Placing::main_gpu`] names.
+    /// Only [`Placing::main_gpu`] is used.
     None,
 }
 
-/// What is asked of placement; names are the command line's. Lists by GPU are in the order of the GPUs in use.
+/// Placement options; names are the command line's. Lists by GPU are in the order of the GPUs in use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Placing {
-    /// How much is offloaded.
+    /// How many layers are offloaded.
     pub gpu_layers: Offload,
-    /// Each GPU's share in that, in any unit. Without it the split follows measured times and free memory.
+    /// Each GPU's share of the offloaded layers, in any unit. By default the split follows measured times and free
+    /// memory.
     pub tensor_split: Vec<f64>,
     /// How a model is split over several GPUs.
     pub split_mode: SplitMode,
-    /// The GPU that [`SplitMode::None`] uses: its place among those in use, by default the first.
+    /// The GPU that [`SplitMode::None`] uses: its index among those in use, by default the first.
     pub main_gpu: Option<usize>,
     /// Tensors whose names match a regular expression run on a given device: 0 is the CPU, 1 the first GPU.
     pub overrides: Vec<(String, usize)>,
-    /// Expert tensors of so many first layers stay on the CPU.
+    /// Number of first layers whose expert tensors stay on the CPU.
     pub cpu_moe_layers: u32,
-    /// Caches and attention stay on the CPU.
+    /// The KV cache and attention stay on the CPU.
     pub cache_on_cpu: bool,
-    /// Which adapters: numbers, `software`, or parts of names; one named twice is opened twice. Without any all discrete
-    /// GPUs, or else the best adapter that is no software one.
+    /// The GPUs to use: numbers of adapters, `software`, or parts of names; one named twice is opened twice. By default
+    /// all discrete GPUs; if there are none, the best adapter that is not a software adapter.
     pub devices: Vec<String>,
-    /// Memory that each GPU counts as having; one figure is for all.
+    /// Memory to assume for each GPU, bytes; a single value applies to all.
     pub vram_bytes: Vec<u64>,
-    /// Memory left free on each GPU; one figure is for all.
+    /// Memory to leave free on each GPU, bytes; a single value applies to all.
     pub margin_bytes: Vec<u64>,
-    /// Memory of the CPU and of each GPU that others take.
+    /// Memory of the CPU and of each GPU that is used by other models, bytes.
     pub taken_bytes: Vec<u64>,
-    /// Folder for compiled pipelines and measured times. Without it nothing is stored.
+    /// Folder for compiled pipelines and measured times. If `None`, nothing is stored.
     pub kept: Option<PathBuf>,
     /// Whether stored times are measured again.
     pub remeasure: bool,
 }
 
-/// What a list by GPU has for one of them; a list of one value has it for all.
+/// The entry for a GPU in a list by GPU; a single value applies to all.
 fn of_gpu(list: &[u64], gpu: usize) -> Option<u64> {
     match list {
         [all] => Some(*all),
@@ -79,8 +80,8 @@ impl Placing {
         Placing { gpu_layers: Offload::Count(0), ..Placing::default() }
     }
 
-    /// The placing of a model beside one that was placed already, when the GPUs had `memory_bytes`: not every driver
-    /// tells what is left by now.
+    /// The options for a model placed beside another one with the plan `other`. `memory_bytes` is the GPUs' memory before
+    /// that: not every driver reports what is free now.
     #[must_use]
     pub fn beside(self, other: &Plan, memory_bytes: Vec<u64>) -> Placing {
         let mut taken_bytes = self.taken_bytes;
@@ -92,13 +93,13 @@ impl Placing {
         Placing { vram_bytes, taken_bytes, ..self }
     }
 
-    /// Whether anything may be offloaded at all.
+    /// Whether anything may be offloaded.
     pub(crate) fn offloads(&self) -> bool {
         let none = matches!(self.gpu_layers, Offload::Count(0) | Offload::Percent(0));
         !none || self.overrides.iter().any(|(_, device)| *device > 0)
     }
 
-    /// Refuses lists that name more GPUs than there are in use, where there are any.
+    /// Checks that no list names more GPUs than are in use, if there are any.
     fn check(&self, gpus: usize) -> Result<(), Error> {
         if gpus == 0 {
             return Ok(());
@@ -124,10 +125,10 @@ impl Placing {
         Ok(())
     }
 
-    /// The request to the scheduler for a graph.
+    /// The scheduler request for a graph.
     ///
     /// # Errors
-    /// An expression that is none.
+    /// An invalid regular expression.
     pub fn request(&self, graph: &Graph) -> Result<Request, Error> {
         let mut rules = Vec::new();
         for (pattern, device) in &self.overrides {
@@ -161,7 +162,7 @@ impl Placing {
     /// The plan of a graph on devices, the first of which is the CPU.
     ///
     /// # Errors
-    /// As [`Placing::request`]; lists that name more GPUs than there are; a plan that does not fit.
+    /// Those of [`Placing::request`]; lists that name more GPUs than are in use; a plan that does not fit.
     pub fn plan(&self, graph: &Graph, machine: &Machine, budget: &Budget) -> Result<Plan, Error> {
         let mut machine = machine.clone();
         let gpus = machine.devices.len() - 1;
@@ -186,18 +187,17 @@ impl Placing {
     }
 }
 
-/// Memory of the GPUs that are asked for, free as far as their drivers tell.
+/// Memory of the requested GPUs, bytes: free memory if the driver reports it, else total memory.
 pub fn gpu_bytes(placing: &Placing) -> Vec<u64> {
     let known = devices::facts(placing).map(|found| found.devices).unwrap_or_default();
     known.iter().map(|facts| facts.memory_bytes).collect()
 }
 
-/// The plan that a session with these settings would have on this machine, or on one that is described; nothing is
-/// opened or loaded. What it says of speed is what was measured before, or else an estimate where there is a base for
-/// one.
+/// The plan that a session with these settings would have on this machine, or on the `described` one. Nothing is
+/// opened or loaded. Predicted speeds are based on stored times, or else estimated from bandwidths if these are known.
 ///
 /// # Errors
-/// A setting out of range, an adapter that was named and is not there, a plan that does not fit.
+/// A setting out of range, a named GPU that is unavailable, a plan that does not fit.
 pub fn plan(
     model: &Model,
     settings: &Settings<'_>,
@@ -223,7 +223,7 @@ pub fn plan(
     Ok(plan)
 }
 
-/// What is known of this machine without opening a device beside the host.
+/// Describes this machine without opening a GPU.
 fn this_machine(settings: &Settings<'_>) -> Result<(Machine, Vec<String>), Error> {
     let options = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
     let placing = &settings.placing;

@@ -61,20 +61,21 @@ pub enum Wanted {
     /// Those after each token.
     All,
     /// Those after each token, each with the bits that it would have if the token ran alone: for draft tokens. The
-    /// whole step then runs with [`Exactness::PerRow`](bilayer_graph::Exactness::PerRow), which says on which devices and for how many rows that holds.
+    /// whole step then runs with [`Exactness::PerRow`](bilayer_graph::Exactness::PerRow), which documents on which
+    /// devices and for how many rows that holds.
     Verified,
 }
 
-/// Time spent in steps since the session began or was last asked. Where devices work at the same time their shares
-/// add up to more than the whole.
+/// Time spent in steps since the session began or since the last call. If devices work at the same time, their times add
+/// up to more than the total.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// Total time of steps.
     pub total: Duration,
-    /// While each of the plan's devices had segments to run, as [`Lane`] has it: the host first, and behind them those
-    /// that were lost since.
+    /// Time in which each of the plan's devices had segments to run, as recorded by [`Lane`]: the host first, then the
+    /// other devices, then lost ones.
     pub devices: Vec<Duration>,
-    /// Copying hidden states between devices.
+    /// Time spent copying hidden states between devices.
     pub crossing: Duration,
 }
 
@@ -88,17 +89,17 @@ impl Spent {
         self.devices.fill(Duration::ZERO);
     }
 
-    /// While the host had segments to run.
+    /// Time in which the host had segments to run.
     pub fn host(&self) -> Duration {
         self.devices.first().copied().unwrap_or_default()
     }
 
-    /// While the devices beside the host had, together.
+    /// The sum over the other devices of the time in which they had segments to run.
     pub fn offload(&self) -> Duration {
         self.devices.iter().skip(1).sum()
     }
 
-    /// Adds what was spent elsewhere, device by device.
+    /// Adds another record, device by device.
     pub fn add(&mut self, other: &Spent) {
         self.total += other.total;
         self.crossing += other.crossing;
@@ -133,7 +134,8 @@ impl From<Failed> for Error {
 
 /// A model on its devices. Nothing is allocated on the token path after [`Session::new`].
 ///
-/// When a device fails, the session goes on on the others from the same tokens and says so with a [`Warning`]; see [`Session::take_warnings`].
+/// When a device fails, the session continues on the others with the same tokens and records a [`Warning`]; see
+/// [`Session::take_warnings`].
 pub struct Session {
     model: Model,
     purpose: Purpose,
@@ -153,16 +155,16 @@ pub struct Session {
     /// Whether two of the plan's devices can work at the same time.
     divides: bool,
     overlap: Overlap,
-    /// The setting for that.
+    /// The setting from which `overlap` is derived.
     overlap_wanted: Overlap,
-    /// How a host is made that takes a device's place, where the session has none.
+    /// Options of the CPU backend that is created as the fallback if the session has none.
     host: bilayer_cpu::Options,
     warnings: Vec<Warning>,
     /// The times on which the plan is based.
     timing: Option<Timing>,
     /// Decode times since the plan was made.
     decoding: Decoding,
-    /// A device that failed, and what it said, while nobody could take over.
+    /// A failed device with its error, if no other device could take over.
     lost: Option<(usize, bilayer_graph::Error)>,
     load: Duration,
 }
@@ -298,7 +300,7 @@ impl Session {
         self.pipeline.spent.clear();
     }
 
-    /// The last segments that ran, on which device and when. Begins anew when a device is lost.
+    /// The last segments that ran, on which device and when. Cleared when a device is lost.
     pub fn lanes(&self) -> &Lanes {
         &self.pipeline.lanes
     }
@@ -407,17 +409,17 @@ impl Session {
         Ok(self.prefill_reading(sequence, tokens, each, reading)?.map(|data| Top { k, data }))
     }
 
-    /// How many of the best tokens a step can give, and what it reads for them.
+    /// Number of best tokens that a step can return, and the value read for them.
     pub(crate) fn best(&self) -> Option<(usize, Reading)> {
         self.read.best.map(|Best { value, k }| (k, Reading { value, width: 2 * k }))
     }
 
-    /// What a step reads to give logits.
+    /// The value that a step reads for logits.
     pub(crate) fn logits(&self) -> Reading {
         self.logits
     }
 
-    /// As [`Session::step`], for rows of `reading`, `[rows, width]`.
+    /// Like [`Session::step`], for rows of `reading`, `[rows, width]`.
     pub(crate) fn step_reading(
         &mut self,
         runs: &[Run<'_>],
@@ -436,7 +438,7 @@ impl Session {
         Ok(&self.pipeline.results[..ran.made])
     }
 
-    /// As [`Session::prefill`], for the row of `reading`, `[width]`.
+    /// Like [`Session::prefill`], for the row of `reading`, `[width]`.
     pub(crate) fn prefill_reading(
         &mut self,
         sequence: SequenceId,
@@ -453,7 +455,7 @@ impl Session {
         Ok(is_whole.then(|| &self.pipeline.results[..ran.made]))
     }
 
-    /// Runs all rows in micro-batches. When a device fails, once more on the others.
+    /// Runs all rows in micro-batches. If a device fails, runs them again on the others.
     fn run(
         &mut self,
         runs: &[Run<'_>],
@@ -492,7 +494,7 @@ impl Session {
         self.read.watched.is_empty() && pipeline::overlaps(&self.graph, plan)
     }
 
-    /// When they do.
+    /// When devices of a plan work at the same time.
     fn overlap_of(&self, plan: &Plan) -> Overlap {
         if self.divides(plan) { self.overlap_wanted } else { Overlap::Off }
     }
@@ -581,7 +583,7 @@ impl Session {
     }
 }
 
-/// Why [`Session::step_top`] finds what it looks for.
+/// Why [`Session::best`] is `Some` in [`Session::step_top`]: the message if a caller breaks that promise.
 const BEST_ASKED: &str = "asked for in the settings, and found to be there";
 
 fn within(what: &'static str, found: usize, limit: usize) -> Result<(), Error> {

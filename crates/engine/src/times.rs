@@ -31,8 +31,8 @@ pub struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Measures the times of a machine's devices and stores them. `None` where a device fails at it; the error shows when the
-    /// session is made.
+    /// Measures the times of a machine's devices and stores them. `None` if a device fails; its error is reported when
+    /// the session is made.
     pub(crate) fn measure(
         &self,
         time_device: TimeDevice,

@@ -101,8 +101,8 @@ pub struct Setup {
     pub overlap: Overlap,
     /// Capacity of the trace in events.
     pub trace_events: Option<usize>,
-    /// The placements it will have, one at a time. They name the same GPUs, which are opened if any of
-    /// them wants them.
+    /// The placements of the session, one at a time. All name the same GPUs, which are opened if any placement uses
+    /// them.
     pub placings: Vec<Placing>,
 }
 
@@ -127,7 +127,7 @@ impl Setup {
         }
     }
 
-    /// The host and, if any placement wants them, the devices to offload to.
+    /// The host and, if any placement uses them, the GPUs.
     fn devices(&self) -> Result<Devices, Error> {
         let (threads, level) = (self.threads, self.cpu_level);
         let host = placement::host(bilayer_cpu::Options { threads, level })?;

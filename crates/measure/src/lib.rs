@@ -1,11 +1,12 @@
-//! Everything that measures over the engine.
+//! Measurements on top of the engine: speed, quality, time per op, calibration data.
 //!
-//! **Purpose.** How fast a model is ([`bench`](mod@bench)), what each offloaded layer buys ([`profile`]), what ran when
-//! ([`trace`]), how long the parts of a model take on each device ([`timing`], which sessions place layers by), whether two devices compute
-//! alike ([`verify`]), how well a text is predicted ([`perplexity`]), which columns of a matrix matter ([`imatrix`]).
+//! **Purpose.** How fast a model is ([`bench`](mod@bench)), how much each offloaded layer gains ([`profile`]), where the
+//! time of a step goes ([`trace`]), how long a model's layers take on each device ([`timing`], by which sessions place
+//! layers), whether two devices compute the same results ([`verify`]), how well a model predicts a text
+//! ([`perplexity`]), which columns of a matrix matter ([`imatrix`]).
 //!
-//! **What it does not know.** Flags, terminals, charts, sockets. It prints nothing. The engine does not know it: a session
-//! that is to be placed by measured times is handed [`timing::device`] in its settings.
+//! **What it does not know.** Flags, terminals, charts, sockets. It prints nothing. The engine does not depend on it: a
+//! session that places layers by measured times receives [`timing::device`] in its settings.
 //!
 //! **Read first.** [`bench::Bench`], [`profile::Profile`], [`trace::Timeline`].
 //!

@@ -290,7 +290,7 @@ mod tests {
             (&[10.0, 8.0, 7.0, 9.0, 12.0], 2),
             // Straight: no bend, the fastest.
             (&[10.0, 8.0, 6.0, 4.0], 3),
-            // First the crossing costs, then it pays; nothing lies below the chord.
+            // Slower at first because of transfers, then faster; no point lies below the chord.
             (&[10.0, 12.0, 11.0, 9.5, 8.0], 4),
             // The tail was not measured.
             (&[10.0, 5.0, 4.5, 4.0, f64::NAN], 1),

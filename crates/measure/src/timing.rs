@@ -165,9 +165,9 @@ impl End {
     }
 }
 
-/// The layers that are timed on a device, two at least, from its end of the model on. `bytes` are those that a token reads
-/// of each layer, `held` all. Of experts most lie idle: layers are loaded until that costs too much, even if caches
-/// then hold what is read.
+/// The layers that are timed on a device, at least two, starting from its end of the model. `bytes` are those that a
+/// token reads of each layer, `held` all of them. Most experts are not read: layers are loaded until that would take too
+/// long, even if the bytes read then fit in a cache.
 fn stretch(bytes: &[f64], held: &[f64], end: End) -> Vec<usize> {
     let mut left = end.stretch_bytes() as f64;
     let mut room = STRETCH_LOADED * left;

@@ -132,22 +132,22 @@ struct ChromeArgs {
 /// Breakdown of the time of some steps, milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Totals {
-    /// Between the first event and the last.
+    /// Total duration of the steps.
     pub wall: f64,
-    /// While the host had kernels to run.
+    /// Time in which the host had kernels to run.
     pub cpu: f64,
-    /// While the devices beside it had, together: by their own clock where they have one.
+    /// The sum over the other devices of the time in which they had kernels to run; by their own clocks if ops are timed.
     pub gpu: f64,
-    /// While each device had.
+    /// Time in which each device had kernels to run.
     pub devices: Vec<f64>,
     /// Transfers between host and devices.
     pub crossing: f64,
-    /// While none of these happened.
+    /// Time in which nothing of the above happened.
     pub idle: f64,
 }
 
 impl Timeline<'_> {
-    /// Where the time of each step went; `is_async` says of each device whether it is.
+    /// The breakdown of the time of each step; `is_async` tells whether each device is asynchronous.
     pub fn step_totals(&self, is_async: &[bool]) -> Vec<Totals> {
         let steps = self.trace.recorded().iter().filter(|event| event.what == What::Step);
         steps.map(|step| self.totals(step.start_ns..step.end_ns(), is_async)).collect()

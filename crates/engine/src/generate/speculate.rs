@@ -1,17 +1,17 @@
-//! Speculative decoding: a drafter guesses tokens, and one step of the model checks them all.
+//! Speculative decoding: a drafter proposes tokens, and one step of the model verifies all of them.
 //!
-//! Reading the weights is what a step of few tokens takes its time for, so that checking several guesses takes hardly
-//! longer than making one token. What a guess says never changes what is answered: greedy answers are those without
-//! guesses, sampled ones have their distribution ([`DraftToken`]).
+//! A step of few tokens spends its time on reading the weights, so verifying several draft tokens takes hardly longer
+//! than generating one token. Drafting does not change the answer: greedy answers are identical with and without draft
+//! tokens, and sampled ones have the same distribution ([`DraftToken`]).
 //!
-//! That holds as far as the model computes the same for a token alone and among others. The step that verifies draft
-//! tokens asks for it ([`Wanted::Verified`](crate::session::Wanted::Verified)); on the CPU it holds for up to
-//! [`CHECKED_ROWS`] tokens in a step, bit for bit, with exceptions beyond 512 positions (attention windows, more than
-//! eight query heads to a key head). A longer draft may, where two tokens are as good as equal, take the other.
+//! This requires that the model computes the same logits for a token alone and among others. The step that verifies
+//! draft tokens requests it ([`Wanted::Verified`](crate::session::Wanted::Verified)). On the CPU it holds bit for bit
+//! for up to [`CHECKED_ROWS`] tokens per step, except beyond 512 positions with attention windows or with more than
+//! eight query heads per key head. Longer drafts may select the other of two nearly equally likely tokens.
 //!
-//! A drafter may use what it likes but one thing: whether it guesses a token, and how many come after it, must not
-//! depend on chance other than through the tokens before. A guess that is thrown away because of what it turned out to
-//! be would be missing in the answers.
+//! A drafter may use any method, with one restriction: whether it drafts a token, and how many follow, must not depend
+//! on random numbers except through the preceding tokens. If tokens were discarded because of their own value, they
+//! would be too rare in the answers.
 
 use crate::Error;
 use crate::sampling::{Candidate, DraftToken, Options};
@@ -23,8 +23,8 @@ mod model;
 pub use lookup::Lookup;
 pub use model::DraftModel;
 
-/// Most tokens of a step whose rows the CPU computes with the bits that each would have alone: the first is the one that
-/// the answer has come to, the others are draft tokens.
+/// Maximum tokens of a step for which the CPU computes each row with the bits that it would have alone: the answer's
+/// last token and the draft tokens after it.
 pub const CHECKED_ROWS: usize = bilayer_graph::EXACT_ROWS_MAX;
 
 /// Proposes draft tokens.
@@ -41,7 +41,7 @@ pub trait Drafter: Send {
     /// Those of the drafter's own model.
     fn draft(&mut self, text: Text<'_>, most: usize, draft: &mut Draft) -> Result<(), Error>;
 
-    /// Adds the time that it spent in steps of its own since the last call to `all`.
+    /// Adds the time spent in its own steps since the last call to `all`.
     fn move_spent(&mut self, all: &mut Spent) {
         let _ = all;
     }

@@ -6,7 +6,7 @@
 
 use super::Candidate;
 
-/// A draft of the next token, made before its distribution was known.
+/// A draft of the next token, proposed before its distribution was known.
 #[derive(Clone, Copy, Debug)]
 pub struct DraftToken<'a> {
     /// The token.

@@ -1,6 +1,6 @@
 //! DRY: a penalty on tokens that would continue a repetition (p-e-w 2024).
 //!
-//! If the last `n >= allowed_length` tokens stood earlier in the history, the token that followed them there is
+//! If the last `n >= allowed_length` tokens occurred earlier in the history, the token that followed them there is
 //! penalised by `multiplier * base^(n - allowed_length)`. Matches do not reach across breaker tokens. The length
 //! of every earlier match is found in one pass by the Z function of the reversed history.
 

@@ -1,4 +1,4 @@
-//! Min-p (Nguyen et al. 2024): drop what is far less likely than the most likely.
+//! Min-p (Nguyen et al. 2024): drop candidates that are far less likely than the most likely one.
 
 use super::options::within;
 use super::{Candidate, Link, Phase};

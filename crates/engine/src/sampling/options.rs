@@ -23,7 +23,7 @@ pub const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 pub struct Xtc {
     /// Chance that it applies to a token.
     pub probability: f32,
-    /// Candidates at least this likely are excluded, but for the least likely of them.
+    /// Candidates at least this likely are excluded, except the least likely of them.
     pub threshold: f32,
 }
 

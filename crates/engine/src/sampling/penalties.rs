@@ -32,7 +32,7 @@ pub fn apply(candidates: &mut [Candidate], history: &[u32], options: &Options) {
     }
     let window = options.repeat_last_n.unwrap_or(history.len()).min(history.len());
     let recent = &history[history.len() - window..];
-    // `p` is not used yet at this end of the chain: it marks the tokens that have had their share.
+    // `p` is unused this early in the chain: here it marks tokens that were already penalised.
     for &id in recent {
         let c = &mut candidates[id as usize];
         if c.p == 0.0 {

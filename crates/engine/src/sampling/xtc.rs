@@ -1,4 +1,4 @@
-//! XTC (p-e-w 2024): now and then exclude the top choices, so that the text takes another turn.
+//! XTC (p-e-w 2024): randomly exclude the top choices, for more varied text.
 
 use super::options::{Xtc, within};
 use super::{Candidate, Link, Phase, normalize, sorted_front, uniform};
@@ -20,7 +20,8 @@ pub(super) const LINK: Link = Link {
     },
 };
 
-/// With chance `probability` removes every candidate at least `threshold` likely but the least likely of them.
+/// With chance `probability`, removes every candidate whose probability is at least `threshold`, except the least likely
+/// of them.
 pub fn apply(candidates: &mut Vec<Candidate>, options: &Xtc, uniform: f32) {
     if uniform >= options.probability || options.threshold > 0.5 {
         return;

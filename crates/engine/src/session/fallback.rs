@@ -1,9 +1,9 @@
-//! When a device fails: what was placed on it moves to the others, and the session goes on.
+//! Fallback when a device fails: its layers move to the other devices, and the session continues.
 //!
-//! A device that refuses while the session is prepared gets half of its layers, then half of these, then none; one
-//! that is lost gets none at once. A device that fails later gives up all: what it held moves to the other offload
-//! devices as far as they have room, the rest to the host. The session keeps the tokens of every sequence, so the cache
-//! is computed again from these, in the pages where it was.
+//! A device that runs out of memory while the session is prepared keeps half of its layers, then a quarter and so on,
+//! then none; a lost device keeps none. If a device fails later, all its layers move to the other GPUs as far as they
+//! fit, the rest to the host. The session stores the tokens of every sequence, so the KV cache is recomputed from them,
+//! in the same pages.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use crate::{Error, devices};
 /// Warnings to the caller when the session continues.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Warning {
-    /// A device refused while the session was prepared, so less was placed on it.
+    /// A device failed while the session was prepared, so less was placed on it.
     Reduced {
         /// Its error.
         error: bilayer_graph::Error,
@@ -31,7 +31,7 @@ pub enum Warning {
         /// The placement tried instead.
         to: String,
     },
-    /// A device failed while the session ran; what it held is on other devices now.
+    /// A device failed while the session ran, so its layers moved to other devices.
     Moved {
         /// Its error.
         error: bilayer_graph::Error,
@@ -46,12 +46,12 @@ pub enum Warning {
     },
 }
 
-/// Where a session goes on after it lost a device.
+/// Where a session continues after it lost a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Relocated {
-    /// On the host alone.
+    /// Only on the host.
     Host,
-    /// On the host and the other devices, in the placement of this map.
+    /// On the host and the remaining devices, in the placement of this map.
     Others(String),
 }
 
@@ -82,7 +82,7 @@ pub fn is_recoverable(backend: &dyn Backend, error: &bilayer_graph::Error) -> bo
     backend.facts().can_be_lost && matches!(error, DeviceLost { .. } | OutOfMemory { .. })
 }
 
-/// The place of the device that stands in for others; one is added where there is none.
+/// The index of the fallback device, which cannot be lost; a CPU backend is added if there is none.
 pub fn host(
     backends: &mut Vec<Box<dyn Backend>>,
     options: bilayer_cpu::Options,
@@ -95,8 +95,8 @@ pub fn host(
     Ok(backends.len() - 1)
 }
 
-/// The machine that parts of a plan are placed on anew: devices but the host have the memory that the plan let them
-/// have.
+/// The machine on which parts of a plan are placed again: devices other than the host have the memory budgeted in the
+/// plan.
 pub fn machine(backends: &[Box<dyn Backend>], plan: &Plan, host: usize) -> Machine {
     let mut machine = prepare::machine(backends);
     let planned = machine.devices.iter_mut().zip(&plan.devices).enumerate();
@@ -111,7 +111,7 @@ pub fn machine(backends: &[Box<dyn Backend>], plan: &Plan, host: usize) -> Machi
 pub struct Refusal<'a> {
     /// The device.
     pub device: usize,
-    /// Who takes what nobody else has room for.
+    /// The device that takes what does not fit on the others.
     pub host: usize,
     /// All devices that have failed so far.
     pub refused: &'a [usize],
@@ -119,8 +119,8 @@ pub struct Refusal<'a> {
     pub error: &'a bilayer_graph::Error,
 }
 
-/// The plan to try after a device failed under the plan `tried`: it keeps the last half of its layers, or none and
-/// nothing else if there was one, or if it was lost; `make` places the rest. `None` when it had nothing.
+/// The plan to try after a device failed with the plan `tried`: the device keeps the last half of its layers, and
+/// nothing if it had only one or was lost; `make` places the rest. `None` if the device had nothing.
 pub fn reduced(
     tried: &Plan,
     failed: &Refusal<'_>,
@@ -138,8 +138,8 @@ pub fn reduced(
 }
 
 impl Session {
-    /// Moves what a device held to the others after it failed, or to a new host. The sequences keep their tokens and
-    /// pages. If that fails too, nothing can be run, and the next step tries again.
+    /// Moves the layers of a failed device to the others, or to a new host. The sequences keep their tokens and pages. If
+    /// that fails too, nothing can be run, and the next step tries again.
     pub(super) fn move_from(
         &mut self,
         device: usize,
@@ -159,7 +159,7 @@ impl Session {
                     self.warnings.push(Warning::Moved { error, from, to, tokens, took });
                     return Ok(());
                 }
-                // Another one failed meanwhile: what is left takes over from both.
+                // Another device failed meanwhile: the remaining ones take over from both.
                 Err(Failed::Device { device, error: more })
                     if is_recoverable(self.pipeline.backends[device].as_ref(), &more) =>
                 {
@@ -174,8 +174,8 @@ impl Session {
         }
     }
 
-    /// Goes on without some devices: a new plan for the others, the host first, with the cache as it should be. Answers
-    /// the number of tokens that were run for it. After an error all devices are where they were.
+    /// Continues without some devices: makes a plan for the others, the host first, and recomputes the cache. Returns the
+    /// number of tokens run for that. After an error the devices are unchanged.
     fn without(&mut self, lost: &[usize]) -> Result<usize, Failed> {
         let backends = &mut self.pipeline.backends;
         let host = host(backends, self.host).map_err(Failed::Other)?;
@@ -209,7 +209,7 @@ impl Session {
         Ok(tokens)
     }
 
-    /// The plan for the devices that are `kept`, numbered anew, and their times where these are known.
+    /// The plan for the devices `kept`, renumbered, and their times if known.
     fn plan_without(
         &self,
         lost: &[usize],
@@ -239,8 +239,8 @@ impl Session {
         Ok((place(&self.graph, &machine, &budget, &placement)?, times))
     }
 
-    /// The walk of a plan on its devices, which it takes, with the caches of all sequences computed again. After an error
-    /// the devices are back in `backends`.
+    /// The pipeline of a plan, with the caches of all sequences recomputed. Takes the devices out of `backends`; after an
+    /// error they are back in it.
     fn equipped(
         &self,
         plan: &Plan,
@@ -275,7 +275,7 @@ impl Session {
     }
 }
 
-/// What was spent, with the devices that are `kept` first.
+/// Reorders the time spent: the devices `kept` first.
 fn moved(spent: &Spent, kept: &[usize]) -> Spent {
     let mine = kept.iter().map(|&old| spent.devices.get(old).copied().unwrap_or_default());
     let others = spent.devices.iter().enumerate().filter(|(old, _)| !kept.contains(old));
@@ -283,11 +283,11 @@ fn moved(spent: &Spent, kept: &[usize]) -> Spent {
     Spent { devices, ..spent.clone() }
 }
 
-/// Devices in two heaps.
+/// Devices, partitioned.
 struct Split {
-    /// In the order that was asked for.
+    /// The devices to keep, in the requested order.
     kept: Vec<Box<dyn Backend>>,
-    /// The others, with their places.
+    /// The others, with their indices.
     others: Vec<(usize, Box<dyn Backend>)>,
 }
 
@@ -301,7 +301,7 @@ impl Split {
         Split { kept: kept.iter().map(take).collect(), others }
     }
 
-    /// All where they were.
+    /// All devices in their original order.
     fn joined(self, kept: &[usize]) -> Vec<Box<dyn Backend>> {
         let mut all = self.others;
         all.extend(kept.iter().copied().zip(self.kept));

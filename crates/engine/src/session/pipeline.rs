@@ -4,11 +4,11 @@
 //! `i + 1` and so on; each is submitted without waiting for the others of its wave. A segment's outputs are read in
 //! the next wave, before the segment receives its next micro-batch.
 //!
-//! **Order within a wave.** First what the host computes is read: the thread that waits for a device that is not
-//! asynchronous works along with its pool, one that waits for an asynchronous device does nothing. Then the host gets what
-//! does not depend on an asynchronous device, so that its pool works while commands for the others are encoded; then
-//! the asynchronous devices; then the host gets the rest.
-//! A last segment whose logits nobody wants is not waited for at all.
+//! **Order within a wave.** The host's results are read first: a thread that waits for a synchronous device works in
+//! that device's pool, while one that waits for an asynchronous device is idle. Then the host receives the segments that
+//! do not depend on an asynchronous device, so that its pool works while commands for the others are encoded; then the
+//! asynchronous devices receive theirs; then the host receives the rest. A last segment without requested rows is not
+//! waited for.
 //!
 //! With overlap off, every segment is waited for at once, the last one of a wave first, so that no input is
 //! overwritten before it is read: identical bits, one device at a time.
@@ -35,20 +35,20 @@ pub struct Compiled {
     /// Segments whose outputs are read before the inputs of this one are written: the previous one, and those on the
     /// same device that compute one of its inputs, since a device may store a value in a single place.
     pub after: Vec<usize>,
-    /// Its turn within a wave; lower ones first, on ties the later segment.
+    /// When it is submitted within a wave; on ties the later segment is first.
     pub phase: WavePhase,
     /// The submitted micro-batch whose outputs were not read yet.
     pub pending: Option<Pending>,
 }
 
-/// A segment's turn within a wave.
+/// When a segment is submitted within a wave, in order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WavePhase {
-    /// The host's, with inputs from the host.
+    /// The host's segments with inputs from the host.
     Early,
-    /// An asynchronous device's.
+    /// Segments of asynchronous devices.
     Async,
-    /// The host's, with inputs from an asynchronous device.
+    /// The host's segments with inputs from an asynchronous device.
     Late,
 }
 
@@ -262,7 +262,7 @@ impl Pipeline {
         Some(&carried.data[..self.batches[0].rows(carried.rows) * carried.width])
     }
 
-    /// Reads what devices that are not asynchronous have made, working along until they are done.
+    /// Reads the outputs of synchronous devices. The calling thread works in their pool until they are done.
     fn collect_host(&mut self, wave: usize) -> Result<(), Failed> {
         for number in 0..self.segments.len() {
             if !self.backends[self.segments[number].device].facts().is_async {
@@ -359,7 +359,7 @@ pub fn compile(
             pending: None,
         });
     }
-    // Its output is written as another one's input on the same device, so that one goes first.
+    // Its output is overwritten as the input of a later segment on the same device, so that segment is submitted first.
     for number in 0..compiled.len() {
         let is_input = |later: &Compiled| {
             later.device == compiled[number].device && later.after.contains(&number)

@@ -19,7 +19,7 @@ use crate::kept::Kept;
 use crate::times::{Decoding, Subject};
 use crate::{Error, Model, devices};
 
-/// Prepares a session on the devices that the settings ask for.
+/// Prepares a session on the devices requested by the settings.
 pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Error> {
     let began = Instant::now();
     let (threads, level) = (settings.threads, settings.cpu_level);
@@ -99,8 +99,7 @@ pub fn budget_of(model: &Model, settings: &Settings<'_>) -> Result<Budget, Error
 /// Makes a session's plan.
 pub type Planner<'p> = dyn Fn(&Graph, &Machine, &Budget) -> Result<Plan, Error> + 'p;
 
-/// Prepares a session on devices that are already there. Where one has no room or is lost, less is placed on it, with a
-/// warning.
+/// Prepares a session on open devices. If a device runs out of memory or is lost, less is placed on it, with a warning.
 fn on(
     model: &Model,
     mut backends: Vec<Box<dyn Backend>>,

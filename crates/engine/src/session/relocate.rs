@@ -28,10 +28,10 @@ pub enum Timed {
 }
 
 impl Session {
-    /// Places the model anew on the session's devices, by a planner as in [`Session::on`]. Sequences continue: moved
-    /// layers take their weights, keys and values along, and what stays is not loaded again.
+    /// Places the model again on the session's devices, by a planner as in [`Session::on`]. Sequences continue: moved
+    /// layers take their weights, keys and values along, and unmoved ones are not loaded again.
     ///
-    /// A device that fails meanwhile gives all to the others, as in a step; see [`Session::take_warnings`].
+    /// If a device fails meanwhile, its layers move to the others, as in a step; see [`Session::take_warnings`].
     ///
     /// # Errors
     /// A plan that does not fit: then nothing changes. An unrecoverable failure.
@@ -68,7 +68,7 @@ impl Session {
         self.adopt(self.plan.clone())
     }
 
-    /// Goes on with another plan, or without a device that fails at it.
+    /// Switches to another plan; without a device that fails during the switch.
     fn adopt(&mut self, plan: Plan) -> Result<(), Error> {
         match self.relocate(&plan) {
             Ok(()) => {

@@ -1,4 +1,4 @@
-//! Rows that a step was run for, stored until all were looked at: logits, or the best tokens where they are enough.
+//! The requested rows of a step, stored until all are sampled: logits, or only the best tokens if these suffice.
 
 use super::top::Top;
 use super::{Reading, Session};
@@ -7,11 +7,11 @@ use crate::sampling::{Options, Row};
 /// The requested rows of the last step.
 #[derive(Debug)]
 pub(crate) struct OutputRows {
-    /// What a step reads for them.
+    /// The value that a step reads for them.
     pub reading: Reading,
-    /// `[rows, width]`, where the best tokens are read.
+    /// `[rows, width]`; empty if logits are read.
     best: Vec<(u32, f32)>,
-    /// `[rows, width]`, where logits are.
+    /// `[rows, width]`; empty if only the best tokens are read.
     logits: Vec<f32>,
     /// Elements per row: the vocabulary, or the number of best tokens.
     width: usize,
@@ -38,7 +38,7 @@ impl OutputRows {
         OutputRows { reading: session.logits(), best: Vec::new(), logits, width, is_best: false }
     }
 
-    /// Takes what a step has read, `[rows, reading.width]`, in place of what was there.
+    /// Replaces the rows by those that a step has read, `[rows, reading.width]`.
     pub fn fill(&mut self, data: &[f32]) {
         self.logits.clear();
         self.best.clear();

@@ -37,7 +37,7 @@ pub struct Progress {
 pub enum Overlap {
     /// Never: each segment is waited for before the next begins.
     Off,
-    /// Prompts always; steps of several sequences if both halves have at least 16 rows. Below that a step is bound by
+    /// In prefill always; in steps of several sequences if both halves have at least 16 rows. Smaller steps are bound by
     /// reading weights, which each half repeats, so the split would cost what it gains.
     #[default]
     Auto,

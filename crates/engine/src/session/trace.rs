@@ -79,7 +79,7 @@ impl Trace {
         Trace { epoch, ring: Vec::with_capacity(capacity), capacity, count: 0, lanes }
     }
 
-    /// An empty trace of other devices on this clock: for what follows when a device was lost.
+    /// An empty trace for other devices with the same epoch, for use after a device was lost.
     pub(crate) fn anew(&self, labels: &[String]) -> Trace {
         Trace::new(self.epoch, self.capacity, labels)
     }

@@ -83,11 +83,11 @@ mod tests {
             (&[1, 2, 3, 1], 4, &[]),
             (&[1, 2, 3, 4, 1, 2], 2, &[3, 4]),
             (&[1, 2, 3, 4, 1, 2], 9, &[3, 4, 1, 2]),
-            // The longer one, though it is earlier.
+            // The longer match wins, although it is earlier.
             (&[7, 1, 2, 5, 1, 2, 6, 7, 1, 2], 1, &[5]),
-            // The latest of equals.
+            // Among matches of equal length, the latest wins.
             (&[1, 2, 5, 1, 2, 6, 1, 2], 1, &[6]),
-            // Beyond the end of the text.
+            // The draft continues beyond the end of the text.
             (&[8, 9, 8, 9], 4, &[8, 9, 8, 9]),
         ];
         for (text, most, expected) in cases {
