@@ -29,7 +29,7 @@ mod support {
 use support::checkpoint;
 use support::data::shared;
 use support::devices::{Call, Failing, Fault, Script};
-use support::runner::{IN_ORDER, LIMITS, Run, Runner};
+use support::runner::{Chunk, IN_ORDER, LIMITS, Runner};
 use support::words;
 
 fn cpu() -> Box<dyn Backend> {
@@ -333,7 +333,7 @@ fn packed(
     let mut runner = Runner::single(model, backend, LIMITS).unwrap();
     let (mut runs, mut outputs, mut first) = (Vec::new(), Vec::new(), 0);
     for (at, &tokens) in texts.iter().enumerate() {
-        runs.push(Run { tokens, first_position: 0, pages: &IN_ORDER[4 * at..] });
+        runs.push(Chunk { tokens, first_position: 0, pages: &IN_ORDER[4 * at..] });
         outputs.extend(wanted(first..first + tokens.len() as u32));
         first += tokens.len() as u32;
     }

@@ -154,9 +154,9 @@ fn a_device_that_goes_away_is_replaced_by_the_processor() {
         // A device of its own: the others go on using theirs.
         let opened = Opened::open(&software).unwrap();
         let device = Arc::clone(opened.device());
-        let processor = bilayer_cpu::Options { threads: Some(1), level: None };
+        let cpu = bilayer_cpu::Options { threads: Some(1), level: None };
         let backends: Vec<Box<dyn Backend>> =
-            vec![Box::new(Cpu::new(processor).unwrap()), Box::new(opened.backend())];
+            vec![Box::new(Cpu::new(cpu).unwrap()), Box::new(opened.backend())];
         let planner = |graph: &bilayer_graph::Graph, machine: &_, budget: &_| {
             Ok(place(graph, machine, budget, &Placement::offload(graph.layers(), 3, 0, 1))?)
         };

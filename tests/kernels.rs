@@ -1282,9 +1282,9 @@ fn thousands_of_small_steps_on_crowded_cores() {
         let sum = r.add("x", a, b);
         r.scale("y", sum, 0.5)
     });
-    let processors = std::thread::available_parallelism().unwrap().get();
+    let cores = std::thread::available_parallelism().unwrap().get();
     let expected = run_all(&mut Reference::new(), &graph, limits(), &[Owned::tokens(2)]);
-    for threads in [2, processors + 2] {
+    for threads in [2, cores + 2] {
         let mut cpu = cpu(Level::detect(), threads);
         let segment = prepare(&mut cpu, &graph, limits());
         for _ in 0..3000 {

@@ -34,7 +34,7 @@ mod cuts;
 use support::checkpoint;
 use support::data::shared;
 use support::model::{Model, Random};
-use support::runner::{IN_ORDER, LIMITS, Run, Runner, all};
+use support::runner::{Chunk, IN_ORDER, LIMITS, Runner, all};
 
 /// A backend under test.
 struct Tested {
@@ -134,7 +134,7 @@ fn greedy(runner: &mut Runner<'_>, prompt: &[u32], count: usize) -> Vec<u32> {
     let mut tokens = vec![argmax(&logits[logits.len() - vocab..])];
     while tokens.len() < count {
         let first_position = prompt.len() + tokens.len() - 1;
-        let run = Run { tokens: &tokens[tokens.len() - 1..], first_position, pages: &IN_ORDER };
+        let run = Chunk { tokens: &tokens[tokens.len() - 1..], first_position, pages: &IN_ORDER };
         tokens.push(argmax(&runner.step(&[run], &[0], &[]).unwrap()));
     }
     tokens
@@ -675,7 +675,7 @@ fn a_prompt_in_pieces_is_the_prompt_at_once() {
         for &size in sizes {
             let mut pieces = Vec::new();
             for (i, piece) in tokens.chunks(size).enumerate() {
-                let run = Run { tokens: piece, first_position: i * size, pages: &IN_ORDER };
+                let run = Chunk { tokens: piece, first_position: i * size, pages: &IN_ORDER };
                 pieces.extend(runner.step(&[run], &all(piece.len()), &[]).unwrap());
             }
             assert_close(&pieces, &whole, same_max, &format!("{what}, pieces of {size}"));
@@ -689,7 +689,7 @@ fn only_the_wanted_rows_come_back() {
         let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let vocab = runner.vocab();
         let whole = runner.prefill(tokens).unwrap();
-        let run = Run { tokens, first_position: 0, pages: &IN_ORDER };
+        let run = Chunk { tokens, first_position: 0, pages: &IN_ORDER };
         let some = runner.step(&[run], &[3, 32, 69], &[]).unwrap();
         let picked: Vec<f32> =
             [3, 32, 69].iter().flat_map(|&r| &whole[r * vocab..][..vocab]).copied().collect();
@@ -699,9 +699,9 @@ fn only_the_wanted_rows_come_back() {
         }
         // A piece of a prompt of which nothing is wanted still fills the cache.
         let (start, end) = tokens.split_at(40);
-        let first = Run { tokens: start, first_position: 0, pages: &IN_ORDER };
+        let first = Chunk { tokens: start, first_position: 0, pages: &IN_ORDER };
         assert!(runner.step(&[first], &[], &[]).unwrap().is_empty(), "{what}");
-        let second = Run { tokens: end, first_position: 40, pages: &IN_ORDER };
+        let second = Chunk { tokens: end, first_position: 40, pages: &IN_ORDER };
         let last = runner.step(&[second], &[29], &[]).unwrap();
         assert_close(&last, &picked[2 * vocab..], same_max, what);
     });
@@ -717,21 +717,21 @@ fn sequences_in_one_step_do_not_see_each_other() {
         let (low, high) = (&IN_ORDER[..8], &IN_ORDER[8..]);
         if model.config.encoder.is_some() {
             let runs = [
-                Run { tokens, first_position: 0, pages: high },
-                Run { tokens: &other, first_position: 0, pages: low },
+                Chunk { tokens, first_position: 0, pages: high },
+                Chunk { tokens: &other, first_position: 0, pages: low },
             ];
             let both = runner.step(&runs, &all(115), &[]).unwrap();
             assert_close(&both, &alone.concat(), same_max, what);
             return;
         }
         // The first is 33 tokens in when the second joins; then both run in one step twice.
-        let start = Run { tokens: &tokens[..33], first_position: 0, pages: low };
+        let start = Chunk { tokens: &tokens[..33], first_position: 0, pages: low };
         let mut first = runner.step(&[start], &all(33), &[]).unwrap();
         let mut second = Vec::new();
         for (a, b) in [((33, 34), (0, 40)), ((34, 70), (40, 45))] {
             let runs = [
-                Run { tokens: &tokens[a.0..a.1], first_position: a.0, pages: low },
-                Run { tokens: &other[b.0..b.1], first_position: b.0, pages: high },
+                Chunk { tokens: &tokens[a.0..a.1], first_position: a.0, pages: low },
+                Chunk { tokens: &other[b.0..b.1], first_position: b.0, pages: high },
             ];
             let rows = a.1 - a.0 + b.1 - b.0;
             let logits = runner.step(&runs, &all(rows), &[]).unwrap();
@@ -750,7 +750,7 @@ fn it_does_not_matter_which_pages_a_sequence_has() {
         let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let in_order = runner.prefill(tokens).unwrap();
         for pages in [[2, 1, 0], [15, 0, 7], [5, 9, 3]] {
-            let run = Run { tokens, first_position: 0, pages: &pages };
+            let run = Chunk { tokens, first_position: 0, pages: &pages };
             let logits = runner.step(&[run], &all(tokens.len()), &[]).unwrap();
             assert_close(&logits, &in_order, same_max, &format!("{what}, {pages:?}"));
         }
@@ -767,12 +767,12 @@ fn a_copied_page_carries_a_shared_prefix() {
         let alone = runner.prefill(&other).unwrap();
         // 40 tokens in common: page 0 is shared, page 1 copied to 4 before it is written.
         runner.prefill(tokens).unwrap();
-        let run = Run { tokens: &other[40..], first_position: 40, pages: &[0, 4, 5] };
+        let run = Chunk { tokens: &other[40..], first_position: 40, pages: &[0, 4, 5] };
         let copies = [PageCopy { from: 1, to: 4 }];
         let logits = runner.step(&[run], &all(30), &copies).unwrap();
         assert_close(&logits, &alone[40 * vocab..], same_max, what);
         // The first sequence is as it was.
-        let run = Run { tokens: &tokens[69..], first_position: 69, pages: &IN_ORDER };
+        let run = Chunk { tokens: &tokens[69..], first_position: 69, pages: &IN_ORDER };
         let mut fresh = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let expected = fresh.prefill(tokens).unwrap();
         let last = runner.step(&[run], &[0], &[]).unwrap();
@@ -827,7 +827,7 @@ fn every_cut_gives_the_logits_of_the_whole() {
                 found = runner.prefill(tokens).unwrap();
             } else {
                 found = runner.prefill(&tokens[..39]).unwrap();
-                let run = Run { tokens: next, first_position: 39, pages: &IN_ORDER };
+                let run = Chunk { tokens: next, first_position: 39, pages: &IN_ORDER };
                 found.extend(runner.step(&[run], &[0], &[]).unwrap());
             }
             assert_close(&found, &expected, bound, &format!("{what} {with}, {placement:?}"));
@@ -884,7 +884,7 @@ fn experts_apart_from_their_layers_give_the_logits_of_the_whole() {
                 devices[ours] = (backend.make)();
                 let mut runner = Runner::placed(model, devices, &plan.placement, LIMITS).unwrap();
                 let mut found = runner.prefill(&tokens[..39]).unwrap();
-                let run = Run { tokens: &tokens[39..], first_position: 39, pages: &IN_ORDER };
+                let run = Chunk { tokens: &tokens[39..], first_position: 39, pages: &IN_ORDER };
                 found.extend(runner.step(&[run], &[0], &[]).unwrap());
                 let bound = (backend.error_max)(model.matrix_type());
                 let what = format!("{} with the reference as {with}: {}", backend.name, plan.map);

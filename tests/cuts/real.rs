@@ -10,7 +10,7 @@ use bilayer_scheduler::Placement;
 use super::support::checkpoint;
 use super::support::data::shared;
 use super::support::model::{Model, Random};
-use super::support::runner::{IN_ORDER, LIMITS, Run, Runner};
+use super::support::runner::{Chunk, IN_ORDER, LIMITS, Runner};
 use super::{argmax, error};
 
 /// Greedy tokens after each prompt.
@@ -43,10 +43,10 @@ fn say(runner: &mut Runner<'_>, prompts: &[Vec<u32>], told: Option<&Said>) -> Sa
     let mut next: Vec<Vec<u32>> = prompts.to_vec();
     let mut lengths = vec![0; prompts.len()];
     for step in 0..TOKENS {
-        let runs: Vec<Run<'_>> = next
+        let runs: Vec<Chunk<'_>> = next
             .iter()
             .enumerate()
-            .map(|(i, tokens)| Run {
+            .map(|(i, tokens)| Chunk {
                 tokens,
                 first_position: lengths[i],
                 pages: &IN_ORDER[5 * i..][..5],

@@ -36,7 +36,7 @@ pub fn all(rows: usize) -> Vec<u32> {
 
 /// Tokens of one sequence to run in a step.
 #[derive(Clone, Copy)]
-pub struct Run<'a> {
+pub struct Chunk<'a> {
     pub tokens: &'a [u32],
     pub first_position: usize,
     /// The sequence's pages, at least as many as it then needs.
@@ -99,7 +99,7 @@ impl<'m> Runner<'m> {
     /// Runs the spans in one step; logits `[R, vocab]` of the step's rows in `outputs`.
     pub fn step(
         &mut self,
-        runs: &[Run<'_>],
+        runs: &[Chunk<'_>],
         outputs: &[u32],
         copies: &[PageCopy],
     ) -> Result<Vec<f32>, Error> {
@@ -145,7 +145,7 @@ impl<'m> Runner<'m> {
 
     /// Logits `[T, vocab]` of one sequence from its start, all tokens in one step.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
-        let run = Run { tokens, first_position: 0, pages: &IN_ORDER };
+        let run = Chunk { tokens, first_position: 0, pages: &IN_ORDER };
         self.step(&[run], &all(tokens.len()), &[])
     }
 }

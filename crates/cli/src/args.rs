@@ -62,7 +62,7 @@ pub fn threads(given: Option<i64>) -> Option<usize> {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Generate text from a prompt
-    Run(Box<Run>),
+    Run(Box<RunArgs>),
     /// Say what would run where and what memory it takes, without loading
     Plan(Box<Plan>),
     /// Measure speed, with llama-bench's tests and names
@@ -110,7 +110,7 @@ pub enum Command {
 
 /// `bilayer run`.
 #[derive(Args, Clone, Debug)]
-pub struct Run {
+pub struct RunArgs {
     /// The prompt; without -p, -f and --tokens it is read from a pipe
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
     #[arg(allow_hyphen_values = true)]

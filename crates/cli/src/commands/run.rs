@@ -8,12 +8,12 @@ use bilayer_engine::sampling::{Options, Sampler};
 use bilayer_engine::session::{CacheError, Session};
 use bilayer_engine::{Error, Model};
 
-use crate::args::Run;
+use crate::args::RunArgs;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt;
 use crate::npy::Npy;
 use crate::{demo, output, progress, trace};
-use drafting::Guesser;
+use drafting::DraftSource;
 
 mod chat;
 mod drafting;
@@ -39,7 +39,7 @@ struct Answer {
 }
 
 /// Loads, generates, reports.
-pub fn execute(args: &Run) -> Result<u8, Failure> {
+pub fn execute(args: &RunArgs) -> Result<u8, Failure> {
     if args.model.placing.adapter.list_devices {
         return super::devices::list();
     }
@@ -52,7 +52,7 @@ pub fn execute(args: &Run) -> Result<u8, Failure> {
 }
 
 /// Completes a text.
-fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
+fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
     if args.chat.chat_template.is_some() || args.chat.chat_template_file.is_some() {
         output::note("note: a plain completion has no use for a chat template; chat with -cnv");
     }
@@ -77,11 +77,11 @@ fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
         stops: settings::texts(args, &args.answer.stop)?,
     };
     let mut logits_file = logits_file(args, &model, question.prompt.len())?;
-    let mut guesser = Guesser::new(args, &model)?;
+    let mut draft_source = DraftSource::new(args, &model)?;
     let asked = settings::Asked {
         options: &question.options,
         prompt: question.prompt.len(),
-        guesser: guesser.as_ref(),
+        draft_source: draft_source.as_ref(),
     };
     let mut session = settings::session(args, &model, &asked)?;
     let load = began.elapsed() - waited;
@@ -92,9 +92,9 @@ fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
     if args.echo && !args.json {
         output::text(&model.tokenizer().decode(&question.prompt))?;
     }
-    let answer = answer(args, &model, (&mut session, guesser.as_mut()), &question)?;
+    let answer = answer(args, &model, (&mut session, draft_source.as_mut()), &question)?;
     warn(&mut session);
-    if let Some(session) = guesser.as_mut().and_then(Guesser::session_mut) {
+    if let Some(session) = draft_source.as_mut().and_then(DraftSource::session_mut) {
         warn(session);
     }
     if args.json {
@@ -102,7 +102,7 @@ fn complete(args: &Run, began: Instant) -> Result<u8, Failure> {
             model: &model,
             session: &session,
             load,
-            is_speculative: guesser.is_some(),
+            is_speculative: draft_source.is_some(),
         };
         output::json(&report.document(&question, &answer))?;
     } else {
@@ -145,7 +145,7 @@ pub fn warn(session: &mut Session) {
 
 /// The file of `--logits`, opened before the work so that an unwritable path is reported at once.
 fn logits_file<'a>(
-    args: &'a Run,
+    args: &'a RunArgs,
     model: &Model,
     rows: usize,
 ) -> Result<Option<(&'a Path, Npy)>, Failure> {
@@ -179,9 +179,9 @@ fn logits(
 
 /// Generates the answer and streams it, unless the output is one document.
 fn answer(
-    args: &Run,
+    args: &RunArgs,
     model: &Model,
-    (session, guesser): (&mut Session, Option<&mut Guesser>),
+    (session, draft_source): (&mut Session, Option<&mut DraftSource>),
     question: &Question,
 ) -> Result<Answer, Failure> {
     let (options, breakers) = (question.options.clone(), question.breakers.clone());
@@ -198,15 +198,19 @@ fn answer(
     };
     let sequence = session.open()?;
     let mut generation = Generation::new(model, session, sequence, sampler, request)?;
-    if let Some(guesser) = guesser {
-        generation = generation.with_drafter(guesser.drafter())?;
+    if let Some(draft_source) = draft_source {
+        generation = generation.with_drafter(draft_source.drafter())?;
     }
     streamed(args, generation, question.prompt.len())
 }
 
 /// Runs a prompt of `prompt` tokens and generates the answer, which is streamed to stdout unless the output is one
 /// document.
-fn streamed(args: &Run, mut generation: Generation<'_>, prompt: usize) -> Result<Answer, Failure> {
+fn streamed(
+    args: &RunArgs,
+    mut generation: Generation<'_>,
+    prompt: usize,
+) -> Result<Answer, Failure> {
     let bar = progress::tokens("prompt", prompt);
     generation.prefill(&mut |done| bar.set_position(done as u64))?;
     bar.finish_and_clear();

@@ -11,9 +11,9 @@ use bilayer_engine::session::Session;
 use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::{Template, Templates};
 
-use super::drafting::Guesser;
+use super::drafting::DraftSource;
 use super::{Answer, Question, report, settings, streamed, warn};
-use crate::args::Run;
+use crate::args::RunArgs;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt;
 use crate::{demo, escapes, output, trace};
@@ -39,7 +39,7 @@ pub enum Wanted {
 ///
 /// llama.cpp also takes `-p` for a message wherever the model has a chat template. We do not: the same command shall
 /// mean the same with any model, at a terminal and in a script.
-pub fn wanted(args: &Run) -> Option<Wanted> {
+pub fn wanted(args: &RunArgs) -> Option<Wanted> {
     let chat = &args.chat;
     let tells = chat.system_prompt.is_some() || chat.system_prompt_file.is_some();
     if chat.conversation || chat.single_turn || tells {
@@ -53,7 +53,7 @@ pub fn wanted(args: &Run) -> Option<Wanted> {
 }
 
 /// Whether somebody who has a text completed may have wanted an answer to it.
-pub fn may_be_meant(args: &Run, model: &Model) -> Result<bool, Failure> {
+pub fn may_be_meant(args: &RunArgs, model: &Model) -> Result<bool, Failure> {
     let templates = chat_templates(model.file().metadata()).map_err(Error::File)?;
     let is_meant = args.answer.no_conversation || !args.tokens.is_empty();
     Ok(templates.own.is_some() && !is_meant)
@@ -62,10 +62,10 @@ pub fn may_be_meant(args: &Run, model: &Model) -> Result<bool, Failure> {
 /// A chat with all that it needs.
 struct Chat {
     /// The flags, with what `/set` changed.
-    args: Run,
+    args: RunArgs,
     model: Model,
     session: Session,
-    guesser: Option<Guesser>,
+    draft_source: Option<DraftSource>,
     conversation: Conversation,
     load: Duration,
     /// How many answers were begun: each has its own random numbers.
@@ -90,7 +90,7 @@ enum Next {
 }
 
 /// Loads the model and chats.
-pub fn execute(args: &Run, wanted: Wanted, began: Instant) -> Result<u8, Failure> {
+pub fn execute(args: &RunArgs, wanted: Wanted, began: Instant) -> Result<u8, Failure> {
     let first = first(args)?;
     let system = system(args)?;
     let model = demo::open(&demo::Source { runs: true, ..args.model.source() })?;
@@ -106,8 +106,9 @@ pub fn execute(args: &Run, wanted: Wanted, began: Instant) -> Result<u8, Failure
     let template = template(args, &templates)?;
     let variables = variables(args)?;
     let options = settings::sampling(&args.sampling, &model)?;
-    let guesser = Guesser::new(args, &model)?;
-    let asked = settings::Asked { options: &options, prompt: 1, guesser: guesser.as_ref() };
+    let draft_source = DraftSource::new(args, &model)?;
+    let asked =
+        settings::Asked { options: &options, prompt: 1, draft_source: draft_source.as_ref() };
     let mut session = settings::session(args, &model, &asked)?;
     let mut conversation = Conversation::new(&mut session, template, variables)?;
     conversation.set_system(system.unwrap_or_default());
@@ -119,14 +120,14 @@ pub fn execute(args: &Run, wanted: Wanted, began: Instant) -> Result<u8, Failure
     output::note(&format!("chat template: {}", conversation.template().name()));
     warn(&mut session);
     let (args, last) = (args.clone(), None);
-    let mut chat = Chat { args, model, session, guesser, conversation, load, begun: 0, last };
+    let mut chat = Chat { args, model, session, draft_source, conversation, load, begun: 0, last };
     let code = chat.run(first)?;
     chat.farewell()?;
     Ok(code)
 }
 
 /// The message of -p or -f.
-fn first(args: &Run) -> Result<Option<String>, Failure> {
+fn first(args: &RunArgs) -> Result<Option<String>, Failure> {
     match (&args.prompt, &args.file) {
         (Some(text), _) if args.answer.no_escape => Ok(Some(text.clone())),
         (Some(text), _) => escapes::resolve(text).map(Some),
@@ -136,7 +137,7 @@ fn first(args: &Run) -> Result<Option<String>, Failure> {
 }
 
 /// What the model is told before.
-fn system(args: &Run) -> Result<Option<String>, Failure> {
+fn system(args: &RunArgs) -> Result<Option<String>, Failure> {
     match (&args.chat.system_prompt, &args.chat.system_prompt_file) {
         (Some(text), _) if args.answer.no_escape => Ok(Some(text.clone())),
         (Some(text), _) => escapes::resolve(text).map(Some),
@@ -145,12 +146,12 @@ fn system(args: &Run) -> Result<Option<String>, Failure> {
     }
 }
 
-fn is_given(args: &Run) -> bool {
+fn is_given(args: &RunArgs) -> bool {
     args.chat.chat_template.is_some() || args.chat.chat_template_file.is_some()
 }
 
 /// The template that the flags name, or the model's own.
-fn template(args: &Run, templates: &Templates) -> Result<Template, Failure> {
+fn template(args: &RunArgs, templates: &Templates) -> Result<Template, Failure> {
     let found = match &args.chat.chat_template_file {
         Some(path) => Template::new(&path.display().to_string(), &output::file(path)?),
         None => templates.find(args.chat.chat_template.as_deref()),
@@ -158,7 +159,7 @@ fn template(args: &Run, templates: &Templates) -> Result<Template, Failure> {
     Ok(found.map_err(Error::Text)?)
 }
 
-fn variables(args: &Run) -> Result<serde_json::Map<String, serde_json::Value>, Failure> {
+fn variables(args: &RunArgs) -> Result<serde_json::Map<String, serde_json::Value>, Failure> {
     let Some(text) = &args.chat.chat_template_kwargs else { return Ok(serde_json::Map::new()) };
     serde_json::from_str(text).map_err(|error| {
         let advice = "it must be a JSON object like {\"enable_thinking\": false}";
@@ -287,14 +288,14 @@ impl Chat {
         }
         self.conversation.say(Role::Assistant, answer.text);
         warn(&mut self.session);
-        if let Some(session) = self.guesser.as_mut().and_then(Guesser::session_mut) {
+        if let Some(session) = self.draft_source.as_mut().and_then(DraftSource::session_mut) {
             warn(session);
         }
         Ok(if is_stopped { Next::Stopped } else { Next::Listen })
     }
 
     fn answer_interruptibly(&mut self) -> Result<Answer, Failure> {
-        let Chat { args, model, session, guesser, conversation, .. } = self;
+        let Chat { args, model, session, draft_source, conversation, .. } = self;
         let turn = conversation.turn(model, session)?;
         let mut options = settings::sampling(&args.sampling, model)?;
         options.seed = options.seed.wrapping_add(self.begun);
@@ -320,8 +321,8 @@ impl Chat {
         let sequence = conversation.sequence();
         let new = question.prompt.len() - turn.kept;
         let mut generation = Generation::new(model, session, sequence, sampler, request)?;
-        if let Some(guesser) = guesser {
-            generation = generation.with_drafter(guesser.drafter())?;
+        if let Some(draft_source) = draft_source {
+            generation = generation.with_drafter(draft_source.drafter())?;
         }
         self.begun += 1;
         let answer = streamed(args, generation, new)?;
@@ -331,7 +332,7 @@ impl Chat {
                 model,
                 session,
                 load: self.load,
-                is_speculative: guesser.is_some(),
+                is_speculative: draft_source.is_some(),
             };
             let mut document = report.document(&question, &answer);
             document["reused_tokens"] = turn.kept.into();

@@ -6,13 +6,13 @@ use bilayer_engine::session::{Progress, Session, Settings};
 use bilayer_engine::{Model, placement};
 
 use super::{report, settings};
-use crate::args::Run;
+use crate::args::RunArgs;
 use crate::demo::{self, Source};
 use crate::failure::Failure;
 use crate::{output, progress};
 
 /// Who guesses.
-pub enum Guesser {
+pub enum DraftSource {
     /// The text itself.
     Lookup(Lookup),
     /// Another model, which was loaded first.
@@ -23,13 +23,13 @@ pub enum Guesser {
     },
 }
 
-impl Guesser {
+impl DraftSource {
     /// What the flags ask for. A draft model is loaded and placed before `model` is, which gets what is left: a small
     /// one on the adapter gains more than the few layers that it takes the place of.
-    pub fn new(args: &Run, model: &Model) -> Result<Option<Guesser>, Failure> {
+    pub fn new(args: &RunArgs, model: &Model) -> Result<Option<DraftSource>, Failure> {
         let bounds = args.draft.bounds();
         if args.draft.lookup {
-            return Ok(Some(Guesser::Lookup(Lookup::new(bounds))));
+            return Ok(Some(DraftSource::Lookup(Lookup::new(bounds))));
         }
         let Some(path) = &args.draft.model_draft else { return Ok(None) };
         let settings = settings::model(&args.model)?;
@@ -60,14 +60,14 @@ impl Guesser {
             output::note(&format!("draft: note: {note}"));
         }
         output::note(&format!("draft: {}", report::placement(drafter.session())));
-        Ok(Some(Guesser::Model { drafter, memory_bytes }))
+        Ok(Some(DraftSource::Model { drafter, memory_bytes }))
     }
 
     /// The placing of the model beside it.
     pub fn beside(&self, placing: Placing) -> Placing {
         match self {
-            Guesser::Lookup(_) => placing,
-            Guesser::Model { drafter, memory_bytes } => {
+            DraftSource::Lookup(_) => placing,
+            DraftSource::Model { drafter, memory_bytes } => {
                 placing.beside(drafter.session().plan(), memory_bytes.clone())
             }
         }
@@ -76,16 +76,16 @@ impl Guesser {
     /// As the engine knows it.
     pub fn drafter(&mut self) -> &mut dyn Drafter {
         match self {
-            Guesser::Lookup(lookup) => lookup,
-            Guesser::Model { drafter, .. } => drafter.as_mut(),
+            DraftSource::Lookup(lookup) => lookup,
+            DraftSource::Model { drafter, .. } => drafter.as_mut(),
         }
     }
 
     /// Its session, if it has one.
     pub fn session_mut(&mut self) -> Option<&mut Session> {
         match self {
-            Guesser::Lookup(_) => None,
-            Guesser::Model { drafter, .. } => Some(drafter.session_mut()),
+            DraftSource::Lookup(_) => None,
+            DraftSource::Model { drafter, .. } => Some(drafter.session_mut()),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bilayer_engine::Model;
 
-use crate::args::Run;
+use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::{demo, escapes, output};
 
@@ -20,7 +20,7 @@ pub enum Given {
 }
 
 /// The prompt from the flags, otherwise from a pipe, otherwise, for the demo model, its own.
-pub fn given(args: &Run) -> Result<Given, Failure> {
+pub fn given(args: &RunArgs) -> Result<Given, Failure> {
     if !args.tokens.is_empty() {
         return Ok(Given::Tokens(args.tokens.clone()));
     }

@@ -7,13 +7,13 @@ use bilayer_engine::sampling::{BREAKERS, Dry, Mirostat, Options, Xtc};
 use bilayer_engine::session::{Progress, Session, Settings};
 use bilayer_engine::{Error, Model};
 
-use super::drafting::Guesser;
-use crate::args::{FlashAttn, ModelArgs, Run, SamplingArgs};
+use super::drafting::DraftSource;
+use crate::args::{FlashAttn, ModelArgs, RunArgs, SamplingArgs};
 use crate::failure::Failure;
 use crate::{demo, escapes, progress};
 
 /// Number of tokens to generate; `None` is unlimited.
-pub fn predict(args: &Run) -> Option<usize> {
+pub fn predict(args: &RunArgs) -> Option<usize> {
     let unasked = args.model.model.is_none();
     match args.answer.n_predict {
         Some(tokens) => usize::try_from(tokens).ok(),
@@ -73,7 +73,7 @@ fn bias(given: &str) -> Result<(u32, f32), Failure> {
 }
 
 /// Texts from the command line with escapes resolved.
-pub fn texts(args: &Run, given: &[String]) -> Result<Vec<String>, Failure> {
+pub fn texts(args: &RunArgs, given: &[String]) -> Result<Vec<String>, Failure> {
     match args.answer.no_escape {
         true => Ok(given.to_vec()),
         false => given.iter().map(|text| escapes::resolve(text)).collect(),
@@ -81,7 +81,7 @@ pub fn texts(args: &Run, given: &[String]) -> Result<Vec<String>, Failure> {
 }
 
 /// Tokens that end a DRY sequence: those that contain a breaker text, and those that are not text.
-pub fn breakers(args: &Run, model: &Model) -> Result<Vec<bool>, Failure> {
+pub fn breakers(args: &RunArgs, model: &Model) -> Result<Vec<bool>, Failure> {
     if args.sampling.dry_multiplier == 0.0 {
         return Ok(Vec::new());
     }
@@ -121,21 +121,21 @@ pub struct Asked<'a> {
     /// Number of prompt tokens.
     pub prompt: usize,
     /// The drafter.
-    pub guesser: Option<&'a Guesser>,
+    pub draft_source: Option<&'a DraftSource>,
 }
 
 /// Prepares a session for the flags.
-pub fn session(args: &Run, model: &Model, asked: &Asked<'_>) -> Result<Session, Failure> {
+pub fn session(args: &RunArgs, model: &Model, asked: &Asked<'_>) -> Result<Session, Failure> {
     let mut settings = self::model(&args.model)?;
-    if let Some(guesser) = asked.guesser {
-        settings.placing = guesser.beside(settings.placing);
+    if let Some(draft_source) = asked.draft_source {
+        settings.placing = draft_source.beside(settings.placing);
     }
     let bar = progress::bytes("loading");
     let mut tell = |p: Progress| progress::prepare(&bar, p);
     // A GPU then returns a few candidates instead of a row as wide as the vocabulary.
     let top_k = asked.options.needs();
     let of_prompt = args.logits.as_ref().map(|_| settings.ubatch_size.min(asked.prompt));
-    let of_draft = asked.guesser.map(|_| args.draft.bounds().draft_max + 1);
+    let of_draft = asked.draft_source.map(|_| args.draft.bounds().draft_max + 1);
     let outputs = of_prompt.max(of_draft);
     let trace_events = args.trace.as_ref().map(|_| crate::trace::EVENTS);
     let progress: Option<&mut dyn FnMut(Progress)> = Some(&mut tell);

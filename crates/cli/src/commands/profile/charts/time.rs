@@ -6,24 +6,26 @@ use super::ink::{Ink, Note};
 use super::sheet::{self, Error, Frame, Sample};
 use super::{SIDES, WIDTH, counts, drawable, ms, top};
 
-/// A kind of time.
-struct Part {
+/// A component of the time that a token takes.
+struct Component {
     ink: Ink,
     name: &'static str,
     of: fn(&Point) -> f64,
 }
 
 /// From the bottom of a bar to its top.
-const PARTS: [Part; 4] = [
-    Part { ink: Ink::Cpu, name: "CPU", of: |p| p.cpu_ms },
-    Part { ink: Ink::Gpu, name: "GPU", of: |p| p.gpu_ms },
-    Part { ink: Ink::Crossing, name: "crossing", of: |p| p.crossing_ms },
-    Part { ink: Ink::Idle, name: "idle", of: |p| p.idle_ms },
+const COMPONENTS: [Component; 4] = [
+    Component { ink: Ink::Cpu, name: "CPU", of: |p| p.cpu_ms },
+    Component { ink: Ink::Gpu, name: "GPU", of: |p| p.gpu_ms },
+    Component { ink: Ink::Crossing, name: "crossing", of: |p| p.crossing_ms },
+    Component { ink: Ink::Idle, name: "idle", of: |p| p.idle_ms },
 ];
 
 /// Draws the chart.
 pub fn draw(profile: &Profile) -> Result<String, Error> {
-    let stack = |p: &Point| PARTS.iter().filter_map(|part| drawable((part.of)(p))).sum::<f64>();
+    let stack = |p: &Point| {
+        COMPONENTS.iter().filter_map(|component| drawable((component.of)(p))).sum::<f64>()
+    };
     let most = profile.points.iter().flat_map(|p| [stack(p), p.decode_ms]);
     let frame = Frame {
         size: (WIDTH, 340),
@@ -39,8 +41,10 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
         super::beyond(profile, sheet)?;
         sheet.values("ms a token", super::tick)?;
         sheet.counts("N, parts on the GPU")?;
-        let mut legend: Vec<_> =
-            PARTS.iter().map(|part| (Sample::Box(part.ink), part.name)).collect();
+        let mut legend: Vec<_> = COMPONENTS
+            .iter()
+            .map(|component| (Sample::Box(component.ink), component.name))
+            .collect();
         legend.push((Sample::Line(Ink::Text), "a token, wall-clock time"));
         sheet.legend(&legend)?;
         for point in &profile.points {
@@ -48,19 +52,24 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
             let whole = format!("N = {}: {} a token", point.gpu_layers, ms(point.decode_ms));
             sheet.column(point.gpu_layers, whole)?;
             let mut below = 0.0;
-            for part in &PARTS {
-                let Some(time) = drawable((part.of)(point)).filter(|&time| time > 0.0) else {
+            for component in &COMPONENTS {
+                let Some(time) = drawable((component.of)(point)).filter(|&time| time > 0.0) else {
                     continue;
                 };
                 let text = format!(
                     "N = {}: {} {} of {} a token",
                     point.gpu_layers,
-                    part.name,
+                    component.name,
                     ms(time),
                     ms(point.decode_ms)
                 );
                 let (from, to) = (sheet.at(n - 0.38, below), sheet.at(n + 0.38, below + time));
-                sheet.bar(from, to, part.ink, Note { gpu_layers: Some(point.gpu_layers), text })?;
+                sheet.bar(
+                    from,
+                    to,
+                    component.ink,
+                    Note { gpu_layers: Some(point.gpu_layers), text },
+                )?;
                 below += time;
             }
             if let Some(decode) = drawable(point.decode_ms) {

@@ -13,7 +13,7 @@ use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Behavior, Config, Context, Editor, Helper};
 
 use super::{command, message};
-use crate::args::Run;
+use crate::args::RunArgs;
 use crate::failure::{Failure, IO};
 use crate::folders;
 use crate::interrupt;
@@ -41,7 +41,7 @@ pub enum Lines {
 
 impl Lines {
     /// Standard input, with the history of earlier chats at a terminal unless there is only one turn.
-    pub fn new(args: &Run) -> Result<Lines, Failure> {
+    pub fn new(args: &RunArgs) -> Result<Lines, Failure> {
         if !io::stdin().is_terminal() {
             return Ok(Lines::Pipe);
         }

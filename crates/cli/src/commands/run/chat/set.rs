@@ -2,7 +2,7 @@
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 
-use crate::args::{AnswerArgs, Run, SamplingArgs};
+use crate::args::{AnswerArgs, RunArgs, SamplingArgs};
 use crate::failure::Failure;
 
 /// The flags that can be changed.
@@ -19,7 +19,7 @@ struct Flags {
 ///
 /// # Errors
 /// No such flag, or it cannot have that value.
-pub fn changed(args: &Run, name: &str, value: &str) -> Result<Run, Failure> {
+pub fn changed(args: &RunArgs, name: &str, value: &str) -> Result<RunArgs, Failure> {
     let name = name.trim_start_matches('-').replace('_', "-");
     // Unspecified flags are unchanged: no defaults, no variables.
     let command = Flags::command_for_update()
@@ -32,11 +32,11 @@ pub fn changed(args: &Run, name: &str, value: &str) -> Result<Run, Failure> {
     let matches = command.try_get_matches_from([format!("--{name}={value}")]).map_err(failed)?;
     let mut flags = Flags { answer: args.answer.clone(), sampling: args.sampling.clone() };
     flags.update_from_arg_matches(&matches).map_err(failed)?;
-    Ok(Run { answer: flags.answer, sampling: flags.sampling, ..args.clone() })
+    Ok(RunArgs { answer: flags.answer, sampling: flags.sampling, ..args.clone() })
 }
 
 /// The settable flags, with the values of the most used ones.
-pub fn list(args: &Run) -> String {
+pub fn list(args: &RunArgs) -> String {
     let (answer, sampling) = (&args.answer, &args.sampling);
     let predict = answer.n_predict.unwrap_or(-1);
     let names: Vec<String> = names(&Flags::command()).collect();
