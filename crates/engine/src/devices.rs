@@ -26,6 +26,7 @@ struct Row {
 }
 
 /// The device of a backend to open.
+#[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "no row of the table reads them"))]
 struct Wanted<'a> {
     /// An adapter: its number among the backend's, `software`, or a part of its name. `None` is the best one that is
     /// not a software adapter.

@@ -93,7 +93,7 @@ impl Default for DeviceOptions {
 }
 
 impl Device {
-    /// Opens an adapter's device. Its subgroup size is not known yet: see [`Device::with_subgroup`].
+    /// Opens an adapter's device. Its subgroup size is not known yet: a probe sets it.
     ///
     /// # Errors
     /// The driver refuses.
