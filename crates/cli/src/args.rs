@@ -1,4 +1,4 @@
-//! Every flag, once. Names are llama.cpp's wherever it has one.
+//! The commands and their flags, which have llama.cpp's names where it has one.
 
 use std::path::PathBuf;
 
@@ -34,26 +34,26 @@ pub use sampling::SamplingArgs;
 pub use synth::Synth;
 
 const AFTER: &str = "\
-`bilayer run --help` lists the flags of `run`; they carry llama.cpp's names. What no flag gives is taken from LLAMA_ARG_* variables, then from bilayer.toml (long \
-flags without dashes: `threads = 8`) in the working directory or in ~/.config/bilayer, then from the defaults.
+`bilayer run --help` lists the flags of `run`; they have llama.cpp's names. A flag that is not given is read from its LLAMA_ARG_* variable, then from bilayer.toml \
+(long flags without dashes: `threads = 8`) in the working directory or in ~/.config/bilayer; then its default applies.
 
-Exit codes: 0 good, 1 `verify` found a difference, 2 usage, 65 bad model file, 66 no such file, 69 no such device, 70 our own fault, 73 output cannot \
-be made, 74 input or output failed, 75 does not fit, 130 interrupted.";
+Exit codes: 0 success, 1 `verify` found a difference, 2 usage, 65 bad model file, 66 no such file, 69 no such device, 70 internal error, 73 cannot \
+create output, 74 input or output failed, 75 does not fit in memory, 130 interrupted.";
 
-/// Run large language models on the processors you own.
+/// Run large language models on your own CPU and GPUs.
 ///
-/// Without a command it is `run`, and without a model that is the demo model inside the program.
+/// The default command is `run`; without a model it runs the demo model embedded in the program.
 #[derive(Debug, Parser)]
 #[command(name = "bilayer", version, about, max_term_width = 100, after_help = AFTER)]
 #[command(subcommand_required = true, disable_help_subcommand = true)]
 #[command(override_usage = "bilayer [run] [OPTIONS]\n       bilayer <COMMAND> [OPTIONS]")]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// Threads that were asked for: as with llama.cpp, 0 and less leave the choice to us.
+/// The number of threads asked for; as in llama.cpp, 0 or less means the default.
 pub fn threads(given: Option<i64>) -> Option<usize> {
     given.and_then(|threads| usize::try_from(threads).ok()).filter(|&threads| threads > 0)
 }
@@ -63,46 +63,46 @@ pub fn threads(given: Option<i64>) -> Option<usize> {
 pub enum Command {
     /// Generate text from a prompt
     Run(Box<RunArgs>),
-    /// Say what would run where and what memory it takes, without loading
+    /// Show placement and memory use without loading the model
     Plan(Box<Plan>),
     /// Measure speed, with llama-bench's tests and names
     Bench(Box<Bench>),
-    /// Measure what each offloaded layer buys, and draw it
+    /// Measure and chart the speedup of each offloaded layer
     Profile(Box<Profile>),
     /// Compare two backends op by op on the same tokens
     Verify(Box<Verify>),
-    /// List the processors of this machine
+    /// List the CPU and the GPUs of this machine
     Devices(Devices),
-    /// Show what a model file holds and what would stop it from running
+    /// Show the contents of a model file and what would prevent it from running
     Inspect(Inspect),
-    /// Turn texts into vectors with an encoder
+    /// Compute embeddings of texts with an encoder
     Embed(Box<Embed>),
-    /// Score documents by how well they answer a query
+    /// Score documents by their relevance to a query
     Rerank(Box<Rerank>),
-    /// Say which label fits a text
+    /// Classify texts
     Classify(Box<Classify>),
-    /// Turn text into tokens
+    /// Convert text to tokens
     Tokenize(Tokenize),
-    /// Turn tokens into text
+    /// Convert tokens to text
     Detokenize(Detokenize),
-    /// Say how well a model predicts a text, and how far it is from a base model
+    /// Measure the perplexity of a text, and the divergence from a base model
     Perplexity(Box<Perplexity>),
-    /// Sum up which inputs of each matrix matter, from a calibration text
+    /// Compute an importance matrix from a calibration text
     Imatrix(Box<Imatrix>),
-    /// Make a model file of a checkpoint folder
+    /// Convert a checkpoint folder to a GGUF file
     Convert(Box<Convert>),
-    /// Make a smaller file of a model, in other types
+    /// Quantize a model file
     Quantize(Box<Quantize>),
     /// Write a model of a given shape with random weights
     Synth(Box<Synth>),
     /// Print a completion script for a shell
     Completions {
-        /// Which shell
+        /// Shell to write the script for
         shell: clap_complete::Shell,
     },
     /// Print the manual page, or write one per command
     Man {
-        /// Folder to write the pages to; without it the main page goes to stdout
+        /// Folder to write the pages to; without it, the main page is printed
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
@@ -111,11 +111,11 @@ pub enum Command {
 /// `bilayer run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
-    /// The prompt; without -p, -f and --tokens it is read from a pipe
+    /// The prompt; without -p, -f or --tokens it is read from a pipe
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
     #[arg(allow_hyphen_values = true)]
     pub prompt: Option<String>,
-    /// File with the prompt, taken as it stands
+    /// Read the prompt from a file, unchanged
     #[arg(short, long, value_name = "FILE", conflicts_with = "tokens")]
     pub file: Option<PathBuf>,
     /// The prompt as token ids, separated by commas
@@ -124,16 +124,16 @@ pub struct RunArgs {
     /// Print the prompt before the answer
     #[arg(long)]
     pub echo: bool,
-    /// Report the N most likely tokens beside each, in --json
+    /// With --json, report the N most likely tokens at each position
     #[arg(long, value_name = "N", requires = "json")]
     pub logprobs: Option<usize>,
-    /// Write the logits after every prompt token, float32 [tokens, vocab]
+    /// Write the logits at every prompt token, float32 [tokens, vocab]
     #[arg(long, value_name = "FILE.npy")]
     pub logits: Option<PathBuf>,
-    /// Write what ran when on which device, in the trace format that Perfetto opens
+    /// Write a timeline of all devices, in the trace format that Perfetto opens
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// One JSON document on stdout; in a chat one for each answer, a line each
+    /// Print one JSON document; in a chat, one line of JSON per answer
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -148,29 +148,29 @@ pub struct RunArgs {
     pub draft: DraftArgs,
 }
 
-/// How far an answer goes.
+/// Where an answer ends and how it is printed.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Answer")]
 pub struct AnswerArgs {
-    /// Tokens to generate; -1 goes on until the text or the context ends [default: -1; the demo model's: 200]
+    /// Most tokens to generate; -1 sets no limit but the context [default: -1; 200 for the demo model]
     #[arg(short = 'n', long, alias = "predict", value_name = "N", env = "LLAMA_ARG_N_PREDICT")]
     #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub n_predict: Option<i64>,
-    /// Text that ends the answer and is not part of it; repeatable
+    /// Stop at this text, which is not printed; repeatable
     #[arg(short = 'r', long, visible_alias = "reverse-prompt", value_name = "TEXT")]
     #[arg(allow_hyphen_values = true)]
     pub stop: Vec<String>,
-    /// Go on past end-of-text tokens
+    /// Continue past end-of-text tokens
     #[arg(long)]
     pub ignore_eos: bool,
-    /// Show control tokens as text; short form -sp
+    /// Print control tokens as text; short form -sp
     #[arg(long)]
     pub special: bool,
     /// Plain completion, never a chat; short form -no-cnv
     #[arg(long)]
     pub no_conversation: bool,
-    /// Take backslashes in -p, --stop and --dry-sequence-breaker as they are; else \n, \t, \x1b and their like stand for
-    /// what they do in C
+    /// Leave backslashes in -p, --stop and --dry-sequence-breaker alone; by default \n, \t, \x1b and so on are escapes as
+    /// in C
     #[arg(long)]
     pub no_escape: bool,
 }
@@ -178,10 +178,10 @@ pub struct AnswerArgs {
 /// `bilayer plan`.
 #[derive(Args, Debug)]
 pub struct Plan {
-    /// Plan for a machine that a TOML file describes, not for this one
+    /// Plan for the machine described in a TOML file instead of this one
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
-    /// One JSON document on stdout
+    /// Print one JSON document
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -190,28 +190,28 @@ pub struct Plan {
 
 /// `bilayer verify`.
 #[derive(Args, Debug)]
-#[command(after_help = "Exits with 1 if an op is out of its bound.")]
+#[command(after_help = "The exit code is 1 if the error of an op exceeds its bound.")]
 pub struct Verify {
-    /// What is taken to be right: cpu, cpu:LEVEL, reference or gpu
+    /// Backend to compare with: cpu, cpu:LEVEL, reference or gpu
     #[arg(long, value_name = "BACKEND", default_value = "cpu")]
     pub a: String,
-    /// What is checked [default: gpu, or reference where there is no adapter]
+    /// Backend to check [default: gpu, or reference without a GPU]
     #[arg(long, value_name = "BACKEND")]
     pub b: Option<String>,
-    /// The text to run; without -p, -f and --tokens a line of Shakespeare
+    /// The text to run; without -p, -f or --tokens, a line of Shakespeare
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
     #[arg(allow_hyphen_values = true)]
     pub prompt: Option<String>,
-    /// File with the text
+    /// Read the text from a file
     #[arg(short, long, value_name = "FILE", conflicts_with = "tokens")]
     pub file: Option<PathBuf>,
-    /// The tokens to run, separated by commas
+    /// The text as token ids, separated by commas
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub tokens: Vec<u32>,
     /// Write the logits of b, float32 [tokens, vocab]
     #[arg(long, value_name = "FILE.npy")]
     pub logits: Option<PathBuf>,
-    /// One JSON document on stdout
+    /// Print one JSON document
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -221,7 +221,7 @@ pub struct Verify {
 /// `bilayer devices`.
 #[derive(Args, Debug)]
 pub struct Devices {
-    /// One JSON document on stdout
+    /// Print one JSON document
     #[arg(long)]
     pub json: bool,
 }
@@ -229,16 +229,16 @@ pub struct Devices {
 /// `bilayer inspect`.
 #[derive(Args, Debug)]
 pub struct Inspect {
-    /// GGUF file, the first of its shards if it has several
+    /// GGUF file, or the first of its shards
     #[arg(value_name = "PATH", required_unless_present = "model")]
     pub path: Option<PathBuf>,
-    /// The same as PATH
+    /// GGUF file, if PATH is not given
     #[arg(short, long, value_name = "PATH", conflicts_with = "path")]
     pub model: Option<PathBuf>,
     /// Compute the SHA-256 of the file
     #[arg(long)]
     pub hash: bool,
-    /// One JSON document on stdout, with arrays in full
+    /// Print one JSON document, with arrays in full
     #[arg(long)]
     pub json: bool,
 }
@@ -246,17 +246,17 @@ pub struct Inspect {
 /// `bilayer tokenize`.
 #[derive(Args, Debug)]
 pub struct Tokenize {
-    /// The text; without TEXT, -f and --jsonl it is read from a pipe
+    /// The text; without TEXT, -f or --jsonl it is read from a pipe
     #[arg(value_name = "TEXT", conflicts_with_all = ["prompt", "file", "jsonl"])]
     pub text: Option<String>,
-    /// The same as TEXT
+    /// The text, if TEXT is not given
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "jsonl"])]
     #[arg(allow_hyphen_values = true)]
     pub prompt: Option<String>,
-    /// File with the text
+    /// Read the text from a file
     #[arg(short, long, value_name = "FILE", conflicts_with = "jsonl")]
     pub file: Option<PathBuf>,
-    /// File with a JSON string a line (`-` for stdin); prints an array of ids a line
+    /// File with one JSON string per line (`-` for stdin); prints one array of ids per line
     #[arg(long, value_name = "FILE")]
     pub jsonl: Option<PathBuf>,
     /// Add no special tokens
@@ -265,13 +265,13 @@ pub struct Tokenize {
     /// Treat special tokens in the text as plain text
     #[arg(long)]
     pub no_parse_special: bool,
-    /// Take backslashes in TEXT and -p as they are; else \n, \t, \x1b and their like stand for what they do in C
+    /// Leave backslashes in TEXT and -p alone; by default \n, \t, \x1b and so on are escapes as in C
     #[arg(long)]
     pub no_escape: bool,
-    /// Print the ids alone, as one array
+    /// Print only the ids, as one array
     #[arg(long, conflicts_with_all = ["json", "jsonl"])]
     pub ids: bool,
-    /// One JSON document on stdout; pieces that are no whole characters show U+FFFD there (the table shows their bytes)
+    /// Print one JSON document; pieces that are not whole characters appear as U+FFFD there (the table shows their bytes)
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -281,26 +281,26 @@ pub struct Tokenize {
 /// `bilayer detokenize`.
 #[derive(Args, Debug)]
 pub struct Detokenize {
-    /// Token ids, separated by commas or blanks; without them they are read from a pipe
+    /// Token ids, separated by commas or spaces; without IDS they are read from a pipe
     #[arg(value_name = "IDS")]
     pub ids: Vec<String>,
-    /// One JSON document on stdout
+    /// Print one JSON document
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub vocabulary: VocabularyArgs,
 }
 
-/// Whose vocabulary.
+/// The model whose vocabulary is used.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Model")]
 pub struct VocabularyArgs {
-    /// GGUF file with the vocabulary; without it the embedded demo model's
+    /// GGUF file with the vocabulary [default: the embedded demo model]
     #[arg(short, long, value_name = "PATH", env = "LLAMA_ARG_MODEL")]
     pub model: Option<PathBuf>,
 }
 
-/// How a switch's variable is read: 1, true, on, yes or 0, false, off, no.
+/// Parses the variable of a switch: 1, true, on, yes or 0, false, off, no.
 fn switch() -> BoolishValueParser {
     BoolishValueParser::new()
 }

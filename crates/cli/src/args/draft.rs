@@ -1,4 +1,4 @@
-//! Flags of speculative decoding; names are llama.cpp's.
+//! Flags of speculative decoding, named as llama.cpp's.
 
 use std::path::PathBuf;
 
@@ -8,37 +8,37 @@ use clap::Args;
 
 use super::placing::offload;
 
-/// Who guesses tokens, and how many.
+/// The source of draft tokens, and how many it drafts.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Speculative decoding")]
 pub struct DraftArgs {
-    /// A smaller model with the same vocabulary, which guesses tokens that the model then checks several at a time; short
-    /// form -md
+    /// Draft model: a smaller one with the same vocabulary; its tokens are verified several at a time; short form -md
     #[arg(long, value_name = "PATH", env = "LLAMA_ARG_MODEL_DRAFT", conflicts_with = "lookup")]
     pub model_draft: Option<PathBuf>,
-    /// Guess what followed the last time the text ended as it does now; no draft model
+    /// Prompt lookup: draft the tokens that followed an earlier occurrence of the latest ones; needs no draft model
     #[arg(long)]
     pub lookup: bool,
-    /// Most tokens to guess at a time; up to 7, greedy answers on a processor are those without guesses, bit for bit
+    /// Most draft tokens at a time; up to 7, greedy answers on the CPU are bit for bit the same as without drafts
     #[arg(long, alias = "draft", alias = "draft-n", value_name = "N", env = "LLAMA_ARG_DRAFT_MAX")]
     #[arg(default_value_t = CHECKED_ROWS as u32 - 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub draft_max: u32,
-    /// Fewest tokens to guess: with --lookup shorter finds are left, a draft model goes on for so long in any case
+    /// Fewest draft tokens: --lookup drops shorter drafts, a draft model makes at least that many regardless of
+    /// --draft-p-min
     #[arg(long, alias = "draft-n-min", value_name = "N", env = "LLAMA_ARG_DRAFT_MIN")]
     #[arg(default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub draft_min: u32,
-    /// A draft model guesses no further once its best token is less probable than this
+    /// Stop drafting when the draft model's best token is less probable than this
     #[arg(long, value_name = "X", env = "LLAMA_ARG_DRAFT_P_MIN", default_value_t = 0.75)]
     #[arg(value_parser = share)]
     pub draft_p_min: f32,
-    /// Parts of the draft model on the adapter, as -ngl; it is placed before the model; short form -ngld
+    /// Layers of the draft model on the GPUs, as -ngl; it is placed before the model; short form -ngld
     #[arg(long, visible_alias = "n-gpu-layers-draft", value_name = "N", default_value = "auto")]
     #[arg(env = "LLAMA_ARG_N_GPU_LAYERS_DRAFT", value_parser = offload)]
     pub gpu_layers_draft: Offload,
 }
 
 impl DraftArgs {
-    /// What the engine is asked.
+    /// The bounds as the engine's settings.
     pub fn bounds(&self) -> Bounds {
         Bounds {
             draft_max: self.draft_max as usize,

@@ -1,4 +1,4 @@
-//! Flags of the commands that run an encoder.
+//! Flags of the commands that run encoders.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use super::ModelArgs;
 /// `bilayer embed`.
 #[derive(Args, Debug)]
 pub struct Embed {
-    /// What becomes of the rows of a text: none, mean, cls, last [default: what the file says]
+    /// Pooling: none, mean, cls, last [default: the model's own]
     #[arg(long, value_name = "HOW", value_enum)]
     pub pooling: Option<PoolingArg>,
-    /// Bring every vector to length 1
+    /// Scale every vector to length 1
     #[arg(long)]
     pub normalize: bool,
     #[command(flatten)]
@@ -25,10 +25,10 @@ pub struct Embed {
 /// `bilayer rerank`.
 #[derive(Args, Debug)]
 pub struct Rerank {
-    /// What is asked; the texts are the documents
+    /// The query; the texts are the documents
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub query: String,
-    /// Print only the N best, the best first; else all, in their order
+    /// Print only the N best documents, best first [default: all, in the order given]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub top_n: Option<u32>,
     #[command(flatten)]
@@ -46,28 +46,28 @@ pub struct Classify {
     pub model: ModelArgs,
 }
 
-/// Which texts.
+/// The texts to encode.
 #[derive(Args, Clone, Debug)]
 pub struct TextArgs {
-    /// The texts; without TEXT, -f and --jsonl a text a line is read from a pipe
+    /// The texts; without TEXT, -f or --jsonl, one text per line is read from a pipe
     #[arg(value_name = "TEXT", conflicts_with_all = ["file", "jsonl"])]
     pub texts: Vec<String>,
-    /// File with a text a line (`-` for stdin)
+    /// File with one text per line (`-` for stdin)
     #[arg(short, long, value_name = "FILE", conflicts_with = "jsonl")]
     pub file: Option<PathBuf>,
-    /// File with a JSON string a line, or an object with `text`, and perhaps `text_pair` (judged together with it) and
-    /// `id` (printed with the answer); `-` for stdin
+    /// File with one JSON value per line (`-` for stdin): a string, or an object with `text` and optionally `text_pair`
+    /// (encoded together with it) and `id` (copied to the result)
     #[arg(long, value_name = "FILE")]
     pub jsonl: Option<PathBuf>,
-    /// Take the beginning of a text that is longer than the context; else it is an error
+    /// Truncate texts longer than the context; otherwise they are an error
     #[arg(long)]
     pub truncate: bool,
-    /// One JSON object a line on stdout, which is what is printed anyway
+    /// No effect: the output is always one JSON object per line
     #[arg(long)]
     pub json: bool,
 }
 
-/// [`Pooling`] by its names.
+/// [`Pooling`] as a flag's value.
 // No doc comments on the variants: clap would print them as a list of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PoolingArg {
@@ -78,7 +78,7 @@ pub enum PoolingArg {
 }
 
 impl PoolingArg {
-    /// What the engine is asked.
+    /// The pooling as the engine's settings.
     pub fn pooling(self) -> Pooling {
         match self {
             PoolingArg::None => Pooling::None,

@@ -8,45 +8,45 @@ use clap::{Args, ValueEnum};
 use super::{PlacingArgs, switch};
 use crate::demo::Source;
 
-/// Which model, on which cores, with which cache.
+/// Model, threads and KV cache.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// GGUF file, the first of its shards if it has several; without it the embedded demo model
+    /// GGUF file, or the first of its shards [default: the embedded demo model]
     #[arg(short, long, value_name = "PATH", env = "LLAMA_ARG_MODEL")]
     pub model: Option<PathBuf>,
-    /// Context in tokens; 0 is the model's own [default: the model's own, at most 8192]
+    /// Context size in tokens; 0 takes the model's own [default: the model's own, at most 8192]
     #[arg(short, long, value_name = "N", env = "LLAMA_ARG_CTX_SIZE")]
     pub ctx_size: Option<usize>,
-    /// Worker threads; 0 or less is the default [default: the physical cores allowed to us]
+    /// Worker threads; 0 or less is the default [default: the available physical cores]
     #[arg(short, long, value_name = "N", env = "LLAMA_ARG_THREADS", allow_negative_numbers = true)]
     pub threads: Option<i64>,
-    /// Most prompt tokens taken at once (logical batch)
+    /// Most prompt tokens submitted at once (logical batch)
     #[arg(short, long, value_name = "N", default_value_t = 2048, env = "LLAMA_ARG_BATCH")]
     pub batch_size: usize,
     /// Most tokens in one step (physical batch); short form -ub
     #[arg(long, value_name = "N", default_value_t = 512, env = "LLAMA_ARG_UBATCH")]
     pub ubatch_size: usize,
-    /// Type of cached keys: f16, f32, q8_0; short form -ctk
+    /// Type of keys in the KV cache: f16, f32, q8_0; short form -ctk
     #[arg(long, value_name = "TYPE", default_value = "f16", env = "LLAMA_ARG_CACHE_TYPE_K")]
     #[arg(value_parser = kv_type)]
     pub cache_type_k: Type,
-    /// Type of cached values: f16, f32, q8_0; short form -ctv
+    /// Type of values in the KV cache: f16, f32, q8_0; short form -ctv
     #[arg(long, value_name = "TYPE", default_value = "f16", env = "LLAMA_ARG_CACHE_TYPE_V")]
     #[arg(value_parser = kv_type)]
     pub cache_type_v: Type,
-    /// Attention is always tiled; off runs it and every other op by itself, for comparison; short form -fa
+    /// off disables fused kernels, for comparison; attention is tiled either way; short form -fa
     #[arg(long, value_name = "WHEN", default_value = "auto", env = "LLAMA_ARG_FLASH_ATTN")]
     #[arg(num_args = 0..=1, default_missing_value = "on", value_enum)]
     pub flash_attn: FlashAttn,
-    /// Keep the weights in memory
+    /// Lock the weights in memory
     #[arg(long, env = "LLAMA_ARG_MLOCK", value_parser = switch())]
     pub mlock: bool,
     /// Read the file into memory instead of mapping it
     #[arg(long, env = "LLAMA_ARG_NO_MMAP", value_parser = switch())]
     pub no_mmap: bool,
     /// Instruction level: scalar, avx2, avxvnni, avx512vnni, amx, neon, neon-dotprod, neon-i8mm
-    /// [default: the highest there is]
+    /// [default: the highest supported]
     #[arg(long, value_name = "NAME")]
     pub cpu_level: Option<String>,
     #[command(flatten)]
@@ -54,13 +54,13 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// Where the model comes from.
+    /// The source of the model.
     pub fn source(&self) -> Source<'_> {
         Source { path: self.model.as_deref(), map: !self.no_mmap, runs: false }
     }
 }
 
-/// When attention is fused: always, never, or where the device can. The other spellings are those llama.cpp takes.
+/// Whether kernels are fused; the aliases are llama.cpp's.
 // No doc comments on the variants: clap would print them as a list of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FlashAttn {

@@ -1,4 +1,4 @@
-//! Flags that say what runs on which device.
+//! Placement flags: what runs on which device.
 
 use bilayer_engine::placement::{Placing, SplitMode};
 use bilayer_engine::session::Overlap;
@@ -8,11 +8,11 @@ use clap::Args;
 use super::switch;
 use crate::folders;
 
-/// What is offloaded.
+/// Placement on the GPUs.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Placement")]
 pub struct PlacingArgs {
-    /// Parts on the GPUs: the output head first, then the last layers; auto, all, a number or a percentage; short form
+    /// Layers on the GPUs: the output head first, then the last layers; auto, all, a number or a percentage; short form
     /// -ngl
     #[arg(long, visible_alias = "n-gpu-layers", value_name = "N", default_value = "auto")]
     #[arg(env = "LLAMA_ARG_N_GPU_LAYERS", value_parser = offload)]
@@ -28,73 +28,73 @@ pub struct PlacingArgs {
     pub adapter: AdapterArgs,
 }
 
-/// Which GPUs, and what of them: what does not change within a command, even one that tries several placements.
+/// The GPUs and how they are used: settings that apply to all placements a command tries.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Placement")]
 pub struct AdapterArgs {
-    /// Tensors whose names match run on cpu, gpu, gpu1 and so on, whatever their layer does; repeatable; short form -ot
+    /// Place tensors whose names match on cpu, gpu, gpu1 and so on, wherever their layer is; repeatable; short form -ot
     #[arg(long, value_name = "REGEX=DEVICE", value_parser = pin)]
     pub override_tensor: Vec<(String, usize)>,
     /// Keep all expert tensors on the CPU; short form -cmoe
     #[arg(long, env = "LLAMA_ARG_CPU_MOE", value_parser = switch())]
     pub cpu_moe: bool,
-    /// Which GPUs, separated by commas: numbers in `bilayer devices`, parts of names, `software`, or none; short form -dev
-    /// [default: all discrete ones, else the best]
+    /// GPUs to use, separated by commas: numbers from `bilayer devices`, parts of names, `software`, or none; short form
+    /// -dev [default: all discrete GPUs, otherwise the best]
     #[arg(long, value_name = "NAMES", env = "LLAMA_ARG_DEVICE", value_parser = names)]
     pub device: Option<List<String>>,
-    /// Shares of the GPUs in what is offloaded, such as 3,1; short form -ts [default: by measured times and free memory]
+    /// Share of the offloaded layers for each GPU, such as 3,1; short form -ts [default: by measured times and free memory]
     #[arg(long, value_name = "SHARES", env = "LLAMA_ARG_TENSOR_SPLIT", value_parser = shares)]
     pub tensor_split: Option<List<f64>>,
     /// How several GPUs share the model: layer (whole layers on each) or none (all on one); short form -sm
     #[arg(long, value_name = "MODE", default_value = "layer", env = "LLAMA_ARG_SPLIT_MODE")]
     #[arg(value_parser = split_mode)]
     pub split_mode: SplitMode,
-    /// Which of the GPUs in use -sm none takes, from 0; short form -mg
+    /// The GPU that -sm none uses, counted from 0 among those in use; short form -mg
     #[arg(long, value_name = "N", env = "LLAMA_ARG_MAIN_GPU")]
     pub main_gpu: Option<usize>,
-    /// Pretend that the GPU has so much free memory, such as 24GiB, or each as listed [default: ask the driver]
+    /// Assume this much free GPU memory, such as 24GiB; a list gives one value per GPU [default: ask the driver]
     #[arg(long, value_name = "SIZES", value_parser = sizes)]
     pub vram: Option<List<u64>>,
-    /// Memory left free on the GPU, or on each as listed; a bare number is MiB; short form -fitt [default: 1GiB, less on
-    /// small ones]
+    /// GPU memory to leave free; a list gives one value per GPU, a bare number is MiB; short form -fitt [default: 1GiB, less
+    /// on small GPUs]
     #[arg(long, value_name = "SIZES", env = "LLAMA_ARG_FIT_TARGET", value_parser = margins)]
     pub fit_target: Option<List<u64>>,
-    /// When two devices work at the same time: on, off, auto (prompts, and many sequences at once)
+    /// Run devices at the same time: on, off, auto (in prefill and with many sequences)
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = overlap)]
     pub overlap: Overlap,
-    /// Measure anew how long the model's layers take on each device; else it is done once and kept
+    /// Time the model's layers on each device again instead of using stored times
     #[arg(long)]
     pub remeasure: bool,
-    /// List the GPUs and end
+    /// List the GPUs and exit
     #[arg(long)]
     pub list_devices: bool,
 }
 
 impl PlacingArgs {
-    /// What the engine is asked.
+    /// The placement as the engine's settings.
     pub fn placing(&self) -> Placing {
         self.adapter.placing(self.gpu_layers, self.n_cpu_moe, self.no_kv_offload.into())
     }
 }
 
-/// Where caches and attention lie.
+/// Where the KV cache is kept and attention runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caches {
-    /// With their layers.
+    /// On the device of each layer.
     WithLayers,
     /// On the CPU.
     OnCpu,
 }
 
 impl From<bool> for Caches {
-    /// From the switch --no-kv-offload.
+    /// Reads the switch --no-kv-offload.
     fn from(is_set: bool) -> Caches {
         if is_set { Caches::OnCpu } else { Caches::WithLayers }
     }
 }
 
 impl AdapterArgs {
-    /// What the engine is asked: so many parts offloaded, with the experts of the first layers on the CPU.
+    /// The placement as the engine's settings, for one value of the flags that `bench` takes as lists.
     pub fn placing(&self, gpu_layers: Offload, n_cpu_moe: u32, caches: Caches) -> Placing {
         let devices = List::values(&self.device);
         let none = devices == ["none"];
@@ -117,7 +117,7 @@ impl AdapterArgs {
 }
 
 impl PlacingArgs {
-    /// The flags that ask outright for the parts of a plan and for the rest as given.
+    /// The explicit flags that reproduce a plan.
     pub fn explicit(&self, plan: &Plan) -> String {
         let mut flags = format!("-ngl {}", plan.gpu_layers);
         if let [first, more @ ..] = &plan.devices[1..]
@@ -149,7 +149,7 @@ fn overlap(given: &str) -> Result<Overlap, String> {
 }
 
 pub(super) fn offload(given: &str) -> Result<Offload, String> {
-    let wrong = || "it must be auto, all, a number of parts or a percentage".to_owned();
+    let wrong = || "it must be auto, all, a number of layers or a percentage".to_owned();
     match given {
         "auto" => return Ok(Offload::Auto),
         // llama.cpp takes -1 for all.
@@ -165,12 +165,12 @@ pub(super) fn offload(given: &str) -> Result<Offload, String> {
     }
 }
 
-/// A list that is one value of its flag: a repeated flag replaces it.
+/// A list that is the value of one flag; a repeated flag replaces it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct List<T>(Vec<T>);
 
 impl<T: Clone> List<T> {
-    /// The values; none where the flag is not given.
+    /// The values; none if the flag is not given.
     pub fn values(list: &Option<List<T>>) -> Vec<T> {
         list.as_ref().map_or(Vec::new(), |list| list.0.clone())
     }
@@ -191,14 +191,14 @@ fn names(given: &str) -> Result<List<String>, String> {
     };
     let list = List::parse(given, &[','], name)?;
     if list.0.len() > 1 && list.0.iter().any(|name| name == "none") {
-        return Err("`none` stands alone".to_owned());
+        return Err("`none` cannot be combined with other devices".to_owned());
     }
     Ok(list)
 }
 
-/// Shares such as `3,1`; llama.cpp takes `3/1` too.
+/// Parses shares such as `3,1`, or `3/1` as llama.cpp does.
 fn shares(given: &str) -> Result<List<f64>, String> {
-    let wrong = || "it must be shares such as 3,1, not all of them 0".to_owned();
+    let wrong = || "it must be shares such as 3,1, at least one of them above 0".to_owned();
     let share = |text: &str| {
         let share = text.parse().ok().filter(|share: &f64| share.is_finite() && *share >= 0.0);
         share.ok_or_else(wrong)
@@ -212,13 +212,13 @@ fn split_mode(given: &str) -> Result<SplitMode, String> {
         "layer" => Ok(SplitMode::Layer),
         "none" => Ok(SplitMode::None),
         "row" | "tensor" => Err(format!(
-            "matrices are not split over GPUs as {given} asks; use layer, or none with -mg"
+            "{given} would split matrices over GPUs, which is not supported; use layer, or none with -mg"
         )),
         _ => Err("it must be layer or none".to_owned()),
     }
 }
 
-/// A device as `-ot` names it: 0 is the CPU, 1 the first GPU.
+/// The name of a device for `-ot`: 0 is the CPU, 1 the first GPU.
 fn device_name(device: usize) -> String {
     match device {
         0 => "cpu".to_owned(),
@@ -239,10 +239,12 @@ fn pin(given: &str) -> Result<(String, usize), String> {
         let number: usize = if number.is_empty() { 0 } else { number.parse().ok()? };
         Some((pattern.to_owned(), number.checked_add(1)?))
     });
-    split.ok_or_else(|| "it must be like blk.1.*ffn=cpu, or end in =gpu, =gpu1".to_owned())
+    split.ok_or_else(|| {
+        "it must be PATTERN=DEVICE such as blk.1.*ffn=cpu; devices are cpu, gpu, gpu1".to_owned()
+    })
 }
 
-/// Bytes of `24GiB`, `512MiB`, `1.5G`, `800000`.
+/// Parses `24GiB`, `512MiB`, `1.5G` or `800000` to bytes.
 pub(crate) fn size(given: &str) -> Result<u64, String> {
     sized(given, 0)
 }
@@ -251,12 +253,12 @@ fn sizes(given: &str) -> Result<List<u64>, String> {
     List::parse(given, &[','], size)
 }
 
-/// Sizes of which a bare number is MiB.
+/// Parses sizes; a bare number is MiB.
 fn margins(given: &str) -> Result<List<u64>, String> {
     List::parse(given, &[','], |text| sized(text, 20))
 }
 
-/// A number with a unit; without one it is multiplied by two to the power of `bare`.
+/// Parses a number with a unit; a bare number is multiplied by two to the power of `bare`.
 fn sized(given: &str, bare: u32) -> Result<u64, String> {
     let end = given.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(given.len());
     let (number, unit) = given.split_at(end);
@@ -267,7 +269,7 @@ fn sized(given: &str, bare: u32) -> Result<u64, String> {
         "m" | "mb" | "mib" => 20,
         "g" | "gb" | "gib" => 30,
         "t" | "tb" | "tib" => 40,
-        _ => return Err("it must be like 24GiB, 512MiB or a number of bytes".to_owned()),
+        _ => return Err("it must be a size such as 24GiB, 512MiB or a number of bytes".to_owned()),
     };
     let number: f64 = number.parse().map_err(|_| "it must begin with a number".to_owned())?;
     Ok((number * f64::from(power).exp2()) as u64)

@@ -6,49 +6,49 @@ use clap::Args;
 
 const AFTER: &str = "\
 Types are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q2_K_S, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, \
-Q5_K_M, Q6_K, IQ4_NL, IQ4_XS, MXFP4 and MXFP4_MOE. Most are mixes as llama.cpp makes them: the tensors that matter most \
-get better types. Rows that are not whole blocks of a type get one of smaller blocks, which is said.";
+Q5_K_M, Q6_K, IQ4_NL, IQ4_XS, MXFP4 and MXFP4_MOE. Most are mixes as in llama.cpp: the most sensitive tensors \
+get more bits. Rows that are not a multiple of a type's block get a type with smaller blocks, with a message.";
 
 /// `bilayer quantize`.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER)]
 pub struct Quantize {
-    /// GGUF file to start from, the first of its shards if it has several
+    /// GGUF file to read, or the first of its shards
     #[arg(value_name = "IN")]
     pub input: PathBuf,
-    /// File to write; one that is there is replaced when the new one is complete
+    /// File to write; an existing file is replaced once the new one is complete
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
-    /// What to make: a mix such as Q4_K_M, or one type
+    /// A mix such as Q4_K_M, or one type
     #[arg(value_name = "TYPE", required_unless_present = "target_bpw")]
     pub r#type: Option<String>,
-    /// Threads; 0 or less is the default [default: the cores allowed to us]
+    /// Threads; 0 or less is the default [default: the available cores]
     #[arg(value_name = "THREADS", env = "LLAMA_ARG_THREADS", allow_negative_numbers = true)]
     pub threads: Option<i64>,
-    /// Importance matrix in GGUF form: spend the error where the columns matter least
+    /// Importance matrix in GGUF format, which weights the quantization error of each column
     #[arg(long, value_name = "FILE")]
     pub imatrix: Option<PathBuf>,
-    /// Type of the tensors whose names the pattern is found in, repeatable; the first that is found counts
+    /// Type of the tensors whose names match; repeatable, the first match counts
     #[arg(long, value_name = "REGEX=TYPE")]
     pub tensor_type: Vec<String>,
-    /// File with more of these, parted by blanks or line breaks; those of the command line come first
+    /// File with more --tensor-type values, separated by spaces or newlines; the command line takes precedence
     #[arg(long, value_name = "FILE")]
     pub tensor_type_file: Option<PathBuf>,
-    /// Instead of TYPE: choose the type of every tensor for which none is given, so that all take at most X bits a weight
-    /// and the predictions change least, as measured on the text of --calibration
+    /// Instead of TYPE: choose the types of all tensors without --tensor-type so that predictions on the --calibration text
+    /// change least within X bits per weight
     #[arg(long, value_name = "X", requires = "calibration", conflicts_with_all = ["type", "pure"])]
     pub target_bpw: Option<f64>,
-    /// Text that --target-bpw runs through the model once for each tensor; not the one that quality is judged by
+    /// Text that --target-bpw runs through the model once per tensor; use another to judge the result
     #[arg(long, value_name = "FILE", requires = "target_bpw")]
     pub calibration: Option<PathBuf>,
     /// Most windows of the calibration text
     #[arg(long, value_name = "N", default_value_t = 8, requires = "target_bpw")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub chunks: u32,
-    /// Tokens of a window of the calibration text
+    /// Tokens per window of the calibration text
     #[arg(short, long, value_name = "N", default_value_t = 512, requires = "target_bpw")]
     pub ctx_size: usize,
-    /// Write what --target-bpw chose to a file that --tensor-type-file reads
+    /// Write the types chosen by --target-bpw to a file for --tensor-type-file
     #[arg(long, value_name = "FILE", requires = "target_bpw")]
     pub tensor_types_out: Option<PathBuf>,
     /// Type of the output head
@@ -57,16 +57,16 @@ pub struct Quantize {
     /// Type of the token embedding
     #[arg(long, value_name = "TYPE")]
     pub token_embedding_type: Option<String>,
-    /// One type for all matrices, the base of the mix
+    /// Use the mix's base type for all matrices
     #[arg(long)]
     pub pure: bool,
-    /// Quantize also what is quantized already, which loses more than doing it once
+    /// Quantize tensors that are already quantized, which loses more than quantizing once
     #[arg(long)]
     pub allow_requantize: bool,
-    /// Say what would be written, tensor by tensor, and write nothing
+    /// List the tensors that would be written, without writing
     #[arg(long)]
     pub dry_run: bool,
-    /// One JSON document on stdout
+    /// Print one JSON document
     #[arg(long)]
     pub json: bool,
 }

@@ -1,5 +1,5 @@
-//! The command line before clap sees it: llama.cpp's short flags of several letters, what it has and we do not yet,
-//! and the command that need not be said.
+//! Rewrites the command line before clap parses it: llama.cpp's short flags of several letters, its flags that are not
+//! supported, and the default command.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -8,7 +8,7 @@ use clap::{Arg, Command};
 
 use crate::failure::Failure;
 
-/// Short flags of several letters, which clap does not know, and what they stand for.
+/// Short flags of several letters, which clap cannot express, and their long forms.
 const SPELLED: &[(&str, &str)] = &[
     ("-ub", "--ubatch-size"),
     ("-ctk", "--cache-type-k"),
@@ -37,7 +37,7 @@ const SPELLED: &[(&str, &str)] = &[
     ("-ngld", "--gpu-layers-draft"),
 ];
 
-/// Flags of llama.cpp that ask for what happens anyway.
+/// Flags of llama.cpp that ask for our default behaviour.
 const ALWAYS: &[&str] = &[
     "--no-display-prompt",
     "--no-warmup",
@@ -50,25 +50,26 @@ const ALWAYS: &[&str] = &[
     "--progress",
 ];
 
-/// Commands that will come (their names are taken).
+/// Names reserved for future commands.
 const LATER: &str = "serve batch prune";
 
-const CHATS: &str = "chat with -cnv; a line that ends in \\ goes on";
+const CHATS: &str = "use -cnv to chat; a line that ends in \\ is continued";
 const LOCAL: &str = "download the file and give its path with -m";
-const FREE: &str = "the answer cannot be bound to a grammar; leave it out";
-const CHAIN: &str = "the samplers have a fixed order; set each with its own flag";
-const OWN: &str = "positions are scaled as the model file says; leave it out";
-const ONE_POOL: &str = "the prompt runs on the threads of -t";
-const AS_MODEL: &str = "the draft model runs as the model does, but for -ngld; leave it out";
-const OWN_TEXT: &str = "--lookup looks in the prompt and the answer; leave it out";
-const ONE_FILE: &str = "give one complete model with -m";
+const FREE: &str = "output cannot be constrained by a grammar; remove the flag";
+const CHAIN: &str = "samplers run in a fixed order; set each with its own flag";
+const OWN: &str = "RoPE scaling is read from the model file; remove the flag";
+const ONE_POOL: &str = "prefill uses the threads of -t";
+const AS_MODEL: &str =
+    "the draft model has the same settings as the model, except -ngld; remove the flag";
+const OWN_TEXT: &str = "--lookup searches only the prompt and the answer; remove the flag";
+const ONE_FILE: &str = "only one complete model file is supported; give it with -m";
 
 /// Flags of llama.cpp that are not supported yet, and what to do instead.
 const NOT_YET: &[(&[&str], &str)] = &[
-    (&["-fit", "--fit"], "-ngl auto is the default; leave it out"),
+    (&["-fit", "--fit"], "-ngl auto, the default, fits the model to memory; remove the flag"),
     (
         &["-nopo", "--no-op-offload", "--no-host"],
-        "ops run where their layer is placed; leave it out",
+        "ops run on the device of their layer; remove the flag",
     ),
     (&["-i", "--interactive", "-if", "--interactive-first"], CHATS),
     (&["--in-prefix", "--in-suffix", "-mli", "--multiline-input"], CHATS),
@@ -88,8 +89,8 @@ const NOT_YET: &[(&[&str], &str)] = &[
     (&["-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"], OWN_TEXT),
 ];
 
-/// What was typed, ready for `cli` (built) to parse: the command in second place, long flags only where clap would not
-/// understand the short ones.
+/// The command line rewritten for `cli` (built): with a command in second place, and long forms of the short flags that
+/// clap cannot parse.
 ///
 /// # Errors
 /// A flag or command that is not supported, with what to do instead.
@@ -102,7 +103,7 @@ pub fn ready(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>, Failu
         Some(first) if shows.contains(&first) => {}
         Some(first) if LATER.split(' ').any(|later| later == first) => {
             return Err(Failure::usage(format!(
-                "the command `{first}` is not there yet; `bilayer --help` lists those that are"
+                "the command `{first}` is not available yet; `bilayer --help` lists the commands"
             )));
         }
         Some(first) if !first.starts_with('-') => ready.push(rest.remove(0)),
@@ -136,7 +137,7 @@ pub fn unread_variables(set: impl Iterator<Item = OsString>, cli: &Command) -> B
         .collect()
 }
 
-/// A flag as clap knows it; nothing where it asks for what happens anyway. One that the command itself `knows` stays.
+/// A flag as clap knows it, or `None` if it asks for the default behaviour. Flags that the command `knows` are kept.
 fn flag(arg: OsString, knows: &dyn Fn(&str) -> bool) -> Result<Option<OsString>, Failure> {
     let Some(text) = arg.to_str() else { return Ok(Some(arg)) };
     let (name, value) = match text.split_once('=') {
@@ -162,8 +163,8 @@ fn flag(arg: OsString, knows: &dyn Fn(&str) -> bool) -> Result<Option<OsString>,
     if joined {
         let known = SPELLED.iter().map(|(short, _)| *short).collect::<Vec<_>>().join(", ");
         return Err(Failure::usage(format!(
-            "unexpected argument '{text}'; short flags of several letters are {known}, and a \
-             value stands apart from a flag of one letter"
+            "unexpected argument '{text}'; short flags of several letters are {known}; \
+             separate a one-letter flag from its value by a space"
         )));
     }
     Ok(Some(arg))
@@ -175,13 +176,13 @@ fn has(command: &Command, name: &str) -> bool {
     command.get_arguments().any(|option| named(option, name))
 }
 
-/// Whether that is a long name of `option`, without its dashes.
+/// Whether `name`, without dashes, is a long name of `option`.
 fn named(option: &Arg, name: &str) -> bool {
     option.get_long() == Some(name)
         || option.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
 }
 
-/// The option of `command` that `arg` names, when its value is the next argument.
+/// The option of `command` that `arg` names if its value is the next argument.
 fn find<'c>(command: &'c Command, arg: &OsStr) -> Option<&'c Arg> {
     let arg = arg.to_str()?;
     command.get_arguments().filter(|option| option.get_action().takes_values()).find(|option| {
@@ -192,7 +193,7 @@ fn find<'c>(command: &'c Command, arg: &OsStr) -> Option<&'c Arg> {
     })
 }
 
-/// Whether clap takes `arg` for the value of `flag` even though it may look like a flag itself.
+/// Whether clap reads `arg` as the value of `flag`, even if it looks like a flag.
 fn is_value(flag: &Arg, arg: &OsStr) -> bool {
     let text = arg.to_string_lossy();
     let number = flag.is_allow_negative_numbers_set() && text.parse::<f64>().is_ok();
@@ -238,13 +239,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_is_refused_by_name() {
+    fn unsupported_flags_are_refused_by_name() {
         for line in ["run -tb 1", "run --override-kv=row", "-mli", "run -m x -fa -td none"] {
             let error = prepared(&format!("bilayer {line}")).expect_err(line);
             assert!(error.contains("is not supported yet; "), "{line}: {error}");
         }
         assert!(prepared("bilayer run -nkv").is_err_and(|e| e.contains("'-nkv'")));
-        assert!(prepared("bilayer serve").is_err_and(|e| e.contains("not there yet")));
+        assert!(prepared("bilayer serve").is_err_and(|e| e.contains("not available yet")));
     }
 
     #[test]
