@@ -360,7 +360,7 @@ fn what_is_wrong_is_said_with_the_flag() {
     place.file("learned.gguf", words::tiny_of("gpt2"));
     let cases = [
         ("-p 5-2", 2, "'--n-prompt <LIST>': 5 is more than 2"),
-        ("-n 1-9*1", 2, "'--n-gen <LIST>': the range does not come to an end"),
+        ("-n 1-9*1", 2, "'--n-gen <LIST>': the range never ends"),
         ("-d x", 2, "'--n-depth <LIST>': it must be a number or a range"),
         ("-pg 512", 2, "'--prompt-gen <PROMPT,GEN>': it must be two numbers"),
         ("-ngl many", 2, "'--gpu-layers <LIST>': it must be auto, all"),
@@ -374,7 +374,7 @@ fn what_is_wrong_is_said_with_the_flag() {
         ("-t 600", 2, "threads is 600"),
         ("--cpu-level none", 2, "none"),
         ("-mg 1", 2, "main-gpu is 1; it must be below 1"),
-        ("-m learned.gguf -p 8 -d 100000", 2, "give less to -p, -n, -pg or -d"),
+        ("-m learned.gguf -p 8 -d 100000", 2, "reduce -p, -n, -pg or -d"),
         ("-m missing.gguf", 66, "missing.gguf"),
         ("-dev nothing-of-this-name -p 1 -n 0", 69, "no adapter `nothing-of-this-name`"),
         ("-p 1 -n 0 -r 1 -ngl 0 --trace no/such/folder.json", 73, "no/such/folder.json"),

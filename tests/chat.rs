@@ -621,7 +621,7 @@ fn wrong_chats_are_one_line() {
         ("run -m model.gguf -cnv", "/save no/such/folder", 73, "folder: cannot be written"),
         ("run -m model.gguf -cnv", "/set temp -1", 2, "--temp is -1; it must be"),
         ("run -m model.gguf -cnv", "/set heat 1", 2, "no setting `heat`; /set lists"),
-        ("run -m model.gguf -cnv", "/undo", 2, "no message to take back; "),
+        ("run -m model.gguf -cnv", "/undo", 2, "no message to undo; "),
         ("run -m model.gguf -cnv", "/dance", 2, "no command /dance; /help lists them"),
         (
             "run -m model.gguf -cnv -c 50 --chat-template chatml",

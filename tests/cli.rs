@@ -487,11 +487,11 @@ fn wrong_command_lines_are_one_line_and_code_2() {
         ("run -tb 1", "-tb is not supported yet; "),
         ("run -sm row", "use layer, or none with -mg"),
         ("run -ts 0,0", "it must be shares such as 3,1"),
-        ("run -ngl most", "it must be auto, all, a number of parts or a percentage"),
-        ("run -ot ffn", "it must be like blk.1.*ffn=cpu"),
+        ("run -ngl most", "it must be auto, all, a number of layers or a percentage"),
+        ("run -ot ffn", "it must be PATTERN=DEVICE such as"),
         ("run -m model.gguf -p a -ngl 1 -ot (=cpu", "override-tensor is (; it must be a regular"),
-        ("run --vram much", "it must be like 24GiB"),
-        ("verify -m model.gguf --b tpu", "`tpu` is no backend"),
+        ("run --vram much", "it must be a size such as 24GiB"),
+        ("verify -m model.gguf --b tpu", "`tpu` is not a backend"),
         ("run --mmproj=1", "--mmproj is not supported yet; "),
         (
             "run -m model.gguf -p a -ngl 1 -dev 0,1 -sm none -mg 2",
@@ -515,7 +515,7 @@ fn wrong_command_lines_are_one_line_and_code_2() {
         ("run -m model.gguf -p a --temp nan", "--temp is NaN; it must be"),
         ("run -m model.gguf -p a --top-p 2", "--top-p is 2; it must be"),
         ("run -m model.gguf -p a --mirostat 3", "--mirostat is 3; it must be"),
-        ("run -m model.gguf -p a -l 5", "--logit-bias is `5`; it must be like"),
+        ("run -m model.gguf -p a -l 5", "--logit-bias is `5`; it must be TOKEN+BIAS"),
         ("run -m model.gguf -p a -l 128+1", "--logit-bias is 128; it must be"),
         ("run -m model.gguf -p a -t 100000", "threads is 100000; it must be"),
         ("run -m model.gguf -p a -c 16777217", "ctx-size is 16777217; it must be"),
@@ -527,7 +527,7 @@ fn wrong_command_lines_are_one_line_and_code_2() {
         (r"run -m model.gguf -p \xff", "--no-escape"),
         ("detokenize -m model.gguf 128", "token 128 is not in the vocabulary"),
         ("detokenize -m model.gguf -1", "-1"),
-        ("detokenize -m model.gguf x", "`x` is no token id; "),
+        ("detokenize -m model.gguf x", "`x` is not a token id; "),
         ("inspect", "<PATH>"),
         ("inspect a b", "'b'"),
         ("completions csh", "csh"),
@@ -540,7 +540,7 @@ fn wrong_command_lines_are_one_line_and_code_2() {
         ("synth --layers 0 x.gguf", "layers is 0; it must be"),
         ("synth -t 100000 x.gguf", "threads is 100000; it must be at most 512"),
         ("synth --seed x x.gguf", "'x' for '--seed <N>'"),
-        ("serve", "the command `serve` is not there yet; "),
+        ("serve", "the command `serve` is not available yet; "),
         ("rum", "a similar subcommand exists: 'run'"),
         ("help", "'help'"),
     ];
@@ -875,7 +875,7 @@ fn the_settings_file_takes_every_kind_of_value_and_serves_every_command() {
         ("temperature-of-the-room = 1\n", "no setting `temperature-of-the-room`"),
         ("prompt = \"hello\"\n", "no setting `prompt`"),
         ("threads = \"many\"\n", "bilayer.toml: invalid value 'many'"),
-        ("threads = { a = 1 }\n", "`threads` has a value no flag takes"),
+        ("threads = { a = 1 }\n", "`threads` has a value of an unsupported type"),
         ("temp 1\n", "bilayer.toml: line 1: "),
     ];
     for (text, part) in broken {
@@ -1130,7 +1130,7 @@ fn plan_says_what_goes_where_and_how_to_ask_for_it() {
     assert_eq!(none["map"], "out:cpu 2-0:cpu");
 
     let text = place.run("plan -m model.gguf --vram 1GiB -ngl 3").good().out;
-    for part in ["out:gpu 2-1:gpu 0:cpu", "3 parts on the adapter; 4 would fit", "flags: -ngl 3"] {
+    for part in ["out:gpu 2-1:gpu 0:cpu", "3 layers on GPUs; 4 would fit", "flags: -ngl 3"] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }

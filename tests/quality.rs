@@ -322,7 +322,7 @@ fn what_cannot_be_scored_is_refused() {
     refused(&changed(&|bytes| bytes[12] = 127), 2, "compare models of one vocabulary");
     refused(&changed(&|bytes| bytes[21] = 1), 65, "is not in the vocabulary");
     refused(&changed(&|bytes| bytes[340..344].fill(0xff)), 65, "not finite");
-    refused(&run("perplexity --kl base.kld -c 8"), 2, "give -c 16 or leave it out");
+    refused(&run("perplexity --kl base.kld -c 8"), 2, "give -c 16 or no -c");
     refused(&run("perplexity --kl none.kld"), 66, "none.kld");
     refused(&run("perplexity -f text.txt -c 48"), 2, "two windows of 48 need 96");
     refused(&run("perplexity -f text.txt -c 3"), 2, "ctx-size is 3; it must be at least 4");

@@ -169,7 +169,7 @@ fn rows_that_are_no_whole_blocks_get_a_smaller_type_and_it_is_said() {
     place.run("synth --width 96 --heads 3 --ffn 100 --type F16 in.gguf").good();
     let ran = place.run("quantize in.gguf out.gguf Q4_K_M").good();
     for part in [
-        "blk.0.attn_q.weight: rows of 96 are not whole Q4_K blocks of 256; Q5_0 takes its place",
+        "blk.0.attn_q.weight: rows of 96 are not a multiple of Q4_K's block of 256; written as Q5_0",
         "blk.0.ffn_down.weight: rows of 100 are not whole",
     ] {
         assert!(ran.err.contains(part), "{part} in {ran:?}");

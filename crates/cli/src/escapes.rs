@@ -27,7 +27,7 @@ pub fn resolve(text: &str) -> Result<String, Failure> {
     }
     String::from_utf8(resolved).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        let advice = "change the \\x escapes, or give --no-escape to take backslashes as they are";
+        let advice = "change the \\x escapes, or give --no-escape to leave backslashes alone";
         Failure::usage(format!("`{text}` is not UTF-8 text from byte {at} on; {advice}"))
     })
 }

@@ -12,21 +12,21 @@ use crate::output;
 
 /// `verify` found a difference: a result, as of `cmp` and `diff`, not a failure.
 pub const DIFFERENT: u8 = 1;
-/// A command line that makes no sense.
+/// An invalid command line.
 pub const USAGE: u8 = Exit::Usage as u8;
 /// A model file that cannot be run.
 pub const BAD_MODEL: u8 = Exit::BadModel as u8;
-/// A file that is not there.
+/// A file that does not exist.
 pub const NO_FILE: u8 = Exit::NoFile as u8;
-/// A device that is not there.
+/// A device that does not exist.
 pub const NO_DEVICE: u8 = Exit::NoDevice as u8;
-/// Our own fault.
+/// An internal error.
 pub const INTERNAL: u8 = Exit::Internal as u8;
-/// Output that cannot be made.
+/// Output that cannot be created.
 pub const NO_OUTPUT: u8 = Exit::NoOutput as u8;
-/// Input or output that failed half-way.
+/// An I/O error.
 pub const IO: u8 = Exit::Io as u8;
-/// What does not fit.
+/// Something does not fit in memory.
 pub const DOES_NOT_FIT: u8 = Exit::DoesNotFit as u8;
 /// Interrupted at the terminal.
 pub const INTERRUPTED: u8 = Exit::Interrupted as u8;
@@ -34,11 +34,11 @@ pub const INTERRUPTED: u8 = Exit::Interrupted as u8;
 /// Why a command ended early.
 #[derive(Debug)]
 pub enum Failure {
-    /// Help or version was asked for: no failure, but the end.
+    /// Help or the version was printed: not an error.
     Shown(Box<clap::Error>),
-    /// One line and a code.
+    /// One line and an exit code.
     Line(u8, String),
-    /// The reader of our output went away: nothing to say, nobody to say it to.
+    /// The reader of standard output closed it; nothing is reported.
     BrokenPipe,
 }
 
@@ -48,7 +48,7 @@ impl Failure {
         Failure::Line(USAGE, line.into())
     }
 
-    /// What clap says of a command line of `command` (`bilayer run`): a mistake, or the help it was asked for.
+    /// Clap's report on a command line of `command` (`bilayer run`): a mistake, or the help text asked for.
     pub fn parsing(error: clap::Error, command: &str) -> Failure {
         match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Failure::Shown(Box::new(error)),
@@ -56,9 +56,9 @@ impl Failure {
         }
     }
 
-    /// An output file that cannot be made.
+    /// An output file that cannot be created.
     pub fn output(path: &Path, error: &io::Error) -> Failure {
-        let advice = "choose a place that you may write to";
+        let advice = "choose a path that you can write to";
         let line = format!("{}: cannot be written: {error}; {advice}", path.display());
         Failure::Line(NO_OUTPUT, line)
     }
@@ -67,7 +67,7 @@ impl Failure {
     pub fn input(path: &Path, error: &io::Error) -> Failure {
         let (code, advice) = match error.kind() {
             io::ErrorKind::NotFound => (NO_FILE, "check the path"),
-            _ => (IO, "check that it is a file that you may read"),
+            _ => (IO, "check that it is a readable file"),
         };
         Failure::Line(code, format!("{}: cannot be read: {error}; {advice}", path.display()))
     }
@@ -80,12 +80,12 @@ impl Failure {
         }
     }
 
-    /// The same, with the file that is to blame in front.
+    /// Prefixes the message with the path of the file it is about.
     pub fn in_file(self, path: &Path) -> Failure {
         self.at(&path.display().to_string())
     }
 
-    /// The same, with the place that is to blame in front.
+    /// Prefixes the message with the place it is about.
     pub fn at(self, place: &str) -> Failure {
         match self {
             Failure::Line(code, line) => Failure::Line(code, format!("{place}: {line}")),
@@ -93,7 +93,7 @@ impl Failure {
         }
     }
 
-    /// Tells the user and returns the code.
+    /// Prints the message and returns the exit code.
     pub fn report(self) -> ExitCode {
         match self {
             Failure::Shown(shown) => match shown.print() {
@@ -130,7 +130,7 @@ impl From<bilayer_convert::Error> for Failure {
         };
         let (code, advice) = match &error {
             Made::UnknownShape { .. } | Made::UnknownType { .. } | Made::Size { .. } => {
-                (USAGE, "; the command's --help lists what can be given")
+                (USAGE, "; the command's --help lists the possible values")
             }
             Made::NotForWeights { .. } | Made::Model(_) | Made::Override { .. } => (USAGE, ""),
             Made::Unwritable { .. } | Made::Requantize { .. } | Made::SameFile { .. } => {
@@ -144,7 +144,7 @@ impl From<bilayer_convert::Error> for Failure {
             Made::NoTokenizer { .. } => (NO_FILE, ""),
             Made::Weight { .. } | Made::NoImatrix { .. } => (BAD_MODEL, ""),
             Made::OldImatrix { .. } | Made::Sums { .. } => (BAD_MODEL, ""),
-            Made::ImatrixShape { .. } => (BAD_MODEL, "; give the one that was made of this model"),
+            Made::ImatrixShape { .. } => (BAD_MODEL, "; give the one made from this model"),
             Made::Threads { .. } => (DOES_NOT_FIT, ""),
             Made::Budget { .. } => (USAGE, ""),
             Made::Scratch(_) => (IO, ""),
@@ -154,19 +154,19 @@ impl From<bilayer_convert::Error> for Failure {
             ) => (NO_OUTPUT, ""),
             Made::File(bilayer_gguf::Error::Io { source, .. }) => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                    (IO, "; make room, or write elsewhere")
+                    (IO, "; free some space, or write elsewhere")
                 }
                 io::ErrorKind::FileTooLarge | io::ErrorKind::WriteZero => (IO, "; write elsewhere"),
-                _ => (NO_OUTPUT, "; choose a place that you may write to"),
+                _ => (NO_OUTPUT, "; choose a path that you can write to"),
             },
             Made::Interrupted => (INTERRUPTED, ""),
-            Made::File(_) => (INTERNAL, "; this is our own fault: please report it"),
+            Made::File(_) => (INTERNAL, "; this is a bug: please report it"),
         };
         Failure::Line(code, format!("{error}{advice}"))
     }
 }
 
-/// Clap's report without its frame: the reason, its tips, or else where the flags are listed.
+/// Clap's report as one sentence: the reason, and its tips or where the flags are listed.
 fn sentence(report: &str, command: &str) -> String {
     let mut parts = Vec::new();
     for paragraph in report.split("\n\n") {
@@ -179,12 +179,12 @@ fn sentence(report: &str, command: &str) -> String {
         parts.push(text.strip_prefix("tip: ").unwrap_or(text).to_owned());
     }
     if parts.len() < 2 {
-        parts.push(format!("`{command} --help` lists what can be given"));
+        parts.push(format!("`{command} --help` lists the flags"));
     }
     parts.join("; ")
 }
 
-/// Control characters escaped: what comes from a file or an argument may hold line breaks or worse.
+/// Escapes control characters, since text from files and arguments may contain them.
 fn one_line(line: &str) -> String {
     line.chars().fold(String::with_capacity(line.len()), |mut safe, c| {
         if c.is_control() {
@@ -211,13 +211,13 @@ mod tests {
             (
                 "error: invalid value 'x' for '--top-k <N>': invalid digit\n\nFor more information",
                 "invalid value 'x' for '--top-k <N>': invalid digit; \
-                 `bilayer run --help` lists what can be given",
+                 `bilayer run --help` lists the flags",
             ),
             (
                 "error: the following required arguments were not provided:\n  <PATH>\n\n\
                  Usage: bilayer run <PATH>\n\nFor more information, try '--help'.\n",
                 "the following required arguments were not provided: <PATH>; \
-                 `bilayer run --help` lists what can be given",
+                 `bilayer run --help` lists the flags",
             ),
         ];
         for (report, expected) in reports {

@@ -1,4 +1,4 @@
-//! `bilayer.toml`: settings that neither flags nor the environment give.
+//! `bilayer.toml`: settings given neither by flags nor by the environment.
 //!
 //! Its keys are the long flags without dashes, at the top level: those that select a model, the length of an answer
 //! and sampling, not the request itself. The file is searched in the working directory, then in the user's
@@ -51,7 +51,9 @@ pub fn complete(
             continue;
         }
         let Some(flags) = flags(&key, &value) else {
-            let line = format!("`{key}` has a value no flag takes; give text, a number or a list");
+            let line = format!(
+                "`{key}` has a value of an unsupported type; give text, a number or a list"
+            );
             return Err(Failure::usage(line).in_file(&path));
         };
         // The position right after the command always precedes a `--`.

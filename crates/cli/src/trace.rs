@@ -17,8 +17,9 @@ pub const EVENTS: usize = 1 << 18;
 pub fn write(session: &Session, path: &Path) -> Result<(), Failure> {
     let Some(trace) = session.trace() else { return Ok(()) };
     let document = Timeline::new(trace).chrome(&|node| session.label(node));
-    let text = serde_json::to_vec(&document)
-        .map_err(|error| Failure::Line(INTERNAL, format!("the trace is no JSON: {error}")))?;
+    let text = serde_json::to_vec(&document).map_err(|error| {
+        Failure::Line(INTERNAL, format!("the trace cannot be written as JSON: {error}"))
+    })?;
     let put = || {
         let mut file = NewFile::create(path)?;
         file.write_all(&text)?;
@@ -28,7 +29,7 @@ pub fn write(session: &Session, path: &Path) -> Result<(), Failure> {
     if trace.dropped() > 0 {
         let dropped = trace.dropped();
         output::note(&format!(
-            "the trace has the last {EVENTS} events; {dropped} older ones are gone"
+            "the trace has the last {EVENTS} events; {dropped} older ones were dropped"
         ));
     }
     Ok(())

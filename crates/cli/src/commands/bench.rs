@@ -145,8 +145,8 @@ impl Running<'_> {
         let bar = self.bar;
         let mut told = |phase: Phase| {
             bar.set_message(match phase {
-                Phase::Depth => format!("{test}: filling the cache"),
-                Phase::Probe => format!("{test}: reading memory"),
+                Phase::Depth => format!("{test}: filling the KV cache"),
+                Phase::Probe => format!("{test}: measuring read bandwidth"),
                 Phase::WarmUp => format!("{test}: warming up"),
                 Phase::Repetition(number) => format!("{test}: repetition {}", number + 1),
             });

@@ -54,7 +54,7 @@ fn notes(plan: &Plan) {
         for PlannedTensor { name, shape, .. } in plan.tensors().filter(|t| t.ty == Type::F16) {
             let cols = shape.last().copied().unwrap_or_default();
             output::note(&format!(
-                "{name}: rows of {cols} are not whole Q8_0 blocks of 32; F16 takes its place"
+                "{name}: rows of {cols} are not a multiple of Q8_0's block of 32; written as F16"
             ));
         }
     }

@@ -17,8 +17,9 @@ struct Document {
 pub fn execute(args: &Detokenize) -> Result<u8, Failure> {
     let tokenizer = demo::tokenizer(args.vocabulary.model.as_deref())?;
     let given = if args.ids.is_empty() {
-        output::piped(None)?
-            .ok_or_else(|| Failure::usage("no ids; give some (15043,2787) or pipe them in"))?
+        output::piped(None)?.ok_or_else(|| {
+            Failure::usage("no ids; give some, such as 15043,2787, or pipe them in")
+        })?
     } else {
         args.ids.join(" ")
     };
@@ -26,7 +27,7 @@ pub fn execute(args: &Detokenize) -> Result<u8, Failure> {
     let mut tokens = Vec::new();
     for word in given.split(separators).filter(|word| !word.is_empty()) {
         let token: u32 = word.parse().map_err(|_| {
-            Failure::usage(format!("`{word}` is no token id; ids are numbers from 0"))
+            Failure::usage(format!("`{word}` is not a token id; ids are numbers from 0"))
         })?;
         let vocab = tokenizer.len();
         if token as usize >= vocab {

@@ -11,7 +11,7 @@ use crate::args::Devices;
 use crate::failure::Failure;
 use crate::output;
 
-/// Lists them.
+/// Lists the devices.
 pub fn execute(args: &Devices) -> Result<u8, Failure> {
     let cpu = Cpu::new(bilayer_cpu::Options::default()).map_err(Error::Cpu)?;
     let facts = cpu.facts().clone();
@@ -41,7 +41,7 @@ pub fn execute(args: &Devices) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The lines of `--list-devices`.
+/// Prints the GPUs, for `--list-devices`.
 pub fn list() -> Result<u8, Failure> {
     output::text(
         &(listing(&adapters().into_iter().map(Listed::plain).collect::<Vec<_>>()).join("\n")
@@ -70,7 +70,7 @@ fn listing(adapters: &[Listed]) -> Vec<String> {
     let line = |(number, listed): (usize, &Listed)| {
         let a = &listed.facts;
         let free = a.free_bytes.map_or(String::new(), |free| format!(" ({} free)", Bytes(free)));
-        let unified = if a.unified { ", shared with the processor" } else { "" };
+        let unified = if a.unified { ", shared with the CPU" } else { "" };
         let name = a.name.escape_debug();
         let reads =
             listed.read_gbps.map_or(String::new(), |gbps| format!(", reads {gbps:.1} GB/s"));
@@ -84,7 +84,7 @@ fn listing(adapters: &[Listed]) -> Vec<String> {
         )
     };
     match adapters {
-        [] => vec!["no graphics adapters".to_owned()],
+        [] => vec!["no GPUs".to_owned()],
         _ => adapters.iter().enumerate().map(line).collect(),
     }
 }

@@ -57,7 +57,7 @@ pub fn texts(args: &TextArgs) -> Result<Vec<Given>, Failure> {
         (None, None) => {
             let text = output::piped(None)?.ok_or_else(|| {
                 Failure::usage(
-                    "no text; give TEXT, -f FILE or --jsonl FILE, or pipe a text a line in",
+                    "no text; give TEXT, -f FILE or --jsonl FILE, or pipe in one text per line",
                 )
             })?;
             text.lines().enumerate().map(|line| given(line, "line")).collect()
@@ -76,7 +76,7 @@ fn lines(path: &Path) -> Result<Vec<Given>, Failure> {
             Ok(Line::Object { text, text_pair, id }) => (text, text_pair, id),
             Err(_) => {
                 let line =
-                    "expected a JSON string, or an object with a string `text`; write one a line";
+                    "expected a JSON string, or an object with a string `text`; write one per line";
                 return Err(Failure::usage(line).at(&place));
             }
         };
@@ -108,7 +108,7 @@ pub fn encoder(args: &ModelArgs, purpose: Purpose) -> Result<Encoder, Failure> {
     Ok(encoder)
 }
 
-/// The work.
+/// The texts to run, and how.
 pub struct Job<'t> {
     pub texts: &'t [Given],
     /// A first text that is paired with each of them.

@@ -64,7 +64,7 @@ fn collect(args: &Imatrix) -> Result<Option<imatrix::Imatrix>, Failure> {
     if args.from_chunk >= count {
         let skipped = args.from_chunk;
         return Err(Failure::usage(format!(
-            "--from-chunk is {skipped}, and the text has {count} windows; give less than that"
+            "--from-chunk is {skipped}, but the text has only {count} windows; give a smaller number"
         )));
     }
     windows.skip(args.from_chunk);

@@ -64,7 +64,7 @@ fn compare(args: &Perplexity, model: &Model, path: &Path) -> Result<u8, Failure>
     if let Some(asked) = asked {
         let found = windows.window_len();
         return Err(Failure::usage(format!(
-            "windows of {found} tokens, not {asked}; give -c {found} or leave it out"
+            "windows of {found} tokens, not {asked}; give -c {found} or no -c"
         )));
     }
     shorten(&mut windows, args.chunks);
@@ -211,17 +211,17 @@ fn listing(report: &Report) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "PPL of the base:   {}", mean(divergence.base().perplexity()));
         let ratio = divergence.ratio();
-        let _ = writeln!(text, "PPL over base's:   {:.6} +/- {:.6}", ratio.value, ratio.error);
+        let _ = writeln!(text, "PPL / base PPL:    {:.6} +/- {:.6}", ratio.value, ratio.error);
         let _ = writeln!(text, "KL divergence:     {:.6} +/- {:.6}", kl.value, kl.error);
         for (name, value) in percentiles(divergence) {
             let _ = writeln!(text, "  {name:<17}{value:.6}");
         }
         let _ = writeln!(
             text,
-            "difference of p:   {:.3} % (root of mean square)",
+            "difference of p:   {:.3} % (root mean square)",
             100.0 * divergence.p_rms()
         );
-        let _ = writeln!(text, "same best token:   {:.3} %", 100.0 * divergence.top1());
+        let _ = writeln!(text, "same top token:    {:.3} %", 100.0 * divergence.top1());
     }
     let tokens = report.estimate.count();
     let _ = writeln!(text, "scored:            {tokens} tokens in {} windows", report.windows);

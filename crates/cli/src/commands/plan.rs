@@ -1,4 +1,4 @@
-//! `bilayer plan`: what would run where, and what it would take, before anything is loaded.
+//! `bilayer plan`: prints the placement and memory use of a model without loading it.
 
 use bilayer_engine::placement;
 use serde_json::json;
@@ -29,7 +29,10 @@ pub fn execute(args: &Plan) -> Result<u8, Failure> {
     );
     if args.json {
         let mut document = serde_json::to_value(&plan).map_err(|error| {
-            Failure::Line(crate::failure::INTERNAL, format!("the plan is no JSON: {error}"))
+            Failure::Line(
+                crate::failure::INTERNAL,
+                format!("the plan cannot be written as JSON: {error}"),
+            )
         })?;
         document["fits"] = json!(true);
         if document["predicted"].is_null() {
@@ -44,7 +47,7 @@ pub fn execute(args: &Plan) -> Result<u8, Failure> {
         text += &format!("\nnote: {note}");
     }
     let (count, most) = (plan.gpu_layers, plan.max_gpu_layers);
-    text += &format!("\n{count} parts on the adapter; {most} would fit\nflags: {flags}\n");
+    text += &format!("\n{count} layers on GPUs; {most} would fit\nflags: {flags}\n");
     output::text(&text)?;
     Ok(0)
 }

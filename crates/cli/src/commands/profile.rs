@@ -1,4 +1,4 @@
-//! `bilayer profile`: measures speed by number of offloaded layers.
+//! `bilayer profile`: measures speed for each number of offloaded layers.
 
 use bilayer_engine::session::{Progress, Settings};
 use bilayer_measure::profile::{Options, take};
@@ -57,7 +57,10 @@ pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
     }
     if args.json {
         output::json(&serde_json::to_value(&taken.profile).map_err(|error| {
-            Failure::Line(crate::failure::INTERNAL, format!("the profile is no JSON: {error}"))
+            Failure::Line(
+                crate::failure::INTERNAL,
+                format!("the profile cannot be written as JSON: {error}"),
+            )
         })?)?;
     } else {
         output::text(&text(&taken.profile))?;
@@ -68,7 +71,7 @@ pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
     if args.out.as_os_str() != "none" {
         let written = write(&taken.profile, &args.out)?;
         if let Some(page) = written.last() {
-            output::note(&format!("drawn in {}", page.display()));
+            output::note(&format!("charts: {}", page.display()));
         }
     }
     Ok(0)

@@ -37,7 +37,7 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
     plan.check_output(&args.out)?;
     notes(&plan, imatrix.as_ref());
     let name = match args.target_bpw {
-        Some(target) => format!("{target} bits a weight"),
+        Some(target) => format!("{target} bits per weight"),
         None => quantize.mix.name.to_owned(),
     };
     let made = Made { name, measured };
@@ -101,18 +101,18 @@ fn notes(plan: &Plan<'_>, imatrix: Option<&Imatrix>) {
         if let Some(preferred) = preferred {
             let cols = shape.last().copied().unwrap_or_default();
             output::note(&format!(
-                "{name}: rows of {cols} are not whole {preferred} blocks of {}; {to} takes its place",
+                "{name}: rows of {cols} are not a multiple of {preferred}'s block of {}; written as {to}",
                 preferred.block_weights
             ));
         }
     }
     for pattern in plan.unmatched() {
-        output::note(&format!("--tensor-type {pattern}: no matrix has such a name"));
+        output::note(&format!("--tensor-type {pattern}: matches no matrix"));
     }
     let unknown = plan.tensors().iter().filter(|t| t.from != t.to && !t.weighted).count();
     if imatrix.is_some() && unknown > 0 {
         output::note(&format!(
-            "{unknown} tensors are not in the importance matrix: all their columns count alike"
+            "{unknown} tensors are not in the importance matrix; their columns have equal weight"
         ));
     }
 }
@@ -156,12 +156,12 @@ fn report(
         }
     }
     if let Some(chosen) = measured {
-        output::line(&format!("expected divergence of all: {:.5} nats a token", chosen.kl))?;
+        output::line(&format!("expected total divergence: {:.5} nats per token", chosen.kl))?;
     }
     let path = args.out.display();
     let would = if args.dry_run { " (not written)" } else { "" };
     output::line(&format!(
-        "{path}{would}: {mix}, {} tensors, {before} -> {after} bytes, {bits_per_weight:.2} bits a weight",
+        "{path}{would}: {mix}, {} tensors, {before} -> {after} bytes, {bits_per_weight:.2} bits per weight",
         plan.tensors().len()
     ))?;
     if let Some(seconds) = seconds {

@@ -28,7 +28,7 @@ pub fn execute(args: &Rerank) -> Result<u8, Failure> {
     let labels = encoder.labels().len();
     if labels != 1 {
         let line = format!(
-            "the model gives {labels} scores, of which none is relevance; `classify` prints them"
+            "the model gives {labels} scores, none of which is a relevance score; `classify` prints them"
         );
         return Err(Failure::usage(line));
     }
@@ -43,7 +43,7 @@ pub fn execute(args: &Rerank) -> Result<u8, Failure> {
         Ok(())
     })?;
     if let Some(count) = args.top_n {
-        // Stable, so that documents that tie stay in their order.
+        // Stable, so that tied documents keep their order.
         scores.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         for &(index, score) in scores.iter().take(count as usize) {
             output::json(&Scored { index, id: &texts[index].id, score })?;

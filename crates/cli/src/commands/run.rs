@@ -54,7 +54,7 @@ pub fn execute(args: &RunArgs) -> Result<u8, Failure> {
 /// Completes a text.
 fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
     if args.chat.chat_template.is_some() || args.chat.chat_template_file.is_some() {
-        output::note("note: a plain completion has no use for a chat template; chat with -cnv");
+        output::note("note: the chat template is ignored in a plain completion; -cnv chats");
     }
     let given = prompt::given(args)?;
     let waited = began.elapsed();
@@ -67,7 +67,7 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
     }
     if !args.json && chat::may_be_meant(args, &model)? {
         output::note(
-            "note: the model has a chat template; -cnv chats, -no-cnv says that completing is meant",
+            "note: the model has a chat template, but this is a plain completion; -cnv chats, -no-cnv hides this note",
         );
     }
     let question = Question {

@@ -57,7 +57,7 @@ fn lines(tokenizer: &Tokenizer, options: Encode, path: &Path) -> Result<u8, Fail
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let text: String = serde_json::from_str(line).map_err(|error| {
             let line = format!("line {}: expected one JSON string: {error}", number + 1);
-            Failure::usage(format!("{line}; write one string a line")).in_file(path)
+            Failure::usage(format!("{line}; write one string per line")).in_file(path)
         })?;
         output::json(&encode(tokenizer, &text, options)?)?;
     }

@@ -1,4 +1,4 @@
-//! `bilayer verify`: the same tokens on two backends, op by op.
+//! `bilayer verify`: runs tokens on two backends and compares them op by op.
 
 use std::fmt::Write;
 
@@ -18,13 +18,13 @@ use crate::failure::{DIFFERENT, Failure};
 use crate::npy::Npy;
 use crate::{demo, output, progress};
 
-/// What is run where nothing is given, tokens at most.
+/// The default text.
 const TEXT: &str = "ROMEO:\nBut soft, what light through yonder window breaks? It is the east, and Juliet is the sun.";
 
-/// Most tokens: every value of every op is kept.
+/// Most tokens, since every value of every op is kept.
 const TOKENS_MAX: usize = 512;
 
-/// Runs both and reports. The exit code is [`DIFFERENT`] if an op is out of its bound.
+/// Runs both and reports. The exit code is [`DIFFERENT`] if the error of an op exceeds its bound.
 pub fn execute(args: &Verify) -> Result<u8, Failure> {
     if args.model.placing.adapter.list_devices {
         return commands::devices::list();
@@ -70,12 +70,12 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
     Ok(exit_code(&report))
 }
 
-/// 0 where every op is within its bound.
+/// 0 if every op is within its bound.
 fn exit_code(report: &Report) -> u8 {
     if report.first_bad().is_none() { 0 } else { DIFFERENT }
 }
 
-/// The backend of a name: `cpu`, `cpu:LEVEL`, `reference`, `gpu`.
+/// The backend with a name: `cpu`, `cpu:LEVEL`, `reference`, `gpu`.
 fn backend(name: &str, placing: &Placing, args: &Verify) -> Result<Box<dyn Backend>, Failure> {
     let threads = crate::args::threads(args.model.threads);
     let cpu = |level: Option<&str>| -> Result<Box<dyn Backend>, Failure> {
@@ -91,12 +91,12 @@ fn backend(name: &str, placing: &Placing, args: &Verify) -> Result<Box<dyn Backe
         }
         Some(("cpu", level)) => cpu(Some(level)),
         _ => Err(Failure::usage(format!(
-            "`{name}` is no backend; it must be cpu, cpu:LEVEL, gpu or reference"
+            "`{name}` is not a backend; it must be cpu, cpu:LEVEL, gpu or reference"
         ))),
     }
 }
 
-/// The first of the GPUs that are asked for, or why there is none.
+/// The first GPU asked for, or the reason why there is none.
 fn gpu(placing: &Placing) -> Result<Result<Box<dyn Backend>, String>, Failure> {
     let placement::Offloads { devices, notes } = placement::open(placing)?;
     let reason = notes.into_iter().next().unwrap_or_default();
@@ -139,7 +139,7 @@ fn document(report: &Report, tokens: &[u32]) -> Value {
     })
 }
 
-/// The worst of each op, then the verdict.
+/// The worst layer of each op, then the verdict.
 fn listing(report: &Report, a: &str, b: &str) -> String {
     let mut worst: Vec<&OpError> = Vec::new();
     for op in &report.ops {
@@ -161,14 +161,14 @@ fn listing(report: &Report, a: &str, b: &str) -> String {
     let nmse = report.nmse;
     text += &match report.ends {
         Ends::Logits { kl, top1 } => format!(
-            "\nlogits: nmse {nmse:.1e}, KL {kl:.1e}, same best token {:.1} %\n",
+            "\nlogits: nmse {nmse:.1e}, KL {kl:.1e}, same top token {:.1} %\n",
             100.0 * top1
         ),
         Ends::Embeddings { cosine_mean, cosine_min } => format!(
-            "\nembeddings: nmse {nmse:.1e}, cosine {cosine_mean:.6}, at least {cosine_min:.6}\n"
+            "\nembeddings: nmse {nmse:.1e}, cosine {cosine_mean:.6} (minimum {cosine_min:.6})\n"
         ),
         Ends::Scores { difference_max } => {
-            format!("\nscores: nmse {nmse:.1e}, at most {difference_max:.1e} apart\n")
+            format!("\nscores: nmse {nmse:.1e}, largest difference {difference_max:.1e}\n")
         }
     };
     text + &match report.first_bad() {

@@ -76,7 +76,7 @@ fn advice(error: &Error) -> &'static str {
         Error::Device(Device::OutOfMemory { .. }) => "; use a shorter context (-c)",
         Error::Cpu(bilayer_cpu::Error::Spawn { .. }) => "; use fewer threads (-t)",
         Error::Device(Device::Unsupported { .. }) => "",
-        Error::Device(_) => "; this is our own fault: please report it",
+        Error::Device(_) => "; this is a bug: please report it",
         _ => "",
     }
 }

@@ -1,5 +1,5 @@
-//! Results as a table: llama-bench's columns, then how fast weights were read and what share of the memory's speed
-//! that is.
+//! Results as a table: llama-bench's columns, then the bandwidth at which weights were read and its share of the
+//! measured read bandwidth.
 
 use bilayer_engine::placement::SplitMode;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use super::printer::plain;
 use super::record::Record;
 use crate::args::{Bench as Args, FlashAttn};
 
-/// Fields that have a column only where they matter: the field, its head, its width and the side it leans on.
+/// Fields with a column only if they vary: field, heading, width and alignment.
 const OPTIONAL: &[(&str, &str, usize, Side)] = &[
     ("n_gpu_layers", "ngl", 3, Side::Right),
     ("n_cpu_moe", "n_cpu_moe", 10, Side::Right),
@@ -29,7 +29,7 @@ const OPTIONAL: &[(&str, &str, usize, Side)] = &[
     ("tensor_buft_overrides", "ot", 21, Side::Left),
 ];
 
-/// Which side of a column its text leans on.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Left,
@@ -44,7 +44,7 @@ pub struct Column {
     side: Side,
 }
 
-/// The optional columns that the lists ask for: what is given several times or not as by default.
+/// The optional columns to show: settings with several values or one that is not the default.
 pub fn varied(args: &Args) -> Vec<&'static str> {
     let (model, placing) = (&args.model, &args.placing);
     let many =
@@ -70,7 +70,7 @@ pub fn varied(args: &Args) -> Vec<&'static str> {
     checks.into_iter().filter(|(_, is_varied)| *is_varied).map(|(field, _)| field).collect()
 }
 
-/// The columns, after the first result. The number of layers has one where there is an adapter.
+/// The columns, once the first result is known. The number of layers has one if there is a GPU.
 pub fn columns(first: &Record<'_>, varied: &[&str]) -> Vec<Column> {
     let with_adapter =
         first.own_fields().iter().any(|(name, value)| *name == "adapter" && !value.is_null());
@@ -94,7 +94,7 @@ pub fn columns(first: &Record<'_>, varied: &[&str]) -> Vec<Column> {
     columns
 }
 
-/// Heads and rules.
+/// Headings and rule.
 pub fn head(columns: &[Column]) -> String {
     let heads = line(columns, |column| column.head.to_owned());
     let rules = line(columns, |column| {

@@ -99,7 +99,7 @@ impl Placed<'_> {
     }
 }
 
-/// The interface to an adapter, which its level begins with, as llama.cpp spells it.
+/// The API of a GPU, with which its level begins, as llama.cpp spells it.
 fn interface(level: &str) -> &str {
     match level.split(' ').next().unwrap_or_default() {
         "vulkan" => "Vulkan",
@@ -109,7 +109,7 @@ fn interface(level: &str) -> &str {
     }
 }
 
-/// One result with all that led to it.
+/// One result and its settings.
 pub struct Record<'a> {
     /// The command line.
     pub args: &'a Args,
@@ -119,9 +119,9 @@ pub struct Record<'a> {
     pub placed: &'a Placed<'a>,
     /// The logical batch.
     pub batch_size: usize,
-    /// When the test began, seconds since 1970.
+    /// Start of the test, seconds since 1970.
     pub began: u64,
-    /// What came out.
+    /// The measurements.
     pub measured: Measured,
 }
 
@@ -129,7 +129,7 @@ pub struct Record<'a> {
 pub type Field = (&'static str, Value);
 
 impl Record<'_> {
-    /// llama-bench's fields, but for the samples, which only JSON has.
+    /// llama-bench's fields, except the samples, which only JSON has.
     pub fn fields(&self) -> Vec<Field> {
         let Record { described, placed, measured, .. } = self;
         let setup = &placed.variant.setup;
@@ -210,7 +210,7 @@ impl Record<'_> {
         ]
     }
 
-    /// Fields that llama-bench has not.
+    /// Fields that llama-bench does not have.
     pub fn own_fields(&self) -> Vec<Field> {
         let Record { args, placed, measured: m, .. } = self;
         let total = m.spent.total.as_secs_f64();
@@ -240,7 +240,7 @@ impl Record<'_> {
         ]
     }
 
-    /// The repetitions one by one.
+    /// The individual repetitions.
     pub fn samples(&self) -> [Field; 2] {
         let m = &self.measured;
         [("samples_ns", json!(m.samples_ns)), ("samples_ts", json!(m.samples_ts()))]

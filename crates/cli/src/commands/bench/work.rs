@@ -32,9 +32,9 @@ pub struct Work<'a> {
 pub struct Variant {
     /// The engine's setup.
     pub setup: Setup,
-    /// As the flag has it.
+    /// The flag's value.
     pub flash_attn: FlashAttn,
-    /// As the flag has it, for each placement.
+    /// The flag's value for each placement.
     pub n_cpu_moe: Vec<u32>,
 }
 
@@ -59,7 +59,7 @@ impl<'a> Work<'a> {
         };
         let results = work.results();
         if results > MOST {
-            let line = format!("the lists make {results} results; ask for at most {MOST} at once");
+            let line = format!("the lists make {results} results; the limit is {MOST}");
             return Err(Failure::usage(line));
         }
         Ok(work)
@@ -84,8 +84,8 @@ impl<'a> Work<'a> {
         let most = model.config().positions;
         match longest.zip(most) {
             Some((test, most)) if test.context() > most => Err(Failure::usage(format!(
-                "{test} needs a context of {} tokens, and the model has learned {most} positions; \
-                 give less to -p, -n, -pg or -d",
+                "{test} needs a context of {} tokens, and the model supports {most} positions; \
+                 reduce -p, -n, -pg or -d",
                 test.context()
             ))),
             _ => Ok(()),
@@ -126,14 +126,14 @@ fn tests(args: &Args) -> Result<Vec<Test>, Failure> {
         }
     }
     if tests.is_empty() {
-        let line = "nothing to measure: -p, -n and -pg are 0; give one of them some tokens";
+        let line = "nothing to measure: -p, -n and -pg are 0; set one of them";
         return Err(Failure::usage(line));
     }
     let longest = tests.iter().map(Test::context).max().unwrap_or(0);
     let most = tests.iter().map(|test| test.parallel).max().unwrap_or(1);
     if most > PARALLEL_MOST || most.saturating_mul(longest) > 1 << 24 {
         let line = format!(
-            "-p, -n, -pg, -d and -np make {most} sequences of {longest} tokens; stay below \
+            "-p, -n, -pg, -d and -np make {most} sequences of {longest} tokens; the limits are \
              {PARALLEL_MOST} sequences and 16 million tokens"
         );
         return Err(Failure::usage(line));
@@ -156,8 +156,8 @@ fn variants(args: &Args, tests: &[Test]) -> Result<Vec<Variant>, Failure> {
     for &gpu_layers in placing.gpu_layers.iter().flat_map(|list| &list.0) {
         for layers in flat(&placing.n_cpu_moe) {
             let layers = u32::try_from(layers).unwrap_or(u32::MAX);
-            for &on_processor in &placing.no_kv_offload {
-                placings.push(placing.adapter.placing(gpu_layers, layers, on_processor.into()));
+            for &no_kv_offload in &placing.no_kv_offload {
+                placings.push(placing.adapter.placing(gpu_layers, layers, no_kv_offload.into()));
                 n_cpu_moe.push(layers);
             }
         }

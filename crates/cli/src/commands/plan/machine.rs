@@ -1,13 +1,13 @@
-//! A machine as a file describes it.
+//! Descriptions of machines in TOML files.
 //!
 //! ```toml
 //! [cpu]
 //! name = "16 cores, two channels of DDR5-5600"
 //! memory = "64GiB"
-//! read_gbps = 65        # what it reads from memory, 10^9 bytes a second
-//! tops = 0.5            # what it multiplies, 10^12 operations a second; may be left out
+//! read_gbps = 65        # memory read bandwidth, 10^9 bytes per second
+//! tops = 0.5            # compute, 10^12 operations per second; optional
 //!
-//! [gpu]                 # may be left out; several are [[gpu]] tables
+//! [gpu]                 # optional; for several, use [[gpu]] tables
 //! name = "RTX 4090"
 //! memory = "24GiB"
 //! read_gbps = 800
@@ -27,7 +27,7 @@ use crate::failure::Failure;
 #[serde(deny_unknown_fields)]
 struct File {
     cpu: Device,
-    /// One table, or one for each GPU.
+    /// One table, or one per GPU.
     gpu: Option<toml::Value>,
 }
 
@@ -43,7 +43,7 @@ struct Device {
 /// Reads the description.
 ///
 /// # Errors
-/// No such file, or it is no such description.
+/// The file does not exist or is not a valid description.
 pub fn read(path: &Path) -> Result<Machine, Failure> {
     let text = crate::output::file(path)?;
     parse(&text).map_err(|reason| Failure::usage(reason).in_file(path))

@@ -27,7 +27,7 @@ const SIDES: (u32, u32) = (66, 16);
 pub struct Charts {
     /// Speedup over N = 0, measured and predicted.
     pub speedup: String,
-    /// Time saved by each part.
+    /// Time saved by each layer.
     pub layers: String,
     /// Breakdown of the time per token.
     pub time: String,

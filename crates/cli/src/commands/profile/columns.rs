@@ -2,18 +2,18 @@
 
 use bilayer_measure::profile::{Point, Profile};
 
-/// What is shown of a point.
+/// A column: one value of each point.
 pub struct Column {
     pub title: &'static str,
     pub unit: &'static str,
     /// The name in the JSON document; columns without one are computed for readers.
     pub key: Option<&'static str>,
     value: fn(&Point) -> Option<f64>,
-    /// Shown numbers are values over this.
+    /// Values are divided by this before printing.
     scale: f64,
-    /// A sign in front of gains, too.
+    /// Whether positive numbers have a sign too.
     signed: Sign,
-    /// Counted, not measured: where all are whole numbers they have no places.
+    /// A count: printed without decimals if all values are whole numbers.
     counted: bool,
 }
 
@@ -23,7 +23,7 @@ enum Sign {
     Always,
 }
 
-/// A number as it is and as it is shown.
+/// A number and its printed form.
 pub struct Cell {
     pub value: f64,
     pub text: String,
@@ -133,19 +133,19 @@ const COLUMNS: [Column; 14] = [
     },
 ];
 
-/// The columns that have any number, each with a cell per point.
+/// The columns with at least one number, each with a cell per point.
 pub fn filled(profile: &Profile) -> Vec<(&'static Column, Vec<Option<Cell>>)> {
     let filled = COLUMNS.iter().map(|column| (column, column.cells(&profile.points)));
     filled.filter(|(_, cells)| cells.iter().any(Option::is_some)).collect()
 }
 
-/// The knee, where the curve has one: beyond the CPU alone and before the last that was measured.
+/// The knee of the curve, if it lies between the first and the last point.
 pub fn bend(profile: &Profile) -> Option<u32> {
     let last = profile.points.iter().rfind(|p| p.is_measured())?.gpu_layers;
     Some(profile.knee).filter(|&knee| 0 < knee && knee < last)
 }
 
-/// What is to be said of a point in words.
+/// Remarks on a point.
 pub fn remarks(profile: &Profile, point: &Point) -> Vec<&'static str> {
     let remarks = [
         (point.gpu_layers == profile.recommended, "recommended"),
@@ -156,7 +156,7 @@ pub fn remarks(profile: &Profile, point: &Point) -> Vec<&'static str> {
 }
 
 impl Column {
-    /// Every number of the column with the same places, so that they stand below each other.
+    /// Formats the numbers of the column with the same number of decimals, so that they align.
     fn cells(&self, points: &[Point]) -> Vec<Option<Cell>> {
         let value = |point: &Point| (self.value)(point).filter(|value| value.is_finite());
         let most =

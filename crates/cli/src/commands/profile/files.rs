@@ -14,7 +14,7 @@ use crate::new_file::NewFile;
 /// which is created if necessary, and returns their paths. Each file is written atomically.
 ///
 /// # Errors
-/// The folder cannot be made or written to.
+/// The folder cannot be created or written to.
 pub fn write(profile: &Profile, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     std::fs::create_dir_all(folder).map_err(|error| Failure::output(folder, &error))?;
     let charts = Charts::draw(profile).map_err(|error| fault("a chart", &error))?;
@@ -41,6 +41,6 @@ pub fn write(profile: &Profile, folder: &Path) -> Result<Vec<PathBuf>, Failure> 
 fn fault(what: &str, error: &dyn std::error::Error) -> Failure {
     Failure::Line(
         INTERNAL,
-        format!("{what} of the profile cannot be made: {error}; please report it"),
+        format!("{what} of the profile cannot be created: {error}; please report it"),
     )
 }

@@ -1,4 +1,4 @@
-//! The page of a profile: one file that needs nothing else.
+//! The HTML page of a profile: one self-contained file.
 
 use bilayer_measure::profile::{Point, Profile};
 use minijinja::{AutoEscape, Environment, Error, Value, context};
@@ -8,13 +8,13 @@ use super::columns;
 
 const TEMPLATE: &str = include_str!("page.html");
 
-/// A placement of more parts than this is not drawn cell by cell.
+/// Most layers of a placement that are drawn as cells.
 const CELLS_MAX: u32 = 512;
 
-/// The page.
+/// Renders the page.
 ///
 /// # Errors
-/// The template does not fit what it is given, which is a fault of ours.
+/// The template does not match its data, which is a bug.
 pub fn html(profile: &Profile, charts: &Charts) -> Result<String, Error> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
@@ -59,12 +59,12 @@ fn parts(profile: &Profile) -> u32 {
 fn headline(profile: &Profile) -> String {
     match (profile.recommended, parts(profile)) {
         (0, _) => "Keep every layer on the CPU".to_owned(),
-        (n, all) if n == all => format!("Offload all {all} parts"),
-        (n, all) => format!("Offload {n} of {all} parts"),
+        (n, all) if n == all => format!("Offload all {all} layers"),
+        (n, all) => format!("Offload {n} of {all} layers"),
     }
 }
 
-/// With a capital letter in front and a full stop behind.
+/// A sentence: capitalized and ended by a full stop.
 fn sentence(text: &str) -> String {
     let text = unbroken(text);
     let mut letters = text.chars();
@@ -72,12 +72,12 @@ fn sentence(text: &str) -> String {
     format!("{}{}.", first.collect::<String>(), letters.as_str())
 }
 
-/// With its equations on one line.
+/// Joins numbers and units by non-breaking spaces.
 fn unbroken(text: &str) -> String {
     text.replace(" = ", "\u{a0}=\u{a0}").replace(" ms", "\u{a0}ms").replace(" %", "\u{a0}%")
 }
 
-/// The numbers that matter at the recommended N: name, number, unit and what to compare with.
+/// The key figures at the recommended N: name, number, unit and comparison.
 fn figures(profile: &Profile) -> Vec<Value> {
     let Some(point) = chosen(profile) else { return Vec::new() };
     let alone = at(profile, 0).filter(|_| profile.recommended != 0);
@@ -93,7 +93,7 @@ fn figures(profile: &Profile) -> Vec<Value> {
     if profile.recommended != 0 {
         add("Speedup", point.speedup, "\u{d7}", "against the CPU alone".to_owned());
     }
-    let decode = format!("{} ms a token", short(point.decode_ms));
+    let decode = format!("{} ms per token", short(point.decode_ms));
     let decode = match alone.filter(|p| p.is_measured()) {
         Some(p) => format!("{decode}; {} tok/s at N = 0", short(rate(p.decode_ms))),
         None => decode,
@@ -103,16 +103,16 @@ fn figures(profile: &Profile) -> Vec<Value> {
         Some(p) => format!("{} tok/s at N = 0", short(p.prefill_tps)),
         None => format!("prompt of {} tokens", profile.prompt_tokens),
     };
-    add("Prompt", point.prefill_tps, "tok/s", prompt);
+    add("Prefill", point.prefill_tps, "tok/s", prompt);
     let (number, unit) = match point.gpu_bytes as f64 / f64::from(1 << 20) {
         mib if mib >= 1024.0 => (mib / 1024.0, "GiB"),
         mib => (mib, "MiB"),
     };
-    add("On the GPU", number, unit, format!("{} parts", point.gpu_layers));
+    add("On the GPU", number, unit, format!("{} layers", point.gpu_layers));
     figures
 }
 
-/// Three digits that count.
+/// Three significant digits.
 fn short(value: f64) -> String {
     let places = match value.abs() {
         size if size >= 100.0 || size == 0.0 => 0,
@@ -122,7 +122,7 @@ fn short(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-/// Where the curve bends, and what a part saves on both sides of that.
+/// The knee, and what a layer saves on either side of it.
 fn knee(profile: &Profile) -> String {
     let ends = (at(profile, 0), profile.points.iter().rfind(|p| p.is_measured()));
     let (Some(first), Some(last)) = ends else { return "Nothing was measured.".to_owned() };
@@ -131,7 +131,7 @@ fn knee(profile: &Profile) -> String {
     };
     match columns::bend(profile).and_then(|n| at(profile, n)) {
         Some(bend) => format!(
-            "The knee is N = {}: up to it a part saves {} ms a token in the mean, beyond it {} ms.",
+            "The knee is N = {}: up to it a layer saves {} ms per token on average, beyond it {} ms.",
             bend.gpu_layers,
             mean(first, bend),
             mean(bend, last)
@@ -140,21 +140,21 @@ fn knee(profile: &Profile) -> String {
             "There is no knee: no N is faster than the CPU alone.".to_owned()
         }
         None => format!(
-            "There is no knee: up to N = {} a part saves {} ms a token in the mean.",
+            "There is no knee: up to N = {} a layer saves {} ms per token on average.",
             last.gpu_layers,
             mean(first, last)
         ),
     }
 }
 
-/// How well the times were predicted.
+/// The errors of the predictions.
 fn accuracy(profile: &Profile) -> String {
     let mut errors: Vec<(f64, u32)> =
         profile.points.iter().filter_map(|p| Some((p.error()?.abs(), p.gpu_layers))).collect();
     errors.sort_by(|a, b| a.0.total_cmp(&b.0));
     match (errors.get(errors.len() / 2), errors.last()) {
         (Some((median, _)), Some((worst, n))) => format!(
-            "Predictions were {:.1} % off in the median and {:.1} % at worst, at N = {n}.",
+            "The median error of the predictions is {:.1} %, the largest {:.1} % at N = {n}.",
             100.0 * median,
             100.0 * worst
         ),
@@ -162,8 +162,8 @@ fn accuracy(profile: &Profile) -> String {
     }
 }
 
-/// The parts of a placement map such as `out:gpu 3-2:gpu 1-0:cpu` in the order a token passes them, each with its
-/// name and whose it is. Empty where the map is of another form.
+/// The layers of a placement map such as `out:gpu 3-2:gpu 1-0:cpu` in the order of execution, each with its name and
+/// device. Empty if the map has another form.
 fn cells(map: &str) -> Vec<Value> {
     let mut cells: Vec<(String, &str)> = Vec::new();
     for run in map.split_whitespace() {
@@ -220,28 +220,28 @@ fn rows(profile: &Profile) -> Vec<Value> {
     profile.points.iter().enumerate().map(row).collect()
 }
 
-/// How it was measured: names and values.
+/// The conditions of the measurement: names and values.
 fn made(profile: &Profile) -> Vec<Value> {
     let gib = profile.bytes as f64 / f64::from(1 << 30);
     let billions = profile.parameters as f64 / 1e9;
     let read = match profile.read_gbps {
-        rate if rate > 0.0 => format!("{rate:.1} GB/s read by the CPU beside the run"),
+        rate if rate > 0.0 => format!("{rate:.1} GB/s read by the CPU during the run"),
         _ => "not measured".to_owned(),
     };
     let facts = [
         ("Model", profile.model.clone()),
         ("Weights", format!("{billions:.2} billion parameters, {gib:.2} GiB")),
         ("GPU", profile.gpu.clone()),
-        ("Processor", format!("{}, {} threads", profile.cpu, profile.threads)),
+        ("CPU", format!("{}, {} threads", profile.cpu, profile.threads)),
         ("Memory", read),
         ("Context", format!("{} tokens", profile.context)),
         ("Prompt", format!("{} tokens", profile.prompt_tokens)),
-        ("Rounds", format!("{}, of which the median is shown", profile.rounds)),
+        ("Rounds", format!("{}; medians are shown", profile.rounds)),
     ];
     facts.into_iter().map(|(name, value)| context! { name, value }).collect()
 }
 
-/// The document as it may stand in a script element: nothing in it can end the element.
+/// The document, escaped for a script element.
 fn document(profile: &Profile) -> String {
     // Serializing plain data to a string cannot fail.
     let json = serde_json::to_string(profile).unwrap_or_default();

@@ -4,7 +4,7 @@ use bilayer_measure::profile::Profile;
 
 use super::columns;
 
-/// The table, what the GPU should get, and why; ends with a line break.
+/// The table, the recommendation and its reason; ends with a line break.
 pub fn text(profile: &Profile) -> String {
     let columns = columns::filled(profile);
     let mut rows = vec![String::new(); profile.points.len() + 2];

@@ -1,4 +1,4 @@
-//! `bilayer run -cnv`: message by message, at a terminal or from a pipe.
+//! `bilayer run -cnv`: a chat at a terminal or from a pipe.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -26,19 +26,19 @@ mod message;
 mod saved;
 mod set;
 
-/// Why there is a chat.
+/// Why `run` chats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// A flag says so.
+    /// A flag asks for it.
     Asked,
-    /// There is somebody at a terminal and nothing to complete.
+    /// The program runs at a terminal without a prompt.
     Offered,
 }
 
 /// Whether to chat.
 ///
-/// llama.cpp also takes `-p` for a message wherever the model has a chat template. We do not: the same command shall
-/// mean the same with any model, at a terminal and in a script.
+/// llama.cpp also treats `-p` as a message if the model has a chat template. We do not, so that a command means the
+/// same with any model, at a terminal and in a script.
 pub fn wanted(args: &RunArgs) -> Option<Wanted> {
     let chat = &args.chat;
     let tells = chat.system_prompt.is_some() || chat.system_prompt_file.is_some();
@@ -52,35 +52,35 @@ pub fn wanted(args: &RunArgs) -> Option<Wanted> {
     is_offered.then_some(Wanted::Offered)
 }
 
-/// Whether somebody who has a text completed may have wanted an answer to it.
+/// Whether a user who asked for a completion may have wanted a chat.
 pub fn may_be_meant(args: &RunArgs, model: &Model) -> Result<bool, Failure> {
     let templates = chat_templates(model.file().metadata()).map_err(Error::File)?;
     let is_meant = args.answer.no_conversation || !args.tokens.is_empty();
     Ok(templates.own.is_some() && !is_meant)
 }
 
-/// A chat with all that it needs.
+/// The state of a chat.
 struct Chat {
-    /// The flags, with what `/set` changed.
+    /// The flags, with the changes made by `/set`.
     args: RunArgs,
     model: Model,
     session: Session,
     draft_source: Option<DraftSource>,
     conversation: Conversation,
     load: Duration,
-    /// How many answers were begun: each has its own random numbers.
+    /// Number of answers begun; it varies the seed.
     begun: u64,
     last: Option<Last>,
 }
 
-/// What is told of the last answer.
+/// Statistics of the last answer.
 struct Last {
     statistics: Statistics,
-    /// Tokens of its prompt that were in the cache.
+    /// Tokens of its prompt that were in the KV cache.
     kept: usize,
 }
 
-/// How the chat goes on.
+/// How the chat continues.
 #[derive(PartialEq, Eq)]
 enum Next {
     Listen,
@@ -126,7 +126,7 @@ pub fn execute(args: &RunArgs, wanted: Wanted, began: Instant) -> Result<u8, Fai
     Ok(code)
 }
 
-/// The message of -p or -f.
+/// The first message, from -p or -f.
 fn first(args: &RunArgs) -> Result<Option<String>, Failure> {
     match (&args.prompt, &args.file) {
         (Some(text), _) if args.answer.no_escape => Ok(Some(text.clone())),
@@ -136,7 +136,7 @@ fn first(args: &RunArgs) -> Result<Option<String>, Failure> {
     }
 }
 
-/// What the model is told before.
+/// The system prompt.
 fn system(args: &RunArgs) -> Result<Option<String>, Failure> {
     match (&args.chat.system_prompt, &args.chat.system_prompt_file) {
         (Some(text), _) if args.answer.no_escape => Ok(Some(text.clone())),
@@ -150,7 +150,7 @@ fn is_given(args: &RunArgs) -> bool {
     args.chat.chat_template.is_some() || args.chat.chat_template_file.is_some()
 }
 
-/// The template that the flags name, or the model's own.
+/// The template named by the flags, or the model's own.
 fn template(args: &RunArgs, templates: &Templates) -> Result<Template, Failure> {
     let found = match &args.chat.chat_template_file {
         Some(path) => Template::new(&path.display().to_string(), &output::file(path)?),
@@ -162,25 +162,25 @@ fn template(args: &RunArgs, templates: &Templates) -> Result<Template, Failure> 
 fn variables(args: &RunArgs) -> Result<serde_json::Map<String, serde_json::Value>, Failure> {
     let Some(text) = &args.chat.chat_template_kwargs else { return Ok(serde_json::Map::new()) };
     serde_json::from_str(text).map_err(|error| {
-        let advice = "it must be a JSON object like {\"enable_thinking\": false}";
+        let advice = "it must be a JSON object such as {\"enable_thinking\": false}";
         Failure::usage(format!("--chat-template-kwargs is `{text}`: {error}; {advice}"))
     })
 }
 
 impl Chat {
-    /// Answers until somebody leaves. Returns the exit code.
+    /// Answers messages until the user exits. Returns the exit code.
     fn run(&mut self, first: Option<String>) -> Result<u8, Failure> {
         let mut lines = Lines::new(&self.args)?;
         let is_terminal = lines.is_terminal();
         if is_terminal {
-            output::note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves");
+            output::note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D exits");
         }
         let mut next = match first {
             Some(text) => self.guarded(&lines, |chat| chat.ask(text))?,
             None => Next::Listen,
         };
         loop {
-            // Ctrl-C once more after it stopped an answer, or on an empty line, leaves.
+            // A second Ctrl-C, after one that stopped an answer or on an empty line, exits.
             let was_stopped = next == Next::Stopped;
             if next == Next::Leave {
                 return Ok(0);
@@ -195,7 +195,7 @@ impl Chat {
                 Line::Text(text) => self.guarded(&lines, |chat| chat.take(&text))?,
                 Line::Interrupted if was_stopped => return Ok(INTERRUPTED),
                 Line::Interrupted => {
-                    output::note("Ctrl-C once more, Ctrl-D or /exit leaves");
+                    output::note("Ctrl-C again, Ctrl-D or /exit exits");
                     Next::Stopped
                 }
                 Line::End => Next::Leave,
@@ -203,7 +203,7 @@ impl Chat {
         }
     }
 
-    /// At a terminal an error is told and the chat goes on; a script ends with it.
+    /// At a terminal an error is printed and the chat continues; in a script it ends the chat.
     fn guarded(
         &mut self,
         lines: &Lines,
@@ -218,13 +218,13 @@ impl Chat {
         }
     }
 
-    /// Takes what was typed.
+    /// Handles a typed line.
     fn take(&mut self, text: &str) -> Result<Next, Failure> {
         if text.trim().is_empty() {
             return Ok(Next::Listen);
         }
         if !text.starts_with('/') {
-            // A blank before a `/` makes it a message.
+            // A space before a `/` makes it a message.
             let text = if text.starts_with(" /") { &text[1..] } else { text };
             return self.ask(text.to_owned());
         }
@@ -238,12 +238,12 @@ impl Chat {
             Command::Clear => self.conversation.clear(),
             Command::Undo => {
                 if !self.conversation.undo() {
-                    return Err(Failure::usage("there is no message to take back; type one"));
+                    return Err(Failure::usage("there is no message to undo; type one"));
                 }
             }
             Command::Regen => {
                 if !self.conversation.take_answer() {
-                    return Err(Failure::usage("there is nothing to answer again; type a message"));
+                    return Err(Failure::usage("there is no answer to regenerate; type a message"));
                 }
                 return self.answer();
             }
@@ -265,7 +265,7 @@ impl Chat {
         Ok(Next::Listen)
     }
 
-    /// Says something to the model and lets it answer. After an error it was not said.
+    /// Sends a message and lets the model answer. After an error the message is removed.
     fn ask(&mut self, text: String) -> Result<Next, Failure> {
         self.conversation.say(Role::User, text);
         self.answer().inspect_err(|_| {
@@ -284,7 +284,7 @@ impl Chat {
             output::text("\n")?;
         }
         if answer.stop == Stop::Context {
-            output::note("the context is full; /undo or /clear makes room, -c gives more");
+            output::note("the context is full; /undo or /clear frees some, -c sets a larger one");
         }
         self.conversation.say(Role::Assistant, answer.text);
         warn(&mut self.session);
@@ -352,7 +352,7 @@ impl Chat {
         }
     }
 
-    /// What every run ends with.
+    /// Prints the closing lines of every run.
     fn farewell(&mut self) -> Result<(), Failure> {
         output::note(&report::placement(&self.session));
         if let Some(last) = &self.last {

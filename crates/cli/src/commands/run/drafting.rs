@@ -1,4 +1,4 @@
-//! Who guesses tokens for a run, from its flags.
+//! The source of draft tokens of a run, from its flags.
 
 use bilayer_engine::generate::speculate::{DraftModel, Drafter, Lookup};
 use bilayer_engine::placement::Placing;
@@ -11,21 +11,21 @@ use crate::demo::{self, Source};
 use crate::failure::Failure;
 use crate::{output, progress};
 
-/// Who guesses.
+/// A source of draft tokens.
 pub enum DraftSource {
-    /// The text itself.
+    /// Prompt lookup: the text itself.
     Lookup(Lookup),
-    /// Another model, which was loaded first.
+    /// A draft model, which is loaded first.
     Model {
         drafter: Box<DraftModel>,
-        /// What the GPUs had before.
+        /// Free memory of the GPUs before the draft model was loaded.
         memory_bytes: Vec<u64>,
     },
 }
 
 impl DraftSource {
-    /// What the flags ask for. A draft model is loaded and placed before `model` is, which gets what is left: a small
-    /// one on the adapter gains more than the few layers that it takes the place of.
+    /// Reads the flags. A draft model is loaded and placed before `model`, which gets the remaining GPU memory: a small
+    /// draft model on the GPU gains more than the few layers it displaces.
     pub fn new(args: &RunArgs, model: &Model) -> Result<Option<DraftSource>, Failure> {
         let bounds = args.draft.bounds();
         if args.draft.lookup {
@@ -37,14 +37,14 @@ impl DraftSource {
         let memory_bytes = placement::gpu_bytes(&settings.placing);
         let draft = demo::open(&Source { path: Some(path), map: !args.model.no_mmap, runs: true })?;
         let placing = Placing {
-            // What names tensors or counts experts is meant for the other model.
+            // Rules for tensors and experts apply to the other model.
             overrides: Vec::new(),
             cpu_moe_layers: 0,
             ..placing.adapter.placing(args.draft.gpu_layers_draft, 0, placing.no_kv_offload.into())
         };
         let bar = progress::bytes("loading the draft model");
         let mut tell = |p: Progress| progress::prepare(&bar, p);
-        // It needs no more context than the model has.
+        // The draft model needs no larger context than the model.
         let own = model.config().context;
         let ctx_size = match settings.ctx_size {
             Some(0) => Some(own.min(draft.config().context)),
@@ -63,7 +63,7 @@ impl DraftSource {
         Ok(Some(DraftSource::Model { drafter, memory_bytes }))
     }
 
-    /// The placing of the model beside it.
+    /// The placement of the model next to the draft model.
     pub fn beside(&self, placing: Placing) -> Placing {
         match self {
             DraftSource::Lookup(_) => placing,
@@ -73,7 +73,7 @@ impl DraftSource {
         }
     }
 
-    /// As the engine knows it.
+    /// The engine's drafter.
     pub fn drafter(&mut self) -> &mut dyn Drafter {
         match self {
             DraftSource::Lookup(lookup) => lookup,

@@ -68,7 +68,7 @@ fn bias(given: &str) -> Result<(u32, f32), Failure> {
         Some((token.parse().ok()?, bias.parse().ok()?))
     });
     parsed.ok_or_else(|| {
-        Failure::usage(format!("--logit-bias is `{given}`; it must be like 15043+1.5 or 2-inf"))
+        Failure::usage(format!("--logit-bias is `{given}`; it must be TOKEN+BIAS or TOKEN-BIAS, such as 15043+1.5 or 2-inf"))
     })
 }
 

@@ -1,42 +1,42 @@
-//! The colours of the charts by what they mean, in light and in dark, and how a drawing gets them.
+//! The colours of the charts by meaning, in light and dark themes.
 //!
-//! plotters writes one colour per element and knows neither style sheets nor captions. So a chart is drawn with keys
-//! in place of colours (red: the ink, green and blue: the caption), and `dress` exchanges each key for a class that
-//! follows the reader's theme, with the light colour as an attribute for readers without style sheets.
+//! plotters writes one colour per element and supports neither style sheets nor captions. A chart is therefore drawn
+//! with keys in place of colours (red: the ink, green and blue: the caption), and `dress` replaces each key by a class
+//! that follows the reader's theme, with the light colour as an attribute for viewers without style sheets.
 
 use std::fmt::Write;
 
 use plotters::style::RGBColor;
 
-/// What a colour means.
+/// The meaning of a colour.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Ink {
-    /// What is drawn upon.
+    /// The background.
     Surface,
-    /// Words and what matters most.
+    /// Text and emphasized lines.
     Text,
-    /// Words beside, axes.
+    /// Secondary text, axes.
     Muted,
-    /// Lines to read values by.
+    /// Grid lines.
     Grid,
-    /// A region that is told apart.
+    /// A shaded region.
     Shade,
     /// The CPU.
     Cpu,
     /// The GPU.
     Gpu,
-    /// Hidden states on their way.
+    /// Transfers of hidden states.
     Crossing,
-    /// Nothing works.
+    /// No device is working.
     Idle,
-    /// What was predicted; lines are dashed.
+    /// Predictions; lines are dashed.
     Predicted,
-    /// Nothing to be seen, but it can be pointed at.
+    /// Invisible hover targets.
     Hidden,
 }
 
-/// Class, light and dark colour, in the order of `Ink`. Words reach 4.5:1 and marks 3:1 against the surface of their
-/// theme (WCAG 2.2, 1.4.3 and 1.4.11); orange and blue stay apart for every kind of colour vision.
+/// Class, light and dark colour, in the order of `Ink`. Text has a contrast of 4.5:1 and marks of 3:1 with the surface
+/// of their theme (WCAG 2.2, 1.4.3 and 1.4.11); orange and blue are distinguishable with every kind of colour vision.
 const LOOKS: [(Ink, &str, &str, &str); 11] = [
     (Ink::Surface, "surface", "#ffffff", "#15181e"),
     (Ink::Text, "text", "#16181d", "#eceef2"),
@@ -144,7 +144,7 @@ fn dressed(line: &str, notes: &[Note]) -> String {
     line
 }
 
-/// Text as it may stand in an element or an attribute; control characters, which XML forbids, become blanks.
+/// Escapes text for elements and attributes; control characters, which XML forbids, become spaces.
 fn escaped(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut safe, c| {
         match c {

@@ -1,4 +1,4 @@
-//! What each part saved of a token's time when it moved to the GPU, as bars.
+//! The time per token that each layer saved by moving to the GPU, as bars.
 
 use bilayer_measure::profile::Profile;
 
@@ -23,16 +23,16 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
         x: counts(&profile.points),
         y: bottom..if most > 0.0 { most + room } else { room },
         label: format!(
-            "Milliseconds a token saved by each part: {} of {} parts save time on the GPU",
+            "Milliseconds per token saved by each layer: {} of {} layers save time on the GPU",
             bars.iter().filter(|bar| bar.1 >= 0.0).count(),
             bars.len()
         ),
     };
     sheet::draw(&frame, |sheet| {
         super::beyond(profile, sheet)?;
-        sheet.values("ms a token saved", super::tick)?;
+        sheet.values("ms per token saved", super::tick)?;
         sheet.counts(
-            "N-th part offloaded: 1 is the output head, then the layers from the last to the first",
+            "order of offloading: 1 is the output head, then the layers from the last to the first",
         )?;
         sheet.legend(&[
             (Sample::Box(Ink::Gpu), "faster on the GPU"),
@@ -40,7 +40,7 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
         ])?;
         for &(n, saved) in &bars {
             let (ink, verb) = if saved >= 0.0 { (Ink::Gpu, "saves") } else { (Ink::Cpu, "costs") };
-            let text = format!("N = {n}: this part {verb} {} a token", ms(saved.abs()));
+            let text = format!("N = {n}: this layer {verb} {} per token", ms(saved.abs()));
             sheet.column(n, text.clone())?;
             let (from, to) =
                 (sheet.at(f64::from(n) - 0.38, 0.0), sheet.at(f64::from(n) + 0.38, saved));

@@ -25,7 +25,7 @@ const FONT: f64 = 1.24;
 /// some tenths.
 const CHARACTER: f64 = 0.55;
 
-/// A drawing error, which is always our own fault, since the drawing is in memory.
+/// A drawing error, which is always a bug, since the drawing is in memory.
 pub type Error = DrawingAreaErrorKind<io::Error>;
 
 /// A position in pixels from the upper left.

@@ -1,4 +1,4 @@
-//! The speedup curve: measured and predicted, with what fits, the knee and the recommended number marked.
+//! The speedup curve: measured and predicted, with the memory limit, the knee and the recommended number marked.
 
 use bilayer_measure::profile::{Point, Profile};
 use plotters::style::text_anchor::HPos;
@@ -27,7 +27,7 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
             sheet.column(point.gpu_layers, caption(point))?;
         }
         sheet.values("times as fast as N = 0", |value| format!("{}\u{d7}", super::tick(value)))?;
-        sheet.counts("N, parts on the GPU")?;
+        sheet.counts("N, layers on the GPU")?;
         let [left, _, right, _] = sheet.edges();
         let (_, one) = sheet.at(0.0, 1.0);
         sheet.line(&[(left, one), (right, one)], Ink::Muted, 1.0)?;
@@ -37,10 +37,10 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
     })
 }
 
-/// What the chart shows, in values of its scales.
+/// The chart's data in the units of its scales.
 struct Curve<'a> {
     profile: &'a Profile,
-    /// Milliseconds a token that predictions are compared with.
+    /// Milliseconds per token that predictions are compared with.
     alone_ms: Option<f64>,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Curve<'a> {
         self.profile.points.iter().filter_map(of)
     }
 
-    /// Against the measured time at N = 0, so that the gap between the lines is the error at that N.
+    /// Relative to the measured time at N = 0, so that the gap between the lines is the error at that N.
     fn predicted(&self) -> impl Iterator<Item = (f64, f64)> {
         let of = |p: &Point| {
             let speedup = self.alone_ms? / p.predicted_decode_ms?;
@@ -129,7 +129,7 @@ impl<'a> Curve<'a> {
                 HPos::Center => x - half,
                 HPos::Right => x - wide,
             };
-            // What stands in a lower row may be crossed by the line of an upper one.
+            // A label in a lower row may be crossed by the line of an upper one.
             sheet.rect(
                 (begins - 4.0, middle - 9.0),
                 (begins + wide + 4.0, middle + 9.0),
@@ -139,7 +139,7 @@ impl<'a> Curve<'a> {
         }
         let Some(limit) = super::limit(self.profile) else { return Ok(()) };
         let (x, _) = sheet.at(f64::from(limit) + 0.5, 0.0);
-        let text = format!("N = {limit} is the most that fits");
+        let text = format!("N = {limit} is the largest that fits");
         let wide = sheet::width(&text, Style::QUIET.size);
         let at = if x + wide < right { x + 2.0 } else { right - wide };
         sheet.text((at, top - 8.0), &text, Style::QUIET)
@@ -153,7 +153,7 @@ fn caption(point: &Point) -> String {
     };
     let fits = if point.fits { "" } else { "; does not fit" };
     format!(
-        "N = {}: {} a token, {:.2} times as fast as N = 0{predicted}{fits}",
+        "N = {}: {} per token, {:.2} times as fast as N = 0{predicted}{fits}",
         point.gpu_layers,
         ms(point.decode_ms),
         point.speedup

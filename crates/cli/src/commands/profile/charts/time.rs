@@ -1,4 +1,4 @@
-//! Where the time of a token goes at each number of offloaded layers, as stacked bars.
+//! Breakdown of the time per token at each number of offloaded layers, as stacked bars.
 
 use bilayer_measure::profile::{Point, Profile};
 
@@ -39,17 +39,17 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
     };
     sheet::draw(&frame, |sheet| {
         super::beyond(profile, sheet)?;
-        sheet.values("ms a token", super::tick)?;
-        sheet.counts("N, parts on the GPU")?;
+        sheet.values("ms per token", super::tick)?;
+        sheet.counts("N, layers on the GPU")?;
         let mut legend: Vec<_> = COMPONENTS
             .iter()
             .map(|component| (Sample::Box(component.ink), component.name))
             .collect();
-        legend.push((Sample::Line(Ink::Text), "a token, wall-clock time"));
+        legend.push((Sample::Line(Ink::Text), "wall-clock time"));
         sheet.legend(&legend)?;
         for point in &profile.points {
             let n = f64::from(point.gpu_layers);
-            let whole = format!("N = {}: {} a token", point.gpu_layers, ms(point.decode_ms));
+            let whole = format!("N = {}: {} per token", point.gpu_layers, ms(point.decode_ms));
             sheet.column(point.gpu_layers, whole)?;
             let mut below = 0.0;
             for component in &COMPONENTS {
@@ -57,7 +57,7 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
                     continue;
                 };
                 let text = format!(
-                    "N = {}: {} {} of {} a token",
+                    "N = {}: {} {} of {} per token",
                     point.gpu_layers,
                     component.name,
                     ms(time),

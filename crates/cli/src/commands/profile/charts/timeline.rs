@@ -1,4 +1,4 @@
-//! One step as lanes: who did what when.
+//! The timeline of one step, with a lane per device.
 
 use bilayer_measure::profile::{Profile, Span, SpanKind};
 use plotters::style::text_anchor::HPos;
@@ -7,17 +7,17 @@ use super::ink::{Ink, Note};
 use super::sheet::{self, Error, Frame, Sample, Sheet, Style};
 use super::{WIDTH, drawable, tick};
 
-/// Height of a lane and what lies between two, pixels.
+/// Height of a lane and of the gap between two, pixels.
 const LANE: (u32, u32) = (46, 12);
 
-/// Narrower pieces are drawn together with their neighbours, pixels.
+/// Spans narrower than this are merged with their neighbours, pixels.
 const NARROW: f64 = 1.2;
 
-/// Pieces of one kind that follow each other and are too narrow to be told apart.
+/// Consecutive spans of one kind, merged because they are too narrow to draw.
 struct Piece<'a> {
     first: &'a Span,
     count: usize,
-    /// Microseconds after the step began.
+    /// Microseconds after the beginning of the step.
     end: f64,
 }
 
@@ -74,7 +74,7 @@ fn scale(sheet: &Sheet, end: f64) -> Result<(), Error> {
     let style = Style { anchor: HPos::Center, ..Style::QUIET };
     sheet.text(
         ((left + right) / 2.0, bottom + 34.0),
-        &format!("{title} after the step began"),
+        &format!("{title} from the beginning of the step"),
         style,
     )
 }
@@ -85,7 +85,7 @@ fn legend(sheet: &Sheet, spans: &[&Span]) -> Result<(), Error> {
         (SpanKind::Op, "gpu", "GPU computes"),
         (SpanKind::Op, "host", "host works"),
         (SpanKind::Transfer, "", "crossing"),
-        (SpanKind::Submit, "", "hands work over"),
+        (SpanKind::Submit, "", "submits"),
         (SpanKind::Wait, "", "waits"),
         (SpanKind::Idle, "", "idle"),
     ];
@@ -130,7 +130,7 @@ fn draw_lane(
     own.sort_by(|a, b| a.start_us.total_cmp(&b.start_us));
     for piece in pieces(&own, end / (right - left)) {
         let (from, to) = (sheet.at(piece.first.start_us, 0.0).0, sheet.at(piece.end, 0.0).0);
-        // A gap between neighbours that are wide enough to have one.
+        // Neighbours that are wide enough are separated by a gap.
         let to = if to - from > 3.0 { to - 0.8 } else { to };
         let ink = ink(piece.first.kind, lane);
         let note = Note { gpu_layers: None, text: caption(&piece) };
@@ -148,7 +148,7 @@ fn draw_lane(
     Ok(())
 }
 
-/// Joins what is too narrow at `us_per_pixel`, so that a step of thousands of ops stays a picture of some hundred.
+/// Merges spans that are too narrow at `us_per_pixel`, so that a step of thousands of ops has some hundred elements.
 fn pieces<'a>(spans: &[&'a Span], us_per_pixel: f64) -> Vec<Piece<'a>> {
     let narrow = NARROW * us_per_pixel;
     let mut pieces: Vec<Piece> = Vec::new();

@@ -24,19 +24,15 @@ pub enum Command {
 /// Names, arguments and descriptions.
 const COMMANDS: &[(&str, &str, &str)] = &[
     ("/help", "", "list the commands"),
-    ("/system", "[TEXT]", "tell the model TEXT before the first message, or show what it is told"),
-    ("/clear", "", "forget all messages but that"),
-    ("/regen", "", "answer the last message again"),
-    ("/undo", "", "take the last message and its answer back"),
+    ("/system", "[TEXT]", "set the system prompt, or show it"),
+    ("/clear", "", "remove all messages except the system prompt"),
+    ("/regen", "", "regenerate the last answer"),
+    ("/undo", "", "remove the last message and its answer"),
     ("/save", "FILE", "write the messages to a JSON file"),
-    ("/load", "FILE", "go on from such a file"),
-    (
-        "/set",
-        "[FLAG VALUE]",
-        "change a flag of `run` that says how tokens are chosen, or list them",
-    ),
-    ("/stats", "", "what the conversation takes, and how fast the last answer was"),
-    ("/exit", "", "leave; so do /quit, /bye and Ctrl-D"),
+    ("/load", "FILE", "continue from such a file"),
+    ("/set", "[FLAG VALUE]", "change a sampling or answer flag of `run`, or list them"),
+    ("/stats", "", "show the context in use and the speed of the last answer"),
+    ("/exit", "", "exit; so do /quit, /bye and Ctrl-D"),
 ];
 
 /// Parses a line that begins with `/`.
@@ -53,7 +49,7 @@ pub fn parse(line: &str) -> Result<Command, Failure> {
     };
     let alone = |command| match &text {
         None => Ok(command),
-        Some(text) => Err(Failure::usage(format!("{name} takes nothing; leave `{text}` out"))),
+        Some(text) => Err(Failure::usage(format!("{name} takes no argument; remove `{text}`"))),
     };
     match name {
         "/help" | "/?" => alone(Command::Help),
@@ -73,7 +69,7 @@ pub fn parse(line: &str) -> Result<Command, Failure> {
         "/stats" => alone(Command::Stats),
         "/exit" | "/quit" | "/bye" => alone(Command::Exit),
         _ => Err(Failure::usage(format!(
-            "no command {name}; /help lists them, and a blank before the / makes it a message"
+            "no command {name}; /help lists them, and a space before the / makes it a message"
         ))),
     }
 }
@@ -87,9 +83,10 @@ pub fn help() -> String {
         .map(|(name, takes, does)| format!("  {:width$}  {does}", format!("{name} {takes}")))
         .collect();
     lines.push(
-        "A line that ends in \\ goes on; \"\"\" begins and ends a message of several lines.".into(),
+        "A line that ends in \\ is continued; \"\"\" begins and ends a message of several lines."
+            .into(),
     );
-    lines.push("Ctrl-C stops an answer, once more leaves.".into());
+    lines.push("Ctrl-C stops an answer; a second one exits.".into());
     lines.join("\n")
 }
 

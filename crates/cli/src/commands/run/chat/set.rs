@@ -25,7 +25,7 @@ pub fn changed(args: &RunArgs, name: &str, value: &str) -> Result<RunArgs, Failu
     let command = Flags::command_for_update()
         .mut_args(|arg| arg.default_value(None::<&'static str>).env(None::<&'static str>));
     if !names(&command).any(|known| known == name) {
-        let line = format!("no setting `{name}`; /set lists those there are");
+        let line = format!("no setting `{name}`; /set lists the settings");
         return Err(Failure::usage(line));
     }
     let failed = |error| Failure::parsing(error, "bilayer run");
