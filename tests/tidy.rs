@@ -10,18 +10,23 @@ use regex::Regex;
 const MAY_NAME: &[(&str, &[&str])] = &[
     ("quant", &[]),
     ("text", &[]),
+    ("constrain", &[]),
     ("gguf", &["quant"]),
     ("graph", &["quant"]),
     ("models", &["gguf", "graph", "quant"]),
     ("scheduler", &["graph", "quant"]),
     ("cpu", &["graph", "quant"]),
     ("gpu", &["graph", "quant"]),
-    ("engine", &["cpu", "gguf", "gpu", "graph", "models", "quant", "scheduler", "text"]),
+    (
+        "engine",
+        &["constrain", "cpu", "gguf", "gpu", "graph", "models", "quant", "scheduler", "text"],
+    ),
     ("measure", &["cpu", "engine", "graph", "models", "quant", "scheduler", "text"]),
     ("convert", &["engine", "gguf", "measure", "models", "quant", "text"]),
     (
         "cli",
         &[
+            "constrain",
             "convert",
             "cpu",
             "engine",

@@ -145,6 +145,9 @@ pub enum Error {
     /// No token could be selected.
     #[error(transparent)]
     Sampling(#[from] sampling::Error),
+    /// A grammar or a schema cannot constrain answers.
+    #[error(transparent)]
+    Constraint(#[from] bilayer_constrain::Error),
     /// The logits are not finite, and the op at fault could not be found.
     #[error("the logits are not finite: the weights or the file are damaged")]
     LogitsNotFinite,

@@ -52,7 +52,7 @@ impl<'a> Request<'a> {
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The model ended the text.
+    /// The model ended the text, or the sampler's constraint is complete.
     EndOfText,
     /// One of the request's stop strings appeared.
     Text(usize),
@@ -361,6 +361,6 @@ fn empty_prompt() -> Error {
 fn rows(session: &Session, sampler: &Sampler, request: &Request<'_>, count: usize) -> OutputRows {
     match request.logprobs {
         Some(_) => OutputRows::all(session, count),
-        None => OutputRows::new(session, sampler.options(), count),
+        None => OutputRows::new(session, sampler.needs(), count),
     }
 }

@@ -47,6 +47,7 @@ pub mod session;
 mod times;
 mod vocabulary;
 
+pub use bilayer_constrain as constrain;
 pub use bilayer_gguf::OpenOptions;
 pub use bilayer_graph::SharedBytes;
 pub use cancel::Cancel;

@@ -1,8 +1,9 @@
 //! An opened model, independent of devices: file, configuration, graph, tokenizer.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use bilayer_constrain::{Constraint, Grammar, Limits, Token, Tokens};
 use bilayer_gguf::{File, OpenOptions};
 use bilayer_graph::Graph;
 use bilayer_models::{Config, Directory};
@@ -22,6 +23,8 @@ struct Parts {
     config: Config,
     graph: Graph,
     tokenizer: Arc<Tokenizer>,
+    /// The vocabulary prepared for grammars, once one was asked for.
+    grammar_tokens: OnceLock<Tokens>,
 }
 
 impl Model {
@@ -54,7 +57,8 @@ impl Model {
         })?;
         let tokenizer = words(&file)?;
         vocabulary::LISTS.iter().for_each(|list| file.forget(&vocabulary::key(list)));
-        Ok(Model(Arc::new(Parts { config, graph, tokenizer, file })))
+        let grammar_tokens = OnceLock::new();
+        Ok(Model(Arc::new(Parts { config, graph, tokenizer, grammar_tokens, file })))
     }
 
     /// A copy of the model with other weights in the tensor `name`: `bytes` of type `ty`, in the tensor's shape.
@@ -66,7 +70,8 @@ impl Model {
         let config = self.config().clone();
         let graph = bilayer_models::record(&config, &Directory(&file))
             .map_err(|source| Error::Model { file: file.name().to_owned(), source })?;
-        Ok(Model(Arc::new(Parts { config, graph, tokenizer: self.tokenizer().clone(), file })))
+        let (tokenizer, grammar_tokens) = (self.tokenizer().clone(), self.0.grammar_tokens.clone());
+        Ok(Model(Arc::new(Parts { config, graph, tokenizer, grammar_tokens, file })))
     }
 
     /// The model's name in the file, or the file name.
@@ -147,6 +152,30 @@ impl Model {
         let tokenizer = self.tokenizer();
         let ids = 0..self.config().vocab as u32;
         ids.map(|id| tokenizer.is_control(id) || tokenizer.piece(id).is_some_and(breaks)).collect()
+    }
+
+    /// A constraint for answers of this model: a grammar compiled for its vocabulary, within [`Limits`] by default.
+    /// The first call prepares the vocabulary, which takes about a tenth of a second.
+    ///
+    /// # Errors
+    /// [`Error::Constraint`]: the grammar is invalid, not supported or too large, or the vocabulary is.
+    pub fn constraint(&self, grammar: &Grammar) -> Result<Constraint, Error> {
+        Ok(Constraint::new(&self.grammar_tokens()?, grammar, Limits::default())?)
+    }
+
+    /// The vocabulary prepared for grammars.
+    fn grammar_tokens(&self) -> Result<Tokens, Error> {
+        if let Some(tokens) = self.0.grammar_tokens.get() {
+            return Ok(tokens.clone());
+        }
+        let tokenizer = self.tokenizer();
+        let token = |id| match (tokenizer.text(id), tokenizer.piece(id)) {
+            (Some(bytes), _) => Token::Text(bytes),
+            (None, Some(name)) => Token::Control(name),
+            (None, None) => Token::Unused,
+        };
+        let tokens = Tokens::new((0..self.config().vocab as u32).map(token), tokenizer.ends())?;
+        Ok(self.0.grammar_tokens.get_or_init(|| tokens).clone())
     }
 
     /// The tokenizer.

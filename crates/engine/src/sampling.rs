@@ -4,9 +4,13 @@
 //! draw. With mirostat the truncations between DRY and temperature are replaced by its own. Temperature 0 takes
 //! the most likely candidate after bias and penalties, the lowest id where several tie.
 //!
+//! A [`Constraint`] comes before all of them: tokens that its grammar forbids are no candidates, with any options and
+//! whether or not they were drafted.
+//!
 //! Random numbers are the first words of a ChaCha8 stream keyed by the seed (little-endian, zero-padded), one
 //! 32-bit word per draw, so a seed gives the same text with every release.
 
+use bilayer_constrain::{Constraint, Mask};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -46,16 +50,19 @@ pub struct Candidate {
 pub enum Row<'a> {
     /// All logits, `[vocab]`, finite.
     Logits(&'a [f32]),
-    /// Only the best tokens, with their logits. If there are at least [`Options::needs`], the result is identical.
+    /// Only the best tokens, with their logits. If there are at least [`Sampler::needs`], the result is identical.
     Best(&'a [(u32, f32)]),
 }
 
 /// Errors of sampling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Every candidate's logit is minus infinity.
     #[error("no token is left to choose from: the logit biases exclude all")]
     NothingLeft,
+    /// The constraint cannot be followed any further.
+    #[error(transparent)]
+    Constraint(#[from] bilayer_constrain::Error),
 }
 
 /// The samplers in the order in which they run; a new one is a file with a [`Link`] and a line here.
@@ -130,6 +137,7 @@ pub struct Sampler {
     history: Vec<u32>,
     dry: dry::State,
     mirostat_mu: f32,
+    constraint: Option<Constraint>,
 }
 
 impl Sampler {
@@ -153,6 +161,7 @@ impl Sampler {
             history: Vec::with_capacity(context),
             dry: dry::State::new(vocab, context, breakers),
             mirostat_mu: options.mirostat.map_or(0.0, |m| 2.0 * m.tau),
+            constraint: None,
             options,
         })
     }
@@ -160,6 +169,23 @@ impl Sampler {
     /// The options it was made with.
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// Lets only tokens be selected that `constraint` allows, from the next one on. Each selected token advances it;
+    /// tokens given to [`accept`](Sampler::accept), such as a prompt's, do not.
+    pub fn set_constraint(&mut self, constraint: Constraint) {
+        self.constraint = Some(constraint);
+    }
+
+    /// Whether the constraint is complete, so that no further token may be selected. Never true without one.
+    pub fn is_complete(&self) -> bool {
+        self.constraint.as_ref().is_some_and(Constraint::is_complete)
+    }
+
+    /// The number of best tokens that suffice, as [`Options::needs`]; `None`, all, with a constraint, which may forbid
+    /// any number of the best.
+    pub fn needs(&self) -> Option<usize> {
+        self.options.needs().filter(|_| self.constraint.is_none())
     }
 
     /// Adds a token of the prompt or answer to the history used by penalties.
@@ -179,7 +205,7 @@ impl Sampler {
     /// Selects a token from finite `logits [vocab]` and accepts it.
     ///
     /// # Errors
-    /// [`Error::NothingLeft`].
+    /// [`Error::NothingLeft`], [`Error::Constraint`].
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, Error> {
         self.sample_row(Row::Logits(logits), None)
     }
@@ -188,22 +214,22 @@ impl Sampler {
     /// possible without changing the distribution.
     ///
     /// # Errors
-    /// [`Error::NothingLeft`].
+    /// [`Error::NothingLeft`], [`Error::Constraint`].
     pub fn sample_row(
         &mut self,
         row: Row<'_>,
         draft: Option<DraftToken<'_>>,
     ) -> Result<u32, Error> {
         self.distribute(row)?;
-        Ok(self.draw(draft))
+        self.draw(draft)
     }
 
     /// The final distribution over the next token: all possible tokens, with probabilities that sum to 1.
     ///
     /// # Errors
-    /// [`Error::NothingLeft`].
+    /// [`Error::NothingLeft`], [`Error::Constraint`].
     pub(crate) fn distribute(&mut self, row: Row<'_>) -> Result<&[Candidate], Error> {
-        let Sampler { options, rng, candidates, history, dry, mirostat_mu } = self;
+        let Sampler { options, rng, candidates, history, dry, mirostat_mu, constraint } = self;
         candidates.clear();
         let candidate = |(id, logit)| Candidate { id, logit, p: 0.0 };
         match row {
@@ -211,6 +237,9 @@ impl Sampler {
                 candidates.extend((0..).zip(logits.iter().copied()).map(candidate))
             }
             Row::Best(best) => candidates.extend(best.iter().copied().map(candidate)),
+        }
+        if let Some(constraint) = constraint {
+            exclude(candidates, constraint.mask()?);
         }
         let options: &Options = options;
         let mirostat_mu = *mirostat_mu;
@@ -238,7 +267,10 @@ impl Sampler {
     }
 
     /// Selects a token from the last distribution and accepts it.
-    pub(crate) fn draw(&mut self, draft: Option<DraftToken<'_>>) -> u32 {
+    ///
+    /// # Errors
+    /// [`Error::Constraint`].
+    pub(crate) fn draw(&mut self, draft: Option<DraftToken<'_>>) -> Result<u32, Error> {
         let Sampler { options, rng, candidates, mirostat_mu, .. } = self;
         let token = if options.temperature <= 0.0 {
             candidates[0].id
@@ -251,8 +283,18 @@ impl Sampler {
         if let Some(mirostat) = options.mirostat.as_ref().filter(|_| options.temperature > 0.0) {
             mirostat::observe(candidates, mirostat, mirostat_mu, token);
         }
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token)?;
+        }
         self.accept(token);
-        token
+        Ok(token)
+    }
+}
+
+/// Excludes what a constraint does not allow. Candidates keep their places, since some samplers find them by id.
+fn exclude(candidates: &mut [Candidate], mask: &Mask) {
+    for c in candidates.iter_mut().filter(|c| !mask.allows(c.id)) {
+        c.logit = f32::NEG_INFINITY;
     }
 }
 

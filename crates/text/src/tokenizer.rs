@@ -196,6 +196,13 @@ impl Tokenizer {
         self.pieces.get(id)
     }
 
+    /// The bytes that token `id` adds to a text: those of [`piece`](Self::piece), unless it is a control token or
+    /// the unknown token.
+    pub fn text(&self, id: u32) -> Option<&[u8]> {
+        let is_hidden = self.pieces.kind(id)?.is_hidden();
+        self.pieces.get(id).filter(|_| !is_hidden)
+    }
+
     /// Whether token `id` is a control token rather than text.
     pub fn is_control(&self, id: u32) -> bool {
         self.pieces.kind(id) == Some(TokenType::Control)

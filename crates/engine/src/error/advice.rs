@@ -3,6 +3,7 @@
 use std::io;
 
 use super::{Error, Exit};
+use crate::sampling;
 use crate::session::CacheError;
 
 impl Error {
@@ -31,7 +32,7 @@ fn exit_code(error: &Error) -> Exit {
         Error::LogitsNotFinite | Error::Device(Device::NotFinite { .. }) => Exit::BadModel,
         Error::Setting { .. } | Error::SamplingOptions(_) | Error::Token { .. } => Exit::Usage,
         Error::Vocabularies { .. } => Exit::Usage,
-        Error::Sampling(_) | Error::Text(_) => Exit::Usage,
+        Error::Sampling(_) | Error::Text(_) | Error::Constraint(_) => Exit::Usage,
         Error::NoEncoder { .. } | Error::NoDecoder { .. } | Error::NoHead { .. } => Exit::Usage,
         Error::Cpu(Cpu::Level(LevelError::Unknown(_)) | Cpu::Threads(_)) => Exit::Usage,
         Error::Cpu(Cpu::Level(LevelError::Unavailable(..))) => Exit::NoDevice,
@@ -69,7 +70,7 @@ fn advice(error: &Error) -> &'static str {
         Error::Text(error) => text_advice(error),
         Error::TooLong { .. } => "; shorten it, or take its beginning with --truncate",
         Error::Token { .. } => "; `bilayer tokenize` gives the ids of a text",
-        Error::Sampling(_) => "; allow some token",
+        Error::Sampling(sampling::Error::NothingLeft) => "; allow some token",
         Error::LogitsNotFinite | Error::Device(Device::NotFinite { .. }) => {
             "; the weights or the file are damaged: fetch the file again"
         }

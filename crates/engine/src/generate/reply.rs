@@ -57,7 +57,8 @@ impl<'r> Reply<'r> {
         let logprobs = self.request.logprobs.zip(choice.logits);
         let logprobs = logprobs.map(|(top, logits)| sampling::logprobs(logits, id, top));
         self.generated += 1;
-        if self.tokenizer.is_end(id) && !self.request.ignore_eos {
+        let is_complete = self.sampler.is_complete();
+        if self.tokenizer.is_end(id) && (!self.request.ignore_eos || is_complete) {
             self.stop = Some(Stop::EndOfText);
             return Ok(Token { id, text: self.decoder.finish(), logprobs });
         }
@@ -65,10 +66,11 @@ impl<'r> Reply<'r> {
         let mut text = piece.text;
         self.stop = match piece.stop {
             Some(which) => Some(Stop::Text(which)),
+            None if is_complete => Some(Stop::EndOfText),
             None if self.is_long_enough() => Some(Stop::Length),
             None => (choice.room == 0).then_some(Stop::Context),
         };
-        if matches!(self.stop, Some(Stop::Length | Stop::Context)) {
+        if matches!(self.stop, Some(Stop::EndOfText | Stop::Length | Stop::Context)) {
             text += &self.decoder.finish();
         }
         Ok(Token { id, text, logprobs })

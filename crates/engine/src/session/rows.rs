@@ -2,7 +2,7 @@
 
 use super::top::Top;
 use super::{Reading, Session};
-use crate::sampling::{Options, Row};
+use crate::sampling::Row;
 
 /// The requested rows of the last step.
 #[derive(Debug)]
@@ -19,9 +19,9 @@ pub(crate) struct OutputRows {
 }
 
 impl OutputRows {
-    /// Allocates `rows` rows of `session` from which tokens are selected by `options`.
-    pub fn new(session: &Session, options: &Options, rows: usize) -> OutputRows {
-        let needs = options.needs().map(|needs| needs.min(session.vocab()));
+    /// Allocates `rows` rows of `session`, of which so many of the best tokens suffice, or all are needed.
+    pub fn new(session: &Session, needs: Option<usize>, rows: usize) -> OutputRows {
+        let needs = needs.map(|needs| needs.min(session.vocab()));
         match session.best().filter(|(k, _)| needs.is_some_and(|needs| needs <= *k)) {
             Some((k, reading)) => {
                 let best = Vec::with_capacity(rows * k);

@@ -45,7 +45,7 @@ impl DraftModel {
         let mut session = Session::new(draft, Settings { top_k, ..settings })?;
         let sequence = session.open()?;
         let options = Options::default();
-        let rows = OutputRows::new(&session, &options, 1);
+        let rows = OutputRows::new(&session, options.needs(), 1);
         let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new())?;
         Ok(DraftModel { session, sequence, bounds, sampler, rows, rest: Vec::new(), shared })
     }
@@ -89,7 +89,7 @@ impl Drafter for DraftModel {
             logit_bias: logit_bias.copied().collect(),
             ..options.clone()
         };
-        self.rows = OutputRows::new(&self.session, &options, 1);
+        self.rows = OutputRows::new(&self.session, options.needs(), 1);
         let (vocab, context) = (self.session.vocab(), self.session.context());
         self.sampler = Sampler::new(options, vocab, context, Vec::new())?;
         Ok(())
@@ -112,7 +112,7 @@ impl Drafter for DraftModel {
             if chances.iter().any(|c| c.id as usize >= *shared) {
                 break;
             }
-            let token = sampler.draw(None);
+            let token = sampler.draw(None)?;
             draft.push_drawn(token, sampler.candidates());
             if drafted + 1 < most {
                 let run = Run { sequence: *sequence, tokens: &[token], wanted: Wanted::Last };

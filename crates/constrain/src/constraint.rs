@@ -1,0 +1,234 @@
+//! A constraint: a grammar, the text so far, and which tokens may come next.
+
+use std::thread;
+
+use llguidance::api::{GrammarInit, StopReason};
+use llguidance::toktrie::InferenceCapabilities;
+use llguidance::{Logger, Matcher, TokenParser};
+
+use crate::grammar::{Prepared, reason};
+use crate::trigger::Trigger;
+use crate::{Error, Grammar, Limits, Mask, Tokens, schema};
+
+/// Stack of the thread that compiles a grammar: llguidance follows references between rules recursively.
+const STACK_BYTES: usize = 128 << 20;
+
+/// White space tokens allowed between a trigger and the text that the grammar describes.
+const BLANKS_MAX: usize = 2;
+
+/// Follows a text token by token and says which tokens may come next.
+///
+/// Call [`mask`](Constraint::mask), choose a token from it, [`accept`](Constraint::accept) it, and stop once
+/// [`is_complete`](Constraint::is_complete). A clone goes on independently from the same place and shares what the
+/// lexer has computed, as the samples of one request should.
+///
+/// A mask allocates a bit per token, and the parser keeps a few hundred bytes per byte of text; nothing else is
+/// allocated per token.
+#[derive(Clone)]
+pub struct Constraint {
+    tokens: Tokens,
+    matcher: Matcher,
+    stage: Stage,
+    /// The mask of this place, if it was computed.
+    mask: Option<Mask>,
+}
+
+#[derive(Clone)]
+enum Stage {
+    /// The text before the trigger is free.
+    Waiting(Trigger),
+    /// The trigger has appeared; so many tokens of white space may follow before the grammar begins.
+    Gap { left: usize, trigger: Trigger },
+    /// The grammar describes the text.
+    Following,
+    /// The text has ended.
+    Ended,
+}
+
+impl Constraint {
+    /// Compiles a grammar for a vocabulary. Nothing is accepted yet.
+    ///
+    /// # Errors
+    /// The grammar is invalid, not supported, or exceeds the limits; the error says where.
+    pub fn new(tokens: &Tokens, grammar: &Grammar, limits: Limits) -> Result<Constraint, Error> {
+        let work = || {
+            let prepared = grammar.prepare(&limits)?;
+            compile(tokens, grammar, prepared, &limits)
+        };
+        let parser = thread::scope(|scope| {
+            let builder = thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
+            let failed = |reason| Error::Grammar { what: grammar.what(), reason };
+            let thread = builder
+                .spawn_scoped(scope, work)
+                .map_err(|error| failed(format!("no thread to compile it: {error}")))?;
+            thread.join().unwrap_or_else(|_| Err(failed("it cannot be compiled".to_owned())))
+        })?;
+        let matcher = Matcher::new(Ok(parser));
+        Ok(Constraint { tokens: tokens.clone(), matcher, stage: Stage::Following, mask: None })
+    }
+
+    /// Lets the grammar begin only after `text` has appeared, such as `</think>`. The text up to there is free but
+    /// may not end. Two tokens of white space are allowed after it. An empty text changes nothing.
+    #[must_use]
+    pub fn after(self, text: &str) -> Constraint {
+        self.triggered(text, Trigger::required)
+    }
+
+    /// Like [`after`](Constraint::after), but the text may also end before `text` has appeared, so the grammar may
+    /// never begin: for answers that may contain a tool call.
+    #[must_use]
+    pub fn once(self, text: &str) -> Constraint {
+        self.triggered(text, Trigger::optional)
+    }
+
+    fn triggered(mut self, text: &str, trigger: fn(&Tokens, &[u8]) -> Trigger) -> Constraint {
+        if !text.is_empty() {
+            self.stage = Stage::Waiting(trigger(&self.tokens, text.as_bytes()));
+            self.mask = None;
+        }
+        self
+    }
+
+    /// The tokens that may come next. Tokens that end a text are among them exactly where the text may end, and alone
+    /// where nothing else may follow.
+    ///
+    /// # Errors
+    /// [`Error::Stuck`]: no token continues the text, or the limits per token are exceeded.
+    pub fn mask(&mut self) -> Result<&Mask, Error> {
+        if self.mask.is_none() {
+            self.mask = Some(self.compute()?);
+        }
+        self.mask.as_ref().ok_or(Error::Stuck { reason: String::new() })
+    }
+
+    fn compute(&mut self) -> Result<Mask, Error> {
+        match &self.stage {
+            Stage::Waiting(trigger) => Ok(trigger.mask()),
+            Stage::Gap { left, trigger } if *left > 0 => {
+                let trigger = trigger.clone();
+                let mut mask = self.grammar_mask()?;
+                mask.0.or(&trigger.blanks().0);
+                Ok(mask)
+            }
+            Stage::Gap { .. } | Stage::Following => self.grammar_mask(),
+            Stage::Ended => Ok(Mask(self.tokens.trie().eos_token_set())),
+        }
+    }
+
+    fn grammar_mask(&mut self) -> Result<Mask, Error> {
+        let may_end = self.matcher.is_accepting().unwrap_or(false);
+        match self.matcher.compute_mask_or_eos() {
+            Ok(bits) => Ok(Mask(bits)),
+            // A vocabulary without tokens that end a text.
+            Err(_) if may_end => {
+                self.stage = Stage::Ended;
+                Ok(Mask(self.tokens.trie().eos_token_set()))
+            }
+            Err(error) => Err(stuck(&error.to_string())),
+        }
+    }
+
+    /// Appends a token to the text.
+    ///
+    /// # Errors
+    /// [`Error::NotAllowed`] if the mask does not allow it; [`Error::Stuck`] if the limits per token are exceeded.
+    pub fn accept(&mut self, token: u32) -> Result<(), Error> {
+        if !self.mask()?.allows(token) {
+            return Err(Error::NotAllowed { token });
+        }
+        self.mask = None;
+        let is_end = self.tokens.shared.ends.contains(&token);
+        match &mut self.stage {
+            _ if is_end => self.stage = Stage::Ended,
+            Stage::Waiting(trigger) => {
+                if trigger.push(token) {
+                    self.stage = Stage::Gap { left: BLANKS_MAX, trigger: trigger.clone() };
+                }
+            }
+            Stage::Gap { left, trigger } if *left > 0 && trigger.blanks().allows(token) => {
+                let taken = self.matcher.validate_tokens(&[token]);
+                if taken.map_err(|error| stuck(&error.to_string()))? == 0 {
+                    *left -= 1;
+                } else {
+                    self.follow(token)?;
+                }
+            }
+            _ => self.follow(token)?,
+        }
+        Ok(())
+    }
+
+    /// Lets the grammar consume a token that it allows.
+    fn follow(&mut self, token: u32) -> Result<(), Error> {
+        self.stage = Stage::Following;
+        self.matcher.consume_token(token).map_err(|error| stuck(&error.to_string()))?;
+        if self.tokens.shared.ends.is_empty() && self.may_end() {
+            // Without a token that ends the text, only an empty mask does.
+            self.mask()?;
+        }
+        Ok(())
+    }
+
+    /// Whether the text may end here.
+    pub fn may_end(&mut self) -> bool {
+        match &self.stage {
+            Stage::Waiting(trigger) => trigger.is_optional(),
+            Stage::Gap { .. } | Stage::Following => {
+                self.is_complete() || self.matcher.is_accepting().unwrap_or(false)
+            }
+            Stage::Ended => true,
+        }
+    }
+
+    /// Whether the text is complete and nothing may follow.
+    pub fn is_complete(&self) -> bool {
+        match &self.stage {
+            Stage::Waiting(_) => false,
+            Stage::Gap { .. } | Stage::Following => {
+                let reason = self.matcher.stop_reason();
+                reason != StopReason::NotStopped && reason.is_ok()
+            }
+            Stage::Ended => true,
+        }
+    }
+}
+
+impl std::fmt::Debug for Constraint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Constraint").field("tokens", &self.tokens).finish_non_exhaustive()
+    }
+}
+
+/// Compiles what was prepared.
+fn compile(
+    tokens: &Tokens,
+    grammar: &Grammar,
+    prepared: Prepared,
+    limits: &Limits,
+) -> Result<TokenParser, Error> {
+    let schema = match &prepared {
+        Prepared::Schema(schema) => Some(schema.clone()),
+        Prepared::Lark(_) => None,
+    };
+    build(tokens, prepared, limits).map_err(|message| match schema {
+        Some(schema) => {
+            let fails = |part: serde_json::Value| {
+                build(tokens, Prepared::Schema(part), limits).err().map(|error| reason(&error))
+            };
+            schema::locate(&schema, &reason(&message), &fails)
+        }
+        None => grammar.refused(&message),
+    })
+}
+
+fn build(tokens: &Tokens, prepared: Prepared, limits: &Limits) -> Result<TokenParser, String> {
+    let factory = &tokens.shared.factory;
+    let init = GrammarInit::Serialized(prepared.top_level());
+    let (quiet, plain) = (Logger::new(0, 0), InferenceCapabilities::default());
+    let parser = factory.create_parser_from_init_ext(init, quiet, plain, limits.parser());
+    parser.map_err(|error| error.to_string())
+}
+
+fn stuck(message: &str) -> Error {
+    Error::Stuck { reason: reason(message) }
+}

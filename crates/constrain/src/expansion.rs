@@ -1,0 +1,208 @@
+//! Bounds on how many alternatives a schema has once everything that holds at the same place is combined.
+//!
+//! llguidance combines `allOf`, and the keywords beside `anyOf`, `oneOf`, `enum` and `$ref`, by multiplying their
+//! alternatives out. Ten `anyOf` of ten options in one `allOf` would be 10^10. Here the numbers are multiplied instead,
+//! property by property, before it begins.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use serde_json::{Map, Value};
+
+use crate::Error;
+use crate::schema::{child, target};
+
+/// Most alternatives at one place.
+const ALTERNATIVES_MAX: u64 = 20_000;
+
+/// Most options of a `oneOf`, which are compared in pairs.
+const ONE_OF_MAX: usize = 500;
+
+/// Most steps of counting: some tenths of a second.
+const STEPS_MAX: usize = 500_000;
+
+/// Number of alternatives at a place and at those below it.
+#[derive(Default)]
+struct Width {
+    here: u64,
+    /// By property name.
+    properties: BTreeMap<String, Rc<Width>>,
+    /// Of all other properties and of items.
+    rest: Option<Rc<Width>>,
+}
+
+struct Counter<'a> {
+    root: &'a Value,
+    /// Of what was referred to; `None` while it is being counted.
+    known: HashMap<&'a str, Option<Rc<Width>>>,
+    steps: usize,
+}
+
+/// Checks a schema whose keywords have values of the right types.
+///
+/// # Errors
+/// [`Error::Schema`] with the path of what has too many alternatives.
+pub fn check(schema: &Value) -> Result<(), Error> {
+    let mut counter = Counter { root: schema, known: HashMap::new(), steps: 0 };
+    counter.width("#", schema).map(drop)
+}
+
+fn too_many(path: &str) -> Error {
+    let reason = format!("combined, it has more than {ALTERNATIVES_MAX} alternatives");
+    Error::Schema { path: path.to_owned(), reason }
+}
+
+impl<'a> Counter<'a> {
+    fn step(&mut self, path: &str) -> Result<(), Error> {
+        self.steps += 1;
+        if self.steps > STEPS_MAX { Err(too_many(path)) } else { Ok(()) }
+    }
+
+    fn width(&mut self, path: &str, schema: &'a Value) -> Result<Rc<Width>, Error> {
+        self.step(path)?;
+        let Some(keywords) = schema.as_object() else { return Ok(one()) };
+        let mut width = self.own(path, keywords)?;
+        for (key, value) in keywords {
+            let at = child(path, key);
+            let parts = value.as_array().map(Vec::as_slice).unwrap_or_default();
+            let other = match key.as_str() {
+                "allOf" => {
+                    for (index, part) in parts.iter().enumerate() {
+                        let part = self.width(&format!("{at}/{index}"), part)?;
+                        width = self.both(path, &width, &part)?;
+                    }
+                    continue;
+                }
+                "oneOf" if parts.len() > ONE_OF_MAX => {
+                    let reason = format!("it must have at most {ONE_OF_MAX} options");
+                    return Err(Error::Schema { path: at, reason });
+                }
+                "anyOf" | "oneOf" => {
+                    let mut sum = Rc::new(Width::default());
+                    for (index, part) in parts.iter().enumerate() {
+                        let part = self.width(&format!("{at}/{index}"), part)?;
+                        let here = sum.here.saturating_add(part.here);
+                        sum = self.either(path, &sum, &part, here)?;
+                    }
+                    sum
+                }
+                "enum" => Rc::new(Width { here: parts.len() as u64, ..Width::default() }),
+                "$ref" => self.referred(&at, value)?,
+                _ => continue,
+            };
+            width = self.both(path, &width, &other)?;
+        }
+        Ok(width)
+    }
+
+    /// The widths of the properties and items that a schema lists itself.
+    fn own(&mut self, path: &str, keywords: &'a Map<String, Value>) -> Result<Rc<Width>, Error> {
+        let mut width = Width { here: 1, ..Width::default() };
+        for (key, value) in keywords {
+            let at = child(path, key);
+            match (key.as_str(), value) {
+                ("properties", Value::Object(fields)) => {
+                    for (name, field) in fields {
+                        let field = self.width(&child(&at, name), field)?;
+                        width.properties.insert(name.clone(), field);
+                    }
+                }
+                ("patternProperties" | "$defs" | "definitions", Value::Object(fields)) => {
+                    for (name, field) in fields {
+                        let field = self.width(&child(&at, name), field)?;
+                        if key == "patternProperties" {
+                            self.widen(&at, &mut width, field)?;
+                        }
+                    }
+                }
+                ("items" | "prefixItems", Value::Array(parts)) => {
+                    for (index, part) in parts.iter().enumerate() {
+                        let part = self.width(&format!("{at}/{index}"), part)?;
+                        self.widen(&at, &mut width, part)?;
+                    }
+                }
+                ("items" | "additionalItems" | "additionalProperties", part) => {
+                    let part = self.width(&at, part)?;
+                    self.widen(&at, &mut width, part)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(Rc::new(width))
+    }
+
+    fn widen(&mut self, path: &str, width: &mut Width, part: Rc<Width>) -> Result<(), Error> {
+        width.rest = Some(match width.rest.take() {
+            Some(rest) => self.either(path, &rest, &part, rest.here.max(part.here))?,
+            None => part,
+        });
+        Ok(())
+    }
+
+    fn referred(&mut self, path: &str, reference: &'a Value) -> Result<Rc<Width>, Error> {
+        let Some(reference) = reference.as_str() else { return Ok(one()) };
+        if let Some(known) = self.known.get(reference) {
+            // Within itself it is not combined further.
+            return Ok(known.clone().unwrap_or_else(one));
+        }
+        let Some(schema) = target(self.root, reference) else { return Ok(one()) };
+        self.known.insert(reference, None);
+        let width = self.width(path, schema)?;
+        self.known.insert(reference, Some(width.clone()));
+        Ok(width)
+    }
+
+    /// What holds for both.
+    fn both(&mut self, path: &str, a: &Rc<Width>, b: &Rc<Width>) -> Result<Rc<Width>, Error> {
+        self.step(path)?;
+        let here = a.here.saturating_mul(b.here);
+        if here > ALTERNATIVES_MAX && a.here > 1 && b.here > 1 {
+            return Err(too_many(path));
+        }
+        let mut properties = BTreeMap::new();
+        for name in a.properties.keys().chain(b.properties.keys()) {
+            let [from_a, from_b] =
+                [a, b].map(|width| width.properties.get(name).or(width.rest.as_ref()));
+            let width = match (from_a, from_b) {
+                (Some(a), Some(b)) => self.both(path, a, b)?,
+                (Some(width), None) | (None, Some(width)) => width.clone(),
+                (None, None) => continue,
+            };
+            properties.insert(name.clone(), width);
+        }
+        let rest = match (&a.rest, &b.rest) {
+            (Some(a), Some(b)) => Some(self.both(path, a, b)?),
+            (rest, None) | (None, rest) => rest.clone(),
+        };
+        Ok(Rc::new(Width { here, properties, rest }))
+    }
+
+    /// What holds for one of them: below, the wider of both.
+    fn either(
+        &mut self,
+        path: &str,
+        a: &Rc<Width>,
+        b: &Rc<Width>,
+        here: u64,
+    ) -> Result<Rc<Width>, Error> {
+        self.step(path)?;
+        let mut properties = BTreeMap::new();
+        for name in a.properties.keys().chain(b.properties.keys()) {
+            let width = match (a.properties.get(name), b.properties.get(name)) {
+                (Some(a), Some(b)) => self.either(path, a, b, a.here.max(b.here))?,
+                (Some(width), None) | (None, Some(width)) => width.clone(),
+                (None, None) => continue,
+            };
+            properties.insert(name.clone(), width);
+        }
+        let rest = match (&a.rest, &b.rest) {
+            (Some(a), Some(b)) => Some(self.either(path, a, b, a.here.max(b.here))?),
+            (rest, None) | (None, rest) => rest.clone(),
+        };
+        Ok(Rc::new(Width { here, properties, rest }))
+    }
+}
+
+fn one() -> Rc<Width> {
+    Rc::new(Width { here: 1, ..Width::default() })
+}

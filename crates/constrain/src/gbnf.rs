@@ -1,0 +1,31 @@
+//! GBNF, llama.cpp's notation for grammars, as a Lark grammar for llguidance.
+//!
+//! GBNF describes texts character by character, while llguidance splits them into lexemes first, each as long as
+//! possible. So terminals are chosen such that this makes no difference ([`units`]): a regular grammar becomes one
+//! terminal; otherwise terminals are the largest regular parts that no following text could have continued.
+
+use crate::{Error, Limits};
+
+mod automaton;
+mod chars;
+mod parse;
+mod regular;
+mod units;
+mod write;
+
+const WHAT: &str = "the GBNF grammar";
+
+/// The Lark grammar of the texts that a GBNF grammar allows.
+///
+/// # Errors
+/// [`Error::Syntax`], [`Error::Grammar`].
+pub fn to_lark(source: &str, limits: &Limits) -> Result<String, Error> {
+    let mut grammar = parse::parse(source, limits)?;
+    let mut regular = regular::Regular::find(&mut grammar)?;
+    let units = units::Units::choose(&mut grammar, &mut regular)?;
+    write::lark(&grammar, &units)
+}
+
+fn refused(reason: String) -> Error {
+    Error::Grammar { what: WHAT, reason }
+}

@@ -1,0 +1,133 @@
+//! Grammars in the notations that clients send, and how each becomes one that llguidance parses.
+
+use llguidance::api::TopLevelGrammar;
+use serde_json::{Value, json};
+
+use crate::{Error, Limits, gbnf, lark, regex, schema};
+
+/// A grammar: which texts are allowed. Its source is checked when a [`Constraint`](crate::Constraint) is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grammar {
+    notation: Notation,
+    source: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Notation {
+    Schema,
+    Gbnf,
+    Regex,
+    Lark,
+}
+
+impl Grammar {
+    /// Any JSON object.
+    pub fn json_object() -> Grammar {
+        Grammar::json_schema(r#"{"type": "object"}"#)
+    }
+
+    /// JSON that is valid under a JSON schema (draft 2020-12, or as `$schema` says). The schema `{}` allows any JSON
+    /// value.
+    pub fn json_schema(schema: impl Into<String>) -> Grammar {
+        Grammar { notation: Notation::Schema, source: schema.into() }
+    }
+
+    /// A grammar in llama.cpp's notation, which starts at the rule `root`.
+    pub fn gbnf(grammar: impl Into<String>) -> Grammar {
+        Grammar { notation: Notation::Gbnf, source: grammar.into() }
+    }
+
+    /// A regular expression, in the syntax of Rust's crate `regex`, which the whole text matches.
+    pub fn regex(expression: impl Into<String>) -> Grammar {
+        Grammar { notation: Notation::Regex, source: expression.into() }
+    }
+
+    /// A grammar in llguidance's variant of Lark, which starts at the rule `start`.
+    pub fn lark(grammar: impl Into<String>) -> Grammar {
+        Grammar { notation: Notation::Lark, source: grammar.into() }
+    }
+
+    /// What the source is, for messages.
+    pub(crate) fn what(&self) -> &'static str {
+        match self.notation {
+            Notation::Schema => "the schema",
+            Notation::Gbnf => "the GBNF grammar",
+            Notation::Regex => "the regular expression",
+            Notation::Lark => "the Lark grammar",
+        }
+    }
+
+    /// The grammar as llguidance takes it; what can be checked with a better message than its own is checked.
+    ///
+    /// # Errors
+    /// Errors of syntax; limits that are exceeded.
+    pub(crate) fn prepare(&self, limits: &Limits) -> Result<Prepared, Error> {
+        let (what, bytes, most) = (self.what(), self.source.len(), limits.source_bytes);
+        if bytes > most {
+            return Err(Error::TooLong { what, bytes, most });
+        }
+        Ok(match self.notation {
+            Notation::Schema => Prepared::Schema(schema::parse(&self.source, limits)?),
+            Notation::Gbnf => Prepared::Lark(gbnf::to_lark(&self.source, limits)?),
+            Notation::Regex => Prepared::Lark(regex::to_lark(&self.source)?),
+            Notation::Lark => {
+                lark::check(&self.source, limits)?;
+                Prepared::Lark(self.source.clone())
+            }
+        })
+    }
+
+    /// The error for a grammar that llguidance refuses.
+    pub(crate) fn refused(&self, message: &str) -> Error {
+        let what = self.what();
+        match self.notation {
+            Notation::Lark => lark::refused(what, message),
+            _ => Error::Grammar { what, reason: reason(message) },
+        }
+    }
+}
+
+/// A grammar that is ready to be compiled.
+pub(crate) enum Prepared {
+    Schema(Value),
+    Lark(String),
+}
+
+impl Prepared {
+    /// As llguidance takes it.
+    pub fn top_level(self) -> TopLevelGrammar {
+        match self {
+            Prepared::Schema(schema) => TopLevelGrammar::from_json_schema(with_options(schema)),
+            Prepared::Lark(source) => TopLevelGrammar::from_lark(source),
+        }
+    }
+}
+
+/// White space between the tokens of JSON: a model may indent, but not fill its answer with nothing else.
+const SPACE: &str = r"[ \t]{1,8}|\r?\n[ \t]{0,64}";
+
+/// The schema with llguidance's options in it. A schema that is `true` or `false` has no room for them.
+fn with_options(schema: Value) -> Value {
+    let mut schema = match schema {
+        Value::Bool(true) => json!({}),
+        Value::Bool(false) => json!({ "not": {} }),
+        schema => schema,
+    };
+    if let Some(schema) = schema.as_object_mut() {
+        schema.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": SPACE }));
+    }
+    schema
+}
+
+/// The first line of an error of llguidance, without its notes to developers.
+pub(crate) fn reason(message: &str) -> String {
+    let message = message.split("\n<").next().unwrap_or(message);
+    let lines = || message.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines().next().unwrap_or("it cannot be compiled");
+    // Errors of regular expressions are drawn over several lines.
+    let inner = lines().find_map(|line| line.strip_prefix("error: "));
+    match inner {
+        Some(inner) => format!("{} {inner}", first.trim_end_matches(|c| c != ':')),
+        None => first.to_owned(),
+    }
+}

@@ -1,0 +1,52 @@
+//! Limits on the size of grammars, and thereby on the time and memory that they take.
+
+use llguidance::api::ParserLimits;
+
+/// Limits on one grammar. The defaults bound its compilation to about a second, however hostile the grammar is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of the source: schema, grammar or regular expression.
+    pub source_bytes: usize,
+    /// Depth of nested schemas, groups or rules.
+    pub depth: usize,
+    /// Symbols of the compiled grammar.
+    pub symbols: usize,
+    /// Work of building the lexer; 50,000 take about a millisecond.
+    pub compile_fuel: u64,
+    /// Work of the lexer per token; 14,000 take about a millisecond.
+    pub token_fuel: u64,
+    /// Items of the parser per token; 20,000 take about a millisecond.
+    pub token_items: usize,
+    /// States of the lexer, of 1 to 2 kB each.
+    pub lexer_states: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            source_bytes: 256 << 10,
+            depth: 64,
+            symbols: 200_000,
+            compile_fuel: 400_000,
+            token_fuel: 500_000,
+            token_items: 100_000,
+            lexer_states: 50_000,
+        }
+    }
+}
+
+impl Limits {
+    /// The limits as llguidance takes them.
+    pub(crate) fn parser(&self) -> ParserLimits {
+        ParserLimits {
+            max_items_in_row: 2000,
+            initial_lexer_fuel: self.compile_fuel,
+            step_lexer_fuel: self.token_fuel,
+            step_max_items: self.token_items,
+            max_lexer_states: self.lexer_states,
+            max_grammar_size: self.symbols,
+            precompute_large_lexemes: false,
+            verbose_errors: false,
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Constraints over small vocabularies: which texts each notation allows, and what each error says.
+
+use crate::{Constraint, Error, Grammar, Limits, Token, Tokens};
+
+/// One token per byte, a few longer ones, and an end.
+pub fn bytes() -> Tokens {
+    let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+    let longer = ["{\"", "\":", "true", "null", "</think>", "\n\n", "ink>x"];
+    let tokens = bytes
+        .iter()
+        .map(|byte| Token::Text(byte))
+        .chain(longer.iter().map(|text| Token::Text(text.as_bytes())))
+        .chain([Token::Control(b"<end>")]);
+    Tokens::new(tokens, &[END]).unwrap()
+}
+
+/// The token that ends a text.
+const END: u32 = 263;
+
+fn constraint(grammar: &Grammar) -> Constraint {
+    Constraint::new(&bytes(), grammar, Limits::default()).unwrap()
+}
+
+/// Whether a grammar allows exactly this text, byte by byte.
+pub fn matches(constraint: &Constraint, text: &str) -> bool {
+    let mut constraint = constraint.clone();
+    text.bytes().all(|byte| constraint.accept(u32::from(byte)).is_ok()) && constraint.may_end()
+}
+
+fn refusal(grammar: &Grammar) -> String {
+    Constraint::new(&bytes(), grammar, Limits::default()).unwrap_err().to_string()
+}
+
+#[test]
+fn a_schema_allows_its_instances_and_ends_by_itself() {
+    let schema = r#"{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],
+        "additionalProperties":false}"#;
+    let constraint = constraint(&Grammar::json_schema(schema));
+    for text in [r#"{"a":1}"#, "{\n  \"a\": -12\n}"] {
+        assert!(matches(&constraint, text), "{text}");
+    }
+    for text in ["", "{}", r#"{"a":1.5}"#, r#"{"a":1,"b":2}"#, "[1]", r#"{"a":1}x"#] {
+        assert!(!matches(&constraint, text), "{text}");
+    }
+    let mut whole = constraint.clone();
+    for byte in r#"{"a":1}"#.bytes() {
+        assert!(!whole.is_complete());
+        whole.accept(u32::from(byte)).unwrap();
+    }
+    assert!(whole.is_complete());
+    assert_eq!(whole.mask().unwrap().iter().collect::<Vec<_>>(), [END]);
+    assert_eq!(whole.accept(65), Err(Error::NotAllowed { token: 65 }));
+    whole.accept(END).unwrap();
+    assert!(whole.is_complete());
+}
+
+#[test]
+fn json_objects_of_any_kind() {
+    let constraint = constraint(&Grammar::json_object());
+    for text in ["{}", r#"{"x":[1,2,{"y":null}],"z":"é\n"}"#.replace("\\n", "").as_str()] {
+        assert!(matches(&constraint, text), "{text}");
+    }
+    for text in ["[]", "1", "", "{", "{}{}"] {
+        assert!(!matches(&constraint, text), "{text}");
+    }
+}
+
+#[test]
+fn regular_expressions_match_whole_texts() {
+    for expression in ["[a-c]+x?", "^[a-c]+x?$"] {
+        let constraint = constraint(&Grammar::regex(expression));
+        for (text, expected) in [("a", true), ("abcx", true), ("x", false), ("axx", false)] {
+            assert_eq!(matches(&constraint, text), expected, "{text}");
+        }
+    }
+    let slash = constraint(&Grammar::regex("a/b \"c\" \\\\d"));
+    assert!(matches(&slash, "a/b \"c\" \\d"));
+    let error = refusal(&Grammar::regex("a(b"));
+    assert_eq!(error, "the regular expression, line 1, column 2: unclosed group");
+    refusal(&Grammar::regex(""));
+    refusal(&Grammar::regex("a\\"));
+}
+
+#[test]
+fn lark_grammars() {
+    let constraint =
+        constraint(&Grammar::lark("start: \"a\" b \"c\"\nb: /[0-9]+/ | \"(\" b \")\"\n"));
+    for (text, expected) in [("a12c", true), ("a((7))c", true), ("a((7)c", false), ("ac", false)] {
+        assert_eq!(matches(&constraint, text), expected, "{text}");
+    }
+    let error = refusal(&Grammar::lark("start: \"a\"\nb: ]\n"));
+    assert!(error.starts_with("the Lark grammar, line 2, column "), "{error}");
+    refusal(&Grammar::lark(""));
+    assert_eq!(
+        refusal(&Grammar::lark("start: x\n")),
+        "the Lark grammar, line 1, column 8: unknown name: \"x\""
+    );
+}
+
+#[test]
+fn control_tokens_are_allowed_only_where_asked_for() {
+    let mut constraint = constraint(&Grammar::regex("(?s).*"));
+    let mask = constraint.mask().unwrap();
+    assert!(mask.allows(u32::from(b'a')) && mask.allows(END), "the empty text may end");
+    assert!(!mask.allows(0xFF), "no UTF-8 has this byte");
+    assert!(!mask.allows(1000));
+}
+
+#[test]
+fn a_grammar_begins_after_its_trigger() {
+    let grammar = Grammar::json_schema(r#"{"const": true}"#);
+    let waiting = constraint(&grammar).after("</think>");
+    // The trigger in one token, in single bytes, and across both.
+    for start in ["</think>", "well</think>\n", "<</think>", "</thi</think>\n\n"] {
+        let mut constraint = waiting.clone();
+        for byte in start.bytes() {
+            assert!(!constraint.may_end());
+            assert!(!constraint.mask().unwrap().allows(END), "the answer must not end yet");
+            constraint.accept(u32::from(byte)).unwrap();
+        }
+        let allowed: Vec<u32> = constraint.mask().unwrap().iter().filter(|&t| t > 32).collect();
+        let blank = if start.ends_with("\n\n") { vec![] } else { vec![261] };
+        assert_eq!(allowed, [vec![u32::from(b't'), 258], blank].concat(), "after {start:?}");
+        constraint.accept(258).unwrap();
+        assert!(constraint.is_complete());
+    }
+    let mut one = waiting.clone();
+    one.accept(260).unwrap();
+    assert!(one.mask().unwrap().allows(258));
+    let mut partial = waiting.clone();
+    assert!(partial.mask().unwrap().allows(262));
+    "</th".bytes().for_each(|byte| partial.accept(u32::from(byte)).unwrap());
+    assert!(!partial.mask().unwrap().allows(262), "text after the trigger and before the grammar");
+    let mut optional = constraint(&grammar).once("</think>");
+    assert!(optional.may_end() && optional.mask().unwrap().allows(END));
+    optional.accept(END).unwrap();
+    assert!(optional.is_complete());
+}
+
+#[test]
+fn clones_are_independent() {
+    let mut one = constraint(&Grammar::regex("ab|ac"));
+    one.accept(u32::from(b'a')).unwrap();
+    let mut two = one.clone();
+    one.accept(u32::from(b'b')).unwrap();
+    assert!(one.is_complete() && !two.is_complete());
+    two.accept(u32::from(b'c')).unwrap();
+    assert!(two.is_complete());
+}
+
+#[test]
+fn schema_errors_name_the_place() {
+    let cases = [
+        ("{", "the schema is not JSON: EOF while parsing an object at line 1 column 1"),
+        ("false", "schema at #: the schema false allows no value"),
+        ("3", "schema at #: a schema must be an object, true or false"),
+        (
+            r#"{"properties":{"a/b":{"not":{}}}}"#,
+            "schema at #/properties/a~1b/not: the keyword `not` is not supported",
+        ),
+        (
+            r#"{"items":{"uniqueItems":true}}"#,
+            "schema at #/items/uniqueItems: the keyword `uniqueItems` is not supported",
+        ),
+        (r##"{"$ref":"#/$defs/x"}"##, "schema at #/$ref: the schema has no #/$defs/x"),
+        (
+            r#"{"properties":{"a":{"minLength":-1}}}"#,
+            "schema at #/properties/a/minLength: it must be a number of 0 or more",
+        ),
+        (
+            r#"{"type":"object","properties":{"a":{"type":"array","items":{"type":"strin"}}}}"#,
+            "schema at #/properties/a/items: Invalid type: strin",
+        ),
+        (
+            r#"{"anyOf":[{"type":"object","properties":{"b":{"type":"string","pattern":"(a"}}}]}"#,
+            "schema at #/anyOf/0/properties/b: regex parse error: unclosed group",
+        ),
+    ];
+    for (schema, expected) in cases {
+        let error = refusal(&Grammar::json_schema(schema));
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_vocabulary_without_an_end_is_complete_where_nothing_fits() {
+    let tokens = Tokens::new([Token::Text(b"a"), Token::Text(b"b")], &[]).unwrap();
+    let grammar = Grammar::regex("ab?c?");
+    let mut constraint = Constraint::new(&tokens, &grammar, Limits::default()).unwrap();
+    constraint.accept(0).unwrap();
+    assert!(!constraint.is_complete());
+    constraint.accept(1).unwrap();
+    assert!(constraint.is_complete());
+    let stuck = Grammar::regex("ac");
+    let mut constraint = Constraint::new(&tokens, &stuck, Limits::default()).unwrap();
+    constraint.accept(0).unwrap();
+    assert!(matches!(constraint.mask(), Err(Error::Stuck { .. })));
+}
+
+#[path = "tests/gbnf.rs"]
+mod gbnf;

@@ -1,0 +1,189 @@
+//! GBNF: well-known kinds of grammars, every piece of syntax, errors, and hostile grammars.
+
+use std::time::{Duration, Instant};
+
+use super::{constraint, matches, refusal};
+use crate::Grammar;
+
+fn check(grammar: &str, good: &[&str], bad: &[&str]) {
+    let constraint = constraint(&Grammar::gbnf(grammar));
+    for text in good {
+        assert!(matches(&constraint, text), "{text:?} is in\n{grammar}");
+    }
+    for text in bad {
+        assert!(!matches(&constraint, text), "{text:?} is not in\n{grammar}");
+    }
+}
+
+#[test]
+fn syntax() {
+    check(r#"root ::= "a" | "b" # comment"#, &["a", "b"], &["", "ab", "c"]);
+    check("root ::= [a-cX-]+ [^\\n\\]]?", &["a-X", "abz"], &["", "abzz", "a]"]);
+    check("root ::= \"\\x41\\u00e9\\U0001F600\\n\\t\\\\\\\"\"", &["Aé😀\n\t\\\""], &["A"]);
+    check("root ::= . .", &["ab", "é\n", "😀😀"], &["a", "abc"]);
+    check("root ::= \"a\"{2} \"b\"{1,} \"c\"{0,2}", &["aab", "aabbcc"], &["ab", "aabccc"]);
+    check("root ::= (\n \"a\" |\n \"b\"\n)+ | \"\"", &["", "abba"], &["c"]);
+    check("root ::=\n  item\nitem ::= \"x\" |\n  \"y\"\r\n\r\n", &["x", "y"], &["xy"]);
+    check("root ::= a-b\na-b ::= \"\" | \"q\" a-b", &["", "qqq"], &["p"]);
+    check("root ::= \"a\"? \"b\"{0} \"c\"*+", &["", "acc"], &["b"]);
+}
+
+const JSON: &str = r#"
+root   ::= object
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws ( pair ("," ws pair)* )? "}" ws
+pair   ::= string ":" ws value
+array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+number ::= "-"? ("0" | [1-9] [0-9]{0,15}) ("." [0-9]+)? ([eE] [-+]? [0-9]+)? ws
+ws     ::= | " " | "\n" [ \t]{0,20}
+"#;
+
+#[test]
+fn json() {
+    let good = ["{}", r#"{"a":[1,-2.5e3,"x\u00e9é\"",null,{"b":[]}]}"#, "{\n  \"a\": true\n} "];
+    check(JSON, &good, &["", "[]", "{", r#"{"a"}"#, r#"{"a":01}"#, r#"{"a":"\x"}"#, "{}{}"]);
+}
+
+#[test]
+fn arithmetic_whose_blanks_may_also_end_a_line() {
+    let grammar = r#"
+root  ::= (expr "=" ws term "\n")+
+expr  ::= term ([-+*/] term)*
+term  ::= ident | num | "(" ws expr ")" ws
+ident ::= [a-z] [a-z0-9_]* ws
+num   ::= [0-9]+ ws
+ws    ::= [ \t\n]*
+"#;
+    let good = ["x=1\n", "(a1 +22 )*x/3 = 7\n", "a=b\n \n(c)=1\n\n\n"];
+    check(grammar, &good, &["x=1", "x=\n", "(x=1\n", "1a=2\n"]);
+}
+
+#[test]
+fn a_list_and_moves_of_chess_are_regular() {
+    check(
+        "root ::= item+\nitem ::= \"- \" [^\\r\\n]+ \"\\n\"",
+        &["- a b\n- c\n"],
+        &["- \n", "a\n"],
+    );
+    let chess = r#"
+root ::= "1. " move " " move "\n" ([1-9] [0-9]? ". " move " " move "\n")*
+move ::= (pawn | piece | castle) [+#]?
+piece ::= [NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8]
+pawn ::= ([a-h] "x")? [a-h] [1-8] ("=" [NBKQR])?
+castle ::= "O-O" "-O"?
+"#;
+    check(chess, &["1. e4 e5\n2. Nf3 O-O-O+\n"], &["1. e9 e5\n", "e4 e5\n", "1. e4\n"]);
+}
+
+#[test]
+fn a_language_like_c() {
+    let grammar = r#"
+root ::= (declaration)*
+declaration ::= type identifier "(" parameter? ")" "{" statement* "}"
+type ::= "int" ws | "float" ws | "char" ws
+identifier ::= [a-zA-Z_] [a-zA-Z_0-9]*
+parameter ::= type identifier
+statement ::=
+    ( type identifier ws "=" ws expression ";" ) |
+    ( identifier ws "=" ws expression ";" ) |
+    ( identifier ws "(" argument? ")" ";" ) |
+    ( "return" ws expression ";" ) |
+    ( "while" "(" condition ")" "{" statement* "}" ) |
+    ( "if" "(" condition ")" "{" statement* "}" ("else" "{" statement* "}")? )
+condition ::= expression ("==" | "!=" | "<" | "<=") expression
+expression ::= term (("+" | "-") term)*
+term ::= factor (("*" | "/") factor)*
+factor ::= identifier | number | "(" expression ")" | identifier "(" argument? ")"
+argument ::= expression ("," ws expression)*
+number ::= [0-9]+
+ws ::= [ \t\n]+
+"#;
+    let good = [
+        "",
+        "int main(){return 1;}",
+        "int f(int x){if(x<=1){return 1;}else{returned = f(x-1, 2)*x;}}float g(){}",
+    ];
+    check(grammar, &good, &["int (){}", "int f(){return1;}", "int f(){x = ;}", "int f(){"]);
+}
+
+/// Where the longest lexeme is the wrong one, so terminals must be split.
+#[test]
+fn texts_that_a_greedy_lexer_would_lose() {
+    let nested = "root ::= \"(\" root \")\" | [a-z]+ \"b\" | \"ab\" [0-9] \"c\"";
+    check(nested, &["ab", "(xyzb)", "((bb))", "ab7c"], &["a", "(b)", "ab7", "(ab"]);
+    let blanks = "root ::= \"[\" ws root? ws \"]\" ws\nws ::= [ ]*";
+    check(blanks, &["[]", "[ [ ]  ] ", "[  ]"], &["[", "] [", "[]]"]);
+    let prefix = "root ::= \"i\" root \"e\" | \"if\" root | \"f\" | \"\"";
+    check(prefix, &["", "f", "ife", "iff", "iifee", "ififf"], &["i", "e", "iif", "ifee"]);
+    let left = "root ::= root \"+\" item | item\nitem ::= [0-9]+ | \"(\" root \")\"";
+    check(left, &["1", "1+22+(3+4)", "(((1)))"], &["+1", "1+", "(1", ""]);
+    let counted = "root ::= \"<\" root{2,3} \">\" | \"x\"{1,2}";
+    check(counted, &["x", "xx", "<xx>", "<xxx<xx>>", "<xxxxxx>"], &["<x>", "xxx", "<xxxxxxx>"]);
+}
+
+#[test]
+fn errors_say_where() {
+    let cases = [
+        ("", "the GBNF grammar: it has no rule `root`"),
+        ("a ::= \"x\"", "the GBNF grammar: it has no rule `root`"),
+        ("root ::= \"a", "the GBNF grammar, line 1, column 10: unclosed literal"),
+        ("root ::= b\n", "the GBNF grammar, line 1, column 10: the rule `b` is not defined"),
+        ("root ::= (\n\"a\"", "the GBNF grammar, line 1, column 10: unclosed group"),
+        ("root ::= \"a\" )", "the GBNF grammar, line 1, column 14: unexpected ')'"),
+        ("root ::= [z-a]", "the GBNF grammar, line 1, column 11: the range 'z'-'a' is empty"),
+        ("root ::= []", "the GBNF grammar, line 1, column 10: the set allows no character"),
+        ("root ::= \"\\q\"", "the GBNF grammar, line 1, column 11: unknown escape \\q"),
+        ("root ::= \"\\uD800\"", "the GBNF grammar, line 1, column 11: \\uD800 is no character"),
+        ("root ::= *", "the GBNF grammar, line 1, column 10: nothing to repeat"),
+        ("root : \"a\"", "the GBNF grammar, line 1, column 6: expected `::=` after `root`"),
+        (
+            "root ::= \"a\"{3,2}",
+            "the GBNF grammar, line 1, column 13: at most is less than at least",
+        ),
+        (
+            "root ::= \"a\" root",
+            "the GBNF grammar: the rule `root` refers to itself without an end",
+        ),
+    ];
+    for (grammar, expected) in cases {
+        assert_eq!(refusal(&Grammar::gbnf(grammar)), expected, "{grammar}");
+    }
+}
+
+/// Compiles or is refused, in any case soon.
+fn soon(grammar: &Grammar) -> Result<(), String> {
+    let start = Instant::now();
+    let result = crate::Constraint::new(&super::bytes(), grammar, crate::Limits::default());
+    let took = start.elapsed();
+    assert!(took < Duration::from_millis(2500), "{took:?}");
+    result.map(|_| ()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn hostile_grammars_are_refused_soon() {
+    let groups = format!("root ::= {}\"a\"{}", "(".repeat(60_000), ")".repeat(60_000));
+    assert!(soon(&Grammar::gbnf(groups)).unwrap_err().contains("more than 64 deep"));
+    let counts = "root ::= \"a\"{0,1000000000}";
+    assert!(soon(&Grammar::gbnf(counts)).unwrap_err().contains("at most 2000"));
+    let stars = format!("root ::= \"a\"{}", "*".repeat(100_000));
+    assert!(soon(&Grammar::gbnf(stars)).is_err());
+    let powers: String = (0..60).map(|i| format!("r{i} ::= r{} r{}\n", i + 1, i + 1)).collect();
+    let _ = soon(&Grammar::gbnf(format!("root ::= r0\n{powers}r60 ::= \"a\"")));
+    let nested = "root ::= ((((\"a\"{0,2000}){0,2000}){0,2000}){0,2000}){0,2000}";
+    let _ = soon(&Grammar::gbnf(nested));
+    let nested = "root ::= ((([a-b]{0,2000} root?){0,2000}){0,2000}){0,2000}";
+    let _ = soon(&Grammar::gbnf(nested));
+    let chain: String = (0..20_000).map(|i| format!("r{i} ::= r{}\n", i + 1)).collect();
+    let _ = soon(&Grammar::gbnf(format!("root ::= r0\n{}r20000::=\"\"", &chain[..])));
+    let chain: String = (0..9_000).map(|i| format!("r{i} ::= [a] r{} [b]\n", i + 1)).collect();
+    let _ = soon(&Grammar::gbnf(format!("root ::= r0\n{chain}r9000 ::= \"\" | root")));
+    let ambiguous = "root ::= root root | \"a\" | \"\"";
+    let _ = soon(&Grammar::gbnf(ambiguous));
+    let many: String = (0..3000).map(|i| format!("| \"x{i}\" root ")).collect();
+    let _ = soon(&Grammar::gbnf(format!("root ::= \"\" {many}")));
+    let long = format!("root ::= \"{}\"", "a".repeat(250_000));
+    let _ = soon(&Grammar::gbnf(long));
+    let too_long = "#".repeat(300_000);
+    assert!(soon(&Grammar::gbnf(too_long)).unwrap_err().contains("at most 262144"));
+}

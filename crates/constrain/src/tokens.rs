@@ -1,0 +1,112 @@
+//! The vocabulary as a trie of bytes, which grammars are matched against.
+
+use std::sync::Arc;
+
+use llguidance::ParserFactory;
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::{
+    ApproximateTokEnv, INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie,
+};
+
+use crate::Error;
+
+/// Longest token in bytes that a grammar may use; the trie has no room for longer ones.
+const TOKEN_BYTES_MAX: usize = 1000;
+
+/// Most bytes of all tokens together.
+const BYTES_MAX: usize = 4_000_000;
+
+/// Most tokens.
+const TOKENS_MAX: usize = 8_000_000;
+
+/// What a token stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token<'a> {
+    /// These bytes of text.
+    Text(&'a [u8]),
+    /// A control token with this spelling. Only Lark grammars can ask for one.
+    Control(&'a [u8]),
+    /// Nothing: it is never allowed.
+    Unused,
+}
+
+/// A vocabulary prepared for grammars. It takes about a tenth of a second to make, once per model; clones share it.
+#[derive(Clone)]
+pub struct Tokens {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub factory: ParserFactory,
+    /// Tokens that end a text.
+    pub ends: Vec<u32>,
+}
+
+impl Tokens {
+    /// Prepares a vocabulary: what each token stands for, by rising id, and the tokens that end a text.
+    ///
+    /// # Errors
+    /// [`Error::Vocabulary`].
+    pub fn new<'a>(
+        tokens: impl IntoIterator<Item = Token<'a>>,
+        ends: &[u32],
+    ) -> Result<Tokens, Error> {
+        // A token that ends a text is never part of it, however it is spelled.
+        let token = |(id, token): (u32, Token<'a>)| match token {
+            Token::Text(bytes) if ends.contains(&id) => word(Token::Control(bytes)),
+            token => word(token),
+        };
+        let words: Vec<Vec<u8>> = (0..).zip(tokens).map(token).collect();
+        let too_large = |reason: String| Error::Vocabulary { reason };
+        if words.is_empty() || words.len() > TOKENS_MAX {
+            let count = words.len();
+            return Err(too_large(format!("{count} tokens, where 1 to {TOKENS_MAX} are allowed")));
+        }
+        let bytes: usize = words.iter().map(Vec::len).sum();
+        if bytes > BYTES_MAX {
+            return Err(too_large(format!("{bytes} bytes of text, more than {BYTES_MAX}")));
+        }
+        let ends: Vec<u32> =
+            ends.iter().copied().filter(|&id| (id as usize) < words.len()).collect();
+        let info = TokRxInfo::new(words.len() as u32, *ends.first().unwrap_or(&INVALID_TOKEN));
+        let mut trie = TokTrie::from(&info, &words);
+        if !ends.is_empty() {
+            trie = trie.with_eos_tokens(&ends);
+        }
+        // Any tokenization of an allowed text is allowed, so the trie's own tokenizer is never asked.
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let slices = SlicedBiasComputer::json_slices();
+        let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);
+        let factory = factory.map_err(|error| too_large(error.to_string()))?;
+        Ok(Tokens { shared: Arc::new(Shared { factory, ends }) })
+    }
+
+    /// Number of tokens.
+    #[expect(clippy::len_without_is_empty, reason = "a vocabulary is never empty")]
+    pub fn len(&self) -> usize {
+        self.trie().vocab_size()
+    }
+
+    pub(crate) fn trie(&self) -> &TokTrie {
+        self.shared.factory.tok_env().tok_trie()
+    }
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokens").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// The bytes of a token in the trie: control tokens are marked by a byte that UTF-8 never has, and tokens that no
+/// grammar can use have none.
+fn word(token: Token<'_>) -> Vec<u8> {
+    const MARK: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
+    match token {
+        Token::Text(bytes) if bytes.len() <= TOKEN_BYTES_MAX && !bytes.contains(&MARK) => {
+            bytes.to_vec()
+        }
+        Token::Control(name) if name.len() < TOKEN_BYTES_MAX => [&[MARK], name].concat(),
+        _ => Vec::new(),
+    }
+}
