@@ -1,5 +1,5 @@
-//! The promise of `bench`: what it writes is llama-bench's, field by field, its numbers follow from one another, lists
-//! and ranges make the tests they say, and what was measured is a whole document however a run ends.
+//! The promise of `bench`: its output has llama-bench's fields, its numbers are consistent, lists and ranges expand to the
+//! right tests, and the output is a complete document however a run ends.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
@@ -32,7 +32,7 @@ const FIELDS: &str = "build_commit:s build_number:i cpu_info:s gpu_info:s backen
     fit_min_ctx:i n_prompt:i n_gen:i n_depth:i test_time:s avg_ns:i stddev_ns:i avg_ts:f stddev_ts:f samples_ns:I \
     samples_ts:F";
 
-/// Ours, in their order.
+/// Our own fields, in order.
 const OWN: [&str; 18] = [
     "n_parallel",
     "placement",
@@ -84,7 +84,7 @@ fn mean_and_deviation(samples: &[f64]) -> (f64, f64) {
     (mean, (squares / (samples.len() - 1) as f64).sqrt())
 }
 
-/// Names, order and kinds of the values.
+/// Checks names, order and types of the fields.
 fn check_fields(row: &Value) {
     let found: Vec<&str> = row.as_object().unwrap().keys().map(String::as_str).collect();
     let fields: Vec<(&str, &str)> =
@@ -107,7 +107,7 @@ fn check_fields(row: &Value) {
     }
 }
 
-/// That each number follows from those it is made of.
+/// Checks that derived numbers agree with those they are computed from.
 fn check_numbers(row: &Value, repetitions: usize) {
     let parallel = number(row, "n_parallel");
     let each = number(row, "n_prompt") + number(row, "n_gen");
@@ -142,7 +142,7 @@ fn check_numbers(row: &Value, repetitions: usize) {
     let share = number(row, "cpu_weight_gbps") / number(row, "probe_gbps");
     near(number(row, "probe_share"), share, "probe_share");
     if row["gpu_busy"] == 0.0 {
-        // All steps over all the time in steps, which is no more than all the time there was.
+        // The time in steps is at most the total time.
         let seconds = numbers(row, "samples_ns").iter().sum::<f64>() / 1e9;
         let least = number(row, "step_bytes") * each * repetitions as f64 / seconds / 1e9;
         assert!(number(row, "cpu_weight_gbps") >= 0.999 * least, "{row}");
@@ -150,7 +150,7 @@ fn check_numbers(row: &Value, repetitions: usize) {
 }
 
 #[test]
-fn a_step_reads_the_experts_that_its_tokens_go_to() {
+fn a_step_reads_the_experts_its_tokens_are_routed_to() {
     let place = place();
     let shape = "--layers 2 --width 64 --heads 2 --kv-heads 2 --ffn 96 --vocab 512 --type Q8_0";
     place.run(&format!("synth --shape mixtral-8x7b {shape} experts.gguf")).good();
@@ -164,7 +164,7 @@ fn a_step_reads_the_experts_that_its_tokens_go_to() {
     let others = bytes(&|name| !name.contains("_exps") && name != "token_embd.weight");
     for row in rows(place.run("bench -m experts.gguf -p 0 -n 2 -np 1,4 -r 1 -ngl 0 --json")) {
         let tokens = number(&row, "n_parallel");
-        // Each of 8 experts is left out by a token with 3 chances in 4.
+        // A token skips each of 8 experts with probability 3/4.
         let used = experts * (1.0 - 0.75f64.powf(tokens));
         let expected = others + used + table / 512.0 * tokens;
         assert!((number(&row, "step_bytes") - expected).abs() < 10.0, "{row} {expected}");
@@ -172,7 +172,7 @@ fn a_step_reads_the_experts_that_its_tokens_go_to() {
 }
 
 #[test]
-fn json_is_llama_benchs_and_its_numbers_follow_from_one_another() {
+fn json_has_llama_benchs_fields_and_consistent_numbers() {
     let place = place();
     let bytes = words::tiny(Type::Q8_0, 1);
     let file = File::from_bytes("tiny", bytes).unwrap();
@@ -211,7 +211,7 @@ fn json_is_llama_benchs_and_its_numbers_follow_from_one_another() {
         assert_eq!((&row["use_mmap"], &row["warm_up"]), (&true.into(), &true.into()));
         assert!(row["model_type"].as_str().unwrap().starts_with("llama "), "{row}");
         assert!(time.is_match(row["test_time"].as_str().unwrap()), "{row}");
-        // All tensors whole but the embedding, of which one row, beside the whole where it is the head, too.
+        // All tensors in full, except one row of the embedding, plus all of it where it is also the head.
         let table = file.tensor("token_embd.weight").unwrap().layout();
         let is_head = file.tensor("output.weight").is_none();
         let whole = if is_head { 0 } else { table.len_bytes() };
@@ -249,7 +249,7 @@ fn sequences_generate_together_and_are_counted_together() {
 }
 
 #[test]
-fn every_form_tells_the_same() {
+fn every_format_has_the_same_values() {
     let place = place();
     let line = "bench -m model.gguf -p 4 -n 2 -r 2 -ngl 0 --no-probe --no-warmup";
     let names: Vec<&str> = FIELDS
@@ -326,7 +326,7 @@ fn lists_and_ranges_make_every_combination() {
         ["flash_attn", "n_threads", "n_prompt", "n_gen"].map(|name| row[name].as_u64().unwrap())
     });
     assert_eq!(found.collect::<Vec<_>>(), expected);
-    // One sample has no spread.
+    // The deviation of one sample is 0.
     assert!(made.iter().all(|row| row["stddev_ts"] == 0.0 && row["stddev_ns"] == 0));
     place.file("bilayer.toml", "threads = 1\nno-kv-offload = true\nn-predict = 7\n");
     let line = "bench -m model.gguf -p 2 -n 0 -r 1 -ngl 0 -mmp 1,0 --json";
@@ -355,7 +355,7 @@ fn without_a_model_it_is_the_demo_model() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_the_flag() {
+fn errors_name_the_flag() {
     let place = place();
     place.file("learned.gguf", words::tiny_of("gpt2"));
     let cases = [
@@ -389,10 +389,10 @@ fn what_is_wrong_is_said_with_the_flag() {
     }
 }
 
-/// A run that is stopped has written a whole document of what it had measured.
+/// An interrupted run leaves a complete document with the results so far.
 #[cfg(unix)]
 #[test]
-fn an_interrupted_run_leaves_a_whole_document() {
+fn an_interrupted_run_leaves_a_complete_document() {
     use std::io::{BufRead, BufReader, Read};
     use std::process::{Command, Stdio};
 
@@ -415,7 +415,7 @@ fn an_interrupted_run_leaves_a_whole_document() {
 }
 
 #[test]
-fn layers_move_where_only_their_number_differs() {
+fn layers_move_if_only_their_number_differs() {
     if support::gpu::gpu().is_none() {
         return;
     }
@@ -445,7 +445,7 @@ fn numbers_fall(values: &[Value]) -> bool {
     values.windows(2).all(|pair| pair[0].as_u64() > pair[1].as_u64())
 }
 
-/// The engine's part: one session serves every placement, and its sequence keeps what lies before the test.
+/// In the engine, one session serves every placement, and its sequence keeps the tokens before the test.
 #[test]
 fn a_session_is_kept_from_placement_to_placement() {
     if support::gpu::gpu().is_none() {
@@ -486,7 +486,7 @@ fn a_session_is_kept_from_placement_to_placement() {
         match made {
             Ok(count) => assert_eq!(count, [0, 2, 0, 4][number]),
             Err(error) => {
-                // What does not fit leaves the session as it was.
+                // A placement that does not fit leaves the session unchanged.
                 assert!(
                     number == 2 && matches!(error, Error::Engine(bilayer_engine::Error::Plan(_))),
                     "{error}"

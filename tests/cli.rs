@@ -1,5 +1,5 @@
-//! The promise of the command line: the flags, documents and exit codes of the contract, one line per error, nothing
-//! half-written, and never a panic.
+//! The promise of the command line: the flags, JSON documents and exit codes of the contract, one line per error, no
+//! partial files, and never a panic.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
@@ -59,7 +59,7 @@ fn ids(list: &Value) -> Vec<u32> {
     serde_json::from_value(list.clone()).unwrap()
 }
 
-// What each command does on a tiny model.
+// Commands on a tiny model.
 
 #[test]
 fn run_streams_an_answer_and_ends_with_placement_and_statistics() {
@@ -67,7 +67,7 @@ fn run_streams_an_answer_and_ends_with_placement_and_statistics() {
     let ran = place.run("run -m model.gguf -p abc -n 8 --temp 0 -ngl 0").good();
     assert!(ran.out.ends_with('\n') && ran.out.len() > 4, "{ran:?}");
     let lines: Vec<&str> = ran.err.lines().collect();
-    // What a token was to take is said where that is known.
+    // The predicted time per token is printed if it is known.
     let lines: Vec<&str> = lines.into_iter().filter(|l| !l.starts_with("predicted ")).collect();
     let [opening, placement, statistics] = lines[..] else { panic!("{lines:?}") };
     assert!(opening.starts_with("tiny (") && opening.contains("parameters) on cpu"), "{opening}");
@@ -122,7 +122,7 @@ fn logprob(entry: &Value) -> f64 {
     entry["logprob"].as_f64().unwrap()
 }
 
-/// A place with `encoder.gguf`, which tells three labels apart, and `reranker.gguf`, which gives one score.
+/// A place with `encoder.gguf`, a classifier of three labels, and `reranker.gguf`, which gives one score.
 fn encoders() -> Place {
     let place = place();
     place.file("encoder.gguf", words::scorer("bert", &["good", "bad", "neither"]));
@@ -130,13 +130,13 @@ fn encoders() -> Place {
     place
 }
 
-/// A document a line.
+/// One JSON document per line.
 fn documents(ran: &Ran) -> Vec<Value> {
     ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
-fn embed_prints_a_vector_a_text_in_their_order() {
+fn embed_prints_one_vector_per_text_in_order() {
     let place = encoders();
     place.file("texts.txt", "a b c\nd\n\ne f\n");
     place.file("texts.jsonl", "\"a b c\"\n{\"text\": \"d\", \"id\": \"second\"}\n\"\"\n\"e f\"\n");
@@ -155,7 +155,7 @@ fn embed_prints_a_vector_a_text_in_their_order() {
         documents(&place.run("embed -m encoder.gguf --normalize --jsonl texts.jsonl").good());
     assert_eq!((&named[1]["id"], named.len()), (&json!("second"), 4));
     assert!(named.iter().zip(&lines).all(|(a, b)| a["embedding"] == b["embedding"]));
-    // Each token's, among them those around the text.
+    // One vector per token, including the special tokens around the text.
     let each = documents(&place.run("embed -m encoder.gguf --pooling none abc").good());
     assert_eq!(keys(&each[0]), ["index", "tokens", "embeddings"]);
     assert_eq!(ids(&each[0]["tokens"]), [1, 0, 2]);
@@ -197,7 +197,7 @@ fn classify_and_rerank_score_texts() {
 }
 
 #[test]
-fn encoders_say_what_they_cannot_do() {
+fn encoder_commands_report_unsupported_uses() {
     let place = encoders();
     place.file("texts.txt", format!("a\n{}\n", "b ".repeat(300)));
     place.file("broken.jsonl", "\"a\"\n{\"words\": 1}\n");
@@ -315,12 +315,12 @@ fn tokenize_reads_files_pipes_and_json_lines() {
 }
 
 #[test]
-fn pieces_that_are_no_characters_are_shown_byte_by_byte() {
+fn pieces_that_are_not_characters_are_shown_byte_by_byte() {
     let Some(vocabulary) = shared("stories260k/stories260k-q8_0.gguf") else { return };
     let place = Place::new();
     let path = vocabulary.display();
     let table = place.run(&format!("tokenize -m {path} --no-bos 日")).good().out;
-    // SentencePiece falls back to bytes, which this vocabulary spells <0xE6><0x97><0xA5>.
+    // SentencePiece falls back to byte tokens: <0xE6><0x97><0xA5>.
     let bytes = "    233  \"\\xe6\"\n    154  \"\\x97\"\n    168  \"\\xa5\"\n";
     assert!(table.ends_with(bytes), "{table}");
 }
@@ -438,7 +438,7 @@ fn bad_model_files_are_refused_by_every_command_that_reads_them() {
 }
 
 #[test]
-fn files_that_are_no_model_are_listed_and_not_run() {
+fn files_that_are_not_models_are_listed_and_not_run() {
     let place = place();
     place.file("incomplete.gguf", incomplete());
     place.file("other.gguf", other_architecture());
@@ -480,7 +480,7 @@ fn malformed_files_end_as_their_manifest_says() {
 }
 
 #[test]
-fn wrong_command_lines_are_one_line_and_code_2() {
+fn invalid_command_lines_give_one_line_and_code_2() {
     let place = place();
     let cases = [
         ("run --tep 1", "a similar argument exists: '--temp'"),
@@ -551,7 +551,7 @@ fn wrong_command_lines_are_one_line_and_code_2() {
 }
 
 #[test]
-fn what_is_missing_or_does_not_fit_has_its_own_code() {
+fn missing_files_and_models_that_do_not_fit_have_their_own_codes() {
     let place = place();
     place.file("latin1.txt", [b'a', 0xe9, b'b']);
     let unavailable = Level::ALL.into_iter().find(|level| !level.is_available());
@@ -571,12 +571,12 @@ fn what_is_missing_or_does_not_fit_has_its_own_code() {
     }
     match level {
         Some(line) => check_failure(&place.run(&line), 69, "does not support level"),
-        None => eprintln!("skipped: this processor runs every level"),
+        None => eprintln!("skipped: this CPU supports every level"),
     }
 }
 
 #[test]
-fn logits_that_cannot_be_written_leave_nothing() {
+fn logits_that_cannot_be_written_leave_no_file() {
     let place = place();
     std::fs::create_dir(place.path().join("folder.npy")).unwrap();
     let before = place.names();
@@ -585,7 +585,7 @@ fn logits_that_cannot_be_written_leave_nothing() {
         check_failure(&ran, 73, &format!("{path}: cannot be written"));
         assert_eq!(place.names(), before);
     }
-    // The file is begun before anything can go wrong, and must be gone when it does.
+    // The file is created first, and must be removed after an error.
     check_failure(&place.run("run -m model.gguf -c 1 -p abc --logits x.npy"), 75, "context");
     assert_eq!(place.names(), before);
     check_failure(&place.run("man --out model.gguf/pages"), 73, "model.gguf/pages");
@@ -604,7 +604,7 @@ fn logits_go_into_a_device_without_replacing_it() {
     }
 }
 
-// Numbers that come from elsewhere.
+// Reference results of other programs.
 
 #[derive(serde::Deserialize)]
 struct Reference {
@@ -641,13 +641,13 @@ fn greedy_answers_are_the_reference_ones() {
     let place = Place::new();
     for case in &cases {
         let expected = &case.greedy_ids[case.ids.len()..];
-        // A cache in f16 moves logits by 0.008, enough for another choice somewhere in the last text.
+        // An f16 cache changes logits by 0.008, enough for another choice somewhere in the last text.
         let exact = "-ctk f32 -ctv f32";
         let run = format!("run -m {model} {exact} --temp 0 -n {} --json", expected.len());
         let document = place.run(&format!("{run} --tokens {}", case.list())).json();
         assert_eq!(ids(&document["prompt_tokens"]), case.ids);
         assert_eq!(ids(&document["tokens"]), expected, "{:?}", case.text);
-        // As text, in another chunking, without the fused ops and the map.
+        // As text, with another batch size, without fused ops and without a memory map.
         let flags = ["-ub", "3", "-fa", "off", "--no-mmap", "--no-escape", "-p", &case.text];
         let document = ran(place.command(&run).args(flags)).json();
         assert_eq!(ids(&document["prompt_tokens"]), case.ids, "{:?}", case.text);
@@ -684,8 +684,8 @@ fn logits_files_hold_the_reference_logits() {
     assert_eq!(place.names(), ["x.npy"]);
 }
 
-/// Largest difference of a logit; logits lie within about 20. Most levels stay within 1e-5; AMX multiplies many
-/// tokens in sums of bf16 products and comes to 1.3e-4.
+/// Largest difference of a logit; logits lie within about 20. Most levels stay within 1e-5; AMX, which multiplies many
+/// tokens as sums of bf16 products, reaches 1.3e-4.
 const LOGIT_ERROR_MAX: f32 = 3e-4;
 
 fn argmax(row: &[f32]) -> usize {
@@ -707,7 +707,7 @@ fn npy(path: &Path) -> ([usize; 2], Vec<f32>) {
     (shape, data.as_chunks().0.iter().map(value).collect())
 }
 
-// Where prompts come from and where answers end.
+// Sources of prompts and ends of answers.
 
 #[test]
 fn prompts_come_from_flags_files_and_pipes() {
@@ -735,13 +735,13 @@ fn prompts_come_from_flags_files_and_pipes() {
 }
 
 #[test]
-fn the_demo_runs_without_any_argument_or_input() {
+fn the_demo_runs_without_arguments_or_input() {
     let place = Place::new();
     let null = place.run("").good();
     assert!(null.out.len() > 20, "{null:?}");
     assert!(null.err.contains("prompt: ") && null.err.contains("generate: 200 tokens"), "{null:?}");
 
-    // An open pipe that nobody writes to.
+    // An open pipe without a writer.
     let mut idle = place.command("run -n 4 --json");
     let idle = idle.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = idle.spawn().unwrap();
@@ -769,7 +769,7 @@ fn the_first_token_of_the_demo_comes_within_a_second_of_the_start() {
     }
     let place = Place::new();
     let mut best = Duration::MAX;
-    // The best of three: other work on the machine is not the program's.
+    // The best of three, since the machine may be busy.
     for _ in 0..3 {
         let began = Instant::now();
         let mut command = place.command("");
@@ -804,7 +804,7 @@ fn stop_texts_end_the_answer_and_are_not_part_of_it() {
 }
 
 #[test]
-fn a_seed_gives_the_same_answer_again_and_another_one_another() {
+fn a_seed_reproduces_its_answer_and_another_seed_gives_another() {
     let place = place();
     let run = "run -m model.gguf -p abc -n 24 --temp 1.5 --top-k 0 --top-p 1 --min-p 0 --json";
     let tokens = |seed: &str| {
@@ -833,7 +833,7 @@ fn logit_bias_forbids_and_forces_tokens() {
 // Settings.
 
 #[test]
-fn flags_beat_variables_beat_the_file_beats_defaults() {
+fn flags_override_variables_override_the_file_overrides_defaults() {
     let place = place();
     let run = "run -m model.gguf -p abc -c 12 --temp 0 --ignore-eos --json";
     let count = |variable: Option<&str>, flags: &str| {
@@ -857,7 +857,7 @@ fn flags_beat_variables_beat_the_file_beats_defaults() {
 }
 
 #[test]
-fn the_settings_file_takes_every_kind_of_value_and_serves_every_command() {
+fn the_settings_file_takes_every_type_of_value_and_serves_every_command() {
     let place = place();
     place.file(
         "bilayer.toml",
@@ -901,7 +901,7 @@ fn variables_are_read_as_llama_cpp_reads_them_and_unknown_ones_named() {
 }
 
 #[test]
-fn nothing_is_coloured_or_drawn_where_no_terminal_is() {
+fn there_are_no_colours_or_bars_without_a_terminal() {
     let place = place();
     for line in ["run -m model.gguf -p abc -n 4", "run --help", "run --tep", "inspect model.gguf"] {
         let ran = place.run(line);
@@ -910,9 +910,9 @@ fn nothing_is_coloured_or_drawn_where_no_terminal_is() {
     }
 }
 
-// Ends from outside.
+// Signals and closed pipes.
 
-/// A run that goes on for as long as the test needs, once its first text has come.
+/// A long run, after it has printed its first text.
 #[cfg(unix)]
 fn endless(place: &Place) -> (std::process::Child, BufReader<std::process::ChildStdout>) {
     let mut command = place.command("run -m model.gguf -p abc -c 200000 --ignore-eos");
@@ -951,7 +951,7 @@ fn an_interrupt_before_the_answer_ends_the_process() {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let pipe = child.stdin.take();
-    // It waits for its prompt. Where the signal comes before the handler is set, it ends the process too.
+    // The process waits for its prompt. A signal before the handler is installed ends it as well.
     std::thread::sleep(Duration::from_millis(300));
     interrupt(&child);
     let status = child.wait().unwrap();
@@ -961,7 +961,7 @@ fn an_interrupt_before_the_answer_ends_the_process() {
 
 #[test]
 #[cfg(unix)]
-fn a_reader_that_goes_away_ends_the_run_quietly() {
+fn a_closed_pipe_ends_the_run_quietly() {
     let place = place();
     let (child, out) = endless(&place);
     drop(out);
@@ -975,14 +975,14 @@ fn a_reader_that_goes_away_ends_the_run_quietly() {
         let mut shell = place.bare("bash");
         let script = format!("\"$0\" {line} | true; exit ${{PIPESTATUS[0]}}");
         let ran = self::ran(shell.args(["-c", &script, env!("CARGO_BIN_EXE_bilayer")]));
-        // Whether `true` has gone before the few bytes are written is a race.
+        // `true` may or may not exit before these few bytes are written.
         assert!(matches!(ran.code, Some(0 | 74)) && ran.err.is_empty(), "{line}: {ran:?}");
     }
 }
 
 #[test]
 #[cfg(unix)]
-fn closed_streams_are_no_reason_to_panic() {
+fn closed_streams_do_not_panic() {
     let place = place();
     let program = env!("CARGO_BIN_EXE_bilayer");
     let code = |script: &str| ran(place.bare("bash").args(["-c", script, program])).code;
@@ -1035,9 +1035,9 @@ fn synth_gives_the_same_bytes_for_the_same_seed() {
 
 #[test]
 #[cfg(unix)]
-fn an_interrupted_synth_leaves_nothing() {
+fn an_interrupted_synth_leaves_no_file() {
     let place = Place::new();
-    // Long enough to be met half way, small enough for any disk.
+    // Large enough to be interrupted midway, small enough for any disk.
     let mut command = place.command("synth --shape llama-1b x.gguf");
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -1065,7 +1065,7 @@ fn a_hollow_70b_is_planned_and_listed() {
     let document = place.run(line).json();
     assert_eq!(document["parameters"], 70_553_706_560u64);
     let length = std::fs::metadata(place.path().join("70b.gguf")).unwrap().len();
-    // As the published file of this type, but for its vocabulary: 42.52 GB.
+    // The size of the published file of this type except its vocabulary: 42.52 GB.
     assert!((42_500_000_000..42_530_000_000).contains(&length), "{length}");
     let plan = place.run("plan -m 70b.gguf --vram 24GiB -c 4096 --json").json();
     let layers = plan["gpu_layers"].as_u64().unwrap();
@@ -1076,7 +1076,7 @@ fn a_hollow_70b_is_planned_and_listed() {
 
 #[test]
 #[cfg(unix)]
-fn synth_leaves_what_it_cannot_write() {
+fn synth_leaves_no_partial_file() {
     let place = place();
     let before = std::fs::read(place.path().join("model.gguf")).unwrap();
     std::fs::create_dir(place.path().join("folder")).unwrap();
@@ -1089,7 +1089,7 @@ fn synth_leaves_what_it_cannot_write() {
     ] {
         check_failure(&place.run(&format!("synth {path}")), 73, part);
     }
-    // A file may be no longer than 64 blocks of 512 bytes or 1024, whatever the shell counts in.
+    // Limits files to 64 blocks of 512 or 1024 bytes, depending on the shell.
     let script = "trap '' XFSZ; ulimit -f 64; \"$0\" synth model.gguf";
     let mut shell = place.bare("bash");
     let ran = ran(shell.args(["-c", script, env!("CARGO_BIN_EXE_bilayer")]));
@@ -1098,10 +1098,10 @@ fn synth_leaves_what_it_cannot_write() {
     assert!(std::fs::read(place.path().join("model.gguf")).unwrap() == before);
 }
 
-// Where things run.
+// Placement.
 
 #[test]
-fn plan_says_what_goes_where_and_how_to_ask_for_it() {
+fn plan_prints_the_placement_and_its_flags() {
     let place = place();
     let document = place.run("plan -m model.gguf --vram 24GiB -c 64 --json").json();
     let names = ["gpu_layers", "max_gpu_layers", "fits", "output", "layers", "devices", "flags"];
@@ -1135,9 +1135,9 @@ fn plan_says_what_goes_where_and_how_to_ask_for_it() {
     }
 }
 
-/// By their short and long names, and what a plan tells to ask for it again.
+/// With short and long flags, and with the flags that a plan prints.
 #[test]
-fn experts_are_kept_where_flags_say() {
+fn experts_are_placed_by_flags() {
     let place = Place::new();
     place.file("moe.gguf", words::tiny_of("gpt-oss"));
     let map = |flags: &str| {
@@ -1156,11 +1156,11 @@ fn experts_are_kept_where_flags_say() {
 }
 
 #[test]
-fn what_cannot_be_placed_has_its_exit_code() {
+fn impossible_placements_have_their_exit_codes() {
     let place = place();
     let missing = place.run("run -m model.gguf -p a -dev nothing-of-this-name");
     check_failure(&missing, 69, "no adapter `nothing-of-this-name`");
-    // The tiny model needs some 200 KiB; the first part alone more than 40.
+    // The tiny model needs some 200 KiB; the output head alone more than 40.
     let full = place.run("plan -m model.gguf --vram 120KiB --fit-target 0 -ngl all -c 64 -ub 8");
     check_failure(&full, 75, "-ngl ");
     let auto =
@@ -1171,7 +1171,7 @@ fn what_cannot_be_placed_has_its_exit_code() {
 }
 
 #[test]
-fn devices_are_listed_with_what_they_can_do() {
+fn devices_are_listed_with_their_features() {
     let place = place();
     let document = place.run("devices --json").json();
     for name in ["level", "threads", "read_gbps"] {
@@ -1204,10 +1204,10 @@ fn verify_compares_op_by_op() {
     assert!(place.names().contains(&"l.npy".to_owned()));
 }
 
-/// A difference is a result: the report is whole, and the exit code is that of `cmp`. Here one activation is so large that
-/// those of its block vanish beside it in eight bits, and its own weights are 0.
+/// A difference is a result: the report is complete, and the exit code is that of `cmp`. Here one activation is so large
+/// that the others of its block become 0 in eight bits, and its own weights are 0.
 #[test]
-fn verify_exits_with_1_where_it_finds_a_difference() {
+fn verify_exits_with_1_if_it_finds_a_difference() {
     let place = Place::new();
     let outlier = |name: &str, values: &mut [f32]| match name {
         "output_norm.weight" => values[0] = 1e6,
@@ -1229,9 +1229,9 @@ fn verify_exits_with_1_where_it_finds_a_difference() {
     }
 }
 
-/// An encoder gives no logits: its vectors are compared, or its scores.
+/// Encoders have no logits: their embeddings or scores are compared.
 #[test]
-fn verify_tells_of_an_encoder_what_it_gives() {
+fn verify_compares_embeddings_or_scores_of_encoders() {
     let place = place();
     place.file("scorer.gguf", words::scorer("bert", &["good", "bad"]));
     let scored = place.run("verify -m scorer.gguf --a reference --b cpu:scalar -p abc").good().out;
@@ -1246,7 +1246,7 @@ fn verify_tells_of_an_encoder_what_it_gives() {
 }
 
 #[test]
-fn a_software_adapter_runs_what_it_is_given() {
+fn a_software_adapter_runs_offloaded_layers() {
     let place = place();
     if support::gpu::gpu().is_none() {
         return;
@@ -1269,7 +1269,7 @@ fn a_software_adapter_runs_what_it_is_given() {
         place.run("verify -m model.gguf -dev software --tokens 1,3,68,69,70 --json").json();
     assert_eq!(verified["ok"], true, "{verified}");
 
-    // Named twice it is two GPUs.
+    // Named twice, it counts as two GPUs.
     let (found, placement) = ids_of("-dev software,software -ngl all -ts 1,1");
     assert_eq!(placement["map"], "out:gpu1 2:gpu1 1-0:gpu0");
     assert_eq!(placement["adapters"].as_array().unwrap().len(), 2);

@@ -1,5 +1,5 @@
-//! The promise of `convert`: the file that llama.cpp's converter makes of a checkpoint folder, in bounded memory, or one
-//! line that says what is wrong and where, and nothing left behind.
+//! The promise of `convert`: the same file as llama.cpp's converter makes from a checkpoint folder, in bounded memory, or
+//! one line that names the fault and its place, and no partial file.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 #![allow(clippy::print_stdout, reason = "skipped data is shown")]
@@ -53,8 +53,8 @@ fn differences(found: &Metadata, expected: &Metadata) -> BTreeMap<String, (Strin
         .collect()
 }
 
-/// Keys that our file of stories260k has and that of llama.cpp's converter has not, because it asks no `tokenizer.model`
-/// for them: the token for unknown text, and that runs of spaces become one.
+/// Keys of our file of stories260k that llama.cpp's converter does not read from `tokenizer.model`: the unknown token and
+/// whether runs of spaces become one.
 const MORE_THAN_LLAMA_CPP: &[&str] =
     &["tokenizer.ggml.remove_extra_whitespaces", "tokenizer.ggml.unknown_token_id"];
 
@@ -77,9 +77,9 @@ fn stories_become_the_files_of_llama_cpps_converter() {
     }
 }
 
-/// Without asking for a type nothing is lost, and whole blocks that do not fit become F16.
+/// The default type loses nothing, and rows that are not a multiple of the block become F16.
 #[test]
-fn types_follow_the_checkpoint_or_the_wish() {
+fn types_follow_the_checkpoint_or_the_flag() {
     let folder = Folder::tiny();
     for (wish, matrix, narrow) in [
         (None, Type::BF16, Type::BF16),
@@ -101,7 +101,7 @@ fn types_follow_the_checkpoint_or_the_wish() {
     }
 }
 
-/// The demo's checkpoint gives the demo: its vocabulary to the letter, and its weights as near as four bits can be.
+/// The demo's checkpoint gives the demo: the same vocabulary, and weights within the error of four bits.
 #[test]
 fn the_demos_checkpoint_becomes_the_demo() {
     let found = converted(Path::new(DEMO), Some(Type::F32));
@@ -126,12 +126,12 @@ fn the_demos_checkpoint_becomes_the_demo() {
         let off: f64 = found.iter().zip(&expected).map(|(f, e)| square(f - e)).sum();
         let whole: f64 = expected.iter().map(|&e| square(e)).sum();
         let error = (off / whole).sqrt();
-        // 0.073 is what Q4_K does to these weights; other rows would be off by 1.4.
+        // 0.073 is Q4_K's error on these weights; permuted rows would be off by 1.4.
         assert!(error < 0.1, "{}: {error}", tensor.name());
     }
 }
 
-/// Shards and one file, old and new forms of settings, and lists and strings of merges: one model, one file.
+/// Shards or one file, old or new forms of settings, merges as lists or strings: all give the same file.
 #[test]
 fn the_same_model_in_another_form_is_the_same_file() {
     let bytes = |folder: &Folder| {
@@ -191,9 +191,9 @@ const TOLD: &[[&str; 5]] = &[
     ],
 ];
 
-/// Keys that follow from what tokenizer and generation files say.
+/// Keys derived from the tokenizer and generation files.
 #[test]
-fn tokenizer_files_say_what_stands_around_a_text() {
+fn tokenizer_files_set_the_tokens_around_a_text() {
     for [file, field, value, key, expected] in TOLD {
         let value: Value = serde_json::from_str(value).unwrap();
         let expected: Value = serde_json::from_str(expected).unwrap();
@@ -249,9 +249,9 @@ fn a_template_of_its_own_wins_and_the_card_gives_licence_and_origin() {
     assert_eq!(text("general.base_model.0.organization"), "maker");
 }
 
-/// SentencePiece's model and byte pairs made of it, as `tokenizer.json` has them: the same tokens for the same text.
+/// A SentencePiece model and the BPE derived from it, as in `tokenizer.json`, give the same tokens.
 #[test]
-fn byte_pairs_made_of_pieces_give_the_pieces_tokens() {
+fn bpe_derived_from_sentencepiece_gives_its_tokens() {
     let Some(stories) = shared("stories260k/hf") else { return };
     let pieces = converted(&stories, None);
     let (tokens, scores) = (
@@ -300,7 +300,7 @@ fn byte_pairs_made_of_pieces_give_the_pieces_tokens() {
     }
 }
 
-/// What is done to a folder, the exit code, and what the error says.
+/// A change to a folder, the exit code, and the error.
 type Bad = (&'static str, fn(&mut Folder), i32, &'static [&'static str]);
 
 const BAD: &[Bad] = &[
@@ -453,9 +453,9 @@ const BAD: &[Bad] = &[
     ),
 ];
 
-/// One line that names file and tensor, key or field; the exit code; and the folder as it was.
+/// The error is one line that names file and tensor, key or field; the folder is unchanged.
 #[test]
-fn bad_checkpoints_are_told_and_nothing_is_left() {
+fn bad_checkpoints_are_reported_and_no_file_is_left() {
     let place = Place::new();
     for (what, spoil, code, parts) in BAD {
         let mut folder = Folder::tiny();
@@ -474,7 +474,7 @@ fn bad_checkpoints_are_told_and_nothing_is_left() {
 }
 
 #[test]
-fn who_stops_half_way_finds_what_was_there_before() {
+fn an_interrupted_conversion_keeps_the_old_file() {
     let place = Place::new();
     let (folder, out) = (Folder::tiny(), place.file("out.gguf", "before"));
     let plan = Convert::default().plan(folder.path()).unwrap();
@@ -484,8 +484,7 @@ fn who_stops_half_way_finds_what_was_there_before() {
     assert_eq!(place.names(), ["out.gguf"]);
 }
 
-/// Settings of architectures of which the shared data have no checkpoint: fields besides the usual, and what a model of it
-/// may lack.
+/// Settings of architectures without a checkpoint in the shared data: additional fields, and optional tensors.
 const OTHERS: &[(&str, &str, &[&str])] = &[
     ("GemmaForCausalLM", r#"{"head_dim": 16, "hidden_act": "gelu"}"#, &[]),
     ("SmolLM3ForCausalLM", r#"{"no_rope_layer_interval": 4, "use_sliding_window": false}"#, &[]),
@@ -598,7 +597,7 @@ fn packed_experts_keep_their_codes() {
     assert!(error.contains("down_proj"), "{error}");
 }
 
-/// Both lists of LongRoPE, whichever the context asks for.
+/// Both lists of LongRoPE factors are written, whichever the context needs.
 #[test]
 fn both_lists_of_factors_are_kept() {
     let Some(phi3) = shared("arch-tiny/phi3") else { return };
@@ -620,7 +619,7 @@ fn both_lists_of_factors_are_kept() {
 }
 
 #[test]
-fn weights_too_large_for_half_precision_are_told() {
+fn weights_too_large_for_half_precision_are_reported() {
     let mut folder = Folder::tiny();
     folder.set("model.layers.0.mlp.up_proj.weight", 0, 1e6);
     let convert = Convert { outtype: Some(Type::F16), ..Convert::default() };
@@ -643,7 +642,7 @@ fn a_file_of_the_checkpoint_is_never_overwritten() {
 }
 
 #[test]
-fn the_command_says_what_it_writes() {
+fn the_command_reports_what_it_writes() {
     let place = Place::new();
     let folder = Folder::tiny();
     let path = folder.path().display();
@@ -662,7 +661,7 @@ fn the_command_says_what_it_writes() {
     bilayer_models::read(&file).unwrap();
 }
 
-/// A file without a tokenizer takes ids and shows ids; a text is an error.
+/// A file without a tokenizer works with ids; text is an error.
 #[test]
 fn a_file_without_a_tokenizer_runs_on_ids() {
     let place = Place::new();
@@ -679,7 +678,7 @@ fn a_file_without_a_tokenizer_runs_on_ids() {
     assert!(place.run("inspect ids.gguf").good().out.contains("runs: yes"));
 }
 
-/// A matrix of 512 MiB and its model, which together are read and written in an address space of 400 MiB.
+/// A model with a matrix of 512 MiB is converted in an address space of 400 MiB.
 #[cfg(target_os = "linux")]
 #[test]
 fn memory_is_bounded_whatever_the_size() {
@@ -708,7 +707,7 @@ fn memory_is_bounded_whatever_the_size() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_disk_that_somebody_fills_during_the_work_keeps_the_old_file() {
+fn a_disk_that_fills_up_during_the_work_keeps_the_old_file() {
     let place = Place::new();
     let folder = Folder::hollow(1 << 15, 1024);
     let path = folder.path().display();
@@ -730,8 +729,8 @@ struct Case {
     logits_last: Vec<f32>,
 }
 
-/// llama.cpp opens what is made of each small checkpoint and says what the makers' code says. The one with a window is
-/// left out: llama.cpp has none in Llama's files.
+/// llama.cpp opens the file of each small checkpoint and computes the logits of the original code. The checkpoint with a
+/// sliding window is omitted: llama.cpp has none for Llama's files.
 #[test]
 #[ignore = "needs llama.cpp: python3 -m venv target/peer && target/peer/bin/pip install llama-cpp-python==0.3.36 numpy"]
 fn llama_cpp_agrees() {

@@ -1,4 +1,4 @@
-//! The promise of the documentation: every command runs as it is written, every link leads to a file, the README is short.
+//! The promise of the documentation: every command runs as written, every link leads to a file, the README is short.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
@@ -22,7 +22,7 @@ use support::words;
 /// Lines that the README may have (STYLE.md).
 const README_LINES_MAX: usize = 150;
 
-/// Commands that install, build or fetch: what a reader does before, or what runs this test.
+/// Commands that install, build or download, which are not run.
 const NOT_RUN: &[&str] = &["cargo install ", "cargo xtask ", "cargo build ", "git clone ", "cd "];
 
 fn root() -> &'static Path {
@@ -58,14 +58,14 @@ fn page(path: &Path) -> Page {
     Page { path: path.to_owned(), text }
 }
 
-/// What users read: the README and the guide.
+/// The README and the guide.
 fn guide() -> Vec<Page> {
     let mut pages = vec![page(Path::new("README.md"))];
     pages.extend(pages_below("docs"));
     pages
 }
 
-/// Every page but those of `target` and of what is not ours.
+/// Every page except those in `target` and in other projects' folders.
 fn every_page() -> Vec<Page> {
     let folders = ["docs", "crates", "shaders", "benches", "tests", "examples"];
     let mut pages = vec![page(Path::new("README.md"))];
@@ -98,7 +98,7 @@ fn commands_are_found_in_fenced_blocks() {
     assert_eq!(commands(text), ["a b    c", "d", "f"]);
 }
 
-/// A folder with the files that the pages speak of.
+/// A folder with the files that the pages mention.
 fn place() -> Place {
     let place = Place::new();
     place.file("model.gguf", words::tiny(Type::Q8_0, 1));
@@ -184,7 +184,7 @@ fn the_readme_is_short() {
     );
 }
 
-/// What a page points to: links and images of Markdown, `src` and `srcset` of HTML; not what is in fenced blocks.
+/// The link targets of a page: Markdown links and images, `src` and `srcset` of HTML, outside fenced blocks.
 fn targets(text: &str) -> Vec<String> {
     let fences = Regex::new(r"(?ms)^```.*?^```$").unwrap();
     let links = Regex::new(r#"\]\(([^)\s]+)\)|\b(?:src|srcset|href)="([^"]+)""#).unwrap();

@@ -1,4 +1,4 @@
-//! The promise of encoders: the vectors of their makers' code, whatever runs beside a text and wherever the layers are.
+//! The promise of encoders: the vectors of the original code, whatever the batch and the placement.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
@@ -40,7 +40,7 @@ fn gpu() -> Option<Box<dyn Backend>> {
     support::gpu::gpu().map(|gpu| Box::new(gpu) as Box<dyn Backend>)
 }
 
-/// The processor, and the adapter where there is one.
+/// The CPU, and the GPU if there is one.
 fn devices() -> Vec<(&'static str, Box<dyn Backend>)> {
     let gpu = gpu().map(|gpu| ("gpu", gpu));
     std::iter::once(("cpu", cpu())).chain(gpu).collect()
@@ -56,7 +56,7 @@ fn settings(purpose: Purpose) -> Settings<'static> {
     }
 }
 
-/// The model on devices, each part where the placement says.
+/// The model on devices, placed as given.
 fn placed(
     model: &Model,
     backends: Vec<Box<dyn Backend>>,
@@ -73,7 +73,7 @@ fn alone(model: &Model, backend: Box<dyn Backend>, settings: Settings<'_>) -> En
     placed(model, vec![backend], &Placement::single(model.graph().layers(), 0), settings)
 }
 
-/// The rows of each text `[rows, width]`, all texts in as few steps as they fit into.
+/// The rows of each text `[rows, width]`, with as many texts per step as fit.
 fn rows(encoder: &mut Encoder, inputs: &[Input<'_>]) -> Vec<Vec<f32>> {
     let tokens: Vec<Vec<u32>> =
         inputs.iter().map(|&input| encoder.tokens(input, Excess::Truncate).unwrap()).collect();
@@ -128,13 +128,13 @@ fn checkpoint(folder: &Path, ty: Type) -> Model {
 }
 
 #[test]
-fn sentences_get_the_vectors_of_their_makers_code() {
+fn sentences_get_the_vectors_of_the_original_code() {
     let Some((folder, cases)) = minilm() else { return };
     let inputs: Vec<Input<'_>> = cases.iter().map(|case| text(&case.text)).collect();
     for (ty, least) in [(Type::F32, 0.9999), (Type::F16, 0.9999), (Type::Q8_0, 0.999)] {
         let model = checkpoint(&folder, ty);
         for (name, backend) in devices() {
-            // Where activations have 8 bits as well, llama.cpp's vectors are 0.9984 near; AMX keeps 16 of many rows.
+            // With 8-bit activations the cosine to llama.cpp's vectors is 0.9984; AMX keeps 16 bits for many rows.
             let rounds = ty == Type::Q8_0 && name == "cpu" && Level::detect() != Level::Amx;
             let least = if rounds { 0.9985 } else { least };
             let mut encoder = alone(&model, backend, settings(Purpose::Embed(None)));
@@ -149,8 +149,8 @@ fn sentences_get_the_vectors_of_their_makers_code() {
                 worst = worst.min(found);
                 assert!(found >= least, "{ty} on {name}: {found} of {:?}", case.text);
             }
-            // Alone a text is what it is among others. Few rows run on other kernels, which round activations in other
-            // runs.
+            // A text alone gives the same vector as in a batch. Few rows run on other kernels, which round activations in
+            // other groups.
             let same_least = if ty == Type::Q8_0 { 0.999 } else { 0.999_999 };
             for (at, case) in [0, 20, 21, 23].map(|at| (at, &cases[at])) {
                 let single = rows(&mut encoder, &inputs[at..=at]);
@@ -207,14 +207,14 @@ fn every_cut_gives_the_vectors_of_the_whole() {
         let mut encoder = placed(&model, vec![cpu(), gpu().unwrap()], &placement, settings);
         for (case, row) in cases.iter().zip(rows(&mut encoder, &inputs)) {
             let found = cosine(&row, &case.embedding_f16w);
-            assert!(found >= 0.9999, "{count} parts on the adapter: {found} of {:?}", case.text);
+            assert!(found >= 0.9999, "{count} layers on the GPU: {found} of {:?}", case.text);
         }
     }
 }
 
-/// When an adapter is lost in the middle of the texts, the processor goes on with them.
+/// If a GPU is lost between texts, the CPU continues.
 #[test]
-fn a_lost_adapter_changes_no_vector() {
+fn a_lost_gpu_changes_no_vector() {
     let model = scorer("modern-bert", &["relevant"]);
     let texts: Vec<String> = (0..40).map(|n| "a b c d ".repeat(1 + n % 9)).collect();
     let inputs: Vec<Input<'_>> = texts.iter().map(|one| text(one)).collect();
@@ -232,14 +232,14 @@ fn a_lost_adapter_changes_no_vector() {
     assert!(matches!(warnings[..], [Warning::Moved { tokens: 0, .. }]), "{warnings:?}");
 }
 
-/// Nothing of an encoder's step is kept: its keys and values are activations.
+/// Encoders have no KV cache: keys and values are activations.
 #[test]
-fn a_plan_has_no_cache_but_room_for_a_step() {
+fn a_plan_has_no_cache_but_activations_for_a_step() {
     let model = scorer("bert", &["relevant"]);
     let settings = settings(Purpose::Own);
     let plan = bilayer_engine::placement::plan(&model, &settings, None).unwrap();
     let device = &plan.devices[0];
-    // 512 tokens and a page more for each text, four heads of 16, keys and values of f32.
+    // 512 tokens and one more page per text, four heads of 16, keys and values in f32.
     let scratch = 2 * 4 * 64 * 32 * (512 / 32 + 32);
     assert_eq!(device.kv_bytes, 0);
     assert!(device.activation_bytes > scratch, "{plan}");
@@ -260,7 +260,7 @@ fn a_text_that_is_too_long_is_refused_or_cut() {
     assert!(message.contains("learned no more positions"), "{message}");
 }
 
-/// A random model of that architecture with a head, and a vocabulary of letters.
+/// A random model of an architecture with a head and a vocabulary of letters.
 fn scorer(architecture: &str, labels: &[&str]) -> Model {
     Model::from_bytes(architecture, words::scorer(architecture, labels)).unwrap()
 }
@@ -278,10 +278,10 @@ struct SmallCase {
     scores: Option<Vec<f32>>,
 }
 
-/// Small random checkpoints, read by their own name tables: every row and every score as transformers computes them, of
-/// a text longer than any window, a short one, and a pair with its token types, in one step.
+/// Small random checkpoints read by their name tables: every row and score as computed by transformers, for a text longer
+/// than any window, a short one, and a pair with token types, in one step.
 #[test]
-fn small_checkpoints_give_the_rows_and_scores_of_their_makers_code() {
+fn small_checkpoints_give_the_rows_and_scores_of_the_original_code() {
     let folders = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints"));
     for name in ["bert", "modern-bert", "nomic-bert", "options-modern-bert"] {
         let folder = folders.join(name);
@@ -323,7 +323,7 @@ fn oracle() -> Box<dyn Backend> {
     Box::new(Reference::new())
 }
 
-/// The wanted rows of texts in one step.
+/// The output rows of texts in one step.
 fn packed(
     model: &support::model::Model,
     backend: Box<dyn Backend>,
@@ -387,7 +387,7 @@ fn heads_score_texts_and_pairs_alike_everywhere() {
                 assert!(near, "{architecture} on {name}: {found:?}, expected {expected:?}");
             }
         }
-        // Beneath the head lies the embedding.
+        // The input of the head is the embedding.
         let mut under = alone(&model, cpu(), settings(Purpose::Embed(Some(Pooling::Cls))));
         assert_eq!(rows(&mut under, &inputs)[0].len(), 64);
     }
@@ -403,7 +403,7 @@ fn a_pair_is_two_texts_between_the_tokens_around_them() {
 }
 
 #[test]
-fn a_model_is_asked_for_what_it_can_do() {
+fn unsupported_uses_of_a_model_are_errors() {
     let encoder = scorer("bert", &["good", "bad"]);
     let bare = {
         let Some((folder, _)) = minilm() else { return };
@@ -418,7 +418,7 @@ fn a_model_is_asked_for_what_it_can_do() {
 }
 
 #[test]
-fn a_row_of_length_one_points_where_it_did() {
+fn normalization_keeps_the_direction() {
     let mut row = [1.0, 2.0, -2.0];
     normalize(&mut row);
     assert!(cosine(&row, &[1.0, 2.0, -2.0]) > 0.999_999 && (row[0] - 1.0 / 3.0).abs() < 1e-6);

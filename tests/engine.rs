@@ -1,5 +1,5 @@
-//! The promise of sessions: the same tokens give the same logits however they are stepped, pages and seeds are
-//! honest, answers end where they should, and nothing is allocated on the token path.
+//! The promise of sessions: the same tokens give the same logits whatever the steps, pages and seeds are reproducible,
+//! answers end where they should, and nothing is allocated on the token path.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -33,18 +33,18 @@ mod support {
 use support::data::shared;
 use support::words;
 
-/// Counts what the thread that asks for it allocates.
+/// Counts the allocations of the current thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-// SAFETY: every call is passed on to the system's allocator as it is; the counter allocates nothing.
+// SAFETY: every call is forwarded unchanged to the system's allocator; the counter allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get().map(|n| n + 1)));
-        // SAFETY: the caller's promise is the one `System` asks for.
+        // SAFETY: the caller's contract is that of `System`.
         unsafe { System.alloc(layout) }
     }
 
@@ -77,7 +77,7 @@ struct Case {
     greedy_ids: Vec<u32>,
 }
 
-/// Servers hand models and sessions from thread to thread.
+/// Servers move models and sessions between threads.
 const _: fn() = || {
     fn is_send<T: Send>() {}
     fn is_shared<T: Sync>() {}
@@ -115,8 +115,8 @@ fn at_level(model: &Model, ty: Type, cpu_level: Option<Level>) -> Session {
     Session::new(model, Settings { cache_type_k, cache_type_v, ..own }).unwrap()
 }
 
-/// Bounds on [`off`] between ways to feed the same tokens: the order of sums, and in F16 keys and values that
-/// fall on the other side of a rounding boundary.
+/// Bounds on [`off`] between ways to feed the same tokens: the order of sums, and for F16 keys and values that round to
+/// the other neighbour.
 const SAME: [(Type, f32); 2] = [(Type::F32, 3e-5), (Type::F16, 1e-3)];
 
 /// Logits `[tokens, vocab]` of one run.
@@ -135,7 +135,7 @@ fn argmax(row: &[f32]) -> u32 {
     (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as u32
 }
 
-/// Some tokens of the tiny vocabulary, past its special ones.
+/// Tokens of the tiny vocabulary, excluding special ones.
 fn some(n: usize, seed: usize) -> Vec<u32> {
     (0..n).map(|i| 3 + ((i * 31 + seed * 17 + i * i * 7) % 120) as u32).collect()
 }
@@ -270,10 +270,10 @@ fn a_plan_over_two_devices_gives_the_same_answer() {
     }
 }
 
-/// A session that finds the best tokens where its head is gives the answers of one that reads all logits, with every
-/// chain of samplers; those that need more than the best read them all.
+/// A session that selects the top tokens on the device of its head gives the same answers as one that reads all logits,
+/// with every combination of samplers; samplers that need more read all logits.
 #[test]
-fn the_best_tokens_are_enough_for_the_same_answer() {
+fn top_tokens_from_the_device_give_the_same_answer() {
     let model = tiny();
     let mut plain = session(&model);
     let mut split = {
@@ -315,7 +315,7 @@ fn the_best_tokens_are_enough_for_the_same_answer() {
 }
 
 #[test]
-fn what_is_read_as_the_best_is_in_the_logits() {
+fn top_tokens_from_the_device_match_the_logits() {
     let model = tiny();
     let mut session =
         Session::new(&model, Settings { outputs: Some(8), top_k: Some(5), ..settings() }).unwrap();
@@ -392,7 +392,7 @@ fn a_seed_gives_the_same_answer_and_another_seed_another() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
+fn requests_that_do_not_fit_are_refused_and_change_nothing() {
     let model = tiny();
     let mut session = session(&model);
     let sequence = session.open().unwrap();
@@ -426,7 +426,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_context_past_the_learned_positions_is_refused_at_load() {
+fn a_context_beyond_the_models_positions_is_refused_at_load() {
     let model = Model::from_bytes("learned", words::tiny_of("gpt2")).unwrap();
     assert_eq!(model.config().positions, Some(256));
     let mut session = session(&model);
@@ -438,7 +438,7 @@ fn a_context_past_the_learned_positions_is_refused_at_load() {
 }
 
 #[test]
-fn the_context_of_a_session_chooses_the_factors_of_frequencies() {
+fn the_context_of_a_session_selects_the_rope_factors() {
     let model = Model::from_bytes("long", words::tiny_of("phi3")).unwrap();
     let last = |ctx_size| {
         let settings = Settings { ctx_size: Some(ctx_size), outputs: Some(64), ..settings() };
@@ -446,7 +446,7 @@ fn the_context_of_a_session_chooses_the_factors_of_frequencies() {
         let sequence = session.open().unwrap();
         logits(&mut session, sequence, &some(40, 3)).split_off(39 * model.config().vocab)
     };
-    // 64 tokens is what the model was first trained for.
+    // The original context of the model is 64 tokens.
     let (short, long) = (last(64), last(65));
     assert_eq!(short, last(48));
     assert_eq!(long, last(256));
@@ -495,7 +495,7 @@ fn allocations_of_an_answer(session: &mut Session) -> usize {
 fn nothing_is_allocated_on_the_token_path() {
     let model = tiny();
     assert_eq!(allocations_of_an_answer(&mut Session::new(&model, settings()).unwrap()), 0);
-    // Two devices, the prompt in micro-batches on both, more records than the lanes keep.
+    // Two devices, prefill in micro-batches on both, more trace events than the lanes hold.
     let options = bilayer_cpu::Options { threads: Some(2), level: None };
     for parts in [[0, 0, 1, 1, 1], [0, 1, 0, 1, 0]] {
         let cpu = || Box::new(Cpu::new(options).unwrap()) as Box<dyn Backend>;
@@ -517,8 +517,8 @@ fn nothing_is_allocated_on_the_token_path() {
     assert!(allocations(|| drop(vec![1u8])) > 0, "the counter counts");
 }
 
-/// The reference was computed in F32. With the cache in F16 the last prompt, which is unlike anything the model
-/// was trained on, meets a near tie after 23 tokens.
+/// The reference was computed in F32. With an F16 cache the last prompt, which is unlike the training data, has a near
+/// tie after 23 tokens.
 #[test]
 fn stories_give_their_reference_ids_at_every_level() {
     let Some(folder) = shared("stories260k") else { return };
@@ -584,9 +584,9 @@ fn smaller_files_stay_near_the_reference_logits() {
     }
 }
 
-/// They are what makes metadata large, and the tokenizer has its own.
+/// Vocabulary lists dominate the size of the metadata, and the tokenizer has its own copy.
 #[test]
-fn a_model_keeps_no_lists_of_its_vocabulary_but_the_tokenizers() {
+fn a_model_keeps_no_copy_of_the_vocabulary_lists() {
     let Some(folder) = shared("stories260k") else { return };
     let file = open_file(&folder.join("stories260k-f32.gguf")).unwrap();
     let keys = ["tokens", "scores", "token_type"].map(|list| format!("tokenizer.ggml.{list}"));
@@ -596,9 +596,9 @@ fn a_model_keeps_no_lists_of_its_vocabulary_but_the_tokenizers() {
     assert!(model.file().metadata().get("tokenizer.ggml.model").is_some());
 }
 
-/// A cache of 8 bits costs about what 8-bit activations cost.
+/// The error of an 8-bit cache is about that of 8-bit activations.
 #[test]
-fn a_cache_of_8_bits_stays_near_that_of_32() {
+fn an_8_bit_cache_stays_near_a_32_bit_one() {
     let Some(folder) = shared("quant/llama-256") else { return };
     let model = Model::open(&folder.join("q8_0.gguf"), OpenOptions::default()).unwrap();
     let tokens = some(60, 9);
@@ -612,7 +612,7 @@ fn a_cache_of_8_bits_stays_near_that_of_32() {
     assert!(off > 0.0 && off < 0.03, "{off}");
 }
 
-/// What a sequence of cache operations does, on the pages and on a plain map of each sequence's tokens.
+/// An operation on the cache, applied to the pages and to a plain map of each sequence's tokens.
 #[derive(Clone, Debug)]
 enum Action {
     Open,
@@ -632,7 +632,7 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// Pages with contents: what a backend's memory would hold.
+/// Pages with their contents, as in a backend's memory.
 struct Memory {
     pages: Pages,
     contents: Vec<[u32; PAGE_TOKENS]>,
@@ -738,7 +738,7 @@ proptest! {
 
 // Comparing backends op by op.
 
-/// A backend whose results for one value are a little off.
+/// A backend whose results for one value are slightly wrong.
 struct Broken {
     inner: Box<dyn Backend>,
     value: bilayer_graph::Value,
@@ -858,13 +858,13 @@ fn verify_names_the_op_that_is_wrong() {
         let found = report.first_bad().unwrap();
         assert_eq!(found.layer, node.layer);
         assert_eq!(found.op, format!("{} {}", node.op.kind().stem(), node.name));
-        // The others are not blamed for what they were given.
+        // Ops that merely received wrong inputs are not reported.
         let bad = report.ops.iter().filter(|op| !op.is_good()).count();
         assert_eq!(bad, 1, "{:?}", report.ops);
     }
 }
 
-/// A CPU that notes the call stack of the last submit.
+/// A CPU backend that records the call stack of the last submit.
 struct Noting {
     cpu: Cpu,
     stack: Arc<Mutex<String>>,
@@ -936,7 +936,7 @@ fn a_token_takes_the_documented_path() {
     let request = Request { predict: Some(3), ignore_eos: true, ..Request::new(some(6, 5)) };
     generate(&mut session, &model, greedy(), request);
 
-    // A frame is a line with the function's name, then one with its file.
+    // A frame is a line with the function's name, followed by one with its file.
     let stack = stack.lock().unwrap();
     let frame =
         regex::Regex::new(r"(?m)^ *\d+: (.*)\n +at .*crates/engine/src/([\w/]+\.rs):").unwrap();
@@ -956,7 +956,7 @@ fn a_token_takes_the_documented_path() {
 }
 
 #[test]
-fn answers_made_together_are_those_made_alone() {
+fn batched_answers_equal_single_ones() {
     let model = tiny();
     let prompts: Vec<Vec<u32>> = (0..5).map(|seed| some(3 + 4 * seed, seed)).collect();
     let alone: Vec<Answer> = prompts
@@ -1011,7 +1011,7 @@ fn a_batch_ends_when_it_is_cancelled_or_dropped() {
     let first = batch.next().unwrap().unwrap();
     assert_eq!(first.0, 0);
     cancel.cancel();
-    // The second one begins, then goes on alone.
+    // The second answer begins, then continues alone.
     for _ in 0..2 {
         assert_eq!(batch.next().unwrap().map(|(number, _)| number), Some(1));
     }

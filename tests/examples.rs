@@ -1,4 +1,4 @@
-//! Every example runs and says what its first lines promise. `cargo test` and `cargo nextest run` build them first.
+//! Every example runs and prints what its documentation says. `cargo test` and `cargo nextest run` build them first.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
@@ -13,7 +13,7 @@ mod support {
     pub mod program;
 }
 
-/// The example's program, which lies beside the one under test.
+/// The executable of an example, in a folder beside the tested binary.
 fn program(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_BIN_EXE_bilayer")).with_file_name("examples");
     let path = folder.join(name).with_extension(std::env::consts::EXE_EXTENSION);
@@ -52,7 +52,7 @@ fn chat_computes_only_what_is_new() {
         .collect();
     let [first, second] = computed[..] else { panic!("{out}") };
     assert!(first > 0 && second > 0, "{out}");
-    // What the second turn adds to the first is shorter than all of the first with its answer.
+    // The new tokens of the second turn are fewer than those of the first turn and its answer.
     let cold = place.bare(&program("chat").to_string_lossy()).arg(demo()).output().unwrap();
     assert!(!cold.status.success(), "the demo has no chat template of its own");
     assert!(second < first + 24, "{out}");
@@ -86,7 +86,7 @@ fn batch_answers_as_if_alone_and_side_by_side() {
 }
 
 #[test]
-fn embed_finds_each_text_most_like_itself() {
+fn embed_finds_each_text_most_similar_to_itself() {
     let place = Place::new();
     let shape = "--shape minilm-l6 --layers 2 --width 32 --heads 4 --ffn 64 --vocab 600";
     place.run(&format!("synth {shape} --type F16 m.gguf")).good();

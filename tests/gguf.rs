@@ -1,4 +1,4 @@
-//! GGUF files: what is written is read; hostile files give errors that name the fault, never panics.
+//! GGUF files: writing and reading round-trip; hostile files give errors that name the fault, never panics.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::Write;
@@ -20,13 +20,13 @@ mod hostile;
 
 use hostile::{file, hostile, key, kind, tensor, u32s};
 
-// ---- hostile files; the names start alike so that they can be run again in little memory ----
+// ---- Hostile files; the names share a prefix so that they can be run again in little memory ----
 
 fn open_bytes(bytes: impl Into<Bytes>) -> Result<File, Error> {
     File::from_bytes("in memory", bytes.into())
 }
 
-/// Writes again what was read.
+/// Writes a file with the contents of another.
 fn rewritten(file: &File) -> Bytes {
     let tensors = file.tensors().iter().map(|tensor| NewTensor::copied(file, tensor));
     to_bytes(file.metadata(), tensors).unwrap()
@@ -46,11 +46,11 @@ fn hostile_files_are_refused_by_name_of_the_fault() {
 }
 
 #[test]
-fn hostile_corpus_ends_as_its_manifest_says() {
+fn hostile_corpus_gives_the_results_of_its_manifest() {
     let Some(folder) = data::shared("gguf-malformed") else { return };
     let manifest = std::fs::read(folder.join("manifest.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
-    // What names the fault, by how the file's name starts; the first that fits.
+    // The expected text of the error by the prefix of the file's name; the first match counts.
     let named = [
         ("align-", "general.alignment"),
         ("array-string-lengths", "length of string 1 of key "),
@@ -104,7 +104,7 @@ fn hostile_corpus_ends_as_its_manifest_says() {
     }
 }
 
-/// A small file with every kind of value and two types of tensor.
+/// A small file with every type of value and two types of tensor.
 fn small() -> Bytes {
     let mut metadata = Metadata::new();
     metadata.set("general.architecture", "tiny");
@@ -144,7 +144,7 @@ fn hostile_truncation_at_every_byte_is_refused() {
     let end = ends.max().unwrap() as usize;
     assert!(end < whole.len(), "the last tensor is padded");
     for len in 0..whole.len() {
-        // Only the padding after the last tensor may be missing, as many writers leave it out.
+        // Only the padding after the last tensor may be missing, since many writers omit it.
         let opened = open_bytes(whole.slice(..len));
         assert_eq!(opened.is_ok(), len >= end, "{len} of {} bytes: {opened:?}", whole.len());
     }
@@ -162,7 +162,7 @@ fn hostile_flip_of_every_bit_gives_a_file_or_an_error() {
         match open_bytes(bytes) {
             Ok(file) => {
                 read += 1;
-                // What was read is sound: every tensor lies in the file, and it can be written.
+                // The result is valid: every tensor lies in the file, and the file can be written.
                 let again = rewritten(&file);
                 assert_eq!(rewritten(&open_bytes(again.clone()).unwrap()), again, "bit {bit}");
             }
@@ -195,8 +195,8 @@ fn hostile_extremes_at_every_byte_give_a_file_or_an_error() {
     }
 }
 
-/// Runs the hostile tests again where the address space ends at 512 MiB (the runtime's own
-/// reservations included), so that believing a declared length would abort the process.
+/// Runs the hostile tests in an address space of 512 MiB (including the runtime's own reservations), so that allocating
+/// a declared length would abort the process.
 #[cfg(target_os = "linux")]
 #[test]
 fn little_memory_suffices() {
@@ -315,7 +315,7 @@ fn files_of_other_programs_are_reproduced_byte_for_byte() {
             }
             let file = File::open(&path).unwrap();
             let (theirs, ours) = (std::fs::read(&path).unwrap(), rewritten(&file));
-            // The Python writer leaves out the padding after a header without tensors.
+            // The Python writer omits the padding after a header without tensors.
             let missing = ours.len() - theirs.len();
             assert!(missing == 0 || file.tensors().is_empty() && missing < 32, "{path:?}");
             // One writer pads with 0xab instead of zeros; nothing else may differ.
@@ -368,7 +368,7 @@ fn both_versions_and_foreign_order_of_data_are_read() {
 type Get = fn(&Metadata) -> Result<String, Error>;
 
 #[test]
-fn typed_access_accepts_what_fits_and_explains_the_rest() {
+fn typed_access_accepts_valid_types_and_explains_errors() {
     let u32: Get = |m| m.u32("k").map(|n| n.to_string());
     let i32: Get = |m| m.i32("k").map(|n| n.to_string());
     let u64: Get = |m| m.u64("k").map(|n| n.to_string());
@@ -437,7 +437,7 @@ fn typed_access_accepts_what_fits_and_explains_the_rest() {
 }
 
 #[test]
-fn optional_access_tells_absent_from_wrong() {
+fn optional_access_distinguishes_absent_from_invalid() {
     let mut metadata = Metadata::new();
     assert_eq!(metadata.opt_u32("k").unwrap(), None);
     assert!(metadata.opt_strings("k").unwrap().is_none());
@@ -467,7 +467,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// What lies in `folder`, by name.
+/// The files in `folder` by name.
 fn listing(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
     let mut names: Vec<_> =
@@ -508,7 +508,7 @@ fn streamed_files_equal_those_made_in_memory() {
         assert_eq!(mode(&path), mode(&plain), "a new file has the rights of any new file");
     }
 
-    // Mapped or read, the bytes are the same, and advice does not change them.
+    // The bytes are the same whether mapped or read, and advice does not change them.
     let mapped = File::open(&path).unwrap();
     let mut steps = vec![];
     let mut note =
@@ -517,7 +517,7 @@ fn streamed_files_equal_those_made_in_memory() {
     let read = File::open_with(&path, options).unwrap();
     assert_eq!((mapped.is_mapped(), read.is_mapped()), (true, false));
     assert_eq!(steps.last(), Some(&(mapped.file_bytes(), mapped.file_bytes())));
-    // A thread that touches the map ahead of us, and may still do so when the file is closed.
+    // A thread reads the map ahead, possibly until after the file is closed.
     let ahead = File::open_with(&path, OpenOptions { ahead: true, ..OpenOptions::default() });
     let ahead = ahead.unwrap();
     for file in [&mapped, &read, &ahead] {
@@ -526,14 +526,14 @@ fn streamed_files_equal_those_made_in_memory() {
             assert!(file.bytes(tensor) == first, "round {round}");
             file.prefetch(tensor);
             file.release(tensor);
-            // Of another file: no effect on either.
+            // A range of another file has no effect on either.
             mapped.release(read.tensor("first").unwrap());
             read.release(mapped.tensor("first").unwrap());
         }
         assert!(file.bytes(file.tensor("last").unwrap()) == last);
         file.check_unchanged().unwrap();
     }
-    // Tensors outlive the file they came from.
+    // Tensors outlive their file.
     let bytes = mapped.bytes(mapped.tensor("last").unwrap());
     drop(mapped);
     assert!(bytes == last);
@@ -648,7 +648,7 @@ fn a_failed_write_leaves_the_old_file_and_nothing_else() {
 }
 
 #[test]
-fn places_that_cannot_be_written_are_named() {
+fn unwritable_paths_are_named() {
     let folder = folder();
     let used = folder.path().join("used");
     std::fs::create_dir(&used).unwrap();
@@ -662,7 +662,7 @@ fn places_that_cannot_be_written_are_named() {
 }
 
 #[test]
-fn paths_that_are_no_files_are_refused() {
+fn paths_that_are_not_files_are_refused() {
     let folder = folder();
     for (path, expected) in [
         (folder.path().join("missing.gguf"), "cannot open it"),
@@ -703,7 +703,7 @@ fn a_file_of_forty_gigabytes_opens_at_once() {
     let names: Vec<_> = (0..TENSORS).map(|n| format!("blk.{n}.ffn_up.weight")).collect();
     let tensors = names.iter().map(|name| NewTensor::zeros(name, Type::F32, &[1280, 4096]));
     if let Err(error) = write(&path, &metadata, tensors) {
-        // A disk that cannot hold a file of this size, holes or not.
+        // The disk does not support a file of this size, even a sparse one.
         eprintln!("skipped: {error}");
         return;
     }
@@ -715,13 +715,13 @@ fn a_file_of_forty_gigabytes_opens_at_once() {
     assert_eq!(file.bytes(last).last(), Some(&0));
     assert_eq!(file.metadata().strings("tokenizer.ggml.tokens").unwrap().get(7), Some("tok7"));
     eprintln!("opened {} bytes, {TENSORS} tensors in {taken:?}", file.file_bytes());
-    // It takes some 20 ms; reading 40 GB takes at least 4 s on the fastest disks.
+    // Opening takes some 20 ms; reading 40 GB takes at least 4 s on the fastest disks.
     assert!(taken.as_millis() < 1500, "{taken:?}");
 }
 
 // ---- models in several files ----
 
-/// Writes a model of three shards with two tensors each; `edit` may spoil the metadata of one.
+/// Writes a model of three shards with two tensors each; `edit` may damage the metadata of one.
 fn shards(folder: &Path, edit: impl Fn(usize, &mut Metadata)) -> Vec<PathBuf> {
     (0..3)
         .map(|number| {
@@ -778,7 +778,7 @@ fn a_merged_or_single_file_needs_no_shards() {
 #[test]
 fn shards_with_odd_keys_are_refused_by_name() {
     let (count, number, tensors) = ("split.count", "split.no", "split.tensors.count");
-    // Which shard, its key, what it becomes (or that it goes), the message.
+    // Shard, key, new value (or `None` to remove it), message.
     let rows: [(usize, &str, Option<Value>, &str); 8] = [
         (0, count, Some(4u16.into()), "1-of-00003.gguf: split.count: expected 3 as in the file na"),
         (0, count, None, "1-of-00003.gguf: split.count: expected 3 as in the file name, found 0"),

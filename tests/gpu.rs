@@ -1,5 +1,5 @@
-//! The promises of the graphics adapter that no other backend has: what it makes when, whose memory it uses, and what
-//! becomes of a run when it goes away.
+//! The promises specific to the GPU backend: no GPU objects are created on the token path, memory is counted and shared
+//! where possible, and a run survives the loss of the device.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
@@ -83,11 +83,11 @@ fn logits(
 }
 
 #[test]
-fn nothing_is_made_on_the_token_path() {
+fn no_gpu_objects_are_created_on_the_token_path() {
     if support::gpu::gpu().is_none() {
         return;
     }
-    // A device of its own: what other tests make on theirs is not counted.
+    // A separate device, so that objects of other tests are not counted.
     let device = Some("software".to_owned());
     let mut gpu = Gpu::open(&Options { device, ..Options::default() }).unwrap();
     let model = Model::from_bytes("tiny", words::tiny(Type::Q8_0, 3)).unwrap();
@@ -99,7 +99,7 @@ fn nothing_is_made_on_the_token_path() {
 }
 
 #[test]
-fn what_is_in_use_is_counted() {
+fn memory_in_use_is_counted() {
     let Some(mut gpu) = support::gpu::gpu() else { return };
     assert_eq!(gpu.bytes(), 0);
     let model = Model::from_bytes("tiny", words::tiny(Type::F32, 3)).unwrap();
@@ -110,10 +110,10 @@ fn what_is_in_use_is_counted() {
     assert_eq!(gpu.bytes(), 0, "another plan begins with nothing");
 }
 
-/// A file of a type that shaders read as it lies there, mapped and read into memory: the results are the same bits, and
-/// what is mapped takes no memory of the device.
+/// A file of a type that shaders read without conversion gives the same bits mapped and read into memory, and the mapped
+/// one takes no device memory.
 #[test]
-fn shared_memory_is_read_where_the_file_is() {
+fn mapped_weights_are_read_in_place() {
     let Some(folder) = shared("quant/llama-256") else { return };
     let path = folder.join("q4_k_m.gguf");
     let mut found = Vec::new();
@@ -141,9 +141,9 @@ fn shared_memory_is_read_where_the_file_is() {
     assert!(copied - bytes >= *mapped, "{mapped} bytes are counted once: {bytes} and {copied}");
 }
 
-/// The text goes on as if nothing had happened.
+/// The answer continues unchanged.
 #[test]
-fn a_device_that_goes_away_is_replaced_by_the_processor() {
+fn a_lost_device_is_replaced_by_the_cpu() {
     let software = Options { device: Some("software".to_owned()), ..Options::default() };
     if support::gpu::gpu().is_none() {
         return;
@@ -151,7 +151,7 @@ fn a_device_that_goes_away_is_replaced_by_the_processor() {
     let model = Model::from_bytes("tiny", words::tiny(Type::F32, 5)).unwrap();
     let prompt: Vec<u32> = (0..40).map(|i| 3 + (i * 37) % 100).collect();
     let text = |lost_after: Option<usize>| {
-        // A device of its own: the others go on using theirs.
+        // A separate device, since other tests continue to use theirs.
         let opened = Opened::open(&software).unwrap();
         let device = Arc::clone(opened.device());
         let cpu = bilayer_cpu::Options { threads: Some(1), level: None };

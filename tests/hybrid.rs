@@ -1,5 +1,5 @@
-//! The promise of hybrid sessions: two devices work at the same time and change no bit by it, and a device that
-//! fails changes no word of the answer.
+//! The promise of hybrid sessions: devices that work at the same time give the same bits, and a device that fails does
+//! not change the answer.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -48,12 +48,12 @@ fn cpu() -> Box<dyn Backend> {
     Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), level: None }).unwrap())
 }
 
-/// A processor and an adapter, which is a processor behind a queue.
+/// A CPU and a simulated GPU, which is a CPU behind a queue.
 fn pair() -> Vec<Box<dyn Backend>> {
     vec![cpu(), Box::new(Queued::new(cpu(), Duration::ZERO))]
 }
 
-/// Some tokens of the tiny vocabulary, past its special ones.
+/// Tokens of the tiny vocabulary, excluding special ones.
 fn some(n: usize, seed: usize) -> Vec<u32> {
     (0..n).map(|i| 3 + ((i * 31 + seed * 17 + i * i * 7) % 120) as u32).collect()
 }
@@ -62,7 +62,7 @@ fn argmax(row: &[f32]) -> u32 {
     (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as u32
 }
 
-/// Each part's device, from the embedding to the head.
+/// The device of each part of the model, from the embedding to the head.
 fn parts(devices: &[usize]) -> Placement {
     let (first, rest) = devices.split_first().unwrap();
     let (last, layers) = rest.split_last().unwrap();
@@ -102,7 +102,8 @@ fn answer(
     (all, tokens)
 }
 
-/// Placements of a model of `layers` layers on two devices: halves either way, there and back, every layer.
+/// Placements of a model of `layers` layers on two devices: halves in either order, alternating thirds, every other
+/// layer.
 fn placements(layers: usize) -> Vec<Placement> {
     let half = |layer: usize| usize::from(layer >= layers / 2);
     let all: [Vec<usize>; 4] = [
@@ -115,7 +116,7 @@ fn placements(layers: usize) -> Vec<Placement> {
 }
 
 #[test]
-fn overlap_changes_no_bit() {
+fn overlap_gives_the_same_bits() {
     let model = tiny();
     for placement in placements(model.graph().layers() as usize) {
         for length in [1, 40, 64, 200, 300] {
@@ -125,7 +126,7 @@ fn overlap_changes_no_bit() {
                 let sequence = session.open().unwrap();
                 let found = answer(&mut session, sequence, &some(length, 3), 5);
                 assert_eq!(session.len(sequence), length + 5);
-                // More micro-batches than segments, with rows wanted of each.
+                // More micro-batches than segments, each with output rows.
                 let all = some(length.min(ubatch_size), 4);
                 let run = Run { sequence, tokens: &all, wanted: Wanted::All };
                 if overlap == Overlap::Always || session.len(sequence) + all.len() > 512 {
@@ -142,10 +143,9 @@ fn overlap_changes_no_bit() {
     }
 }
 
-/// The order in which the segments of two kinds of devices are given their micro-batches.
-/// Experts on the processor, attention on the adapter, as `-ncmoe` has it, and the other way round.
+/// Experts on the CPU and attention on the GPU, as with `-ncmoe`, and vice versa.
 #[test]
-fn experts_apart_from_their_layers_change_no_bit() {
+fn experts_apart_from_their_layers_give_the_same_bits() {
     for name in ["qwen2moe", "qwen3moe"] {
         let model = Model::from_bytes("tiny", words::tiny_of(name)).unwrap();
         let of = |placing: &Placing, overlap| {
@@ -176,7 +176,7 @@ fn experts_apart_from_their_layers_change_no_bit() {
 }
 
 #[test]
-fn processors_work_while_adapters_are_given_theirs() {
+fn the_cpu_works_while_work_is_submitted_to_the_gpu() {
     let model = tiny();
     let prompt = some(128, 3);
     let cases = [
@@ -194,7 +194,7 @@ fn processors_work_while_adapters_are_given_theirs() {
     }
 }
 
-/// The time that both had something to do.
+/// The time during which both devices worked.
 fn together(a: &[Range<Instant>], b: &[Range<Instant>]) -> Duration {
     let common = |a: &Range<Instant>, b: &Range<Instant>| {
         a.end.min(b.end).saturating_duration_since(a.start.max(b.start))
@@ -223,7 +223,7 @@ fn devices_work_at_the_same_time() {
         assert_eq!((busy[0].len(), busy[1].len()), (4, 4), "four micro-batches on each");
         let overlapped = together(&busy[0], &busy[1]);
 
-        // The record says the same, later by what it took to notice.
+        // The trace agrees, up to the delay of noticing the end.
         let epoch = session.lanes().epoch();
         let seen = |device| -> Vec<Range<Instant>> {
             let lanes = session.lanes().iter().filter(|lane| lane.device == device);
@@ -247,7 +247,7 @@ fn devices_work_at_the_same_time() {
     }
 }
 
-/// Steps of several sequences, of different lengths, some with a common head.
+/// Steps of several sequences of different lengths, some with a common prefix.
 #[test]
 fn sequences_alternate_and_equal_those_stepped_as_one() {
     let model = tiny();
@@ -291,7 +291,7 @@ fn sequences_alternate_and_equal_those_stepped_as_one() {
     }
 }
 
-/// A plan with each node on any device.
+/// A plan with each node on an arbitrary device.
 fn scattered(
     graph: &Graph,
     machine: &Machine,
@@ -335,7 +335,7 @@ fn scattered(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Values that pass segments by, and devices that come back, with the cut of every step and prompt.
+    /// Values that skip segments, and devices that occur several times, for every step and prompt.
     #[test]
     fn any_placement_of_the_nodes_gives_the_same_answer(
         devices in prop::collection::vec(0..3usize, 1..20),
@@ -361,7 +361,7 @@ proptest! {
         }
         prop_assert!(found[0] == found[1]);
 
-        // Topology cut their sums by what is together in a step, so only like steps give like bits.
+        // The order of sums depends on the batch, so only equal steps give equal bits.
         let [one, other] = [Overlap::Off, Overlap::Auto].map(|overlap| {
             let queued = || Box::new(Queued::new(cpu(), Duration::ZERO));
             let backends: Vec<Box<dyn Backend>> = vec![queued(), cpu(), queued()];
@@ -374,13 +374,13 @@ proptest! {
     }
 }
 
-/// A graphics adapter, if there is one: a driver that computes on the processor counts.
+/// A GPU, if there is one; a software adapter counts.
 fn adapter() -> Option<Box<dyn Backend>> {
     support::gpu::gpu().map(|gpu| -> Box<dyn Backend> { Box::new(gpu) })
 }
 
 #[test]
-fn an_adapter_overlaps_and_changes_no_bit() {
+fn a_gpu_overlaps_and_gives_the_same_bits() {
     let model = tiny();
     let prompt = some(200, 3);
     let alone = {
@@ -403,7 +403,7 @@ fn an_adapter_overlaps_and_changes_no_bit() {
 }
 
 #[test]
-fn a_prompt_that_is_stopped_goes_on_where_it_stopped() {
+fn an_interrupted_prefill_resumes_where_it_stopped() {
     let model = tiny();
     let placement = &placements(model.graph().layers() as usize)[0];
     let prompt = some(300, 3);
@@ -425,7 +425,7 @@ fn a_prompt_that_is_stopped_goes_on_where_it_stopped() {
     assert!(off < 1e-4, "{off}");
 }
 
-/// What three sequences say, two of them with a common head, stepped together; and the session's warnings.
+/// The answers of three sequences stepped together, two with a common prefix, and the session's warnings.
 fn conversation(session: &mut Session) -> (Vec<Vec<u32>>, Vec<Warning>) {
     let head = session.open().unwrap();
     session.prefill(head, &some(70, 4), &mut |_| true).unwrap();
@@ -451,7 +451,7 @@ fn conversation(session: &mut Session) -> (Vec<Vec<u32>>, Vec<Warning>) {
     (texts, session.take_warnings())
 }
 
-/// A processor and an adapter that fails by the script, and whether it has.
+/// A CPU and a simulated GPU that fails as scripted, and whether it has failed.
 fn failing(script: Script) -> (Vec<Box<dyn Backend>>, Arc<Mutex<bool>>) {
     let device = Failing::new(Box::new(Queued::new(cpu(), Duration::ZERO)), script);
     let failed = device.failed.clone();
@@ -459,13 +459,13 @@ fn failing(script: Script) -> (Vec<Box<dyn Backend>>, Arc<Mutex<bool>>) {
 }
 
 #[test]
-fn a_device_that_fails_at_any_call_changes_no_word() {
+fn a_device_that_fails_at_any_call_does_not_change_the_answer() {
     let model = tiny();
     let layers = model.graph().layers() as usize;
     let expected = conversation(&mut Session::new(&model, settings()).unwrap());
     assert_eq!(expected.1, []);
     let placements = placements(layers);
-    // The heads' third pages hold 6 tokens of the prompt and are not shared once both have gone on.
+    // The third page of the prefix holds 6 prompt tokens and is no longer shared once both sequences have continued.
     let most = 70 + 6 + 5 + 3 * 6;
     let faults = [Fault::Lost, Fault::OutOfMemory];
     for (placement, fault) in placements.iter().flat_map(|p| faults.map(|fault| (p, fault))) {
@@ -489,7 +489,7 @@ fn a_device_that_fails_at_any_call_changes_no_word() {
                 };
                 assert!(told, "{fault:?} {call:?} {after}: {warnings:?}");
             }
-            // A first segment has no input to be written.
+            // A first segment has no input to write.
             let is_first = call == Call::Write && placement.embedding == 1;
             assert!(tried > 0 || is_first, "{call:?} never failed");
         }
@@ -510,7 +510,7 @@ fn pages_that_sequences_share_are_computed_once() {
         let run = Run { sequence: fork, tokens: &some(2, i), wanted: Wanted::Last };
         session.step(&[run]).unwrap();
     }
-    // Two micro-batches of the prompt and a step of each fork make five submits; the seventh is lost.
+    // Two micro-batches of the prompt and a step of each fork make five submits; the seventh loses the device.
     let run = Run { sequence: head, tokens: &[7], wanted: Wanted::Last };
     session.step(&[run]).unwrap();
     assert_eq!(session.take_warnings(), []);
@@ -521,7 +521,7 @@ fn pages_that_sequences_share_are_computed_once() {
 }
 
 #[test]
-fn a_refusal_halves_what_a_device_gets() {
+fn a_refusal_halves_the_layers_of_a_device() {
     let model = tiny();
     let layers = model.graph().layers();
     let placement = Placement::offload(layers, layers + 1, 0, 1);
@@ -535,9 +535,9 @@ fn a_refusal_halves_what_a_device_gets() {
     assert!(warning.contains("out of memory") && warning.contains(&expected.map(&labels)));
 }
 
-/// An adapter without a processor beside it, and a failure that the processor shares.
+/// A GPU without a CPU beside it, and a failure on the CPU as well.
 #[test]
-fn a_processor_is_made_where_there_is_none() {
+fn a_cpu_backend_is_created_if_there_is_none() {
     let model = tiny();
     let alone = Placement::single(model.graph().layers(), 0);
     let expected = conversation(&mut Session::new(&model, settings()).unwrap()).0;
@@ -550,7 +550,7 @@ fn a_processor_is_made_where_there_is_none() {
     }
 }
 
-/// Bytes of a file's mapping that are in memory.
+/// Bytes of a file's mapping that are resident.
 #[cfg(target_os = "linux")]
 fn resident_bytes(path: &std::path::Path) -> usize {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -559,10 +559,10 @@ fn resident_bytes(path: &std::path::Path) -> usize {
     rss.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
-/// What an adapter has taken leaves memory, but for what the processor reads, and is there again when it is lost.
+/// Pages copied to the GPU leave host memory, except those that the CPU reads, and return when the GPU is lost.
 #[test]
 #[cfg(target_os = "linux")]
-fn pages_leave_memory_once_an_adapter_has_them() {
+fn pages_leave_memory_once_the_gpu_has_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
     std::fs::write(&path, words::tiny(Type::F32, 7)).unwrap();
@@ -574,7 +574,7 @@ fn pages_leave_memory_once_an_adapter_has_them() {
         [(Placement::single(layers, 1), size / 4), (Placement::offload(layers, 2, 0, 1), size)]
     {
         let model = model();
-        // The reference copies all it is given, as an adapter does.
+        // The reference copies its weights, as a GPU does.
         let script = Script { call: Call::Submit, after: 3, fault: Fault::Lost };
         let device = Failing::new(Box::new(Reference::new()), script);
         let mut session = on(&model, vec![cpu(), Box::new(device)], &placement, settings());
@@ -582,7 +582,7 @@ fn pages_leave_memory_once_an_adapter_has_them() {
         assert!(resident <= most, "{resident} of {size} bytes under {}", session.plan().map);
         let (texts, warnings) = conversation(&mut session);
         assert_eq!((texts, warnings.len()), (expected.clone(), 1));
-        assert!(resident_bytes(&path) > size / 2, "the processor reads the file");
+        assert!(resident_bytes(&path) > size / 2, "the CPU reads the file");
     }
 }
 
@@ -593,9 +593,9 @@ fn as_placed(
     move |graph, machine, budget| Ok(place(graph, machine, budget, placement)?)
 }
 
-/// Layers go back and forth in the middle of a conversation of sequences that share pages.
+/// Layers move between devices in the middle of a conversation of sequences that share pages.
 #[test]
-fn layers_that_move_take_their_caches_along() {
+fn layers_move_with_their_caches() {
     for cache in [Type::F32, Type::F16, Type::Q8_0] {
         let model = tiny();
         let settings = || Settings { cache_type_k: cache, cache_type_v: cache, ..settings() };
@@ -636,9 +636,9 @@ fn layers_that_move_take_their_caches_along() {
     }
 }
 
-/// Weights that stay on a device are not loaded again.
+/// Weights that remain on a device are not loaded again.
 #[test]
-fn what_stays_is_not_loaded_again() {
+fn weights_that_stay_are_not_loaded_again() {
     let model = tiny();
     let layers = model.graph().layers();
     let gpu = || adapter();
@@ -647,7 +647,7 @@ fn what_stays_is_not_loaded_again() {
         on(&model, vec![cpu(), device], &Placement::offload(layers, 1, 0, 1), settings());
     let sequence = session.open().unwrap();
     session.prefill(sequence, &some(40, 1), &mut |_| true).unwrap();
-    // More, then less again: the logits of one more token are those of a session that was made so.
+    // More layers, then fewer: the logits of the next token equal those of a new session with that placement.
     for count in [2, layers + 1, 1, 0, 2] {
         let placement = Placement::offload(layers, count, 0, 1);
         session.place(&as_placed(&placement)).unwrap();
@@ -666,9 +666,9 @@ fn what_stays_is_not_loaded_again() {
     }
 }
 
-/// A device that fails while layers move gives all to the processor, from the same tokens.
+/// If a device fails while layers move, all layers move to the CPU, with the same tokens.
 #[test]
-fn a_device_that_fails_while_layers_move_changes_no_word() {
+fn a_device_that_fails_while_layers_move_does_not_change_the_answer() {
     let model = tiny();
     let layers = model.graph().layers();
     let prompt = some(70, 4);
@@ -708,7 +708,7 @@ fn a_device_that_fails_while_layers_move_changes_no_word() {
 }
 
 #[test]
-fn where_the_processor_has_no_room_the_error_says_both() {
+fn if_the_cpu_has_no_room_the_error_names_both_causes() {
     let model = tiny();
     let placement = &placements(model.graph().layers() as usize)[0];
     let (backends, _) = failing(Script { call: Call::Submit, after: 4, fault: Fault::Lost });
@@ -724,7 +724,7 @@ fn where_the_processor_has_no_room_the_error_says_both() {
     let run = Run { sequence, tokens: &[9], wanted: Wanted::Last };
     session.step(&[run]).unwrap();
     session.step(&[run]).unwrap();
-    // Whoever tries again gets the same answer, and the sequence stays as it was.
+    // A second attempt gives the same error, and the sequence is unchanged.
     for _ in 0..2 {
         let error = session.step(&[run]).unwrap_err();
         let Error::Fallback { lost, source } = &error else { panic!("{error}") };
@@ -735,7 +735,7 @@ fn where_the_processor_has_no_room_the_error_says_both() {
 }
 
 #[test]
-fn an_error_that_is_no_failure_of_the_device_is_passed_on() {
+fn errors_other_than_device_failures_are_returned() {
     let bytes = words::tiny_with(Type::F32, 7, &|name, values| {
         if name == "blk.1.ffn_down.weight" {
             values[17] = f32::NAN;
@@ -768,7 +768,7 @@ fn three_devices_answer_as_one() {
     let mut alone = Session::new(&model, settings()).unwrap();
     let sequence = alone.open().unwrap();
     let (_, expected) = answer(&mut alone, sequence, &prompt, 6);
-    // Halves on the two GPUs, a part on each, and every layer elsewhere than the one before.
+    // Halves on the two GPUs, a third on each device, and each layer on another device than the one before.
     let ways: [&dyn Fn(usize) -> usize; 3] =
         [&|part| 1 + part * 2 / (layers + 2), &|part| part * 3 / (layers + 2), &|part| {
             2 - part % 3
@@ -811,7 +811,7 @@ fn the_other_gpu_takes_over_from_one_that_is_lost() {
         let plan = session.plan();
         let [warning] = &warnings[..] else { panic!("{warnings:?}") };
         match warning {
-            // The host stays with the embedding alone.
+            // Only the embedding remains on the host.
             Warning::Moved { .. } => assert_eq!(plan.map, format!("out:gpu {}-0:gpu", layers - 1)),
             Warning::Reduced { .. } => {
                 assert_eq!((plan.devices[lost].parts, plan.devices[0].parts), (0, 0));
@@ -822,7 +822,7 @@ fn the_other_gpu_takes_over_from_one_that_is_lost() {
 }
 
 #[test]
-fn the_host_takes_what_the_other_gpu_has_no_room_for() {
+fn the_host_takes_layers_the_other_gpu_has_no_room_for() {
     let model = tiny();
     let layers = model.graph().layers();
     let placement = Placement::split(layers, 0, &[(1, layers), (2, 1)]);
@@ -831,7 +831,7 @@ fn the_host_takes_what_the_other_gpu_has_no_room_for() {
     let room = on(&model, three(), &two, settings()).plan().devices[2].used_bytes;
     let expected = conversation(&mut Session::new(&model, settings()).unwrap()).0;
     let mut backends = three();
-    // The second GPU takes what it can, or is lost when it is to.
+    // The second GPU takes what fits, or is lost as well.
     let never = Script { call: Call::Reserve, after: usize::MAX, fault: Fault::Lost };
     let again = Script { call: Call::Reserve, after: 1, fault: Fault::Lost };
     for (script, hosts) in [(never, layers - 1), (again, layers + 1)] {

@@ -1,4 +1,4 @@
-//! The CPU backend computes what the reference computes: op x type x shape x instruction level.
+//! CPU and GPU kernels compute what the reference computes: op x type x shape x instruction level.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::HashMap;
@@ -19,16 +19,16 @@ mod support {
 
 /// Root of the mean squared difference over the root mean square of the reference.
 ///
-/// Everything in f32: differences are those of summation order.
+/// All in f32: only the order of sums differs.
 const FLOAT_BOUND: f64 = 2e-5;
 /// Activations rounded to 8 bits: with a scale every 256, a step of about 3 sigma / 127 makes 0.8 %.
 const INT8_BOUND: f64 = 0.012;
 /// Activations within 1/256 of themselves, most of them nearer (1.2e-3 expected of bf16, 4e-3 of 8 bits).
 const FINE_BOUND: f64 = 2.5e-3;
-/// A whole small model: two layers of roundings on top of each other.
+/// A whole small model: the rounding errors of two layers add up.
 const MODEL_BOUND: f64 = 0.04;
 
-/// An adapter may join a multiplication and an addition, and so round once where others round twice.
+/// A GPU may fuse a multiplication and an addition, and so round once instead of twice.
 const GPU_BOUND: f64 = 2e-6;
 
 /// Rows of every embedding table.
@@ -36,7 +36,7 @@ const VOCAB: usize = 97;
 
 // ---- A model of random weights ------------------------------------------------------------------
 
-/// A catalog that has whatever it is asked for, as its list says.
+/// A catalog with any tensor asked for, of the type in its list.
 #[derive(Default)]
 struct Tensors(HashMap<String, Entry>);
 
@@ -70,7 +70,7 @@ impl Random {
         (self.next() % bound as u64) as usize
     }
 
-    /// About normal, of variance 1: a sum of twelve even ones.
+    /// About normal with variance 1: a sum of twelve uniform numbers.
     fn normal(&mut self) -> f32 {
         (0..12).map(|_| (self.next() >> 40) as f32 / (1 << 24) as f32).sum::<f32>() - 6.0
     }
@@ -115,7 +115,7 @@ impl Owned {
         }
     }
 
-    /// A step of runs `(rows, first position, page table)`; the last row of each run is wanted.
+    /// A step of sequences `(rows, first position, page table)`; the last row of each is an output.
     fn of(seed: u64, runs: &[(u32, u32, &[u32])]) -> Owned {
         let mut random = Random(seed);
         let mut owned = Owned::default();
@@ -194,13 +194,13 @@ fn error(expected: &[f32], found: &[f32]) -> f64 {
     if difference.is_nan() { f64::INFINITY } else { (difference / size).sqrt() }
 }
 
-/// Fails with a line for each level whose result is out of bounds, and for the adapter.
+/// Fails with a line for each level, and for the GPU, whose error exceeds the bound.
 fn compare(name: &str, graph: &Graph, limits: Limits, steps: &[Owned], bound: f64) {
     compare_on(1, name, graph, limits, steps, bound);
 }
 
-/// The same on every variant of the adapter's kernels. Each kernel costs its driver up to a second, so this is for the
-/// cases in which variants differ most.
+/// As [`compare`], with every variant of the GPU's kernels. Compiling a kernel takes a software driver up to a second, so
+/// this is for the cases in which variants differ most.
 fn compare_variants(name: &str, graph: &Graph, limits: Limits, steps: &[Owned], bound: f64) {
     compare_on(usize::MAX, name, graph, limits, steps, bound);
 }
@@ -309,7 +309,7 @@ fn smallest(kind: OpKind) -> Graph {
     }
 }
 
-/// No op is forgotten: each is in the table of the CPU, in the reference, and compared.
+/// Every op is in the table of the CPU and in the reference, and is compared.
 #[test]
 fn every_op_is_run_and_compared() {
     let cpu = cpu(Level::detect(), 1);
@@ -360,7 +360,7 @@ fn elementwise_ops_and_norms() {
             (
                 "clamped swiglu",
                 over(width, Tensors::default(), |r, a, b| {
-                    // Beyond what is clamped, on both sides.
+                    // Values beyond the clamp on both sides.
                     let (a, b) = (r.scale("a", a, 9.0), r.scale("b", b, 9.0));
                     r.gate("x", a, Some(b), Activation::ClampedSwiglu)
                 }),
@@ -397,7 +397,7 @@ fn elementwise_ops_and_norms() {
     }
 }
 
-/// Widths below, at and past the stretch that is looked at together; values that tie.
+/// Widths below, at and above the block that is searched at once; ties.
 #[test]
 fn the_best_of_each_row() {
     for (width, k) in [(8, 8), (64, 1), (257, 40), (2048, 64)] {
@@ -441,7 +441,7 @@ fn embeddings_of_positions() {
     }
 }
 
-/// The mean up to each wanted row of its own span, whatever stands beside it.
+/// The mean of a span up to each output row, independent of other spans.
 #[test]
 fn rows_are_pooled_span_by_span() {
     let graph = over(96, Tensors::default(), |r, a, b| {
@@ -455,7 +455,7 @@ fn rows_are_pooled_span_by_span() {
     compare("pool", &graph, limits(), &[last, some], FLOAT_BOUND);
 }
 
-/// Rows of a table by the number of texts that end before the token; the last row for all beyond.
+/// Rows of a table by the number of texts that end before the token, at most the last row.
 #[test]
 fn embeddings_of_places_among_texts() {
     for ty in [Type::F32, Type::F16] {
@@ -508,7 +508,7 @@ fn head_norms_and_rotations() {
                     let rope = rope(dims, pairs, factors);
                     r.rope("x", a, head_dim, &rope)
                 });
-                // The last step is far into a sequence: f32 angles would be off by 0.004.
+                // The last step is at a high position: f32 angles would be off by 0.004.
                 let pages = vec![0; 3200];
                 let far = Owned::of(3, &[(7, 100_000, &pages)]);
                 let limits = Limits { page_entries: 3200, ..limits() };
@@ -546,9 +546,9 @@ fn products_of_every_type() {
     }
 }
 
-/// Beside products of the same input that may round it.
+/// Next to products of the same input that may round it.
 #[test]
-fn fine_products_round_no_activation_to_eight_bits() {
+fn exact_products_do_not_round_activations_to_eight_bits() {
     let (rows, cols) = (96, 256);
     for ty in [Type::F32, Type::F16, Type::Q4_0, Type::Q8_0, Type::Q4_K] {
         let matrix = [rows, cols];
@@ -591,14 +591,14 @@ fn products_of_parts_of_a_tensor_and_of_wanted_rows() {
 
 // ---- Experts ----------------------------------------------------------------------------------
 
-/// The choice of experts by logits that a matrix makes of a value.
+/// Routing by the logits of a router matrix.
 fn routed(r: &mut Recorder<'_>, x: Value, experts: usize, rule: &Route) -> Value {
     let router = r.matrix("router", experts, r.width(x)).unwrap();
     let logits = r.matmul("logits", x, router, None);
     r.route("route", Route { logits, ..rule.clone() })
 }
 
-/// Two of the experts by the softmax of their logits.
+/// The top two experts by the softmax of their logits.
 const TWO: Route = Route {
     logits: Value(0),
     bias: None,
@@ -631,8 +631,8 @@ fn routes() {
 }
 
 #[test]
-fn a_route_of_what_is_not_finite_leads_somewhere() {
-    // Logits of infinity in every row: the products go on, with weights that show it.
+fn routing_of_non_finite_logits_gives_valid_experts() {
+    // Infinite logits in every row: the products run, and the weights are not finite.
     let tensors =
         Tensors::default().with("router", Type::F32, &[8, 64]).with("w", Type::F32, &[8, 16, 64]);
     let graph = over(64, tensors, |r, a, _| {
@@ -655,7 +655,7 @@ fn a_route_of_what_is_not_finite_leads_somewhere() {
     }
 }
 
-/// How a layer's experts are stored and what they are.
+/// Storage and shape of a layer's experts.
 #[derive(Clone, Copy, Debug)]
 struct Stored {
     ty: Type,
@@ -722,8 +722,8 @@ impl Stored {
 }
 
 #[test]
-fn experts_of_types_of_every_kind() {
-    // Loaders are the same as in products of one matrix: a type of each family does.
+fn experts_of_every_family_of_types() {
+    // Loaders are those of products with one matrix, so one type of each family suffices.
     let types =
         [Type::F32, Type::BF16, Type::Q4_0, Type::Q8_0, Type::Q4_K, Type::Q6_K, Type::MXFP4];
     for ty in types {
@@ -752,7 +752,7 @@ fn experts_of_every_shape() {
     for shape in shapes {
         let floats = shape.up.block_weights == 1;
         let bound = if floats { FLOAT_BOUND } else { 2.0 * INT8_BOUND };
-        // One token, fewer than the matrix kernels take, and many of the same expert.
+        // One token, fewer than the GEMM kernels take, and many of the same expert.
         let steps: Vec<_> = [1, 2, 9, 80].map(Owned::tokens).into();
         let compared = if shape.split || shape.inner == 96 { compare_variants } else { compare };
         compared(&format!("{shape:?}"), &shape.graph(), limits(), &steps, bound);
@@ -777,7 +777,7 @@ fn experts_of_wanted_rows_and_of_none() {
 }
 
 #[test]
-fn experts_apart_that_are_not_of_one_type_are_refused() {
+fn separate_experts_of_different_types_are_refused() {
     let tensors =
         Tensors::default().with("w.0", Type::F32, &[4, 8]).with("w.1", Type::F16, &[4, 8]);
     let mut recorder = Recorder::new(&tensors);
@@ -786,7 +786,7 @@ fn experts_apart_that_are_not_of_one_type_are_refused() {
 }
 
 #[test]
-fn a_sum_takes_the_memory_of_what_nobody_reads_afterwards() {
+fn a_sum_reuses_the_memory_of_a_value_not_read_afterwards() {
     let width = 96;
     let graph = |read_again: bool| {
         let tensors = Tensors::default().with("w", Type::F32, &[width, width]);
@@ -810,7 +810,7 @@ fn a_sum_takes_the_memory_of_what_nobody_reads_afterwards() {
 
 // ---- Attention ----------------------------------------------------------------------------------
 
-/// What an attention test varies.
+/// Parameters of an attention test.
 #[derive(Clone, Copy, Debug)]
 struct Heads {
     heads: usize,
@@ -872,7 +872,7 @@ fn attend(
     }
 }
 
-/// Three sequences that come and go: a prompt, single tokens, a prompt in two pieces beside decoding.
+/// Three sequences: a prompt, single tokens, and a prompt in two pieces during decoding of others.
 fn conversation() -> Vec<Owned> {
     let one = [9, 4, 6, 30];
     let two = [1, 2, 3, 5];
@@ -986,7 +986,7 @@ fn pages_are_copied_before_the_step() {
     let copies = vec![PageCopy { from: 7, to: 3 }, PageCopy { from: 3, to: 5 }];
     let steps = [
         Owned::of(1, &[(40, 0, &[7, 8])]),
-        // Page 3 is overwritten by what follows its copy; 5 keeps the prefix.
+        // Page 3 is overwritten after its copy; 5 keeps the prefix.
         Owned { copies, ..Owned::of(2, &[(1, 20, &[3]), (1, 25, &[5])]) },
         Owned::of(3, &[(1, 21, &[3]), (1, 26, &[5]), (1, 40, &[7, 8])]),
     ];
@@ -995,8 +995,7 @@ fn pages_are_copied_before_the_step() {
 
 // ---- Whole models -------------------------------------------------------------------------------
 
-/// A small model with all that can be fused: two layers of the llama kind; the second has head norms and a
-/// window.
+/// A small model with all fusable ops: two Llama layers, the second with head norms and a sliding window.
 #[expect(clippy::too_many_lines, reason = "a whole layer, recorded as it is read")]
 fn llama() -> Graph {
     let (width, ff) = (256, 512);
@@ -1081,7 +1080,7 @@ fn a_small_model_computes_what_the_reference_does() {
 }
 
 #[test]
-fn fusion_changes_no_bit() {
+fn fusion_gives_the_same_bits() {
     let graph = llama();
     for level in Level::available() {
         let run = |fuse, check| {
@@ -1095,7 +1094,7 @@ fn fusion_changes_no_bit() {
 }
 
 #[test]
-fn the_number_of_threads_changes_no_bit() {
+fn any_number_of_threads_gives_the_same_bits() {
     let graph = llama();
     for level in Level::available() {
         let run = |threads| run_all(&mut cpu(level, threads), &graph, limits(), &conversation());
@@ -1173,7 +1172,7 @@ fn every_cut_into_segments_computes_the_same() {
 // ---- Faults -------------------------------------------------------------------------------------
 
 #[test]
-fn a_check_names_the_op_that_made_nan() {
+fn the_nan_check_names_the_op() {
     let tensors =
         Tensors::default().with("table", Type::F32, &[VOCAB, 64]).with("w", Type::F32, &[64, 64]);
     let mut r = Recorder::new(&tensors);
@@ -1203,7 +1202,7 @@ fn a_check_names_the_op_that_made_nan() {
 }
 
 #[test]
-fn nan_in_pages_of_others_does_not_spread() {
+fn nan_in_pages_of_other_sequences_does_not_spread() {
     let graph = attention(HEADS);
     let mut cpu = cpu(Level::detect(), 2);
     let segment = prepare(&mut cpu, &graph, limits());

@@ -1,5 +1,5 @@
-//! The promise of measured placement: a plan's figures come from this machine or from one that a file describes, what
-//! was measured is kept until it proves wrong, a run is judged by what was predicted, and a trace leaves nothing out.
+//! The promise of measured placement: a plan's figures come from this machine or a described one, measured times are kept
+//! until they prove wrong, runs are compared with predictions, and traces are complete.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
@@ -78,7 +78,7 @@ fn times(folder: &Path) -> Vec<PathBuf> {
     paths.filter(is_times).collect()
 }
 
-/// A kept file is the FNV-1a hash of its content and the content.
+/// A stored file is the FNV-1a hash of its content followed by the content.
 fn write_kept(path: &Path, content: &str) {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = content.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step);
@@ -86,7 +86,7 @@ fn write_kept(path: &Path, content: &str) {
 }
 
 #[test]
-fn times_are_measured_once_and_anew_when_they_prove_wrong() {
+fn times_are_measured_once_and_again_if_they_prove_wrong() {
     let place = Place::new();
     model(&place);
     let kept = place.path().join("kept");
@@ -101,7 +101,7 @@ fn times_are_measured_once_and_anew_when_they_prove_wrong() {
         first.err.contains("predicted ") && first.err.contains(" ms/token, measured "),
         "{first:?}"
     );
-    // A machine that does much else meanwhile may look as if the times were wrong; then there are none now.
+    // On a busy machine the times may look wrong, in which case they were removed.
     let measured = || (0..20).any(|_| !times(&kept).is_empty() || run(answer).code.is_none());
     assert!(measured());
     let [path] = &times(&kept)[..] else { panic!("{:?}", times(&kept)) };
@@ -113,7 +113,7 @@ fn times_are_measured_once_and_anew_when_they_prove_wrong() {
         assert!(document[key].as_f64().unwrap() > 0.0, "{key} in {document}");
     }
 
-    // Of a hundred times the speed: the run tells, and the one after it measures.
+    // Stored times a hundred times too fast: one run notices, the next one measures.
     let mut stale: Value = serde_json::from_str(&written).unwrap();
     for layer in stale["devices"][0]["layers"].as_array_mut().unwrap() {
         layer["decode_ms"] = (layer["decode_ms"].as_f64().unwrap() / 100.0).into();
@@ -126,7 +126,7 @@ fn times_are_measured_once_and_anew_when_they_prove_wrong() {
     assert!(times(&kept).is_empty());
     assert!(measured());
 
-    // What is no times at all, or of another model, is not believed either.
+    // Invalid files and times of another model are ignored as well.
     for nonsense in ["", "{}", "[1, 2", &written.replacen("\"layers\":[{", "\"layers\":[{},{", 1)] {
         write_kept(path, nonsense);
         let plan = run("plan -m m.gguf --json").json();
@@ -141,7 +141,7 @@ fn times_are_measured_once_and_anew_when_they_prove_wrong() {
 }
 
 #[test]
-fn a_slow_adapter_gets_nothing_and_the_plan_says_why() {
+fn a_slow_gpu_gets_no_layers_and_the_plan_says_why() {
     if support::gpu::gpu().is_none() {
         return;
     }
@@ -218,7 +218,7 @@ fn check_trace(path: &Path) -> Vec<String> {
         assert!(names.contains_key(lane), "lane {lane} has no name");
         let mut outer = 0.0;
         let mut open: Vec<f64> = Vec::new();
-        // As it is written: by time, the outer before the inner.
+        // Events are written by time, outer before inner.
         for &(from, to) in events {
             while open.last().is_some_and(|last| *last <= from + 1e-3) {
                 open.pop();
@@ -237,7 +237,7 @@ fn check_trace(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_trace_is_whole_on_every_lane() {
+fn a_trace_is_complete_on_every_lane() {
     let place = Place::new();
     model(&place);
     let line = "run -m m.gguf -p abcdefgh -n 6 --temp 0 --ignore-eos --trace t.json";
@@ -262,7 +262,7 @@ fn a_trace_is_whole_on_every_lane() {
     assert_eq!(refused.code, Some(73), "{refused:?}");
 }
 
-/// The middle of the ratios of steps with a trace to the steps beside them without one.
+/// The median ratio of steps with a trace to adjacent steps without one.
 fn ratio(model: &Model, steps: usize) -> f64 {
     let session = |trace_events| {
         let placing = Placing { gpu_layers: Offload::Count(0), ..Placing::default() };
@@ -276,7 +276,7 @@ fn ratio(model: &Model, steps: usize) -> f64 {
     let mut ratios = Vec::with_capacity(steps);
     for step in 0..steps {
         let mut seconds = [0.0; 2];
-        // Whoever is first finds the caches as the other left them: they take turns at it.
+        // The order alternates, since the first of a pair runs with colder caches.
         for side in [step % 2, 1 - step % 2] {
             let (session, sequence) = &mut both[side];
             let run = Run { sequence: *sequence, tokens: &[7], wanted: Wanted::Last };
@@ -291,12 +291,12 @@ fn ratio(model: &Model, steps: usize) -> f64 {
 }
 
 #[test]
-fn a_trace_costs_less_than_a_hundredth() {
+fn a_trace_costs_less_than_one_percent() {
     let place = Place::new();
     let shape = "--layers 2 --width 1024 --heads 8 --kv-heads 2 --ffn 4096 --vocab 8192";
     place.run(&format!("synth {shape} --context 512 --type Q8_0 m.gguf")).good();
     let model = Model::open(&place.path().join("m.gguf"), OpenOptions::default()).unwrap();
-    // What else runs here disturbs single attempts, not all of them.
+    // Other work on the machine disturbs single attempts, not all.
     let mut found = Vec::new();
     for _ in 0..8 {
         found.push(ratio(&model, 240));

@@ -1,4 +1,4 @@
-//! The promise that models compute what their makers' code computes, however the tokens are fed and the layers cut.
+//! The promise that models compute what the original code computes, however the tokens are fed and the layers placed.
 //!
 //! A backend under test is a row of [`BACKENDS`]; every test walks the table.
 
@@ -173,7 +173,7 @@ fn check_case(runner: &mut Runner<'_>, ids: &[u32], case: &Case, bound: f32, wha
     assert_best(&logits, &case.argmax_each, 4.0 * bound, what);
 }
 
-/// Checkpoints of the shared data, or our own, and the architecture that their class becomes.
+/// Checkpoints of the shared data or our own, and the architecture of their class.
 const CHECKPOINTS: &[(&str, &str)] = &[
     ("llama", "llama"),
     ("llama-256", "llama"),
@@ -192,7 +192,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("gpt-oss", "gpt-oss"),
 ];
 
-/// The checkpoints whose folders are there, each with its architecture.
+/// The checkpoints whose folders exist, each with its architecture.
 fn checkpoints() -> impl Iterator<Item = (&'static str, PathBuf, &'static str)> {
     let own = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints"));
     let others = shared("arch-tiny");
@@ -204,7 +204,7 @@ fn checkpoints() -> impl Iterator<Item = (&'static str, PathBuf, &'static str)> 
 }
 
 #[test]
-fn checkpoints_give_the_logits_of_their_own_code() {
+fn checkpoints_give_the_logits_of_the_original_code() {
     for (name, folder, architecture) in checkpoints() {
         let model = Model::new(checkpoint::gguf(&folder));
         assert_eq!(model.config.architecture, architecture, "{name}");
@@ -221,8 +221,7 @@ fn checkpoints_give_the_logits_of_their_own_code() {
     }
 }
 
-/// Checkpoints that have the switches of their configuration the other way round, as far as they are supported, and the
-/// architecture that their class becomes.
+/// Checkpoints with the supported switches of their configuration inverted, and the architecture of their class.
 const OPTIONS: &[(&str, &str)] = &[
     ("options-llama", "llama"),
     ("options-mixtral", "llama"),
@@ -238,10 +237,10 @@ const OPTIONS: &[(&str, &str)] = &[
     ("options-smollm3", "smollm3"),
 ];
 
-/// Biases where there are none as a rule, a head of its own or none, other layers with a window, weights of experts as they
-/// are: the logits are those of the makers' code.
+/// Unusual biases, a separate or tied head, other layers with a window, unnormalized expert weights: the logits are those
+/// of the original code.
 #[test]
-fn options_of_a_checkpoint_are_heard() {
+fn options_of_a_checkpoint_are_honoured() {
     let own = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints"));
     for &(name, architecture) in OPTIONS {
         let folder = own.join(name);
@@ -255,10 +254,10 @@ fn options_of_a_checkpoint_are_heard() {
     }
 }
 
-/// A field of a class, what it is set to, and what it must be.
+/// A field of a class, the value to set, and the required value.
 type Switch = (&'static str, &'static str, serde_json::Value);
 
-/// The switches of `config.json` that are not supported in one position. Without them the model would be another one.
+/// The switches of `config.json` of which one position is not supported. Ignoring them would change the model.
 fn refused_switches() -> Vec<Switch> {
     let (on, off) = (json!(true), json!(false));
     let yarn = |truncate: serde_json::Value| json!({"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "truncate": truncate});
@@ -332,7 +331,7 @@ fn switches_that_are_not_supported_are_refused_by_name() {
         draft(&config).unwrap_or_else(|error| panic!("{class}: {error}"));
         config[field] = value.clone();
         let error = draft(&config).expect_err(&format!("{class} takes {field} = {value}"));
-        // Of several fields in one the inner one is named.
+        // For nested fields the inner one is named.
         let inner = value.get("truncate").map(|_| "truncate");
         let inner = inner.or_else(|| value.get("sliding_attention").map(|_| "rope_type"));
         let name = inner.unwrap_or(field);
@@ -387,9 +386,9 @@ const LESS: &[Less] = &[
     }),
 ];
 
-/// Without any of its features a checkpoint's model is out of the bounds it is held to above.
+/// Removing any feature takes a checkpoint's model out of the bounds tested above.
 #[test]
-fn no_feature_of_a_checkpoint_is_idle() {
+fn every_feature_of_a_checkpoint_matters() {
     let seen = 3.0 * (BACKENDS[0].error_max)(Type::F32);
     for (name, folder, _) in checkpoints() {
         let case = cases(&folder.join("reference.json")).pop().unwrap();
@@ -409,8 +408,8 @@ fn no_feature_of_a_checkpoint_is_idle() {
     }
 }
 
-/// Files of one trained model, and how far their type takes the logits from those of the exact weights: what the
-/// reference measures (5.0e-4, 7.1e-3, 0.107) and a third more.
+/// Files of one trained model, and bounds on the difference of their logits from those of the exact weights: the
+/// reference's (5.0e-4, 7.1e-3, 0.107) plus a third.
 const STORIES: &[(&str, f32)] = &[
     ("stories260k-f32.gguf", 0.0),
     ("stories260k-f16.gguf", 7e-4),
@@ -441,7 +440,7 @@ fn a_story_is_told_to_its_end() {
     for backend in backends() {
         let mut runner = Runner::single(&model, (backend.make)(), LIMITS).unwrap();
         for case in cases(&folder.join("reference.json")) {
-            // The list begins with the prompt.
+            // The list starts with the prompt.
             let told = &case.greedy[case.ids.len()..];
             assert_eq!(greedy(&mut runner, &case.ids, told.len()), told, "{}", backend.name);
         }
@@ -476,13 +475,13 @@ fn every_quantization_gives_the_logits_of_its_weights() {
     }
 }
 
-/// A random model of an architecture's smallest metadata and something more.
+/// A random model of an architecture's smallest metadata with additions.
 #[derive(Clone, Copy)]
 struct Variant {
     name: &'static str,
     /// The type of its matrices.
     ty: Type,
-    /// Tensors it has that a model may lack.
+    /// Optional tensors it has.
     optional: &'static [&'static str],
     /// Sets keys of the architecture by the given prefix.
     change: fn(&mut Metadata, &str),
@@ -560,7 +559,7 @@ const BUDGET: Budget = Budget {
     margin_bytes: 0,
 };
 
-/// What makes a Mixtral of a Llama.
+/// Keys that make a Mixtral of a Llama.
 const EXPERTS: Variant = Variant {
     name: "experts",
     change: |metadata, name| {
@@ -576,10 +575,10 @@ fn random(architecture: &Architecture, variant: &Variant) -> Model {
     Model::random(&metadata, variant.ty, variant.optional, 7)
 }
 
-/// How many cases a test takes: how steps and layers are cut is the business of backends, not of architectures.
+/// The cases of a test: splitting steps and layers depends on backends, not on architectures.
 #[derive(Clone, Copy, PartialEq)]
 enum Extent {
-    /// All: the smallest model of the first architecture.
+    /// The smallest model of the first architecture.
     All,
     /// Its variants.
     Some,
@@ -603,7 +602,7 @@ fn for_each_random(check: impl Fn(Setting<'_>)) {
     for_each(&|_| true, check);
 }
 
-/// The same of the models that go on where they were: all but encoders.
+/// As [`each`], for the models with a KV cache: all but encoders.
 fn for_each_decoder(check: impl Fn(Setting<'_>)) {
     for_each(&|config| config.encoder.is_none(), check);
 }
@@ -638,7 +637,7 @@ fn every_backend_computes_what_the_reference_computes() {
         let expected = expected.unwrap().prefill(tokens).unwrap();
         let found = Runner::single(model, (backend.make)(), LIMITS).unwrap().prefill(tokens);
         assert_close(&found.unwrap(), &expected, (backend.error_max)(model.matrix_type()), what);
-        // A model that says the same whatever it is told would pass everything here.
+        // A model whose output does not depend on its input would pass everything here.
         let width = expected.len() / tokens.len();
         assert!(
             error(&expected[width..2 * width], &expected[..width]) > 0.1,
@@ -684,7 +683,7 @@ fn a_prompt_in_pieces_is_the_prompt_at_once() {
 }
 
 #[test]
-fn only_the_wanted_rows_come_back() {
+fn only_output_rows_are_returned() {
     for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
         let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let vocab = runner.vocab();
@@ -697,7 +696,7 @@ fn only_the_wanted_rows_come_back() {
         if model.config.encoder.is_some() {
             return;
         }
-        // A piece of a prompt of which nothing is wanted still fills the cache.
+        // A part of a prompt without output rows still fills the cache.
         let (start, end) = tokens.split_at(40);
         let first = Chunk { tokens: start, first_position: 0, pages: &IN_ORDER };
         assert!(runner.step(&[first], &[], &[]).unwrap().is_empty(), "{what}");
@@ -724,7 +723,7 @@ fn sequences_in_one_step_do_not_see_each_other() {
             assert_close(&both, &alone.concat(), same_max, what);
             return;
         }
-        // The first is 33 tokens in when the second joins; then both run in one step twice.
+        // The first has 33 tokens when the second joins; then both run in one step twice.
         let start = Chunk { tokens: &tokens[..33], first_position: 0, pages: low };
         let mut first = runner.step(&[start], &all(33), &[]).unwrap();
         let mut second = Vec::new();
@@ -771,7 +770,7 @@ fn a_copied_page_carries_a_shared_prefix() {
         let copies = [PageCopy { from: 1, to: 4 }];
         let logits = runner.step(&[run], &all(30), &copies).unwrap();
         assert_close(&logits, &alone[40 * vocab..], same_max, what);
-        // The first sequence is as it was.
+        // The first sequence is unchanged.
         let run = Chunk { tokens: &tokens[69..], first_position: 69, pages: &IN_ORDER };
         let mut fresh = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let expected = fresh.prefill(tokens).unwrap();
@@ -792,7 +791,7 @@ fn every_cut_gives_the_logits_of_the_whole() {
             (backend.make, same_max, "with its like"),
             (reference, (backend.error_max)(model.matrix_type()), "with the reference"),
         ];
-        // Each bit says which of the two has the part: embedding, head, layers.
+        // Each bit is the device of a part: embedding, head, layers.
         for (bits, (partner, bound, with)) in
             (0..1usize << (layers + 2)).flat_map(|bits| partners.map(|partner| (bits, partner)))
         {
@@ -807,7 +806,7 @@ fn every_cut_gives_the_logits_of_the_whole() {
             parts.extend(&placement.layers);
             parts.push(placement.output);
             let segments = parts.chunk_by(|a, b| a == b).count();
-            // What the parts contain changes nothing in how they are joined: one variant goes back and forth.
+            // How parts are joined does not depend on their contents, so one variant suffices for alternating devices.
             let wanted = match extent {
                 Extent::All => true,
                 Extent::Some => segments <= 2,
@@ -821,7 +820,7 @@ fn every_cut_gives_the_logits_of_the_whole() {
             let backends = vec![(backend.make)(), partner()];
             let mut runner = Runner::placed(model, backends, &placement, LIMITS).unwrap();
             assert_eq!(runner.segments(), segments);
-            // A prompt and one token more, so that the caches of both sides are read.
+            // A prompt and one more token, so that the caches of both devices are read.
             let mut found;
             if model.config.encoder.is_some() {
                 found = runner.prefill(tokens).unwrap();
@@ -863,7 +862,7 @@ fn experts_apart_from_their_layers_give_the_logits_of_the_whole() {
                 },
                 3,
             ),
-            // Some of an expert's matrices only.
+            // Only some of an expert's matrices.
             (
                 Placing {
                     overrides: vec![("1.ffn_(up|down)_exps".to_owned(), 0)],
@@ -895,7 +894,7 @@ fn experts_apart_from_their_layers_give_the_logits_of_the_whole() {
 }
 
 #[test]
-fn narrow_caches_change_little_but_something() {
+fn narrow_caches_change_the_logits_slightly() {
     let model = random(bilayer_models::all()[0], &LONG_HEADS);
     let tokens = Random(11).tokens(70, model.config.vocab);
     for backend in backends() {
@@ -930,7 +929,7 @@ fn a_cache_type_that_does_not_fit_the_heads_is_refused_at_load() {
 }
 
 #[test]
-fn the_tensors_of_a_real_file_are_those_its_recording_asks_for() {
+fn recording_uses_exactly_the_tensors_of_a_real_file() {
     let Some(folder) = shared("stories260k") else { return };
     let model = Model::open(&folder.join("stories260k-f32.gguf"));
     let outline = Outline::new(Type::F32, &[]);
@@ -960,7 +959,7 @@ fn a_file_by_an_early_converter_runs() {
 }
 
 #[test]
-fn incomplete_models_are_refused_by_the_tensor_they_lack() {
+fn incomplete_models_are_refused_and_the_missing_tensor_named() {
     let Some(folder) = shared("gguf-real") else { return };
     let file = bilayer_gguf::File::open(&folder.join("weightless-tiny.gguf")).unwrap();
     let message = bilayer_models::read(&file).err().unwrap().to_string();

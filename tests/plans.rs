@@ -1,4 +1,4 @@
-//! The promise that a plan says, before anything is loaded, what goes where and how much it takes.
+//! The promise that a plan gives placement and memory use before anything is loaded.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
@@ -78,8 +78,8 @@ fn a_tiny_model_on_one_device() {
     assert_eq!(device.weight_bytes, 3 * layer + 4 * (128 * 64 + 64));
     // 256 tokens, 3 layers, 32 keys and 32 values of two bytes.
     assert_eq!(device.kv_bytes, 256 * 3 * (32 + 32) * 2);
-    // Of 32 rows: queries, keys and values side by side, what gate and up make, the residual, and one more row of the
-    // width that comes and goes; the logits of two, which nothing else shares.
+    // For 32 rows: queries, keys and values side by side, the outputs of gate and up, the residual, and one temporary value
+    // of the same width; and logits of two rows, whose memory is not reused.
     assert_eq!(device.activation_bytes, 4 * (32 * (128 + 96 + 64 + 64) + 2 * 128));
     // Logits of two rows.
     assert_eq!(device.staging_bytes, 2 * 128 * 4);
@@ -102,8 +102,8 @@ fn eight_billion_weights_on_one_device() {
     assert_eq!(device.weight_bytes, 4_517_937_408);
     // 8192 tokens, 32 layers, 8 heads of 128 keys and as many values in F16: a GiB.
     assert_eq!(device.kv_bytes, GIB);
-    // What gate and up make, where queries, keys and values lay before; the residual, and one more row of the width; the
-    // logits.
+    // The outputs of gate and up, in the memory of queries, keys and values; the residual, and one temporary value of the
+    // same width; the logits.
     assert_eq!(device.activation_bytes, 4 * (512 * (14_336 + 2 * 4096) + 128_256));
     assert_eq!(device.staging_bytes, 128_256 * 4);
     let parts =
@@ -126,15 +126,14 @@ fn eight_billion_weights_on_two_devices() {
     let plan = place(&graph, &machine, &BUDGET, &placement).unwrap();
     assert_snapshot!("8b_cpu_gpu_21", plan);
 
-    // Twelve layers and the embedding on one side, twenty and the head on the other; the factors of the
-    // frequencies on both.
+    // Twelve layers and the embedding on one device, twenty and the head on the other; the RoPE factors on both.
     let layer = plan.layers[0].weight_bytes - 64 * 4;
     let table = 128_256 * 4096 / 256 * 144;
     assert_eq!(plan.devices[0].weight_bytes, 12 * layer + table + 64 * 4);
     assert_eq!(plan.devices[1].weight_bytes, 20 * layer + table + 64 * 4 + 4096 * 4);
     let both = plan.devices[0].kv_bytes + plan.devices[1].kv_bytes;
     assert_eq!((plan.devices[0].kv_bytes, both), (GIB * 12 / 32, GIB));
-    // One value crosses: the hidden state after layer 11.
+    // One value is transferred: the hidden state after layer 11.
     let [first, second] = plan.segments.as_slice() else { panic!("two segments") };
     assert_eq!(first.outputs, second.inputs);
     assert_eq!(graph.nodes[first.nodes.end - 1].label(), "layer 11 l_out");
@@ -143,7 +142,7 @@ fn eight_billion_weights_on_two_devices() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_the_difference() {
+fn plans_that_do_not_fit_are_refused_with_the_difference() {
     let graph = eight_billion();
     let error = plan(&graph, &machine(6 * GIB), &BUDGET).unwrap_err();
     assert_snapshot!("8b_does_not_fit", error);
@@ -151,14 +150,14 @@ fn what_does_not_fit_is_refused_with_the_difference() {
         panic!("{error}")
     };
     assert_eq!(budget_bytes, 5 * GIB);
-    // One byte decides.
+    // One byte makes the difference.
     let room = |budget_bytes| plan(&graph, &machine(budget_bytes + GIB), &BUDGET);
     assert!(room(used_bytes).is_ok());
     assert!(room(used_bytes - 1).is_err());
 }
 
 #[test]
-fn numbers_of_a_hostile_file_do_not_wrap_around() {
+fn numbers_of_a_hostile_file_do_not_overflow() {
     let budget = Budget { context: usize::MAX / 64, ..BUDGET };
     let error = plan(&eight_billion(), &machine(u64::MAX - 1), &budget).unwrap_err();
     assert!(
@@ -168,7 +167,7 @@ fn numbers_of_a_hostile_file_do_not_wrap_around() {
 }
 
 #[test]
-fn a_device_is_given_only_what_it_can_run() {
+fn a_device_gets_only_ops_it_can_run() {
     let graph = eight_billion();
     let mut machine = machine(16 * GIB);
     machine.devices[0].ops.retain(|&op| op != OpKind::Attend);
@@ -208,7 +207,7 @@ fn a_plan_has_its_documented_keys_as_json() {
     assert_eq!(outputs[0], plan.logits.0, "{outputs}");
 }
 
-/// A catalog that answers with the shape it is asked for, in the type that a mix gives the tensor.
+/// A catalog of tensors of any shape asked for, in the type that a mix gives them.
 struct Mix(fn(&str) -> Option<Type>);
 
 impl bilayer_graph::Catalog for Mix {
@@ -224,8 +223,8 @@ impl bilayer_graph::Catalog for Mix {
 /// Layers of the 70B Llamas.
 const LAYERS: usize = 80;
 
-/// Q4_K_M as llama.cpp mixes it for a Llama of 70B: more bits for the head, and for the values and the last matrix of
-/// the layers that feel it most.
+/// Q4_K_M as llama.cpp mixes it for a Llama of 70B: more bits for the head, and for the values and the down projection of
+/// the most sensitive layers.
 fn q4_k_m(name: &str) -> Option<Type> {
     let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
     let more = |i: usize| !(LAYERS / 8..7 * LAYERS / 8).contains(&i) || (i - LAYERS / 8) % 3 == 2;
@@ -236,7 +235,7 @@ fn q4_k_m(name: &str) -> Option<Type> {
         "output.weight" => Type::Q6_K,
         _ if name.contains("ffn_down") && more => Type::Q6_K,
         _ if name.contains("attn_v") && more => Type::Q6_K,
-        // Eight queries share a key: its values are few, and get a bit more everywhere.
+        // Eight query heads share a key-value head: the value matrix is small and gets one more bit in every layer.
         _ if name.contains("attn_v") => Type::Q5_K,
         _ => Type::Q4_K,
     })
@@ -273,7 +272,7 @@ fn seventy_on_a_card(context: usize, request: &Request) -> Result<Plan, Error> {
 #[test]
 fn seventy_billion_weights_on_a_card_of_24_gib() {
     let graph = seventy_billion();
-    // What llama.cpp's own file has: 42.5 GB.
+    // The size of llama.cpp's file: 42.5 GB.
     assert!((42.3e9..42.8e9).contains(&(graph.weight_bytes() as f64)), "{}", graph.weight_bytes());
 
     let plan = seventy_on_a_card(4096, &Request::default()).unwrap();
@@ -286,7 +285,7 @@ fn seventy_billion_weights_on_a_card_of_24_gib() {
     let long = seventy_on_a_card(32_768, &Request::default()).unwrap();
     assert!(long.gpu_layers < plan.gpu_layers - 5, "{} and {}", long.map, plan.map);
 
-    // One more does not fit, and the error says what does.
+    // One more layer does not fit, and the error names the largest number that does.
     let count = |count| Request { offload: Offload::Count(count), ..Request::default() };
     let error = seventy_on_a_card(4096, &count(plan.gpu_layers + 1)).unwrap_err();
     assert!(error.to_string().contains(&format!("-ngl {} fits", plan.gpu_layers)), "{error}");
@@ -310,18 +309,18 @@ fn seventy_billion_weights_on_two_cards() {
     };
     let plan = of(&Request::default()).unwrap();
     assert_snapshot!("70b_two_cards_auto", plan);
-    // About what fits on the first alone, which has no head now, and half of that again on the second.
+    // About as many as fit on the first alone, now without the head, and half as many on the second.
     let alone = seventy_on_a_card(4096, &Request::default()).unwrap().gpu_layers;
     let parts: Vec<u32> = plan.devices.iter().map(|device| device.parts).collect();
     assert_eq!((parts.iter().sum::<u32>(), parts[1] + parts[2]), (81, plan.gpu_layers));
     assert!((alone..=alone + 4).contains(&parts[1]), "{parts:?}");
     assert!((alone / 2 - 3..=alone / 2).contains(&parts[2]), "{parts:?}");
     assert_eq!((plan.output.as_str(), plan.embedding.as_str()), ("gpu1", "cpu"));
-    // As many as fit, and no device is over its budget.
+    // As many as fit, with no device over its budget.
     assert!(of(&Request { offload: Offload::All, ..Request::default() }).is_err());
     assert!(plan.devices.iter().all(|device| device.used_bytes <= device.budget_bytes));
 
-    // Shares are kept exactly, or refused.
+    // Shares are met exactly, or refused.
     let shares = |count, shares: &[f64]| Request {
         offload: Offload::Count(count),
         shares: shares.to_vec(),
@@ -337,9 +336,9 @@ fn seventy_billion_weights_on_two_cards() {
     assert!(of(&shares(*largest, &[1.0, 1.0])).is_ok());
 }
 
-/// Times of a described machine: what a card reads and multiplies decides what it gets.
+/// Described machines: read bandwidth and compute of a card decide how many layers it gets.
 #[test]
-fn auto_gives_each_device_what_it_is_good_for() {
+fn auto_places_layers_by_speed() {
     let graph = eight_billion();
     let described = |mut facts: Facts, read_gbps, tops| {
         (facts.read_gbps, facts.tops) = (Some(read_gbps), Some(tops));
@@ -355,15 +354,15 @@ fn auto_gives_each_device_what_it_is_good_for() {
         machine.times = bilayer_scheduler::Times::estimated(&graph, &machine);
         offload(&graph, &machine, &BUDGET, &Request::default()).unwrap()
     };
-    // A card slower than the host gets nothing, whether the other holds all or not.
+    // A card slower than the host gets nothing, whether or not the other holds all layers.
     assert_eq!(of(24 * GIB, (30.0, 0.2)).map, "out:gpu0 31-0:gpu0");
     let rest = of(4 * GIB, (30.0, 0.2));
     assert!(rest.devices[0].parts > 0 && rest.devices[2].parts == 0, "{}", rest.map);
-    // One slower than the other card takes what that has no room for, and the host nothing.
+    // A card slower than the other takes the layers that do not fit there, and the host none.
     let both = of(4 * GIB, (400.0, 40.0));
     assert_eq!((both.devices[0].parts, both.gpu_layers), (0, 33), "{}", both.map);
     assert!(both.devices[1].parts >= rest.devices[1].parts - 1, "{}", both.map);
-    // Two that are alike share: a prompt keeps both busy.
+    // Two equal cards share, since prefill keeps both busy.
     let alike = of(24 * GIB, (900.0, 80.0));
     assert!(alike.devices[1..].iter().all(|gpu| gpu.parts >= 15), "{}", alike.map);
 }
@@ -393,7 +392,7 @@ fn requests_name_devices_by_number() {
     let budgets: Vec<u64> = plan.devices[1..].iter().map(|device| device.budget_bytes).collect();
     assert_eq!(budgets, [1 << 20, GIB - (1 << 10)]);
 
-    // What one of them lacks stays on the host.
+    // Ops that one of them lacks stay on the host.
     let mut machine = machine.clone();
     machine.devices[2].ops.retain(|&op| op != OpKind::Gate);
     let request = Request { shares: vec![1.0, 1.0], ..Request::default() };
@@ -433,13 +432,13 @@ fn requests_place_parts_tensors_and_caches() {
     let plan = of(&Request { offload: Offload::Count(0), pins, ..Request::default() });
     assert_eq!(plan.map, "out:cpu 2-1:cpu 0:cpu+gpu");
 
-    // The cache stays, and with it what goes in and out of it; the matrices do not.
+    // The cache stays with attention on the host; the matrices move.
     let all = Request { offload: Offload::All, ..Request::default() };
     let plan = of(&Request { cache_on_host: true, ..all.clone() });
     assert_eq!(plan.devices[1].kv_bytes, 0);
     assert_eq!(plan.devices[1].weight_bytes, of(&all).devices[1].weight_bytes);
 
-    // A device that lacks an op or a type leaves it to the host, and the plan says so.
+    // Ops and types that a device lacks stay on the host, and the plan says so.
     let mut machine = machine.clone();
     machine.devices[1].ops.retain(|&op| op != OpKind::Gate);
     let plan = offload(&graph, &machine, &budget, &all).unwrap();
@@ -471,9 +470,9 @@ fn eight_by_seven_billion() -> Graph {
 }
 
 #[test]
-fn experts_go_where_they_are_sent_and_take_along_what_joins_them() {
+fn experts_are_placed_with_the_ops_that_combine_them() {
     let graph = eight_by_seven_billion();
-    // The experts alone are 24 GiB: what is left of a layer fits on a small card.
+    // The experts alone are 24 GiB; the rest of each layer fits on a small card.
     let mut machine = Machine::new(vec![host(64 * GIB), gpu(6 * GIB)]);
     let of = |machine: &Machine, placing: &Placing| {
         offload(&graph, machine, &BUDGET, &placing.request(&graph).unwrap())
@@ -494,7 +493,7 @@ fn experts_go_where_they_are_sent_and_take_along_what_joins_them() {
         ffn_norm ffn_moe_logits ffn_moe_topk l_out";
     assert_eq!((names(3, 0).as_str(), names(3, 1).as_str()), (moved, stays));
 
-    // So many first layers only, and by name.
+    // The first layers only, and by name.
     machine.devices[1].memory_bytes = 48 * GIB;
     let some = of(&machine, &Placing { cpu_moe_layers: 2, ..all.clone() }).unwrap();
     assert_eq!(some.map, "out:gpu 31-2:gpu 1-0:gpu+cpu");
@@ -502,7 +501,7 @@ fn experts_go_where_they_are_sent_and_take_along_what_joins_them() {
     let named = of(&machine, &Placing { overrides, ..all.clone() }).unwrap();
     assert_eq!(named.map, "out:gpu 31-8:gpu 7:gpu+cpu 6-0:gpu");
 
-    // A card without products by route leaves them all to the host, and the plan says so.
+    // If a card lacks routed products, all experts stay on the host, and the plan says so.
     machine.devices[1].ops.retain(|&op| op != OpKind::Experts);
     let small = of(&machine, &all).unwrap();
     assert!(small.notes.iter().any(|note| note.contains("experts stays on the host")), "{small:?}");
@@ -510,7 +509,7 @@ fn experts_go_where_they_are_sent_and_take_along_what_joins_them() {
 }
 
 #[test]
-fn a_token_reads_the_experts_it_goes_to() {
+fn a_token_reads_the_experts_it_is_routed_to() {
     let graph = eight_by_seven_billion();
     let mut fast = host(64 * GIB);
     (fast.read_gbps, fast.tops) = (Some(100.0), Some(1.0));
@@ -520,7 +519,7 @@ fn a_token_reads_the_experts_it_goes_to() {
     let ms = |weights: f64| weights / 256.0 * 144.0 / 100e6;
     let (rest, expert) = (4096.0 * (2.0 * 5120.0 + 8.0), 3.0 * 14_336.0 * 4096.0);
     assert!((layer.decode_ms / ms(rest + 2.0 * expert) - 1.0).abs() < 1e-9);
-    // Of eight tokens that each go to two of eight, each expert is left out by (6/8)^8.
+    // Eight tokens routed to two of eight experts each skip an expert with probability (6/8)^8.
     let read = 8.0 * (1.0 - 0.75f64.powi(8));
     assert!((layer.batch_ms.unwrap() / ms(rest + read * expert) - 1.0).abs() < 1e-9);
     let prefill = 2.0 * (rest + 2.0 * expert) / 1e9;
@@ -528,7 +527,7 @@ fn a_token_reads_the_experts_it_goes_to() {
 }
 
 #[test]
-fn a_type_that_is_converted_counts_as_what_it_becomes() {
+fn converted_types_count_at_their_converted_size() {
     let graph = eight_billion();
     let mut card = gpu(64 * GIB);
     let bytes = |card: &Facts| {
@@ -538,6 +537,6 @@ fn a_type_that_is_converted_counts_as_what_it_becomes() {
     };
     let stored = bytes(&card);
     card.converted = vec![(Type::Q4_K, Type::F16)];
-    // 16 bits instead of 4.5; norms and factors stay.
+    // 16 bits instead of 4.5; norms and RoPE factors are unchanged.
     assert!((3.5..3.56).contains(&(bytes(&card) as f64 / stored as f64)));
 }

@@ -1,5 +1,5 @@
-//! The promise of the pictures of a profile: charts and page are well-formed, complete and load nothing, whatever was
-//! measured and however it is named, and a browser shows every number of the document in both themes.
+//! The promise of a profile's charts and page: they are well-formed, complete and self-contained for any measurements and
+//! names, and a browser shows every number of the document in both themes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
@@ -23,7 +23,7 @@ use support::program::Place;
 
 const CHARTS: [&str; 4] = ["speedup", "layers", "time", "timeline"];
 
-/// What the page is asked from within, after a reader has pointed at the second number of layers.
+/// A script that queries the page after hovering over the second number of layers.
 const QUESTIONS: &str = r#"
 <script>
 {
@@ -57,7 +57,7 @@ fn read(folder: &Path, name: &str) -> String {
     std::fs::read_to_string(folder.join(name)).unwrap()
 }
 
-/// Equal but for the last digit of a number, which serde_json does not promise to read.
+/// Equal up to the last digit, which serde_json does not guarantee to read back.
 fn is_same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => {
@@ -120,13 +120,13 @@ fn files_are_complete_and_the_document_reads_back() {
         ] {
             assert!(value["points"][0].get(key).is_some(), "{key}");
         }
-        // A second time, over what is there.
+        // A second time, over the existing files.
         write(&profile, &folder).unwrap();
     }
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_an_error() {
+fn a_folder_that_cannot_be_created_is_an_error() {
     let place = Place::new();
     let file = place.file("file", "");
     assert!(write(&profile(&SHAPES[0]), &file.join("below")).is_err());
@@ -171,7 +171,7 @@ fn charts_are_well_formed_and_every_point_is_in_them() {
                 "time" => assert!(of("rect", "f-cpu") + of("rect", "f-gpu") >= measured),
                 _ => assert_eq!(of("rect", "mark") > 0, shape.timeline),
             }
-            // Marks say what they are.
+            // Marks have captions.
             for mark in nodes().filter(|n| n.attribute("class").is_some_and(|c| c.contains("mark")))
             {
                 let title = mark.children().find(|n| n.has_tag_name("title"));
@@ -184,7 +184,7 @@ fn charts_are_well_formed_and_every_point_is_in_them() {
     }
 }
 
-/// A run may have been cut short, or may have found that nothing works.
+/// A run may have been interrupted or may have measured nothing.
 #[test]
 fn little_or_nothing_measured_is_drawn_too() {
     for count in 0..3 {
@@ -218,7 +218,7 @@ fn little_or_nothing_measured_is_drawn_too() {
     }
 }
 
-/// Thousands of ops are drawn as the some hundred pieces that can be told apart, and no time is lost.
+/// Thousands of ops are drawn as some hundred distinguishable spans, and no time is lost.
 #[test]
 fn a_long_step_stays_a_small_picture() {
     let mut long = profile(&SHAPES[0]);
@@ -242,7 +242,7 @@ fn a_long_step_stays_a_small_picture() {
 }
 
 #[test]
-fn pages_load_nothing_and_hold_names_as_text() {
+fn pages_are_self_contained_and_escape_names() {
     for shape in &SHAPES {
         let profile = profile(shape);
         let place = Place::new();
@@ -254,7 +254,7 @@ fn pages_load_nothing_and_hold_names_as_text() {
         let links = page.matches("http").count();
         let namespaces = page.matches("http://www.w3.org/2000/svg").count();
         assert_eq!(links - page.matches("http-equiv").count(), namespaces);
-        // The two of the template: the document and the one that shows what is pointed at.
+        // The two of the template: the document, and the script that handles hovering.
         assert_eq!(page.matches("<script").count(), 2, "{}", shape.name);
         assert_eq!(page.matches("</script").count(), 2, "{}", shape.name);
     }
@@ -280,7 +280,7 @@ fn the_table_for_the_terminal_has_a_row_per_point() {
 #[test]
 fn a_browser_shows_every_number_in_both_themes() {
     let Some(chromium) = browser::chromium() else { return };
-    // The one with the hostile name, and the one without predictions and steps.
+    // A profile with a hostile name, and one without predictions and steps.
     let pages = [(&SHAPES[3], Theme::Dark), (&SHAPES[2], Theme::Light)];
     let mut pages_colours = Vec::new();
     for (shape, theme) in pages {
@@ -321,7 +321,7 @@ fn a_browser_shows_every_number_in_both_themes() {
     assert_eq!(light["chart"], "rgb(255, 255, 255)");
 }
 
-/// What the page said of itself.
+/// The results of the script in the page.
 fn answer(dom: &str) -> Value {
     let encoded = dom.split("<pre id=\"answer\">").nth(1).expect("the page's answer");
     let encoded = encoded.split("</pre>").next().unwrap();
@@ -346,7 +346,7 @@ fn assert_charts(found: &Value, count: usize) {
     }
 }
 
-/// Every number of every point stands in its row, visible, exact in the markup and rounded in the text.
+/// Every number of every point is visible in its row, exact in the markup and rounded in the text.
 fn assert_cells(found: &Value, profile: &Profile) {
     let cells = found["cells"].as_array().unwrap();
     let mut expected = 0;

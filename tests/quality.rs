@@ -1,5 +1,5 @@
-//! The promise of quality figures: perplexity, divergence and importance are what the reference executor's values say, on
-//! any placement, and what llama.cpp's tools say.
+//! The promise of quality figures: perplexity, divergence and importance agree with the reference executor on any
+//! placement, and with llama.cpp's tools.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
@@ -37,7 +37,7 @@ use support::words;
 /// Tokens of a window.
 const WINDOW: usize = 16;
 
-/// Letters that the tiny vocabulary has, in no order: 90 tokens with the space in front.
+/// Letters of the tiny vocabulary in arbitrary order: 90 tokens with the leading space.
 const TEXT: &str =
     "thequickbrownfoxjumpsoverthelazydogPACKMYBOXwithfivedozenliquorjugs0123456789+-*/(){}[]!\n";
 
@@ -110,12 +110,12 @@ fn windows(bytes: &SharedBytes) -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
     let own: Vec<Vec<u32>> = windows.tokens().chunks(WINDOW).map(<[u32]>::to_vec).collect();
     let mut run = own.clone();
     run.iter_mut().for_each(|window| window[0] = 1);
-    // `<s>`, the space in front, 88 letters; the line break at the end is not there.
+    // `<s>`, the leading space, 88 letters, without the final line break.
     assert_eq!((own.len(), own[0][..3].to_vec()), (5, vec![1, 3, 87]));
     (own, run)
 }
 
-/// What every scored token's row says: the logarithms of the probabilities, and the token.
+/// For every scored token: the logarithms of the probabilities, and the token.
 fn scored(bytes: &SharedBytes) -> Vec<(Vec<f64>, usize)> {
     let model = Model::new(File::from_bytes("tiny", bytes.clone()).unwrap());
     let (own, run) = windows(bytes);
@@ -145,12 +145,12 @@ fn close(found: &serde_json::Value, expected: f64, most: f64) {
     assert!((found - expected).abs() <= most * expected.abs(), "{found} for {expected}");
 }
 
-/// The tiny model whose logits are multiplied by `scale`: as they are, most tokens would be impossible.
+/// The tiny model with logits multiplied by `scale`, since unscaled ones make most tokens impossible.
 fn scaled(ty: Type, scale: f32) -> SharedBytes {
     words::tiny_with(ty, 1, &|name, values| rescale(name, values, scale))
 }
 
-/// The same with other weights here and there.
+/// As [`model`], with some weights changed.
 fn changed(scale: f32) -> SharedBytes {
     words::tiny_with(Type::F32, 1, &|name, values| {
         rescale(name, values, scale);
@@ -177,7 +177,7 @@ fn place_with(models: &[(&str, &SharedBytes)]) -> Place {
 const EXACT: &str = "-f text.txt -c 16 -ctk f32 -ctv f32 -ngl 0 --json";
 
 #[test]
-fn perplexity_is_what_the_reference_executor_says() {
+fn perplexity_agrees_with_the_reference_executor() {
     let bytes = scaled(Type::F32, 0.2);
     let rows = scored(&bytes);
     let nll: Vec<f64> = rows.iter().map(|(ln_p, token)| -ln_p[*token]).collect();
@@ -201,8 +201,8 @@ fn perplexity_is_what_the_reference_executor_says() {
 }
 
 #[test]
-fn divergence_is_what_the_reference_executor_says() {
-    // In floats, where the kernels compute what the reference does: others round activations, each level in its own way.
+fn divergence_agrees_with_the_reference_executor() {
+    // In floats, where kernels agree with the reference; others round activations, differently at each level.
     let (base, model) = (scaled(Type::F32, 0.2), changed(0.2));
     let place = place_with(&[("base.gguf", &base), ("model.gguf", &model)]);
     place.run(&format!("perplexity -m base.gguf {EXACT} --kl-base base.kld")).json();
@@ -223,7 +223,7 @@ fn divergence_is_what_the_reference_executor_says() {
         assert!((found["top1"].as_f64().unwrap() - top1).abs() < 0.02, "{found}");
         close(&found["base_perplexity"], mean(p.iter().map(|(p, t)| -p[*t])).exp(), 1e-4);
     }
-    // Of the base itself nothing is left but the rounding of the file: the best logit to half a step of 16 / 65535.
+    // The divergence from itself is the rounding of the file only: the top logit to half a step of 16 / 65535.
     let same = place.run("perplexity -m base.gguf -ctk f32 -ctv f32 -ngl 0 --kl base.kld --json");
     let same = same.json();
     assert!(same["kl_mean"].as_f64().unwrap().abs() < 1e-4, "{same}");
@@ -249,7 +249,7 @@ fn divergence_of_quantized_weights_stands_above_that_of_rounded_activations() {
 
 #[test]
 fn divergence_of_exact_models_is_exact() {
-    // The same products in floats, so that only the file's rounding is between the two.
+    // Products in floats, so that only the file's rounding differs.
     let (base, model) = (scaled(Type::F32, 0.2), scaled(Type::F32, 0.25));
     let place = place_with(&[("base.gguf", &base), ("model.gguf", &model)]);
     place.run(&format!("perplexity -m base.gguf {EXACT} --kl-base base.kld")).json();
@@ -302,7 +302,7 @@ fn refused(ran: &Ran, code: i32, part: &str) {
 }
 
 #[test]
-fn what_cannot_be_scored_is_refused() {
+fn texts_that_cannot_be_scored_are_refused() {
     let bytes = scaled(Type::F32, 0.2);
     let place = place_with(&[("model.gguf", &bytes)]);
     let run = |arguments: &str| place.run(&format!("{arguments} -m model.gguf -ngl 0"));
@@ -333,7 +333,7 @@ fn what_cannot_be_scored_is_refused() {
 }
 
 #[test]
-fn llama_cpps_figures_are_met() {
+fn figures_agree_with_llama_cpp() {
     let (Some(folder), Some(text)) = (shared("stories260k"), shared("text/tinyshakespeare.txt"))
     else {
         return;
@@ -341,7 +341,7 @@ fn llama_cpps_figures_are_met() {
     let text: String = std::fs::read_to_string(text).unwrap().chars().take(20_000).collect();
     let place = Place::new();
     place.file("text.txt", text);
-    // What llama.cpp's perplexity tool prints of the same files.
+    // The output of llama.cpp's perplexity tool for the same files.
     let figures = [("f32", 97.1525), ("f16", 97.1325), ("q8_0", 97.1327), ("q4_0", 98.8070)];
     for (ty, expected) in figures {
         let model = folder.join(format!("stories260k-{ty}.gguf"));
@@ -354,7 +354,7 @@ fn llama_cpps_figures_are_met() {
 
 // Importance matrices.
 
-/// Sums `[matrices, cols]` and the rows that went into each.
+/// Sums `[matrices, cols]` and the number of rows in each.
 #[derive(Clone)]
 struct Expected {
     squares: Vec<f64>,
@@ -374,7 +374,7 @@ fn expected_sums(bytes: &SharedBytes) -> BTreeMap<String, Expected> {
     sums_of(bytes, &windows(bytes).1)
 }
 
-/// The same over these windows.
+/// The reference sums over given windows.
 fn sums_of(bytes: &SharedBytes, windows: &[Vec<u32>]) -> BTreeMap<String, Expected> {
     let model = Model::new(File::from_bytes("tiny", bytes.clone()).unwrap());
     let mut sums: BTreeMap<String, Expected> = BTreeMap::new();
@@ -447,7 +447,7 @@ fn check_file(path: &Path, expected: &BTreeMap<String, Expected>, times: f64) {
 }
 
 #[test]
-fn importance_is_kept_of_each_expert() {
+fn importance_is_kept_per_expert() {
     for architecture in ["qwen2moe", "qwen3moe"] {
         let bytes = words::tiny_of(architecture);
         let place = place_with(&[("model.gguf", &bytes)]);
@@ -461,7 +461,7 @@ fn importance_is_kept_of_each_expert() {
 }
 
 #[test]
-fn importance_is_what_the_reference_executor_says() {
+fn importance_agrees_with_the_reference_executor() {
     let bytes = scaled(Type::F32, 0.2);
     let place = place_with(&[("model.gguf", &bytes)]);
     let all = expected_sums(&bytes);
@@ -501,7 +501,7 @@ fn importance_of_several_texts_adds_up() {
     check_file(&place.path().join("both.gguf"), &layers, 3.0);
 }
 
-/// Windows are on their own: those that are skipped leave no trace, as if the text began after them.
+/// Windows are independent: skipped ones have no effect, as if the text began after them.
 #[test]
 fn skipped_windows_are_as_if_the_text_lacked_them() {
     let bytes = scaled(Type::F32, 0.2);
@@ -525,7 +525,7 @@ fn cpu() -> Box<dyn Backend> {
     Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), level: None }).unwrap())
 }
 
-/// Sessions of a model on a processor and `other`, cut as `devices` says, from the embedding to the head.
+/// A session of a model on a CPU and `other`, with the device of each part from the embedding to the head.
 fn on(
     model: &bilayer_engine::Model,
     other: Box<dyn Backend>,
@@ -541,7 +541,7 @@ fn on(
     Session::on(model, vec![cpu(), other], &planner, settings).unwrap()
 }
 
-/// A queue in front of a processor, and an adapter where there is one.
+/// A CPU behind a queue, and a GPU if there is one.
 fn others() -> Vec<(Box<dyn Backend>, f64)> {
     let mut others: Vec<(Box<dyn Backend>, f64)> =
         vec![(Box::new(Queued::new(cpu(), Duration::ZERO)), 1e-4)];
@@ -591,9 +591,9 @@ fn placement_changes_no_figure() {
     }
 }
 
-/// A step that an adapter did not end is run again on the processor, and counts once.
+/// A step that a GPU did not complete is run again on the CPU, and counts once.
 #[test]
-fn what_a_lost_adapter_began_counts_once() {
+fn a_step_repeated_after_a_lost_gpu_counts_once() {
     let bytes = scaled(Type::F32, 0.2);
     let model = bilayer_engine::Model::from_bytes("tiny", bytes.clone()).unwrap();
     let windows = Windows::of_text(&model, TEXT, WINDOW).unwrap();
@@ -615,7 +615,7 @@ fn what_a_lost_adapter_began_counts_once() {
         }
         assert_eq!(session.take_warnings().len(), 1, "{call:?}");
         for found in collector.sums() {
-            // Caches of sixteen bits this time.
+            // With 16-bit caches.
             sums_are_close(found.name, found.squares, &sums[found.name].squares, 1e-3);
             assert_eq!(found.counts, [80], "{}", found.name);
         }
@@ -623,7 +623,7 @@ fn what_a_lost_adapter_began_counts_once() {
 }
 
 #[test]
-fn the_work_ends_where_it_is_told_to() {
+fn the_work_stops_when_interrupted() {
     let bytes = scaled(Type::F32, 0.2);
     let model = bilayer_engine::Model::from_bytes("tiny", bytes).unwrap();
     let windows = Windows::of_text(&model, TEXT, WINDOW).unwrap();

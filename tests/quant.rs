@@ -12,7 +12,7 @@ use bilayer_cpu::level::Level;
 use bilayer_gpu::kernels::weights::Numbers;
 use bilayer_quant::{Error, Type, all, by_id, by_name};
 
-/// A type's facts, and what four blocks of `noise(seed)` read as: the FNV-1a of the f32 bytes.
+/// A type's facts, and the FNV-1a of the f32 bytes that four blocks of `noise(seed)` dequantize to.
 struct Golden {
     name: &'static str,
     gguf_id: u32,
@@ -62,8 +62,7 @@ const GOLDEN: &[Golden] = &[
     golden("NVFP4", 40, (64, 36), 0, 0x4ed6_5867_e0fb_8541),
 ];
 
-/// What 128 values of `uniform(1)` are written as by types with a fixed rule: FNV-1a of the bytes
-/// made by gguf-py.
+/// FNV-1a of the bytes that gguf-py writes for 128 values of `uniform(1)`, for types with a fixed rule.
 const GOLDEN_WRITTEN: &[(&str, u64)] = &[
     ("F16", 0x1178_a4d9_8291_5378),
     ("BF16", 0xe919_adaf_2da5_eaef),
@@ -75,7 +74,7 @@ const GOLDEN_WRITTEN: &[(&str, u64)] = &[
     ("MXFP4", 0xab29_203a_2d47_1b3c),
 ];
 
-/// Types whose rule leaves importance no say.
+/// Types whose rule ignores importance.
 const DEAF: &[&str] = &["F32", "F16", "BF16", "Q8_0"];
 
 /// Weights in the round-trip tests: a multiple of every block.
@@ -113,7 +112,7 @@ fn types_are_found_by_id_and_name() {
     }
     assert_eq!(Type::Q4_K, by_id(12).unwrap());
     assert_ne!(Type::Q4_K, Type::Q5_K);
-    // 4 and 5 were removed from the format, 9 and 15 never stand in a file.
+    // 4 and 5 were removed from the format, 9 and 15 never occur in a file.
     for id in [4, 5, 9, 15, 1000, u32::MAX] {
         assert_eq!(by_id(id), Err(Error::UnknownId { id }));
     }
@@ -125,7 +124,7 @@ fn types_are_found_by_id_and_name() {
 }
 
 #[test]
-fn golden_blocks_read_the_same() {
+fn golden_blocks_dequantize_to_recorded_values() {
     for known in GOLDEN {
         let t = by_name(known.name).unwrap();
         let values = read(t, &noise(known.seed, 4 * t.block_bytes));
@@ -139,7 +138,7 @@ fn golden_blocks_read_the_same() {
     }
 }
 
-/// Plain numbers, whose bytes are their values: no golden blocks, no kernels, and no weights in practice.
+/// Plain numbers, whose bytes are their values: they need no golden blocks or kernels, and are not used for weights.
 const PLAIN: &[&str] = &["I8", "I16", "I32", "I64", "F64"];
 
 /// Types without a dot kernel: a block is dequantized, then multiplied in f32.
@@ -150,7 +149,7 @@ const SLOW_ON_CPU: &[&str] = &[
 /// Types without a loader in shaders/quant: uploaded as F16.
 const SLOW_ON_GPU: &[&str] = SLOW_ON_CPU;
 
-/// No type is forgotten: each has golden blocks, and kernels of its own or a line that says it is slow.
+/// Every type has golden blocks, and kernels of its own or an entry in the list of slow types.
 #[test]
 fn every_type_has_golden_blocks_and_kernels_or_is_listed_as_slow() {
     for &ty in all() {
@@ -170,14 +169,14 @@ fn every_type_has_golden_blocks_and_kernels_or_is_listed_as_slow() {
 }
 
 #[test]
-fn golden_values_are_written_the_same() {
+fn golden_values_quantize_to_recorded_bytes() {
     for &(name, expected) in GOLDEN_WRITTEN {
         let t = by_name(name).unwrap();
         assert_eq!(fnv(&write(t, &uniform(1, 128), None)), expected, "{t}");
     }
 }
 
-/// Blocks worked out by hand, one per way of spelling a weight.
+/// Blocks computed by hand, one per encoding of weights.
 #[test]
 fn blocks_read_as_drawn() {
     let half = |value: f32| half::f16::from_f32(value).to_le_bytes().to_vec();
@@ -218,7 +217,7 @@ fn reference_blocks_read_the_same() {
         assert_eq!(fact("block_bytes"), t.block_bytes, "{t}");
         assert_eq!(t.row_bytes(fact("elements")).unwrap(), fact("bytes"), "{t}");
 
-        // To the bit, signs of zero included: no type's arithmetic leaves a choice of order.
+        // Bit for bit, including signs of zero: the order of operations is fixed for every type.
         let values = read(t, &fs::read(folder.join(format!("{name}.blocks"))).unwrap());
         let expected = f32s(&fs::read(folder.join(format!("{name}.f32"))).unwrap());
         assert_eq!(values.len(), expected.len(), "{t}");
@@ -239,7 +238,7 @@ fn reference_values_are_written_the_same() {
         let differing = found.iter().zip(&expected).position(|(a, b)| a != b);
         assert_eq!(differing, None, "{name}: first differing byte");
     }
-    // The ternary types are read only here; their reference output must still read back.
+    // The ternary types can only be read; reference output must still read back.
     for name in ["TQ1_0", "TQ2_0"] {
         let blocks = fs::read(folder.join(format!("quantised-{name}.bin"))).unwrap();
         assert_eq!(read(by_name(name).unwrap(), &blocks).len(), source.len(), "{name}");
@@ -256,7 +255,7 @@ fn round_trips_stay_within_the_bound() {
         println!("{t}: {plain:.5}, with importance {weighed:.5}, bound {}", t.error_max);
         assert!(plain <= t.error_max, "{t}: {plain} > {}", t.error_max);
         assert!(weighed <= t.error_max, "{t} with importance: {weighed} > {}", t.error_max);
-        // A bound far above what is measured would hold nothing.
+        // A bound far above the measured error would test nothing.
         assert!(t.error_max == 0.0 || plain > 0.9 * t.error_max, "{t}: {plain} makes it loose");
     }
 }
@@ -329,7 +328,7 @@ fn ordinary_extremes_keep_their_meaning() {
             let constant = vec![value; 256];
             let back = read(t, &write(t, &constant, None));
             let worst = back.iter().map(|x| (x - value).abs() / value.abs()).fold(0.0, f32::max);
-            // MXFP4's powers of two leave gaps: its rule clips whatever lies above 3/4 of the next.
+            // MXFP4's scales are powers of two: its rule clips values above 3/4 of the next.
             let bound = if t == Type::MXFP4 { 0.25 } else { 0.05 };
             assert!(worst < bound, "{t}: a constant {value} comes back {worst} off");
         }
@@ -390,7 +389,7 @@ fn wrong_lengths_are_errors() {
 }
 
 #[test]
-fn what_no_block_can_hold_is_an_error() {
+fn values_no_block_can_hold_are_errors() {
     for t in written() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut values = vec![1.0; 256];
@@ -410,7 +409,7 @@ fn what_no_block_can_hold_is_an_error() {
 }
 
 #[test]
-fn plain_numbers_read_as_the_nearest_float() {
+fn plain_numbers_convert_to_the_nearest_float() {
     let cases: [(Type, Vec<u8>, f32); 5] = [
         (Type::I8, (-5i8).to_le_bytes().into(), -5.0),
         (Type::I16, (-500i16).to_le_bytes().into(), -500.0),
@@ -455,7 +454,7 @@ fn error(t: Type, values: &[f32], importance: Option<&[f32]>, w: Option<&[f32]>)
     (lost / whole).sqrt() as f32
 }
 
-/// SplitMix64, so that the tests need no generator that might change.
+/// SplitMix64, which is fixed, unlike generators of libraries.
 fn words(seed: u64) -> impl Iterator<Item = u64> {
     let mut state = seed;
     std::iter::repeat_with(move || {
@@ -485,7 +484,7 @@ fn gaussian(seed: u64, len: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Importance as activations have it: positive, a few columns far above the rest.
+/// Importance as of activations: positive, with a few columns far above the rest.
 fn importance(seed: u64) -> Vec<f32> {
     gaussian(seed, WEIGHTS).iter().map(|x| x.exp()).collect()
 }
@@ -510,7 +509,7 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
     words.iter().map(|word| f32::from_le_bytes(*word)).collect()
 }
 
-/// The folder of reference blocks, where this checkout has one.
+/// The folder of reference blocks, if this checkout has one.
 fn reference() -> Option<PathBuf> {
     let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/data/quant/blocks"));
     if folder.join("manifest.json").exists() {

@@ -1,4 +1,4 @@
-//! The promise of `quantize`: the types, sizes and errors of llama.cpp's quantizer, and nothing left behind on a failure.
+//! The promise of `quantize`: the types, sizes and errors of llama.cpp's quantizer, and no partial file after a failure.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 #![allow(clippy::print_stdout, reason = "measured errors and skipped data are shown")]
@@ -20,8 +20,8 @@ use support::data::shared;
 use support::disk::{SHOW, filled_meanwhile, keeps_the_old, with_disk};
 use support::program::{Place, Ran, ran};
 
-/// What can be asked for, `general.file_type` (-1: none), and the types of blk.0's attn_q, attn_v, ffn_down, of the
-/// embedding and of the head, as llama-quantize has them for four layers with two heads for each of keys.
+/// Mix, `general.file_type` (-1: none), and the types of blk.0's attn_q, attn_v, ffn_down, of the embedding and of the
+/// head, as chosen by llama-quantize for four layers with two query heads per key-value head.
 const TYPES: &[(&str, i64, [&str; 5])] = &[
     ("F32", 0, ["F32", "F32", "F32", "F32", "F32"]),
     ("F16", 1, ["F16", "F16", "F16", "F16", "F16"]),
@@ -50,7 +50,7 @@ const TYPES: &[(&str, i64, [&str; 5])] = &[
 /// a matrix of the demo model is stored in is left out: such a matrix is kept as it is.
 const LLAMA_CPP: &str = include_str!("support/llama_cpp_errors.txt");
 
-/// A squared error 0.5 % above llama.cpp's, as a ratio of roots.
+/// The root of a squared error 0.5 % above llama.cpp's.
 const WORSE_MAX: f64 = 1.002_497;
 
 /// A model of random weights in single precision.
@@ -78,7 +78,7 @@ fn fails(ran: &Ran, code: i32, part: &str) {
     assert_eq!(ran.err.lines().filter(|line| line.starts_with("bilayer: ")).count(), 1, "{ran:?}");
 }
 
-/// The matrix in the format of llama-imatrix before GGUF: means times windows, and no experts.
+/// The matrix in llama-imatrix's format before GGUF: means times windows, and no experts.
 fn older_imatrix(place: &Place, tensor: &str, means: &[f32]) {
     let number = |n: usize| (n as i32).to_le_bytes();
     let mut bytes = [&number(1)[..], &number(tensor.len()), tensor.as_bytes()].concat();
@@ -146,7 +146,7 @@ fn threads_do_not_change_the_file_and_a_dry_run_knows_its_size() {
 }
 
 #[test]
-fn types_of_single_tensors_are_as_asked_for() {
+fn types_of_single_tensors_can_be_set() {
     let place = place();
     let line = "quantize in.gguf out.gguf Q4_K_M --tensor-type blk\\.[01]\\.attn_k\\.=Q8_0 --tensor-type \
                 attn_k=q5_1 --tensor-type nowhere=F16 --output-tensor-type F16 --token-embedding-type Q5_0";
@@ -164,7 +164,7 @@ fn types_of_single_tensors_are_as_asked_for() {
 }
 
 #[test]
-fn rows_that_are_no_whole_blocks_get_a_smaller_type_and_it_is_said() {
+fn rows_not_a_multiple_of_the_block_get_a_smaller_type_and_a_note() {
     let place = Place::new();
     place.run("synth --width 96 --heads 3 --ffn 100 --type F16 in.gguf").good();
     let ran = place.run("quantize in.gguf out.gguf Q4_K_M").good();
@@ -181,13 +181,13 @@ fn rows_that_are_no_whole_blocks_get_a_smaller_type_and_it_is_said() {
 }
 
 #[test]
-fn importance_moves_the_error_to_where_it_costs_least_for_each_expert() {
+fn importance_moves_the_error_to_unimportant_columns_of_each_expert() {
     let place = Place::new();
     let shape =
         "--shape mixtral-8x7b --layers 1 --width 256 --heads 4 --kv-heads 2 --ffn 256 --vocab 512";
     place.run(&format!("synth {shape} --type F32 in.gguf")).good();
     let name = "blk.0.ffn_down_exps.weight";
-    // In even experts every other column counts, in odd ones those between.
+    // Even columns are important in even experts, odd columns in odd ones.
     let counts = |expert: usize, col: usize| col % 2 == expert % 2;
     let sums = (0..8 * 256).map(|i| if counts(i / 256, i % 256) { 300.0 } else { 0.046_875 });
     imatrix(&place, name, sums.clone().collect(), vec![3; 8]);
@@ -200,7 +200,7 @@ fn importance_moves_the_error_to_where_it_costs_least_for_each_expert() {
     assert_eq!(metadata.str("quantize.imatrix.dataset").unwrap(), "text.txt");
     assert_eq!(metadata.u32("quantize.imatrix.entries_count").unwrap(), 1);
     assert_eq!(metadata.u32("quantize.imatrix.chunks_count").unwrap(), 7);
-    // The older form says the same of the stack.
+    // The older format gives the same result for the stack.
     older_imatrix(&place, name, &sums.clone().map(|sum| sum as f32 / 3.0).collect::<Vec<_>>());
     place.run("quantize in.gguf older.gguf Q4_0 --pure --imatrix i.dat").good();
     let older = open(&place, "older.gguf");
@@ -224,7 +224,7 @@ fn importance_moves_the_error_to_where_it_costs_least_for_each_expert() {
 
 /// tests/imatrix/make.py wrote both forms with gguf-py and by hand.
 #[test]
-fn importance_is_read_from_files_of_either_form_that_others_wrote() {
+fn importance_is_read_from_both_formats_of_other_programs() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/imatrix/");
     let read = |name: &str| Imatrix::open(format!("{folder}{name}").as_ref()).unwrap();
     let (new, old) = (read("llama.gguf"), read("llama.dat"));
@@ -244,7 +244,7 @@ fn importance_is_read_from_files_of_either_form_that_others_wrote() {
     assert_eq!(new.get("blk.0.ffn_down.weight").unwrap().means(), [1.0, 2.0, 3.0]);
     assert_eq!((new.chunk_size, old.get("blk.0.attn_q.weight").unwrap().counts()), (8, &[3][..]));
 
-    // Cut anywhere but at the end of its entries or of its windows, the older one is none.
+    // A file in the older format truncated anywhere but after its entries or windows is refused.
     let place = Place::new();
     let whole = std::fs::read(format!("{folder}llama.dat")).unwrap();
     let good = [whole.len() - 4 - 4 - 15, whole.len() - 4 - 15];
@@ -256,7 +256,7 @@ fn importance_is_read_from_files_of_either_form_that_others_wrote() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_and_leaves_nothing() {
+fn errors_are_reported_and_leave_no_file() {
     let place = place();
     place.run("synth --type Q8_0 q8.gguf").good();
     let good = std::fs::read(place.path().join("in.gguf")).unwrap();
@@ -336,7 +336,7 @@ fn a_disk_that_fills_leaves_the_old_file() {
     place.run("synth --width 512 --heads 8 --layers 4 --vocab 8192 --type F16 in.gguf").good();
     place.file("out.gguf", "old");
     let old = |place: &Place| std::fs::read(place.path().join("out.gguf")).unwrap() == b"old";
-    // A file may be no longer than 64 blocks of 512 bytes or 1024, whatever the shell counts in.
+    // Limits files to 64 blocks of 512 or 1024 bytes, depending on the shell.
     let script = "trap '' XFSZ; ulimit -f 64; \"$0\" quantize in.gguf out.gguf Q4_K_M";
     let full = ran(place.bare("bash").args(["-c", script, env!("CARGO_BIN_EXE_bilayer")]));
     fails(&full, 74, "cannot write it");
@@ -345,7 +345,7 @@ fn a_disk_that_fills_leaves_the_old_file() {
 }
 
 #[test]
-fn a_small_disk_is_noticed_before_the_work_and_keeps_the_old_file() {
+fn a_full_disk_is_reported_before_the_work_and_keeps_the_old_file() {
     let place = Place::new();
     place.run("synth --width 512 --heads 8 --layers 4 --vocab 8192 --type F16 in.gguf").good();
     let script = format!("\"$0\" quantize in.gguf disk/out.gguf Q4_K_M; {SHOW}");
@@ -355,7 +355,7 @@ fn a_small_disk_is_noticed_before_the_work_and_keeps_the_old_file() {
 }
 
 #[test]
-fn a_disk_that_somebody_fills_during_the_work_keeps_the_old_file() {
+fn a_disk_that_fills_up_during_the_work_keeps_the_old_file() {
     let place = Place::new();
     place.run("synth --width 512 --heads 8 --layers 8 --vocab 32768 --type F16 in.gguf").good();
     let dry = place.run("quantize in.gguf x.gguf Q6_K --dry-run --json").json();
@@ -364,14 +364,14 @@ fn a_disk_that_somebody_fills_during_the_work_keeps_the_old_file() {
     let Some(full) = filled_meanwhile(&place, disk_bytes, line) else { return };
     keeps_the_old(&full, 74, "disk/out.gguf: cannot write it");
     assert!(full.err.contains("No space left"), "{full:?}");
-    // There is room where nobody does.
+    // If the disk does not fill up, there is room.
     let script = format!("\"$0\" {line} > /dev/null && wc -c < disk/out.gguf");
     let whole = with_disk(&place, disk_bytes, &script).unwrap();
     assert!(whole.code == Some(0) && whole.out.trim().parse::<u64>().unwrap() < disk_bytes);
 }
 
 #[test]
-fn killed_at_any_moment_it_leaves_the_old_file_or_the_new_one() {
+fn a_kill_at_any_moment_leaves_the_old_file_or_the_new_one() {
     let place = Place::new();
     place.run("synth --width 512 --heads 8 --layers 4 --vocab 8192 --type F16 in.gguf").good();
     let began = std::time::Instant::now();
@@ -381,7 +381,7 @@ fn killed_at_any_moment_it_leaves_the_old_file_or_the_new_one() {
     let new = std::fs::read(path("whole.gguf")).unwrap();
     let (mut killed, mut drafts) = (0, 0);
     for moment in gaussian(20, 20) {
-        // Spread over the whole run: the normal distribution's own shares.
+        // Kill times spread over the whole run.
         let share = 1.0 / (1.0 + (-1.7 * f64::from(moment)).exp());
         place.file("out.gguf", "old");
         let mut command = place.command("quantize in.gguf out.gguf Q4_K_M 1");
@@ -434,7 +434,7 @@ fn measured_types_lose_less_than_the_mix_of_the_same_size() {
             "{mix}, {bits:.3} bits: KL {before:.5}, measured {after:.5}, expected {expected:.5}"
         );
         assert!(after < 0.97 * before, "{mix}: {after} for {before}");
-        // What was chosen can be had again without measuring, and a dry run says the same.
+        // The chosen types can be applied again without measuring, and a dry run reports them.
         let rules = std::fs::read_to_string(place.path().join("types.txt")).unwrap();
         assert!(rules.lines().any(|rule| rule.starts_with("^blk\\.0\\.attn_q\\.weight$=")));
         let base = open(&place, "out.gguf").metadata().clone();
@@ -508,7 +508,7 @@ fn trained(place: &Place) {
             _ if name.ends_with("attn_k.weight") => key("head_count_kv"),
             _ => 0,
         };
-        // Of a head's rows the checkpoint has first halves of the pairs that turn together, GGUF each pair together.
+        // A checkpoint stores the first halves of RoPE pairs before the second halves; GGUF stores each pair together.
         let place = |row: usize| {
             let Some(head_rows) = rows.len().checked_div(heads) else { return row };
             let (head, within) = (row / head_rows, row % head_rows);
@@ -557,8 +557,7 @@ struct Matrix {
     cols: usize,
 }
 
-/// By name: gaussian weights, layer 2 of the demo model as it is stored and as it was trained, attention of MiniLM's
-/// first layer.
+/// By name: Gaussian weights, layer 2 of the demo model as stored and as trained, attention of MiniLM's first layer.
 fn matrices(set: &str) -> Option<BTreeMap<String, Matrix>> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/");
     let minilm = format!("{root}../shared/data/all-minilm-l6-v2/model/model.safetensors");
@@ -607,7 +606,7 @@ fn halves(bytes: &[u8], part: &str) -> BTreeMap<String, Matrix> {
     tensors.map(matrix).collect()
 }
 
-/// As [`LLAMA_CPP`], of ours, with importance from that seed. Rows that do not fit are cut anew.
+/// Our errors, as in [`LLAMA_CPP`], with importance from a seed. Rows that are not a multiple of the block are regrouped.
 fn error(ty: Type, matrix: &Matrix, seed: Option<u64>) -> f64 {
     let (mut lost, mut whole) = (0.0, 0.0);
     let cols = if matrix.cols.is_multiple_of(ty.block_weights) { matrix.cols } else { 768 };
@@ -626,7 +625,7 @@ fn error(ty: Type, matrix: &Matrix, seed: Option<u64>) -> f64 {
     (lost / whole).sqrt()
 }
 
-/// Importance as activations have it: positive, a few columns far above the rest.
+/// Importance as of activations: positive, with a few columns far above the rest.
 fn importance(seed: u64, cols: usize) -> Vec<f32> {
     gaussian(seed, cols).iter().map(|x| x.exp()).collect()
 }
@@ -645,7 +644,7 @@ fn gaussian(seed: u64, len: usize) -> Vec<f32> {
         .collect()
 }
 
-/// gguf-py reads our importance matrix, llama.cpp's quantizer loses less with it, and we lose no more than that does.
+/// gguf-py reads our importance matrix, llama.cpp's quantizer loses less with it, and ours loses no more than that.
 #[test]
 #[ignore = "needs llama.cpp: python3 -m venv target/peer && target/peer/bin/pip install llama-cpp-python==0.3.36 gguf==0.19.0"]
 fn llama_cpp_takes_our_importance() {

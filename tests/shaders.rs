@@ -1,5 +1,4 @@
-//! The promise that every kernel of every kind of adapter is valid and translates to what that adapter's driver reads,
-//! checked without one.
+//! The promise that every kernel variant is valid and translates to SPIR-V, MSL and HLSL, checked without a GPU.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
@@ -190,7 +189,7 @@ fn has(words: &[u32], number: u32) -> bool {
     false
 }
 
-/// Writes what drivers get of a kernel to the folder that `BILAYER_SHADERS_OUT` names, for `cargo xtask gpu-offline`.
+/// Writes a kernel's translations to the folder in `BILAYER_SHADERS_OUT`, for `cargo xtask gpu-offline`.
 fn keep(source: &Source, profile: &Profile, words: &[u32], hlsl: &str) -> Result<(), String> {
     let Some(out) = std::env::var_os("BILAYER_SHADERS_OUT") else { return Ok(()) };
     let folder = Path::new(&out).join(profile.name);
@@ -202,7 +201,7 @@ fn keep(source: &Source, profile: &Profile, words: &[u32], hlsl: &str) -> Result
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Everything that can be wrong with a kernel of a profile.
+/// Checks a kernel of a profile.
 fn check(source: &Source, profile: &Profile) -> Result<(), String> {
     let caps = &profile.caps;
     let (module, info) = valid(source, caps)?;
@@ -281,7 +280,7 @@ fn every_kernel_of_every_adapter_translates() {
 /// Ops without kernels: they stay on the CPU, and the plan says so.
 const ONLY_ON_CPU: &[OpKind] = &[];
 
-/// No op is forgotten: each has kernels that are checked here, or is listed above.
+/// Every op has kernels that are checked here, or is listed above.
 #[test]
 fn every_op_has_kernels_or_is_listed_as_cpu_only() {
     for op in OpKind::ALL {
@@ -294,9 +293,9 @@ fn every_op_has_kernels_or_is_listed_as_cpu_only() {
     }
 }
 
-/// What a loader is, is declared in its first line: nothing is read out of comments or from the rest of the text.
+/// The facts of a loader are declared in its first line, not inferred from comments or code.
 #[test]
-fn what_a_loader_gives_is_declared() {
+fn facts_of_loaders_are_declared() {
     for ty in bilayer_quant::all() {
         let name = format!("quant/{}", ty.name.to_lowercase());
         let Some(text) = bilayer_gpu::render::template(&name) else { continue };
@@ -338,7 +337,7 @@ fn what_a_loader_gives_is_declared() {
 }
 
 #[test]
-fn a_name_stands_for_one_text() {
+fn a_kernel_name_has_one_source() {
     for profile in profiles() {
         let (first, second) = (kernels::all(&profile.caps), kernels::all(&profile.caps));
         assert_eq!(first, second, "{}", profile.name);
@@ -351,7 +350,7 @@ fn a_name_stands_for_one_text() {
 }
 
 #[test]
-fn byte_products_are_used_where_there_are_any() {
+fn byte_products_are_used_if_available() {
     for profile in profiles() {
         let uses = kernels::all(&profile.caps).iter().any(|s| s.wgsl.contains("dot4I8Packed"));
         assert_eq!(uses, profile.caps.dot4, "{}", profile.name);
@@ -359,7 +358,7 @@ fn byte_products_are_used_where_there_are_any() {
 }
 
 #[test]
-fn a_broken_kernel_is_seen() {
+fn broken_kernels_are_detected() {
     let profile = Profile { name: "nvidia", caps: OF_A_CARD };
     let caps = &profile.caps;
     let good = kernels::all(caps).into_iter().find(|s| s.name.starts_with("matmul q4_k")).unwrap();

@@ -1,4 +1,4 @@
-//! The promise of speculative decoding: guesses change how fast an answer comes, never what it is.
+//! The promise of speculative decoding: draft tokens change the speed of an answer, never the answer.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -84,7 +84,7 @@ fn generate(
     generate_on(sequence, (model, session), options, request, drafter)
 }
 
-/// The same behind what the sequence holds, which is closed.
+/// Answers after the tokens that the sequence holds, and closes it.
 fn generate_on(
     sequence: SequenceId,
     (model, session): (&Model, &mut Session),
@@ -111,7 +111,7 @@ fn generate_on(
     (Answer { ids, text, stop, held }, statistics)
 }
 
-/// Guesses anything, mostly wrong, now and then what will be.
+/// Drafts arbitrary tokens, mostly wrong, sometimes the right ones.
 struct Oracle {
     answer: Vec<u32>,
     prompt: usize,
@@ -132,7 +132,7 @@ impl Drafter for Oracle {
     }
 }
 
-/// The models that are at hand, with a name.
+/// The available models, with a name.
 fn models() -> Vec<(String, Model)> {
     let mut models = vec![("demo".to_owned(), demo())];
     for (ty, seed) in [(Type::F32, 7), (Type::F16, 8), (Type::Q8_0, 9)] {
@@ -173,10 +173,10 @@ fn demo() -> Model {
     Model::from_bytes("demo", SharedBytes::from_static(DEMO)).unwrap()
 }
 
-/// What greedy answers rest on: where draft tokens are verified, the CPU computes a row alone and among others with the
-/// same bits.
+/// Greedy answers rely on this: when draft tokens are verified, the CPU computes a row with the same bits alone and among
+/// others.
 #[test]
-fn rows_checked_together_have_the_bits_of_single_ones() {
+fn rows_verified_together_have_the_bits_of_single_ones() {
     let levels: Vec<Level> = Level::available().collect();
     let tokens = some(40, 3);
     for (name, model) in models() {
@@ -201,7 +201,7 @@ fn rows_checked_together_have_the_bits_of_single_ones() {
     }
 }
 
-/// Exactness is asked for by the step and not guessed from its shape: a prompt of five tokens takes the prefill kernels
+/// Exactness is a field of the step and not inferred from its shape: a prompt of five tokens takes the prefill kernels
 /// wherever these are faster, and its rows have the bits of a longer prompt's.
 #[test]
 fn a_short_prompt_takes_the_prefill_kernels() {
@@ -238,7 +238,7 @@ fn a_short_prompt_takes_the_prefill_kernels() {
     assert!(checked > 0);
 }
 
-/// The same where the pages of a sequence are cut into several parts, from 512 positions on.
+/// Rows verified together far into a text, where attention splits the pages of a sequence, from 512 positions on.
 #[test]
 fn rows_far_into_a_text_have_the_bits_of_single_ones() {
     let model = tiny(Type::F16, 4);
@@ -261,14 +261,14 @@ fn rows_far_into_a_text_have_the_bits_of_single_ones() {
     }
 }
 
-/// One token each of several texts: of few the bits are the same, too; of more other kernels may have them.
+/// One token each of several texts: a few have the bits of single ones; more may take other kernels.
 #[test]
-fn texts_answered_together_are_answered_as_alone() {
+fn texts_answered_together_get_the_answers_of_single_ones() {
     let tokens = some(6, 5);
     for (name, model) in models() {
         let settings = Settings { sequences: CHECKED_ROWS, ..settings() };
         let mut session = Session::new(&model, settings).unwrap();
-        // The last rows of `count` texts that take the same tokens, each from its own on.
+        // The last rows of `count` texts of the same tokens, each with its own start.
         let mut rows = |texts: Range<usize>| {
             let ids: Vec<SequenceId> = texts.clone().map(|_| session.open().unwrap()).collect();
             let mut rows = Vec::new();
@@ -300,11 +300,11 @@ fn texts_answered_together_are_answered_as_alone() {
 }
 
 #[test]
-fn greedy_answers_are_those_without_guesses() {
+fn greedy_answers_are_those_without_drafts() {
     let other = tiny(Type::F32, 8);
     for (name, model) in models() {
         let mut session = session(&model);
-        // A part that comes again, so that there is something to look up.
+        // A repeated part, so that lookup finds drafts.
         let prompt = [some(6, 1), some(9, 2), some(6, 1)].concat();
         let is_tiny = name.starts_with("tiny");
         for (predict, stop) in [(Some(1), ""), (Some(60), ""), (Some(40), "e"), (None, "")] {
@@ -328,7 +328,7 @@ fn greedy_answers_are_those_without_guesses() {
                     generate((&model, &mut session), &greedy(), request(), Some(drafter.as_mut()));
                 assert_eq!(found, plain, "{name}, {predict:?}, {stop:?}: {who}");
                 assert!(spent.accepted <= spent.drafted);
-                // Each step makes one token beside those that were guessed right, but for a guess that ends the answer.
+                // Each step makes one token besides the accepted drafts, unless a draft ends the answer.
                 let ahead = spent.steps + 1 + spent.accepted - plain.ids.len();
                 assert!(ahead <= usize::from(predict.is_some()), "{name}: {who}: {spent:?}");
                 if who == "itself" && plain.stop == Stop::Length {
@@ -342,9 +342,9 @@ fn greedy_answers_are_those_without_guesses() {
     }
 }
 
-/// What is looked up is certain, so that chance decides on the same as without it.
+/// Lookup drafts have probability 1, so that sampling uses the same random numbers as without drafts.
 #[test]
-fn a_seed_gives_the_text_that_it_gives_without_looking_up() {
+fn a_seed_gives_the_same_text_with_lookup() {
     let model = tiny(Type::F32, 7);
     let prompt = [some(6, 1), some(9, 2), some(6, 1)].concat();
     for seed in 0..5 {
@@ -360,9 +360,9 @@ fn a_seed_gives_the_text_that_it_gives_without_looking_up() {
     }
 }
 
-/// The text comes again and again, so that looking it up pays.
+/// A repetitive text, for which lookup pays.
 #[test]
-fn a_text_that_repeats_itself_is_looked_up() {
+fn lookup_drafts_repetitive_texts() {
     let model = tiny(Type::F32, 7);
     let prompt = some(12, 4);
     let request = || Request { ignore_eos: true, ..Request::new(&prompt) };
@@ -383,7 +383,7 @@ fn counts(
     seeds: std::ops::Range<u64>,
     mut drafter: Option<&mut dyn Drafter>,
 ) -> (Counts, Statistics) {
-    // All answers begin alike.
+    // All answers begin with the same token.
     let mut session = Session::new(model, Settings { sequences: 2, ..settings() }).unwrap();
     let (last, before) = prompt.split_last().unwrap();
     let begun = session.open().unwrap();
@@ -410,8 +410,8 @@ fn counts(
     (counts, all)
 }
 
-/// Pearson's statistic that two samples of one size come of one distribution, as the number of standard deviations
-/// that a normal variable would be off (Wilson and Hilferty 1931). Rare outcomes are taken together.
+/// Pearson's test that two samples of equal size have the same distribution, as a normal deviate (Wilson and Hilferty
+/// 1931). Rare outcomes are merged.
 fn deviations(a: &Counts, b: &Counts) -> f64 {
     let mut cells: Vec<(f64, f64)> = Vec::new();
     let mut rare = (0.0, 0.0);
@@ -433,7 +433,7 @@ fn deviations(a: &Counts, b: &Counts) -> f64 {
     ((statistic / freedom).cbrt() - (1.0 - spread)) / spread.sqrt()
 }
 
-/// Says it drew its guess from a distribution that it did not draw from.
+/// Reports a distribution that its draft was not drawn from.
 struct Liar {
     token: u32,
 }
@@ -450,7 +450,7 @@ impl Drafter for Liar {
     }
 }
 
-/// A model with several likely tokens everywhere; of one seed they differ by the factor on a part of each layer.
+/// A model with several likely tokens everywhere; models of one seed differ by the factor on a part of each layer.
 fn undecided(seed: u64, factor: f32) -> Model {
     let bytes = words::tiny_with(Type::F32, seed, &|name, values| {
         let factor = match name {
@@ -463,13 +463,13 @@ fn undecided(seed: u64, factor: f32) -> Model {
     Model::from_bytes("undecided", bytes).unwrap()
 }
 
-/// How often each answer is given.
+/// The number of times each answer is given.
 const ANSWERS: u64 = 1000;
 
 #[test]
-fn sampled_answers_have_the_distribution_of_those_without_guesses() {
+fn sampled_answers_have_the_distribution_without_drafts() {
     let model = undecided(7, 1.0);
-    // One that knows nothing of it, and one that is much like it.
+    // An unrelated draft model, and a similar one.
     let (other, near) = (undecided(8, 1.0), undecided(7, 0.7));
     let plain =
         Options { temperature: 1.0, top_k: 5, top_p: 1.0, min_p: 0.0, ..Options::default() };
@@ -516,15 +516,15 @@ fn sampled_answers_have_the_distribution_of_those_without_guesses() {
     });
 }
 
-/// The most frequent outcome behind its first token, which was not kept.
+/// The most frequent outcome, without its first token.
 fn likely(counts: &Counts) -> Vec<u32> {
     let best = counts.iter().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
     [&[0], &best[..]].concat()
 }
 
-/// That the test above can fail.
+/// Checks that the test above can fail.
 #[test]
-fn a_guess_whose_chance_is_wrong_would_be_seen() {
+fn a_drafter_with_a_wrong_distribution_is_detected() {
     let model = undecided(7, 1.0);
     let options = Options { temperature: 1.0, top_k: 5, ..Options::default() };
     let prompt = some(9, 1);
@@ -544,7 +544,7 @@ fn another_vocabulary_is_refused() {
     assert!(text.contains("demo cannot draft for tiny: it has "), "{text}");
 }
 
-/// The model gets what the draft model leaves of the adapter, and with a driver that goes on telling the whole.
+/// The model gets the GPU memory that the draft model leaves, even if the driver still reports all of it as free.
 #[test]
 fn both_models_together_fit_the_adapter() {
     let (draft, model) = (tiny(Type::F32, 1), tiny(Type::F32, 2));
@@ -573,10 +573,10 @@ fn both_models_together_fit_the_adapter() {
     assert!(used + needed <= short, "{used}");
 }
 
-/// On an adapter rows are summed up in other orders alone and together: near ties may flip, so what is wanted is that
-/// the guesses are used, and that the answers are those of the processor as far as no tie is near.
+/// On a GPU the order of sums differs between single and batched rows, so near ties may flip. The test checks that drafts
+/// are used, and that the answers are those of the CPU unless a tie is near.
 #[test]
-fn guesses_are_checked_on_an_adapter() {
+fn drafts_are_verified_on_a_gpu() {
     let Some(gpu) = support::gpu::gpu() else { return };
     let model = demo();
     let backends: Vec<Box<dyn Backend>> =

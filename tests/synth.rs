@@ -1,4 +1,4 @@
-//! The promise of `synth`: a model of random weights runs, in every type, and its words are words.
+//! The promise of `synth`: random models run in every type, and their vocabulary tokenizes text.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -8,7 +8,7 @@ use bilayer_engine::Model;
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
 use bilayer_text::Encode;
 
-/// A small Llama of that mix.
+/// A small Llama of a mix.
 fn model(mix: Mix) -> Model {
     let synth = Synth::new(Shape::find("tiny").unwrap(), mix);
     Model::from_bytes(mix.name, synth.to_bytes().unwrap()).unwrap()
@@ -76,7 +76,7 @@ fn mixtures_of_experts_run() {
 }
 
 #[test]
-fn text_becomes_words_of_the_vocabulary_and_text_again() {
+fn text_round_trips_through_the_vocabulary() {
     for vocab in [259, 3000, 20_000] {
         let sizes = Sizes { vocab: Some(vocab), ..Sizes::default() };
         let shape = Shape::find("tiny").unwrap().with(sizes).unwrap();
@@ -87,13 +87,13 @@ fn text_becomes_words_of_the_vocabulary_and_text_again() {
         let options = Encode { add_special: true, parse_special: false };
         let ids = tokenizer.encode(text, options).unwrap();
         assert_eq!((ids[0], tokenizer.decode(&ids[1..]).as_str()), (vocab - 2, text));
-        // Groups of letters are found where there are any.
+        // Merged tokens are used where possible.
         assert_eq!(ids.len() <= text.len(), vocab > 259, "{vocab}: {ids:?}");
     }
 }
 
 #[test]
-fn an_encoder_has_words_too() {
+fn encoders_have_a_vocabulary() {
     let sizes = Sizes { layers: Some(1), vocab: Some(2000), ..Sizes::default() };
     let shape = Shape::find("minilm-l6").unwrap().with(sizes).unwrap();
     let synth = Synth { hollow: true, ..Synth::new(shape, Mix::find("Q8_0").unwrap()) };

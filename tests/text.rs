@@ -1,4 +1,4 @@
-//! Promise: text becomes the ids of the model makers' tokenizers and comes back unharmed.
+//! The promise of tokenizers: text gets the ids of the original tokenizers and round-trips unchanged.
 #![expect(clippy::unwrap_used, reason = "a failed test says where")]
 
 mod support {
@@ -37,7 +37,7 @@ fn every_recorded_text_gets_its_ids() {
         };
         let (texts, lines) = (read("inp"), read("out"));
         let texts: Vec<&str> = texts.split("\n__ggml_vocab_test__\n").collect();
-        // One file leaves out the last, empty, text; no line says that it has no tokens.
+        // One file omits the last text, which is empty and has no tokens.
         let lines: Vec<&str> = lines.split('\n').collect();
         assert_eq!((lines.len(), texts.len().max(47)), (47, 47), "{name}");
         for (text, line) in texts.iter().zip(&lines) {
@@ -47,7 +47,7 @@ fn every_recorded_text_gets_its_ids() {
     }
 }
 
-/// Recorded texts in JSON: the file, the vocabulary, whether special tokens are in.
+/// Recorded texts in JSON: the file, the vocabulary, whether special tokens are included.
 const RECORDED: &[(&str, &str, bool)] = &[
     ("vocab/extra-bert-bge.json", "vocab/ggml-vocab-bert-bge.gguf", true),
     ("vocab/extra-gpt-2.json", "vocab/ggml-vocab-gpt-2.gguf", false),
@@ -58,7 +58,7 @@ const RECORDED: &[(&str, &str, bool)] = &[
     ("all-minilm-l6-v2/reference.json", "vocab/ggml-vocab-bert-bge.gguf", true),
 ];
 
-/// Longer inputs of the MiniLM record were cut to this many tokens.
+/// The MiniLM record truncates inputs to this many tokens.
 const MINILM_TOKENS_MAX: usize = 256;
 
 #[test]
@@ -89,7 +89,7 @@ fn every_text_recorded_in_json_gets_its_ids() {
 }
 
 #[test]
-fn greedy_text_of_the_stories_model_reads_as_recorded() {
+fn recorded_greedy_ids_decode_to_the_recorded_text() {
     let (Some(record), Some(gguf)) =
         (shared("stories260k/reference.json"), shared("stories260k/stories260k-f32.gguf"))
     else {
@@ -106,7 +106,7 @@ fn greedy_text_of_the_stories_model_reads_as_recorded() {
 }
 
 #[test]
-fn every_vocabulary_at_hand_loads_and_gives_text_back() {
+fn every_available_vocabulary_loads_and_round_trips() {
     let Some(folder) = shared("") else { return };
     let mut seen = 0;
     for path in files(&folder).iter().filter(|path| !path.to_string_lossy().contains("malformed")) {
@@ -125,7 +125,7 @@ fn every_vocabulary_at_hand_loads_and_gives_text_back() {
 
 /// OLMo's tokenizer composes characters; Qwen's does too, but not the recorded ids.
 #[test]
-fn characters_are_composed_where_the_makers_do_so() {
+fn characters_are_composed_as_in_the_original_tokenizers() {
     for (pre, composes) in [("olmo", true), ("gpt-2", false), ("qwen2", false)] {
         let tokenizer = tokenizer(byte_level(pre, &[], &[]));
         for (text, composed) in [("e\u{301}", "é"), ("\u{1112}\u{1161}\u{11ab}", "한")] {
@@ -229,7 +229,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
     #[test]
-    fn decoding_gives_the_text_back(text in text()) {
+    fn text_round_trips(text in text()) {
         for tokenizer in built_in() {
             let ids = tokenizer.encode(&text, PLAIN).unwrap();
             prop_assert_eq!(&tokenizer.decode(&ids), &text, "{:?}", tokenizer);
@@ -243,7 +243,7 @@ proptest! {
         let [words, bytes] = &*TOKENIZERS;
         let ids = words.encode(&text, SPECIAL).unwrap();
         prop_assert!(ids.first() == Some(&1) && ids.last() == Some(&2), "{ids:?}");
-        // Composing is idempotent, and what comes back is composed.
+        // Composition is idempotent, and decoded text is composed.
         let once = bytes.decode(&bytes.encode(&text, PLAIN).unwrap());
         prop_assert_eq!(bytes.decode(&bytes.encode(&once, PLAIN).unwrap()), once);
     }
@@ -257,7 +257,7 @@ proptest! {
                 text += &decoder.push(id).text;
                 let sofar = tokenizer.decode(&ids[..=at]);
                 let held = sofar.strip_prefix(&text);
-                // What is held is at most one incomplete character.
+                // At most one incomplete character is withheld.
                 prop_assert!(matches!(held, Some("" | "\u{fffd}")), "{text:?} of {sofar:?}");
             }
             prop_assert_eq!(text + &decoder.finish(), tokenizer.decode(&ids));
@@ -289,7 +289,7 @@ proptest! {
 }
 
 #[test]
-fn real_vocabularies_give_every_script_back() {
+fn real_vocabularies_round_trip_every_script() {
     let Some(folder) = shared("vocab") else { return };
     // No U+2581: SentencePiece takes it for a space.
     let texts: Vec<String> = (0..0x11u32)
@@ -314,7 +314,7 @@ fn real_vocabularies_give_every_script_back() {
 
 #[test]
 fn a_stop_string_is_withheld_at_every_split() {
-    // Tokens that cut "one STOP two" at every pair of places, the character é within its bytes.
+    // Tokens that split "one STOP two" at every pair of positions, including within the bytes of é.
     let text = "oné STÖP two";
     for first in 0..=text.len() {
         for second in first..=text.len() {
@@ -344,7 +344,7 @@ fn a_stop_string_is_withheld_at_every_split() {
 }
 
 #[test]
-fn withheld_text_comes_out_when_no_stop_string_can_complete() {
+fn withheld_text_is_released_when_no_stop_string_can_complete() {
     let tokenizer = tokenizer(byte_level("gpt-2", &["ab", "abc"], &[]));
     let mut decoder =
         Decoder::new(&tokenizer, Decode { stops: vec!["abcd".into()], ..Decode::default() });
@@ -354,7 +354,7 @@ fn withheld_text_comes_out_when_no_stop_string_can_complete() {
 }
 
 #[test]
-fn incomplete_characters_wait_and_broken_ones_do_not() {
+fn incomplete_characters_are_withheld_and_invalid_ones_are_not() {
     let tokenizer = tokenizer(sentence_piece());
     let byte = |byte: u8| 3 + u32::from(byte);
     let cases: &[(&[u8], &[&str], &str)] = &[
@@ -390,7 +390,7 @@ fn the_leading_space_belongs_to_a_continued_text_only() {
 }
 
 #[test]
-fn control_tokens_show_only_where_asked() {
+fn control_tokens_are_shown_only_if_asked() {
     let tokenizer = tokenizer(sentence_piece());
     for (show_control, expected) in [(false, "ab"), (true, "<s>ab</s>")] {
         let mut decoder = Decoder::new(&tokenizer, Decode { show_control, ..Decode::default() });
@@ -402,7 +402,7 @@ fn control_tokens_show_only_where_asked() {
 
 // --- SentencePiece ------------------------------------------------------------------------------
 
-/// Of equal scores the leftmost merges first; emulations by ranked merges order by token instead.
+/// Of equal scores the leftmost pair merges first; emulations by ranked merges order by token instead.
 #[test]
 fn equal_scores_merge_from_left_to_right() {
     let tokens = ["<unk>", "a", "aa", "aaa", "b", "ab", "ba"];
@@ -428,7 +428,7 @@ fn equal_scores_merge_from_left_to_right() {
 }
 
 #[test]
-fn spaces_are_squeezed_where_the_vocabulary_says_so() {
+fn spaces_are_collapsed_if_the_vocabulary_says_so() {
     let squeezing = Vocabulary { remove_extra_whitespaces: Some(true), ..sentence_piece() };
     let [plain, squeezing] = [sentence_piece(), squeezing].map(tokenizer);
     assert_eq!(squeezing.encode("  ab   ab ", PLAIN), plain.encode("ab ab", PLAIN));
@@ -490,7 +490,7 @@ fn text_that_a_vocabulary_cannot_express_is_an_error() {
     assert_eq!(tokenizer(few).encode("ab", PLAIN), Err(Error::NoToken { what: 'b' }));
 }
 
-/// Falcon lacks bytes that only control characters have; its makers' tokenizer drops them.
+/// Falcon lacks bytes that only occur in control characters; the original tokenizer drops them.
 #[test]
 fn a_byte_that_a_vocabulary_lacks_is_dropped() {
     let mut vocabulary = byte_level("gpt-2", &[], &[]);
@@ -506,7 +506,7 @@ fn of_equal_tokens_the_first_counts() {
     assert_eq!((tokenizer.len(), tokenizer.piece(MORE + 3)), (260, None));
 }
 
-/// Long runs are where patterns with look-ahead and merging queues go quadratic or give up.
+/// Long runs make patterns with look-ahead and merge queues quadratic, or make them fail.
 #[test]
 fn long_runs_are_tokenized() {
     for run in [" ", "\n", "a", "1", ".", " \n", "é", "'s", "日"] {
@@ -545,7 +545,7 @@ fn strings(list: &[&str]) -> Vec<Cow<'static, str>> {
 
 /// Id = byte for the first 256 tokens, then two spaces, then `more` from [`MORE`] on.
 fn byte_level(pre: &str, more: &[&str], merges: &[&str]) -> Vocabulary<'static> {
-    // The alphabet: printable Latin-1 as it is, the others from U+0100 on.
+    // The byte alphabet: printable Latin-1 unchanged, other bytes from U+0100 on.
     let mut free = 0x100..;
     let bytes = (0..=u8::MAX).map(|byte| match byte {
         b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => char::from(byte).to_string(),
@@ -608,7 +608,7 @@ fn words_are_cut_into_pieces() {
     assert_eq!(tokenizer.decode(&[1, 3, 4, 5, 2]), "unable ,");
 }
 
-/// Small vocabularies of every kind that gives text back.
+/// Small vocabularies of every kind that round-trips text.
 fn built_in() -> &'static [Tokenizer] {
     static TOKENIZERS: LazyLock<Vec<Tokenizer>> =
         LazyLock::new(|| built_in_vocabularies().into_iter().map(tokenizer).collect());

@@ -1,4 +1,4 @@
-//! The promises about the code itself: who may name whom, what each room must not contain, and the limits.
+//! The promises about the code itself: dependencies between crates, words reserved to some of them, and size limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use bilayer_graph::OpKind;
 use regex::Regex;
 
-/// Ours that each crate may name (ARCHITECTURE.md, part 1). xtask names none.
+/// Our crates that each crate may depend on (ARCHITECTURE.md, part 1). xtask depends on none.
 const MAY_NAME: &[(&str, &[&str])] = &[
     ("quant", &[]),
     ("text", &[]),
@@ -40,22 +40,22 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         ],
     ),
     ("xtask", &[]),
-    // The library, which is the root package's; the binary beside it names cli.
+    // The library of the root package; its binary depends on cli.
     (LIBRARY, &["cli", "engine", "measure", "quant", "scheduler"]),
 ];
 
 /// The folder of the library, which has no manifest of its own.
 const LIBRARY: &str = "bilayer";
 
-/// A word that only some crates may contain, and why.
+/// A pattern that only some crates may contain, and why.
 const RESERVED: &[(&str, &[&str], &str)] = &[
-    (r"\b(wgpu|pollster|naga)\b", &["gpu"], "only gpu speaks to a graphics adapter"),
+    (r"\b(wgpu|pollster|naga)\b", &["gpu"], "only gpu uses the graphics API"),
     (r"\bmemmap2\b", &["gguf"], "only gguf maps files"),
     (r"\bclap(_complete|_mangen)?::", &["cli"], "only cli has flags"),
     (r"\benv::(var|var_os|vars)\b", &["cli", "xtask"], "only cli reads the environment"),
     (r"\be?println?!", &["cli", "xtask"], "only cli prints"),
     (r"\bstd::net\b|\bTcp(Listener|Stream)\b", &["server"], "only server opens a socket"),
-    (r"\bunsafe\b", &["cpu", "gguf", "gpu"], "unsafe code has three rooms"),
+    (r"\bunsafe\b", &["cpu", "gguf", "gpu"], "unsafe code is confined to three crates"),
     (
         r"\bstd::(fs|io|process)\b|\bFile::open\b",
         &["gguf", "cli", "engine", "measure", "convert", "server", "xtask", "cpu"],
@@ -81,7 +81,7 @@ impl Source {
         self.path.strip_prefix("crates/").and_then(|p| p.split('/').next()).unwrap_or("")
     }
 
-    /// The text with line comments, block strings' contents kept and `#[cfg(test)]` modules cut off.
+    /// The text without line comments and `#[cfg(test)]` modules; strings are kept.
     fn code(&self) -> String {
         let shipped = self.text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
         shipped.lines().map(strip_comment).collect::<Vec<_>>().join("\n")
@@ -197,7 +197,7 @@ fn the_library_can_do_without_the_command_line() {
 }
 
 #[test]
-fn reserved_words_stay_in_their_rooms() {
+fn reserved_words_stay_in_their_crates() {
     let mut broken = Vec::new();
     let sources = crate_sources();
     for (pattern, rooms, why) in RESERVED {
@@ -217,14 +217,14 @@ fn reserved_words_stay_in_their_rooms() {
     assert_none(&broken, "invariants");
 }
 
-/// The table of shapes that models are known in: data, which says of each whose keys it has.
+/// The table of well-known model shapes, which names the architecture of each.
 const SHAPES: &str = "crates/convert/src/synth/shapes.rs";
-/// Makes vocabularies, of kinds that are called as architectures are.
+/// Vocabulary code, whose kinds have the names of architectures.
 const VOCABULARIES: &[&str] =
     &["crates/convert/src/synth/words.rs", "crates/convert/src/checkpoint/tokenizer/"];
 
-/// Behaviour follows features of a description, never its name: outside its own file (and the tables that list
-/// all of a kind) no code mentions an architecture's name as a string.
+/// Behaviour depends on features of a description, never on its name: outside its own file and the tables of all
+/// architectures, no code mentions an architecture's name as a string.
 #[test]
 fn architectures_are_not_branched_on_by_name() {
     let names: Vec<&str> = bilayer_models::all().iter().map(|a| a.name).collect();
@@ -253,7 +253,7 @@ fn file_of(name: &str) -> String {
     format!("crates/models/src/{}.rs", name.replace('-', "_"))
 }
 
-/// The README of the models has a row for each, with the lines that its file has without tests.
+/// The README of the models has a row per architecture, with the line count of its file without tests.
 #[test]
 fn the_table_of_architectures_is_true() {
     let readme = read("crates/models/README.md");
@@ -287,7 +287,7 @@ fn files_keep_to_the_limits() {
         }
         let stem = source.path.rsplit('/').next().unwrap_or_default().trim_end_matches(".rs");
         if ["utils", "util", "common", "helpers", "helper", "manager", "misc"].contains(&stem) {
-            broken.push(format!("{}: a name that says nothing", source.path));
+            broken.push(format!("{}: a meaningless name", source.path));
         }
     }
     for source in files("examples", &["rs"]) {
@@ -315,7 +315,7 @@ fn every_source_file_belongs_to_a_module_tree() {
             .filter(|s| s.krate() == source.krate() && s.path != source.path)
             .any(|s| declared.is_match(&s.text));
         if !named {
-            broken.push(format!("{} is compiled by nobody", source.path));
+            broken.push(format!("{} belongs to no module", source.path));
         }
     }
     assert_none(&broken, "dead files");
@@ -346,7 +346,7 @@ fn every_op_has_its_files() {
     assert_none(&broken, "one stem per op");
 }
 
-/// Shaders that are no op's and no type's, and what they are.
+/// Shaders that belong to no op and no type, and their purpose.
 const SHADERS_OF_NO_OP: &[(&str, &str)] = &[
     ("parts", "pieces that several kernels include"),
     ("quantize", "activations for products with quantized weights"),
@@ -366,12 +366,12 @@ fn shader_stems_are_op_stems() {
             let stem = parts.get(1).copied().unwrap_or_default();
             !stems.contains(stem) && !SHADERS_OF_NO_OP.iter().any(|(known, _)| *known == stem)
         })
-        .map(|s| format!("{} is no op's and no type's", s.path))
+        .map(|s| format!("{} belongs to no op and no type", s.path))
         .collect();
     assert_none(&broken, "shaders");
 }
 
-/// The page that says what each folder is.
+/// The page that describes each folder.
 const MAP: &str = "docs/internals/overview.md";
 
 #[test]
@@ -424,21 +424,14 @@ const BANNED: &[(&str, &str)] = &[
     (r"\bshort way\b", "fast path"),
 ];
 
-/// Places where a banned word is right: a path, and the text that contains it.
+/// Exceptions: a path, and the text that may contain a banned word.
 const ALLOWED: &[(&str, &str)] = &[
     ("crates/cpu/src/host.rs", "Xeon(R) Processor"),
     ("crates/cpu/src/host.rs", "processor\\t: 0"),
     ("crates/convert/src/checkpoint/tokenizer/special.rs", "[\"processors\"]"),
 ];
 
-/// Paths whose prose and type names are not revised yet; this list only shrinks.
-const UNREVISED: &[&str] = &["crates/cli/", "tests/"];
-
-fn is_revised(source: &Source) -> bool {
-    !UNREVISED.iter().any(|path| source.path.starts_with(path))
-}
-
-/// All text that people read: code with its comments and messages, shaders, tests, and the documentation.
+/// All prose: code with its comments and messages, shaders, tests, and the documentation.
 fn prose() -> Vec<Source> {
     let mut sources = vec![Source { path: "README.md".into(), text: read("README.md") }];
     sources
@@ -447,7 +440,7 @@ fn prose() -> Vec<Source> {
     sources.extend(files("shaders", &["wgsl"]));
     sources.extend(files("docs", &["md"]));
     // These patterns are banned words themselves.
-    sources.retain(|source| is_revised(source) && source.path != "tests/tidy.rs");
+    sources.retain(|source| source.path != "tests/tidy.rs");
     sources
 }
 
@@ -495,7 +488,7 @@ fn a_type_name_has_one_meaning() {
     assert_none(&broken, "homonyms");
 }
 
-/// A check that never fires proves nothing: each of the patterns above catches a made-up offender.
+/// Each of the patterns above matches a made-up violation.
 #[test]
 fn the_checks_can_fail() {
     let offenders = [

@@ -30,13 +30,13 @@ fn bound(matrices: Type, cache: Type) -> f32 {
     of_matrices + if cache == Type::Q8_0 { 0.02 } else { 0.0 }
 }
 
-/// Logits of every step of a conversation, and the best tokens of each; `told` is what to go on with instead of these.
+/// Logits of every step of a conversation, and the top tokens of each; `told` replaces these as input.
 struct Said {
     logits: Vec<Vec<f32>>,
     tokens: Vec<Vec<u32>>,
 }
 
-/// Prompts together in one step, then a token of each together. Each sequence has five pages of its own.
+/// Runs prompts in one step, then one token of each per step. Each sequence has five pages.
 fn say(runner: &mut Runner<'_>, prompts: &[Vec<u32>], told: Option<&Said>) -> Said {
     let vocab = runner.vocab();
     let mut said = Said { logits: Vec::new(), tokens: Vec::new() };
@@ -67,7 +67,7 @@ fn say(runner: &mut Runner<'_>, prompts: &[Vec<u32>], told: Option<&Said>) -> Sa
     said
 }
 
-/// Every cut of one model, with every cache type that its heads can have.
+/// Every split of one model, with every cache type its heads support.
 fn check(model: &Model, name: &str) {
     if super::support::gpu::gpu().is_none() {
         return;
@@ -107,7 +107,7 @@ fn check(model: &Model, name: &str) {
 }
 
 #[test]
-fn real_models_say_the_same_at_every_cut() {
+fn real_models_give_the_same_answers_at_every_split() {
     let mut files: Vec<PathBuf> = Vec::new();
     for (folder, kind) in [("stories260k", "stories"), ("quant/llama-256", "")] {
         let Some(folder) = shared(folder) else { continue };

@@ -1,4 +1,4 @@
-//! Files with one fault each, built byte by byte, and what the error has to name.
+//! Files with one fault each, built byte by byte, and the text expected in the error.
 
 /// The numbers in the file's byte order.
 pub fn u32s(numbers: &[u32]) -> Vec<u8> {
@@ -50,7 +50,7 @@ pub mod kind {
     pub const I64: u32 = 27;
 }
 
-/// Files with one fault each, and what the message has to contain.
+/// Files with one fault each, and the expected text of the message.
 pub fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let mut all = hostile_headers();
     all.extend(hostile_keys());

@@ -1,4 +1,4 @@
-//! A headless browser, where there is one.
+//! A headless browser, if installed.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use super::program::Ran;
 
-/// What Chromium is called on the systems that have it.
+/// Names of Chromium's executable.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
-/// Loading a page takes one or two seconds; a browser that hangs shall not hang the suite.
+/// Loading a page takes one or two seconds; the limit keeps a hanging browser from blocking the suite.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Which colours the reader prefers; the numbers are Blink's.
+/// The preferred colour scheme; the numbers are Blink's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Theme {
     Dark = 0,
     Light = 1,
 }
 
-/// Chromium's path. Without one that is said, or fails where there must be one (`BILAYER_REQUIRE_GPU=1`, which says
-/// that everything the tests need was made ready).
+/// Chromium's path. Without one the test is skipped with a message, or fails if `BILAYER_REQUIRE_GPU=1`, which states that
+/// everything the tests need is installed.
 #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 pub fn chromium() -> Option<PathBuf> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
@@ -35,8 +35,8 @@ pub fn chromium() -> Option<PathBuf> {
     found
 }
 
-/// Loads a page, lets its scripts run, and returns the document as it then is, and what was logged. Its picture is put
-/// beside the page, with the ending `.png`.
+/// Loads a page, runs its scripts, and returns the resulting document and the log. A screenshot is written next to the
+/// page, with the extension `.png`.
 pub fn load(chromium: &Path, page: &Path, profile: &Path, theme: Theme) -> Ran {
     let mut command = Command::new(chromium);
     let picture = page.with_extension("png");
@@ -49,7 +49,7 @@ pub fn load(chromium: &Path, page: &Path, profile: &Path, theme: Theme) -> Ran {
         .arg(format!("--user-data-dir={}", profile.display()))
         .arg(format!("--screenshot={}", picture.display()))
         .arg(format!("file://{}", page.display()));
-    // Files, since nobody reads pipes while we wait.
+    // Files, since pipes are not read while waiting.
     let streams = ["out", "err"].map(|ending| page.with_extension(ending));
     let [out, err] = streams.each_ref().map(|path| File::create(path).unwrap());
     let mut child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap();

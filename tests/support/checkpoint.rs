@@ -1,4 +1,4 @@
-//! Converts checkpoint folders of tests, tokenizer and all where they have one.
+//! Converts checkpoint folders of tests, with their tokenizer if they have one.
 
 use std::path::Path;
 

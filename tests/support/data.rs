@@ -1,4 +1,4 @@
-//! Finds the shared data folder beside the repository, and says so where a test goes without it.
+//! Finds the shared data folder beside the repository, and reports tests that are skipped without it.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,4 @@
-//! Devices made of others: one that works through a queue on its own thread, as an adapter does, and one that fails
-//! when it is told to.
+//! Simulated devices: one that runs a queue on its own thread, as a GPU does, and one that fails as scripted.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -19,13 +18,13 @@ type Job = Box<dyn FnOnce(&mut dyn Backend) + Send>;
 /// When each submit began and ended.
 pub type Times = Arc<Mutex<Vec<Range<Instant>>>>;
 
-/// What another device can run, as a device beside the host.
+/// The facts of a backend, presented as those of a GPU.
 fn offload(name: &str, inner: &Facts) -> Facts {
     let Facts { ops, types, level, threads, .. } = inner.clone();
     Facts { ops, types, level, threads, ..Facts::offload("gpu", name, inner.memory_bytes) }
 }
 
-/// A backend on a thread of its own: `write` and `submit` queue, `read` waits. Poses as a graphics adapter.
+/// A backend on its own thread: `write` and `submit` queue, `read` waits. It presents itself as a GPU.
 pub struct Queued {
     facts: Facts,
     jobs: Option<Sender<Job>>,
@@ -36,7 +35,7 @@ pub struct Queued {
 }
 
 impl Queued {
-    /// `inner` behind a queue; every submit takes `delay` longer.
+    /// Puts `inner` behind a queue; every submit takes `delay` longer.
     pub fn new(mut inner: Box<dyn Backend>, delay: Duration) -> Queued {
         let facts = offload("queued", inner.facts());
         let (jobs, queue): (Sender<Job>, Receiver<Job>) = channel();
@@ -55,7 +54,7 @@ impl Queued {
         self.jobs.as_ref().unwrap().send(Box::new(job)).unwrap();
     }
 
-    /// Runs `job` after all that is queued, and waits.
+    /// Runs `job` after all queued work, and waits.
     fn wait<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut dyn Backend) -> T + Send + 'static,
@@ -191,7 +190,7 @@ impl Owned {
     }
 }
 
-/// A call of the trait that may fail.
+/// A trait method that may fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     Reserve,
@@ -204,20 +203,20 @@ pub enum Call {
     Restore,
 }
 
-/// The calls that every session makes; the others are made when layers move.
+/// The calls that every session makes; the others occur when layers move.
 pub const CALLS: [Call; 6] =
     [Call::Reserve, Call::Load, Call::Compile, Call::Submit, Call::Write, Call::Read];
 
 /// How a device fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The call is refused for want of memory; others work.
+    /// The call is refused for lack of memory; others work.
     OutOfMemory,
-    /// From that call on nothing works.
+    /// The device is lost at that call.
     Lost,
 }
 
-/// What is left of a device's life: `Some(0)` fails the next call of that kind.
+/// Number of calls before the failure: `Some(0)` fails the next call of that method.
 #[derive(Clone, Copy, Debug)]
 pub struct Script {
     pub call: Call,
@@ -225,7 +224,7 @@ pub struct Script {
     pub fault: Fault,
 }
 
-/// A backend that poses as a graphics adapter and fails once, as its script says.
+/// A backend that presents itself as a GPU and fails once, as scripted.
 pub struct Failing {
     inner: Box<dyn Backend>,
     pub facts: Facts,

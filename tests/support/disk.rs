@@ -1,19 +1,19 @@
-//! A small disk that only one shell sees, for what happens where there is no room.
+//! A small disk mounted for one shell, to test full disks.
 
 use crate::support::program::{Place, Ran, ran};
 
-/// Ends a script where no disk can be mounted.
+/// Ends a script if no disk can be mounted.
 const NO_DISK: i32 = 99;
 
-/// Runs `script` in a shell with a new disk of that size as folder `disk`, where the file `old` says so; `$0` is the
-/// program. Nothing where this machine lets nobody mount.
+/// Runs `script` in a shell with a new disk of a given size as folder `disk`, which contains the file `old`; `$0` is the
+/// program. Returns `None` if mounting is not permitted.
 pub fn with_disk(place: &Place, bytes: u64, script: &str) -> Option<Ran> {
     std::fs::create_dir_all(place.path().join("disk")).unwrap();
     let script = format!(
         "mount -t tmpfs -o size={bytes} none disk || exit {NO_DISK}; echo old > disk/out.gguf; {script}"
     );
     let program = env!("CARGO_BIN_EXE_bilayer");
-    // Without `unshare`, or the right to it, there is no shell.
+    // `unshare` may be missing or not permitted.
     let mut command = place.bare("unshare");
     let made = command.args(["-rm", "bash", "-c", "exit 0"]).status();
     if !made.is_ok_and(|status| status.success()) {
@@ -28,8 +28,7 @@ pub fn with_disk(place: &Place, bytes: u64, script: &str) -> Option<Ran> {
     Some(ran)
 }
 
-/// The program fails with `code` and one line with `part` in it, in a script that then says what disk/out.gguf holds and
-/// all names on the disk: the old file, and nothing beside it.
+/// Checks that the program fails with `code` and one line that contains `part`, and that only the old file is on the disk.
 #[track_caller]
 pub fn keeps_the_old(ran: &Ran, code: i32, part: &str) {
     assert_eq!((ran.code, ran.out.trim()), (Some(code), "old out.gguf"), "{ran:?}");
@@ -37,11 +36,11 @@ pub fn keeps_the_old(ran: &Ran, code: i32, part: &str) {
     assert_eq!(ran.err.lines().filter(|line| line.starts_with("bilayer: ")).count(), 1, "{ran:?}");
 }
 
-/// The end of a script that [`keeps_the_old`] checks.
+/// The end of a script checked by [`keeps_the_old`].
 pub const SHOW: &str = "code=$?; echo $(cat disk/out.gguf) $(ls -A disk); exit $code";
 
-/// Runs `arguments`, which write disk/out.gguf, on a disk that has room for it when the program looks, and that somebody
-/// else fills when it has begun to write. The program is stopped meanwhile, so that it cannot be done before.
+/// Runs `arguments`, which write disk/out.gguf, on a disk that has room when the program checks, and that is filled once
+/// it has begun to write. The program is suspended meanwhile, so that it cannot finish first.
 pub fn filled_meanwhile(place: &Place, bytes: u64, arguments: &str) -> Option<Ran> {
     let script = format!(
         "\"$0\" {arguments} & pid=$!; \

@@ -1,4 +1,4 @@
-//! Checkpoint folders for tests: a tiny Llama with a tokenizer of a few tokens, and ways to spoil it.
+//! Checkpoint folders for tests: a tiny Llama with a tokenizer of a few tokens, and ways to damage it.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::model::Random;
 
-/// A folder with its weights, BF16 in one file until they are split.
+/// A folder and its weights, BF16 in one file unless split.
 pub struct Folder {
     folder: TempDir,
     tensors: BTreeMap<String, Tensor>,
@@ -44,7 +44,7 @@ impl View for Tensor {
     }
 }
 
-/// Two layers of width 32 and four heads over two; eight tokens.
+/// Two layers of width 32 with four query heads and two key-value heads; eight tokens.
 fn config() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 32,
@@ -105,8 +105,8 @@ impl Folder {
         folder
     }
 
-    /// Random weights in the shapes that `config` implies, under the names that its architecture's table gives them. Of
-    /// the tensors a model may lack it has those in `optional`.
+    /// Random weights in the shapes that `config` implies, named by the architecture's table, with the optional tensors in
+    /// `optional`.
     pub fn of(config: &Value, optional: &[&str]) -> Folder {
         let mut folder = Folder { folder: TempDir::new().unwrap(), tensors: BTreeMap::new() };
         folder.write("config.json", &config.to_string());
@@ -128,7 +128,7 @@ impl Folder {
             let by = by.unwrap_or_else(|| panic!("{name}"));
             let stem = by.checkpoint.replacen("{}", layer, 1);
             if by.gguf == whole {
-                // Of several that lie in one tensor the first makes it.
+                // A tensor shared by several names is created for the first.
                 if let Change::EachTransposed { step, .. } = by.change {
                     shape = match shape[..] {
                         [experts, rows, cols] => vec![experts, cols, step * rows],
@@ -171,7 +171,7 @@ impl Folder {
         folder
     }
 
-    /// The tiny model with an embedding of `vocab` rows of `width` zeros, which take no room on the disk.
+    /// The tiny model with an embedding of `vocab` rows of `width` zeros, which take no disk space.
     pub fn hollow(vocab: u64, width: u64) -> Folder {
         let mut folder = Folder::tiny();
         folder.split(1);
@@ -238,7 +238,7 @@ impl Folder {
         std::fs::remove_file(self.path().join(name)).unwrap();
     }
 
-    /// Changes a JSON file, or makes one.
+    /// Changes or creates a JSON file.
     pub fn change(&self, name: &str, change: impl FnOnce(&mut Value)) {
         let text = std::fs::read_to_string(self.path().join(name)).unwrap_or("{}".into());
         let mut value = serde_json::from_str(&text).unwrap();
@@ -246,7 +246,7 @@ impl Folder {
         self.write(name, &value.to_string());
     }
 
-    /// Puts a tensor of bytes in the place of another.
+    /// Replaces a tensor by one of bytes.
     pub fn replace(&mut self, old: &str, new: &str, shape: &[usize], bytes: Vec<u8>) {
         self.tensors.remove(old);
         let shape = shape.to_vec();
@@ -286,7 +286,7 @@ impl Folder {
         self.write("model.safetensors.index.json", &index.to_string());
     }
 
-    /// Puts other bytes at the start of the weights' file.
+    /// Overwrites the beginning of the weights' file.
     pub fn head(&self, bytes: &[u8]) {
         let path = self.path().join("model.safetensors");
         let mut file = std::fs::read(&path).unwrap();
@@ -294,7 +294,7 @@ impl Folder {
         std::fs::write(path, file).unwrap();
     }
 
-    /// Cuts bytes off the weights' file.
+    /// Truncates the weights' file.
     pub fn cut(&self, bytes: usize) {
         let path = self.path().join("model.safetensors");
         let file = std::fs::read(&path).unwrap();

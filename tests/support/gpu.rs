@@ -8,13 +8,13 @@ use std::sync::OnceLock;
 use bilayer_gpu::device::DeviceOptions;
 use bilayer_gpu::{Gpu, Opened, Options};
 
-/// How the kernels of a backend are held back, and what for.
+/// Variants of the GPU backend, with limits on the features they use.
 const VARIANTS: [(&str, DeviceOptions); 4] = [
     ("gpu", DeviceOptions { block_bytes: None, ..PLAIN }),
     ("gpu without subgroups", DeviceOptions { subgroups: false, checked: true, ..PLAIN }),
-    // Dot products of bytes, tiles and large workgroups.
+    // Packed dot products, tiles and large workgroups.
     ("gpu as hardware", DeviceOptions { as_hardware: true, ..PLAIN }),
-    // Every matrix of some size is in parts.
+    // Every large matrix is split into parts.
     ("gpu with small blocks", DeviceOptions { block_bytes: Some(64 << 10), ..PLAIN }),
 ];
 
@@ -26,8 +26,8 @@ const PLAIN: DeviceOptions = DeviceOptions {
     timeout: std::time::Duration::from_secs(30),
 };
 
-/// The variants, opened once a process. Without an adapter there are none, which is said once, or fails where there
-/// must be one (`BILAYER_REQUIRE_GPU=1`).
+/// The variants, opened once per process. Without a GPU there are none, which is reported once, or fails if
+/// `BILAYER_REQUIRE_GPU=1`.
 pub fn opened() -> &'static [(&'static str, Opened)] {
     static OPENED: OnceLock<Vec<(&'static str, Opened)>> = OnceLock::new();
     OPENED.get_or_init(|| {

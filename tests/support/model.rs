@@ -45,16 +45,15 @@ impl Model {
         self.file.tensor("blk.0.attn_output.weight").unwrap().layout().ty()
     }
 
-    /// A weight's bytes within its tensor's.
+    /// The bytes of a weight within its tensor.
     pub fn bytes(&self, weight: &Weight) -> SharedBytes {
         let tensor = self.file.tensor(&weight.name).unwrap();
         self.file.bytes(tensor).slice(weight.range_in_tensor())
     }
 }
 
-/// A file with random weights of type `ty` in the shapes that `metadata` implies, each tensor's values after
-/// `change` of them; the same seed gives the same file. Of the tensors a model may lack it has those in
-/// `optional`.
+/// A file with random weights of type `ty` in the shapes that `metadata` implies, with the optional tensors in
+/// `optional`. `change` may edit each tensor's values; a seed always gives the same file.
 pub fn random_bytes(
     metadata: &Metadata,
     ty: Type,
@@ -64,7 +63,7 @@ pub fn random_bytes(
 ) -> SharedBytes {
     let config = bilayer_models::config(metadata).unwrap();
     let outline = Outline::new(ty, optional);
-    // A file has what its model needs in any context.
+    // A file has all tensors that its model needs in any context.
     for context in [1, config.context] {
         let config = Config { context, ..config.clone() };
         bilayer_models::record(&config, &outline).unwrap();
@@ -73,8 +72,8 @@ pub fn random_bytes(
     let tensors = outline.tensors().into_iter().map(|(name, entry)| {
         let cols = *entry.shape.last().unwrap() as usize;
         let rows = entry.shape.iter().product::<u64>() as usize / cols;
-        // Gains lie around 1 and divisors of frequencies around 2; rows of matrices have length about 1,
-        // so that activations stay in range.
+        // Norm weights are around 1 and RoPE factors around 2; rows of matrices have length about 1, so that activations
+        // stay in range.
         let (centre, spread) = match (name.as_str(), rows) {
             (name, 1) if name.starts_with("rope_") => (2.0, 0.5),
             (name, 1) if name.ends_with("norm.weight") => (1.0, 0.2),

@@ -1,8 +1,8 @@
-//! Profiles as they may be measured, from a formula: what the pictures must show well.
+//! Synthetic profiles, computed by a formula, for the charts.
 
 use bilayer_measure::profile::{Point, Profile, Span, SpanKind, knee, recommend};
 
-/// A machine and a model, in milliseconds a token.
+/// A machine and a model, in milliseconds per token.
 pub struct Shape {
     pub name: &'static str,
     pub layers: u32,
@@ -10,14 +10,14 @@ pub struct Shape {
     pub layer: (f64, f64),
     /// The output head on both.
     pub head: (f64, f64),
-    /// The way between the two.
+    /// One transfer between the two.
     pub crossing: f64,
     /// One layer's memory, bytes.
     pub layer_bytes: u64,
-    /// How many parts fit.
+    /// Number of layers that fit.
     pub fit: u32,
     pub predicted: bool,
-    /// Whether what does not fit was measured all the same.
+    /// Whether numbers that do not fit were measured nevertheless.
     pub measured_beyond: bool,
     pub timeline: bool,
 }
@@ -47,7 +47,7 @@ pub const SHAPES: [Shape; 4] = [
         measured_beyond: false,
         timeline: true,
     },
-    // A software adapter: slower at everything.
+    // A software adapter, slower than the CPU.
     Shape {
         name: "demo",
         layers: 2,
@@ -60,7 +60,7 @@ pub const SHAPES: [Shape; 4] = [
         measured_beyond: true,
         timeline: false,
     },
-    // Names from a file may hold anything.
+    // Names from a file may contain anything.
     Shape {
         name: "</script><script>throw 'x'</script>\"'&amp;\u{1b}",
         layers: 31,
@@ -102,7 +102,7 @@ pub fn profile(shape: &Shape) -> Profile {
     }
 }
 
-/// A reproducible small disturbance at each place, as a fraction.
+/// A small deterministic disturbance at each point, as a fraction.
 fn noise(n: u32) -> f64 {
     (f64::from(n.wrapping_mul(2_654_435_761) >> 20) / 4096.0 - 0.5) * 0.03
 }

@@ -1,4 +1,4 @@
-//! Runs the program as a user would: in a folder of its own, without this machine's settings, variables or input.
+//! Runs the program as a user would, in a folder of its own, without this machine's settings, variables or input.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -13,7 +13,7 @@ pub struct Place {
     folder: TempDir,
 }
 
-/// What a run left.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Ran {
     /// The exit code; `None` after a signal.
@@ -47,14 +47,14 @@ impl Place {
         names
     }
 
-    /// The program with `arguments`, which are cut at blanks; nothing on stdin.
+    /// The program with `arguments`, which are split at spaces; stdin is empty.
     pub fn command(&self, arguments: &str) -> Command {
         let mut command = self.bare(env!("CARGO_BIN_EXE_bilayer"));
         command.args(arguments.split_whitespace());
         command
     }
 
-    /// Any program, here.
+    /// Any program, in this folder.
     pub fn bare(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.path()).env("HOME", self.path()).stdin(Stdio::null());
@@ -65,14 +65,14 @@ impl Place {
                 command.env_remove(&*name);
             }
         }
-        // What drivers compile is the same for all tests.
+        // Compiled kernels are shared by all tests.
         command.env("BILAYER_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/kept"));
-        // Drivers complain on stderr where it is missing.
+        // Drivers print warnings on stderr if it is missing.
         command.env("XDG_RUNTIME_DIR", path);
         command
     }
 
-    /// Runs `arguments`, which are cut at blanks.
+    /// Runs `arguments`, which are split at spaces.
     pub fn run(&self, arguments: &str) -> Ran {
         ran(&mut self.command(arguments))
     }
@@ -83,7 +83,7 @@ impl Place {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut pipe = child.stdin.take().unwrap();
-        // A program that does not read all of it closes the pipe, which is its right.
+        // A program may close the pipe before reading all of it.
         let _ = pipe.write_all(input.as_bytes());
         drop(pipe);
         Ran::new(&child.wait_with_output().unwrap())
@@ -104,14 +104,14 @@ impl Ran {
         }
     }
 
-    /// The output of a run that must have ended well.
+    /// The output of a run that must have succeeded.
     #[track_caller]
     pub fn good(self) -> Ran {
         assert_eq!(self.code, Some(0), "{self:?}");
         self
     }
 
-    /// The JSON document of a run that must have ended well.
+    /// The JSON document of a run that must have succeeded.
     #[track_caller]
     pub fn json(self) -> serde_json::Value {
         let ran = self.good();

@@ -1,4 +1,4 @@
-//! Runs a model on backends, step by step, without the engine: as little as it takes to get logits.
+//! Runs a model on backends, step by step, without the engine: the minimum needed for logits.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -12,7 +12,7 @@ use bilayer_scheduler::{Placement, PlannedSegment, cut};
 
 use super::model::Model;
 
-/// Room for all that the tests run; keys and values exact.
+/// Limits large enough for all tests; keys and values in f32.
 pub const LIMITS: Limits = Limits {
     tokens: 128,
     outputs: 128,
@@ -39,7 +39,7 @@ pub fn all(rows: usize) -> Vec<u32> {
 pub struct Chunk<'a> {
     pub tokens: &'a [u32],
     pub first_position: usize,
-    /// The sequence's pages, at least as many as it then needs.
+    /// The sequence's pages, at least as many as it needs after the step.
     pub pages: &'a [u32],
 }
 
@@ -48,12 +48,12 @@ pub struct Runner<'m> {
     model: &'m Model,
     backends: Vec<Box<dyn Backend>>,
     segments: Vec<(PlannedSegment, SegmentId)>,
-    /// Values read from one segment for another.
+    /// Values transferred between segments.
     carried: BTreeMap<Value, Vec<f32>>,
 }
 
 impl<'m> Runner<'m> {
-    /// All of the model on one backend.
+    /// Puts the whole model on one backend.
     pub fn single(
         model: &'m Model,
         backend: Box<dyn Backend>,
@@ -63,7 +63,7 @@ impl<'m> Runner<'m> {
         Self::placed(model, vec![backend], &placement, limits)
     }
 
-    /// Each part on the backend that the placement says.
+    /// Puts each part on the backend given by the placement.
     pub fn placed(
         model: &'m Model,
         mut backends: Vec<Box<dyn Backend>>,

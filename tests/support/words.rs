@@ -1,4 +1,4 @@
-//! Whole tiny models with a vocabulary of letters, so that text goes in and comes out.
+//! Complete tiny models with a vocabulary of letters, for tests with text.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -18,12 +18,12 @@ pub fn tiny(ty: Type, seed: u64) -> SharedBytes {
     tiny_with(ty, seed, &|_, _| ())
 }
 
-/// The smallest model of that architecture.
+/// The smallest model of an architecture.
 pub fn tiny_of(architecture: &str) -> SharedBytes {
     made((bilayer_models::find(architecture).unwrap().tiny)(), Type::F32, 7, &|_, _| ())
 }
 
-/// The first architecture's after `change` of each tensor's values, which is told the tensor's name.
+/// The first architecture's smallest model; `change` may edit each tensor's values by name.
 pub fn tiny_with(ty: Type, seed: u64, change: &dyn Fn(&str, &mut [f32])) -> SharedBytes {
     made((bilayer_models::all()[0].tiny)(), ty, seed, change)
 }
@@ -39,7 +39,7 @@ fn made(
     random_bytes(&metadata, ty, &[], seed, change)
 }
 
-/// The smallest model of an encoder with a head of those labels, and a WordPiece vocabulary of letters that stand alone.
+/// The smallest encoder with a classification head of given labels, and a WordPiece vocabulary of single letters.
 pub fn scorer(architecture: &str, labels: &[&str]) -> SharedBytes {
     let mut metadata = (bilayer_models::find(architecture).unwrap().tiny)();
     let vocab = bilayer_models::config(&metadata).unwrap().vocab;
