@@ -577,7 +577,7 @@ fn a_chat_goes_through_a_pipe() {
     assert_eq!(once.out.lines().count(), 1, "{once:?}");
     let plain = place.run(&format!("{run} -p hello").replace("-cnv", "")).good();
     assert!(plain.err.contains("prompt: 7 tokens"), "-p alone is completed: {plain:?}");
-    assert!(plain.err.contains("note: the model has a chat template; "), "{plain:?}");
+    assert!(plain.err.contains("note: the model has a chat template, "), "{plain:?}");
     let meant = place.run(&format!("{run} -no-cnv -p hello").replace("-cnv --jinja", "")).good();
     assert!(meant.out == plain.out && !meant.err.contains("chat template"), "{meant:?}");
 }
@@ -715,7 +715,7 @@ mod terminal {
         let chatml = format!("{ENDLESS} -cnv --chat-template chatml -p hello");
         let mut chat = chat(&place, &chatml);
         chat.exp_string("chat template: chatml").unwrap();
-        chat.exp_regex("leaves\r\n[^>]{3}").unwrap();
+        chat.exp_regex("exits\r\n[^>]{3}").unwrap();
         chat.send_control('c').unwrap();
         chat.exp_string("> ").unwrap();
         chat.send_control('c').unwrap();
