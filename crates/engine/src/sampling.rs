@@ -23,6 +23,7 @@ mod logprobs;
 mod min_p;
 mod mirostat;
 mod options;
+mod parameter;
 mod penalties;
 mod temperature;
 mod top_k;
@@ -33,6 +34,7 @@ mod xtc;
 pub use draft_token::DraftToken;
 pub use logprobs::{TokenLogprob, logprobs};
 pub use options::{BREAKERS, Dry, Mirostat, Options, OptionsError, Xtc};
+pub use parameter::{Field, Parameter, parameters};
 
 /// A candidate token.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,6 +91,8 @@ struct Link {
     /// The stem of its file.
     name: &'static str,
     phase: Phase,
+    /// Its parameters that are numbers.
+    parameters: &'static [Parameter],
     /// Fails on the first of its options that is outside its range for a vocabulary of so many tokens.
     check: fn(&Options, usize) -> Result<(), OptionsError>,
     /// Whether the options make it do anything.

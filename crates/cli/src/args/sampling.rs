@@ -1,6 +1,10 @@
 //! Flags of the samplers, with llama.cpp's names and defaults.
 
-use clap::Args;
+use std::sync::LazyLock;
+
+use bilayer_engine::sampling::{self, Field, Options, OptionsError, Parameter};
+use clap::error::Error;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 /// Settings of the samplers.
 #[derive(Args, Clone, Debug)]
@@ -10,87 +14,77 @@ pub struct SamplingArgs {
     #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(i64).range(-1..))]
     pub seed: i64,
-    /// Temperature; 0 takes the most likely token
-    #[arg(long, alias = "temperature", value_name = "X", default_value_t = 0.8)]
-    #[arg(allow_negative_numbers = true)]
-    pub temp: f32,
-    /// Range of the dynamic temperature, which follows the entropy
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    #[arg(allow_negative_numbers = true)]
-    pub dynatemp_range: f32,
-    /// Exponent of the dynamic temperature
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    #[arg(allow_negative_numbers = true)]
-    pub dynatemp_exp: f32,
-    /// Keep the k most likely tokens; 0 keeps all
-    #[arg(long, value_name = "N", default_value_t = 40)]
-    pub top_k: usize,
-    /// Keep the most likely tokens up to this cumulative probability; 1 keeps all
-    #[arg(long, value_name = "X", default_value_t = 0.95)]
-    #[arg(allow_negative_numbers = true)]
-    pub top_p: f32,
-    /// Keep tokens with at least this fraction of the best token's probability; 0 keeps all
-    #[arg(long, value_name = "X", default_value_t = 0.05)]
-    #[arg(allow_negative_numbers = true)]
-    pub min_p: f32,
-    /// Locally typical sampling; 1 is off
-    #[arg(long, alias = "typical-p", value_name = "X", default_value_t = 1.0)]
-    #[arg(allow_negative_numbers = true)]
-    pub typical: f32,
-    /// Window of the penalties in tokens; -1 is the context, 0 is off
-    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true)]
-    #[arg(value_parser = clap::value_parser!(i64).range(-1..))]
-    pub repeat_last_n: i64,
-    /// Penalty on repeated tokens; 1 is off
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
-    #[arg(allow_negative_numbers = true)]
-    pub repeat_penalty: f32,
-    /// Subtracted from the logit of each token that occurred in the window; 0 is off
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    #[arg(allow_negative_numbers = true)]
-    pub presence_penalty: f32,
-    /// Subtracted from a token's logit for each occurrence in the window; 0 is off
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    #[arg(allow_negative_numbers = true)]
-    pub frequency_penalty: f32,
-    /// Strength of the DRY penalty on repeated sequences; 0 is off
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    #[arg(allow_negative_numbers = true)]
-    pub dry_multiplier: f32,
-    /// Growth of the DRY penalty per repeated token
-    #[arg(long, value_name = "X", default_value_t = 1.75)]
-    #[arg(allow_negative_numbers = true)]
-    pub dry_base: f32,
-    /// Length of the shortest repetition that DRY penalizes
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    pub dry_allowed_length: usize,
-    /// Window of DRY in tokens; -1 is the context
-    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
-    #[arg(value_parser = clap::value_parser!(i64).range(-1..))]
-    pub dry_penalty_last_n: i64,
+    #[command(flatten)]
+    pub numbers: ParameterArgs,
     /// Text that interrupts a DRY sequence, or `none`; repeatable [default: newline, colon, quote, star]
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub dry_sequence_breaker: Vec<String>,
-    /// Probability of removing the top choices (XTC); 0 is off
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    #[arg(allow_negative_numbers = true)]
-    pub xtc_probability: f32,
-    /// Least probability of a top choice (XTC)
-    #[arg(long, value_name = "X", default_value_t = 0.1)]
-    #[arg(allow_negative_numbers = true)]
-    pub xtc_threshold: f32,
-    /// Mirostat version, 1 or 2; 0 is off
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub mirostat: u8,
-    /// Mirostat's target entropy in bits
-    #[arg(long, value_name = "X", default_value_t = 5.0)]
-    #[arg(allow_negative_numbers = true)]
-    pub mirostat_ent: f32,
-    /// Mirostat's learning rate
-    #[arg(long, value_name = "X", default_value_t = 0.1)]
-    #[arg(allow_negative_numbers = true)]
-    pub mirostat_lr: f32,
     /// Add a bias to a token's logit: TOKEN+BIAS or TOKEN-BIAS (`15043-1`, `2-inf`); repeatable
     #[arg(short = 'l', long, value_name = "TOKEN±BIAS")]
     pub logit_bias: Vec<String>,
+}
+
+/// The flags of all parameters that the engine's samplers declare, as text in the engine's order.
+#[derive(Clone, Debug)]
+pub struct ParameterArgs(Vec<String>);
+
+/// The default values, as text.
+static DEFAULTS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let options = Options::default();
+    sampling::parameters().map(|parameter| parameter.text(&options)).collect()
+});
+
+impl ParameterArgs {
+    /// The options that these flags give.
+    pub fn options(&self) -> Result<Options, OptionsError> {
+        Options::parse(sampling::parameters().zip(self.0.iter().map(String::as_str)))
+    }
+
+    /// The values by name.
+    pub fn values(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        sampling::parameters().zip(&self.0).map(|(parameter, text)| (parameter.name, text.as_str()))
+    }
+}
+
+impl Args for ParameterArgs {
+    fn augment_args(command: Command) -> Command {
+        command
+            .args(sampling::parameters().zip(DEFAULTS.iter()).map(|(p, default)| flag(p, default)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ParameterArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<ParameterArgs, Error> {
+        let mut numbers = ParameterArgs(DEFAULTS.clone());
+        numbers.update_from_arg_matches(matches)?;
+        Ok(numbers)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        for (parameter, text) in sampling::parameters().zip(&mut self.0) {
+            if let Some(given) = matches.get_one::<String>(parameter.name) {
+                text.clone_from(given);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn flag(parameter: &'static Parameter, default: &'static str) -> Arg {
+    let checked = |text: &str| match parameter.set(&mut Options::default(), text) {
+        Ok(()) => Ok(text.to_owned()),
+        Err(error) => Err(format!("it must be {}", error.expected)),
+    };
+    Arg::new(parameter.name)
+        .long(parameter.name)
+        .aliases(parameter.alias)
+        .help(parameter.help)
+        .value_name(if matches!(parameter.field, Field::Real(..)) { "X" } else { "N" })
+        .default_value(default)
+        .allow_negative_numbers(true)
+        .value_parser(checked)
 }

@@ -5,12 +5,46 @@
 //! of every earlier match is found in one pass by the Z function of the reversed history.
 
 use super::options::{Dry, at_least};
-use super::{Candidate, Link, Phase};
+use super::{Candidate, Field, Link, Parameter, Phase};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "dry",
     phase: Phase::Logits,
+    parameters: &[
+        Parameter::new(
+            "dry-multiplier",
+            "Strength of the DRY penalty on repeated sequences; 0 is off",
+            Field::Real(
+                |o| o.dry.as_ref().unwrap_or(&Dry::OFF).multiplier,
+                |o, x| o.dry.get_or_insert(Dry::OFF).multiplier = x,
+            ),
+        ),
+        Parameter::new(
+            "dry-base",
+            "Growth of the DRY penalty per repeated token",
+            Field::Real(
+                |o| o.dry.as_ref().unwrap_or(&Dry::OFF).base,
+                |o, x| o.dry.get_or_insert(Dry::OFF).base = x,
+            ),
+        ),
+        Parameter::new(
+            "dry-allowed-length",
+            "Length of the shortest repetition that DRY penalizes",
+            Field::Count(
+                |o| o.dry.as_ref().unwrap_or(&Dry::OFF).allowed_length,
+                |o, x| o.dry.get_or_insert(Dry::OFF).allowed_length = x,
+            ),
+        ),
+        Parameter::new(
+            "dry-penalty-last-n",
+            "Window of DRY in tokens; -1 is the context",
+            Field::Window(
+                |o| o.dry.as_ref().unwrap_or(&Dry::OFF).last_n,
+                |o, x| o.dry.get_or_insert(Dry::OFF).last_n = x,
+            ),
+        ),
+    ],
     check: |options, _| {
         let Some(dry) = &options.dry else { return Ok(()) };
         at_least("dry-multiplier", dry.multiplier, 0.0)?;

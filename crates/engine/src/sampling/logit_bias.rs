@@ -7,6 +7,7 @@ use super::{Candidate, Link, Phase};
 pub(super) const LINK: Link = Link {
     name: "logit_bias",
     phase: Phase::Logits,
+    parameters: &[],
     check: |options, vocab| {
         for &(id, bias) in &options.logit_bias {
             if id as usize >= vocab {

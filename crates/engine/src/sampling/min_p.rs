@@ -1,12 +1,17 @@
 //! Min-p (Nguyen et al. 2024): drop candidates that are far less likely than the most likely one.
 
 use super::options::within;
-use super::{Candidate, Link, Phase};
+use super::{Candidate, Field, Link, Parameter, Phase};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "min_p",
     phase: Phase::Truncation,
+    parameters: &[Parameter::new(
+        "min-p",
+        "Keep tokens with at least this fraction of the best token's probability; 0 keeps all",
+        Field::Real(|o| o.min_p, |o, x| o.min_p = x),
+    )],
     check: |options, _| within("min-p", options.min_p),
     is_on: |options| options.min_p > 0.0,
     apply: |chain| apply(chain.candidates, chain.options.min_p),

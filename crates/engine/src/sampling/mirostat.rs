@@ -1,12 +1,41 @@
 //! Mirostat (Basu et al. 2021): truncates so that the text's surprise stays at a target.
 
 use super::options::{Mirostat, above, outside};
-use super::{Candidate, Link, Phase, by_logit, normalize};
+use super::{Candidate, Field, Link, Parameter, Phase, by_logit, normalize};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "mirostat",
     phase: Phase::Temperature,
+    parameters: &[
+        Parameter::new(
+            "mirostat",
+            "Mirostat version, 1 or 2; 0 is off",
+            Field::Count(
+                |o| o.mirostat.unwrap_or(Mirostat::OFF).version.into(),
+                |o, x| {
+                    o.mirostat.get_or_insert(Mirostat::OFF).version =
+                        u8::try_from(x).unwrap_or(u8::MAX);
+                },
+            ),
+        ),
+        Parameter::new(
+            "mirostat-ent",
+            "Mirostat's target entropy in bits",
+            Field::Real(
+                |o| o.mirostat.unwrap_or(Mirostat::OFF).tau,
+                |o, x| o.mirostat.get_or_insert(Mirostat::OFF).tau = x,
+            ),
+        ),
+        Parameter::new(
+            "mirostat-lr",
+            "Mirostat's learning rate",
+            Field::Real(
+                |o| o.mirostat.unwrap_or(Mirostat::OFF).eta,
+                |o, x| o.mirostat.get_or_insert(Mirostat::OFF).eta = x,
+            ),
+        ),
+    ],
     check: |options, _| {
         let Some(mirostat) = &options.mirostat else { return Ok(()) };
         if !(1..=2).contains(&mirostat.version) {

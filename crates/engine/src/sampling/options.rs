@@ -9,10 +9,16 @@ pub struct Dry {
     pub multiplier: f32,
     /// Growth of the penalty per further token.
     pub base: f32,
-    /// Longest repetition that costs nothing, plus one.
+    /// Length of the shortest repetition that is penalized.
     pub allowed_length: usize,
     /// How many tokens back repetitions are searched; `None` is the whole history.
     pub last_n: Option<usize>,
+}
+
+impl Dry {
+    /// The other defaults, with the penalty off.
+    pub(super) const OFF: Dry =
+        Dry { multiplier: 0.0, base: 1.75, allowed_length: 2, last_n: None };
 }
 
 /// Default texts that end a DRY sequence, as in llama.cpp.
@@ -27,6 +33,11 @@ pub struct Xtc {
     pub threshold: f32,
 }
 
+impl Xtc {
+    /// The other defaults, with XTC off.
+    pub(super) const OFF: Xtc = Xtc { probability: 0.0, threshold: 0.1 };
+}
+
 /// Mirostat (Basu et al. 2021): holds the surprise of the text at `tau`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mirostat {
@@ -38,64 +49,61 @@ pub struct Mirostat {
     pub eta: f32,
 }
 
-/// All sampling options.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// Key of the random stream.
-    pub seed: u64,
-    /// Divides the logits; 0 takes the most likely token.
-    pub temperature: f32,
-    /// The temperature moves within `temperature ± dynatemp_range` with the entropy; 0 is off.
-    pub dynatemp_range: f32,
-    /// Curve of that movement.
-    pub dynatemp_exponent: f32,
-    /// Keep the k most likely; 0 keeps all.
-    pub top_k: usize,
-    /// Keep the smallest set of most likely candidates with at least this mass; 1 keeps all.
-    pub top_p: f32,
-    /// Keep candidates at least this share as likely as the most likely; 0 keeps all.
-    pub min_p: f32,
-    /// Locally typical sampling's mass (Meister et al. 2022); 1 keeps all.
-    pub typical: f32,
-    /// Divides positive and multiplies negative logits of recent tokens; 1 is off.
-    pub repeat_penalty: f32,
-    /// How many recent tokens the three penalties see; `None` is the whole history, 0 turns them off.
-    pub repeat_last_n: Option<usize>,
-    /// Subtracted once from the logit of each recent token.
-    pub presence_penalty: f32,
-    /// Subtracted for each occurrence of each recent token.
-    pub frequency_penalty: f32,
-    /// N-gram penalty.
-    pub dry: Option<Dry>,
-    /// Exclude top choices.
-    pub xtc: Option<Xtc>,
-    /// Mirostat in place of the truncating samplers.
-    pub mirostat: Option<Mirostat>,
-    /// Added to the logits of single tokens; minus infinity forbids a token.
-    pub logit_bias: Vec<(u32, f32)>,
+impl Mirostat {
+    /// The other defaults, with mirostat off.
+    pub(super) const OFF: Mirostat = Mirostat { version: 0, tau: 5.0, eta: 0.1 };
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            seed: 0,
-            temperature: 0.8,
-            dynatemp_range: 0.0,
-            dynatemp_exponent: 1.0,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.05,
-            typical: 1.0,
-            repeat_penalty: 1.0,
-            repeat_last_n: Some(64),
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            dry: None,
-            xtc: None,
-            mirostat: None,
-            logit_bias: Vec::new(),
+/// Declares [`Options`]: each field with its default.
+macro_rules! options {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $default:expr,)*) => {
+        /// All sampling options.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Options {
+            $($(#[$doc])* pub $name: $type,)*
         }
-    }
+
+        impl Default for Options {
+            fn default() -> Options {
+                Options { $($name: $default,)* }
+            }
+        }
+    };
+}
+
+options! {
+    /// Key of the random stream.
+    seed: u64 = 0,
+    /// Divides the logits; 0 takes the most likely token.
+    temperature: f32 = 0.8,
+    /// The temperature moves within `temperature ± dynatemp_range` with the entropy; 0 is off.
+    dynatemp_range: f32 = 0.0,
+    /// Curve of that movement.
+    dynatemp_exponent: f32 = 1.0,
+    /// Keep the k most likely; 0 keeps all.
+    top_k: usize = 40,
+    /// Keep the smallest set of most likely candidates with at least this mass; 1 keeps all.
+    top_p: f32 = 0.95,
+    /// Keep candidates at least this share as likely as the most likely; 0 keeps all.
+    min_p: f32 = 0.05,
+    /// Locally typical sampling's mass (Meister et al. 2022); 1 keeps all.
+    typical: f32 = 1.0,
+    /// Divides positive and multiplies negative logits of recent tokens; 1 is off.
+    repeat_penalty: f32 = 1.0,
+    /// How many recent tokens the three penalties see; `None` is the whole history, 0 turns them off.
+    repeat_last_n: Option<usize> = Some(64),
+    /// Subtracted once from the logit of each recent token.
+    presence_penalty: f32 = 0.0,
+    /// Subtracted for each occurrence of each recent token.
+    frequency_penalty: f32 = 0.0,
+    /// N-gram penalty.
+    dry: Option<Dry> = None,
+    /// Exclude top choices.
+    xtc: Option<Xtc> = None,
+    /// Mirostat in place of the truncating samplers.
+    mirostat: Option<Mirostat> = None,
+    /// Added to the logits of single tokens; minus infinity forbids a token.
+    logit_bias: Vec<(u32, f32)> = Vec::new(),
 }
 
 /// An option outside its range.

@@ -1,12 +1,34 @@
 //! Repeat (Keskar et al. 2019), presence and frequency penalties on recent tokens.
 
 use super::options::{above, finite};
-use super::{Candidate, Link, Options, Phase};
+use super::{Candidate, Field, Link, Options, Parameter, Phase};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "penalties",
     phase: Phase::Logits,
+    parameters: &[
+        Parameter::new(
+            "repeat-last-n",
+            "Window of the penalties in tokens; -1 is the context, 0 is off",
+            Field::Window(|o| o.repeat_last_n, |o, x| o.repeat_last_n = x),
+        ),
+        Parameter::new(
+            "repeat-penalty",
+            "Penalty on repeated tokens; 1 is off",
+            Field::Real(|o| o.repeat_penalty, |o, x| o.repeat_penalty = x),
+        ),
+        Parameter::new(
+            "presence-penalty",
+            "Subtracted from the logit of each token that occurred in the window; 0 is off",
+            Field::Real(|o| o.presence_penalty, |o, x| o.presence_penalty = x),
+        ),
+        Parameter::new(
+            "frequency-penalty",
+            "Subtracted from a token's logit for each occurrence in the window; 0 is off",
+            Field::Real(|o| o.frequency_penalty, |o, x| o.frequency_penalty = x),
+        ),
+    ],
     check: |options, _| {
         above("repeat-penalty", options.repeat_penalty, 0.0)?;
         finite("presence-penalty", options.presence_penalty)?;

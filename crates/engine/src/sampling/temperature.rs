@@ -1,12 +1,30 @@
 //! Temperature: sharpens or flattens the distribution; optionally moved by its entropy.
 
 use super::options::at_least;
-use super::{Candidate, Link, Options, Phase, normalize};
+use super::{Candidate, Field, Link, Options, Parameter, Phase, normalize};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "temperature",
     phase: Phase::Temperature,
+    parameters: &[
+        Parameter::new(
+            "temp",
+            "Temperature; 0 takes the most likely token",
+            Field::Real(|o| o.temperature, |o, x| o.temperature = x),
+        )
+        .or("temperature"),
+        Parameter::new(
+            "dynatemp-range",
+            "Range of the dynamic temperature, which follows the entropy",
+            Field::Real(|o| o.dynatemp_range, |o, x| o.dynatemp_range = x),
+        ),
+        Parameter::new(
+            "dynatemp-exp",
+            "Exponent of the dynamic temperature",
+            Field::Real(|o| o.dynatemp_exponent, |o, x| o.dynatemp_exponent = x),
+        ),
+    ],
     check: |options, _| {
         at_least("temp", options.temperature, 0.0)?;
         at_least("dynatemp-range", options.dynatemp_range, 0.0)?;

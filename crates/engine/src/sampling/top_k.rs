@@ -1,11 +1,16 @@
 //! Top-k (Fan et al. 2018): keep the k most likely.
 
-use super::{Candidate, Link, Phase, sort_front};
+use super::{Candidate, Field, Link, Parameter, Phase, sort_front};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "top_k",
     phase: Phase::Truncation,
+    parameters: &[Parameter::new(
+        "top-k",
+        "Keep the k most likely tokens; 0 keeps all",
+        Field::Count(|o| o.top_k, |o, x| o.top_k = x),
+    )],
     check: |_, _| Ok(()),
     is_on: |options| options.top_k > 0,
     apply: |chain| apply(chain.candidates, chain.options.top_k),

@@ -1,12 +1,17 @@
 //! Top-p, nucleus sampling (Holtzman et al. 2019): keep the smallest most likely set of a given mass.
 
 use super::options::within;
-use super::{Candidate, Link, Phase, normalize, sorted_front};
+use super::{Candidate, Field, Link, Parameter, Phase, normalize, sorted_front};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "top_p",
     phase: Phase::Truncation,
+    parameters: &[Parameter::new(
+        "top-p",
+        "Keep the most likely tokens up to this cumulative probability; 1 keeps all",
+        Field::Real(|o| o.top_p, |o, x| o.top_p = x),
+    )],
     check: |options, _| within("top-p", options.top_p),
     is_on: |options| options.top_p < 1.0,
     apply: |chain| apply(chain.candidates, chain.options.top_p),

@@ -1,12 +1,18 @@
 //! Locally typical sampling (Meister et al. 2022): keep candidates about as surprising as the distribution's entropy.
 
 use super::options::within;
-use super::{Candidate, Link, Phase, normalize};
+use super::{Candidate, Field, Link, Parameter, Phase, normalize};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "typical",
     phase: Phase::Truncation,
+    parameters: &[Parameter::new(
+        "typical",
+        "Locally typical sampling; 1 is off",
+        Field::Real(|o| o.typical, |o, x| o.typical = x),
+    )
+    .or("typical-p")],
     check: |options, _| within("typical", options.typical),
     is_on: |options| options.typical < 1.0,
     apply: |chain| apply(chain.candidates, chain.options.typical),

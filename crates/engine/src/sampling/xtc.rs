@@ -1,12 +1,30 @@
 //! XTC (p-e-w 2024): randomly exclude the top choices, for more varied text.
 
 use super::options::{Xtc, within};
-use super::{Candidate, Link, Phase, normalize, sorted_front, uniform};
+use super::{Candidate, Field, Link, Parameter, Phase, normalize, sorted_front, uniform};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "xtc",
     phase: Phase::Truncation,
+    parameters: &[
+        Parameter::new(
+            "xtc-probability",
+            "Probability of removing the top choices (XTC); 0 is off",
+            Field::Real(
+                |o| o.xtc.unwrap_or(Xtc::OFF).probability,
+                |o, x| o.xtc.get_or_insert(Xtc::OFF).probability = x,
+            ),
+        ),
+        Parameter::new(
+            "xtc-threshold",
+            "Least probability of a top choice (XTC)",
+            Field::Real(
+                |o| o.xtc.unwrap_or(Xtc::OFF).threshold,
+                |o, x| o.xtc.get_or_insert(Xtc::OFF).threshold = x,
+            ),
+        ),
+    ],
     check: |options, _| {
         let Some(xtc) = &options.xtc else { return Ok(()) };
         within("xtc-probability", xtc.probability)?;

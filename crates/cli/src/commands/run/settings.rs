@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bilayer_cpu::level::Level;
-use bilayer_engine::sampling::{BREAKERS, Dry, Mirostat, Options, Xtc};
+use bilayer_engine::sampling::{BREAKERS, Options};
 use bilayer_engine::session::{Progress, Session, Settings};
 use bilayer_engine::{Error, Model};
 
@@ -23,32 +23,11 @@ pub fn predict(args: &RunArgs) -> Option<usize> {
 
 /// The samplers' options.
 pub fn sampling(args: &SamplingArgs, model: &Model) -> Result<Options, Failure> {
-    let dry = Dry {
-        multiplier: args.dry_multiplier,
-        base: args.dry_base,
-        allowed_length: args.dry_allowed_length,
-        last_n: usize::try_from(args.dry_penalty_last_n).ok(),
-    };
-    let xtc = Xtc { probability: args.xtc_probability, threshold: args.xtc_threshold };
-    let (version, tau, eta) = (args.mirostat, args.mirostat_ent, args.mirostat_lr);
+    let given = args.numbers.options();
     let options = Options {
         seed: u64::try_from(args.seed).unwrap_or_else(|_| new_seed()),
-        temperature: args.temp,
-        dynatemp_range: args.dynatemp_range,
-        dynatemp_exponent: args.dynatemp_exp,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        min_p: args.min_p,
-        typical: args.typical,
-        repeat_penalty: args.repeat_penalty,
-        // -1 means the whole context.
-        repeat_last_n: usize::try_from(args.repeat_last_n).ok(),
-        presence_penalty: args.presence_penalty,
-        frequency_penalty: args.frequency_penalty,
-        dry: (dry.multiplier != 0.0).then_some(dry),
-        xtc: (xtc.probability != 0.0).then_some(xtc),
-        mirostat: (version != 0).then_some(Mirostat { version, tau, eta }),
         logit_bias: args.logit_bias.iter().map(|b| bias(b)).collect::<Result<_, _>>()?,
+        ..given.map_err(|error| Failure::usage(format!("--{error}")))?
     };
     let checked = options.check(model.config().vocab);
     checked.map_err(|error| Failure::usage(format!("--{error}")))?;
@@ -82,7 +61,7 @@ pub fn texts(args: &RunArgs, given: &[String]) -> Result<Vec<String>, Failure> {
 
 /// Tokens that end a DRY sequence: those that contain a breaker text, and those that are not text.
 pub fn breakers(args: &RunArgs, model: &Model) -> Result<Vec<bool>, Failure> {
-    if args.sampling.dry_multiplier == 0.0 {
+    if !args.sampling.numbers.options().is_ok_and(|options| options.dry.is_some()) {
         return Ok(Vec::new());
     }
     let mut given = texts(args, &args.sampling.dry_sequence_breaker)?;

@@ -35,22 +35,15 @@ pub fn changed(args: &RunArgs, name: &str, value: &str) -> Result<RunArgs, Failu
     Ok(RunArgs { answer: flags.answer, sampling: flags.sampling, ..args.clone() })
 }
 
-/// The settable flags, with the values of the most used ones.
+/// The settable flags, with the values of the numbers among them.
 pub fn list(args: &RunArgs) -> String {
-    let (answer, sampling) = (&args.answer, &args.sampling);
-    let predict = answer.n_predict.unwrap_or(-1);
-    let names: Vec<String> = names(&Flags::command()).collect();
-    format!(
-        "temp {}, top-k {}, top-p {}, min-p {}, repeat-penalty {}, seed {}, n-predict {predict}\n\
-         all: {}",
-        sampling.temp,
-        sampling.top_k,
-        sampling.top_p,
-        sampling.min_p,
-        sampling.repeat_penalty,
-        sampling.seed,
-        names.join(", ")
-    )
+    let predict = args.answer.n_predict.unwrap_or(-1);
+    let mut lines = vec![format!("n-predict {predict}"), format!("seed {}", args.sampling.seed)];
+    lines.extend(args.sampling.numbers.values().map(|(name, value)| format!("{name} {value}")));
+    let shown: Vec<String> = lines.iter().map(|l| l.split(' ').take(1).collect()).collect();
+    let others: Vec<String> =
+        names(&Flags::command()).filter(|name| !shown.contains(name)).collect();
+    format!("{}\nalso: {}", lines.join(", "), others.join(", "))
 }
 
 /// The long flags that take a value.
@@ -70,7 +63,8 @@ mod tests {
         let Command::Run(args) = cli.command else { panic!("not run") };
         let changed = |name, value| changed(&args, name, value);
         let top_k = changed("--top_k", "5").expect("a flag with a value");
-        assert_eq!((top_k.sampling.top_k, top_k.sampling.temp), (5, 0.3));
+        let options = top_k.sampling.numbers.options().expect("numbers");
+        assert_eq!((options.top_k, options.temperature), (5, 0.3));
         assert_eq!(top_k.answer.n_predict, Some(7));
         assert_eq!(top_k.answer.stop, ["x"]);
         assert!(changed("n-predict", "-1").is_ok_and(|args| args.answer.n_predict == Some(-1)));
