@@ -33,7 +33,7 @@ const FIELDS: &str = "build_commit:s build_number:i cpu_info:s gpu_info:s backen
     samples_ts:F";
 
 /// Our own fields, in order.
-const OWN: [&str; 18] = [
+const OWN: [&str; 19] = [
     "n_parallel",
     "placement",
     "adapter",
@@ -52,6 +52,7 @@ const OWN: [&str; 18] = [
     "predicted_token_ms",
     "warm_up",
     "kernels",
+    "device_busy",
 ];
 
 /// A place with `model.gguf`, random weights of a tiny model of three layers.
@@ -128,6 +129,13 @@ fn check_numbers(row: &Value, repetitions: usize) {
     let busy = ["cpu_busy", "gpu_busy", "crossing_busy"].map(|name| number(row, name));
     assert!(busy.iter().all(|share| (0.0..=1.001).contains(share)), "{row}");
     assert!(busy[0] + busy[1] > 0.5, "{row}");
+    let devices = row["device_busy"].as_array().unwrap();
+    let shares: Vec<f64> = devices.iter().map(|device| number(device, "busy")).collect();
+    near(shares[0], busy[0], "busy share of the CPU");
+    assert!((shares[1..].iter().sum::<f64>() - busy[1]).abs() < 1e-6, "{row}");
+    for device in devices {
+        assert!(device["name"].is_string() && number(device, "busy_ms") >= 0.0, "{row}");
+    }
     if row["n_prompt"] != 0 {
         assert!(row["weight_gbps"].is_null() && row["probe_gbps"].is_null(), "{row}");
         return;
@@ -270,8 +278,9 @@ fn every_format_has_the_same_values() {
     let csv = place.run(&format!("{line} -o csv")).good().out;
     let lines: Vec<&str> = csv.lines().collect();
     let head: Vec<&str> = lines[0].split(',').collect();
-    let unsampled = names.iter().copied().filter(|name| !name.starts_with("samples_"));
-    assert_eq!(head, unsampled.collect::<Vec<_>>());
+    let is_json_only = |name: &&str| name.starts_with("samples_") || *name == "device_busy";
+    let scalars = names.iter().copied().filter(|name| !is_json_only(name));
+    assert_eq!(head, scalars.collect::<Vec<_>>());
     assert_eq!(lines.len(), 3);
     for (line, tokens) in lines[1..].iter().zip([("4", "0"), ("0", "2")]) {
         let inner = line.strip_prefix('"').and_then(|line| line.strip_suffix('"')).unwrap();

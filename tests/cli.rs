@@ -90,6 +90,7 @@ fn run_and_its_document_have_the_keys_of_the_contract() {
         "seed",
         "model",
         "placement",
+        "devices",
         "timings",
         "predicted_ms_per_token",
         "measured_ms_per_token",
@@ -103,6 +104,11 @@ fn run_and_its_document_have_the_keys_of_the_contract() {
     for timing in timings {
         assert!(document["timings"][timing].as_f64().unwrap() > 0.0, "{timing}");
     }
+    let devices = document["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 1);
+    assert_eq!(keys(&devices[0]), ["name", "busy_ms", "busy"]);
+    assert!(devices[0]["busy_ms"].as_f64().unwrap() > 0.0, "{document}");
+    assert!((0.5..=1.001).contains(&devices[0]["busy"].as_f64().unwrap()), "{document}");
     assert_eq!(document["seed"], 7);
     assert_eq!(document["placement"]["gpu_layers"], 0);
     assert_eq!(document["placement"]["adapter"], Value::Null);
@@ -1274,6 +1280,12 @@ fn a_software_adapter_runs_offloaded_layers() {
     assert_eq!(placement["map"], "out:gpu1 2:gpu1 1-0:gpu0");
     assert_eq!(placement["adapters"].as_array().unwrap().len(), 2);
     assert_eq!(found, expected, "on two GPUs");
+    let line = "run -m model.gguf -p abc -n 8 --json -dev software,software -ngl all -ts 1,1";
+    let devices = place.run(line).json()["devices"].as_array().unwrap().clone();
+    assert_eq!(devices.len(), 3);
+    for gpu in &devices[1..] {
+        assert!(gpu["name"].is_string() && gpu["busy_ms"].as_f64().unwrap() > 0.0, "{gpu}");
+    }
     let (_, placement) = ids_of("-dev software,software -ngl 2 -sm none -mg 1");
     assert_eq!(placement["map"], "out:gpu 2:gpu 1-0:cpu");
 }

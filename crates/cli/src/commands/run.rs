@@ -134,7 +134,7 @@ fn begin(model: &Model, session: &mut Session, needed: usize) -> Result<(), Fail
     Ok(())
 }
 
-pub use report::placement;
+pub use report::{devices, placement};
 
 /// Prints the session's warnings.
 pub fn warn(session: &mut Session) {

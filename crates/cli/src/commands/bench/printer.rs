@@ -71,9 +71,10 @@ enum Layout {
     OneLine,
 }
 
-/// llama-bench's fields and samples, then ours.
+/// llama-bench's fields and samples, followed by our fields.
 fn document(record: &Record<'_>, layout: Layout) -> Result<String, Failure> {
     let fields = record.fields().into_iter().chain(record.samples()).chain(record.own_fields());
+    let fields = fields.chain([record.device_busy()]);
     let document: Map<String, Value> =
         fields.map(|(name, value)| (name.to_owned(), value)).collect();
     if layout == Layout::OneLine {

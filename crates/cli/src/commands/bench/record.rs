@@ -1,8 +1,8 @@
 //! One result: llama-bench's fields in its order, then ours.
 //!
-//! A field that has llama-bench's name means what it means there. Where this program has only one way, that way is
-//! told: ops run where their weights are (`no_op_offload` 1), threads are not pinned (`cpu_mask` 0x0), and they spin before they park (`poll`
-//! 50, its default). `n_gpu_layers` is the number that was placed, also where it was to be chosen.
+//! Fields with llama-bench's names have llama-bench's meaning. Settings that this program does not have are constant: ops
+//! run where their weights are (`no_op_offload` 1), threads are not pinned (`cpu_mask` 0x0), and they spin before they
+//! park (`poll` 50). `n_gpu_layers` is the number placed, also after `auto`.
 
 use std::path::Path;
 
@@ -10,15 +10,16 @@ use bilayer_engine::Model;
 use bilayer_engine::placement::{Placing, SplitMode};
 use bilayer_engine::session::Session;
 use bilayer_measure::bench::{Measured, Summary};
-use bilayer_scheduler::DevicePlan;
+use bilayer_scheduler::Plan;
 use serde_json::{Value, json};
 
 use super::describe;
 use super::work::Variant;
 use crate::args::{Bench as Args, FlashAttn};
+use crate::commands::run;
 use crate::demo::{self, Source};
 
-/// A model in llama-bench's words.
+/// A model as llama-bench describes it.
 pub struct Described {
     filename: String,
     model_type: String,
@@ -29,7 +30,7 @@ pub struct Described {
 }
 
 impl Described {
-    /// What is known of an opened model.
+    /// Describes an opened model.
     pub fn new(model: &Model, source: &Source<'_>) -> Described {
         Described {
             filename: source.path.unwrap_or(Path::new(demo::NAME)).display().to_string(),
@@ -42,31 +43,26 @@ impl Described {
     }
 }
 
-/// A session as it is placed now.
+/// A session with its current placement.
 pub struct Placed<'v> {
     variant: &'v Variant,
     placing: usize,
     cpu: String,
     threads: usize,
     level: String,
-    /// Name and interface of the adapter.
     /// Name and interface of each GPU.
     gpus: Vec<(String, String)>,
-    devices: Vec<DevicePlan>,
-    map: String,
-    gpu_layers: u32,
-    predicted_ms: Option<f64>,
+    plan: Plan,
     kernels: Vec<String>,
 }
 
 impl Placed<'_> {
-    /// Asks the session.
+    /// Describes the session.
     pub fn new<'v>(session: &Session, variant: &'v Variant, placing: usize) -> Placed<'v> {
         let mut facts = session.backends().map(|backend| backend.facts());
         let cpu = facts.next();
         let gpus: Vec<(String, String)> =
             facts.map(|facts| (facts.name.clone(), interface(&facts.level).to_owned())).collect();
-        let plan = session.plan();
         let mut kernels: Vec<String> = Vec::new();
         for kernel in session.kernels() {
             if !kernels.contains(&kernel.name) {
@@ -79,11 +75,8 @@ impl Placed<'_> {
             cpu: bilayer_cpu::host::name(),
             threads: cpu.map_or(0, |facts| facts.threads),
             level: cpu.map_or(String::new(), |facts| facts.level.clone()),
-            devices: plan.devices.clone(),
             gpus,
-            map: plan.map.clone(),
-            gpu_layers: plan.gpu_layers,
-            predicted_ms: plan.predicted.as_ref().map(|predicted| predicted.decode_ms),
+            plan: session.plan().clone(),
             kernels,
         }
     }
@@ -198,7 +191,7 @@ impl Record<'_> {
             placing.tensor_split.iter().map(|share| format!("{share:.2}")).collect();
         let shares = if shares.is_empty() { "0.00".to_owned() } else { shares.join("/") };
         [
-            ("n_gpu_layers", json!(placed.gpu_layers)),
+            ("n_gpu_layers", json!(placed.plan.gpu_layers)),
             ("n_cpu_moe", json!(experts)),
             ("split_mode", json!(split_mode)),
             ("main_gpu", json!(placing.main_gpu.unwrap_or(0))),
@@ -218,9 +211,10 @@ impl Record<'_> {
             if total > 0.0 { part.as_secs_f64() / total } else { 0.0 }
         };
         let decodes = m.test.prompt == 0;
+        let predicted = placed.plan.predicted.as_ref();
         vec![
             ("n_parallel", json!(m.test.parallel)),
-            ("placement", json!(placed.map)),
+            ("placement", json!(placed.plan.map)),
             ("adapter", json!(placed.gpus.first().map(|(name, _)| name))),
             ("cpu_level", json!(placed.level)),
             ("step_bytes", json!(m.step_bytes.iter().sum::<u64>())),
@@ -233,8 +227,11 @@ impl Record<'_> {
             ("gpu_busy", json!(share(m.spent.offload()))),
             ("crossing_busy", json!(share(m.spent.crossing))),
             ("peak_resident_bytes", json!(m.peak_resident_bytes)),
-            ("adapter_bytes", json!(placed.devices.get(1).map(|device| device.used_bytes))),
-            ("predicted_token_ms", json!(placed.predicted_ms.filter(|_| decodes))),
+            ("adapter_bytes", json!(placed.plan.devices.get(1).map(|device| device.used_bytes))),
+            (
+                "predicted_token_ms",
+                json!(predicted.filter(|_| decodes).map(|times| times.decode_ms)),
+            ),
             ("warm_up", json!(!args.no_warmup)),
             ("kernels", json!(placed.kernels)),
         ]
@@ -244,6 +241,11 @@ impl Record<'_> {
     pub fn samples(&self) -> [Field; 2] {
         let m = &self.measured;
         [("samples_ns", json!(m.samples_ns)), ("samples_ts", json!(m.samples_ts()))]
+    }
+
+    /// The busy time of each device, which only JSON has.
+    pub fn device_busy(&self) -> Field {
+        ("device_busy", run::devices(&self.placed.plan, &self.measured.spent))
     }
 
     fn ns(&self) -> Summary {

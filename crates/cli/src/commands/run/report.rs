@@ -5,7 +5,8 @@ use std::time::Duration;
 use bilayer_engine::Model;
 use bilayer_engine::generate::{Statistics, Token};
 use bilayer_engine::sampling::TokenLogprob;
-use bilayer_engine::session::Session;
+use bilayer_engine::session::{Session, Spent};
+use bilayer_scheduler::Plan;
 use serde_json::{Value, json};
 
 use super::{Answer, Question};
@@ -25,6 +26,17 @@ pub fn opening(model: &Model, session: &Session) -> String {
 /// One line: the device of every layer.
 pub fn placement(session: &Session) -> String {
     format!("placement: {}", session.plan().map)
+}
+
+/// For each device of a plan, the time in which it had work in the steps, and the share of their time; then for lost
+/// devices.
+pub fn devices(plan: &Plan, spent: &Spent) -> Value {
+    let total = spent.total.as_secs_f64().max(f64::MIN_POSITIVE);
+    let device = |(i, busy): (usize, &Duration)| {
+        let name = plan.devices.get(i).map_or("lost", |device| &device.name);
+        json!({ "name": name, "busy_ms": ms(*busy), "busy": busy.as_secs_f64() / total })
+    };
+    spent.devices.iter().enumerate().map(device).collect()
 }
 
 /// The closing line.
@@ -97,6 +109,7 @@ impl Report<'_> {
             "seed": question.options.seed,
             "model": self.model.file().name(),
             "placement": self.placement(),
+            "devices": devices(self.session.plan(), &s.spent),
             "timings": {
                 "load_ms": ms(self.load),
                 "first_token_ms": ms(s.first_token),
