@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup};
 use bilayer_engine::placement::{self, Placing};
 use bilayer_engine::session::{Progress, Purpose, Session, Settings};
-use bilayer_engine::{Cancel, Model as Opened, OpenOptions};
+use bilayer_engine::{Cancel, Error as Engine, Model as Opened, OpenOptions};
 use bilayer_measure::{profile, timing};
 use bilayer_quant::Type;
 use bilayer_scheduler::{Offload, Plan};
@@ -59,6 +60,14 @@ impl CacheType {
     }
 }
 
+/// Where draft tokens come from.
+enum DraftSource {
+    /// The text itself.
+    Lookup,
+    /// A smaller model.
+    Model(PathBuf),
+}
+
 /// Opens a model with settings other than the defaults.
 ///
 /// ```
@@ -77,6 +86,8 @@ pub struct Builder<'p> {
     threads: Option<usize>,
     cache_type: CacheType,
     parallel: usize,
+    embeddings: bool,
+    drafts: Option<DraftSource>,
     chat_template: Option<String>,
     cancel: Cancel,
     progress: Option<Box<dyn FnMut(Progress) + 'p>>,
@@ -91,6 +102,8 @@ impl<'p> Builder<'p> {
             threads: None,
             cache_type: CacheType::F16,
             parallel: 1,
+            embeddings: false,
+            drafts: None,
             chat_template: None,
             cancel: Cancel::new(),
             progress: None,
@@ -166,6 +179,51 @@ impl<'p> Builder<'p> {
         self
     }
 
+    /// Speculative decoding with a draft model: a smaller one with the same vocabulary proposes tokens, and the model verifies
+    /// several of them in one step. That changes how fast an answer comes, not the distribution of its tokens. The draft model
+    /// is placed by the same settings, before the model.
+    ///
+    /// ```
+    /// # let (path, small) = ("crates/cli/assets/demo.gguf", "crates/cli/assets/demo.gguf");
+    /// use bilayer::{Model, Request};
+    ///
+    /// let mut model = Model::builder(path).draft_model(small).gpu_layers(0).context(256).open()?;
+    /// let mut answer = model.generate(Request::new("ROMEO:\n").greedy().max_tokens(24))?;
+    /// let text: String = answer.by_ref().map(|token| Ok(token?.text)).collect::<Result<_, bilayer::Error>>()?;
+    /// let statistics = answer.statistics();
+    /// println!("{text}: {} of {} drafts accepted", statistics.accepted, statistics.drafted);
+    /// # assert!(statistics.accepted > 0);
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    pub fn draft_model(mut self, path: impl Into<PathBuf>) -> Self {
+        self.drafts = Some(DraftSource::Model(path.into()));
+        self
+    }
+
+    /// Speculative decoding by prompt lookup: proposes the tokens that followed an earlier occurrence of the latest ones. It
+    /// needs no second model and pays for texts that repeat themselves, such as code and summaries.
+    ///
+    /// ```
+    /// # let path = "crates/cli/assets/demo.gguf";
+    /// use bilayer::{Model, Request};
+    ///
+    /// let mut model = Model::builder(path).lookup().context(256).open()?;
+    /// let request = Request::new("ROMEO:\nO me! O me! O me!").greedy().max_tokens(24);
+    /// println!("{}", model.generate(request)?.text()?);
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    pub fn lookup(mut self) -> Self {
+        self.drafts = Some(DraftSource::Lookup);
+        self
+    }
+
+    /// Opens an encoder with a classification head for [`Model::embed`] instead of [`Model::rerank`] and
+    /// [`Model::classify`]; other models are not affected.
+    pub fn embeddings(mut self) -> Self {
+        self.embeddings = true;
+        self
+    }
+
     /// The chat template, in place of the model's own: the text of one, or the name of a known one such as `chatml`.
     pub fn chat_template(mut self, template: impl Into<String>) -> Self {
         self.chat_template = Some(template.into());
@@ -192,11 +250,35 @@ impl<'p> Builder<'p> {
     /// model does not fit.
     pub fn open(mut self) -> Result<Model, Error> {
         let model = Opened::open(&self.path, OpenOptions::default())?;
+        let drafter = self.drafter(&model)?;
         let session = Session::new(&model, self.settings(&model))?;
-        Model::new(model, session, self.chat_template, self.cancel)
+        Model::new(model, session, drafter, (self.chat_template, self.cancel))
     }
 
-    /// What would run where, and the memory that it would take; nothing is loaded. A file that has only its header will do.
+    /// Opens the source of drafts. A draft model is placed first: a small one gains more on a GPU than the few layers that it
+    /// displaces.
+    fn drafter(&mut self, model: &Opened) -> Result<Option<Box<dyn Drafter>>, Error> {
+        let Some(source) = self.drafts.take() else { return Ok(None) };
+        if model.config().encoder.is_some() {
+            return Err(Engine::NoDecoder { name: model.name() }.into());
+        }
+        let path = match source {
+            DraftSource::Lookup => return Ok(Some(Box::new(Lookup::new(Bounds::default())))),
+            DraftSource::Model(path) => path,
+        };
+        let draft = Opened::open(&path, OpenOptions::default())?;
+        let memory_bytes = placement::gpu_bytes(&self.placing);
+        let settings = self.settings(&draft);
+        let placing = Placing { cpu_moe_layers: 0, ..settings.placing.clone() };
+        let settings = Settings { placing, sequences: 1, outputs: None, ..settings };
+        let drafter = DraftModel::new(&draft, model, settings, Bounds::default())?;
+        let placing = std::mem::take(&mut self.placing);
+        self.placing = placing.beside(drafter.session().plan(), memory_bytes);
+        Ok(Some(Box::new(drafter)))
+    }
+
+    /// What would run where, and the memory that it would take, without a draft model; nothing is loaded. A file that has only
+    /// its header will do.
     ///
     /// # Errors
     /// As [`Builder::open`].
@@ -224,7 +306,11 @@ impl<'p> Builder<'p> {
         Settings {
             threads: self.threads,
             ctx_size: self.context,
-            purpose: if is_encoder { Purpose::Embed(None) } else { Purpose::Own },
+            purpose: if self.embeddings && is_encoder {
+                Purpose::Embed(None)
+            } else {
+                Purpose::Own
+            },
             sequences: if is_encoder { TEXTS } else { parallel },
             outputs: (!is_encoder).then_some(parallel.max(LOGITS_ROWS)),
             cache_type_k: self.cache_type.quant(),

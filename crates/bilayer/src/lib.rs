@@ -66,6 +66,33 @@
 //! # Ok::<(), bilayer::Error>(())
 //! ```
 //!
+//! # Rerank and classify
+//!
+//! An encoder with a head scores texts: [`Model::rerank`] gives the relevance of documents to a query, [`Model::classify`] the
+//! probabilities of labels.
+//!
+//! ```no_run
+//! let mut model = bilayer::Model::open("bge-reranker-base.gguf")?;
+//! let documents = ["Paris is the capital of France.", "Bread is made of flour."];
+//! let scores = model.rerank("What is the capital of France?", &documents)?;
+//! assert!(scores[0] > scores[1]);
+//! # Ok::<(), bilayer::Error>(())
+//! ```
+//!
+//! # Draft
+//!
+//! Speculative decoding makes answers faster without changing them: [`Builder::draft_model`] takes drafts from a smaller model,
+//! [`Builder::lookup`] from the text itself.
+//!
+//! ```
+//! use bilayer::{Model, Request};
+//!
+//! # let path = "crates/cli/assets/demo.gguf";
+//! let mut model = Model::builder(path).lookup().context(256).open()?;
+//! let answer = model.generate(Request::new("ROMEO:\n").greedy().max_tokens(16))?.text()?;
+//! # Ok::<(), bilayer::Error>(())
+//! ```
+//!
 //! # Place
 //!
 //! [`Model::builder`] overrides what [`Model::open`] decides. [`Builder::plan`] says what would run where and how much memory
@@ -138,6 +165,7 @@
 
 mod answer;
 mod builder;
+mod encode;
 mod model;
 mod request;
 
@@ -159,6 +187,7 @@ pub use bilayer_measure::profile::{Options as ProfileOptions, Profile};
 #[doc(inline)]
 pub use bilayer_scheduler::Plan;
 pub use builder::{Builder, CacheType, GpuLayers};
+pub use encode::Label;
 pub use model::{Logits, Model};
 pub use request::{Prompt, Request};
 

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use bilayer_engine::conversation::Conversation;
-use bilayer_engine::encode::{Encoder, Excess, Input, normalize};
+use bilayer_engine::encode::Encoder;
+use bilayer_engine::generate::speculate::Drafter;
 use bilayer_engine::generate::{self, Generation};
 use bilayer_engine::sampling::{BREAKERS, Sampler};
 use bilayer_engine::session::{SequenceId, Session, Warning};
@@ -17,13 +18,14 @@ use crate::{Answer, Batch, Builder, Error, Message, Prompt, Request, Sampling};
 /// What it holds is freed when it is dropped. A handle may move to another thread; one answer is made at a time, or several
 /// by [`Model::batch`].
 pub struct Model {
-    model: Opened,
-    running: Running,
+    pub(crate) model: Opened,
+    pub(crate) running: Running,
+    drafter: Option<Box<dyn Drafter>>,
     chat_template: Option<String>,
     cancel: Cancel,
 }
 
-enum Running {
+pub(crate) enum Running {
     /// A decoder, with the sequence of its answers.
     Decoder(Box<Session>, Option<SequenceId>),
     Encoder(Box<Encoder>),
@@ -54,14 +56,14 @@ impl Model {
     pub(crate) fn new(
         model: Opened,
         session: Session,
-        chat_template: Option<String>,
-        cancel: Cancel,
+        drafter: Option<Box<dyn Drafter>>,
+        (chat_template, cancel): (Option<String>, Cancel),
     ) -> Result<Model, Error> {
         let running = match model.config().encoder {
             Some(_) => Running::Encoder(Box::new(Encoder::over(session)?)),
             None => Running::Decoder(Box::new(session), None),
         };
-        Ok(Model { model, running, chat_template, cancel })
+        Ok(Model { model, running, drafter, chat_template, cancel })
     }
 
     /// Continues a prompt. The tokens are computed as the iterator is asked for them.
@@ -72,11 +74,17 @@ impl Model {
         let request = request.into();
         let begun = self.begin(&request.prompt)?;
         let cancel = self.cancel.clone();
-        let (model, session, _) = self.decoder()?;
+        // Taken apart, since an answer holds both the session and the drafter.
+        let Model { model, running: Running::Decoder(session, _), drafter, .. } = self else {
+            return Err(Engine::NoDecoder { name: self.model.name() }.into());
+        };
         let sampler = sampler(model, session, &request.sampling)?;
         let request = asked(request, begun.tokens, begun.stops, cancel);
         let generation = Generation::new(model, session, begun.sequence, sampler, request)?;
-        Ok(Answer::new(generation))
+        Ok(Answer::new(match drafter {
+            Some(drafter) => generation.with_drafter(drafter.as_mut())?,
+            None => generation,
+        }))
     }
 
     /// Answers a conversation, given whole: a list of [`Message`]s, or a [`Request`] with one. Of what the KV cache holds of it
@@ -99,6 +107,7 @@ impl Model {
     }
 
     /// Answers several requests at once, as many as [`Builder::parallel`] allows in the same steps, the others as those end.
+    /// A batch makes no use of drafts.
     ///
     /// # Errors
     /// As [`Model::generate`], of any of the requests.
@@ -148,34 +157,6 @@ impl Model {
             batch.push(request, sampler)?;
         }
         Ok(Batch::new(batch))
-    }
-
-    /// A vector of length 1 for each text, `[width]` f32.
-    ///
-    /// # Errors
-    /// The model generates text; it has a vector for each token and not for each text; a text is longer than the context.
-    pub fn embed(&mut self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>, Error> {
-        let Running::Encoder(encoder) = &mut self.running else {
-            return Err(Engine::NoEncoder { name: self.model.name() }.into());
-        };
-        if !encoder.is_pooled() {
-            let (name, found) = ("pooling", "none".to_owned());
-            let expected = "cls, mean or last, for one vector a text".to_owned();
-            return Err(Engine::Setting { name, found, expected }.into());
-        }
-        let inputs = texts.iter().map(|text| {
-            let input = Input { text: text.as_ref(), pair: None };
-            encoder.tokens(input, Excess::Refuse)
-        });
-        let inputs: Vec<Vec<u32>> = inputs.collect::<Result<_, _>>()?;
-        let mut vectors = Vec::with_capacity(texts.len());
-        encoder.run(inputs.into_iter().map(Ok::<_, Engine>), &mut |_, _, row| {
-            let mut row = row.to_vec();
-            normalize(&mut row);
-            vectors.push(row);
-            Ok(())
-        })?;
-        Ok(vectors)
     }
 
     /// The logits after every token of a prompt.

@@ -1,0 +1,125 @@
+//! What encoders compute: embeddings, relevance scores and labels of texts.
+
+use bilayer_engine::Error as Engine;
+use bilayer_engine::encode::{Encoder, Excess, Input, normalize, probabilities};
+
+use crate::model::Running;
+use crate::{Error, Model};
+
+/// A label with its probability.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Label {
+    /// Its name in the model file.
+    pub name: String,
+    /// Its probability; the labels of a text exclude each other, so theirs sum to 1.
+    pub probability: f32,
+}
+
+impl Model {
+    /// A vector of length 1 for each text, `[width]` f32.
+    ///
+    /// # Errors
+    /// The model is a decoder, was opened for scores ([`Builder::embeddings`](crate::Builder::embeddings)) or gives one vector
+    /// per token; a text is longer than the context.
+    pub fn embed(&mut self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>, Error> {
+        let encoder = self.encoder()?;
+        if !encoder.labels().is_empty() {
+            return Err(purpose("scores", "embeddings; open it with `Builder::embeddings`"));
+        }
+        if !encoder.is_pooled() {
+            let (name, found) = ("pooling", "none".to_owned());
+            let expected = "cls, mean or last, for one vector per text".to_owned();
+            return Err(Engine::Setting { name, found, expected }.into());
+        }
+        let inputs = texts.iter().map(|text| Input { text: text.as_ref(), pair: None });
+        rows(encoder, inputs, |row| {
+            let mut vector = row.to_vec();
+            normalize(&mut vector);
+            vector
+        })
+    }
+
+    /// The relevance of each document to a query, as a cross-encoder scores it: the higher, the more relevant.
+    ///
+    /// # Errors
+    /// The model is not an encoder with a single score; a query and its document are longer than the context.
+    ///
+    /// ```no_run
+    /// let mut model = bilayer::Model::open("bge-reranker-base.gguf")?;
+    /// let documents = ["Paris is the capital of France.", "Bread is made of flour."];
+    /// let scores = model.rerank("What is the capital of France?", &documents)?;
+    /// assert!(scores[0] > scores[1]);
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    pub fn rerank(
+        &mut self,
+        query: &str,
+        documents: &[impl AsRef<str>],
+    ) -> Result<Vec<f32>, Error> {
+        let encoder = self.encoder()?;
+        match encoder.labels().len() {
+            0 => return Err(purpose("embeddings", "relevance scores; open a reranker")),
+            1 => {}
+            _ => return Err(purpose("several scores", "one score; use `Model::classify`")),
+        }
+        let pair = |document| Input { text: query, pair: Some(document) };
+        rows(encoder, documents.iter().map(|document| pair(document.as_ref())), |row| row[0])
+    }
+
+    /// The labels of each text, in the model's order, with their probabilities.
+    ///
+    /// # Errors
+    /// The model is not an encoder with a classification head; a text is longer than the context.
+    ///
+    /// ```no_run
+    /// let mut model = bilayer::Model::open("distilbert-sst2.gguf")?;
+    /// for labels in model.classify(&["What a beautiful day!", "I want my money back."])? {
+    ///     let best = labels.iter().max_by(|a, b| a.probability.total_cmp(&b.probability));
+    ///     println!("{best:?}");
+    /// }
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    pub fn classify(&mut self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<Label>>, Error> {
+        let encoder = self.encoder()?;
+        let names = encoder.labels().to_vec();
+        if names.is_empty() {
+            return Err(purpose("embeddings", "scores; open a classifier"));
+        }
+        let inputs = texts.iter().map(|text| Input { text: text.as_ref(), pair: None });
+        rows(encoder, inputs, |row| {
+            let label =
+                |(name, probability): (&String, f32)| Label { name: name.clone(), probability };
+            names.iter().zip(probabilities(row)).map(label).collect()
+        })
+    }
+
+    fn encoder(&mut self) -> Result<&mut Encoder, Error> {
+        match &mut self.running {
+            Running::Encoder(encoder) => Ok(encoder),
+            Running::Decoder(..) => Err(Engine::NoEncoder { name: self.model.name() }.into()),
+        }
+    }
+}
+
+/// The error for a model that gives something else.
+fn purpose(found: &str, expected: &str) -> Error {
+    let (found, expected) = (found.to_owned(), expected.to_owned());
+    Engine::Setting { name: "output of the model", found, expected }.into()
+}
+
+/// Runs inputs and converts the row of each.
+fn rows<'t, T>(
+    encoder: &mut Encoder,
+    inputs: impl Iterator<Item = Input<'t>>,
+    convert: impl Fn(&[f32]) -> T,
+) -> Result<Vec<T>, Error> {
+    // All inputs are tokenized first, so that one that is too long is reported before any work.
+    let inputs: Vec<Vec<u32>> =
+        inputs.map(|input| encoder.tokens(input, Excess::Refuse)).collect::<Result<_, _>>()?;
+    let mut converted = Vec::with_capacity(inputs.len());
+    encoder.run(inputs.into_iter().map(Ok::<_, Engine>), &mut |_, _, row| {
+        converted.push(convert(row));
+        Ok(())
+    })?;
+    Ok(converted)
+}
