@@ -25,12 +25,13 @@ use support::data::shared;
 use support::program::{Place, Ran, ran};
 use support::words;
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "run",
     "bench",
     "embed",
     "rerank",
     "classify",
+    "models",
     "inspect",
     "tokenize",
     "detokenize",

@@ -1,5 +1,7 @@
 //! A small disk mounted for one shell, to test full disks.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use crate::support::program::{Place, Ran, ran};
 
 /// Ends a script if no disk can be mounted.

@@ -61,7 +61,8 @@ impl Place {
         let path = self.path().to_owned();
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
-            if name.starts_with("LLAMA_ARG_") || name.starts_with("XDG_") || name == "COLUMNS" {
+            let others = ["LLAMA_ARG_", "LLAMA_CACHE", "XDG_", "HF_", "HUGGINGFACE_", "OLLAMA_"];
+            if others.iter().any(|other| name.starts_with(other)) || name == "COLUMNS" {
                 command.env_remove(&*name);
             }
         }

@@ -157,15 +157,30 @@
 //! assert_eq!(error.exit_code() as u8, 66);
 //! ```
 //!
+//! # Download
+//!
+//! `hub` gives the file of a model on Hugging Face, which is downloaded unless it is in the cache that other programs share;
+//! `Hub` does it with progress, another token or folder, or without connections.
+//!
+//! ```no_run
+//! # #[cfg(feature = "hub")] {
+//! let model = bilayer::Model::open(bilayer::hub("ggml-org/gemma-3-1b-it-GGUF:Q4_K_M")?)?;
+//! # let _ = model;
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Features
 //!
-//! `gpu` (default) runs layers on Vulkan, Metal and DX12. `cli` (default) builds the program `bilayer` and everything that only
+//! `hub` (default) downloads models. `gpu` (default) runs layers on Vulkan, Metal and DX12. `cli` (default) builds the program `bilayer` and everything that only
 //! it needs; a program that uses the library turns it off:
 //! `bilayer = { version = "0.1", default-features = false, features = ["gpu"] }`.
 
 mod answer;
 mod builder;
 mod encode;
+#[cfg(feature = "hub")]
+mod hub;
 mod model;
 mod request;
 
@@ -188,6 +203,8 @@ pub use bilayer_measure::profile::{Options as ProfileOptions, Profile};
 pub use bilayer_scheduler::Plan;
 pub use builder::{Builder, CacheType, GpuLayers};
 pub use encode::Label;
+#[cfg(feature = "hub")]
+pub use hub::{Access, AccessToken, Hub, HubError, Places, Repo, Transfer, Wanted, hub};
 pub use model::{Logits, Model};
 pub use request::{Prompt, Request};
 

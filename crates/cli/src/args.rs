@@ -10,6 +10,7 @@ mod chat;
 mod convert;
 mod draft;
 mod encode;
+mod hub;
 mod model;
 mod perplexity;
 mod placing;
@@ -24,6 +25,7 @@ pub use chat::ChatArgs;
 pub use convert::{Convert, Outtype};
 pub use draft::DraftArgs;
 pub use encode::{Classify, Embed, PoolingArg, Rerank, TextArgs};
+pub use hub::{HubArgs, Models};
 pub use model::{FlashAttn, ModelArgs};
 pub use perplexity::{Imatrix, Perplexity};
 pub(crate) use placing::size;
@@ -73,6 +75,9 @@ pub enum Command {
     Verify(Box<Verify>),
     /// List the CPU and the GPUs of this machine
     Devices(Devices),
+    /// List the models on this machine, with their names for -m
+    #[command(visible_aliases = ["list", "ls"])]
+    Models(Models),
     /// Show the contents of a model file and what would prevent it from running
     Inspect(Inspect),
     /// Compute embeddings of texts with an encoder
@@ -230,7 +235,7 @@ pub struct Devices {
 #[derive(Args, Debug)]
 pub struct Inspect {
     /// GGUF file, or the first of its shards
-    #[arg(value_name = "PATH", required_unless_present = "model")]
+    #[arg(value_name = "PATH", required_unless_present_any = ["model", "hf_repo"])]
     pub path: Option<PathBuf>,
     /// GGUF file, if PATH is not given
     #[arg(short, long, value_name = "PATH", conflicts_with = "path")]
@@ -241,6 +246,8 @@ pub struct Inspect {
     /// Print one JSON document, with arrays in full
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub hub: HubArgs,
 }
 
 /// `bilayer tokenize`.
@@ -298,6 +305,8 @@ pub struct VocabularyArgs {
     /// GGUF file with the vocabulary [default: the embedded demo model]
     #[arg(short, long, value_name = "PATH", env = "LLAMA_ARG_MODEL")]
     pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub hub: HubArgs,
 }
 
 /// Parses the variable of a switch: 1, true, on, yes or 0, false, off, no.

@@ -4,6 +4,7 @@ use clap::CommandFactory;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
+use crate::locate;
 
 mod bench;
 mod classify;
@@ -15,6 +16,7 @@ mod encode;
 mod imatrix;
 mod inspect;
 mod man;
+mod models;
 mod perplexity;
 mod plan;
 pub mod profile;
@@ -26,7 +28,8 @@ mod tokenize;
 mod verify;
 
 /// Runs a command. Returns the exit code of a command that succeeded or was interrupted.
-pub fn execute(command: Command) -> Result<u8, Failure> {
+pub fn execute(mut command: Command) -> Result<u8, Failure> {
+    locate::models(&mut command)?;
     match command {
         Command::Run(args) => run::execute(&args),
         Command::Plan(args) => plan::execute(&args),
@@ -34,6 +37,7 @@ pub fn execute(command: Command) -> Result<u8, Failure> {
         Command::Profile(args) => profile::execute(&args),
         Command::Verify(args) => verify::execute(&args),
         Command::Devices(args) => devices::execute(&args),
+        Command::Models(args) => models::execute(&args),
         Command::Inspect(args) => inspect::execute(&args),
         Command::Embed(args) => embed::execute(&args),
         Command::Rerank(args) => rerank::execute(&args),

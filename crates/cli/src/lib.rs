@@ -20,6 +20,7 @@ mod escapes;
 mod failure;
 mod folders;
 mod interrupt;
+mod locate;
 mod new_file;
 mod npy;
 mod output;
@@ -62,5 +63,7 @@ fn parse(typed: Vec<OsString>) -> Result<args::Cli, Failure> {
     for variable in args::typed::unread_variables(std::env::vars_os().map(|(name, _)| name), &cli) {
         output::note(&format!("note: {variable} is set; it is not supported and has no effect"));
     }
-    args::Cli::from_arg_matches(&matches).map_err(failed)
+    let mut cli = args::Cli::from_arg_matches(&matches).map_err(failed)?;
+    locate::settle(&mut cli.command, &matches)?;
+    Ok(cli)
 }

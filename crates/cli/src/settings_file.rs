@@ -46,8 +46,7 @@ pub fn complete(
         let Some(arg) = settings(command).find(|arg| arg.get_long() == Some(&key)) else {
             continue;
         };
-        let by_user = [ValueSource::CommandLine, ValueSource::EnvVariable];
-        if given.value_source(arg.get_id().as_str()).is_some_and(|from| by_user.contains(&from)) {
+        if is_by_user(given, arg.get_id().as_str()) || chooses_another(given, &key) {
             continue;
         }
         let Some(flags) = flags(&key, &value) else {
@@ -60,6 +59,19 @@ pub fn complete(
         arguments.splice(2..2, flags.into_iter().map(OsString::from));
     }
     Ok(Some(Completed { arguments, path }))
+}
+
+/// Whether a flag or its variable gave it.
+fn is_by_user(given: &ArgMatches, id: &str) -> bool {
+    let by_user = [ValueSource::CommandLine, ValueSource::EnvVariable];
+    given.try_contains_id(id).is_ok_and(|is| is)
+        && given.value_source(id).is_some_and(|from| by_user.contains(&from))
+}
+
+/// Whether `key` names a model and the user named one by another flag.
+fn chooses_another(given: &ArgMatches, key: &str) -> bool {
+    let flags = ["model", "path", "hf_repo"];
+    ["model", "hf-repo", "hf-file"].contains(&key) && flags.iter().any(|id| is_by_user(given, id))
 }
 
 /// The flags of a command that a file may set: those with a heading.

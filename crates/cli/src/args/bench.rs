@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::model::kv_type;
 use super::placing::offload;
-use super::{AdapterArgs, FlashAttn, switch};
+use super::{AdapterArgs, FlashAttn, HubArgs, switch};
 
 /// Most values in one range.
 const RANGE_MOST: usize = 1000;
@@ -74,9 +74,11 @@ pub struct Bench {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Model")]
 pub struct BenchModelArgs {
-    /// GGUF files, or their first shards [default: the embedded demo model]
+    /// GGUF files, or their first shards, or names of `bilayer models` [default: the embedded demo model]
     #[arg(short, long, value_name = "PATHS", env = "LLAMA_ARG_MODEL", value_delimiter = ',')]
     pub model: Vec<PathBuf>,
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// Worker threads; 0 or less is the default [default: the physical cores allowed to us]
     #[arg(short, long, value_name = "LIST", env = "LLAMA_ARG_THREADS", value_delimiter = ',')]
     #[arg(allow_negative_numbers = true, value_parser = threads)]

@@ -5,16 +5,18 @@ use std::path::PathBuf;
 use bilayer_quant::Type;
 use clap::{Args, ValueEnum};
 
-use super::{PlacingArgs, switch};
+use super::{HubArgs, PlacingArgs, switch};
 use crate::demo::Source;
 
 /// Model, threads and KV cache.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// GGUF file, or the first of its shards [default: the embedded demo model]
+    /// GGUF file, or the first of its shards, or a name of `bilayer models` [default: the embedded demo model]
     #[arg(short, long, value_name = "PATH", env = "LLAMA_ARG_MODEL")]
     pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// Context size in tokens; 0 takes the model's own [default: the model's own, at most 8192]
     #[arg(short, long, value_name = "N", env = "LLAMA_ARG_CTX_SIZE")]
     pub ctx_size: Option<usize>,

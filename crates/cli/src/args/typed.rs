@@ -10,6 +10,10 @@ use crate::failure::Failure;
 
 /// Short flags of several letters, which clap cannot express, and their long forms.
 const SPELLED: &[(&str, &str)] = &[
+    ("-hf", "--hf-repo"),
+    ("-hfr", "--hf-repo"),
+    ("-hff", "--hf-file"),
+    ("-hft", "--hf-token"),
     ("-ub", "--ubatch-size"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
@@ -54,7 +58,9 @@ const ALWAYS: &[&str] = &[
 const LATER: &str = "serve batch prune";
 
 const CHATS: &str = "use -cnv to chat; a line that ends in \\ is continued";
-const LOCAL: &str = "download the file and give its path with -m";
+const LOCAL: &str =
+    "give -hf ORG/REPO and --hf-file FILE, or download the file and give its path with -m";
+const DRAFT: &str = "give -md hf:ORG/REPO:QUANT";
 const FREE: &str = "output cannot be constrained by a grammar; remove the flag";
 const CHAIN: &str = "samplers run in a fixed order; set each with its own flag";
 const OWN: &str = "RoPE scaling is read from the model file; remove the flag";
@@ -73,7 +79,8 @@ const NOT_YET: &[(&[&str], &str)] = &[
     ),
     (&["-i", "--interactive", "-if", "--interactive-first"], CHATS),
     (&["--in-prefix", "--in-suffix", "-mli", "--multiline-input"], CHATS),
-    (&["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url"], LOCAL),
+    (&["-mu", "--model-url"], LOCAL),
+    (&["-hfd", "-hfrd", "--hf-repo-draft"], DRAFT),
     (&["--grammar", "--grammar-file", "-j", "--json-schema", "-jf"], FREE),
     (&["--json-schema-file"], FREE),
     (&["--samplers", "--sampling-seq", "--sampler-seq", "--top-nsigma"], CHAIN),

@@ -1,0 +1,198 @@
+//! The file of a model that flags name: a path, a model on the hub, or one in another program's store.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use bilayer_hub::{Error, Hub, Places, Reference, Repo, Transfer, Wanted};
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+
+use crate::args::{Command, HubArgs};
+use crate::failure::{BAD_MODEL, Failure, INTERRUPTED, IO, NO_FILE, NO_OUTPUT, USAGE};
+use crate::{interrupt, output, progress};
+
+/// Of -m and -hf, the one that stands on the command line wins over the other from the environment.
+///
+/// # Errors
+/// Both stand on the command line.
+pub fn settle(command: &mut Command, matches: &ArgMatches) -> Result<(), Failure> {
+    let Some((_, given)) = matches.subcommand() else { return Ok(()) };
+    let source = |id: &str| {
+        given.try_contains_id(id).is_ok_and(|is| is).then(|| given.value_source(id)).flatten()
+    };
+    let (model, repo) = (source("model").or_else(|| source("path")), source("hf_repo"));
+    match (model, repo) {
+        (Some(ValueSource::CommandLine), Some(ValueSource::EnvVariable)) => {
+            each(command, &mut |_, hub| {
+                (hub.hf_repo, hub.hf_file) = (None, None);
+                Ok(())
+            })
+        }
+        (Some(ValueSource::EnvVariable), Some(ValueSource::CommandLine)) => {
+            each(command, &mut |models, _| {
+                models.clear();
+                Ok(())
+            })
+        }
+        (Some(_), Some(_)) => Err(Failure::usage("both -m and -hf name a model; give one of them")),
+        _ => Ok(()),
+    }
+}
+
+/// Puts the paths of files in the place of names, downloading what is missing.
+///
+/// # Errors
+/// A model that cannot be found or downloaded.
+pub fn models(command: &mut Command) -> Result<(), Failure> {
+    if lists_devices(command) {
+        return Ok(());
+    }
+    let mut draft = match command {
+        Command::Run(args) => args.draft.model_draft.take(),
+        _ => None,
+    };
+    each(command, &mut |models, hub| {
+        for model in models.iter_mut().chain(&mut draft) {
+            *model = path(model, hub)?;
+        }
+        if let Some(wanted) = hub.wanted().map_err(Failure::usage)? {
+            models.push(fetch(&Reference::Hub(wanted), &hub.places()?)?);
+        }
+        Ok(())
+    })?;
+    if let Command::Run(args) = command {
+        args.draft.model_draft = draft;
+    }
+    Ok(())
+}
+
+fn lists_devices(command: &Command) -> bool {
+    match command {
+        Command::Run(args) => args.model.placing.adapter.list_devices,
+        Command::Plan(args) => args.model.placing.adapter.list_devices,
+        Command::Profile(args) => args.model.placing.adapter.list_devices,
+        Command::Verify(args) => args.model.placing.adapter.list_devices,
+        Command::Embed(args) => args.model.placing.adapter.list_devices,
+        Command::Rerank(args) => args.model.placing.adapter.list_devices,
+        Command::Classify(args) => args.model.placing.adapter.list_devices,
+        Command::Perplexity(args) => args.model.placing.adapter.list_devices,
+        Command::Imatrix(args) => args.model.placing.adapter.list_devices,
+        Command::Bench(args) => args.placing.adapter.list_devices,
+        _ => false,
+    }
+}
+
+/// Changes the models of a command.
+type Change<'c> = dyn FnMut(&mut Vec<PathBuf>, &mut HubArgs) -> Result<(), Failure> + 'c;
+
+/// Applies a change to the models that the flags of a command name.
+fn each(command: &mut Command, change: &mut Change<'_>) -> Result<(), Failure> {
+    let (model, hub) = match command {
+        Command::Run(args) => (&mut args.model.model, &mut args.model.hub),
+        Command::Plan(args) => (&mut args.model.model, &mut args.model.hub),
+        Command::Profile(args) => (&mut args.model.model, &mut args.model.hub),
+        Command::Verify(args) => (&mut args.model.model, &mut args.model.hub),
+        Command::Embed(args) => (&mut args.model.model, &mut args.model.hub),
+        Command::Rerank(args) => (&mut args.model.model, &mut args.model.hub),
+        Command::Classify(args) => (&mut args.model.model, &mut args.model.hub),
+        Command::Perplexity(args) => (&mut args.model.model, &mut args.model.hub),
+        Command::Imatrix(args) => (&mut args.model.model, &mut args.model.hub),
+        Command::Tokenize(args) => (&mut args.vocabulary.model, &mut args.vocabulary.hub),
+        Command::Detokenize(args) => (&mut args.vocabulary.model, &mut args.vocabulary.hub),
+        Command::Inspect(args) => {
+            args.model = args.model.take().or(args.path.take());
+            (&mut args.model, &mut args.hub)
+        }
+        Command::Bench(args) => return change(&mut args.model.model, &mut args.model.hub),
+        _ => return Ok(()),
+    };
+    let mut models: Vec<PathBuf> = model.take().into_iter().collect();
+    change(&mut models, hub)?;
+    *model = models.pop();
+    Ok(())
+}
+
+/// The path that `given` is or stands for.
+fn path(given: &Path, hub: &HubArgs) -> Result<PathBuf, Failure> {
+    let name = given.to_str().unwrap_or_default();
+    if given.exists() {
+        return Ok(given.to_owned());
+    }
+    if let Some(reference) = Reference::parse(name)? {
+        return fetch(&reference, &hub.places()?);
+    }
+    match advice(name, hub)? {
+        Some(advice) => Err(Failure::Line(NO_FILE, format!("{name}: no such file; {advice}"))),
+        // The engine says what is wrong with a path.
+        None => Ok(given.to_owned()),
+    }
+}
+
+/// What may have been meant by a name that is no file.
+fn advice(name: &str, hub: &HubArgs) -> Result<Option<String>, Failure> {
+    if let Some((_, rest)) = name.split_once("://") {
+        let mut parts = rest.split('/').skip(1);
+        let repo = format!("{}/{}", parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+        return Ok(Some(match (repo.parse::<Repo>(), rest.rsplit_once('/')) {
+            (Ok(repo), Some((_, file))) if file.ends_with(".gguf") => {
+                format!("a URL is not opened; give -hf {repo} --hf-file {file}")
+            }
+            (Ok(repo), _) => format!("a URL is not opened; give -hf {repo}"),
+            _ => "a URL is not opened; download the file and give its path".to_owned(),
+        }));
+    }
+    let is_file_like = name.to_ascii_lowercase().ends_with(".gguf");
+    let near = bilayer_hub::near(name, &bilayer_hub::list(&hub.places()?, &[]));
+    if !near.is_empty() {
+        return Ok(Some(format!("-m {} would be one", near.join(" or -m "))));
+    }
+    // A folder of that name is where the file was to be.
+    let folder = name.split('/').next().unwrap_or_default();
+    if !is_file_like && !Path::new(folder).exists() && name.parse::<Wanted>().is_ok() {
+        return Ok(Some(format!("a model on Hugging Face is -hf {name}")));
+    }
+    Ok(None)
+}
+
+/// The file of a model, with a bar while it is downloaded.
+fn fetch(reference: &Reference, places: &Places) -> Result<PathBuf, Failure> {
+    let bar = progress::bytes("downloading");
+    let mut has_begun = false;
+    let mut tell = |transfer: Transfer<'_>| {
+        if !has_begun && transfer.done_bytes < transfer.total_bytes {
+            has_begun = true;
+            interrupt::catch();
+            interrupt::answering();
+            let gigabytes = transfer.total_bytes as f64 / 1e9;
+            output::note(&format!("downloading {} ({gigabytes:.2} GB)", transfer.file));
+        }
+        progress::set(&bar, transfer.done_bytes, transfer.total_bytes);
+        if interrupt::is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let found = match reference {
+        Reference::Hub(wanted) => Hub::new(places.clone()).fetch(wanted, &mut tell),
+        other => other.locate(places, &mut tell),
+    };
+    bar.finish_and_clear();
+    if has_begun {
+        interrupt::answered();
+    }
+    Ok(found?)
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let code = match &error {
+            Error::Name { .. } => USAGE,
+            Error::Offline { .. } | Error::NoDownload { .. } | Error::NotFound { .. } => NO_FILE,
+            Error::NoGguf { .. } | Error::NoSuchFile { .. } => NO_FILE,
+            Error::NotInStore { .. } | Error::Shards { .. } => NO_FILE,
+            Error::Manifest { .. } | Error::Escapes { .. } => BAD_MODEL,
+            Error::NoCache | Error::NoSpace { .. } => NO_OUTPUT,
+            Error::Interrupted => INTERRUPTED,
+            Error::Denied { .. } | Error::Answer { .. } | Error::Unreachable { .. } => IO,
+            Error::Broken { .. } | Error::Checksum { .. } | Error::Io { .. } => IO,
+        };
+        Failure::Line(code, error.to_string())
+    }
+}

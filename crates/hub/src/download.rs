@@ -1,0 +1,95 @@
+//! Downloads a model's files into the cache, in the layout and with the locks of `huggingface_hub`.
+
+use std::path::{Path, PathBuf};
+
+use crate::cache::HubCache;
+use crate::choose::choose;
+use crate::fetch::{Tell, Transfer};
+use crate::name::{Repo, Wanted, relative};
+use crate::{Error, Places};
+
+mod blob;
+mod client;
+
+use blob::Blob;
+use client::Client;
+
+/// Fetches what is missing of a model and links it into the snapshot of the repository's newest commit.
+pub(crate) fn fetch(
+    places: &Places,
+    cache: &HubCache,
+    wanted: &Wanted,
+    tell: &mut Tell<'_>,
+) -> Result<PathBuf, Error> {
+    let client = Client::new(places);
+    let (repo, listing) = (&wanted.repo, client.listing(&wanted.repo)?);
+    let files: Vec<String> =
+        listing.files.into_iter().filter(|path| relative(path).is_some()).collect();
+    let chosen = choose(&files, wanted)?;
+    let blobs: Vec<Blob> = chosen
+        .files
+        .iter()
+        .map(|file| client.blob(repo, &listing.commit, file))
+        .collect::<Result<_, _>>()?;
+    let folder = cache.repo(repo);
+    let snapshot = folder.join("snapshots").join(&listing.commit);
+    let total_bytes = blobs.iter().map(|blob| blob.bytes).sum();
+    let mut before = 0;
+    for blob in &blobs {
+        let mut within =
+            |done: u64| tell(Transfer { file: &blob.file, done_bytes: before + done, total_bytes });
+        let path = blob::ensure(&client, cache, repo, blob, &mut within)?;
+        link(&path, &snapshot, &blob.file)?;
+        before += blob.bytes;
+    }
+    remember(&folder, repo, &listing.commit)?;
+    cache.checked(&snapshot, &chosen.files)
+}
+
+/// Makes `file` in the snapshot a link to the blob, or a copy where links are not allowed.
+fn link(blob: &Path, snapshot: &Path, file: &str) -> Result<(), Error> {
+    let at = snapshot.join(file);
+    if at.is_file() {
+        return Ok(());
+    }
+    let folder = at.parent().unwrap_or(snapshot);
+    std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
+    // A link whose blob was deleted.
+    let _ = std::fs::remove_file(&at);
+    let name = blob.file_name().unwrap_or_default();
+    let up = "../".repeat(Path::new(file).components().count() + 1);
+    let target = Path::new(&up).join("blobs").join(name);
+    let made = symlink(&target, &at)
+        .or_else(|_| std::fs::hard_link(blob, &at))
+        .or_else(|_| std::fs::copy(blob, &at).map(|_| ()));
+    match made {
+        // Another process may have been faster.
+        Err(_) if at.is_file() => Ok(()),
+        made => made.map_err(Error::io(&at)),
+    }
+}
+
+#[cfg(unix)]
+fn symlink(target: &Path, at: &Path) -> std::io::Result<()> {
+    std::os::unix::fs::symlink(target, at)
+}
+
+#[cfg(windows)]
+fn symlink(target: &Path, at: &Path) -> std::io::Result<()> {
+    std::os::windows::fs::symlink_file(target, at)
+}
+
+#[cfg(not(any(unix, windows)))]
+fn symlink(_: &Path, _: &Path) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+/// Writes down which commit `main` is.
+fn remember(folder: &Path, repo: &Repo, commit: &str) -> Result<(), Error> {
+    let refs = folder.join("refs");
+    std::fs::create_dir_all(&refs).map_err(Error::io(&refs))?;
+    let part = refs.join(format!(".main.{}.{}", repo.folder(), std::process::id()));
+    std::fs::write(&part, commit).map_err(Error::io(&part))?;
+    let main = refs.join("main");
+    std::fs::rename(&part, &main).map_err(Error::io(&main))
+}

@@ -1,0 +1,295 @@
+//! One file of the cache: locked, resumed, checked, then moved to its place.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use super::client::Client;
+use crate::Error;
+use crate::cache::HubCache;
+use crate::name::Repo;
+
+/// Bytes that are read at a time.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// Connections in a row that may bring nothing.
+const ATTEMPTS_MAX: u32 = 4;
+
+/// The wait before the second of these; each later one is twice as long.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// How often a lock that another process has is looked at.
+const LOCK_POLL: Duration = Duration::from_millis(200);
+
+/// A file on the hub.
+#[derive(Debug)]
+pub(super) struct Blob {
+    /// Path in the repository.
+    pub file: String,
+    /// Its name in the cache: the SHA-256 of a large file.
+    pub etag: String,
+    pub bytes: u64,
+    pub url: String,
+}
+
+impl Blob {
+    /// The SHA-256 that the bytes must have; small files are named by something else.
+    fn sha256(&self) -> Option<&str> {
+        let is_hex = self.etag.bytes().all(|byte| byte.is_ascii_hexdigit());
+        (self.etag.len() == 64 && is_hex).then_some(self.etag.as_str())
+    }
+}
+
+/// Hears how many bytes of the file are there.
+type Within<'t> = dyn FnMut(u64) -> ControlFlow<()> + 't;
+
+/// The path of the blob, which is downloaded unless it is there. Of several processes one downloads and the others wait.
+pub(super) fn ensure(
+    client: &Client,
+    cache: &HubCache,
+    repo: &Repo,
+    blob: &Blob,
+    tell: &mut Within<'_>,
+) -> Result<PathBuf, Error> {
+    let folder = cache.repo(repo).join("blobs");
+    let path = folder.join(&blob.etag);
+    if is_whole(&path, blob) {
+        return Ok(path);
+    }
+    let locks = cache.root().join(".locks").join(repo.folder());
+    for folder in [&folder, &locks] {
+        std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
+    }
+    let _lock = lock(&locks.join(format!("{}.lock", blob.etag)), tell)?;
+    if is_whole(&path, blob) {
+        return Ok(path);
+    }
+    let part_path = folder.join(format!("{}.incomplete", blob.etag));
+    let mut part = Part::open(&part_path, blob)?;
+    room(&folder, blob, part.len)?;
+    receive(client, blob, &mut part, tell)?;
+    part.check(blob)?;
+    std::fs::rename(&part_path, &path).map_err(Error::io(&path))?;
+    Ok(path)
+}
+
+fn is_whole(path: &Path, blob: &Blob) -> bool {
+    path.metadata().is_ok_and(|facts| facts.is_file() && facts.len() == blob.bytes)
+}
+
+/// Waits for the lock of a blob; it is released when the file is closed, also by the end of the process.
+fn lock(path: &Path, tell: &mut Within<'_>) -> Result<File, Error> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path);
+    let file = file.map_err(Error::io(path))?;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => {}
+            // A file system without locks: the checksum still protects the result.
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
+                return Ok(file);
+            }
+            Err(TryLockError::Error(error)) => return Err(Error::io(path)(error)),
+        }
+        if tell(0).is_break() {
+            return Err(Error::Interrupted);
+        }
+        std::thread::sleep(LOCK_POLL);
+    }
+}
+
+/// What has arrived of a file, with its checksum so far.
+struct Part {
+    path: PathBuf,
+    file: File,
+    len: u64,
+    sha256: Sha256,
+}
+
+impl Part {
+    /// Opens what an earlier download left, or begins anew.
+    fn open(path: &Path, blob: &Blob) -> Result<Part, Error> {
+        let file =
+            OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
+        let mut file = file.map_err(Error::io(path))?;
+        let (mut sha256, mut len) = (Sha256::new(), 0);
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            let read = file.read(&mut chunk).map_err(Error::io(path))?;
+            if read == 0 {
+                break;
+            }
+            sha256.update(&chunk[..read]);
+            len += read as u64;
+        }
+        let mut part = Part { path: path.to_owned(), file, len, sha256 };
+        if len > blob.bytes {
+            part.restart()?;
+        }
+        Ok(part)
+    }
+
+    /// Forgets what has arrived.
+    fn restart(&mut self) -> Result<(), Error> {
+        let emptied = self.file.set_len(0).and_then(|()| self.file.seek(SeekFrom::Start(0)));
+        emptied.map_err(Error::io(&self.path))?;
+        self.len = 0;
+        self.sha256 = Sha256::new();
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8], blob: &Blob) -> Result<(), Error> {
+        if let Err(error) = self.file.write_all(bytes) {
+            // What was written of it is cut off, so that the next attempt goes on from a known length.
+            let _ = self.file.set_len(self.len);
+            return Err(match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace {
+                    folder: self.path.parent().unwrap_or(&self.path).to_owned(),
+                    file: blob.file.clone(),
+                    needed_bytes: blob.bytes - self.len,
+                    free_bytes: 0,
+                },
+                _ => Error::io(&self.path)(error),
+            });
+        }
+        self.sha256.update(bytes);
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Compares the checksum; bytes that are wrong are deleted.
+    fn check(self, blob: &Blob) -> Result<(), Error> {
+        self.file.sync_all().map_err(Error::io(&self.path))?;
+        let digest = self.sha256.finalize();
+        let found: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        match blob.sha256() {
+            Some(expected) if !expected.eq_ignore_ascii_case(&found) => {
+                std::fs::remove_file(&self.path).map_err(Error::io(&self.path))?;
+                let expected = expected.to_owned();
+                Err(Error::Checksum { file: blob.file.clone(), expected, found })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Refuses a download that the disk has no space for.
+#[cfg(unix)]
+fn room(folder: &Path, blob: &Blob, have: u64) -> Result<(), Error> {
+    // A file system that cannot tell is tried.
+    let Ok(facts) = rustix::fs::statvfs(folder) else { return Ok(()) };
+    let free_bytes = facts.f_bavail.saturating_mul(facts.f_frsize);
+    let needed_bytes = blob.bytes - have;
+    match needed_bytes > free_bytes {
+        true => Err(Error::NoSpace {
+            folder: folder.to_owned(),
+            file: blob.file.clone(),
+            needed_bytes,
+            free_bytes,
+        }),
+        false => Ok(()),
+    }
+}
+
+#[cfg(not(unix))]
+fn room(_: &Path, _: &Blob, _: u64) -> Result<(), Error> {
+    Ok(())
+}
+
+/// Reads until the file is complete, over as many connections as bring something.
+fn receive(
+    client: &Client,
+    blob: &Blob,
+    part: &mut Part,
+    tell: &mut Within<'_>,
+) -> Result<(), Error> {
+    let (mut failures, mut reason) = (0, String::new());
+    loop {
+        if tell(part.len).is_break() {
+            return Err(Error::Interrupted);
+        }
+        if part.len == blob.bytes {
+            return Ok(());
+        }
+        if failures == ATTEMPTS_MAX {
+            return Err(Error::Broken {
+                file: blob.file.clone(),
+                done_bytes: part.len,
+                total_bytes: blob.bytes,
+                reason,
+            });
+        }
+        if failures > 0 {
+            std::thread::sleep(PAUSE * 2u32.pow(failures - 1));
+        }
+        let before = part.len;
+        match connection(client, blob, part, tell)? {
+            Ended::Whole => {}
+            Ended::Early(why) => {
+                failures = if part.len > before { 1 } else { failures + 1 };
+                reason = why;
+            }
+        }
+    }
+}
+
+/// How a connection ended.
+enum Ended {
+    Whole,
+    /// Why another one is worth trying.
+    Early(String),
+}
+
+/// Reads what one connection brings.
+fn connection(
+    client: &Client,
+    blob: &Blob,
+    part: &mut Part,
+    tell: &mut Within<'_>,
+) -> Result<Ended, Error> {
+    let reply = match client.bytes(blob, part.len) {
+        Ok(reply) => reply,
+        Err(Error::Unreachable { reason, .. }) => return Ok(Ended::Early(reason)),
+        Err(error) => return Err(error),
+    };
+    let status = reply.response.status().as_u16();
+    match status {
+        206 if starts_at(&reply.response, part.len) => {}
+        // Ranges are not supported, or not this one: from the beginning.
+        200 | 206 | 416 if part.len > 0 => {
+            part.restart()?;
+            if status != 200 {
+                return Ok(Ended::Early(format!("HTTP status {status} to a range")));
+            }
+        }
+        200 => {}
+        429 | 500..=599 => return Ok(Ended::Early(format!("HTTP status {status}"))),
+        _ => return Err(client.refused(status, &blob.file, &blob.url)),
+    }
+    let mut body = reply.response.into_body().into_reader();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    while part.len < blob.bytes {
+        let wanted = (blob.bytes - part.len).min(CHUNK_BYTES as u64) as usize;
+        match body.read(&mut chunk[..wanted]) {
+            Ok(0) => return Ok(Ended::Early("the connection was closed".to_owned())),
+            Ok(read) => part.append(&chunk[..read], blob)?,
+            Err(error) => return Ok(Ended::Early(error.to_string())),
+        }
+        if tell(part.len).is_break() {
+            return Err(Error::Interrupted);
+        }
+    }
+    Ok(Ended::Whole)
+}
+
+/// Whether a part of a file begins where it was asked to.
+fn starts_at(response: &ureq::http::Response<ureq::Body>, first: u64) -> bool {
+    let range = response.headers().get("content-range").and_then(|range| range.to_str().ok());
+    let begin =
+        range.and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse().ok());
+    begin == Some(first)
+}

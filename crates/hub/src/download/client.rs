@@ -1,0 +1,284 @@
+//! The hub's HTTP interface: the files of a repository, a file's checksum and size, its bytes from an offset on.
+
+use std::io::Read;
+use std::time::Duration;
+
+use serde::Deserialize;
+use ureq::http::{HeaderMap, Response, Uri};
+use ureq::{Agent, Body, Proxy};
+
+use super::blob::Blob;
+use crate::name::Repo;
+use crate::{AccessToken, Error, Places};
+
+/// Longest wait for a connection.
+const CONNECT: Duration = Duration::from_secs(20);
+
+/// Longest silence of the hub before and while it answers.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Redirects that are followed.
+const REDIRECTS_MAX: usize = 8;
+
+/// Bytes of a listing that are read.
+const LISTING_BYTES_MAX: u64 = 32 << 20;
+
+/// A connection to the hub.
+pub(super) struct Client {
+    agent: Agent,
+    endpoint: String,
+    token: Option<AccessToken>,
+}
+
+/// A repository at its newest commit.
+pub(super) struct Listing {
+    pub commit: String,
+    /// Paths in the repository, as the hub orders them.
+    pub files: Vec<String>,
+}
+
+/// An answer with what its redirects said.
+pub(super) struct Reply {
+    pub response: Response<Body>,
+    /// Of a large file: its SHA-256 and its size, which the first of several answers says.
+    linked: HeaderMap,
+}
+
+/// How to ask.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Method {
+    Head,
+    Get,
+}
+
+impl Client {
+    pub fn new(places: &Places) -> Client {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            // They are followed here, where what each says is read and the token stays with the hub.
+            .max_redirects(0)
+            .timeout_connect(Some(CONNECT))
+            .timeout_recv_response(Some(SILENCE))
+            .timeout_per_read(Some(SILENCE))
+            .accept_encoding("identity")
+            .user_agent(concat!("bilayer/", env!("CARGO_PKG_VERSION")));
+        let is_local = authority(&places.endpoint).is_some_and(|address| {
+            let host = address.rsplit("://").next().unwrap_or_default();
+            ["localhost:", "127.0.0.1:", "[::1]:"].iter().any(|local| host.starts_with(local))
+        });
+        let proxy = if is_local { None } else { Proxy::try_from_env() };
+        let agent = Agent::new_with_config(config.proxy(proxy).build());
+        Client { agent, endpoint: places.endpoint.clone(), token: places.token.clone() }
+    }
+
+    /// The files of a repository's main branch.
+    pub fn listing(&self, repo: &Repo) -> Result<Listing, Error> {
+        #[derive(Deserialize)]
+        struct Info {
+            sha: String,
+            #[serde(default)]
+            siblings: Vec<Sibling>,
+        }
+        #[derive(Deserialize)]
+        struct Sibling {
+            rfilename: String,
+        }
+        let url = format!("{}/api/models/{repo}/revision/main", self.endpoint);
+        let reply = self.ask(Method::Get, &url, 0)?;
+        self.check(&reply, repo.as_str(), &url)?;
+        let wrong = |reason: String| Error::Answer { url: url.clone(), reason };
+        let mut text = String::new();
+        let mut body = reply.response.into_body().into_reader().take(LISTING_BYTES_MAX);
+        body.read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
+        let info: Info = serde_json::from_str(&text)
+            .map_err(|error| wrong(format!("the answer is no list of files: {error}")))?;
+        // It becomes the name of a folder.
+        if info.sha.len() != 40 || !info.sha.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(wrong(format!("`{}` is no commit", info.sha)));
+        }
+        let files = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
+        Ok(Listing { commit: info.sha, files })
+    }
+
+    /// What the hub says of a file: the name of its blob, which for large files is the SHA-256, and its size.
+    pub fn blob(&self, repo: &Repo, commit: &str, file: &str) -> Result<Blob, Error> {
+        let url = self.file_url(repo, commit, file);
+        let reply = self.ask(Method::Head, &url, 0)?;
+        self.check(&reply, &format!("{repo}/{file}"), &url)?;
+        let header = |name: &str| {
+            let value = reply.linked.get(name)?.to_str().ok()?;
+            Some(value.trim_start_matches("W/").trim_matches('"').to_owned())
+        };
+        let wrong = |reason: &str| Error::Answer { url: url.clone(), reason: reason.to_owned() };
+        let etag = header("x-linked-etag").or_else(|| header("etag"));
+        // It becomes the name of a file.
+        let etag = etag.filter(|etag| {
+            (8..=128).contains(&etag.len()) && etag.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        });
+        let etag = etag.ok_or_else(|| wrong("the answer has no ETag that names a blob"))?;
+        let bytes = header("x-linked-size").or_else(|| header("content-length"));
+        let bytes = bytes.and_then(|bytes| bytes.parse().ok());
+        let bytes = bytes.ok_or_else(|| wrong("the answer does not say the file's size"))?;
+        Ok(Blob { file: file.to_owned(), etag, bytes, url })
+    }
+
+    /// The bytes of a file from `first` on.
+    pub fn bytes(&self, blob: &Blob, first: u64) -> Result<Reply, Error> {
+        self.ask(Method::Get, &blob.url, first)
+    }
+
+    fn file_url(&self, repo: &Repo, commit: &str, file: &str) -> String {
+        let mut path = String::new();
+        for byte in file.bytes() {
+            match byte {
+                b'/' | b'-' | b'.' | b'_' | b'~' => path.push(char::from(byte)),
+                _ if byte.is_ascii_alphanumeric() => path.push(char::from(byte)),
+                _ => path.push_str(&format!("%{byte:02X}")),
+            }
+        }
+        format!("{}/{repo}/resolve/{commit}/{path}", self.endpoint)
+    }
+
+    /// Asks and follows redirects; the token goes only to the hub itself.
+    fn ask(&self, method: Method, url: &str, first: u64) -> Result<Reply, Error> {
+        let mut linked = HeaderMap::new();
+        let mut at = url.to_owned();
+        for _ in 0..=REDIRECTS_MAX {
+            let response = self.once(method, &at, first).map_err(|error| Error::Unreachable {
+                url: at.clone(),
+                reason: error.to_string(),
+            })?;
+            for (name, value) in response.headers() {
+                linked.entry(name).or_insert_with(|| value.clone());
+            }
+            let next = response.headers().get("location").and_then(|to| to.to_str().ok());
+            let Some(next) = next.filter(|_| response.status().is_redirection()) else {
+                return Ok(Reply { response, linked });
+            };
+            let next = absolute(&at, next)?;
+            // The first answer says all there is to know of a large file; the storage behind it may refuse HEAD.
+            if method == Method::Head && linked.contains_key("x-linked-etag") {
+                return Ok(Reply { response, linked });
+            }
+            at = next;
+            // A redirect's own tag and length are not the file's.
+            if !linked.contains_key("x-linked-etag") {
+                linked.clear();
+            }
+        }
+        Err(Error::Answer { url: url.to_owned(), reason: "it redirects in a circle".to_owned() })
+    }
+
+    fn once(&self, method: Method, url: &str, first: u64) -> Result<Response<Body>, ureq::Error> {
+        let mut request = match method {
+            Method::Head => self.agent.head(url),
+            Method::Get => self.agent.get(url),
+        };
+        if let Some(token) = &self.token
+            && authority(url).is_some()
+            && authority(url) == authority(&self.endpoint)
+        {
+            request = request.header("authorization", token.header());
+        }
+        if first > 0 {
+            request = request.header("range", format!("bytes={first}-"));
+        }
+        request.call()
+    }
+
+    /// Turns a refusal into an error with advice.
+    fn check(&self, reply: &Reply, what: &str, url: &str) -> Result<(), Error> {
+        let status = reply.response.status();
+        if status.is_success() || status.is_redirection() {
+            return Ok(());
+        }
+        Err(self.refused(status.as_u16(), what, url))
+    }
+
+    /// What a status that is no success means.
+    pub fn refused(&self, status: u16, what: &str, url: &str) -> Error {
+        let (what, endpoint) = (what.to_owned(), self.endpoint.clone());
+        match (status, &self.token) {
+            (401 | 403, None) => Error::Denied {
+                advice: format!(
+                    "check the name; if it is gated or private, accept its terms there, make a token at \
+                     {endpoint}/settings/tokens and give it with --hf-token or HF_TOKEN"
+                ),
+                what,
+                status,
+            },
+            (401 | 403, Some(_)) => Error::Denied {
+                advice: format!(
+                    "check the name; the token may be expired or lack access: accept the terms of the repository on \
+                     {endpoint} with its account"
+                ),
+                what,
+                status,
+            },
+            (404, _) => Error::NotFound { what, endpoint },
+            _ => Error::Answer { url: url.to_owned(), reason: format!("HTTP status {status}") },
+        }
+    }
+}
+
+/// Scheme, host and port, which the token is bound to.
+fn authority(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
+    let host = rest.split(['/', '?', '#']).next().filter(|host| !host.is_empty())?;
+    let is_http = ["https", "http"].contains(&scheme);
+    is_http.then(|| format!("{scheme}://{}", host.to_ascii_lowercase()))
+}
+
+/// Where a redirect from `from` leads.
+fn absolute(from: &str, to: &str) -> Result<String, Error> {
+    let wrong = |reason: &str| Error::Answer { url: from.to_owned(), reason: reason.to_owned() };
+    let (scheme, rest) = from.split_once("://").ok_or_else(|| wrong("it is no URL"))?;
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let url = if to.contains("://") {
+        to.to_owned()
+    } else if to.starts_with("//") {
+        format!("{scheme}:{to}")
+    } else if to.starts_with('/') {
+        format!("{scheme}://{host}{to}")
+    } else {
+        return Err(wrong("it redirects to a path that is neither absolute nor a URL"));
+    };
+    if scheme == "https" && !url.starts_with("https://") {
+        return Err(wrong("it redirects to a connection without encryption"));
+    }
+    match url.parse::<Uri>() {
+        Ok(_) => Ok(url),
+        Err(_) => Err(wrong("it redirects to what is no URL")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_are_resolved_and_stay_encrypted() {
+        let from = "https://hub.example/org/repo/resolve/main/a";
+        let cases = [
+            ("/b", Some("https://hub.example/b")),
+            ("//cdn.example/b", Some("https://cdn.example/b")),
+            ("https://cdn.example/b?x=1", Some("https://cdn.example/b?x=1")),
+            ("http://cdn.example/b", None),
+            ("b", None),
+        ];
+        for (to, expected) in cases {
+            assert_eq!(absolute(from, to).ok().as_deref(), expected, "{to}");
+        }
+    }
+
+    #[test]
+    fn the_token_is_bound_to_scheme_host_and_port() {
+        let hub = authority("https://hub.example");
+        assert_eq!(authority("https://HUB.example/a?b"), hub);
+        for other in ["http://hub.example", "https://hub.example:8443", "https://hub.example.evil"]
+        {
+            assert_ne!(authority(other), hub, "{other}");
+        }
+        assert_eq!(authority("ftp://hub.example"), None);
+    }
+}

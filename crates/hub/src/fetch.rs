@@ -1,0 +1,97 @@
+//! From a name to a file: the cache first, then the hub.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use crate::cache::{Cached, HubCache};
+use crate::name::Wanted;
+use crate::{Access, Error, Places};
+
+/// How far a download is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer<'a> {
+    /// The file that arrives.
+    pub file: &'a str,
+    /// Bytes of the model that are there, all its shards together.
+    pub done_bytes: u64,
+    /// Bytes that there will be.
+    pub total_bytes: u64,
+}
+
+/// Hears of a download's progress, and may end it.
+pub type Tell<'t> = dyn FnMut(Transfer<'_>) -> ControlFlow<()> + 't;
+
+/// The hub and its cache on this machine.
+///
+/// A model in the cache is used as it is: the hub is asked only for what is missing, or by [`Hub::update`].
+#[derive(Clone, Debug)]
+pub struct Hub {
+    places: Places,
+}
+
+impl Hub {
+    /// The hub that the places describe.
+    pub fn new(places: Places) -> Hub {
+        Hub { places }
+    }
+
+    /// The file of a model, the first of its shards, if all of it is in the cache.
+    ///
+    /// # Errors
+    /// A link in the cache leads out of it; there is no cache folder.
+    pub fn cached(&self, wanted: &Wanted) -> Result<Option<PathBuf>, Error> {
+        Ok(self.cache()?.find(wanted)?.map(|cached| cached.path))
+    }
+
+    /// The file of a model, the first of its shards: from the cache, or downloaded into it.
+    ///
+    /// # Errors
+    /// The model is neither in the cache nor on the hub; access is refused; the download fails, in which case what has
+    /// arrived is kept and the next call goes on from there.
+    pub fn fetch(&self, wanted: &Wanted, tell: &mut Tell<'_>) -> Result<PathBuf, Error> {
+        let cached = self.cache()?.find(wanted)?;
+        match cached {
+            Some(Cached { path, is_best: true }) => Ok(path),
+            Some(Cached { path, .. }) if self.places.access == Access::Offline => Ok(path),
+            Some(Cached { path, .. }) => match self.download(wanted, tell) {
+                // Another quantization than the usual one will do where the hub cannot be asked.
+                Err(Error::Unreachable { .. } | Error::NoDownload { .. }) => Ok(path),
+                done => done,
+            },
+            None => self.download(wanted, tell),
+        }
+    }
+
+    /// As [`Hub::fetch`], but the newest files of the repository even where older ones are in the cache.
+    ///
+    /// # Errors
+    /// As [`Hub::fetch`].
+    pub fn update(&self, wanted: &Wanted, tell: &mut Tell<'_>) -> Result<PathBuf, Error> {
+        self.download(wanted, tell)
+    }
+
+    fn cache(&self) -> Result<HubCache, Error> {
+        self.places.cache.clone().map(HubCache::new).ok_or(Error::NoCache)
+    }
+
+    #[cfg(feature = "download")]
+    fn download(&self, wanted: &Wanted, tell: &mut Tell<'_>) -> Result<PathBuf, Error> {
+        let cache = self.cache()?;
+        if self.places.access == Access::Offline {
+            return Err(Error::Offline {
+                wanted: wanted.to_string(),
+                cache: cache.root().to_owned(),
+            });
+        }
+        crate::download::fetch(&self.places, &cache, wanted, tell)
+    }
+
+    #[cfg(not(feature = "download"))]
+    fn download(&self, wanted: &Wanted, _tell: &mut Tell<'_>) -> Result<PathBuf, Error> {
+        let (wanted, cache) = (wanted.to_string(), self.cache()?.root().to_owned());
+        Err(match self.places.access {
+            Access::Offline => Error::Offline { wanted, cache },
+            Access::Online => Error::NoDownload { wanted, cache },
+        })
+    }
+}

@@ -1,0 +1,169 @@
+//! What is on the machine: every model in the cache, in other programs' stores and in folders, with its name.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::cache::HubCache;
+use crate::choose::{self, choose};
+use crate::name::{Repo, Wanted};
+use crate::{Places, choose::choose_in, lm_studio, ollama, walk};
+
+/// How alike names must be to be offered in place of one that is not there, from 0 to 1.
+const ALIKE: f64 = 0.85;
+
+/// Most names that are offered.
+const NEAR_MOST: usize = 3;
+
+/// What put the file there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The Hugging Face cache.
+    HuggingFace,
+    /// LM Studio.
+    LmStudio,
+    /// ollama.
+    Ollama,
+    /// A folder that was named.
+    Folder,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Origin::HuggingFace => "huggingface",
+            Origin::LmStudio => "lmstudio",
+            Origin::Ollama => "ollama",
+            Origin::Folder => "folder",
+        })
+    }
+}
+
+/// A model on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What finds it again: [`Reference::parse`](crate::Reference::parse) reads it, or it is a path.
+    pub name: String,
+    /// Where it is from.
+    pub origin: Origin,
+    /// Its file, the first of its shards.
+    pub path: PathBuf,
+    /// Bytes of all shards.
+    pub bytes: u64,
+}
+
+impl Found {
+    /// A model at `path` whose other shards, if any, have the file names of `more` beside it.
+    pub(crate) fn new(
+        name: String,
+        origin: Origin,
+        path: PathBuf,
+        more: &[String],
+    ) -> Option<Found> {
+        let bytes_of = |path: &Path| path.metadata().ok().map(|facts| facts.len());
+        let mut bytes = bytes_of(&path)?;
+        for file in more {
+            bytes += bytes_of(&path.with_file_name(Path::new(file).file_name()?))?;
+        }
+        Some(Found { name, origin, path, bytes })
+    }
+}
+
+/// Every complete model in the places and in `folders`, in this order: cache, LM Studio, ollama, folders.
+pub fn list(places: &Places, folders: &[PathBuf]) -> Vec<Found> {
+    let cache = places.cache.clone().map(HubCache::new);
+    let mut found: Vec<Found> = cache
+        .iter()
+        .flat_map(|cache| cache.repos().into_iter().flat_map(|repo| of_repo(cache, &repo)))
+        .collect();
+    found.extend(lm_studio::list(&places.lm_studio));
+    found.extend(ollama::list(&places.ollama));
+    found.extend(folders.iter().flat_map(|folder| of_folder(folder)));
+    found
+}
+
+/// The models of a repository: those of its first snapshot that has any.
+fn of_repo(cache: &HubCache, repo: &Repo) -> Vec<Found> {
+    for snapshot in cache.snapshots(repo) {
+        let named = |file: &String| {
+            let parts = choose_in("", &snapshot.files, Some(file), None).ok()?.files;
+            let path = cache.checked(&snapshot.folder, &parts).ok()?;
+            let by_quant = Wanted { repo: repo.clone(), quant: choose::quant(file), file: None };
+            let finds = by_quant.quant.is_some()
+                && choose(&snapshot.files, &by_quant).is_ok_and(|chosen| chosen.files == parts);
+            let by_file = || Wanted { quant: None, file: Some(file.clone()), ..by_quant.clone() };
+            let wanted = if finds { by_quant.clone() } else { by_file() };
+            Found::new(format!("hf:{wanted}"), Origin::HuggingFace, path, &parts[1..])
+        };
+        let models = snapshot.files.iter();
+        let models = models.filter(|file| choose::is_model(file) && choose::is_first(file));
+        let found: Vec<Found> = models.filter_map(named).collect();
+        if !found.is_empty() {
+            return found;
+        }
+    }
+    Vec::new()
+}
+
+/// The models in a folder, named by their paths.
+fn of_folder(folder: &Path) -> Vec<Found> {
+    let files = walk::files(folder, 0);
+    let named = |file: &String| {
+        let parts = choose_in("", &files, Some(file), None).ok()?.files;
+        let path = folder.join(file);
+        Found::new(path.display().to_string(), Origin::Folder, path, &parts[1..])
+    };
+    let models = files.iter().filter(|file| choose::is_model(file) && choose::is_first(file));
+    models.filter_map(named).collect()
+}
+
+/// The names among `found` that are most like `name`, the nearest first.
+pub fn near(name: &str, found: &[Found]) -> Vec<String> {
+    let asked = plain(name);
+    let mut alike: Vec<(f64, &str)> = Vec::new();
+    for Found { name, .. } in found {
+        let whole = plain(name);
+        let last = whole.rsplit('/').next().unwrap_or_default();
+        let likeness = if asked.len() >= 3 && whole.contains(&asked) {
+            1.0
+        } else {
+            strsim::jaro_winkler(&asked, &whole).max(strsim::jaro_winkler(&asked, last))
+        };
+        if likeness >= ALIKE {
+            alike.push((likeness, name));
+        }
+    }
+    alike.sort_by(|a, b| b.0.total_cmp(&a.0));
+    alike.into_iter().take(NEAR_MOST).map(|(_, name)| name.to_owned()).collect()
+}
+
+/// A name in small letters without its store and file ending.
+fn plain(name: &str) -> String {
+    let name = name.to_ascii_lowercase();
+    let stores = ["hf:", "ollama:", "lmstudio:"];
+    let name = stores.iter().find_map(|store| name.strip_prefix(store)).unwrap_or(&name);
+    name.trim_end_matches(".gguf").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_names_are_parts_and_misspellings() {
+        let names =
+            ["ollama:llama3.2:1b", "hf:ggml-org/gemma-3-1b-it-GGUF:Q4_K_M", "/m/phi-4.gguf"];
+        let found: Vec<Found> = names
+            .iter()
+            .map(|name| Found {
+                name: (*name).to_owned(),
+                origin: Origin::Folder,
+                path: PathBuf::new(),
+                bytes: 0,
+            })
+            .collect();
+        assert_eq!(near("llama3.2", &found), [names[0]]);
+        assert_eq!(near("gemma-3-1b", &found), [names[1]]);
+        assert_eq!(near("ph-4.gguf", &found), [names[2]]);
+        assert!(near("mistral", &found).is_empty());
+    }
+}

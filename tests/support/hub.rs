@@ -1,0 +1,198 @@
+//! A Hugging Face hub on this machine: repositories of files, with a storage at another address that it redirects to.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+/// The commit that every repository is at.
+pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// What goes wrong.
+#[derive(Default)]
+pub struct Faults {
+    /// Bytes after which the storage's next connections break; they are used up one by one.
+    pub cut_after: Vec<usize>,
+    /// Whether the storage sends whole files where a part is asked for.
+    pub no_ranges: bool,
+    /// Whether one byte of every file is another.
+    pub is_damaged: bool,
+    /// The status that everything is refused with.
+    pub refuses: Option<u16>,
+    /// The wait before the storage sends anything.
+    pub pause: Duration,
+}
+
+#[derive(Default)]
+struct State {
+    /// By `org/repo`, then by path.
+    repos: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
+    /// Without it the hub answers 401.
+    token: Option<String>,
+    faults: Faults,
+    seen: Vec<Request>,
+    storage: String,
+}
+
+/// A request that arrived.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub method: String,
+    pub path: String,
+    pub range: Option<String>,
+    pub token: Option<String>,
+}
+
+/// Two servers on loopback addresses.
+pub struct TestHub {
+    pub endpoint: String,
+    state: Arc<Mutex<State>>,
+}
+
+impl TestHub {
+    pub fn new() -> TestHub {
+        let state = Arc::new(Mutex::new(State::default()));
+        let storage = listen(&state);
+        state.lock().unwrap().storage = storage;
+        TestHub { endpoint: listen(&state), state }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// Adds a file, and returns its SHA-256.
+    pub fn file(&self, repo: &str, path: &str, bytes: impl AsRef<[u8]>) -> String {
+        let bytes = bytes.as_ref().to_vec();
+        let etag = sha256(&bytes);
+        self.state().repos.entry(repo.to_owned()).or_default().insert(path.to_owned(), bytes);
+        etag
+    }
+
+    pub fn needs_token(&self, token: &str) {
+        self.state().token = Some(token.to_owned());
+    }
+
+    pub fn faults(&self, faults: Faults) {
+        self.state().faults = faults;
+    }
+
+    /// The requests since the last call.
+    pub fn seen(&self) -> Vec<Request> {
+        std::mem::take(&mut self.state().seen)
+    }
+}
+
+pub fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Answers on a port of its own until the process ends.
+fn listen(state: &Arc<Mutex<State>>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let state = state.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let state = state.clone();
+            // A client that goes away ends its connection only.
+            std::thread::spawn(move || answer(&stream, &state));
+        }
+    });
+    address
+}
+
+fn answer(stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
+    let mut lines = BufReader::new(stream).lines();
+    let first = lines.next().transpose()?.unwrap_or_default();
+    let mut words = first.split(' ').map(str::to_owned);
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut request = Request { method, path, range: None, token: None };
+    for line in lines {
+        let line = line?;
+        let Some((name, value)) = line.split_once(": ") else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "range" => request.range = Some(value.to_owned()),
+            "authorization" => request.token = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+    let mut state = state.lock().unwrap();
+    state.seen.push(request.clone());
+    if let Some(etag) = request.path.strip_prefix("/storage/") {
+        let mut files = state.repos.values().flat_map(BTreeMap::values);
+        let mut bytes = files.find(|bytes| sha256(bytes) == etag).unwrap().clone();
+        if state.faults.is_damaged {
+            bytes[10] ^= 1;
+        }
+        let cut = if state.faults.cut_after.is_empty() {
+            usize::MAX
+        } else {
+            state.faults.cut_after.remove(0)
+        };
+        let (no_ranges, pause) = (state.faults.no_ranges, state.faults.pause);
+        drop(state);
+        std::thread::sleep(pause);
+        return send(stream, &request, &bytes, no_ranges, cut);
+    }
+    let refused = state.faults.refuses.or_else(|| {
+        let token = state.token.as_ref().map(|token| format!("Bearer {token}"));
+        (token.is_some() && token != request.token).then_some(401)
+    });
+    if let Some(status) = refused {
+        return status_only(stream, status);
+    }
+    if let Some(repo) = request.path.strip_prefix("/api/models/") {
+        let files = state.repos.get(repo.trim_end_matches("/revision/main"));
+        let Some(files) = files else { return status_only(stream, 404) };
+        let siblings: Vec<_> = files.keys().map(|path| json!({"rfilename": path})).collect();
+        let text = json!({"sha": COMMIT, "siblings": siblings}).to_string();
+        return write!(
+            &mut &*stream,
+            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{text}",
+            text.len()
+        );
+    }
+    let resolved = request.path[1..].split_once(&format!("/resolve/{COMMIT}/"));
+    let file = resolved.and_then(|(repo, path)| state.repos.get(repo)?.get(path));
+    let Some(bytes) = file else { return status_only(stream, 404) };
+    let (etag, storage, len) = (sha256(bytes), &state.storage, bytes.len());
+    write!(
+        &mut &*stream,
+        "HTTP/1.1 302 Found\r\nlocation: {storage}/storage/{etag}\r\nx-repo-commit: {COMMIT}\r\n\
+         x-linked-etag: \"{etag}\"\r\nx-linked-size: {len}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    )
+}
+
+fn status_only(mut stream: &TcpStream, status: u16) -> std::io::Result<()> {
+    write!(stream, "HTTP/1.1 {status} No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+}
+
+/// Sends a file or the part that is asked for, and breaks off after `cut` bytes.
+fn send(
+    mut stream: &TcpStream,
+    request: &Request,
+    bytes: &[u8],
+    no_ranges: bool,
+    cut: usize,
+) -> std::io::Result<()> {
+    let range = request.range.as_ref().filter(|_| !no_ranges);
+    let first = range.map(|range| range.trim_start_matches("bytes=").trim_end_matches('-'));
+    let first: usize = first.map_or(0, |first| first.parse().unwrap());
+    let (status, rest) = if range.is_some() { (206, &bytes[first..]) } else { (200, bytes) };
+    let range = format!("content-range: bytes {first}-{}/{}\r\n", bytes.len() - 1, bytes.len());
+    write!(
+        stream,
+        "HTTP/1.1 {status} OK\r\ncontent-length: {}\r\n{}connection: close\r\n\r\n",
+        rest.len(),
+        if status == 206 { &range } else { "" }
+    )?;
+    if request.method == "GET" {
+        stream.write_all(&rest[..cut.min(rest.len())])?;
+    }
+    Ok(())
+}
