@@ -17,12 +17,15 @@ mod builtin;
 mod environment;
 mod inputs;
 mod json;
+mod messages;
+pub mod reply;
 mod source;
 mod special_tokens;
 mod templates;
 
 pub use builtin::Builtin;
 pub use inputs::Inputs;
+use messages::ArgumentForm;
 pub use special_tokens::{Prompt, Segment};
 pub use templates::Templates;
 
@@ -102,6 +105,27 @@ impl Template {
     /// Those of [`render`](Self::render), and [`Error::Entangled`].
     pub fn prompt(&self, inputs: &Inputs<'_>, tokenizer: &Tokenizer) -> Result<Prompt, Error> {
         special_tokens::prompt(self, inputs, tokenizer)
+    }
+
+    /// The prompt of a request's messages. Other than [`prompt`](Self::prompt) it joins lists of text parts, and turns the
+    /// arguments of earlier tool calls from JSON text into objects, or leaves them text for templates that need text.
+    ///
+    /// # Errors
+    /// Those of [`prompt`](Self::prompt).
+    pub fn conversation(
+        &self,
+        inputs: &Inputs<'_>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Prompt, Error> {
+        let prompt = |form| {
+            let messages = inputs.messages.iter().map(|message| messages::prepared(message, form));
+            let messages: Vec<serde_json::Value> = messages.collect();
+            self.prompt(&Inputs { messages: &messages, ..inputs.clone() }, tokenizer)
+        };
+        match prompt(ArgumentForm::Object) {
+            Err(error @ Error::Template { .. }) => prompt(ArgumentForm::Text).map_err(|_| error),
+            done => done,
+        }
     }
 
     /// Renders with `environment`, which holds this template or a modified one, after applying `write` to every text

@@ -1,0 +1,92 @@
+//! Messages of a request in the form that templates expect.
+
+use serde_json::{Value, json};
+
+/// How templates take the arguments of earlier tool calls, which requests hold as JSON text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArgumentForm {
+    /// As objects, as transformers documents it.
+    Object,
+    /// As JSON text, which some templates write out as it is.
+    Text,
+}
+
+/// A message with its content as one text, the arguments of its calls in the given form, and no null content.
+/// Reasoning is also available under the other names that templates know.
+pub fn prepared(message: &Value, form: ArgumentForm) -> Value {
+    let mut message = message.clone();
+    let Some(fields) = message.as_object_mut() else { return message };
+    let calls = fields.get_mut("tool_calls").and_then(Value::as_array_mut);
+    let has_calls = calls.as_ref().is_some_and(|calls| !calls.is_empty());
+    for call in calls.into_iter().flatten() {
+        let function = match call.get("function").is_some() {
+            true => call.get_mut("function"),
+            false => Some(call),
+        };
+        if let Some(arguments) = function.and_then(|function| function.get_mut("arguments")) {
+            convert(arguments, form);
+        }
+    }
+    if let Some(text) = fields.get("content").and_then(joined) {
+        fields.insert("content".to_owned(), text.into());
+    }
+    let is_null = fields.get("content").is_none_or(Value::is_null);
+    if is_null && fields.get("role").is_some_and(|role| role == "assistant" || role == "tool") {
+        fields.insert("content".to_owned(), "".into());
+    }
+    if let Some(reasoning) =
+        fields.get("reasoning_content").filter(|text| text.is_string()).cloned()
+    {
+        fields.entry("reasoning").or_insert(reasoning.clone());
+        // Only beside calls: with content, the template of gpt-oss refuses it.
+        if has_calls && fields.get("content").is_some_and(|content| content == "") {
+            fields.entry("thinking").or_insert(reasoning);
+        }
+    }
+    message
+}
+
+fn convert(arguments: &mut Value, form: ArgumentForm) {
+    match (&*arguments, form) {
+        (Value::String(text), ArgumentForm::Object) => {
+            let text = if text.trim().is_empty() { "{}" } else { text };
+            if let Ok(object @ Value::Object(_)) = serde_json::from_str(text) {
+                *arguments = object;
+            }
+        }
+        (Value::Null, ArgumentForm::Object) => *arguments = json!({}),
+        (Value::Object(_), ArgumentForm::Text) => *arguments = arguments.to_string().into(),
+        _ => {}
+    }
+}
+
+/// The text of content that is a list of text parts.
+fn joined(content: &Value) -> Option<String> {
+    let parts = content.as_array()?;
+    parts.iter().map(|part| part.get("text").and_then(Value::as_str)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_take_the_form_of_templates() {
+        let call = |arguments: Value| {
+            json!({ "role": "assistant", "content": null, "reasoning_content": "Hm",
+                "tool_calls": [{ "id": "1", "function": { "name": "f", "arguments": arguments } }] })
+        };
+        let object = prepared(&call("{\"a\": 1}".into()), ArgumentForm::Object);
+        assert_eq!(object["tool_calls"][0]["function"]["arguments"], json!({ "a": 1 }));
+        assert_eq!((&object["content"], &object["thinking"]), (&json!(""), &json!("Hm")));
+        let text = prepared(&call(json!({ "a": 1 })), ArgumentForm::Text);
+        assert_eq!(text["tool_calls"][0]["function"]["arguments"], "{\"a\":1}");
+        let odd = prepared(&call("[1".into()), ArgumentForm::Object);
+        assert_eq!(odd["tool_calls"][0]["function"]["arguments"], "[1");
+        let parts = json!({ "role": "user", "content": [{ "type": "text", "text": "a" }, { "text": "b" }] });
+        assert_eq!(prepared(&parts, ArgumentForm::Object)["content"], "ab");
+        let image = json!({ "role": "user", "content": [{ "type": "image_url" }] });
+        assert_eq!(prepared(&image, ArgumentForm::Object), image);
+        assert_eq!(prepared(&json!(3), ArgumentForm::Object), json!(3));
+    }
+}

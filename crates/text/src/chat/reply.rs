@@ -1,0 +1,98 @@
+//! Takes the text a model writes apart: reasoning, content and tool calls.
+//!
+//! Every family of models writes calls in its own way. [`Format::of`] recognises the family from its chat template, and
+//! [`Parser`] reads a reply while it is written. The families are rows of one table (`reply/families.rs`); a new one
+//! needs no code as long as its calls are JSON objects, names between markers, or written as in Python.
+//!
+//! Special tokens that are markers must be visible: decode with [`Decode::show_control`](crate::Decode).
+//!
+//! ```
+//! use bilayer_text::chat::reply::{Delta, Format, Options, Tool};
+//! use serde_json::json;
+//!
+//! let format = Format::of("... <tool_call>{{ call | tojson }}</tool_call> ...");
+//! let tools = vec![Tool { name: "now".into(), parameters: json!({ "type": "object" }) }];
+//! let mut parser = format.parser(Options { tools, ..Options::default() });
+//! let mut deltas = parser.push("Let me look.\n<tool_call>\n{\"name\": \"now\", \"argum");
+//! deltas.extend(parser.push("ents\": {}}\n</tool_call>"));
+//! deltas.extend(parser.finish());
+//! assert_eq!(deltas, [
+//!     Delta::Content("Let me look.".into()),
+//!     Delta::Call { index: 0, name: "now".into() },
+//!     Delta::Arguments { index: 0, text: "{}".into() },
+//! ]);
+//! ```
+
+mod calls;
+mod channels;
+mod envelope;
+mod families;
+mod framed;
+mod grammar;
+mod json;
+mod literal;
+mod markers;
+mod out;
+mod parser;
+#[cfg(test)]
+mod tests;
+
+pub use grammar::{CallGrammar, CallRules, ToolChoice};
+pub use out::{Delta, Tool};
+pub use parser::{Options, Parser, ReasoningFormat};
+
+use families::{FAMILIES, Family, THINKING, Thinking};
+
+/// How a model writes reasoning and tool calls.
+#[derive(Debug, Clone, Copy)]
+pub struct Format {
+    family: &'static Family,
+    thinking: Thinking,
+}
+
+impl Format {
+    /// Recognises the format from the source of a chat template. A template without tool calls of its own gets the
+    /// generic format: a reply that is one JSON object with `name` and `arguments`.
+    pub fn of(template_source: &str) -> Self {
+        let has = |text: &&str| template_source.contains(*text);
+        let is_family = |family: &&Family| family.signs.iter().any(|signs| signs.iter().all(has));
+        let is_thinking = |thinking: &&Thinking| has(&thinking.sign);
+        let generic = &FAMILIES[FAMILIES.len() - 1];
+        Self {
+            family: FAMILIES.iter().find(is_family).unwrap_or(generic),
+            thinking: *THINKING.iter().find(is_thinking).unwrap_or(&THINKING[THINKING.len() - 1]),
+        }
+    }
+
+    /// The family's name, such as `hermes` or `mistral`.
+    pub fn name(&self) -> &'static str {
+        self.family.name
+    }
+
+    /// Whether the template has no tool calls of its own.
+    pub fn is_generic(&self) -> bool {
+        self.family.signs.iter().all(|signs| signs.is_empty())
+    }
+
+    /// The tags around reasoning.
+    pub fn thinking_tags(&self) -> (&'static str, &'static str) {
+        (self.thinking.open, self.thinking.close)
+    }
+
+    /// Whether a prompt ends within a block of reasoning, so that the reply continues it.
+    pub fn opens_thinking(&self, prompt: &str) -> bool {
+        let tail = prompt.trim_end();
+        tail.ends_with(self.thinking.open)
+    }
+
+    /// A grammar that forces calls as this family writes them, with arguments that fit the tools' schemas. None if
+    /// nothing can be called, or if the choice is left to the model and its calls have no marker.
+    pub fn call_grammar(&self, rules: &CallRules<'_>) -> Option<CallGrammar> {
+        grammar::call_grammar(self, rules)
+    }
+
+    /// A parser for one reply.
+    pub fn parser(&self, options: Options) -> Parser {
+        Parser::new(self.family, self.thinking, options)
+    }
+}

@@ -1,0 +1,475 @@
+//! Grammars that force tool calls, in llguidance's dialect of Lark.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::families::{
+    Body, Channels, Envelope, Framed, Keys, Layout, Literal, Style, Syntax, Tags,
+};
+use super::out::{ArgumentType, Tool};
+use super::{Format, json};
+use crate::Tokenizer;
+use crate::special::{Fragment, Matcher};
+
+/// Which calls a reply makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolChoice<'a> {
+    /// The model decides; the grammar applies once a call has begun.
+    Auto,
+    /// At least one.
+    Required,
+    /// One of this function.
+    Named(&'a str),
+}
+
+/// What a grammar for calls depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct CallRules<'a> {
+    /// The functions that may be called.
+    pub tools: &'a [Tool],
+    /// Which of them are.
+    pub choice: ToolChoice<'a>,
+    /// Whether a reply may make several calls.
+    pub parallel: bool,
+    /// Whether the prompt ends within a block of reasoning, which then comes first.
+    pub thinking_is_open: bool,
+    /// The vocabulary, whose control tokens are written as tokens; None for a model that spells its markers.
+    pub tokenizer: Option<&'a Tokenizer>,
+}
+
+/// A grammar for calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallGrammar {
+    /// The text after which the grammar applies; None if it applies to the whole reply.
+    pub trigger: Option<String>,
+    /// The grammar in Lark, with the rule `start`.
+    pub lark: String,
+}
+
+/// See [`Format::call_grammar`].
+pub fn call_grammar(format: &Format, rules: &CallRules<'_>) -> Option<CallGrammar> {
+    let is_asked = |tool: &&Tool| match rules.choice {
+        ToolChoice::Named(name) => tool.name == name,
+        ToolChoice::Auto | ToolChoice::Required => true,
+    };
+    let tools: Vec<&Tool> = rules.tools.iter().filter(is_asked).collect();
+    if tools.is_empty() {
+        return None;
+    }
+    let is_parallel = rules.parallel && !matches!(rules.choice, ToolChoice::Named(_));
+    let controls = rules
+        .tokenizer
+        .map(|tokenizer| Matcher::new(tokenizer.controls().map(|(text, id)| (text, id, false))));
+    let is_lazy = rules.choice == ToolChoice::Auto;
+    let thinking_is_open = rules.thinking_is_open;
+    let mut writer =
+        Writer { is_lazy, thinking_is_open, lines: String::new(), controls, rules: 0, is_parallel };
+    let syntax = &format.family.calls;
+    let trigger = if is_lazy { Some(trigger(syntax)?) } else { None };
+    let calls = match syntax {
+        Syntax::Envelope(envelope) => writer.envelope(envelope, &tools),
+        Syntax::Framed(framed) => writer.framed(framed, &tools),
+        Syntax::Literal(literal) => writer.literal(literal, &tools),
+        Syntax::Channels(channels) => writer.channels(channels, &tools),
+    };
+    let thinking = match syntax {
+        Syntax::Channels(_) => String::new(),
+        Syntax::Framed(framed) if framed.is_begun => String::new(),
+        _ if is_lazy => String::new(),
+        _ => writer.thinking(format),
+    };
+    let lark = format!("start: {thinking}{calls}\n{}", writer.lines);
+    Some(CallGrammar { trigger, lark })
+}
+
+/// The text that begins a call, if the format has one.
+fn trigger(syntax: &Syntax) -> Option<String> {
+    let first = match syntax {
+        Syntax::Envelope(envelope) => envelope.open.first(),
+        Syntax::Framed(framed) if framed.is_begun => None,
+        Syntax::Framed(framed) => framed.section.first().or(Some(&framed.call)),
+        Syntax::Literal(literal) => literal.open.first(),
+        Syntax::Channels(channels) => return Some(channels.recipient().to_owned()),
+    };
+    first.map(|&first| first.to_owned())
+}
+
+impl Channels {
+    /// What precedes the function's name in a header.
+    fn recipient(&self) -> &'static str {
+        if self.markup.is_some() { " to=" } else { " to=functions." }
+    }
+}
+
+/// Writes rules.
+struct Writer {
+    /// Whether the grammar applies after the first marker.
+    is_lazy: bool,
+    /// Whether reasoning comes first.
+    thinking_is_open: bool,
+    lines: String,
+    controls: Option<Matcher>,
+    /// Rules written so far.
+    rules: usize,
+    is_parallel: bool,
+}
+
+impl Writer {
+    /// Adds a rule and returns its name.
+    fn rule(&mut self, head: &str, body: &str) -> String {
+        self.rules += 1;
+        let name = format!("r{}", self.rules);
+        let _ = writeln!(self.lines, "{name}{head}: {body}");
+        name
+    }
+
+    /// `text` as a sequence of strings and control tokens.
+    fn text(&self, text: &str) -> String {
+        let fragments = match &self.controls {
+            Some(controls) => controls.split(text),
+            None => vec![Fragment::Text(text)],
+        };
+        let parts: Vec<String> = fragments
+            .into_iter()
+            .filter(|fragment| *fragment != Fragment::Text(""))
+            .map(|fragment| match fragment {
+                Fragment::Text(text) => json::quoted(text),
+                Fragment::Token(id) => format!("<[{id}]>"),
+            })
+            .collect();
+        parts.join(" ")
+    }
+
+    /// Any text up to and with `end`.
+    fn until(&mut self, end: &str) -> String {
+        let end = self.text(end);
+        match end.split_once(' ') {
+            // The text cannot contain the token.
+            _ if end.starts_with("<[") => format!("/(?s:.*)/ {end}"),
+            Some((first, rest)) if !end.contains("\" \"") && rest.starts_with("<[") => {
+                let name = self.rule(&format!("[suffix={first}]"), "/(?s:.*)/");
+                format!("{name} {rest}")
+            }
+            _ => self.rule(&format!("[suffix={end}]"), "/(?s:.*)/"),
+        }
+    }
+
+    /// The block of reasoning before the calls.
+    fn thinking(&mut self, format: &Format) -> String {
+        let (open, close) = format.thinking_tags();
+        let block = format!("{} /[ \\n]{{0,2}}/", self.until(close));
+        if self.thinking_is_open {
+            format!("{block} ")
+        } else {
+            format!("({} {block})? ", self.text(open))
+        }
+    }
+
+    /// One of the calls, or several with `between` them.
+    fn several(&mut self, calls: &[String], between: &str) -> String {
+        let call = self.rule("", &calls.join(" | "));
+        if !self.is_parallel {
+            return call;
+        }
+        let between = if between.is_empty() { String::new() } else { self.text(between) + " " };
+        format!("{call} ({between}{call})*")
+    }
+
+    fn schema(&mut self, schema: &Value) -> String {
+        // Fixed white space, as templates write JSON; otherwise a model may go on with blanks forever.
+        let mut schema = schema.clone();
+        if let Some(fields) = schema.as_object_mut() {
+            let style = json!({
+                "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
+            });
+            fields.insert("x-guidance".to_owned(), style);
+        }
+        self.rule("", &format!("%json {schema}"))
+    }
+
+    fn envelope(&mut self, envelope: &Envelope, tools: &[&Tool]) -> String {
+        let objects: Vec<String> = tools
+            .iter()
+            .map(|tool| {
+                let name = json::quoted(&tool.name);
+                let before = match envelope.keys {
+                    Keys::Arguments(key) => format!("{{\"name\": {name}, \"{key}\": "),
+                    Keys::Numbered => format!("\", \"tool_name\": {name}, \"parameters\": "),
+                    Keys::ToolName => format!("{{\"tool_name\": {name}, \"parameters\": "),
+                    Keys::Name => format!("{{{name}: "),
+                };
+                let number = "\"{\\\"tool_call_id\\\": \\\"\" /[0-9]+/ ";
+                let number = if envelope.keys == Keys::Numbered { number } else { "" };
+                let arguments = self.schema(&object(&tool.parameters));
+                format!("{number}{} {arguments} \"}}\"", self.text(&before))
+            })
+            .collect();
+        let open = envelope.open.first().map(|open| self.text(open)).unwrap_or_default();
+        let close = envelope.close.first().map(|close| self.text(close)).unwrap_or_default();
+        let close = if close.is_empty() { close } else { format!(" \"\\n\"? {close}") };
+        let space = if open.is_empty() { "" } else { "\"\\n\"? " };
+        if envelope.list {
+            let list = self.several(&objects, ", ");
+            let calls = format!("{space}\"[\" {list} \"]\"{close}");
+            return if self.is_lazy { calls } else { format!("{open} {calls}") };
+        }
+        if open.is_empty() || close.is_empty() {
+            let calls = self.several(&objects, "\n");
+            return if self.is_lazy { calls } else { format!("{open} {space}{calls}") };
+        }
+        let object = self.rule("", &objects.join(" | "));
+        let first = format!("{space}{object}{close}");
+        let more =
+            if self.is_parallel { format!(" (/\\n*/ {open} {first})*") } else { String::new() };
+        if self.is_lazy { first + &more } else { format!("{open} {first}{more}") }
+    }
+
+    fn framed(&mut self, framed: &'static Framed, tools: &[&Tool]) -> String {
+        let call = self.text(framed.call);
+        let bodies: Vec<String> = tools.iter().map(|tool| self.frame(framed, tool)).collect();
+        let body = self.rule("", &bodies.join(" | "));
+        let more =
+            if self.is_parallel { format!(" (/\\n*/ {call} {body})*") } else { String::new() };
+        match framed.section.first().map(|section| self.text(section)) {
+            Some(section) => {
+                let end = framed.section_end.first().map(|end| self.text(end)).unwrap_or_default();
+                let calls = format!("\"\\n\"? {call} {body}{more} \"\\n\"? {end}");
+                if self.is_lazy { calls } else { format!("{section} {calls}") }
+            }
+            None if self.is_lazy || framed.is_begun => format!("{body}{more}"),
+            None => format!("{call} {body}{more}"),
+        }
+    }
+
+    /// A call after its marker.
+    fn frame(&mut self, framed: &Framed, tool: &Tool) -> String {
+        let head = self.text(&format!("{}{}", framed.prefix, tool.name));
+        let name_end = self.numbered(framed.name_end);
+        let arguments = match &framed.body {
+            Body::Json => self.schema(&object(&tool.parameters)),
+            Body::Tagged(tags) => self.tagged(tags, tool),
+        };
+        let end = match framed.call_end.first() {
+            Some(end) if end.starts_with("```") => self.text(&format!("\n{end}")),
+            Some(end) => self.text(end),
+            None => String::new(),
+        };
+        format!("{head} {name_end} {arguments} {end}")
+    }
+
+    /// `text`, in which a number stands for any number.
+    fn numbered(&self, text: &str) -> String {
+        let is_digit = |c: char| c.is_ascii_digit();
+        let Some(start) = text.find(is_digit) else { return self.text(text) };
+        let rest = text[start..].trim_start_matches(is_digit);
+        format!("{} /[0-9]+/ {}", self.text(&text[..start]), self.text(rest))
+    }
+
+    fn tagged(&mut self, tags: &Tags, tool: &Tool) -> String {
+        let items: Vec<Item> = properties(tool)
+            .map(|(key, schema, is_required)| {
+                let kind = ArgumentType::of(tool, key);
+                let attribute = match (tags.attributes_end, schema.get("type")) {
+                    ("", _) => String::new(),
+                    _ if tags.key.contains("DSML") => {
+                        format!(" string=\"{}\"", kind == ArgumentType::Text)
+                    }
+                    ("<|sep|>", Some(Value::String(name))) => format!(" type=\"{name}\""),
+                    ("<|sep|>", _) => " type=\"object\"".to_owned(),
+                    _ => String::new(),
+                };
+                let line = if tags.layout == Layout::Lines { "\n" } else { "" };
+                let head = [
+                    tags.key,
+                    key,
+                    tags.key_end,
+                    &attribute,
+                    tags.attributes_end,
+                    tags.value,
+                    line,
+                ];
+                let head = self.text(&head.concat());
+                let end = match tags.layout {
+                    Layout::Mirrored => format!("{}{key}>", tags.value_end),
+                    _ => format!("{line}{}", tags.value_end),
+                };
+                let value = self.value(kind, &schema, tool, &end);
+                Item { text: format!("{head} {value} \"\\n\"?"), is_required }
+            })
+            .collect();
+        sequence(&items, "")
+    }
+
+    /// A value with its end.
+    fn value(&mut self, kind: ArgumentType, schema: &Value, tool: &Tool, end: &str) -> String {
+        let texts = schema.get("enum").and_then(Value::as_array);
+        match (kind, texts) {
+            (ArgumentType::Text, Some(texts)) => {
+                let texts = texts.iter().filter_map(Value::as_str).map(json::quoted);
+                let texts = texts.collect::<Vec<_>>().join(" | ");
+                format!("({texts}) {}", self.text(end))
+            }
+            (ArgumentType::Json, _) => {
+                let value = self.schema(&with_definitions(schema, tool));
+                format!("{value} {}", self.text(end))
+            }
+            _ => self.until(end),
+        }
+    }
+
+    fn literal(&mut self, literal: &Literal, tools: &[&Tool]) -> String {
+        let calls: Vec<String> = tools
+            .iter()
+            .map(|tool| {
+                let items: Vec<Item> = properties(tool)
+                    .map(|(key, schema, is_required)| {
+                        let kind = ArgumentType::of(tool, key);
+                        let value = self.literal_value(literal.style, kind, &schema, tool);
+                        let sign = if literal.style == Style::Python { "=" } else { ":" };
+                        let key = self.text(&format!("{key}{sign}"));
+                        Item { text: format!("{key} {value}"), is_required }
+                    })
+                    .collect();
+                let (open, close, comma) = match literal.style {
+                    Style::Python => ("(", ")", "\", \""),
+                    Style::Braces(_) => ("{", "}", "\",\""),
+                };
+                let head = self.text(&format!("{}{}{open}", literal.prefix, tool.name));
+                format!("{head} {} {}", sequence(&items, comma), self.text(close))
+            })
+            .collect();
+        let open = literal.open.first().map(|open| self.text(open)).unwrap_or_default();
+        let close = literal.close.first().map(|close| self.text(close)).unwrap_or_default();
+        let calls = match literal.style {
+            Style::Python => {
+                let list = self.several(&calls, ", ");
+                format!("\"[\" {list} \"]\" {close}")
+            }
+            Style::Braces(_) => {
+                let call = self.rule("", &calls.join(" | "));
+                let more = if self.is_parallel {
+                    format!(" ({open} {call} {close})*")
+                } else {
+                    String::new()
+                };
+                format!("{call} {close}{more}")
+            }
+        };
+        if self.is_lazy { calls } else { format!("{open} {calls}") }
+    }
+
+    fn literal_value(
+        &mut self,
+        style: Style,
+        kind: ArgumentType,
+        schema: &Value,
+        tool: &Tool,
+    ) -> String {
+        if kind != ArgumentType::Text {
+            return self.schema(&with_definitions(schema, tool));
+        }
+        let quote = match style {
+            Style::Python => "\"",
+            Style::Braces(quote) => quote,
+        };
+        match schema.get("enum").and_then(Value::as_array) {
+            Some(texts) => {
+                let texts = texts.iter().filter_map(Value::as_str);
+                let texts: Vec<String> =
+                    texts.map(|text| self.text(&format!("{quote}{text}{quote}"))).collect();
+                format!("({})", texts.join(" | "))
+            }
+            None if style == Style::Python => "/\"([^\"\\\\\\n]|\\\\.)*\"/".to_owned(),
+            None => format!("{} {}", self.text(quote), self.until(quote)),
+        }
+    }
+
+    fn channels(&mut self, channels: &Channels, tools: &[&Tool]) -> String {
+        // Markup of calls is written whole in either case.
+        let is_lazy = std::mem::take(&mut self.is_lazy);
+        let calls: Vec<String> = tools
+            .iter()
+            .map(|tool| {
+                let head = self.text(&format!("{}{}", tool.name, channels.header));
+                let body = match channels.markup {
+                    None => self.schema(&object(&tool.parameters)),
+                    Some(framed) => self.framed(framed, &[tool]),
+                };
+                format!("{head} {body}")
+            })
+            .collect();
+        let call = self.rule("", &calls.join(" | "));
+        if is_lazy {
+            return call;
+        }
+        let to = self.text(channels.recipient());
+        let end = channels.ends[0];
+        let thought = match channels.markup {
+            None => "<|channel|>analysis<|message|>",
+            Some(_) => " to=self<|message|>",
+        };
+        let thought = self.text(thought);
+        let rest = self.until(end);
+        let start = self.text("<|start|>assistant");
+        format!("({thought} {rest} {start})? {to} {call}")
+    }
+}
+
+/// An argument in a grammar.
+struct Item {
+    text: String,
+    is_required: bool,
+}
+
+/// Items in order; those that are not required may be left out.
+fn sequence(items: &[Item], comma: &str) -> String {
+    let mut choices = Vec::new();
+    for (first, item) in items.iter().enumerate() {
+        let rest = items[first + 1..].iter().map(|next| match next.is_required {
+            true => format!(" {comma} {}", next.text),
+            false => format!(" ({comma} {})?", next.text),
+        });
+        choices.push(format!("{}{}", item.text, rest.collect::<String>()));
+        if item.is_required {
+            return format!("({})", choices.join(" | "));
+        }
+    }
+    if choices.is_empty() { String::new() } else { format!("({})?", choices.join(" | ")) }
+}
+
+/// The properties of a tool's arguments, and whether each is required.
+fn properties(tool: &Tool) -> impl Iterator<Item = (&str, Value, bool)> {
+    let all = tool.parameters.get("properties").and_then(Value::as_object);
+    let required = tool.parameters.get("required").and_then(Value::as_array);
+    all.into_iter().flatten().map(move |(key, schema)| {
+        let is_required = required.is_some_and(|keys| keys.iter().any(|other| other == key));
+        (key.as_str(), schema.clone(), is_required)
+    })
+}
+
+/// The schema of a tool's arguments, which are an object.
+fn object(parameters: &Value) -> Value {
+    match parameters {
+        Value::Object(schema) if schema.contains_key("type") || schema.contains_key("$ref") => {
+            parameters.clone()
+        }
+        Value::Object(schema) => {
+            let mut schema = schema.clone();
+            schema.insert("type".to_owned(), json!("object"));
+            Value::Object(schema)
+        }
+        _ => json!({ "type": "object" }),
+    }
+}
+
+/// The schema of one argument with the definitions that it may refer to.
+fn with_definitions(schema: &Value, tool: &Tool) -> Value {
+    let mut schema = schema.clone();
+    for key in ["$defs", "definitions"] {
+        if let (Some(all), Some(schema)) = (tool.parameters.get(key), schema.as_object_mut()) {
+            schema.insert(key.to_owned(), all.clone());
+        }
+    }
+    schema
+}

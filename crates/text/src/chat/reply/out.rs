@@ -1,0 +1,176 @@
+//! What a reply is taken apart into, and the tools it may call.
+
+use serde_json::Value;
+
+use super::json;
+
+/// A part of a reply, in the order written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Delta {
+    /// Text of the answer.
+    Content(String),
+    /// Text of the reasoning before it.
+    Reasoning(String),
+    /// The beginning of a tool call.
+    Call {
+        /// The number of the call within the reply, from 0.
+        index: usize,
+        /// The function's name.
+        name: String,
+    },
+    /// More of a call's arguments as JSON text. The texts of a complete call joined are a JSON object.
+    Arguments {
+        /// The number of the call within the reply.
+        index: usize,
+        /// A piece of JSON; it may end anywhere.
+        text: String,
+    },
+}
+
+/// A function that the model may call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// The JSON schema of its arguments; null for any object.
+    pub parameters: Value,
+}
+
+impl Tool {
+    /// Reads the `tools` of a request: objects with `function`, or the functions themselves. Entries without a name
+    /// are left out.
+    pub fn list(tools: &Value) -> Vec<Tool> {
+        let tools = tools.as_array().map(Vec::as_slice).unwrap_or_default();
+        let functions = tools.iter().map(|tool| tool.get("function").unwrap_or(tool));
+        functions
+            .filter_map(|function| {
+                let name = function.get("name")?.as_str()?.to_owned();
+                let parameters = function.get("parameters").cloned().unwrap_or_default();
+                Some(Tool { name, parameters })
+            })
+            .collect()
+    }
+}
+
+/// How an argument's text becomes JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArgumentType {
+    /// The text is the value.
+    Text,
+    /// The text is JSON.
+    Json,
+    /// JSON if it reads as a value other than a string.
+    Either,
+}
+
+impl ArgumentType {
+    /// The type of `key` by the tool's schema.
+    pub fn of(tool: &Tool, key: &str) -> Self {
+        let schema = tool.parameters.get("properties").and_then(|all| all.get(key));
+        schema.map_or(Self::Either, |schema| Self::of_schema(schema, &tool.parameters, 0))
+    }
+
+    fn of_schema(schema: &Value, root: &Value, depth: usize) -> Self {
+        if depth > 8 {
+            return Self::Either;
+        }
+        let of = |schema| Self::of_schema(schema, root, depth + 1);
+        if let Some(path) = schema.get("$ref").and_then(Value::as_str) {
+            let found = path.strip_prefix('#').and_then(|path| root.pointer(path));
+            return found.map_or(Self::Either, of);
+        }
+        let joined = |types: Vec<Self>| {
+            let first = types.first().copied().unwrap_or(Self::Either);
+            if types.iter().all(|&other| other == first) { first } else { Self::Either }
+        };
+        for key in ["anyOf", "oneOf", "allOf"] {
+            if let Some(any) = schema.get(key).and_then(Value::as_array) {
+                return joined(any.iter().map(of).collect());
+            }
+        }
+        let named = |name: &Value| match name.as_str() {
+            Some("string") => Self::Text,
+            Some(_) => Self::Json,
+            None => Self::Either,
+        };
+        let valued = |value: &Value| if value.is_string() { Self::Text } else { Self::Json };
+        match (schema.get("type"), schema.get("enum"), schema.get("const")) {
+            (Some(Value::Array(names)), ..) => joined(names.iter().map(named).collect()),
+            (Some(name), ..) => named(name),
+            (None, Some(Value::Array(values)), _) => joined(values.iter().map(valued).collect()),
+            (None, None, Some(value)) => valued(value),
+            _ => Self::Either,
+        }
+    }
+
+    /// `text` as JSON of this type; text that is not what the type asks for becomes a string.
+    pub fn json(self, text: &str) -> String {
+        if self == Self::Text {
+            return json::quoted(text);
+        }
+        let lower = text.trim();
+        let lower = match lower {
+            "True" => "true",
+            "False" => "false",
+            "None" => "null",
+            other => other,
+        };
+        match serde_json::from_str::<Value>(lower) {
+            Ok(Value::String(_)) if self == Self::Either => json::quoted(text),
+            Ok(value) => value.to_string(),
+            Err(_) => json::quoted(text),
+        }
+    }
+}
+
+/// Collects deltas, joining neighbours that say alike.
+#[derive(Debug, Default)]
+pub struct Out {
+    deltas: Vec<Delta>,
+    /// Calls begun so far.
+    pub calls: usize,
+    /// Whether the last of them is not complete.
+    pub is_open: bool,
+}
+
+impl Out {
+    /// Adds content.
+    pub fn content(&mut self, text: &str) {
+        match self.deltas.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Delta::Content(last)) => last.push_str(text),
+            _ => self.deltas.push(Delta::Content(text.to_owned())),
+        }
+    }
+
+    /// Adds reasoning.
+    pub fn reasoning(&mut self, text: &str) {
+        match self.deltas.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Delta::Reasoning(last)) => last.push_str(text),
+            _ => self.deltas.push(Delta::Reasoning(text.to_owned())),
+        }
+    }
+
+    /// Begins a call.
+    pub fn call(&mut self, name: &str) {
+        self.deltas.push(Delta::Call { index: self.calls, name: name.to_owned() });
+        self.calls += 1;
+        self.is_open = true;
+    }
+
+    /// Adds to the arguments of the last call.
+    pub fn arguments(&mut self, more: &str) {
+        let Some(current) = self.calls.checked_sub(1) else { return };
+        match self.deltas.last_mut() {
+            _ if more.is_empty() => {}
+            Some(Delta::Arguments { text, .. }) => text.push_str(more),
+            _ => self.deltas.push(Delta::Arguments { index: current, text: more.to_owned() }),
+        }
+    }
+
+    /// Takes what was collected.
+    pub fn take(&mut self) -> Vec<Delta> {
+        std::mem::take(&mut self.deltas)
+    }
+}
