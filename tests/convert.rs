@@ -339,6 +339,12 @@ const BAD: &[Bad] = &[
         &["blk.2.", "is missing"],
     ),
     (
+        "no output matrix, and none to share",
+        |f| f.without("lm_head.weight"),
+        65,
+        &["config.json", "`tie_word_embeddings` false", "no output matrix"],
+    ),
+    (
         "a tensor of another kind of model",
         |f| f.add("model.layers.0.self_attn.sinks", &[4], 1.0),
         65,
@@ -532,6 +538,31 @@ fn architectures_without_a_checkpoint_here_become_whole_models() {
         let expected: Vec<f32> = norm.iter().map(|gain| gain + one).collect();
         assert_eq!(values(&file, "output_norm.weight"), expected, "{class}");
     }
+}
+
+/// `layer_types` decides which layers of gpt-oss have a sliding window; without the list it is every other one.
+#[test]
+fn layer_types_of_gpt_oss_are_honoured() {
+    let windows = |layer_types: Value| -> Vec<bool> {
+        let mut config = json!({
+            "architectures": ["GptOssForCausalLM"], "hidden_act": "silu", "hidden_size": 32, "intermediate_size": 32,
+            "max_position_embeddings": 64, "num_attention_heads": 2, "num_hidden_layers": 3, "num_key_value_heads": 1,
+            "head_dim": 16, "rms_norm_eps": 1e-5, "vocab_size": 16, "sliding_window": 8, "num_local_experts": 2,
+            "num_experts_per_tok": 1, "rope_theta": 150000.0, "swiglu_limit": 7.0,
+        });
+        config["layer_types"] = layer_types;
+        let folder = Folder::of(&config, &[]);
+        let convert = Convert { no_vocab: true, outtype: Some(Type::F32), ..Convert::default() };
+        let bytes = convert.plan(folder.path()).unwrap().to_bytes().unwrap();
+        let (config, _) =
+            bilayer_models::read(&File::from_bytes("gpt-oss", bytes).unwrap()).unwrap();
+        config.layers.iter().map(|layer| layer.window.is_some()).collect()
+    };
+    let (local, global) = ("sliding_attention", "full_attention");
+    assert_eq!(windows(Value::Null), [true, false, true]);
+    assert_eq!(windows(json!([local, global, local])), [true, false, true]);
+    assert_eq!(windows(json!([global, local, local])), [false, true, true]);
+    assert_eq!(windows(json!([global, global, global])), [false, false, false]);
 }
 
 /// gpt-oss as it is published: experts in MXFP4, gate and up row by row in turn.

@@ -254,6 +254,12 @@ impl Folder {
         self.save();
     }
 
+    /// Removes a tensor.
+    pub fn without(&mut self, name: &str) {
+        self.tensors.remove(name).unwrap();
+        self.save();
+    }
+
     /// Adds a tensor of one value.
     pub fn add(&mut self, name: &str, shape: &[usize], value: f32) {
         let bytes = bf16(value).repeat(shape.iter().product());

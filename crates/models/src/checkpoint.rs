@@ -427,6 +427,38 @@ mod tests {
         }
     }
 
+    /// transformers computes YaRN's factor on attention as m(mscale) / m(mscale_all_dim) with m(x) = 0.1 x ln(factor) + 1 if both
+    /// are given and not 0, and as m(1) otherwise. GGUF stores it relative to m(1), which is 1.1386294 for a factor of 4.
+    #[test]
+    fn mscale_of_yarn_sets_the_attention_factor() {
+        let cases = [
+            (json!({}), None),
+            (json!({"mscale": 0.707, "mscale_all_dim": 1.0}), Some(0.846_919)),
+            (json!({"mscale": 1.0, "mscale_all_dim": 1.0}), Some(0.878_248_9)),
+            (json!({"mscale": 0.707}), None),
+            (json!({"mscale": 0.707, "mscale_all_dim": 0.0}), None),
+            (json!({"attention_factor": 1.5}), Some(1.317_373_3)),
+            (
+                json!({"attention_factor": 1.5, "mscale": 0.7, "mscale_all_dim": 1}),
+                Some(1.317_373_3),
+            ),
+        ];
+        for (more, expected) in cases {
+            let mut settings = settings();
+            let mut yarn = json!({"rope_type": "yarn", "factor": 4.0});
+            yarn.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            settings["rope_scaling"] = yarn;
+            let settings = Settings(&settings);
+            let draft = draft(of_checkpoint(settings).unwrap(), settings).unwrap();
+            assert_eq!(draft.metadata.f32("llama.rope.scaling.factor").unwrap(), 4.0);
+            let found = draft.metadata.f32("llama.rope.scaling.attn_factor").ok();
+            assert_eq!(found.is_some(), expected.is_some(), "{more}: {found:?}");
+            if let (Some(found), Some(expected)) = (found, expected) {
+                assert!((found - expected).abs() < 1e-6_f32, "{more}: {found}, not {expected}");
+            }
+        }
+    }
+
     #[test]
     fn both_forms_of_rotation_are_read() {
         let old = json!({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}});
