@@ -374,7 +374,7 @@ fn errors_name_the_flag() {
         ("-pg 512", 2, "'--prompt-gen <PROMPT,GEN>': it must be two numbers"),
         ("-ngl many", 2, "'--gpu-layers <LIST>': it must be auto, all"),
         ("-ub 0", 2, "'--ubatch-size <LIST>': it must be at least 1"),
-        ("-ctk q4_k", 2, "'--cache-type-k <TYPES>'"),
+        ("-ctk q4_k", 2, "'--cache-type-k <LIST>'"),
         ("-r 0", 2, "'--repetitions <N>'"),
         ("-o sql", 2, "'--output <FORM>'"),
         ("-o md --json", 2, "--json"),

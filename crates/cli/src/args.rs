@@ -11,6 +11,7 @@ mod convert;
 mod draft;
 mod encode;
 mod hub;
+mod lists;
 mod model;
 mod perplexity;
 mod placing;

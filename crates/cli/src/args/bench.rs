@@ -6,9 +6,10 @@ use bilayer_quant::Type;
 use bilayer_scheduler::Offload;
 use clap::{Args, ValueEnum};
 
+use super::lists::Lists;
 use super::model::kv_type;
 use super::placing::offload;
-use super::{AdapterArgs, FlashAttn, HubArgs, switch};
+use super::{AdapterArgs, FlashAttn, HubArgs, ModelArgs, PlacingArgs, switch};
 
 /// Most values in one range.
 const RANGE_MOST: usize = 1000;
@@ -65,76 +66,51 @@ pub struct Bench {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     #[command(flatten)]
-    pub model: BenchModelArgs,
+    pub model: Lists<BenchModelArgs, ModelArgs>,
     #[command(flatten)]
-    pub placing: BenchPlacingArgs,
+    pub placing: Lists<BenchPlacingArgs, PlacingArgs>,
 }
 
-/// Model, threads and KV cache.
+/// Model, threads and KV cache: the flags of [`ModelArgs`] that `bench` has, most of them as lists.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Model")]
 pub struct BenchModelArgs {
-    /// GGUF files, or their first shards, or names of `bilayer models` [default: the embedded demo model]
-    #[arg(short, long, value_name = "PATHS", env = "LLAMA_ARG_MODEL", value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',')]
     pub model: Vec<PathBuf>,
     #[command(flatten)]
     pub hub: HubArgs,
-    /// Worker threads; 0 or less is the default [default: the physical cores allowed to us]
-    #[arg(short, long, value_name = "LIST", env = "LLAMA_ARG_THREADS", value_delimiter = ',')]
-    #[arg(allow_negative_numbers = true, value_parser = threads)]
+    #[arg(long, value_delimiter = ',', value_parser = threads)]
     pub threads: Vec<Numbers>,
-    /// Most prompt tokens submitted at once (logical batch)
-    #[arg(short, long, value_name = "LIST", default_value = "2048", env = "LLAMA_ARG_BATCH")]
-    #[arg(value_delimiter = ',', value_parser = sizes)]
+    #[arg(long, value_delimiter = ',', value_parser = sizes)]
     pub batch_size: Vec<Numbers>,
-    /// Most tokens in one step (physical batch); short form -ub
-    #[arg(long, value_name = "LIST", default_value = "512", env = "LLAMA_ARG_UBATCH")]
-    #[arg(value_delimiter = ',', value_parser = sizes)]
+    #[arg(long, value_delimiter = ',', value_parser = sizes)]
     pub ubatch_size: Vec<Numbers>,
-    /// Types of keys in the KV cache: f16, f32, q8_0; short form -ctk
-    #[arg(long, value_name = "TYPES", default_value = "f16", env = "LLAMA_ARG_CACHE_TYPE_K")]
-    #[arg(value_delimiter = ',', value_parser = kv_type)]
+    #[arg(long, value_delimiter = ',', value_parser = kv_type)]
     pub cache_type_k: Vec<Type>,
-    /// Types of values in the KV cache: f16, f32, q8_0; short form -ctv
-    #[arg(long, value_name = "TYPES", default_value = "f16", env = "LLAMA_ARG_CACHE_TYPE_V")]
-    #[arg(value_delimiter = ',', value_parser = kv_type)]
+    #[arg(long, value_delimiter = ',', value_parser = kv_type)]
     pub cache_type_v: Vec<Type>,
-    /// off disables fused kernels, for comparison; attention is tiled either way; short form -fa
-    #[arg(long, value_name = "WHEN", default_value = "auto", env = "LLAMA_ARG_FLASH_ATTN")]
-    #[arg(num_args = 0..=1, default_missing_value = "on", value_delimiter = ',', value_enum)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(long, value_delimiter = ',', value_enum)]
     pub flash_attn: Vec<FlashAttn>,
     /// Map the file (1) or read it into memory (0); short form -mmp
     #[arg(long, value_name = "0|1", default_value = "1", value_delimiter = ',')]
     #[arg(value_parser = switch(), hide_possible_values = true)]
     pub mmap: Vec<bool>,
-    /// Short for --mmap 0
-    #[arg(long, env = "LLAMA_ARG_NO_MMAP", value_parser = switch())]
+    #[arg(long)]
     pub no_mmap: bool,
-    /// Lock the weights in memory
-    #[arg(long, env = "LLAMA_ARG_MLOCK", value_parser = switch())]
+    #[arg(long)]
     pub mlock: bool,
-    /// Instruction levels: scalar, avx2, avxvnni, avx512vnni, amx, neon, neon-dotprod, neon-i8mm
-    /// [default: the highest supported]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',')]
     pub cpu_level: Vec<String>,
 }
 
-/// Placement on the GPUs.
+/// Placement on the GPUs: the flags of [`PlacingArgs`], three of them as lists.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Placement")]
 pub struct BenchPlacingArgs {
-    /// Parts on the GPUs: the output head first, then the last layers; auto, all, numbers or percentages; short form
-    /// -ngl
-    #[arg(long, visible_alias = "n-gpu-layers", value_name = "LIST", default_value = "auto")]
-    #[arg(env = "LLAMA_ARG_N_GPU_LAYERS", value_delimiter = ',', value_parser = offloads)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(long, value_delimiter = ',', value_parser = offloads)]
     pub gpu_layers: Vec<Offloads>,
-    /// Keep the expert tensors of the first N layers on the CPU; short form -ncmoe
-    #[arg(long, value_name = "LIST", env = "LLAMA_ARG_N_CPU_MOE", default_value = "0")]
-    #[arg(hide_default_value = true, value_delimiter = ',', value_parser = numbers)]
+    #[arg(long, value_delimiter = ',', value_parser = numbers)]
     pub n_cpu_moe: Vec<Numbers>,
-    /// Keep the KV cache, and attention with it, on the CPU; short form -nkvo
     #[arg(long, value_name = "0|1", env = "LLAMA_ARG_NO_KV_OFFLOAD", default_value = "0")]
     #[arg(hide_default_value = true, num_args = 0..=1, default_missing_value = "1")]
     #[arg(value_delimiter = ',', value_parser = switch(), hide_possible_values = true)]
