@@ -1,0 +1,129 @@
+//! The promise of the library for models that the repository does not have: what encoders score, and what drafts leave alone.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
+
+use std::path::PathBuf;
+
+use bilayer::{Error, Model, Request};
+use bilayer_quant::Type;
+use support::words;
+
+mod support {
+    pub mod model;
+    pub mod words;
+}
+
+/// The model inside the binary, as a file.
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/cli/assets/demo.gguf");
+
+/// A folder with `reranker.gguf`, which gives one score, `classifier.gguf` with three labels, and `tiny.gguf`, a decoder.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+    write("reranker.gguf", &words::scorer("nomic-bert", &["LABEL_0"]));
+    write("classifier.gguf", &words::scorer("nomic-bert", &["bad", "fair", "good"]));
+    write("tiny.gguf", &words::tiny(Type::Q8_0, 1));
+    folder
+}
+
+/// Opens a file on the CPU.
+fn open(path: PathBuf) -> Model {
+    Model::builder(path).gpu_layers(0).open().unwrap()
+}
+
+#[track_caller]
+fn refused<T>(result: Result<T, Error>, part: &str) {
+    let error = result.err().expect("an error");
+    assert!(error.to_string().contains(part), "{error}");
+    assert_eq!(error.exit_code() as u8, 2, "{error}");
+}
+
+#[test]
+fn rerank_scores_pairs_of_query_and_document() {
+    let folder = folder();
+    let mut model = open(folder.path().join("reranker.gguf"));
+    let documents = ["a b c", "d e", "a b c d e f g h"];
+    let scores = model.rerank("a b", &documents).unwrap();
+    assert_eq!(scores.len(), 3);
+    for (document, &score) in documents.iter().zip(&scores) {
+        let alone = model.rerank("a b", &[document]).unwrap()[0];
+        assert!((score - alone).abs() < 1e-4, "{document}: {score} among others, {alone} alone");
+    }
+    assert!((scores[0] - scores[2]).abs() > 1e-4, "{scores:?}");
+    let other = model.rerank("g h", &documents).unwrap();
+    assert!(
+        (scores[0] - other[0]).abs() > 1e-4,
+        "the score depends on the query: {scores:?} {other:?}"
+    );
+    refused(model.embed(&["ab"]), "Builder::embeddings");
+    let long = model.rerank(&"a ".repeat(9000), &["b"]).unwrap_err();
+    assert!(long.to_string().contains("longer than the context"), "{long}");
+    assert_eq!(long.exit_code() as u8, 75, "{long}");
+}
+
+#[test]
+fn classify_gives_every_label_its_probability() {
+    let folder = folder();
+    let mut model = open(folder.path().join("classifier.gguf"));
+    let texts = model.classify(&["a b c", "z y x"]).unwrap();
+    assert_eq!(texts.len(), 2);
+    for labels in &texts {
+        let names: Vec<&str> = labels.iter().map(|label| label.name.as_str()).collect();
+        assert_eq!(names, ["bad", "fair", "good"]);
+        let sum: f32 = labels.iter().map(|label| label.probability).sum();
+        assert!((sum - 1.0).abs() < 1e-5, "{labels:?}");
+    }
+    assert_ne!(texts[0], texts[1]);
+    refused(model.rerank("a b", &["abc"]), "Model::classify");
+}
+
+#[test]
+fn models_without_a_head_are_refused_by_name() {
+    let folder = folder();
+    let mut decoder = open(folder.path().join("tiny.gguf"));
+    refused(decoder.rerank("ab", &["abc"]), "generates text");
+    refused(decoder.classify(&["abc"]), "generates text");
+
+    let path = folder.path().join("classifier.gguf");
+    let mut embedder = Model::builder(&path).gpu_layers(0).embeddings().open().unwrap();
+    let vectors = embedder.embed(&["a b c", "z y x"]).unwrap();
+    for vector in &vectors {
+        let square: f32 = vector.iter().map(|x| x * x).sum();
+        assert!((square - 1.0).abs() < 1e-4, "{square}");
+    }
+    refused(embedder.classify(&["abc"]), "open a classifier");
+    refused(embedder.rerank("ab", &["abc"]), "open a reranker");
+    refused(Model::builder(&path).lookup().open(), "scorer");
+}
+
+#[test]
+fn drafts_are_used_and_leave_greedy_answers_as_they_are() {
+    let prompt = "ROMEO:\nO me! O me! O me! O me! O";
+    let answer = |mut model: Model| {
+        let request = Request::new(prompt).greedy().max_tokens(32);
+        let mut answer = model.generate(request).unwrap();
+        let tokens: Vec<u32> = answer.by_ref().map(|token| token.unwrap().id).collect();
+        (tokens, answer.statistics())
+    };
+    let builder = || Model::builder(DEMO).gpu_layers(0).context(256);
+    let (expected, plain) = answer(builder().open().unwrap());
+    assert_eq!((expected.len(), plain.drafted), (32, 0));
+    for (name, model) in
+        [("lookup", builder().lookup()), ("a draft model", builder().draft_model(DEMO))]
+    {
+        let (found, statistics) = answer(model.open().unwrap());
+        assert_eq!(found, expected, "with {name}");
+        assert!(statistics.drafted > 0, "{name}: {statistics:?}");
+    }
+    let (_, same) = answer(builder().draft_model(DEMO).open().unwrap());
+    assert!(same.accepted > same.drafted / 2, "a model accepts its own drafts: {same:?}");
+}
+
+#[test]
+fn a_draft_model_needs_the_same_vocabulary() {
+    let folder = folder();
+    let tiny = folder.path().join("tiny.gguf");
+    let error =
+        Model::builder(DEMO).gpu_layers(0).draft_model(tiny).open().err().expect("an error");
+    assert!(error.to_string().contains("vocabular"), "{error}");
+}
