@@ -26,35 +26,34 @@ const PLAIN: DeviceOptions = DeviceOptions {
     timeout: std::time::Duration::from_secs(30),
 };
 
-/// The variants, opened once per process. Without a GPU there are none, which is reported once, or fails if
-/// `BILAYER_REQUIRE_GPU=1`.
-pub fn opened() -> &'static [(&'static str, Opened)] {
-    static OPENED: OnceLock<Vec<(&'static str, Opened)>> = OnceLock::new();
-    OPENED.get_or_init(|| {
-        let open = |kernels| {
-            let named = |device: Option<&str>| {
-                let device = device.map(str::to_owned);
-                Opened::open(&Options { device, kernels, ..Options::default() })
-            };
-            named(None).or_else(|_| named(Some("software")))
-        };
-        let mut opened = Vec::new();
-        for (name, kernels) in VARIANTS {
-            match open(kernels) {
-                Ok(device) => opened.push((name, device)),
-                Err(error) => {
-                    let required = std::env::var("BILAYER_REQUIRE_GPU").is_ok_and(|v| v == "1");
-                    assert!(!required, "an adapter is required: {error}");
-                    println!("skipped: no adapter ({error})");
-                    break;
-                }
-            }
-        }
-        opened
+/// The variants, each opened when it is first asked for: opening one compiles kernels and times a product. Without a GPU
+/// there are none, which is reported once, or fails if `BILAYER_REQUIRE_GPU=1`.
+pub fn opened() -> impl Iterator<Item = (&'static str, &'static Opened)> {
+    static OPENED: [OnceLock<Option<Opened>>; VARIANTS.len()] =
+        [const { OnceLock::new() }; VARIANTS.len()];
+    VARIANTS.iter().zip(&OPENED).map_while(|((name, kernels), opened)| {
+        opened.get_or_init(|| open(*kernels)).as_ref().map(|opened| (*name, opened))
     })
+}
+
+/// Opens a GPU, or else a software adapter.
+fn open(kernels: DeviceOptions) -> Option<Opened> {
+    let named = |device: Option<&str>| {
+        let device = device.map(str::to_owned);
+        Opened::open(&Options { device, kernels, ..Options::default() })
+    };
+    match named(None).or_else(|_| named(Some("software"))) {
+        Ok(opened) => Some(opened),
+        Err(error) => {
+            let required = std::env::var("BILAYER_REQUIRE_GPU").is_ok_and(|v| v == "1");
+            assert!(!required, "a GPU is required: {error}");
+            println!("skipped: no GPU ({error})");
+            None
+        }
+    }
 }
 
 /// A backend of the first variant.
 pub fn gpu() -> Option<Gpu> {
-    opened().first().map(|(_, opened)| opened.backend())
+    opened().next().map(|(_, opened)| opened.backend())
 }
