@@ -103,7 +103,10 @@ fn each(command: &mut Command, change: &mut Change<'_>) -> Result<(), Failure> {
             args.model = args.model.take().or(args.path.take());
             (&mut args.model, &mut args.hub)
         }
-        Command::Bench(args) => return change(&mut args.model.model, &mut args.model.hub),
+        Command::Bench(args) => {
+            let lists = &mut *args.model;
+            return change(&mut lists.model, &mut lists.hub);
+        }
         _ => return Ok(()),
     };
     let mut models: Vec<PathBuf> = model.take().into_iter().collect();

@@ -1,7 +1,7 @@
 //! Flags that take lists in one command and single values in the others, with one declaration.
 
 use std::marker::PhantomData;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use clap::error::Error;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
@@ -19,6 +19,12 @@ impl<L, S> Deref for Lists<L, S> {
 
     fn deref(&self) -> &L {
         &self.lists
+    }
+}
+
+impl<L, S> DerefMut for Lists<L, S> {
+    fn deref_mut(&mut self) -> &mut L {
+        &mut self.lists
     }
 }
 
