@@ -3,6 +3,7 @@
 
 #![cfg(feature = "hub")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
+#![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

@@ -134,10 +134,13 @@ fn answer(stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
         } else {
             state.faults.cut_after.remove(0)
         };
-        let (no_ranges, pause) = (state.faults.no_ranges, state.faults.pause);
+        if state.faults.no_ranges {
+            request.range = None;
+        }
+        let pause = state.faults.pause;
         drop(state);
         std::thread::sleep(pause);
-        return send(stream, &request, &bytes, no_ranges, cut);
+        return send(stream, &request, &bytes, cut);
     }
     let refused = state.faults.refuses.or_else(|| {
         let token = state.token.as_ref().map(|token| format!("Bearer {token}"));
@@ -177,10 +180,9 @@ fn send(
     mut stream: &TcpStream,
     request: &Request,
     bytes: &[u8],
-    no_ranges: bool,
     cut: usize,
 ) -> std::io::Result<()> {
-    let range = request.range.as_ref().filter(|_| !no_ranges);
+    let range = request.range.as_ref();
     let first = range.map(|range| range.trim_start_matches("bytes=").trim_end_matches('-'));
     let first: usize = first.map_or(0, |first| first.parse().unwrap());
     let (status, rest) = if range.is_some() { (206, &bytes[first..]) } else { (200, bytes) };
