@@ -11,7 +11,7 @@ use bilayer_engine::session::{SequenceId, Session, Warning};
 use bilayer_engine::{Cancel, Error as Engine, Model as Opened, chat_templates};
 use bilayer_scheduler::Plan;
 
-use crate::{Answer, Batch, Builder, Error, Message, Prompt, Request, Sampling};
+use crate::{Answer, Batch, Builder, Error, Message, Prompt, Request};
 
 /// A model on its devices.
 ///
@@ -69,7 +69,8 @@ impl Model {
     /// Continues a prompt. The tokens are computed as the iterator is asked for them.
     ///
     /// # Errors
-    /// The model is an encoder; the prompt is empty or does not fit the context; an option is out of range.
+    /// The model is an encoder; the prompt is empty or does not fit the context; an option is out of range; a schema or
+    /// grammar is invalid.
     pub fn generate(&mut self, request: impl Into<Request>) -> Result<Answer<'_>, Error> {
         let request = request.into();
         let begun = self.begin(&request.prompt)?;
@@ -78,7 +79,7 @@ impl Model {
         let Model { model, running: Running::Decoder(session, _), drafter, .. } = self else {
             return Err(Engine::NoDecoder { name: self.model.name() }.into());
         };
-        let sampler = sampler(model, session, &request.sampling)?;
+        let sampler = sampler(model, session, &request)?;
         let request = asked(request, begun.tokens, begun.stops, cancel);
         let generation = Generation::new(model, session, begun.sequence, sampler, request)?;
         Ok(Answer::new(match drafter {
@@ -149,7 +150,7 @@ impl Model {
                 }
                 prompt => (tokens(model, prompt)?, Vec::new()),
             };
-            let sampler = sampler(model, session, &request.sampling)?;
+            let sampler = sampler(model, session, &request)?;
             prepared.push((asked(request, tokens, stops, cancel.clone()), sampler));
         }
         let mut batch = generate::Batch::new(model, session);
@@ -328,11 +329,16 @@ fn tokens(model: &Opened, prompt: &Prompt) -> Result<Vec<u32>, Error> {
     Ok(tokens)
 }
 
-fn sampler(model: &Opened, session: &Session, sampling: &Sampling) -> Result<Sampler, Error> {
+fn sampler(model: &Opened, session: &Session, request: &Request) -> Result<Sampler, Error> {
+    let sampling = &request.sampling;
     let breakers = sampling.dry.as_ref().map(|_| model.dry_breakers(&BREAKERS));
     let breakers = breakers.unwrap_or_default();
     let sampler = Sampler::new(sampling.clone(), session.vocab(), session.context(), breakers);
-    Ok(sampler.map_err(Engine::SamplingOptions)?)
+    let mut sampler = sampler.map_err(Engine::SamplingOptions)?;
+    if let Some(grammar) = &request.grammar {
+        sampler.set_constraint(model.constraint(grammar)?);
+    }
+    Ok(sampler)
 }
 
 /// The request as the engine has it.

@@ -1,5 +1,6 @@
 //! What is asked of a model: a prompt, how long the answer may be, how its tokens are chosen.
 
+use bilayer_engine::constrain::Grammar;
 use bilayer_engine::conversation::Message;
 
 use crate::Sampling;
@@ -65,6 +66,7 @@ pub struct Request {
     pub(crate) stops: Vec<String>,
     pub(crate) sampling: Sampling,
     pub(crate) logprobs: Option<usize>,
+    pub(crate) grammar: Option<Grammar>,
 }
 
 impl Request {
@@ -76,6 +78,7 @@ impl Request {
             stops: Vec::new(),
             sampling: Sampling::default(),
             logprobs: None,
+            grammar: None,
         }
     }
 
@@ -103,6 +106,67 @@ impl Request {
     pub fn greedy(self) -> Request {
         let sampling = Sampling { temperature: 0.0, ..self.sampling };
         Request { sampling, ..self }
+    }
+
+    /// Allows only JSON that is valid under a JSON schema, given as JSON. An answer that is not cut short by
+    /// [`max_tokens`](Request::max_tokens), a stop text or the context is complete.
+    ///
+    /// A schema that is invalid or uses a keyword that is not supported is an error of [`Model::generate`], which names
+    /// the place.
+    ///
+    /// ```
+    /// # let path = "crates/cli/assets/demo.gguf";
+    /// # let mut model = bilayer::Model::open(path)?;
+    /// use bilayer::Request;
+    ///
+    /// let schema = r#"{
+    ///     "type": "object",
+    ///     "properties": {
+    ///         "name": { "enum": ["ROMEO", "JULIET"] },
+    ///         "age": { "type": "integer", "minimum": 10, "maximum": 99 }
+    ///     },
+    ///     "required": ["name", "age"],
+    ///     "additionalProperties": false
+    /// }"#;
+    /// let text = model.generate(Request::new("Who are you?\n").json_schema(schema))?.text()?;
+    /// let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    /// assert!(value["age"].as_i64().is_some_and(|age| (10..=99).contains(&age)));
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    ///
+    /// [`Model::generate`]: crate::Model::generate
+    #[must_use]
+    pub fn json_schema(self, schema: impl Into<String>) -> Request {
+        self.constrained(Grammar::json_schema(schema))
+    }
+
+    /// Allows only JSON objects.
+    #[must_use]
+    pub fn json_object(self) -> Request {
+        self.constrained(Grammar::json_object())
+    }
+
+    /// Allows only text that a grammar in llama.cpp's notation, GBNF, describes.
+    #[must_use]
+    pub fn grammar(self, gbnf: impl Into<String>) -> Request {
+        self.constrained(Grammar::gbnf(gbnf))
+    }
+
+    /// Allows only text that a regular expression matches whole.
+    #[must_use]
+    pub fn regex(self, expression: impl Into<String>) -> Request {
+        self.constrained(Grammar::regex(expression))
+    }
+
+    /// Allows only text that a grammar in llguidance's variant of Lark describes.
+    #[must_use]
+    pub fn lark(self, grammar: impl Into<String>) -> Request {
+        self.constrained(Grammar::lark(grammar))
+    }
+
+    /// Of several grammars the last one counts.
+    fn constrained(self, grammar: Grammar) -> Request {
+        Request { grammar: Some(grammar), ..self }
     }
 
     /// Reports the log-probabilities of each token and of the `top` most likely ones in its place

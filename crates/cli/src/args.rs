@@ -10,6 +10,7 @@ mod chat;
 mod convert;
 mod draft;
 mod encode;
+mod grammar;
 mod hub;
 mod lists;
 mod model;
@@ -26,6 +27,7 @@ pub use chat::ChatArgs;
 pub use convert::{Convert, Outtype};
 pub use draft::DraftArgs;
 pub use encode::{Classify, Embed, PoolingArg, Rerank, TextArgs};
+pub use grammar::GrammarArgs;
 pub use hub::{HubArgs, Models};
 pub use model::{FlashAttn, ModelArgs};
 pub use perplexity::{Imatrix, Perplexity};
@@ -146,6 +148,8 @@ pub struct RunArgs {
     pub chat: ChatArgs,
     #[command(flatten)]
     pub answer: AnswerArgs,
+    #[command(flatten)]
+    pub grammar: GrammarArgs,
     #[command(flatten)]
     pub model: ModelArgs,
     #[command(flatten)]

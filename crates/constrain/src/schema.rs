@@ -1,5 +1,7 @@
 //! JSON schemas: checks with a place for each error, before and after llguidance has seen the schema.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Map, Value, json};
 
 use crate::{Error, Limits};
@@ -38,8 +40,17 @@ const MAP: &[&str] = &["$defs", "definitions", "patternProperties", "properties"
 const COUNT: &[&str] =
     &["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"];
 
+/// Most properties of an object: the time to compile them grows with their square.
+const PROPERTIES_MAX: usize = 1000;
+
+/// Most values of an `enum`.
+const VALUES_MAX: usize = 2000;
+
 /// Most parts of a schema that are compiled on their own to find the one at fault.
 const TRIALS: usize = 200;
+
+/// Time after which no further part is compiled.
+const TRIAL_TIME: Duration = Duration::from_millis(250);
 
 /// Parses a schema and checks what can be checked without compiling it.
 ///
@@ -99,6 +110,19 @@ fn check(path: &str, schema: &Value, root: &Value) -> Result<(), Error> {
         let at = child(path, key);
         if UNSUPPORTED.contains(&key.as_str()) && !is_void(key, value) {
             return Err(refused(&at, format!("the keyword `{key}` is not supported")));
+        }
+        let (count, most) = match (key.as_str(), value) {
+            ("properties" | "patternProperties", Value::Object(fields)) => {
+                (fields.len(), PROPERTIES_MAX)
+            }
+            ("enum", Value::Array(values)) => (values.len(), VALUES_MAX),
+            _ => (0, 0),
+        };
+        if count > most {
+            return Err(refused(
+                &at,
+                format!("it has {count} entries; at most {most} are allowed"),
+            ));
         }
         let expected = match key.as_str() {
             "$ref" => return check_reference(&at, value, root),
@@ -212,11 +236,14 @@ fn drop_false_unique(schema: &mut Value) {
 /// message on its own. `fails` compiles a schema.
 pub fn locate(schema: &Value, message: &str, fails: &dyn Fn(Value) -> Option<String>) -> Error {
     let (mut path, mut part) = ("#".to_owned(), schema);
-    let mut trials = 0;
+    // What is too large as a whole has no part at fault.
+    let is_size = message.contains("too big") || message.contains("too large");
+    let mut trials = if is_size { TRIALS } else { 0 };
+    let start = Instant::now();
     'deeper: loop {
         for (at, child) in children(&path, part) {
             trials += 1;
-            if trials > TRIALS {
+            if trials > TRIALS || start.elapsed() > TRIAL_TIME {
                 break 'deeper;
             }
             if fails(alone(schema, &at)).is_some_and(|error| error == message) {

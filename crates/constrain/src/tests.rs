@@ -2,15 +2,17 @@
 
 use crate::{Constraint, Error, Grammar, Limits, Token, Tokens};
 
-/// One token per byte, a few longer ones, and an end.
-pub fn bytes() -> Tokens {
-    let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+/// The texts of the tokens: one per byte, and a few longer ones.
+pub fn texts() -> Vec<Vec<u8>> {
     let longer = ["{\"", "\":", "true", "null", "</think>", "\n\n", "ink>x"];
-    let tokens = bytes
-        .iter()
-        .map(|byte| Token::Text(byte))
-        .chain(longer.iter().map(|text| Token::Text(text.as_bytes())))
-        .chain([Token::Control(b"<end>")]);
+    let longer = longer.iter().map(|text| text.as_bytes().to_vec());
+    (0..=255).map(|byte| vec![byte]).chain(longer).collect()
+}
+
+/// Tokens of these texts, and an end.
+pub fn bytes() -> Tokens {
+    let texts = texts();
+    let tokens = texts.iter().map(|text| Token::Text(text)).chain([Token::Control(b"<end>")]);
     Tokens::new(tokens, &[END]).unwrap()
 }
 
@@ -199,3 +201,8 @@ fn a_vocabulary_without_an_end_is_complete_where_nothing_fits() {
 
 #[path = "tests/gbnf.rs"]
 mod gbnf;
+
+#[path = "tests/checker.rs"]
+mod checker;
+#[path = "tests/sound.rs"]
+mod sound;

@@ -24,6 +24,7 @@ const SPELLED: &[(&str, &str)] = &[
     ("-sys", "--system-prompt"),
     ("-sysf", "--system-prompt-file"),
     ("-st", "--single-turn"),
+    ("-jf", "--json-schema-file"),
     ("-ngl", "--gpu-layers"),
     ("-ot", "--override-tensor"),
     ("-ncmoe", "--n-cpu-moe"),
@@ -61,7 +62,6 @@ const CHATS: &str = "use -cnv to chat; a line that ends in \\ is continued";
 const LOCAL: &str =
     "give -hf ORG/REPO and --hf-file FILE, or download the file and give its path with -m";
 const DRAFT: &str = "give -md hf:ORG/REPO:QUANT";
-const FREE: &str = "output cannot be constrained by a grammar; remove the flag";
 const CHAIN: &str = "samplers run in a fixed order; set each with its own flag";
 const OWN: &str = "RoPE scaling is read from the model file; remove the flag";
 const ONE_POOL: &str = "prefill uses the threads of -t";
@@ -81,8 +81,6 @@ const NOT_YET: &[(&[&str], &str)] = &[
     (&["--in-prefix", "--in-suffix", "-mli", "--multiline-input"], CHATS),
     (&["-mu", "--model-url"], LOCAL),
     (&["-hfd", "-hfrd", "--hf-repo-draft"], DRAFT),
-    (&["--grammar", "--grammar-file", "-j", "--json-schema", "-jf"], FREE),
-    (&["--json-schema-file"], FREE),
     (&["--samplers", "--sampling-seq", "--sampler-seq", "--top-nsigma"], CHAIN),
     (&["--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"], OWN),
     (&["--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"], OWN),

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
+use bilayer_engine::constrain::Constraint;
 use bilayer_engine::generate::{self, Generation, Request, Statistics, Stop, Token};
 use bilayer_engine::sampling::{Options, Sampler};
 use bilayer_engine::session::{CacheError, Session};
@@ -16,6 +17,7 @@ use crate::{demo, output, progress, trace};
 use drafting::DraftSource;
 
 mod chat;
+mod constraint;
 mod drafting;
 pub mod prompt;
 mod report;
@@ -28,6 +30,19 @@ struct Question {
     /// Tokens that end a DRY sequence.
     breakers: Vec<bool>,
     stops: Vec<String>,
+    constraint: Option<Constraint>,
+}
+
+impl Question {
+    /// The sampler for its answer in a session.
+    fn sampler(&self, session: &Session) -> Result<Sampler, Error> {
+        let (options, breakers) = (self.options.clone(), self.breakers.clone());
+        let mut sampler = Sampler::new(options, session.vocab(), session.context(), breakers)?;
+        if let Some(constraint) = &self.constraint {
+            sampler.set_constraint(constraint.clone());
+        }
+        Ok(sampler)
+    }
 }
 
 /// An answer with its statistics.
@@ -75,6 +90,7 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
         options: settings::sampling(&args.sampling, &model)?,
         breakers: settings::breakers(args, &model)?,
         stops: settings::texts(args, &args.answer.stop)?,
+        constraint: constraint::asked(args, &model)?,
     };
     let mut logits_file = logits_file(args, &model, question.prompt.len())?;
     let mut draft_source = DraftSource::new(args, &model)?;
@@ -184,9 +200,7 @@ fn answer(
     (session, draft_source): (&mut Session, Option<&mut DraftSource>),
     question: &Question,
 ) -> Result<Answer, Failure> {
-    let (options, breakers) = (question.options.clone(), question.breakers.clone());
-    let sampler = Sampler::new(options, model.config().vocab, session.context(), breakers)
-        .map_err(Error::SamplingOptions)?;
+    let sampler = question.sampler(session)?;
     let request = Request {
         predict: settings::predict(args),
         stops: question.stops.clone(),

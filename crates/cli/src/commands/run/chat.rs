@@ -4,15 +4,15 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use bilayer_engine::constrain::Constraint;
 use bilayer_engine::conversation::{Conversation, Role};
 use bilayer_engine::generate::{Generation, Request, Statistics, Stop};
-use bilayer_engine::sampling::Sampler;
 use bilayer_engine::session::Session;
 use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::{Template, Templates};
 
 use super::drafting::DraftSource;
-use super::{Answer, Question, report, settings, streamed, warn};
+use super::{Answer, Question, constraint, report, settings, streamed, warn};
 use crate::args::RunArgs;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt;
@@ -67,6 +67,8 @@ struct Chat {
     session: Session,
     draft_source: Option<DraftSource>,
     conversation: Conversation,
+    /// Of every answer.
+    constraint: Option<Constraint>,
     load: Duration,
     /// Number of answers begun; it varies the seed.
     begun: u64,
@@ -106,6 +108,7 @@ pub fn execute(args: &RunArgs, wanted: Wanted, began: Instant) -> Result<u8, Fai
     let template = template(args, &templates)?;
     let variables = variables(args)?;
     let options = settings::sampling(&args.sampling, &model)?;
+    let constraint = constraint::asked(args, &model)?;
     let draft_source = DraftSource::new(args, &model)?;
     let asked =
         settings::Asked { options: &options, prompt: 1, draft_source: draft_source.as_ref() };
@@ -120,7 +123,8 @@ pub fn execute(args: &RunArgs, wanted: Wanted, began: Instant) -> Result<u8, Fai
     output::note(&format!("chat template: {}", conversation.template().name()));
     warn(&mut session);
     let (args, last) = (args.clone(), None);
-    let mut chat = Chat { args, model, session, draft_source, conversation, load, begun: 0, last };
+    let mut chat =
+        Chat { args, model, session, draft_source, conversation, constraint, load, begun: 0, last };
     let code = chat.run(first)?;
     chat.farewell()?;
     Ok(code)
@@ -295,20 +299,16 @@ impl Chat {
     }
 
     fn answer_interruptibly(&mut self) -> Result<Answer, Failure> {
-        let Chat { args, model, session, draft_source, conversation, .. } = self;
+        let Chat { args, model, session, draft_source, conversation, constraint, .. } = self;
         let turn = conversation.turn(model, session)?;
         let mut options = settings::sampling(&args.sampling, model)?;
         options.seed = options.seed.wrapping_add(self.begun);
         let mut stops = settings::texts(args, &args.answer.stop)?;
         stops.extend(conversation.template().stops(model.tokenizer()));
         let breakers = settings::breakers(args, model)?;
-        let question = Question { prompt: turn.tokens, options, breakers, stops };
-        let sampler = Sampler::new(
-            question.options.clone(),
-            session.vocab(),
-            session.context(),
-            question.breakers.clone(),
-        );
+        let constraint = constraint.clone();
+        let question = Question { prompt: turn.tokens, options, breakers, stops, constraint };
+        let sampler = question.sampler(session)?;
         let request = Request {
             predict: settings::predict(args),
             stops: question.stops.clone(),
@@ -317,7 +317,6 @@ impl Chat {
             cancel: interrupt::handle().clone(),
             ..Request::new(&question.prompt[turn.kept..])
         };
-        let sampler = sampler.map_err(Error::SamplingOptions)?;
         let sequence = conversation.sequence();
         let new = question.prompt.len() - turn.kept;
         let mut generation = Generation::new(model, session, sequence, sampler, request)?;

@@ -112,7 +112,7 @@ pub fn session(args: &RunArgs, model: &Model, asked: &Asked<'_>) -> Result<Sessi
     let bar = progress::bytes("loading");
     let mut tell = |p: Progress| progress::prepare(&bar, p);
     // A GPU then returns a few candidates instead of a row as wide as the vocabulary.
-    let top_k = asked.options.needs();
+    let top_k = asked.options.needs().filter(|_| !args.grammar.is_given());
     let of_prompt = args.logits.as_ref().map(|_| settings.ubatch_size.min(asked.prompt));
     let of_draft = asked.draft_source.map(|_| args.draft.bounds().draft_max + 1);
     let outputs = of_prompt.max(of_draft);
