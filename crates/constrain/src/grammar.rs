@@ -104,7 +104,7 @@ impl Prepared {
 }
 
 /// White space between the tokens of JSON: a model may indent, but not fill its answer with nothing else.
-const SPACE: &str = r"[ \t]{1,8}|\r?\n[ \t]{0,64}";
+const SPACE: &str = r"[ \t]{1,2}|\r?\n[ \t]{0,20}";
 
 /// The schema with llguidance's options in it. A schema that is `true` or `false` has no room for them.
 fn with_options(schema: Value) -> Value {

@@ -30,7 +30,7 @@ pub enum Token<'a> {
     Unused,
 }
 
-/// A vocabulary prepared for grammars. It takes about a tenth of a second to make, once per model; clones share it.
+/// A vocabulary prepared for grammars. It takes up to half a second for 128k tokens to make, once per model; clones share it.
 #[derive(Clone)]
 pub struct Tokens {
     pub(crate) shared: Arc<Shared>,

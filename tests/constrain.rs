@@ -1,0 +1,189 @@
+//! The promise of constrained output on a whole model: answers are valid, repeat with their seed, and are not changed by
+//! draft tokens. Soundness over many schemas is tested in `crates/constrain`.
+
+#![allow(clippy::print_stdout, reason = "says what was skipped and what a mask costs")]
+
+use std::path::Path;
+use std::time::Instant;
+
+use bilayer_engine::constrain::{Constraint, Grammar, Limits, Token, Tokens};
+use bilayer_engine::generate::speculate::{Bounds, Drafter, Lookup};
+use bilayer_engine::generate::{Generation, Request, Stop};
+use bilayer_engine::sampling::{Mirostat, Options, Sampler};
+use bilayer_engine::session::{Session, Settings};
+use bilayer_engine::{Model, OpenOptions};
+use bilayer_text::Encode;
+use serde_json::{Value, json};
+
+fn demo() -> Model {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/cli/assets/demo.gguf");
+    Model::open(&path, OpenOptions::default()).expect("the demo model")
+}
+
+/// An answer of the demo model, with the statistics of its drafts.
+fn answer(
+    model: &Model,
+    grammar: &Grammar,
+    options: Options,
+    drafter: Option<&mut dyn Drafter>,
+) -> (String, usize, Stop) {
+    let settings = Settings { outputs: Some(8), ctx_size: Some(512), ..Settings::default() };
+    let mut session = Session::new(model, settings).expect("a session");
+    let sequence = session.open().expect("a sequence");
+    let mut sampler =
+        Sampler::new(options, session.vocab(), session.context(), Vec::new()).expect("options");
+    sampler.set_constraint(model.constraint(grammar).expect("a grammar"));
+    let prompt = model.prompt_tokens("ROMEO:\nmy own, my own, my own\n").expect("tokens");
+    let request = Request { predict: Some(400), ..Request::new(&prompt) };
+    let mut generation =
+        Generation::new(model, &mut session, sequence, sampler, request).expect("a generation");
+    if let Some(drafter) = drafter {
+        generation = generation.with_drafter(drafter).expect("a drafter");
+    }
+    let mut text = String::new();
+    while let Some(token) = generation.next().expect("a token") {
+        text += &token.text;
+    }
+    text += &generation.finish();
+    (text, generation.statistics().drafted, generation.stop().expect("it ended"))
+}
+
+#[test]
+fn answers_of_a_model_are_valid_and_repeat_with_their_seed() {
+    let model = demo();
+    let schema = r#"{"type":"object","properties":{"name":{"enum":["ROMEO","JULIET"]},
+        "lines":{"type":"array","items":{"type":"string","maxLength":12},"minItems":1,"maxItems":3}},
+        "required":["name","lines"],"additionalProperties":false}"#;
+    let grammar = Grammar::json_schema(schema);
+    for seed in 0..3 {
+        let options = Options { seed, ..Options::default() };
+        let (text, _, stop) = answer(&model, &grammar, options.clone(), None);
+        assert_eq!(stop, Stop::EndOfText, "{text}");
+        let value: Value = serde_json::from_str(&text).expect("JSON");
+        assert!(["ROMEO", "JULIET"].iter().any(|name| value["name"] == *name), "{text}");
+        let lines = value["lines"].as_array().expect("lines");
+        assert!((1..=3).contains(&lines.len()), "{text}");
+        let is_short = |line: &Value| line.as_str().is_some_and(|l| l.chars().count() <= 12);
+        assert!(lines.iter().all(is_short), "{text}");
+        assert_eq!(text, answer(&model, &grammar, options, None).0);
+    }
+}
+
+#[test]
+fn drafts_that_the_grammar_forbids_are_refused() {
+    let model = demo();
+    // What prompt lookup proposes after "my own" is ", my own", which only the second grammar allows.
+    for expression in ["my own( and my own){3,8}\\.", "(my own, ){3,8}my own\\."] {
+        let grammar = Grammar::regex(expression);
+        let greedy = Options { temperature: 0.0, ..Options::default() };
+        let (plain, _, stop) = answer(&model, &grammar, greedy.clone(), None);
+        let (drafted, drafts, _) =
+            answer(&model, &grammar, greedy, Some(&mut Lookup::new(Bounds::default())));
+        assert_eq!(plain, drafted);
+        assert!(drafts > 0, "nothing was drafted");
+        assert_eq!(stop, Stop::EndOfText);
+        assert!(regex::Regex::new(&format!("^{expression}$")).expect("valid").is_match(&plain));
+        let sampled = Options { seed: 5, ..Options::default() };
+        let (text, ..) =
+            answer(&model, &grammar, sampled, Some(&mut Lookup::new(Bounds::default())));
+        assert!(regex::Regex::new(&format!("^{expression}$")).expect("valid").is_match(&text));
+    }
+}
+
+#[test]
+fn every_sampler_obeys_and_all_logits_are_needed() {
+    let model = demo();
+    let vocab = model.config().vocab;
+    let constraint = model.constraint(&Grammar::regex("[a-c]{30}")).expect("an expression");
+    let free = Options { temperature: 1.0, ..Options::default() };
+    let all = [
+        Options { temperature: 0.0, ..free.clone() },
+        Options { top_k: 1, ..free.clone() },
+        Options { mirostat: Some(Mirostat { version: 1, tau: 5.0, eta: 0.1 }), ..free.clone() },
+        Options { mirostat: Some(Mirostat { version: 2, tau: 5.0, eta: 0.1 }), ..free.clone() },
+        Options { repeat_penalty: 2.0, presence_penalty: 3.0, ..free },
+    ];
+    for options in all {
+        let mut sampler = Sampler::new(options, vocab, 256, Vec::new()).expect("options");
+        sampler.set_constraint(constraint.clone());
+        assert_eq!(sampler.needs(), None);
+        let mut tokens = Vec::new();
+        // The model prefers all that the grammar forbids.
+        let dislikes = |id: u32| match model.tokenizer().text(id) {
+            Some(text) if text.iter().all(|byte| (b'a'..=b'c').contains(byte)) => -50.0,
+            _ => (id % 17) as f32,
+        };
+        let logits: Vec<f32> = (0..vocab as u32).map(dislikes).collect();
+        while !sampler.is_complete() {
+            tokens.push(sampler.sample(&logits).expect("a token"));
+        }
+        let text: Vec<u8> = tokens
+            .iter()
+            .flat_map(|&id| model.tokenizer().text(id).unwrap_or_default())
+            .copied()
+            .collect();
+        assert_eq!(text.len(), 30);
+        assert!(text.iter().all(|byte| (b'a'..=b'c').contains(byte)));
+    }
+}
+
+/// Prints what a mask costs with 128 thousand tokens, where the shared data is present; no bound, since machines and
+/// their load differ.
+#[test]
+fn the_cost_of_a_mask_is_printed() {
+    let file = "../shared/data/vocab/ggml-vocab-llama-bpe.gguf";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    if !path.exists() {
+        println!("skipped: no {}", path.display());
+        return;
+    }
+    let tokenizer = bilayer_engine::tokenizer(&path).expect("a vocabulary");
+    let start = Instant::now();
+    let token = |id| match (tokenizer.text(id), tokenizer.piece(id)) {
+        (Some(bytes), _) => Token::Text(bytes),
+        (None, Some(name)) => Token::Control(name),
+        (None, None) => Token::Unused,
+    };
+    let tokens = Tokens::new((0..tokenizer.len() as u32).map(token), tokenizer.ends());
+    let tokens = tokens.expect("a vocabulary");
+    println!("vocabulary of {} tokens prepared in {:?}", tokens.len(), start.elapsed());
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "name": { "type": "string", "maxLength": 60 },
+            "tags": { "type": "array", "items": { "type": "string" } },
+            "score": { "type": "number", "minimum": 0, "maximum": 1 },
+            "kind": { "enum": ["person", "place", "other"] },
+            "more": { "type": "object" },
+        },
+        "required": ["name", "tags", "score", "kind", "more"],
+        "additionalProperties": false,
+    });
+    let mut times = Vec::new();
+    for number in 0..30 {
+        let start = Instant::now();
+        let grammar = Grammar::json_schema(schema.to_string());
+        let mut constraint = Constraint::new(&tokens, &grammar, Limits::default()).expect("valid");
+        if number == 0 {
+            println!("schema compiled in {:?}", start.elapsed());
+        }
+        let value = json!({
+            "name": format!("Ada Lovelace, number {number}, of London"),
+            "tags": ["first programmer", "mathematics and poetical science", "näive café"],
+            "score": 0.25 + f64::from(number) / 100.0,
+            "kind": "person",
+            "more": { "born": 1815, "notes": [null, true, { "text": "The engine weaves algebraic patterns." }] },
+        });
+        let text = serde_json::to_string_pretty(&value).expect("JSON");
+        for token in tokenizer.encode(&text, Encode::default()).expect("tokens") {
+            let start = Instant::now();
+            constraint.mask().expect("a mask");
+            times.push(start.elapsed());
+            constraint.accept(token).expect("an allowed token");
+        }
+        assert!(constraint.is_complete());
+    }
+    times.sort_unstable();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+    println!("{} masks: median {:?}, p99 {:?}, most {:?}", times.len(), at(0.5), at(0.99), at(1.0));
+}
