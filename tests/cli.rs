@@ -25,8 +25,9 @@ use support::data::shared;
 use support::program::{Place, Ran, ran};
 use support::words;
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "run",
+    "serve",
     "bench",
     "embed",
     "rerank",
@@ -547,7 +548,7 @@ fn invalid_command_lines_give_one_line_and_code_2() {
         ("synth --layers 0 x.gguf", "layers is 0; it must be"),
         ("synth -t 100000 x.gguf", "threads is 100000; it must be at most 512"),
         ("synth --seed x x.gguf", "'x' for '--seed <N>'"),
-        ("serve", "the command `serve` is not available yet; "),
+        ("batch", "the command `batch` is not available yet; "),
         ("rum", "a similar subcommand exists: 'run'"),
         ("help", "'help'"),
     ];

@@ -24,6 +24,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ),
     ("measure", &["cpu", "engine", "graph", "models", "quant", "scheduler", "text"]),
     ("convert", &["engine", "gguf", "measure", "models", "quant", "text"]),
+    ("server", &["engine", "text"]),
     (
         "cli",
         &[
@@ -38,6 +39,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "models",
             "quant",
             "scheduler",
+            "server",
             "text",
         ],
     ),

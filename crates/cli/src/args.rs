@@ -19,6 +19,7 @@ mod placing;
 mod profile;
 mod quantize;
 mod sampling;
+mod serve;
 mod synth;
 pub mod typed;
 
@@ -36,6 +37,7 @@ pub use placing::{AdapterArgs, PlacingArgs};
 pub use profile::Profile;
 pub use quantize::Quantize;
 pub use sampling::SamplingArgs;
+pub use serve::{LogFormat, Serve};
 pub use synth::Synth;
 
 const AFTER: &str = "\
@@ -68,6 +70,9 @@ pub fn threads(given: Option<i64>) -> Option<usize> {
 pub enum Command {
     /// Generate text from a prompt
     Run(Box<RunArgs>),
+    /// Serve models over HTTP, compatible with OpenAI's API and llama-server
+    #[command(visible_alias = "server")]
+    Serve(Box<Serve>),
     /// Show placement and memory use without loading the model
     Plan(Box<Plan>),
     /// Measure speed, with llama-bench's tests and names

@@ -23,6 +23,7 @@ pub mod profile;
 mod quantize;
 mod rerank;
 mod run;
+mod serve;
 mod synth;
 mod tokenize;
 mod verify;
@@ -32,6 +33,7 @@ pub fn execute(mut command: Command) -> Result<u8, Failure> {
     locate::models(&mut command)?;
     match command {
         Command::Run(args) => run::execute(&args),
+        Command::Serve(args) => serve::execute(&args),
         Command::Plan(args) => plan::execute(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Profile(args) => profile::execute(&args),

@@ -37,6 +37,11 @@ pub struct Source<'a> {
 
 /// Opens the file, or the demo model.
 pub fn open(source: &Source<'_>) -> Result<Model, Failure> {
+    Ok(model(source)?)
+}
+
+/// As [`open`], with the engine's error.
+pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
     let Some(path) = source.path else { return embedded() };
     let bar = progress::bytes("reading");
     let mut tell = |p: bilayer_gguf::Progress<'_>| progress::set(&bar, p.done_bytes, p.total_bytes);
@@ -64,8 +69,8 @@ pub fn tokenizer(path: Option<&Path>) -> Result<Arc<Tokenizer>, Failure> {
     }
 }
 
-fn embedded() -> Result<Model, Failure> {
-    Ok(Model::from_bytes(NAME, SharedBytes::from_static(&DEMO.0))?)
+fn embedded() -> Result<Model, bilayer_engine::Error> {
+    Model::from_bytes(NAME, SharedBytes::from_static(&DEMO.0))
 }
 
 #[cfg(test)]

@@ -89,6 +89,7 @@ type Change<'c> = dyn FnMut(&mut Vec<PathBuf>, &mut HubArgs) -> Result<(), Failu
 fn each(command: &mut Command, change: &mut Change<'_>) -> Result<(), Failure> {
     let (model, hub) = match command {
         Command::Run(args) => (&mut args.model.model, &mut args.model.hub),
+        Command::Serve(args) => (&mut args.model.model, &mut args.model.hub),
         Command::Plan(args) => (&mut args.model.model, &mut args.model.hub),
         Command::Profile(args) => (&mut args.model.model, &mut args.model.hub),
         Command::Verify(args) => (&mut args.model.model, &mut args.model.hub),

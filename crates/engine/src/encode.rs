@@ -85,16 +85,8 @@ impl Encoder {
     /// The vocabulary cannot express the text; [`Error::TooLong`].
     pub fn tokens(&self, input: Input<'_>, excess: Excess) -> Result<Vec<u32>, Error> {
         let Encoder { tokenizer, session, .. } = self;
-        let whole = Encode { add_special: true, parse_special: false };
-        let alone = Encode::default();
-        let mut ids = tokenizer.encode(input.text, whole).map_err(Error::Text)?;
+        let mut ids = self::tokens(tokenizer, input)?;
         let last = ids.last().copied().filter(|_| tokenizer.adds_eos());
-        if let Some(second) = input.pair {
-            let between = tokenizer.sep().filter(|_| tokenizer.adds_sep());
-            ids.extend(between.filter(|_| between != last));
-            ids.extend(tokenizer.encode(second, alone).map_err(Error::Text)?);
-            ids.extend(last);
-        }
         let (tokens, context) = (ids.len(), session.context());
         if tokens > context {
             if excess == Excess::Refuse {
@@ -178,6 +170,23 @@ impl Encoder {
     pub fn session_mut(&mut self) -> &mut Session {
         &mut self.session
     }
+}
+
+/// The tokens of an input, including special tokens around it, however many.
+///
+/// # Errors
+/// The vocabulary cannot express the text.
+pub fn tokens(tokenizer: &Tokenizer, input: Input<'_>) -> Result<Vec<u32>, Error> {
+    let whole = Encode { add_special: true, parse_special: false };
+    let mut ids = tokenizer.encode(input.text, whole).map_err(Error::Text)?;
+    if let Some(second) = input.pair {
+        let last = ids.last().copied().filter(|_| tokenizer.adds_eos());
+        let between = tokenizer.sep().filter(|_| tokenizer.adds_sep());
+        ids.extend(between.filter(|_| between != last));
+        ids.extend(tokenizer.encode(second, Encode::default()).map_err(Error::Text)?);
+        ids.extend(last);
+    }
+    Ok(ids)
 }
 
 /// Scales a row to length 1; a row of zeros is unchanged.

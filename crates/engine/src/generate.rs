@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::sampling::{Sampler, TokenLogprob};
 use crate::session::{CacheError, OutputRows, Run, SequenceId, Session, Spent, Wanted};
 use crate::{Cancel, Error, Model};
-use reply::{Choice, Reply};
+pub(crate) use reply::{Choice, Reply};
 use speculate::{Draft, Drafter, Text};
 
 mod batch;
@@ -352,7 +352,8 @@ pub fn logits<E: From<Error>>(
     goes_on
 }
 
-fn empty_prompt() -> Error {
+/// The error for a prompt without tokens.
+pub(crate) fn empty_prompt() -> Error {
     let (name, found) = ("prompt", "empty".to_owned());
     Error::Setting { name, found, expected: "at least one token".to_owned() }
 }

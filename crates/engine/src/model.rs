@@ -155,7 +155,7 @@ impl Model {
     }
 
     /// A constraint for answers of this model: a grammar compiled for its vocabulary, within [`Limits`] by default.
-    /// The first call prepares the vocabulary, which takes about a tenth of a second.
+    /// The first call prepares the vocabulary, which takes up to half a second for 128k tokens.
     ///
     /// # Errors
     /// [`Error::Constraint`]: the grammar is invalid, not supported or too large, or the vocabulary is.
@@ -176,6 +176,11 @@ impl Model {
         };
         let tokens = Tokens::new((0..self.config().vocab as u32).map(token), tokenizer.ends())?;
         Ok(self.0.grammar_tokens.get_or_init(|| tokens).clone())
+    }
+
+    /// The tokens of fill-in-the-middle prompts.
+    pub fn fill_in_middle(&self) -> vocabulary::FillInMiddle {
+        vocabulary::fill_in_middle(self.file().metadata(), self.tokenizer())
     }
 
     /// The tokenizer.

@@ -14,6 +14,7 @@ use bilayer_constrain::{Constraint, Mask};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+mod best;
 mod draft_token;
 mod draw;
 mod dry;
@@ -31,6 +32,7 @@ mod top_p;
 mod typical;
 mod xtc;
 
+pub(crate) use best::best;
 pub use draft_token::DraftToken;
 pub use logprobs::{TokenLogprob, logprobs};
 pub use options::{BREAKERS, Dry, Mirostat, Options, OptionsError, Xtc};

@@ -23,6 +23,7 @@ mod prepare;
 mod relocate;
 mod rows;
 mod settings;
+mod spent;
 mod top;
 mod trace;
 
@@ -35,6 +36,7 @@ pub use prepare::{Planner, budget_of};
 pub use relocate::Timed;
 pub(crate) use rows::OutputRows;
 pub use settings::{Overlap, Progress, Purpose, Settings, Stage, kv_types};
+pub use spent::Spent;
 pub use top::Top;
 pub use trace::{Event, Trace, What};
 
@@ -64,49 +66,6 @@ pub enum Wanted {
     /// whole step then runs with [`Exactness::PerRow`](bilayer_graph::Exactness::PerRow), which documents on which
     /// devices and for how many rows that holds.
     Verified,
-}
-
-/// Time spent in steps since the session began or since the last call. If devices work at the same time, their times add
-/// up to more than the total.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
-    /// Total time of steps.
-    pub total: Duration,
-    /// Time in which each of the plan's devices had segments to run, as recorded by [`Lane`]: the host first, then the
-    /// other devices, then lost ones.
-    pub devices: Vec<Duration>,
-    /// Time spent copying hidden states between devices.
-    pub crossing: Duration,
-}
-
-impl Spent {
-    fn of(devices: usize) -> Spent {
-        Spent { devices: vec![Duration::ZERO; devices], ..Spent::default() }
-    }
-
-    fn clear(&mut self) {
-        (self.total, self.crossing) = Default::default();
-        self.devices.fill(Duration::ZERO);
-    }
-
-    /// Time in which the host had segments to run.
-    pub fn host(&self) -> Duration {
-        self.devices.first().copied().unwrap_or_default()
-    }
-
-    /// The sum over the other devices of the time in which they had segments to run.
-    pub fn offload(&self) -> Duration {
-        self.devices.iter().skip(1).sum()
-    }
-
-    /// Adds another record, device by device.
-    pub fn add(&mut self, other: &Spent) {
-        self.total += other.total;
-        self.crossing += other.crossing;
-        let len = self.devices.len().max(other.devices.len());
-        self.devices.resize(len, Duration::ZERO);
-        self.devices.iter_mut().zip(&other.devices).for_each(|(all, more)| *all += *more);
-    }
 }
 
 /// Why a device failed.
@@ -230,6 +189,11 @@ impl Session {
         self.cache.tokens(sequence)
     }
 
+    /// The book-keeping of the KV cache.
+    pub fn cache(&self) -> &Pages {
+        &self.cache
+    }
+
     /// Size of the vocabulary: the width of a row of a decoder's logits.
     pub fn vocab(&self) -> usize {
         self.model.config().vocab
@@ -274,6 +238,15 @@ impl Session {
     pub fn step_bytes(&self, tokens: usize) -> Vec<u64> {
         let facts: Vec<_> = self.backends().map(|backend| backend.facts()).collect();
         bytes::step_bytes(&self.graph, &self.plan, &facts, tokens)
+    }
+
+    /// Bytes of hidden states that are copied from and to devices for each row of a step.
+    pub fn crossing_bytes(&self) -> u64 {
+        let Pipeline { segments, carried, .. } = &self.pipeline;
+        let values = segments.iter().flat_map(|s| s.inputs.iter().chain(&s.outputs));
+        let of_row = values.map(|&value| &carried[value]);
+        let of_row = of_row.filter(|value| value.rows == bilayer_graph::Rows::Tokens);
+        of_row.map(|value| 4 * value.width as u64).sum()
     }
 
     /// The selected kernels, segment by segment.

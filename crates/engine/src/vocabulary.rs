@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use bilayer_gguf::{Error, Metadata, Strings};
 use bilayer_models::limits;
-use bilayer_text::Vocabulary;
 use bilayer_text::chat::Templates;
+use bilayer_text::{Tokenizer, Vocabulary};
 
 /// The lists with an entry per token or merge, the bulk of a vocabulary.
 pub(crate) const LISTS: [&str; 4] = ["tokens", "scores", "token_type", "merges"];
@@ -78,4 +78,44 @@ pub fn chat_templates(metadata: &Metadata) -> Result<Templates, Error> {
         Ok((name.to_owned(), source.to_owned()))
     });
     Ok(Templates { own, named: named.collect::<Result<_, Error>>()? })
+}
+
+/// Tokens of fill-in-the-middle prompts; `None` for those that a model does not have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FillInMiddle {
+    /// Before the text before the cursor.
+    pub prefix: Option<u32>,
+    /// Before the text after the cursor.
+    pub suffix: Option<u32>,
+    /// After both: the model continues here.
+    pub middle: Option<u32>,
+    /// Between files.
+    pub separator: Option<u32>,
+}
+
+/// The tokens of fill-in-the-middle prompts: from the metadata, else by the names that code models use.
+pub(crate) fn fill_in_middle(metadata: &Metadata, tokenizer: &Tokenizer) -> FillInMiddle {
+    let named = |names: &[&str]| {
+        let mut controls = tokenizer.controls();
+        controls.find(|(text, _)| names.contains(text)).map(|(_, id)| id)
+    };
+    let find = |part: &str, names: &[&str]| {
+        let given = metadata.opt_u32(&key(&format!("fim_{part}_token_id"))).ok().flatten();
+        given.filter(|&id| (id as usize) < tokenizer.len()).or_else(|| named(names))
+    };
+    FillInMiddle {
+        prefix: find(
+            "pre",
+            &["<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<｜fim▁begin｜>", "<PRE>"],
+        ),
+        suffix: find(
+            "suf",
+            &["<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<｜fim▁hole｜>", "<SUF>"],
+        ),
+        middle: find(
+            "mid",
+            &["<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<｜fim▁end｜>", "<MID>"],
+        ),
+        separator: find("sep", &["<|file_sep|>", "<file_sep>"]),
+    }
 }

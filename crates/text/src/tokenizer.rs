@@ -261,7 +261,7 @@ impl Tokenizer {
     }
 
     /// The spellings and ids of control and unknown tokens.
-    pub(crate) fn controls(&self) -> impl Iterator<Item = (&str, u32)> {
+    pub fn controls(&self) -> impl Iterator<Item = (&str, u32)> {
         let is_control =
             |id| matches!(self.pieces.kind(id), Some(TokenType::Control | TokenType::Unknown));
         self.special.tokens().filter(move |(_, id)| is_control(*id))

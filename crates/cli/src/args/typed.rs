@@ -36,6 +36,8 @@ const SPELLED: &[(&str, &str)] = &[
     ("-mg", "--main-gpu"),
     ("-fitt", "--fit-target"),
     ("-np", "--parallel"),
+    ("-kvu", "--kv-unified"),
+    ("-to", "--timeout"),
     ("-pg", "--prompt-gen"),
     ("-mmp", "--mmap"),
     ("-md", "--model-draft"),
@@ -56,7 +58,7 @@ const ALWAYS: &[&str] = &[
 ];
 
 /// Names reserved for future commands.
-const LATER: &str = "serve batch prune";
+const LATER: &str = "batch prune";
 
 const CHATS: &str = "use -cnv to chat; a line that ends in \\ is continued";
 const LOCAL: &str =
@@ -250,7 +252,7 @@ mod tests {
             assert!(error.contains("is not supported yet; "), "{line}: {error}");
         }
         assert!(prepared("bilayer run -nkv").is_err_and(|e| e.contains("'-nkv'")));
-        assert!(prepared("bilayer serve").is_err_and(|e| e.contains("not available yet")));
+        assert!(prepared("bilayer batch").is_err_and(|e| e.contains("not available yet")));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::sampling::{self, DraftToken, Row, Sampler};
 use crate::{Error, Model};
 
 /// An answer without the session that computes it.
-pub(super) struct Reply<'r> {
+pub(crate) struct Reply<'r> {
     pub request: Request<'r>,
     pub sampler: Sampler,
     pub stop: Option<Stop>,
@@ -20,7 +20,7 @@ pub(super) struct Reply<'r> {
 }
 
 /// The input for selecting the next token.
-pub(super) struct Choice<'a> {
+pub(crate) struct Choice<'a> {
     pub row: Row<'a>,
     /// All logits `[vocab]`, if log-probabilities are reported.
     pub logits: Option<&'a [f32]>,

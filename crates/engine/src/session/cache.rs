@@ -133,15 +133,12 @@ impl Pages {
         if needed > self.context {
             return Err(Error::Context { needed, context: self.context });
         }
-        let held = self.slot(sequence).pages.len();
-        let total = needed.div_ceil(PAGE_TOKENS);
-        let partial = (!tokens.is_empty() && !first.is_multiple_of(PAGE_TOKENS))
-            .then_some(first / PAGE_TOKENS);
-        let shared =
-            partial.filter(|&i| self.references[self.slot(sequence).pages[i] as usize] > 1);
-        if total - held + usize::from(shared.is_some()) > self.free.len() {
+        if self.pages_needed(sequence, tokens.len()) > self.free.len() {
             return Err(Error::Full { pages: self.references.len() });
         }
+        let shared = self.shared_page(sequence, tokens.len());
+        let held = self.slot(sequence).pages.len();
+        let total = needed.div_ceil(PAGE_TOKENS);
         if let Some(index) = shared {
             let to = self.take();
             let slot = &mut self.sequences[sequence.0 as usize];
@@ -155,6 +152,27 @@ impl Pages {
         }
         self.sequences[sequence.0 as usize].tokens.extend_from_slice(tokens);
         Ok(first)
+    }
+
+    /// Number of free pages that appending `tokens` tokens takes, including the copy of a shared page.
+    pub fn pages_needed(&self, sequence: SequenceId, tokens: usize) -> usize {
+        let total = (self.len(sequence) + tokens).div_ceil(PAGE_TOKENS);
+        let held = self.slot(sequence).pages.len();
+        total.saturating_sub(held) + usize::from(self.shared_page(sequence, tokens).is_some())
+    }
+
+    /// Index in the sequence's table of the shared page that appending `tokens` tokens would write.
+    fn shared_page(&self, sequence: SequenceId, tokens: usize) -> Option<usize> {
+        let first = self.len(sequence);
+        let is_partial = tokens > 0 && !first.is_multiple_of(PAGE_TOKENS);
+        let index = is_partial.then_some(first / PAGE_TOKENS)?;
+        let page = self.slot(sequence).pages[index];
+        (self.references[page as usize] > 1).then_some(index)
+    }
+
+    /// Number of pages.
+    pub fn pages(&self) -> usize {
+        self.references.len()
     }
 
     /// Number of tokens of a sequence.

@@ -99,6 +99,12 @@ pub fn budget_of(model: &Model, settings: &Settings<'_>) -> Result<Budget, Error
 /// Makes a session's plan.
 pub type Planner<'p> = dyn Fn(&Graph, &Machine, &Budget) -> Result<Plan, Error> + 'p;
 
+/// The book-keeping of the KV cache.
+fn pages(settings: &Settings<'_>, limits: &Limits, model: &Model) -> Pages {
+    let context = settings.context(model.config().context);
+    Pages::new(limits.pages, limits.sequences + settings.cached_sequences, context)
+}
+
 /// Prepares a session on open devices. If a device runs out of memory or is lost, less is placed on it, with a warning.
 fn on(
     model: &Model,
@@ -158,7 +164,7 @@ fn on(
     Ok(Session {
         model: model.clone(),
         purpose: settings.purpose,
-        cache: Pages::new(limits.pages, limits.sequences, settings.context(model.config().context)),
+        cache: pages(settings, &limits, model),
         starts: Vec::with_capacity(limits.sequences),
         copies: Vec::with_capacity(2 * limits.sequences),
         overlap: if divides { settings.overlap } else { Overlap::Off },
@@ -272,8 +278,13 @@ pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
     let context = settings.context(model.config().context);
     let most = context * settings.sequences;
     let (sequences, mut outputs) = (settings.sequences, settings.sequences);
+    let is_decoder = model.config().encoder.is_none();
+    let table = context.div_ceil(PAGE_TOKENS);
     let (tokens, pages) = match model.config().encoder.clone() {
-        None => (settings.ubatch_size.min(most), context.div_ceil(PAGE_TOKENS) * sequences),
+        None => {
+            let pages = settings.kv_tokens.map(|all| all.max(context).div_ceil(PAGE_TOKENS));
+            (settings.ubatch_size.min(most), pages.unwrap_or(table * sequences))
+        }
         // An encoder's text is run in one step, and nothing is stored for the next.
         Some(mut encoder) => {
             let tokens = settings.ubatch_size.max(context).min(most);
@@ -289,7 +300,8 @@ pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
         outputs: settings.outputs.unwrap_or(outputs),
         sequences,
         pages,
-        page_entries: pages,
+        // Sequences with a common prefix share its pages, but each has them in its table.
+        page_entries: pages.max(if is_decoder { table * sequences } else { 0 }),
         key_type: settings.cache_type_k,
         value_type: settings.cache_type_v,
         fuse: settings.fuse,

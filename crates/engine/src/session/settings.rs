@@ -77,8 +77,13 @@ pub struct Settings<'a> {
     pub ctx_size: Option<usize>,
     /// The output.
     pub purpose: Purpose,
-    /// Maximum number of sequences.
+    /// Maximum number of sequences in a step.
     pub sequences: usize,
+    /// Further sequences that may be open beside them without taking part in a step, for reuse of their prefixes.
+    pub cached_sequences: usize,
+    /// Tokens that the KV cache of a decoder has room for, over all sequences; `None` is the context of each of
+    /// `sequences`. At least one context.
+    pub kv_tokens: Option<usize>,
     /// Maximum tokens per step (the physical batch); an encoder's is at least its context.
     pub ubatch_size: usize,
     /// Maximum output rows per step; `None` is one per sequence.
@@ -118,6 +123,8 @@ impl Default for Settings<'_> {
             ctx_size: None,
             purpose: Purpose::Own,
             sequences: 1,
+            cached_sequences: 0,
+            kv_tokens: None,
             ubatch_size: 512,
             outputs: None,
             cache_type_k: Type::F16,

@@ -21,17 +21,22 @@ pub fn predict(args: &RunArgs) -> Option<usize> {
     }
 }
 
-/// The samplers' options.
+/// The samplers' options, checked for a model's vocabulary.
 pub fn sampling(args: &SamplingArgs, model: &Model) -> Result<Options, Failure> {
-    let given = args.numbers.options();
-    let options = Options {
-        seed: u64::try_from(args.seed).unwrap_or_else(|_| new_seed()),
-        logit_bias: args.logit_bias.iter().map(|b| bias(b)).collect::<Result<_, _>>()?,
-        ..given.map_err(|error| Failure::usage(format!("--{error}")))?
-    };
+    let options = options(args)?;
     let checked = options.check(model.config().vocab);
     checked.map_err(|error| Failure::usage(format!("--{error}")))?;
     Ok(options)
+}
+
+/// The samplers' options.
+pub fn options(args: &SamplingArgs) -> Result<Options, Failure> {
+    let given = args.numbers.options();
+    Ok(Options {
+        seed: u64::try_from(args.seed).unwrap_or_else(|_| new_seed()),
+        logit_bias: args.logit_bias.iter().map(|b| bias(b)).collect::<Result<_, _>>()?,
+        ..given.map_err(|error| Failure::usage(format!("--{error}")))?
+    })
 }
 
 /// 32 bits from the clock: short enough to type again.
@@ -74,10 +79,15 @@ pub fn breakers(args: &RunArgs, model: &Model) -> Result<Vec<bool>, Failure> {
 
 /// A session's settings from the flags shared by all commands that load a model.
 pub fn model(flags: &ModelArgs) -> Result<Settings<'static>, Failure> {
-    let level = flags.cpu_level.as_deref().map(str::parse::<Level>).transpose();
     if flags.batch_size == 0 {
         return Err(Failure::usage("batch-size is 0; it must be at least 1"));
     }
+    Ok(checked(flags)?)
+}
+
+/// As [`model`], for flags that it has checked.
+pub fn checked(flags: &ModelArgs) -> Result<Settings<'static>, Error> {
+    let level = flags.cpu_level.as_deref().map(str::parse::<Level>).transpose();
     Ok(Settings {
         threads: crate::args::threads(flags.threads),
         cpu_level: level.map_err(|error| Error::Cpu(error.into()))?,

@@ -1,0 +1,198 @@
+//! Flags of `serve`, named as llama-server's.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::{ModelArgs, PoolingArg, SamplingArgs, switch};
+
+/// `bilayer serve`.
+#[derive(Args, Clone, Debug)]
+pub struct Serve {
+    #[command(flatten)]
+    pub listen: ListenArgs,
+    #[command(flatten)]
+    pub requests: RequestArgs,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    #[command(flatten)]
+    pub offer: OfferArgs,
+    #[command(flatten)]
+    pub template: TemplateArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// Where the server listens and who may use it.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Server")]
+pub struct ListenArgs {
+    /// Addresses to listen on, separated by commas; one that ends in .sock is a Unix socket
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1", env = "LLAMA_ARG_HOST")]
+    pub host: String,
+    /// Port; 0 lets the system choose
+    #[arg(long, value_name = "N", default_value_t = 8080, env = "LLAMA_ARG_PORT")]
+    pub port: u16,
+    /// API key; several are separated by commas. Without keys everybody may do everything
+    #[arg(long, value_name = "KEY", env = "LLAMA_API_KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+    /// File with an API key on each line, optionally followed by a role (metrics, inference, admin); SIGHUP reads it
+    /// again
+    #[arg(long, value_name = "FILE", env = "LLAMA_ARG_API_KEY_FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// Certificate chain, PEM: serve HTTPS
+    #[arg(long, value_name = "FILE", requires = "ssl_key_file", env = "LLAMA_ARG_SSL_CERT_FILE")]
+    pub ssl_cert_file: Option<PathBuf>,
+    /// Private key, PEM
+    #[arg(long, value_name = "FILE", requires = "ssl_cert_file", env = "LLAMA_ARG_SSL_KEY_FILE")]
+    pub ssl_key_file: Option<PathBuf>,
+    /// Origins whose pages may use the server from a browser: none, localhost, * or a list
+    #[arg(long, value_name = "ORIGINS", default_value = "none", env = "LLAMA_ARG_CORS_ORIGINS")]
+    pub cors_origins: String,
+    /// Offer Prometheus metrics at /metrics
+    #[arg(long, env = "LLAMA_ARG_ENDPOINT_METRICS", value_parser = switch())]
+    pub metrics: bool,
+    /// Offer no list of running requests at /slots
+    #[arg(long, env = "LLAMA_ARG_NO_ENDPOINT_SLOTS", value_parser = switch())]
+    pub no_slots: bool,
+    /// Offer no web page at /
+    #[arg(long, alias = "no-webui", env = "LLAMA_ARG_NO_UI", value_parser = switch())]
+    pub no_ui: bool,
+    /// Log a line for each request on stderr: off, text or json; prompts are never logged
+    #[arg(long, value_name = "FORMAT", default_value = "off", value_enum)]
+    pub log_format: LogFormat,
+    /// Add the prompt and the settings to every answer, for debugging; short form -v
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+/// What is logged.
+// No doc comments on the variants: clap would print them as a list of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Off,
+    Text,
+    Json,
+}
+
+/// How requests are scheduled.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Requests")]
+pub struct RequestArgs {
+    /// Requests that run at once; each then has an equal part of --ctx-size, unless with --kv-unified; short form -np
+    /// [default: 8, with --kv-unified]
+    #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub parallel: Option<u16>,
+    /// Let every request use all of --ctx-size, which all share; short form -kvu
+    #[arg(long, env = "LLAMA_ARG_KV_UNIFIED", value_parser = switch())]
+    pub kv_unified: bool,
+    /// Maximum tokens of an answer; -1 until it ends or the context is full
+    #[arg(short = 'n', long, alias = "predict", value_name = "N", default_value_t = -1)]
+    #[arg(allow_negative_numbers = true, env = "LLAMA_ARG_N_PREDICT")]
+    #[arg(value_parser = clap::value_parser!(i64).range(-1..))]
+    pub n_predict: i64,
+    /// Longest step while answers are running, in milliseconds: prompts are computed in parts that keep it
+    #[arg(long, value_name = "MS", default_value_t = 250)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_step_ms: u32,
+    /// Give a request the same result whatever else runs: prompts and answers are computed in separate steps
+    #[arg(long)]
+    pub deterministic: bool,
+    /// Share cached prefixes only among requests of one API key
+    #[arg(long)]
+    pub cache_per_key: bool,
+}
+
+/// What one client may take.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitArgs {
+    /// Waiting requests; more are refused with 503
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub max_queue: usize,
+    /// Waiting requests of one API key; more are refused with 429
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub max_queue_per_key: usize,
+    /// Size of a request's body, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 8)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    pub max_body: u16,
+    /// Open connections
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub max_connections: usize,
+    /// Open connections of one IP address
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub max_connections_per_ip: usize,
+    /// Seconds that a request may take; short form -to
+    #[arg(long, value_name = "S", default_value_t = 3600, env = "LLAMA_ARG_TIMEOUT")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout: u64,
+    /// Seconds that running answers get when the server is told to stop
+    #[arg(long, value_name = "S", default_value_t = 30)]
+    pub drain_timeout: u64,
+    /// Seconds of silence after which a stream sends a comment
+    #[arg(long, value_name = "S", default_value_t = 30)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub sse_ping_interval: u64,
+}
+
+/// Which models are offered, under which names.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Models")]
+pub struct OfferArgs {
+    /// Names of the model, separated by commas [default: the file's name]; short form -a
+    #[arg(short, long, value_name = "NAMES", env = "LLAMA_ARG_ALIAS")]
+    pub alias: Option<String>,
+    /// Tags of the model, separated by commas
+    #[arg(long, value_name = "TAGS", env = "LLAMA_ARG_TAGS")]
+    pub tags: Option<String>,
+    /// Offer every GGUF file of a folder; each is loaded when it is first asked for
+    #[arg(long, value_name = "DIR", env = "LLAMA_ARG_MODELS_DIR")]
+    pub models_dir: Option<PathBuf>,
+    /// Offer another model, loaded when it is first asked for; repeatable
+    #[arg(long, value_name = "NAME=PATH")]
+    pub add_model: Vec<String>,
+    /// Models that are loaded at once; the least recently used one is unloaded
+    #[arg(long, value_name = "N", default_value_t = 4, env = "LLAMA_ARG_MODELS_MAX")]
+    pub models_max: usize,
+    /// Memory that the weights of loaded models may take together [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = super::size)]
+    pub models_memory: Option<u64>,
+    /// Serve embeddings of an encoder, even if it has a head for scores
+    #[arg(long, alias = "embeddings", env = "LLAMA_ARG_EMBEDDINGS", value_parser = switch())]
+    pub embedding: bool,
+    /// Serve scores of an encoder
+    #[arg(long, alias = "rerank", env = "LLAMA_ARG_RERANKING", value_parser = switch())]
+    pub reranking: bool,
+    /// How an encoder's rows become one vector [default: the model's own]
+    #[arg(long, value_name = "HOW", env = "LLAMA_ARG_POOLING", value_enum)]
+    pub pooling: Option<PoolingArg>,
+}
+
+/// Chat templates and what they are given.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Chat")]
+pub struct TemplateArgs {
+    /// Chat template: a name in the model file, a well-known name (chatml, llama3, gemma, ...) or the text of a Jinja
+    /// template [default: the model's own]
+    #[arg(long, value_name = "NAME|TEXT", env = "LLAMA_ARG_CHAT_TEMPLATE")]
+    #[arg(conflicts_with = "chat_template_file")]
+    pub chat_template: Option<String>,
+    /// Read the chat template from a file
+    #[arg(long, value_name = "FILE", env = "LLAMA_ARG_CHAT_TEMPLATE_FILE")]
+    pub chat_template_file: Option<PathBuf>,
+    /// Additional template variables as a JSON object: {"enable_thinking": false}
+    #[arg(long, value_name = "JSON", env = "LLAMA_CHAT_TEMPLATE_KWARGS")]
+    pub chat_template_kwargs: Option<String>,
+    /// Where reasoning goes: none leaves it in the content, deepseek puts it into reasoning_content, auto the same
+    #[arg(long, value_name = "FORMAT", default_value = "auto", env = "LLAMA_ARG_THINK")]
+    #[arg(value_parser = ["none", "auto", "deepseek", "deepseek-legacy"])]
+    pub reasoning_format: String,
+    /// Whether the model reasons: on, off, or as its template decides
+    #[arg(long, value_name = "WHEN", default_value = "auto", env = "LLAMA_ARG_REASONING")]
+    #[arg(value_parser = ["on", "off", "auto"])]
+    pub reasoning: String,
+}

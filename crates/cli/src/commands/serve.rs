@@ -1,0 +1,299 @@
+//! `bilayer serve`: fills the server's configuration from flags and runs it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bilayer_engine::requests::ExecutorSettings;
+use bilayer_engine::session::{Purpose, Session, Settings};
+use bilayer_engine::{Error, Model};
+use bilayer_server::config::{Config, Limits, Offer, Origins, Switches};
+use bilayer_server::{Defaults, Notice, Stopper, log};
+use serde_json::{Map, Value, json};
+
+use super::run::settings;
+use crate::args::{LogFormat, Serve};
+use crate::demo::{self, Source};
+use crate::failure::{Failure, IO, USAGE};
+use crate::output;
+
+/// Requests that run at once by default.
+const PARALLEL: usize = 8;
+
+/// Texts that an encoder takes in one step.
+const TEXTS: usize = 64;
+
+/// Output rows of a step beside those of running answers: log-probabilities of prompts.
+const PROMPT_ROWS: usize = 32;
+
+/// Serves until the process is told to stop.
+pub fn execute(args: &Serve) -> Result<u8, Failure> {
+    if args.model.placing.adapter.list_devices {
+        return super::devices::list();
+    }
+    let config = config(args)?;
+    let is_open = config.keys.is_empty() && config.key_file.is_none();
+    let is_exposed = args.listen.host.split(',').any(|host| {
+        let local = ["127.0.0.1", "localhost", "::1", "[::1]"];
+        !local.contains(&host.trim()) && !host.trim().ends_with(".sock")
+    });
+    if is_open && is_exposed {
+        output::note(
+            "bilayer: warning: the server can be reached from other machines and needs no key; set --api-key",
+        );
+    }
+    let mut written = Ok(());
+    let mut urls = Vec::new();
+    let result = bilayer_server::run(config, &Stopper::default(), |notice| match notice {
+        Notice::Listening(found) => urls = found,
+        Notice::Ready { map } => {
+            output::note(&format!("placement: {map}"));
+            for url in &urls {
+                written = output::line(&format!("listening on {url}"));
+            }
+        }
+        Notice::Draining => output::note("bilayer: finishing running answers"),
+    });
+    written?;
+    result.map_err(failure)?;
+    Ok(0)
+}
+
+/// The exit code and the line of a server that did not start.
+fn failure(error: bilayer_server::Error) -> Failure {
+    use bilayer_server::Error;
+    let line = error.to_string();
+    match error {
+        Error::Model { source: Some(source), .. } => {
+            let advice = source.advice();
+            let line = if advice.is_empty() { line } else { format!("{line}; {advice}") };
+            Failure::Line(source.exit_code() as u8, line)
+        }
+        Error::Keys(_) | Error::Tls { .. } => Failure::Line(USAGE, line),
+        _ => Failure::Line(IO, line),
+    }
+}
+
+fn config(args: &Serve) -> Result<Config, Failure> {
+    log::set(match args.listen.log_format {
+        LogFormat::Off => log::Log::Quiet,
+        LogFormat::Text => log::Log::Text,
+        LogFormat::Json => log::Log::Json,
+    });
+    let parallel = args.requests.parallel.map_or(PARALLEL, usize::from);
+    settings::model(&args.model)?;
+    let offers = offers(args, parallel)?;
+    let (listen, limits) = (&args.listen, &args.limits);
+    let sampling = settings::options(&args.sampling)?;
+    let addresses = bilayer_server::addresses(&listen.host, listen.port)
+        .map_err(|problem| Failure::usage(format!("--host is `{}`: {problem}", listen.host)))?;
+    let keys = listen.api_key.iter().flat_map(|keys| keys.split(','));
+    Ok(Config {
+        addresses,
+        models: offers,
+        models_max: args.offer.models_max,
+        models_bytes: args.offer.models_memory.unwrap_or(u64::MAX),
+        defaults: Defaults {
+            seed: u64::try_from(args.sampling.seed).ok(),
+            predict: usize::try_from(args.requests.n_predict).ok(),
+            sampling,
+        },
+        slots: parallel,
+        executor: ExecutorSettings {
+            waiting: limits.max_queue,
+            waiting_per_key: limits.max_queue_per_key,
+            step: Duration::from_millis(u64::from(args.requests.max_step_ms)),
+            deterministic: args.requests.deterministic,
+        },
+        limits: Limits {
+            body_bytes: usize::from(limits.max_body) << 20,
+            connections: limits.max_connections,
+            connections_per_ip: limits.max_connections_per_ip,
+            request: Duration::from_secs(limits.timeout),
+            drain: Duration::from_secs(limits.drain_timeout),
+            ping: Duration::from_secs(limits.sse_ping_interval),
+            ..Limits::default()
+        },
+        keys: keys.map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned).collect(),
+        key_file: listen.api_key_file.clone(),
+        tls: listen.ssl_cert_file.clone().zip(listen.ssl_key_file.clone()),
+        origins: origins(&listen.cors_origins),
+        switches: Switches {
+            metrics: listen.metrics,
+            slots: !listen.no_slots,
+            page: !listen.no_ui,
+            verbose: listen.verbose,
+            cache_per_key: args.requests.cache_per_key,
+        },
+        template_variables: variables(args)?,
+        splits_reasoning: args.template.reasoning_format != "none",
+        build: format!("b{}", env!("CARGO_PKG_VERSION")),
+    })
+}
+
+fn origins(given: &str) -> Origins {
+    match given {
+        "none" | "" => Origins::Closed,
+        "localhost" => Origins::Localhost,
+        "*" => Origins::Any,
+        list => Origins::List(list.split(',').map(|origin| origin.trim().to_owned()).collect()),
+    }
+}
+
+fn variables(args: &Serve) -> Result<Map<String, Value>, Failure> {
+    let mut variables = match &args.template.chat_template_kwargs {
+        None => Map::new(),
+        Some(text) => serde_json::from_str(text).map_err(|error| {
+            Failure::usage(format!(
+                "--chat-template-kwargs is `{text}`: {error}; give a JSON object such as {{\"enable_thinking\": false}}"
+            ))
+        })?,
+    };
+    match args.template.reasoning.as_str() {
+        "on" => drop(variables.insert("enable_thinking".to_owned(), json!(true))),
+        "off" => drop(variables.insert("enable_thinking".to_owned(), json!(false))),
+        _ => {}
+    }
+    Ok(variables)
+}
+
+/// The models: that of -m, or the demo model where nothing else is offered, then the others.
+fn offers(args: &Serve, parallel: usize) -> Result<Vec<Offer>, Failure> {
+    let mut paths: Vec<(Option<String>, PathBuf)> = Vec::new();
+    for given in &args.offer.add_model {
+        let wrong = || Failure::usage(format!("--add-model is `{given}`; it must be NAME=PATH"));
+        let (name, path) = given.split_once('=').ok_or_else(wrong)?;
+        paths.push((Some(name.to_owned()), PathBuf::from(path)));
+    }
+    if let Some(folder) = &args.offer.models_dir {
+        paths.extend(files(folder)?.into_iter().map(|path| (None, path)));
+    }
+    let template = match &args.template.chat_template_file {
+        Some(path) => Some(read(path)?),
+        None => args.template.chat_template.clone(),
+    };
+    let mut offers = Vec::new();
+    if args.model.model.is_some() || paths.is_empty() {
+        let path = args.model.model.clone();
+        let names = args.offer.alias.as_deref().map(list);
+        let names =
+            names.unwrap_or_else(|| vec![path.as_deref().map_or(demo::NAME.to_owned(), stem)]);
+        offers.push(offer(args, path, names, parallel));
+    }
+    for (name, path) in paths {
+        let names = vec![name.unwrap_or_else(|| stem(&path))];
+        offers.push(offer(args, Some(path), names, parallel));
+    }
+    for offer in &mut offers {
+        offer.chat_template.clone_from(&template);
+        offer.tags = args.offer.tags.as_deref().map(list).unwrap_or_default();
+    }
+    Ok(offers)
+}
+
+/// The parts of a list, in the order in which llama-server sorts them.
+fn list(given: &str) -> Vec<String> {
+    let parts = given.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let mut parts: Vec<String> = parts.map(str::to_owned).collect();
+    parts.sort();
+    parts
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| Failure::input(path, &error))
+}
+
+/// The GGUF files of a folder, of several shards the first.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let failed = |error: &std::io::Error| Failure::input(folder, error);
+    let entries = std::fs::read_dir(folder).map_err(|error| failed(&error))?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|error| failed(&error))?.path();
+        let name = stem(&path);
+        let is_shard =
+            name.rsplit_once("-of-").is_some_and(|(before, _)| !before.ends_with("-00001"));
+        if path.extension().is_some_and(|ext| ext.eq_ignore_ascii_case("gguf")) && !is_shard {
+            found.push(path);
+        }
+    }
+    found.sort();
+    if found.is_empty() {
+        return Err(Failure::usage(format!(
+            "--models-dir {} has no .gguf files",
+            folder.display()
+        )));
+    }
+    Ok(found)
+}
+
+fn offer(args: &Serve, path: Option<PathBuf>, names: Vec<String>, parallel: usize) -> Offer {
+    let bytes = path.as_deref().and_then(|path| std::fs::metadata(path).ok());
+    let shown = path.as_deref().map_or("demo.gguf".to_owned(), |path| path.display().to_string());
+    let args = Arc::new(args.clone());
+    Offer {
+        names,
+        tags: Vec::new(),
+        path: shown,
+        bytes: bytes.map_or(0, |found| found.len()),
+        chat_template: None,
+        open: Arc::new(move || {
+            let source = Source { path: path.as_deref(), map: !args.model.no_mmap, runs: false };
+            let model = demo::model(&source)?;
+            session(&args, &model, parallel)
+        }),
+    }
+}
+
+/// A session for a server: a decoder's sequences share the KV cache, an encoder takes many texts at once.
+fn session(args: &Serve, model: &Model, parallel: usize) -> Result<Session, Error> {
+    let mut settings = settings::checked(&args.model)?;
+    if args.model.mlock {
+        model.file().lock().map_err(Error::File)?;
+    }
+    let bar = crate::progress::bytes("loading");
+    let mut tell = |p| crate::progress::prepare(&bar, p);
+    let wanted = match model.config().encoder.as_ref() {
+        Some(encoder) => {
+            let embeds = args.offer.embedding || args.offer.pooling.is_some() || !encoder.scores;
+            let purpose = match args.offer.reranking {
+                true => Purpose::Score,
+                false if embeds => {
+                    let pooling = args.offer.pooling.map(crate::args::PoolingArg::pooling);
+                    Purpose::Embed(pooling)
+                }
+                false => Purpose::Own,
+            };
+            Settings { purpose, sequences: TEXTS, ..settings }
+        }
+        None => {
+            let all = settings.ctx_size.filter(|&tokens| tokens > 0);
+            let all = all.unwrap_or_else(|| own_context(args, model));
+            let is_unified = args.requests.kv_unified || args.requests.parallel.is_none();
+            settings.ctx_size = Some(if is_unified { all } else { (all / parallel).max(1) });
+            Settings {
+                kv_tokens: Some(all),
+                sequences: parallel,
+                cached_sequences: 2 * parallel + 8,
+                outputs: Some(parallel.max(PROMPT_ROWS)),
+                top_k: Some(40),
+                ..settings
+            }
+        }
+    };
+    let session = Session::new(model, Settings { progress: Some(&mut tell), ..wanted });
+    bar.finish_and_clear();
+    session
+}
+
+/// Tokens of the whole KV cache where -c does not say.
+fn own_context(args: &Serve, model: &Model) -> usize {
+    match args.model.ctx_size {
+        Some(0) => model.config().context,
+        _ => model.config().context.min(8192),
+    }
+}

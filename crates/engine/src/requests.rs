@@ -1,0 +1,22 @@
+//! Serves many requests with one session: which rows each step computes, and the answers that come of it.
+//!
+//! [`Scheduler`] is the pure part: arrivals, tokens and cancels in, the next step's rows out. [`Executor`] runs those
+//! rows on a session and turns logits into tokens and text.
+
+mod executor;
+mod fairness;
+mod pace;
+mod request;
+mod scheduler;
+mod sequences;
+
+pub use executor::{
+    Delta, Event, Executor, ExecutorSettings, PositionLogprobs, Served, StepReport, Submission,
+    SubmitError,
+};
+pub use fairness::KeyId;
+pub use request::{
+    Arrival, Deterministic, Item, Policy, Progress as RequestProgress, Refused, RequestId,
+};
+pub use scheduler::Scheduler;
+pub use sequences::Sequences;

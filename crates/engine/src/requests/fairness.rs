@@ -1,0 +1,114 @@
+//! Whose request is next: first in, first out for each key, and among keys the one that was served least.
+//!
+//! Each key has a counter of tokens that were computed for it. A key that comes back after a pause starts at the
+//! smallest counter of the waiting keys, so a pause earns no credit, and a key that asks for much waits behind others
+//! but is never starved: its counter stands still while theirs grow.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// Identifies an API key, or whoever else shares a queue; 0 where there are none.
+pub type KeyId = u64;
+
+/// A queue that is fair among keys. Items are ordered by an arrival number.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// Waiting items of each key, by arrival number.
+    waiting: HashMap<KeyId, BTreeMap<u64, usize>>,
+    /// Tokens served to each key that is waiting or running.
+    served: HashMap<KeyId, u64>,
+    len: usize,
+}
+
+impl Queue {
+    /// Adds an item of `key`.
+    pub fn push(&mut self, key: KeyId, arrival: u64, item: usize) {
+        if !self.served.contains_key(&key) {
+            let least = self.waiting.keys().filter_map(|key| self.served.get(key)).min().copied();
+            self.served.insert(key, least.unwrap_or(0));
+        }
+        self.waiting.entry(key).or_default().insert(arrival, item);
+        self.len += 1;
+    }
+
+    /// The item that is next.
+    pub fn first(&self) -> Option<(KeyId, u64, usize)> {
+        let heads = self.waiting.iter().filter_map(|(&key, items)| {
+            let (&arrival, &item) = items.first_key_value()?;
+            Some((self.served.get(&key).copied().unwrap_or(0), arrival, key, item))
+        });
+        heads.min().map(|(_, arrival, key, item)| (key, arrival, item))
+    }
+
+    /// Removes an item.
+    pub fn remove(&mut self, key: KeyId, arrival: u64) {
+        if let Some(items) = self.waiting.get_mut(&key) {
+            self.len -= usize::from(items.remove(&arrival).is_some());
+            if items.is_empty() {
+                self.waiting.remove(&key);
+            }
+        }
+    }
+
+    /// Counts tokens computed for a key.
+    pub fn serve(&mut self, key: KeyId, tokens: usize) {
+        *self.served.entry(key).or_default() += tokens as u64;
+    }
+
+    /// Drops counters of keys that neither wait nor run.
+    pub fn forget(&mut self, runs: impl Fn(KeyId) -> bool) {
+        let waiting = &self.waiting;
+        self.served.retain(|&key, _| waiting.contains_key(&key) || runs(key));
+    }
+
+    /// Number of waiting items.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Number of waiting items of a key.
+    pub fn len_of(&self, key: KeyId) -> usize {
+        self.waiting.get(&key).map_or(0, BTreeMap::len)
+    }
+
+    /// All waiting items, for tests.
+    #[cfg(test)]
+    pub fn items(&self) -> impl Iterator<Item = usize> + '_ {
+        self.waiting.values().flat_map(|items| items.values().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Queue;
+
+    #[test]
+    fn keys_take_turns_and_each_is_first_in_first_out() {
+        let mut queue = Queue::default();
+        for arrival in 0..6 {
+            queue.push(1, arrival, arrival as usize);
+        }
+        queue.push(2, 6, 60);
+        queue.push(2, 7, 70);
+        let mut order = Vec::new();
+        while let Some((key, arrival, item)) = queue.first() {
+            queue.remove(key, arrival);
+            queue.serve(key, 10);
+            order.push(item);
+        }
+        assert_eq!(order, [0, 60, 1, 70, 2, 3, 4, 5]);
+        assert_eq!(queue.len(), 0);
+    }
+
+    #[test]
+    fn a_pause_earns_no_credit() {
+        let mut queue = Queue::default();
+        queue.push(1, 0, 0);
+        queue.serve(1, 1000);
+        queue.push(2, 1, 1);
+        queue.serve(2, 1);
+        // The newcomer starts at the least counter, so it is not preferred for long.
+        queue.push(3, 2, 2);
+        queue.serve(3, 2);
+        assert_eq!(queue.first().map(|(key, ..)| key), Some(1));
+    }
+}

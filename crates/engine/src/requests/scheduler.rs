@@ -1,0 +1,557 @@
+//! Decides which rows the next step computes: a pure state machine over arrivals, tokens, cancels and the KV cache.
+//!
+//! **The idea.** Each step runs one decode row of every running request and fills up with prefill rows, as many as keep
+//! the step within a bound measured online. Requests are admitted while pages are free; when pages run out, the latest
+//! request gives its pages back and is computed again later, so a running request never fails for lack of memory.
+//! Finished sequences stay in the cache until their pages are needed, and a new request starts from the longest common
+//! prefix of any sequence with its namespace.
+//!
+//! Invariants: a request is in exactly one of the waiting queue, the followers or the running list until it ends; every
+//! open sequence belongs to one running request or is idle; running requests are in the order of their arrival.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bilayer_graph::PAGE_TOKENS;
+
+use super::fairness::{KeyId, Queue};
+use super::pace::Pace;
+use super::request::{Arrival, Deterministic, Item, Policy, Progress, Refused, RequestId};
+use super::sequences::Sequences;
+use crate::session::{SequenceId, Wanted};
+
+#[derive(Debug)]
+struct Job {
+    id: RequestId,
+    arrival: u64,
+    arrived: Duration,
+    key: KeyId,
+    namespace: u64,
+    /// Prompt and generated tokens.
+    tokens: Vec<u32>,
+    prompt: usize,
+    reuse: bool,
+    all_logits: bool,
+    is_admitted: bool,
+    progress: Progress,
+}
+
+#[derive(Debug)]
+struct Active {
+    job: Job,
+    sequence: SequenceId,
+}
+
+/// A finished sequence whose contents may be reused.
+#[derive(Debug)]
+struct Idle {
+    sequence: SequenceId,
+    namespace: u64,
+    /// Tokens that were computed as parts of a prompt.
+    prompt: usize,
+    used: u64,
+}
+
+/// The scheduler. Time is a parameter: `now` counts from any fixed point.
+#[derive(Debug)]
+pub struct Scheduler {
+    policy: Policy,
+    pace: Pace,
+    queue: Queue,
+    waiting: HashMap<usize, Job>,
+    /// Requests that wait for the prompt of another.
+    followers: Vec<(RequestId, Job)>,
+    running: Vec<Active>,
+    idle: Vec<Idle>,
+    next: u64,
+    clock: u64,
+    /// Whether the last step was a prompt chunk.
+    was_prefill: bool,
+    /// Number of the last request of the last decode group.
+    turn: u64,
+}
+
+impl Scheduler {
+    /// An empty scheduler.
+    pub fn new(policy: Policy) -> Scheduler {
+        Scheduler {
+            policy,
+            pace: Pace::default(),
+            queue: Queue::default(),
+            waiting: HashMap::new(),
+            followers: Vec::new(),
+            running: Vec::new(),
+            idle: Vec::new(),
+            next: 0,
+            clock: 0,
+            was_prefill: false,
+            turn: 0,
+        }
+    }
+
+    /// Adds a request.
+    ///
+    /// # Errors
+    /// A queue is full.
+    pub fn submit(&mut self, now: Duration, arrival: Arrival) -> Result<RequestId, Refused> {
+        let waiting = self.queue.len() + self.followers.len();
+        if waiting >= self.policy.waiting {
+            return Err(Refused::Full { waiting });
+        }
+        let of_key = self.queue.len_of(arrival.key);
+        if of_key >= self.policy.waiting_per_key {
+            return Err(Refused::Key { waiting: of_key });
+        }
+        let id = RequestId(self.next);
+        self.next += 1;
+        let prompt = arrival.prompt.len();
+        let job = Job {
+            id,
+            arrival: id.0,
+            arrived: now,
+            key: arrival.key,
+            namespace: arrival.namespace,
+            tokens: arrival.prompt,
+            prompt,
+            reuse: arrival.reuse && !arrival.all_logits,
+            all_logits: arrival.all_logits,
+            is_admitted: false,
+            progress: Progress { prompt, ..Progress::default() },
+        };
+        match arrival.after.filter(|&leader| self.is_before_its_answer(leader)) {
+            Some(leader) => self.followers.push((leader, job)),
+            None => self.enqueue(job),
+        }
+        Ok(id)
+    }
+
+    /// The rows of the next step; empty if nothing can run.
+    pub fn next_step(&mut self, now: Duration, cache: &mut impl Sequences) -> Vec<Item> {
+        self.release_followers(cache);
+        self.admit(now, cache);
+        match self.policy.deterministic {
+            Some(fixed) => self.fixed_step(fixed, cache),
+            None => self.mixed_step(cache),
+        }
+    }
+
+    /// Records that a step was computed.
+    pub fn finish_step(&mut self, items: &[Item], took: Duration) {
+        let rows = |is_prefill| -> usize {
+            let of_kind = items.iter().filter(|item| item.is_prefill == is_prefill);
+            of_kind.map(|item| item.end - item.start).sum()
+        };
+        self.pace.observe(rows(false), rows(true), took);
+        for item in items {
+            if let Some(key) = self.find(item.request).map(|active| active.job.key) {
+                self.queue.serve(key, item.end - item.start);
+            }
+        }
+    }
+
+    /// Appends a selected token to a running request.
+    pub fn push(&mut self, request: RequestId, token: u32) {
+        if let Some(active) = self.running.iter_mut().find(|active| active.job.id == request) {
+            active.job.tokens.push(token);
+        }
+    }
+
+    /// Ends a request, finished or not. False if there is no such request.
+    pub fn end(&mut self, request: RequestId, cache: &mut impl Sequences) -> bool {
+        if let Some(at) = self.running.iter().position(|active| active.job.id == request) {
+            let Active { job, sequence } = self.running.remove(at);
+            if job.reuse && cache.pages().len(sequence) > 0 {
+                self.clock += 1;
+                let (namespace, used) = (job.namespace, self.clock);
+                self.idle.push(Idle { sequence, namespace, prompt: job.prompt, used });
+            } else {
+                cache.close(sequence);
+            }
+            let runs = |key| self.running.iter().any(|active| active.job.key == key);
+            self.queue.forget(runs);
+            return true;
+        }
+        if let Some(at) = self.followers.iter().position(|(_, job)| job.id == request) {
+            self.followers.remove(at);
+            return true;
+        }
+        match self.waiting.remove(&(request.0 as usize)) {
+            Some(job) => {
+                self.queue.remove(job.key, job.arrival);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Ends a request whose sequence must not be reused. False if there is no such request.
+    pub fn discard(&mut self, request: RequestId, cache: &mut impl Sequences) -> bool {
+        let running = self.running.iter_mut().find(|active| active.job.id == request);
+        running.into_iter().for_each(|active| active.job.reuse = false);
+        self.end(request, cache)
+    }
+
+    /// Closes all idle sequences, or those of a namespace.
+    pub fn clear_cache(&mut self, namespace: Option<u64>, cache: &mut impl Sequences) {
+        let clears = |idle: &Idle| namespace.is_none_or(|namespace| idle.namespace == namespace);
+        self.idle.iter().filter(|idle| clears(idle)).for_each(|idle| cache.close(idle.sequence));
+        self.idle.retain(|idle| !clears(idle));
+    }
+
+    /// Prompt and generated tokens of a running request.
+    pub fn tokens(&self, request: RequestId) -> &[u32] {
+        self.find(request).map_or(&[], |active| &active.job.tokens)
+    }
+
+    /// How a running request came along.
+    pub fn progress(&self, request: RequestId) -> Option<Progress> {
+        self.find(request).map(|active| active.job.progress)
+    }
+
+    /// The running requests with their sequences, in the order of arrival.
+    pub fn running(&self) -> impl Iterator<Item = (RequestId, SequenceId)> + '_ {
+        self.running.iter().map(|active| (active.job.id, active.sequence))
+    }
+
+    /// Number of waiting requests.
+    pub fn waiting(&self) -> usize {
+        self.queue.len() + self.followers.len()
+    }
+
+    /// Number of idle sequences kept for their prefixes.
+    pub fn idle(&self) -> usize {
+        self.idle.len()
+    }
+
+    /// Predicted duration of a step without prefill rows, if steps were measured.
+    pub fn decode_time(&self) -> Option<Duration> {
+        self.pace.decode().map(Duration::from_secs_f64)
+    }
+
+    fn find(&self, request: RequestId) -> Option<&Active> {
+        self.running.iter().find(|active| active.job.id == request)
+    }
+
+    fn enqueue(&mut self, job: Job) {
+        self.queue.push(job.key, job.arrival, job.id.0 as usize);
+        self.waiting.insert(job.id.0 as usize, job);
+    }
+
+    /// Whether a request has still to compute its prompt.
+    fn is_before_its_answer(&self, request: RequestId) -> bool {
+        self.waiting.contains_key(&(request.0 as usize))
+            || self.find(request).is_some_and(|active| active.job.tokens.len() == active.job.prompt)
+    }
+
+    /// Enqueues the followers of requests whose prompt is computed.
+    fn release_followers(&mut self, cache: &impl Sequences) {
+        let followers = std::mem::take(&mut self.followers);
+        let waits = |leader: RequestId| match self.find(leader) {
+            Some(active) => cache.pages().len(active.sequence) + 1 < active.job.prompt,
+            None => self.waiting.contains_key(&(leader.0 as usize)),
+        };
+        let (waiting, ready): (Vec<_>, Vec<_>) =
+            followers.into_iter().partition(|(leader, _)| waits(*leader));
+        self.followers = waiting;
+        ready.into_iter().for_each(|(_, job)| self.enqueue(job));
+    }
+
+    /// Starts waiting requests while sequences and pages are free.
+    fn admit(&mut self, now: Duration, cache: &mut impl Sequences) {
+        while self.running.len() < self.policy.sequences
+            && let Some((key, arrival, number)) = self.queue.first()
+        {
+            let job = &self.waiting[&number];
+            let found = self.prefix(job, cache);
+            let common = found.as_ref().map_or(0, |found| found.common);
+            // Whole pages of the prefix are shared; each running request may need a page soon.
+            let needed = (job.tokens.len() + 1).div_ceil(PAGE_TOKENS) - common / PAGE_TOKENS;
+            let needed = needed + self.running.len();
+            let protected = found.as_ref().map(|found| found.sequence);
+            self.evict(needed, protected, cache);
+            if cache.pages().free_pages() < needed && !self.running.is_empty() {
+                return;
+            }
+            let Some(sequence) = self.take_sequence(found, cache) else { return };
+            self.queue.remove(key, arrival);
+            let mut job = self.waiting.remove(&number).expect("it is queued");
+            if !job.is_admitted {
+                job.is_admitted = true;
+                job.progress.cached = cache.pages().len(sequence);
+                job.progress.queued = now.saturating_sub(job.arrived);
+            }
+            let at = self.running.partition_point(|active| active.job.arrival < job.arrival);
+            self.running.insert(at, Active { job, sequence });
+        }
+    }
+
+    /// The longest prefix of a job's tokens in any sequence.
+    fn prefix(&self, job: &Job, cache: &impl Sequences) -> Option<Prefix> {
+        if !job.reuse {
+            return None;
+        }
+        let idle = self.idle.iter().enumerate();
+        let idle = idle.map(|(at, idle)| (Some(at), idle.sequence, idle.namespace, idle.prompt));
+        let running = self
+            .running
+            .iter()
+            .map(|active| (None, active.sequence, active.job.namespace, active.job.prompt));
+        let of_namespace = idle.chain(running).filter(|(_, _, of, _)| *of == job.namespace);
+        let found = of_namespace.map(|(idle, sequence, _, prompt)| {
+            let held = cache.pages().tokens(sequence);
+            let common = held.iter().zip(&job.tokens).take_while(|(a, b)| a == b).count();
+            // The last token is always run, since its logits select the next one.
+            let common = common.min(job.tokens.len() - 1);
+            let common = match self.policy.deterministic {
+                // Other positions were not computed in the chunks of this request.
+                Some(fixed) => common.min(prompt).min(job.prompt - 1) / fixed.chunk * fixed.chunk,
+                None => common,
+            };
+            Prefix { idle, sequence, common, is_whole: common == held.len() }
+        });
+        found.filter(|found| found.common > 0).max_by_key(|found| (found.common, found.is_whole))
+    }
+
+    /// A sequence that holds a prefix and nothing else, or an empty one.
+    fn take_sequence(
+        &mut self,
+        found: Option<Prefix>,
+        cache: &mut impl Sequences,
+    ) -> Option<SequenceId> {
+        if let Some(found) = found {
+            // An idle sequence is continued if nothing of it is lost, or if there is no room for a copy.
+            let fork = if found.idle.is_some() && found.is_whole {
+                None
+            } else {
+                cache.fork(found.sequence).or_else(|| {
+                    self.evict_one(Some(found.sequence), cache);
+                    cache.fork(found.sequence)
+                })
+            };
+            if let Some(fork) = fork {
+                self.clock += 1;
+                let used = self.clock;
+                let idle = self.idle.iter_mut().find(|idle| idle.sequence == found.sequence);
+                idle.into_iter().for_each(|idle| idle.used = used);
+                cache.truncate(fork, found.common);
+                return Some(fork);
+            }
+            if found.idle.is_some() {
+                self.idle.retain(|idle| idle.sequence != found.sequence);
+                cache.truncate(found.sequence, found.common);
+                return Some(found.sequence);
+            }
+        }
+        cache.open().or_else(|| {
+            self.evict_one(None, cache);
+            cache.open()
+        })
+    }
+
+    /// Closes idle sequences, least recently used first, until so many pages are free.
+    fn evict(&mut self, pages: usize, protected: Option<SequenceId>, cache: &mut impl Sequences) {
+        while cache.pages().free_pages() < pages && self.evict_one(protected, cache) {}
+    }
+
+    fn evict_one(&mut self, protected: Option<SequenceId>, cache: &mut impl Sequences) -> bool {
+        let idle = self.idle.iter().enumerate();
+        let free = idle.filter(|(_, idle)| Some(idle.sequence) != protected);
+        let Some(at) = free.min_by_key(|(_, idle)| idle.used).map(|(at, _)| at) else {
+            return false;
+        };
+        cache.close(self.idle.swap_remove(at).sequence);
+        true
+    }
+
+    /// One decode row of each running request, and prefill rows.
+    fn mixed_step(&mut self, cache: &mut impl Sequences) -> Vec<Item> {
+        let decoding = |active: &Active| self.left(active, cache) == 1 && active.job.answers();
+        let decoding = self.running.iter().filter(|active| decoding(active)).count();
+        let budget = if decoding == 0 {
+            self.policy.rows
+        } else {
+            let of_time = self.pace.prefill_rows(self.policy.step).unwrap_or(self.policy.rows);
+            // A prompt always advances, else it would never start.
+            of_time.max(MIN_PREFILL).min(self.policy.rows.saturating_sub(decoding))
+        };
+        let mut step = Filling { prefill: budget, rows: self.policy.rows, ..Filling::default() };
+        step.outputs = self.policy.outputs;
+        let mut at = 0;
+        while at < self.running.len() {
+            at = self.add(at, &mut step, cache);
+        }
+        step.items
+    }
+
+    /// A prompt chunk of one request, or a group of decode rows, in turn.
+    fn fixed_step(&mut self, fixed: Deterministic, cache: &mut impl Sequences) -> Vec<Item> {
+        let prompts = |active: &Active| cache.pages().len(active.sequence) < active.job.prompt;
+        let has_prompts = self.running.iter().any(prompts);
+        let kinds = match (has_prompts, self.was_prefill) {
+            (true, false) => [true, false],
+            _ => [false, true],
+        };
+        for is_prompt in kinds {
+            let items = match is_prompt {
+                true => self.prompt_chunk(fixed, cache),
+                false => self.decode_group(fixed, cache),
+            };
+            if !items.is_empty() {
+                self.was_prefill = is_prompt;
+                return items;
+            }
+        }
+        Vec::new()
+    }
+
+    /// The next chunk of the first prompt.
+    fn prompt_chunk(&mut self, fixed: Deterministic, cache: &mut impl Sequences) -> Vec<Item> {
+        let held = |active: &Active| cache.pages().len(active.sequence);
+        let mut prompts = self.running.iter().enumerate();
+        let Some((at, active)) = prompts.find(|(_, active)| held(active) < active.job.prompt)
+        else {
+            return Vec::new();
+        };
+        let held = held(active);
+        let chunk = ((held / fixed.chunk + 1) * fixed.chunk).min(active.job.prompt) - held;
+        let outputs = self.policy.outputs;
+        let mut step = Filling { prefill: chunk, rows: chunk, outputs, ..Filling::default() };
+        self.add(at, &mut step, cache);
+        step.items
+    }
+
+    /// Rows of requests whose prompt is computed, beginning behind the last group.
+    fn decode_group(&mut self, fixed: Deterministic, cache: &mut impl Sequences) -> Vec<Item> {
+        let first = self.running.partition_point(|active| active.job.id.0 <= self.turn);
+        let (before, after) = self.running.split_at(first);
+        let held = |active: &&Active| cache.pages().len(active.sequence) >= active.job.prompt;
+        let order: Vec<RequestId> =
+            after.iter().chain(before).filter(held).map(|active| active.job.id).collect();
+        let outputs = self.policy.outputs;
+        let mut step = Filling { rows: fixed.rows, outputs, ..Filling::default() };
+        for id in order {
+            // A request may have given its pages back to one before it.
+            let at = self.running.iter().position(|active| active.job.id == id);
+            if let Some(at) = at.filter(|_| step.rows > 0) {
+                step.prefill = step.rows;
+                self.add(at, &mut step, cache);
+            }
+        }
+        // One such run makes the whole step exact.
+        for item in &mut step.items {
+            item.wanted = Wanted::Verified;
+        }
+        self.turn = step.items.last().map_or(0, |item| item.request.0);
+        step.items
+    }
+
+    /// Adds rows of the running request `at`, making room for their pages. Returns the place of the next one.
+    fn add(&mut self, at: usize, step: &mut Filling, cache: &mut impl Sequences) -> usize {
+        let active = &self.running[at];
+        let (job, sequence) = (&active.job, active.sequence);
+        let start = cache.pages().len(sequence);
+        let left = self.left(active, cache);
+        let is_prefill = !(left == 1 && job.answers());
+        let mut rows = left.min(step.rows);
+        if is_prefill {
+            rows = rows.min(step.prefill);
+        }
+        if job.all_logits {
+            rows = rows.min(step.outputs);
+        }
+        let ends = rows == left;
+        let wanted = match (job.all_logits && start < job.prompt, ends) {
+            (true, _) => Wanted::All,
+            (false, true) => Wanted::Last,
+            (false, false) => Wanted::None,
+        };
+        let request = job.id;
+        let end = start + rows;
+        let item = Item { request, sequence, start, end, wanted, selects: ends, is_prefill };
+        if rows == 0 || item.outputs() > step.outputs {
+            return at + 1;
+        }
+        let needed = cache.pages().pages_needed(sequence, rows);
+        self.evict(step.pages + needed, None, cache);
+        while cache.pages().free_pages() < step.pages + needed {
+            let last = self.running.len() - 1;
+            if last == at {
+                // It is the latest one itself: it waits, unless nobody else would ever give pages back.
+                if at > 0 {
+                    self.preempt(at, cache);
+                }
+                return at + 1;
+            }
+            // What it had in this step is void.
+            let id = self.running[last].job.id;
+            if let Some(place) = step.items.iter().position(|item| item.request == id) {
+                let item = step.items.remove(place);
+                step.rows += item.end - item.start;
+                step.outputs += item.outputs();
+                step.pages -= cache.pages().pages_needed(item.sequence, item.end - item.start);
+            }
+            self.preempt(last, cache);
+        }
+        step.pages += needed;
+        step.rows -= rows;
+        step.outputs -= item.outputs();
+        if is_prefill {
+            step.prefill -= rows;
+        }
+        step.items.push(item);
+        at + 1
+    }
+
+    /// Gives a running request's pages back and lets it wait; its tokens are kept.
+    fn preempt(&mut self, at: usize, cache: &mut impl Sequences) {
+        let Active { mut job, sequence } = self.running.remove(at);
+        cache.close(sequence);
+        job.progress.preempted += 1;
+        self.enqueue(job);
+    }
+
+    /// Tokens of a running request that are not in the cache.
+    fn left(&self, active: &Active, cache: &impl Sequences) -> usize {
+        active.job.tokens.len() - cache.pages().len(active.sequence)
+    }
+
+    /// Number of requests that have not ended, for tests.
+    #[cfg(test)]
+    fn requests(&self) -> usize {
+        let queued = self.queue.items().count();
+        assert_eq!(queued, self.waiting.len(), "the queue names each waiting request once");
+        queued + self.followers.len() + self.running.len()
+    }
+}
+
+impl Job {
+    /// Whether a token was selected for it.
+    fn answers(&self) -> bool {
+        self.tokens.len() > self.prompt
+    }
+}
+
+/// Prefill rows that a step always takes if there are any.
+const MIN_PREFILL: usize = 8;
+
+/// A prefix in a sequence.
+struct Prefix {
+    idle: Option<usize>,
+    sequence: SequenceId,
+    common: usize,
+    is_whole: bool,
+}
+
+/// A step being filled: what is left of its bounds, and the pages that its items take.
+#[derive(Default)]
+struct Filling {
+    items: Vec<Item>,
+    rows: usize,
+    prefill: usize,
+    outputs: usize,
+    pages: usize,
+}
+
+#[cfg(test)]
+#[path = "simulation.rs"]
+mod simulation;

@@ -1,0 +1,281 @@
+//! The scheduler under random load in virtual time: nothing is lost, answered twice, starved or leaked.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use bilayer_graph::PAGE_TOKENS;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use super::super::request::{Arrival, Deterministic, Item, Policy, RequestId};
+use super::Scheduler;
+use crate::session::Pages;
+
+const CONTEXT: usize = 6 * PAGE_TOKENS;
+
+/// A simulated server.
+struct World {
+    random: ChaCha8Rng,
+    scheduler: Scheduler,
+    cache: Pages,
+    now: Duration,
+    /// Tokens that each open request has still to generate, its key and when it arrived.
+    open: HashMap<RequestId, (usize, u64, Duration)>,
+    /// The request of each key that was admitted last.
+    order: HashMap<u64, RequestId>,
+    /// Requests that were admitted.
+    seen: HashSet<RequestId>,
+    /// Requests that follow another with the same prompt.
+    samples: HashSet<RequestId>,
+    finished: usize,
+    cancelled: usize,
+    refused: usize,
+    preempted: usize,
+    longest: Duration,
+}
+
+impl World {
+    fn new(seed: u64, policy: Policy, pages: usize) -> World {
+        World {
+            random: ChaCha8Rng::seed_from_u64(seed),
+            scheduler: Scheduler::new(policy),
+            cache: Pages::new(pages, policy.sequences + 8, CONTEXT),
+            now: Duration::ZERO,
+            open: HashMap::new(),
+            order: HashMap::new(),
+            seen: HashSet::new(),
+            samples: HashSet::new(),
+            finished: 0,
+            cancelled: 0,
+            refused: 0,
+            preempted: 0,
+            longest: Duration::ZERO,
+        }
+    }
+
+    fn below(&mut self, most: u64) -> u64 {
+        self.random.next_u64() % most
+    }
+
+    /// A request whose prompt begins like those of others of its family.
+    fn arrive(&mut self) {
+        let (key, family) = (self.below(5), self.below(4) as u32);
+        let shared = self.below(80) as usize;
+        let own = 1 + self.below(30) as usize;
+        let mut prompt: Vec<u32> = (0..shared as u32).map(|at| family * 1000 + at).collect();
+        prompt.extend((0..own).map(|_| self.random.next_u32() % 50_000));
+        let room = CONTEXT - prompt.len();
+        let predict = 1 + self.below(room.min(20) as u64) as usize;
+        let samples = if self.below(20) == 0 { 3 } else { 1 };
+        let mut leader = None;
+        for _ in 0..samples {
+            let arrival = Arrival {
+                key,
+                namespace: key % 2,
+                prompt: prompt.clone(),
+                reuse: true,
+                all_logits: shared == 0,
+                after: leader,
+            };
+            match self.scheduler.submit(self.now, arrival) {
+                Ok(id) => {
+                    if leader.is_some() {
+                        self.samples.insert(id);
+                    }
+                    leader = leader.or(Some(id));
+                    self.open.insert(id, (predict, key, self.now));
+                }
+                Err(_) => self.refused += 1,
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        let items = self.scheduler.next_step(self.now, &mut self.cache);
+        self.check(&items);
+        let rows: usize = items.iter().map(|item| item.end - item.start).sum();
+        let took = Duration::from_micros(2000 + 100 * rows as u64);
+        self.now += took;
+        // A device fault: the step is repeated, and the cache is as before.
+        if self.below(50) == 0 {
+            return;
+        }
+        for item in &items {
+            let tokens = &self.scheduler.tokens(item.request)[item.start..item.end];
+            let appended = self.cache.append(item.sequence, tokens, &mut Vec::new());
+            assert_eq!(appended, Ok(item.start), "pages were made free for {item:?}");
+        }
+        self.scheduler.finish_step(&items, took);
+        for item in items.iter().filter(|item| item.selects) {
+            let token = self.random.next_u32() % 50_000;
+            self.scheduler.push(item.request, token);
+            let (left, _, arrived) = self.open.get_mut(&item.request).expect("it is open");
+            *left -= 1;
+            if *left == 0 {
+                self.longest = self.longest.max(self.now - *arrived);
+                let progress = self.scheduler.progress(item.request).expect("it runs");
+                self.preempted += progress.preempted;
+                self.open.remove(&item.request);
+                assert!(self.scheduler.end(item.request, &mut self.cache));
+                assert!(!self.scheduler.end(item.request, &mut self.cache), "answered twice");
+                self.finished += 1;
+            }
+        }
+    }
+
+    /// A step keeps its bounds, and each key's requests are admitted in order.
+    fn check(&mut self, items: &[Item]) {
+        let policy = self.scheduler.policy;
+        let rows: usize = items.iter().map(|item| item.end - item.start).sum();
+        let outputs: usize = items.iter().map(Item::outputs).sum();
+        assert!(rows <= policy.rows && outputs <= policy.outputs, "{items:?}");
+        assert!(items.len() <= policy.sequences, "{items:?}");
+        if let Some(fixed) = policy.deterministic {
+            let is_chunk = items.len() == 1 && items[0].end - items[0].start <= fixed.chunk;
+            assert!(is_chunk || rows <= fixed.rows, "{items:?}");
+        }
+        let admitted: Vec<RequestId> = self.scheduler.running().map(|(id, _)| id).collect();
+        for id in admitted {
+            // Other samples of a prompt wait for the first one, so they may start late.
+            if !self.seen.insert(id) || self.samples.contains(&id) {
+                continue;
+            }
+            let (_, key, _) = self.open[&id];
+            let last = self.order.insert(key, id).unwrap_or(id);
+            assert!(last <= id, "{last:?} of key {key} was admitted before {id:?}");
+        }
+        if items.is_empty() {
+            assert!(self.open.is_empty(), "{} requests are stuck", self.open.len());
+        }
+    }
+
+    fn cancel_one(&mut self) {
+        let chosen = self.open.keys().min().copied();
+        let chosen = if self.below(2) == 0 { chosen } else { self.open.keys().max().copied() };
+        if let Some(id) = chosen {
+            self.open.remove(&id);
+            assert!(self.scheduler.end(id, &mut self.cache), "an open request is known");
+            self.cancelled += 1;
+        }
+    }
+
+    /// Serves `count` arrivals, then what is left.
+    fn run(mut self, count: usize) -> World {
+        let mut arrived = 0;
+        while arrived < count || !self.open.is_empty() {
+            // Bursts, with pauses in which the queue drains.
+            let many = if arrived / 500 % 2 == 0 { 4 } else { 1 };
+            for _ in 0..self.below(many + 1) {
+                if arrived < count {
+                    self.arrive();
+                    arrived += 1;
+                }
+            }
+            if self.below(40) == 0 {
+                self.cancel_one();
+            }
+            self.step();
+            assert_eq!(self.scheduler.requests(), self.open.len(), "none is lost");
+        }
+        self.scheduler.clear_cache(None, &mut self.cache);
+        assert_eq!(self.cache.free_pages(), self.cache.pages(), "all pages came back");
+        assert_eq!(self.cache.sequences().count(), 0, "all sequences were closed");
+        self
+    }
+}
+
+fn policy() -> Policy {
+    Policy {
+        rows: 64,
+        outputs: 24,
+        sequences: 6,
+        waiting: 64,
+        waiting_per_key: 40,
+        step: Duration::from_millis(5),
+        deterministic: None,
+    }
+}
+
+#[test]
+fn nothing_is_lost_in_a_million_requests() {
+    for (seed, pages) in [(1, 12), (2, 64)] {
+        let world = World::new(seed, policy(), pages).run(500_000);
+        assert!(world.finished > 100_000 && world.cancelled > 1000, "seed {seed}");
+        assert_eq!(world.preempted > 0, pages == 12, "seed {seed}: a small cache preempts");
+        // The queue holds at most 64 requests of at most 130 tokens: none waits longer than it takes to compute
+        // them all a few times.
+        assert!(
+            world.longest < Duration::from_secs(30),
+            "seed {seed}: starved {:?}",
+            world.longest
+        );
+    }
+}
+
+#[test]
+fn fixed_steps_lose_nothing_either() {
+    let fixed = Deterministic { chunk: 32, rows: 4 };
+    let policy = Policy { deterministic: Some(fixed), ..policy() };
+    let world = World::new(3, policy, 16).run(50_000);
+    assert!(world.finished > 10_000 && world.preempted > 0);
+}
+
+#[test]
+fn a_key_that_floods_does_not_delay_others() {
+    let mut scheduler = Scheduler::new(Policy { sequences: 2, ..policy() });
+    let mut cache = Pages::new(64, 10, CONTEXT);
+    let arrival = |key, token| Arrival { key, prompt: vec![token; 40], ..Arrival::default() };
+    let submit = |scheduler: &mut Scheduler, key, token| {
+        scheduler.submit(Duration::ZERO, arrival(key, token)).expect("there is room")
+    };
+    for token in 0..30 {
+        submit(&mut scheduler, 1, token);
+    }
+    let other = submit(&mut scheduler, 2, 99);
+    let mut finished_before = 0;
+    loop {
+        let items = scheduler.next_step(Duration::ZERO, &mut cache);
+        for item in &items {
+            let tokens = &scheduler.tokens(item.request)[item.start..item.end];
+            cache.append(item.sequence, tokens, &mut Vec::new()).expect("pages");
+        }
+        scheduler.finish_step(&items, Duration::from_millis(1));
+        for item in items.iter().filter(|item| item.selects) {
+            if item.request == other {
+                assert!(finished_before <= 4, "{finished_before} went before");
+                return;
+            }
+            scheduler.end(item.request, &mut cache);
+            finished_before += 1;
+        }
+    }
+}
+
+#[test]
+fn a_common_prefix_is_computed_once() {
+    let mut scheduler = Scheduler::new(policy());
+    let mut cache = Pages::new(64, 14, CONTEXT);
+    let prompt: Vec<u32> = (0..100).collect();
+    let mut run = |prompt: Vec<u32>, namespace| {
+        let arrival = Arrival { namespace, prompt, reuse: true, ..Arrival::default() };
+        let id = scheduler.submit(Duration::ZERO, arrival).expect("there is room");
+        loop {
+            let items = scheduler.next_step(Duration::ZERO, &mut cache);
+            for item in &items {
+                let tokens = &scheduler.tokens(item.request)[item.start..item.end];
+                cache.append(item.sequence, tokens, &mut Vec::new()).expect("pages");
+            }
+            if items.iter().any(|item| item.selects) {
+                let cached = scheduler.progress(id).expect("it runs").cached;
+                scheduler.end(id, &mut cache);
+                return cached;
+            }
+        }
+    };
+    assert_eq!(run(prompt.clone(), 0), 0);
+    assert_eq!(run(prompt.clone(), 0), 99, "all but the last token");
+    let longer: Vec<u32> = (0..70).chain([7, 7, 7]).collect();
+    assert_eq!(run(longer.clone(), 0), 70);
+    assert_eq!(run(prompt, 1), 0, "another namespace shares nothing");
+    assert_eq!(run(longer, 0), 72, "the other branch is still there");
+}

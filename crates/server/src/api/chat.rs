@@ -1,0 +1,581 @@
+//! `/v1/chat/completions`: messages in, a message or its chunks out.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body as HttpBody;
+use axum::extract::State;
+use axum::response::Response;
+use bilayer_engine::generate::{Stop, Token};
+use bilayer_engine::requests::{Event, Served};
+use bilayer_text::chat::{Inputs, Prompt, Segment};
+use serde_json::{Map, Value, json};
+
+use crate::answers::{
+    self, Answers, Question, devices, finish_reason, logprobs_entry, timings, usage,
+};
+use crate::api::{json, now};
+use crate::app::{App, Caller, Shared};
+use crate::error::ApiError;
+use crate::fields::{Accepts, Body, Field};
+use crate::models::Loaded;
+use crate::params::{self, Params};
+use crate::prompt::text_of;
+use crate::splitter::{Piece, Splitter, Style};
+use crate::sse;
+
+/// Fields of a chat request beside those of [`params::FIELDS`].
+pub const FIELDS: &[Field] = &[
+    Field::new(
+        "messages",
+        Accepts::List(4096),
+        "The conversation: objects with `role` and `content`.",
+    ),
+    Field::new("tools", Accepts::List(256), "Functions that the model may call."),
+    Field::new("tool_choice", Accepts::Any, "`none`, `auto`, `required`, or a function."),
+    Field::new("parallel_tool_calls", Accepts::Bool, "Whether one answer may have several calls."),
+    Field::new("logprobs", Accepts::Bool, "Report log-probabilities of the tokens."),
+    Field::new("top_logprobs", Accepts::Integer(0, 20), "Most likely tokens to report with each."),
+    Field::new("chat_template_kwargs", Accepts::Object, "Variables of the chat template."),
+    Field::new(
+        "reasoning_effort",
+        Accepts::Word(&["none", "minimal", "low", "medium", "high", "xhigh"]),
+        "A variable of the chat template.",
+    ),
+    Field::new(
+        "reasoning_format",
+        Accepts::Word(&["none", "auto", "deepseek", "deepseek-legacy"]),
+        "Where reasoning goes: `none` leaves it in the content.",
+    ),
+    Field::new(
+        "add_generation_prompt",
+        Accepts::Bool,
+        "Begin the answer in the prompt; on by default.",
+    ),
+    Field::new(
+        "continue_final_message",
+        Accepts::Bool,
+        "Continue the last message, which is the assistant's.",
+    ),
+];
+
+/// A chat request that is ready to be answered.
+pub struct Chat {
+    /// What is asked of the model.
+    pub question: Question,
+    /// How the answer is split into content, reasoning and calls.
+    pub style: Style,
+    /// Its body.
+    pub body: Body,
+}
+
+/// `POST /v1/chat/completions`.
+pub async fn complete(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    body: HttpBody,
+) -> Result<Response, ApiError> {
+    let bytes = app.body(body).await?;
+    let body = Body::parse(&bytes, &[params::FIELDS, FIELDS])?;
+    let (is_stream, ping) = (body.flag("stream"), app.config.limits.ping);
+    let chat = prepare(&app, body).await?;
+    let mut chunks = Chunks::start(app, caller, chat).await?;
+    if !is_stream {
+        return Ok(json(&chunks.collect().await?));
+    }
+    Ok(sse::respond(ping, async move |events| {
+        loop {
+            let sent = match chunks.next().await {
+                Ok(Some(chunk)) => events.data(&chunk).await,
+                Ok(None) => {
+                    let _ = events.done().await;
+                    return;
+                }
+                Err(error) => {
+                    let _ = events.data(&error.body()).await;
+                    return;
+                }
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    }))
+}
+
+/// `POST /v1/chat/completions/input_tokens`.
+pub async fn count(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
+    let bytes = app.body(body).await?;
+    let body = Body::parse(&bytes, &[params::FIELDS, FIELDS])?;
+    let chat = prepare(&app, body).await?;
+    let tokens: usize = chat.question.prompts.iter().map(Vec::len).sum();
+    Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))
+}
+
+/// Renders and tokenizes a chat request, away from the threads that serve connections.
+///
+/// # Errors
+/// A field is wrong, the template refuses the messages.
+pub async fn prepare(app: &Arc<App>, body: Body) -> Result<Chat, ApiError> {
+    let loaded = app.models.get(body.text("model")).await?;
+    let app = app.clone();
+    let task = tokio::task::spawn_blocking(move || render(&app, loaded, body));
+    task.await.map_err(|_| ApiError::server("rendering the chat template panicked"))?
+}
+
+fn render(app: &App, loaded: Arc<Loaded>, body: Body) -> Result<Chat, ApiError> {
+    loaded.decoder()?;
+    let mut messages = messages(body.required("messages")?)?;
+    let continued = continued(&body, &mut messages)?;
+    let params = Params::of(&body, &loaded.model, &app.config.defaults)?;
+    let prompt = prompt(app, &loaded, &body, &messages, continued.as_deref())?;
+    let tokens = loaded.model.tokenizer().encode_prompt(&prompt)?;
+    let style = Style::of(app, &loaded, &body, &prompt.text)?;
+    let logprobs = body.flag("logprobs").then(|| body.count("top_logprobs").unwrap_or(0));
+    let template_stops = loaded.template()?.stops(loaded.model.tokenizer());
+    let question = Question {
+        prompts: vec![tokens],
+        params,
+        logprobs,
+        prompt_logprobs: None,
+        show_control: style.shows_control(),
+        template_stops,
+        constraint: style.constraint(&loaded, &body)?,
+        loaded,
+    };
+    Ok(Chat { question, style, body })
+}
+
+/// The prompt of a conversation.
+///
+/// # Errors
+/// The template refuses it.
+pub fn prompt(
+    app: &App,
+    loaded: &Loaded,
+    body: &Body,
+    messages: &[Value],
+    continued: Option<&str>,
+) -> Result<Prompt, ApiError> {
+    let tokenizer = loaded.model.tokenizer();
+    let mut extra: Map<String, Value> = app.config.template_variables.clone();
+    if let Some(effort) = body.text("reasoning_effort") {
+        extra.insert("reasoning_effort".to_owned(), json!(effort));
+        extra.insert("enable_thinking".to_owned(), json!(effort != "none"));
+    }
+    if let Some(Value::Object(variables)) = body.get("chat_template_kwargs") {
+        extra.extend(variables.clone());
+    }
+    let is_none = body.text("tool_choice") == Some("none");
+    let tools = body
+        .get("tools")
+        .filter(|tools| !is_none && tools.as_array().is_some_and(|t| !t.is_empty()));
+    let add_generation_prompt = body.bool("add_generation_prompt").unwrap_or(true);
+    let inputs = Inputs {
+        tools,
+        extra,
+        add_generation_prompt: add_generation_prompt || continued.is_some(),
+        ..Inputs::new(messages)
+    };
+    let mut prompt = loaded.template()?.prompt(&inputs.with_tokens_of(tokenizer), tokenizer)?;
+    if let Some(text) = continued {
+        prompt.text += text;
+        prompt.segments.push(Segment::Text(text.to_owned()));
+    }
+    Ok(prompt)
+}
+
+/// Checks messages and joins their text parts.
+///
+/// # Errors
+/// A message is wrong; the error names it.
+pub fn messages(value: &Value) -> Result<Vec<Value>, ApiError> {
+    let wrong = |at: usize, what: &str| ApiError::field(&format!("messages[{at}]"), what);
+    let list = value.as_array().filter(|list| !list.is_empty());
+    let list = list.ok_or_else(|| ApiError::field("messages", "must be a list of messages"))?;
+    let mut messages = Vec::with_capacity(list.len());
+    for (at, message) in list.iter().enumerate() {
+        let object = message.as_object().ok_or_else(|| wrong(at, "must be an object"))?;
+        let mut object = object.clone();
+        let role = object.get("role").and_then(Value::as_str);
+        let role = role.ok_or_else(|| wrong(at, "must have a 'role', a string"))?.to_owned();
+        let calls = object.get("tool_calls").is_some_and(|calls| !calls.is_null());
+        match object.get("content") {
+            Some(Value::String(_)) => {}
+            Some(Value::Array(parts)) => {
+                let text = text_of(parts, &format!("messages[{at}].content"))?.join("\n");
+                object.insert("content".to_owned(), json!(text));
+            }
+            None | Some(Value::Null)
+                if role == "assistant" && (calls || object.contains_key("content")) =>
+            {
+                object.insert("content".to_owned(), if calls { Value::Null } else { json!("") });
+            }
+            _ => return Err(wrong(at, "must have a 'content', a string or a list of text parts")),
+        }
+        // The developer's instructions are what templates call the system's.
+        if role == "developer" {
+            object.insert("role".to_owned(), json!("system"));
+        }
+        messages.push(Value::Object(object));
+    }
+    Ok(messages)
+}
+
+/// Takes the last message out if the answer continues it.
+fn continued(body: &Body, messages: &mut Vec<Value>) -> Result<Option<String>, ApiError> {
+    let continues = body.flag("continue_final_message");
+    if continues && body.flag("add_generation_prompt") {
+        let problem = "cannot be true together with add_generation_prompt";
+        return Err(ApiError::field("continue_final_message", problem));
+    }
+    let is_answer = |message: &Value| {
+        message["role"] == "assistant" && message.get("tool_calls").is_none_or(Value::is_null)
+    };
+    let last = messages.iter().rev().take_while(|message| is_answer(message)).count();
+    if last > 1 {
+        let problem = "ends with more than one message of the assistant";
+        return Err(ApiError::field("messages", problem));
+    }
+    if continues && last == 0 {
+        let problem = "needs a last message of the assistant";
+        return Err(ApiError::field("continue_final_message", problem));
+    }
+    if last == 0 || messages.len() == 1 {
+        return Ok(None);
+    }
+    let message = messages.pop().unwrap_or_default();
+    Ok(message["content"].as_str().map(str::to_owned))
+}
+
+/// The chunks of a chat answer.
+pub struct Chunks {
+    app: Arc<App>,
+    answers: Answers,
+    id: String,
+    created: u64,
+    prompt: String,
+    prompt_tokens: usize,
+    body: Body,
+    settings: Map<String, Value>,
+    choices: Vec<Choice>,
+    ready: VecDeque<Value>,
+    has_ended: bool,
+}
+
+/// One answer as it grows.
+struct Choice {
+    splitter: Splitter,
+    has_begun: bool,
+    content: String,
+    reasoning: String,
+    calls: Vec<Value>,
+    logprobs: Vec<Value>,
+    finish: Option<&'static str>,
+    served: Served,
+}
+
+impl Chunks {
+    /// Starts answering.
+    ///
+    /// # Errors
+    /// As [`Answers::start`].
+    pub async fn start(app: Arc<App>, caller: Caller, chat: Chat) -> Result<Chunks, ApiError> {
+        let Chat { question, style, body } = chat;
+        let prompt =
+            question.prompts.iter().map(|tokens| question.loaded.spelled(tokens)).collect();
+        let choices = (0..question.params.n).map(|_| Choice {
+            splitter: style.splitter(),
+            has_begun: false,
+            content: String::new(),
+            reasoning: String::new(),
+            calls: Vec::new(),
+            logprobs: Vec::new(),
+            finish: None,
+            served: Served::default(),
+        });
+        let choices = choices.collect();
+        let prompt_tokens = question.prompts.iter().map(Vec::len).sum();
+        let settings = question.params.settings(&body);
+        let answers = Answers::start(&app, &caller, question).await?;
+        Ok(Chunks {
+            id: app.id("chatcmpl"),
+            created: now(),
+            app,
+            answers,
+            prompt,
+            prompt_tokens,
+            body,
+            settings,
+            choices,
+            ready: VecDeque::new(),
+            has_ended: false,
+        })
+    }
+
+    fn loaded(&self) -> &Arc<Loaded> {
+        self.answers.loaded()
+    }
+
+    /// The next chunk; `None` after the last.
+    ///
+    /// # Errors
+    /// An answer failed.
+    pub async fn next(&mut self) -> Result<Option<Value>, ApiError> {
+        loop {
+            if let Some(chunk) = self.ready.pop_front() {
+                return Ok(Some(chunk));
+            }
+            if self.has_ended {
+                return Ok(None);
+            }
+            match self.answers.next().await? {
+                Some((index, event)) => self.take(index, event),
+                None => {
+                    self.has_ended = true;
+                    if self.includes_usage() {
+                        let chunk = self.last_chunk();
+                        self.ready.push_back(chunk);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The whole answer as one document.
+    ///
+    /// # Errors
+    /// An answer failed.
+    pub async fn collect(&mut self) -> Result<Value, ApiError> {
+        while let Some((index, event)) = self.answers.next().await? {
+            self.take(index, event);
+            self.ready.clear();
+        }
+        let choices = self.choices.iter().enumerate().map(|(index, choice)| choice.document(index));
+        let choices: Vec<Value> = choices.collect();
+        let mut document = self.envelope("chat.completion", json!(choices));
+        document.insert("usage".to_owned(), self.usage());
+        document.insert("timings".to_owned(), self.timings());
+        document.insert("devices".to_owned(), self.devices());
+        if self.is_verbose() {
+            document.insert("__verbose".to_owned(), self.verbose());
+        }
+        Ok(Value::Object(document))
+    }
+
+    fn take(&mut self, index: usize, event: Event) {
+        match event {
+            Event::Prefilled(served) => {
+                if self.body.flag("return_progress") {
+                    self.progress(&served);
+                }
+                self.choices[index].served = served;
+            }
+            Event::PromptLogprobs(_) => {}
+            Event::Token(delta) => {
+                self.begin(index);
+                self.choices[index].served = delta.served;
+                self.token(index, &delta.token);
+            }
+            Event::Ended { stop, text, served } => {
+                self.begin(index);
+                self.choices[index].served = served;
+                self.end(index, stop, &text);
+            }
+            Event::Failed(_) => {}
+        }
+    }
+
+    /// The first chunk of a choice names the role.
+    fn begin(&mut self, index: usize) {
+        if self.choices[index].has_begun {
+            return;
+        }
+        self.choices[index].has_begun = true;
+        let delta = json!({ "role": "assistant", "content": null });
+        let chunk = self.chunk(index, delta, None, None);
+        self.ready.push_back(chunk);
+    }
+
+    fn token(&mut self, index: usize, token: &Token) {
+        let entry = logprobs_entry(self.loaded(), token);
+        let choice = &mut self.choices[index];
+        choice.logprobs.extend(entry.clone());
+        let pieces = choice.splitter.push(&token.text);
+        self.pieces(index, pieces, entry);
+    }
+
+    fn end(&mut self, index: usize, stop: Stop, text: &str) {
+        let choice = &mut self.choices[index];
+        let mut pieces = choice.splitter.push(text);
+        pieces.extend(choice.splitter.finish());
+        self.pieces(index, pieces, None);
+        let choice = &mut self.choices[index];
+        let has_calls = !choice.calls.is_empty();
+        let reason = match stop {
+            Stop::EndOfText | Stop::Text(_) if has_calls => "tool_calls",
+            stop => finish_reason(stop),
+        };
+        choice.finish = Some(reason);
+        let chunk = self.chunk(index, json!({}), Some(reason), None);
+        self.ready.push_back(chunk);
+    }
+
+    fn pieces(&mut self, index: usize, pieces: Vec<Piece>, logprobs: Option<Value>) {
+        let mut logprobs = logprobs.map(|entry| json!({ "content": [entry] }));
+        if pieces.is_empty() && logprobs.is_some() {
+            let chunk = self.chunk(index, json!({}), None, logprobs.take());
+            self.ready.push_back(chunk);
+        }
+        for piece in pieces {
+            let choice = &mut self.choices[index];
+            let delta = choice.add(piece);
+            let chunk = self.chunk(index, delta, None, logprobs.take());
+            self.ready.push_back(chunk);
+        }
+    }
+
+    fn chunk(
+        &self,
+        index: usize,
+        delta: Value,
+        finish: Option<&str>,
+        logprobs: Option<Value>,
+    ) -> Value {
+        let mut choice = Map::from_iter([
+            ("index".to_owned(), json!(index)),
+            ("delta".to_owned(), delta),
+            ("finish_reason".to_owned(), json!(finish)),
+        ]);
+        choice.extend(logprobs.map(|logprobs| ("logprobs".to_owned(), logprobs)));
+        let mut chunk = self.envelope("chat.completion.chunk", json!([choice]));
+        if self.body.flag("timings_per_token") && delta_has_no_role(&chunk) {
+            chunk.insert("timings".to_owned(), timings(&self.choices[index].served));
+        }
+        if finish.is_some() && !self.includes_usage() {
+            chunk.insert("timings".to_owned(), timings(&self.choices[index].served));
+        }
+        if finish.is_some() && self.is_verbose() {
+            chunk.insert("__verbose".to_owned(), self.verbose());
+        }
+        Value::Object(chunk)
+    }
+
+    fn progress(&mut self, served: &Served) {
+        let mut chunk = self.envelope("chat.completion.chunk", json!([]));
+        chunk.insert("prompt_progress".to_owned(), answers::progress(served));
+        chunk.insert("timings".to_owned(), timings(served));
+        self.ready.push_back(Value::Object(chunk));
+    }
+
+    fn last_chunk(&self) -> Value {
+        let mut chunk = self.envelope("chat.completion.chunk", json!([]));
+        chunk.insert("usage".to_owned(), self.usage());
+        chunk.insert("timings".to_owned(), self.timings());
+        chunk.insert("devices".to_owned(), self.devices());
+        Value::Object(chunk)
+    }
+
+    fn envelope(&self, object: &str, choices: Value) -> Map<String, Value> {
+        Map::from_iter([
+            ("id".to_owned(), json!(self.id)),
+            ("object".to_owned(), json!(object)),
+            ("created".to_owned(), json!(self.created)),
+            ("model".to_owned(), json!(self.loaded().id())),
+            ("system_fingerprint".to_owned(), json!(self.app.config.build)),
+            ("choices".to_owned(), choices),
+        ])
+    }
+
+    fn usage(&self) -> Value {
+        let cached = self.choices.first().map_or(0, |choice| choice.served.cached);
+        let generated = self.choices.iter().map(|choice| choice.served.generated).sum();
+        usage(self.prompt_tokens, cached, generated)
+    }
+
+    fn timings(&self) -> Value {
+        self.choices.first().map_or(Value::Null, |choice| timings(&choice.served))
+    }
+
+    fn devices(&self) -> Value {
+        let first = self.choices.first();
+        first.map_or(Value::Null, |choice| devices(self.loaded(), &choice.served))
+    }
+
+    fn includes_usage(&self) -> bool {
+        let asked = self.body.within("stream_options", "include_usage");
+        asked.is_none_or(|asked| asked.as_bool().unwrap_or(false))
+    }
+
+    fn is_verbose(&self) -> bool {
+        self.body.bool("verbose").unwrap_or(self.app.config.switches.verbose)
+    }
+
+    fn verbose(&self) -> Value {
+        json!({ "prompt": self.prompt, "generation_settings": self.settings })
+    }
+}
+
+/// Whether a chunk is not the one that names the role.
+fn delta_has_no_role(chunk: &Map<String, Value>) -> bool {
+    chunk["choices"][0]["delta"].get("role").is_none()
+}
+
+impl Choice {
+    /// Adds a piece and returns its delta.
+    fn add(&mut self, piece: Piece) -> Value {
+        match piece {
+            Piece::Content(text) => {
+                self.content += &text;
+                json!({ "content": text })
+            }
+            Piece::Reasoning(text) => {
+                self.reasoning += &text;
+                json!({ "reasoning_content": text })
+            }
+            Piece::Call { id, name } => {
+                let index = self.calls.len();
+                let call = json!({
+                    "index": index, "id": id, "type": "function",
+                    "function": { "name": name, "arguments": "" },
+                });
+                self.calls.push(json!({
+                    "id": id, "type": "function", "function": { "name": name, "arguments": "" },
+                }));
+                json!({ "tool_calls": [call] })
+            }
+            Piece::Arguments { index, text } => {
+                if let Some(Value::String(all)) =
+                    self.calls.get_mut(index).map(|call| &mut call["function"]["arguments"])
+                {
+                    all.push_str(&text);
+                }
+                json!({ "tool_calls": [{ "index": index, "function": { "arguments": text } }] })
+            }
+        }
+    }
+
+    fn document(&self, index: usize) -> Value {
+        let has_calls = !self.calls.is_empty();
+        let content =
+            if has_calls && self.content.is_empty() { Value::Null } else { json!(self.content) };
+        let mut message = json!({ "role": "assistant", "content": content });
+        if let Some(object) = message.as_object_mut() {
+            if !self.reasoning.is_empty() {
+                object.insert("reasoning_content".to_owned(), json!(self.reasoning));
+            }
+            if has_calls {
+                object.insert("tool_calls".to_owned(), json!(self.calls));
+            }
+        }
+        let mut choice =
+            json!({ "index": index, "message": message, "finish_reason": self.finish });
+        if let Some(object) = choice.as_object_mut()
+            && !self.logprobs.is_empty()
+        {
+            object.insert("logprobs".to_owned(), json!({ "content": self.logprobs }));
+        }
+        choice
+    }
+}

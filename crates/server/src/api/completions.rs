@@ -1,0 +1,367 @@
+//! `/v1/completions`: OpenAI's completion of texts, with `echo` and log-probabilities of the prompt.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body as HttpBody;
+use axum::extract::State;
+use axum::response::Response;
+use bilayer_engine::generate::{Stop, Token};
+use bilayer_engine::requests::{Event, Served};
+use bilayer_engine::sampling::TokenLogprob;
+use serde_json::{Map, Value, json};
+
+use crate::answers::{Answers, Question, devices, finish_reason, progress, timings, usage};
+use crate::api::{json, now};
+use crate::app::{App, Caller, Shared};
+use crate::constraints;
+use crate::error::ApiError;
+use crate::fields::{Accepts, Body, Field};
+use crate::models::Loaded;
+use crate::params::{self, Params};
+use crate::prompt::{self, Reading};
+use crate::sse;
+
+/// Fields of a completion request beside those of [`params::FIELDS`].
+pub const FIELDS: &[Field] = &[
+    Field::new("prompt", Accepts::Any, "A text, a list of tokens, or a list of these."),
+    Field::new("echo", Accepts::Bool, "Begin the answer with the prompt."),
+    Field::new("logprobs", Accepts::Integer(0, 20), "Most likely tokens to report with each."),
+    Field::new("suffix", Accepts::Text(1 << 20), "Not supported; use /infill."),
+    Field::new(
+        "best_of",
+        Accepts::Integer(1, 8),
+        "Answers to make, of which the `n` most likely are returned.",
+    ),
+];
+
+/// How prompts of completions are tokenized.
+pub const READING: Reading = Reading { field: "prompt", add_special: true, parse_special: true };
+
+/// `POST /v1/completions`.
+pub async fn complete(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    body: HttpBody,
+) -> Result<Response, ApiError> {
+    let bytes = app.body(body).await?;
+    let body = Body::parse(&bytes, &[params::FIELDS, FIELDS])?;
+    if body.get("suffix").is_some() {
+        return Err(ApiError::field("suffix", "is not supported; use /infill"));
+    }
+    let loaded = app.models.get(body.text("model")).await?;
+    let shared = app.clone();
+    let task = tokio::task::spawn_blocking(move || prepare(&shared, loaded, body));
+    let prepared = task.await.map_err(|_| ApiError::server("reading the request panicked"))?;
+    let (question, body) = prepared?;
+    let is_stream = body.flag("stream");
+    if is_stream && body.get("best_of").is_some() {
+        return Err(ApiError::field("best_of", "cannot be streamed"));
+    }
+    let ping = app.config.limits.ping;
+    let mut texts = Texts::start(app, caller, question, body).await?;
+    if !is_stream {
+        return Ok(json(&texts.collect().await?));
+    }
+    Ok(sse::respond(ping, async move |events| {
+        loop {
+            match texts.next().await {
+                Ok(Some(chunks)) => {
+                    for chunk in chunks {
+                        if events.data(&chunk).await.is_err() {
+                            return;
+                        }
+                    }
+                }
+                Ok(None) => {
+                    if texts.includes_usage() && events.data(&texts.last_chunk()).await.is_err() {
+                        return;
+                    }
+                    let _ = events.done().await;
+                    return;
+                }
+                Err(error) => {
+                    let _ = events.data(&error.body()).await;
+                    return;
+                }
+            }
+        }
+    }))
+}
+
+fn prepare(app: &App, loaded: Arc<Loaded>, body: Body) -> Result<(Question, Body), ApiError> {
+    loaded.decoder()?;
+    let (prompts, _) = prompt::prompts(&loaded.model, body.required("prompt")?, READING)?;
+    let mut params = Params::of(&body, &loaded.model, &app.config.defaults)?;
+    if let Some(best_of) = body.count("best_of") {
+        if best_of < params.n {
+            return Err(ApiError::field("best_of", "must not be less than n"));
+        }
+        params.n = best_of;
+    }
+    // As OpenAI's: a request for nothing but the prompt's log-probabilities is one for no tokens.
+    let logprobs = body.count("logprobs");
+    let logprobs = logprobs.or_else(|| body.get("best_of").map(|_| 0));
+    let prompt_logprobs = body.count("logprobs").filter(|_| body.flag("echo"));
+    let constraint = constraints::constraint(&loaded, &body)?;
+    let question = Question {
+        loaded,
+        prompts,
+        params,
+        logprobs,
+        prompt_logprobs,
+        show_control: false,
+        template_stops: Vec::new(),
+        constraint,
+    };
+    Ok((question, body))
+}
+
+/// The texts of a completion.
+struct Texts {
+    app: Arc<App>,
+    answers: Answers,
+    id: String,
+    created: u64,
+    prompts: Vec<Vec<u32>>,
+    samples: usize,
+    body: Body,
+    choices: Vec<Choice>,
+}
+
+#[derive(Default)]
+struct Choice {
+    text: String,
+    has_begun: bool,
+    logprobs: Logprobs,
+    total: f64,
+    stop: Option<Stop>,
+    served: Served,
+}
+
+/// Log-probabilities in the shape of the legacy API.
+#[derive(Clone, Default)]
+struct Logprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Value>,
+    top_logprobs: Vec<Value>,
+    text_offset: Vec<usize>,
+    /// Bytes of text so far.
+    offset: usize,
+}
+
+impl Logprobs {
+    fn push(
+        &mut self,
+        loaded: &Loaded,
+        id: u32,
+        found: Option<&(TokenLogprob, Vec<TokenLogprob>)>,
+    ) {
+        let spelled = |id: u32| {
+            let piece = loaded.model.tokenizer().piece(id).unwrap_or_default();
+            match std::str::from_utf8(piece) {
+                Ok(text) => text.to_owned(),
+                Err(_) => piece.iter().map(|byte| format!("\\x{byte:02x}")).collect(),
+            }
+        };
+        let text = spelled(id);
+        self.text_offset.push(self.offset);
+        self.offset += text.chars().count();
+        self.tokens.push(text);
+        match found {
+            None => {
+                self.token_logprobs.push(Value::Null);
+                self.top_logprobs.push(Value::Null);
+            }
+            Some((own, top)) => {
+                self.token_logprobs.push(json!(own.logprob.max(-9999.0)));
+                let top = top.iter().map(|t| (spelled(t.id), json!(t.logprob.max(-9999.0))));
+                self.top_logprobs.push(Value::Object(top.collect()));
+            }
+        }
+    }
+
+    fn value(&self) -> Value {
+        json!({
+            "tokens": self.tokens,
+            "token_logprobs": self.token_logprobs,
+            "top_logprobs": self.top_logprobs,
+            "text_offset": self.text_offset,
+        })
+    }
+
+    /// Takes what was pushed, for a chunk.
+    fn take(&mut self) -> Value {
+        let value = self.value();
+        *self = Logprobs { offset: self.offset, ..Logprobs::default() };
+        value
+    }
+}
+
+impl Texts {
+    async fn start(
+        app: Arc<App>,
+        caller: Caller,
+        question: Question,
+        body: Body,
+    ) -> Result<Texts, ApiError> {
+        let (prompts, samples) = (question.prompts.clone(), question.params.n);
+        let answers = Answers::start(&app, &caller, question).await?;
+        let choices = (0..prompts.len() * samples).map(|_| Choice::default()).collect();
+        let (id, created) = (app.id("cmpl"), now());
+        Ok(Texts { app, answers, id, created, prompts, samples, body, choices })
+    }
+
+    fn has_logprobs(&self) -> bool {
+        self.body.get("logprobs").is_some()
+    }
+
+    fn includes_usage(&self) -> bool {
+        let asked = self.body.within("stream_options", "include_usage");
+        asked.and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    /// The chunks of the next event; `None` after the last.
+    async fn next(&mut self) -> Result<Option<Vec<Value>>, ApiError> {
+        let Some((index, event)) = self.answers.next().await? else { return Ok(None) };
+        let text = self.take(index, event);
+        let logprobs = self.has_logprobs().then(|| self.choices[index].logprobs.take());
+        let finish = self.choices[index].stop.map(finish_reason);
+        let mut chunks = Vec::new();
+        match text {
+            Taken::Progress(served) if self.body.flag("return_progress") => {
+                let mut chunk = self.envelope(json!([]));
+                chunk.insert("prompt_progress".to_owned(), progress(&served));
+                chunks.push(Value::Object(chunk));
+            }
+            Taken::Progress(_) => {}
+            Taken::Text(text) => {
+                let choice = json!({
+                    "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish,
+                });
+                let mut chunk = self.envelope(json!([choice]));
+                if self.body.flag("timings_per_token") || finish.is_some() {
+                    let served = &self.choices[index].served;
+                    chunk.insert("timings".to_owned(), timings(served));
+                }
+                chunks.push(Value::Object(chunk));
+            }
+        }
+        Ok(Some(chunks))
+    }
+
+    async fn collect(&mut self) -> Result<Value, ApiError> {
+        while let Some((index, event)) = self.answers.next().await? {
+            let taken = self.take(index, event);
+            if let Taken::Text(text) = taken {
+                self.choices[index].text += &text;
+            }
+        }
+        let usage = self.usage();
+        let kept = self.body.count("best_of").map(|_| self.body.count("n").unwrap_or(1));
+        let kept = kept.unwrap_or(self.samples);
+        let mut choices = Vec::new();
+        for answers in self.choices.chunks_mut(self.samples) {
+            if kept < answers.len() {
+                answers.sort_by(|a, b| b.mean().total_cmp(&a.mean()));
+            }
+            for choice in &answers[..kept] {
+                choices.push(json!({
+                    "index": choices.len(),
+                    "text": choice.text,
+                    "logprobs": self.body.get("logprobs").map(|_| choice.logprobs.value()),
+                    "finish_reason": choice.stop.map(finish_reason),
+                }));
+            }
+        }
+        let served = self.choices.first().map(|choice| choice.served.clone()).unwrap_or_default();
+        let mut document = self.envelope(json!(choices));
+        document.insert("usage".to_owned(), usage);
+        document.insert("timings".to_owned(), timings(&served));
+        document.insert("devices".to_owned(), devices(self.answers.loaded(), &served));
+        Ok(Value::Object(document))
+    }
+
+    fn last_chunk(&self) -> Value {
+        let mut chunk = self.envelope(json!([]));
+        let served = self.choices.first().map(|choice| choice.served.clone()).unwrap_or_default();
+        chunk.insert("usage".to_owned(), self.usage());
+        chunk.insert("timings".to_owned(), timings(&served));
+        Value::Object(chunk)
+    }
+
+    fn take(&mut self, index: usize, event: Event) -> Taken {
+        let loaded = self.answers.loaded().clone();
+        let prompt = &self.prompts[index / self.samples];
+        let (echo, has_logprobs) = (self.body.flag("echo"), self.has_logprobs());
+        let choice = &mut self.choices[index];
+        let mut text = String::new();
+        let begins = !matches!(event, Event::Prefilled(_) | Event::PromptLogprobs(_));
+        if begins && !choice.has_begun {
+            choice.has_begun = true;
+            if echo {
+                text = loaded.model.tokenizer().decode(prompt);
+            }
+        }
+        match event {
+            Event::Prefilled(served) => return Taken::Progress(served),
+            Event::PromptLogprobs(found) => {
+                let found = std::iter::once(None).chain(found.iter().map(Some));
+                for (&id, found) in prompt.iter().zip(found) {
+                    choice.logprobs.push(&loaded, id, found);
+                }
+                return Taken::Progress(choice.served.clone());
+            }
+            Event::Token(delta) => {
+                choice.served = delta.served;
+                if has_logprobs {
+                    choice.logprobs.push(&loaded, delta.token.id, delta.token.logprobs.as_ref());
+                }
+                choice.total += own(&delta.token);
+                text += &delta.token.text;
+            }
+            Event::Ended { stop, text: rest, served } => {
+                (choice.stop, choice.served) = (Some(stop), served);
+                text += &rest;
+            }
+            Event::Failed(_) => {}
+        }
+        Taken::Text(text)
+    }
+
+    fn envelope(&self, choices: Value) -> Map<String, Value> {
+        Map::from_iter([
+            ("id".to_owned(), json!(self.id)),
+            ("object".to_owned(), json!("text_completion")),
+            ("created".to_owned(), json!(self.created)),
+            ("model".to_owned(), json!(self.answers.loaded().id())),
+            ("system_fingerprint".to_owned(), json!(self.app.config.build)),
+            ("choices".to_owned(), choices),
+        ])
+    }
+
+    fn usage(&self) -> Value {
+        let prompt = self.prompts.iter().map(Vec::len).sum();
+        let firsts = self.choices.iter().step_by(self.samples.max(1));
+        let cached = firsts.map(|choice| choice.served.cached).sum();
+        let generated = self.choices.iter().map(|choice| choice.served.generated).sum();
+        usage(prompt, cached, generated)
+    }
+}
+
+/// What came of an event.
+enum Taken {
+    Progress(Served),
+    Text(String),
+}
+
+impl Choice {
+    /// Mean log-probability of its tokens.
+    fn mean(&self) -> f64 {
+        self.total / self.served.generated.max(1) as f64
+    }
+}
+
+fn own(token: &Token) -> f64 {
+    token.logprobs.as_ref().map_or(0.0, |(own, _)| f64::from(own.logprob))
+}

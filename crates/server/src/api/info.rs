@@ -1,0 +1,205 @@
+//! Health, readiness, models, properties and metrics.
+
+use std::sync::atomic::Ordering;
+
+use axum::body::Body as HttpBody;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use serde_json::{Map, Value, json};
+
+use crate::api::json;
+use crate::app::{App, Shared};
+use crate::config::Offer;
+use crate::error::ApiError;
+use crate::fields::{Accepts, Body, Field};
+use crate::models::{Kind, Loaded, Status};
+use crate::params::Params;
+
+/// Fields of `/models/load` and `/models/unload`.
+pub const MODEL: &[Field] = &[Field::new("model", Accepts::Text(512), "The model's id.")];
+
+/// `GET /health`: whether requests are answered.
+pub async fn health(State(app): Shared) -> Result<Response, ApiError> {
+    if !app.is_ready.load(Ordering::Relaxed) {
+        return Err(ApiError::unavailable("Loading model"));
+    }
+    Ok(json(&json!({ "status": "ok" })))
+}
+
+/// `GET /livez`: whether the process works.
+pub async fn alive() -> Response {
+    json(&json!({ "status": "ok" }))
+}
+
+/// `GET /readyz`: whether a balancer shall send requests here.
+pub async fn ready(State(app): Shared) -> Result<Response, ApiError> {
+    if app.is_draining.load(Ordering::Relaxed) {
+        return Err(ApiError::unavailable("draining"));
+    }
+    health(State(app)).await
+}
+
+/// `GET /v1/models`.
+pub async fn models(State(app): Shared) -> Response {
+    let list = app.models.list();
+    let data = list
+        .iter()
+        .map(|(offer, status, loaded)| described(&app, offer, status, loaded.as_deref()));
+    let data: Vec<Value> = data.collect();
+    json(&json!({ "object": "list", "data": data }))
+}
+
+/// `GET /v1/models/{id}`.
+pub async fn model(State(app): Shared, Path(id): Path<String>) -> Result<Response, ApiError> {
+    let list = app.models.list();
+    let found = list.iter().find(|(offer, ..)| offer.names.contains(&id));
+    let (offer, status, loaded) =
+        found.ok_or_else(|| ApiError::not_found(format!("there is no model '{id}'")))?;
+    Ok(json(&described(&app, offer, status, loaded.as_deref())))
+}
+
+/// `POST /models/load`.
+pub async fn load(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
+    let bytes = app.body(body).await?;
+    let body = Body::parse(&bytes, &[MODEL])?;
+    body.required("model")?;
+    app.models.get(body.text("model")).await?;
+    Ok(json(&json!({ "success": true })))
+}
+
+/// `POST /models/unload`.
+pub async fn unload(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
+    let bytes = app.body(body).await?;
+    let body = Body::parse(&bytes, &[MODEL])?;
+    body.required("model")?;
+    app.models.unload(body.text("model").unwrap_or_default())?;
+    Ok(json(&json!({ "success": true })))
+}
+
+fn described(app: &App, offer: &Offer, status: &Status, loaded: Option<&Loaded>) -> Value {
+    let (state, failure) = match status {
+        Status::Unloaded => ("unloaded", None),
+        Status::Loading => ("loading", None),
+        Status::Loaded => ("loaded", None),
+        Status::Failed(message) => ("failed", Some(message)),
+    };
+    let meta = loaded.map(|loaded| {
+        let config = loaded.model.config();
+        json!({
+            "n_vocab": config.vocab,
+            "n_ctx": loaded.context,
+            "n_ctx_train": config.context,
+            "n_embd": config.width,
+            "n_params": loaded.parameters(),
+            "size": offer.bytes,
+        })
+    });
+    json!({
+        "id": offer.names.first(),
+        "object": "model",
+        "created": app.models.created,
+        "owned_by": "bilayer",
+        "aliases": offer.names,
+        "tags": offer.tags,
+        "status": { "value": state, "failure": failure },
+        "meta": meta,
+    })
+}
+
+/// `GET /props`.
+pub async fn props(State(app): Shared) -> Result<Response, ApiError> {
+    let loaded = app.models.get(None).await?;
+    let params = Params::of(&Body::default(), &loaded.model, &app.config.defaults)?;
+    let mut settings: Map<String, Value> = params.settings(&Body::default());
+    if let Some(seed) = app.config.defaults.seed {
+        settings.insert("seed".to_owned(), json!(seed));
+    }
+    let tokenizer = loaded.model.tokenizer();
+    let spelled = |id: Option<u32>| {
+        let piece = id.and_then(|id| tokenizer.piece(id)).unwrap_or_default();
+        String::from_utf8_lossy(piece).into_owned()
+    };
+    Ok(json(&json!({
+        "default_generation_settings": {
+            "id": 0, "id_task": -1, "n_ctx": loaded.context, "speculative": false,
+            "is_processing": false, "params": settings,
+        },
+        "total_slots": app.config.slots,
+        "model_path": loaded.offer.path,
+        "model_alias": loaded.id(),
+        "modalities": { "vision": false, "audio": false },
+        "chat_template": loaded.template.as_ref().map(|template| template.source().to_owned()),
+        "bos_token": spelled(tokenizer.bos()),
+        "eos_token": spelled(tokenizer.eos()),
+        "build_info": app.config.build,
+        "is_sleeping": false,
+        "bilayer": {
+            "placement_map": loaded.map,
+            "parameters": loaded.parameters(),
+            "bytes": loaded.offer.bytes,
+            "architecture": loaded.model.config().architecture,
+            "kind": match &loaded.kind { Kind::Decoder(_) => "decoder", Kind::Encoder(_) => "encoder" },
+        },
+    })))
+}
+
+/// `GET /metrics`.
+pub async fn metrics(State(app): Shared) -> Result<Response, ApiError> {
+    if !app.config.switches.metrics {
+        return Err(ApiError::not_supported(
+            "this server does not offer metrics; start it with --metrics",
+        ));
+    }
+    let (mut running, mut waiting, mut kv, mut steps, mut rows) = (0, 0, 0.0f64, 0, 0);
+    for loaded in app.models.loaded() {
+        match &loaded.kind {
+            Kind::Decoder(worker) => {
+                let live = worker.live();
+                running += live.slots.len();
+                waiting += live.waiting;
+                kv = kv.max(live.kv_used);
+                steps += live.steps;
+                rows += live.rows_total;
+                for device in &live.devices {
+                    let busy = device.busy_total.as_secs_f64();
+                    let used = device.used_bytes as f64;
+                    app.metrics.set_of(
+                        "bilayer:device_busy_seconds_total",
+                        "Time that the device was busy",
+                        &device.name,
+                        busy,
+                    );
+                    app.metrics.set_of(
+                        "bilayer:device_memory_bytes",
+                        "Memory that the model takes on the device",
+                        &device.name,
+                        used,
+                    );
+                }
+            }
+            Kind::Encoder(encoder) => waiting += encoder.worker.waiting(),
+        }
+    }
+    let set = |name, help, value| app.metrics.set(name, help, value);
+    set("llamacpp:requests_processing", "Requests that are running", running as f64);
+    set("llamacpp:requests_deferred", "Requests that are waiting", waiting as f64);
+    set(
+        "llamacpp:n_busy_slots_per_decode",
+        "Mean rows of a step",
+        rows as f64 / f64::max(steps as f64, 1.0),
+    );
+    set("bilayer:num_requests_running", "Requests that are running", running as f64);
+    set("bilayer:num_requests_waiting", "Requests that are waiting", waiting as f64);
+    set(
+        "bilayer:kv_cache_usage_perc",
+        "Share of the KV cache that running requests hold, 0 to 1",
+        kv,
+    );
+    let mut response = app.metrics.render().into_response();
+    let text = HeaderValue::from_static("text/plain; version=0.0.4");
+    response.headers_mut().insert(CONTENT_TYPE, text);
+    let started = HeaderName::from_static("process-start-time-unix");
+    response.headers_mut().insert(started, app.metrics.started.into());
+    Ok(response)
+}

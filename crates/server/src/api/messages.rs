@@ -1,0 +1,102 @@
+//! `/v1/messages` and `/v1/messages/count_tokens`: Anthropic's API over chat completions.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body as HttpBody;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use crate::api::chat::{self, Chunks};
+use crate::api::json;
+use crate::app::{App, Caller, Shared};
+use crate::error::ApiError;
+use crate::fields::{Accepts, Body, Field};
+use crate::params;
+use crate::sse;
+use crate::translate::messages::{self, MessageStream};
+
+/// Fields of a messages request that are checked before it is translated.
+pub const FIELDS: &[Field] = &[
+    Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
+    Field::new("messages", Accepts::List(4096), "The conversation."),
+    Field::new("max_tokens", Accepts::Integer(1, 1 << 24), "Maximum tokens of the answer."),
+    Field::new("system", Accepts::Any, "The system prompt, a text or a list of text blocks."),
+    Field::new("stream", Accepts::Bool, "Send the answer as server-sent events."),
+    Field::new("temperature", Accepts::Number(0.0, 100.0), "Divides the logits."),
+    Field::new("top_p", Accepts::Number(0.0, 1.0), "Keep the most likely tokens with this mass."),
+    Field::new("top_k", Accepts::Integer(-1, 1 << 24), "Keep the k most likely tokens."),
+    Field::new("stop_sequences", Accepts::Texts(16, 256), "Texts that end the answer."),
+    Field::new("tools", Accepts::List(256), "Functions that the model may call."),
+    Field::new("tool_choice", Accepts::Object, "`auto`, `any`, `tool` or `none`."),
+];
+
+/// `POST /v1/messages`.
+pub async fn create(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    body: HttpBody,
+) -> Response {
+    answer(app, caller, body).await.unwrap_or_else(|error| refusal(&error))
+}
+
+/// `POST /v1/messages/count_tokens`.
+pub async fn count(State(app): Shared, body: HttpBody) -> Response {
+    let counted = async {
+        let body = translated(&app, body).await?;
+        let chat = chat::prepare(&app, body).await?;
+        let tokens: usize = chat.question.prompts.iter().map(Vec::len).sum();
+        Ok(json(&json!({ "input_tokens": tokens })))
+    };
+    counted.await.unwrap_or_else(|error: ApiError| refusal(&error))
+}
+
+/// An error in Anthropic's shape.
+fn refusal(error: &ApiError) -> Response {
+    let body = messages::error(error.status.as_u16(), &error.message);
+    let mut response = (error.status, json(&body)).into_response();
+    if let Some(seconds) = error.retry_after {
+        response.headers_mut().insert(hyper::header::RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+async fn translated(app: &App, body: HttpBody) -> Result<Body, ApiError> {
+    let bytes = app.body(body).await?;
+    let given = Body::parse(&bytes, &[FIELDS])?;
+    given.required("messages")?;
+    let chat = messages::request(&given.value())
+        .map_err(|error| ApiError::field(&error.field, &error.reason))?;
+    Body::check(chat, &[params::FIELDS, chat::FIELDS])
+}
+
+async fn answer(app: Arc<App>, caller: Caller, body: HttpBody) -> Result<Response, ApiError> {
+    let body = translated(&app, body).await?;
+    let (is_stream, ping) = (body.flag("stream"), app.config.limits.ping);
+    let chat = chat::prepare(&app, body).await?;
+    let tokens: usize = chat.question.prompts.iter().map(Vec::len).sum();
+    let mut chunks = Chunks::start(app, caller, chat).await?;
+    if !is_stream {
+        return Ok(json(&messages::response(&chunks.collect().await?)));
+    }
+    Ok(sse::respond(ping, async move |events| {
+        let mut stream = MessageStream::new(tokens as u64);
+        loop {
+            let (found, is_last) = match chunks.next().await {
+                Ok(Some(chunk)) => (stream.push(&chunk), false),
+                Ok(None) => (stream.finish(), true),
+                Err(error) => (vec![messages::error(error.status.as_u16(), &error.message)], true),
+            };
+            for event in found {
+                let name = event["type"].as_str().unwrap_or("message").to_owned();
+                if events.named(&name, &event).await.is_err() {
+                    return;
+                }
+            }
+            if is_last {
+                return;
+            }
+        }
+    }))
+}

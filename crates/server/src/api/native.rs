@@ -1,0 +1,370 @@
+//! `/completion` and `/infill`: llama-server's own endpoints.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body as HttpBody;
+use axum::extract::State;
+use axum::response::Response;
+use bilayer_engine::generate::Stop;
+use bilayer_engine::requests::{Event, Served};
+use serde_json::{Map, Value, json};
+
+use crate::answers::{Answers, Question, devices, logprobs_entry, progress, timings};
+use crate::api::completions::READING;
+use crate::api::json;
+use crate::app::{App, Caller, Shared};
+use crate::constraints;
+use crate::error::ApiError;
+use crate::fields::{Accepts, Body, Field};
+use crate::models::Loaded;
+use crate::params::{self, Params, TOP_MAX};
+use crate::prompt;
+use crate::sse;
+
+/// Fields of `/completion` beside those of [`params::FIELDS`].
+pub const FIELDS: &[Field] = &[
+    Field::new("prompt", Accepts::Any, "A text, a list of tokens and texts, or a list of these."),
+    Field::new(
+        "n_probs",
+        Accepts::Integer(0, TOP_MAX as i64),
+        "Most likely tokens to report with each.",
+    ),
+    Field::new(
+        "post_sampling_probs",
+        Accepts::Bool,
+        "Report probabilities after sampling instead.",
+    ),
+    Field::new("response_fields", Accepts::List(64), "Paths of the fields to return."),
+];
+
+/// Fields of `/infill`.
+pub const INFILL: &[Field] = &[
+    Field::new("input_prefix", Accepts::Text(8 << 20), "The code before the cursor."),
+    Field::new("input_suffix", Accepts::Text(8 << 20), "The code after the cursor."),
+    Field::new(
+        "input_extra",
+        Accepts::List(256),
+        "Other files: objects with `filename` and `text`.",
+    ),
+];
+
+/// `POST /completion`.
+pub async fn complete(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    body: HttpBody,
+) -> Result<Response, ApiError> {
+    let bytes = app.body(body).await?;
+    let body = Body::parse(&bytes, &[params::FIELDS, FIELDS])?;
+    let loaded = app.models.get(body.text("model")).await?;
+    loaded.decoder()?;
+    let (prompts, is_list) = prompt::prompts(&loaded.model, body.required("prompt")?, READING)?;
+    respond(app, caller, Asked { loaded, prompts, is_list, body }).await
+}
+
+/// `POST /infill`.
+pub async fn infill(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    body: HttpBody,
+) -> Result<Response, ApiError> {
+    let bytes = app.body(body).await?;
+    let body = Body::parse(&bytes, &[params::FIELDS, FIELDS, INFILL])?;
+    let loaded = app.models.get(body.text("model")).await?;
+    loaded.decoder()?;
+    let prompt = fill_prompt(&loaded, &body)?;
+    respond(app, caller, Asked { loaded, prompts: vec![prompt], is_list: false, body }).await
+}
+
+/// A fill-in-the-middle prompt: other files, prefix, suffix, and what was typed.
+fn fill_prompt(loaded: &Loaded, body: &Body) -> Result<Vec<u32>, ApiError> {
+    let tokenizer = loaded.model.tokenizer();
+    let fim = loaded.model.fill_in_middle();
+    let missing =
+        |what| ApiError::not_supported(format!("{} has no {what} token for infill", loaded.id()));
+    let pre = fim.prefix.ok_or_else(|| missing("prefix"))?;
+    let suf = fim.suffix.ok_or_else(|| missing("suffix"))?;
+    let mid = fim.middle.ok_or_else(|| missing("middle"))?;
+    let encode = |text: &str| tokenizer.encode(text, bilayer_text::Encode::default());
+    let mut tokens: Vec<u32> =
+        tokenizer.bos().filter(|_| tokenizer.adds_bos()).into_iter().collect();
+    for (at, file) in
+        body.get("input_extra").and_then(Value::as_array).into_iter().flatten().enumerate()
+    {
+        let text = |name: &str| {
+            file.get(name).and_then(Value::as_str).ok_or_else(|| {
+                ApiError::field(&format!("input_extra[{at}].{name}"), "must be a string")
+            })
+        };
+        let (name, text) = (text("filename")?, text("text")?);
+        match fim.separator {
+            Some(separator) => {
+                tokens.push(separator);
+                tokens.extend(encode(&format!("{name}\n"))?);
+            }
+            None => tokens.extend(encode(&format!("\n\n--- {name} ---\n\n"))?),
+        }
+        tokens.extend(encode(text)?);
+    }
+    tokens.push(pre);
+    tokens.extend(encode(body.text("input_prefix").unwrap_or_default())?);
+    let typed = encode(body.text("prompt").unwrap_or_default())?;
+    tokens.extend(typed);
+    tokens.push(suf);
+    tokens.extend(encode(body.text("input_suffix").unwrap_or_default())?);
+    tokens.push(mid);
+    Ok(tokens)
+}
+
+struct Asked {
+    loaded: Arc<Loaded>,
+    prompts: Vec<Vec<u32>>,
+    is_list: bool,
+    body: Body,
+}
+
+async fn respond(app: Arc<App>, caller: Caller, asked: Asked) -> Result<Response, ApiError> {
+    let Asked { loaded, prompts, is_list, body } = asked;
+    let params = Params::of(&body, &loaded.model, &app.config.defaults)?;
+    let top = body.count("n_probs").filter(|&top| top > 0);
+    let (is_stream, ping) = (body.flag("stream"), app.config.limits.ping);
+    let settings = params.settings(&body);
+    let samples = params.n;
+    let (shared, asked) = (loaded.clone(), body.clone());
+    let task = tokio::task::spawn_blocking(move || constraints::constraint(&shared, &asked));
+    let constraint = task.await.map_err(|_| ApiError::server("compiling a grammar panicked"))??;
+    let question = Question {
+        loaded,
+        prompts: prompts.clone(),
+        params,
+        logprobs: top,
+        prompt_logprobs: None,
+        show_control: false,
+        template_stops: Vec::new(),
+        constraint,
+    };
+    let answers = Answers::start(&app, &caller, question).await?;
+    let choices = (0..prompts.len() * samples).map(|_| Choice::default()).collect();
+    let mut native = Native { answers, prompts, samples, body, settings, choices };
+    if !is_stream {
+        let results = native.collect().await?;
+        return Ok(match results {
+            results if is_list || results.len() > 1 => json(&json!(results)),
+            results => json(&results.into_iter().next().unwrap_or_default()),
+        });
+    }
+    Ok(sse::respond(ping, async move |events| {
+        loop {
+            let sent = match native.next().await {
+                Ok(Some(Some(chunk))) => events.data(&chunk).await,
+                Ok(Some(None)) => Ok(()),
+                Ok(None) => return,
+                Err(error) => {
+                    let _ = events.data(&error.body()).await;
+                    return;
+                }
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    }))
+}
+
+struct Native {
+    answers: Answers,
+    prompts: Vec<Vec<u32>>,
+    samples: usize,
+    body: Body,
+    settings: Map<String, Value>,
+    choices: Vec<Choice>,
+}
+
+#[derive(Default)]
+struct Choice {
+    text: String,
+    tokens: Vec<u32>,
+    probabilities: Vec<Value>,
+    stop: Option<Stop>,
+    served: Served,
+    has_new_line: bool,
+    has_reported_start: bool,
+}
+
+impl Native {
+    /// The next chunk, if the next event makes one; `None` after the last event.
+    async fn next(&mut self) -> Result<Option<Option<Value>>, ApiError> {
+        let Some((index, event)) = self.answers.next().await? else { return Ok(None) };
+        let text = match self.take(index, event) {
+            Some(text) => text,
+            None if self.body.flag("return_progress") => {
+                return Ok(Some(Some(self.progress(index))));
+            }
+            None => return Ok(Some(None)),
+        };
+        let choice = &self.choices[index];
+        if choice.stop.is_some() {
+            let mut last = self.document(index);
+            last.insert("content".to_owned(), json!(text));
+            last.insert("tokens".to_owned(), json!([]));
+            last.remove("completion_probabilities");
+            return Ok(Some(Some(Value::Object(last))));
+        }
+        let mut chunk = json!({
+            "index": index,
+            "content": text,
+            "tokens": choice.tokens.last().into_iter().collect::<Vec<_>>(),
+            "stop": false,
+            "id_slot": 0,
+            "tokens_predicted": choice.served.generated,
+            "tokens_evaluated": choice.served.prompt,
+        });
+        if let Some(object) = chunk.as_object_mut() {
+            if let Some(entry) = choice.probabilities.last() {
+                object.insert("completion_probabilities".to_owned(), json!([entry]));
+            }
+            if self.body.flag("timings_per_token") {
+                object.insert("timings".to_owned(), timings(&choice.served));
+            }
+        }
+        Ok(Some(Some(chunk)))
+    }
+
+    async fn collect(&mut self) -> Result<Vec<Value>, ApiError> {
+        while let Some((index, event)) = self.answers.next().await? {
+            self.take(index, event);
+        }
+        let documents = (0..self.choices.len()).map(|index| {
+            let mut document = self.document(index);
+            if !self.body.flag("return_tokens") {
+                document.insert("tokens".to_owned(), json!([]));
+            }
+            self.selected(document)
+        });
+        Ok(documents.collect())
+    }
+
+    /// Only the fields that the request names.
+    fn selected(&self, document: Map<String, Value>) -> Value {
+        let paths = self.body.get("response_fields").and_then(Value::as_array);
+        let Some(paths) = paths.filter(|paths| !paths.is_empty()) else {
+            return Value::Object(document);
+        };
+        let found = paths.iter().filter_map(Value::as_str).filter_map(|path| {
+            let mut parts = path.split('/');
+            let first = document.get(parts.next()?)?;
+            let value = parts.try_fold(first, |value, part| value.get(part))?;
+            Some((path.to_owned(), value.clone()))
+        });
+        Value::Object(found.collect())
+    }
+
+    fn take(&mut self, index: usize, event: Event) -> Option<String> {
+        let loaded = self.answers.loaded().clone();
+        let choice = &mut self.choices[index];
+        let text = match event {
+            Event::Prefilled(served) => {
+                choice.served = served;
+                return None;
+            }
+            Event::PromptLogprobs(_) => return None,
+            Event::Token(delta) => {
+                choice.served = delta.served;
+                choice.tokens.push(delta.token.id);
+                let is_prob = self.body.flag("post_sampling_probs");
+                let entry = logprobs_entry(&loaded, &delta.token);
+                choice.probabilities.extend(entry.map(|entry| match is_prob {
+                    true => as_probabilities(&entry),
+                    false => entry,
+                }));
+                delta.token.text
+            }
+            Event::Ended { stop, text, served } => {
+                (choice.stop, choice.served) = (Some(stop), served);
+                text
+            }
+            Event::Failed(_) => String::new(),
+        };
+        let choice = &mut self.choices[index];
+        choice.has_new_line |= text.contains('\n');
+        choice.text += &text;
+        Some(text)
+    }
+
+    fn progress(&mut self, index: usize) -> Value {
+        self.choices[index].has_reported_start = true;
+        let served = &self.choices[index].served;
+        json!({
+            "index": index,
+            "content": "",
+            "tokens": [],
+            "stop": false,
+            "prompt_progress": progress(served),
+            "timings": timings(served),
+        })
+    }
+
+    fn document(&self, index: usize) -> Map<String, Value> {
+        let loaded = self.answers.loaded();
+        let choice = &self.choices[index];
+        let prompt = &self.prompts[index / self.samples];
+        let (stop_type, word) = match choice.stop {
+            Some(Stop::EndOfText) => ("eos", String::new()),
+            Some(Stop::Text(which)) => ("word", self.stop_text(which)),
+            Some(_) => ("limit", String::new()),
+            None => ("none", String::new()),
+        };
+        let document = json!({
+            "index": index,
+            "content": choice.text,
+            "tokens": choice.tokens,
+            "id_slot": 0,
+            "stop": true,
+            "model": loaded.id(),
+            "tokens_predicted": choice.served.generated,
+            "tokens_evaluated": choice.served.prompt,
+            "tokens_cached": choice.served.prompt + choice.served.generated.saturating_sub(1),
+            "generation_settings": self.settings,
+            "prompt": loaded.spelled(prompt),
+            "has_new_line": choice.has_new_line,
+            "truncated": choice.stop == Some(Stop::Context),
+            "stop_type": stop_type,
+            "stopping_word": word,
+            "timings": timings(&choice.served),
+            "devices": devices(loaded, &choice.served),
+        });
+        let mut document = match document {
+            Value::Object(document) => document,
+            _ => Map::new(),
+        };
+        if !choice.probabilities.is_empty() {
+            document.insert("completion_probabilities".to_owned(), json!(choice.probabilities));
+        }
+        document
+    }
+
+    fn stop_text(&self, which: usize) -> String {
+        self.body
+            .texts("stop")
+            .into_iter()
+            .filter(|stop| !stop.is_empty())
+            .nth(which)
+            .unwrap_or_default()
+    }
+}
+
+/// An entry with probabilities instead of their logarithms.
+fn as_probabilities(entry: &Value) -> Value {
+    let shape = |entry: &Value| {
+        let prob = entry["logprob"].as_f64().unwrap_or(f64::NEG_INFINITY).exp();
+        json!({ "id": entry["id"], "token": entry["token"], "bytes": entry["bytes"], "prob": prob })
+    };
+    let mut shaped = shape(entry);
+    let top = entry["top_logprobs"].as_array().into_iter().flatten().map(shape);
+    let top: Vec<Value> = top.filter(|entry| entry["prob"].as_f64() > Some(0.0)).collect();
+    if let Some(object) = shaped.as_object_mut() {
+        object.insert("top_probs".to_owned(), json!(top));
+    }
+    shaped
+}

@@ -1,0 +1,114 @@
+//! `/openapi.json`: made from the tables of fields that also check requests.
+
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+
+use crate::api::{chat, completions, embeddings, info, json, native, rerank, responses, tokens};
+use crate::fields::Field;
+use crate::params;
+
+/// An endpoint with a body: path, what it does, its tables, the fields that must be there.
+type Endpoint = (&'static str, &'static str, &'static [&'static [Field]], &'static [&'static str]);
+
+/// The endpoints with bodies.
+pub const ENDPOINTS: &[Endpoint] = &[
+    (
+        "/v1/chat/completions",
+        "Answer a conversation.",
+        &[params::FIELDS, chat::FIELDS],
+        &["messages"],
+    ),
+    (
+        "/v1/chat/completions/input_tokens",
+        "Count the tokens of a conversation.",
+        &[params::FIELDS, chat::FIELDS],
+        &["messages"],
+    ),
+    (
+        "/v1/responses",
+        "Answer an input, with OpenAI's Responses API.",
+        &[responses::FIELDS],
+        &["input"],
+    ),
+    ("/v1/completions", "Continue texts.", &[params::FIELDS, completions::FIELDS], &["prompt"]),
+    (
+        "/completion",
+        "Continue a text, with llama-server's fields.",
+        &[params::FIELDS, native::FIELDS],
+        &["prompt"],
+    ),
+    (
+        "/infill",
+        "Fill in code between a prefix and a suffix.",
+        &[params::FIELDS, native::FIELDS, native::INFILL],
+        &[],
+    ),
+    ("/v1/embeddings", "Make a vector of each text.", &[embeddings::FIELDS], &["input"]),
+    ("/v1/rerank", "Score documents for a query.", &[rerank::FIELDS], &["query"]),
+    ("/v1/classify", "Label texts.", &[rerank::CLASSIFY], &["input"]),
+    ("/tokenize", "Turn a text into tokens.", &[tokens::TOKENIZE], &[]),
+    ("/detokenize", "Turn tokens into text.", &[tokens::DETOKENIZE], &["tokens"]),
+    (
+        "/apply-template",
+        "Render a conversation by the chat template.",
+        &[params::FIELDS, chat::FIELDS],
+        &["messages"],
+    ),
+    ("/models/load", "Load a model.", &[info::MODEL], &["model"]),
+    ("/models/unload", "Unload a model.", &[info::MODEL], &["model"]),
+];
+
+/// Endpoints without bodies.
+const READS: &[(&str, &str)] = &[
+    ("/health", "Whether requests are answered."),
+    ("/livez", "Whether the process works."),
+    ("/readyz", "Whether a balancer shall send requests."),
+    ("/v1/models", "The models."),
+    ("/props", "Properties of the server and its first model."),
+    ("/slots", "What is running."),
+    ("/metrics", "Prometheus metrics."),
+];
+
+/// `GET /openapi.json`.
+pub async fn document() -> Response {
+    json(&made())
+}
+
+fn made() -> Value {
+    let error = json!({ "description": "An error.", "content": { "application/json": { "schema": {
+        "type": "object", "required": ["error"],
+        "properties": { "error": { "type": "object", "required": ["message", "type", "code"] } },
+    } } } });
+    let responses = json!({
+        "200": { "description": "The answer.", "content": { "application/json": { "schema": {} } } },
+        "4XX": error, "5XX": error,
+    });
+    let mut paths = Map::new();
+    for (path, summary, tables, required) in ENDPOINTS {
+        let properties = tables.iter().copied().flatten();
+        let properties = properties.map(|field| (field.name.to_owned(), field.schema()));
+        let properties: Map<String, Value> = properties.collect();
+        let mut schema = json!({ "type": "object", "properties": properties });
+        if let (Some(object), false) = (schema.as_object_mut(), required.is_empty()) {
+            object.insert("required".to_owned(), json!(required));
+        }
+        let post = json!({
+            "summary": summary,
+            "requestBody": { "required": true, "content": { "application/json": { "schema": schema } } },
+            "responses": responses,
+        });
+        paths.insert((*path).to_owned(), json!({ "post": post }));
+    }
+    for (path, summary) in READS {
+        paths.insert(
+            (*path).to_owned(),
+            json!({ "get": { "summary": summary, "responses": responses } }),
+        );
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "Bilayer", "version": env!("CARGO_PKG_VERSION") },
+        "components": { "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } } },
+        "paths": paths,
+    })
+}

@@ -1,0 +1,94 @@
+//! `/tokenize`, `/detokenize` and `/apply-template`.
+
+use axum::body::Body as HttpBody;
+use axum::extract::State;
+use axum::response::Response;
+use bilayer_text::Encode;
+use serde_json::json;
+
+use crate::api::{chat, json};
+use crate::app::Shared;
+use crate::error::ApiError;
+use crate::fields::{Accepts, Body, Field};
+use crate::params;
+use crate::prompt;
+
+/// Fields of `/tokenize`.
+pub const TOKENIZE: &[Field] = &[
+    Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
+    Field::new("content", Accepts::Text(8 << 20), "The text."),
+    Field::new(
+        "add_special",
+        Accepts::Bool,
+        "Add the special tokens around a text; off by default.",
+    ),
+    Field::new(
+        "parse_special",
+        Accepts::Bool,
+        "Take control tokens spelled in the text as such; on by default.",
+    ),
+    Field::new("with_pieces", Accepts::Bool, "Return each token's text too."),
+];
+
+/// Fields of `/detokenize`.
+pub const DETOKENIZE: &[Field] = &[
+    Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
+    Field::new("tokens", Accepts::List(1 << 20), "Token ids."),
+];
+
+/// `POST /tokenize`.
+pub async fn tokenize(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
+    let bytes = app.body(body).await?;
+    let body = Body::parse(&bytes, &[TOKENIZE])?;
+    let loaded = app.models.get(body.text("model")).await?;
+    let text = body.text("content").unwrap_or_default().to_owned();
+    let encode = Encode {
+        add_special: body.flag("add_special"),
+        parse_special: body.bool("parse_special").unwrap_or(true),
+    };
+    let tokenizer = loaded.model.tokenizer().clone();
+    let task = tokio::task::spawn_blocking(move || tokenizer.encode(&text, encode));
+    let ids = task.await.map_err(|_| ApiError::server("tokenizing panicked"))??;
+    if !body.flag("with_pieces") {
+        return Ok(json(&json!({ "tokens": ids })));
+    }
+    let tokens = ids.iter().map(|&id| {
+        let piece = loaded.model.tokenizer().piece(id).unwrap_or_default();
+        // A piece that is no text is a list of bytes.
+        let shown = std::str::from_utf8(piece).map_or_else(|_| json!(piece), |text| json!(text));
+        json!({ "id": id, "piece": shown })
+    });
+    Ok(json(&json!({ "tokens": tokens.collect::<Vec<_>>() })))
+}
+
+/// `POST /detokenize`.
+pub async fn detokenize(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
+    let bytes = app.body(body).await?;
+    let body = Body::parse(&bytes, &[DETOKENIZE])?;
+    let loaded = app.models.get(body.text("model")).await?;
+    let ids = body.required("tokens")?.as_array().into_iter().flatten().map(|id| {
+        let id =
+            id.as_u64().ok_or_else(|| ApiError::field("tokens", "must be a list of token ids"))?;
+        prompt::token(&loaded.model, id, "tokens")
+    });
+    let ids: Vec<u32> = ids.collect::<Result<_, _>>()?;
+    Ok(json(&json!({ "content": loaded.model.tokenizer().decode(&ids) })))
+}
+
+/// `POST /apply-template`.
+pub async fn apply_template(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
+    let bytes = app.body(body).await?;
+    let body = Body::parse(&bytes, &[params::FIELDS, chat::FIELDS])?;
+    let loaded = app.models.get(body.text("model")).await?;
+    let task = tokio::task::spawn_blocking(move || {
+        let messages = chat::messages(body.required("messages")?)?;
+        let prompt = chat::prompt(&app, &loaded, &body, &messages, None)?;
+        // Whoever tokenizes the text adds this token again.
+        let tokenizer = loaded.model.tokenizer();
+        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+        let bos = bos.map(|id| loaded.spelled(&[id])).unwrap_or_default();
+        Ok::<_, ApiError>(prompt.text.strip_prefix(&bos).unwrap_or(&prompt.text).to_owned())
+    });
+    let prompt = task.await.map_err(|_| ApiError::server("rendering the template panicked"))??;
+    Ok(json(&json!({ "prompt": prompt })))
+}

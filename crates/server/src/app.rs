@@ -1,0 +1,369 @@
+//! The routes, and what happens around every request: keys, origins, request ids, the log, and panics.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use bilayer_engine::requests::KeyId;
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::header::{
+    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
+    ACCESS_CONTROL_ALLOW_ORIGIN, AUTHORIZATION, HeaderName, HeaderValue, ORIGIN, VARY,
+};
+use hyper::{HeaderMap, Method, StatusCode};
+use serde_json::{Map, json};
+
+use crate::api;
+use crate::config::{Config, Origins};
+use crate::error::ApiError;
+use crate::keys::{Keys, Role};
+use crate::log;
+use crate::metrics::Metrics;
+use crate::models::Models;
+
+/// What all requests share.
+pub struct App {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// The models.
+    pub models: Arc<Models>,
+    /// The keys.
+    pub keys: Keys,
+    /// The metrics.
+    pub metrics: Arc<Metrics>,
+    /// Whether the first model is loaded.
+    pub is_ready: AtomicBool,
+    /// Whether the server is stopping.
+    pub is_draining: AtomicBool,
+    /// Requests being answered.
+    pub active: AtomicUsize,
+    next_id: AtomicU64,
+}
+
+/// Who sent a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// The key's number; 0 without keys.
+    pub key: KeyId,
+}
+
+/// The handlers' view of [`App`].
+pub type Shared = State<Arc<App>>;
+
+impl App {
+    /// A server's state, with no model loaded.
+    ///
+    /// # Errors
+    /// The key file is wrong.
+    pub fn new(config: Config) -> Result<App, String> {
+        let config = Arc::new(config);
+        let metrics = Arc::new(Metrics::new());
+        Ok(App {
+            keys: Keys::load(&config.keys, config.key_file.as_deref())?,
+            models: Arc::new(Models::new(config.clone(), metrics.clone())),
+            config,
+            metrics,
+            is_ready: AtomicBool::new(false),
+            is_draining: AtomicBool::new(false),
+            active: AtomicUsize::new(0),
+            next_id: AtomicU64::new(1),
+        })
+    }
+
+    /// Reads the whole body.
+    ///
+    /// # Errors
+    /// It is too large, or pauses too long.
+    pub async fn body(&self, body: Body) -> Result<Bytes, ApiError> {
+        let limits = &self.config.limits;
+        let mut body = http_body_util::Limited::new(body, limits.body_bytes);
+        let mut bytes = Vec::new();
+        loop {
+            let frame = tokio::time::timeout(limits.body_idle, body.frame()).await;
+            match frame {
+                Err(_) => {
+                    let mut error = ApiError::invalid("the body did not arrive in time");
+                    error.status = StatusCode::REQUEST_TIMEOUT;
+                    return Err(error);
+                }
+                Ok(None) => return Ok(Bytes::from(bytes)),
+                Ok(Some(Ok(frame))) => {
+                    frame.data_ref().iter().for_each(|data| bytes.extend_from_slice(data));
+                }
+                Ok(Some(Err(error))) if error.is::<http_body_util::LengthLimitError>() => {
+                    return Err(ApiError::too_large(limits.body_bytes));
+                }
+                Ok(Some(Err(error))) => {
+                    return Err(ApiError::invalid(format!("the body cannot be read: {error}")));
+                }
+            }
+        }
+    }
+
+    /// A new id such as `chatcmpl-...`.
+    pub fn id(&self, prefix: &str) -> String {
+        let number = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let now = jiff::Timestamp::now().as_nanosecond() as u64;
+        format!("{prefix}-{now:016x}{number:06x}")
+    }
+}
+
+/// All routes.
+pub fn router(app: Arc<App>) -> Router {
+    let chat = post(api::chat::complete);
+    let text = post(api::completions::complete);
+    let native = post(api::native::complete);
+    let embeddings = post(api::embeddings::embed);
+    let rerank = post(api::rerank::rerank);
+    let mut router = Router::new()
+        .route("/health", get(api::info::health))
+        .route("/v1/health", get(api::info::health))
+        .route("/livez", get(api::info::alive))
+        .route("/readyz", get(api::info::ready))
+        .route("/models", get(api::info::models))
+        .route("/v1/models", get(api::info::models))
+        .route("/v1/models/{*id}", get(api::info::model))
+        .route("/models/load", post(api::info::load))
+        .route("/models/unload", post(api::info::unload))
+        .route("/props", get(api::info::props))
+        .route("/slots", get(api::slots::list))
+        .route("/slots/{id}", post(api::slots::act))
+        .route("/metrics", get(api::info::metrics))
+        .route("/live", get(api::live::stream))
+        .route("/openapi.json", get(api::openapi::document))
+        .route("/v1/chat/completions", chat.clone())
+        .route("/chat/completions", chat)
+        .route("/v1/chat/completions/input_tokens", post(api::chat::count))
+        .route("/chat/completions/input_tokens", post(api::chat::count))
+        .route("/v1/messages", post(api::messages::create))
+        .route("/v1/messages/count_tokens", post(api::messages::count))
+        .route("/v1/responses", post(api::responses::create))
+        .route("/v1/responses/input_tokens", post(api::responses::count))
+        .route("/responses", post(api::responses::create))
+        .route("/v1/completions", text)
+        .route("/completions", native.clone())
+        .route("/completion", native)
+        .route("/infill", post(api::native::infill))
+        .route("/v1/embeddings", embeddings)
+        .route("/embeddings", post(api::embeddings::native))
+        .route("/embedding", post(api::embeddings::native))
+        .route("/v1/rerank", rerank.clone())
+        .route("/rerank", rerank.clone())
+        .route("/v1/reranking", rerank.clone())
+        .route("/reranking", rerank)
+        .route("/v1/classify", post(api::rerank::classify))
+        .route("/classify", post(api::rerank::classify))
+        .route("/tokenize", post(api::tokens::tokenize))
+        .route("/detokenize", post(api::tokens::detokenize))
+        .route("/apply-template", post(api::tokens::apply_template));
+    if app.config.switches.page {
+        router = api::page::routes(router);
+    }
+    let not_found = any(async |request: Request| {
+        ApiError::not_found(format!("there is no {}", request.uri().path()))
+    });
+    router
+        .fallback_service(not_found.with_state(()))
+        .method_not_allowed_fallback(async |request: Request| {
+            let mut error = ApiError::invalid(format!(
+                "{} is not allowed for {}",
+                request.method(),
+                request.uri().path()
+            ));
+            error.status = StatusCode::METHOD_NOT_ALLOWED;
+            error
+        })
+        .layer(middleware::from_fn_with_state(app.clone(), around))
+        .with_state(app)
+}
+
+/// Counts a request while it is answered.
+struct Active(Arc<App>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.active.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What happens around every request.
+async fn around(State(app): Shared, mut request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let origin = request.headers().get(ORIGIN).cloned();
+    let id = request_id(&app, request.headers());
+    let mut key = 0;
+    let mut response = if method == Method::OPTIONS {
+        preflight()
+    } else {
+        app.active.fetch_add(1, Ordering::Relaxed);
+        let _active = Active(app.clone());
+        match authorize(&app, &path, request.headers()) {
+            Ok(caller) => {
+                key = caller.key;
+                request.extensions_mut().insert(caller);
+                // The last line of defence: a panic of a handler is an error of its request.
+                let handled = tokio::spawn(next.run(request));
+                let guard = AbortOnDrop(handled);
+                guard.join().await
+            }
+            Err(error) => error.into_response(),
+        }
+    };
+    let headers = response.headers_mut();
+    allow_origin(&app, origin.as_ref(), headers);
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert(HeaderName::from_static("x-request-id"), id);
+    }
+    headers.insert(
+        HeaderName::from_static("x-content-type-options"),
+        HeaderValue::from_static("nosniff"),
+    );
+    let status = response.status();
+    if status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::SERVICE_UNAVAILABLE {
+        app.metrics.refused.increment(1);
+    }
+    log::request(Map::from_iter([
+        ("id".to_owned(), json!(id)),
+        ("method".to_owned(), json!(method.as_str())),
+        ("path".to_owned(), json!(path)),
+        ("status".to_owned(), json!(status.as_u16())),
+        ("ms".to_owned(), json!(began.elapsed().as_millis() as u64)),
+        ("key".to_owned(), json!(format!("{key:016x}"))),
+    ]));
+    response
+}
+
+/// A handler's task, which ends when its connection does.
+struct AbortOnDrop(tokio::task::JoinHandle<Response>);
+
+impl AbortOnDrop {
+    async fn join(mut self) -> Response {
+        match (&mut self.0).await {
+            Ok(response) => response,
+            Err(_) => ApiError::server("an internal error ended the request; please report it")
+                .into_response(),
+        }
+    }
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The client's request id if it is short and plain, else a new one.
+fn request_id(app: &App, headers: &HeaderMap) -> String {
+    let given = headers.get("x-request-id").and_then(|id| id.to_str().ok());
+    let is_plain = |id: &&str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+        !id.is_empty() && id.len() <= 128 && id.chars().all(plain)
+    };
+    given.filter(is_plain).map_or_else(|| app.id("req"), str::to_owned)
+}
+
+/// Paths that need no key.
+fn is_public(path: &str) -> bool {
+    let health = ["/health", "/v1/health", "/livez", "/readyz"];
+    health.contains(&path) || api::page::is_asset(path)
+}
+
+/// The least role that a path needs.
+fn needed(path: &str) -> Role {
+    match path {
+        "/metrics" => Role::Metrics,
+        "/models/load" | "/models/unload" => Role::Admin,
+        path if path.starts_with("/slots") => Role::Admin,
+        _ => Role::Inference,
+    }
+}
+
+fn authorize(app: &App, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    if !app.keys.are_needed() || is_public(path) {
+        return Ok(Caller::default());
+    }
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let bearer = bearer.and_then(|value| value.strip_prefix("Bearer "));
+    let own = headers.get("x-api-key").and_then(|value| value.to_str().ok());
+    let key = bearer.or(own).ok_or_else(ApiError::authentication)?;
+    let (role, id) = app.keys.find(key.trim()).ok_or_else(ApiError::authentication)?;
+    if role < needed(path) {
+        return Err(ApiError::permission(format!("this key may not use {path}")));
+    }
+    Ok(Caller { key: id })
+}
+
+fn preflight() -> Response {
+    StatusCode::OK.into_response()
+}
+
+/// Tells a browser whether pages of an origin may read the response.
+fn allow_origin(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
+    let Some(origin) = origin else { return };
+    let text = origin.to_str().unwrap_or_default();
+    let is_allowed = match &app.config.origins {
+        Origins::Closed => false,
+        Origins::Any => true,
+        Origins::Localhost => is_local(text),
+        Origins::List(list) => list.iter().any(|known| known == text),
+    };
+    headers.insert(VARY, HeaderValue::from_static("origin"));
+    if !is_allowed {
+        return;
+    }
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+    headers.insert(
+        ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static("GET, POST, DELETE, OPTIONS"),
+    );
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*"));
+    // Credentials of any origin would let every page act for the user.
+    if app.config.origins != Origins::Any {
+        headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+    }
+}
+
+/// Whether an origin is this machine.
+fn is_local(origin: &str) -> bool {
+    let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    let Some(host) = host else { return false };
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    ["localhost", "127.0.0.1", "::1"].contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_local;
+
+    #[test]
+    fn local_origins_are_of_this_machine() {
+        for origin in [
+            "http://localhost",
+            "http://localhost:8080",
+            "https://127.0.0.1:3",
+            "http://[::1]:3000",
+        ] {
+            assert!(is_local(origin), "{origin}");
+        }
+        for origin in [
+            "http://localhost.evil.com",
+            "http://notlocalhost",
+            "http://evil.com",
+            "localhost",
+            "null",
+        ] {
+            assert!(!is_local(origin), "{origin}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Configuration of a server: addresses, limits, keys, and what requests get by default.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bilayer_engine::requests::ExecutorSettings;
+use bilayer_engine::{Error, session::Session};
+
+use crate::params::Defaults;
+
+/// Where the server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A TCP address; port 0 lets the system choose.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// Which origins may use the server from a browser.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Origins {
+    /// None: browsers refuse pages of other origins.
+    #[default]
+    Closed,
+    /// Pages served from this machine.
+    Localhost,
+    /// Any, as `*` asks.
+    Any,
+    /// These.
+    List(Vec<String>),
+}
+
+/// Limits that protect the server from its clients.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Largest body, bytes.
+    pub body_bytes: usize,
+    /// Time in which a request's head must arrive.
+    pub head: Duration,
+    /// Time that a body may pause.
+    pub body_idle: Duration,
+    /// Open connections.
+    pub connections: usize,
+    /// Open connections of one IP address.
+    pub connections_per_ip: usize,
+    /// Time that a request may take.
+    pub request: Duration,
+    /// Time that running answers get when the server is told to stop.
+    pub drain: Duration,
+    /// Silence after which a stream sends a comment.
+    pub ping: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            body_bytes: 8 << 20,
+            head: Duration::from_secs(10),
+            body_idle: Duration::from_secs(30),
+            connections: 1024,
+            connections_per_ip: 64,
+            request: Duration::from_secs(3600),
+            drain: Duration::from_secs(30),
+            ping: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Opens the model of a name.
+pub type Open = dyn Fn() -> Result<Session, Error> + Send + Sync;
+
+/// A model that the server offers.
+#[derive(Clone)]
+pub struct Offer {
+    /// Its names; the first is its id.
+    pub names: Vec<String>,
+    /// Its tags, for clients that sort models.
+    pub tags: Vec<String>,
+    /// The file, as shown in `/props`.
+    pub path: String,
+    /// Bytes of memory that it takes, for the budget of several models.
+    pub bytes: u64,
+    /// The chat template, in place of the model's own: a text, or the name of a known one.
+    pub chat_template: Option<String>,
+    /// Opens a session.
+    pub open: Arc<Open>,
+}
+
+/// Endpoints that are off unless asked for, and switches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switches {
+    /// `/metrics`.
+    pub metrics: bool,
+    /// `/slots`.
+    pub slots: bool,
+    /// The web page.
+    pub page: bool,
+    /// `__verbose` in every answer.
+    pub verbose: bool,
+    /// Cached prefixes are shared only among requests of one key.
+    pub cache_per_key: bool,
+}
+
+/// Configuration of a server.
+#[derive(Clone)]
+pub struct Config {
+    /// Where it listens.
+    pub addresses: Vec<Address>,
+    /// What it serves, at least one model.
+    pub models: Vec<Offer>,
+    /// Models that are loaded at once.
+    pub models_max: usize,
+    /// Bytes that loaded models may take together; the least recently used are unloaded.
+    pub models_bytes: u64,
+    /// Sampling and length where a request says nothing.
+    pub defaults: Defaults,
+    /// Slots, as llama-server counts them: running answers of a model.
+    pub slots: usize,
+    /// Limits of the queue and of steps.
+    pub executor: ExecutorSettings,
+    /// Limits of connections and bodies.
+    pub limits: Limits,
+    /// Keys given directly.
+    pub keys: Vec<String>,
+    /// A file of keys, a line each, read again on SIGHUP.
+    pub key_file: Option<PathBuf>,
+    /// Certificate chain and private key, PEM.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Which origins may use it from a browser.
+    pub origins: Origins,
+    /// Endpoints and switches.
+    pub switches: Switches,
+    /// Variables of chat templates, such as `enable_thinking`.
+    pub template_variables: serde_json::Map<String, serde_json::Value>,
+    /// Whether reasoning is split from the content, unless a request says otherwise.
+    pub splits_reasoning: bool,
+    /// The build, such as `b0.1.0-1a2b3c4`.
+    pub build: String,
+}

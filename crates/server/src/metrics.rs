@@ -1,0 +1,214 @@
+//! Prometheus metrics: llama-server's names, and the gauges and histograms that gateways read.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bilayer_engine::requests::{Event, Served, StepReport};
+use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+/// Bounds of the histograms of times, seconds.
+const TIMES: [f64; 14] =
+    [0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0, 20.0, 60.0];
+
+const METADATA: Metadata<'static> = Metadata::new("bilayer", Level::INFO, None);
+
+/// The metrics of one server.
+pub struct Metrics {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    prompt_tokens: Counter,
+    prompt_cached: Counter,
+    prompt_seconds: Gauge,
+    predicted_tokens: Counter,
+    predicted_seconds: Gauge,
+    decodes: Counter,
+    tokens_max: Gauge,
+    longest: AtomicUsize,
+    prompt_rate: Gauge,
+    predicted_rate: Gauge,
+    /// Requests whose client left or that were cancelled.
+    pub cancelled: Counter,
+    /// Requests that were refused for lack of capacity.
+    pub refused: Counter,
+    finished: Counter,
+    failed: Counter,
+    warnings: Counter,
+    first_token: Histogram,
+    between_tokens: Histogram,
+    whole: Histogram,
+    queue: Histogram,
+    /// When the process started, seconds since 1970.
+    pub started: u64,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics::new()
+    }
+}
+
+impl Metrics {
+    /// Metrics at zero.
+    pub fn new() -> Metrics {
+        let builder = PrometheusBuilder::new().set_buckets(&TIMES);
+        let recorder = builder.unwrap_or_else(|_| PrometheusBuilder::new()).build_recorder();
+        let r = &recorder;
+        // llama-server has these for its drafts; they stay at 0 without a draft model.
+        for name in ["draft_tokens", "accepted_tokens", "drafts"] {
+            let name = format!("llamacpp:spec_decode_num_{name}_total");
+            counter(r, &name, "Draft tokens of speculative decoding").increment(0);
+        }
+        Metrics {
+            handle: recorder.handle(),
+            prompt_tokens: counter(r, "llamacpp:prompt_tokens_total", "Prompt tokens computed"),
+            prompt_cached: counter(
+                r,
+                "llamacpp:prompt_tokens_cached_total",
+                "Prompt tokens taken from the KV cache",
+            ),
+            prompt_seconds: seconds(r, "llamacpp:prompt_seconds_total", "Time of prompts"),
+            predicted_tokens: counter(r, "llamacpp:tokens_predicted_total", "Tokens generated"),
+            predicted_seconds: seconds(
+                r,
+                "llamacpp:tokens_predicted_seconds_total",
+                "Time of generation",
+            ),
+            decodes: counter(r, "llamacpp:n_decode_total", "Steps computed"),
+            tokens_max: seconds(r, "llamacpp:n_tokens_max", "Longest sequence so far, tokens"),
+            longest: AtomicUsize::new(0),
+            prompt_rate: gauge(
+                r,
+                "llamacpp:prompt_tokens_seconds",
+                "Prompt tokens a second of the last request",
+            ),
+            predicted_rate: gauge(
+                r,
+                "llamacpp:predicted_tokens_seconds",
+                "Generated tokens a second of the last request",
+            ),
+            cancelled: counter(r, "bilayer:requests_cancelled_total", "Requests cancelled"),
+            refused: counter(r, "bilayer:requests_refused_total", "Requests refused"),
+            finished: counter(r, "bilayer:requests_finished_total", "Requests answered"),
+            failed: counter(r, "bilayer:requests_failed_total", "Requests that failed"),
+            warnings: counter(r, "bilayer:warnings_total", "Warnings, such as a lost device"),
+            first_token: histogram(
+                r,
+                "bilayer:time_to_first_token_seconds",
+                "From arrival to the first token",
+            ),
+            between_tokens: histogram(
+                r,
+                "bilayer:time_per_output_token_seconds",
+                "Mean time between the tokens of an answer",
+            ),
+            whole: histogram(r, "bilayer:e2e_request_latency_seconds", "From arrival to the end"),
+            queue: histogram(r, "bilayer:request_queue_time_seconds", "Time in the queue"),
+            started: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            recorder,
+        }
+    }
+
+    /// Counts a step.
+    pub fn step(&self, _: &StepReport) {
+        self.decodes.increment(1);
+    }
+
+    /// Counts tokens that an encoder has run.
+    pub fn encoded(&self, tokens: usize) {
+        self.prompt_tokens.increment(tokens as u64);
+        self.decodes.increment(1);
+    }
+
+    /// Counts what happened to a request.
+    pub fn event(&self, event: &Event) {
+        match event {
+            Event::Ended { served, .. } => self.finished(served),
+            Event::Failed(_) => self.failed.increment(1),
+            _ => {}
+        }
+    }
+
+    fn finished(&self, served: &Served) {
+        self.finished.increment(1);
+        let computed = served.processed.saturating_sub(served.cached);
+        self.prompt_tokens.increment(computed as u64);
+        self.prompt_cached.increment(served.cached as u64);
+        self.predicted_tokens.increment(served.generated as u64);
+        let (prefill, decode) = (served.prefill.as_secs_f64(), served.decode.as_secs_f64());
+        self.prompt_seconds.increment(prefill);
+        self.predicted_seconds.increment(decode);
+        if prefill > 0.0 {
+            self.prompt_rate.set(computed as f64 / prefill);
+        }
+        let steps = served.generated.saturating_sub(1);
+        if steps > 0 && decode > 0.0 {
+            self.predicted_rate.set(steps as f64 / decode);
+            self.between_tokens.record(decode / steps as f64);
+        }
+        let queued = served.queued.as_secs_f64();
+        self.queue.record(queued);
+        self.first_token.record(queued + prefill);
+        self.whole.record(queued + prefill + decode);
+        let tokens = served.prompt + served.generated;
+        let longest = self.longest.fetch_max(tokens, Ordering::Relaxed).max(tokens);
+        self.tokens_max.set(longest as f64);
+    }
+
+    /// Counts a warning and writes it to stderr.
+    pub fn warn(&self, message: &str) {
+        self.warnings.increment(1);
+        crate::log::warning(message);
+    }
+
+    /// Sets a gauge.
+    pub fn set(&self, name: &'static str, help: &'static str, value: f64) {
+        gauge(&self.recorder, name, help).set(value);
+    }
+
+    /// Sets a gauge of a device.
+    pub fn set_of(&self, name: &'static str, help: &'static str, device: &str, value: f64) {
+        self.recorder.describe_gauge(name.into(), None, help.into());
+        let key = Key::from_parts(name, vec![Label::new("device", device.to_owned())]);
+        self.recorder.register_gauge(&key, &METADATA).set(value);
+    }
+
+    /// The text of `/metrics`.
+    pub fn render(&self) -> String {
+        // The exporter knows gauges and counters of whole numbers; llama-server has counters of seconds.
+        let text = self.handle.render();
+        let names = [
+            "llamacpp:prompt_seconds_total",
+            "llamacpp:tokens_predicted_seconds_total",
+            "llamacpp:n_tokens_max",
+        ];
+        names.iter().fold(text, |text, name| {
+            text.replace(&format!("# TYPE {name} gauge"), &format!("# TYPE {name} counter"))
+        })
+    }
+}
+
+fn counter(recorder: &PrometheusRecorder, name: &str, help: &'static str) -> Counter {
+    let name = name.to_owned();
+    recorder.describe_counter(name.clone().into(), None, help.into());
+    let counter = recorder.register_counter(&Key::from_name(name), &METADATA);
+    counter.increment(0);
+    counter
+}
+
+fn gauge(recorder: &PrometheusRecorder, name: &'static str, help: &'static str) -> Gauge {
+    recorder.describe_gauge(name.into(), None, help.into());
+    let gauge = recorder.register_gauge(&Key::from_name(name), &METADATA);
+    gauge.increment(0.0);
+    gauge
+}
+
+/// A sum that the exporter keeps as a gauge.
+fn seconds(recorder: &PrometheusRecorder, name: &'static str, help: &'static str) -> Gauge {
+    gauge(recorder, name, help)
+}
+
+fn histogram(recorder: &PrometheusRecorder, name: &'static str, help: &'static str) -> Histogram {
+    recorder.describe_histogram(name.into(), Some(Unit::Seconds), help.into());
+    recorder.register_histogram(&Key::from_name(name), &METADATA)
+}

@@ -1,0 +1,331 @@
+//! The models of a server: loaded on first use, unloaded when others need the memory.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use bilayer_engine::encode::Encoder;
+use bilayer_engine::{Error, Model, chat_templates};
+use bilayer_text::chat::Template;
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::config::{Config, Offer};
+use crate::encoders::EncoderWorker;
+use crate::error::ApiError;
+use crate::metrics::Metrics;
+use crate::worker::Worker;
+
+/// A loaded model.
+pub struct Loaded {
+    /// How it is offered.
+    pub offer: Offer,
+    /// File, configuration, tokenizer.
+    pub model: Model,
+    /// Tokens of a sequence.
+    pub context: usize,
+    /// The placement in one line.
+    pub map: String,
+    /// The chat template, if the model has one.
+    pub template: Option<Template>,
+    /// Why it has no template.
+    pub template_problem: Option<String>,
+    /// What runs it.
+    pub kind: Kind,
+}
+
+/// What runs a model.
+pub enum Kind {
+    /// A decoder.
+    Decoder(Worker),
+    /// An encoder: an [`Encoder`] tokenizes as its thread's does.
+    Encoder(Box<EncoderHandle>),
+}
+
+/// An encoder's thread and what handlers must know of it.
+pub struct EncoderHandle {
+    /// The thread.
+    pub worker: EncoderWorker,
+    /// Whether each text gives one row.
+    pub is_pooled: bool,
+    /// Elements of a row.
+    pub width: usize,
+    /// Names of the scores; empty if rows are embeddings.
+    pub labels: Vec<String>,
+    /// Whether rows are scores.
+    pub scores: bool,
+}
+
+impl Loaded {
+    /// The decoder's thread.
+    ///
+    /// # Errors
+    /// The model is an encoder.
+    pub fn decoder(&self) -> Result<&Worker, ApiError> {
+        match &self.kind {
+            Kind::Decoder(worker) => Ok(worker),
+            Kind::Encoder(_) => Err(ApiError::not_supported(format!(
+                "{} is an encoder: it makes embeddings or scores and generates no text",
+                self.id()
+            ))),
+        }
+    }
+
+    /// The encoder's thread.
+    ///
+    /// # Errors
+    /// The model is a decoder.
+    pub fn encoder(&self) -> Result<&EncoderHandle, ApiError> {
+        match &self.kind {
+            Kind::Encoder(encoder) => Ok(encoder),
+            Kind::Decoder(_) => Err(ApiError::not_supported(format!(
+                "{} generates text; this needs an encoder such as a BERT model",
+                self.id()
+            ))),
+        }
+    }
+
+    /// The chat template.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn template(&self) -> Result<&Template, ApiError> {
+        self.template.as_ref().ok_or_else(|| {
+            let problem = self.template_problem.as_deref().unwrap_or("it has none");
+            ApiError::not_supported(format!(
+                "{} has no chat template ({problem}); start the server with --chat-template",
+                self.id()
+            ))
+        })
+    }
+
+    /// Tokens as text, control tokens spelled out.
+    pub fn spelled(&self, tokens: &[u32]) -> String {
+        let pieces = tokens.iter().filter_map(|&id| self.model.tokenizer().piece(id));
+        let bytes: Vec<u8> = pieces.flatten().copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Number of its parameters.
+    pub fn parameters(&self) -> u64 {
+        self.model.file().tensors().iter().map(|tensor| tensor.layout().elements()).sum()
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &str {
+        self.offer.names.first().map_or("model", String::as_str)
+    }
+}
+
+/// State of an offered model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Not loaded.
+    Unloaded,
+    /// Being loaded.
+    Loading,
+    /// Ready.
+    Loaded,
+    /// It could not be loaded.
+    Failed(String),
+}
+
+struct Entry {
+    offer: Offer,
+    loaded: Option<Arc<Loaded>>,
+    status: Status,
+    used: u64,
+}
+
+/// The registry.
+pub struct Models {
+    entries: Mutex<Vec<Entry>>,
+    by_name: HashMap<String, usize>,
+    /// Held while a model is loaded: one at a time.
+    loading: AsyncMutex<()>,
+    clock: AtomicU64,
+    config: Arc<Config>,
+    metrics: Arc<Metrics>,
+    /// When the server started, seconds since 1970.
+    pub created: u64,
+}
+
+impl Models {
+    /// All models of a configuration, none loaded.
+    pub fn new(config: Arc<Config>, metrics: Arc<Metrics>) -> Models {
+        let mut by_name = HashMap::new();
+        for (number, offer) in config.models.iter().enumerate() {
+            by_name.extend(offer.names.iter().map(|name| (name.clone(), number)));
+        }
+        let entry = |offer: &Offer| Entry {
+            offer: offer.clone(),
+            loaded: None,
+            status: Status::Unloaded,
+            used: 0,
+        };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Models {
+            entries: Mutex::new(config.models.iter().map(entry).collect()),
+            by_name,
+            loading: AsyncMutex::new(()),
+            clock: AtomicU64::new(1),
+            config,
+            metrics,
+            created: now.as_secs(),
+        }
+    }
+
+    /// All offers with their state.
+    pub fn list(&self) -> Vec<(Offer, Status, Option<Arc<Loaded>>)> {
+        let entries = self.entries();
+        let list = entries.iter();
+        list.map(|e| (e.offer.clone(), e.status.clone(), e.loaded.clone())).collect()
+    }
+
+    /// The models that are loaded.
+    pub fn loaded(&self) -> Vec<Arc<Loaded>> {
+        self.entries().iter().filter_map(|entry| entry.loaded.clone()).collect()
+    }
+
+    /// The model of a name, loaded if it was not. Where one model is served, any name is that.
+    ///
+    /// # Errors
+    /// There is no such model, or it cannot be loaded.
+    pub async fn get(self: &Arc<Models>, name: Option<&str>) -> Result<Arc<Loaded>, ApiError> {
+        let number = self.number(name)?;
+        if let Some(loaded) = self.touch(number) {
+            return Ok(loaded);
+        }
+        let _one = self.loading.lock().await;
+        if let Some(loaded) = self.touch(number) {
+            return Ok(loaded);
+        }
+        let models = self.clone();
+        let task = tokio::task::spawn_blocking(move || models.load(number));
+        task.await.map_err(|_| ApiError::server("loading the model panicked"))?
+    }
+
+    /// Unloads a model; requests that use it end first.
+    ///
+    /// # Errors
+    /// There is no such model.
+    pub fn unload(&self, name: &str) -> Result<(), ApiError> {
+        let number = self.number(Some(name))?;
+        let mut entries = self.entries();
+        (entries[number].loaded, entries[number].status) = (None, Status::Unloaded);
+        Ok(())
+    }
+
+    fn number(&self, name: Option<&str>) -> Result<usize, ApiError> {
+        let named = name.and_then(|name| self.by_name.get(name)).copied();
+        match (named, name) {
+            (Some(number), _) => Ok(number),
+            (None, None) => Ok(0),
+            (None, Some(_)) if self.config.models.len() == 1 => Ok(0),
+            (None, Some(name)) => {
+                let known = self.config.models.iter().filter_map(|offer| offer.names.first());
+                let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
+                let problem = format!("names no model: '{name}'; there are {known}");
+                let mut error = ApiError::field("model", problem);
+                error.status = hyper::StatusCode::NOT_FOUND;
+                error.kind = "not_found_error";
+                Err(error)
+            }
+        }
+    }
+
+    fn touch(&self, number: usize) -> Option<Arc<Loaded>> {
+        let mut entries = self.entries();
+        entries[number].used = self.clock.fetch_add(1, Ordering::Relaxed);
+        entries[number].loaded.clone()
+    }
+
+    fn entries(&self) -> std::sync::MutexGuard<'_, Vec<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loads a model, after unloading others that leave too little room.
+    fn load(&self, number: usize) -> Result<Arc<Loaded>, ApiError> {
+        let offer = {
+            let mut entries = self.entries();
+            entries[number].status = Status::Loading;
+            entries[number].offer.clone()
+        };
+        drop(self.make_room(&offer));
+        let made = self.make(offer).map(Arc::new);
+        let mut entries = self.entries();
+        match made {
+            Ok(loaded) => {
+                entries[number].status = Status::Loaded;
+                entries[number].loaded = Some(loaded.clone());
+                Ok(loaded)
+            }
+            Err(error) => {
+                entries[number].status = Status::Failed(error.message.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the least recently used models out until the offer fits the budget. The caller drops them.
+    fn make_room(&self, offer: &Offer) -> Vec<Arc<Loaded>> {
+        let mut entries = self.entries();
+        let mut unloaded = Vec::new();
+        loop {
+            let loaded = entries.iter().filter(|entry| entry.loaded.is_some());
+            let (count, bytes) =
+                loaded.fold((0, 0u64), |(count, bytes), e| (count + 1, bytes + e.offer.bytes));
+            let fits = count < self.config.models_max.max(1)
+                && bytes.saturating_add(offer.bytes) <= self.config.models_bytes;
+            let oldest = entries.iter_mut().filter(|entry| entry.loaded.is_some());
+            match oldest.min_by_key(|entry| entry.used) {
+                Some(oldest) if !fits => {
+                    oldest.status = Status::Unloaded;
+                    unloaded.extend(oldest.loaded.take());
+                }
+                _ => return unloaded,
+            }
+        }
+    }
+
+    fn make(&self, offer: Offer) -> Result<Loaded, ApiError> {
+        let failed = |error: Error| {
+            let failed = ApiError::server(format!("{} cannot be loaded: {error}", offer.names[0]));
+            ApiError { source: Some(Arc::new(error)), ..failed }
+        };
+        let session = (offer.open)().map_err(failed)?;
+        let model = session.model().clone();
+        let templates = chat_templates(model.file().metadata()).map_err(Error::File);
+        let templates = templates.map_err(failed)?;
+        let template = templates.find(offer.chat_template.as_deref());
+        let (template, template_problem) = match template {
+            Ok(template) => (Some(template), None),
+            Err(error) if offer.chat_template.is_some() => return Err(error.into()),
+            Err(error) if model.config().encoder.is_some() => (None, Some(error.to_string())),
+            Err(_) => {
+                let name = &offer.names[0];
+                self.metrics.warn(&format!(
+                    "{name} has no chat template, so chats use ChatML, which it may not have learned; choose one with \
+                     --chat-template"
+                ));
+                (templates.find(Some("chatml")).ok(), None)
+            }
+        };
+        let (context, map) = (session.context(), session.plan().map.clone());
+        let no_thread = |error| ApiError::server(format!("no thread can be started: {error}"));
+        let kind = if model.config().encoder.is_some() {
+            let scores = !matches!(session.purpose(), bilayer_engine::session::Purpose::Embed(_))
+                && model.config().encoder.as_ref().is_some_and(|encoder| encoder.scores);
+            let width = session.width();
+            let encoder = Encoder::over(session).map_err(failed)?;
+            let (is_pooled, labels) = (encoder.is_pooled(), encoder.labels().to_vec());
+            let worker = EncoderWorker::start(encoder, self.metrics.clone()).map_err(no_thread)?;
+            Kind::Encoder(Box::new(EncoderHandle { worker, is_pooled, width, labels, scores }))
+        } else {
+            let (opener, settings) = (offer.open.clone(), self.config.executor);
+            let worker = Worker::start(session, opener, settings, self.metrics.clone());
+            Kind::Decoder(worker.map_err(no_thread)?)
+        };
+        Ok(Loaded { offer, model, context, map, template, template_problem, kind })
+    }
+}

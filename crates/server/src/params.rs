@@ -1,0 +1,436 @@
+//! Fields about sampling and the length of an answer: llama-server's and OpenAI's names, and what comes of them.
+
+use bilayer_engine::sampling::{BREAKERS, Dry, Mirostat, Options, Xtc};
+use bilayer_engine::{Error as Engine, Model};
+use bilayer_text::Encode;
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+use crate::fields::{Accepts, Body, Field};
+
+/// Largest number of tokens whose probabilities are reported for each position.
+pub const TOP_MAX: usize = 128;
+
+/// Fields of every request that generates.
+pub const FIELDS: &[Field] = &[
+    Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
+    Field::new("stream", Accepts::Bool, "Send the answer as server-sent events."),
+    Field::new(
+        "stream_options",
+        Accepts::Object,
+        "`include_usage`: send a last chunk with the usage.",
+    ),
+    Field::new("n", Accepts::Integer(1, 8), "Number of answers; the prompt is computed once."),
+    Field::new(
+        "max_tokens",
+        Accepts::Integer(-1, 1 << 24),
+        "Maximum tokens of the answer; -1 until it ends.",
+    ),
+    Field::new("max_completion_tokens", Accepts::Integer(-1, 1 << 24), "As max_tokens."),
+    Field::new("n_predict", Accepts::Integer(-1, 1 << 24), "As max_tokens."),
+    Field::new(
+        "stop",
+        Accepts::Texts(16, 256),
+        "Texts that end the answer and are not part of it.",
+    ),
+    Field::new(
+        "seed",
+        Accepts::Integer(-1, u32::MAX as i64),
+        "Seed of the random stream; -1 draws one.",
+    ),
+    Field::new(
+        "temperature",
+        Accepts::Number(0.0, 100.0),
+        "Divides the logits; 0 takes the most likely token.",
+    ),
+    Field::new(
+        "dynatemp_range",
+        Accepts::Number(0.0, 100.0),
+        "Range of the dynamic temperature; 0 is off.",
+    ),
+    Field::new(
+        "dynatemp_exponent",
+        Accepts::Number(0.0, 100.0),
+        "Exponent of the dynamic temperature.",
+    ),
+    Field::new(
+        "top_k",
+        Accepts::Integer(-1, 1 << 24),
+        "Keep the k most likely tokens; 0 or -1 keeps all.",
+    ),
+    Field::new("top_p", Accepts::Number(0.0, 1.0), "Keep the most likely tokens with this mass."),
+    Field::new(
+        "min_p",
+        Accepts::Number(0.0, 1.0),
+        "Keep tokens at least this share as likely as the best.",
+    ),
+    Field::new(
+        "typical_p",
+        Accepts::Number(0.0, 1.0),
+        "Mass of locally typical sampling; 1 is off.",
+    ),
+    Field::new(
+        "repeat_penalty",
+        Accepts::Number(0.01, 100.0),
+        "Penalty of recent tokens; 1 is off.",
+    ),
+    Field::new(
+        "repeat_last_n",
+        Accepts::Integer(-1, 1 << 24),
+        "Tokens that penalties look back; -1 is all.",
+    ),
+    Field::new(
+        "presence_penalty",
+        Accepts::Number(-100.0, 100.0),
+        "Subtracted from logits of recent tokens.",
+    ),
+    Field::new(
+        "frequency_penalty",
+        Accepts::Number(-100.0, 100.0),
+        "Subtracted for each occurrence.",
+    ),
+    Field::new(
+        "dry_multiplier",
+        Accepts::Number(0.0, 100.0),
+        "DRY: penalty of a repetition; 0 is off.",
+    ),
+    Field::new("dry_base", Accepts::Number(0.0, 100.0), "DRY: growth of the penalty per token."),
+    Field::new(
+        "dry_allowed_length",
+        Accepts::Integer(0, 1 << 16),
+        "DRY: repetition that costs nothing.",
+    ),
+    Field::new(
+        "dry_penalty_last_n",
+        Accepts::Integer(-1, 1 << 24),
+        "DRY: tokens searched; -1 is all.",
+    ),
+    Field::new(
+        "dry_sequence_breakers",
+        Accepts::Texts(64, 64),
+        "DRY: texts that end a repetition.",
+    ),
+    Field::new(
+        "xtc_probability",
+        Accepts::Number(0.0, 1.0),
+        "XTC: chance that it applies; 0 is off.",
+    ),
+    Field::new(
+        "xtc_threshold",
+        Accepts::Number(0.0, 1.0),
+        "XTC: tokens at least this likely are excluded.",
+    ),
+    Field::new("mirostat", Accepts::Integer(0, 2), "Mirostat version; 0 is off."),
+    Field::new("mirostat_tau", Accepts::Number(0.0, 100.0), "Mirostat: target surprise in bits."),
+    Field::new("mirostat_eta", Accepts::Number(0.0, 1.0), "Mirostat: learning rate."),
+    Field::new(
+        "logit_bias",
+        Accepts::Any,
+        "Object from token or text to bias, or list of [token, bias].",
+    ),
+    Field::new("ignore_eos", Accepts::Bool, "Continue after end-of-text tokens."),
+    Field::new(
+        "samplers",
+        Accepts::List(32),
+        "Names of the samplers to use, in the fixed order of this server.",
+    ),
+    Field::new(
+        "cache_prompt",
+        Accepts::Bool,
+        "Reuse the KV cache of common prefixes; on by default.",
+    ),
+    Field::new(
+        "id_slot",
+        Accepts::Integer(-1, 1 << 16),
+        "Accepted; prefixes are shared by all slots.",
+    ),
+    Field::new("n_keep", Accepts::Integer(-1, 1 << 24), "Accepted; contexts are not shifted."),
+    Field::new("n_discard", Accepts::Integer(0, 1 << 24), "Accepted; contexts are not shifted."),
+    Field::new("timings_per_token", Accepts::Bool, "Send timings with every chunk."),
+    Field::new("return_progress", Accepts::Bool, "Send the progress of the prompt in a stream."),
+    Field::new("return_tokens", Accepts::Bool, "Report token ids (`/completion`)."),
+    Field::new("verbose", Accepts::Bool, "Add `__verbose` with the prompt to the answer."),
+    Field::new("user", Accepts::Text(512), "Accepted and not used."),
+    Field::new("grammar", Accepts::Text(256 << 10), "GBNF grammar that the answer must follow."),
+    Field::new("json_schema", Accepts::Any, "JSON schema that the answer must follow."),
+    Field::new("response_format", Accepts::Object, "`text`, `json_object` or `json_schema`."),
+];
+
+/// What the server takes where a request says nothing.
+#[derive(Clone, Debug)]
+pub struct Defaults {
+    /// Sampling.
+    pub sampling: Options,
+    /// A fixed seed; `None` draws one for each request.
+    pub seed: Option<u64>,
+    /// Maximum tokens of an answer; `None` until it ends.
+    pub predict: Option<usize>,
+}
+
+/// What a request asks of generation.
+#[derive(Clone, Debug)]
+pub struct Params {
+    /// Sampling, seed included.
+    pub sampling: Options,
+    /// Maximum tokens of the answer.
+    pub predict: Option<usize>,
+    /// Texts that end it.
+    pub stops: Vec<String>,
+    /// Continue after end-of-text tokens.
+    pub ignore_eos: bool,
+    /// Texts that end a DRY repetition.
+    pub breakers: Vec<String>,
+    /// Number of answers.
+    pub n: usize,
+    /// Whether cached prefixes are reused.
+    pub reuse: bool,
+}
+
+impl Params {
+    /// Reads the fields of a body.
+    ///
+    /// # Errors
+    /// A field that the tables cannot check is wrong.
+    pub fn of(body: &Body, model: &Model, defaults: &Defaults) -> Result<Params, ApiError> {
+        let base = &defaults.sampling;
+        let number = |name: &str, default: f32| body.number(name).unwrap_or(default);
+        let dry = base.dry.clone().unwrap_or(DRY);
+        let dry = Dry {
+            multiplier: number(
+                "dry_multiplier",
+                base.dry.as_ref().map_or(0.0, |dry| dry.multiplier),
+            ),
+            base: number("dry_base", dry.base),
+            allowed_length: body.count("dry_allowed_length").unwrap_or(dry.allowed_length),
+            last_n: last_n(body, "dry_penalty_last_n", dry.last_n),
+        };
+        let xtc = Xtc {
+            probability: number("xtc_probability", base.xtc.map_or(0.0, |xtc| xtc.probability)),
+            threshold: number("xtc_threshold", base.xtc.map_or(0.1, |xtc| xtc.threshold)),
+        };
+        let mirostat = base.mirostat.unwrap_or(Mirostat { version: 0, tau: 5.0, eta: 0.1 });
+        let mirostat = Mirostat {
+            version: body.count("mirostat").map_or(mirostat.version, |version| version as u8),
+            tau: number("mirostat_tau", mirostat.tau),
+            eta: number("mirostat_eta", mirostat.eta),
+        };
+        let mut sampling = Options {
+            seed: seed(body, defaults),
+            temperature: number("temperature", base.temperature),
+            dynatemp_range: number("dynatemp_range", base.dynatemp_range),
+            dynatemp_exponent: number("dynatemp_exponent", base.dynatemp_exponent),
+            top_k: body.integer("top_k").map_or(base.top_k, |k| usize::try_from(k).unwrap_or(0)),
+            top_p: number("top_p", base.top_p),
+            min_p: number("min_p", base.min_p),
+            typical: number("typical_p", base.typical),
+            repeat_penalty: number("repeat_penalty", base.repeat_penalty),
+            repeat_last_n: last_n(body, "repeat_last_n", base.repeat_last_n),
+            presence_penalty: number("presence_penalty", base.presence_penalty),
+            frequency_penalty: number("frequency_penalty", base.frequency_penalty),
+            dry: (dry.multiplier != 0.0).then_some(dry),
+            xtc: (xtc.probability != 0.0).then_some(xtc),
+            mirostat: (mirostat.version != 0).then_some(mirostat),
+            logit_bias: logit_bias(body, model)?,
+        };
+        let ignore_eos = body.flag("ignore_eos");
+        if ignore_eos {
+            let ends = model.tokenizer().ends().iter();
+            sampling.logit_bias.extend(ends.map(|&id| (id, f32::NEG_INFINITY)));
+        }
+        if let Some(names) = body.get("samplers").and_then(Value::as_array) {
+            only(&mut sampling, names)?;
+        }
+        sampling.check(model.config().vocab).map_err(Engine::SamplingOptions)?;
+        let mut breakers = body.texts("dry_sequence_breakers");
+        if breakers.is_empty() {
+            breakers = BREAKERS.map(str::to_owned).to_vec();
+        }
+        Ok(Params {
+            sampling,
+            predict: predict(body, defaults),
+            stops: body.texts("stop").into_iter().filter(|stop| !stop.is_empty()).collect(),
+            ignore_eos,
+            breakers,
+            n: body.count("n").unwrap_or(1),
+            reuse: body.bool("cache_prompt").unwrap_or(true),
+        })
+    }
+
+    /// llama-server's `generation_settings`.
+    pub fn settings(&self, body: &Body) -> Map<String, Value> {
+        let s = &self.sampling;
+        let dry = s.dry.clone().unwrap_or(Dry { multiplier: 0.0, ..DRY });
+        let xtc = s.xtc.unwrap_or(Xtc { probability: 0.0, threshold: 0.1 });
+        let mirostat = s.mirostat.unwrap_or(Mirostat { version: 0, tau: 5.0, eta: 0.1 });
+        let last_n = |n: Option<usize>| n.map_or(-1, |n| n as i64);
+        let bias = s.logit_bias.iter().map(
+            |(token, bias)| json!({ "token": token, "bias": bias.is_finite().then_some(bias) }),
+        );
+        let predict = self.predict.map_or(-1, |most| most as i64);
+        let settings = json!({
+            "seed": s.seed, "temperature": s.temperature, "dynatemp_range": s.dynatemp_range,
+            "dynatemp_exponent": s.dynatemp_exponent, "top_k": s.top_k, "top_p": s.top_p,
+            "min_p": s.min_p, "top_n_sigma": -1.0, "typical_p": s.typical,
+            "adaptive_target": -1.0, "adaptive_decay": 0.9,
+            "repeat_last_n": last_n(s.repeat_last_n), "repeat_penalty": s.repeat_penalty,
+            "presence_penalty": s.presence_penalty, "frequency_penalty": s.frequency_penalty,
+            "dry_multiplier": dry.multiplier, "dry_base": dry.base,
+            "dry_allowed_length": dry.allowed_length, "dry_penalty_last_n": last_n(dry.last_n),
+            "dry_sequence_breakers": self.breakers,
+            "xtc_probability": xtc.probability, "xtc_threshold": xtc.threshold,
+            "mirostat": mirostat.version, "mirostat_tau": mirostat.tau, "mirostat_eta": mirostat.eta,
+            "stop": self.stops, "max_tokens": predict, "n_predict": predict,
+            "n_keep": body.integer("n_keep").unwrap_or(0), "n_discard": body.integer("n_discard").unwrap_or(0),
+            "ignore_eos": self.ignore_eos, "stream": body.flag("stream"),
+            "logit_bias": bias.collect::<Vec<_>>(),
+            "n_probs": body.integer("n_probs").unwrap_or(0), "min_keep": 0,
+            "grammar": body.text("grammar").unwrap_or_default(),
+            "samplers": bilayer_engine::sampling::names().collect::<Vec<_>>(),
+            "post_sampling_probs": body.flag("post_sampling_probs"),
+            "timings_per_token": body.flag("timings_per_token"),
+        });
+        match settings {
+            Value::Object(settings) => settings.into_iter().map(shortest).collect(),
+            _ => Map::new(),
+        }
+    }
+}
+
+/// llama.cpp's defaults of DRY, once it is on.
+const DRY: Dry = Dry { multiplier: 0.0, base: 1.75, allowed_length: 2, last_n: None };
+
+fn last_n(body: &Body, name: &str, default: Option<usize>) -> Option<usize> {
+    body.integer(name).map_or(default, |n| usize::try_from(n).ok())
+}
+
+fn seed(body: &Body, defaults: &Defaults) -> u64 {
+    let asked = body.integer("seed").map(|seed| u64::try_from(seed).ok());
+    let fixed = asked.unwrap_or(defaults.seed);
+    fixed.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let nanos = now.unwrap_or_default().as_nanos() as u64;
+        nanos.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32
+    })
+}
+
+/// What the request asks for, else what the server was started with.
+fn predict(body: &Body, defaults: &Defaults) -> Option<usize> {
+    let names = ["max_completion_tokens", "max_tokens", "n_predict"];
+    let asked = names.iter().find_map(|name| body.integer(name));
+    match asked {
+        Some(asked) => usize::try_from(asked).ok(),
+        None => defaults.predict,
+    }
+}
+
+/// `{"token or text": bias}` or `[[token or text, bias], ...]`; false forbids a token.
+fn logit_bias(body: &Body, model: &Model) -> Result<Vec<(u32, f32)>, ApiError> {
+    let wrong = || {
+        let problem = "must be an object from tokens to biases, or a list of [token, bias]";
+        ApiError::field("logit_bias", problem)
+    };
+    let entries: Vec<(Value, &Value)> = match body.get("logit_bias") {
+        None => return Ok(Vec::new()),
+        Some(Value::Object(object)) => {
+            object.iter().map(|(token, bias)| (json!(token), bias)).collect()
+        }
+        Some(Value::Array(list)) => {
+            let pair = |entry: &'_ Value| match entry.as_array().map(Vec::as_slice) {
+                Some([token, _]) => Ok(token.clone()),
+                _ => Err(wrong()),
+            };
+            let tokens: Vec<Value> = list.iter().map(pair).collect::<Result<_, _>>()?;
+            tokens.into_iter().zip(list.iter().map(|entry| &entry[1])).collect()
+        }
+        Some(_) => return Err(wrong()),
+    };
+    if entries.len() > 4096 {
+        return Err(ApiError::field("logit_bias", "has more than 4096 entries"));
+    }
+    let mut found = Vec::new();
+    for (token, bias) in entries {
+        let bias = match bias {
+            Value::Bool(false) => f32::NEG_INFINITY,
+            bias => bias.as_f64().ok_or_else(wrong)? as f32,
+        };
+        let id = token.as_u64().or_else(|| token.as_str().and_then(|text| text.parse().ok()));
+        match (id, token.as_str()) {
+            (Some(id), _) => {
+                let id = u32::try_from(id).map_err(|_| wrong())?;
+                model.check_tokens(&[id]).map_err(|error| ApiError::field("logit_bias", error))?;
+                found.push((id, bias));
+            }
+            (None, Some(text)) => {
+                let ids = model.tokenizer().encode(text, Encode::default())?;
+                found.extend(ids.into_iter().map(|id| (id, bias)));
+            }
+            (None, None) => return Err(wrong()),
+        }
+    }
+    Ok(found)
+}
+
+/// Turns off every sampler that is not named.
+fn only(sampling: &mut Options, names: &[Value]) -> Result<(), ApiError> {
+    // llama.cpp's names beside ours.
+    let aliases = [
+        ("penalties", "penalties"),
+        ("dry", "dry"),
+        ("top_n_sigma", "top_n_sigma"),
+        ("top_k", "top_k"),
+        ("typical_p", "typical"),
+        ("typ_p", "typical"),
+        ("typical", "typical"),
+        ("top_p", "top_p"),
+        ("min_p", "min_p"),
+        ("xtc", "xtc"),
+        ("temperature", "temperature"),
+        ("infill", "infill"),
+        ("adaptive_p", "adaptive_p"),
+    ];
+    let mut on = Vec::new();
+    for name in names {
+        let known = name.as_str().and_then(|name| aliases.iter().find(|(alias, _)| *alias == name));
+        match known {
+            Some((_, ours)) => on.push(*ours),
+            None => {
+                return Err(ApiError::field("samplers", format!("names no sampler: {name}")));
+            }
+        }
+    }
+    let is_off = |name: &str| !on.contains(&name);
+    let off = Options::default();
+    if is_off("penalties") {
+        sampling.repeat_penalty = 1.0;
+        (sampling.presence_penalty, sampling.frequency_penalty) = (0.0, 0.0);
+    }
+    if is_off("dry") {
+        sampling.dry = None;
+    }
+    if is_off("top_k") {
+        sampling.top_k = 0;
+    }
+    if is_off("typical") {
+        sampling.typical = 1.0;
+    }
+    if is_off("top_p") {
+        sampling.top_p = 1.0;
+    }
+    if is_off("min_p") {
+        sampling.min_p = 0.0;
+    }
+    if is_off("xtc") {
+        sampling.xtc = None;
+    }
+    if is_off("temperature") {
+        (sampling.temperature, sampling.dynatemp_range) = (1.0, off.dynatemp_range);
+    }
+    Ok(())
+}
+
+/// A number of 32 bits with the digits that it needs.
+fn shortest((name, value): (String, Value)) -> (String, Value) {
+    let short = value.as_f64().filter(|_| value.is_f64());
+    let short = short.and_then(|number| (number as f32).to_string().parse::<f64>().ok());
+    (name, short.map_or(value, |number| json!(number)))
+}

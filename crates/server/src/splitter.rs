@@ -1,0 +1,208 @@
+//! Splits an answer's text into content, reasoning and tool calls, in the format of the model's chat template.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bilayer_engine::constrain::{Constraint, Grammar};
+use bilayer_text::chat::reply::{
+    CallRules, Delta, Format, Options, Parser, ReasoningFormat, Tool, ToolChoice,
+};
+use serde_json::Value;
+
+use crate::app::App;
+use crate::constraints;
+use crate::error::ApiError;
+use crate::fields::Body;
+use crate::models::Loaded;
+
+/// Calls are numbered over the whole process, so that ids are unique.
+static CALLS: AtomicU64 = AtomicU64::new(1);
+
+/// A piece of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Text of the answer.
+    Content(String),
+    /// Text of the reasoning before it.
+    Reasoning(String),
+    /// A function call begins.
+    Call {
+        /// Its id.
+        id: String,
+        /// The function.
+        name: String,
+    },
+    /// More of a call's arguments, JSON text.
+    Arguments {
+        /// The number of the call.
+        index: usize,
+        /// The text.
+        text: String,
+    },
+}
+
+/// How answers to a request are split, and what calls they must make.
+#[derive(Clone, Debug)]
+pub struct Style {
+    format: Format,
+    options: Options,
+    constraint: Option<CallConstraint>,
+    shows_control: bool,
+}
+
+#[derive(Clone, Debug)]
+struct CallConstraint {
+    grammar: Grammar,
+    /// The text after which the grammar applies.
+    trigger: Option<String>,
+}
+
+impl Style {
+    /// The style that a request asks for; `prompt` is its rendered prompt.
+    ///
+    /// # Errors
+    /// Its tools or its choice of tools are wrong.
+    pub fn of(app: &App, loaded: &Loaded, body: &Body, prompt: &str) -> Result<Style, ApiError> {
+        let format = Format::of(loaded.template()?.source());
+        let given = body.get("tools");
+        let tools = given.map(Tool::list).unwrap_or_default();
+        let count = given.and_then(Value::as_array).map_or(0, Vec::len);
+        if tools.len() < count {
+            let problem = "must be functions, each with a name: {\"type\": \"function\", \"function\": {...}}";
+            return Err(ApiError::field("tools", problem));
+        }
+        let choice = tool_choice(body, &tools)?;
+        if tools.is_empty() && matches!(choice, Some(ToolChoice::Required)) {
+            return Err(ApiError::field("tool_choice", "needs tools"));
+        }
+        let parallel = body.bool("parallel_tool_calls").unwrap_or(true);
+        let thinking_is_open = format.opens_thinking(prompt);
+        let splits = match body.text("reasoning_format") {
+            Some(format) => format != "none",
+            None => app.config.splits_reasoning,
+        };
+        let tokenizer = Some(loaded.model.tokenizer().as_ref());
+        let rules = choice.filter(|_| !tools.is_empty()).map(|choice| CallRules {
+            tools: &tools,
+            choice,
+            parallel,
+            thinking_is_open,
+            tokenizer,
+        });
+        let grammar = rules.and_then(|rules| format.call_grammar(&rules));
+        if grammar.is_none() && matches!(choice, Some(ToolChoice::Required | ToolChoice::Named(_)))
+        {
+            let problem = format!("cannot be forced in the format '{}'", format.name());
+            return Err(ApiError::field("tool_choice", problem));
+        }
+        // A reply in the generic format is a call as a whole, which nothing announces.
+        let is_lazy = matches!(choice, Some(ToolChoice::Auto));
+        let grammar = grammar.filter(|grammar| !is_lazy || grammar.trigger.is_some());
+        let constraint = grammar.map(|grammar| CallConstraint {
+            grammar: Grammar::lark(grammar.lark),
+            trigger: grammar.trigger,
+        });
+        let options = Options {
+            tools: if choice.is_some() { tools } else { Vec::new() },
+            reasoning: if splits { ReasoningFormat::Split } else { ReasoningFormat::Content },
+            calls_max: (!parallel).then_some(1),
+            thinking_is_open,
+        };
+        let source = loaded.template()?.source();
+        let marks = [format.thinking_tags().0, "<|channel|>"];
+        let shows_control =
+            !options.tools.is_empty() || marks.iter().any(|mark| source.contains(mark));
+        Ok(Style { format, options, constraint, shows_control })
+    }
+
+    /// Whether control tokens must be visible in the text: markers of calls and reasoning may be such.
+    pub fn shows_control(&self) -> bool {
+        self.shows_control
+    }
+
+    /// What the answer must follow: what the body asks for, or the calls that it must make.
+    ///
+    /// # Errors
+    /// The grammar or a schema of a tool cannot be compiled.
+    pub fn constraint(&self, loaded: &Loaded, body: &Body) -> Result<Option<Constraint>, ApiError> {
+        let asked = constraints::constraint(loaded, body)?;
+        let is_forced = self.constraint.as_ref().is_some_and(|calls| calls.trigger.is_none());
+        match (&self.constraint, asked) {
+            (Some(_), Some(_)) if is_forced => {
+                Err(ApiError::field("tool_choice", "cannot be combined with a grammar or schema"))
+            }
+            (Some(calls), None) => {
+                let compiled = constraints::compile(loaded, "tools", &calls.grammar)?;
+                Ok(Some(match &calls.trigger {
+                    Some(trigger) => compiled.once(trigger),
+                    None => compiled,
+                }))
+            }
+            (_, asked) => Ok(asked.map(|constraint| match self.options.thinking_is_open {
+                // Reasoning is free; the answer behind it is not.
+                true => constraint.after(self.format.thinking_tags().1),
+                false => constraint,
+            })),
+        }
+    }
+
+    /// A splitter for one answer.
+    pub fn splitter(&self) -> Splitter {
+        Splitter { parser: self.format.parser(self.options.clone()) }
+    }
+}
+
+/// The request's choice of tools; `None` if none may be called.
+fn tool_choice<'b>(body: &'b Body, tools: &[Tool]) -> Result<Option<ToolChoice<'b>>, ApiError> {
+    let wrong = || ApiError::field("tool_choice", "must be none, auto, required or a function");
+    let Some(choice) = body.get("tool_choice") else { return Ok(Some(ToolChoice::Auto)) };
+    match choice.as_str() {
+        Some("none") => return Ok(None),
+        Some("auto") => return Ok(Some(ToolChoice::Auto)),
+        Some("required" | "any") => return Ok(Some(ToolChoice::Required)),
+        Some(_) => return Err(wrong()),
+        None => {}
+    }
+    let name = choice.pointer("/function/name").or_else(|| choice.get("name"));
+    let name = name.and_then(Value::as_str).ok_or_else(wrong)?;
+    if tools.iter().any(|tool| tool.name == name) {
+        return Ok(Some(ToolChoice::Named(name)));
+    }
+    let problem = format!("names '{name}', which is not one of the tools");
+    Err(ApiError::field("tool_choice", problem))
+}
+
+/// Splits one answer.
+#[derive(Debug)]
+pub struct Splitter {
+    parser: Parser,
+}
+
+impl Splitter {
+    /// Adds text.
+    pub fn push(&mut self, text: &str) -> Vec<Piece> {
+        pieces(self.parser.push(text))
+    }
+
+    /// Ends the answer.
+    pub fn finish(&mut self) -> Vec<Piece> {
+        pieces(self.parser.finish())
+    }
+}
+
+fn pieces(deltas: Vec<Delta>) -> Vec<Piece> {
+    let piece = |delta| match delta {
+        Delta::Content(text) => Piece::Content(text),
+        Delta::Reasoning(text) => Piece::Reasoning(text),
+        Delta::Call { name, .. } => {
+            let number = CALLS.fetch_add(1, Ordering::Relaxed);
+            let now = jiff::Timestamp::now().as_nanosecond() as u64;
+            Piece::Call { id: format!("call_{now:016x}{number:08x}"), name }
+        }
+        Delta::Arguments { index, text } => Piece::Arguments { index, text },
+    };
+    let not_empty = |piece: &Piece| match piece {
+        Piece::Content(text) | Piece::Reasoning(text) => !text.is_empty(),
+        Piece::Call { .. } | Piece::Arguments { .. } => true,
+    };
+    deltas.into_iter().map(piece).filter(not_empty).collect()
+}

@@ -1,0 +1,64 @@
+//! Other APIs in terms of chat completions: requests, results and streams as JSON in, JSON out.
+
+use serde_json::{Map, Value, json};
+
+pub mod messages;
+pub mod responses;
+#[cfg(test)]
+mod tests;
+
+/// A request that cannot be translated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {reason}")]
+pub struct Untranslatable {
+    /// The field, as a path such as `messages[0].content`.
+    pub field: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+type Result<T> = std::result::Result<T, Untranslatable>;
+
+fn refused<T>(field: impl Into<String>, reason: impl Into<String>) -> Result<T> {
+    Err(Untranslatable { field: field.into(), reason: reason.into() })
+}
+
+/// The fields of `value`, which must be an object.
+fn object<'v>(value: &'v Value, field: &str) -> Result<&'v Map<String, Value>> {
+    match value.as_object() {
+        Some(fields) => Ok(fields),
+        None => refused(field, "must be an object"),
+    }
+}
+
+/// The items of `value`, which must be an array.
+fn array<'v>(value: &'v Value, field: &str) -> Result<&'v [Value]> {
+    match value.as_array() {
+        Some(items) => Ok(items),
+        None => refused(field, "must be an array"),
+    }
+}
+
+/// A field that must be a string.
+fn text<'v>(fields: &'v Map<String, Value>, key: &str, at: &str) -> Result<&'v str> {
+    match fields.get(key) {
+        Some(Value::String(text)) => Ok(text),
+        Some(_) => refused(format!("{at}.{key}"), "must be a string"),
+        None => refused(format!("{at}.{key}"), "is missing"),
+    }
+}
+
+/// A call as chat completions hold it.
+fn call(id: &str, name: &str, arguments: &str) -> Value {
+    json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
+}
+
+/// The number of a usage's field.
+fn count(usage: &Value, pointer: &str) -> u64 {
+    usage.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// An identifier with another prefix than that of chat completions.
+fn renamed(prefix: &str, id: &str) -> String {
+    format!("{prefix}{}", id.strip_prefix("chatcmpl-").unwrap_or(id))
+}

@@ -1,0 +1,439 @@
+//! Anthropic's Messages API.
+
+use serde_json::{Map, Value, json};
+
+use super::{Result, array, call, count, object, refused, renamed, text};
+
+/// Fields with a counterpart of another name or form; all others are passed on.
+const OWN: &[&str] =
+    &["system", "messages", "tools", "tool_choice", "stop_sequences", "thinking", "metadata"];
+
+/// The chat completion request of a Messages request.
+///
+/// # Errors
+/// The field that is missing, of a wrong type, or that has no counterpart.
+pub fn request(body: &Value) -> Result<Value> {
+    let body = object(body, "the request")?;
+    let is_passed = |key: &str| !OWN.contains(&key);
+    let mut chat: Map<String, Value> = body
+        .iter()
+        .filter(|(key, _)| is_passed(key))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
+    let mut messages = Vec::new();
+    if let Some(system) = body.get("system").filter(|system| !system.is_null()) {
+        messages.push(json!({ "role": "system", "content": plain(system, "system")? }));
+    }
+    let Some(given) = body.get("messages") else { return refused("messages", "is missing") };
+    for (at, message) in array(given, "messages")?.iter().enumerate() {
+        conversation(message, &format!("messages[{at}]"), &mut messages)?;
+    }
+    chat.insert("messages".into(), messages.into());
+    if let Some(tools) = body.get("tools").filter(|tools| !tools.is_null()) {
+        let tools = array(tools, "tools")?.iter().enumerate();
+        let tools: Result<Vec<Value>> =
+            tools.map(|(at, tool)| function(tool, &format!("tools[{at}]"))).collect();
+        chat.insert("tools".into(), tools?.into());
+    }
+    if let Some(choice) = body.get("tool_choice").filter(|choice| !choice.is_null()) {
+        tool_choice(choice, &mut chat)?;
+    }
+    if let Some(stops) = body.get("stop_sequences").filter(|stops| !stops.is_null()) {
+        array(stops, "stop_sequences")?;
+        chat.insert("stop".into(), stops.clone());
+    }
+    if let Some(thinking) = body.get("thinking").filter(|thinking| !thinking.is_null()) {
+        let fields = object(thinking, "thinking")?;
+        let enabled = text(fields, "type", "thinking")? != "disabled";
+        let options = chat.entry("chat_template_kwargs").or_insert_with(|| json!({}));
+        if let Some(options) = options.as_object_mut() {
+            options.entry("enable_thinking").or_insert(enabled.into());
+        }
+        if let Some(budget) = fields.get("budget_tokens").filter(|_| enabled) {
+            chat.insert("thinking_budget_tokens".into(), budget.clone());
+        }
+    }
+    if let Some(user) = body.get("metadata").and_then(|metadata| metadata.get("user_id")) {
+        chat.insert("user".into(), user.clone());
+    }
+    if body.get("stream") == Some(&Value::Bool(true)) {
+        chat.insert("stream_options".into(), json!({ "include_usage": true }));
+    }
+    Ok(chat.into())
+}
+
+/// The text of a string or of text blocks.
+fn plain(content: &Value, at: &str) -> Result<String> {
+    if let Some(text) = content.as_str() {
+        return Ok(text.to_owned());
+    }
+    let Some(blocks) = content.as_array() else {
+        return refused(at, "must be a string or an array of blocks");
+    };
+    let texts = blocks.iter().enumerate().map(|(index, block)| {
+        let at = format!("{at}[{index}]");
+        text(object(block, &at)?, "text", &at)
+    });
+    texts.collect()
+}
+
+/// Appends the chat messages of one message: results of tools are messages of their own, before the rest.
+fn conversation(message: &Value, at: &str, messages: &mut Vec<Value>) -> Result<()> {
+    let fields = object(message, at)?;
+    let role = text(fields, "role", at)?;
+    if !matches!(role, "user" | "assistant" | "system") {
+        return refused(format!("{at}.role"), "must be user, assistant or system");
+    }
+    let at = format!("{at}.content");
+    let Some(content) = fields.get("content") else { return refused(at, "is missing") };
+    if content.is_string() {
+        messages.push(json!({ "role": role, "content": content }));
+        return Ok(());
+    }
+    let Some(blocks) = content.as_array() else {
+        return refused(at, "must be a string or an array of blocks");
+    };
+    let (mut parts, mut calls, mut thoughts) = (Vec::new(), Vec::new(), String::new());
+    for (index, block) in blocks.iter().enumerate() {
+        let at = format!("{at}[{index}]");
+        let block = object(block, &at)?;
+        match (text(block, "type", &at)?, role) {
+            ("text", _) => parts.push(json!({ "type": "text", "text": text(block, "text", &at)? })),
+            ("image", "user") => parts.push(image(block, &at)?),
+            ("thinking", "assistant") => thoughts.push_str(text(block, "thinking", &at)?),
+            ("redacted_thinking", "assistant") => {}
+            ("tool_use", "assistant") => {
+                let input = block.get("input").map_or_else(|| "{}".to_owned(), Value::to_string);
+                calls.push(call(text(block, "id", &at)?, text(block, "name", &at)?, &input));
+            }
+            ("tool_result", "user") => messages.push(json!({
+                "role": "tool",
+                "tool_call_id": text(block, "tool_use_id", &at)?,
+                "content": result(block.get("content"), &at)?,
+            })),
+            (kind, _) => {
+                return refused(
+                    at,
+                    format!("blocks of type {kind} are not supported in messages of {role}"),
+                );
+            }
+        }
+    }
+    if role == "user" && parts.is_empty() && !blocks.is_empty() {
+        return Ok(());
+    }
+    let mut message = json!({ "role": role, "content": content_of(parts) });
+    if !thoughts.is_empty() {
+        message["reasoning_content"] = thoughts.into();
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    messages.push(message);
+    Ok(())
+}
+
+/// Parts as one text if all are texts.
+fn content_of(parts: Vec<Value>) -> Value {
+    let texts: Option<String> = parts.iter().map(|part| part["text"].as_str()).collect();
+    texts.map_or_else(|| parts.into(), Value::from)
+}
+
+/// What a tool answered.
+fn result(content: Option<&Value>, at: &str) -> Result<Value> {
+    let at = format!("{at}.content");
+    let blocks = match content {
+        None | Some(Value::Null) => return Ok("".into()),
+        Some(Value::String(text)) => return Ok(text.as_str().into()),
+        Some(blocks) => array(blocks, &at)?,
+    };
+    let parts = blocks.iter().enumerate().map(|(index, block)| {
+        let at = format!("{at}[{index}]");
+        let block = object(block, &at)?;
+        match text(block, "type", &at)? {
+            "text" => Ok(json!({ "type": "text", "text": text(block, "text", &at)? })),
+            "image" => image(block, &at),
+            kind => refused(at, format!("blocks of type {kind} are not supported")),
+        }
+    });
+    Ok(content_of(parts.collect::<Result<_>>()?))
+}
+
+fn image(block: &Map<String, Value>, at: &str) -> Result<Value> {
+    let at = format!("{at}.source");
+    let Some(source) = block.get("source") else { return refused(at, "is missing") };
+    let source = object(source, &at)?;
+    let url = match text(source, "type", &at)? {
+        "base64" => {
+            let media = text(source, "media_type", &at)?;
+            format!("data:{media};base64,{}", text(source, "data", &at)?)
+        }
+        "url" => text(source, "url", &at)?.to_owned(),
+        kind => return refused(at, format!("images of type {kind} are not supported")),
+    };
+    Ok(json!({ "type": "image_url", "image_url": { "url": url } }))
+}
+
+fn function(tool: &Value, at: &str) -> Result<Value> {
+    let fields = object(tool, at)?;
+    let name = text(fields, "name", at)?;
+    match fields.get("type") {
+        None | Some(Value::Null) => {}
+        Some(kind) if kind == "custom" => {}
+        Some(kind) => {
+            return refused(format!("{at}.type"), format!("{kind} tools are not supported"));
+        }
+    }
+    let Some(schema) = fields.get("input_schema") else {
+        return refused(format!("{at}.input_schema"), "is missing");
+    };
+    object(schema, &format!("{at}.input_schema"))?;
+    let mut function = json!({ "name": name, "parameters": schema });
+    if let Some(description) = fields.get("description") {
+        function["description"] = description.clone();
+    }
+    Ok(json!({ "type": "function", "function": function }))
+}
+
+fn tool_choice(choice: &Value, chat: &mut Map<String, Value>) -> Result<()> {
+    let fields = object(choice, "tool_choice")?;
+    let choice = match text(fields, "type", "tool_choice")? {
+        "auto" => json!("auto"),
+        "any" => json!("required"),
+        "none" => json!("none"),
+        "tool" => {
+            let name = text(fields, "name", "tool_choice")?;
+            json!({ "type": "function", "function": { "name": name } })
+        }
+        _ => return refused("tool_choice.type", "must be auto, any, tool or none"),
+    };
+    chat.insert("tool_choice".into(), choice);
+    if let Some(disabled) = fields.get("disable_parallel_tool_use") {
+        let Some(disabled) = disabled.as_bool() else {
+            return refused("tool_choice.disable_parallel_tool_use", "must be true or false");
+        };
+        chat.insert("parallel_tool_calls".into(), (!disabled).into());
+    }
+    Ok(())
+}
+
+/// Why a reply ended, in this API's words. `stop_sequence` is the stop text that ended it.
+fn stop_reason(finish_reason: &Value, stop_sequence: &Value) -> &'static str {
+    match finish_reason.as_str() {
+        Some("length") => "max_tokens",
+        Some("tool_calls") => "tool_use",
+        Some("content_filter") => "refusal",
+        _ if stop_sequence.is_string() => "stop_sequence",
+        _ => "end_turn",
+    }
+}
+
+fn usage_of(usage: &Value) -> Value {
+    let cached = count(usage, "/prompt_tokens_details/cached_tokens");
+    json!({
+        "input_tokens": count(usage, "/prompt_tokens").saturating_sub(cached),
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": count(usage, "/completion_tokens"),
+    })
+}
+
+/// The message of a chat completion. The stop text that ended it is its choice's `stop_sequence`, if there is one.
+pub fn response(completion: &Value) -> Value {
+    let choice = &completion["choices"][0];
+    let message = &choice["message"];
+    let mut content = Vec::new();
+    if let Some(thoughts) = message["reasoning_content"].as_str().filter(|text| !text.is_empty()) {
+        content.push(json!({ "type": "thinking", "thinking": thoughts, "signature": "" }));
+    }
+    let calls = message["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let text = message["content"].as_str().unwrap_or_default();
+    if !text.is_empty() || (content.is_empty() && calls.is_empty()) {
+        content.push(json!({ "type": "text", "text": text }));
+    }
+    for call in calls {
+        let arguments = call["function"]["arguments"].as_str().unwrap_or_default();
+        let input: Option<Value> = serde_json::from_str(arguments).ok();
+        content.push(json!({
+            "type": "tool_use",
+            "id": call["id"],
+            "name": call["function"]["name"],
+            "input": input.filter(Value::is_object).unwrap_or_else(|| json!({})),
+        }));
+    }
+    let stop_sequence = choice.get("stop_sequence").cloned().unwrap_or_default();
+    json!({
+        "id": renamed("msg_", completion["id"].as_str().unwrap_or_default()),
+        "type": "message",
+        "role": "assistant",
+        "model": completion["model"],
+        "content": content,
+        "stop_reason": stop_reason(&choice["finish_reason"], &stop_sequence),
+        "stop_sequence": stop_sequence,
+        "usage": usage_of(&completion["usage"]),
+    })
+}
+
+/// An error in this API's form.
+pub fn error(status: u16, message: &str) -> Value {
+    let kind = match status {
+        400 | 422 => "invalid_request_error",
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 | 529 => "overloaded_error",
+        _ => "api_error",
+    };
+    json!({ "type": "error", "error": { "type": kind, "message": message } })
+}
+
+/// The block being written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OpenBlock {
+    None,
+    Thinking,
+    Text,
+    /// The call with this number.
+    Call(u64),
+}
+
+/// Turns the chunks of a chat completion into events. Each event's SSE name is its `type`.
+#[derive(Debug)]
+pub struct MessageStream {
+    input_tokens: u64,
+    started: bool,
+    open: OpenBlock,
+    /// Blocks begun so far.
+    blocks: u64,
+    finish_reason: Value,
+    stop_sequence: Value,
+    usage: Value,
+}
+
+impl MessageStream {
+    /// A stream for a prompt of so many tokens.
+    pub fn new(input_tokens: u64) -> Self {
+        Self {
+            input_tokens,
+            started: false,
+            open: OpenBlock::None,
+            blocks: 0,
+            finish_reason: Value::Null,
+            stop_sequence: Value::Null,
+            usage: Value::Null,
+        }
+    }
+
+    /// The events of a chunk.
+    pub fn push(&mut self, chunk: &Value) -> Vec<Value> {
+        let mut events = Vec::new();
+        if let Some(failure) = chunk.get("error") {
+            let status = failure["code"].as_u64().and_then(|code| u16::try_from(code).ok());
+            let message = failure["message"].as_str().unwrap_or("the reply failed");
+            return vec![error(status.unwrap_or(500), message)];
+        }
+        if !self.started {
+            self.started = true;
+            events.push(self.start(chunk));
+        }
+        let choice = &chunk["choices"][0];
+        let delta = &choice["delta"];
+        if let Some(text) = delta["reasoning_content"].as_str().filter(|text| !text.is_empty()) {
+            self.begin(
+                OpenBlock::Thinking,
+                &json!({ "type": "thinking", "thinking": "", "signature": "" }),
+                &mut events,
+            );
+            events.push(self.delta(&json!({ "type": "thinking_delta", "thinking": text })));
+        }
+        if let Some(text) = delta["content"].as_str().filter(|text| !text.is_empty()) {
+            self.begin(OpenBlock::Text, &json!({ "type": "text", "text": "" }), &mut events);
+            events.push(self.delta(&json!({ "type": "text_delta", "text": text })));
+        }
+        for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            let index = call["index"].as_u64().unwrap_or(0);
+            let function = &call["function"];
+            let block = json!({ "type": "tool_use", "id": call["id"], "name": function["name"], "input": {} });
+            self.begin(OpenBlock::Call(index), &block, &mut events);
+            if let Some(text) = function["arguments"].as_str().filter(|text| !text.is_empty()) {
+                events
+                    .push(self.delta(&json!({ "type": "input_json_delta", "partial_json": text })));
+            }
+        }
+        for (kept, found) in [
+            (&mut self.finish_reason, choice.get("finish_reason")),
+            (&mut self.stop_sequence, choice.get("stop_sequence")),
+            (&mut self.usage, chunk.get("usage")),
+        ] {
+            if let Some(found) = found.filter(|found| !found.is_null()) {
+                *kept = found.clone();
+            }
+        }
+        events
+    }
+
+    fn start(&self, chunk: &Value) -> Value {
+        json!({ "type": "message_start", "message": {
+            "id": renamed("msg_", chunk["id"].as_str().unwrap_or_default()),
+            "type": "message",
+            "role": "assistant",
+            "model": chunk["model"],
+            "content": [],
+            "stop_reason": null,
+            "stop_sequence": null,
+            "usage": { "input_tokens": self.input_tokens, "cache_read_input_tokens": 0,
+                "cache_creation_input_tokens": 0, "output_tokens": 0 },
+        } })
+    }
+
+    fn delta(&self, delta: &Value) -> Value {
+        json!({ "type": "content_block_delta", "index": self.blocks.saturating_sub(1), "delta": delta })
+    }
+
+    /// Begins `block` unless it is the open one.
+    fn begin(&mut self, open: OpenBlock, block: &Value, events: &mut Vec<Value>) {
+        if self.open == open {
+            return;
+        }
+        self.close(events);
+        self.open = open;
+        events.push(
+            json!({ "type": "content_block_start", "index": self.blocks, "content_block": block }),
+        );
+        self.blocks += 1;
+        if self.blocks == 1 {
+            events.push(json!({ "type": "ping" }));
+        }
+    }
+
+    fn close(&mut self, events: &mut Vec<Value>) {
+        match std::mem::replace(&mut self.open, OpenBlock::None) {
+            OpenBlock::None => return,
+            OpenBlock::Thinking => {
+                events.push(self.delta(&json!({ "type": "signature_delta", "signature": "" })));
+            }
+            OpenBlock::Text | OpenBlock::Call(_) => {}
+        }
+        events
+            .push(json!({ "type": "content_block_stop", "index": self.blocks.saturating_sub(1) }));
+    }
+
+    /// The last events of a reply that ended without an error.
+    pub fn finish(&mut self) -> Vec<Value> {
+        let mut events = Vec::new();
+        if self.blocks == 0 {
+            self.begin(OpenBlock::Text, &json!({ "type": "text", "text": "" }), &mut events);
+        }
+        self.close(&mut events);
+        let reason = stop_reason(&self.finish_reason, &self.stop_sequence);
+        events.push(json!({
+            "type": "message_delta",
+            "delta": { "stop_reason": reason, "stop_sequence": self.stop_sequence },
+            "usage": usage_of(&self.usage),
+        }));
+        events.push(json!({ "type": "message_stop" }));
+        events
+    }
+}

@@ -1,0 +1,432 @@
+//! The thread that owns a decoder's session: it takes requests from handlers, steps, and sends back what happens.
+
+use std::collections::HashMap;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bilayer_engine::generate::Request;
+use bilayer_engine::requests::{
+    Event, Executor, ExecutorSettings, KeyId, RequestId, Submission, SubmitError,
+};
+use bilayer_engine::sampling::Sampler;
+use bilayer_engine::session::{Session, Spent};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::error::ApiError;
+use crate::metrics::Metrics;
+
+/// Identifies a request between a handler and a worker.
+pub type Ticket = u64;
+
+/// A request of a handler.
+pub struct Ask {
+    /// Its ticket.
+    pub ticket: Ticket,
+    /// Its number among the answers of one HTTP request.
+    pub index: usize,
+    /// Prompt, length, stop texts.
+    pub request: Request<'static>,
+    /// Selects its tokens.
+    pub sampler: Sampler,
+    /// Whose queue it joins.
+    pub key: KeyId,
+    /// Only requests of the same namespace share cached prefixes.
+    pub namespace: u64,
+    /// Whether cached prefixes are reused.
+    pub reuse: bool,
+    /// Most likely tokens to report with each prompt token.
+    pub prompt_logprobs: Option<usize>,
+    /// A request with the same prompt.
+    pub after: Option<Ticket>,
+    /// Where its events go; closed by a handler that lost its client.
+    pub updates: UnboundedSender<(usize, Update)>,
+}
+
+/// What a handler is told.
+#[derive(Debug)]
+pub enum Update {
+    /// The request runs or waits.
+    Accepted,
+    /// It was refused, or the worker failed.
+    Failed(ApiError),
+    /// Something happened to it.
+    Event(Event),
+}
+
+enum Command {
+    Ask(Box<Ask>),
+    Cancel(Ticket),
+    ClearCache(Option<u64>),
+    Stop,
+}
+
+/// Opens the session again after a failure that left it unusable.
+pub type Opener = dyn Fn() -> Result<Session, bilayer_engine::Error> + Send + Sync;
+
+/// What the worker is doing, for `/live`, `/slots` and `/metrics`.
+#[derive(Clone, Debug, Default)]
+pub struct Live {
+    /// The devices: their names and, of the last second, the share of time that each was busy.
+    pub devices: Vec<LiveDevice>,
+    /// Device of the embedding, of each layer and of the output head.
+    pub embedding: usize,
+    /// Device of each layer.
+    pub layers: Vec<usize>,
+    /// Device of the output head.
+    pub output: usize,
+    /// The placement in one line.
+    pub map: String,
+    /// Time of the last step.
+    pub step: Spent,
+    /// Decode rows of the last step.
+    pub decode_rows: usize,
+    /// Prefill rows of the last step.
+    pub prefill_rows: usize,
+    /// Decode rows a second, over the last second.
+    pub decode_tps: f64,
+    /// Prefill rows a second, over the last second.
+    pub prefill_tps: f64,
+    /// Running requests, each with its tokens in the cache and generated.
+    pub slots: Vec<Slot>,
+    /// Waiting requests.
+    pub waiting: usize,
+    /// Share of the KV cache in use, 0 to 1.
+    pub kv_used: f64,
+    /// Steps so far.
+    pub steps: u64,
+    /// Rows of all steps that decoded, for the mean of busy slots.
+    pub rows_total: u64,
+    /// Predicted time of a decode step.
+    pub decode_time: Option<Duration>,
+}
+
+/// A device in [`Live`].
+#[derive(Clone, Debug, Default)]
+pub struct LiveDevice {
+    /// Its name.
+    pub name: String,
+    /// Share of the last second in which it was busy, 0 to 1.
+    pub busy: f64,
+    /// Memory that the plan uses on it.
+    pub used_bytes: u64,
+    /// Memory that the plan may use.
+    pub budget_bytes: u64,
+    /// Busy time since the start.
+    pub busy_total: Duration,
+}
+
+/// A running request in [`Live`].
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    /// Its ticket.
+    pub ticket: Ticket,
+    /// Tokens in the cache.
+    pub cached: usize,
+}
+
+/// A handle to the thread.
+pub struct Worker {
+    commands: Mutex<Sender<Command>>,
+    live: Arc<Mutex<Live>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Starts a thread that serves `session`.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub fn start(
+        session: Session,
+        opener: Arc<Opener>,
+        settings: ExecutorSettings,
+        metrics: Arc<Metrics>,
+    ) -> std::io::Result<Worker> {
+        let (sender, commands) = mpsc::channel();
+        let live = Arc::new(Mutex::new(Live::default()));
+        let shared = live.clone();
+        let serving = Serving {
+            executor: Executor::new(session, settings),
+            opener,
+            settings,
+            commands,
+            live: shared,
+            metrics,
+            open: HashMap::new(),
+            tickets: HashMap::new(),
+            window: Window::new(),
+        };
+        let thread = std::thread::Builder::new().name("bilayer-worker".to_owned());
+        let thread = thread.spawn(move || serving.run())?;
+        Ok(Worker { commands: Mutex::new(sender), live, thread: Some(thread) })
+    }
+
+    /// Hands a request over; false if the thread has ended.
+    pub fn ask(&self, ask: Ask) -> bool {
+        self.send(Command::Ask(Box::new(ask)))
+    }
+
+    /// Ends a request, if it still runs or waits.
+    pub fn cancel(&self, ticket: Ticket) {
+        self.send(Command::Cancel(ticket));
+    }
+
+    /// Forgets cached prefixes.
+    pub fn clear_cache(&self, namespace: Option<u64>) {
+        self.send(Command::ClearCache(namespace));
+    }
+
+    /// What the worker is doing.
+    pub fn live(&self) -> Live {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn send(&self, command: Command) -> bool {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).send(command).is_ok()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.send(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Steps of about the last second.
+struct Window {
+    began: Instant,
+    spent: Spent,
+    decode_rows: usize,
+    prefill_rows: usize,
+}
+
+impl Window {
+    fn new() -> Window {
+        let spent = Spent::default();
+        Window { began: Instant::now(), spent, decode_rows: 0, prefill_rows: 0 }
+    }
+}
+
+/// The thread's state.
+struct Serving {
+    executor: Executor,
+    opener: Arc<Opener>,
+    settings: ExecutorSettings,
+    commands: Receiver<Command>,
+    live: Arc<Mutex<Live>>,
+    metrics: Arc<Metrics>,
+    open: HashMap<RequestId, Open>,
+    tickets: HashMap<Ticket, RequestId>,
+    window: Window,
+}
+
+/// What the thread has just done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Activity {
+    /// Nothing: all requests have ended.
+    Idle,
+    /// A step.
+    Step,
+}
+
+/// An open request.
+struct Open {
+    ticket: Ticket,
+    index: usize,
+    updates: UnboundedSender<(usize, Update)>,
+}
+
+impl Serving {
+    fn run(mut self) {
+        self.describe();
+        loop {
+            let is_idle = self.open.is_empty();
+            if is_idle {
+                self.publish(Activity::Idle);
+                match self.commands.recv() {
+                    Ok(Command::Stop) | Err(_) => return,
+                    Ok(command) => self.obey(command),
+                }
+            }
+            loop {
+                match self.commands.try_recv() {
+                    Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return,
+                    Ok(command) => self.obey(command),
+                    Err(TryRecvError::Empty) => break,
+                }
+            }
+            self.step();
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Ask(ask) => self.admit(*ask),
+            Command::Cancel(ticket) => {
+                if let Some(id) = self.tickets.remove(&ticket) {
+                    self.executor.cancel(id);
+                    self.open.remove(&id);
+                    self.metrics.cancelled.increment(1);
+                }
+            }
+            Command::ClearCache(namespace) => self.executor.clear_cache(namespace),
+            Command::Stop => {}
+        }
+    }
+
+    fn admit(&mut self, ask: Ask) {
+        let Ask { ticket, index, updates, .. } = ask;
+        let submission = Submission {
+            request: ask.request,
+            sampler: ask.sampler,
+            key: ask.key,
+            namespace: ask.namespace,
+            reuse: ask.reuse,
+            prompt_logprobs: ask.prompt_logprobs,
+            after: ask.after.and_then(|ticket| self.tickets.get(&ticket)).copied(),
+        };
+        match self.executor.submit(submission) {
+            Ok(id) => {
+                // A client that has left is noticed at the first event.
+                let _ = updates.send((index, Update::Accepted));
+                self.open.insert(id, Open { ticket, index, updates });
+                self.tickets.insert(ticket, id);
+            }
+            Err(error) => {
+                let error = match error {
+                    SubmitError::Refused(refused) => ApiError::refused(refused, self.retry_after()),
+                    error => error.into(),
+                };
+                let _ = updates.send((index, Update::Failed(error)));
+            }
+        }
+    }
+
+    /// Seconds after which some of the waiting requests will have been served.
+    fn retry_after(&self) -> u64 {
+        let step = self.executor.decode_time().unwrap_or(Duration::from_millis(50));
+        let seconds = step.as_secs_f64() * self.executor.waiting() as f64;
+        (seconds.ceil() as u64).clamp(1, 60)
+    }
+
+    /// One step; a panic fails all requests and opens the session again.
+    fn step(&mut self) {
+        let mut events = Vec::new();
+        let executor = &mut self.executor;
+        let stepped = panic::catch_unwind(AssertUnwindSafe(|| executor.step(&mut events)));
+        match stepped {
+            Ok(true) => {
+                self.count();
+                self.publish(Activity::Step);
+            }
+            Ok(false) => {}
+            Err(_) => self.reopen(),
+        }
+        for warning in self.executor.take_warnings() {
+            self.metrics.warn(&warning.to_string());
+            self.describe();
+        }
+        for (id, event) in events {
+            self.tell(id, event);
+        }
+    }
+
+    fn tell(&mut self, id: RequestId, event: Event) {
+        let ends = matches!(event, Event::Ended { .. } | Event::Failed(_));
+        self.metrics.event(&event);
+        let Some(open) = self.open.get(&id) else { return };
+        let is_gone = open.updates.send((open.index, Update::Event(event))).is_err();
+        if (ends || is_gone)
+            && let Some(open) = self.open.remove(&id)
+        {
+            self.tickets.remove(&open.ticket);
+        }
+        if is_gone && !ends {
+            self.executor.cancel(id);
+            self.metrics.cancelled.increment(1);
+        }
+    }
+
+    /// Fails all requests and starts with a new session.
+    fn reopen(&mut self) {
+        self.metrics.warn("a step panicked: the model is loaded again");
+        self.tickets.clear();
+        for (_, open) in self.open.drain() {
+            let error = ApiError::server("an internal error ended the request; please report it");
+            let _ = open.updates.send((open.index, Update::Failed(error)));
+        }
+        match (self.opener)() {
+            Ok(session) => self.executor = Executor::new(session, self.settings),
+            Err(error) => self.metrics.warn(&format!("the model cannot be loaded again: {error}")),
+        }
+    }
+
+    /// Publishes the placement.
+    fn describe(&mut self) {
+        let plan = self.executor.session().plan();
+        let devices = plan.devices.iter().map(|device| LiveDevice {
+            name: device.label.clone(),
+            used_bytes: device.used_bytes,
+            budget_bytes: device.budget_bytes,
+            ..LiveDevice::default()
+        });
+        let live = Live {
+            devices: devices.collect(),
+            embedding: plan.placement.embedding,
+            layers: plan.placement.layers.clone(),
+            output: plan.placement.output,
+            map: plan.map.clone(),
+            ..self.live.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        };
+        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
+    }
+
+    fn count(&mut self) {
+        let report = self.executor.last_step();
+        self.window.spent.add(&report.spent);
+        self.window.decode_rows += report.decode_rows;
+        self.window.prefill_rows += report.prefill_rows;
+        self.metrics.step(report);
+    }
+
+    fn publish(&mut self, activity: Activity) {
+        let is_idle = activity == Activity::Idle;
+        let slots = self.executor.slots();
+        let tickets = slots.iter().filter_map(|(id, cached)| {
+            Some(Slot { ticket: self.open.get(id)?.ticket, cached: *cached })
+        });
+        let slots = tickets.collect();
+        let report = self.executor.last_step();
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.slots = slots;
+        live.waiting = self.executor.waiting();
+        live.kv_used = self.executor.kv_used();
+        live.decode_time = self.executor.decode_time();
+        if !is_idle {
+            live.step = report.spent.clone();
+            live.decode_rows = report.decode_rows;
+            live.prefill_rows = report.prefill_rows;
+            live.steps += 1;
+            live.rows_total += (report.decode_rows + usize::from(report.prefill_rows > 0)) as u64;
+            let busy = live.devices.iter_mut().zip(&report.spent.devices);
+            busy.for_each(|(device, busy)| device.busy_total += *busy);
+        }
+        let passed = self.window.began.elapsed().as_secs_f64();
+        if passed >= 1.0 || is_idle {
+            let passed = passed.max(1e-3);
+            live.decode_tps = self.window.decode_rows as f64 / passed;
+            live.prefill_tps = self.window.prefill_rows as f64 / passed;
+            for (device, busy) in live.devices.iter_mut().zip(&self.window.spent.devices) {
+                device.busy = (busy.as_secs_f64() / passed).min(1.0);
+            }
+            self.window = Window::new();
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The promise of serving many requests with one session: answers are those of a session of their own, share what they
+//! have in common, and with fixed steps depend on nothing but themselves.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeMap;
+
+use bilayer_engine::generate::{Generation, Request, Stop};
+use bilayer_engine::requests::{Event, Executor, ExecutorSettings, RequestId, Submission};
+use bilayer_engine::sampling::{Options, Sampler};
+use bilayer_engine::session::{Session, Settings};
+use bilayer_engine::{Model, OpenOptions};
+
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/cli/assets/demo.gguf");
+
+fn model() -> Model {
+    Model::open(DEMO.as_ref(), OpenOptions::default()).unwrap()
+}
+
+fn session(model: &Model, threads: usize, sequences: usize) -> Session {
+    let mut settings = Settings {
+        threads: Some(threads),
+        ctx_size: Some(256),
+        sequences,
+        cached_sequences: 8,
+        kv_tokens: Some(512),
+        ubatch_size: 64,
+        outputs: Some(32),
+        ..Settings::default()
+    };
+    settings.placing.gpu_layers = bilayer_scheduler::Offload::Count(0);
+    Session::new(model, settings).unwrap()
+}
+
+fn executor(model: &Model, threads: usize) -> Executor {
+    let settings = ExecutorSettings::default();
+    Executor::new(session(model, threads, 16), settings)
+}
+
+fn sampler(model: &Model, seed: u64, temperature: f32) -> Sampler {
+    let options = Options { seed, temperature, ..Options::default() };
+    Sampler::new(options, model.config().vocab, 256, Vec::new()).unwrap()
+}
+
+fn submission(model: &Model, prompt: &str, seed: u64, predict: usize) -> Submission {
+    let prompt = model.prompt_tokens(prompt).unwrap();
+    Submission {
+        request: Request { predict: Some(predict), ..Request::new(prompt) },
+        sampler: sampler(model, seed, 0.8),
+        key: 0,
+        namespace: 0,
+        reuse: true,
+        prompt_logprobs: None,
+        after: None,
+    }
+}
+
+/// Texts and cached tokens of all requests, once all have ended.
+fn finish(executor: &mut Executor) -> BTreeMap<RequestId, (String, usize)> {
+    let (mut events, mut found) = (Vec::new(), BTreeMap::<RequestId, (String, usize)>::new());
+    while executor.step(&mut events) {
+        for (id, event) in events.drain(..) {
+            let answer = found.entry(id).or_default();
+            match event {
+                Event::Token(delta) => {
+                    answer.0 += &delta.token.text;
+                    answer.1 = delta.served.cached;
+                }
+                Event::Ended { text, .. } => answer.0 += &text,
+                Event::Failed(error) => panic!("{error}"),
+                Event::Prefilled(_) | Event::PromptLogprobs(_) => {}
+            }
+        }
+    }
+    found
+}
+
+fn alone(model: &Model, executor: &mut Executor, prompt: &str, seed: u64) -> String {
+    let id = executor.submit(submission(model, prompt, seed, 24)).unwrap();
+    finish(executor).remove(&id).unwrap().0
+}
+
+#[test]
+fn a_single_request_gets_what_generation_gives() {
+    let model = model();
+    let mut session = session(&model, 1, 1);
+    for seed in 0..3 {
+        let prompt = model.prompt_tokens("ROMEO:\n").unwrap();
+        let request = Request { predict: Some(24), ..Request::new(prompt) };
+        let sequence = session.open().unwrap();
+        let sampler = sampler(&model, seed, 0.8);
+        let mut generation =
+            Generation::new(&model, &mut session, sequence, sampler, request).unwrap();
+        let mut expected = String::new();
+        while let Some(token) = generation.next().unwrap() {
+            expected += &token.text;
+        }
+        assert_eq!(generation.stop(), Some(Stop::Length));
+        drop(generation);
+        session.close(sequence);
+        let mut executor = executor(&model, 1);
+        assert_eq!(alone(&model, &mut executor, "ROMEO:\n", seed), expected, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_deterministic_answer_is_the_same_alone_and_among_others() {
+    let model = model();
+    for threads in [1, 2, 4] {
+        let mut reference = BTreeMap::new();
+        for round in 0..34 {
+            let settings = ExecutorSettings { deterministic: true, ..ExecutorSettings::default() };
+            let mut executor = Executor::new(session(&model, threads, 16), settings);
+            let prompt = "First Citizen:\nBefore we proceed any further, hear me";
+            // Others arrive before and after, with and without a common prefix.
+            let mut others = Vec::new();
+            let count = if round == 0 { 0 } else { 15 };
+            for other in 0..count {
+                let own = format!(
+                    "{}{}",
+                    &prompt[..other * 3],
+                    "KING:\n".repeat(1 + (other + round) % 5)
+                );
+                others.push(submission(&model, &own, other as u64, 4 + other));
+            }
+            let rest = others.split_off(others.len() / 2);
+            for other in others {
+                executor.submit(other).unwrap();
+            }
+            let mut events = Vec::new();
+            for _ in 0..round % 4 {
+                executor.step(&mut events);
+            }
+            let id = executor.submit(submission(&model, prompt, 7, 24)).unwrap();
+            for other in rest {
+                executor.submit(other).unwrap();
+            }
+            let text = finish(&mut executor).remove(&id).unwrap().0;
+            assert!(text.len() > 10, "{text}");
+            let expected = reference.entry(7).or_insert_with(|| text.clone());
+            assert_eq!(*expected, text, "{threads} threads, round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_second_request_computes_only_what_is_new() {
+    let model = model();
+    let mut executor = executor(&model, 2);
+    let prompt = "ROMEO:\nBut, soft! what light through yonder window breaks?\n";
+    let tokens = model.prompt_tokens(prompt).unwrap().len();
+    let first = executor.submit(submission(&model, prompt, 1, 4)).unwrap();
+    let (text, cached) = finish(&mut executor).remove(&first).unwrap();
+    assert_eq!(cached, 0);
+    let second = executor.submit(submission(&model, prompt, 1, 4)).unwrap();
+    let (again, cached) = finish(&mut executor).remove(&second).unwrap();
+    assert_eq!(cached, tokens - 1);
+    assert_eq!(text, again, "a cached prefix changes nothing here");
+    executor.clear_cache(None);
+    let third = executor.submit(submission(&model, prompt, 1, 4)).unwrap();
+    assert_eq!(finish(&mut executor).remove(&third).unwrap().1, 0);
+}
+
+#[test]
+fn more_requests_than_fit_are_computed_again_and_all_are_answered() {
+    let model = model();
+    // 512 tokens of KV cache for 12 requests of up to 140 each.
+    let mut executor = executor(&model, 2);
+    let prompt = |n: usize| format!("{}\nKING:\n", "Speak again. ".repeat(4 + n % 3));
+    let ids: Vec<RequestId> = (0..12)
+        .map(|n| executor.submit(submission(&model, &prompt(n), n as u64, 80)).unwrap())
+        .collect();
+    let (mut events, mut ended, mut preempted) = (Vec::new(), BTreeMap::new(), 0);
+    while executor.step(&mut events) {
+        for (id, event) in events.drain(..) {
+            if let Event::Ended { stop, served, .. } = event {
+                preempted += served.preempted;
+                assert!(ended.insert(id, (stop, served.generated)).is_none(), "{id:?} ended twice");
+            }
+        }
+    }
+    assert_eq!(ended.keys().copied().collect::<Vec<_>>(), ids);
+    assert!(preempted > 0, "the cache was too small for all");
+    for (id, (stop, generated)) in ended {
+        assert!(stop != Stop::Length || generated == 80, "{id:?} {stop:?} {generated}");
+    }
+    assert_eq!((executor.running(), executor.waiting()), (0, 0));
+}
+
+#[test]
+fn a_prompt_in_parts_keeps_steps_short_and_streams_running() {
+    let model = model();
+    let mut executor = executor(&model, 2);
+    executor.submit(submission(&model, "ROMEO:\n", 1, 60)).unwrap();
+    let mut events = Vec::new();
+    for _ in 0..8 {
+        executor.step(&mut events);
+    }
+    let long = "To be, or not to be, that is the question. ".repeat(8);
+    executor.submit(submission(&model, &long, 2, 4)).unwrap();
+    let mut mixed = 0;
+    for _ in 0..12 {
+        executor.step(&mut events);
+        let step = executor.last_step();
+        if step.prefill_rows > 0 {
+            mixed += 1;
+            assert_eq!(step.decode_rows, 1, "the running answer goes on");
+        }
+    }
+    assert!(mixed >= 2, "a prompt of more than 64 tokens takes several steps");
+}

@@ -1,0 +1,438 @@
+//! The promise of `bilayer serve`: what clients of OpenAI's API and of llama-server expect, within limits, and no answer
+//! lost.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+mod support {
+    pub mod http;
+    pub mod program;
+}
+
+use support::http::{Reply, Server};
+use support::program::Place;
+
+fn chat(text: &str) -> Value {
+    json!({ "messages": [{ "role": "user", "content": text }], "max_tokens": 8, "seed": 1 })
+}
+
+fn with(mut body: Value, more: &Value) -> Value {
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/cli/assets/demo.gguf");
+
+#[test]
+fn answers_are_those_of_the_library() {
+    let server = Server::start("-np 2 -c 256");
+    let mut model = bilayer::Model::builder(DEMO).gpu_layers(0).open().unwrap();
+    for prompt in ["ROMEO:\n", "KING RICHARD III:\nNow is the winter"] {
+        let request = bilayer::Request::new(prompt).max_tokens(20).greedy();
+        let expected = model.generate(request).unwrap().text().unwrap();
+        let body = json!({ "prompt": prompt, "temperature": 0.0, "max_tokens": 20 });
+        let found = server.post("/v1/completions", &body).good();
+        assert_eq!(found["choices"][0]["text"], json!(expected));
+        assert_eq!(found["choices"][0]["finish_reason"], "length");
+        let native = json!({ "prompt": prompt, "temperature": 0.0, "n_predict": 20 });
+        let found = server.post("/completion", &native).good();
+        assert_eq!(found["content"], json!(expected));
+        assert_eq!(found["timings"]["predicted_n"], 20);
+        assert!(found["timings"]["cache_n"].as_u64() > Some(0), "the prompt was cached: {found}");
+    }
+}
+
+#[test]
+fn prompts_have_the_log_probabilities_of_the_library() {
+    let server = Server::start("-np 2");
+    let mut model = bilayer::Model::builder(DEMO).gpu_layers(0).open().unwrap();
+    let prompt = "ROMEO:\nBut, soft! what light through yonder window breaks?";
+    let logits = model.logits(prompt).unwrap();
+    let tokens = logits.tokens().to_vec();
+    let body = json!({ "prompt": prompt, "max_tokens": 0, "echo": true, "logprobs": 2 });
+    let found = server.post("/v1/completions", &body).good();
+    let found = &found["choices"][0]["logprobs"];
+    let list = found["token_logprobs"].as_array().unwrap();
+    assert_eq!(list.len(), tokens.len());
+    assert!(list[0].is_null(), "nothing comes before the first token");
+    for (at, &token) in tokens.iter().enumerate().skip(1) {
+        let row = logits.row(at - 1);
+        let max = row.iter().copied().fold(f32::MIN, f32::max);
+        let sum: f64 = row.iter().map(|&x| f64::from(x - max).exp()).sum();
+        let expected = f64::from(row[token as usize] - max) - sum.ln();
+        let found = list[at].as_f64().unwrap();
+        assert!((found - expected).abs() < 2e-3, "token {at}: {found}, not {expected}");
+    }
+    assert_eq!(found["top_logprobs"][1].as_object().unwrap().len(), 2);
+    let offsets = found["text_offset"].as_array().unwrap();
+    assert!(offsets.windows(2).all(|pair| pair[0].as_u64() <= pair[1].as_u64()));
+}
+
+#[test]
+fn streams_are_as_openai_sends_them_and_add_up() {
+    let server = Server::start("-np 2");
+    let whole = server.post("/v1/chat/completions", &chat("Who are you?")).good();
+    let body = with(
+        chat("Who are you?"),
+        &json!({ "stream": true, "stream_options": { "include_usage": true } }),
+    );
+    let reply = server.send("POST", "/v1/chat/completions", &[], &body.to_string());
+    assert_eq!(reply.header("content-type"), Some("text/event-stream"));
+    assert!(reply.body.ends_with("data: [DONE]\n\n"), "{reply:?}");
+    let events = reply.events();
+    let first = &events[0]["choices"][0]["delta"];
+    assert_eq!(*first, json!({ "role": "assistant", "content": null }));
+    let (last, rest) = events.split_last().unwrap();
+    assert_eq!(last["choices"], json!([]));
+    assert_eq!(last["usage"]["completion_tokens"], 8);
+    let text: String =
+        rest.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(json!(text), whole["choices"][0]["message"]["content"]);
+    assert_eq!(rest.last().unwrap()["choices"][0]["finish_reason"], "length");
+    let ids: Vec<&Value> = events.iter().map(|event| &event["id"]).collect();
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    // Two answers come interleaved, each with its index.
+    let body = with(body, &json!({ "n": 2 }));
+    let reply = server.send("POST", "/v1/chat/completions", &[], &body.to_string());
+    let of = |index: u64| {
+        let mine = reply
+            .events()
+            .into_iter()
+            .flat_map(|event| event["choices"].as_array().unwrap().clone());
+        mine.filter(|choice| choice["index"] == index)
+            .filter(|choice| choice["delta"]["content"].is_string())
+            .count()
+    };
+    assert!(of(0) > 0 && of(1) > 0);
+}
+
+#[test]
+fn every_documented_field_is_checked_and_named() {
+    let server = Server::start("-np 2");
+    let document = server.get("/openapi.json").good();
+    let mut checked = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let Some(post) = methods.get("post") else { continue };
+        let schema = &post["requestBody"]["content"]["application/json"]["schema"];
+        for (name, field) in schema["properties"].as_object().unwrap() {
+            for wrong in wrong_values(field) {
+                let reply = server.post(path, &json!({ name.as_str(): wrong }));
+                let error = reply.json();
+                assert_eq!(reply.status, 400, "{path} {name} {wrong}: {error}");
+                let message = error["error"]["message"].as_str().unwrap();
+                assert_eq!(error["error"]["param"], json!(name), "{path} {wrong}: {error}");
+                assert!(message.contains(name.as_str()), "{path} {name}: {message}");
+                checked += 1;
+            }
+        }
+        for name in schema["required"].as_array().into_iter().flatten() {
+            let reply = server.post(path, &json!({}));
+            assert_eq!(reply.status, 400, "{path} without {name}");
+            assert!(
+                reply.body.contains(name.as_str().unwrap()),
+                "{path} without {name}: {reply:?}"
+            );
+        }
+    }
+    assert!(checked > 300, "{checked}");
+}
+
+/// Values that a field must refuse.
+fn wrong_values(field: &Value) -> Vec<Value> {
+    let mut wrong = match field["type"].as_str() {
+        Some("boolean") => vec![json!("yes"), json!(1)],
+        Some("integer") => vec![json!("1"), json!(1.5), json!([1])],
+        Some("number") => vec![json!("hot"), json!({})],
+        Some("string") => vec![json!(7), json!(["a"])],
+        Some("array") => vec![json!("a"), json!({})],
+        Some("object") => vec![json!("a"), json!([])],
+        _ => Vec::new(),
+    };
+    if let Some(most) = field["maximum"].as_f64() {
+        wrong.push(json!(most + 1.0));
+    }
+    if let Some(least) = field["minimum"].as_f64() {
+        wrong.push(json!(least - 1.0));
+    }
+    if field["enum"].is_array() {
+        wrong.push(json!("none of them"));
+    }
+    wrong
+}
+
+#[test]
+fn bad_requests_are_refused_by_what_is_wrong() {
+    let server = Server::start("-np 1 -c 64");
+    let cases = [
+        (json!({ "messages": [] }), "messages"),
+        (json!({ "messages": [{}] }), "messages[0]"),
+        (json!({ "messages": [{ "role": 1 }] }), "role"),
+        (json!({ "messages": [{ "role": "user", "content": 1 }] }), "content"),
+        (
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url" }] }] }),
+            "text only",
+        ),
+        (with(chat("a"), &json!({ "response_format": { "type": "sound" } })), "response_format"),
+        (with(chat("a"), &json!({ "grammar": "root ::= (not valid" })), "grammar"),
+        (with(chat("a"), &json!({ "json_schema": { "type": "hiccup" } })), "json_schema"),
+        (with(chat("a"), &json!({ "logit_bias": { "9999999": 1 } })), "logit_bias"),
+        (chat(&"long ".repeat(200)), "exceeds the available context size"),
+    ];
+    for (body, part) in cases {
+        let reply = server.post("/v1/chat/completions", &body);
+        let message = reply.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert_eq!(reply.status, 400, "{body}: {message}");
+        assert!(message.contains(part), "{body}: {message}");
+    }
+    for body in ["", "{", "[]", "\"a\"", "{\"messages\": NaN}"] {
+        assert_eq!(server.send("POST", "/v1/chat/completions", &[], body).status, 400, "{body}");
+    }
+    let deep = format!("{{\"a\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    assert_eq!(server.send("POST", "/v1/completions", &[], &deep).status, 400);
+    assert_eq!(server.get("/nothing").status, 404);
+    assert_eq!(server.get("/v1/chat/completions").status, 405);
+    assert_eq!(server.post("/v1/embeddings", &json!({ "input": "a" })).status, 501);
+    let large = format!("{{\"prompt\": \"{}\"}}", "a".repeat(9 << 20));
+    assert_eq!(server.send("POST", "/v1/completions", &[], &large).status, 413);
+    assert_eq!(server.post("/v1/chat/completions", &chat("still here")).status, 200);
+}
+
+#[test]
+fn answers_follow_a_schema() {
+    let server = Server::start("-np 1 -c 512");
+    let schema = json!({
+        "type": "object",
+        "properties": { "name": { "enum": ["Romeo", "Juliet"] }, "age": { "type": "integer", "minimum": 10, "maximum": 19 } },
+        "required": ["name", "age"], "additionalProperties": false,
+    });
+    for (seed, field) in [(1, "response_format"), (2, "json_schema"), (3, "response_format")] {
+        let format = match field {
+            "json_schema" => schema.clone(),
+            _ => {
+                json!({ "type": "json_schema", "json_schema": { "name": "person", "schema": schema } })
+            }
+        };
+        let body = with(chat("Who?"), &json!({ "max_tokens": 400, "seed": seed, field: format }));
+        let found = server.post("/v1/chat/completions", &body).good();
+        let text = found["choices"][0]["message"]["content"].as_str().unwrap();
+        let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert!(["Romeo", "Juliet"].contains(&value["name"].as_str().unwrap()), "{value}");
+        assert!((10..=19).contains(&value["age"].as_u64().unwrap()), "{value}");
+    }
+    let body = json!({ "prompt": "a", "grammar": "root ::= \"yes\" | \"no\"", "n_predict": 9 });
+    let found = server.post("/completion", &body).good();
+    assert!(["yes", "no"].contains(&found["content"].as_str().unwrap()), "{found}");
+    assert_eq!(found["stop_type"], "eos");
+}
+
+#[test]
+fn a_client_that_leaves_frees_its_place_at_once() {
+    let server = Server::start("-np 1 -c 512");
+    let body = json!({ "prompt": "ROMEO:\n", "ignore_eos": true, "stream": true });
+    let mut stream = server.stream("/completion", &body);
+    assert!(stream.event().is_some());
+    let is_busy = || server.get("/slots").good()[0]["is_processing"].as_bool().unwrap();
+    assert!(is_busy());
+    drop(stream);
+    let began = Instant::now();
+    while is_busy() {
+        assert!(began.elapsed() < Duration::from_secs(5), "the answer was not cancelled");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(server.post("/completion", &json!({ "prompt": "a", "n_predict": 2 })).status, 200);
+}
+
+#[test]
+fn a_full_queue_is_refused_at_once_with_a_time_to_retry() {
+    let server = Server::start("-np 1 -c 512 --max-queue 2");
+    let long =
+        json!({ "prompt": "ROMEO:\n", "ignore_eos": true, "stream": true, "n_predict": 400 });
+    let mut streams: Vec<_> = (0..1).map(|_| server.stream("/completion", &long)).collect();
+    assert!(streams[0].event().is_some());
+    let waiting: Vec<_> = (0..2).map(|_| server.stream("/completion", &long)).collect();
+    let is_full = || server.get("/live-not-there").status == 404;
+    assert!(is_full());
+    std::thread::sleep(Duration::from_millis(200));
+    let began = Instant::now();
+    let reply = server.post("/completion", &json!({ "prompt": "a", "n_predict": 2 }));
+    assert_eq!(reply.status, 503, "{reply:?}");
+    assert!(reply.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    assert!(began.elapsed() < Duration::from_secs(1));
+    drop((streams, waiting));
+}
+
+#[test]
+fn keys_have_roles_and_origins_are_closed() {
+    let place = Place::new();
+    let file = place.file("keys", "sk-user inference\nsk-prom metrics\n");
+    let arguments = format!("-np 1 --metrics --api-key sk-admin --api-key-file {}", file.display());
+    let server = Server::start_in(place, &arguments);
+    let ask = |key: &str| {
+        let header = format!("Bearer {key}");
+        let body = json!({ "prompt": "a", "n_predict": 1 }).to_string();
+        server.send("POST", "/completion", &[("authorization", &header)], &body).status
+    };
+    assert_eq!((ask("sk-admin"), ask("sk-user"), ask("sk-prom"), ask("sk-")), (200, 200, 403, 401));
+    assert_eq!(server.post("/completion", &json!({ "prompt": "a" })).status, 401);
+    assert_eq!(server.get("/health").status, 200);
+    assert_eq!(server.get("/").status, 200);
+    let own = [("x-api-key", "sk-prom")];
+    assert_eq!(server.send("GET", "/metrics", &own, "").status, 200);
+    let reply = server.send("OPTIONS", "/completion", &[("origin", "http://evil.com")], "");
+    assert_eq!(reply.header("access-control-allow-origin"), None);
+    #[cfg(unix)]
+    {
+        std::fs::write(&file, "sk-new inference\n").unwrap();
+        let kill = |signal: &str| {
+            std::process::Command::new("kill").args([signal, &server.pid().to_string()]).status()
+        };
+        assert!(kill("-HUP").unwrap().success());
+        let began = Instant::now();
+        while ask("sk-new") != 200 {
+            assert!(began.elapsed() < Duration::from_secs(5), "the keys were not read again");
+        }
+        assert_eq!((ask("sk-user"), ask("sk-admin")), (401, 200));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_server_that_is_told_to_stop_finishes_what_runs() {
+    let mut server = Server::start("-np 1 -c 512");
+    let body =
+        json!({ "prompt": "ROMEO:\n", "ignore_eos": true, "stream": true, "n_predict": 200 });
+    let mut stream = server.stream("/completion", &body);
+    assert!(stream.event().is_some());
+    let status =
+        std::process::Command::new("kill").args(["-TERM", &server.pid().to_string()]).status();
+    assert!(status.unwrap().success());
+    let mut last = Value::Null;
+    while let Some(event) = stream.event() {
+        last = event;
+    }
+    assert_eq!(last["stop"], true, "{last}");
+    assert_eq!(last["tokens_predicted"], 200);
+    assert_eq!(server.wait(), Some(0));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_unix_socket_serves_too_and_goes_away() {
+    use std::os::unix::net::UnixStream;
+    let place = Place::new();
+    let path = place.path().join("bilayer.sock");
+    let mut command = place.command(&format!("serve -ngl 0 --host {}", path.display()));
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = [0; 14];
+    child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    std::process::Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_slow_head_is_cut_off_and_connections_are_counted() {
+    let server = Server::start("-np 1 --max-connections-per-ip 4");
+    let slow: Vec<_> = (0..4)
+        .map(|_| {
+            let mut stream = server.connect();
+            stream.write_all(b"POST /completion HTTP/1.1\r\nhost:").unwrap();
+            stream
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(
+        Reply::read({
+            let mut stream = server.connect();
+            let _ = stream.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n");
+            stream
+        })
+        .status,
+        0,
+        "a fifth connection is closed"
+    );
+    let began = Instant::now();
+    for stream in slow {
+        let reply = Reply::read(stream);
+        assert!(reply.status == 0 || reply.status == 408, "{reply:?}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(15), "slow heads end after 10 seconds");
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn metrics_and_properties_have_the_names_that_others_read() {
+    let server = Server::start("-np 3 -c 300 --metrics --alias b,a --tags t");
+    server.post("/v1/completions", &json!({ "prompt": "ROMEO:\n", "max_tokens": 5 })).good();
+    let metrics = server.get("/metrics").body;
+    for line in [
+        "llamacpp:tokens_predicted_total 5",
+        "llamacpp:requests_processing 0",
+        "bilayer:num_requests_waiting 0",
+        "bilayer:kv_cache_usage_perc 0",
+        "# TYPE bilayer:time_to_first_token_seconds histogram",
+        "bilayer:device_busy_seconds_total{device=\"cpu\"}",
+    ] {
+        assert!(metrics.contains(line), "{line} is missing:\n{metrics}");
+    }
+    let props = server.get("/props").good();
+    assert_eq!(props["total_slots"], 3);
+    assert_eq!(props["default_generation_settings"]["n_ctx"], 100);
+    assert_eq!(server.get("/slots").good().as_array().unwrap().len(), 3);
+    let models = server.get("/v1/models").good();
+    assert_eq!(models["data"][0]["id"], "a");
+    assert_eq!(server.get("/v1/models/b").good()["id"], "a");
+    let page = server.get("/");
+    assert!(page.body.starts_with("<!doctype html>"));
+    assert!(page.header("content-security-policy").unwrap().contains("default-src 'none'"));
+}
+
+#[test]
+fn several_models_are_loaded_when_asked_for_and_unloaded_when_there_are_too_many() {
+    let server = Server::start(&format!(
+        "-np 1 --models-max 1 --add-model one={DEMO} --add-model two={DEMO}"
+    ));
+    let state = || {
+        let models = server.get("/v1/models").good();
+        let list = models["data"].as_array().unwrap().clone();
+        list.iter()
+            .map(|model| model["status"]["value"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(state(), ["loaded", "unloaded"]);
+    let ask = |model: &str| {
+        let body = json!({ "prompt": "a", "max_tokens": 2, "model": model });
+        server.post("/v1/completions", &body)
+    };
+    assert_eq!(ask("two").good()["model"], "two");
+    assert_eq!(state(), ["unloaded", "loaded"]);
+    assert_eq!(ask("one").good()["model"], "one");
+    let missing = ask("three");
+    assert_eq!(missing.status, 404);
+    assert!(missing.body.contains("one, two"), "{missing:?}");
+}
+
+#[test]
+fn a_server_that_cannot_start_says_why() {
+    let place = Place::new();
+    let ran = place.run("serve --port 0 -m missing.gguf");
+    assert_eq!(ran.code, Some(66), "{}", ran.err);
+    assert!(ran.err.contains("missing.gguf"), "{}", ran.err);
+    let ran = place.run("serve --port 0 --api-key-file nothing");
+    assert_eq!(ran.code, Some(2), "{}", ran.err);
+    assert!(ran.err.contains("nothing"), "{}", ran.err);
+    let taken = Server::start("-np 1");
+    let port = taken.address.rsplit(':').next().unwrap();
+    let ran = place.run(&format!("serve --port {port}"));
+    assert_eq!(ran.code, Some(74), "{}", ran.err);
+    assert!(ran.err.contains("cannot listen"), "{}", ran.err);
+}
