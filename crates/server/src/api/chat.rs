@@ -159,7 +159,8 @@ pub fn prompt(
     continued: Option<&str>,
 ) -> Result<Prompt, ApiError> {
     let tokenizer = loaded.model.tokenizer();
-    let mut extra: Map<String, Value> = app.config.template_variables.clone();
+    let mut extra = usual_variables();
+    extra.extend(app.config.template_variables.clone());
     if let Some(effort) = body.text("reasoning_effort") {
         extra.insert("reasoning_effort".to_owned(), json!(effort));
         extra.insert("enable_thinking".to_owned(), json!(effort != "none"));
@@ -181,9 +182,23 @@ pub fn prompt(
     let mut prompt = loaded.template()?.prompt(&inputs.with_tokens_of(tokenizer), tokenizer)?;
     if let Some(text) = continued {
         prompt.text += text;
-        prompt.segments.push(Segment::Text(text.to_owned()));
+        // One text with what comes before: a text of its own could begin with a space token.
+        match prompt.segments.last_mut() {
+            Some(Segment::Text(last)) => last.push_str(text),
+            _ => prompt.segments.push(Segment::Text(text.to_owned())),
+        }
     }
     Ok(prompt)
+}
+
+/// Variables that templates may use although transformers does not define them: llama-server's.
+fn usual_variables() -> Map<String, Value> {
+    let now = jiff::Zoned::now();
+    Map::from_iter([
+        ("enable_thinking".to_owned(), json!(true)),
+        ("date_string".to_owned(), json!(now.strftime("%d %b %Y").to_string())),
+        ("datetime".to_owned(), json!(now.strftime("%b %d %Y %H:%M:%S").to_string())),
+    ])
 }
 
 /// Checks messages and joins their text parts.

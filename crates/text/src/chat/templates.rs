@@ -14,7 +14,7 @@ pub struct Templates {
 
 impl Templates {
     /// Selects a template: the file's default if `asked` is `None`; otherwise a template's text (recognized by its
-    /// braces), the name of one of the file's templates, or that of a [`Builtin`].
+    /// braces or blanks), the name of one of the file's templates, or that of a [`Builtin`].
     ///
     /// # Errors
     /// [`Error::NoTemplate`], [`Error::UnknownTemplate`], [`Error::Template`].
@@ -23,7 +23,8 @@ impl Templates {
             let own = self.own.as_ref().ok_or_else(|| Error::NoTemplate { known: self.known() })?;
             return Template::new("the model's", own);
         };
-        if ["{{", "{%", "{#"].iter().any(|open| asked.contains(open)) {
+        // A name has no blanks.
+        if ["{{", "{%", "{#", " ", "\n"].iter().any(|open| asked.contains(open)) {
             return Template::new("the given one", asked);
         }
         if let Some((name, source)) = self.named.iter().find(|(name, _)| name == asked) {
