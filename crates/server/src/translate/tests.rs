@@ -39,7 +39,7 @@ fn chunks() -> Vec<Value> {
     ]
 }
 
-/// The same reply at once.
+/// A whole reply, whose chunks are those of `chunks`.
 fn completion() -> Value {
     let call = |id: &str, name: &str, text: &str| super::call(id, name, text);
     json!({ "id": "chatcmpl-1", "object": "chat.completion", "created": 7, "model": "m",
