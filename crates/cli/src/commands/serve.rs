@@ -268,7 +268,10 @@ fn session(args: &Serve, model: &Model, parallel: usize) -> Result<Session, Erro
                 }
                 false => Purpose::Own,
             };
-            Settings { purpose, sequences: TEXTS, ..settings }
+            // A text cannot be longer than the positions that the model has learned.
+            let most = model.config().positions.unwrap_or(usize::MAX);
+            let ctx_size = settings.ctx_size.map(|tokens| tokens.min(most));
+            Settings { purpose, sequences: TEXTS, ctx_size, ..settings }
         }
         None => {
             let all = settings.ctx_size.filter(|&tokens| tokens > 0);

@@ -173,6 +173,9 @@ pub fn prompt(
         .get("tools")
         .filter(|tools| !is_none && tools.as_array().is_some_and(|t| !t.is_empty()));
     let add_generation_prompt = body.bool("add_generation_prompt").unwrap_or(true);
+    // A template may want the tools as one text.
+    let functions = tools.map(Value::to_string).unwrap_or_default();
+    extra.entry("functions").or_insert(json!(functions));
     let inputs = Inputs {
         tools,
         extra,
