@@ -516,7 +516,7 @@ fn skipped_windows_are_as_if_the_text_lacked_them() {
         check_file(&place.path().join("imatrix.gguf"), &sums, 1.0);
     }
     let none = place.run(&format!("imatrix -m model.gguf {EXACT} --from-chunk 5"));
-    refused(&none, 2, "--from-chunk is 5, and the text has 5 windows");
+    refused(&none, 2, "--from-chunk is 5, but the text has only 5 windows");
 }
 
 // Placements.

@@ -151,7 +151,7 @@ fn types_of_single_tensors_can_be_set() {
     let line = "quantize in.gguf out.gguf Q4_K_M --tensor-type blk\\.[01]\\.attn_k\\.=Q8_0 --tensor-type \
                 attn_k=q5_1 --tensor-type nowhere=F16 --output-tensor-type F16 --token-embedding-type Q5_0";
     let ran = place.run(line).good();
-    assert!(ran.err.contains("--tensor-type nowhere: no matrix"), "{ran:?}");
+    assert!(ran.err.contains("--tensor-type nowhere: matches no matrix"), "{ran:?}");
     let file = open(&place, "out.gguf");
     let ty = |name: &str| file.tensor(&format!("{name}.weight")).unwrap().layout().ty();
     assert_eq!((ty("blk.1.attn_k"), ty("blk.2.attn_k")), (Type::Q8_0, Type::Q5_1));
@@ -170,7 +170,7 @@ fn rows_not_a_multiple_of_the_block_get_a_smaller_type_and_a_note() {
     let ran = place.run("quantize in.gguf out.gguf Q4_K_M").good();
     for part in [
         "blk.0.attn_q.weight: rows of 96 are not a multiple of Q4_K's block of 256; written as Q5_0",
-        "blk.0.ffn_down.weight: rows of 100 are not whole",
+        "blk.0.ffn_down.weight: rows of 100 are not a multiple of Q4_K's block of 256; written as F16",
     ] {
         assert!(ran.err.contains(part), "{part} in {ran:?}");
     }
@@ -455,7 +455,7 @@ fn measured_types_lose_less_than_the_mix_of_the_same_size() {
     let asked = "--target-bpw 6 --calibration calibration.txt -c 128 --chunks 2 --dry-run";
     let dry = place.run(&format!("quantize in.gguf x.gguf {asked} --token-embedding-type Q8_0"));
     let dry = dry.good().out;
-    assert!(dry.contains("KL ") && dry.contains("expected divergence of all"), "{dry}");
+    assert!(dry.contains("KL ") && dry.contains("expected total divergence"), "{dry}");
     let head = dry.lines().find(|line| line.starts_with("token_embd.weight")).unwrap();
     assert!(head.contains("-> Q8_0") && !head.contains("KL"), "{head}");
     assert_eq!(place.names(), names);
