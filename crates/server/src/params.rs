@@ -1,6 +1,6 @@
 //! Fields about sampling and the length of an answer: llama-server's and OpenAI's names, and what comes of them.
 
-use bilayer_engine::sampling::{BREAKERS, Dry, Mirostat, Options, Xtc};
+use bilayer_engine::sampling::{self, BREAKERS, Options, Parameter, parameters};
 use bilayer_engine::{Error as Engine, Model};
 use bilayer_text::Encode;
 use serde_json::{Map, Value, json};
@@ -192,46 +192,15 @@ impl Params {
     /// # Errors
     /// A field that the tables cannot check is wrong.
     pub fn of(body: &Body, model: &Model, defaults: &Defaults) -> Result<Params, ApiError> {
-        let base = &defaults.sampling;
-        let number = |name: &str, default: f32| body.number(name).unwrap_or(default);
-        let dry = base.dry.clone().unwrap_or(DRY);
-        let dry = Dry {
-            multiplier: number(
-                "dry_multiplier",
-                base.dry.as_ref().map_or(0.0, |dry| dry.multiplier),
-            ),
-            base: number("dry_base", dry.base),
-            allowed_length: body.count("dry_allowed_length").unwrap_or(dry.allowed_length),
-            last_n: last_n(body, "dry_penalty_last_n", dry.last_n),
-        };
-        let xtc = Xtc {
-            probability: number("xtc_probability", base.xtc.map_or(0.0, |xtc| xtc.probability)),
-            threshold: number("xtc_threshold", base.xtc.map_or(0.1, |xtc| xtc.threshold)),
-        };
-        let mirostat = base.mirostat.unwrap_or(Mirostat { version: 0, tau: 5.0, eta: 0.1 });
-        let mirostat = Mirostat {
-            version: body.count("mirostat").map_or(mirostat.version, |version| version as u8),
-            tau: number("mirostat_tau", mirostat.tau),
-            eta: number("mirostat_eta", mirostat.eta),
-        };
         let mut sampling = Options {
             seed: seed(body, defaults),
-            temperature: number("temperature", base.temperature),
-            dynatemp_range: number("dynatemp_range", base.dynatemp_range),
-            dynatemp_exponent: number("dynatemp_exponent", base.dynatemp_exponent),
-            top_k: body.integer("top_k").map_or(base.top_k, |k| usize::try_from(k).unwrap_or(0)),
-            top_p: number("top_p", base.top_p),
-            min_p: number("min_p", base.min_p),
-            typical: number("typical_p", base.typical),
-            repeat_penalty: number("repeat_penalty", base.repeat_penalty),
-            repeat_last_n: last_n(body, "repeat_last_n", base.repeat_last_n),
-            presence_penalty: number("presence_penalty", base.presence_penalty),
-            frequency_penalty: number("frequency_penalty", base.frequency_penalty),
-            dry: (dry.multiplier != 0.0).then_some(dry),
-            xtc: (xtc.probability != 0.0).then_some(xtc),
-            mirostat: (mirostat.version != 0).then_some(mirostat),
             logit_bias: logit_bias(body, model)?,
+            ..defaults.sampling.clone()
         };
+        for parameter in parameters() {
+            set(&mut sampling, parameter, body);
+        }
+        sampling.turn_off_unused();
         let ignore_eos = body.flag("ignore_eos");
         if ignore_eos {
             let ends = model.tokenizer().ends().iter();
@@ -259,48 +228,83 @@ impl Params {
     /// llama-server's `generation_settings`.
     pub fn settings(&self, body: &Body) -> Map<String, Value> {
         let s = &self.sampling;
-        let dry = s.dry.clone().unwrap_or(Dry { multiplier: 0.0, ..DRY });
-        let xtc = s.xtc.unwrap_or(Xtc { probability: 0.0, threshold: 0.1 });
-        let mirostat = s.mirostat.unwrap_or(Mirostat { version: 0, tau: 5.0, eta: 0.1 });
-        let last_n = |n: Option<usize>| n.map_or(-1, |n| n as i64);
         let bias = s.logit_bias.iter().map(
             |(token, bias)| json!({ "token": token, "bias": bias.is_finite().then_some(bias) }),
         );
         let predict = self.predict.map_or(-1, |most| most as i64);
-        let settings = json!({
-            "seed": s.seed, "temperature": s.temperature, "dynatemp_range": s.dynatemp_range,
-            "dynatemp_exponent": s.dynatemp_exponent, "top_k": s.top_k, "top_p": s.top_p,
-            "min_p": s.min_p, "top_n_sigma": -1.0, "typical_p": s.typical,
-            "adaptive_target": -1.0, "adaptive_decay": 0.9,
-            "repeat_last_n": last_n(s.repeat_last_n), "repeat_penalty": s.repeat_penalty,
-            "presence_penalty": s.presence_penalty, "frequency_penalty": s.frequency_penalty,
-            "dry_multiplier": dry.multiplier, "dry_base": dry.base,
-            "dry_allowed_length": dry.allowed_length, "dry_penalty_last_n": last_n(dry.last_n),
+        let mut settings: Map<String, Value> =
+            parameters().map(|parameter| (api_name(parameter), shown(s, parameter))).collect();
+        let others = json!({
+            "seed": s.seed,
+            "top_n_sigma": -1.0,
+            "adaptive_target": -1.0,
+            "adaptive_decay": 0.9,
             "dry_sequence_breakers": self.breakers,
-            "xtc_probability": xtc.probability, "xtc_threshold": xtc.threshold,
-            "mirostat": mirostat.version, "mirostat_tau": mirostat.tau, "mirostat_eta": mirostat.eta,
-            "stop": self.stops, "max_tokens": predict, "n_predict": predict,
-            "n_keep": body.integer("n_keep").unwrap_or(0), "n_discard": body.integer("n_discard").unwrap_or(0),
-            "ignore_eos": self.ignore_eos, "stream": body.flag("stream"),
+            "stop": self.stops,
+            "max_tokens": predict,
+            "n_predict": predict,
+            "n_keep": body.integer("n_keep").unwrap_or(0),
+            "n_discard": body.integer("n_discard").unwrap_or(0),
+            "ignore_eos": self.ignore_eos,
+            "stream": body.flag("stream"),
             "logit_bias": bias.collect::<Vec<_>>(),
-            "n_probs": body.integer("n_probs").unwrap_or(0), "min_keep": 0,
+            "n_probs": body.integer("n_probs").unwrap_or(0),
+            "min_keep": 0,
             "grammar": body.text("grammar").unwrap_or_default(),
             "samplers": bilayer_engine::sampling::names().collect::<Vec<_>>(),
             "post_sampling_probs": body.flag("post_sampling_probs"),
             "timings_per_token": body.flag("timings_per_token"),
         });
-        match settings {
-            Value::Object(settings) => settings.into_iter().map(shortest).collect(),
-            _ => Map::new(),
+        if let Value::Object(others) = others {
+            settings.extend(others);
+        }
+        settings
+    }
+}
+
+/// Names in requests that are not those of the flags: llama-server's.
+const API_NAMES: &[(&str, &str)] = &[
+    ("temp", "temperature"),
+    ("dynatemp-exp", "dynatemp_exponent"),
+    ("typical", "typical_p"),
+    ("mirostat-ent", "mirostat_tau"),
+    ("mirostat-lr", "mirostat_eta"),
+];
+
+/// The name of a sampler's number in requests.
+fn api_name(parameter: &Parameter) -> String {
+    let own = API_NAMES.iter().find(|(flag, _)| *flag == parameter.name);
+    own.map_or_else(|| parameter.name.replace('-', "_"), |(_, name)| (*name).to_owned())
+}
+
+/// Sets a sampler's number if the body has it; -1 of a count is 0, of a window the whole context.
+fn set(options: &mut Options, parameter: &Parameter, body: &Body) {
+    let name = api_name(parameter);
+    match parameter.field {
+        sampling::Field::Real(_, set) => {
+            body.number(&name).into_iter().for_each(|number| set(options, number));
+        }
+        sampling::Field::Count(_, set) => {
+            let count = body.integer(&name).map(|count| usize::try_from(count).unwrap_or(0));
+            count.into_iter().for_each(|count| set(options, count));
+        }
+        sampling::Field::Window(_, set) => {
+            let window = body.integer(&name).map(|tokens| usize::try_from(tokens).ok());
+            window.into_iter().for_each(|window| set(options, window));
         }
     }
 }
 
-/// llama.cpp's defaults of DRY, once it is on.
-const DRY: Dry = Dry { multiplier: 0.0, base: 1.75, allowed_length: 2, last_n: None };
-
-fn last_n(body: &Body, name: &str, default: Option<usize>) -> Option<usize> {
-    body.integer(name).map_or(default, |n| usize::try_from(n).ok())
+/// A sampler's number as JSON, with the digits that 32 bits need.
+fn shown(options: &Options, parameter: &Parameter) -> Value {
+    match parameter.field {
+        sampling::Field::Real(get, _) => {
+            let number = get(options);
+            number.to_string().parse::<f64>().map_or(json!(number), |short| json!(short))
+        }
+        sampling::Field::Count(get, _) => json!(get(options)),
+        sampling::Field::Window(get, _) => json!(get(options).map_or(-1, |n| n as i64)),
+    }
 }
 
 fn seed(body: &Body, defaults: &Defaults) -> u64 {
@@ -428,9 +432,26 @@ fn only(sampling: &mut Options, names: &[Value]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// A number of 32 bits with the digits that it needs.
-fn shortest((name, value): (String, Value)) -> (String, Value) {
-    let short = value.as_f64().filter(|_| value.is_f64());
-    let short = short.and_then(|number| (number as f32).to_string().parse::<f64>().ok());
-    (name, short.map_or(value, |number| json!(number)))
+#[cfg(test)]
+mod tests {
+    use super::{API_NAMES, Accepts, FIELDS, api_name, parameters, sampling};
+
+    #[test]
+    fn every_number_of_a_sampler_is_a_field_of_its_type() {
+        for parameter in parameters() {
+            let name = api_name(parameter);
+            let field = FIELDS.iter().find(|field| field.name == name);
+            let accepts = field.unwrap_or_else(|| panic!("{name} is not in FIELDS")).accepts;
+            let is_real = matches!(parameter.field, sampling::Field::Real(..));
+            let fits = match accepts {
+                Accepts::Number(..) => is_real,
+                Accepts::Integer(..) => !is_real,
+                _ => false,
+            };
+            assert!(fits, "{name}: {accepts:?}");
+        }
+        for (flag, _) in API_NAMES {
+            assert!(parameters().any(|parameter| parameter.name == *flag), "{flag} is no flag");
+        }
+    }
 }

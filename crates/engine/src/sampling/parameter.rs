@@ -99,10 +99,15 @@ impl Options {
         for (parameter, text) in values {
             parameter.set(&mut options, text)?;
         }
-        options.dry.take_if(|dry| dry.multiplier == 0.0);
-        options.xtc.take_if(|xtc| xtc.probability == 0.0);
-        options.mirostat.take_if(|mirostat| mirostat.version == 0);
+        options.turn_off_unused();
         Ok(options)
+    }
+
+    /// Turns off DRY, XTC and mirostat if the parameter that switches them is 0.
+    pub fn turn_off_unused(&mut self) {
+        self.dry.take_if(|dry| dry.multiplier == 0.0);
+        self.xtc.take_if(|xtc| xtc.probability == 0.0);
+        self.mirostat.take_if(|mirostat| mirostat.version == 0);
     }
 }
 
