@@ -24,7 +24,7 @@ mod synth;
 pub mod typed;
 
 pub use bench::{Bench, Form, Numbers};
-pub use chat::ChatArgs;
+pub use chat::{ChatArgs, TemplateArgs};
 pub use convert::{Convert, Outtype};
 pub use draft::DraftArgs;
 pub use encode::{Classify, Embed, PoolingArg, Rerank, TextArgs};

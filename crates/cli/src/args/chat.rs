@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde_json::{Map, Value};
+
+use crate::failure::Failure;
 
 /// Flags of a chat.
 #[derive(Args, Clone, Debug)]
@@ -22,6 +25,14 @@ pub struct ChatArgs {
     /// Exit after the first answer; implies a chat; short form -st
     #[arg(long, conflicts_with_all = ["no_conversation", "tokens"])]
     pub single_turn: bool,
+    #[command(flatten)]
+    pub template: TemplateArgs,
+}
+
+/// The chat template and its variables.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Chat")]
+pub struct TemplateArgs {
     /// Chat template: a name in the model file, a well-known name (chatml, llama3, gemma, ...) or the text of a Jinja
     /// template [default: the model's own]
     #[arg(long, value_name = "NAME|TEXT", env = "LLAMA_ARG_CHAT_TEMPLATE")]
@@ -33,4 +44,23 @@ pub struct ChatArgs {
     /// Additional template variables as a JSON object: {"enable_thinking": false}
     #[arg(long, value_name = "JSON", env = "LLAMA_CHAT_TEMPLATE_KWARGS")]
     pub chat_template_kwargs: Option<String>,
+}
+
+impl TemplateArgs {
+    /// Whether a template was chosen.
+    pub fn is_chosen(&self) -> bool {
+        self.chat_template.is_some() || self.chat_template_file.is_some()
+    }
+
+    /// The additional variables.
+    ///
+    /// # Errors
+    /// They are not a JSON object.
+    pub fn variables(&self) -> Result<Map<String, Value>, Failure> {
+        let Some(text) = &self.chat_template_kwargs else { return Ok(Map::new()) };
+        serde_json::from_str(text).map_err(|error| {
+            let advice = "it must be a JSON object such as {\"enable_thinking\": false}";
+            Failure::usage(format!("--chat-template-kwargs is `{text}`: {error}; {advice}"))
+        })
+    }
 }

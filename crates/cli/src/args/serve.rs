@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{ModelArgs, PoolingArg, SamplingArgs, switch};
+use super::{ModelArgs, PoolingArg, SamplingArgs, TemplateArgs, switch};
 
 /// `bilayer serve`.
 #[derive(Args, Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct Serve {
     pub offer: OfferArgs,
     #[command(flatten)]
     pub template: TemplateArgs,
+    #[command(flatten)]
+    pub reasoning: ReasoningArgs,
     #[command(flatten)]
     pub model: ModelArgs,
     #[command(flatten)]
@@ -172,21 +174,10 @@ pub struct OfferArgs {
     pub pooling: Option<PoolingArg>,
 }
 
-/// Chat templates and what they are given.
+/// Whether the model reasons, and where that goes.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Chat")]
-pub struct TemplateArgs {
-    /// Chat template: a name in the model file, a well-known name (chatml, llama3, gemma, ...) or the text of a Jinja
-    /// template [default: the model's own]
-    #[arg(long, value_name = "NAME|TEXT", env = "LLAMA_ARG_CHAT_TEMPLATE")]
-    #[arg(conflicts_with = "chat_template_file")]
-    pub chat_template: Option<String>,
-    /// Read the chat template from a file
-    #[arg(long, value_name = "FILE", env = "LLAMA_ARG_CHAT_TEMPLATE_FILE")]
-    pub chat_template_file: Option<PathBuf>,
-    /// Additional template variables as a JSON object: {"enable_thinking": false}
-    #[arg(long, value_name = "JSON", env = "LLAMA_CHAT_TEMPLATE_KWARGS")]
-    pub chat_template_kwargs: Option<String>,
+pub struct ReasoningArgs {
     /// Where reasoning goes: none leaves it in the content, deepseek puts it into reasoning_content, auto the same
     #[arg(long, value_name = "FORMAT", default_value = "auto", env = "LLAMA_ARG_THINK")]
     #[arg(value_parser = ["none", "auto", "deepseek", "deepseek-legacy"])]

@@ -68,7 +68,7 @@ pub fn execute(args: &RunArgs) -> Result<u8, Failure> {
 
 /// Completes a text.
 fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
-    if args.chat.chat_template.is_some() || args.chat.chat_template_file.is_some() {
+    if args.chat.template.is_chosen() {
         output::note("note: the chat template is ignored in a plain completion; -cnv chats");
     }
     let given = prompt::given(args)?;

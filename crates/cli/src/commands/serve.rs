@@ -126,7 +126,7 @@ fn config(args: &Serve) -> Result<Config, Failure> {
             cache_per_key: args.requests.cache_per_key,
         },
         template_variables: variables(args)?,
-        splits_reasoning: args.template.reasoning_format != "none",
+        splits_reasoning: args.reasoning.reasoning_format != "none",
         build: format!("b{}", env!("CARGO_PKG_VERSION")),
     })
 }
@@ -141,15 +141,8 @@ fn origins(given: &str) -> Origins {
 }
 
 fn variables(args: &Serve) -> Result<Map<String, Value>, Failure> {
-    let mut variables = match &args.template.chat_template_kwargs {
-        None => Map::new(),
-        Some(text) => serde_json::from_str(text).map_err(|error| {
-            Failure::usage(format!(
-                "--chat-template-kwargs is `{text}`: {error}; give a JSON object such as {{\"enable_thinking\": false}}"
-            ))
-        })?,
-    };
-    match args.template.reasoning.as_str() {
+    let mut variables = args.template.variables()?;
+    match args.reasoning.reasoning.as_str() {
         "on" => drop(variables.insert("enable_thinking".to_owned(), json!(true))),
         "off" => drop(variables.insert("enable_thinking".to_owned(), json!(false))),
         _ => {}
@@ -169,7 +162,7 @@ fn offers(args: &Serve, parallel: usize) -> Result<Vec<Offer>, Failure> {
         paths.extend(files(folder)?.into_iter().map(|path| (None, path)));
     }
     let template = match &args.template.chat_template_file {
-        Some(path) => Some(read(path)?),
+        Some(path) => Some(output::file(path)?),
         None => args.template.chat_template.clone(),
     };
     let mut offers = Vec::new();
@@ -201,10 +194,6 @@ fn list(given: &str) -> Vec<String> {
 
 fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn read(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| Failure::input(path, &error))
 }
 
 /// The GGUF files of a folder, of several shards the first.

@@ -100,13 +100,16 @@ pub fn execute(args: &RunArgs, wanted: Wanted, began: Instant) -> Result<u8, Fai
         model.file().lock().map_err(Error::File)?;
     }
     let templates = chat_templates(model.file().metadata()).map_err(Error::File)?;
-    if wanted == Wanted::Offered && templates == Templates::default() && !is_given(args) {
+    if wanted == Wanted::Offered
+        && templates == Templates::default()
+        && !args.chat.template.is_chosen()
+    {
         return Err(Failure::usage(
             "no prompt; give -p TEXT, -f FILE or --tokens IDS, pipe it in, or chat with -cnv",
         ));
     }
     let template = template(args, &templates)?;
-    let variables = variables(args)?;
+    let variables = args.chat.template.variables()?;
     let options = settings::sampling(&args.sampling, &model)?;
     let constraint = constraint::asked(args, &model)?;
     let draft_source = DraftSource::new(args, &model)?;
@@ -150,25 +153,13 @@ fn system(args: &RunArgs) -> Result<Option<String>, Failure> {
     }
 }
 
-fn is_given(args: &RunArgs) -> bool {
-    args.chat.chat_template.is_some() || args.chat.chat_template_file.is_some()
-}
-
 /// The template named by the flags, or the model's own.
 fn template(args: &RunArgs, templates: &Templates) -> Result<Template, Failure> {
-    let found = match &args.chat.chat_template_file {
+    let found = match &args.chat.template.chat_template_file {
         Some(path) => Template::new(&path.display().to_string(), &output::file(path)?),
-        None => templates.find(args.chat.chat_template.as_deref()),
+        None => templates.find(args.chat.template.chat_template.as_deref()),
     };
     Ok(found.map_err(Error::Text)?)
-}
-
-fn variables(args: &RunArgs) -> Result<serde_json::Map<String, serde_json::Value>, Failure> {
-    let Some(text) = &args.chat.chat_template_kwargs else { return Ok(serde_json::Map::new()) };
-    serde_json::from_str(text).map_err(|error| {
-        let advice = "it must be a JSON object such as {\"enable_thinking\": false}";
-        Failure::usage(format!("--chat-template-kwargs is `{text}`: {error}; {advice}"))
-    })
 }
 
 impl Chat {
