@@ -7,7 +7,7 @@ use std::time::Duration;
 use bilayer_engine::Error as Engine;
 use bilayer_engine::constrain::Constraint;
 use bilayer_engine::generate::{Request, Stop, Token};
-use bilayer_engine::requests::{Event, Served};
+use bilayer_engine::requests::{Event, Served, Submission};
 use bilayer_engine::sampling::{Sampler, TokenLogprob};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -80,15 +80,19 @@ impl Answers {
             let mut leader = None;
             for sample in 0..params.n {
                 let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
-                let ask = Ask {
-                    ticket,
-                    index: tickets.len(),
+                let submission = Submission {
                     request: question.request(prompt),
                     sampler: question.sampler(sample as u64)?,
                     key: caller.key,
                     namespace: if app.config.switches.cache_per_key { caller.key } else { 0 },
                     reuse: params.reuse,
                     prompt_logprobs: question.prompt_logprobs,
+                    after: None,
+                };
+                let ask = Ask {
+                    ticket,
+                    index: tickets.len(),
+                    submission,
                     after: leader,
                     updates: sender.clone(),
                 };
@@ -155,6 +159,11 @@ impl Drop for Answers {
 }
 
 impl Question {
+    /// Tokens of all prompts.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompts.iter().map(Vec::len).sum()
+    }
+
     fn request(&self, prompt: &[u32]) -> Request<'static> {
         let stops = self.params.stops.iter().chain(&self.template_stops);
         Request {

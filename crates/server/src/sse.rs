@@ -11,6 +11,8 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+use crate::error::ApiError;
+
 /// Frames that wait for a slow client before the writer pauses.
 const FRAMES: usize = 64;
 
@@ -28,29 +30,81 @@ impl Events {
     ///
     /// # Errors
     /// [`Gone`].
-    pub async fn data(&self, data: &Value) -> Result<(), Gone> {
-        self.frame(format!("data: {data}\n\n")).await
-    }
-
-    /// Sends a named event.
-    ///
-    /// # Errors
-    /// [`Gone`].
-    pub async fn named(&self, name: &str, data: &Value) -> Result<(), Gone> {
-        self.frame(format!("event: {name}\ndata: {data}\n\n")).await
-    }
-
-    /// Ends a stream as OpenAI does.
-    ///
-    /// # Errors
-    /// [`Gone`].
-    pub async fn done(&self) -> Result<(), Gone> {
-        self.frame("data: [DONE]\n\n".to_owned()).await
+    pub async fn data(&self, event: &Value) -> Result<(), Gone> {
+        self.frame(data(event)).await
     }
 
     async fn frame(&self, text: String) -> Result<(), Gone> {
         self.frames.send(Bytes::from(text)).await.map_err(|_| Gone)
     }
+}
+
+/// The frame of an unnamed event.
+pub fn data(event: &Value) -> String {
+    format!("data: {event}\n\n")
+}
+
+/// The frame of an event that is named by its `type`.
+pub fn named(event: &Value) -> String {
+    format!("event: {}\n{}", event["type"].as_str().unwrap_or("message"), data(event))
+}
+
+/// The last frame of OpenAI's streams.
+pub const DONE: &str = "data: [DONE]\n\n";
+
+/// Where the chunks of an answer come from.
+pub trait ChunkSource: Send + 'static {
+    /// The chunks of the next event, perhaps none; `None` after the last.
+    ///
+    /// # Errors
+    /// The answer failed.
+    fn next(&mut self) -> impl Future<Output = Result<Option<Vec<Value>>, ApiError>> + Send;
+}
+
+/// How an API writes chunks, the end of a stream and an error as frames.
+pub trait Wire: Send + 'static {
+    /// The frames of a chunk.
+    fn chunk(&mut self, chunk: &Value) -> Vec<String> {
+        vec![data(chunk)]
+    }
+
+    /// The frames after the last chunk.
+    fn end(&mut self) -> Vec<String>;
+
+    /// The frame of an error, the last one of its stream.
+    fn error(&mut self, error: &ApiError) -> String {
+        data(&error.body())
+    }
+}
+
+/// OpenAI's streams of chunks.
+pub struct OpenAi;
+
+impl Wire for OpenAi {
+    fn end(&mut self) -> Vec<String> {
+        vec![DONE.to_owned()]
+    }
+}
+
+/// A response with the chunks of an answer.
+pub fn stream(ping: Duration, mut source: impl ChunkSource, mut wire: impl Wire) -> Response {
+    respond(ping, async move |events| {
+        loop {
+            let (frames, is_last) = match source.next().await {
+                Ok(Some(chunks)) => (chunks.iter().flat_map(|c| wire.chunk(c)).collect(), false),
+                Ok(None) => (wire.end(), true),
+                Err(error) => (vec![wire.error(&error)], true),
+            };
+            for frame in frames {
+                if events.frame(frame).await.is_err() {
+                    return;
+                }
+            }
+            if is_last {
+                return;
+            }
+        }
+    })
 }
 
 /// A response whose events are written by `write`, in a task of its own that ends when the client leaves.

@@ -7,11 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bilayer_engine::generate::Request;
 use bilayer_engine::requests::{
-    Event, Executor, ExecutorSettings, KeyId, RequestId, Submission, SubmitError,
+    Event, Executor, ExecutorSettings, RequestId, Submission, SubmitError,
 };
-use bilayer_engine::sampling::Sampler;
 use bilayer_engine::session::{Session, Spent};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -27,18 +25,8 @@ pub struct Ask {
     pub ticket: Ticket,
     /// Its number among the answers of one HTTP request.
     pub index: usize,
-    /// Prompt, length, stop texts.
-    pub request: Request<'static>,
-    /// Selects its tokens.
-    pub sampler: Sampler,
-    /// Whose queue it joins.
-    pub key: KeyId,
-    /// Only requests of the same namespace share cached prefixes.
-    pub namespace: u64,
-    /// Whether cached prefixes are reused.
-    pub reuse: bool,
-    /// Most likely tokens to report with each prompt token.
-    pub prompt_logprobs: Option<usize>,
+    /// What is asked; its `after` is filled in from the ticket below.
+    pub submission: Submission,
     /// A request with the same prompt.
     pub after: Option<Ticket>,
     /// Where its events go; closed by a handler that lost its client.
@@ -282,16 +270,8 @@ impl Serving {
     }
 
     fn admit(&mut self, ask: Ask) {
-        let Ask { ticket, index, updates, .. } = ask;
-        let submission = Submission {
-            request: ask.request,
-            sampler: ask.sampler,
-            key: ask.key,
-            namespace: ask.namespace,
-            reuse: ask.reuse,
-            prompt_logprobs: ask.prompt_logprobs,
-            after: ask.after.and_then(|ticket| self.tickets.get(&ticket)).copied(),
-        };
+        let Ask { ticket, index, mut submission, after, updates } = ask;
+        submission.after = after.and_then(|ticket| self.tickets.get(&ticket)).copied();
         match self.executor.submit(submission) {
             Ok(id) => {
                 // A client that has left is noticed at the first event.

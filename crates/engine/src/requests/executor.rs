@@ -197,7 +197,7 @@ impl Executor {
     /// # Errors
     /// A queue is full; the prompt is empty or does not fit the context.
     pub fn submit(&mut self, submission: Submission) -> Result<RequestId, SubmitError> {
-        let Submission { request, mut sampler, key, namespace, reuse, .. } = submission;
+        let Submission { mut request, mut sampler, key, namespace, reuse, .. } = submission;
         let (needed, context) = (request.prompt.len(), self.session.context());
         if needed == 0 {
             return Err(crate::generate::empty_prompt().into());
@@ -207,16 +207,17 @@ impl Executor {
             return Err(SubmitError::Engine(error.into()));
         }
         self.session.model().check_tokens(&request.prompt)?;
+        request.prompt.iter().for_each(|&token| sampler.accept(token));
         let arrival = Arrival {
             key,
             namespace,
-            prompt: request.prompt.to_vec(),
+            // The answer does not need it any more.
+            prompt: std::mem::take(&mut request.prompt).into_owned(),
             reuse,
             all_logits: submission.prompt_logprobs.is_some(),
             after: submission.after,
         };
         let id = self.scheduler.submit(self.began.elapsed(), arrival)?;
-        request.prompt.iter().for_each(|&token| sampler.accept(token));
         let answer = Answer {
             served: Served { prompt: needed, ..Served::default() },
             reply: Reply::new(self.session.model(), sampler, request),
@@ -426,8 +427,12 @@ impl Executor {
 
     /// Warnings of the session since the last call.
     pub fn take_warnings(&mut self) -> Vec<Warning> {
-        self.row_bytes = self.session.crossing_bytes();
-        self.session.take_warnings()
+        let warnings = self.session.take_warnings();
+        if !warnings.is_empty() {
+            // Layers may have moved to other devices.
+            self.row_bytes = self.session.crossing_bytes();
+        }
+        warnings
     }
 
     /// The session.

@@ -1,6 +1,5 @@
 //! `/v1/chat/completions`: messages in, a message or its chunks out.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -23,7 +22,7 @@ use crate::models::Loaded;
 use crate::params::{self, Params};
 use crate::prompt::text_of;
 use crate::splitter::{Piece, Splitter, Style};
-use crate::sse;
+use crate::sse::{self, ChunkSource, OpenAi};
 
 /// Fields of a chat request beside those of [`params::FIELDS`].
 pub const FIELDS: &[Field] = &[
@@ -84,24 +83,7 @@ pub async fn complete(
     if !is_stream {
         return Ok(json(&chunks.collect().await?));
     }
-    Ok(sse::respond(ping, async move |events| {
-        loop {
-            let sent = match chunks.next().await {
-                Ok(Some(chunk)) => events.data(&chunk).await,
-                Ok(None) => {
-                    let _ = events.done().await;
-                    return;
-                }
-                Err(error) => {
-                    let _ = events.data(&error.body()).await;
-                    return;
-                }
-            };
-            if sent.is_err() {
-                return;
-            }
-        }
-    }))
+    Ok(sse::stream(ping, chunks, OpenAi))
 }
 
 /// `POST /v1/chat/completions/input_tokens`.
@@ -109,7 +91,7 @@ pub async fn count(State(app): Shared, body: HttpBody) -> Result<Response, ApiEr
     let bytes = app.body(body).await?;
     let body = Body::parse(&bytes, &[params::FIELDS, FIELDS])?;
     let chat = prepare(&app, body).await?;
-    let tokens: usize = chat.question.prompts.iter().map(Vec::len).sum();
+    let tokens = chat.question.prompt_tokens();
     Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))
 }
 
@@ -278,7 +260,7 @@ pub struct Chunks {
     body: Body,
     settings: Map<String, Value>,
     choices: Vec<Choice>,
-    ready: VecDeque<Value>,
+    ready: Vec<Value>,
     has_ended: bool,
 }
 
@@ -292,6 +274,23 @@ struct Choice {
     logprobs: Vec<Value>,
     finish: Option<&'static str>,
     served: Served,
+}
+
+impl ChunkSource for Chunks {
+    async fn next(&mut self) -> Result<Option<Vec<Value>>, ApiError> {
+        if self.has_ended {
+            return Ok(None);
+        }
+        match self.answers.next().await? {
+            Some((index, event)) => self.take(index, event),
+            None => {
+                self.has_ended = true;
+                let last = self.includes_usage().then(|| self.last_chunk());
+                self.ready.extend(last);
+            }
+        }
+        Ok(Some(std::mem::take(&mut self.ready)))
+    }
 }
 
 impl Chunks {
@@ -314,7 +313,7 @@ impl Chunks {
             served: Served::default(),
         });
         let choices = choices.collect();
-        let prompt_tokens = question.prompts.iter().map(Vec::len).sum();
+        let prompt_tokens = question.prompt_tokens();
         let settings = question.params.settings(&body);
         let answers = Answers::start(&app, &caller, question).await?;
         Ok(Chunks {
@@ -327,38 +326,13 @@ impl Chunks {
             body,
             settings,
             choices,
-            ready: VecDeque::new(),
+            ready: Vec::new(),
             has_ended: false,
         })
     }
 
     fn loaded(&self) -> &Arc<Loaded> {
         self.answers.loaded()
-    }
-
-    /// The next chunk; `None` after the last.
-    ///
-    /// # Errors
-    /// An answer failed.
-    pub async fn next(&mut self) -> Result<Option<Value>, ApiError> {
-        loop {
-            if let Some(chunk) = self.ready.pop_front() {
-                return Ok(Some(chunk));
-            }
-            if self.has_ended {
-                return Ok(None);
-            }
-            match self.answers.next().await? {
-                Some((index, event)) => self.take(index, event),
-                None => {
-                    self.has_ended = true;
-                    if self.includes_usage() {
-                        let chunk = self.last_chunk();
-                        self.ready.push_back(chunk);
-                    }
-                }
-            }
-        }
     }
 
     /// The whole answer as one document.
@@ -413,7 +387,7 @@ impl Chunks {
         self.choices[index].has_begun = true;
         let delta = json!({ "role": "assistant", "content": null });
         let chunk = self.chunk(index, delta, None, None);
-        self.ready.push_back(chunk);
+        self.ready.push(chunk);
     }
 
     fn token(&mut self, index: usize, token: &Token) {
@@ -437,20 +411,20 @@ impl Chunks {
         };
         choice.finish = Some(reason);
         let chunk = self.chunk(index, json!({}), Some(reason), None);
-        self.ready.push_back(chunk);
+        self.ready.push(chunk);
     }
 
     fn pieces(&mut self, index: usize, pieces: Vec<Piece>, logprobs: Option<Value>) {
         let mut logprobs = logprobs.map(|entry| json!({ "content": [entry] }));
         if pieces.is_empty() && logprobs.is_some() {
             let chunk = self.chunk(index, json!({}), None, logprobs.take());
-            self.ready.push_back(chunk);
+            self.ready.push(chunk);
         }
         for piece in pieces {
             let choice = &mut self.choices[index];
             let delta = choice.add(piece);
             let chunk = self.chunk(index, delta, None, logprobs.take());
-            self.ready.push_back(chunk);
+            self.ready.push(chunk);
         }
     }
 
@@ -484,7 +458,7 @@ impl Chunks {
         let mut chunk = self.envelope("chat.completion.chunk", json!([]));
         chunk.insert("prompt_progress".to_owned(), answers::progress(served));
         chunk.insert("timings".to_owned(), timings(served));
-        self.ready.push_back(Value::Object(chunk));
+        self.ready.push(Value::Object(chunk));
     }
 
     fn last_chunk(&self) -> Value {

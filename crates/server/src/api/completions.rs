@@ -20,7 +20,7 @@ use crate::fields::{Accepts, Body, Field};
 use crate::models::Loaded;
 use crate::params::{self, Params};
 use crate::prompt::{self, Reading};
-use crate::sse;
+use crate::sse::{self, ChunkSource, OpenAi};
 
 /// Fields of a completion request beside those of [`params::FIELDS`].
 pub const FIELDS: &[Field] = &[
@@ -63,30 +63,7 @@ pub async fn complete(
     if !is_stream {
         return Ok(json(&texts.collect().await?));
     }
-    Ok(sse::respond(ping, async move |events| {
-        loop {
-            match texts.next().await {
-                Ok(Some(chunks)) => {
-                    for chunk in chunks {
-                        if events.data(&chunk).await.is_err() {
-                            return;
-                        }
-                    }
-                }
-                Ok(None) => {
-                    if texts.includes_usage() && events.data(&texts.last_chunk()).await.is_err() {
-                        return;
-                    }
-                    let _ = events.done().await;
-                    return;
-                }
-                Err(error) => {
-                    let _ = events.data(&error.body()).await;
-                    return;
-                }
-            }
-        }
-    }))
+    Ok(sse::stream(ping, texts, OpenAi))
 }
 
 fn prepare(app: &App, loaded: Arc<Loaded>, body: Body) -> Result<(Question, Body), ApiError> {
@@ -127,6 +104,7 @@ struct Texts {
     samples: usize,
     body: Body,
     choices: Vec<Choice>,
+    has_ended: bool,
 }
 
 #[derive(Default)]
@@ -198,32 +176,17 @@ impl Logprobs {
     }
 }
 
-impl Texts {
-    async fn start(
-        app: Arc<App>,
-        caller: Caller,
-        question: Question,
-        body: Body,
-    ) -> Result<Texts, ApiError> {
-        let (prompts, samples) = (question.prompts.clone(), question.params.n);
-        let answers = Answers::start(&app, &caller, question).await?;
-        let choices = (0..prompts.len() * samples).map(|_| Choice::default()).collect();
-        let (id, created) = (app.id("cmpl"), now());
-        Ok(Texts { app, answers, id, created, prompts, samples, body, choices })
-    }
-
-    fn has_logprobs(&self) -> bool {
-        self.body.get("logprobs").is_some()
-    }
-
-    fn includes_usage(&self) -> bool {
-        let asked = self.body.within("stream_options", "include_usage");
-        asked.and_then(Value::as_bool).unwrap_or(false)
-    }
-
-    /// The chunks of the next event; `None` after the last.
+impl ChunkSource for Texts {
     async fn next(&mut self) -> Result<Option<Vec<Value>>, ApiError> {
-        let Some((index, event)) = self.answers.next().await? else { return Ok(None) };
+        if self.has_ended {
+            return Ok(None);
+        }
+        let Some((index, event)) = self.answers.next().await? else {
+            self.has_ended = true;
+            return Ok(Some(
+                self.includes_usage().then(|| self.last_chunk()).into_iter().collect(),
+            ));
+        };
         let text = self.take(index, event);
         let logprobs = self.has_logprobs().then(|| self.choices[index].logprobs.take());
         let finish = self.choices[index].stop.map(finish_reason);
@@ -248,6 +211,30 @@ impl Texts {
             }
         }
         Ok(Some(chunks))
+    }
+}
+
+impl Texts {
+    async fn start(
+        app: Arc<App>,
+        caller: Caller,
+        question: Question,
+        body: Body,
+    ) -> Result<Texts, ApiError> {
+        let (prompts, samples) = (question.prompts.clone(), question.params.n);
+        let answers = Answers::start(&app, &caller, question).await?;
+        let choices = (0..prompts.len() * samples).map(|_| Choice::default()).collect();
+        let (id, created) = (app.id("cmpl"), now());
+        Ok(Texts { app, answers, id, created, prompts, samples, body, choices, has_ended: false })
+    }
+
+    fn has_logprobs(&self) -> bool {
+        self.body.get("logprobs").is_some()
+    }
+
+    fn includes_usage(&self) -> bool {
+        let asked = self.body.within("stream_options", "include_usage");
+        asked.and_then(Value::as_bool).unwrap_or(false)
     }
 
     async fn collect(&mut self) -> Result<Value, ApiError> {

@@ -6,7 +6,7 @@ use axum::Extension;
 use axum::body::Body as HttpBody;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::api::chat::{self, Chunks};
 use crate::api::json;
@@ -14,7 +14,7 @@ use crate::app::{App, Caller, Shared};
 use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
 use crate::params;
-use crate::sse;
+use crate::sse::{self, Wire};
 use crate::translate::messages::{self, MessageStream};
 
 /// Fields of a messages request that are checked before it is translated.
@@ -46,7 +46,7 @@ pub async fn count(State(app): Shared, body: HttpBody) -> Response {
     let counted = async {
         let body = translated(&app, body).await?;
         let chat = chat::prepare(&app, body).await?;
-        let tokens: usize = chat.question.prompts.iter().map(Vec::len).sum();
+        let tokens = chat.question.prompt_tokens();
         Ok(json(&json!({ "input_tokens": tokens })))
     };
     counted.await.unwrap_or_else(|error: ApiError| refusal(&error))
@@ -75,28 +75,24 @@ async fn answer(app: Arc<App>, caller: Caller, body: HttpBody) -> Result<Respons
     let body = translated(&app, body).await?;
     let (is_stream, ping) = (body.flag("stream"), app.config.limits.ping);
     let chat = chat::prepare(&app, body).await?;
-    let tokens: usize = chat.question.prompts.iter().map(Vec::len).sum();
+    let tokens = chat.question.prompt_tokens();
     let mut chunks = Chunks::start(app, caller, chat).await?;
     if !is_stream {
         return Ok(json(&messages::response(&chunks.collect().await?)));
     }
-    Ok(sse::respond(ping, async move |events| {
-        let mut stream = MessageStream::new(tokens as u64);
-        loop {
-            let (found, is_last) = match chunks.next().await {
-                Ok(Some(chunk)) => (stream.push(&chunk), false),
-                Ok(None) => (stream.finish(), true),
-                Err(error) => (vec![messages::error(error.status.as_u16(), &error.message)], true),
-            };
-            for event in found {
-                let name = event["type"].as_str().unwrap_or("message").to_owned();
-                if events.named(&name, &event).await.is_err() {
-                    return;
-                }
-            }
-            if is_last {
-                return;
-            }
-        }
-    }))
+    Ok(sse::stream(ping, chunks, MessageStream::new(tokens as u64)))
+}
+
+impl Wire for MessageStream {
+    fn chunk(&mut self, chunk: &Value) -> Vec<String> {
+        self.push(chunk).iter().map(sse::named).collect()
+    }
+
+    fn end(&mut self) -> Vec<String> {
+        self.finish().iter().map(sse::named).collect()
+    }
+
+    fn error(&mut self, error: &ApiError) -> String {
+        sse::named(&messages::error(error.status.as_u16(), &error.message))
+    }
 }

@@ -20,7 +20,7 @@ use crate::fields::{Accepts, Body, Field};
 use crate::models::Loaded;
 use crate::params::{self, Params, TOP_MAX};
 use crate::prompt;
-use crate::sse;
+use crate::sse::{self, ChunkSource, Wire};
 
 /// Fields of `/completion` beside those of [`params::FIELDS`].
 pub const FIELDS: &[Field] = &[
@@ -154,22 +154,16 @@ async fn respond(app: Arc<App>, caller: Caller, asked: Asked) -> Result<Response
             results => json(&results.into_iter().next().unwrap_or_default()),
         });
     }
-    Ok(sse::respond(ping, async move |events| {
-        loop {
-            let sent = match native.next().await {
-                Ok(Some(Some(chunk))) => events.data(&chunk).await,
-                Ok(Some(None)) => Ok(()),
-                Ok(None) => return,
-                Err(error) => {
-                    let _ = events.data(&error.body()).await;
-                    return;
-                }
-            };
-            if sent.is_err() {
-                return;
-            }
-        }
-    }))
+    Ok(sse::stream(ping, native, Silent))
+}
+
+/// llama-server's streams, which end with their last chunk.
+struct Silent;
+
+impl Wire for Silent {
+    fn end(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 struct Native {
@@ -189,19 +183,17 @@ struct Choice {
     stop: Option<Stop>,
     served: Served,
     has_new_line: bool,
-    has_reported_start: bool,
 }
 
-impl Native {
-    /// The next chunk, if the next event makes one; `None` after the last event.
-    async fn next(&mut self) -> Result<Option<Option<Value>>, ApiError> {
+impl ChunkSource for Native {
+    async fn next(&mut self) -> Result<Option<Vec<Value>>, ApiError> {
         let Some((index, event)) = self.answers.next().await? else { return Ok(None) };
         let text = match self.take(index, event) {
             Some(text) => text,
             None if self.body.flag("return_progress") => {
-                return Ok(Some(Some(self.progress(index))));
+                return Ok(Some(vec![self.progress(index)]));
             }
-            None => return Ok(Some(None)),
+            None => return Ok(Some(Vec::new())),
         };
         let choice = &self.choices[index];
         if choice.stop.is_some() {
@@ -209,7 +201,7 @@ impl Native {
             last.insert("content".to_owned(), json!(text));
             last.insert("tokens".to_owned(), json!([]));
             last.remove("completion_probabilities");
-            return Ok(Some(Some(Value::Object(last))));
+            return Ok(Some(vec![Value::Object(last)]));
         }
         let mut chunk = json!({
             "index": index,
@@ -228,9 +220,11 @@ impl Native {
                 object.insert("timings".to_owned(), timings(&choice.served));
             }
         }
-        Ok(Some(Some(chunk)))
+        Ok(Some(vec![chunk]))
     }
+}
 
+impl Native {
     async fn collect(&mut self) -> Result<Vec<Value>, ApiError> {
         while let Some((index, event)) = self.answers.next().await? {
             self.take(index, event);
@@ -292,8 +286,7 @@ impl Native {
         Some(text)
     }
 
-    fn progress(&mut self, index: usize) -> Value {
-        self.choices[index].has_reported_start = true;
+    fn progress(&self, index: usize) -> Value {
         let served = &self.choices[index].served;
         json!({
             "index": index,

@@ -6,7 +6,7 @@ use axum::Extension;
 use axum::body::Body as HttpBody;
 use axum::extract::State;
 use axum::response::Response;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::api::chat::{self, Chunks};
 use crate::api::{json, now};
@@ -14,7 +14,7 @@ use crate::app::{App, Caller, Shared};
 use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
 use crate::params;
-use crate::sse;
+use crate::sse::{self, Wire};
 use crate::translate::responses::{self, ResponseStream};
 
 /// Fields of a responses request that are checked before it is translated.
@@ -45,40 +45,47 @@ pub async fn create(
     if !is_stream {
         return Ok(json(&responses::response(&request, &chunks.collect().await?)));
     }
-    Ok(sse::respond(ping, async move |events| {
-        let mut stream = ResponseStream::new(&request, now());
-        let mut number = 0;
-        loop {
-            let (found, is_last) = match chunks.next().await {
-                Ok(Some(chunk)) => (stream.push(&chunk), false),
-                Ok(None) => (stream.finish(), true),
-                Err(error) => {
-                    let event = json!({
-                        "type": "error", "code": error.kind, "message": error.message,
-                        "param": error.param, "sequence_number": number,
-                    });
-                    (vec![event], true)
-                }
-            };
-            for event in found {
-                number += 1;
-                let name = event["type"].as_str().unwrap_or("message").to_owned();
-                if events.named(&name, &event).await.is_err() {
-                    return;
-                }
-            }
-            if is_last {
-                return;
-            }
-        }
-    }))
+    let stream = ResponseStream::new(&request, now());
+    Ok(sse::stream(ping, chunks, Numbered { stream, sent: 0 }))
+}
+
+/// The events of a response, counted, so that an error has the next number.
+struct Numbered {
+    stream: ResponseStream,
+    sent: usize,
+}
+
+impl Numbered {
+    fn frames(&mut self, events: &[Value]) -> Vec<String> {
+        self.sent += events.len();
+        events.iter().map(sse::named).collect()
+    }
+}
+
+impl Wire for Numbered {
+    fn chunk(&mut self, chunk: &Value) -> Vec<String> {
+        let events = self.stream.push(chunk);
+        self.frames(&events)
+    }
+
+    fn end(&mut self) -> Vec<String> {
+        let events = self.stream.finish();
+        self.frames(&events)
+    }
+
+    fn error(&mut self, error: &ApiError) -> String {
+        sse::named(&json!({
+            "type": "error", "code": error.kind, "message": error.message,
+            "param": error.param, "sequence_number": self.sent,
+        }))
+    }
 }
 
 /// `POST /v1/responses/input_tokens`.
 pub async fn count(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
     let (_, body) = translated(&app, body).await?;
     let chat = chat::prepare(&app, body).await?;
-    let tokens: usize = chat.question.prompts.iter().map(Vec::len).sum();
+    let tokens = chat.question.prompt_tokens();
     Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))
 }
 
