@@ -164,7 +164,8 @@ pub fn prompt(
         add_generation_prompt: add_generation_prompt || continued.is_some(),
         ..Inputs::new(messages)
     };
-    let mut prompt = loaded.template()?.prompt(&inputs.with_tokens_of(tokenizer), tokenizer)?;
+    let inputs = inputs.with_tokens_of(tokenizer);
+    let mut prompt = loaded.template()?.conversation(&inputs, tokenizer)?;
     if let Some(text) = continued {
         prompt.text += text;
         // One text with what comes before: a text of its own could begin with a space token.
