@@ -5,10 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use bilayer_engine::generate::speculate::{Bounds, DraftModel, DrafterSource, Lookup};
 use bilayer_engine::generate::{Generation, Request, Stop};
-use bilayer_engine::requests::{Event, Executor, ExecutorSettings, RequestId, Submission};
+use bilayer_engine::requests::{
+    Event, Executor, ExecutorSettings, RequestId, Served, Shift, Submission,
+};
 use bilayer_engine::sampling::{Options, Sampler};
-use bilayer_engine::session::{Session, Settings};
+use bilayer_engine::session::{SavedSequence, Session, Settings};
 use bilayer_engine::{Model, OpenOptions};
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/cli/assets/demo.gguf");
@@ -52,6 +55,8 @@ fn submission(model: &Model, prompt: &str, seed: u64, predict: usize) -> Submiss
         reuse: true,
         prompt_logprobs: None,
         after: None,
+        slot: None,
+        shift: None,
     }
 }
 
@@ -208,4 +213,165 @@ fn a_prompt_in_parts_keeps_steps_short_and_streams_running() {
         }
     }
     assert!(mixed >= 2, "a prompt of more than 64 tokens takes several steps");
+}
+
+/// A greedy request.
+fn greedy(model: &Model, prompt: &str, predict: usize) -> Submission {
+    Submission { sampler: sampler(model, 1, 0.0), ..submission(model, prompt, 1, predict) }
+}
+
+/// Text and counts of all requests, once all have ended.
+fn served(executor: &mut Executor) -> BTreeMap<RequestId, (String, Served)> {
+    let (mut events, mut texts) = (Vec::new(), BTreeMap::<RequestId, String>::new());
+    let mut found = BTreeMap::new();
+    while executor.step(&mut events) {
+        for (id, event) in events.drain(..) {
+            match event {
+                Event::Token(delta) => {
+                    let text = texts.entry(id).or_default();
+                    *text += &delta.token.text;
+                }
+                Event::Ended { text, served, .. } => {
+                    let before = texts.remove(&id).unwrap_or_default();
+                    found.insert(id, (before + &text, served));
+                }
+                Event::Failed(error) => panic!("{error}"),
+                Event::Prefilled(_) | Event::PromptLogprobs(_) => {}
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn drafts_change_no_greedy_answer_however_many_run() {
+    let model = model();
+    let prompts = ["ROMEO:\n", "KING RICHARD III:\nNow is the", "To be, or not to be, to be, or"];
+    let mut plain = executor(&model, 2);
+    let expected: Vec<String> = prompts
+        .iter()
+        .map(|prompt| {
+            let id = plain.submit(greedy(&model, prompt, 60)).unwrap();
+            served(&mut plain).remove(&id).unwrap().0
+        })
+        .collect();
+    let settings = || Settings { sequences: 5, ctx_size: Some(256), ..Settings::default() };
+    let bounds = Bounds { draft_p_min: 0.0, ..Bounds::default() };
+    for kind in ["lookup", "model"] {
+        let drafters: Box<dyn DrafterSource> = match kind {
+            "lookup" => Box::new(Lookup::new(bounds)),
+            _ => Box::new(DraftModel::new(&model, &model, settings(), bounds).unwrap()),
+        };
+        let mut drafted = executor(&model, 2).with_drafts(drafters);
+        for running in 1..=prompts.len() {
+            let ids: Vec<RequestId> = prompts[..running]
+                .iter()
+                .map(|prompt| drafted.submit(greedy(&model, prompt, 60)).unwrap())
+                .collect();
+            let found = served(&mut drafted);
+            for (id, expected) in ids.iter().zip(&expected) {
+                let (text, served) = &found[id];
+                assert_eq!(text, expected, "{kind}, {running} at once");
+                assert_eq!(served.generated, 60);
+                assert!(served.accepted <= served.drafted);
+                // A model agrees with itself.
+                assert!(kind == "lookup" || served.accepted > 20, "{running}: {served:?}");
+            }
+        }
+        assert_eq!(drafted.kv_used(), 0.0, "rejected tokens hold no pages");
+    }
+}
+
+#[test]
+fn a_shifted_context_goes_on_as_the_shortened_text_would() {
+    let model = model();
+    let prompt = model.prompt_tokens("ROMEO:\nBut, soft! what light").unwrap();
+    let shift = Shift { keep: prompt.len(), discard: Some(100) };
+    let mut executor = executor(&model, 2);
+    let request =
+        Submission { shift: Some(shift), ..greedy(&model, "ROMEO:\nBut, soft! what light", 500) };
+    let id = executor.submit(request).unwrap();
+    let (found, counts) = served(&mut executor).remove(&id).unwrap();
+    assert_eq!(counts.generated, 500);
+    assert!(counts.shifted >= 2, "{counts:?}");
+    // The same by hand: each time the context is full, a new answer to the shortened text.
+    let (mut tokens, mut text, mut generated) = (prompt, String::new(), 0);
+    let mut session = session(&model, 2, 1);
+    while generated < 500 {
+        let sequence = session.open().unwrap();
+        let predict = (256 - tokens.len()).min(500 - generated);
+        let request = Request { predict: Some(predict), ..Request::new(tokens.clone()) };
+        let sampler = sampler(&model, 1, 0.0);
+        let mut generation =
+            Generation::new(&model, &mut session, sequence, sampler, request).unwrap();
+        while let Some(token) = generation.next().unwrap() {
+            tokens.push(token.id);
+            text += &token.text;
+            generated += 1;
+        }
+        drop(generation);
+        session.close(sequence);
+        tokens.drain(shift.keep..shift.keep + 100);
+    }
+    assert_eq!(found, text);
+}
+
+#[test]
+fn a_saved_slot_continues_in_another_session() {
+    let model = model();
+    let prompt = "ROMEO:\nBut, soft! what light through yonder window breaks?\n";
+    let mut first = executor(&model, 2);
+    let in_slot = |slot| Submission { slot: Some(slot), ..greedy(&model, prompt, 8) };
+    let id = first.submit(in_slot(3)).unwrap();
+    let (text, counts) = served(&mut first).remove(&id).unwrap();
+    assert_eq!((counts.slot, counts.cached), (3, 0));
+    assert!(first.save_slot(2).unwrap().is_none(), "slot 2 is empty");
+    let saved = first.save_slot(3).unwrap().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slot");
+    let bytes = saved.write(&path).unwrap();
+    assert_eq!(bytes, std::fs::metadata(&path).unwrap().len());
+    let read = SavedSequence::read(&path, &model, 256).unwrap();
+    assert_eq!(read, saved);
+
+    let mut second = executor(&model, 1);
+    second.restore_slot(0, &read, 0).unwrap();
+    let id = second.submit(in_slot(1)).unwrap();
+    assert_eq!(served(&mut second)[&id].1.cached, 0, "another slot does not have it");
+    let id = second.submit(in_slot(0)).unwrap();
+    let (again, counts) = served(&mut second).remove(&id).unwrap();
+    assert_eq!((again, counts.cached), (text, counts.prompt - 1));
+    let erased = second.erase_slot(0);
+    assert_eq!(erased, counts.prompt + 7, "the last token was not computed");
+    let id = second.submit(in_slot(0)).unwrap();
+    assert_eq!(served(&mut second)[&id].1.cached, 0);
+    second.clear_cache(None);
+    assert_eq!(second.session().cache().free_pages(), second.session().cache().pages());
+}
+
+#[test]
+fn a_damaged_saved_slot_is_refused() {
+    let model = model();
+    let mut executor = executor(&model, 1);
+    let request = Submission { slot: Some(0), ..greedy(&model, "KING:\n", 2) };
+    executor.submit(request).unwrap();
+    served(&mut executor);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slot");
+    executor.save_slot(0).unwrap().unwrap().write(&path).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    let refused = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let error = SavedSequence::read(&path, &model, 256).expect_err("damaged").to_string();
+        assert!(error.contains("slot"), "{error}");
+    };
+    for at in (0..whole.len()).step_by(whole.len() / 60).chain(0..60) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0xff;
+        refused(&bytes);
+        refused(&whole[..at]);
+    }
+    std::fs::write(&path, &whole).unwrap();
+    let error = SavedSequence::read(&path, &model, 4).expect_err("too long").to_string();
+    assert!(error.contains("context of 4"), "{error}");
 }

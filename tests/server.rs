@@ -436,3 +436,91 @@ fn a_server_that_cannot_start_says_why() {
     assert_eq!(ran.code, Some(74), "{}", ran.err);
     assert!(ran.err.contains("cannot listen"), "{}", ran.err);
 }
+
+#[test]
+fn slots_are_saved_restored_and_erased() {
+    let place = Place::new();
+    let folder = place.path().join("slots");
+    std::fs::create_dir(&folder).unwrap();
+    let server =
+        Server::start_in(place, &format!("-np 2 -c 512 --slot-save-path {}", folder.display()));
+    let ask = |slot: i64, prompt: &str| {
+        let body = json!({ "prompt": prompt, "id_slot": slot, "n_predict": 4, "temperature": 0.0 });
+        let found = server.post("/completion", &body).good();
+        assert_eq!(found["id_slot"], json!(slot));
+        (found["content"].clone(), found["timings"]["cache_n"].as_u64().unwrap())
+    };
+    let act = |slot: u32, action: &str, body: &Value| {
+        server.post(&format!("/slots/{slot}?action={action}"), body)
+    };
+    let name = json!({ "filename": "romeo.bin" });
+    let (text, cached) = ask(1, "ROMEO:\nBut, soft!");
+    assert_eq!(cached, 0);
+    assert_eq!(act(0, "save", &name).status, 400, "slot 0 is empty");
+    let saved = act(1, "save", &name).good();
+    assert!(saved["n_saved"].as_u64() > Some(4) && saved["n_written"].as_u64() > Some(100));
+    assert!(act(1, "erase", &json!({})).good()["n_erased"].as_u64() > Some(4));
+    assert_eq!(ask(1, "ROMEO:\nBut, soft!"), (text.clone(), 0));
+    assert_eq!(ask(0, "ROMEO:\nBut, soft!").1, 0, "slots share nothing that names them");
+    let restored = act(0, "restore", &name).good();
+    assert_eq!(restored["n_restored"], saved["n_saved"]);
+    assert_eq!(restored["n_read"], saved["n_written"]);
+    let (again, cached) = ask(0, "ROMEO:\nBut, soft!");
+    assert_eq!(again, text);
+    assert!(cached > 4);
+    for (slot, action, body, part) in [
+        (0, "save", json!({ "filename": "../up" }), "filename"),
+        (0, "save", json!({ "filename": ".hidden" }), "filename"),
+        (0, "restore", json!({ "filename": "missing" }), "missing"),
+        (0, "restore", json!({}), "filename"),
+        (2, "erase", json!({}), "no slot 2"),
+        (0, "burn", json!({}), "action"),
+    ] {
+        let reply = act(slot, action, &body);
+        assert_eq!(reply.status, 400, "{action} {body}: {reply:?}");
+        assert!(reply.body.contains(part), "{action} {body}: {reply:?}");
+    }
+    assert_eq!(server.post("/completion", &json!({ "prompt": "a", "id_slot": 2 })).status, 400);
+    std::fs::write(folder.join("bad.bin"), "BLYRSEQ1 and no more").unwrap();
+    let reply = act(0, "restore", &json!({ "filename": "bad.bin" }));
+    assert_eq!(reply.status, 400);
+    assert!(reply.body.contains("bad.bin"), "{reply:?}");
+}
+
+#[test]
+fn answers_are_drafted_and_contexts_shifted() {
+    let plain = Server::start("-np 1 -c 128");
+    let body = json!({ "prompt": "ROMEO:\n", "temperature": 0.0, "n_predict": 60 });
+    let expected = plain.post("/completion", &body).good();
+    assert_eq!(expected["timings"]["draft_n"], Value::Null);
+    let server = Server::start("-np 1 -c 128 --lookup --context-shift");
+    let found = server.post("/completion", &body).good();
+    assert_eq!(found["content"], expected["content"]);
+    assert!(found["timings"]["draft_n"].as_u64() > Some(0), "{found}");
+    assert_eq!(server.get("/slots").good()[0]["speculative"], true);
+    let long = json!({ "prompt": "ROMEO:\n", "n_predict": 300, "ignore_eos": true, "seed": 1 });
+    let found = plain.post("/completion", &long).good();
+    assert_eq!((&found["truncated"], &found["stop_type"]), (&json!(true), &json!("limit")));
+    assert!(found["tokens_predicted"].as_u64() < Some(128));
+    let found = server.post("/completion", &long).good();
+    assert_eq!((&found["truncated"], &found["tokens_predicted"]), (&json!(true), &json!(300)));
+}
+
+#[test]
+fn templates_get_the_arguments_of_earlier_calls_as_objects() {
+    let place = Place::new();
+    let template = "{% for m in messages %}{% for c in m.tool_calls or [] %}city={{ \
+                    c.function.arguments.city }};{% endfor %}{{ m.content }}|{% endfor %}";
+    let file = place.file("template.jinja", template);
+    let server = Server::start_in(place, &format!("-np 1 --chat-template-file {}", file.display()));
+    let call = json!({ "id": "1", "type": "function", "function": {
+        "name": "weather", "arguments": "{\"city\":\"Verona\"}",
+    } });
+    let body = json!({ "messages": [
+        { "role": "user", "content": "Weather?" },
+        { "role": "assistant", "content": "", "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": "1", "content": "sunny" },
+    ] });
+    let found = server.post("/apply-template", &body).good();
+    assert_eq!(found["prompt"], "Weather?|city=Verona;|sunny|");
+}

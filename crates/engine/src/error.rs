@@ -129,6 +129,14 @@ pub enum Error {
     /// A prompt or an answer does not fit the context, or no sequence is free.
     #[error(transparent)]
     Cache(#[from] CacheError),
+    /// A saved sequence cannot be written, read or used.
+    #[error("{file}: {problem}")]
+    Saved {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// A draft model has a different vocabulary.
     #[error("{draft} cannot draft for {model}: {what}; a draft model needs the same vocabulary")]
     Vocabularies {

@@ -49,8 +49,16 @@ impl Kept {
 
 /// FNV-1a of 64 bits (Fowler, Noll and Vo, draft-eastlake-fnv).
 pub fn fnv(data: &[u8]) -> u64 {
+    fnv_from(FNV_START, data)
+}
+
+/// The hash of nothing.
+pub const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Continues a hash with more data.
+pub fn fnv_from(hash: u64, data: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    data.iter().fold(0xcbf2_9ce4_8422_2325, step)
+    data.iter().fold(hash, step)
 }
 
 #[cfg(test)]

@@ -3,16 +3,19 @@
 //! [`Scheduler`] is the pure part: arrivals, tokens and cancels in, the next step's rows out. [`Executor`] runs those
 //! rows on a session and turns logits into tokens and text.
 
+mod answer;
 mod executor;
 mod fairness;
 mod pace;
 mod request;
+mod revise;
 mod scheduler;
 mod sequences;
+mod slots;
 
 pub use executor::{
-    Delta, Event, Executor, ExecutorSettings, PositionLogprobs, Served, StepReport, Submission,
-    SubmitError,
+    Delta, Event, Executor, ExecutorSettings, PositionLogprobs, Served, Shift, Slot, StepReport,
+    Submission, SubmitError,
 };
 pub use fairness::KeyId;
 pub use request::{

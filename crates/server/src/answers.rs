@@ -66,6 +66,10 @@ impl Answers {
     ) -> Result<Answers, ApiError> {
         let Question { loaded, prompts, params, .. } = &question;
         let worker = loaded.decoder()?;
+        if let Some(slot) = params.slot.filter(|&slot| slot as usize >= app.config.slots) {
+            let problem = format!("is {slot}; there are {} slots", app.config.slots);
+            return Err(ApiError::field("id_slot", problem));
+        }
         for prompt in prompts {
             if prompt.is_empty() {
                 return Err(ApiError::field("prompt", "has no tokens"));
@@ -84,10 +88,12 @@ impl Answers {
                     request: question.request(prompt),
                     sampler: question.sampler(sample as u64)?,
                     key: caller.key,
-                    namespace: if app.config.switches.cache_per_key { caller.key } else { 0 },
+                    namespace: caller.namespace(&app.config),
                     reuse: params.reuse,
                     prompt_logprobs: question.prompt_logprobs,
                     after: None,
+                    slot: params.slot,
+                    shift: app.config.switches.context_shift.then(|| params.shift(prompt.len())),
                 };
                 let ask = Ask {
                     ticket,
@@ -222,7 +228,7 @@ pub fn timings(served: &Served) -> Value {
     let rate = |time: f64, count: usize| if time > 0.0 { count as f64 / time * 1e3 } else { 0.0 };
     let (prompt_ms, predicted_ms) = (ms(served.prefill), ms(served.decode));
     let steps = served.generated.saturating_sub(1);
-    json!({
+    let mut timings = json!({
         "cache_n": served.cached,
         "prompt_n": computed,
         "prompt_ms": prompt_ms,
@@ -236,7 +242,12 @@ pub fn timings(served: &Served) -> Value {
         "crossing_ms": ms(served.spent.crossing),
         "crossed_bytes": served.crossed_bytes,
         "preempted": served.preempted,
-    })
+    });
+    if let Some(timings) = timings.as_object_mut().filter(|_| served.drafted > 0) {
+        timings.insert("draft_n".to_owned(), json!(served.drafted));
+        timings.insert("draft_n_accepted".to_owned(), json!(served.accepted));
+    }
+    timings
 }
 
 /// llama-server's `prompt_progress`.

@@ -54,6 +54,13 @@ pub struct Caller {
     pub key: KeyId,
 }
 
+impl Caller {
+    /// Whose cached prefixes it shares.
+    pub fn namespace(&self, config: &Config) -> u64 {
+        if config.switches.cache_per_key { self.key } else { 0 }
+    }
+}
+
 /// The handlers' view of [`App`].
 pub type Shared = State<Arc<App>>;
 

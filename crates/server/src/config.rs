@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bilayer_engine::generate::speculate::DrafterSource;
 use bilayer_engine::requests::ExecutorSettings;
 use bilayer_engine::{Error, session::Session};
 
@@ -69,8 +70,16 @@ impl Default for Limits {
     }
 }
 
-/// Opens the model of a name.
-pub type Open = dyn Fn() -> Result<Session, Error> + Send + Sync;
+/// A model that was opened to be served.
+pub struct Opened {
+    /// Its session.
+    pub session: Session,
+    /// Where draft tokens come from, if answers are drafted.
+    pub drafters: Option<Box<dyn DrafterSource>>,
+}
+
+/// Opens a model.
+pub type Open = dyn Fn() -> Result<Opened, Error> + Send + Sync;
 
 /// A model that the server offers.
 #[derive(Clone)]
@@ -85,7 +94,7 @@ pub struct Offer {
     pub bytes: u64,
     /// The chat template, in place of the model's own: a text, or the name of a known one.
     pub chat_template: Option<String>,
-    /// Opens a session.
+    /// Opens it.
     pub open: Arc<Open>,
 }
 
@@ -102,6 +111,8 @@ pub struct Switches {
     pub verbose: bool,
     /// Cached prefixes are shared only among requests of one key.
     pub cache_per_key: bool,
+    /// Answers go on when their context is full, without the earlier part of their text.
+    pub context_shift: bool,
 }
 
 /// Configuration of a server.
@@ -119,6 +130,8 @@ pub struct Config {
     pub defaults: Defaults,
     /// Slots, as llama-server counts them: running answers of a model.
     pub slots: usize,
+    /// The folder in which slots are saved, if they may be.
+    pub slot_folder: Option<PathBuf>,
     /// Limits of the queue and of steps.
     pub executor: ExecutorSettings,
     /// Limits of connections and bodies.

@@ -10,7 +10,7 @@ use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::Template;
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::config::{Config, Offer};
+use crate::config::{Config, Offer, Opened};
 use crate::encoders::EncoderWorker;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
@@ -26,6 +26,8 @@ pub struct Loaded {
     pub context: usize,
     /// The placement in one line.
     pub map: String,
+    /// Whether answers are drafted.
+    pub is_speculative: bool,
     /// The chat template, if the model has one.
     pub template: Option<Template>,
     /// Why it has no template.
@@ -293,7 +295,7 @@ impl Models {
             let failed = ApiError::server(format!("{} cannot be loaded: {error}", offer.names[0]));
             ApiError { source: Some(Arc::new(error)), ..failed }
         };
-        let session = (offer.open)().map_err(failed)?;
+        let Opened { session, drafters } = (offer.open)().map_err(failed)?;
         let model = session.model().clone();
         let templates = chat_templates(model.file().metadata()).map_err(Error::File);
         let templates = templates.map_err(failed)?;
@@ -312,6 +314,7 @@ impl Models {
             }
         };
         let (context, map) = (session.context(), session.plan().map.clone());
+        let is_speculative = drafters.is_some();
         let no_thread = |error| ApiError::server(format!("no thread can be started: {error}"));
         let kind = if model.config().encoder.is_some() {
             let scores = !matches!(session.purpose(), bilayer_engine::session::Purpose::Embed(_))
@@ -322,10 +325,11 @@ impl Models {
             let worker = EncoderWorker::start(encoder, self.metrics.clone()).map_err(no_thread)?;
             Kind::Encoder(Box::new(EncoderHandle { worker, is_pooled, width, labels, scores }))
         } else {
+            let opened = Opened { session, drafters };
             let (opener, settings) = (offer.open.clone(), self.config.executor);
-            let worker = Worker::start(session, opener, settings, self.metrics.clone());
+            let worker = Worker::start(opened, opener, settings, self.metrics.clone());
             Kind::Decoder(worker.map_err(no_thread)?)
         };
-        Ok(Loaded { offer, model, context, map, template, template_problem, kind })
+        Ok(Loaded { offer, model, context, map, is_speculative, template, template_problem, kind })
     }
 }

@@ -1,5 +1,6 @@
 //! Fields about sampling and the length of an answer: llama-server's and OpenAI's names, and what comes of them.
 
+use bilayer_engine::requests::Shift;
 use bilayer_engine::sampling::{self, BREAKERS, Options, Parameter, parameters};
 use bilayer_engine::{Error as Engine, Model};
 use bilayer_text::Encode;
@@ -142,10 +143,18 @@ pub const FIELDS: &[Field] = &[
     Field::new(
         "id_slot",
         Accepts::Integer(-1, 1 << 16),
-        "Accepted; prefixes are shared by all slots.",
+        "The slot whose sequence the request continues; by default any.",
     ),
-    Field::new("n_keep", Accepts::Integer(-1, 1 << 24), "Accepted; contexts are not shifted."),
-    Field::new("n_discard", Accepts::Integer(0, 1 << 24), "Accepted; contexts are not shifted."),
+    Field::new(
+        "n_keep",
+        Accepts::Integer(-1, 1 << 24),
+        "First tokens that stay when a full context is shifted; -1 keeps the prompt.",
+    ),
+    Field::new(
+        "n_discard",
+        Accepts::Integer(0, 1 << 24),
+        "Tokens that leave when a full context is shifted; 0 is half of the others.",
+    ),
     Field::new("timings_per_token", Accepts::Bool, "Send timings with every chunk."),
     Field::new("return_progress", Accepts::Bool, "Send the progress of the prompt in a stream."),
     Field::new("return_tokens", Accepts::Bool, "Report token ids (`/completion`)."),
@@ -184,6 +193,12 @@ pub struct Params {
     pub n: usize,
     /// Whether cached prefixes are reused.
     pub reuse: bool,
+    /// The slot whose sequence is continued; `None` is any.
+    pub slot: Option<u32>,
+    /// First tokens that stay when a full context is shifted; `None` is the prompt.
+    keep: Option<usize>,
+    /// Tokens that leave then; `None` is half of the others.
+    discard: Option<usize>,
 }
 
 impl Params {
@@ -222,7 +237,15 @@ impl Params {
             breakers,
             n: body.count("n").unwrap_or(1),
             reuse: body.bool("cache_prompt").unwrap_or(true),
+            slot: body.integer("id_slot").and_then(|slot| u32::try_from(slot).ok()),
+            keep: body.integer("n_keep").map_or(Some(0), |keep| usize::try_from(keep).ok()),
+            discard: body.count("n_discard").filter(|&tokens| tokens > 0),
         })
+    }
+
+    /// How a full context is shifted if the prompt has so many tokens.
+    pub fn shift(&self, prompt: usize) -> Shift {
+        Shift { keep: self.keep.unwrap_or(prompt), discard: self.discard }
     }
 
     /// llama-server's `generation_settings`.

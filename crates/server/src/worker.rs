@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use bilayer_engine::requests::{
     Event, Executor, ExecutorSettings, RequestId, Submission, SubmitError,
 };
-use bilayer_engine::session::{Session, Spent};
+use bilayer_engine::session::{SavedSequence, Spent};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 
+use crate::config::{Open, Opened};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 
@@ -47,12 +49,29 @@ pub enum Update {
 enum Command {
     Ask(Box<Ask>),
     Cancel(Ticket),
-    ClearCache(Option<u64>),
+    Slot(u32, SlotAction, oneshot::Sender<Result<SlotOutcome, bilayer_engine::Error>>),
     Stop,
 }
 
-/// Opens the session again after a failure that left it unusable.
-pub type Opener = dyn Fn() -> Result<Session, bilayer_engine::Error> + Send + Sync;
+/// What to do with a slot.
+pub enum SlotAction {
+    /// Copy its sequence.
+    Save,
+    /// Give it contents that requests of the namespace continue.
+    Restore(Box<SavedSequence>, u64),
+    /// Empty it.
+    Erase,
+}
+
+/// What came of it.
+pub enum SlotOutcome {
+    /// A copy of its sequence; `None` if it is empty.
+    Saved(Option<Box<SavedSequence>>),
+    /// It has the contents.
+    Restored,
+    /// It had so many tokens.
+    Erased(usize),
+}
 
 /// What the worker is doing, for `/live`, `/slots` and `/metrics`.
 #[derive(Clone, Debug, Default)]
@@ -73,12 +92,12 @@ pub struct Live {
     pub decode_rows: usize,
     /// Prefill rows of the last step.
     pub prefill_rows: usize,
-    /// Decode rows a second, over the last second.
+    /// Tokens generated a second, over the last second.
     pub decode_tps: f64,
     /// Prefill rows a second, over the last second.
     pub prefill_tps: f64,
     /// Running requests, each with its tokens in the cache and generated.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<LiveSlot>,
     /// Waiting requests.
     pub waiting: usize,
     /// Share of the KV cache in use, 0 to 1.
@@ -108,9 +127,11 @@ pub struct LiveDevice {
 
 /// A running request in [`Live`].
 #[derive(Clone, Copy, Debug)]
-pub struct Slot {
+pub struct LiveSlot {
     /// Its ticket.
     pub ticket: Ticket,
+    /// Its slot.
+    pub slot: u32,
     /// Tokens in the cache.
     pub cached: usize,
 }
@@ -123,13 +144,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread that serves `session`.
+    /// Starts a thread that serves an opened model; `opener` opens it again after a failure that left it unusable.
     ///
     /// # Errors
     /// The system refuses a thread.
     pub fn start(
-        session: Session,
-        opener: Arc<Opener>,
+        opened: Opened,
+        opener: Arc<Open>,
         settings: ExecutorSettings,
         metrics: Arc<Metrics>,
     ) -> std::io::Result<Worker> {
@@ -137,7 +158,7 @@ impl Worker {
         let live = Arc::new(Mutex::new(Live::default()));
         let shared = live.clone();
         let serving = Serving {
-            executor: Executor::new(session, settings),
+            executor: executor(opened, settings),
             opener,
             settings,
             commands,
@@ -162,9 +183,15 @@ impl Worker {
         self.send(Command::Cancel(ticket));
     }
 
-    /// Forgets cached prefixes.
-    pub fn clear_cache(&self, namespace: Option<u64>) {
-        self.send(Command::ClearCache(namespace));
+    /// Does something with a slot, between two steps.
+    ///
+    /// # Errors
+    /// Those of the session; the thread has ended.
+    pub async fn slot(&self, slot: u32, action: SlotAction) -> Result<SlotOutcome, ApiError> {
+        let (sender, outcome) = oneshot::channel();
+        self.send(Command::Slot(slot, action, sender));
+        let ended = |_| ApiError::unavailable("the model is being unloaded");
+        Ok(outcome.await.map_err(ended)??)
     }
 
     /// What the worker is doing.
@@ -191,26 +218,26 @@ impl Drop for Worker {
 struct Window {
     began: Instant,
     spent: Spent,
-    decode_rows: usize,
+    tokens: usize,
     prefill_rows: usize,
 }
 
 impl Window {
     fn new() -> Window {
         let spent = Spent::default();
-        Window { began: Instant::now(), spent, decode_rows: 0, prefill_rows: 0 }
+        Window { began: Instant::now(), spent, tokens: 0, prefill_rows: 0 }
     }
 }
 
 /// The thread's state.
 struct Serving {
     executor: Executor,
-    opener: Arc<Opener>,
+    opener: Arc<Open>,
     settings: ExecutorSettings,
     commands: Receiver<Command>,
     live: Arc<Mutex<Live>>,
     metrics: Arc<Metrics>,
-    open: HashMap<RequestId, Open>,
+    open: HashMap<RequestId, OpenRequest>,
     tickets: HashMap<Ticket, RequestId>,
     window: Window,
 }
@@ -225,10 +252,19 @@ enum Activity {
 }
 
 /// An open request.
-struct Open {
+struct OpenRequest {
     ticket: Ticket,
     index: usize,
     updates: UnboundedSender<(usize, Update)>,
+}
+
+fn executor(opened: Opened, settings: ExecutorSettings) -> Executor {
+    let Opened { session, drafters } = opened;
+    let executor = Executor::new(session, settings);
+    match drafters {
+        Some(drafters) => executor.with_drafts(drafters),
+        None => executor,
+    }
 }
 
 impl Serving {
@@ -264,9 +300,25 @@ impl Serving {
                     self.metrics.cancelled.increment(1);
                 }
             }
-            Command::ClearCache(namespace) => self.executor.clear_cache(namespace),
+            Command::Slot(slot, action, sender) => {
+                let outcome = self.act(slot, action);
+                // A client that has left needs no answer.
+                let _ = sender.send(outcome);
+            }
             Command::Stop => {}
         }
+    }
+
+    fn act(&mut self, slot: u32, action: SlotAction) -> Result<SlotOutcome, bilayer_engine::Error> {
+        let executor = &mut self.executor;
+        Ok(match action {
+            SlotAction::Save => SlotOutcome::Saved(executor.save_slot(slot)?.map(Box::new)),
+            SlotAction::Restore(saved, namespace) => {
+                executor.restore_slot(slot, &saved, namespace)?;
+                SlotOutcome::Restored
+            }
+            SlotAction::Erase => SlotOutcome::Erased(executor.erase_slot(slot)),
+        })
     }
 
     fn admit(&mut self, ask: Ask) {
@@ -276,7 +328,7 @@ impl Serving {
             Ok(id) => {
                 // A client that has left is noticed at the first event.
                 let _ = updates.send((index, Update::Accepted));
-                self.open.insert(id, Open { ticket, index, updates });
+                self.open.insert(id, OpenRequest { ticket, index, updates });
                 self.tickets.insert(ticket, id);
             }
             Err(error) => {
@@ -343,7 +395,7 @@ impl Serving {
             let _ = open.updates.send((open.index, Update::Failed(error)));
         }
         match (self.opener)() {
-            Ok(session) => self.executor = Executor::new(session, self.settings),
+            Ok(opened) => self.executor = executor(opened, self.settings),
             Err(error) => self.metrics.warn(&format!("the model cannot be loaded again: {error}")),
         }
     }
@@ -371,7 +423,7 @@ impl Serving {
     fn count(&mut self) {
         let report = self.executor.last_step();
         self.window.spent.add(&report.spent);
-        self.window.decode_rows += report.decode_rows;
+        self.window.tokens += report.tokens;
         self.window.prefill_rows += report.prefill_rows;
         self.metrics.step(report);
     }
@@ -379,8 +431,9 @@ impl Serving {
     fn publish(&mut self, activity: Activity) {
         let is_idle = activity == Activity::Idle;
         let slots = self.executor.slots();
-        let tickets = slots.iter().filter_map(|(id, cached)| {
-            Some(Slot { ticket: self.open.get(id)?.ticket, cached: *cached })
+        let tickets = slots.iter().filter_map(|running| {
+            let ticket = self.open.get(&running.request)?.ticket;
+            Some(LiveSlot { ticket, slot: running.slot, cached: running.cached })
         });
         let slots = tickets.collect();
         let report = self.executor.last_step();
@@ -401,7 +454,7 @@ impl Serving {
         let passed = self.window.began.elapsed().as_secs_f64();
         if passed >= 1.0 || is_idle {
             let passed = passed.max(1e-3);
-            live.decode_tps = self.window.decode_rows as f64 / passed;
+            live.decode_tps = self.window.tokens as f64 / passed;
             live.prefill_tps = self.window.prefill_rows as f64 / passed;
             for (device, busy) in live.devices.iter_mut().zip(&self.window.spent.devices) {
                 device.busy = (busy.as_secs_f64() / passed).min(1.0);

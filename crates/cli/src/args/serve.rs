@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{ModelArgs, PoolingArg, SamplingArgs, TemplateArgs, switch};
+use super::{DraftArgs, ModelArgs, PoolingArg, SamplingArgs, TemplateArgs, switch};
 
 /// `bilayer serve`.
 #[derive(Args, Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct Serve {
     pub template: TemplateArgs,
     #[command(flatten)]
     pub reasoning: ReasoningArgs,
+    #[command(flatten)]
+    pub draft: DraftArgs,
     #[command(flatten)]
     pub model: ModelArgs,
     #[command(flatten)]
@@ -106,6 +108,12 @@ pub struct RequestArgs {
     /// Share cached prefixes only among requests of one API key
     #[arg(long)]
     pub cache_per_key: bool,
+    /// Continue answers whose context is full without the earlier part of their text
+    #[arg(long, env = "LLAMA_ARG_CONTEXT_SHIFT", value_parser = switch())]
+    pub context_shift: bool,
+    /// Folder in which POST /slots/N?action=save keeps the KV cache of a slot
+    #[arg(long, value_name = "DIR", env = "LLAMA_ARG_SLOT_SAVE_PATH")]
+    pub slot_save_path: Option<PathBuf>,
 }
 
 /// What one client may take.

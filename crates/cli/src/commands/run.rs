@@ -14,7 +14,7 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt;
 use crate::npy::Npy;
 use crate::{demo, output, progress, trace};
-use drafting::DraftSource;
+pub use drafting::DraftSource;
 
 mod chat;
 mod constraint;
@@ -93,7 +93,7 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
         constraint: constraint::asked(args, &model)?,
     };
     let mut logits_file = logits_file(args, &model, question.prompt.len())?;
-    let mut draft_source = DraftSource::new(args, &model)?;
+    let mut draft_source = DraftSource::open(&args.draft, &args.model, &model, 1)?;
     let asked = settings::Asked {
         options: &question.options,
         prompt: question.prompt.len(),
@@ -110,8 +110,8 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
     }
     let answer = answer(args, &model, (&mut session, draft_source.as_mut()), &question)?;
     warn(&mut session);
-    if let Some(session) = draft_source.as_mut().and_then(DraftSource::session_mut) {
-        warn(session);
+    if let Some(mut session) = draft_source.as_ref().and_then(DraftSource::session) {
+        warn(&mut session);
     }
     if args.json {
         let report = report::Report {

@@ -7,11 +7,11 @@ use std::time::Duration;
 use bilayer_engine::requests::ExecutorSettings;
 use bilayer_engine::session::{Purpose, Session, Settings};
 use bilayer_engine::{Error, Model};
-use bilayer_server::config::{Config, Limits, Offer, Origins, Switches};
+use bilayer_server::config::{Config, Limits, Offer, Opened, Origins, Switches};
 use bilayer_server::{Defaults, Notice, Stopper, log};
 use serde_json::{Map, Value, json};
 
-use super::run::settings;
+use super::run::{DraftSource, settings};
 use crate::args::{LogFormat, Serve};
 use crate::demo::{self, Source};
 use crate::failure::{Failure, IO, USAGE};
@@ -124,7 +124,9 @@ fn config(args: &Serve) -> Result<Config, Failure> {
             page: !listen.no_ui,
             verbose: listen.verbose,
             cache_per_key: args.requests.cache_per_key,
+            context_shift: args.requests.context_shift,
         },
+        slot_folder: args.requests.slot_save_path.clone(),
         template_variables: variables(args)?,
         splits_reasoning: args.reasoning.reasoning_format != "none",
         build: format!("b{}", env!("CARGO_PKG_VERSION")),
@@ -233,14 +235,23 @@ fn offer(args: &Serve, path: Option<PathBuf>, names: Vec<String>, parallel: usiz
         open: Arc::new(move || {
             let source = Source { path: path.as_deref(), map: !args.model.no_mmap, runs: false };
             let model = demo::model(&source)?;
-            session(&args, &model, parallel)
+            opened(&args, &model, parallel)
         }),
     }
 }
 
-/// A session for a server: a decoder's sequences share the KV cache, an encoder takes many texts at once.
-fn session(args: &Serve, model: &Model, parallel: usize) -> Result<Session, Error> {
+/// A session for a server: a decoder's sequences share the KV cache, an encoder takes many texts at once. A decoder's
+/// answers may be drafted.
+fn opened(args: &Serve, model: &Model, parallel: usize) -> Result<Opened, Error> {
+    let is_decoder = model.config().encoder.is_none();
+    let drafts = match is_decoder {
+        true => DraftSource::open(&args.draft, &args.model, model, parallel)?,
+        false => None,
+    };
     let mut settings = settings::checked(&args.model)?;
+    if let Some(drafts) = &drafts {
+        settings.placing = drafts.beside(settings.placing);
+    }
     if args.model.mlock {
         model.file().lock().map_err(Error::File)?;
     }
@@ -279,7 +290,8 @@ fn session(args: &Serve, model: &Model, parallel: usize) -> Result<Session, Erro
     };
     let session = Session::new(model, Settings { progress: Some(&mut tell), ..wanted });
     bar.finish_and_clear();
-    session
+    let session = session?;
+    Ok(Opened { session, drafters: drafts.map(DraftSource::into_drafters) })
 }
 
 /// Tokens of the whole KV cache where -c does not say.

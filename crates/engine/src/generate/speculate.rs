@@ -47,6 +47,15 @@ pub trait Drafter: Send {
     }
 }
 
+/// Makes a drafter for each of several answers.
+pub trait DrafterSource: Send {
+    /// A drafter for one more answer; `None` if there is no room for its text.
+    ///
+    /// # Errors
+    /// Those of the drafter's own model.
+    fn drafter(&mut self) -> Result<Option<Box<dyn Drafter>>, Error>;
+}
+
 /// Limits on drafting; names are the command line's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {

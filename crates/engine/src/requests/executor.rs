@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use bilayer_graph::PAGE_TOKENS;
+
+use super::answer::{Answer, BEST_MAX, ItemRows};
 use super::fairness::KeyId;
 use super::request::{Arrival, Deterministic, Item, Policy, Refused, RequestId};
 use super::scheduler::Scheduler;
-use crate::generate::{Choice, Reply, Request, Stop, Token};
-use crate::sampling::{self, Row, Sampler, TokenLogprob};
-use crate::session::{CacheError, Run, Session, Spent, Warning};
+use crate::generate::speculate::{Draft, DrafterSource, Text};
+use crate::generate::{Reply, Request, Stop, Token};
+use crate::sampling::{Sampler, TokenLogprob};
+use crate::session::{CacheError, Run, SavedSequence, Session, Spent, Warning};
 use crate::{Error, Model};
 
 /// Settings of an executor.
@@ -38,9 +42,6 @@ impl Default for ExecutorSettings {
 /// Tokens of a prompt chunk with [`ExecutorSettings::deterministic`].
 const FIXED_CHUNK: usize = 128;
 
-/// Largest number of best tokens that are found before sampling.
-const BEST_MAX: usize = 256;
-
 /// A request with its sampler.
 pub struct Submission {
     /// Prompt, length, stop texts.
@@ -57,6 +58,19 @@ pub struct Submission {
     pub prompt_logprobs: Option<usize>,
     /// A request with the same prompt, which is computed once for both.
     pub after: Option<RequestId>,
+    /// The slot whose sequence it continues; without one it may continue any.
+    pub slot: Option<u32>,
+    /// How it goes on when its context is full; without, it ends there.
+    pub shift: Option<Shift>,
+}
+
+/// Which tokens leave a full context. Those that stay are computed again at their new positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shift {
+    /// Number of first tokens that stay.
+    pub keep: usize,
+    /// Number of tokens after them that leave; `None` is half of them.
+    pub discard: Option<usize>,
 }
 
 /// Log-probabilities at one position: of the token that is there, and of the most likely ones.
@@ -127,16 +141,25 @@ pub struct Served {
     pub crossed_bytes: u64,
     /// How often its pages were given to others and computed again.
     pub preempted: usize,
+    /// The slot that it has.
+    pub slot: u32,
+    /// Draft tokens that were verified for it.
+    pub drafted: usize,
+    /// Those that were accepted.
+    pub accepted: usize,
+    /// How often tokens left its full context.
+    pub shifted: usize,
 }
 
-/// An answer in the making.
-struct Answer {
-    reply: Reply<'static>,
-    prompt_logprobs: Option<(usize, Vec<PositionLogprobs>)>,
-    served: Served,
-    arrived: Instant,
-    started: Option<Instant>,
-    first: Option<Instant>,
+/// A running request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The request.
+    pub request: RequestId,
+    /// Its slot.
+    pub slot: u32,
+    /// Tokens that it holds in the cache.
+    pub cached: usize,
 }
 
 /// The last step.
@@ -146,6 +169,8 @@ pub struct StepReport {
     pub decode_rows: usize,
     /// Prefill rows.
     pub prefill_rows: usize,
+    /// Selected tokens.
+    pub tokens: usize,
     /// Time on devices and in total.
     pub spent: Spent,
 }
@@ -154,6 +179,7 @@ pub struct StepReport {
 pub struct Executor {
     session: Session,
     scheduler: Scheduler,
+    drafters: Option<Box<dyn DrafterSource>>,
     answers: BTreeMap<RequestId, Answer>,
     began: Instant,
     best: Vec<(u32, f32)>,
@@ -185,11 +211,19 @@ impl Executor {
             row_bytes: session.crossing_bytes(),
             session,
             scheduler: Scheduler::new(policy),
+            drafters: None,
             answers: BTreeMap::new(),
             began: Instant::now(),
             best: Vec::with_capacity(BEST_MAX),
             report: StepReport::default(),
         }
+    }
+
+    /// Lets answers be drafted while so few run that a step has rows to spare. Not with
+    /// [`ExecutorSettings::deterministic`]: how many tokens are drafted depends on the other requests.
+    #[must_use]
+    pub fn with_drafts(self, drafters: Box<dyn DrafterSource>) -> Executor {
+        Executor { drafters: Some(drafters), ..self }
     }
 
     /// Adds a request.
@@ -216,12 +250,16 @@ impl Executor {
             reuse,
             all_logits: submission.prompt_logprobs.is_some(),
             after: submission.after,
+            slot: submission.slot,
         };
         let id = self.scheduler.submit(self.began.elapsed(), arrival)?;
         let answer = Answer {
             served: Served { prompt: needed, ..Served::default() },
             reply: Reply::new(self.session.model(), sampler, request),
             prompt_logprobs: submission.prompt_logprobs.map(|top| (top, Vec::new())),
+            shift: submission.shift,
+            drafter: None,
+            draft: Draft::default(),
             arrived: Instant::now(),
             started: None,
             first: None,
@@ -244,6 +282,7 @@ impl Executor {
         for id in cancelled {
             self.end(id, Stop::Interrupted, events);
         }
+        self.draft(events);
         let items = self.scheduler.next_step(self.began.elapsed(), &mut self.session);
         if items.is_empty() {
             return false;
@@ -263,6 +302,26 @@ impl Executor {
             self.isolate(&items, error, events);
         }
         true
+    }
+
+    /// Drafts tokens for the running requests, if the next step has rows for them.
+    fn draft(&mut self, events: &mut Vec<(RequestId, Event)>) {
+        let Executor { session, scheduler, drafters, answers, .. } = self;
+        let Some(drafters) = drafters else { return };
+        let most = scheduler.most_drafted(session);
+        let running: Vec<RequestId> = scheduler.running().map(|(id, _)| id).collect();
+        let mut failed = Vec::new();
+        for id in running.into_iter().filter(|_| most > 0) {
+            let answer = answers.get_mut(&id).expect("each request has an answer");
+            let tokens = scheduler.tokens(id);
+            let Some((&last, held)) = tokens.split_last() else { continue };
+            let of_context = session.context().saturating_sub(tokens.len() + 1);
+            match answer.draft(&mut **drafters, Text { held, last }, most.min(of_context)) {
+                Ok(()) => scheduler.draft(id, answer.draft.tokens()),
+                Err(error) => failed.push((id, error)),
+            }
+        }
+        failed.into_iter().for_each(|(id, error)| self.fail(id, error, events));
     }
 
     /// Runs items in one step and handles their logits.
@@ -296,6 +355,8 @@ impl Executor {
             outcomes.push((item, answer.advance(item, tokens, &rows, best)));
         }
         self.scheduler.finish_step(items, took);
+        let selected = outcomes.iter().filter_map(|(_, outcome)| outcome.as_ref().ok());
+        self.report.tokens = selected.map(Vec::len).sum();
         self.account(items);
         for (item, outcome) in outcomes {
             self.report(item, outcome, events);
@@ -317,44 +378,62 @@ impl Executor {
                 answer.served.crossed_bytes += self.row_bytes * (item.end - item.start) as u64;
             }
         }
-        self.report = StepReport { decode_rows: rows(false), prefill_rows: rows(true), spent };
+        let tokens = self.report.tokens;
+        self.report =
+            StepReport { decode_rows: rows(false), prefill_rows: rows(true), tokens, spent };
     }
 
-    /// Handles what came of an item.
+    /// Handles the tokens that came of an item.
     fn report(
         &mut self,
         item: &Item,
-        outcome: Result<Option<Token>, Error>,
+        outcome: Result<Vec<Token>, Error>,
         events: &mut Vec<(RequestId, Event)>,
     ) {
         let id = item.request;
+        let selected: Vec<u32> = outcome.iter().flatten().map(|token| token.id).collect();
+        if item.selects {
+            self.scheduler.push(id, &selected, &mut self.session);
+        }
         let progress = self.scheduler.progress(id).unwrap_or_default();
         let (room, held) = (self.session.context(), self.session.len(item.sequence));
         let Some(answer) = self.answers.get_mut(&id) else { return };
-        answer.served.cached = progress.cached;
-        answer.served.preempted = progress.preempted;
-        answer.served.processed = held.min(answer.served.prompt);
-        answer.time();
-        match outcome {
-            Err(error) => self.fail(id, error, events),
-            Ok(None) if item.selects => self.end(id, Stop::Length, events),
-            Ok(None) => events.push((id, Event::Prefilled(answer.served.clone()))),
-            Ok(Some(token)) => {
-                if item.is_prefill && progress.preempted == 0 {
-                    events.push((id, Event::Prefilled(answer.served.clone())));
-                }
-                if let Some((_, logprobs)) = answer.prompt_logprobs.take() {
-                    events.push((id, Event::PromptLogprobs(logprobs)));
-                }
-                // The token itself still takes a position.
-                let stop = answer.reply.stop.or((held + 1 >= room).then_some(Stop::Context));
-                self.scheduler.push(id, token.id);
-                let delta = Delta { token, served: answer.served.clone() };
-                events.push((id, Event::Token(Box::new(delta))));
-                if let Some(stop) = stop {
-                    self.end(id, stop, events);
-                }
+        answer.note(&progress, held);
+        let tokens = match outcome {
+            Err(error) => return self.fail(id, error, events),
+            Ok(tokens) if tokens.is_empty() && item.selects => {
+                return self.end(id, Stop::Length, events);
             }
+            Ok(tokens) => tokens,
+        };
+        // The first token is in the last part of the prompt; what is computed again is not reported.
+        let is_prompt = answer.reply.generated == tokens.len();
+        if item.is_prefill && is_prompt {
+            events.push((id, Event::Prefilled(answer.served.clone())));
+        }
+        if !tokens.is_empty()
+            && let Some((_, logprobs)) = answer.prompt_logprobs.take()
+        {
+            events.push((id, Event::PromptLogprobs(logprobs)));
+        }
+        let first = answer.reply.generated - tokens.len();
+        for (at, token) in tokens.into_iter().enumerate() {
+            let served = Served { generated: first + at + 1, ..answer.served.clone() };
+            events.push((id, Event::Token(Box::new(Delta { token, served }))));
+        }
+        // The last token still takes a position.
+        let is_full = item.selects && held + 1 >= room;
+        match (answer.reply.stop, answer.shift) {
+            (Some(stop), _) => self.end(id, stop, events),
+            (None, Some(shift)) if is_full => {
+                answer.served.shifted += 1;
+                let keep = shift.keep.min(held.saturating_sub(4));
+                let discard = shift.discard.filter(|&discard| discard > 0);
+                let discard = discard.unwrap_or((held - keep) / 2).clamp(1, held - keep);
+                self.scheduler.shift(id, keep, discard, &mut self.session);
+            }
+            (None, None) if is_full => self.end(id, Stop::Context, events),
+            (None, _) => {}
         }
     }
 
@@ -397,10 +476,45 @@ impl Executor {
         self.scheduler.waiting()
     }
 
-    /// The running requests with the tokens that each holds in the cache.
-    pub fn slots(&self) -> Vec<(RequestId, usize)> {
-        let held = |(id, sequence)| (id, self.session.len(sequence));
-        self.scheduler.running().map(held).collect()
+    /// The running requests.
+    pub fn slots(&self) -> Vec<Slot> {
+        let slot = |(id, sequence)| {
+            let slot = self.scheduler.progress(id).map_or(0, |progress| progress.slot);
+            Slot { request: id, slot, cached: self.session.len(sequence) }
+        };
+        self.scheduler.running().map(slot).collect()
+    }
+
+    /// Copies the sequence of a slot; `None` if it is empty.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn save_slot(&mut self, slot: u32) -> Result<Option<SavedSequence>, Error> {
+        let sequence = self.scheduler.slot(slot).filter(|&of| self.session.len(of) > 0);
+        sequence.map(|sequence| self.session.save(sequence)).transpose()
+    }
+
+    /// Gives a slot saved contents, for the next request of the namespace that names it or begins like them.
+    ///
+    /// # Errors
+    /// They belong to another model; there is no room beside running requests; a device failed.
+    pub fn restore_slot(
+        &mut self,
+        slot: u32,
+        saved: &SavedSequence,
+        namespace: u64,
+    ) -> Result<(), Error> {
+        self.scheduler.erase(slot, &mut self.session);
+        let pages = saved.tokens().len().div_ceil(PAGE_TOKENS);
+        self.scheduler.make_room(pages, &mut self.session);
+        let sequence = self.session.restore(saved)?;
+        self.scheduler.adopt(sequence, slot, namespace);
+        Ok(())
+    }
+
+    /// Empties a slot in which nothing runs. Returns the number of its tokens.
+    pub fn erase_slot(&mut self, slot: u32) -> usize {
+        self.scheduler.erase(slot, &mut self.session)
     }
 
     /// Share of the KV cache that running requests hold, 0 to 1.
@@ -443,79 +557,5 @@ impl Executor {
     /// The model.
     pub fn model(&self) -> &Model {
         self.session.model()
-    }
-}
-
-/// ItemRows that a step read for an item.
-struct ItemRows<'a> {
-    data: &'a [f32],
-    width: usize,
-    /// The number of best tokens per row, if these were read instead of logits.
-    k: Option<usize>,
-}
-
-impl Answer {
-    /// Number of best tokens of a row that suffice; `None` if all logits are needed.
-    fn needs(&self) -> Option<usize> {
-        let needs_all = self.prompt_logprobs.is_some() || self.reply.request.logprobs.is_some();
-        if needs_all { None } else { self.reply.sampler.needs() }
-    }
-
-    /// Uses the rows of an item; selects the next token if the item asks for it and one is wanted.
-    fn advance(
-        &mut self,
-        item: &Item,
-        tokens: &[u32],
-        rows: &ItemRows<'_>,
-        best: &mut Vec<(u32, f32)>,
-    ) -> Result<Option<Token>, Error> {
-        if let Some((top, found)) = &mut self.prompt_logprobs {
-            for (row, at) in rows.data.chunks_exact(rows.width).zip(item.start..) {
-                if let Some(&next) = tokens.get(at + 1) {
-                    found.push(sampling::logprobs(row, next, *top));
-                }
-            }
-        }
-        if !item.selects || self.reply.ends_before_a_token().is_some() {
-            return Ok(None);
-        }
-        let row = &rows.data[rows.data.len() - rows.width..];
-        let needs = self.needs().filter(|&needs| needs <= BEST_MAX);
-        let row = match (rows.k, needs) {
-            (Some(k), _) => {
-                best.clear();
-                let (logits, ids) = row.split_at(k);
-                best.extend(ids.iter().map(|&id| id as u32).zip(logits.iter().copied()));
-                Row::Best(best)
-            }
-            (None, Some(needs)) => {
-                sampling::best(row, needs, best);
-                Row::Best(best)
-            }
-            (None, None) => Row::Logits(row),
-        };
-        let logits = match row {
-            Row::Logits(logits) => self.reply.request.logprobs.map(|_| logits),
-            Row::Best(_) => None,
-        };
-        let choice = Choice { row, logits, draft: None, room: usize::MAX };
-        self.reply.choose(&choice).map(Some)
-    }
-
-    /// Notes the time of the token that was just selected.
-    fn time(&mut self) {
-        let now = Instant::now();
-        let started = self.started.unwrap_or(now);
-        self.served.queued = started - self.arrived;
-        self.served.generated = self.reply.generated;
-        if self.reply.generated == 0 {
-            self.served.prefill = now - started;
-            return;
-        }
-        if self.first.is_none() {
-            self.first = Some(now);
-            self.served.prefill = now - started;
-        }
-        self.served.decode = now - self.first.unwrap_or(now);
     }
 }

@@ -53,6 +53,8 @@ pub struct Arrival {
     pub all_logits: bool,
     /// A request with the same prompt that computes it first.
     pub after: Option<RequestId>,
+    /// The slot whose sequence it continues; without one it may continue any.
+    pub slot: Option<u32>,
 }
 
 /// Why a request was not accepted.
@@ -113,4 +115,6 @@ pub struct Progress {
     pub queued: Duration,
     /// How often it gave its pages back.
     pub preempted: usize,
+    /// The slot that it has, or had last.
+    pub slot: u32,
 }

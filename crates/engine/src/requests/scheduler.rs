@@ -21,50 +21,57 @@ use super::sequences::Sequences;
 use crate::session::{SequenceId, Wanted};
 
 #[derive(Debug)]
-struct Job {
-    id: RequestId,
+pub(super) struct Job {
+    pub id: RequestId,
     arrival: u64,
     arrived: Duration,
     key: KeyId,
-    namespace: u64,
-    /// Prompt and generated tokens.
-    tokens: Vec<u32>,
-    prompt: usize,
+    pub namespace: u64,
+    /// The slot that it must continue, if it named one.
+    slot: Option<u32>,
+    /// Prompt and generated tokens, then draft tokens.
+    pub tokens: Vec<u32>,
+    pub prompt: usize,
+    /// Number of draft tokens.
+    pub drafted: usize,
     reuse: bool,
     all_logits: bool,
     is_admitted: bool,
-    progress: Progress,
+    pub progress: Progress,
 }
 
 #[derive(Debug)]
-struct Active {
-    job: Job,
-    sequence: SequenceId,
+pub(super) struct Active {
+    pub job: Job,
+    pub sequence: SequenceId,
+    pub slot: u32,
 }
 
 /// A finished sequence whose contents may be reused.
 #[derive(Debug)]
-struct Idle {
-    sequence: SequenceId,
-    namespace: u64,
+pub(super) struct Idle {
+    pub sequence: SequenceId,
+    pub namespace: u64,
+    /// The slot whose last request it belonged to.
+    pub slot: Option<u32>,
     /// Tokens that were computed as parts of a prompt.
-    prompt: usize,
-    used: u64,
+    pub prompt: usize,
+    pub used: u64,
 }
 
 /// The scheduler. Time is a parameter: `now` counts from any fixed point.
 #[derive(Debug)]
 pub struct Scheduler {
-    policy: Policy,
+    pub(super) policy: Policy,
     pace: Pace,
     queue: Queue,
     waiting: HashMap<usize, Job>,
     /// Requests that wait for the prompt of another.
     followers: Vec<(RequestId, Job)>,
-    running: Vec<Active>,
-    idle: Vec<Idle>,
+    pub(super) running: Vec<Active>,
+    pub(super) idle: Vec<Idle>,
     next: u64,
-    clock: u64,
+    pub(super) clock: u64,
     /// Whether the last step was a prompt chunk.
     was_prefill: bool,
     /// Number of the last request of the last decode group.
@@ -111,8 +118,10 @@ impl Scheduler {
             arrived: now,
             key: arrival.key,
             namespace: arrival.namespace,
+            slot: arrival.slot,
             tokens: arrival.prompt,
             prompt,
+            drafted: 0,
             reuse: arrival.reuse && !arrival.all_logits,
             all_logits: arrival.all_logits,
             is_admitted: false,
@@ -149,21 +158,21 @@ impl Scheduler {
         }
     }
 
-    /// Appends a selected token to a running request.
-    pub fn push(&mut self, request: RequestId, token: u32) {
-        if let Some(active) = self.running.iter_mut().find(|active| active.job.id == request) {
-            active.job.tokens.push(token);
-        }
-    }
-
     /// Ends a request, finished or not. False if there is no such request.
     pub fn end(&mut self, request: RequestId, cache: &mut impl Sequences) -> bool {
         if let Some(at) = self.running.iter().position(|active| active.job.id == request) {
-            let Active { job, sequence } = self.running.remove(at);
+            let Active { job, sequence, slot } = self.running.remove(at);
             if job.reuse && cache.pages().len(sequence) > 0 {
-                self.clock += 1;
-                let (namespace, used) = (job.namespace, self.clock);
-                self.idle.push(Idle { sequence, namespace, prompt: job.prompt, used });
+                self.keep(
+                    slot,
+                    Idle {
+                        sequence,
+                        namespace: job.namespace,
+                        slot: None,
+                        prompt: job.prompt,
+                        used: 0,
+                    },
+                );
             } else {
                 cache.close(sequence);
             }
@@ -275,13 +284,15 @@ impl Scheduler {
             let Some(sequence) = self.take_sequence(found, cache) else { return };
             self.queue.remove(key, arrival);
             let mut job = self.waiting.remove(&number).expect("it is queued");
+            let slot = job.slot.unwrap_or_else(|| self.free_slot());
+            job.progress.slot = slot;
             if !job.is_admitted {
                 job.is_admitted = true;
                 job.progress.cached = cache.pages().len(sequence);
                 job.progress.queued = now.saturating_sub(job.arrived);
             }
             let at = self.running.partition_point(|active| active.job.arrival < job.arrival);
-            self.running.insert(at, Active { job, sequence });
+            self.running.insert(at, Active { job, sequence, slot });
         }
     }
 
@@ -290,14 +301,16 @@ impl Scheduler {
         if !job.reuse {
             return None;
         }
+        let serves = |namespace, slot| {
+            namespace == job.namespace && (job.slot.is_none() || job.slot == slot)
+        };
         let idle = self.idle.iter().enumerate();
-        let idle = idle.map(|(at, idle)| (Some(at), idle.sequence, idle.namespace, idle.prompt));
-        let running = self
-            .running
-            .iter()
-            .map(|active| (None, active.sequence, active.job.namespace, active.job.prompt));
-        let of_namespace = idle.chain(running).filter(|(_, _, of, _)| *of == job.namespace);
-        let found = of_namespace.map(|(idle, sequence, _, prompt)| {
+        let idle = idle.filter(|(_, idle)| serves(idle.namespace, idle.slot));
+        let idle = idle.map(|(at, idle)| (Some(at), idle.sequence, idle.prompt));
+        let running = self.running.iter();
+        let running = running.filter(|active| serves(active.job.namespace, Some(active.slot)));
+        let running = running.map(|active| (None, active.sequence, active.job.prompt));
+        let found = idle.chain(running).map(|(idle, sequence, prompt)| {
             let held = cache.pages().tokens(sequence);
             let common = held.iter().zip(&job.tokens).take_while(|(a, b)| a == b).count();
             // The last token is always run, since its logits select the next one.
@@ -349,11 +362,20 @@ impl Scheduler {
     }
 
     /// Closes idle sequences, least recently used first, until so many pages are free.
-    fn evict(&mut self, pages: usize, protected: Option<SequenceId>, cache: &mut impl Sequences) {
+    pub(super) fn evict(
+        &mut self,
+        pages: usize,
+        protected: Option<SequenceId>,
+        cache: &mut impl Sequences,
+    ) {
         while cache.pages().free_pages() < pages && self.evict_one(protected, cache) {}
     }
 
-    fn evict_one(&mut self, protected: Option<SequenceId>, cache: &mut impl Sequences) -> bool {
+    pub(super) fn evict_one(
+        &mut self,
+        protected: Option<SequenceId>,
+        cache: &mut impl Sequences,
+    ) -> bool {
         let idle = self.idle.iter().enumerate();
         let free = idle.filter(|(_, idle)| Some(idle.sequence) != protected);
         let Some(at) = free.min_by_key(|(_, idle)| idle.used).map(|(at, _)| at) else {
@@ -365,7 +387,7 @@ impl Scheduler {
 
     /// One decode row of each running request, and prefill rows.
     fn mixed_step(&mut self, cache: &mut impl Sequences) -> Vec<Item> {
-        let decoding = |active: &Active| self.left(active, cache) == 1 && active.job.answers();
+        let decoding = |active: &Active| active.decodes(cache);
         let decoding = self.running.iter().filter(|active| decoding(active)).count();
         let budget = if decoding == 0 {
             self.policy.rows
@@ -450,24 +472,32 @@ impl Scheduler {
         let active = &self.running[at];
         let (job, sequence) = (&active.job, active.sequence);
         let start = cache.pages().len(sequence);
-        let left = self.left(active, cache);
-        let is_prefill = !(left == 1 && job.answers());
+        let left = job.tokens.len() - start;
+        let is_prefill = !active.decodes(cache);
         let mut rows = left.min(step.rows);
         if is_prefill {
             rows = rows.min(step.prefill);
         }
-        if job.all_logits {
+        if job.all_logits || job.drafted > 0 {
             rows = rows.min(step.outputs);
+        }
+        // Draft tokens take no pages from others.
+        let free = cache.pages().free_pages().saturating_sub(step.pages);
+        if job.drafted > 0 && cache.pages().pages_needed(sequence, rows) > free {
+            rows = rows.min(1);
         }
         let ends = rows == left;
         let wanted = match (job.all_logits && start < job.prompt, ends) {
+            _ if job.drafted > 0 => Wanted::Verified,
             (true, _) => Wanted::All,
             (false, true) => Wanted::Last,
             (false, false) => Wanted::None,
         };
         let request = job.id;
         let end = start + rows;
-        let item = Item { request, sequence, start, end, wanted, selects: ends, is_prefill };
+        // Draft tokens that find no place are left out.
+        let selects = ends || job.drafted > 0;
+        let item = Item { request, sequence, start, end, wanted, selects, is_prefill };
         if rows == 0 || item.outputs() > step.outputs {
             return at + 1;
         }
@@ -504,15 +534,11 @@ impl Scheduler {
 
     /// Gives a running request's pages back and lets it wait; its tokens are kept.
     fn preempt(&mut self, at: usize, cache: &mut impl Sequences) {
-        let Active { mut job, sequence } = self.running.remove(at);
+        let Active { mut job, sequence, .. } = self.running.remove(at);
         cache.close(sequence);
+        job.clear_draft();
         job.progress.preempted += 1;
         self.enqueue(job);
-    }
-
-    /// Tokens of a running request that are not in the cache.
-    fn left(&self, active: &Active, cache: &impl Sequences) -> usize {
-        active.job.tokens.len() - cache.pages().len(active.sequence)
     }
 
     /// Number of requests that have not ended, for tests.
@@ -524,10 +550,20 @@ impl Scheduler {
     }
 }
 
+impl Active {
+    /// Whether only its last token, and draft tokens after it, are to be run.
+    pub fn decodes(&self, cache: &impl Sequences) -> bool {
+        let Job { tokens, drafted, prompt, .. } = &self.job;
+        let known = tokens.len() - drafted;
+        known > *prompt && cache.pages().len(self.sequence) + 1 == known
+    }
+}
+
 impl Job {
-    /// Whether a token was selected for it.
-    fn answers(&self) -> bool {
-        self.tokens.len() > self.prompt
+    /// Removes its draft tokens.
+    pub fn clear_draft(&mut self) {
+        self.tokens.truncate(self.tokens.len() - self.drafted);
+        self.drafted = 0;
     }
 }
 

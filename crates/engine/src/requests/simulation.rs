@@ -9,7 +9,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::super::request::{Arrival, Deterministic, Item, Policy, RequestId};
 use super::Scheduler;
-use crate::session::Pages;
+use crate::session::{Pages, Wanted};
 
 const CONTEXT: usize = 6 * PAGE_TOKENS;
 
@@ -31,6 +31,7 @@ struct World {
     cancelled: usize,
     refused: usize,
     preempted: usize,
+    accepted: usize,
     longest: Duration,
 }
 
@@ -49,6 +50,7 @@ impl World {
             cancelled: 0,
             refused: 0,
             preempted: 0,
+            accepted: 0,
             longest: Duration::ZERO,
         }
     }
@@ -67,6 +69,7 @@ impl World {
         let room = CONTEXT - prompt.len();
         let predict = 1 + self.below(room.min(20) as u64) as usize;
         let samples = if self.below(20) == 0 { 3 } else { 1 };
+        let slot = (self.below(10) == 0).then(|| self.below(policy().sequences as u64) as u32);
         let mut leader = None;
         for _ in 0..samples {
             let arrival = Arrival {
@@ -76,6 +79,7 @@ impl World {
                 reuse: true,
                 all_logits: shared == 0,
                 after: leader,
+                slot,
             };
             match self.scheduler.submit(self.now, arrival) {
                 Ok(id) => {
@@ -90,7 +94,48 @@ impl World {
         }
     }
 
+    /// Drafts tokens for the running requests, as many as they may have.
+    fn draft(&mut self) {
+        let most = self.scheduler.most_drafted(&self.cache);
+        let running: Vec<RequestId> = self.scheduler.running().map(|(id, _)| id).collect();
+        for id in running.into_iter().filter(|_| most > 0) {
+            let room = CONTEXT - self.scheduler.tokens(id).len();
+            let count = self.below(most.min(room).min(self.open[&id].0 - 1) as u64 + 1);
+            let draft: Vec<u32> = (0..count).map(|_| self.random.next_u32() % 50_000).collect();
+            self.scheduler.draft(id, &draft);
+        }
+    }
+
+    /// What clients do to slots and full contexts.
+    fn disturb(&mut self) {
+        let slot = self.below(policy().sequences as u64) as u32;
+        match self.below(60) {
+            0 => drop(self.scheduler.erase(slot, &mut self.cache)),
+            1 => {
+                let saved: Vec<u32> = (0..1 + self.below(40) as u32).collect();
+                if let Ok(sequence) = self.cache.open() {
+                    match self.cache.append(sequence, &saved, &mut Vec::new()) {
+                        Ok(_) => self.scheduler.adopt(sequence, slot, 0),
+                        Err(_) => self.cache.close(sequence),
+                    }
+                }
+            }
+            2 => {
+                let running = self.scheduler.running().next();
+                let (keep, discard) = (self.below(60) as usize, self.below(30) as usize);
+                if let Some((id, sequence)) = running {
+                    self.scheduler.shift(id, keep, discard, &mut self.cache);
+                    let tokens = self.scheduler.tokens(id).len();
+                    assert!(self.cache.len(sequence) < tokens, "the last token is to be run");
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn step(&mut self) {
+        self.disturb();
+        self.draft();
         let items = self.scheduler.next_step(self.now, &mut self.cache);
         self.check(&items);
         let rows: usize = items.iter().map(|item| item.end - item.start).sum();
@@ -107,10 +152,22 @@ impl World {
         }
         self.scheduler.finish_step(&items, took);
         for item in items.iter().filter(|item| item.selects) {
-            let token = self.random.next_u32() % 50_000;
-            self.scheduler.push(item.request, token);
+            let drafted = match item.wanted {
+                Wanted::Verified if item.end - item.start > 1 && !item.is_prefill => {
+                    item.end - item.start - 1
+                }
+                _ => 0,
+            };
+            let accepted = self.below(drafted as u64 + 1) as usize;
+            self.accepted += accepted;
+            let first = item.end - drafted;
+            let mut tokens = self.scheduler.tokens(item.request)[first..][..accepted].to_vec();
+            tokens.push(self.random.next_u32() % 50_000);
+            self.scheduler.push(item.request, &tokens, &mut self.cache);
+            let held = self.cache.len(item.sequence);
+            assert_eq!(held, item.end - drafted + accepted, "rejected tokens left the cache");
             let (left, _, arrived) = self.open.get_mut(&item.request).expect("it is open");
-            *left -= 1;
+            *left -= tokens.len();
             if *left == 0 {
                 self.longest = self.longest.max(self.now - *arrived);
                 let progress = self.scheduler.progress(item.request).expect("it runs");
@@ -201,6 +258,7 @@ fn nothing_is_lost_in_a_million_requests() {
     for (seed, pages) in [(1, 12), (2, 64)] {
         let world = World::new(seed, policy(), pages).run(500_000);
         assert!(world.finished > 100_000 && world.cancelled > 1000, "seed {seed}");
+        assert!(world.accepted > 1000, "seed {seed}: drafts");
         assert_eq!(world.preempted > 0, pages == 12, "seed {seed}: a small cache preempts");
         // The queue holds at most 64 requests of at most 130 tokens: none waits longer than it takes to compute
         // them all a few times.

@@ -21,17 +21,21 @@ pub struct Change<'a> {
     pub watched: &'a [Value],
 }
 
+/// The device of each cache under a plan.
+pub fn caches(graph: &Graph, plan: &Plan) -> BTreeMap<CacheId, usize> {
+    let nodes = plan.segments.iter().flat_map(|segment| {
+        segment.nodes.clone().map(|node| (&graph.nodes[node].op, segment.device))
+    });
+    let cache = |(op, device): (&Op, usize)| match op {
+        Op::Attend(attend) => Some((attend.cache?, device)),
+        _ => None,
+    };
+    nodes.filter_map(cache).collect()
+}
+
 impl Change<'_> {
-    /// The device of each cache under a plan.
     fn caches(&self, plan: &Plan) -> BTreeMap<CacheId, usize> {
-        let nodes = plan.segments.iter().flat_map(|segment| {
-            segment.nodes.clone().map(|node| (&self.graph.nodes[node].op, segment.device))
-        });
-        let cache = |(op, device): (&Op, usize)| match op {
-            Op::Attend(attend) => Some((attend.cache?, device)),
-            _ => None,
-        };
-        nodes.filter_map(cache).collect()
+        caches(self.graph, plan)
     }
 
     /// Caches that move, with their old and new device.

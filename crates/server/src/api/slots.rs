@@ -1,12 +1,22 @@
-//! `/slots`: what is running. Prompts are not shown.
+//! `/slots`: what is running, and slots in files. Prompts are not shown.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Extension;
+use axum::body::Body as HttpBody;
 use axum::extract::{Path, State};
 use axum::response::Response;
+use bilayer_engine::session::SavedSequence;
 use serde_json::{Value, json};
 
 use crate::api::json;
-use crate::app::Shared;
+use crate::app::{App, Caller, Shared};
 use crate::error::ApiError;
+use crate::fields::{Accepts, Body, Field};
+use crate::models::Loaded;
+use crate::worker::{SlotAction, SlotOutcome};
 
 /// `GET /slots`.
 pub async fn list(State(app): Shared) -> Result<Response, ApiError> {
@@ -18,12 +28,12 @@ pub async fn list(State(app): Shared) -> Result<Response, ApiError> {
     let loaded = app.models.get(None).await?;
     let live = loaded.decoder()?.live();
     let slots = (0..app.config.slots).map(|id| {
-        let slot = live.slots.get(id);
+        let slot = live.slots.iter().find(|slot| slot.slot as usize == id);
         json!({
             "id": id,
             "id_task": slot.map_or(-1, |slot| slot.ticket as i64),
             "n_ctx": loaded.context,
-            "speculative": false,
+            "speculative": loaded.is_speculative,
             "is_processing": slot.is_some(),
             "n_past": slot.map_or(0, |slot| slot.cached),
         })
@@ -31,27 +41,101 @@ pub async fn list(State(app): Shared) -> Result<Response, ApiError> {
     Ok(json(&Value::Array(slots.collect())))
 }
 
-/// `POST /slots/{id}?action=erase`.
+/// Fields of `POST /slots/{id}` with `action=save` or `restore`.
+pub const FIELDS: &[Field] = &[Field::new(
+    "filename",
+    Accepts::Text(NAME_BYTES),
+    "A file name without folders, in the folder of --slot-save-path.",
+)];
+
+/// Longest name of a file.
+const NAME_BYTES: usize = 200;
+
+/// `POST /slots/{id}?action=save`, `restore` or `erase`.
 pub async fn act(
     State(app): Shared,
-    Path(id): Path<usize>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<u32>,
     uri: hyper::Uri,
+    body: HttpBody,
 ) -> Result<Response, ApiError> {
-    let loaded = app.models.get(None).await?;
-    let worker = loaded.decoder()?;
-    if id >= app.config.slots {
-        return Err(ApiError::invalid(format!("there is no slot {id}")));
-    }
     let query = uri.query().unwrap_or_default();
     let action = query.split('&').find_map(|pair| pair.strip_prefix("action="));
-    match action {
-        Some("erase") => {
-            worker.clear_cache(None);
-            Ok(json(&json!({ "id_slot": id, "n_erased": 0 })))
-        }
-        Some("save" | "restore") => Err(ApiError::not_supported(
-            "slots are not saved: cached prefixes are shared by all requests and are lost with the process",
-        )),
-        _ => Err(ApiError::invalid("the query must have action=save, restore or erase")),
+    let is_save = match action {
+        Some("save") => true,
+        Some("restore") => false,
+        Some("erase") => return erase(&app, id).await,
+        _ => return Err(ApiError::field("action", "must be save, restore or erase in the query")),
+    };
+    let body = Body::parse(&app.body(body).await?, &[FIELDS])?;
+    let path = file(&app, &body)?;
+    let loaded = slot(&app, id).await?;
+    let worker = loaded.decoder()?;
+    let began = Instant::now();
+    let ms = |began: Instant| began.elapsed().as_secs_f64() * 1e3;
+    let name = body.text("filename");
+    if is_save {
+        let SlotOutcome::Saved(saved) = worker.slot(id, SlotAction::Save).await? else {
+            return Err(ApiError::server("the slot was not saved"));
+        };
+        let empty = || ApiError::invalid(format!("slot {id} is empty"));
+        let saved = saved.ok_or_else(empty)?;
+        let tokens = saved.tokens().len();
+        let bytes = blocking(move || saved.write(&path)).await??;
+        let timings = json!({ "save_ms": ms(began) });
+        return Ok(json(&json!({
+            "id_slot": id, "filename": name, "n_saved": tokens, "n_written": bytes, "timings": timings,
+        })));
     }
+    let (model, context) = (loaded.model.clone(), loaded.context);
+    let bytes = std::fs::metadata(&path).map_or(0, |found| found.len());
+    let saved = blocking(move || SavedSequence::read(&path, &model, context)).await?;
+    let saved = saved.map_err(|error| ApiError::field("filename", format!("names {error}")))?;
+    let tokens = saved.tokens().len();
+    let namespace = caller.namespace(&app.config);
+    worker.slot(id, SlotAction::Restore(Box::new(saved), namespace)).await?;
+    let timings = json!({ "restore_ms": ms(began) });
+    Ok(json(&json!({
+        "id_slot": id, "filename": name, "n_restored": tokens, "n_read": bytes, "timings": timings,
+    })))
+}
+
+async fn erase(app: &App, id: u32) -> Result<Response, ApiError> {
+    let loaded = slot(app, id).await?;
+    match loaded.decoder()?.slot(id, SlotAction::Erase).await? {
+        SlotOutcome::Erased(tokens) => Ok(json(&json!({ "id_slot": id, "n_erased": tokens }))),
+        _ => Err(ApiError::server("the slot was not erased")),
+    }
+}
+
+/// The model, if it has such a slot.
+async fn slot(app: &App, id: u32) -> Result<Arc<Loaded>, ApiError> {
+    if id as usize >= app.config.slots {
+        return Err(ApiError::invalid(format!("there is no slot {id}")));
+    }
+    app.models.get(None).await
+}
+
+/// The file that a request names, in the folder for saved slots and nowhere else.
+fn file(app: &App, body: &Body) -> Result<PathBuf, ApiError> {
+    let Some(folder) = &app.config.slot_folder else {
+        return Err(ApiError::not_supported(
+            "this server does not save slots; start it with --slot-save-path",
+        ));
+    };
+    let name = body.required("filename")?.as_str().unwrap_or_default();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ' ');
+    if name.is_empty() || name.starts_with('.') || !name.chars().all(is_plain) {
+        let problem = "must be a file name of ASCII letters, digits, spaces, _, - and . that begins with no dot";
+        return Err(ApiError::field("filename", problem));
+    }
+    Ok(folder.join(name))
+}
+
+/// Runs what reads or writes files where it holds nobody up.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| ApiError::server("reading or writing a slot panicked"))
 }

@@ -112,7 +112,7 @@ pub fn execute(args: &RunArgs, wanted: Wanted, began: Instant) -> Result<u8, Fai
     let variables = args.chat.template.variables()?;
     let options = settings::sampling(&args.sampling, &model)?;
     let constraint = constraint::asked(args, &model)?;
-    let draft_source = DraftSource::new(args, &model)?;
+    let draft_source = DraftSource::open(&args.draft, &args.model, &model, 1)?;
     let asked =
         settings::Asked { options: &options, prompt: 1, draft_source: draft_source.as_ref() };
     let mut session = settings::session(args, &model, &asked)?;
@@ -283,8 +283,8 @@ impl Chat {
         }
         self.conversation.say(Role::Assistant, answer.text);
         warn(&mut self.session);
-        if let Some(session) = self.draft_source.as_mut().and_then(DraftSource::session_mut) {
-            warn(session);
+        if let Some(mut session) = self.draft_source.as_ref().and_then(DraftSource::session) {
+            warn(&mut session);
         }
         Ok(if is_stopped { Next::Stopped } else { Next::Listen })
     }

@@ -1,14 +1,15 @@
 //! The source of draft tokens of a run, from its flags.
 
-use bilayer_engine::generate::speculate::{DraftModel, Drafter, Lookup};
+use std::sync::MutexGuard;
+
+use bilayer_engine::generate::speculate::{DraftModel, Drafter, DrafterSource, Lookup};
 use bilayer_engine::placement::Placing;
 use bilayer_engine::session::{Progress, Session, Settings};
-use bilayer_engine::{Model, placement};
+use bilayer_engine::{Error, Model, placement};
 
 use super::{report, settings};
-use crate::args::RunArgs;
+use crate::args::{DraftArgs, ModelArgs};
 use crate::demo::{self, Source};
-use crate::failure::Failure;
 use crate::{output, progress};
 
 /// A source of draft tokens.
@@ -24,23 +25,28 @@ pub enum DraftSource {
 }
 
 impl DraftSource {
-    /// Reads the flags. A draft model is loaded and placed before `model`, which gets the remaining GPU memory: a small
-    /// draft model on the GPU gains more than the few layers it displaces.
-    pub fn new(args: &RunArgs, model: &Model) -> Result<Option<DraftSource>, Failure> {
-        let bounds = args.draft.bounds();
-        if args.draft.lookup {
+    /// Reads the flags, for `answers` answers at once. A draft model is loaded and placed before `model`, which gets the
+    /// remaining GPU memory: a small draft model on the GPU gains more than the few layers it displaces.
+    pub fn open(
+        flags: &DraftArgs,
+        shared: &ModelArgs,
+        model: &Model,
+        answers: usize,
+    ) -> Result<Option<DraftSource>, Error> {
+        let bounds = flags.bounds();
+        if flags.lookup {
             return Ok(Some(DraftSource::Lookup(Lookup::new(bounds))));
         }
-        let Some(path) = &args.draft.model_draft else { return Ok(None) };
-        let settings = settings::model(&args.model)?;
-        let placing = args.model.placing.clone();
+        let Some(path) = &flags.model_draft else { return Ok(None) };
+        let settings = settings::checked(shared)?;
+        let placing = shared.placing.clone();
         let memory_bytes = placement::gpu_bytes(&settings.placing);
-        let draft = demo::open(&Source { path: Some(path), map: !args.model.no_mmap, runs: true })?;
+        let draft = demo::model(&Source { path: Some(path), map: !shared.no_mmap, runs: true })?;
         let placing = Placing {
             // Rules for tensors and experts apply to the other model.
             overrides: Vec::new(),
             cpu_moe_layers: 0,
-            ..placing.adapter.placing(args.draft.gpu_layers_draft, 0, placing.no_kv_offload.into())
+            ..placing.adapter.placing(flags.gpu_layers_draft, 0, placing.no_kv_offload.into())
         };
         let bar = progress::bytes("loading the draft model");
         let mut tell = |p: Progress| progress::prepare(&bar, p);
@@ -51,15 +57,17 @@ impl DraftSource {
             asked => asked,
         };
         let progress: Option<&mut dyn FnMut(Progress)> = Some(&mut tell);
-        let settings = Settings { placing, ctx_size, progress, ..settings };
+        // Besides its answers' drafters there is the one that makes them.
+        let sequences = if answers > 1 { answers + 1 } else { 1 };
+        let settings = Settings { placing, ctx_size, progress, sequences, ..settings };
         let drafter = DraftModel::new(&draft, model, settings, bounds);
         bar.finish_and_clear();
         let drafter = Box::new(drafter?);
-        output::note(&format!("draft: {}", report::opening(&draft, drafter.session())));
+        output::note(&format!("draft: {}", report::opening(&draft, &drafter.session())));
         for note in &drafter.session().plan().notes {
             output::note(&format!("draft: note: {note}"));
         }
-        output::note(&format!("draft: {}", report::placement(drafter.session())));
+        output::note(&format!("draft: {}", report::placement(&drafter.session())));
         Ok(Some(DraftSource::Model { drafter, memory_bytes }))
     }
 
@@ -81,11 +89,19 @@ impl DraftSource {
         }
     }
 
+    /// Drafters for several answers.
+    pub fn into_drafters(self) -> Box<dyn DrafterSource> {
+        match self {
+            DraftSource::Lookup(lookup) => Box::new(lookup),
+            DraftSource::Model { drafter, .. } => drafter,
+        }
+    }
+
     /// Its session, if it has one.
-    pub fn session_mut(&mut self) -> Option<&mut Session> {
+    pub fn session(&self) -> Option<MutexGuard<'_, Session>> {
         match self {
             DraftSource::Lookup(_) => None,
-            DraftSource::Model { drafter, .. } => Some(drafter.session_mut()),
+            DraftSource::Model { drafter, .. } => Some(drafter.session()),
         }
     }
 }

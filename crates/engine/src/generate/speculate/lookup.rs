@@ -1,6 +1,6 @@
 //! Prompt lookup: proposes what followed the last occurrence of the text's ending (Saxena 2023).
 
-use super::{Bounds, Draft, Drafter, Text};
+use super::{Bounds, Draft, Drafter, DrafterSource, Text};
 use crate::Error;
 use crate::sampling::Options;
 
@@ -43,6 +43,12 @@ impl Drafter for Lookup {
             draft.push(token);
         }
         Ok(())
+    }
+}
+
+impl DrafterSource for Lookup {
+    fn drafter(&mut self) -> Result<Option<Box<dyn Drafter>>, Error> {
+        Ok(Some(Box::new(*self)))
     }
 }
 

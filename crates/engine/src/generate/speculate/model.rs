@@ -1,6 +1,8 @@
 //! A drafter that is a smaller model with the same vocabulary.
 
-use super::{Bounds, Draft, Drafter, Text};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Bounds, Draft, Drafter, DrafterSource, Text};
 use crate::sampling::{Options, Row, Sampler};
 use crate::session::SequenceId;
 use crate::session::{OutputRows, Run, Session, Settings, Spent, Wanted};
@@ -16,9 +18,10 @@ const PADDING_MAX: usize = 128;
 /// Separates the drafter's random numbers from those that verify its tokens, which must be independent.
 const APART: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Drafts with its own session. Its sequence follows the text: the common prefix is kept.
+/// Drafts with a session of its own model, which the drafters of several answers share. Its sequence follows the text:
+/// the common prefix is kept.
 pub struct DraftModel {
-    session: Session,
+    session: Arc<Mutex<Session>>,
     sequence: SequenceId,
     bounds: Bounds,
     sampler: Sampler,
@@ -30,7 +33,8 @@ pub struct DraftModel {
 }
 
 impl DraftModel {
-    /// Prepares a draft model for `model`, placed by the settings.
+    /// Prepares a draft model for `model`, placed by the settings. [`DrafterSource::drafter`] makes drafters for other
+    /// answers, of which each takes one of the settings' sequences, too.
     ///
     /// # Errors
     /// A different vocabulary; those of [`Session::new`].
@@ -47,22 +51,19 @@ impl DraftModel {
         let options = Options::default();
         let rows = OutputRows::new(&session, options.needs(), 1);
         let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new())?;
+        let session = Arc::new(Mutex::new(session));
         Ok(DraftModel { session, sequence, bounds, sampler, rows, rest: Vec::new(), shared })
     }
 
-    /// The session, for its placement.
-    pub fn session(&self) -> &Session {
-        &self.session
-    }
-
-    /// The session, for its warnings.
-    pub fn session_mut(&mut self) -> &mut Session {
-        &mut self.session
+    /// The session, for its placement and its warnings.
+    pub fn session(&self) -> MutexGuard<'_, Session> {
+        locked(&self.session)
     }
 
     /// Updates the sequence to the text and runs new tokens. False if the text is impossible for this model.
     fn catch_up(&mut self, text: Text<'_>) -> Result<bool, Error> {
         let DraftModel { session, sequence, rows, rest, .. } = self;
+        let session = &mut *locked(session);
         let held = session.tokens(*sequence);
         let common = held.iter().zip(text.from(0)).take_while(|(a, b)| **a == *b).count();
         // The last token is always run: its logits begin the draft.
@@ -89,14 +90,15 @@ impl Drafter for DraftModel {
             logit_bias: logit_bias.copied().collect(),
             ..options.clone()
         };
-        self.rows = OutputRows::new(&self.session, options.needs(), 1);
-        let (vocab, context) = (self.session.vocab(), self.session.context());
+        let session = locked(&self.session);
+        self.rows = OutputRows::new(&session, options.needs(), 1);
+        let (vocab, context) = (session.vocab(), session.context());
         self.sampler = Sampler::new(options, vocab, context, Vec::new())?;
         Ok(())
     }
 
     fn draft(&mut self, text: Text<'_>, most: usize, draft: &mut Draft) -> Result<(), Error> {
-        let room = self.session.context().saturating_sub(text.len());
+        let room = self.session().context().saturating_sub(text.len());
         let most = most.min(room).min(self.bounds.draft_max);
         if most == 0 || !self.catch_up(text)? {
             return Ok(());
@@ -116,15 +118,41 @@ impl Drafter for DraftModel {
             draft.push_drawn(token, sampler.candidates());
             if drafted + 1 < most {
                 let run = Run { sequence: *sequence, tokens: &[token], wanted: Wanted::Last };
-                rows.fill(session.step_reading(&[run], rows.reading)?);
+                let reading = rows.reading;
+                rows.fill(locked(session).step_reading(&[run], reading)?);
             }
         }
         Ok(())
     }
 
     fn move_spent(&mut self, all: &mut Spent) {
-        self.session.move_spent(all);
+        self.session().move_spent(all);
     }
+}
+
+impl DrafterSource for DraftModel {
+    fn drafter(&mut self) -> Result<Option<Box<dyn Drafter>>, Error> {
+        let mut session = locked(&self.session);
+        let Ok(sequence) = session.open() else { return Ok(None) };
+        let options = Options::default();
+        let rows = OutputRows::new(&session, options.needs(), 1);
+        let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new())?;
+        drop(session);
+        let (session, bounds, shared) = (self.session.clone(), self.bounds, self.shared);
+        let rest = Vec::new();
+        Ok(Some(Box::new(DraftModel { session, sequence, bounds, sampler, rows, rest, shared })))
+    }
+}
+
+impl Drop for DraftModel {
+    fn drop(&mut self) {
+        locked(&self.session).close(self.sequence);
+    }
+}
+
+/// The session. After a panic of another drafter its step has been undone, as after an error.
+fn locked(session: &Mutex<Session>) -> MutexGuard<'_, Session> {
+    session.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The probability of the best token at temperature 1, among the known tokens; sums in f64.

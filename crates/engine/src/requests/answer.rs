@@ -1,0 +1,180 @@
+//! The state of one answer: its reply, its draft tokens, its times and counts.
+
+use std::time::Instant;
+
+use super::executor::{PositionLogprobs, Served, Shift};
+use super::request::{Item, Progress};
+use crate::Error;
+use crate::generate::speculate::{Draft, Drafter, DrafterSource, Text};
+use crate::generate::{Choice, Reply, Token};
+use crate::sampling::{self, Row};
+use crate::session::Wanted;
+
+/// Largest number of best tokens that are found before sampling.
+pub(super) const BEST_MAX: usize = 256;
+
+/// An answer in the making.
+pub(super) struct Answer {
+    pub reply: Reply<'static>,
+    pub prompt_logprobs: Option<(usize, Vec<PositionLogprobs>)>,
+    pub shift: Option<Shift>,
+    pub drafter: Option<Box<dyn Drafter>>,
+    pub draft: Draft,
+    pub served: Served,
+    pub arrived: Instant,
+    pub started: Option<Instant>,
+    pub first: Option<Instant>,
+}
+
+/// Rows that a step read for an item.
+pub(super) struct ItemRows<'a> {
+    pub data: &'a [f32],
+    pub width: usize,
+    /// The number of best tokens per row, if these were read instead of logits.
+    pub k: Option<usize>,
+}
+
+impl ItemRows<'_> {
+    /// One of them.
+    fn row(&self, at: usize) -> ItemRows<'_> {
+        ItemRows { data: &self.data[at * self.width..][..self.width], ..*self }
+    }
+}
+
+impl Answer {
+    /// Number of best tokens of a row that suffice; `None` if all logits are needed.
+    pub fn needs(&self) -> Option<usize> {
+        let needs_all = self.prompt_logprobs.is_some() || self.reply.request.logprobs.is_some();
+        if needs_all { None } else { self.reply.sampler.needs() }
+    }
+
+    /// Drafts up to `most` tokens after a text, with a drafter of its own.
+    pub fn draft(
+        &mut self,
+        source: &mut dyn DrafterSource,
+        text: Text<'_>,
+        most: usize,
+    ) -> Result<(), Error> {
+        self.draft.clear();
+        let of_answer = self.reply.request.predict.unwrap_or(usize::MAX);
+        let most = most.min(of_answer.saturating_sub(self.reply.generated + 1));
+        if most == 0 {
+            return Ok(());
+        }
+        let drafter = match &mut self.drafter {
+            Some(drafter) => drafter,
+            None => {
+                let Some(mut drafter) = source.drafter()? else { return Ok(()) };
+                drafter.begin(self.reply.sampler.options())?;
+                self.drafter.insert(drafter)
+            }
+        };
+        drafter.draft(text, most, &mut self.draft)?;
+        drafter.move_spent(&mut self.served.spent);
+        Ok(())
+    }
+
+    /// Uses the rows of an item. Selects the next token if the item asks for it and one is wanted, and more as long
+    /// as they are the draft tokens.
+    pub fn advance(
+        &mut self,
+        item: &Item,
+        tokens: &[u32],
+        rows: &ItemRows<'_>,
+        best: &mut Vec<(u32, f32)>,
+    ) -> Result<Vec<Token>, Error> {
+        if let Some((top, found)) = &mut self.prompt_logprobs {
+            for (row, at) in rows.data.chunks_exact(rows.width).zip(item.start..) {
+                if let Some(&next) = tokens.get(at + 1) {
+                    found.push(sampling::logprobs(row, next, *top));
+                }
+            }
+        }
+        let mut selected = Vec::new();
+        if !item.selects || self.reply.ends_before_a_token().is_some() {
+            return Ok(selected);
+        }
+        let drafted = match item.wanted {
+            Wanted::Verified => item.end - item.start - 1,
+            _ => 0,
+        };
+        let drafted = drafted.min(self.draft.tokens().len());
+        self.served.drafted += drafted;
+        let first = rows.data.len() / rows.width - 1 - drafted;
+        for at in 0..=drafted {
+            let token = self.select(at, &rows.row(first + at), best)?;
+            let is_accepted = self.draft.tokens().get(at) == Some(&token.id) && at < drafted;
+            selected.push(token);
+            if !is_accepted {
+                break;
+            }
+            self.served.accepted += 1;
+            if self.reply.stop.is_some() {
+                break;
+            }
+        }
+        self.draft.clear();
+        Ok(selected)
+    }
+
+    /// Selects the token of a row, at which draft token `at` is proposed if there is one.
+    fn select(
+        &mut self,
+        at: usize,
+        row: &ItemRows<'_>,
+        best: &mut Vec<(u32, f32)>,
+    ) -> Result<Token, Error> {
+        let needs = self.needs().filter(|&needs| needs <= BEST_MAX);
+        let found = match (row.k, needs) {
+            (Some(k), _) => {
+                best.clear();
+                let (logits, ids) = row.data.split_at(k);
+                best.extend(ids.iter().map(|&id| id as u32).zip(logits.iter().copied()));
+                Row::Best(best)
+            }
+            (None, Some(needs)) => {
+                sampling::best(row.data, needs, best);
+                Row::Best(best)
+            }
+            (None, None) => Row::Logits(row.data),
+        };
+        let logits = match found {
+            Row::Logits(logits) => self.reply.request.logprobs.map(|_| logits),
+            Row::Best(_) => None,
+        };
+        let draft = self.draft.get(at);
+        let choice = Choice { row: found, logits, draft, room: usize::MAX };
+        self.reply.choose(&choice)
+    }
+
+    /// Notes how far it came: `held` tokens are in the cache.
+    pub fn note(&mut self, progress: &Progress, held: usize) {
+        self.served.cached = progress.cached;
+        self.served.preempted = progress.preempted;
+        self.served.slot = progress.slot;
+        let processed = held.min(self.served.prompt);
+        self.served.processed = match self.reply.generated {
+            0 => processed,
+            // The prompt was computed, even if parts of it left a full context since.
+            _ => self.served.prompt,
+        };
+        self.time();
+    }
+
+    /// Notes the time of the token that was just selected.
+    fn time(&mut self) {
+        let now = Instant::now();
+        let started = self.started.unwrap_or(now);
+        self.served.queued = started - self.arrived;
+        self.served.generated = self.reply.generated;
+        if self.reply.generated == 0 {
+            self.served.prefill = now - started;
+            return;
+        }
+        if self.first.is_none() {
+            self.first = Some(now);
+            self.served.prefill = now - started;
+        }
+        self.served.decode = now - self.first.unwrap_or(now);
+    }
+}

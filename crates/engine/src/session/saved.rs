@@ -1,0 +1,318 @@
+//! Sequences in files: their tokens, and their keys and values, to continue them in another process.
+//!
+//! A file is [`MAGIC`], the model's digest and the number of tokens, the tokens, then for each cache of the graph the
+//! type of its numbers (2 bytes each if all are exact as f16, else 4), how many, keys and values, and at the end the
+//! FNV-1a hash of all before it; integers are little-endian.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+
+use bilayer_graph::{CacheId, CachePages, PAGE_TOKENS};
+use half::f16;
+
+use super::{SequenceId, Session};
+use crate::kept::{FNV_START, fnv_from};
+use crate::{Error, Model};
+
+/// The first bytes of a file.
+const MAGIC: &[u8; 8] = b"BLYRSEQ1";
+
+/// A sequence outside a session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedSequence {
+    model: u64,
+    tokens: Vec<u32>,
+    /// Keys and values of the tokens, without the rest of their last page.
+    caches: BTreeMap<CacheId, CachePages>,
+}
+
+impl SavedSequence {
+    /// Its tokens.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Writes it to a file: under a temporary name, which is then renamed. Returns the number of bytes.
+    ///
+    /// # Errors
+    /// [`Error::Saved`].
+    pub fn write(&self, path: &Path) -> Result<u64, Error> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let write = || {
+            let file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+            let mut out = Hashed { inner: BufWriter::new(file), hash: FNV_START, bytes: 0 };
+            self.write_to(&mut out)?;
+            let (hash, bytes) = (out.hash, out.bytes);
+            out.inner.write_all(&hash.to_le_bytes())?;
+            let file = out.inner.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.as_file().sync_all()?;
+            file.persist(path)?;
+            Ok(bytes + 8)
+        };
+        write().map_err(|error: io::Error| damaged(path, error.to_string()))
+    }
+
+    fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+        out.write_all(MAGIC)?;
+        out.write_all(&self.model.to_le_bytes())?;
+        out.write_all(&(self.tokens.len() as u64).to_le_bytes())?;
+        for token in &self.tokens {
+            out.write_all(&token.to_le_bytes())?;
+        }
+        out.write_all(&(self.caches.len() as u64).to_le_bytes())?;
+        for (cache, pages) in &self.caches {
+            out.write_all(&u64::from(cache.0).to_le_bytes())?;
+            write_numbers(out, &pages.keys)?;
+            write_numbers(out, &pages.values)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a file that [`SavedSequence::write`] wrote, for a model and a context of `context` tokens.
+    ///
+    /// # Errors
+    /// [`Error::Saved`]: the file is damaged, or belongs to another model, or is too long.
+    pub fn read(path: &Path, model: &Model, context: usize) -> Result<SavedSequence, Error> {
+        let failed = |problem: String| damaged(path, problem);
+        let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
+        let length = file.metadata().map_err(|error| failed(error.to_string()))?.len();
+        let inner = BufReader::new(file);
+        let mut from = Hashed { inner, hash: FNV_START, bytes: 0 };
+        let read = Reading { from: &mut from, length }.all(model, context);
+        let saved = read.map_err(|problem| failed(problem.to_string()))?;
+        let hash = from.hash;
+        let mut end = [0; 8];
+        from.inner.read_exact(&mut end).map_err(|_| failed("it is cut off".to_owned()))?;
+        if u64::from_le_bytes(end) != hash {
+            return Err(failed("it is damaged: its hash is wrong".to_owned()));
+        }
+        Ok(saved)
+    }
+}
+
+impl Session {
+    /// Copies a sequence out of the session.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn save(&mut self, sequence: SequenceId) -> Result<SavedSequence, Error> {
+        let tokens = self.cache.tokens(sequence).to_vec();
+        // The contents of a page whose copy is still to be made are those of the page it is copied from.
+        let source = |page: &u32| {
+            let copy = self.copies.iter().find(|copy| copy.to == *page);
+            copy.map_or(*page, |copy| copy.from)
+        };
+        let pages: Vec<u32> = self.cache.table(sequence).iter().map(source).collect();
+        let mut caches = BTreeMap::new();
+        for (cache, device) in self.caches() {
+            let mut data = self.pipeline.backends[device].save(cache, &pages)?;
+            // The rest of the last page may belong to others.
+            for numbers in [&mut data.keys, &mut data.values] {
+                let width = numbers.len() / (pages.len() * PAGE_TOKENS).max(1);
+                numbers.truncate(width * tokens.len());
+            }
+            caches.insert(cache, data);
+        }
+        Ok(SavedSequence { model: digest(&self.model), tokens, caches })
+    }
+
+    /// Opens a sequence with saved contents.
+    ///
+    /// # Errors
+    /// It was saved from another model or does not fit; no sequence or page is free; a device failed.
+    pub fn restore(&mut self, saved: &SavedSequence) -> Result<SequenceId, Error> {
+        let sequence = self.open()?;
+        let restored = self.fill(sequence, saved);
+        if restored.is_err() {
+            self.close(sequence);
+        }
+        restored.map(|()| sequence)
+    }
+
+    fn fill(&mut self, sequence: SequenceId, saved: &SavedSequence) -> Result<(), Error> {
+        let wrong = |problem: &str| damaged(Path::new("the saved sequence"), problem.to_owned());
+        let vocab = self.vocab() as u32;
+        if saved.model != digest(&self.model) || saved.tokens.iter().any(|&id| id >= vocab) {
+            return Err(wrong("it was saved from another model"));
+        }
+        let caches = self.caches();
+        if !caches.keys().eq(saved.caches.keys()) {
+            return Err(wrong("it has not the caches of this model"));
+        }
+        self.cache.append(sequence, &saved.tokens, &mut self.copies)?;
+        let pages = self.cache.table(sequence).to_vec();
+        let tokens = saved.tokens.len().max(1);
+        for (cache, device) in caches {
+            let whole = |numbers: &[f32]| {
+                let mut all = numbers.to_vec();
+                all.resize(numbers.len() / tokens * pages.len() * PAGE_TOKENS, 0.0);
+                all
+            };
+            let data = &saved.caches[&cache];
+            let data = CachePages { keys: whole(&data.keys), values: whole(&data.values) };
+            self.pipeline.backends[device].restore(cache, &pages, &data)?;
+        }
+        Ok(())
+    }
+
+    /// The caches with their devices.
+    fn caches(&self) -> BTreeMap<CacheId, usize> {
+        super::load::caches(&self.graph, &self.plan)
+    }
+}
+
+/// Where a file stands while it is read.
+struct Reading<'a, R> {
+    from: &'a mut Hashed<R>,
+    /// Bytes of the file: nothing in it is longer.
+    length: u64,
+}
+
+impl<R: Read> Reading<'_, R> {
+    fn all(&mut self, model: &Model, context: usize) -> Result<SavedSequence, String> {
+        let mut magic = [0; 8];
+        self.exact(&mut magic)?;
+        if &magic != MAGIC {
+            return Err("it is no saved sequence".to_owned());
+        }
+        let found = self.integer()?;
+        if found != digest(model) {
+            return Err("it was saved from another model".to_owned());
+        }
+        let count = self.count(4)?;
+        if count == 0 || count >= context {
+            return Err(format!("its {count} tokens do not fit the context of {context} tokens"));
+        }
+        let vocab = model.config().vocab as u32;
+        let mut tokens = Vec::with_capacity(count);
+        for _ in 0..count {
+            let mut token = [0; 4];
+            self.exact(&mut token)?;
+            let token = u32::from_le_bytes(token);
+            if token >= vocab {
+                return Err(format!("token {token} is not in the vocabulary"));
+            }
+            tokens.push(token);
+        }
+        let mut caches = BTreeMap::new();
+        for _ in 0..self.count(8)? {
+            let cache = CacheId(u32::try_from(self.integer()?).map_err(|e| e.to_string())?);
+            let pages = CachePages { keys: self.numbers(count)?, values: self.numbers(count)? };
+            caches.insert(cache, pages);
+        }
+        Ok(SavedSequence { model: found, tokens, caches })
+    }
+
+    /// Numbers of `tokens` tokens.
+    fn numbers(&mut self, tokens: usize) -> Result<Vec<f32>, String> {
+        let bytes = self.integer()?;
+        let count = self.count(2)?;
+        if !matches!(bytes, 2 | 4) || !count.is_multiple_of(tokens) {
+            return Err("it is damaged".to_owned());
+        }
+        let mut numbers = Vec::with_capacity(count);
+        for _ in 0..count {
+            let number = if bytes == 2 {
+                let mut half = [0; 2];
+                self.exact(&mut half)?;
+                f16::from_le_bytes(half).to_f32()
+            } else {
+                let mut single = [0; 4];
+                self.exact(&mut single)?;
+                f32::from_le_bytes(single)
+            };
+            if !number.is_finite() {
+                return Err("it is damaged: a number is not finite".to_owned());
+            }
+            numbers.push(number);
+        }
+        Ok(numbers)
+    }
+
+    /// A number of things of so many bytes each, no more than the file can hold.
+    fn count(&mut self, each: u64) -> Result<usize, String> {
+        let count = self.integer()?;
+        let fits = count.checked_mul(each).is_some_and(|bytes| bytes <= self.length);
+        if !fits {
+            return Err("it is damaged: a length exceeds the file".to_owned());
+        }
+        Ok(count as usize)
+    }
+
+    fn integer(&mut self) -> Result<u64, String> {
+        let mut bytes = [0; 8];
+        self.exact(&mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    fn exact(&mut self, bytes: &mut [u8]) -> Result<(), String> {
+        self.from.read_exact(bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => "it is cut off".to_owned(),
+            _ => error.to_string(),
+        })
+    }
+}
+
+fn write_numbers(out: &mut impl Write, numbers: &[f32]) -> io::Result<()> {
+    let is_exact = |number: &f32| f16::from_f32(*number).to_f32().to_bits() == number.to_bits();
+    let is_short = numbers.iter().all(is_exact);
+    out.write_all(&if is_short { 2u64 } else { 4 }.to_le_bytes())?;
+    out.write_all(&(numbers.len() as u64).to_le_bytes())?;
+    for number in numbers {
+        match is_short {
+            true => out.write_all(&f16::from_f32(*number).to_le_bytes())?,
+            false => out.write_all(&number.to_le_bytes())?,
+        }
+    }
+    Ok(())
+}
+
+/// Identifies a model by its configuration, its tensors' names, types and shapes, and the first bytes of each.
+fn digest(model: &Model) -> u64 {
+    let file = model.file();
+    let start = fnv_from(FNV_START, format!("{:?}", model.config()).as_bytes());
+    file.tensors().iter().fold(start, |hash, tensor| {
+        let hash = fnv_from(hash, format!("{} {:?}", tensor.name(), tensor.layout()).as_bytes());
+        let data = file.bytes(tensor);
+        fnv_from(hash, &data[..data.len().min(64)])
+    })
+}
+
+fn damaged(path: &Path, problem: String) -> Error {
+    Error::Saved { file: path.display().to_string(), problem }
+}
+
+/// Hashes what passes through, FNV-1a of 64 bits, and counts it.
+struct Hashed<T> {
+    inner: T,
+    hash: u64,
+    bytes: u64,
+}
+
+impl<T> Hashed<T> {
+    fn take(&mut self, data: &[u8]) {
+        self.hash = fnv_from(self.hash, data);
+        self.bytes += data.len() as u64;
+    }
+}
+
+impl<W: Write> Write for Hashed<W> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(data)?;
+        self.take(&data[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, data: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(data)?;
+        self.take(&data[..read]);
+        Ok(read)
+    }
+}
