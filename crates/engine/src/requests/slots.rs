@@ -42,11 +42,12 @@ impl Scheduler {
     }
 
     /// Keeps a sequence for its prefix, as that of a slot.
-    pub(super) fn keep(&mut self, slot: u32, idle: Idle) {
+    pub(super) fn keep(&mut self, slot: u32, mut idle: Idle) {
         let earlier = self.idle.iter_mut().filter(|idle| idle.slot == Some(slot));
         earlier.for_each(|idle| idle.slot = None);
         self.clock += 1;
-        self.idle.push(Idle { slot: Some(slot), used: self.clock, ..idle });
+        (idle.slot, idle.used) = (Some(slot), self.clock);
+        self.idle.push(idle);
     }
 
     /// A slot without a running request: an empty one, or else the least recently used.
