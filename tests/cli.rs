@@ -492,7 +492,7 @@ fn invalid_command_lines_give_one_line_and_code_2() {
     let place = place();
     let cases = [
         ("run --tep 1", "a similar argument exists: '--temp'"),
-        ("run -tb 1", "-tb is not supported yet; "),
+        ("run --lora x", "--lora is not supported yet; "),
         ("run -sm row", "use layer, or none with -mg"),
         ("run -ts 0,0", "it must be shares such as 3,1"),
         ("run -ngl most", "it must be auto, all, a number of layers or a percentage"),

@@ -22,6 +22,7 @@ mod sampling;
 mod serve;
 mod synth;
 pub mod typed;
+mod without_effect;
 
 pub use bench::{Bench, Form, Numbers};
 pub use chat::{ChatArgs, TemplateArgs};

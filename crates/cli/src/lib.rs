@@ -51,7 +51,9 @@ pub fn main() -> ExitCode {
 fn parse(typed: Vec<OsString>) -> Result<args::Cli, Failure> {
     let mut cli = args::Cli::command();
     cli.build();
-    let typed = args::typed::ready(typed, &cli)?;
+    let mut notes = Vec::new();
+    let typed = args::typed::ready(typed, &cli, &mut notes)?;
+    notes.iter().for_each(|note| output::note(note));
     let name = typed.get(1).and_then(|name| cli.find_subcommand(name)).map(Command::get_name);
     let command = format!("bilayer {}", name.unwrap_or_default());
     let failed = |error| Failure::parsing(error, command.trim_end());

@@ -3,9 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use clap::{Arg, Command};
 
+use super::without_effect::{self, Follows};
 use crate::failure::Failure;
 
 /// Short flags of several letters, which clap cannot express, and their long forms.
@@ -66,7 +68,6 @@ const LOCAL: &str =
 const DRAFT: &str = "give -md hf:ORG/REPO:QUANT";
 const CHAIN: &str = "samplers run in a fixed order; set each with its own flag";
 const OWN: &str = "RoPE scaling is read from the model file; remove the flag";
-const ONE_POOL: &str = "prefill uses the threads of -t";
 const AS_MODEL: &str =
     "the draft model has the same settings as the model, except -ngld; remove the flag";
 const OWN_TEXT: &str = "--lookup searches only the prompt and the answer; remove the flag";
@@ -74,11 +75,6 @@ const ONE_FILE: &str = "only one complete model file is supported; give it with 
 
 /// Flags of llama.cpp that are not supported yet, and what to do instead.
 const NOT_YET: &[(&[&str], &str)] = &[
-    (&["-fit", "--fit"], "-ngl auto, the default, fits the model to memory; remove the flag"),
-    (
-        &["-nopo", "--no-op-offload", "--no-host"],
-        "ops run on the device of their layer; remove the flag",
-    ),
     (&["-i", "--interactive", "-if", "--interactive-first"], CHATS),
     (&["--in-prefix", "--in-suffix", "-mli", "--multiline-input"], CHATS),
     (&["-mu", "--model-url"], LOCAL),
@@ -87,8 +83,6 @@ const NOT_YET: &[(&[&str], &str)] = &[
     (&["--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"], OWN),
     (&["--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"], OWN),
     (&["--yarn-beta-slow", "--yarn-beta-fast", "-gan", "--grp-attn-n", "-gaw"], OWN),
-    (&["-tb", "--threads-batch", "--numa", "--prio", "--cpu-mask", "-C"], ONE_POOL),
-    (&["--cpu-range", "-Cr", "--cpu-strict", "--poll"], ONE_POOL),
     (&["--lora", "--lora-scaled", "--control-vector", "--override-kv"], ONE_FILE),
     (&["-mm", "--mmproj"], ONE_FILE),
     (&["-devd", "--device-draft", "-td", "--threads-draft", "-cd", "--ctx-size-draft"], AS_MODEL),
@@ -97,11 +91,15 @@ const NOT_YET: &[(&[&str], &str)] = &[
 ];
 
 /// The command line rewritten for `cli` (built): with a command in second place, and long forms of the short flags that
-/// clap cannot parse.
+/// clap cannot parse. Flags without effect are left out, each with a note.
 ///
 /// # Errors
 /// A flag or command that is not supported, with what to do instead.
-pub fn ready(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>, Failure> {
+pub fn ready(
+    typed: Vec<OsString>,
+    cli: &Command,
+    notes: &mut Vec<String>,
+) -> Result<Vec<OsString>, Failure> {
     let mut typed = typed.into_iter();
     let mut ready = vec![typed.next().unwrap_or_else(|| OsString::from("bilayer"))];
     let mut rest: Vec<OsString> = typed.collect();
@@ -117,9 +115,16 @@ pub fn ready(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>, Failu
         _ => ready.push(OsString::from("run")),
     }
     let command = ready.get(1).and_then(|name| cli.find_subcommand(name));
+    if command.is_some_and(|command| command.get_name() == "serve") {
+        name_models(&mut rest);
+    }
     let mut verbatim = false;
     let mut expecting: Option<&Arg> = None;
+    let mut skips = false;
     for arg in rest {
+        if std::mem::take(&mut skips) {
+            continue;
+        }
         let value = expecting.take().is_some_and(|flag| is_value(flag, &arg));
         verbatim |= !value && arg == "--";
         if value || verbatim {
@@ -127,11 +132,31 @@ pub fn ready(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>, Failu
             continue;
         }
         let knows = |name: &str| command.is_some_and(|command| has(command, name));
+        let name = arg.to_str().unwrap_or_default();
+        let (name, own) = name.split_once('=').map_or((name, None), |(n, v)| (n, Some(v)));
+        if let Some((follows, note)) = without_effect::find(name).filter(|_| !knows(name)) {
+            skips = follows == Follows::Value && own.is_none();
+            notes.extend(note);
+            continue;
+        }
         let Some(arg) = flag(arg, &knows)? else { continue };
         expecting = command.and_then(|command| find(command, &arg));
         ready.push(arg);
     }
     Ok(ready)
+}
+
+/// Writes `-m NAME=PATH`, which may be repeated, as `--add-model NAME=PATH`.
+fn name_models(rest: &mut [OsString]) {
+    for at in 1..rest.len() {
+        let is_model = rest[at - 1] == "-m" || rest[at - 1] == "--model";
+        let is_named = rest[at].to_str().and_then(|value| value.split_once('=')).is_some_and(
+            |(name, path)| !name.is_empty() && !path.is_empty() && !name.contains(['/', '\\']),
+        );
+        if is_model && is_named && !Path::new(&rest[at]).exists() {
+            rest[at - 1] = OsString::from("--add-model");
+        }
+    }
 }
 
 /// The `LLAMA_ARG_*` variables among `set` that no command reads.
@@ -217,7 +242,7 @@ mod tests {
         let mut cli = crate::args::Cli::command();
         cli.build();
         let typed = line.split(' ').map(OsString::from).collect();
-        ready(typed, &cli).map_err(|failure| format!("{failure:?}"))
+        ready(typed, &cli, &mut Vec::new()).map_err(|failure| format!("{failure:?}"))
     }
 
     #[test]
@@ -237,6 +262,9 @@ mod tests {
             ("bilayer tokenize -- -ub", "bilayer tokenize -- -ub"),
             ("bilayer run -n5", "bilayer run -n5"),
             ("bilayer -ts 3,1 -sm layer", "bilayer run --tensor-split 3,1 --split-mode layer"),
+            ("bilayer run -tb 1 -n 5 --numa=isolate --fit on", "bilayer run -n 5"),
+            ("bilayer server -m a=b.gguf -m c", "bilayer server --add-model a=b.gguf -m c"),
+            ("bilayer serve -cb --slots -cram 10 -lv=3 -np 2", "bilayer serve --parallel 2"),
             ("bilayer -dev a,b -mg 1", "bilayer run --device a,b --main-gpu 1"),
         ];
         for (typed, expected) in cases {
@@ -247,7 +275,7 @@ mod tests {
 
     #[test]
     fn unsupported_flags_are_refused_by_name() {
-        for line in ["run -tb 1", "run --override-kv=row", "-mli", "run -m x -fa -td none"] {
+        for line in ["run --lora x", "run --override-kv=row", "-mli", "run -m x -fa -td none"] {
             let error = prepared(&format!("bilayer {line}")).expect_err(line);
             assert!(error.contains("is not supported yet; "), "{line}: {error}");
         }
@@ -260,7 +288,8 @@ mod tests {
         let mut cli = crate::args::Cli::command();
         cli.build();
         let run = cli.find_subcommand("run").expect("run is a command");
-        for name in NOT_YET.iter().flat_map(|(names, _)| *names).chain(ALWAYS) {
+        let refused = NOT_YET.iter().flat_map(|(names, _)| *names).copied();
+        for name in refused.chain(ALWAYS.iter().copied()).chain(without_effect::names()) {
             assert!(find(run, OsStr::new(name)).is_none(), "{name}");
         }
         for (_, long) in SPELLED {
