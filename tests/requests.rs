@@ -13,6 +13,18 @@ use bilayer_engine::requests::{
 use bilayer_engine::sampling::{Options, Sampler};
 use bilayer_engine::session::{SavedSequence, Session, Settings};
 use bilayer_engine::{Model, OpenOptions};
+use bilayer_graph::{Backend, Graph};
+use bilayer_quant::Type;
+use bilayer_scheduler::{Budget, Machine, Placement, place};
+
+mod support {
+    pub mod devices;
+    pub mod model;
+    pub mod words;
+}
+
+use support::devices::{Call, Failing, Fault, Script};
+use support::words;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/cli/assets/demo.gguf");
 
@@ -374,4 +386,71 @@ fn a_damaged_saved_slot_is_refused() {
     std::fs::write(&path, &whole).unwrap();
     let error = SavedSequence::read(&path, &model, 4).expect_err("too long").to_string();
     assert!(error.contains("context of 4"), "{error}");
+}
+
+#[test]
+fn a_device_that_is_lost_under_load_loses_no_request() {
+    let model = Model::from_bytes("tiny", words::tiny(Type::F32, 7)).unwrap();
+    let layers = model.graph().layers();
+    let cpu = || -> Box<dyn Backend> {
+        let options = bilayer_cpu::Options { threads: Some(1), level: None };
+        Box::new(bilayer_cpu::Cpu::new(options).unwrap())
+    };
+    let answers = |after: usize| {
+        let script = Script { call: Call::Submit, after, fault: Fault::Lost };
+        let device = Failing::new(cpu(), script);
+        let failed = device.failed.clone();
+        let placement = Placement::offload(layers, layers / 2, 0, 1);
+        let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
+            Ok(place(graph, machine, budget, &placement)?)
+        };
+        let settings = Settings {
+            threads: Some(1),
+            ctx_size: Some(128),
+            sequences: 4,
+            kv_tokens: Some(512),
+            outputs: Some(8),
+            ..Settings::default()
+        };
+        let backends = vec![cpu(), Box::new(device)];
+        let session = Session::on(&model, backends, &planner, settings).unwrap();
+        let mut executor = Executor::new(session, ExecutorSettings::default());
+        // More requests than run at once: some wait while the device is lost.
+        let ids: Vec<RequestId> = (0..10)
+            .map(|n| {
+                let prompt: Vec<u32> = (0..8 + n).map(|i| 3 + (i * 7 + n) % 100).collect();
+                let vocab = model.config().vocab;
+                let options = Options { temperature: 0.0, ..Options::default() };
+                let request =
+                    Request { predict: Some(12), ignore_eos: true, ..Request::new(prompt) };
+                executor
+                    .submit(Submission {
+                        request,
+                        sampler: Sampler::new(options, vocab, 128, Vec::new()).unwrap(),
+                        key: 0,
+                        namespace: 0,
+                        reuse: true,
+                        prompt_logprobs: None,
+                        after: None,
+                        slot: None,
+                        shift: None,
+                    })
+                    .unwrap()
+            })
+            .collect();
+        let found = served(&mut executor);
+        assert_eq!(found.keys().copied().collect::<Vec<_>>(), ids, "lost after {after}");
+        assert!(found.values().all(|(_, served)| served.generated == 12));
+        let texts: Vec<String> = found.into_values().map(|(text, _)| text).collect();
+        let has_failed = *failed.lock().unwrap();
+        assert_eq!(executor.take_warnings().len(), usize::from(has_failed));
+        (texts, has_failed)
+    };
+    let (expected, has_failed) = answers(usize::MAX);
+    assert!(!has_failed);
+    for after in [0, 1, 5, 20, 30] {
+        let (texts, has_failed) = answers(after);
+        assert!(has_failed, "{after}");
+        assert_eq!(texts, expected, "lost after {after}");
+    }
 }
