@@ -302,7 +302,9 @@ fn keys_have_roles_and_origins_are_closed() {
 #[cfg(unix)]
 #[test]
 fn a_server_that_is_told_to_stop_finishes_what_runs() {
-    let mut server = Server::start("-np 1 -c 512");
+    let folder = Place::new();
+    let trace = folder.path().join("trace.json");
+    let mut server = Server::start(&format!("-np 1 -c 512 --trace {}", trace.display()));
     let body =
         json!({ "prompt": "ROMEO:\n", "ignore_eos": true, "stream": true, "n_predict": 200 });
     let mut stream = server.stream("/completion", &body);
@@ -317,6 +319,8 @@ fn a_server_that_is_told_to_stop_finishes_what_runs() {
     assert_eq!(last["stop"], true, "{last}");
     assert_eq!(last["tokens_predicted"], 200);
     assert_eq!(server.wait(), Some(0));
+    let trace: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
+    assert!(trace["traceEvents"].as_array().unwrap().len() > 200, "a step for each token");
 }
 
 #[cfg(unix)]
@@ -398,9 +402,8 @@ fn metrics_and_properties_have_the_names_that_others_read() {
 
 #[test]
 fn several_models_are_loaded_when_asked_for_and_unloaded_when_there_are_too_many() {
-    let server = Server::start(&format!(
-        "-np 1 --models-max 1 --add-model one={DEMO} --add-model two={DEMO}"
-    ));
+    let server =
+        Server::start(&format!("-np 1 --models-max 1 -m one={DEMO} --add-model two={DEMO}"));
     let state = || {
         let models = server.get("/v1/models").good();
         let list = models["data"].as_array().unwrap().clone();
@@ -523,4 +526,65 @@ fn templates_get_the_arguments_of_earlier_calls_as_objects() {
     ] });
     let found = server.post("/apply-template", &body).good();
     assert_eq!(found["prompt"], "Weather?|city=Verona;|sunny|");
+}
+
+#[test]
+fn what_llama_server_users_type_works() {
+    let place = Place::new();
+    let log = place.path().join("log");
+    let server = Server::start_in(
+        place,
+        &format!(
+            "-np 1 -cb --slots -tb 2 -cram 0 --jinja --reasoning-budget 0 --no-cache-prompt --log-jsonl --log-file {}",
+            log.display()
+        ),
+    );
+    let body = json!({ "prompt": "ROMEO:\n", "n_predict": 2 });
+    for _ in 0..2 {
+        assert_eq!(server.post("/completion", &body).good()["timings"]["cache_n"], 0);
+    }
+    let with = json!({ "prompt": "ROMEO:\n", "n_predict": 2, "cache_prompt": true });
+    server.post("/completion", &with).good();
+    assert!(server.post("/completion", &with).good()["timings"]["cache_n"].as_u64() > Some(0));
+    let written = std::fs::read_to_string(&log).unwrap();
+    let lines = written.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    assert_eq!(lines.filter(|line| line["path"] == "/completion").count(), 4);
+    assert!(!written.contains("ROMEO"), "prompts are not logged");
+}
+
+#[cfg(unix)]
+#[test]
+fn tls_is_served_with_the_given_certificate() {
+    let place = Place::new();
+    let (key, cert) = (place.path().join("key.pem"), place.path().join("cert.pem"));
+    let made = std::process::Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout"])
+        .args([&key, std::path::Path::new("-out"), &cert])
+        .output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        eprintln!("skipped: openssl, which makes the certificate, is not installed");
+        return;
+    }
+    let arguments =
+        format!("-np 1 --ssl-key-file {} --ssl-cert-file {}", key.display(), cert.display());
+    let server = Server::start_in(place, &arguments);
+    let mut client = std::process::Command::new("openssl")
+        .args(["s_client", "-quiet", "-verify_return_error", "-connect", &server.address])
+        .args([std::path::Path::new("-CAfile"), &cert])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdin = client.stdin.take().unwrap();
+    stdin.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    client.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    client.wait().unwrap();
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    // Without TLS there is no answer, and the server goes on.
+    let mut plain = server.connect();
+    plain.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    assert_ne!(Reply::read(plain).status, 200);
 }

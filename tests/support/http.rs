@@ -27,7 +27,8 @@ impl Server {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on http://").expect(&line).to_owned();
+        let address = line.trim().strip_prefix("listening on http").expect(&line);
+        let address = address.trim_start_matches('s').trim_start_matches("://").to_owned();
         Server { child, address, _place: place }
     }
 

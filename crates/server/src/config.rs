@@ -76,7 +76,12 @@ pub struct Opened {
     pub session: Session,
     /// Where draft tokens come from, if answers are drafted.
     pub drafters: Option<Box<dyn DrafterSource>>,
+    /// Called with a decoder's session when it is unloaded.
+    pub at_end: Option<AtEnd>,
 }
+
+/// What is done with a session at its end.
+pub type AtEnd = Box<dyn FnOnce(&Session) + Send>;
 
 /// Opens a model.
 pub type Open = dyn Fn() -> Result<Opened, Error> + Send + Sync;

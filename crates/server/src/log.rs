@@ -1,7 +1,10 @@
-//! Log lines on stderr: text, or one JSON object a line. Prompts and answers are never logged.
+//! Log lines on stderr or in a file: text, or one JSON object a line. Prompts and answers are never logged.
 
+use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 
@@ -18,6 +21,9 @@ pub enum Log {
 
 static LOG: AtomicU8 = AtomicU8::new(0);
 
+/// Where log lines go, if not to stderr.
+static FILE: Mutex<Option<File>> = Mutex::new(None);
+
 /// Sets what is logged, for the whole process.
 pub fn set(log: Log) {
     LOG.store(log as u8, Ordering::Relaxed);
@@ -27,9 +33,24 @@ fn now() -> String {
     jiff::Timestamp::now().to_string()
 }
 
+/// Appends to a file from now on, instead of writing to stderr.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn open(path: &Path) -> std::io::Result<()> {
+    let file = OpenOptions::new().create(true).append(true).open(path)?;
+    *FILE.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+    Ok(())
+}
+
 fn write(line: &str) {
-    // There is nowhere to report that stderr is closed.
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
+    let line = format!("{line}\n");
+    let mut file = FILE.lock().unwrap_or_else(PoisonError::into_inner);
+    // There is nowhere to report that the log cannot be written.
+    let _ = match &mut *file {
+        Some(file) => file.write_all(line.as_bytes()),
+        None => std::io::stderr().lock().write_all(line.as_bytes()),
+    };
 }
 
 /// A warning.

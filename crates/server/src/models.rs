@@ -218,6 +218,13 @@ impl Models {
         Ok(())
     }
 
+    /// Unloads all models.
+    pub fn unload_all(&self) {
+        for entry in self.entries().iter_mut() {
+            (entry.loaded, entry.status) = (None, Status::Unloaded);
+        }
+    }
+
     fn number(&self, name: Option<&str>) -> Result<usize, ApiError> {
         let named = name.and_then(|name| self.by_name.get(name)).copied();
         match (named, name) {
@@ -295,7 +302,7 @@ impl Models {
             let failed = ApiError::server(format!("{} cannot be loaded: {error}", offer.names[0]));
             ApiError { source: Some(Arc::new(error)), ..failed }
         };
-        let Opened { session, drafters } = (offer.open)().map_err(failed)?;
+        let Opened { session, drafters, at_end } = (offer.open)().map_err(failed)?;
         let model = session.model().clone();
         let templates = chat_templates(model.file().metadata()).map_err(Error::File);
         let templates = templates.map_err(failed)?;
@@ -325,7 +332,7 @@ impl Models {
             let worker = EncoderWorker::start(encoder, self.metrics.clone()).map_err(no_thread)?;
             Kind::Encoder(Box::new(EncoderHandle { worker, is_pooled, width, labels, scores }))
         } else {
-            let opened = Opened { session, drafters };
+            let opened = Opened { session, drafters, at_end };
             let (opener, settings) = (offer.open.clone(), self.config.executor);
             let worker = Worker::start(opened, opener, settings, self.metrics.clone());
             Kind::Decoder(worker.map_err(no_thread)?)

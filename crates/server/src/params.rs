@@ -174,6 +174,8 @@ pub struct Defaults {
     pub seed: Option<u64>,
     /// Maximum tokens of an answer; `None` until it ends.
     pub predict: Option<usize>,
+    /// Whether cached prefixes are reused.
+    pub reuse: bool,
 }
 
 /// What a request asks of generation.
@@ -236,7 +238,7 @@ impl Params {
             ignore_eos,
             breakers,
             n: body.count("n").unwrap_or(1),
-            reuse: body.bool("cache_prompt").unwrap_or(true),
+            reuse: body.bool("cache_prompt").unwrap_or(defaults.reuse),
             slot: body.integer("id_slot").and_then(|slot| u32::try_from(slot).ok()),
             keep: body.integer("n_keep").map_or(Some(0), |keep| usize::try_from(keep).ok()),
             discard: body.count("n_discard").filter(|&tokens| tokens > 0),

@@ -178,6 +178,7 @@ async fn serve(
         // A second signal means now.
         () = signals.stop() => {}
     }
+    app.models.unload_all();
     Ok(())
 }
 

@@ -157,7 +157,9 @@ impl Worker {
         let (sender, commands) = mpsc::channel();
         let live = Arc::new(Mutex::new(Live::default()));
         let shared = live.clone();
-        let serving = Serving {
+        let mut opened = opened;
+        let at_end = opened.at_end.take();
+        let mut serving = Serving {
             executor: executor(opened, settings),
             opener,
             settings,
@@ -169,7 +171,12 @@ impl Worker {
             window: Window::new(),
         };
         let thread = std::thread::Builder::new().name("bilayer-worker".to_owned());
-        let thread = thread.spawn(move || serving.run())?;
+        let thread = thread.spawn(move || {
+            serving.run();
+            if let Some(at_end) = at_end {
+                at_end(serving.executor.session());
+            }
+        })?;
         Ok(Worker { commands: Mutex::new(sender), live, thread: Some(thread) })
     }
 
@@ -259,7 +266,7 @@ struct OpenRequest {
 }
 
 fn executor(opened: Opened, settings: ExecutorSettings) -> Executor {
-    let Opened { session, drafters } = opened;
+    let Opened { session, drafters, .. } = opened;
     let executor = Executor::new(session, settings);
     match drafters {
         Some(drafters) => executor.with_drafts(drafters),
@@ -268,7 +275,7 @@ fn executor(opened: Opened, settings: ExecutorSettings) -> Executor {
 }
 
 impl Serving {
-    fn run(mut self) {
+    fn run(&mut self) {
         self.describe();
         loop {
             let is_idle = self.open.is_empty();

@@ -67,6 +67,15 @@ pub struct ListenArgs {
     /// Log a line for each request on stderr: off, text or json; prompts are never logged
     #[arg(long, value_name = "FORMAT", default_value = "off", value_enum)]
     pub log_format: LogFormat,
+    /// At the end, write a timeline of the last steps, in the trace format that Perfetto opens
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Append the log to a file instead of stderr
+    #[arg(long, value_name = "FILE", env = "LLAMA_ARG_LOG_FILE")]
+    pub log_file: Option<PathBuf>,
+    /// Short for --log-format json
+    #[arg(long, conflicts_with = "log_format")]
+    pub log_jsonl: bool,
     /// Add the prompt and the settings to every answer, for debugging; short form -v
     #[arg(short, long)]
     pub verbose: bool,
@@ -108,6 +117,9 @@ pub struct RequestArgs {
     /// Share cached prefixes only among requests of one API key
     #[arg(long)]
     pub cache_per_key: bool,
+    /// Compute every prompt anew, unless its request sets cache_prompt
+    #[arg(long, env = "LLAMA_ARG_NO_CACHE_PROMPT", value_parser = switch())]
+    pub no_cache_prompt: bool,
     /// Continue answers whose context is full without the earlier part of their text
     #[arg(long, env = "LLAMA_ARG_CONTEXT_SHIFT", value_parser = switch())]
     pub context_shift: bool,
@@ -194,4 +206,8 @@ pub struct ReasoningArgs {
     #[arg(long, value_name = "WHEN", default_value = "auto", env = "LLAMA_ARG_REASONING")]
     #[arg(value_parser = ["on", "off", "auto"])]
     pub reasoning: String,
+    /// 0 as --reasoning off; -1, the default, lets the model decide
+    #[arg(long, value_name = "N", env = "LLAMA_ARG_THINK_BUDGET", allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(i64).range(-1..=0))]
+    pub reasoning_budget: Option<i64>,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bilayer_engine::requests::ExecutorSettings;
 use bilayer_engine::session::{Purpose, Session, Settings};
 use bilayer_engine::{Error, Model};
-use bilayer_server::config::{Config, Limits, Offer, Opened, Origins, Switches};
+use bilayer_server::config::{AtEnd, Config, Limits, Offer, Opened, Origins, Switches};
 use bilayer_server::{Defaults, Notice, Stopper, log};
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,7 @@ use super::run::{DraftSource, settings};
 use crate::args::{LogFormat, Serve};
 use crate::demo::{self, Source};
 use crate::failure::{Failure, IO, USAGE};
-use crate::output;
+use crate::{output, trace};
 
 /// Requests that run at once by default.
 const PARALLEL: usize = 8;
@@ -75,7 +75,11 @@ fn failure(error: bilayer_server::Error) -> Failure {
 }
 
 fn config(args: &Serve) -> Result<Config, Failure> {
+    if let Some(path) = &args.listen.log_file {
+        log::open(path).map_err(|error| Failure::output(path, &error))?;
+    }
     log::set(match args.listen.log_format {
+        _ if args.listen.log_jsonl => log::Log::Json,
         LogFormat::Off => log::Log::Quiet,
         LogFormat::Text => log::Log::Text,
         LogFormat::Json => log::Log::Json,
@@ -96,6 +100,7 @@ fn config(args: &Serve) -> Result<Config, Failure> {
         defaults: Defaults {
             seed: u64::try_from(args.sampling.seed).ok(),
             predict: usize::try_from(args.requests.n_predict).ok(),
+            reuse: !args.requests.no_cache_prompt,
             sampling,
         },
         slots: parallel,
@@ -145,6 +150,9 @@ fn origins(given: &str) -> Origins {
 fn variables(args: &Serve) -> Result<Map<String, Value>, Failure> {
     let mut variables = args.template.variables()?;
     match args.reasoning.reasoning.as_str() {
+        _ if args.reasoning.reasoning_budget == Some(0) => {
+            drop(variables.insert("enable_thinking".to_owned(), json!(false)));
+        }
         "on" => drop(variables.insert("enable_thinking".to_owned(), json!(true))),
         "off" => drop(variables.insert("enable_thinking".to_owned(), json!(false))),
         _ => {}
@@ -249,6 +257,7 @@ fn opened(args: &Serve, model: &Model, parallel: usize) -> Result<Opened, Error>
         false => None,
     };
     let mut settings = settings::checked(&args.model)?;
+    settings.trace_events = args.listen.trace.as_ref().map(|_| trace::EVENTS);
     if let Some(drafts) = &drafts {
         settings.placing = drafts.beside(settings.placing);
     }
@@ -291,7 +300,14 @@ fn opened(args: &Serve, model: &Model, parallel: usize) -> Result<Opened, Error>
     let session = Session::new(model, Settings { progress: Some(&mut tell), ..wanted });
     bar.finish_and_clear();
     let session = session?;
-    Ok(Opened { session, drafters: drafts.map(DraftSource::into_drafters) })
+    let at_end = args.listen.trace.clone().map(|path| -> AtEnd {
+        Box::new(move |session| {
+            if let Err(Failure::Line(_, line)) = trace::write(session, &path) {
+                output::note(&format!("bilayer: {line}"));
+            }
+        })
+    });
+    Ok(Opened { session, drafters: drafts.map(DraftSource::into_drafters), at_end })
 }
 
 /// Tokens of the whole KV cache where -c does not say.
