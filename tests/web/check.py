@@ -1,15 +1,18 @@
 """Uses the web page of a server in headless Chromium and checks what it does; takes screenshots.
 
-    python3 tests/web/check.py [--url http://127.0.0.1:8080] [--out target/web]
+    python3 tests/web/check.py [--url http://127.0.0.1:8080 | --bilayer PROGRAM] [--out target/web]
 
-Without --url it starts the mock server beside it. Against a real server the cases that need a particular answer are
-left out. Needs the Debian packages chromium and chromium-driver. The exit status is 0 if every check holds.
+Without --url it starts the mock server beside it, with --bilayer the server of that program on the demo model. Against
+a real server the cases that need a particular answer are left out. Needs the Debian packages chromium and
+chromium-driver. The exit status is 0 if every check holds.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 import traceback
@@ -282,6 +285,20 @@ def request_has_what_was_set(page):
     page.quiet()
 
 
+@check()
+def live_panel_follows_the_server(page):
+    page.fresh()
+    with occupied(page.url):
+        page.browser.wait("return document.querySelector('.state')?.innerText === 'Running'", "the running state")
+        page.browser.wait("return Number(document.querySelector('#live').innerText.match(/([\\d.,]+)\\s*tok\\/s/)?.[1]) > 0", "a speed")
+        panel = page.text("#live")
+        for part in ("Decode", "Prefill", "output head", "Last step", "Busy", "KV cache", "running"):
+            assert part in panel, f"{part} is not in the panel:\n{panel}"
+        assert page.count(".lanes rect") > 0, "no layers are shown"
+    page.browser.wait("return document.querySelector('.state')?.innerText === 'Idle'", "the idle state")
+    page.quiet()
+
+
 @check(mock_only=True)
 def live_panel(page):
     page.fresh()
@@ -374,47 +391,74 @@ def looks(page):
     page.fresh()
     page.ask("How is a model split between the CPU and the GPU?")
     page.ask("table")
-    threading.Thread(target=occupy, args=[page.url], daemon=True).start()
-    page.browser.run("return new Promise((resolve) => setTimeout(resolve, 4000))")
     low = []
-    for theme in ("light", "dark"):
-        page.browser.scheme(theme)
-        for name, size in SIZES.items():
-            page.browser.size(*size)
-            page.browser.run("const s = document.querySelector('#scroll'); s.scrollTop = s.scrollHeight")
-            page.browser.run("return new Promise((resolve) => setTimeout(resolve, 400))")
-            page.fits()
-            page.shoot(f"{name}-{theme}")
-            low += [f"{name} {theme}: {line}" for line in page.script("contrast.check.js")]
-        page.browser.size(*SIZES["phone"])
-        for drawer in ("side", "panel"):
-            page.browser.click(f"#open-{drawer}")
-            page.fits()
-            page.shoot(f"phone-{drawer}-{theme}")
-            low += [f"{drawer} {theme}: {line}" for line in page.script("contrast.check.js")]
-            page.browser.press("Escape")
-        page.browser.size(*SIZES["laptop"])
-        for tab in ("card", "settings"):
-            page.browser.click(f"#tab-{tab}")
-            page.shoot(f"{tab}-{theme}")
-            low += [f"{tab} {theme}: {line}" for line in page.script("contrast.check.js")]
-        page.browser.click("#tab-live")
+    with occupied(page.url):
+        page.browser.wait("return document.querySelector('.state')?.innerText === 'Running'", "the running state")
+        page.browser.run("return new Promise((resolve) => setTimeout(resolve, 2500))")
+        for theme in ("light", "dark"):
+            page.browser.scheme(theme)
+            for name, size in SIZES.items():
+                page.browser.size(*size)
+                page.browser.run("const s = document.querySelector('#scroll'); s.scrollTop = s.scrollHeight")
+                page.browser.run("return new Promise((resolve) => setTimeout(resolve, 400))")
+                page.fits()
+                page.shoot(f"{name}-{theme}")
+                low += [f"{name} {theme}: {line}" for line in page.script("contrast.check.js")]
+            page.browser.size(*SIZES["phone"])
+            for drawer in ("side", "panel"):
+                page.browser.click(f"#open-{drawer}")
+                page.fits()
+                page.shoot(f"phone-{drawer}-{theme}")
+                low += [f"{drawer} {theme}: {line}" for line in page.script("contrast.check.js")]
+                page.browser.press("Escape")
+            page.browser.size(*SIZES["laptop"])
+            for tab in ("card", "settings"):
+                page.browser.click(f"#tab-{tab}")
+                page.shoot(f"{tab}-{theme}")
+                low += [f"{tab} {theme}: {line}" for line in page.script("contrast.check.js")]
+            page.browser.click("#tab-live")
     assert not low, "contrast below 4.5:\n    " + "\n    ".join(sorted(set(low)))
     page.quiet()
 
 
-def occupy(url):
-    """Another client's request, so that the live panel has something to show."""
-    body = {"messages": [{"role": "user", "content": "slow"}], "stream": True, "max_tokens": 400}
-    request = urllib.request.Request(urljoin(url, "v1/chat/completions"), json.dumps(body).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(request) as response:
-        response.read()
+@contextlib.contextmanager
+def occupied(url):
+    """Meanwhile two other clients ask again and again, so that the live panel has something to show."""
+    ended = threading.Event()
+
+    def ask():
+        body = {"messages": [{"role": "user", "content": "slow"}], "stream": True, "max_tokens": 400}
+        while not ended.is_set():
+            request = urllib.request.Request(urljoin(url, "v1/chat/completions"), json.dumps(body).encode(), {"content-type": "application/json"})
+            with urllib.request.urlopen(request) as response:
+                while not ended.is_set() and response.readline():
+                    pass
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
 
 
 def start_mock(*arguments):
     server = mock.serve(["--port", "0", *arguments])
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
+
+
+def start_server(program):
+    """A server of the demo model on the CPU, and its address."""
+    command = [program, "serve", "--port", "0", "-ngl", "0", "-np", "4", "-c", "4096"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    line = process.stdout.readline()
+    if "http://" not in line:
+        raise SystemExit(f"{program} does not serve: {line!r}")
+    return process, line.split()[-1]
 
 
 def is_mock(url):
@@ -427,12 +471,29 @@ def is_mock(url):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", help="of a running server; without it the mock server is started")
+    server = parser.add_mutually_exclusive_group()
+    server.add_argument("--url", help="of a running server; without it the mock server is started")
+    server.add_argument("--bilayer", help="a program whose server is started")
     parser.add_argument("--out", default="target/web", help="folder for the screenshots")
     parser.add_argument("--only", help="runs only the checks whose names contain this, after loading the page")
     options = parser.parse_args()
-    url = options.url or f"http://127.0.0.1:{start_mock('--delay', '0.004', '--live-seconds', '0.1').server_port}"
-    url = url.rstrip("/") + "/"
+    process = None
+    if options.bilayer:
+        process, url = start_server(options.bilayer)
+    elif options.url:
+        url = options.url
+    else:
+        url = f"http://127.0.0.1:{start_mock('--delay', '0.004', '--live-seconds', '0.1').server_port}"
+    try:
+        return run(url.rstrip("/") + "/", options)
+    finally:
+        if process:
+            process.kill()
+            process.wait()
+
+
+def run(url, options):
+    """Runs the checks against a server."""
     os.makedirs(options.out, exist_ok=True)
     has_mock = is_mock(url)
     browser = Browser()
@@ -447,10 +508,10 @@ def main():
                 continue
             try:
                 function(page)
-                print(f"ok      {name}", flush=True)
+                print(f"ok      page: {name.replace('_', ' ')}", flush=True)
             except Exception as error:
                 failed.append(name)
-                print(f"FAILED  {name}: {error}", flush=True)
+                print(f"failed  page: {name.replace('_', ' ')}: {error}", flush=True)
                 if not isinstance(error, AssertionError):
                     traceback.print_exc()
                 page.shoot(f"failed-{name}")

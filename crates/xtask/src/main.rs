@@ -2,7 +2,7 @@
 //! the CPU kernels of 64-bit Arm under an emulator; `cargo xtask compare-peer` compares speed with llama.cpp; `cargo
 //! xtask quality-table` measures the quality of each quantization type; `cargo xtask gpu-offline` compiles the GPU kernels
 //! for GPUs that are not here; `cargo xtask picture` makes the README's picture; `cargo xtask llama-server-suite` runs
-//! llama.cpp's tests of its server.
+//! llama.cpp's tests of its server; `cargo xtask clients` runs clients of PyPI and the page against it.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -10,11 +10,13 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 mod arm;
+mod clients;
 mod compare;
 mod gpu_offline;
 mod picture;
 mod quality;
 mod server_suite;
+mod venv;
 
 /// The page that has the tables of measured results.
 const PERFORMANCE: &str = "docs/performance.md";
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         Some("gpu-offline") => gpu_offline::run(&args[1..]),
         Some("quality-table") => quality::run(&args[1..]),
         Some("picture") => picture::run(&args[1..]),
+        Some("clients") => clients::run(&args[1..]),
         Some("llama-server-suite") => server_suite::run(&args[1..]),
         Some(other) => Err(anyhow::anyhow!("no task `{other}`\n{}", usage())),
         None => Err(anyhow::anyhow!("which task?\n{}", usage())),
@@ -47,7 +50,7 @@ fn main() -> ExitCode {
 /// Usage of all tasks.
 fn usage() -> String {
     let tasks = [arm::USAGE, compare::USAGE, gpu_offline::USAGE, quality::USAGE, picture::USAGE];
-    format!("{USAGE}\n{}\n{}", tasks.join("\n"), server_suite::USAGE)
+    format!("{USAGE}\n{}\n{}\n{}", tasks.join("\n"), server_suite::USAGE, clients::USAGE)
 }
 
 /// Runs a command to its end and returns what it wrote to stdout.

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{compare, status};
+use crate::{compare, status, venv};
 
 pub const USAGE: &str = "\
 cargo xtask llama-server-suite [--control LLAMA_SERVER] [-- PYTEST ARGS]
@@ -64,10 +64,7 @@ pub fn run(args: &[String]) -> Result<()> {
     for (name, text) in [("shim.py", SHIM), ("bilayer_plugin.py", PLUGIN), ("setup.py", SETUP)] {
         std::fs::write(folder.join(name), text)?;
     }
-    let python = folder.join("venv/bin/python");
-    if !python.exists() {
-        status(Command::new("python3").args(["-m", "venv"]).arg(folder.join("venv")))?;
-    }
+    let python = venv::ready(&folder.join("venv"), &[])?;
     let shared = Path::new("../shared/data");
     if !shared.exists() {
         bail!("../shared/data is not there: the tests need its small models");
