@@ -60,9 +60,11 @@ class Page:
         self.browser.click("#new")
 
     def send(self, text):
+        articles = self.count("article")
         self.browser.type("#message", text)
         self.browser.press("Enter")
-        self.browser.wait("return !document.querySelector('#stop').hidden || document.querySelector('.error')", "an answer begins")
+        # A short answer may have ended before the first look.
+        self.browser.wait(f"return document.querySelectorAll('article').length > {articles + 1} || document.querySelector('.error')", "an answer begins")
 
     def finish(self, seconds=120):
         self.browser.wait("return document.querySelector('#stop').hidden", "the answer ends", seconds)
@@ -296,6 +298,7 @@ def live_panel_follows_the_server(page):
             assert part in panel, f"{part} is not in the panel:\n{panel}"
         assert page.count(".lanes rect") > 0, "no layers are shown"
     page.browser.wait("return document.querySelector('.state')?.innerText === 'Idle'", "the idle state")
+    assert re.search(r"Busy\s+0 %", page.text("#live")), f"a device is busy while the server is idle:\n{page.text('#live')}"
     page.quiet()
 
 

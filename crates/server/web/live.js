@@ -93,10 +93,9 @@ export class Live {
     const busy = devices.map((device) => `${device.short} ${percent(number(device.busy))}`);
     this.#onGlance(isRunning ? [`${rate(number(data.decode_tps))} tok/s`, ...busy].join(" · ") : "Idle");
     clearTimeout(this.#idle);
-    this.#idle = setTimeout(() => {
-      if (this.#view) this.#setState("Idle", false);
-      this.#onGlance("Idle");
-    }, IDLE_MS);
+    // A server with nothing to do may send no event that says so.
+    const rest = { ...data, running: 0, waiting: 0, decode_tps: 0, prefill_tps: 0 };
+    if (isRunning) this.#idle = setTimeout(() => this.#show(rest), IDLE_MS);
   }
 }
 
@@ -139,7 +138,8 @@ class View {
     this.#decode.show(number(data.decode_tps), isRunning);
     this.#prefill.show(number(data.prefill_tps), isRunning);
     if (data.step) this.#step.show(data.step, devices);
-    this.#devices.forEach((device, index) => device.show(devices[index]));
+    // The server's share is that of the last second with work.
+    this.#devices.forEach((device, index) => device.show(isRunning ? devices[index] : { ...devices[index], busy: 0 }));
     this.#queue.show(data);
   }
 }

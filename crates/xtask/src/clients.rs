@@ -114,7 +114,11 @@ pub fn run(args: &[String]) -> Result<()> {
         }
     }
     if is_wanted(PAGE) {
-        page(&bilayer, !names.is_empty(), &mut tally)?;
+        match missing_browser() {
+            None => page(&bilayer, &mut tally)?,
+            Some(advice) if names.is_empty() => say(&format!("skipped page: {advice}"))?,
+            Some(advice) => bail!("{advice}"),
+        }
     }
     say(&format!("{} checks hold, {} failed", tally.held, tally.failed))?;
     if tally.failed > 0 {
@@ -165,16 +169,15 @@ impl Place {
     }
 }
 
-/// Checks the page in headless Chromium. Without one it says what to install, which is an error if it was asked for.
-fn page(bilayer: &Path, is_named: bool, tally: &mut Tally) -> Result<()> {
-    if !has_program(&crate::CHROMIUM) || !has_program(&["chromedriver"]) {
-        let advice =
-            "the page needs Chromium and chromedriver (Debian: chromium and chromium-driver)";
-        if is_named {
-            bail!("{advice}");
-        }
-        return say(&format!("skipped page: {advice}"));
-    }
+/// What to install for the checks of the page, if anything.
+fn missing_browser() -> Option<&'static str> {
+    let is_there = has_program(&crate::CHROMIUM) && has_program(&["chromedriver"]);
+    let advice = "the page needs Chromium and chromedriver (Debian: chromium and chromium-driver)";
+    (!is_there).then_some(advice)
+}
+
+/// Checks the page in headless Chromium.
+fn page(bilayer: &Path, tally: &mut Tally) -> Result<()> {
     let folder = std::path::absolute("target/clients/page")?;
     std::fs::create_dir_all(&folder)?;
     let mut command = Command::new("python3");
