@@ -30,6 +30,9 @@ cargo xtask compare-peer [--parts PART,...] [--types TYPE,...] [--rounds 5] [--l
 cargo xtask compare-peer FILE ... [-t 2] [-p 512] [-n 64] [-np 1,4] [-d 0]
                               the same on files of your own";
 
+/// Where models and llama.cpp are kept.
+const FOLDER: &str = "target/peer";
+
 /// Options of a comparison.
 #[derive(Debug, PartialEq)]
 struct Options {
@@ -143,7 +146,7 @@ pub fn run(args: &[String]) -> Result<()> {
         // Fails before measuring if the file has no markers.
         crate::rewrite(file, "compare-peer", str::to_owned)?;
     }
-    let folder = std::path::absolute("target/peer")?;
+    let folder = std::path::absolute(FOLDER)?;
     let bilayer = build()?;
     let peer = peer::Peer::ready(&folder, options.peer)?;
     let mut rows = Vec::new();
@@ -216,6 +219,22 @@ impl Drop for Load {
 /// Prints a line of the table.
 fn say(line: &str) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{line}")?)
+}
+
+/// The program to measure: the given one, or else that of this tree, which is built.
+pub fn program(given: Option<&Path>) -> Result<PathBuf> {
+    let Some(path) = given else { return build() };
+    if !path.is_file() {
+        bail!("{} is not a program", path.display());
+    }
+    Ok(std::path::absolute(path)?)
+}
+
+/// A model with a billion random weights in Q4_K_M, made once.
+pub fn one_billion(bilayer: &Path) -> Result<PathBuf> {
+    let folder = std::path::absolute(FOLDER)?;
+    std::fs::create_dir_all(&folder)?;
+    model(bilayer, &folder, &cases::one_billion())
 }
 
 /// Builds the program; returns its path.

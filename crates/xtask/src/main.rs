@@ -1,8 +1,4 @@
-//! Project tasks: `cargo xtask test` prepares the machine and runs the whole test suite; `cargo xtask test-arm` runs
-//! the CPU kernels of 64-bit Arm under an emulator; `cargo xtask compare-peer` compares speed with llama.cpp; `cargo
-//! xtask quality-table` measures the quality of each quantization type; `cargo xtask gpu-offline` compiles the GPU kernels
-//! for GPUs that are not here; `cargo xtask picture` makes the README's picture; `cargo xtask llama-server-suite` runs
-//! llama.cpp's tests of its server; `cargo xtask clients` runs clients of PyPI and the page against it.
+//! Project tasks; `cargo xtask` lists them.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -13,6 +9,7 @@ mod arm;
 mod clients;
 mod compare;
 mod gpu_offline;
+mod load;
 mod picture;
 mod quality;
 mod server_suite;
@@ -24,19 +21,29 @@ const PERFORMANCE: &str = "docs/performance.md";
 const USAGE: &str = "\
 cargo xtask test [-- ARGS]    make ready what the tests need, then run the whole suite (ARGS go to cargo test)";
 
+/// A task: its name, how it is called, what runs it.
+type Task = (&'static str, &'static str, fn(&[String]) -> Result<()>);
+
+/// All tasks.
+const TASKS: &[Task] = &[
+    ("test", USAGE, test),
+    ("test-arm", arm::USAGE, arm::run),
+    ("compare-peer", compare::USAGE, compare::run),
+    ("gpu-offline", gpu_offline::USAGE, gpu_offline::run),
+    ("quality-table", quality::USAGE, quality::run),
+    ("picture", picture::USAGE, picture::run),
+    ("clients", clients::USAGE, clients::run),
+    ("serve-load", load::USAGE, load::run),
+    ("llama-server-suite", server_suite::USAGE, server_suite::run),
+];
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let done = match args.first().map(String::as_str) {
-        Some("test") => test(&args[1..]),
-        Some("test-arm") => arm::run(&args[1..]),
-        Some("compare-peer") => compare::run(&args[1..]),
-        Some("gpu-offline") => gpu_offline::run(&args[1..]),
-        Some("quality-table") => quality::run(&args[1..]),
-        Some("picture") => picture::run(&args[1..]),
-        Some("clients") => clients::run(&args[1..]),
-        Some("llama-server-suite") => server_suite::run(&args[1..]),
-        Some(other) => Err(anyhow::anyhow!("no task `{other}`\n{}", usage())),
-        None => Err(anyhow::anyhow!("which task?\n{}", usage())),
+    let name = args.first().map_or("", String::as_str);
+    let done = match TASKS.iter().find(|(task, ..)| *task == name) {
+        Some((.., run)) => run(&args[1..]),
+        None if name.is_empty() => Err(anyhow::anyhow!("which task?\n{}", usage())),
+        None => Err(anyhow::anyhow!("no task `{name}`\n{}", usage())),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -49,8 +56,7 @@ fn main() -> ExitCode {
 
 /// Usage of all tasks.
 fn usage() -> String {
-    let tasks = [arm::USAGE, compare::USAGE, gpu_offline::USAGE, quality::USAGE, picture::USAGE];
-    format!("{USAGE}\n{}\n{}\n{}", tasks.join("\n"), server_suite::USAGE, clients::USAGE)
+    TASKS.iter().map(|(_, usage, _)| *usage).collect::<Vec<_>>().join("\n")
 }
 
 /// Runs a command to its end and returns what it wrote to stdout.

@@ -69,6 +69,11 @@ pub fn own() -> Case {
     case("", Shape { name: "", synth: &[] }, "")
 }
 
+/// A 1B model in Q4_K_M.
+pub fn one_billion() -> Case {
+    case("", LLAMA_1B, "Q4_K_M")
+}
+
 fn case(part: &'static str, shape: Shape, ty: &'static str) -> Case {
     Case {
         part,

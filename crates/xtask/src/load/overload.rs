@@ -1,0 +1,350 @@
+//! Ten times as many requests as the server can complete: goodput, refusals, and what is held afterwards.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use super::Setting;
+use super::client::{Answer, Client};
+use super::completion::{PATH, Prompts, body};
+use super::process::Held;
+use super::report::{Row, Section, Verdict, largest, ms, quantile};
+
+/// Tokens of a request.
+const PROMPT: usize = 32;
+const PREDICT: usize = 16;
+
+/// Running and waiting requests that the server admits.
+const SLOTS: usize = 8;
+const QUEUE: usize = 16;
+
+/// Requests in flight at most: more than are admitted, so that there is always a client for the next arrival.
+const CLIENTS: usize = 256;
+
+/// Arrivals as a multiple of capacity, and the share of them that must have been sent for a result to count.
+const FACTOR: f64 = 10.0;
+const SENT_BAR: f64 = 0.95;
+
+/// Bars: goodput as a share of the peak, time of a refusal, growth of memory.
+const GOODPUT_BAR: f64 = 0.9;
+const REFUSAL_BAR_MS: f64 = 50.0;
+const MEMORY_BAR: f64 = 0.05;
+
+/// Seconds of the phases before, unless the overload itself is shorter.
+const PEAK_SECONDS: u64 = 30;
+const BURST_SECONDS: u64 = 10;
+
+/// Seconds at the start of a phase that are not counted.
+const RAMP_SECONDS: u64 = 3;
+
+/// What became of a request.
+enum Outcome {
+    Completed { at: Instant, tokens: u64 },
+    Refused { ms: f64, retry_after: Option<u64> },
+    Failed(String),
+}
+
+impl Outcome {
+    fn of(answer: Result<Answer>) -> Outcome {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => return Outcome::Failed(format!("{error:#}")),
+        };
+        match answer.head.status {
+            200 => {
+                let document: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+                match document["usage"]["completion_tokens"].as_u64() {
+                    Some(tokens) => Outcome::Completed { at: Instant::now(), tokens },
+                    None => Outcome::Failed("an answer without usage".to_owned()),
+                }
+            }
+            429 | 503 => {
+                let retry_after = answer.head.get("retry-after");
+                let retry_after = retry_after.and_then(|seconds| seconds.parse().ok());
+                Outcome::Refused { ms: ms(answer.took), retry_after }
+            }
+            status => Outcome::Failed(format!("status {status}")),
+        }
+    }
+}
+
+/// When requests are sent.
+#[derive(Clone, Copy)]
+enum Arrivals {
+    /// Each client sends its next request once the last one is answered.
+    Closed { clients: usize },
+    /// At fixed times, whatever became of the earlier ones; `rate` requests a second.
+    Open { rate: f64 },
+}
+
+/// The outcomes of a phase.
+struct Phase {
+    began: Instant,
+    length: Duration,
+    outcomes: Vec<Outcome>,
+    /// How late requests were sent, milliseconds.
+    late_ms: Vec<f64>,
+}
+
+impl Phase {
+    /// Sends requests for `length`, then waits for the answers.
+    fn run(address: SocketAddr, arrivals: Arrivals, length: Duration, seed: u64) -> Result<Phase> {
+        let began = Instant::now();
+        let arrival = AtomicU64::new(0);
+        let clients = match arrivals {
+            Arrivals::Closed { clients } => clients,
+            Arrivals::Open { .. } => CLIENTS,
+        };
+        let client = |number: usize| {
+            let mut prompts = Prompts::seeded(seed + number as u64);
+            let mut client = Client::new(address);
+            let (mut outcomes, mut late_ms) = (Vec::new(), Vec::new());
+            loop {
+                if let Arrivals::Open { rate } = arrivals {
+                    let number = arrival.fetch_add(1, Ordering::Relaxed);
+                    let due = began + Duration::from_secs_f64(number as f64 / rate);
+                    if due - began >= length {
+                        break;
+                    }
+                    sleep(due.saturating_duration_since(Instant::now()));
+                    late_ms.push(ms(due.elapsed()));
+                }
+                if began.elapsed() >= length {
+                    break;
+                }
+                let body = body(&prompts.next(PROMPT), PREDICT).to_string();
+                let outcome = Outcome::of(client.post(PATH, &body));
+                if matches!(outcome, Outcome::Failed(_)) {
+                    client.close();
+                }
+                outcomes.push(outcome);
+            }
+            (outcomes, late_ms)
+        };
+        let mut phase = Phase { began, length, outcomes: Vec::new(), late_ms: Vec::new() };
+        thread::scope(|scope| {
+            let client = &client;
+            let spawn = |number| {
+                let small = thread::Builder::new().stack_size(256 << 10);
+                small.spawn_scoped(scope, move || client(number))
+            };
+            let threads = (0..clients).map(spawn).collect::<std::io::Result<Vec<_>>>()?;
+            for thread in threads {
+                let Ok((outcomes, late_ms)) = thread.join() else { bail!("a client panicked") };
+                phase.outcomes.extend(outcomes);
+                phase.late_ms.extend(late_ms);
+            }
+            Ok(phase)
+        })
+    }
+
+    /// Completed tokens a second, from the end of the ramp to the end of the phase.
+    fn goodput(&self) -> f64 {
+        let ramp = Duration::from_secs(RAMP_SECONDS).min(self.length / 4);
+        let (from, to) = (self.began + ramp, self.began + self.length);
+        let within = |outcome: &Outcome| match outcome {
+            Outcome::Completed { at, tokens } if from <= *at && *at < to => *tokens,
+            _ => 0,
+        };
+        self.outcomes.iter().map(within).sum::<u64>() as f64 / (self.length - ramp).as_secs_f64()
+    }
+
+    fn completed(&self) -> usize {
+        let is_completed = |o: &&Outcome| matches!(o, Outcome::Completed { .. });
+        self.outcomes.iter().filter(is_completed).count()
+    }
+
+    /// Times of refusals in milliseconds, and how many came without Retry-After.
+    fn refusals(&self) -> (Vec<f64>, usize) {
+        let refusals = self.outcomes.iter().filter_map(|outcome| match outcome {
+            Outcome::Refused { ms, retry_after } => Some((*ms, retry_after.is_none())),
+            _ => None,
+        });
+        let (times, without): (Vec<f64>, Vec<bool>) = refusals.unzip();
+        (times, without.into_iter().filter(|without| *without).count())
+    }
+
+    fn failures(&self) -> Vec<&str> {
+        let failed = self.outcomes.iter().filter_map(|outcome| match outcome {
+            Outcome::Failed(why) => Some(why.as_str()),
+            _ => None,
+        });
+        failed.collect()
+    }
+
+    /// Requests sent, as a share of those that were due.
+    fn sent_share(&self, rate: f64) -> f64 {
+        self.outcomes.len() as f64 / (rate * self.length.as_secs_f64())
+    }
+}
+
+/// Peak at capacity, a burst that warms up, then the overload.
+pub fn overload(setting: &Setting) -> Result<Section> {
+    let flags = format!(
+        "-np {SLOTS} -c 4096 --kv-unified --max-queue {QUEUE} --max-connections 1024 --max-connections-per-ip 1024 -t {} \
+         -ngl 0 -dev none",
+        setting.threads
+    );
+    let server = setting.launch("overload", flags.clone()).bilayer()?;
+    let fresh = server.held()?;
+    let seconds = |most: u64| Duration::from_secs(most.min(setting.seconds));
+    eprintln!("xtask: overload: peak at capacity");
+    let closed = Arrivals::Closed { clients: 2 * SLOTS };
+    let peak_phase = Phase::run(server.address, closed, seconds(PEAK_SECONDS), 1 << 32)?;
+    let peak = peak_phase.goodput();
+    let capacity = peak / PREDICT as f64;
+    if peak <= 0.0 {
+        bail!("no request was completed at capacity: {:?}", peak_phase.failures().first());
+    }
+    let open = Arrivals::Open { rate: FACTOR * capacity };
+    eprintln!("xtask: overload: burst that warms up");
+    Phase::run(server.address, open, seconds(BURST_SECONDS), 2 << 32)?;
+    let patience = Duration::from_secs(30);
+    sleep(Duration::from_secs(3));
+    let before = server.settled(fresh.descriptors, patience)?;
+    eprintln!("xtask: overload: {} s at ten times capacity", setting.seconds);
+    let phase = Phase::run(server.address, open, Duration::from_secs(setting.seconds), 3 << 32)?;
+    let under = server.held()?;
+    sleep(Duration::from_secs(3));
+    let after = server.settled(fresh.descriptors, patience)?;
+    let about = format!(
+        "`bilayer serve {flags}`; prompts of {PROMPT} tokens, answers of {PREDICT}, not streamed. The peak is that of {} \
+         clients that send their next request once the last is answered, {:.0} s. Then {:.1} requests a second ({FACTOR} times \
+         capacity) arrive for {} s from {CLIENTS} clients on loopback. Memory is compared with its value after a burst of \
+         {:.0} s at that rate, descriptors with their number after the start, both without connections.",
+        2 * SLOTS,
+        seconds(PEAK_SECONDS).as_secs_f64(),
+        FACTOR * capacity,
+        setting.seconds,
+        seconds(BURST_SECONDS).as_secs_f64(),
+    );
+    let mut rows = served_rows(&phase, peak, FACTOR * capacity);
+    rows.extend(held_rows(&fresh, &before, &under, &after));
+    Ok(Section { name: "overload", about, rows })
+}
+
+fn served_rows(phase: &Phase, peak: f64, rate: f64) -> Vec<Row> {
+    let goodput = phase.goodput();
+    let (refusals, without) = phase.refusals();
+    let failures = phase.failures();
+    let sent = phase.sent_share(rate);
+    let p99 = quantile(&refusals, 0.99);
+    vec![
+        Row::judged(
+            "goodput, share of the peak",
+            format!("{:.3} ({goodput:.1} of {peak:.1} tok/s)", goodput / peak),
+            format!("at least {GOODPUT_BAR}"),
+            Verdict::at_least(goodput / peak, GOODPUT_BAR),
+        ),
+        Row::judged(
+            "time of a refusal, p99",
+            format!(
+                "{p99:.1} ms (median {:.1} ms, largest {:.1} ms)",
+                quantile(&refusals, 0.5),
+                largest(&refusals)
+            ),
+            format!("at most {REFUSAL_BAR_MS} ms"),
+            Verdict::at_most(p99, REFUSAL_BAR_MS),
+        ),
+        Row::judged(
+            "refusals without Retry-After",
+            format!("{without} of {}", refusals.len()),
+            "none",
+            Verdict::at_most(without as f64, 0.0),
+        ),
+        Row::judged(
+            "requests that neither completed nor were refused",
+            match failures.first() {
+                None => "0".to_owned(),
+                Some(first) => format!("{}, the first: {first}", failures.len()),
+            },
+            "none",
+            Verdict::at_most(failures.len() as f64, 0.0),
+        ),
+        Row::judged(
+            "requests sent, share of those due",
+            format!("{sent:.3} (p99 {:.1} ms late)", quantile(&phase.late_ms, 0.99)),
+            format!("at least {SENT_BAR}"),
+            Verdict::at_least(sent, SENT_BAR),
+        ),
+        Row::shown(
+            "completed, refused",
+            format!("{} completed, {} refused", phase.completed(), refusals.len()),
+        ),
+    ]
+}
+
+fn held_rows(fresh: &Held, before: &Held, under: &Held, after: &Held) -> Vec<Row> {
+    let mib = |bytes: f64| bytes / f64::from(1 << 20);
+    let memory = |what: &str, of: fn(&Held) -> f64| {
+        let growth = of(after) / of(before) - 1.0;
+        Row::judged(
+            what,
+            format!(
+                "{:+.1} % ({:.1} MiB before, {:.1} MiB under load, {:.1} MiB after)",
+                100.0 * growth,
+                mib(of(before)),
+                mib(of(under)),
+                mib(of(after))
+            ),
+            format!("at most {:+.0} %", 100.0 * MEMORY_BAR),
+            Verdict::at_most(growth, MEMORY_BAR),
+        )
+    };
+    vec![
+        memory("resident memory (VmRSS)", |held| held.resident),
+        memory("resident memory without files (RssAnon)", |held| held.anonymous),
+        Row::judged(
+            "file descriptors",
+            format!("{} (at the start {})", after.descriptors, fresh.descriptors),
+            "as at the start",
+            Verdict::at_most(after.descriptors as f64, fresh.descriptors as f64),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn phase(outcomes: Vec<Outcome>, began: Instant) -> Phase {
+        Phase { began, length: Duration::from_secs(8), outcomes, late_ms: vec![1.0] }
+    }
+
+    #[test]
+    fn goodput_counts_completed_tokens_after_the_ramp() {
+        let began = Instant::now();
+        let done = |seconds: u64| Outcome::Completed {
+            at: began + Duration::from_secs(seconds),
+            tokens: 12,
+        };
+        let refused = Outcome::Refused { ms: 3.0, retry_after: None };
+        // A quarter of 8 s is ramp: those after 1 s and 9 s do not count.
+        let phase = phase(vec![done(1), done(3), refused, done(7), done(9)], began);
+        assert!((phase.goodput() - 4.0).abs() < 1e-9);
+        assert_eq!(phase.completed(), 4);
+        assert_eq!(phase.refusals(), (vec![3.0], 1));
+        assert!((phase.sent_share(1.0) - 5.0 / 8.0).abs() < 1e-9);
+        let verdicts: Vec<_> = served_rows(&phase, 4.0, 1.0);
+        let section = Section { name: "overload", about: String::new(), rows: verdicts };
+        // No Retry-After, and too few were sent.
+        assert_eq!(section.failures(), 2, "{section}");
+    }
+
+    #[test]
+    fn memory_and_descriptors_must_come_back() {
+        let held = |resident: f64, descriptors| Held { resident, anonymous: 100.0, descriptors };
+        let failures = |after: &Held| {
+            let start = held(1000.0, 10);
+            let rows = held_rows(&start, &start, &held(9000.0, 300), after);
+            Section { name: "overload", about: String::new(), rows }.failures()
+        };
+        assert_eq!(failures(&held(1049.0, 10)), 0);
+        assert_eq!(failures(&held(1051.0, 10)), 1);
+        assert_eq!(failures(&held(1000.0, 11)), 1);
+    }
+}
