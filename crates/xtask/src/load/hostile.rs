@@ -298,8 +298,6 @@ fn beyond(setting: &Setting, allowed: usize, flags: &str) -> Result<Row> {
     let mut launch = setting.launch("hostile-limits", format!("{flags} -t 1 -ngl 0 -dev none"));
     launch.model = None;
     let server = launch.bilayer()?;
-    // The connection that asked whether the server was ready has left its place.
-    sleep(Duration::from_millis(200));
     let mut kept = open(server.address, allowed)?;
     sleep(Duration::from_millis(200));
     let were_open = kept.iter().filter(|stream| is_open(stream)).count();
