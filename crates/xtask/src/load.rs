@@ -165,7 +165,8 @@ pub fn run(args: &[String]) -> Result<()> {
     let mut record = heading(&setting, args)?;
     let mut failures = 0;
     for (name, _, measure) in PARTS.iter().filter(|part| options.has(part.0)) {
-        let section = measure(&setting).with_context(|| format!("part {name}"))?;
+        // The other parts are measured all the same.
+        let section = measure(&setting).unwrap_or_else(|error| Section::broken(name, &error));
         writeln!(std::io::stdout(), "{section}")?;
         failures += section.failures();
         write!(record, "\n{section}")?;
@@ -203,24 +204,40 @@ fn with_more_descriptors(args: &[String]) -> Result<()> {
 fn heading(setting: &Setting, args: &[String]) -> Result<String> {
     let line = |command: &mut Command| output(command).map(|text| text.trim().to_owned());
     let date = line(Command::new("date").args(["-u", "+%F %H:%M"]))?;
-    let commit = line(Command::new("git").args(["rev-parse", "--short", "HEAD"]));
-    let commit = commit.unwrap_or_else(|_| "unknown".to_owned());
     let version = line(Command::new(&setting.bilayer).arg("--version"))?;
+    // A given program may be of another commit.
+    let is_built_here = !args.iter().any(|arg| arg == "--bilayer");
+    let commit = line(Command::new("git").args(["rev-parse", "--short", "HEAD"]));
+    let program = match commit {
+        Ok(commit) if is_built_here => format!("{version} of commit {commit}"),
+        _ => version,
+    };
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let cpus = std::thread::available_parallelism()?;
     let model = setting.model.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok(format!(
-        "## serve-load, {date} UTC\n\n`{}`: commit {commit}, {version}, {model}, {} threads, {cpus} CPUs ({}). Values are the \
-         median of the rounds and their range. The clients run on the same machine.\n",
-        ["cargo xtask serve-load"]
-            .into_iter()
-            .chain(args.iter().map(String::as_str))
-            .collect::<Vec<_>>()
-            .join(" "),
+        "## serve-load, {date} UTC\n\n`{}`: {program}, {model}, {} threads, {cpus} CPUs ({}). Values are the median of the \
+         rounds and their range. The clients run on the same machine.\n",
+        command(args),
         setting.threads,
         cpu.map_or("unknown", |(_, name)| name),
     ))
+}
+
+/// The command without the paths of this machine.
+fn command(args: &[String]) -> String {
+    let mut command = "cargo xtask serve-load".to_owned();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if ["--bilayer", "--model", "--peer", "--into"].contains(&arg.as_str()) {
+            args.next();
+        } else {
+            command += " ";
+            command += arg;
+        }
+    }
+    command
 }
 
 /// Appends a section to a record, which it creates if there is none.
@@ -264,6 +281,13 @@ mod tests {
             let error = format!("{:#}", parse(line).unwrap_err());
             assert!(error.contains(part), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn records_have_no_paths_of_the_machine() {
+        let args = "--parts single --bilayer /a/b --rounds 2 --into c.md".split(' ');
+        let args: Vec<String> = args.map(str::to_owned).collect();
+        assert_eq!(command(&args), "cargo xtask serve-load --parts single --rounds 2");
     }
 
     #[test]

@@ -71,6 +71,13 @@ pub struct Section {
 }
 
 impl Section {
+    /// The result of a part that could not be measured.
+    pub fn broken(name: &'static str, error: &anyhow::Error) -> Section {
+        let error = format!("{error:#}").replace('|', "/").replace('\n', " ");
+        let row = Row::judged("measurement", error, "completes", Verdict::Fail);
+        Section { name, about: "It could not be measured.".to_owned(), rows: vec![row] }
+    }
+
     /// Number of values that miss their bar.
     pub fn failures(&self) -> usize {
         self.rows.iter().filter(|row| row.verdict == Verdict::Fail).count()
@@ -158,5 +165,8 @@ mod tests {
         let expected = "### streams\n\nTwo of them.\n\n| value | measured | bar | result |\n|---|---|---|---|\n\
                         | ratio | 0.90 | at least 0.95 | FAIL |\n| speed | 3 tok/s | - | - |\n";
         assert_eq!(section.to_string(), expected);
+        let broken = Section::broken("peer", &anyhow::anyhow!("a | b\nc"));
+        assert_eq!(broken.failures(), 1);
+        assert!(broken.to_string().contains("| measurement | a / b c | completes | FAIL |"));
     }
 }
