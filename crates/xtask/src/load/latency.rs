@@ -94,6 +94,7 @@ fn arrive(server: &Server, prompts: &mut Prompts) -> Result<Arrival> {
     let (beside, arrived) = thread::scope(|scope| {
         let beside = scope.spawn(|| {
             let mut count = 0;
+            // Dropped with the stream: a stream that fails ends the wait for it.
             let tell = tell;
             stream(&mut Client::new(server.address), &running, BESIDE, |_| {
                 count += 1;

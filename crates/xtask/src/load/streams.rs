@@ -248,7 +248,7 @@ fn version(program: &std::path::Path) -> String {
 fn without_page(program: &std::path::Path) -> Result<String> {
     let ran = Command::new(program).arg("--help").output().context("llama-server --help")?;
     let help = String::from_utf8_lossy(&ran.stdout);
-    let flag = ["--no-webui", "--no-ui"].into_iter().find(|flag| help.contains(flag));
+    let flag = ["--no-ui", "--no-webui"].into_iter().find(|flag| help.contains(flag));
     Ok(flag.unwrap_or_default().to_owned())
 }
 
