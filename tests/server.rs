@@ -496,10 +496,12 @@ fn answers_are_drafted_and_contexts_shifted() {
     let body = json!({ "prompt": "ROMEO:\n", "temperature": 0.0, "n_predict": 60 });
     let expected = plain.post("/completion", &body).good();
     assert_eq!(expected["timings"]["draft_n"], Value::Null);
-    let server = Server::start("-np 1 -c 128 --lookup --context-shift");
+    let server = Server::start("-np 1 -c 128 --lookup --context-shift --metrics");
     let found = server.post("/completion", &body).good();
     assert_eq!(found["content"], expected["content"]);
-    assert!(found["timings"]["draft_n"].as_u64() > Some(0), "{found}");
+    let drafted = found["timings"]["draft_n"].as_u64().unwrap();
+    let line = format!("llamacpp:spec_decode_num_draft_tokens_total {drafted}\n");
+    assert!(drafted > 0 && server.get("/metrics").body.contains(&line), "{line}");
     assert_eq!(server.get("/slots").good()[0]["speculative"], true);
     let long = json!({ "prompt": "ROMEO:\n", "n_predict": 300, "ignore_eos": true, "seed": 1 });
     let found = plain.post("/completion", &long).good();

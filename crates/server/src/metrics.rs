@@ -38,6 +38,9 @@ pub struct Metrics {
     between_tokens: Histogram,
     whole: Histogram,
     queue: Histogram,
+    drafted: Counter,
+    accepted: Counter,
+    drafts: Counter,
     /// When the process started, seconds since 1970.
     pub started: u64,
 }
@@ -54,11 +57,12 @@ impl Metrics {
         let builder = PrometheusBuilder::new().set_buckets(&TIMES);
         let recorder = builder.unwrap_or_else(|_| PrometheusBuilder::new()).build_recorder();
         let r = &recorder;
-        // llama-server has these for its drafts; they stay at 0 without a draft model.
-        for name in ["draft_tokens", "accepted_tokens", "drafts"] {
-            let name = format!("llamacpp:spec_decode_num_{name}_total");
-            counter(r, &name, "Draft tokens of speculative decoding").increment(0);
-        }
+        let drafts = |name: &str, what| {
+            let counter = counter(r, &format!("llamacpp:spec_decode_num_{name}_total"), what);
+            // Counters are shown from the start.
+            counter.increment(0);
+            counter
+        };
         Metrics {
             handle: recorder.handle(),
             prompt_tokens: counter(r, "llamacpp:prompt_tokens_total", "Prompt tokens computed"),
@@ -104,6 +108,9 @@ impl Metrics {
             ),
             whole: histogram(r, "bilayer:e2e_request_latency_seconds", "From arrival to the end"),
             queue: histogram(r, "bilayer:request_queue_time_seconds", "Time in the queue"),
+            drafted: drafts("draft_tokens", "Draft tokens that were verified"),
+            accepted: drafts("accepted_tokens", "Draft tokens that were accepted"),
+            drafts: drafts("drafts", "Steps that verified draft tokens of a request"),
             started: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             recorder,
         }
@@ -135,6 +142,9 @@ impl Metrics {
         self.prompt_tokens.increment(computed as u64);
         self.prompt_cached.increment(served.cached as u64);
         self.predicted_tokens.increment(served.generated as u64);
+        self.drafted.increment(served.drafted as u64);
+        self.accepted.increment(served.accepted as u64);
+        self.drafts.increment(served.drafts as u64);
         let (prefill, decode) = (served.prefill.as_secs_f64(), served.decode.as_secs_f64());
         self.prompt_seconds.increment(prefill);
         self.predicted_seconds.increment(decode);

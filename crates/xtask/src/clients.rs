@@ -12,8 +12,8 @@ use crate::{compare, has_program, status, venv};
 pub const USAGE: &str = "\
 cargo xtask clients [--bilayer PROGRAM] [NAME...]
                               check the server with the clients of PyPI (openai-2, openai-3, anthropic, litellm,
-                              langchain-openai, instructor, lm-eval, in target/clients) and its page in Chromium
-                              (page); --bilayer takes a ready program instead of building one";
+                              langchain-openai, instructor, lm-eval, and schemathesis, which tries what /openapi.json
+                              allows; in target/clients) and its page in Chromium (page); --bilayer takes a ready program instead of building one";
 
 /// A set of packages, and the checks that use them.
 struct Client {
@@ -49,6 +49,11 @@ const CLIENTS: &[Client] = &[
         packages: &["lm-eval[api]~=0.4.13", "transformers~=5.0", "gguf~=0.17"],
         scripts: &["check_lm_eval.py"],
     },
+    Client {
+        name: "schemathesis",
+        packages: &["schemathesis~=4.32"],
+        scripts: &["check_schemathesis.py"],
+    },
 ];
 
 /// The name that picks the checks of the web page.
@@ -64,6 +69,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("check_langchain.py", include_str!("clients/check_langchain.py")),
     ("check_instructor.py", include_str!("clients/check_instructor.py")),
     ("check_lm_eval.py", include_str!("clients/check_lm_eval.py")),
+    ("check_schemathesis.py", include_str!("clients/check_schemathesis.py")),
     ("reference.py", include_str!("clients/reference.py")),
 ];
 

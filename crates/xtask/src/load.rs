@@ -29,9 +29,9 @@ cargo xtask serve-load [--parts PART,...] [--bilayer PROGRAM] [--model GGUF] [--
                               program instead of building one, --into appends the tables to a record in Markdown";
 
 /// A part: its name, what it is, and the function that measures it.
-type Part = (&'static str, &'static str, fn(&Setting) -> Result<Section>);
+type LoadPart = (&'static str, &'static str, fn(&Setting) -> Result<Section>);
 
-const PARTS: [Part; 7] = [
+const PARTS: [LoadPart; 7] = [
     ("streams", "16 streams beside bench with 16 sequences", streams::streams),
     ("single", "one stream beside bench", streams::single),
     ("peer", "8 streams beside llama-server, which --peer names", streams::peer),

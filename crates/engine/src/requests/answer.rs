@@ -100,6 +100,7 @@ impl Answer {
         };
         let drafted = drafted.min(self.draft.tokens().len());
         self.served.drafted += drafted;
+        self.served.drafts += usize::from(drafted > 0);
         let first = rows.data.len() / rows.width - 1 - drafted;
         for at in 0..=drafted {
             let token = self.select(at, &rows.row(first + at), best)?;

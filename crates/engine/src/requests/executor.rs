@@ -143,6 +143,8 @@ pub struct Served {
     pub preempted: usize,
     /// The slot that it has.
     pub slot: u32,
+    /// Steps that verified draft tokens for it.
+    pub drafts: usize,
     /// Draft tokens that were verified for it.
     pub drafted: usize,
     /// Those that were accepted.

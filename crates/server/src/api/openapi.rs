@@ -58,16 +58,18 @@ pub const ENDPOINTS: &[Endpoint] = &[
     ("/models/unload", "Unload a model.", &[info::MODEL], &["model"]),
 ];
 
-/// Endpoints without bodies.
-const READS: &[(&str, &str)] = &[
-    ("/health", "Whether requests are answered."),
-    ("/livez", "Whether the process works."),
-    ("/readyz", "Whether a balancer shall send requests."),
-    ("/v1/models", "The models."),
-    ("/props", "Properties of the server and its first model."),
-    ("/slots", "What is running."),
-    ("/metrics", "Prometheus metrics."),
+/// Endpoints without bodies: path, what it gives, the type of its content.
+const READS: &[(&str, &str, &str)] = &[
+    ("/health", "Whether requests are answered.", JSON),
+    ("/livez", "Whether the process works.", JSON),
+    ("/readyz", "Whether a balancer shall send requests.", JSON),
+    ("/v1/models", "The models.", JSON),
+    ("/props", "Properties of the server and its first model.", JSON),
+    ("/slots", "What is running.", JSON),
+    ("/metrics", "Prometheus metrics.", "text/plain"),
 ];
+
+const JSON: &str = "application/json";
 
 /// `GET /openapi.json`.
 pub async fn document() -> Response {
@@ -99,7 +101,9 @@ fn made() -> Value {
         });
         paths.insert((*path).to_owned(), json!({ "post": post }));
     }
-    for (path, summary) in READS {
+    for (path, summary, kind) in READS {
+        let mut responses = responses.clone();
+        responses["200"]["content"] = json!({ *kind: { "schema": {} } });
         paths.insert(
             (*path).to_owned(),
             json!({ "get": { "summary": summary, "responses": responses } }),
