@@ -514,7 +514,7 @@ def run(url, options):
                 print(f"ok      page: {name.replace('_', ' ')}", flush=True)
             except Exception as error:
                 failed.append(name)
-                print(f"failed  page: {name.replace('_', ' ')}: {error}", flush=True)
+                print(f"failed  page: {name.replace('_', ' ')}: {' '.join(str(error).split())}", flush=True)
                 if not isinstance(error, AssertionError):
                     traceback.print_exc()
                 page.shoot(f"failed-{name}")

@@ -102,8 +102,9 @@ impl Answers {
                     after: leader,
                     updates: sender.clone(),
                 };
-                if !worker.ask(ask) {
-                    return Err(ApiError::unavailable("the model is being unloaded"));
+                if let Err(error) = worker.ask(ask) {
+                    tickets.iter().for_each(|&ticket| worker.cancel(ticket));
+                    return Err(error);
                 }
                 leader = leader.or(Some(ticket));
                 tickets.push(ticket);

@@ -22,6 +22,7 @@
 //! }
 //! ```
 
+mod admission;
 mod answers;
 mod api;
 mod app;

@@ -56,13 +56,22 @@ struct CallConstraint {
     trigger: Option<String>,
 }
 
+/// Whether a request lets the model reason.
+fn may_think(app: &App, body: &Body) -> bool {
+    let own = body.within("chat_template_kwargs", "enable_thinking").and_then(Value::as_bool);
+    let by_effort = body.text("reasoning_effort").map(|effort| effort != "none");
+    let default = app.config.template_variables.get("enable_thinking").and_then(Value::as_bool);
+    own.or(by_effort).or(default).unwrap_or(true)
+}
+
 impl Style {
     /// The style that a request asks for; `prompt` is its rendered prompt.
     ///
     /// # Errors
     /// Its tools or its choice of tools are wrong.
     pub fn of(app: &App, loaded: &Loaded, body: &Body, prompt: &str) -> Result<Style, ApiError> {
-        let format = Format::of(loaded.template()?.source());
+        let source = loaded.template()?.source();
+        let format = Format::of(source);
         let given = body.get("tools");
         let tools = given.map(Tool::list).unwrap_or_default();
         let count = given.and_then(Value::as_array).map_or(0, Vec::len);
@@ -86,6 +95,7 @@ impl Style {
             choice,
             parallel,
             thinking_is_open,
+            may_think: format.may_think(source) && may_think(app, body),
             tokenizer,
         });
         let grammar = rules.and_then(|rules| format.call_grammar(&rules));
@@ -107,7 +117,6 @@ impl Style {
             calls_max: (!parallel).then_some(1),
             thinking_is_open,
         };
-        let source = loaded.template()?.source();
         let marks = [format.thinking_tags().0, "<|channel|>"];
         let shows_control =
             !options.tools.is_empty() || marks.iter().any(|mark| source.contains(mark));

@@ -8,12 +8,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bilayer_engine::requests::{
-    Event, Executor, ExecutorSettings, RequestId, Submission, SubmitError,
+    Event, Executor, ExecutorSettings, KeyId, RequestId, Submission, SubmitError,
 };
 use bilayer_engine::session::{SavedSequence, Spent};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::admission::Admission;
 use crate::config::{Open, Opened};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
@@ -139,6 +140,7 @@ pub struct LiveSlot {
 /// A handle to the thread.
 pub struct Worker {
     commands: Mutex<Sender<Command>>,
+    admission: Arc<Admission>,
     live: Arc<Mutex<Live>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -157,10 +159,12 @@ impl Worker {
         let (sender, commands) = mpsc::channel();
         let live = Arc::new(Mutex::new(Live::default()));
         let shared = live.clone();
+        let admission = Arc::new(Admission::new(settings.waiting, settings.waiting_per_key));
         let mut opened = opened;
         let at_end = opened.at_end.take();
         let mut serving = Serving {
             executor: executor(opened, settings),
+            admission: admission.clone(),
             opener,
             settings,
             commands,
@@ -177,12 +181,24 @@ impl Worker {
                 at_end(serving.executor.session());
             }
         })?;
-        Ok(Worker { commands: Mutex::new(sender), live, thread: Some(thread) })
+        Ok(Worker { commands: Mutex::new(sender), admission, live, thread: Some(thread) })
     }
 
-    /// Hands a request over; false if the thread has ended.
-    pub fn ask(&self, ask: Ask) -> bool {
-        self.send(Command::Ask(Box::new(ask)))
+    /// Hands a request over.
+    ///
+    /// # Errors
+    /// Too many wait; the thread has ended.
+    pub fn ask(&self, ask: Ask) -> Result<(), ApiError> {
+        let key = ask.submission.key;
+        if let Err(refused) = self.admission.enter(key) {
+            let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+            return Err(ApiError::refused(refused, retry_after(live.decode_time, live.waiting)));
+        }
+        if !self.send(Command::Ask(Box::new(ask))) {
+            self.admission.leave(key);
+            return Err(ApiError::unavailable("the model is being unloaded"));
+        }
+        Ok(())
     }
 
     /// Ends a request, if it still runs or waits.
@@ -239,6 +255,7 @@ impl Window {
 /// The thread's state.
 struct Serving {
     executor: Executor,
+    admission: Arc<Admission>,
     opener: Arc<Open>,
     settings: ExecutorSettings,
     commands: Receiver<Command>,
@@ -260,9 +277,19 @@ enum Activity {
 
 /// An open request.
 struct OpenRequest {
+    key: KeyId,
+    /// Whether it is counted as waiting.
+    waits: bool,
     ticket: Ticket,
     index: usize,
     updates: UnboundedSender<(usize, Update)>,
+}
+
+/// Seconds after which some of the waiting requests will have been served.
+fn retry_after(step: Option<Duration>, waiting: usize) -> u64 {
+    let step = step.unwrap_or(Duration::from_millis(50));
+    let seconds = step.as_secs_f64() * waiting as f64;
+    (seconds.ceil() as u64).clamp(1, 60)
 }
 
 fn executor(opened: Opened, settings: ExecutorSettings) -> Executor {
@@ -285,6 +312,8 @@ impl Serving {
                     Ok(Command::Stop) | Err(_) => return,
                     Ok(command) => self.obey(command),
                 }
+                // Rates are those of the time in which there was something to do.
+                self.window = Window::new();
             }
             loop {
                 match self.commands.try_recv() {
@@ -303,7 +332,7 @@ impl Serving {
             Command::Cancel(ticket) => {
                 if let Some(id) = self.tickets.remove(&ticket) {
                     self.executor.cancel(id);
-                    self.open.remove(&id);
+                    self.close(id);
                     self.metrics.cancelled.increment(1);
                 }
             }
@@ -330,17 +359,22 @@ impl Serving {
 
     fn admit(&mut self, ask: Ask) {
         let Ask { ticket, index, mut submission, after, updates } = ask;
+        let key = submission.key;
         submission.after = after.and_then(|ticket| self.tickets.get(&ticket)).copied();
         match self.executor.submit(submission) {
             Ok(id) => {
                 // A client that has left is noticed at the first event.
                 let _ = updates.send((index, Update::Accepted));
-                self.open.insert(id, OpenRequest { ticket, index, updates });
+                self.open.insert(id, OpenRequest { key, waits: true, ticket, index, updates });
                 self.tickets.insert(ticket, id);
             }
             Err(error) => {
+                self.admission.leave(key);
+                let (step, waiting) = (self.executor.decode_time(), self.executor.waiting());
                 let error = match error {
-                    SubmitError::Refused(refused) => ApiError::refused(refused, self.retry_after()),
+                    SubmitError::Refused(refused) => {
+                        ApiError::refused(refused, retry_after(step, waiting))
+                    }
                     error => error.into(),
                 };
                 let _ = updates.send((index, Update::Failed(error)));
@@ -348,11 +382,14 @@ impl Serving {
         }
     }
 
-    /// Seconds after which some of the waiting requests will have been served.
-    fn retry_after(&self) -> u64 {
-        let step = self.executor.decode_time().unwrap_or(Duration::from_millis(50));
-        let seconds = step.as_secs_f64() * self.executor.waiting() as f64;
-        (seconds.ceil() as u64).clamp(1, 60)
+    /// Forgets a request that has ended.
+    fn close(&mut self, id: RequestId) -> Option<OpenRequest> {
+        let open = self.open.remove(&id)?;
+        self.tickets.remove(&open.ticket);
+        if open.waits {
+            self.admission.leave(open.key);
+        }
+        Some(open)
     }
 
     /// One step; a panic fails all requests and opens the session again.
@@ -380,12 +417,14 @@ impl Serving {
     fn tell(&mut self, id: RequestId, event: Event) {
         let ends = matches!(event, Event::Ended { .. } | Event::Failed(_));
         self.metrics.event(&event);
-        let Some(open) = self.open.get(&id) else { return };
+        let Some(open) = self.open.get_mut(&id) else { return };
+        // Its first event says that it runs.
+        if std::mem::take(&mut open.waits) {
+            self.admission.leave(open.key);
+        }
         let is_gone = open.updates.send((open.index, Update::Event(event))).is_err();
-        if (ends || is_gone)
-            && let Some(open) = self.open.remove(&id)
-        {
-            self.tickets.remove(&open.ticket);
+        if ends || is_gone {
+            self.close(id);
         }
         if is_gone && !ends {
             self.executor.cancel(id);
@@ -396,8 +435,8 @@ impl Serving {
     /// Fails all requests and starts with a new session.
     fn reopen(&mut self) {
         self.metrics.warn("a step panicked: the model is loaded again");
-        self.tickets.clear();
-        for (_, open) in self.open.drain() {
+        for id in self.open.keys().copied().collect::<Vec<_>>() {
+            let Some(open) = self.close(id) else { continue };
             let error = ApiError::server("an internal error ended the request; please report it");
             let _ = open.updates.send((open.index, Update::Failed(error)));
         }
@@ -459,8 +498,10 @@ impl Serving {
             busy.for_each(|(device, busy)| device.busy_total += *busy);
         }
         let passed = self.window.began.elapsed().as_secs_f64();
-        if passed >= 1.0 || is_idle {
-            let passed = passed.max(1e-3);
+        if is_idle {
+            (live.decode_tps, live.prefill_tps) = (0.0, 0.0);
+            live.devices.iter_mut().for_each(|device| device.busy = 0.0);
+        } else if passed >= 1.0 {
             live.decode_tps = self.window.tokens as f64 / passed;
             live.prefill_tps = self.window.prefill_rows as f64 / passed;
             for (device, busy) in live.devices.iter_mut().zip(&self.window.spent.devices) {

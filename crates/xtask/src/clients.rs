@@ -30,8 +30,15 @@ const CLIENTS: &[Client] = &[
     Client { name: "anthropic", packages: &["anthropic~=2.12"], scripts: &["check_anthropic.py"] },
     Client {
         name: "litellm",
-        // Its tool calls import mcp, which it does not install. Newer versions need a certifi that is not published.
-        packages: &["litellm==1.106.2", "mcp"],
+        // Newer versions need a certifi that is not published. Tool calls import mcp, which is not installed with it;
+        // the others keep pip from trying their older versions one by one.
+        packages: &[
+            "litellm==1.106.2",
+            "mcp~=2.3",
+            "huggingface-hub~=1.33",
+            "filelock~=3.16",
+            "boto3~=1.44.0",
+        ],
         scripts: &["check_litellm.py"],
     },
     Client {
@@ -98,18 +105,14 @@ impl Tally {
 /// Runs the checks of the named clients, or of all.
 pub fn run(args: &[String]) -> Result<()> {
     let (bilayer, names) = match args {
-        [flag, path, names @ ..] if flag == "--bilayer" => (Some(Path::new(path)), names),
+        [flag, path, names @ ..] if flag == "--bilayer" => (Some(PathBuf::from(path)), names),
         names => (None, names),
     };
     let known = || CLIENTS.iter().map(|client| client.name).chain([PAGE]);
     if let Some(name) = names.iter().find(|name| !known().any(|known| known == name.as_str())) {
         bail!("no client `{name}`\n{USAGE}");
     }
-    let bilayer = match bilayer {
-        Some(path) if path.is_file() => std::path::absolute(path)?,
-        Some(path) => bail!("no program at {}", path.display()),
-        None => compare::build()?,
-    };
+    let bilayer = compare::program(bilayer)?;
     let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
     let mut tally = Tally::default();
     let wanted: Vec<&Client> = CLIENTS.iter().filter(|client| is_wanted(client.name)).collect();

@@ -30,9 +30,6 @@ cargo xtask compare-peer [--parts PART,...] [--types TYPE,...] [--rounds 5] [--l
 cargo xtask compare-peer FILE ... [-t 2] [-p 512] [-n 64] [-np 1,4] [-d 0]
                               the same on files of your own";
 
-/// Where models and llama.cpp are kept.
-const FOLDER: &str = "target/peer";
-
 /// Options of a comparison.
 #[derive(Debug, PartialEq)]
 struct Options {
@@ -146,7 +143,7 @@ pub fn run(args: &[String]) -> Result<()> {
         // Fails before measuring if the file has no markers.
         crate::rewrite(file, "compare-peer", str::to_owned)?;
     }
-    let folder = std::path::absolute(FOLDER)?;
+    let folder = std::path::absolute("target/peer")?;
     let bilayer = build()?;
     let peer = peer::Peer::ready(&folder, options.peer)?;
     let mut rows = Vec::new();
@@ -221,20 +218,13 @@ fn say(line: &str) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{line}")?)
 }
 
-/// The program to measure: the given one, or else that of this tree, which is built.
-pub fn program(given: Option<&Path>) -> Result<PathBuf> {
-    let Some(path) = given else { return build() };
-    if !path.is_file() {
-        bail!("{} is not a program", path.display());
+/// The absolute path of the program, which is built unless one is given.
+pub fn program(given: Option<PathBuf>) -> Result<PathBuf> {
+    match given {
+        Some(path) if path.is_file() => Ok(std::path::absolute(path)?),
+        Some(path) => bail!("no program at {}", path.display()),
+        None => build(),
     }
-    Ok(std::path::absolute(path)?)
-}
-
-/// A model with a billion random weights in Q4_K_M, made once.
-pub fn one_billion(bilayer: &Path) -> Result<PathBuf> {
-    let folder = std::path::absolute(FOLDER)?;
-    std::fs::create_dir_all(&folder)?;
-    model(bilayer, &folder, &cases::one_billion())
 }
 
 /// Builds the program; returns its path.
@@ -258,6 +248,13 @@ fn model(bilayer: &Path, folder: &Path, case: &Case) -> Result<PathBuf> {
         )?;
     }
     Ok(path)
+}
+
+/// A 1B model with random weights in Q4_K_M, generated once.
+pub fn one_billion(bilayer: &Path) -> Result<PathBuf> {
+    let folder = std::path::absolute("target/peer")?;
+    std::fs::create_dir_all(&folder)?;
+    model(bilayer, &folder, &cases::one_billion())
 }
 
 fn measure(bilayer: &Path, file: &Path, level: &str, case: &Case) -> Result<Tests> {

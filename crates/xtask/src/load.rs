@@ -147,7 +147,7 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     let folder = std::path::absolute("target/serve-load")?;
     std::fs::create_dir_all(&folder)?;
-    let bilayer = compare::program(options.bilayer.as_deref())?;
+    let bilayer = compare::program(options.bilayer.clone())?;
     let model = match &options.model {
         Some(model) => model.clone(),
         None => compare::one_billion(&bilayer)?,
@@ -189,13 +189,11 @@ fn with_more_descriptors(args: &[String]) -> Result<()> {
         bail!("part `hostile` needs {needed} open files: raise the limit (`ulimit -n`)");
     }
     let mut shell = Command::new("sh");
-    let script = "ulimit -n \"$1\" && shift && exec \"$@\"";
+    let script = "ulimit -S -n \"$1\" && shift && exec \"$@\"";
     shell.args(["-c", script, "sh", &needed.to_string()]).arg(std::env::current_exe()?);
     let status = shell.arg("serve-load").args(args).env(MARK, "1").status()?;
     if !status.success() {
-        bail!(
-            "the task with a limit of {needed} open files failed (`ulimit -Hn` is the most it can be)"
-        );
+        bail!("the task was run with a limit of {needed} open files, and failed");
     }
     Ok(())
 }

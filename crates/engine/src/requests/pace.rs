@@ -1,20 +1,31 @@
 //! Predicts the duration of a step from measured ones, to bound the time between tokens of running answers.
 //!
-//! A step of `d` decode rows and `p` prefill rows takes about `fixed + p * per_row`: decode is bound by reading the
-//! weights once, prefill by arithmetic. Both are moving averages; until both are measured nothing is limited.
+//! A step of `d` decode rows and `p` prefill rows takes about `decode(d) + p * per_row`. Both are moving averages, and so
+//! is how much longer steps take than predicted: the bound is divided by that. Until both are measured nothing is
+//! limited.
 
 use std::time::Duration;
 
 /// Weight of a new measurement.
 const NEW: f64 = 0.2;
 
+/// Share of the bound that is always left for what comes between steps.
+const RESERVE: f64 = 0.05;
+
+/// Prefill rows from which a row takes as long as one of many.
+const MANY: usize = 16;
+
 /// Measured durations of steps.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
-    /// Seconds of a step without prefill rows.
-    decode: Option<f64>,
+    /// Seconds of a step without prefill rows, by its decode rows.
+    decode: Vec<Option<f64>>,
+    /// Seconds of the last such step.
+    last: Option<f64>,
     /// Seconds per prefill row.
     per_row: Option<f64>,
+    /// By how much steps with prefill rows are late on average, as a share of the prediction.
+    late: f64,
 }
 
 impl Pace {
@@ -22,25 +33,59 @@ impl Pace {
     pub fn observe(&mut self, decode_rows: usize, prefill_rows: usize, took: Duration) {
         let took = took.as_secs_f64();
         if prefill_rows == 0 {
-            blend(&mut self.decode, took);
-        } else {
-            let fixed = if decode_rows > 0 { self.decode.unwrap_or(0.0) } else { 0.0 };
-            // A few rows cost a read of the weights, whatever they are.
-            if prefill_rows >= 16 || self.per_row.is_none() {
-                blend(&mut self.per_row, (took - fixed).max(took * 0.1) / prefill_rows as f64);
+            if self.decode.len() <= decode_rows {
+                self.decode.resize(decode_rows + 1, None);
             }
+            blend(&mut self.decode[decode_rows], took);
+            self.last = Some(took);
+            return;
+        }
+        let fixed = if decode_rows > 0 { self.of_decode(decode_rows).unwrap_or(0.0) } else { 0.0 };
+        let per_row = (took - fixed).max(took * 0.1) / prefill_rows as f64;
+        if let Some(known) = self.per_row
+            && decode_rows > 0
+            && prefill_rows >= MANY
+        {
+            let expected = fixed + prefill_rows as f64 * known;
+            let late = (took / expected.max(1e-9) - 1.0).clamp(0.0, 1.0);
+            self.late += NEW * (late - self.late);
+        }
+        // A few rows cost a read of the weights, whatever they are: each is dearer than one of many, so they only show
+        // that rows are cheaper than known.
+        let tells = prefill_rows >= MANY || self.per_row.is_none_or(|known| per_row < known);
+        if tells {
+            blend(&mut self.per_row, per_row);
         }
     }
 
-    /// Prefill rows that a step with decode rows may have so that it ends within `most`.
-    pub fn prefill_rows(&self, most: Duration) -> Option<usize> {
-        let (decode, per_row) = (self.decode?, self.per_row?);
-        Some(((most.as_secs_f64() - decode) / per_row.max(1e-9)).max(0.0) as usize)
+    /// Prefill rows that a step with so many decode rows may have so that it ends within `most`.
+    pub fn prefill_rows(&self, decode_rows: usize, most: Duration) -> Option<usize> {
+        let (decode, per_row) = (self.of_decode(decode_rows)?, self.per_row?);
+        let most = most.as_secs_f64() * (1.0 - RESERVE) / (1.0 + 2.0 * self.late);
+        Some(((most - decode) / per_row.max(1e-9)).max(0.0) as usize)
     }
 
-    /// Predicted seconds of a step without prefill rows.
+    /// Seconds of the last step without prefill rows.
     pub fn decode(&self) -> Option<f64> {
-        self.decode
+        self.last
+    }
+
+    /// Predicted seconds of a step with so many decode rows: between the measured numbers of rows in proportion, above
+    /// them as if each row cost as much.
+    fn of_decode(&self, rows: usize) -> Option<f64> {
+        let known = |at: usize| self.decode.get(at).copied().flatten().map(|time| (at, time));
+        let below = (0..=rows).rev().find_map(known);
+        let above = (rows..self.decode.len()).find_map(known);
+        match (below, above) {
+            (Some((low, time)), _) if low == rows => Some(time),
+            (Some((low, fast)), Some((high, slow))) => {
+                let share = (rows - low) as f64 / (high - low) as f64;
+                Some(fast + share * (slow - fast))
+            }
+            (None, Some((_, time))) => Some(time),
+            (Some((low, time)), None) => Some(time * rows as f64 / low.max(1) as f64),
+            (None, None) => None,
+        }
     }
 }
 
@@ -54,16 +99,58 @@ mod tests {
 
     use super::Pace;
 
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
     #[test]
     fn rows_follow_measured_times() {
         let mut pace = Pace::default();
-        assert_eq!(pace.prefill_rows(Duration::from_millis(100)), None);
+        assert_eq!(pace.prefill_rows(4, ms(100)), None);
         for _ in 0..50 {
-            pace.observe(4, 0, Duration::from_millis(20));
-            pace.observe(4, 64, Duration::from_millis(20 + 64));
+            pace.observe(4, 0, ms(20));
+            pace.observe(4, 64, ms(20 + 64));
         }
-        let rows = pace.prefill_rows(Duration::from_millis(100)).expect("both are measured");
-        assert!((75..=81).contains(&rows), "{rows}");
-        assert_eq!(pace.prefill_rows(Duration::from_millis(5)), Some(0));
+        let rows = pace.prefill_rows(4, ms(100)).expect("both are measured");
+        assert!((72..=75).contains(&rows), "{rows}");
+        assert_eq!(pace.prefill_rows(4, ms(5)), Some(0));
+    }
+
+    #[test]
+    fn decode_steps_of_other_sizes_are_estimated() {
+        let mut pace = Pace::default();
+        pace.observe(2, 0, ms(40));
+        pace.observe(6, 0, ms(80));
+        let times: Vec<f64> = [1, 2, 4, 6, 12].map(|rows| pace.of_decode(rows).unwrap()).to_vec();
+        for (found, expected) in times.iter().zip([0.04, 0.04, 0.06, 0.08, 0.16]) {
+            assert!((found - expected).abs() < 1e-9, "{times:?}");
+        }
+    }
+
+    #[test]
+    fn steps_that_are_late_leave_room() {
+        let mut pace = Pace::default();
+        pace.observe(1, 0, ms(50));
+        for _ in 0..20 {
+            pace.observe(1, 32, ms(50 + 32));
+        }
+        let calm = pace.prefill_rows(1, ms(250)).unwrap();
+        for turn in 0..40 {
+            pace.observe(1, 32, ms(if turn % 2 == 0 { 50 + 32 } else { 50 + 96 }));
+        }
+        let uneven = pace.prefill_rows(1, ms(250)).unwrap();
+        assert!(uneven < calm / 2, "{uneven} of {calm}");
+    }
+
+    #[test]
+    fn a_slow_time_is_forgotten_even_if_it_left_few_rows() {
+        let mut pace = Pace::default();
+        pace.observe(1, 0, ms(50));
+        pace.observe(0, 32, ms(640));
+        assert!(pace.prefill_rows(1, ms(250)).unwrap() < 16);
+        for _ in 0..50 {
+            pace.observe(1, 10, ms(60));
+        }
+        assert!(pace.prefill_rows(1, ms(250)).unwrap() > 100);
     }
 }

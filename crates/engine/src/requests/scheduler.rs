@@ -392,7 +392,8 @@ impl Scheduler {
         let budget = if decoding == 0 {
             self.policy.rows
         } else {
-            let of_time = self.pace.prefill_rows(self.policy.step).unwrap_or(self.policy.rows);
+            let of_time =
+                self.pace.prefill_rows(decoding, self.policy.step).unwrap_or(self.policy.rows);
             // A prompt always advances, else it would never start.
             of_time.max(MIN_PREFILL).min(self.policy.rows.saturating_sub(decoding))
         };

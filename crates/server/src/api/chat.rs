@@ -261,6 +261,8 @@ pub struct Chunks {
     body: Body,
     settings: Map<String, Value>,
     choices: Vec<Choice>,
+    /// The stop texts of the request, without those of the chat template.
+    stops: Vec<String>,
     ready: Vec<Value>,
     has_ended: bool,
 }
@@ -274,6 +276,8 @@ struct Choice {
     calls: Vec<Value>,
     logprobs: Vec<Value>,
     finish: Option<&'static str>,
+    /// The stop text of the request that ended it.
+    stop_sequence: Option<String>,
     served: Served,
 }
 
@@ -311,11 +315,13 @@ impl Chunks {
             calls: Vec::new(),
             logprobs: Vec::new(),
             finish: None,
+            stop_sequence: None,
             served: Served::default(),
         });
         let choices = choices.collect();
         let prompt_tokens = question.prompt_tokens();
         let settings = question.params.settings(&body);
+        let stops = question.params.stops.clone();
         let answers = Answers::start(&app, &caller, question).await?;
         Ok(Chunks {
             id: app.id("chatcmpl"),
@@ -327,6 +333,7 @@ impl Chunks {
             body,
             settings,
             choices,
+            stops,
             ready: Vec::new(),
             has_ended: false,
         })
@@ -411,6 +418,10 @@ impl Chunks {
             stop => finish_reason(stop),
         };
         choice.finish = Some(reason);
+        choice.stop_sequence = match stop {
+            Stop::Text(which) => self.stops.get(which).cloned(),
+            _ => None,
+        };
         let chunk = self.chunk(index, json!({}), Some(reason), None);
         self.ready.push(chunk);
     }
@@ -442,6 +453,8 @@ impl Chunks {
             ("finish_reason".to_owned(), json!(finish)),
         ]);
         choice.extend(logprobs.map(|logprobs| ("logprobs".to_owned(), logprobs)));
+        let stop = self.choices[index].stop_sequence.as_ref();
+        choice.extend(stop.map(|stop| ("stop_sequence".to_owned(), json!(stop))));
         let mut chunk = self.envelope("chat.completion.chunk", json!([choice]));
         if self.body.flag("timings_per_token") && delta_has_no_role(&chunk) {
             chunk.insert("timings".to_owned(), timings(&self.choices[index].served));
@@ -498,7 +511,7 @@ impl Chunks {
 
     fn includes_usage(&self) -> bool {
         let asked = self.body.within("stream_options", "include_usage");
-        asked.is_none_or(|asked| asked.as_bool().unwrap_or(false))
+        asked.is_some_and(|asked| asked.as_bool().unwrap_or(false))
     }
 
     fn is_verbose(&self) -> bool {
@@ -564,10 +577,13 @@ impl Choice {
         }
         let mut choice =
             json!({ "index": index, "message": message, "finish_reason": self.finish });
-        if let Some(object) = choice.as_object_mut()
-            && !self.logprobs.is_empty()
-        {
-            object.insert("logprobs".to_owned(), json!({ "content": self.logprobs }));
+        if let Some(object) = choice.as_object_mut() {
+            if !self.logprobs.is_empty() {
+                object.insert("logprobs".to_owned(), json!({ "content": self.logprobs }));
+            }
+            if let Some(stop) = &self.stop_sequence {
+                object.insert("stop_sequence".to_owned(), json!(stop));
+            }
         }
         choice
     }

@@ -79,6 +79,12 @@ impl Format {
         (self.thinking.open, self.thinking.close)
     }
 
+    /// Whether a model with this template may begin with a block of reasoning.
+    pub fn may_think(&self, template: &str) -> bool {
+        template.contains(self.thinking.open.trim())
+            || template.contains(self.thinking.close.trim())
+    }
+
     /// Whether a prompt ends within a block of reasoning, so that the reply continues it.
     pub fn opens_thinking(&self, prompt: &str) -> bool {
         let tail = prompt.trim_end();

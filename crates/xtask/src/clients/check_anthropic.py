@@ -173,12 +173,12 @@ def keys_are_checked():
 
 @check
 def closed_stream_frees_its_slot():
-    with server("-np", "1", "-c", "4096") as one:
+    with server("-np", "1", "-c", "4096", "--metrics") as one:
         with client(one.url).messages.stream(**ask(max_tokens=3500, extra_body={"ignore_eos": True})) as stream:
             for _, _ in zip(range(3), stream.text_stream):
                 pass
             equal(one.running(), 1, "running requests")
-        one.wait_idle(2)
+        one.stopped_early(3000)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def structured_output():
 
 @check
 def bound_tools():
-    bound = model(max_tokens=400).bind_tools([report], tool_choice="required", parallel_tool_calls=False)
+    bound = model(max_tokens=400).bind_tools([report], tool_choice="required", parallel_tool_calls=False, strict=True)
     answer = bound.invoke("Report.")
     equal([call["name"] for call in answer.tool_calls], ["report"], "the names")
     equal(answer.invalid_tool_calls, [], "the invalid calls")

@@ -196,12 +196,6 @@ def overload_is_retried():
         assert raw.parse().choices[0].message.content
 
 
-def stopped_early(one):
-    spent = one.wait_idle(2)
-    tokens = one.metric("llamacpp:tokens_predicted_total")
-    assert tokens < 3000, f"{tokens} tokens were computed, {spent:.2f} s after the client left"
-
-
 @check
 def closed_stream_frees_its_slot():
     with server(*NARROW) as one:
@@ -210,7 +204,7 @@ def closed_stream_frees_its_slot():
             pass
         equal(one.running(), 1, "running requests")
         stream.close()
-        stopped_early(one)
+        one.stopped_early(3000)
         answer = client(one.v1).chat.completions.create(model=MODEL, messages=ASK, max_tokens=2)
         assert answer.choices[0].message.content
 
@@ -219,7 +213,7 @@ def closed_stream_frees_its_slot():
 def timeout_frees_the_slot():
     with server(*NARROW) as one:
         fails(openai.APITimeoutError, client(one.v1, timeout=0.5).chat.completions.create, **LONG)
-        stopped_early(one)
+        one.stopped_early(3000)
 
 
 @check
@@ -234,7 +228,7 @@ async def cancelled_task_frees_its_slot():
                 await task
             except asyncio.CancelledError:
                 pass
-            stopped_early(one)
+            one.stopped_early(3000)
 
 
 if __name__ == "__main__":

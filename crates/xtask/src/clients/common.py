@@ -77,6 +77,12 @@ class Server:
             time.sleep(0.01)
         return time.monotonic() - start
 
+    def stopped_early(self, tokens_max):
+        """What runs stops soon, and before it has computed that many tokens; needs --metrics."""
+        spent = self.wait_idle(2)
+        tokens = self.metric("llamacpp:tokens_predicted_total")
+        assert tokens < tokens_max, f"{tokens:.0f} tokens were computed, {spent:.2f} s after the client left"
+
 
 @functools.cache
 def demo(*flags):

@@ -35,7 +35,7 @@ impl Launch<'_> {
             Some(count) => {
                 // The limit is a property of processes that the shell can set without unsafe code.
                 let mut shell = Command::new("sh");
-                let script = "ulimit -n \"$1\" && shift && exec \"$@\"";
+                let script = "ulimit -S -n \"$1\" && shift && exec \"$@\"";
                 shell.args(["-c", script, "sh", &count.to_string()]).arg(self.program);
                 shell
             }

@@ -34,6 +34,8 @@ pub struct CallRules<'a> {
     pub parallel: bool,
     /// Whether the prompt ends within a block of reasoning, which then comes first.
     pub thinking_is_open: bool,
+    /// Whether a block of reasoning may come first.
+    pub may_think: bool,
     /// The vocabulary, whose control tokens are written as tokens; None for a model that spells its markers.
     pub tokenizer: Option<&'a Tokenizer>,
 }
@@ -76,7 +78,7 @@ pub fn call_grammar(format: &Format, rules: &CallRules<'_>) -> Option<CallGramma
     let thinking = match syntax {
         Syntax::Channels(_) => String::new(),
         Syntax::Framed(framed) if framed.is_begun => String::new(),
-        _ if is_lazy => String::new(),
+        _ if is_lazy || !(rules.may_think || thinking_is_open) => String::new(),
         _ => writer.thinking(format),
     };
     let lark = format!("start: {thinking}{calls}\n{}", writer.lines);

@@ -323,8 +323,14 @@ fn grammars_name_every_tool_and_marker() {
             choice,
             parallel: true,
             thinking_is_open: false,
+            may_think: true,
             tokenizer: None,
         };
+        let silent = CallRules { may_think: false, ..rules(ToolChoice::Required) };
+        let silent = format.call_grammar(&silent).expect("a grammar").lark;
+        let tag = json::quoted(format.thinking_tags().0);
+        let is_free = !matches!(family.calls, super::families::Syntax::Channels(_));
+        assert!(!is_free || !silent.contains(&tag), "{}: {silent}", family.name);
         let required = format.call_grammar(&rules(ToolChoice::Required)).expect("a grammar");
         assert!(required.trigger.is_none() && required.lark.starts_with("start: "));
         assert!(tools.iter().all(|tool| required.lark.contains(&tool.name)), "{}", family.name);

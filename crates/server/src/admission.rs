@@ -1,0 +1,71 @@
+//! Counts waiting requests where handlers see them, so that a request too many is refused at once and not when the running
+//! step ends.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use bilayer_engine::requests::{KeyId, Refused};
+
+/// The number of requests that wait for a worker, by API key.
+#[derive(Debug)]
+pub struct Admission {
+    waiting: usize,
+    waiting_per_key: usize,
+    keys: Mutex<HashMap<KeyId, usize>>,
+}
+
+impl Admission {
+    /// None waits; so many may, in all and of one key.
+    pub fn new(waiting: usize, waiting_per_key: usize) -> Admission {
+        Admission { waiting, waiting_per_key, keys: Mutex::default() }
+    }
+
+    /// Counts one more.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn enter(&self, key: KeyId) -> Result<(), Refused> {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = keys.values().sum();
+        if waiting >= self.waiting {
+            return Err(Refused::Full { waiting });
+        }
+        let of_key = keys.entry(key).or_default();
+        if *of_key >= self.waiting_per_key {
+            return Err(Refused::Key { waiting: *of_key });
+        }
+        *of_key += 1;
+        Ok(())
+    }
+
+    /// Counts one less: it runs, or has ended.
+    pub fn leave(&self, key: KeyId) {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(of_key) = keys.get_mut(&key) {
+            *of_key = of_key.saturating_sub(1);
+            if *of_key == 0 {
+                keys.remove(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_engine::requests::Refused;
+
+    use super::Admission;
+
+    #[test]
+    fn too_many_are_refused_until_one_leaves() {
+        let admission = Admission::new(3, 2);
+        assert_eq!((admission.enter(1), admission.enter(1)), (Ok(()), Ok(())));
+        assert_eq!(admission.enter(1), Err(Refused::Key { waiting: 2 }));
+        assert_eq!(admission.enter(2), Ok(()));
+        assert_eq!(admission.enter(3), Err(Refused::Full { waiting: 3 }));
+        admission.leave(1);
+        assert_eq!(admission.enter(3), Ok(()));
+        admission.leave(9);
+        assert_eq!(admission.enter(3), Err(Refused::Full { waiting: 3 }));
+    }
+}
