@@ -68,7 +68,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let [model, text] = &files[..] else { bail!("a model and a text\n{USAGE}") };
     let folder = std::path::absolute("target/quality")?;
     std::fs::create_dir_all(&folder)?;
-    let bilayer = bilayer.map_or_else(super::compare::build, Ok)?;
+    let bilayer = super::compare::program(bilayer.as_deref())?;
     let (model, lines) = (model.clone(), RefCell::default());
     let mut work = Work { bilayer, model, folder, window, windows, lines };
     if work.model.is_dir() {

@@ -61,9 +61,7 @@ impl Peer {
         eprintln!("xtask: installing {VERSION} into {}, which takes some minutes", venv.display());
         status(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
         let flags = match build {
-            Build::Native => {
-                without_amx(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
-            }
+            Build::Native => host_flags(),
             Build::Avx2 => Some(flags("sse4_2 avx avx2 fma f16c bmi2")),
         };
         let mut pip = Command::new(&python);
@@ -133,6 +131,11 @@ fn flags(cpuinfo: &str) -> String {
 
 fn has(cpuinfo: &str, name: &str) -> bool {
     cpuinfo.split_whitespace().any(|flag| flag == name)
+}
+
+/// CMake arguments that this host's build of llama.cpp needs, if any.
+pub fn host_flags() -> Option<String> {
+    without_amx(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
 }
 
 /// llama.cpp 0.3.36 with AMX stops with an illegal instruction on virtual machines that have AMX: there it is built

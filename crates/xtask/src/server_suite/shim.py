@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stands in for llama-server: maps the models of its tests to local files and drops flags that ask for our defaults."""
+"""Stands in for llama-server: maps the models of its tests to local files and drops flags the server does not have."""
 import os
 import sys
 
@@ -9,7 +9,12 @@ REPOS = {
     "ggml-org/tinygemma3-GGUF:Q8_0": "stories260K.gguf",
     "ggml-org/stories15M_MOE": "stories260K.gguf",
 }
-FILES = {"bert-bge-small/ggml-model-f16.gguf": "minilm.gguf"}
+FILES = {
+    "bert-bge-small/ggml-model-f16.gguf": "minilm.gguf",
+    "jina-reranker-v1-tiny-en/ggml-model-f16.gguf": "reranker.gguf",
+    "tinyllamas/split/stories15M-q8_0-00001-of-00003.gguf": "split-00001-of-00003.gguf",
+}
+# Flags that ask for defaults or for what `bilayer serve` does not have, without and with a value.
 SWITCHES = {
     "--cont-batching", "--slots", "--swa-full", "--context-shift", "--no-cache-idle-slots", "--ui-mcp-proxy",
     "--backend_sampling", "--no-mmproj", "--no-models-autoload", "--no-jinja",
@@ -21,32 +26,37 @@ VALUES = {
 }
 
 
-def main():
-    given, kept = sys.argv[1:], []
-    is_control = bool(os.environ.get("IS_CONTROL"))
-    repo = file = None
+def mapped(given, known):
+    """The server's arguments. `known` has the flags it documents; all are passed on if that is not known."""
+    kept, repo, file = [], None, None
+    given = list(given)
     while given:
         flag = given.pop(0)
+        is_missing = known is not None and flag not in known
         if flag == "--hf-repo":
             repo = given.pop(0)
         elif flag == "--hf-file":
             file = given.pop(0)
-        elif flag == "--offline":
+        elif flag == "--offline" or (is_missing and flag in SWITCHES):
             pass
-        elif not is_control and flag in SWITCHES:
-            pass
-        elif not is_control and flag in VALUES:
+        elif is_missing and flag in VALUES:
             given.pop(0)
         else:
             kept.append(flag)
     model = FILES.get(file) or REPOS.get(repo)
     if model:
-        kept += ["--model", os.path.join(os.environ["MODELS"], model)]
-    if not is_control and "--cors-origins" not in kept:
+        kept += ["--model", os.path.join(os.environ["SUITE_MODELS"], model)]
+    return kept
+
+
+def main():
+    server, flags = os.environ["SUITE_SERVER"], os.environ.get("SUITE_FLAGS")
+    arguments = mapped(sys.argv[1:], flags and set(flags.split()))
+    if flags:
         # llama-server allows every origin unless told otherwise.
-        kept += ["--cors-origins", "*"]
-    program = os.environ["BILAYER"]
-    os.execv(program, [program] + ([] if is_control else ["serve"]) + kept)
+        origins = [] if "--cors-origins" in arguments else ["--cors-origins", "*"]
+        arguments = ["serve", *arguments, *origins]
+    os.execv(server, [server, *arguments])
 
 
 if __name__ == "__main__":
