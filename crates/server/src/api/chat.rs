@@ -205,7 +205,10 @@ pub fn messages(value: &Value) -> Result<Vec<Value>, ApiError> {
         match object.get("content") {
             Some(Value::String(_)) => {}
             Some(Value::Array(parts)) => {
-                let text = text_of(parts, &format!("messages[{at}].content"))?.join("\n");
+                // As in llama-server, parts of an answer that is continued are paragraphs.
+                let is_continued = role == "assistant" && at + 1 == list.len();
+                let between = if is_continued { "\n\n" } else { "\n" };
+                let text = text_of(parts, &format!("messages[{at}].content"))?.join(between);
                 object.insert("content".to_owned(), json!(text));
             }
             None | Some(Value::Null)
