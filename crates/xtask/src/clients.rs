@@ -112,7 +112,7 @@ pub fn run(args: &[String]) -> Result<()> {
     if let Some(name) = names.iter().find(|name| !known().any(|known| known == name.as_str())) {
         bail!("no client `{name}`\n{USAGE}");
     }
-    let bilayer = compare::program(bilayer)?;
+    let bilayer = compare::program(bilayer.as_deref())?;
     let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
     let mut tally = Tally::default();
     let wanted: Vec<&Client> = CLIENTS.iter().filter(|client| is_wanted(client.name)).collect();

@@ -18,17 +18,21 @@ mod table;
 
 use cases::{Case, PARTS};
 use peer::Build;
+pub use peer::host_flags;
 
 use crate::{output, status};
 
 pub const USAGE: &str = "\
 cargo xtask compare-peer [--parts PART,...] [--types TYPE,...] [--rounds 5] [--levels LEVEL,...] [--peer avx2] [--busy N]
-                       [--write | --into FILE]
+                       [--bilayer PROGRAM] [--write | --into FILE]
                               time this program and llama.cpp (llama-cpp-python, in target/peer) in turn on random
                               models and print a table of paired ratios, perhaps beside N busy threads; --write puts
                               its rows into the table of docs/performance.md, --into into that of another file, such as another machine's
 cargo xtask compare-peer FILE ... [-t 2] [-p 512] [-n 64] [-np 1,4] [-d 0]
                               the same on files of your own";
+
+/// Where models and llama.cpp are kept.
+const FOLDER: &str = "target/peer";
 
 /// Options of a comparison.
 #[derive(Debug, PartialEq)]
@@ -40,6 +44,8 @@ struct Options {
     busy: usize,
     /// The file whose table is updated.
     into: Option<PathBuf>,
+    /// A program to measure instead of building one.
+    bilayer: Option<PathBuf>,
     work: Vec<Job>,
 }
 
@@ -62,11 +68,11 @@ impl Options {
             peer: Build::Native,
             busy: 0,
             into: None,
+            bilayer: None,
             work: Vec::new(),
         };
         let (mut parts, mut types, mut files) = (Vec::new(), Vec::new(), Vec::new());
-        let mut own = cases::own();
-        let mut is_own = false;
+        let (mut own, mut is_own) = (cases::own(), false);
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let flag = arg.as_str();
@@ -80,6 +86,7 @@ impl Options {
                 "--busy" => options.busy = number(value()?, flag)?,
                 "--write" => options.into = Some(crate::PERFORMANCE.into()),
                 "--into" => options.into = Some(value()?.into()),
+                "--bilayer" => options.bilayer = Some(value()?.into()),
                 "-t" => (own.threads, is_own) = (number(value()?, flag)?, true),
                 "-p" => (own.prompt, is_own) = (number(value()?, flag)?, true),
                 "-n" => (own.generate, is_own) = (number(value()?, flag)?, true),
@@ -143,8 +150,8 @@ pub fn run(args: &[String]) -> Result<()> {
         // Fails before measuring if the file has no markers.
         crate::rewrite(file, "compare-peer", str::to_owned)?;
     }
-    let folder = std::path::absolute("target/peer")?;
-    let bilayer = build()?;
+    let folder = std::path::absolute(FOLDER)?;
+    let bilayer = program(options.bilayer.as_deref())?;
     let peer = peer::Peer::ready(&folder, options.peer)?;
     let mut rows = Vec::new();
     let _load = Load::new(options.busy);
@@ -218,17 +225,24 @@ fn say(line: &str) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{line}")?)
 }
 
-/// The absolute path of the program, which is built unless one is given.
-pub fn program(given: Option<PathBuf>) -> Result<PathBuf> {
-    match given {
-        Some(path) if path.is_file() => Ok(std::path::absolute(path)?),
-        Some(path) => bail!("no program at {}", path.display()),
-        None => build(),
+/// The program to measure: the given one, or else that of this tree, which is built.
+pub fn program(given: Option<&Path>) -> Result<PathBuf> {
+    let Some(path) = given else { return build() };
+    if !path.is_file() {
+        bail!("{} is not a program", path.display());
     }
+    Ok(std::path::absolute(path)?)
+}
+
+/// A model with a billion random weights in Q4_K_M, made once.
+pub fn one_billion(bilayer: &Path) -> Result<PathBuf> {
+    let folder = std::path::absolute(FOLDER)?;
+    std::fs::create_dir_all(&folder)?;
+    model(bilayer, &folder, &cases::one_billion())
 }
 
 /// Builds the program; returns its path.
-pub fn build() -> Result<PathBuf> {
+fn build() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     status(Command::new(cargo).args(["build", "--release", "--locked"]))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
@@ -248,13 +262,6 @@ fn model(bilayer: &Path, folder: &Path, case: &Case) -> Result<PathBuf> {
         )?;
     }
     Ok(path)
-}
-
-/// A 1B model with random weights in Q4_K_M, generated once.
-pub fn one_billion(bilayer: &Path) -> Result<PathBuf> {
-    let folder = std::path::absolute("target/peer")?;
-    std::fs::create_dir_all(&folder)?;
-    model(bilayer, &folder, &cases::one_billion())
 }
 
 fn measure(bilayer: &Path, file: &Path, level: &str, case: &Case) -> Result<Tests> {

@@ -147,7 +147,7 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     let folder = std::path::absolute("target/serve-load")?;
     std::fs::create_dir_all(&folder)?;
-    let bilayer = compare::program(options.bilayer.clone())?;
+    let bilayer = compare::program(options.bilayer.as_deref())?;
     let model = match &options.model {
         Some(model) => model.clone(),
         None => compare::one_billion(&bilayer)?,
