@@ -70,6 +70,8 @@ fn prompts_have_the_log_probabilities_of_the_library() {
     assert_eq!(found["top_logprobs"][1].as_object().unwrap().len(), 2);
     let offsets = found["text_offset"].as_array().unwrap();
     assert!(offsets.windows(2).all(|pair| pair[0].as_u64() <= pair[1].as_u64()));
+    let models = server.get("/v1/models").good();
+    assert_eq!(models["data"][0]["meta"]["size"], std::fs::metadata(DEMO).unwrap().len());
 }
 
 #[test]

@@ -24,6 +24,11 @@ struct Aligned<T: ?Sized>(T);
 
 static DEMO: &Aligned<[u8]> = &Aligned(*include_bytes!("../assets/demo.gguf"));
 
+/// Size of the demo model's file, bytes.
+pub fn len_bytes() -> u64 {
+    DEMO.0.len() as u64
+}
+
 /// The source of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source<'a> {

@@ -231,14 +231,17 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 fn offer(args: &Serve, path: Option<PathBuf>, names: Vec<String>, parallel: usize) -> Offer {
-    let bytes = path.as_deref().and_then(|path| std::fs::metadata(path).ok());
+    let bytes = match path.as_deref() {
+        Some(path) => std::fs::metadata(path).map_or(0, |found| found.len()),
+        None => demo::len_bytes(),
+    };
     let shown = path.as_deref().map_or("demo.gguf".to_owned(), |path| path.display().to_string());
     let args = Arc::new(args.clone());
     Offer {
         names,
         tags: Vec::new(),
         path: shown,
-        bytes: bytes.map_or(0, |found| found.len()),
+        bytes,
         chat_template: None,
         open: Arc::new(move || {
             let source = Source { path: path.as_deref(), map: !args.model.no_mmap, runs: false };

@@ -117,6 +117,19 @@ struct Choice {
     served: Served,
 }
 
+/// Number of characters that are complete with the bytes of one more token; the rest stays in `partial`.
+fn completed(partial: &mut Vec<u8>, piece: &[u8]) -> usize {
+    partial.extend_from_slice(piece);
+    let whole = match std::str::from_utf8(partial) {
+        // The rest of a character may come with the next token.
+        Err(error) if error.error_len().is_none() => error.valid_up_to(),
+        _ => partial.len(),
+    };
+    let count = String::from_utf8_lossy(&partial[..whole]).chars().count();
+    partial.drain(..whole);
+    count
+}
+
 /// Log-probabilities in the shape of the legacy API.
 #[derive(Clone, Default)]
 struct Logprobs {
@@ -124,8 +137,10 @@ struct Logprobs {
     token_logprobs: Vec<Value>,
     top_logprobs: Vec<Value>,
     text_offset: Vec<usize>,
-    /// Bytes of text so far.
+    /// Characters of text so far.
     offset: usize,
+    /// Bytes of a character that is not complete.
+    partial: Vec<u8>,
 }
 
 impl Logprobs {
@@ -144,7 +159,8 @@ impl Logprobs {
         };
         let text = spelled(id);
         self.text_offset.push(self.offset);
-        self.offset += text.chars().count();
+        let piece = loaded.model.tokenizer().piece(id).unwrap_or_default();
+        self.offset += completed(&mut self.partial, piece);
         self.tokens.push(text);
         match found {
             None => {
@@ -171,7 +187,8 @@ impl Logprobs {
     /// Takes what was pushed, for a chunk.
     fn take(&mut self) -> Value {
         let value = self.value();
-        *self = Logprobs { offset: self.offset, ..Logprobs::default() };
+        let partial = std::mem::take(&mut self.partial);
+        *self = Logprobs { offset: self.offset, partial, ..Logprobs::default() };
         value
     }
 }
@@ -351,4 +368,18 @@ impl Choice {
 
 fn own(token: &Token) -> f64 {
     token.logprobs.as_ref().map_or(0.0, |(own, _)| f64::from(own.logprob))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::completed;
+
+    #[test]
+    fn a_character_of_several_tokens_counts_once() {
+        let mut partial = Vec::new();
+        let pieces: [&[u8]; 6] = [b"a", b"\xc3", b"\xa9\xe2\x82", b"\xac", b"bc", b"\xff"];
+        let found: Vec<usize> = pieces.iter().map(|piece| completed(&mut partial, piece)).collect();
+        assert_eq!(found, [1, 0, 1, 1, 2, 1]);
+        assert!(partial.is_empty());
+    }
 }
