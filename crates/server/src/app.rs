@@ -23,6 +23,7 @@ use serde_json::{Map, json};
 use crate::api;
 use crate::config::{Config, Origins};
 use crate::error::ApiError;
+use crate::fields::{self, Field};
 use crate::keys::{Keys, Role};
 use crate::log;
 use crate::metrics::Metrics;
@@ -84,11 +85,15 @@ impl App {
         })
     }
 
-    /// Reads the whole body.
+    /// Reads a body and checks its fields.
     ///
     /// # Errors
-    /// It is too large, or pauses too long.
-    pub async fn body(&self, body: Body) -> Result<Bytes, ApiError> {
+    /// It is too large, pauses too long, or is no JSON object; a field is wrong.
+    pub async fn fields(&self, body: Body, tables: &[&[Field]]) -> Result<fields::Body, ApiError> {
+        fields::Body::parse(&self.body(body).await?, tables)
+    }
+
+    async fn body(&self, body: Body) -> Result<Bytes, ApiError> {
         let limits = &self.config.limits;
         let mut body = http_body_util::Limited::new(body, limits.body_bytes);
         let mut bytes = Vec::new();

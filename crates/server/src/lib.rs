@@ -26,6 +26,7 @@ mod admission;
 mod answers;
 mod api;
 mod app;
+mod blocking;
 pub mod config;
 mod constraints;
 mod encoders;

@@ -10,6 +10,7 @@ use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::Template;
 use tokio::sync::Mutex as AsyncMutex;
 
+use crate::blocking;
 use crate::config::{Config, Offer, Opened};
 use crate::encoders::EncoderWorker;
 use crate::error::ApiError;
@@ -203,8 +204,7 @@ impl Models {
             return Ok(loaded);
         }
         let models = self.clone();
-        let task = tokio::task::spawn_blocking(move || models.load(number));
-        task.await.map_err(|_| ApiError::server("loading the model panicked"))?
+        blocking::run("loading the model", move || models.load(number)).await?
     }
 
     /// Unloads a model; requests that use it end first.

@@ -16,6 +16,7 @@ use crate::answers::{
 };
 use crate::api::{json, now};
 use crate::app::{App, Caller, Shared};
+use crate::blocking;
 use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
 use crate::models::Loaded;
@@ -75,8 +76,7 @@ pub async fn complete(
     Extension(caller): Extension<Caller>,
     body: HttpBody,
 ) -> Result<Response, ApiError> {
-    let bytes = app.body(body).await?;
-    let body = Body::parse(&bytes, &[params::FIELDS, FIELDS])?;
+    let body = app.fields(body, &[params::FIELDS, FIELDS]).await?;
     let (is_stream, ping) = (body.flag("stream"), app.config.limits.ping);
     let chat = prepare(&app, body).await?;
     let mut chunks = Chunks::start(app, caller, chat).await?;
@@ -88,8 +88,7 @@ pub async fn complete(
 
 /// `POST /v1/chat/completions/input_tokens`.
 pub async fn count(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
-    let bytes = app.body(body).await?;
-    let body = Body::parse(&bytes, &[params::FIELDS, FIELDS])?;
+    let body = app.fields(body, &[params::FIELDS, FIELDS]).await?;
     let chat = prepare(&app, body).await?;
     let tokens = chat.question.prompt_tokens();
     Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))
@@ -102,8 +101,7 @@ pub async fn count(State(app): Shared, body: HttpBody) -> Result<Response, ApiEr
 pub async fn prepare(app: &Arc<App>, body: Body) -> Result<Chat, ApiError> {
     let loaded = app.models.get(body.text("model")).await?;
     let app = app.clone();
-    let task = tokio::task::spawn_blocking(move || render(&app, loaded, body));
-    task.await.map_err(|_| ApiError::server("rendering the chat template panicked"))?
+    blocking::run("rendering the chat template", move || render(&app, loaded, body)).await?
 }
 
 fn render(app: &App, loaded: Arc<Loaded>, body: Body) -> Result<Chat, ApiError> {

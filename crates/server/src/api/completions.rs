@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use crate::answers::{Answers, Question, devices, finish_reason, progress, timings, usage};
 use crate::api::{json, now};
 use crate::app::{App, Caller, Shared};
+use crate::blocking;
 use crate::constraints;
 use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
@@ -44,16 +45,14 @@ pub async fn complete(
     Extension(caller): Extension<Caller>,
     body: HttpBody,
 ) -> Result<Response, ApiError> {
-    let bytes = app.body(body).await?;
-    let body = Body::parse(&bytes, &[params::FIELDS, FIELDS])?;
+    let body = app.fields(body, &[params::FIELDS, FIELDS]).await?;
     if body.get("suffix").is_some() {
         return Err(ApiError::field("suffix", "is not supported; use /infill"));
     }
     let loaded = app.models.get(body.text("model")).await?;
     let shared = app.clone();
-    let task = tokio::task::spawn_blocking(move || prepare(&shared, loaded, body));
-    let prepared = task.await.map_err(|_| ApiError::server("reading the request panicked"))?;
-    let (question, body) = prepared?;
+    let prepare = move || prepare(&shared, loaded, body);
+    let (question, body) = blocking::run("reading the request", prepare).await??;
     let is_stream = body.flag("stream");
     if is_stream && body.get("best_of").is_some() {
         return Err(ApiError::field("best_of", "cannot be streamed"));

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::api::json;
 use crate::app::{App, Shared};
+use crate::blocking;
 use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
 use crate::models::{EncoderHandle, Loaded};
@@ -97,20 +98,28 @@ async fn read(
     app: &App,
     body: HttpBody,
 ) -> Result<(Body, std::sync::Arc<Loaded>, Vec<Vec<u32>>), ApiError> {
-    let bytes = app.body(body).await?;
-    let body = Body::parse(&bytes, &[FIELDS])?;
-    let given = body.get("input").or_else(|| body.get("content"));
-    let given = given.ok_or_else(|| ApiError::field("input", "is required"))?;
+    let body = app.fields(body, &[FIELDS]).await?;
+    given(&body)?;
     let loaded = app.models.get(body.text("model")).await?;
     loaded.encoder()?;
-    let (mut inputs, _) = prompt::prompts(&loaded.model, given, READING)?;
-    for input in &mut inputs {
-        if input.is_empty() {
-            return Err(ApiError::field("input", "has no tokens"));
+    blocking::run("tokenizing", move || {
+        let given = given(&body)?;
+        let (mut inputs, _) = prompt::prompts(&loaded.model, given, READING)?;
+        for input in &mut inputs {
+            if input.is_empty() {
+                return Err(ApiError::field("input", "has no tokens"));
+            }
+            fit(&loaded, &body, input)?;
         }
-        fit(&loaded, &body, input)?;
-    }
-    Ok((body, loaded, inputs))
+        Ok((body, loaded, inputs))
+    })
+    .await?
+}
+
+/// The inputs as they are given.
+fn given(body: &Body) -> Result<&Value, ApiError> {
+    let given = body.get("input").or_else(|| body.get("content"));
+    given.ok_or_else(|| ApiError::field("input", "is required"))
 }
 
 /// Truncates an input that is too long if the request allows it.

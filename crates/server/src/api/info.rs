@@ -61,8 +61,7 @@ pub async fn model(State(app): Shared, Path(id): Path<String>) -> Result<Respons
 
 /// `POST /models/load`.
 pub async fn load(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
-    let bytes = app.body(body).await?;
-    let body = Body::parse(&bytes, &[MODEL])?;
+    let body = app.fields(body, &[MODEL]).await?;
     body.required("model")?;
     app.models.get(body.text("model")).await?;
     Ok(json(&json!({ "success": true })))
@@ -70,8 +69,7 @@ pub async fn load(State(app): Shared, body: HttpBody) -> Result<Response, ApiErr
 
 /// `POST /models/unload`.
 pub async fn unload(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
-    let bytes = app.body(body).await?;
-    let body = Body::parse(&bytes, &[MODEL])?;
+    let body = app.fields(body, &[MODEL]).await?;
     body.required("model")?;
     app.models.unload(body.text("model").unwrap_or_default())?;
     Ok(json(&json!({ "success": true })))

@@ -63,8 +63,7 @@ fn refusal(error: &ApiError) -> Response {
 }
 
 async fn translated(app: &App, body: HttpBody) -> Result<Body, ApiError> {
-    let bytes = app.body(body).await?;
-    let given = Body::parse(&bytes, &[FIELDS])?;
+    let given = app.fields(body, &[FIELDS]).await?;
     given.required("messages")?;
     let chat = messages::request(&given.value())
         .map_err(|error| ApiError::field(&error.field, &error.reason))?;

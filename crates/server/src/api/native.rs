@@ -14,6 +14,7 @@ use crate::answers::{Answers, Question, devices, logprobs_entry, progress, timin
 use crate::api::completions::READING;
 use crate::api::json;
 use crate::app::{App, Caller, Shared};
+use crate::blocking;
 use crate::constraints;
 use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
@@ -55,12 +56,11 @@ pub async fn complete(
     Extension(caller): Extension<Caller>,
     body: HttpBody,
 ) -> Result<Response, ApiError> {
-    let bytes = app.body(body).await?;
-    let body = Body::parse(&bytes, &[params::FIELDS, FIELDS])?;
-    let loaded = app.models.get(body.text("model")).await?;
-    loaded.decoder()?;
-    let (prompts, is_list) = prompt::prompts(&loaded.model, body.required("prompt")?, READING)?;
-    respond(app, caller, Asked { loaded, prompts, is_list, body }).await
+    let body = app.fields(body, &[params::FIELDS, FIELDS]).await?;
+    let prompts = |loaded: &Loaded, body: &Body| {
+        prompt::prompts(&loaded.model, body.required("prompt")?, READING)
+    };
+    respond(app, caller, body, prompts).await
 }
 
 /// `POST /infill`.
@@ -69,12 +69,8 @@ pub async fn infill(
     Extension(caller): Extension<Caller>,
     body: HttpBody,
 ) -> Result<Response, ApiError> {
-    let bytes = app.body(body).await?;
-    let body = Body::parse(&bytes, &[params::FIELDS, FIELDS, INFILL])?;
-    let loaded = app.models.get(body.text("model")).await?;
-    loaded.decoder()?;
-    let prompt = fill_prompt(&loaded, &body)?;
-    respond(app, caller, Asked { loaded, prompts: vec![prompt], is_list: false, body }).await
+    let body = app.fields(body, &[params::FIELDS, FIELDS, INFILL]).await?;
+    respond(app, caller, body, |loaded, body| Ok((vec![fill_prompt(loaded, body)?], false))).await
 }
 
 /// A fill-in-the-middle prompt: other files, prefix, suffix, and what was typed.
@@ -117,33 +113,22 @@ fn fill_prompt(loaded: &Loaded, body: &Body) -> Result<Vec<u32>, ApiError> {
     Ok(tokens)
 }
 
-struct Asked {
-    loaded: Arc<Loaded>,
-    prompts: Vec<Vec<u32>>,
-    is_list: bool,
-    body: Body,
-}
+/// Reads the prompts of a body, and whether they are a list.
+type ReadPrompts = fn(&Loaded, &Body) -> Result<(Vec<Vec<u32>>, bool), ApiError>;
 
-async fn respond(app: Arc<App>, caller: Caller, asked: Asked) -> Result<Response, ApiError> {
-    let Asked { loaded, prompts, is_list, body } = asked;
-    let params = Params::of(&body, &loaded.model, &app.config.defaults)?;
-    let top = body.count("n_probs").filter(|&top| top > 0);
+async fn respond(
+    app: Arc<App>,
+    caller: Caller,
+    body: Body,
+    prompts: ReadPrompts,
+) -> Result<Response, ApiError> {
+    let loaded = app.models.get(body.text("model")).await?;
+    let (shared, asked) = (app.clone(), body.clone());
+    let prepare = move || prepare(&shared, loaded, &asked, prompts);
+    let (question, is_list) = blocking::run("reading the request", prepare).await??;
     let (is_stream, ping) = (body.flag("stream"), app.config.limits.ping);
-    let settings = params.settings(&body);
-    let samples = params.n;
-    let (shared, asked) = (loaded.clone(), body.clone());
-    let task = tokio::task::spawn_blocking(move || constraints::constraint(&shared, &asked));
-    let constraint = task.await.map_err(|_| ApiError::server("compiling a grammar panicked"))??;
-    let question = Question {
-        loaded,
-        prompts: prompts.clone(),
-        params,
-        logprobs: top,
-        prompt_logprobs: None,
-        show_control: false,
-        template_stops: Vec::new(),
-        constraint,
-    };
+    let settings = question.params.settings(&body);
+    let (prompts, samples) = (question.prompts.clone(), question.params.n);
     let answers = Answers::start(&app, &caller, question).await?;
     let choices = (0..prompts.len() * samples).map(|_| Choice::default()).collect();
     let mut native = Native { answers, prompts, samples, body, settings, choices };
@@ -155,6 +140,28 @@ async fn respond(app: Arc<App>, caller: Caller, asked: Asked) -> Result<Response
         });
     }
     Ok(sse::stream(ping, native, Silent))
+}
+
+/// The question of a body, and whether its prompts are a list.
+fn prepare(
+    app: &App,
+    loaded: Arc<Loaded>,
+    body: &Body,
+    prompts: ReadPrompts,
+) -> Result<(Question, bool), ApiError> {
+    loaded.decoder()?;
+    let (prompts, is_list) = prompts(&loaded, body)?;
+    let question = Question {
+        params: Params::of(body, &loaded.model, &app.config.defaults)?,
+        constraint: constraints::constraint(&loaded, body)?,
+        loaded,
+        prompts,
+        logprobs: body.count("n_probs").filter(|&top| top > 0),
+        prompt_logprobs: None,
+        show_control: false,
+        template_stops: Vec::new(),
+    };
+    Ok((question, is_list))
 }
 
 /// llama-server's streams, which end with their last chunk.

@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use crate::api::embeddings::texts;
 use crate::api::json;
 use crate::app::Shared;
+use crate::blocking;
 use crate::error::ApiError;
-use crate::fields::{Accepts, Body, Field};
+use crate::fields::{Accepts, Field};
 use crate::models::{EncoderHandle, Loaded};
 
 /// Fields of a rerank request.
@@ -40,16 +41,14 @@ pub const CLASSIFY: &[Field] = &[
 
 /// `POST /v1/rerank`.
 pub async fn rerank(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
-    let bytes = app.body(body).await?;
-    let body = Body::parse(&bytes, &[FIELDS])?;
+    let body = app.fields(body, &[FIELDS]).await?;
     let query = body.required("query")?.as_str().unwrap_or_default().to_owned();
     let is_tei = body.get("texts").is_some();
     let field = if is_tei { "texts" } else { "documents" };
-    let documents = texts(body.required(field)?, field)?;
+    let documents = Arc::new(texts(body.required(field)?, field)?);
     let loaded = app.models.get(body.text("model")).await?;
     let encoder = scores_of(&loaded)?;
-    let inputs = documents.iter().map(|text| pair(&loaded, &query, Some(text)));
-    let inputs: Vec<Vec<u32>> = inputs.collect::<Result<_, _>>()?;
+    let inputs = tokenized(&loaded, Some(query), documents.clone()).await?;
     let used: usize = inputs.iter().map(Vec::len).sum();
     let rows = encoder.worker.run(inputs).await?;
     let score = |row: &[f32]| row.first().copied().unwrap_or_default();
@@ -87,16 +86,14 @@ pub async fn rerank(State(app): Shared, body: HttpBody) -> Result<Response, ApiE
 
 /// `POST /v1/classify`: for each text its label, and all labels with probabilities.
 pub async fn classify(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
-    let bytes = app.body(body).await?;
-    let body = Body::parse(&bytes, &[CLASSIFY])?;
+    let body = app.fields(body, &[CLASSIFY]).await?;
     let given = match body.required("input")? {
         Value::String(text) => vec![text.clone()],
         list => texts(list, "input")?,
     };
     let loaded = app.models.get(body.text("model")).await?;
     let encoder = scores_of(&loaded)?;
-    let inputs = given.iter().map(|text| pair(&loaded, text, None));
-    let inputs: Vec<Vec<u32>> = inputs.collect::<Result<_, _>>()?;
+    let inputs = tokenized(&loaded, None, Arc::new(given)).await?;
     let used: usize = inputs.iter().map(Vec::len).sum();
     let rows = encoder.worker.run(inputs).await?;
     let most = body.count("top_k").unwrap_or(usize::MAX);
@@ -126,6 +123,23 @@ fn scores_of(loaded: &Arc<Loaded>) -> Result<&EncoderHandle, ApiError> {
         )));
     }
     Ok(encoder)
+}
+
+/// The tokens of texts, each alone or as the second of a pair.
+async fn tokenized(
+    loaded: &Arc<Loaded>,
+    first: Option<String>,
+    texts: Arc<Vec<String>>,
+) -> Result<Vec<Vec<u32>>, ApiError> {
+    let loaded = loaded.clone();
+    blocking::run("tokenizing", move || {
+        let tokens = |text: &String| match &first {
+            Some(first) => pair(&loaded, first, Some(text)),
+            None => pair(&loaded, text, None),
+        };
+        texts.iter().map(tokens).collect()
+    })
+    .await?
 }
 
 /// The tokens of a text, or of a pair.

@@ -91,8 +91,7 @@ pub async fn count(State(app): Shared, body: HttpBody) -> Result<Response, ApiEr
 
 /// The request as given, and as a chat request.
 async fn translated(app: &Arc<App>, body: HttpBody) -> Result<(Body, Body), ApiError> {
-    let bytes = app.body(body).await?;
-    let given = Body::parse(&bytes, &[FIELDS])?;
+    let given = app.fields(body, &[FIELDS]).await?;
     given.required("input")?;
     let chat = responses::request(&given.value())
         .map_err(|error| ApiError::field(&error.field, &error.reason))?;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::api::json;
 use crate::app::{App, Caller, Shared};
+use crate::blocking;
 use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
 use crate::models::Loaded;
@@ -67,7 +68,7 @@ pub async fn act(
         Some("erase") => return erase(&app, id).await,
         _ => return Err(ApiError::field("action", "must be save, restore or erase in the query")),
     };
-    let body = Body::parse(&app.body(body).await?, &[FIELDS])?;
+    let body = app.fields(body, &[FIELDS]).await?;
     let path = file(&app, &body)?;
     let loaded = slot(&app, id).await?;
     let worker = loaded.decoder()?;
@@ -81,7 +82,7 @@ pub async fn act(
         let empty = || ApiError::invalid(format!("slot {id} is empty"));
         let saved = saved.ok_or_else(empty)?;
         let tokens = saved.tokens().len();
-        let bytes = blocking(move || saved.write(&path)).await??;
+        let bytes = blocking::run("writing a slot", move || saved.write(&path)).await??;
         let timings = json!({ "save_ms": ms(began) });
         return Ok(json(&json!({
             "id_slot": id, "filename": name, "n_saved": tokens, "n_written": bytes, "timings": timings,
@@ -89,7 +90,8 @@ pub async fn act(
     }
     let (model, context) = (loaded.model.clone(), loaded.context);
     let bytes = std::fs::metadata(&path).map_or(0, |found| found.len());
-    let saved = blocking(move || SavedSequence::read(&path, &model, context)).await?;
+    let read = move || SavedSequence::read(&path, &model, context);
+    let saved = blocking::run("reading a slot", read).await?;
     let saved = saved.map_err(|error| ApiError::field("filename", format!("names {error}")))?;
     let tokens = saved.tokens().len();
     let namespace = caller.namespace(&app.config);
@@ -130,12 +132,4 @@ fn file(app: &App, body: &Body) -> Result<PathBuf, ApiError> {
         return Err(ApiError::field("filename", problem));
     }
     Ok(folder.join(name))
-}
-
-/// Runs what reads or writes files where it holds nobody up.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|_| ApiError::server("reading or writing a slot panicked"))
 }

@@ -8,8 +8,9 @@ use serde_json::json;
 
 use crate::api::{chat, json};
 use crate::app::Shared;
+use crate::blocking;
 use crate::error::ApiError;
-use crate::fields::{Accepts, Body, Field};
+use crate::fields::{Accepts, Field};
 use crate::params;
 use crate::prompt;
 
@@ -38,8 +39,7 @@ pub const DETOKENIZE: &[Field] = &[
 
 /// `POST /tokenize`.
 pub async fn tokenize(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
-    let bytes = app.body(body).await?;
-    let body = Body::parse(&bytes, &[TOKENIZE])?;
+    let body = app.fields(body, &[TOKENIZE]).await?;
     let loaded = app.models.get(body.text("model")).await?;
     let text = body.text("content").unwrap_or_default().to_owned();
     let encode = Encode {
@@ -47,8 +47,7 @@ pub async fn tokenize(State(app): Shared, body: HttpBody) -> Result<Response, Ap
         parse_special: body.bool("parse_special").unwrap_or(true),
     };
     let tokenizer = loaded.model.tokenizer().clone();
-    let task = tokio::task::spawn_blocking(move || tokenizer.encode(&text, encode));
-    let ids = task.await.map_err(|_| ApiError::server("tokenizing panicked"))??;
+    let ids = blocking::run("tokenizing", move || tokenizer.encode(&text, encode)).await??;
     if !body.flag("with_pieces") {
         return Ok(json(&json!({ "tokens": ids })));
     }
@@ -63,8 +62,7 @@ pub async fn tokenize(State(app): Shared, body: HttpBody) -> Result<Response, Ap
 
 /// `POST /detokenize`.
 pub async fn detokenize(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
-    let bytes = app.body(body).await?;
-    let body = Body::parse(&bytes, &[DETOKENIZE])?;
+    let body = app.fields(body, &[DETOKENIZE]).await?;
     let loaded = app.models.get(body.text("model")).await?;
     let ids = body.required("tokens")?.as_array().into_iter().flatten().map(|id| {
         let id =
@@ -77,10 +75,9 @@ pub async fn detokenize(State(app): Shared, body: HttpBody) -> Result<Response, 
 
 /// `POST /apply-template`.
 pub async fn apply_template(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
-    let bytes = app.body(body).await?;
-    let body = Body::parse(&bytes, &[params::FIELDS, chat::FIELDS])?;
+    let body = app.fields(body, &[params::FIELDS, chat::FIELDS]).await?;
     let loaded = app.models.get(body.text("model")).await?;
-    let task = tokio::task::spawn_blocking(move || {
+    let render = move || {
         let messages = chat::messages(body.required("messages")?)?;
         let prompt = chat::prompt(&app, &loaded, &body, &messages, None)?;
         // Whoever tokenizes the text adds this token again.
@@ -88,7 +85,7 @@ pub async fn apply_template(State(app): Shared, body: HttpBody) -> Result<Respon
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
         let bos = bos.map(|id| loaded.spelled(&[id])).unwrap_or_default();
         Ok::<_, ApiError>(prompt.text.strip_prefix(&bos).unwrap_or(&prompt.text).to_owned())
-    });
-    let prompt = task.await.map_err(|_| ApiError::server("rendering the template panicked"))??;
+    };
+    let prompt = blocking::run("rendering the template", render).await??;
     Ok(json(&json!({ "prompt": prompt })))
 }
