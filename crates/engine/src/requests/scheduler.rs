@@ -44,7 +44,6 @@ pub(super) struct Job {
 pub(super) struct Active {
     pub job: Job,
     pub sequence: SequenceId,
-    pub slot: u32,
 }
 
 /// A finished sequence whose contents may be reused.
@@ -161,10 +160,10 @@ impl Scheduler {
     /// Ends a request, finished or not. False if there is no such request.
     pub fn end(&mut self, request: RequestId, cache: &mut impl Sequences) -> bool {
         if let Some(at) = self.running.iter().position(|active| active.job.id == request) {
-            let Active { job, sequence, slot } = self.running.remove(at);
+            let Active { job, sequence } = self.running.remove(at);
             if job.reuse && cache.pages().len(sequence) > 0 {
                 self.keep(
-                    slot,
+                    job.progress.slot,
                     Idle {
                         sequence,
                         namespace: job.namespace,
@@ -284,15 +283,14 @@ impl Scheduler {
             let Some(sequence) = self.take_sequence(found, cache) else { return };
             self.queue.remove(key, arrival);
             let mut job = self.waiting.remove(&number).expect("it is queued");
-            let slot = job.slot.unwrap_or_else(|| self.free_slot());
-            job.progress.slot = slot;
+            job.progress.slot = job.slot.unwrap_or_else(|| self.free_slot());
             if !job.is_admitted {
                 job.is_admitted = true;
                 job.progress.cached = cache.pages().len(sequence);
                 job.progress.queued = now.saturating_sub(job.arrived);
             }
             let at = self.running.partition_point(|active| active.job.arrival < job.arrival);
-            self.running.insert(at, Active { job, sequence, slot });
+            self.running.insert(at, Active { job, sequence });
         }
     }
 
@@ -308,7 +306,8 @@ impl Scheduler {
         let idle = idle.filter(|(_, idle)| serves(idle.namespace, idle.slot));
         let idle = idle.map(|(at, idle)| (Some(at), idle.sequence, idle.prompt));
         let running = self.running.iter();
-        let running = running.filter(|active| serves(active.job.namespace, Some(active.slot)));
+        let running =
+            running.filter(|active| serves(active.job.namespace, Some(active.job.progress.slot)));
         let running = running.map(|active| (None, active.sequence, active.job.prompt));
         let found = idle.chain(running).map(|(idle, sequence, prompt)| {
             let held = cache.pages().tokens(sequence);
@@ -535,7 +534,7 @@ impl Scheduler {
 
     /// Gives a running request's pages back and lets it wait; its tokens are kept.
     fn preempt(&mut self, at: usize, cache: &mut impl Sequences) {
-        let Active { mut job, sequence, .. } = self.running.remove(at);
+        let Active { mut job, sequence } = self.running.remove(at);
         cache.close(sequence);
         job.clear_draft();
         job.progress.preempted += 1;

@@ -10,7 +10,7 @@ use crate::session::SequenceId;
 impl Scheduler {
     /// The sequence of a slot: of the request that runs there, or of the last one that ended.
     pub fn slot(&self, slot: u32) -> Option<SequenceId> {
-        let running = self.running.iter().find(|active| active.slot == slot);
+        let running = self.running.iter().find(|active| active.job.progress.slot == slot);
         let idle = self.idle.iter().find(|idle| idle.slot == Some(slot));
         running.map(|active| active.sequence).or(idle.map(|idle| idle.sequence))
     }
@@ -52,7 +52,8 @@ impl Scheduler {
 
     /// A slot without a running request: an empty one, or else the least recently used.
     pub(super) fn free_slot(&self) -> u32 {
-        let is_free = |slot: &u32| self.running.iter().all(|active| active.slot != *slot);
+        let is_free =
+            |slot: &u32| self.running.iter().all(|active| active.job.progress.slot != *slot);
         let used = |slot: &u32| {
             let idle = self.idle.iter().find(|idle| idle.slot == Some(*slot));
             idle.map_or(0, |idle| idle.used)
