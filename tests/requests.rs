@@ -59,9 +59,15 @@ fn sampler(model: &Model, seed: u64, temperature: f32) -> Sampler {
 
 fn submission(model: &Model, prompt: &str, seed: u64, predict: usize) -> Submission {
     let prompt = model.prompt_tokens(prompt).unwrap();
+    let request = Request { predict: Some(predict), ..Request::new(prompt) };
+    submitted(request, sampler(model, seed, 0.8))
+}
+
+/// A request without a key, that shares prefixes.
+fn submitted(request: Request<'static>, sampler: Sampler) -> Submission {
     Submission {
-        request: Request { predict: Some(predict), ..Request::new(prompt) },
-        sampler: sampler(model, seed, 0.8),
+        request,
+        sampler,
         key: 0,
         namespace: 0,
         reuse: true,
@@ -306,7 +312,7 @@ fn a_shifted_context_goes_on_as_the_shortened_text_would() {
     let (found, counts) = served(&mut executor).remove(&id).unwrap();
     assert_eq!(counts.generated, 500);
     assert!(counts.shifted >= 2, "{counts:?}");
-    // The same by hand: each time the context is full, a new answer to the shortened text.
+    // Without a shift: whenever the context is full, a new request continues the shortened text.
     let (mut tokens, mut text, mut generated) = (prompt, String::new(), 0);
     let mut session = session(&model, 2, 1);
     while generated < 500 {
@@ -423,19 +429,8 @@ fn a_device_that_is_lost_under_load_loses_no_request() {
                 let options = Options { temperature: 0.0, ..Options::default() };
                 let request =
                     Request { predict: Some(12), ignore_eos: true, ..Request::new(prompt) };
-                executor
-                    .submit(Submission {
-                        request,
-                        sampler: Sampler::new(options, vocab, 128, Vec::new()).unwrap(),
-                        key: 0,
-                        namespace: 0,
-                        reuse: true,
-                        prompt_logprobs: None,
-                        after: None,
-                        slot: None,
-                        shift: None,
-                    })
-                    .unwrap()
+                let sampler = Sampler::new(options, vocab, 128, Vec::new()).unwrap();
+                executor.submit(submitted(request, sampler)).unwrap()
             })
             .collect();
         let found = served(&mut executor);
