@@ -99,13 +99,15 @@ struct Link {
     check: fn(&Options, usize) -> Result<(), OptionsError>,
     /// Whether the options make it do anything.
     is_on: fn(&Options) -> bool,
+    /// The largest number of tokens whose logits it lowers; `None` if it may raise some or needs all of them.
+    lowers: fn(&Options) -> Option<usize>,
     apply: fn(&mut Chain<'_>),
 }
 
 /// When a sampler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// First, over all tokens: `candidates[id]` is token `id`. It may change their order, so all logits are needed.
+    /// First, over all tokens or the best ones; with all, `candidates[id]` is token `id`. It may change their order.
     Logits,
     /// Then, unless mirostat is on, over the tokens that may be chosen, to drop some.
     Truncation,
@@ -294,6 +296,14 @@ impl Sampler {
         }
         self.accept(token);
         Ok(token)
+    }
+}
+
+/// The candidate that is token `id`.
+fn find(candidates: &mut [Candidate], id: u32) -> Option<&mut Candidate> {
+    match candidates.get(id as usize).is_some_and(|c| c.id == id) {
+        true => candidates.get_mut(id as usize),
+        false => candidates.iter_mut().find(|c| c.id == id),
     }
 }
 

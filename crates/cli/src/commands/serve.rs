@@ -23,6 +23,9 @@ const PARALLEL: usize = 8;
 /// Texts that an encoder takes in one step.
 const TEXTS: usize = 64;
 
+/// Best tokens of each row that the head's device looks for: enough for top-k and penalties by default.
+const BEST_TOKENS: usize = 128;
+
 /// Output rows of a step beside those of running answers: log-probabilities of prompts.
 const PROMPT_ROWS: usize = 32;
 
@@ -295,7 +298,7 @@ fn opened(args: &Serve, model: &Model, parallel: usize) -> Result<Opened, Error>
                 sequences: parallel,
                 cached_sequences: 2 * parallel + 8,
                 outputs: Some(parallel.max(PROMPT_ROWS)),
-                top_k: Some(40),
+                top_k: Some(BEST_TOKENS),
                 ..settings
             }
         }

@@ -51,6 +51,7 @@ pub(super) const LINK: Link = Link {
         at_least("dry-base", dry.base, 1.0)
     },
     is_on: |options| options.dry.is_some(),
+    lowers: |_| None,
     apply: |chain| {
         if let Some(dry) = &chain.options.dry {
             apply(chain.candidates, chain.history, dry, chain.dry);

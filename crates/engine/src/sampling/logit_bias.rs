@@ -1,7 +1,7 @@
 //! Logit bias: a number added to single tokens' logits.
 
 use super::options::outside;
-use super::{Candidate, Link, Phase};
+use super::{Candidate, Link, Phase, find};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
@@ -20,12 +20,18 @@ pub(super) const LINK: Link = Link {
         Ok(())
     },
     is_on: |options| !options.logit_bias.is_empty(),
+    lowers: |options| {
+        let biases = &options.logit_bias;
+        biases.iter().all(|&(_, bias)| bias <= 0.0).then_some(biases.len())
+    },
     apply: |chain| apply(chain.candidates, &chain.options.logit_bias),
 };
 
-/// Adds each bias; `candidates[id]` is token `id`.
+/// Adds each bias whose token is a candidate.
 pub fn apply(candidates: &mut [Candidate], biases: &[(u32, f32)]) {
     for &(id, bias) in biases {
-        candidates[id as usize].logit += bias;
+        if let Some(c) = find(candidates, id) {
+            c.logit += bias;
+        }
     }
 }

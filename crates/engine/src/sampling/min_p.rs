@@ -14,6 +14,7 @@ pub(super) const LINK: Link = Link {
     )],
     check: |options, _| within("min-p", options.min_p),
     is_on: |options| options.min_p > 0.0,
+    lowers: |_| Some(0),
     apply: |chain| apply(chain.candidates, chain.options.min_p),
 };
 

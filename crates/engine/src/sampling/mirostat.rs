@@ -45,6 +45,7 @@ pub(super) const LINK: Link = Link {
         above("mirostat-lr", mirostat.eta, 0.0)
     },
     is_on: |options| options.mirostat.is_some(),
+    lowers: |_| None,
     apply: |chain| {
         if let Some(mirostat) = &chain.options.mirostat {
             apply(chain.candidates, mirostat, chain.mirostat_mu);

@@ -1,6 +1,6 @@
 //! The options of the samplers; names and defaults are llama.cpp's.
 
-use super::{LINKS, Phase};
+use super::LINKS;
 
 /// Dynamic part of an n-gram penalty, "don't repeat yourself" (p-e-w 2024).
 #[derive(Clone, Debug, PartialEq)]
@@ -119,16 +119,16 @@ pub struct OptionsError {
 }
 
 impl Options {
-    /// The number of best tokens that suffice, because nothing before the first truncation examines the others or
-    /// changes their order; `None` if all are needed.
+    /// The number of best tokens that suffice: nothing examines the others, and even if all tokens that may be lowered
+    /// are among the best, enough are left. `None` if all are needed.
     pub fn needs(&self) -> Option<usize> {
-        if LINKS.iter().any(|link| link.phase == Phase::Logits && (link.is_on)(self)) {
-            return None;
-        }
-        if self.temperature <= 0.0 {
-            return Some(1);
-        }
-        (self.mirostat.is_none() && self.top_k > 0).then_some(self.top_k)
+        let kept = match self.temperature <= 0.0 {
+            true => Some(1),
+            false => (self.top_k > 0).then_some(self.top_k),
+        };
+        let on = LINKS.iter().filter(|link| (link.is_on)(self));
+        let lowered: Option<usize> = on.map(|link| (link.lowers)(self)).sum();
+        kept?.checked_add(lowered?)
     }
 
     /// Whether every option is within its range for a vocabulary of `vocab` tokens.

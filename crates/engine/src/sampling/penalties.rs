@@ -1,7 +1,7 @@
 //! Repeat (Keskar et al. 2019), presence and frequency penalties on recent tokens.
 
 use super::options::{above, finite};
-use super::{Candidate, Field, Link, Options, Parameter, Phase};
+use super::{Candidate, Field, Link, Options, Parameter, Phase, find};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
@@ -40,10 +40,16 @@ pub(super) const LINK: Link = Link {
                 || options.presence_penalty != 0.0
                 || options.frequency_penalty != 0.0)
     },
+    lowers: |options| {
+        let raises = options.repeat_penalty < 1.0
+            || options.presence_penalty < 0.0
+            || options.frequency_penalty < 0.0;
+        options.repeat_last_n.filter(|_| !raises)
+    },
     apply: |chain| apply(chain.candidates, chain.history, chain.options),
 };
 
-/// Lowers the logits of tokens among the last `repeat_last_n` of `history`; `candidates[id]` is token `id`.
+/// Lowers the logits of candidates among the last `repeat_last_n` of `history`.
 ///
 /// For a token seen `n` times: `logit / repeat` (times `repeat` when not positive), then
 /// `- n * frequency - presence`.
@@ -56,7 +62,7 @@ pub fn apply(candidates: &mut [Candidate], history: &[u32], options: &Options) {
     let recent = &history[history.len() - window..];
     // `p` is unused this early in the chain: here it marks tokens that were already penalised.
     for &id in recent {
-        let c = &mut candidates[id as usize];
+        let Some(c) = find(candidates, id) else { continue };
         if c.p == 0.0 {
             let positive = c.logit > 0.0;
             c.logit = if positive { c.logit / repeat_penalty } else { c.logit * repeat_penalty };

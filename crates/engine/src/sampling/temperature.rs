@@ -31,6 +31,7 @@ pub(super) const LINK: Link = Link {
         at_least("dynatemp-exp", options.dynatemp_exponent, 0.0)
     },
     is_on: |_| true,
+    lowers: |_| Some(0),
     apply: |chain| apply(chain.candidates, chain.options),
 };
 

@@ -264,6 +264,45 @@ fn biases_forbid_and_prefer() {
     assert_eq!(sampler(all, 3).sample(&[0.0, 9.0, 1.0]), Err(Error::NothingLeft));
 }
 
+/// The same text from the best `needs()` tokens as from all logits, with samplers that lower some of the best.
+#[test]
+fn the_best_tokens_suffice() {
+    let forbidden = (0..5).map(|i| (i * 7, f32::NEG_INFINITY)).collect::<Vec<_>>();
+    let lowered = vec![(3, -2.5), (900, -0.25)];
+    let penalties = Options { repeat_penalty: 1.3, presence_penalty: 0.2, ..Options::default() };
+    let cases = [
+        (Options::default(), Some(40)),
+        (Options { logit_bias: forbidden.clone(), ..greedy() }, Some(6)),
+        (Options { logit_bias: lowered, top_k: 20, ..Options::default() }, Some(22)),
+        (Options { frequency_penalty: 0.5, logit_bias: forbidden, ..penalties }, Some(109)),
+        (Options { logit_bias: vec![(3, 0.5)], ..Options::default() }, None),
+        (Options { repeat_penalty: 0.9, ..Options::default() }, None),
+        (Options { repeat_penalty: 1.1, repeat_last_n: None, ..Options::default() }, None),
+        (Options { presence_penalty: -0.1, ..Options::default() }, None),
+        (Options { dry: Some(Dry::OFF), ..Options::default() }, None),
+        (Options { mirostat: Some(Mirostat::OFF), ..Options::default() }, None),
+        (plain(), None),
+    ];
+    let mut compared = 0;
+    for (options, needs) in cases {
+        assert_eq!(options.needs(), needs, "{options:?}");
+        let Some(needs) = needs else { continue };
+        let mut whole = sampler(options.clone(), 1000);
+        let mut front = sampler(options, 1000);
+        for turn in 0..200 {
+            // Each token's logit follows another walk, so that penalized tokens return to the front.
+            let logits: Vec<f32> =
+                (0..1000).map(|id| ((id * 31 + turn * 17) % 997) as f32 / 120.0 - 3.0).collect();
+            let mut found = Vec::new();
+            best(&logits, needs, &mut found);
+            let expected = whole.sample(&logits).unwrap();
+            assert_eq!(front.sample_row(Row::Best(&found), None).unwrap(), expected);
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 800);
+}
+
 #[test]
 fn logprobs_are_of_the_raw_distribution() {
     let logits: Vec<f32> = [0.5f32, 0.2, 0.3].iter().map(|p| p.ln() + 4.0).collect();

@@ -13,6 +13,7 @@ pub(super) const LINK: Link = Link {
     )],
     check: |_, _| Ok(()),
     is_on: |options| options.top_k > 0,
+    lowers: |_| Some(0),
     apply: |chain| apply(chain.candidates, chain.options.top_k),
 };
 

@@ -14,6 +14,7 @@ pub(super) const LINK: Link = Link {
     )],
     check: |options, _| within("top-p", options.top_p),
     is_on: |options| options.top_p < 1.0,
+    lowers: |_| Some(0),
     apply: |chain| apply(chain.candidates, chain.options.top_p),
 };
 

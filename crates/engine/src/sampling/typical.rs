@@ -15,6 +15,7 @@ pub(super) const LINK: Link = Link {
     .or("typical-p")],
     check: |options, _| within("typical", options.typical),
     is_on: |options| options.typical < 1.0,
+    lowers: |_| Some(0),
     apply: |chain| apply(chain.candidates, chain.options.typical),
 };
 

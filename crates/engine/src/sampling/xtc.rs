@@ -31,6 +31,7 @@ pub(super) const LINK: Link = Link {
         within("xtc-threshold", xtc.threshold)
     },
     is_on: |options| options.xtc.is_some(),
+    lowers: |_| Some(0),
     apply: |chain| {
         if let Some(xtc) = &chain.options.xtc {
             apply(chain.candidates, xtc, uniform(chain.rng));
