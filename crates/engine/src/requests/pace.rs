@@ -1,7 +1,7 @@
 //! Predicts the duration of a step from measured ones, to bound the time between tokens of running answers.
 //!
-//! A step of `d` decode rows and `p` prefill rows takes about `decode(d) + p * per_row`. Both are moving averages, and so
-//! is how much longer steps take than predicted: the bound is divided by that. Until both are measured nothing is
+//! A step of `d` decode rows and `p` prefill rows takes about `decode(d) + p * per_row`. Both are moving averages. The bound
+//! is divided by how much longer the latest of the recent steps took than predicted. Until both are measured nothing is
 //! limited.
 
 use std::time::Duration;
@@ -11,6 +11,10 @@ const NEW: f64 = 0.2;
 
 /// Share of the bound that is always left: for what comes between steps, and because later rows of a prompt take longer.
 const RESERVE: f64 = 0.15;
+
+/// Most that a single late step counts for, and what a step forgets of it.
+const LATE_MAX: f64 = 0.5;
+const FORGOTTEN: f64 = 0.03;
 
 /// Prefill rows from which a row takes as long as one of many.
 const MANY: usize = 16;
@@ -24,8 +28,8 @@ pub(super) struct Pace {
     last: Option<f64>,
     /// Seconds per prefill row.
     per_row: Option<f64>,
-    /// By how much steps with prefill rows are late, as a share of the prediction: raised by half of what a step is
-    /// later, lowered slowly.
+    /// By how much steps with prefill rows are late, as a share of the prediction: that of the latest step, lowered
+    /// slowly.
     late: f64,
 }
 
@@ -48,8 +52,8 @@ impl Pace {
             && prefill_rows >= MANY
         {
             let expected = fixed + prefill_rows as f64 * known;
-            let late = (took / expected.max(1e-9) - 1.0).clamp(0.0, 1.0);
-            self.late += if late > self.late { 0.5 } else { 0.05 } * (late - self.late);
+            let late = (took / expected.max(1e-9) - 1.0).clamp(0.0, LATE_MAX);
+            self.late = late.max(self.late * (1.0 - FORGOTTEN));
         }
         // A few rows cost a read of the weights, whatever they are: each is dearer than one of many, so they only show
         // that rows are cheaper than known.
