@@ -11,8 +11,6 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use bilayer_engine::requests::KeyId;
-use bytes::Bytes;
-use http_body_util::BodyExt;
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
     ACCESS_CONTROL_ALLOW_ORIGIN, AUTHORIZATION, HeaderName, HeaderValue, ORIGIN, VARY,
@@ -21,6 +19,7 @@ use hyper::{HeaderMap, Method, StatusCode};
 use serde_json::{Map, json};
 
 use crate::api;
+use crate::body;
 use crate::config::{Config, Origins};
 use crate::error::ApiError;
 use crate::fields::{self, Field};
@@ -88,35 +87,9 @@ impl App {
     /// Reads a body and checks its fields.
     ///
     /// # Errors
-    /// It is too large, pauses too long, or is no JSON object; a field is wrong.
+    /// It is too large, pauses too long or is too slow, or is no JSON object; a field is wrong.
     pub async fn fields(&self, body: Body, tables: &[&[Field]]) -> Result<fields::Body, ApiError> {
-        fields::Body::parse(&self.body(body).await?, tables)
-    }
-
-    async fn body(&self, body: Body) -> Result<Bytes, ApiError> {
-        let limits = &self.config.limits;
-        let mut body = http_body_util::Limited::new(body, limits.body_bytes);
-        let mut bytes = Vec::new();
-        loop {
-            let frame = tokio::time::timeout(limits.body_idle, body.frame()).await;
-            match frame {
-                Err(_) => {
-                    let mut error = ApiError::invalid("the body did not arrive in time");
-                    error.status = StatusCode::REQUEST_TIMEOUT;
-                    return Err(error);
-                }
-                Ok(None) => return Ok(Bytes::from(bytes)),
-                Ok(Some(Ok(frame))) => {
-                    frame.data_ref().iter().for_each(|data| bytes.extend_from_slice(data));
-                }
-                Ok(Some(Err(error))) if error.is::<http_body_util::LengthLimitError>() => {
-                    return Err(ApiError::too_large(limits.body_bytes));
-                }
-                Ok(Some(Err(error))) => {
-                    return Err(ApiError::invalid(format!("the body cannot be read: {error}")));
-                }
-            }
-        }
+        fields::Body::parse(&body::read(body, &self.config.limits).await?, tables)
     }
 
     /// A new id such as `chatcmpl-...`.

@@ -41,7 +41,7 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Time in which a request's head must arrive.
     pub head: Duration,
-    /// Time that a body may pause.
+    /// Time that a body may pause, and that it may be behind 1 KiB/s in all.
     pub body_idle: Duration,
     /// Open connections.
     pub connections: usize,

@@ -27,6 +27,7 @@ mod answers;
 mod api;
 mod app;
 mod blocking;
+mod body;
 pub mod config;
 mod constraints;
 mod encoders;

@@ -104,7 +104,7 @@ impl Metrics {
             between_tokens: histogram(
                 r,
                 "bilayer:time_per_output_token_seconds",
-                "Mean time between the tokens of an answer",
+                "Time between the tokens of an answer",
             ),
             whole: histogram(r, "bilayer:e2e_request_latency_seconds", "From arrival to the end"),
             queue: histogram(r, "bilayer:request_queue_time_seconds", "Time in the queue"),
@@ -132,6 +132,11 @@ impl Metrics {
         match event {
             Event::Ended { served, .. } => self.finished(served),
             Event::Failed(_) => self.failed.increment(1),
+            Event::Token(delta) => {
+                if let Some(gap) = delta.served.gap {
+                    self.between_tokens.record(gap.as_secs_f64());
+                }
+            }
             _ => {}
         }
     }
@@ -154,7 +159,6 @@ impl Metrics {
         let steps = served.generated.saturating_sub(1);
         if steps > 0 && decode > 0.0 {
             self.predicted_rate.set(steps as f64 / decode);
-            self.between_tokens.record(decode / steps as f64);
         }
         let queued = served.queued.as_secs_f64();
         self.queue.record(queued);

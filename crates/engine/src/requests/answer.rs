@@ -1,6 +1,6 @@
 //! The state of one answer: its reply, its draft tokens, its times and counts.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::executor::{PositionLogprobs, Served, Shift};
 use super::request::{Item, Progress};
@@ -24,6 +24,8 @@ pub(super) struct Answer {
     pub arrived: Instant,
     pub started: Option<Instant>,
     pub first: Option<Instant>,
+    /// When the last token was reported.
+    pub last: Option<Instant>,
 }
 
 /// Rows that a step read for an item.
@@ -160,6 +162,12 @@ impl Answer {
             _ => self.served.prompt,
         };
         self.time();
+    }
+
+    /// Time since the token before, of a token that is reported now.
+    pub fn gap(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        self.last.replace(now).map(|last| now - last)
     }
 
     /// Notes the time of the token that was just selected.

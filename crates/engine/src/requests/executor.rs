@@ -135,6 +135,8 @@ pub struct Served {
     pub prefill: Duration,
     /// From the first token to the last.
     pub decode: Duration,
+    /// From the token before to this one; none for the first. Tokens of one step come at once.
+    pub gap: Option<Duration>,
     /// Time that devices were busy in steps with this request, and copies between devices.
     pub spent: Spent,
     /// Bytes of hidden states that crossed between devices for its rows.
@@ -265,6 +267,7 @@ impl Executor {
             arrived: Instant::now(),
             started: None,
             first: None,
+            last: None,
         };
         self.answers.insert(id, answer);
         Ok(id)
@@ -420,7 +423,8 @@ impl Executor {
         }
         let first = answer.reply.generated - tokens.len();
         for (at, token) in tokens.into_iter().enumerate() {
-            let served = Served { generated: first + at + 1, ..answer.served.clone() };
+            let gap = answer.gap();
+            let served = Served { generated: first + at + 1, gap, ..answer.served.clone() };
             events.push((id, Event::Token(Box::new(Delta { token, served }))));
         }
         // The last token still takes a position.

@@ -20,7 +20,7 @@ const FORGOTTEN: f64 = 0.03;
 const MANY: usize = 16;
 
 /// Measured durations of steps.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Pace {
     /// Seconds of a step without prefill rows, by its decode rows.
     decode: Vec<Option<f64>>,
@@ -31,6 +31,13 @@ pub(super) struct Pace {
     /// By how much steps with prefill rows are late, as a share of the prediction: that of the latest step, lowered
     /// slowly.
     late: f64,
+}
+
+impl Default for Pace {
+    /// Nothing is measured; the first predictions count as late.
+    fn default() -> Pace {
+        Pace { decode: Vec::new(), last: None, per_row: None, late: LATE_MAX }
+    }
 }
 
 impl Pace {
@@ -47,14 +54,12 @@ impl Pace {
         }
         let fixed = if decode_rows > 0 { self.of_decode(decode_rows).unwrap_or(0.0) } else { 0.0 };
         let per_row = (took - fixed).max(took * 0.1) / prefill_rows as f64;
-        if let Some(known) = self.per_row
-            && decode_rows > 0
-            && prefill_rows >= MANY
-        {
+        let known = self.per_row.filter(|_| decode_rows > 0 && prefill_rows >= MANY);
+        let late = known.map_or(0.0, |known| {
             let expected = fixed + prefill_rows as f64 * known;
-            let late = (took / expected.max(1e-9) - 1.0).clamp(0.0, LATE_MAX);
-            self.late = late.max(self.late * (1.0 - FORGOTTEN));
-        }
+            (took / expected.max(1e-9) - 1.0).clamp(0.0, LATE_MAX)
+        });
+        self.late = late.max(self.late * (1.0 - FORGOTTEN));
         // A few rows cost a read of the weights, whatever they are: each is dearer than one of many, so they only show
         // that rows are cheaper than known.
         let tells = prefill_rows >= MANY || self.per_row.is_none_or(|known| per_row < known);
@@ -112,7 +117,7 @@ mod tests {
     fn rows_follow_measured_times() {
         let mut pace = Pace::default();
         assert_eq!(pace.prefill_rows(4, ms(100)), None);
-        for _ in 0..50 {
+        for _ in 0..200 {
             pace.observe(4, 0, ms(20));
             pace.observe(4, 64, ms(20 + 64));
         }
@@ -136,7 +141,7 @@ mod tests {
     fn steps_that_are_late_leave_room() {
         let mut pace = Pace::default();
         pace.observe(1, 0, ms(50));
-        for _ in 0..20 {
+        for _ in 0..200 {
             pace.observe(1, 32, ms(50 + 32));
         }
         let calm = pace.prefill_rows(1, ms(250)).unwrap();

@@ -48,6 +48,13 @@ pub async fn rerank(State(app): Shared, body: HttpBody) -> Result<Response, ApiE
     let documents = Arc::new(texts(body.required(field)?, field)?);
     let loaded = app.models.get(body.text("model")).await?;
     let encoder = scores_of(&loaded)?;
+    if encoder.labels.len() > 1 {
+        return Err(ApiError::not_supported(format!(
+            "{} gives {} scores, none of which is a relevance score; /v1/classify returns them",
+            loaded.id(),
+            encoder.labels.len()
+        )));
+    }
     let inputs = tokenized(&loaded, Some(query), documents.clone()).await?;
     let used: usize = inputs.iter().map(Vec::len).sum();
     let rows = encoder.worker.run(inputs).await?;

@@ -8,9 +8,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+mod encoders;
+
+#[path = "../support"]
 mod support {
     pub mod http;
+    pub mod model;
     pub mod program;
+    pub mod words;
 }
 
 use support::http::{Reply, Server};

@@ -1,0 +1,88 @@
+//! Encoders over HTTP: the scores, labels and vectors of the library.
+
+use bilayer::Model;
+use serde_json::{Value, json};
+
+use super::support::http::Server;
+use super::support::program::Place;
+use super::support::words;
+
+/// A server of the model that `words::scorer` makes, and the same model in the library.
+fn served(architecture: &str, labels: &[&str]) -> (Server, Model) {
+    let place = Place::new();
+    place.file("scorer.gguf", words::scorer(architecture, labels));
+    let model = Model::builder(place.path().join("scorer.gguf")).gpu_layers(0).open().unwrap();
+    (Server::start_in(place, "-m scorer.gguf"), model)
+}
+
+fn numbers(list: &Value, key: &str) -> Vec<f32> {
+    let one = |entry: &Value| entry[key].as_f64().unwrap() as f32;
+    list.as_array().unwrap().iter().map(one).collect()
+}
+
+fn assert_close(found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len());
+    let is_close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-5 * b.abs().max(1.0);
+    assert!(found.iter().zip(expected).all(is_close), "{found:?}, not {expected:?}");
+}
+
+#[test]
+fn rerank_scores_documents_as_the_library_does() {
+    let (server, mut model) = served("modern-bert", &["relevant"]);
+    let documents = ["b c", "d", "e f g h", "a b c"];
+    let expected = model.rerank("a b", &documents).unwrap();
+    for path in ["/v1/rerank", "/rerank", "/v1/reranking"] {
+        let body = json!({ "query": "a b", "documents": documents });
+        let found = server.post(path, &body).good();
+        let results = found["results"].as_array().unwrap();
+        let mut scores = [0.0; 4];
+        for result in results {
+            let at = result["index"].as_u64().unwrap() as usize;
+            scores[at] = result["relevance_score"].as_f64().unwrap() as f32;
+        }
+        assert_close(&scores, &expected);
+        assert!(found["usage"]["total_tokens"].as_u64() > Some(0), "{found}");
+    }
+    let body = json!({ "query": "a b", "documents": documents, "top_n": 2 });
+    let found = server.post("/v1/rerank", &body).good();
+    let mut best = expected.clone();
+    best.sort_by(|a, b| b.total_cmp(a));
+    assert_close(&numbers(&found["results"], "relevance_score"), &best[..2]);
+    for (body, field) in [
+        (json!({ "query": "a" }), "documents"),
+        (json!({ "documents": ["a"] }), "query"),
+        (json!({ "query": "a", "documents": "b" }), "documents"),
+        (json!({ "query": "a", "documents": ["b", 3] }), "documents"),
+    ] {
+        let refused = server.post("/v1/rerank", &body);
+        assert_eq!(refused.status, 400, "{body}");
+        assert!(refused.body.contains(field), "{body}: {}", refused.body);
+    }
+}
+
+#[test]
+fn classify_gives_every_label_as_the_library_does() {
+    let labels = ["good", "bad", "neither"];
+    let (server, mut model) = served("bert", &labels);
+    let texts = ["a b c", "z y x", "a"];
+    let expected = model.classify(&texts).unwrap();
+    let found = server.post("/v1/classify", &json!({ "input": texts })).good();
+    let data = found["data"].as_array().unwrap();
+    assert_eq!(data.len(), texts.len());
+    for (entry, expected) in data.iter().zip(&expected) {
+        let mut expected = expected.clone();
+        expected.sort_by(|a, b| b.probability.total_cmp(&a.probability));
+        let chances: Vec<f32> = expected.iter().map(|label| label.probability).collect();
+        assert_close(&numbers(&entry["scores"], "score"), &chances);
+        for (found, expected) in entry["scores"].as_array().unwrap().iter().zip(&expected) {
+            assert_eq!(found["label"], expected.name);
+        }
+        assert_eq!(entry["label"], expected[0].name);
+    }
+    // What an encoder cannot do is refused, not guessed.
+    let refused = server.post("/v1/completions", &json!({ "prompt": "a" }));
+    assert_eq!(refused.status, 501, "{}", refused.body);
+    let refused = server.post("/v1/rerank", &json!({ "query": "a", "documents": ["b"] }));
+    assert_eq!(refused.status, 501, "{}", refused.body);
+    assert!(refused.body.contains("3 scores"), "{}", refused.body);
+}
