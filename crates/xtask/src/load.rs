@@ -15,11 +15,10 @@ mod hostile;
 mod latency;
 mod overload;
 mod process;
-mod report;
 mod streams;
 
+use crate::report::Section;
 use process::Launch;
-use report::Section;
 
 pub const USAGE: &str = "\
 cargo xtask serve-load [--parts PART,...] [--bilayer PROGRAM] [--model GGUF] [--peer LLAMA_SERVER] [--rounds 5]

@@ -10,8 +10,10 @@ mod clients;
 mod compare;
 mod gpu_offline;
 mod load;
+mod mac;
 mod picture;
 mod quality;
+mod report;
 mod server_suite;
 mod venv;
 
@@ -32,6 +34,7 @@ const TASKS: &[Task] = &[
     ("gpu-offline", gpu_offline::USAGE, gpu_offline::run),
     ("quality-table", quality::USAGE, quality::run),
     ("picture", picture::USAGE, picture::run),
+    ("mac-check", mac::USAGE, mac::run),
     ("clients", clients::USAGE, clients::run),
     ("serve-load", load::USAGE, load::run),
     ("llama-server-suite", server_suite::USAGE, server_suite::run),

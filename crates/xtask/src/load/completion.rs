@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::client::{Client, Event};
-use super::report::{ms, quantile};
+use crate::report::{ms, quantile};
 
 /// Where completions are asked for.
 pub const PATH: &str = "/v1/completions";

@@ -14,7 +14,7 @@ use super::Setting;
 use super::client::{self, Client, connect, post_head};
 use super::completion::{PATH, Prompts, body};
 use super::process::Server;
-use super::report::{Row, Section, Verdict, ms, quantile};
+use crate::report::{Row, Section, Verdict, ms, quantile};
 
 /// Idle connections.
 pub const IDLE: usize = 5000;

@@ -10,7 +10,7 @@ use super::Setting;
 use super::client::Client;
 use super::completion::{Prompts, Times, stream};
 use super::process::Server;
-use super::report::{Row, Section, Verdict, largest, median, ms, spread};
+use crate::report::{Row, Section, Verdict, largest, median, ms, spread};
 
 /// Tokens of the prompt that arrives, of the stream beside it, and of the stream's start, before the prompt is sent.
 const ARRIVING: usize = 512;

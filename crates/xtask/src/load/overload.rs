@@ -12,7 +12,7 @@ use super::Setting;
 use super::client::{Answer, Client};
 use super::completion::{PATH, Prompts, body};
 use super::process::Held;
-use super::report::{Row, Section, Verdict, largest, ms, quantile};
+use crate::report::{Row, Section, Verdict, largest, ms, quantile};
 
 /// Tokens of a request.
 const PROMPT: usize = 32;

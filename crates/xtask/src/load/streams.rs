@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::Setting;
 use super::completion::{Group, Prompts};
 use super::process::Server;
-use super::report::{Row, Section, Verdict, median, spread};
 use crate::output;
+use crate::report::{Row, Section, Verdict, median, spread};
 
 /// Tokens of a prompt and of an answer.
 const PROMPT: usize = 32;

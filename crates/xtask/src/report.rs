@@ -1,4 +1,4 @@
-//! Results of the parts: rows with a value, a bar and a verdict, printed as Markdown; and the statistics behind them.
+//! Results of measurements: rows with a value, a bar and a verdict, printed as Markdown; and the statistics behind them.
 
 use std::fmt;
 use std::time::Duration;
