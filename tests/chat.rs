@@ -144,7 +144,7 @@ fn endless_templates_are_stopped() {
         |error| matches!(error, Error::Endless { .. }),
         |error| matches!(error, Error::Endless { .. }),
         |error| matches!(error, Error::Template { reason, .. } if reason.contains("recursion limit")),
-        |error| matches!(error, Error::TooLong { .. }),
+        |error| matches!(error, Error::Costly { .. }),
     ];
     let messages = [json!({ "role": "user", "content": "Hello" })];
     for (source, ends) in endless.iter().zip(ends) {
@@ -153,7 +153,7 @@ fn endless_templates_are_stopped() {
         let error = template.render(&Inputs::new(&messages)).unwrap_err();
         let took = began.elapsed();
         assert!(ends(&error), "{source}: {error}");
-        assert!(took < Duration::from_secs(1), "{source}: {took:?}");
+        assert!(took < Duration::from_secs(5), "{source}: {took:?}");
     }
 }
 

@@ -1,23 +1,30 @@
 //! Chat templates: render messages to a prompt and tell the template's special tokens from message text.
 //!
 //! A template is a Jinja program that the publisher put into the file. It is rendered as by transformers, through
-//! minijinja: Python's methods and JSON output, blocks that swallow line breaks. The number of instructions, the call
-//! depth and the output size are bounded; the size of a text or list built by a single instruction is not.
+//! minijinja: Python's methods and JSON output, blocks that swallow line breaks. It runs in a thread with a stack of its
+//! own and with limits on its source, instructions, call depth, nesting of values and output; a budget of work bounds
+//! memory and time (`budget.rs`, `cost.rs` and `program.rs`).
 //!
 //! **Messages cannot create special tokens.** A message may contain `<|im_end|>`, and the model must see its characters,
 //! not the end of a turn. [`Template::prompt`] therefore determines for each special token in the rendered text
 //! whether the template wrote it (`special_tokens.rs` explains how); message text stays text, whatever the template trims,
 //! splits, joins or searches for in it.
 
-use minijinja::{Environment, Value};
+use minijinja::machinery;
+use minijinja::{AutoEscape, Value};
 
 use crate::{Error, Tokenizer};
 
+mod budget;
 mod builtin;
+mod cost;
 mod environment;
+#[cfg(test)]
+mod hostile;
 mod inputs;
 mod json;
 mod messages;
+mod program;
 pub mod reply;
 mod source;
 mod special_tokens;
@@ -32,9 +39,19 @@ pub use templates::Templates;
 /// The template's name in its environment.
 const NAME: &str = "chat";
 
-/// Limit on instructions. A message takes some hundreds, a conversation with tools some ten thousand; five million
-/// take a third of a second.
-const FUEL: u64 = 5_000_000;
+/// Budget of a rendering in units of about a byte read or written, in addition to [`WORK_GROWTH`] times the input. It
+/// lasts for about a second.
+const WORK: u64 = 256 << 20;
+
+/// How often a template may read or write its input.
+const WORK_GROWTH: u64 = 256;
+
+/// Budget of the constants that the compiler computes.
+const CONSTANTS: u64 = 16 << 20;
+
+/// Stack of the thread that compiles and runs templates, in bytes. Reserved, not used: the worst that the limits allow
+/// takes a third of it.
+const STACK_BYTES: usize = 64 << 20;
 
 /// Output limit in bytes, in addition to [`GROWTH`] times the input.
 const ROOM_BYTES: usize = 4 << 20;
@@ -57,7 +74,6 @@ const GROWTH: usize = 8;
 pub struct Template {
     name: String,
     source: String,
-    environment: Environment<'static>,
     /// Texts that end an answer if the vocabulary has no token for them.
     ends: Vec<String>,
 }
@@ -69,8 +85,12 @@ impl Template {
     /// [`Error::Template`] if it is not valid Jinja.
     pub fn new(name: &str, source: &str) -> Result<Self, Error> {
         let source = source::without_generation(source);
-        let environment = compiled(name, &source)?;
-        Ok(Self { name: name.to_owned(), source, environment, ends: Vec::new() })
+        let compiled = || {
+            budget::set(CONSTANTS);
+            program::compile(&source, environment::ENVIRONMENT.syntax()).map(drop)
+        };
+        in_thread(compiled)?.map_err(|error| environment::error(name, &error))?;
+        Ok(Self { name: name.to_owned(), source, ends: Vec::new() })
     }
 
     /// The template's name.
@@ -93,10 +113,10 @@ impl Template {
     /// The prompt as text.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the template rejects the conversation, [`Error::Endless`], [`Error::TooLong`], and
-    /// [`Error::Template`] with the line of a failed operation.
+    /// [`Error::Refused`] if the template rejects the conversation, [`Error::Endless`], [`Error::Costly`],
+    /// [`Error::TooLong`], and [`Error::Template`] with the line of a failed operation.
     pub fn render(&self, inputs: &Inputs<'_>) -> Result<String, Error> {
-        self.run(&self.environment, inputs, &str::to_owned)
+        self.run(&self.source, inputs, &str::to_owned)
     }
 
     /// The prompt as text and special tokens, for [`Tokenizer::encode_prompt`].
@@ -128,48 +148,47 @@ impl Template {
         }
     }
 
-    /// Renders with `environment`, which holds this template or a modified one, after applying `write` to every text
-    /// in the inputs.
+    /// Renders `source`, which is this template or a modified one, after applying `write` to every text in the inputs.
     fn run(
         &self,
-        environment: &Environment<'static>,
+        source: &str,
         inputs: &Inputs<'_>,
-        write: &dyn Fn(&str) -> String,
+        write: &(dyn Fn(&str) -> String + Sync),
     ) -> Result<String, Error> {
-        let failed = |error| environment::error(&self.name, &error);
-        let template = environment.get_template(NAME).map_err(failed)?;
-        let room = ROOM_BYTES + GROWTH * (inputs.len_bytes() + self.source.len());
-        let mut bytes = vec![0; room];
-        // A slice as writer accepts what fits and then fails, which enforces the limit.
-        let mut free = &mut bytes[..];
-        let written = template.render_captured_to(inputs.context(write), &mut free);
-        let left = free.len();
-        if let Err(error) = written {
-            let is_full = error.kind() == minijinja::ErrorKind::WriteFailure;
-            return Err(if is_full { Error::TooLong { limit: room } } else { failed(error) });
-        }
-        bytes.truncate(room - left);
-        String::from_utf8(bytes).map_err(|error| Error::Library(error.to_string()))
+        let len_bytes = inputs.len_bytes() + self.source.len();
+        let room = ROOM_BYTES + GROWTH * len_bytes;
+        let text = in_thread(|| {
+            budget::set(CONSTANTS);
+            let program = program::compile(source, environment::ENVIRONMENT.syntax())?;
+            budget::set(WORK + WORK_GROWTH * len_bytes as u64);
+            let mut text = String::new();
+            let mut out = machinery::make_string_output(&mut text);
+            let (root, blocks) = (&program.root, &program.blocks);
+            let context = inputs.context(write);
+            let plain = AutoEscape::None;
+            machinery::eval(&environment::ENVIRONMENT, root, context, blocks, &mut out, plain)?;
+            Ok(text)
+        });
+        let text = text?.map_err(|error| environment::error(&self.name, &error))?;
+        if text.len() > room { Err(Error::TooLong { limit: room }) } else { Ok(text) }
     }
+}
 
-    /// The template after a change of its source.
-    fn changed(&self, source: &str) -> Result<Environment<'static>, Error> {
-        compiled(&self.name, source)
-    }
+/// Runs `work` in a thread with a stack that suffices for what the limits allow.
+fn in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    let failed = |problem: &str| Error::Library(format!("chat template: {problem}"));
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().name("bilayer template".into());
+        let thread = builder.stack_size(STACK_BYTES).spawn_scoped(scope, work);
+        let thread = thread.map_err(|error| failed(&format!("no thread: {error}")))?;
+        thread.join().map_err(|_| failed("it stopped unexpectedly"))
+    })
 }
 
 impl std::fmt::Debug for Template {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Template").field("name", &self.name).finish_non_exhaustive()
     }
-}
-
-fn compiled(name: &str, source: &str) -> Result<Environment<'static>, Error> {
-    let mut environment = environment::new();
-    environment.set_fuel(Some(FUEL));
-    let added = environment.add_template_owned(NAME, source.to_owned());
-    added.map_err(|error| environment::error(name, &error))?;
-    Ok(environment)
 }
 
 /// Converts JSON to a template value, applying `write` to every text, keys included.

@@ -193,6 +193,13 @@ pub enum Error {
         name: String,
     },
 
+    /// A chat template exceeds its limit on memory and time.
+    #[error("chat template ({name}) takes too much memory or time")]
+    Costly {
+        /// The template.
+        name: String,
+    },
+
     /// A chat template exceeds its output limit.
     #[error("the chat template writes more than {limit} bytes")]
     TooLong {

@@ -1,31 +1,60 @@
 //! The Jinja environment of transformers: its settings, functions and filters.
 
+use std::sync::LazyLock;
+
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, Value};
+use minijinja::{Environment, Error, ErrorKind, Output, State, Value, functions};
 
-use super::json;
+use super::budget::{Spent, deep, spend};
+use super::{cost, json};
 
 /// Limit on the call depth.
 const DEPTH: usize = 100;
+
+/// Limit on instructions, those that charge for others included. A message takes some hundreds, a conversation with
+/// tools some ten thousand.
+const FUEL: u64 = 5_000_000;
+
+/// Limit on the message of a template that rejects a conversation, in bytes.
+const REASON_BYTES_MAX: usize = 4096;
 
 /// The message of a template that rejects a conversation.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refusal(String);
 
-/// An environment without templates.
-pub fn new() -> Environment<'static> {
-    let mut environment = Environment::new();
+/// The environment of all templates.
+pub static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(environment);
+
+fn environment() -> Environment<'static> {
+    // Empty, so that there is no filter, test or function without its cost.
+    let mut environment = Environment::empty();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     environment.set_syntax(syntax.expect("the usual delimiters"));
     environment.set_recursion_limit(DEPTH);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_fuel(Some(FUEL));
+    environment.set_formatter(write);
+    environment.set_unknown_method_callback(cost::method);
+    environment.add_function("range", functions::range);
     environment.add_function("raise_exception", raise);
-    environment.add_filter("tojson", tojson);
-    environment.add_filter("length", length);
-    environment.add_filter("count", length);
+    let dict = cost::paying(Value::from_function(functions::dict), cost::written);
+    environment.add_function("dict", dict);
+    let namespace = cost::paying(Value::from_function(functions::namespace), cost::written);
+    environment.add_function("namespace", namespace);
+    cost::add_filters(&mut environment);
+    cost::add_tests(&mut environment);
+    cost::add_charges(&mut environment);
+    cost::filter(&mut environment, "tojson", Value::from_function(tojson), cost::written);
+    cost::filter(&mut environment, "length", Value::from_function(length), cost::read);
+    cost::filter(&mut environment, "count", Value::from_function(length), cost::read);
     environment
+}
+
+/// Writes a value to the output or a captured text.
+fn write(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    spend(deep(value)?)?;
+    minijinja::escape_formatter(out, state, value)
 }
 
 /// Converts an error of template `name`.
@@ -34,6 +63,9 @@ pub fn error(name: &str, error: &Error) -> crate::Error {
     while let Some(found) = cause {
         if let Some(Refusal(reason)) = found.downcast_ref() {
             return crate::Error::Refused { name: name.to_owned(), reason: reason.clone() };
+        }
+        if found.is::<Spent>() {
+            return crate::Error::Costly { name: name.to_owned() };
         }
         cause = found.source();
     }
@@ -48,7 +80,8 @@ pub fn error(name: &str, error: &Error) -> crate::Error {
     crate::Error::Template { name, line: error.line().unwrap_or(0), reason }
 }
 
-fn raise(reason: String) -> Result<Value, Error> {
+fn raise(mut reason: String) -> Result<Value, Error> {
+    reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
     Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Refusal(reason)))
 }
 

@@ -95,7 +95,7 @@ fn masked(
     inputs.texts(&mut |text| is_needed |= text.chars().any(|c| hide(c) != c));
     let hidden = if is_needed {
         let write = |text: &str| text.chars().map(hide).collect();
-        template.run(&template.environment, inputs, &write).ok()?
+        template.run(template.source(), inputs, &write).ok()?
     } else {
         plain.to_owned()
     };
@@ -141,7 +141,7 @@ fn marked(
             })
             .collect()
     };
-    let changed = template.changed(&source::with_texts(template.source(), mark)).ok()?;
+    let changed = source::with_texts(template.source(), mark);
     let bos_token = mark(&inputs.bos_token);
     let eos_token = mark(&inputs.eos_token);
     let inputs = Inputs { bos_token, eos_token, ..inputs.clone() };

@@ -1,0 +1,153 @@
+//! What a template may use: a budget of work that every operation draws on before it runs.
+//!
+//! One unit is about a byte read or written, so a budget bounds memory as well as time. Fuel alone bounds neither: a
+//! single instruction can double a text, repeat a list or sort it.
+
+use std::cell::Cell;
+
+use minijinja::value::{DynObject, ValueKind};
+use minijinja::{Error, ErrorKind, Value};
+
+/// Limit on the nesting of values that a template stores; deeper ones would overflow the stack where they are written
+/// out, compared or dropped.
+pub const DEPTH_MAX: usize = 100;
+
+/// Units per entry of a list or map.
+pub const ENTRY: u64 = 32;
+
+/// Units per node that is visited.
+const NODE: u64 = 16;
+
+/// How much a text inside a list may grow when the list is written out (`\u{1f}` for one byte).
+const ESCAPED: u64 = 6;
+
+thread_local! {
+    static LEFT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The reason of an error when the budget is used up.
+#[derive(Debug, thiserror::Error)]
+#[error("the budget of work is used up")]
+pub struct Spent;
+
+/// Sets the budget of this thread.
+pub fn set(units: u64) {
+    LEFT.set(units);
+}
+
+/// Draws on the budget.
+pub fn spend(units: u64) -> Result<(), Error> {
+    match LEFT.get().checked_sub(units) {
+        Some(left) => {
+            LEFT.set(left);
+            Ok(())
+        }
+        None => Err(Error::new(ErrorKind::OutOfFuel, "too much work").with_source(Spent)),
+    }
+}
+
+/// Bytes to read the value itself: a text's length, and nothing for what is only referred to.
+pub fn shallow(value: &Value) -> u64 {
+    1 + value.as_str().map_or(0, str::len) as u64
+}
+
+/// Units of a list of the value's entries; those of a text are its characters.
+pub fn entries(value: &Value) -> u64 {
+    match value.as_str() {
+        Some(text) => 2 * ENTRY * text.len() as u64 + 1,
+        None => ENTRY * value.len().unwrap_or(0) as u64 + 1,
+    }
+}
+
+/// Bytes of the value written out, with all that it contains.
+///
+/// # Errors
+/// It is nested too deep, or the budget does not suffice to visit it.
+pub fn deep(value: &Value) -> Result<u64, Error> {
+    let mut bytes = 0u64;
+    visit(value, 0, &mut |value, depth| {
+        let text = value.as_str().map_or(0, str::len) as u64;
+        bytes = bytes.saturating_add(NODE + text * if depth == 0 { 1 } else { ESCAPED });
+        Ok(())
+    })?;
+    Ok(bytes)
+}
+
+/// The sum of [`deep`].
+pub fn deep_all(values: &[Value]) -> Result<u64, Error> {
+    values.iter().try_fold(0u64, |sum, value| Ok(sum.saturating_add(deep(value)?)))
+}
+
+/// Checks the nesting of a value that is to be stored.
+pub fn check_depth(value: &Value) -> Result<(), Error> {
+    visit(value, 0, &mut |_, _| Ok(()))
+}
+
+/// Refuses a value that contains an object which templates can change, since storing one in another can make a cycle.
+pub fn check_plain(value: &Value) -> Result<(), Error> {
+    visit(value, 0, &mut |value, _| match value.as_object().is_some_and(is_mutable) {
+        true => Err(invalid("a namespace or loop cannot be stored in a namespace")),
+        false => Ok(()),
+    })
+}
+
+/// Whether the object is a namespace or a loop.
+pub fn is_mutable(object: &DynObject) -> bool {
+    let name = object.type_name();
+    name.ends_with("::Namespace") || name.ends_with("::Loop")
+}
+
+/// A lazy sequence as a list, any other value unchanged. Lazy sequences over lazy sequences would nest unseen.
+pub fn listed(value: Value) -> Result<Value, Error> {
+    if value.kind() != ValueKind::Iterable {
+        return Ok(value);
+    }
+    let mut items = Vec::new();
+    for item in value.try_iter()?.checked() {
+        spend(ENTRY)?;
+        items.push(item?);
+    }
+    Ok(Value::from(items))
+}
+
+/// Pays for a value that was made, as a list if it is lazy.
+pub fn made(value: Value) -> Result<Value, Error> {
+    if value.kind() == ValueKind::Iterable {
+        return listed(value);
+    }
+    spend(if value.as_str().is_some() { shallow(&value) } else { entries(&value) })?;
+    Ok(value)
+}
+
+pub fn invalid(reason: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, reason)
+}
+
+/// Calls `each` for the value and all that it contains, with the depth.
+fn visit(
+    value: &Value,
+    depth: usize,
+    each: &mut dyn FnMut(&Value, usize) -> Result<(), Error>,
+) -> Result<(), Error> {
+    if depth > DEPTH_MAX {
+        return Err(invalid("values are nested too deep"));
+    }
+    spend(NODE)?;
+    each(value, depth)?;
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => {
+            for item in value.try_iter()?.checked() {
+                visit(&item?, depth + 1, each)?;
+            }
+        }
+        ValueKind::Map => {
+            for key in value.try_iter()?.checked() {
+                let key = key?;
+                visit(&key, depth + 1, each)?;
+                visit(&value.get_item(&key)?, depth + 1, each)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,287 @@
+//! Filters, tests and methods of templates, each with what a call costs.
+
+use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::{Environment, Error, State, Value, filters, tests};
+use minijinja_contrib::pycompat;
+
+use super::budget::{self, ENTRY, deep, deep_all, entries, made, shallow, spend};
+
+/// Computes the units of a call from its arguments, the filtered value first.
+type Cost = fn(&[Value]) -> Result<u64, Error>;
+
+/// Registers filters by the function of the same name.
+macro_rules! filters {
+    ($environment:ident; $($cost:expr => $($name:ident)*;)*) => {
+        $($(filter($environment, stringify!($name), Value::from_function(filters::$name), $cost);)*)*
+    };
+}
+
+/// Registers tests by their functions.
+macro_rules! tests {
+    ($environment:ident; $($cost:expr => $($name:literal $function:ident)*;)*) => {
+        $($(test($environment, $name, Value::from_function(tests::$function), $cost);)*)*
+    };
+}
+
+/// Adds the filters of Jinja.
+pub fn add_filters(environment: &mut Environment<'static>) {
+    filters! { environment;
+        read => abs attr bool capitalize default first float int last length lower round safe
+            title trim upper;
+        listing => chain items lines list map reject rejectattr reverse select selectattr zip;
+        written => escape pprint string;
+        sorting => dictsort groupby max min sort unique;
+        filling => batch slice;
+        replacing => replace;
+        indenting => indent;
+        formatting => format;
+        joining => join;
+        splitting => split;
+        summing => sum;
+    }
+    filter(environment, "d", Value::from_function(filters::default), read);
+    filter(environment, "e", Value::from_function(filters::escape), written);
+}
+
+/// Adds the tests of Jinja.
+pub fn add_tests(environment: &mut Environment<'static>) {
+    tests! { environment;
+        read => "undefined" is_undefined "defined" is_defined "none" is_none "safe" is_safe
+            "escaped" is_safe "boolean" is_boolean "odd" is_odd "even" is_even
+            "divisibleby" is_divisibleby "number" is_number "integer" is_integer "int" is_integer
+            "float" is_float "string" is_string "sequence" is_sequence "iterable" is_iterable
+            "mapping" is_mapping "startingwith" is_startingwith "endingwith" is_endingwith
+            "lower" is_lower "upper" is_upper "sameas" is_sameas "true" is_true "false" is_false
+            "filter" is_filter "test" is_test;
+        written => "eq" is_eq "equalto" is_eq "==" is_eq "ne" is_ne "!=" is_ne "lt" is_lt
+            "lessthan" is_lt "<" is_lt "le" is_le "<=" is_le "gt" is_gt "greaterthan" is_gt
+            ">" is_gt "ge" is_ge ">=" is_ge "in" is_in;
+    }
+}
+
+/// Adds a filter that pays before it runs and for its result.
+pub fn filter(
+    environment: &mut Environment<'static>,
+    name: &'static str,
+    function: Value,
+    cost: Cost,
+) {
+    environment.add_filter(name, paying(function, cost));
+}
+
+/// A function that pays before it runs and for its result.
+pub fn paying(
+    function: Value,
+    cost: Cost,
+) -> impl Fn(&mut State, Rest<Value>, Kwargs) -> Result<Value, Error> + Send + Sync + 'static {
+    move |state, arguments, named| {
+        let arguments = all(arguments, named);
+        spend(cost(&arguments)?)?;
+        made(function.call(state, &arguments)?)
+    }
+}
+
+/// The arguments as a function of the library takes them: those with names come last.
+fn all(arguments: Rest<Value>, named: Kwargs) -> Vec<Value> {
+    let is_named = named.args().next().is_some();
+    arguments.0.into_iter().chain(is_named.then(|| Value::from(named))).collect()
+}
+
+fn test(environment: &mut Environment<'static>, name: &'static str, function: Value, cost: Cost) {
+    environment.add_test(
+        name,
+        move |state: &mut State, arguments: Rest<Value>, named: Kwargs| -> Result<bool, Error> {
+            let arguments = all(arguments, named);
+            spend(cost(&arguments)?)?;
+            Ok(function.call(state, &arguments)?.is_true())
+        },
+    );
+}
+
+/// Python's methods of texts, lists and maps.
+pub fn method(
+    state: &mut State,
+    value: &Value,
+    method: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
+    let all: Vec<Value> = [value].into_iter().chain(arguments).cloned().collect();
+    spend(match (value.kind(), method) {
+        (ValueKind::String, "replace") => replacing(&all)?,
+        (ValueKind::String, "format") => formatting(&all)?,
+        (ValueKind::String, "split") => splitting(&all)?,
+        (ValueKind::String, "splitlines") => entries(value),
+        // The separator is the value, and the list the argument.
+        (ValueKind::String, "join") if all.len() == 2 => {
+            joining(&[all[1].clone(), all[0].clone()])?
+        }
+        (ValueKind::String, _) | (ValueKind::Seq, _) => written(&all)?,
+        (ValueKind::Map, "get") => read(&all)?,
+        _ => entries(value),
+    })?;
+    made(pycompat::unknown_method_callback(state, value, method, arguments)?)
+}
+
+/// Reads texts and looks at no entry of a list.
+pub fn read(arguments: &[Value]) -> Result<u64, Error> {
+    Ok(arguments.iter().map(shallow).sum())
+}
+
+/// Visits the entries of the value and what is inside the other arguments.
+fn listing(arguments: &[Value]) -> Result<u64, Error> {
+    let Some((value, others)) = arguments.split_first() else { return Ok(1) };
+    Ok(entries(value).saturating_add(deep_all(others)?))
+}
+
+/// Reads or writes everything inside the arguments.
+pub fn written(arguments: &[Value]) -> Result<u64, Error> {
+    Ok(deep_all(arguments)?.saturating_mul(2))
+}
+
+/// Compares every entry some twenty times.
+fn sorting(arguments: &[Value]) -> Result<u64, Error> {
+    let first = arguments.first().map_or(0, entries);
+    Ok(deep_all(arguments)?.saturating_mul(16).saturating_add(first))
+}
+
+/// Makes as many lists or entries as a number among the arguments says.
+fn filling(arguments: &[Value]) -> Result<u64, Error> {
+    Ok(listing(arguments)?.saturating_add(number(arguments).saturating_mul(ENTRY)))
+}
+
+/// Writes the third text for every occurrence of the second in the first.
+fn replacing(arguments: &[Value]) -> Result<u64, Error> {
+    let [value, from, to, ..] = arguments else { return Ok(1) };
+    let found = match (value.as_str(), from.as_str()) {
+        (Some(value), Some(from)) => value.matches(from).count() as u64,
+        _ => deep(value)?,
+    };
+    let kept = deep(value)?.saturating_add(deep(from)?);
+    Ok(found.saturating_mul(deep(to)?).saturating_add(kept))
+}
+
+/// Writes a number of spaces for every line.
+fn indenting(arguments: &[Value]) -> Result<u64, Error> {
+    let Some(value) = arguments.first() else { return Ok(1) };
+    let lines = match value.as_str() {
+        Some(text) => text.matches('\n').count() as u64 + 1,
+        None => deep(value)?,
+    };
+    let width = number(&arguments[1..]).saturating_add(deep_all(&arguments[1..])?);
+    Ok(lines.saturating_mul(width).saturating_add(deep(value)?))
+}
+
+/// Writes every argument at every conversion, padded to any width in the text or among the arguments.
+fn formatting(arguments: &[Value]) -> Result<u64, Error> {
+    let Some((value, others)) = arguments.split_first() else { return Ok(1) };
+    let text = value.as_str().unwrap_or_default();
+    let conversions = text.matches(['%', '{']).count() as u64;
+    let numbers = text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    let width = numbers.map(|digits| digits.parse().unwrap_or(u64::MAX)).max().unwrap_or(0);
+    let one = width.saturating_add(number(others)).saturating_add(deep_all(others)?);
+    Ok(conversions.saturating_mul(one).saturating_add(deep(value)?))
+}
+
+/// Writes every entry, and the second text between them.
+fn joining(arguments: &[Value]) -> Result<u64, Error> {
+    let Some((value, others)) = arguments.split_first() else { return Ok(1) };
+    let between = deep_all(others)?.saturating_mul(entries(value) / ENTRY);
+    Ok(deep(value)?.saturating_add(between))
+}
+
+/// Makes a text for every occurrence of the second in the first.
+fn splitting(arguments: &[Value]) -> Result<u64, Error> {
+    let Some((value, others)) = arguments.split_first() else { return Ok(1) };
+    let text = value.as_str().unwrap_or_default();
+    let parts = match others.first().and_then(Value::as_str).filter(|by| !by.is_empty()) {
+        Some(by) => text.matches(by).count(),
+        None => text.matches(char::is_whitespace).count(),
+    };
+    Ok((parts as u64 + 1).saturating_mul(2 * ENTRY).saturating_add(deep(value)?))
+}
+
+/// Adds up entries; with a start, these may be texts or lists, which are copied at every step.
+fn summing(arguments: &[Value]) -> Result<u64, Error> {
+    let Some(value) = arguments.first() else { return Ok(1) };
+    let times = if arguments.len() > 1 { entries(value) / ENTRY } else { 1 };
+    Ok(deep_all(arguments)?.saturating_mul(times.max(1)))
+}
+
+/// The largest number among the arguments, also among those passed by name.
+fn number(arguments: &[Value]) -> u64 {
+    let one = |value: &Value| match value.kind() {
+        ValueKind::Number => value.as_usize().unwrap_or(0) as u64,
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or_default();
+            text.trim().parse().unwrap_or(0)
+        }
+        _ => 0,
+    };
+    let named = |value: &Value| -> u64 {
+        let Ok(keys) = value.try_iter().map(Iterator::collect::<Vec<_>>) else { return 0 };
+        let items = keys.iter().filter_map(|key| value.get_item(key).ok());
+        items.map(|item| one(&item)).max().unwrap_or(0)
+    };
+    let each = |value: &Value| match value.kind() {
+        ValueKind::Map => named(value),
+        _ => one(value),
+    };
+    arguments.iter().map(each).max().unwrap_or(0)
+}
+
+/// The functions that charge for instructions; see `program.rs`.
+pub fn add_charges(environment: &mut Environment<'static>) {
+    charge(environment, super::program::READ, |values| Ok(values.iter().map(entries).sum()));
+    charge(environment, super::program::WRITTEN, written);
+    charge(environment, super::program::CALL, |values| {
+        let Some((receiver, arguments)) = values.split_first() else { return Ok(1) };
+        if receiver.as_object().is_some_and(budget::is_mutable) {
+            arguments.iter().try_for_each(budget::check_plain)?;
+            if arguments.is_empty() {
+                return Err(budget::invalid("a method of a loop needs arguments"));
+            }
+        }
+        Ok(shallow(receiver).saturating_add(deep_all(arguments)?))
+    });
+    charge(environment, super::program::COMPARE, |values| {
+        let [left, right] = values else { return Ok(1) };
+        match (left.as_str(), right.as_str()) {
+            (Some(left), Some(right)) => Ok((left.len() + right.len()) as u64 + 1),
+            _ => deep_all(values),
+        }
+    });
+    charge(environment, super::program::ADD, |values| {
+        Ok(values.iter().map(|value| shallow(value).saturating_mul(2)).sum())
+    });
+    charge(environment, super::program::TIMES, |values| {
+        let [left, right] = values else { return Ok(1) };
+        let repeated = |list: &Value, times: &Value| match list.kind() {
+            ValueKind::Number | ValueKind::Bool => 1,
+            _ => {
+                (shallow(list) + entries(list)).saturating_mul(times.as_usize().unwrap_or(0) as u64)
+            }
+        };
+        Ok(repeated(left, right).saturating_add(repeated(right, left)))
+    });
+    charge(environment, super::program::ASSIGN, |values| {
+        values.first().map_or(Ok(()), budget::check_plain)?;
+        Ok(1)
+    });
+    environment.add_function(super::program::KEEP, |value: Value| -> Result<Value, Error> {
+        budget::check_depth(&value)?;
+        Ok(value)
+    });
+    environment.add_function(super::program::LISTED, budget::listed);
+}
+
+/// A function that charges for its arguments and returns them in reverse, as unpacking a list expects.
+fn charge(environment: &mut Environment<'static>, name: &'static str, cost: Cost) {
+    environment.add_function(
+        name,
+        move |values: Rest<Value>, named: Kwargs| -> Result<Value, Error> {
+            let values = all(values, named);
+            spend(cost(&values)?)?;
+            Ok(values.into_iter().rev().collect::<Vec<_>>().into())
+        },
+    );
+}

@@ -1,0 +1,281 @@
+//! A template's instructions, each preceded by what charges for it.
+//!
+//! An instruction with operands whose cost is not constant is preceded by a call of a function that takes the operands
+//! from the stack, draws on the [budget](super::budget), and puts them back. The functions' names are no identifiers, so
+//! a template can neither call nor replace them.
+
+use std::collections::BTreeMap;
+
+use minijinja::machinery::{CodeGenerator, Instruction, Instructions, Token, ast, parse, tokenize};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Error, ErrorKind, Value};
+
+use super::budget::{ENTRY, shallow, spend};
+
+/// Charges for the entries of all operands.
+pub const READ: &str = " read";
+/// Charges for all that is in the operands.
+pub const WRITTEN: &str = " written";
+/// Charges for a method's arguments.
+pub const CALL: &str = " call";
+/// Charges for a comparison or search.
+pub const COMPARE: &str = " compare";
+/// Charges for a sum.
+pub const ADD: &str = " add";
+/// Charges for a product.
+pub const TIMES: &str = " times";
+/// Checks an assignment to an attribute.
+pub const ASSIGN: &str = " assign";
+/// Checks the nesting of a value and returns it.
+pub const KEEP: &str = " keep";
+/// Turns a lazy sequence into a list.
+pub const LISTED: &str = " listed";
+
+/// Limit on the source in bytes; the largest known have some 20,000.
+pub const SOURCE_BYTES_MAX: usize = 256 << 10;
+
+/// Limit on the tokens between the braces of one tag. Operators and filters in a row nest the syntax tree, which is
+/// walked recursively.
+pub const TAG_TOKENS_MAX: usize = 2048;
+
+/// Limit on `elif`, each of which nests the syntax tree.
+pub const ELIFS_MAX: usize = 512;
+
+/// A compiled template.
+pub struct Program<'s> {
+    /// The main instructions.
+    pub root: Instructions<'s>,
+    /// Those of named blocks.
+    pub blocks: BTreeMap<&'s str, Instructions<'s>>,
+}
+
+/// Compiles `source`. Constants that the compiler computes draw on the budget.
+///
+/// # Errors
+/// It is not valid, or exceeds a limit.
+pub fn compile<'s>(source: &'s str, syntax: &SyntaxConfig) -> Result<Program<'s>, Error> {
+    check(source, syntax)?;
+    let name = super::NAME;
+    let tree = parse(source, name, syntax.clone())?;
+    check_statement(&tree)?;
+    let mut generator = CodeGenerator::new(name, source);
+    generator.compile_stmt(&tree);
+    let (root, blocks) = generator.finish();
+    let blocks = blocks.iter().map(|(name, block)| Ok((*name, charged(block)?)));
+    Ok(Program { root: charged(&root)?, blocks: blocks.collect::<Result<_, Error>>()? })
+}
+
+/// Checks the limits on a source.
+fn check(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
+    if source.len() > SOURCE_BYTES_MAX {
+        let reason = format!("the source has {} bytes; {SOURCE_BYTES_MAX} at most", source.len());
+        return Err(Error::new(ErrorKind::SyntaxError, reason));
+    }
+    let (mut tokens, mut elifs) = (0, 0);
+    // Errors are those of the parser.
+    for (token, _) in tokenize(source, false, syntax.clone()).map_while(Result::ok) {
+        match token {
+            Token::TemplateData(_) | Token::VariableStart | Token::BlockStart => tokens = 0,
+            Token::Ident("elif") => elifs += 1,
+            _ => {}
+        }
+        tokens += 1;
+        if tokens > TAG_TOKENS_MAX {
+            let reason = format!("a tag has more than {TAG_TOKENS_MAX} words and operators");
+            return Err(Error::new(ErrorKind::SyntaxError, reason));
+        }
+        if elifs > ELIFS_MAX {
+            let reason = format!("there are more than {ELIFS_MAX} elif");
+            return Err(Error::new(ErrorKind::SyntaxError, reason));
+        }
+    }
+    Ok(())
+}
+
+/// The instructions with charges.
+fn charged<'s>(from: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
+    let mut to = Instructions::new(from.name(), from.source());
+    // Where each instruction and its charge begin.
+    let mut places = Vec::new();
+    let mut count = 0;
+    for at in 0.. {
+        places.push(count);
+        let Some(instruction) = from.get(at) else { break };
+        for instruction in with_charge(instruction)? {
+            let line = from.get_line(at).and_then(|line| u16::try_from(line).ok());
+            match (from.get_span(at), line) {
+                (Some(span), _) => to.add_with_span(instruction, span),
+                (None, Some(line)) => to.add_with_line(instruction, line),
+                (None, None) => to.add(instruction),
+            };
+            count += 1;
+        }
+    }
+    for at in 0..count {
+        use Instruction as I;
+        if let Some(
+            I::Jump(target)
+            | I::JumpIfFalse(target)
+            | I::JumpIfFalseOrPop(target)
+            | I::JumpIfTrueOrPop(target)
+            | I::Iterate(target)
+            | I::BuildMacro(_, target, _),
+        ) = to.get_mut(at)
+        {
+            let place = places.get(*target as usize).copied();
+            *target = place.ok_or_else(|| super::budget::invalid("a jump has no target"))?;
+        }
+    }
+    Ok(to)
+}
+
+/// An instruction with its charge.
+fn with_charge<'s>(instruction: &Instruction<'s>) -> Result<Vec<Instruction<'s>>, Error> {
+    use Instruction as I;
+    let too_many = |_| super::budget::invalid("a map or call has too many entries");
+    let (charge, operands) = match instruction {
+        // Captured text is not bounded by the output, so all text is written by the formatter, which charges.
+        I::EmitRaw(text) => {
+            return Ok(vec![I::LoadConst(Value::from_safe_string((*text).to_owned())), I::Emit]);
+        }
+        I::StoreLocal(_) => {
+            return Ok(vec![I::CallFunction(KEEP, Some(1)), instruction.clone()]);
+        }
+        I::SetAttr(_) => (ASSIGN, 2),
+        I::GetItem => (ADD, 2),
+        I::Slice => (READ, 4),
+        I::Add => (ADD, 2),
+        I::StringConcat => (WRITTEN, 2),
+        I::Mul => (TIMES, 2),
+        I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::In | I::CompareAndPreserve(_) => {
+            (COMPARE, 2)
+        }
+        I::PushLoop(_) | I::UnpackList(_) => (READ, 1),
+        I::UnpackLists(count) | I::MergeKwargs(count) => (READ, *count),
+        I::BuildMap(pairs) | I::BuildKwargs(pairs) => (WRITTEN, 2 * pairs),
+        I::CallMethod(_, Some(count)) => (CALL, usize::from(*count)),
+        I::CallMethod(_, None) => {
+            return Err(super::budget::invalid("a method's arguments cannot be unpacked"));
+        }
+        _ => return Ok(vec![instruction.clone()]),
+    };
+    let count = u16::try_from(operands).map_err(too_many)?;
+    let mut group =
+        vec![I::CallFunction(charge, Some(count)), I::UnpackList(operands), instruction.clone()];
+    if matches!(instruction, I::Slice | I::Mul | I::Add) {
+        group.push(I::CallFunction(LISTED, Some(1)));
+    }
+    Ok(group)
+}
+
+/// Refuses products of constants that would take much memory, since they are computed during compilation.
+fn check_statement(statement: &ast::Stmt<'_>) -> Result<(), Error> {
+    use ast::Stmt as S;
+    let (expressions, bodies): (Vec<&ast::Expr<'_>>, Vec<&[ast::Stmt<'_>]>) = match statement {
+        S::Template(it) => (vec![], vec![&it.children]),
+        S::EmitExpr(it) => (vec![&it.expr], vec![]),
+        S::ForLoop(it) => {
+            let filter = it.filter_expr.as_ref();
+            ([&it.iter].into_iter().chain(filter).collect(), vec![&it.body, &it.else_body])
+        }
+        S::IfCond(it) => (vec![&it.expr], vec![&it.true_body, &it.false_body]),
+        S::WithBlock(it) => {
+            (it.assignments.iter().map(|(_, value)| value).collect(), vec![&it.body])
+        }
+        S::Set(it) => (vec![&it.target, &it.expr], vec![]),
+        S::SetBlock(it) => (it.filter.iter().collect(), vec![&it.body]),
+        S::AutoEscape(it) => (vec![&it.enabled], vec![&it.body]),
+        S::FilterBlock(it) => (vec![&it.filter], vec![&it.body]),
+        S::Block(it) => (vec![], vec![&it.body]),
+        S::Import(it) => (vec![&it.expr], vec![]),
+        S::FromImport(it) => (vec![&it.expr], vec![]),
+        S::Extends(it) => (vec![&it.name], vec![]),
+        S::Include(it) => (vec![&it.name], vec![]),
+        S::Macro(it) => (it.defaults.iter().collect(), vec![&it.body]),
+        S::CallBlock(it) => {
+            let defaults = it.macro_decl.defaults.iter();
+            (arguments(&it.call.args).chain(defaults).collect(), vec![&it.macro_decl.body])
+        }
+        S::Do(it) => (arguments(&it.call.args).chain([&it.call.expr]).collect(), vec![]),
+        S::EmitRaw(_) | S::Continue(_) | S::Break(_) => return Ok(()),
+    };
+    expressions.into_iter().try_for_each(|it| check_expression(it).map(drop))?;
+    bodies.into_iter().flatten().try_for_each(check_statement)
+}
+
+/// What is known about a constant that the compiler computes.
+struct Constant {
+    /// Its size, or more.
+    bytes: u64,
+    /// Its value if it is an integer in the source.
+    number: Option<u64>,
+    /// Whether it is a text or list, which a product repeats.
+    repeats: bool,
+}
+
+/// Checks an expression and what is in it. Returns what is known about a constant.
+fn check_expression(expression: &ast::Expr<'_>) -> Result<Option<Constant>, Error> {
+    use ast::Expr as E;
+    if let E::Const(it) = expression {
+        let number = it.value.as_usize().map(|number| number as u64);
+        let (bytes, repeats) = (shallow(&it.value), it.value.as_str().is_some());
+        return Ok(Some(Constant { bytes, number, repeats }));
+    }
+    let mut constants = Vec::new();
+    let parts = parts(expression);
+    for part in &parts {
+        constants.extend(check_expression(part)?);
+    }
+    let is_folded = matches!(
+        expression,
+        E::BinOp(_) | E::UnaryOp(_) | E::Compare(_) | E::List(_) | E::Tuple(_) | E::Map(_)
+    );
+    if !is_folded || constants.len() < parts.len() {
+        return Ok(None);
+    }
+    let is_list = matches!(expression, E::List(_) | E::Tuple(_) | E::Map(_));
+    let mut bytes = constants.iter().map(|part| part.bytes + ENTRY).sum();
+    if let (E::BinOp(it), [left, right]) = (expression, &*constants)
+        && matches!(it.op, ast::BinOpKind::Mul)
+    {
+        let repeated = |list: &Constant, times: &Constant| match list.repeats {
+            true => list.bytes.saturating_mul(times.number.unwrap_or(u64::MAX)),
+            false => 1,
+        };
+        bytes = repeated(left, right).max(repeated(right, left));
+    }
+    spend(bytes)?;
+    let repeats = is_list || constants.iter().any(|part| part.repeats);
+    Ok(Some(Constant { bytes, number: None, repeats }))
+}
+
+/// The expressions that an expression consists of.
+fn parts<'a, 's>(expression: &'a ast::Expr<'s>) -> Vec<&'a ast::Expr<'s>> {
+    use ast::Expr as E;
+    match expression {
+        E::Var(_) | E::Const(_) => vec![],
+        E::Slice(it) => {
+            let bounds = [&it.start, &it.stop, &it.step];
+            [&it.expr].into_iter().chain(bounds.into_iter().flatten()).collect()
+        }
+        E::UnaryOp(it) => vec![&it.expr],
+        E::BinOp(it) => vec![&it.left, &it.right],
+        E::Compare(it) => [&it.expr].into_iter().chain(it.ops.iter().map(|op| &op.expr)).collect(),
+        E::IfExpr(it) => [&it.test_expr, &it.true_expr].into_iter().chain(&it.false_expr).collect(),
+        E::Filter(it) => it.expr.iter().chain(arguments(&it.args)).collect(),
+        E::Test(it) => [&it.expr].into_iter().chain(arguments(&it.args)).collect(),
+        E::GetAttr(it) => vec![&it.expr],
+        E::GetItem(it) => vec![&it.expr, &it.subscript_expr],
+        E::Call(it) => [&it.expr].into_iter().chain(arguments(&it.args)).collect(),
+        E::List(it) => it.items.iter().collect(),
+        E::Tuple(it) => it.items.iter().collect(),
+        E::Map(it) => it.keys.iter().chain(&it.values).collect(),
+    }
+}
+
+fn arguments<'a, 's>(arguments: &'a [ast::CallArg<'s>]) -> impl Iterator<Item = &'a ast::Expr<'s>> {
+    use ast::CallArg as A;
+    arguments.iter().map(|argument| match argument {
+        A::Pos(value) | A::Kwarg(_, value) | A::PosSplat(value) | A::KwargSplat(value) => value,
+    })
+}
