@@ -160,6 +160,14 @@ impl From<bilayer_convert::Error> for Failure {
                 _ => (NO_OUTPUT, "; choose a path that you can write to"),
             },
             Made::Interrupted => (INTERRUPTED, ""),
+            Made::File(bilayer_gguf::Error::Lost { .. } | bilayer_gguf::Error::Changed { .. }) => {
+                (IO, "")
+            }
+            Made::File(
+                bilayer_gguf::Error::MissingKey { .. }
+                | bilayer_gguf::Error::WrongType { .. }
+                | bilayer_gguf::Error::Limit { .. },
+            ) => (BAD_MODEL, ""),
             Made::File(_) => (INTERNAL, "; this is a bug: please report it"),
         };
         Failure::Line(code, format!("{error}{advice}"))

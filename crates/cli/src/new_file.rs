@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use bilayer_gguf::temporary::{self, Access};
+
 /// A file under construction; dropped before [`NewFile::finish`] it leaves nothing behind.
 pub struct NewFile {
     out: BufWriter<Place>,
@@ -48,7 +50,7 @@ impl NewFile {
             Ok(there) if !there.is_file() => {
                 Place::Device(fs::OpenOptions::new().write(true).open(&path)?)
             }
-            _ => Place::Draft(draft(&path)?),
+            _ => Place::Draft(temporary::create(&path, Access::Usual)?),
         };
         Ok(NewFile { out: BufWriter::with_capacity(1 << 20, place), path })
     }
@@ -77,17 +79,4 @@ impl Write for NewFile {
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
-}
-
-fn draft(path: &Path) -> io::Result<tempfile::NamedTempFile> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".").suffix(".part");
-    // The library's default is a private file; this one gets the usual permissions of a new file.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(folder)
 }

@@ -348,6 +348,8 @@ impl Plan<'_> {
                 let written = weights.pieces().write(pool, out, reporter);
                 drop(weights);
                 self.file.release(tensor);
+                // A lost page comes first: it may be the reason of an error.
+                self.file.check_unchanged()?;
                 written
             };
             NewTensor::stream(&planned.name, planned.to, &planned.shape, stream)
@@ -373,7 +375,7 @@ fn facts(file: &File, imatrix: Option<&Imatrix>) -> Result<Facts, Error> {
     let metadata = file.metadata();
     let architecture = metadata.str("general.architecture")?;
     let key = |name: &str| format!("{architecture}.{name}");
-    let layers = metadata.opt_usize(&key("block_count"))?.unwrap_or(0);
+    let layers = metadata.opt_count(&key("block_count"))?.unwrap_or(0);
     // The first layer with attention represents all.
     let heads = |name: &str| -> Result<Option<usize>, Error> {
         let heads = metadata.opt_u32_each(&key(name), layers)?.unwrap_or_default();

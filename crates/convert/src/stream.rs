@@ -59,10 +59,14 @@ pub(crate) fn pool(threads: Option<usize>) -> Result<rayon::ThreadPool, Error> {
     pool.map_err(|error| Error::Threads { threads, reason: error.to_string() })
 }
 
-/// Maps an error of the writer: a requested stop, or the error itself.
+/// Maps an error of the writer: a requested stop, an error of the file that is read, or the error itself.
 pub(crate) fn writer_error(error: bilayer_gguf::Error) -> Error {
     match error {
         bilayer_gguf::Error::Source { source, .. } if source.is::<Stopped>() => Error::Interrupted,
+        bilayer_gguf::Error::Source { source, .. } if source.is::<bilayer_gguf::Error>() => {
+            let source = source.downcast().expect("it was looked at above");
+            Error::File(*source)
+        }
         error => Error::File(error),
     }
 }

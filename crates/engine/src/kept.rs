@@ -4,7 +4,10 @@
 //! ignored. All files can be deleted at any time and are recreated.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+use bilayer_gguf::temporary::{self, Access};
 
 /// The folder.
 #[derive(Clone, Debug)]
@@ -30,13 +33,15 @@ impl Kept {
         let mut file = fnv(content).to_le_bytes().to_vec();
         file.extend_from_slice(content);
         let path = self.folder.join(name);
-        let temporary = self.folder.join(format!("{name}.{}.tmp", std::process::id()));
-        let written = fs::create_dir_all(&self.folder)
-            .and_then(|()| fs::write(&temporary, file))
-            .and_then(|()| fs::rename(&temporary, path));
-        if written.is_err() {
-            let _ = fs::remove_file(&temporary);
-        }
+        let store = || -> io::Result<()> {
+            fs::create_dir_all(&self.folder)?;
+            let mut made = temporary::create(&path, Access::Usual)?;
+            made.write_all(&file)?;
+            made.persist(&path)?;
+            Ok(())
+        };
+        // It is made again when it is missed.
+        let _ = store();
     }
 }
 

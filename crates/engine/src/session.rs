@@ -484,7 +484,9 @@ impl Session {
         let cut = self.cut(micro_rows);
         let ran = self.append(runs).map_err(Failed::Other).and_then(|()| {
             let Session { pipeline, starts, cache, copies, .. } = self;
-            let ran = pipeline.run(&Work { runs, starts, cache, copies, cut }, each)?;
+            let ran = pipeline.run(&Work { runs, starts, cache, copies, cut }, each);
+            self.check_file()?;
+            let ran = ran?;
             self.copies.clear();
             if self.pipeline.results[..ran.made].iter().all(|x| x.is_finite()) {
                 return Ok(ran);
@@ -496,6 +498,14 @@ impl Session {
             Err(_) => self.keep(runs, 0),
         }
         ran
+    }
+
+    /// Checks that the weights that a step read are those of the file that was opened. Devices with copies of all
+    /// weights do not read the file any more.
+    fn check_file(&self) -> Result<(), Failed> {
+        let read = self.backends().any(|backend| !backend.facts().copies_weights);
+        let checked = if read { self.model.file().check_unchanged() } else { Ok(()) };
+        checked.map_err(|error| Failed::Other(Error::File(error)))
     }
 
     fn cut(&self, micro_rows: usize) -> Cut {

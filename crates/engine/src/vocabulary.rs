@@ -61,7 +61,7 @@ fn borrowed(strings: &Strings) -> Vec<Cow<'_, str>> {
 /// A spelling for each row of the embedding.
 fn ids(metadata: &Metadata) -> Result<Vec<Cow<'static, str>>, Error> {
     let architecture = metadata.str("general.architecture")?;
-    let rows = metadata.usize(&format!("{architecture}.vocab_size"))?.min(limits::VOCAB);
+    let rows = metadata.count(&format!("{architecture}.vocab_size"))?.min(limits::VOCAB);
     Ok((0..rows).map(|id| format!("<{id}>").into()).collect())
 }
 

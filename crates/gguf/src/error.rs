@@ -232,6 +232,18 @@ pub enum Error {
         found: u64,
     },
 
+    /// Mapped bytes could not be read.
+    #[error(
+        "{file}: byte {offset} can no longer be read: the file was truncated while in use, or its disk failed; load the \
+         model again, and use --no-mmap for files that are rewritten while in use"
+    )]
+    Lost {
+        /// The file's path.
+        file: String,
+        /// Where the first failed read was, in bytes.
+        offset: u64,
+    },
+
     /// The file was changed while it was open.
     #[error(
         "{file}: expected the {expected} bytes that were opened, found the file changed \

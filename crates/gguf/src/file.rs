@@ -17,9 +17,8 @@ use crate::{Error, Metadata, TensorLayout, limits, shards};
 /// An open GGUF model.
 ///
 /// The bytes of tensors are slices of the mapped file (see [`File::open_with`] for the alternative). Do not truncate
-/// or overwrite a file in place while it is open: reading a page that no longer exists kills the process (SIGBUS),
-/// which no check here can prevent; replacing it by rename is safe. [`File::check_unchanged`] detects most such
-/// changes early.
+/// or overwrite a file in place while it is open; replacing it by rename is safe. A page that no longer exists reads as
+/// zeros, so whoever computes with the bytes asks [`File::check_readable`] before using the result.
 #[derive(Debug)]
 pub struct File {
     name: String,
@@ -145,7 +144,9 @@ impl File {
         if !others.is_empty() {
             shards::check_total(&shards[0].name, &metadata, tensors.len())?;
         }
-        Self::build(version, metadata, shards, tensors)
+        let file = Self::build(version, metadata, shards, tensors)?;
+        file.check_readable()?;
+        Ok(file)
     }
 
     /// Opens a model in memory, such as one embedded in the program; `name` replaces the path in messages. The bytes
@@ -164,10 +165,11 @@ impl File {
 
     fn build(
         version: u32,
-        metadata: Metadata,
+        mut metadata: Metadata,
         shards: Vec<Shard>,
         tensors: Vec<Tensor>,
     ) -> Result<Self, Error> {
+        metadata.set_file_bytes(shards.iter().map(|shard| shard.bytes.len() as u64).sum());
         let mut places: HashMap<String, usize> = HashMap::with_capacity(tensors.len());
         for (place, tensor) in tensors.iter().enumerate() {
             if let Some(other) = places.insert(tensor.name.clone(), place) {
@@ -303,12 +305,26 @@ impl File {
         Ok(())
     }
 
-    /// Checks that the mapped files still have the size and modification time they were opened with. Costs a system
-    /// call per shard. Replacement by rename is not a change: the old file is still mapped.
+    /// Checks that no read of a mapped file failed so far. Costs a load per shard.
     ///
     /// # Errors
-    /// [`Error::Changed`], [`Error::Io`].
+    /// [`Error::Lost`].
+    pub fn check_readable(&self) -> Result<(), Error> {
+        for shard in self.shards.iter() {
+            if let Some(offset) = shard.region.as_ref().and_then(|region| region.lost()) {
+                return Err(Error::Lost { file: shard.name.clone(), offset });
+            }
+        }
+        Ok(())
+    }
+
+    /// [`Self::check_readable`], and checks that the mapped files still have the size and modification time they were
+    /// opened with. Costs a system call per shard. Replacement by rename is not a change: the old file is still mapped.
+    ///
+    /// # Errors
+    /// [`Error::Lost`], [`Error::Changed`], [`Error::Io`].
     pub fn check_unchanged(&self) -> Result<(), Error> {
+        self.check_readable()?;
         for shard in self.shards.iter() {
             let Some((file, expected, modified)) = &shard.mapped else { continue };
             let facts = file.metadata().map_err(|source| io(&shard.name, "examine it", source))?;

@@ -32,6 +32,9 @@
 mod cursor;
 mod encode;
 mod error;
+#[cfg(unix)]
+#[expect(unsafe_code, reason = "signals")]
+mod fault;
 mod file;
 mod layout;
 #[expect(unsafe_code, reason = "the memory map is the one thing here that safe Rust cannot do")]
@@ -40,7 +43,7 @@ mod metadata;
 mod names;
 mod parse;
 mod shards;
-mod temporary;
+pub mod temporary;
 mod value;
 mod writer;
 
@@ -76,4 +79,7 @@ pub mod limits {
     pub const ALIGNMENT_MAX: u32 = 1 << 20;
     /// Shards of one model.
     pub const SHARDS: u32 = 1024;
+    /// Entries that a file may declare by a number alone, such as `vocab_size` without a list of tokens, in addition
+    /// to one for each of its bytes. Without this rule 160 bytes could ask for gigabytes.
+    pub const DECLARED_ENTRIES: u64 = 1 << 18;
 }

@@ -1,9 +1,9 @@
 //! The bytes of a file in memory: mapped, or copied into anonymous pages.
 //!
 //! A mapping is a view of the file, not a copy: overwriting the file in place changes the weights of a running model,
-//! and truncating it turns the next access to the lost pages into a SIGBUS, which kills the process. User space
-//! cannot prevent that (the file may even be on another machine). Mitigations: every extent is checked against the
-//! file's size on opening, all metadata is copied, [`File::check_unchanged`](crate::File::check_unchanged) exists,
+//! and truncating it makes the next access to the lost pages fail. User space cannot prevent that (the file may even be
+//! on another machine). Mitigations: every extent is checked against the file's size on opening, all metadata is
+//! copied, a failed access is noted (`fault.rs`), [`File::check_unchanged`](crate::File::check_unchanged) reports both,
 //! and `--no-mmap` reads into private memory. Replacing a file by rename, as our writer does, is harmless: the
 //! mapping keeps the old one.
 
@@ -15,8 +15,14 @@ use std::ops::Range;
 use memmap2::{Advice, UncheckedAdvice};
 use memmap2::{Mmap, MmapMut};
 
+#[cfg(unix)]
+use crate::fault::Guard;
+
 /// Read-only pages. The start is page-aligned in either case.
 pub(crate) struct Region {
+    /// Dropped before the pages.
+    #[cfg(unix)]
+    guard: Option<Guard>,
     pages: Mmap,
     of_file: bool,
 }
@@ -41,7 +47,20 @@ impl Region {
         // entries to set up and tear down. Only a hint.
         #[cfg(target_os = "linux")]
         let _ = pages.advise(Advice::HugePage);
-        Ok(Self { pages, of_file: true })
+        Ok(Self {
+            #[cfg(unix)]
+            guard: Some(Guard::new(&pages, file.try_clone()?)),
+            pages,
+            of_file: true,
+        })
+    }
+
+    /// The offset of the first read that failed, in bytes.
+    pub fn lost(&self) -> Option<u64> {
+        #[cfg(unix)]
+        return self.guard.as_ref()?.lost();
+        #[cfg(not(unix))]
+        None
     }
 
     /// Reads the next `len` bytes of `file` into anonymous pages; `progress` receives the bytes read so far after
@@ -62,14 +81,23 @@ impl Region {
             done += chunk.len() as u64;
             progress(done);
         }
-        Ok(Self { pages: pages.make_read_only()?, of_file: false })
+        Ok(Self::private(pages.make_read_only()?))
     }
 
     /// Copies `bytes` into anonymous pages.
     pub fn copy(bytes: &[u8]) -> io::Result<Self> {
         let mut pages = MmapMut::map_anon(bytes.len())?;
         pages.copy_from_slice(bytes);
-        Ok(Self { pages: pages.make_read_only()?, of_file: false })
+        Ok(Self::private(pages.make_read_only()?))
+    }
+
+    fn private(pages: Mmap) -> Self {
+        Self {
+            #[cfg(unix)]
+            guard: None,
+            pages,
+            of_file: false,
+        }
     }
 
     /// Whether these pages map a file.

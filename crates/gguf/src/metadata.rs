@@ -17,6 +17,8 @@ use crate::{Array, DEFAULT_ALIGNMENT, Error, Strings, Value, limits};
 #[derive(Clone)]
 pub struct Metadata {
     file: Arc<str>,
+    /// Limit on counts that no list backs; see [`Self::opt_count`].
+    declared_max: u64,
     entries: Vec<(String, Value)>,
     places: HashMap<String, usize>,
 }
@@ -71,13 +73,21 @@ macro_rules! getters {
 impl Metadata {
     /// Empty metadata.
     pub fn new() -> Self {
-        Self::with_capacity("metadata", 0)
+        let mut metadata = Self::with_capacity("metadata", 0);
+        metadata.declared_max = u64::MAX;
+        metadata
     }
 
     /// Empty metadata of `file`, which errors will name.
     pub(crate) fn with_capacity(file: &str, keys: usize) -> Self {
         let places = HashMap::with_capacity(keys);
-        Self { file: file.into(), entries: Vec::with_capacity(keys), places }
+        let entries = Vec::with_capacity(keys);
+        Self { file: file.into(), declared_max: limits::DECLARED_ENTRIES, entries, places }
+    }
+
+    /// Sets the size of the model's files, which bounds the counts that they may declare.
+    pub(crate) fn set_file_bytes(&mut self, bytes: u64) {
+        self.declared_max = limits::DECLARED_ENTRIES.saturating_add(bytes);
     }
 
     /// The value of `key`, whatever its type.
@@ -205,7 +215,7 @@ impl Metadata {
     /// single number for all.
     ///
     /// # Errors
-    /// [`Error::MissingKey`], [`Error::WrongType`].
+    /// [`Error::MissingKey`], [`Error::WrongType`], [`Error::Limit`].
     pub fn u32_each(&self, key: &str, count: usize) -> Result<Vec<u32>, Error> {
         let expected = "an integer, or an array of one integer each";
         self.opt_u32_each(key, count)?.ok_or_else(|| self.missing(key, expected))
@@ -214,15 +224,43 @@ impl Metadata {
     /// [`Self::u32_each`] of an optional key; `None` if absent.
     ///
     /// # Errors
-    /// [`Error::WrongType`].
+    /// [`Error::WrongType`]; [`Error::Limit`] if the file is too small for so many, as in [`Self::opt_count`].
     pub fn opt_u32_each(&self, key: &str, count: usize) -> Result<Option<Vec<u32>>, Error> {
         let Some(value) = self.get(key) else { return Ok(None) };
+        self.check_declared(key, count)?;
         let numbers = match value {
             Value::Array(array) => array.integers().filter(|numbers| numbers.len() == count),
             value => value.integer().map(|number| vec![number; count]),
         };
         let expected = "an integer that fits u32, or an array of one for each (layer)";
         numbers.map(Some).ok_or_else(|| self.wrong(key, expected, value))
+    }
+
+    /// A number of things of which each takes memory, such as tokens or layers: at most one for each byte of the
+    /// model's files and [`limits::DECLARED_ENTRIES`] more. Metadata that was not read from a file has no limit.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`], [`Error::Limit`].
+    pub fn opt_count(&self, key: &str) -> Result<Option<usize>, Error> {
+        let Some(count) = self.opt_usize(key)? else { return Ok(None) };
+        self.check_declared(key, count).map(|()| Some(count))
+    }
+
+    /// [`Self::opt_count`] of a key that must exist.
+    ///
+    /// # Errors
+    /// [`Error::MissingKey`], [`Error::WrongType`], [`Error::Limit`].
+    pub fn count(&self, key: &str) -> Result<usize, Error> {
+        let count = self.usize(key)?;
+        self.check_declared(key, count).map(|()| count)
+    }
+
+    fn check_declared(&self, key: &str, count: usize) -> Result<(), Error> {
+        let (max, found) = (self.declared_max, count as u64);
+        if found <= max {
+            return Ok(());
+        }
+        Err(Error::Limit { file: self.file.to_string(), field: format!("key {key}"), max, found })
     }
 
     fn typed<'a, T>(

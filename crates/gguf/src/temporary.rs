@@ -13,36 +13,63 @@ use tempfile::NamedTempFile;
 use crate::Error;
 
 /// Suffix of temporary files.
-const SUFFIX: &str = ".gguf.part";
+const SUFFIX: &str = ".part";
 
-/// Creates the temporary file of `path`, which will have `len_bytes` on disk.
+/// Who may read a new file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Whoever may read other new files.
+    Usual,
+    /// The owner.
+    Owner,
+}
+
+/// Creates the temporary file of `path` in the same folder, and removes those abandoned by writers that were killed.
+/// `persist` renames it when it is complete; dropped before, it leaves nothing behind.
 ///
 /// # Errors
-/// [`Error::NoRoom`], [`Error::Io`].
-pub(crate) fn create(path: &Path, len_bytes: u64) -> Result<NamedTempFile, Error> {
-    let file = || path.display().to_string();
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
+/// The folder cannot be written to.
+pub fn create(path: &Path, access: Access) -> io::Result<NamedTempFile> {
     let mut prefix = OsString::from(".");
     prefix.push(path.file_name().unwrap_or_default());
     prefix.push(".");
+    let folder = folder_of(path);
     remove_abandoned(folder, &prefix);
-    if let Some(free) = free_bytes(folder).filter(|free| *free < len_bytes) {
-        return Err(Error::NoRoom { file: file(), needed: len_bytes, free });
-    }
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(SUFFIX);
-    // The library's default is a private file; this one gets the usual permissions of a new file.
+    // The library's default is a private file.
     #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let action = "create a temporary file in its folder";
-    let file =
-        builder.tempfile_in(folder).map_err(|source| Error::Io { file: file(), action, source })?;
+    if access == Access::Usual {
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    }
+    #[cfg(not(unix))]
+    let _ = access;
+    let file = builder.tempfile_in(folder)?;
     // Where file locks are unsupported, no temporary file is considered abandoned either.
     let _ = file.as_file().try_lock();
     Ok(file)
+}
+
+/// [`create`] for a file that will have `len_bytes` on disk.
+///
+/// # Errors
+/// [`Error::NoRoom`], [`Error::Io`].
+pub(crate) fn create_sized(path: &Path, len_bytes: u64) -> Result<NamedTempFile, Error> {
+    let file = || path.display().to_string();
+    let action = "create a temporary file in its folder";
+    let made = create(path, Access::Usual);
+    let made = made.map_err(|source| Error::Io { file: file(), action, source })?;
+    match free_bytes(folder_of(path)).filter(|free| *free < len_bytes) {
+        Some(free) => Err(Error::NoRoom { file: file(), needed: len_bytes, free }),
+        None => Ok(made),
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
 }
 
 /// Removes files abandoned by writers of the same target. Failure only costs disk space.

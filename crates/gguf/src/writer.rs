@@ -98,7 +98,7 @@ pub fn write<'a>(
         let file = &file;
         move |source| Error::Io { file: file.clone(), action, source }
     };
-    let partial = temporary::create(path, plan.len_bytes())?;
+    let partial = temporary::create_sized(path, plan.len_bytes())?;
 
     let mut out = BufWriter::with_capacity(1 << 20, partial.as_file());
     let total_bytes = plan.write(&file, &mut out)?;

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::io::Read;
-use std::path::Path;
 
 use bilayer_gguf::{Array, File, Value};
 use serde::Serialize;
@@ -146,23 +144,16 @@ fn elements(array: &Array) -> serde_json::Value {
 fn hash(file: &File) -> Result<String, Failure> {
     let bar = progress::bytes("hashing");
     let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
     let mut done = 0;
-    for name in file.shard_names() {
-        let path = Path::new(name);
-        let failed = |error: std::io::Error| Failure::input(path, &error);
-        let mut shard = std::fs::File::open(path).map_err(failed)?;
-        loop {
-            let read = shard.read(&mut buffer).map_err(failed)?;
-            if read == 0 {
-                break;
-            }
-            hasher.update(&buffer[..read]);
-            done += read as u64;
+    for map in file.maps() {
+        for part in map.chunks(1 << 20) {
+            hasher.update(part);
+            done += part.len() as u64;
             progress::set(&bar, done, file.file_bytes());
         }
     }
     bar.finish_and_clear();
+    file.check_unchanged().map_err(bilayer_engine::Error::File)?;
     Ok(hasher.finalize().iter().fold(String::new(), |mut text, byte| {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");

@@ -26,8 +26,12 @@ fn exit_code(error: &Error) -> Exit {
         Error::NoSuchFile { .. } => Exit::NoFile,
         Error::File(bilayer_gguf::Error::Io { source, .. }) => match source.kind() {
             io::ErrorKind::NotFound => Exit::NoFile,
+            io::ErrorKind::OutOfMemory => Exit::DoesNotFit,
             _ => Exit::Io,
         },
+        Error::File(bilayer_gguf::Error::Lost { .. } | bilayer_gguf::Error::Changed { .. }) => {
+            Exit::Io
+        }
         Error::File(_) | Error::Model { .. } | Error::Vocabulary { .. } => Exit::BadModel,
         Error::LogitsNotFinite | Error::Device(Device::NotFinite { .. }) => Exit::BadModel,
         Error::Setting { .. } | Error::SamplingOptions(_) | Error::Token { .. } => Exit::Usage,

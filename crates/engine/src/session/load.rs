@@ -7,7 +7,7 @@ use bilayer_scheduler::Plan;
 
 use super::settings::Stage;
 use super::{Failed, Progress};
-use crate::Model;
+use crate::{Error, Model};
 
 /// A model being placed, or moved.
 #[derive(Clone, Copy)]
@@ -102,7 +102,7 @@ pub fn weights(
     let file = model.file();
     let gone = releases.iter().map(|&place| &graph.weight(wanted[place].1).name);
     gone.filter_map(|name| file.tensor(name)).for_each(|tensor| file.release(tensor));
-    Ok(())
+    file.check_unchanged().map_err(|error| Failed::Other(Error::File(error)))
 }
 
 /// All devices' weights, each once, in loading order.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
+use bilayer_gguf::temporary::{self, Access};
 use bilayer_graph::{CacheId, CachePages, PAGE_TOKENS};
 use half::f16;
 
@@ -38,9 +39,8 @@ impl SavedSequence {
     /// # Errors
     /// [`Error::Saved`].
     pub fn write(&self, path: &Path) -> Result<u64, Error> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let write = || {
-            let file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+            let file = temporary::create(path, Access::Owner)?;
             let mut out = Hashed { inner: BufWriter::new(file), hash: FNV_START, bytes: 0 };
             self.write_to(&mut out)?;
             let (hash, bytes) = (out.hash, out.bytes);
