@@ -15,6 +15,7 @@ struct Params {
 @group(0) @binding({{ at.out }}) var<storage, read_write> out: array<vec4<f32>>;
 {% include "parts/view" %}
 {% include "parts/reduce" %}
+{% include "parts/root" %}
 
 @compute @workgroup_size({{ threads }})
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -25,7 +26,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         squares += dot(x[source + quad], x[source + quad]);
     }
     let total = reduce_add(squares, lane);
-    let factor = inverseSqrt(total / f32(4u * params.quads) + params.eps);
+    let factor = inverse_root(total / f32(4u * params.quads) + params.eps);
     for (var quad = lane; quad < params.quads; quad += {{ threads }}u) {
         out[to + quad] = vectors[params.gain + quad] * (x[source + quad] * factor);
     }

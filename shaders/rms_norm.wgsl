@@ -19,6 +19,7 @@ struct Params {
 {% endif %}
 {% include "parts/view" %}
 {% include "parts/reduce" %}
+{% include "parts/root" %}
 {% include "parts/emit" %}
 {% include "parts/sum" %}
 
@@ -46,7 +47,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 {% endfor %}
     }
     let total = reduce_add(dot(squares, vec4<f32>(1.0)), lane);
-    let factor = inverseSqrt(total / f32(params.width) + params.eps);
+    let factor = inverse_root(total / f32(params.width) + params.eps);
     for (var piece = lane; piece < pieces; piece += {{ threads }}u) {
 {% for i in range(4) %}
         let y{{ i }} = normed(row, 4u * piece + {{ i }}u, factor);

@@ -44,6 +44,7 @@ struct Params {
 {% include "parts/view" %}
 {% if norm_q or norm_k %}
 {% include "parts/reduce" %}
+{% include "parts/root" %}
 {% endif %}
 {% if append %}
 {% include "parts/cache" %}
@@ -121,7 +122,7 @@ fn {{ name }}_factor(place: u32, lane: u32) -> f32 {
     for (var quad = lane; quad < {{ quads }}u; quad += {{ threads }}u) {
         squares += dot({{ name }}[place + quad], {{ name }}[place + quad]);
     }
-    return inverseSqrt(reduce_add(squares, lane) / {{ head_dim }}.0 + params.eps);
+    return inverse_root(reduce_add(squares, lane) / {{ head_dim }}.0 + params.eps);
 }
 {% endif %}
 {% endmacro %}
@@ -152,10 +153,10 @@ fn append_{{ name }}(place: u32, page: u32, head: u32, token: u32, lane: u32{% i
             let x{{ i }} = {{ element("8u * block + " ~ i ~ "u") }};
 {% endfor %}
             let peaks = max(
-                max(max(abs(x0), abs(x1)), max(abs(x2), abs(x3))),
-                max(max(abs(x4), abs(x5)), max(abs(x6), abs(x7))),
+                max(max(magnitudes(x0), magnitudes(x1)), max(magnitudes(x2), magnitudes(x3))),
+                max(max(magnitudes(x4), magnitudes(x5)), max(magnitudes(x6), magnitudes(x7))),
             );
-            let peak = max(max(peaks.x, peaks.y), max(peaks.z, peaks.w));
+            let peak = bitcast<f32>(max(max(peaks.x, peaks.y), max(peaks.z, peaks.w)));
             let inverse = select(0.0, 127.0 / peak, peak > 1e-30);
             scales[i] = peak / 127.0;
             var chunk = 2u * block;
@@ -178,17 +179,12 @@ fn append_{{ name }}(place: u32, page: u32, head: u32, token: u32, lane: u32{% i
 {% if quads % 2 == 0 %}
         let high = in_half({{ element("2u * chunk + 1u") }});
 {% else %}
-        var high = vec4<f32>();
+        var high = vec2<u32>();
         if 2u * chunk + 1u < {{ quads }}u {
             high = in_half({{ element("2u * chunk + 1u") }});
         }
 {% endif %}
-        let x = vec4<u32>(
-            pack2x16float(low.xy),
-            pack2x16float(low.zw),
-            pack2x16float(high.xy),
-            pack2x16float(high.zw),
-        );
+        let x = vec4<u32>(low, high);
 {% endif %}
 {% for i in range(4) %}
         {{ buffer }}[at + {{ i }}u] = x[{{ i }}];
@@ -197,11 +193,23 @@ fn append_{{ name }}(place: u32, page: u32, head: u32, token: u32, lane: u32{% i
 {% endif %}
 }
 {% endmacro %}
+{% if key != "f32" or value != "f32" %}
+
+// Magnitudes as bits, which are in the order of the numbers: infinity and NaN come last, whereas a maximum of floats may
+// skip a NaN.
+fn magnitudes(x: vec4<f32>) -> vec4<u32> {
+    return bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);
+}
+{% endif %}
 {% if key == "f16" or value == "f16" %}
 
-// Clamped to finite values: an infinity times its weight of zero would be NaN.
-fn in_half(x: vec4<f32>) -> vec4<f32> {
-    return clamp(x, vec4<f32>(-65504.0), vec4<f32>(65504.0));
+// Four halves. A number out of range becomes the largest; infinity and NaN become NaN, so that they are noticed: packing
+// them would give anything.
+fn in_half(x: vec4<f32>) -> vec2<u32> {
+    let near = clamp(x, vec4<f32>(-65504.0), vec4<f32>(65504.0));
+    let nan = vec4<u32>(0x7e00u, 0x7e000000u, 0x7e00u, 0x7e000000u);
+    let marks = select(vec4<u32>(), nan, magnitudes(x) >= vec4<u32>(0x7f800000u));
+    return vec2<u32>(pack2x16float(near.xy), pack2x16float(near.zw)) | (marks.xz | marks.yw);
 }
 {% endif %}
 {% if key == "q8_0" or value == "q8_0" %}

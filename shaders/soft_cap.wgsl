@@ -17,7 +17,10 @@ struct Params {
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if id.x < params.quads {
         let most = vec4<f32>(15.0);
-        let parts = clamp(x[row_at(params.x, id.y) + id.x] / params.cap, -most, most);
-        out[row_at(params.out, id.y) + id.x] = params.cap * tanh(parts);
+        let y = x[row_at(params.x, id.y) + id.x];
+        let capped = params.cap * tanh(clamp(y / params.cap, -most, most));
+        // Clamping may make a number of NaN.
+        let is_number = (bitcast<vec4<u32>>(y) & vec4<u32>(0x7fffffffu)) <= vec4<u32>(0x7f800000u);
+        out[row_at(params.out, id.y) + id.x] = select(y, capped, is_number);
     }
 }

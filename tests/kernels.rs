@@ -1210,28 +1210,130 @@ fn the_nan_check_names_the_op() {
     }
 }
 
+/// The CPU and, if there is one, the GPU.
+fn devices() -> Vec<Box<dyn Backend>> {
+    let mut backends: Vec<Box<dyn Backend>> = vec![Box::new(cpu(Level::detect(), 2))];
+    backends.extend(support::gpu::gpu().map(|gpu| Box::new(gpu) as Box<dyn Backend>));
+    backends
+}
+
+/// Loads the graph's weights with the number 5 of `table` replaced, and runs five times the first token.
+fn with_wild(
+    backend: &mut dyn Backend,
+    graph: &Graph,
+    limits: Limits,
+    (table, wild): (&str, f32),
+) -> Vec<f32> {
+    for (id, bytes) in weights(graph) {
+        let mut bytes = bytes.to_vec();
+        if graph.weight(id).name == table {
+            bytes[20..24].copy_from_slice(&wild.to_le_bytes());
+        }
+        backend.load(graph.weight(id), bytes.into()).unwrap();
+    }
+    let segment = backend.compile(&whole(graph), limits).unwrap();
+    let step = Owned { tokens: vec![0; 5], ..Owned::tokens(5) };
+    run(backend, segment, graph, &step)
+}
+
+#[test]
+fn a_key_or_value_that_is_not_finite_is_never_hidden() {
+    let capped = Heads { softcap: Some(2.0), ..HEADS };
+    let mut cases = Vec::new();
+    for ty in [Type::F16, Type::F32, Type::Q8_0] {
+        cases.extend([(HEADS, ty, f32::NAN), (capped, ty, f32::NAN), (HEADS, ty, f32::INFINITY)]);
+    }
+    cases.push((HEADS, Type::F16, f32::NEG_INFINITY));
+    for (heads, ty, wild) in cases {
+        let graph = attention(heads);
+        let limits = Limits { key_type: ty, value_type: ty, ..limits() };
+        for table in ["table k", "table v"] {
+            for mut backend in devices() {
+                let found = with_wild(backend.as_mut(), &graph, limits, (table, wild));
+                let name = &backend.facts().name;
+                let rows = found.chunks(HEADS.heads * HEADS.head_dim);
+                let noticed = rows.map(|row| row.iter().any(|x| !x.is_finite()));
+                assert!(noticed.eq([true; 5]), "{name}: {table} of {ty} with {wild}");
+            }
+        }
+    }
+}
+
+#[test]
+fn norms_of_rows_too_large_to_square_are_no_numbers() {
+    for width in [64, 257] {
+        let tensors = || Tensors::default().with("g", Type::F32, &[width]);
+        let rms = over(width, tensors(), |r, a, _| {
+            let a = r.scale("large", a, 1e30);
+            r.rms_norm("x", a, None, 1e-5)
+        });
+        let layer = over(width, tensors(), |r, a, _| {
+            let (a, gain) = (r.scale("large", a, 1e30), r.vector("g", width).unwrap());
+            r.layer_norm("x", a, gain, None, 1e-5)
+        });
+        for graph in [rms, layer] {
+            for mut backend in devices() {
+                let segment = prepare(backend.as_mut(), &graph, limits());
+                let found = run(backend.as_mut(), segment, &graph, &Owned::tokens(3));
+                assert!(found.iter().all(|x| x.is_nan()), "{}", backend.facts().name);
+            }
+        }
+    }
+}
+
+#[test]
+fn soft_caps_and_products_do_not_hide_nan() {
+    let tensors = || {
+        Tensors::default().with("table", Type::F32, &[VOCAB, 64]).with("w", Type::Q8_0, &[64, 64])
+    };
+    let over_table = |body: &dyn Fn(&mut Recorder<'_>, Value) -> Value| {
+        record(&tensors(), |r| {
+            let table = r.matrix("table", VOCAB, 64).unwrap();
+            let x = r.embed("embed", table);
+            body(r, x)
+        })
+    };
+    let graphs = [
+        over_table(&|r, x| r.soft_cap("x", x, 2.0)),
+        over_table(&|r, x| r.gate("x", x, Some(x), Activation::ClampedSwiglu)),
+        over_table(&|r, x| {
+            let weight = r.matrix("w", 64, 64).unwrap();
+            r.matmul("x", x, weight, None)
+        }),
+    ];
+    for (at, graph) in graphs.iter().enumerate() {
+        for mut backend in devices() {
+            let found = with_wild(backend.as_mut(), graph, limits(), ("table", f32::NAN));
+            let noticed = found.chunks(64).map(|row| row.iter().any(|x| x.is_nan()));
+            assert!(noticed.eq([true; 5]), "{}: graph {at}", backend.facts().name);
+        }
+    }
+}
+
 #[test]
 fn nan_in_pages_of_other_sequences_does_not_spread() {
     let graph = attention(HEADS);
-    let mut cpu = cpu(Level::detect(), 2);
-    let segment = prepare(&mut cpu, &graph, limits());
-    let clean = run(&mut cpu, segment, &graph, &Owned::of(1, &[(5, 0, &[4])]));
-    // Token 0 of the values' table is NaN now, and one sequence has used page 4 for it.
+    // Token 0 of the values' table is NaN, and one sequence has used page 4 for it.
     let id = graph.weights.iter().find(|w| w.name == "table v").unwrap().id;
     let mut bytes = weights(&graph)[&id].to_vec();
     bytes[..4 * 128].copy_from_slice(&f32::NAN.to_le_bytes().repeat(128));
-    let mut poisoned = Cpu::new(Options { threads: Some(2), level: None }).unwrap();
-    for (other, good) in weights(&graph) {
-        let bytes = if other == id { bytes.clone().into() } else { good };
-        poisoned.load(graph.weight(other), bytes).unwrap();
+    for mut poisoned in devices() {
+        let name = poisoned.facts().name.clone();
+        for (other, good) in weights(&graph) {
+            let bytes = if other == id { bytes.clone().into() } else { good };
+            poisoned.load(graph.weight(other), bytes).unwrap();
+        }
+        let segment = poisoned.compile(&whole(&graph), limits()).unwrap();
+        let nans = Owned { tokens: vec![0; 32], ..Owned::of(1, &[(32, 0, &[4])]) };
+        let found = run(poisoned.as_mut(), segment, &graph, &nans);
+        assert!(found.iter().all(|x| x.is_nan()), "{name}");
+        for rows in [1, 5] {
+            let mut reused = Owned::of(1, &[(rows, 0, &[4])]);
+            reused.tokens.iter_mut().for_each(|token| *token = (*token).max(1));
+            let found = run(poisoned.as_mut(), segment, &graph, &reused);
+            assert!(found.iter().all(|x| x.is_finite()), "{name}: {rows} rows");
+        }
     }
-    let segment = poisoned.compile(&whole(&graph), limits()).unwrap();
-    let nans = Owned { tokens: vec![0; 32], ..Owned::of(1, &[(32, 0, &[4])]) };
-    assert!(run(&mut poisoned, segment, &graph, &nans).iter().all(|x| x.is_nan()));
-    let mut reused = Owned::of(1, &[(5, 0, &[4])]);
-    reused.tokens.iter_mut().for_each(|token| *token = (*token).max(1));
-    assert!(run(&mut poisoned, segment, &graph, &reused).iter().all(|x| x.is_finite()));
-    assert!(clean.iter().all(|x| x.is_finite()));
 }
 
 #[test]

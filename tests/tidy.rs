@@ -393,6 +393,7 @@ fn the_top_level_and_the_map_agree() {
         "Cargo.toml",
         "Cargo.lock",
         "README.md",
+        "SECURITY.md",
         "LICENSE-MIT",
         "LICENSE-APACHE",
         "crates",

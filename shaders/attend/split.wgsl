@@ -174,7 +174,10 @@ fn main(
 {% for m in range(queries) %}
         s{{ m }} *= params.scale;
 {% if softcap %}
-        s{{ m }} = params.softcap * tanh(clamp(s{{ m }} / params.softcap, -15.0, 15.0));
+        // Clamping may make a number of NaN.
+        let is_number{{ m }} = (bitcast<u32>(s{{ m }}) & 0x7fffffffu) <= 0x7f800000u;
+        let capped{{ m }} = params.softcap * tanh(clamp(s{{ m }} / params.softcap, -15.0, 15.0));
+        s{{ m }} = select(s{{ m }}, capped{{ m }}, is_number{{ m }});
 {% endif %}
         s{{ m }} = select(NEVER, s{{ m }}, seen{{ m // heads_tile }});
 {% if not subgroup %}

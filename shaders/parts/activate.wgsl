@@ -1,4 +1,11 @@
 {# The activation function named by `activation`, alone and with its factor. Arguments of exp and tanh are clamped to where no GPU overflows. #}
+{% if activation == "clamped_swiglu" %}
+// `y`, which clamping made of `x`, or NaN where `x` is: a clamp may lose it.
+fn number_or_nan(y: vec4<f32>, x: vec4<f32>) -> vec4<f32> {
+    return select(x, y, (bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu)) <= vec4<u32>(0x7f800000u));
+}
+
+{% endif %}
 fn activate(x: vec4<f32>) -> vec4<f32> {
 {% if activation == "silu" %}
     return x / (1.0 + exp(min(-x, vec4<f32>(88.0))));
@@ -8,7 +15,7 @@ fn activate(x: vec4<f32>) -> vec4<f32> {
     let p = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
     return max(x, vec4<f32>()) - 0.5 * abs(x) * p * exp(max(-0.5 * x * x, vec4<f32>(-88.0)));
 {% elif activation == "clamped_swiglu" %}
-    let y = min(x, vec4<f32>(7.0));
+    let y = number_or_nan(min(x, vec4<f32>(7.0)), x);
     return y / (1.0 + exp(min(-1.702 * y, vec4<f32>(88.0))));
 {% else %}
     let inner = 0.7978845608 * (x + 0.044715 * x * x * x); // sqrt(2 / pi)
@@ -18,7 +25,7 @@ fn activate(x: vec4<f32>) -> vec4<f32> {
 
 fn gated(x: vec4<f32>, up: vec4<f32>) -> vec4<f32> {
 {% if activation == "clamped_swiglu" %}
-    return activate(x) * (clamp(up, vec4<f32>(-7.0), vec4<f32>(7.0)) + 1.0);
+    return activate(x) * (number_or_nan(clamp(up, vec4<f32>(-7.0), vec4<f32>(7.0)), up) + 1.0);
 {% else %}
     return activate(x) * up;
 {% endif %}

@@ -4,9 +4,15 @@ struct Piece {
     s: vec2<f32>,
 }
 
+fn magnitudes(x: vec4<f32>) -> vec4<u32> {
+    return bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);
+}
+
 fn quantized(v: mat4x4<f32>) -> Piece {
-    let peaks = max(max(abs(v[0]), abs(v[1])), max(abs(v[2]), abs(v[3])));
-    let peak = max(max(peaks.x, peaks.y), max(peaks.z, peaks.w));
+    // The largest magnitude as bits, which are in the order of the numbers: infinity and NaN come last, whereas a
+    // maximum of floats may skip a NaN.
+    let peaks = max(max(magnitudes(v[0]), magnitudes(v[1])), max(magnitudes(v[2]), magnitudes(v[3])));
+    let peak = bitcast<f32>(max(max(peaks.x, peaks.y), max(peaks.z, peaks.w)));
     let d = peak / 127.0;
     let inverse = select(0.0, 127.0 / peak, peak > 1e-30);
 {% for i in range(4) %}

@@ -51,7 +51,7 @@ impl Kernel for LayerNorm<'_> {
         let len = self.x.len() as f32;
         let mean = sum(self.x, |x| x) / len;
         let variance = sum(self.x, |x| (x - mean) * (x - mean)) / len;
-        let factor = 1.0 / (variance + self.eps).sqrt();
+        let factor = inverse_root(variance + self.eps);
         for ((out, x), gain) in self.out.iter_mut().zip(self.x).zip(self.gain) {
             *out = gain * ((x - mean) * factor);
         }
@@ -59,6 +59,12 @@ impl Kernel for LayerNorm<'_> {
             *out += bias;
         }
     }
+}
+
+/// `1 / sqrt(x)` for a mean of squares. Squares that overflow give NaN: a factor of zero would make zeros of the row.
+#[inline(always)]
+pub(crate) fn inverse_root(x: f32) -> f32 {
+    if x.is_finite() { 1.0 / x.sqrt() } else { f32::NAN }
 }
 
 #[inline(always)]

@@ -2,7 +2,7 @@
 
 use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::level::Level;
-use crate::ops::layer_norm::Norm;
+use crate::ops::layer_norm::{Norm, inverse_root};
 use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
@@ -45,7 +45,7 @@ impl Stage for RowNorm {
 /// as a few vectors have lanes.
 pub(crate) fn rms_norm(level: Level, gain: Option<&[f32]>, eps: f32, x: &[f32], out: &mut [f32]) {
     let squares = dispatch(level, Squares(x));
-    let factor = 1.0 / (squares / x.len() as f32 + eps).sqrt();
+    let factor = inverse_root(squares / x.len() as f32 + eps);
     dispatch(level, Apply { factor, gain, x, out });
 }
 
