@@ -24,6 +24,7 @@ mod locate;
 mod new_file;
 mod npy;
 mod output;
+mod overwrite;
 mod progress;
 mod settings_file;
 mod trace;
@@ -65,6 +66,7 @@ fn parse(typed: Vec<OsString>) -> Result<args::Cli, Failure> {
     for variable in args::typed::unread_variables(std::env::vars_os().map(|(name, _)| name), &cli) {
         output::note(&format!("note: {variable} is set; it is not supported and has no effect"));
     }
+    overwrite::check(&matches, &cli)?;
     let mut cli = args::Cli::from_arg_matches(&matches).map_err(failed)?;
     locate::settle(&mut cli.command, &matches)?;
     Ok(cli)

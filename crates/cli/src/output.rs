@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::failure::{Failure, INTERNAL, IO};
+use crate::failure::{DOES_NOT_FIT, Failure, INTERNAL, IO};
+
+/// Limit on a text from a file or a pipe, in bytes: a device may have no end.
+const TEXT_BYTES_MAX: u64 = 1 << 30;
 
 /// Writes bytes to stdout and flushes it, so that streams appear at once.
 pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
@@ -45,14 +48,17 @@ pub fn piped(patience: Option<Duration>) -> Result<Option<String>, Failure> {
         return Ok(None);
     }
     let (began, has_begun) = mpsc::channel();
-    let reader = thread::spawn(move || {
+    let reader = thread::Builder::new().name("bilayer input".to_owned()).spawn(move || {
         let mut stdin = io::stdin().lock();
         let begun = stdin.fill_buf().map(|_| ());
         // The receiver is gone once the time is up.
         let _ = began.send(());
-        let mut bytes = Vec::new();
-        begun.and_then(|()| stdin.read_to_end(&mut bytes)).map(|_| bytes)
+        begun.and_then(|()| bounded(stdin))
     });
+    let reader = reader.map_err(|error| {
+        let line = format!("no thread can be started to read standard input: {error}");
+        Failure::Line(DOES_NOT_FIT, line)
+    })?;
     if let Some(patience) = patience
         && has_begun.recv_timeout(patience) == Err(RecvTimeoutError::Timeout)
     {
@@ -71,8 +77,18 @@ pub fn file(path: &Path) -> Result<String, Failure> {
     if path == Path::new("-") {
         return Ok(piped(None)?.unwrap_or_default());
     }
-    let bytes = std::fs::read(path).map_err(|error| Failure::input(path, &error))?;
-    utf8(&path.display().to_string(), bytes)
+    let bytes = std::fs::File::open(path).and_then(bounded);
+    utf8(&path.display().to_string(), bytes.map_err(|error| Failure::input(path, &error))?)
+}
+
+/// All bytes of a text.
+fn bounded(from: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > TEXT_BYTES_MAX {
+        true => Err(io::Error::other(format!("it has more than {} GiB", TEXT_BYTES_MAX >> 30))),
+        false => Ok(bytes),
+    }
 }
 
 fn utf8(name: &str, bytes: Vec<u8>) -> Result<String, Failure> {

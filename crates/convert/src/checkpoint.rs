@@ -99,6 +99,8 @@ impl Checkpoint {
         match fs::metadata(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(self.unreadable(name, &error)),
+            // Opening a pipe would wait for its other end, and a device may have no end.
+            Ok(file) if !file.is_file() => return Err(self.wrong(name, "is no regular file")),
             Ok(file) if file.len() > SMALL_BYTES => {
                 return Err(self.wrong(name, &format!("has more than {SMALL_BYTES} bytes")));
             }

@@ -119,8 +119,14 @@ impl Shards {
             }
             _ => checkpoint.unreadable(name, &error),
         };
-        let mut file = File::open(checkpoint.folder().join(name)).map_err(failed)?;
-        let len = file.metadata().map_err(failed)?.len();
+        let path = checkpoint.folder().join(name);
+        // Checked before opening, since opening a pipe would wait for its other end.
+        let facts = std::fs::metadata(&path).map_err(failed)?;
+        if !facts.is_file() {
+            return Err(checkpoint.wrong(name, "is no regular file"));
+        }
+        let mut file = File::open(path).map_err(failed)?;
+        let len = facts.len();
         let mut word = [0; 8];
         file.read_exact(&mut word).map_err(failed)?;
         let header_bytes = u64::from_le_bytes(word);
