@@ -1,0 +1,402 @@
+//! The promise of reliability: outputs never replace inputs, small files cannot ask for much, a file that changes in use is
+//! an error with its place, and no writer leaves half a file.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
+#![allow(clippy::print_stdout, reason = "counts are shown")]
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, unused_imports, reason = "signals and limits are tested on Linux")
+)]
+
+use std::io::Read;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use bilayer_gguf::{Array, File, Metadata, NewTensor, to_bytes};
+use bilayer_quant::Type;
+
+#[path = "fuzz/src/targets.rs"]
+mod targets;
+
+mod support {
+    pub mod disk;
+    pub mod model;
+    pub mod program;
+}
+
+use support::disk::with_disk;
+use support::model::random_bytes;
+use support::program::{Place, Ran, ran};
+
+/// A model of a megabyte and a text.
+fn place() -> Place {
+    let place = Place::new();
+    place
+        .run("synth --layers 4 --width 128 --heads 4 --vocab 512 --context 256 --type F16 in.gguf")
+        .good();
+    place.file("text.txt", "once upon a time there was a small machine ".repeat(200));
+    place.file("short.txt", "once upon a time ".repeat(8));
+    place
+}
+
+fn names_the_reason(ran: &Ran, code: i32, part: &str) {
+    assert_eq!(ran.code, Some(code), "{ran:?}");
+    let lines: Vec<&str> = ran.err.lines().filter(|line| line.starts_with("bilayer: ")).collect();
+    assert!(lines.len() == 1 && lines[0].contains(part), "{part} in {ran:?}");
+}
+
+// ---- Outputs and inputs -------------------------------------------------------------------------
+
+#[test]
+#[cfg(unix)]
+fn outputs_never_replace_inputs() {
+    let place = place();
+    let path = |name: &str| place.path().join(name);
+    std::os::unix::fs::symlink(path("in.gguf"), path("soft.gguf")).unwrap();
+    std::fs::hard_link(path("in.gguf"), path("hard.gguf")).unwrap();
+    place.file("part-00001-of-00002.gguf", "1");
+    place.file("part-00002-of-00002.gguf", "2");
+    let before = std::fs::read(path("in.gguf")).unwrap();
+    let text = std::fs::read(path("text.txt")).unwrap();
+    let mut lines = vec![
+        "run -m part-00001-of-00002.gguf -p a -n 1 --logits part-00002-of-00002.gguf".to_owned(),
+        "perplexity -m in.gguf -f text.txt --kl-base text.txt".to_owned(),
+        "imatrix -m in.gguf -f text.txt -o text.txt".to_owned(),
+        "imatrix --in-file text.txt in.gguf -o in.gguf".to_owned(),
+        "quantize in.gguf text.txt Q8_0 --imatrix text.txt".to_owned(),
+        "quantize in.gguf new.gguf --tensor-type-file text.txt --tensor-types-out text.txt \
+         --target-bpw 5 --calibration text.txt"
+            .to_owned(),
+    ];
+    for link in ["in.gguf", "soft.gguf", "hard.gguf", "./in.gguf"] {
+        lines.extend([
+            format!("run -m in.gguf -p a -n 1 --logits {link}"),
+            format!("run -m in.gguf -p a -n 1 --trace {link}"),
+            format!("perplexity -m in.gguf -f text.txt --kl-base {link}"),
+            format!("imatrix -m in.gguf -f text.txt -o {link}"),
+            format!("bench -m in.gguf --trace {link}"),
+            format!("profile -m in.gguf --trace {link}"),
+            format!("verify -m in.gguf -p a --logits {link}"),
+            format!("quantize in.gguf {link} Q8_0"),
+        ]);
+    }
+    for line in &lines {
+        names_the_reason(&place.run(line), 2, "input and output are the same file");
+        assert!(std::fs::read(path("in.gguf")).unwrap() == before, "{line}");
+        assert!(std::fs::read(path("text.txt")).unwrap() == text, "{line}");
+        assert!(std::fs::read(path("part-00002-of-00002.gguf")).unwrap() == b"2", "{line}");
+    }
+    // A prompt may be the name of a file.
+    place.run("run -m in.gguf -p text.txt -n 1 --device none --logits text.txt").good();
+    place.file("text.txt", &text);
+    // The same file under --kl-base and --kl-divergence is read.
+    let read = place.run("perplexity -m in.gguf --kl-base text.txt --kl-divergence");
+    names_the_reason(&read, 65, "text.txt");
+}
+
+// ---- Sizes that a file declares -----------------------------------------------------------------
+
+/// Runs the program with at most `kib` of address space.
+fn limited(place: &Place, kib: u64, arguments: &str) -> Ran {
+    let script = format!("ulimit -v {kib}; exec \"$0\" {arguments}");
+    ran(place.bare("bash").args(["-c", &script, env!("CARGO_BIN_EXE_bilayer")]))
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn small_files_cannot_ask_for_much_memory_or_time() {
+    let place = Place::new();
+    let mut layers = Metadata::new();
+    layers.set("general.architecture", "llama");
+    layers.set("llama.block_count", u32::MAX);
+    layers.set("llama.attention.head_count", 4u32);
+    layers.set("llama.attention.head_count_kv", 4u32);
+    let tensor = NewTensor::zeros("blk.0.attn_q.weight", Type::F32, &[2, 32]);
+    place.file("layers.gguf", to_bytes(&layers, [tensor]).unwrap());
+    let mut ids = Metadata::new();
+    ids.set("general.architecture", "llama");
+    ids.set("llama.vocab_size", 1u32 << 24);
+    ids.set("tokenizer.ggml.model", "no_vocab");
+    place.file("ids.gguf", to_bytes(&ids, []).unwrap());
+    let gibibyte = 1 << 20;
+    let lines = [
+        ("quantize layers.gguf out.gguf Q8_0", "key llama.block_count: expected at most"),
+        ("tokenize -m ids.gguf -p a", "key llama.vocab_size: expected at most"),
+        ("detokenize -m ids.gguf 1", "key llama.vocab_size: expected at most"),
+    ];
+    for (line, part) in lines {
+        let began = Instant::now();
+        names_the_reason(&limited(&place, gibibyte, line), 65, part);
+        assert!(began.elapsed() < Duration::from_secs(10), "{line}: {:?}", began.elapsed());
+    }
+    limited(&place, gibibyte, "inspect ids.gguf").good();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn templates_run_within_limits() {
+    let place = place();
+    let templates = [
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}".to_owned(),
+        "{% set ns = namespace(x='ab') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}"
+            .to_owned(),
+        "{{ '%99999999999d'|format(1) }}".to_owned(),
+        format!("{{{{ 1{} }}}}", "+1".repeat(21_000)),
+    ];
+    for template in &templates {
+        place.file("hostile.jinja", template);
+        let line = "run -m in.gguf -st -p Hello -n 1 --chat-template-file hostile.jinja";
+        names_the_reason(&limited(&place, 4 << 20, line), 2, "chat template");
+    }
+}
+
+// ---- Every byte ---------------------------------------------------------------------------------
+
+/// Opens a file as all commands do: directory, vocabulary, configuration and graph. Returns whether it is a model.
+fn is_model(bytes: Vec<u8>) -> bool {
+    let Ok(file) = File::from_bytes("mutant", bytes.into()) else { return false };
+    let has_words = bilayer_engine::vocabulary(file.metadata())
+        .is_ok_and(|vocabulary| bilayer_text::Tokenizer::new(vocabulary).is_ok());
+    has_words && bilayer_models::read(&file).is_ok()
+}
+
+/// Cuts, flipped bits, how many of the latter are still models, and the longest time of one.
+struct Mutants(usize, usize, usize, Duration);
+
+fn mutants_of(name: &str) -> Mutants {
+    let architecture = bilayer_models::all().iter().find(|it| it.name == name).unwrap();
+    let mut metadata = (architecture.tiny)();
+    let vocab = metadata.usize(&format!("{name}.vocab_size")).unwrap();
+    metadata.set("tokenizer.ggml.model", "llama");
+    metadata.set("tokenizer.ggml.tokens", words(vocab));
+    metadata.set("tokenizer.ggml.scores", Array::F32(vec![0.5; vocab]));
+    metadata.set("tokenizer.chat_template", "{{ messages[0].content }}");
+    let whole = random_bytes(&metadata, Type::F16, &[], 1, &|_, _| ()).to_vec();
+    assert!(is_model(whole.clone()), "{name}");
+    let file = File::from_bytes(name, whole.clone().into()).unwrap();
+    let data = file.tensors().iter().map(|tensor| tensor.layout().offset()).min().unwrap() as usize;
+    let mut mutants = Mutants(0, 0, 0, Duration::ZERO);
+    // Data is cut at some places; header, metadata and directory at every byte.
+    for end in (0..data).chain((data..whole.len()).step_by(997)) {
+        assert!(!is_model(whole[..end].to_vec()), "{name} of {end} bytes");
+        mutants.0 += 1;
+    }
+    for bit in 0..8 * data {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let began = Instant::now();
+        mutants.2 += usize::from(is_model(bytes));
+        mutants.3 = mutants.3.max(began.elapsed());
+        mutants.1 += 1;
+    }
+    mutants
+}
+
+#[test]
+fn every_cut_and_bit_of_six_models_gives_a_model_or_an_error() {
+    let names = ["llama", "qwen3", "gemma2", "phi3", "bert", "gpt-oss"];
+    let all: Vec<Mutants> = std::thread::scope(|scope| {
+        let threads = names.map(|name| scope.spawn(move || mutants_of(name)));
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for (name, Mutants(cuts, flips, accepted, slowest)) in names.iter().zip(all) {
+        println!("{name}: {cuts} cuts, {flips} bits, {accepted} still models; at most {slowest:?}");
+        assert!(slowest < Duration::from_secs(2), "{name}: {slowest:?}");
+    }
+}
+
+/// Tokens of a SentencePiece vocabulary of a given size.
+fn words(count: usize) -> Array {
+    let word = |id: usize| match id {
+        0 => "<unk>".to_owned(),
+        1 => "<s>".to_owned(),
+        2 => "</s>".to_owned(),
+        id => format!("w{id}"),
+    };
+    Array::String((0..count).map(word).collect())
+}
+
+#[test]
+fn hostile_inputs_of_every_kind_end() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz");
+    let mut replayed = 0;
+    for (name, target) in targets::TARGETS {
+        for folder in ["seeds", "findings"] {
+            let Ok(entries) = std::fs::read_dir(root.join(folder).join(name)) else { continue };
+            for entry in entries {
+                target(&std::fs::read(entry.unwrap().path()).unwrap());
+                replayed += 1;
+            }
+        }
+        // And what no fuzzer needs to find.
+        for input in [&[][..], &[0], &[0xff; 64]] {
+            target(input);
+        }
+    }
+    println!("{replayed} inputs replayed");
+    assert!(replayed > 0);
+}
+
+// ---- What SECURITY.md says ----------------------------------------------------------------------
+
+#[test]
+fn security_names_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("SECURITY.md")).unwrap();
+    let names: Vec<(&str, &str)> =
+        page.split('`').filter_map(|part| part.split_once(".rs::")).collect();
+    for (file, test) in &names {
+        let source = std::fs::read_to_string(root.join(format!("{file}.rs"))).unwrap();
+        let is_test = source.split("#[test]").skip(1).any(|test_and_rest| {
+            let head = test_and_rest.split('{').next().unwrap_or_default();
+            head.contains(&format!("fn {test}("))
+        });
+        assert!(is_test, "{file}.rs has no test {test}");
+    }
+    assert!(names.len() > 20, "{}", names.len());
+    // Every promise has one.
+    let promises = page.split("## What is out of scope").next().unwrap_or_default();
+    for promise in promises.split("\n- **").skip(1) {
+        assert!(promise.contains(".rs::"), "no test holds: {promise}");
+    }
+}
+
+// ---- Files that change under us -----------------------------------------------------------------
+
+/// Starts a long answer and waits for its first bytes.
+fn decoding(place: &Place, flags: &str) -> std::process::Child {
+    let line =
+        format!("run -m in.gguf -p once -n 4000 --ignore-eos -c 8192 -t 1 --device none {flags}");
+    let mut command = place.command(&line);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut byte = [0];
+    child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+    child
+}
+
+fn shorten(path: &Path, len: u64) {
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(len).unwrap();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_model_truncated_in_use_is_an_error_with_file_and_offset() {
+    let place = place();
+    let whole = std::fs::read(place.path().join("in.gguf")).unwrap();
+    let (rounds, mut named) = (10, 0);
+    for round in 0..rounds {
+        let path = place.file("in.gguf", &whole);
+        let mut child = decoding(&place, "");
+        // Something else must read the pipe, or the program waits.
+        let mut out = child.stdout.take().unwrap();
+        let drained = std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
+        shorten(&path, (whole.len() * round / rounds) as u64);
+        let ran = Ran::new(&child.wait_with_output().unwrap());
+        drained.join().unwrap().unwrap();
+        names_the_reason(&ran, 74, "in.gguf: ");
+        named += usize::from(ran.err.contains("in.gguf: byte "));
+    }
+    println!("{named} of {rounds} named the byte; the others noticed the change before they read");
+    // Overwritten in place: noticed by its time.
+    let path = place.file("in.gguf", &whole);
+    let mut child = decoding(&place, "");
+    let mut out = child.stdout.take().unwrap();
+    let drained = std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
+    std::fs::write(&path, vec![0; whole.len()]).unwrap();
+    names_the_reason(&Ran::new(&child.wait_with_output().unwrap()), 74, "in.gguf: ");
+    drained.join().unwrap().unwrap();
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_model_that_was_read_or_replaced_is_immune() {
+    let place = place();
+    let whole = std::fs::read(place.path().join("in.gguf")).unwrap();
+    let line = "run -m in.gguf -p once -n 400 --ignore-eos -t 1 --device none -s 1";
+    let expected = place.run(line).good().out;
+    for flags in ["--no-mmap", ""] {
+        let path = place.file("in.gguf", &whole);
+        let mut command = place.command(&format!("{line} {flags}"));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut first = [0];
+        child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+        match flags {
+            "" => {
+                std::fs::write(place.path().join("new"), "other").unwrap();
+                std::fs::rename(place.path().join("new"), &path).unwrap();
+            }
+            _ => shorten(&path, 100),
+        }
+        let ran = Ran::new(&child.wait_with_output().unwrap()).good();
+        assert_eq!(String::from_utf8_lossy(&first) + ran.out.as_str(), expected);
+    }
+}
+
+// ---- Writers ------------------------------------------------------------------------------------
+
+/// Commands that write `out`, each with what it needs in [`place`].
+const WRITERS: [&str; 6] = [
+    "synth --layers 4 --width 128 --heads 4 --vocab 512 --type F16 OUT",
+    "quantize in.gguf OUT Q8_0 1",
+    "imatrix -m in.gguf -f text.txt -c 64 --chunks 2 --device none -o OUT",
+    "perplexity -m in.gguf -f text.txt -c 64 --chunks 2 --device none --kl-base OUT",
+    "run -m in.gguf -f short.txt -n 1 --device none --logits OUT",
+    "run -m in.gguf -p once -n 4 --device none --trace OUT",
+];
+
+#[test]
+#[cfg(unix)]
+fn a_killed_writer_leaves_the_old_file_and_the_next_one_cleans_up() {
+    let place = place();
+    let (mut killed, mut drafts) = (0, 0);
+    for writer in WRITERS {
+        let line = writer.replace("OUT", "out");
+        let began = Instant::now();
+        place.run(&line).good();
+        let whole = began.elapsed();
+        for round in 1..=6 {
+            place.file("out", "old");
+            let mut command = place.command(&line);
+            let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            std::thread::sleep(whole * round / 6);
+            child.kill().unwrap();
+            let is_whole = child.wait().unwrap().success();
+            let found = std::fs::read(place.path().join("out")).unwrap();
+            assert!(found == b"old" || found.len() > 100, "{line}: {} bytes", found.len());
+            killed += usize::from(!is_whole);
+            drafts += place.names().iter().filter(|name| name.ends_with(".part")).count();
+        }
+        place.run(&line).good();
+        let left: Vec<String> =
+            place.names().into_iter().filter(|name| name.ends_with(".part")).collect();
+        assert!(left.is_empty(), "{line}: {left:?}");
+    }
+    println!("{killed} of {} runs killed, {drafts} drafts seen", 6 * WRITERS.len());
+    assert!(killed > 0);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_at_any_size_leaves_the_old_file() {
+    let place = place();
+    let mut full = 0;
+    for writer in WRITERS {
+        let line = writer.replace("OUT", "disk/out.gguf");
+        for kib in [4, 8, 16, 40, 80, 160, 320, 640] {
+            let script = format!(
+                "\"$0\" {line} > /dev/null; code=$?; head -c 3 disk/out.gguf; \
+                 echo; ls -A disk; exit $code"
+            );
+            let Some(ran) = with_disk(&place, kib << 10, &script) else { return };
+            if ran.code == Some(0) {
+                continue;
+            }
+            assert!(matches!(ran.code, Some(73 | 74)), "{line} on {kib} KiB: {ran:?}");
+            assert_eq!(ran.out, "old\nout.gguf\n", "{line} on {kib} KiB: {ran:?}");
+            full += 1;
+        }
+    }
+    println!("{full} runs met a full disk");
+    assert!(full > 0);
+}
