@@ -198,6 +198,36 @@ pub fn normalize(row: &mut [f32]) {
     }
 }
 
+/// How a vector is scaled, as llama.cpp's `--embd-normalize` numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norm {
+    /// Not at all.
+    None,
+    /// The largest absolute value becomes 32760, for 16-bit integers.
+    Max,
+    /// The P-norm becomes 1: 1 is the sum of absolute values, 2 the length.
+    P(u32),
+}
+
+impl Norm {
+    /// Scales a row; a row of zeros is unchanged. Sums are f64.
+    pub fn apply(self, row: &mut [f32]) {
+        let absolute = row.iter().map(|&x| f64::from(x).abs());
+        let norm = match self {
+            Norm::None => 1.0,
+            Norm::Max => absolute.fold(0.0, f64::max) / 32760.0,
+            Norm::P(2) => return normalize(row),
+            Norm::P(p) => {
+                let power = f64::from(p);
+                absolute.map(|x| x.powf(power)).sum::<f64>().powf(1.0 / power)
+            }
+        };
+        if norm > 0.0 {
+            row.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+        }
+    }
+}
+
 /// Converts scores to probabilities of exclusive labels; a single score to that of its label alone.
 pub fn probabilities(scores: &[f32]) -> Vec<f32> {
     if let [score] = scores {
@@ -211,7 +241,7 @@ pub fn probabilities(scores: &[f32]) -> Vec<f32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{normalize, probabilities};
+    use super::{Norm, normalize, probabilities};
 
     #[test]
     fn rows_come_to_length_one_and_scores_to_a_sum_of_one() {
@@ -220,6 +250,19 @@ mod tests {
         assert_eq!(row, [0.6, -0.8]);
         let mut zeros = [0.0; 2];
         normalize(&mut zeros);
+        assert_eq!(zeros, [0.0; 2]);
+        let scaled = |norm: Norm| {
+            let mut row = [3.0, -4.0];
+            norm.apply(&mut row);
+            row
+        };
+        assert_eq!(scaled(Norm::None), [3.0, -4.0]);
+        assert_eq!(scaled(Norm::Max), [24570.0, -32760.0]);
+        assert_eq!(scaled(Norm::P(1)), [3.0 / 7.0, -4.0 / 7.0]);
+        assert_eq!(scaled(Norm::P(2)), [0.6, -0.8]);
+        let cubes = 91f64.powf(1.0 / 3.0);
+        assert_eq!(scaled(Norm::P(3)), [3.0 / cubes, -4.0 / cubes].map(|x| x as f32));
+        Norm::P(1).apply(&mut zeros);
         assert_eq!(zeros, [0.0; 2]);
         let ln3 = 3f32.ln();
         assert_eq!(probabilities(&[0.0]), [0.5]);

@@ -197,6 +197,7 @@ impl<'s> Generation<'s> {
         for &token in session.tokens(*sequence) {
             sampler.accept(token);
         }
+        let before = session.len(*sequence);
         let going = &mut |done: usize| {
             each(done);
             !request.cancel.is_cancelled()
@@ -209,7 +210,8 @@ impl<'s> Generation<'s> {
             sampler.accept(token);
         }
         self.held = session.len(*sequence);
-        self.statistics.prompt_tokens = request.prompt.len();
+        // Fewer than asked for after an interruption.
+        self.statistics.prompt_tokens = self.held - before;
         self.statistics.prompt = self.began.elapsed();
         Ok(())
     }
@@ -223,7 +225,7 @@ impl<'s> Generation<'s> {
         reason = "an iterator of results would go on after an error"
     )]
     pub fn next(&mut self) -> Result<Option<Token>, Error> {
-        if self.statistics.prompt_tokens == 0 {
+        if self.statistics.prompt.is_zero() {
             self.prefill(&mut |_| ())?;
         }
         self.reply.stop = self.reply.stop.or_else(|| self.reply.ends_before_a_token());

@@ -136,7 +136,7 @@ impl Session {
     /// # Errors
     /// A setting out of range, a plan that does not fit, a device that refuses.
     pub fn new(model: &Model, settings: Settings<'_>) -> Result<Session, Error> {
-        settings.check()?;
+        settings.check(model)?;
         prepare::session(model, settings)
     }
 
@@ -151,7 +151,7 @@ impl Session {
         planner: &Planner<'_>,
         mut settings: Settings<'_>,
     ) -> Result<Session, Error> {
-        settings.check()?;
+        settings.check(model)?;
         prepare::measured(model, backends, planner, &mut settings, Instant::now())
     }
 

@@ -160,8 +160,8 @@ impl Settings<'_> {
         model.graph_for(self.context(model.config().context), self.purpose)
     }
 
-    /// Checks that every setting is in range.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    /// Checks that every setting is in range and fits the model.
+    pub(super) fn check(&self, model: &Model) -> Result<(), Error> {
         let bounds = [
             ("threads", self.threads.unwrap_or(1), 1, 512),
             ("ctx-size", self.ctx_size.unwrap_or(0), 0, 1 << 24),
@@ -175,10 +175,15 @@ impl Settings<'_> {
             }
         }
         let types = [("cache-type-k", self.cache_type_k), ("cache-type-v", self.cache_type_v)];
+        let head_dim = model.config().head_dim;
+        let stores = |ty: &Type| head_dim.is_multiple_of(ty.block_weights);
         for (name, ty) in types {
-            if !kv_types().contains(&ty) {
-                let expected = "f16, f32 or q8_0".to_owned();
-                return Err(Error::Setting { name, found: ty.to_string(), expected });
+            let is_known = kv_types().contains(&ty);
+            if !is_known || model.config().encoder.is_none() && !stores(&ty) {
+                let names = kv_types().into_iter().filter(stores).map(|ty| ty.name.to_lowercase());
+                let names = names.collect::<Vec<_>>().join(" or ");
+                let expected = format!("{names} for the model's attention heads of {head_dim}");
+                return Err(Error::Setting { name, found: ty.name.to_lowercase(), expected });
             }
         }
         Ok(())
