@@ -99,11 +99,15 @@ pub fn weight_type(name: &str) -> Result<Type, Error> {
     Mix::pure(ty).map(|pure| pure.base)
 }
 
-/// The mix that llama-quantize makes under this name; `Q4_K` is `Q4_K_M`.
+/// The mix that llama-quantize makes under this name or number; `Q4_K` and 15 are `Q4_K_M`.
 ///
 /// # Errors
 /// [`Error::UnknownType`], [`Error::NotForWeights`].
 pub fn mix(name: &str) -> Result<Mix, Error> {
+    if let Ok(number) = name.parse::<u32>() {
+        let mix = Mix::all().iter().find(|mix| mix.file_type == Some(number));
+        return mix.copied().ok_or_else(|| Error::UnknownType { name: name.to_owned() });
+    }
     let medium = ["Q3_K", "Q4_K", "Q5_K"].into_iter().find(|k| k.eq_ignore_ascii_case(name));
     Mix::find(&medium.map_or_else(|| name.to_owned(), |k| format!("{k}_M")))
 }
