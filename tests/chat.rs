@@ -740,7 +740,7 @@ mod terminal {
         shell.exp_string("be").unwrap();
         shell.exp_string("> ").unwrap();
         assert!(place.bare("kill").args(["-TERM", id]).status().unwrap().success());
-        shell.exp_string("left with 130.").unwrap();
+        shell.exp_string("left with 143.").unwrap();
         shell.exp_string("as before.").unwrap();
         let history = place.path().join(".local/state/bilayer/chat_history");
         assert!(std::fs::read_to_string(history).unwrap().contains("/system be"));

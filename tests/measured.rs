@@ -187,7 +187,7 @@ fn a_profile_moves_layers_one_by_one_and_counts_their_memory() {
 }
 
 /// A document of the Chrome trace event format: an object with `traceEvents`, each with a phase `ph`; complete events
-/// (`X`) have name, process, thread, start and duration in microseconds; metadata (`M`) names a thread. On each thread
+/// (`X`) have name, process, thread, start and duration in microseconds; metadata (`M`) names a thread or the process. On each thread
 /// events nest, and the outer ones leave no gap. Returns the threads' names.
 #[track_caller]
 fn check_trace(path: &Path) -> Vec<String> {
@@ -200,8 +200,12 @@ fn check_trace(path: &Path) -> Vec<String> {
         let lane = event["tid"].as_u64().unwrap();
         match event["ph"].as_str().unwrap() {
             "M" => {
-                assert_eq!(event["name"], "thread_name");
-                names.insert(lane, event["args"]["name"].as_str().unwrap().to_owned());
+                let name = event["args"]["name"].as_str().unwrap().to_owned();
+                match event["name"].as_str().unwrap() {
+                    "thread_name" => drop(names.insert(lane, name)),
+                    "process_name" => assert!(name.starts_with("bilayer "), "{name}"),
+                    other => panic!("metadata {other}"),
+                }
             }
             "X" => {
                 let (at, long) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
@@ -247,6 +251,12 @@ fn a_trace_is_complete_on_every_lane() {
     let text = std::fs::read_to_string(&trace).unwrap();
     assert_eq!(text.matches("\"name\":\"step\"").count(), 6, "a prompt and five tokens");
     for part in ["layer 2 ", "\"cat\":\"wait\"", "\"cat\":\"between\"", "\"cat\":\"op\""] {
+        assert!(text.contains(part), "{part}");
+    }
+    // Kernels are named by their work, and the document says what ran where.
+    for part in
+        ["attn_q", "ffn_down", "(matmul", "\"model\":\"bilayer m.gguf\"", "\"placement\":\""]
+    {
         assert!(text.contains(part), "{part}");
     }
     if support::gpu::gpu().is_none() {

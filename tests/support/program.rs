@@ -58,7 +58,6 @@ impl Place {
     pub fn bare(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.path()).env("HOME", self.path()).stdin(Stdio::null());
-        let path = self.path().to_owned();
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
             let others = ["LLAMA_ARG_", "LLAMA_CACHE", "XDG_", "HF_", "HUGGINGFACE_", "OLLAMA_"];
@@ -68,8 +67,6 @@ impl Place {
         }
         // Compiled kernels are shared by all tests.
         command.env("BILAYER_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/kept"));
-        // Drivers print warnings on stderr if it is missing.
-        command.env("XDG_RUNTIME_DIR", path);
         command
     }
 

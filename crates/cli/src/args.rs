@@ -3,13 +3,16 @@
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
-use clap::{Args, Parser, Subcommand};
+use clap::{Arg, Args, CommandFactory, Parser, Subcommand};
+
+use crate::messages;
 
 mod bench;
 mod chat;
 mod convert;
 mod draft;
 mod encode;
+mod foreign;
 mod grammar;
 mod hub;
 mod lists;
@@ -22,7 +25,6 @@ mod sampling;
 mod serve;
 mod synth;
 pub mod typed;
-mod without_effect;
 
 pub use bench::{Bench, Form, Numbers};
 pub use chat::{ChatArgs, TemplateArgs};
@@ -59,6 +61,16 @@ pub struct Cli {
     /// The command to run.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The commands with all their flags: a negative number is a value, and a repeated flag takes its last one.
+pub fn command() -> clap::Command {
+    let numbers = |arg: Arg| match arg.get_action().takes_values() && !arg.is_positional() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    let cli = Cli::command().args_override_self(true);
+    messages::add_flags(cli).mut_subcommands(|command| command.mut_args(numbers))
 }
 
 /// The number of threads asked for; as in llama.cpp, 0 or less means the default.
@@ -125,19 +137,25 @@ pub enum Command {
 /// `bilayer run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
-    /// The prompt; without -p, -f or --tokens it is read from a pipe
+    /// The prompt, followed by what comes from a pipe; without -p, -f or --tokens that is the prompt
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
     #[arg(allow_hyphen_values = true)]
     pub prompt: Option<String>,
-    /// Read the prompt from a file, unchanged
+    /// Read the prompt from a file, less one line break at its end
     #[arg(short, long, value_name = "FILE", conflicts_with = "tokens")]
     pub file: Option<PathBuf>,
     /// The prompt as token ids, separated by commas
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub tokens: Vec<u32>,
     /// Print the prompt before the answer
-    #[arg(long)]
+    #[arg(long, alias = "display-prompt")]
     pub echo: bool,
+    /// Print the prompt's token ids and their texts on stderr first
+    #[arg(long)]
+    pub verbose_prompt: bool,
+    /// Print no times at the end
+    #[arg(long, alias = "no-show-timings")]
+    pub no_perf: bool,
     /// With --json, report the N most likely tokens at each position
     #[arg(long, value_name = "N", requires = "json")]
     pub logprobs: Option<usize>,
@@ -170,7 +188,7 @@ pub struct RunArgs {
 pub struct AnswerArgs {
     /// Most tokens to generate; -1 sets no limit but the context [default: -1; 200 for the demo model]
     #[arg(short = 'n', long, alias = "predict", value_name = "N", env = "LLAMA_ARG_N_PREDICT")]
-    #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    #[arg(value_parser = clap::value_parser!(i64).range(-2..))]
     pub n_predict: Option<i64>,
     /// Stop at this text, which is not printed; repeatable
     #[arg(short = 'r', long, visible_alias = "reverse-prompt", value_name = "TEXT")]
@@ -183,7 +201,7 @@ pub struct AnswerArgs {
     #[arg(long)]
     pub special: bool,
     /// Plain completion, never a chat; short form -no-cnv
-    #[arg(long)]
+    #[arg(long, alias = "no-cnv")]
     pub no_conversation: bool,
     /// Leave backslashes in -p, --stop and --dry-sequence-breaker alone; by default \n, \t, \x1b and so on are escapes as
     /// in C
@@ -289,6 +307,12 @@ pub struct Tokenize {
     /// Print only the ids, as one array
     #[arg(long, conflicts_with_all = ["json", "jsonl"])]
     pub ids: bool,
+    /// Print the number of tokens at the end
+    #[arg(long, conflicts_with_all = ["json", "jsonl"])]
+    pub show_count: bool,
+    /// Read the text from a pipe, as without TEXT
+    #[arg(long, conflicts_with_all = ["text", "prompt", "file", "jsonl"])]
+    pub stdin: bool,
     /// Print one JSON document; pieces that are not whole characters appear as U+FFFD there (the table shows their bytes)
     #[arg(long)]
     pub json: bool,

@@ -1,8 +1,6 @@
 //! The commands, one file each.
 
-use clap::CommandFactory;
-
-use crate::args::{Cli, Command};
+use crate::args::{self, Command};
 use crate::failure::Failure;
 use crate::locate;
 
@@ -53,7 +51,7 @@ pub fn execute(mut command: Command) -> Result<u8, Failure> {
         Command::Synth(args) => synth::execute(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "bilayer", &mut script);
+            clap_complete::generate(shell, &mut args::command(), "bilayer", &mut script);
             crate::output::bytes(&script)?;
             Ok(0)
         }

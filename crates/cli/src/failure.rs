@@ -8,7 +8,7 @@ use bilayer_engine::{Error, Exit};
 use bilayer_measure::Error as Measure;
 use clap::error::ErrorKind;
 
-use crate::output;
+use crate::{interrupt, output};
 
 /// `verify` found a difference: a result, as of `cmp` and `diff`, not a failure.
 pub const DIFFERENT: u8 = 1;
@@ -48,10 +48,10 @@ impl Failure {
         Failure::Line(USAGE, line.into())
     }
 
-    /// Clap's report on a command line of `command` (`bilayer run`): a mistake, or the help text asked for.
+    /// Clap's report on a line of `command` (`bilayer run`, or `/set` in a chat): a mistake, or the help text asked for.
     pub fn parsing(error: clap::Error, command: &str) -> Failure {
         match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Failure::Shown(Box::new(error)),
+            ErrorKind::DisplayHelp => Failure::Shown(Box::new(error)),
             _ => Failure::usage(sentence(&error.render().to_string(), command)),
         }
     }
@@ -101,8 +101,8 @@ impl Failure {
                 Err(_) => ExitCode::from(IO),
             },
             Failure::Line(code, line) => {
-                output::note(&format!("bilayer: {}", one_line(&line)));
-                ExitCode::from(code)
+                output::error(&format!("bilayer: {}", one_line(&line)));
+                ExitCode::from(if code == INTERRUPTED { interrupt::code() } else { code })
             }
             Failure::BrokenPipe => ExitCode::from(IO),
         }
@@ -187,7 +187,11 @@ fn sentence(report: &str, command: &str) -> String {
         parts.push(text.strip_prefix("tip: ").unwrap_or(text).to_owned());
     }
     if parts.len() < 2 {
-        parts.push(format!("`{command} --help` lists the flags"));
+        parts.push(match command.strip_prefix('/') {
+            // A command within a chat.
+            Some(_) => format!("{command} lists the settings"),
+            None => format!("`{command} --help` lists the flags"),
+        });
     }
     parts.join("; ")
 }

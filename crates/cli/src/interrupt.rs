@@ -1,21 +1,30 @@
 //! Ctrl-C: the first one ends the answer, the second one, or one before the answer begins, ends the process.
-//! Termination requests are handled likewise and restore the terminal.
+//! SIGTERM and SIGHUP end the answer and then the process, with their own exit codes, and restore the terminal.
 
 #[cfg(unix)]
 use std::io::{self, IsTerminal};
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{LazyLock, Once};
 #[cfg(unix)]
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, mpsc};
 
 #[cfg(unix)]
 use rustix::termios::{self, OptionalActions, Termios};
+#[cfg(unix)]
+use tokio::signal::unix::{SignalKind, signal};
 
 use bilayer_engine::Cancel;
 
 use crate::failure::INTERRUPTED;
 #[cfg(unix)]
 use crate::output;
+
+/// After SIGTERM.
+#[cfg(unix)]
+const TERMINATED: u8 = 143;
+/// After SIGHUP.
+#[cfg(unix)]
+const HUNG_UP: u8 = 129;
 
 static ANSWER: LazyLock<Cancel> = LazyLock::new(Cancel::new);
 static ANSWERING: AtomicBool = AtomicBool::new(false);
@@ -24,17 +33,66 @@ static ANSWERING: AtomicBool = AtomicBool::new(false);
 #[cfg(unix)]
 static TERMINAL: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// Installs the signal handler.
+/// The exit code of the last signal.
+static CODE: AtomicU8 = AtomicU8::new(INTERRUPTED);
+
+/// Installs the signal handler, once.
 pub fn catch() {
-    let handler = || {
-        if !ANSWERING.load(Ordering::Relaxed) || ANSWER.is_cancelled() {
-            restore_terminal();
-            std::process::exit(i32::from(INTERRUPTED));
-        }
-        ANSWER.cancel();
+    static INSTALLED: Once = Once::new();
+    // If installation fails, signals end the process at once as usual.
+    INSTALLED.call_once(listen);
+}
+
+#[cfg(unix)]
+fn listen() {
+    let (ready, is_ready) = mpsc::channel();
+    let listen = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let Ok(runtime) = runtime else { return };
+        runtime.block_on(async move {
+            let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+            let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hang_up)] = kinds.map(signal) else {
+                return;
+            };
+            // The receiver waits.
+            let _ = ready.send(());
+            loop {
+                caught(tokio::select! {
+                    _ = interrupt.recv() => INTERRUPTED,
+                    _ = terminate.recv() => TERMINATED,
+                    _ = hang_up.recv() => HUNG_UP,
+                });
+            }
+        });
     };
-    // If installation fails, Ctrl-C ends the process at once as usual.
-    let _ = ctrlc::set_handler(handler);
+    if std::thread::Builder::new().name("signals".to_owned()).spawn(listen).is_ok() {
+        // The sender is dropped if the thread fails.
+        let _ = is_ready.recv();
+    }
+}
+
+#[cfg(not(unix))]
+fn listen() {
+    let _ = ctrlc::set_handler(|| caught(INTERRUPTED));
+}
+
+/// Ends the answer, or the process with `code`.
+fn caught(code: u8) {
+    CODE.store(code, Ordering::Relaxed);
+    if !ANSWERING.load(Ordering::Relaxed) || ANSWER.is_cancelled() {
+        leave();
+    }
+    ANSWER.cancel();
+}
+
+fn leave() -> ! {
+    restore_terminal();
+    std::process::exit(i32::from(code()));
+}
+
+/// The exit code of an interrupted command: that of the signal, 128 and its number.
+pub fn code() -> u8 {
+    CODE.load(Ordering::Relaxed)
 }
 
 /// Saves the terminal's settings, to be restored if the process ends during line editing. Call before the first line.
@@ -67,6 +125,10 @@ pub fn answering() {
 /// The answer has ended: the next Ctrl-C ends the process again. Returns whether one had ended the answer.
 pub fn answered() -> bool {
     ANSWERING.store(false, Ordering::Relaxed);
+    if ANSWER.is_cancelled() && code() != INTERRUPTED {
+        // Other than Ctrl-C, a request to terminate is not about the answer alone.
+        leave();
+    }
     ANSWER.reset()
 }
 

@@ -11,16 +11,19 @@ use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 
-use clap::{Command, CommandFactory, FromArgMatches};
+use clap::error::ErrorKind;
+use clap::{Command, FromArgMatches};
 
 mod args;
 mod commands;
 mod demo;
+mod drivers;
 mod escapes;
 mod failure;
 mod folders;
 mod interrupt;
 mod locate;
+mod messages;
 mod new_file;
 mod npy;
 mod output;
@@ -28,8 +31,9 @@ mod overwrite;
 mod progress;
 mod settings_file;
 mod trace;
+mod version;
 
-use failure::{Failure, INTERNAL};
+use failure::{Failure, INTERNAL, INTERRUPTED};
 
 pub use commands::profile;
 
@@ -37,37 +41,48 @@ pub use commands::profile;
 pub fn main() -> ExitCode {
     panic::set_hook(Box::new(|fault| {
         let fault = fault.to_string().replace('\n', " ");
-        output::note(&format!("bilayer: internal error: {fault}; please report it"));
+        output::error(&format!("bilayer: internal error: {fault}; please report it"));
     }));
+    drivers::silence();
     let typed = std::env::args_os().collect();
-    let run = AssertUnwindSafe(|| commands::execute(parse(typed)?.command));
+    let run = AssertUnwindSafe(|| match parse(typed)? {
+        Some(cli) => commands::execute(cli.command),
+        None => output::text(&version::text()).map(|()| 0),
+    });
     match panic::catch_unwind(run) {
+        Ok(Ok(INTERRUPTED)) => ExitCode::from(interrupt::code()),
         Ok(Ok(code)) => ExitCode::from(code),
         Ok(Err(failure)) => failure.report(),
         Err(_) => ExitCode::from(INTERNAL),
     }
 }
 
-/// Parses flags and environment, then takes what neither gave from the settings file.
-fn parse(typed: Vec<OsString>) -> Result<args::Cli, Failure> {
-    let mut cli = args::Cli::command();
+/// Parses flags and environment, then takes what neither gave from the settings file. `None` if the version is asked for.
+fn parse(typed: Vec<OsString>) -> Result<Option<args::Cli>, Failure> {
+    let mut cli = args::command();
     cli.build();
     let mut notes = Vec::new();
     let typed = args::typed::ready(typed, &cli, &mut notes)?;
-    notes.iter().for_each(|note| output::note(note));
     let name = typed.get(1).and_then(|name| cli.find_subcommand(name)).map(Command::get_name);
     let command = format!("bilayer {}", name.unwrap_or_default());
     let failed = |error| Failure::parsing(error, command.trim_end());
-    let mut matches = cli.clone().try_get_matches_from(&typed).map_err(failed)?;
+    let mut matches = match cli.clone().try_get_matches_from(&typed) {
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => return Ok(None),
+        matches => matches.map_err(failed)?,
+    };
     if let Some(completed) = settings_file::complete(&typed, &matches, &cli)? {
         let parsed = cli.clone().try_get_matches_from(completed.arguments);
         matches = parsed.map_err(|error| failed(error).in_file(&completed.path))?;
     }
+    if let Some((_, given)) = matches.subcommand() {
+        messages::choose(given)?;
+    }
+    notes.iter().for_each(|note| output::note(note));
     for variable in args::typed::unread_variables(std::env::vars_os().map(|(name, _)| name), &cli) {
         output::note(&format!("note: {variable} is set; it is not supported and has no effect"));
     }
     overwrite::check(&matches, &cli)?;
     let mut cli = args::Cli::from_arg_matches(&matches).map_err(failed)?;
     locate::settle(&mut cli.command, &matches)?;
-    Ok(cli)
+    Ok(Some(cli))
 }

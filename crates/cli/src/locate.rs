@@ -119,6 +119,9 @@ fn each(command: &mut Command, change: &mut Change<'_>) -> Result<(), Failure> {
 /// The path that `given` is or stands for.
 fn path(given: &Path, hub: &HubArgs) -> Result<PathBuf, Failure> {
     let name = given.to_str().unwrap_or_default();
+    if let Some(advice) = folder(given) {
+        return Err(Failure::Line(BAD_MODEL, format!("{name}: found a folder; {advice}")));
+    }
     if given.exists() {
         return Ok(given.to_owned());
     }
@@ -130,6 +133,21 @@ fn path(given: &Path, hub: &HubArgs) -> Result<PathBuf, Failure> {
         // The engine says what is wrong with a path.
         None => Ok(given.to_owned()),
     }
+}
+
+/// What to do with a folder in place of a file: `None` if it is none.
+fn folder(given: &Path) -> Option<String> {
+    let entries = std::fs::read_dir(given).ok()?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.sort();
+    let file = files.iter().find(|path| path.extension().is_some_and(|end| end == "gguf"));
+    Some(match file {
+        Some(file) => format!("-m {} would be one of its models", file.display()),
+        None if given.join("config.json").exists() => {
+            format!("make a GGUF file of the checkpoint with `bilayer convert {}`", given.display())
+        }
+        None => "it has no GGUF file; give the path of one".to_owned(),
+    })
 }
 
 /// What may have been meant by a name that is no file.

@@ -1,5 +1,6 @@
 //! Standard output, error and input, and text files, with errors instead of panics.
 
+use std::fmt::Display;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -9,6 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::failure::{DOES_NOT_FIT, Failure, INTERNAL, IO};
+use crate::messages::{self, Level};
 
 /// Limit on a text from a file or a pipe, in bytes: a device may have no end.
 const TEXT_BYTES_MAX: u64 = 1 << 30;
@@ -36,9 +38,24 @@ pub fn json(document: &impl Serialize) -> Result<(), Failure> {
     line(&written)
 }
 
-/// Writes a line to stderr, ignoring failure.
+/// Writes a line to stderr, unless with --quiet.
 pub fn note(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    messages::write(Level::Usual, line);
+}
+
+/// Writes a line to stderr.
+pub fn error(line: &str) {
+    messages::write(Level::Quiet, line);
+}
+
+/// Writes a warning to stderr.
+pub fn warning(line: &impl Display) {
+    messages::write(Level::Quiet, &format!("bilayer: warning: {line}"));
+}
+
+/// Writes a line to stderr, with --verbose only.
+pub fn detail(line: &str) {
+    messages::write(Level::Verbose, line);
 }
 
 /// Reads standard input if it is a pipe; `None` at a terminal, or if neither data nor the end arrives within

@@ -1,22 +1,27 @@
 //! Progress bars on stderr, silent if that is not a terminal.
 
+use std::fmt::Write;
 use std::ops::ControlFlow;
 
 use bilayer_convert::Error;
 use bilayer_convert::Progress as Told;
 use bilayer_engine::session::{Progress, Stage};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::interrupt;
+use crate::messages::{self, Level};
+
+/// The form of a bar over bytes.
+const BYTES: &str = "{msg} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 
 /// A bar over bytes; its length is set by the first [`set`].
 pub fn bytes(verb: &'static str) -> ProgressBar {
-    styled(verb, "{msg} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+    styled(verb, BYTES)
 }
 
 /// A bar over tokens.
 pub fn tokens(verb: &'static str, total: usize) -> ProgressBar {
-    let bar = styled(verb, "{msg} {bar:32} {pos}/{len} tokens {per_sec} {eta}");
+    let bar = styled(verb, "{msg} {bar:32} {pos}/{len} tokens {rate} {eta}");
     bar.set_length(total as u64);
     bar
 }
@@ -29,9 +34,18 @@ pub fn steps(verb: &'static str) -> ProgressBar {
 /// Updates a bar with the progress of preparing a session.
 pub fn prepare(bar: &ProgressBar, progress: Progress) {
     match progress.stage {
-        Stage::Measuring => bar.set_message("measuring this machine, once for this kind of model"),
+        Stage::Measuring => {
+            // There is no telling how long it takes.
+            let plain = |_| ProgressStyle::default_spinner();
+            bar.set_style(ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(plain));
+            bar.set_message("measuring this machine, once for this kind of model");
+            bar.tick();
+        }
         Stage::Loading => {
-            bar.set_message("loading");
+            if bar.message() != "loading" {
+                bar.set_style(style(BYTES));
+                bar.set_message("loading");
+            }
             set(bar, progress.done_bytes, progress.total_bytes);
         }
     }
@@ -66,9 +80,23 @@ pub fn set(bar: &ProgressBar, done: u64, total: u64) {
 }
 
 fn styled(verb: &'static str, template: &str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    let plain = |_| ProgressStyle::default_bar();
-    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(plain));
+    let target = match messages::shows(Level::Usual) {
+        true => ProgressDrawTarget::stderr(),
+        false => ProgressDrawTarget::hidden(),
+    };
+    let bar = ProgressBar::with_draw_target(None, target);
+    bar.set_style(style(template));
     bar.set_message(verb);
     bar
+}
+
+fn style(template: &str) -> ProgressStyle {
+    let style = ProgressStyle::with_template(template);
+    style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key(
+        "rate",
+        |state: &ProgressState, out: &mut dyn Write| {
+            // A bar that cannot be drawn is no failure.
+            let _ = write!(out, "{:.0} tok/s", state.per_sec());
+        },
+    )
 }

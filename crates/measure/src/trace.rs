@@ -1,8 +1,14 @@
 //! Analyses a session's [`Trace`]: events with named gaps, the breakdown of each step's time, and a document for
 //! Perfetto and Chrome.
 
+use std::collections::BTreeMap;
+
 use bilayer_engine::session::{Event, Trace, What};
 use serde::Serialize;
+
+mod names;
+
+pub use names::Names;
 
 /// The events of a trace, in order.
 pub struct Timeline<'t> {
@@ -59,26 +65,24 @@ impl<'t> Timeline<'t> {
         }
     }
 
-    /// The events in the Chrome trace event format, which Perfetto opens. `name` names nodes.
-    pub fn chrome(&self, name: &dyn Fn(u32) -> String) -> Chrome {
-        let mut events: Vec<ChromeEvent> = self
-            .trace
-            .lanes()
-            .iter()
-            .enumerate()
-            .flat_map(|(lane, label)| {
-                let about = |about: &'static str, value: &str| ChromeEvent {
-                    name: about.to_owned(),
-                    ph: "M",
-                    pid: 1,
-                    tid: lane,
-                    cat: None,
-                    ts: None,
-                    dur: None,
-                    args: ChromeArgs { name: Some(value.to_owned()), ..ChromeArgs::default() },
-                };
-                [about("thread_name", label)]
-            })
+    /// The events in the Chrome trace event format, which Perfetto opens. `name` names nodes, and `about` has what is to be
+    /// known about the whole: names and values, the first of which is the process's name.
+    pub fn chrome(&self, name: &dyn Fn(u32) -> String, about: &[(&str, String)]) -> Chrome {
+        let meta = |what: &'static str, lane: usize, value: &str| ChromeEvent {
+            name: what.to_owned(),
+            ph: "M",
+            pid: 1,
+            tid: lane,
+            cat: None,
+            ts: None,
+            dur: None,
+            args: ChromeArgs { name: Some(value.to_owned()), ..ChromeArgs::default() },
+        };
+        let process = about.first().map(|(_, process)| meta("process_name", 0, process));
+        let lanes = self.trace.lanes().iter().enumerate();
+        let mut events: Vec<ChromeEvent> = process
+            .into_iter()
+            .chain(lanes.map(|(lane, label)| meta("thread_name", lane, label)))
             .collect();
         events.extend(self.events().into_iter().map(|event| ChromeEvent {
             name: self.name(&event, name),
@@ -93,7 +97,8 @@ impl<'t> Timeline<'t> {
                 ..ChromeArgs::default()
             },
         }));
-        Chrome { display_time_unit: "ms", trace_events: events }
+        let about = about.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+        Chrome { display_time_unit: "ms", other_data: about.collect(), trace_events: events }
     }
 }
 
@@ -102,6 +107,8 @@ impl<'t> Timeline<'t> {
 #[serde(rename_all = "camelCase")]
 pub struct Chrome {
     display_time_unit: &'static str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    other_data: BTreeMap<String, String>,
     trace_events: Vec<ChromeEvent>,
 }
 

@@ -59,6 +59,9 @@ pub struct Bench {
     #[arg(short, long, value_name = "FORM", default_value = "md", value_enum)]
     #[arg(conflicts_with = "json")]
     pub output: Form,
+    /// Print the results on stderr as well, in this format; short form -oe
+    #[arg(long, value_name = "FORM", value_enum)]
+    pub output_err: Option<Form>,
     /// Short for -o json
     #[arg(long)]
     pub json: bool,
@@ -134,6 +137,7 @@ pub enum Form {
     Csv,
     Json,
     Jsonl,
+    Sql,
 }
 
 /// The numbers of one list item, which may be a range.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 const AFTER: &str = "\
 DIR is a checkpoint as published on Hugging Face: config.json, model.safetensors or its shards and their index, and \
@@ -19,8 +19,8 @@ pub struct Convert {
     /// File to write; an existing file is replaced once the new one is complete [default: DIR/NAME-TYPE.gguf]
     #[arg(long, value_name = "FILE")]
     pub outfile: Option<PathBuf>,
-    /// Type of the matrices; auto keeps the checkpoint's type
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    /// Type of the matrices: auto (the checkpoint's type), f32, f16, bf16, q8_0
+    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = outtype)]
     pub outtype: Outtype,
     /// Name of the model [default: derived from the folder's name]
     #[arg(long, value_name = "NAME")]
@@ -40,13 +40,24 @@ pub struct Convert {
 }
 
 /// Types that `convert` writes; `quantize` makes the others.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-#[value(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug)]
 pub enum Outtype {
     Auto,
     F32,
     F16,
     Bf16,
-    #[value(name = "q8_0")]
     Q8_0,
+}
+
+fn outtype(given: &str) -> Result<Outtype, String> {
+    match given.to_ascii_lowercase().as_str() {
+        "auto" => Ok(Outtype::Auto),
+        "f32" => Ok(Outtype::F32),
+        "f16" => Ok(Outtype::F16),
+        "bf16" => Ok(Outtype::Bf16),
+        "q8_0" => Ok(Outtype::Q8_0),
+        _ => Err("it must be auto, f32, f16, bf16 or q8_0; `bilayer quantize` makes other types \
+                  of the file written"
+            .to_owned()),
+    }
 }

@@ -18,6 +18,9 @@ pub struct DraftArgs {
     /// Prompt lookup: draft the tokens that followed an earlier occurrence of the latest ones; needs no draft model
     #[arg(long)]
     pub lookup: bool,
+    /// llama.cpp's name for the source of drafts: none, or one that begins with ngram, which is --lookup
+    #[arg(long, value_name = "TYPE", env = "LLAMA_ARG_SPEC_TYPE", hide = true, value_parser = spec)]
+    pub spec_type: Option<SpecType>,
     /// Most draft tokens at a time; up to 7, greedy answers on the CPU are bit for bit the same as without drafts
     #[arg(long, alias = "draft", alias = "draft-n", value_name = "N", env = "LLAMA_ARG_DRAFT_MAX")]
     #[arg(default_value_t = CHECKED_ROWS as u32 - 1, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -37,7 +40,29 @@ pub struct DraftArgs {
     pub gpu_layers_draft: Offload,
 }
 
+/// A source of drafts by llama.cpp's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecType {
+    /// No drafts, or those of the draft model given.
+    None,
+    /// Prompt lookup.
+    Lookup,
+}
+
+fn spec(given: &str) -> Result<SpecType, String> {
+    match given {
+        "none" => Ok(SpecType::None),
+        _ if given.starts_with("ngram-") => Ok(SpecType::Lookup),
+        _ => Err("it must be none or ngram-simple; -md MODEL drafts with a model".to_owned()),
+    }
+}
+
 impl DraftArgs {
+    /// Whether drafts are looked up in the prompt and the answer.
+    pub fn looks_up(&self) -> bool {
+        self.lookup || self.spec_type == Some(SpecType::Lookup)
+    }
+
     /// The bounds as the engine's settings.
     pub fn bounds(&self) -> Bounds {
         Bounds {

@@ -13,9 +13,17 @@ pub struct Embed {
     /// Pooling: none, mean, cls, last [default: the model's own]
     #[arg(long, value_name = "HOW", value_enum)]
     pub pooling: Option<PoolingArg>,
-    /// Scale every vector to length 1
-    #[arg(long)]
+    /// Scale every vector: 2 to length 1, 1 to a sum of absolute values of 1, 0 to a largest of 32760, any other P to a
+    /// P-norm of 1, -1 not at all
+    #[arg(long, value_name = "P", default_value_t = 2, env = "LLAMA_ARG_EMBD_NORMALIZE")]
+    #[arg(value_parser = clap::value_parser!(i32).range(-1..=64))]
+    pub embd_normalize: i32,
+    /// Short for --embd-normalize 2, the default
+    #[arg(long, hide = true, conflicts_with = "embd_normalize")]
     pub normalize: bool,
+    /// Print one object per line (jsonl), or one document: array of vectors, json as OpenAI's, json+ with cosine similarities
+    #[arg(long, value_name = "FORM", default_value = "jsonl", value_parser = ["jsonl", "array", "json", "json+"])]
+    pub embd_output_format: String,
     #[command(flatten)]
     pub texts: TextArgs,
     #[command(flatten)]
@@ -49,9 +57,16 @@ pub struct Classify {
 /// The texts to encode.
 #[derive(Args, Clone, Debug)]
 pub struct TextArgs {
-    /// The texts; without TEXT, -f or --jsonl, one text per line is read from a pipe
-    #[arg(value_name = "TEXT", conflicts_with_all = ["file", "jsonl"])]
+    /// The texts; without TEXT, -p, -f or --jsonl, one text per line is read from a pipe
+    #[arg(value_name = "TEXT", conflicts_with_all = ["prompt", "file", "jsonl"])]
     pub texts: Vec<String>,
+    /// The texts, one per line; \n is a line break, other escapes are as in C
+    #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "jsonl"])]
+    #[arg(allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+    /// What separates the texts of -p, -f and a pipe [default: a line break]
+    #[arg(long, value_name = "TEXT", alias = "embd-sep", allow_hyphen_values = true)]
+    pub embd_separator: Option<String>,
     /// File with one text per line (`-` for stdin)
     #[arg(short, long, value_name = "FILE", conflicts_with = "jsonl")]
     pub file: Option<PathBuf>,

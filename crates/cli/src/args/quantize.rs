@@ -9,18 +9,20 @@ Types are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q2_K_S, Q3_K_S, Q3
 Q5_K_M, Q6_K, IQ4_NL, IQ4_XS, MXFP4 and MXFP4_MOE. Most are mixes as in llama.cpp: the most sensitive tensors \
 get more bits. Rows that are not a multiple of a type's block get a type with smaller blocks, with a message.";
 
+const USAGE: &str = "bilayer quantize [OPTIONS] <IN> [OUT] <TYPE> [THREADS]";
+
 /// `bilayer quantize`.
-#[derive(Args, Debug)]
-#[command(after_help = AFTER)]
+#[derive(Args, Clone, Debug)]
+#[command(after_help = AFTER, override_usage = USAGE)]
 pub struct Quantize {
     /// GGUF file to read, or the first of its shards
     #[arg(value_name = "IN")]
     pub input: PathBuf,
-    /// File to write; an existing file is replaced once the new one is complete
+    /// File to write; an existing file is replaced once the new one is complete [default: ggml-model-TYPE.gguf beside IN]
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
-    /// A mix such as Q4_K_M, or one type
-    #[arg(value_name = "TYPE", required_unless_present = "target_bpw")]
+    /// A mix such as Q4_K_M, one type, or llama.cpp's number of it
+    #[arg(value_name = "TYPE")]
     pub r#type: Option<String>,
     /// Threads; 0 or less is the default [default: the available cores]
     #[arg(value_name = "THREADS", env = "LLAMA_ARG_THREADS", allow_negative_numbers = true)]
@@ -54,6 +56,9 @@ pub struct Quantize {
     /// Type of the output head
     #[arg(long, value_name = "TYPE")]
     pub output_tensor_type: Option<String>,
+    /// Leave the output head in its type
+    #[arg(long, conflicts_with = "output_tensor_type")]
+    pub leave_output_tensor: bool,
     /// Type of the token embedding
     #[arg(long, value_name = "TYPE")]
     pub token_embedding_type: Option<String>,

@@ -74,10 +74,17 @@ impl FromArgMatches for ParameterArgs {
     }
 }
 
+/// Flags whose negative values are 0, as in llama.cpp.
+const ZERO_IF_NEGATIVE: &[&str] = &["top-k"];
+
 fn flag(parameter: &'static Parameter, default: &'static str) -> Arg {
-    let checked = |text: &str| match parameter.set(&mut Options::default(), text) {
-        Ok(()) => Ok(text.to_owned()),
-        Err(error) => Err(format!("it must be {}", error.expected)),
+    let checked = |text: &str| {
+        let is_negative = text.starts_with('-') && ZERO_IF_NEGATIVE.contains(&parameter.name);
+        let text = if is_negative { "0" } else { text };
+        match parameter.set(&mut Options::default(), text) {
+            Ok(()) => Ok(text.to_owned()),
+            Err(error) => Err(format!("it must be {}", error.expected)),
+        }
     };
     Arg::new(parameter.name)
         .long(parameter.name)

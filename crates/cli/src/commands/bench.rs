@@ -8,10 +8,10 @@ use bilayer_measure::bench::{Bench as Engine, Measured, Phase, Test};
 use indicatif::ProgressBar;
 
 use crate::args::Bench as Args;
+use crate::commands::run;
 use crate::demo::Source;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt;
-use crate::new_file::NewFile;
 use crate::{demo, output, progress, trace};
 
 mod describe;
@@ -20,7 +20,7 @@ mod printer;
 mod record;
 mod work;
 
-use printer::Printer;
+use printer::{Printer, Sink};
 use record::{Described, Placed, Record};
 use work::{Variant, Work};
 
@@ -31,18 +31,17 @@ pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
     }
     interrupt::catch();
     let work = Work::of(args)?;
-    if let Some(path) = &args.trace {
-        // An unwritable path is reported at once.
-        NewFile::create(path).map_err(|error| Failure::output(path, &error))?;
-    }
-    let mut printer = Printer::new(args.form(), markdown::varied(args));
+    trace::check(args.trace.as_deref())?;
+    let mut printers = vec![Printer::new(args.form(), Sink::Out, markdown::varied(args))];
+    printers
+        .extend(args.output_err.map(|form| Printer::new(form, Sink::Err, markdown::varied(args))));
     let bar = progress::steps("measuring");
     bar.set_length(work.steps());
-    let mut running = Running { args, work: &work, printer: &mut printer, bar: &bar };
+    let mut running = Running { args, work: &work, printers: &mut printers, bar: &bar };
     let ended = running.all();
     bar.finish_and_clear();
     // The results are a complete document in any case.
-    let closed = printer.finish();
+    let closed = printers.iter().try_for_each(Printer::finish);
     let code = ended?;
     closed?;
     Ok(code)
@@ -52,7 +51,7 @@ pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
 struct Running<'a> {
     args: &'a Args,
     work: &'a Work<'a>,
-    printer: &'a mut Printer,
+    printers: &'a mut [Printer],
     bar: &'a ProgressBar,
 }
 
@@ -98,13 +97,20 @@ impl Running<'_> {
     ) -> Result<Placed<'v>, Failure> {
         let loading = progress::bytes("loading");
         let mut tell = |p: Progress| progress::prepare(&loading, p);
-        let made = engine.ready(&variant.setup, placing, &mut tell);
-        loading.finish_and_clear();
+        // Two bars would draw over each other.
+        let made = self.bar.suspend(|| {
+            let made = engine.ready(&variant.setup, placing, &mut tell);
+            loading.finish_and_clear();
+            made
+        });
         let placed = Placed::new(made?, variant, placing);
         if placing == 0
             && let Some(reason) = engine.without_gpu()
         {
             self.bar.suspend(|| output::note(&format!("note: {reason}")));
+        }
+        if let Some(session) = engine.session().filter(|_| placing == 0) {
+            self.bar.suspend(|| run::details(session));
         }
         interrupt::answering();
         Ok(placed)
@@ -125,7 +131,10 @@ impl Running<'_> {
                 };
                 let record =
                     Record { args: self.args, described, placed, batch_size, began, measured };
-                let printed = self.bar.suspend(|| self.printer.row(&record));
+                let printers = &mut *self.printers;
+                let printed = self
+                    .bar
+                    .suspend(|| printers.iter_mut().try_for_each(|printer| printer.row(&record)));
                 printed?;
             }
         }

@@ -1,6 +1,6 @@
 //! `bilayer embed`: texts to vectors.
 
-use bilayer_engine::encode::normalize;
+use bilayer_engine::encode::Norm;
 use bilayer_engine::session::Purpose;
 use serde::Serialize;
 use serde_json::Value;
@@ -38,12 +38,20 @@ pub fn execute(args: &Embed) -> Result<u8, Failure> {
     let width = encoder.session().width();
     let is_pooled = encoder.is_pooled();
     let job = Job { texts: &texts, query: None, truncate: args.texts.truncate };
-    let mut vectors = Vec::new();
+    let norm = match args.embd_normalize {
+        -1 => Norm::None,
+        0 => Norm::Max,
+        p => Norm::P(p.unsigned_abs()),
+    };
+    let form = args.embd_output_format.as_str();
+    let (mut vectors, mut all) = (Vec::new(), Vec::new());
     encode::run(&mut encoder, &job, &mut |index, tokens, rows| {
         vectors.clear();
         vectors.extend_from_slice(rows);
-        if args.normalize {
-            vectors.chunks_exact_mut(width).for_each(normalize);
+        vectors.chunks_exact_mut(width).for_each(|row| norm.apply(row));
+        if form != "jsonl" {
+            all.extend(vectors.chunks_exact(width).map(<[f32]>::to_vec));
+            return Ok(());
         }
         let id = &texts[index].id;
         if is_pooled {
@@ -52,5 +60,46 @@ pub fn execute(args: &Embed) -> Result<u8, Failure> {
         let embeddings = vectors.chunks_exact(width).collect();
         output::json(&Each { index, id, tokens, embeddings })
     })?;
+    if form != "jsonl" {
+        document(form, &all)?;
+    }
     Ok(0)
+}
+
+/// Prints all vectors as one document, in the forms of llama-embedding.
+fn document(form: &str, vectors: &[Vec<f32>]) -> Result<(), Failure> {
+    if form == "array" {
+        return output::json(&vectors);
+    }
+    let data = vectors.iter().enumerate();
+    let data = data.map(|(index, embedding)| Entry { object: "embedding", index, embedding });
+    let row = |a: &Vec<f32>| vectors.iter().map(|b| cosine(a, b)).collect();
+    let cosines = (form == "json+").then(|| vectors.iter().map(row).collect());
+    output::json(&List { object: "list", data: data.collect(), cosines })
+}
+
+/// OpenAI's list of embeddings.
+#[derive(Serialize)]
+struct List<'a> {
+    object: &'static str,
+    data: Vec<Entry<'a>>,
+    /// Of each vector with each.
+    #[serde(rename = "cosineSimilarity", skip_serializing_if = "Option::is_none")]
+    cosines: Option<Vec<Vec<f64>>>,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    object: &'static str,
+    index: usize,
+    embedding: &'a [f32],
+}
+
+/// The cosine of the angle between two vectors; 0 if one of them is zero.
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| -> f64 {
+        a.iter().zip(b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum()
+    };
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::run::settings;
 use crate::args::{ModelArgs, TextArgs};
 use crate::failure::Failure;
-use crate::{demo, output, progress};
+use crate::{demo, escapes, output, progress};
 
 /// Maximum texts per step.
 const SEQUENCES: usize = 64;
@@ -38,32 +38,47 @@ enum Line {
 
 /// The texts given by the flags.
 pub fn texts(args: &TextArgs) -> Result<Vec<Given>, Failure> {
-    let given = |(at, text): (usize, &str), what: &str| Given {
-        text: text.to_owned(),
-        pair: None,
-        id: None,
-        place: format!("{what} {}", at + 1),
+    let separator = match &args.embd_separator {
+        Some(separator) => escapes::resolve(separator)?,
+        None => "\n".to_owned(),
     };
-    let texts: Vec<Given> = match (&args.jsonl, &args.file) {
-        (Some(path), _) => return lines(path),
-        (None, _) if !args.texts.is_empty() => {
-            args.texts.iter().map(String::as_str).enumerate().map(|t| given(t, "text")).collect()
-        }
-        (None, Some(path)) => {
-            let what = format!("{}: line", path.display());
-            let text = output::file(path)?;
-            text.lines().enumerate().map(|line| given(line, &what)).collect()
-        }
-        (None, None) => {
-            let text = output::piped(None)?.ok_or_else(|| {
-                Failure::usage(
-                    "no text; give TEXT, -f FILE or --jsonl FILE, or pipe in one text per line",
-                )
-            })?;
-            text.lines().enumerate().map(|line| given(line, "line")).collect()
-        }
+    if separator.is_empty() {
+        return Err(Failure::usage("--embd-separator is empty; give the text between two texts"));
+    }
+    let parts = |text: &str, what: &str| -> Vec<Given> {
+        let end = if separator == "\n" { "\n" } else { "" };
+        let text = text.strip_suffix(end).unwrap_or(text);
+        let place = |at: usize| format!("{what} {}", at + 1);
+        let parts = text.split(separator.as_str()).enumerate();
+        let part = |(at, text): (usize, &str)| {
+            let text = if end.is_empty() { text } else { text.strip_suffix('\r').unwrap_or(text) };
+            Given { text: text.to_owned(), pair: None, id: None, place: place(at) }
+        };
+        if text.is_empty() { Vec::new() } else { parts.map(part).collect() }
     };
-    Ok(texts)
+    if let Some(path) = &args.jsonl {
+        return lines(path);
+    }
+    if !args.texts.is_empty() {
+        let texts = args.texts.iter().enumerate();
+        let given = texts.map(|(at, text)| Given {
+            text: text.clone(),
+            pair: None,
+            id: None,
+            place: format!("text {}", at + 1),
+        });
+        return Ok(given.collect());
+    }
+    if let Some(text) = &args.prompt {
+        return Ok(parts(&escapes::resolve(text)?, "text"));
+    }
+    if let Some(path) = &args.file {
+        return Ok(parts(&output::file(path)?, &format!("{}: line", path.display())));
+    }
+    let text = output::piped(None)?.ok_or_else(|| {
+        Failure::usage("no text; give TEXT, -f FILE or --jsonl FILE, or pipe in one text per line")
+    })?;
+    Ok(parts(&text, "line"))
 }
 
 fn lines(path: &Path) -> Result<Vec<Given>, Failure> {
@@ -105,6 +120,7 @@ pub fn encoder(args: &ModelArgs, purpose: Purpose) -> Result<Encoder, Failure> {
     for note in &encoder.session().plan().notes {
         output::note(&format!("note: {note}"));
     }
+    super::run::details(encoder.session());
     Ok(encoder)
 }
 
@@ -151,7 +167,7 @@ pub fn run(
     bar.finish_and_clear();
     let session = encoder.session_mut();
     for warning in session.take_warnings() {
-        output::note(&format!("bilayer: warning: {warning}"));
+        output::warning(&warning);
     }
     output::note(&super::run::placement(session));
     output::note(&format!(

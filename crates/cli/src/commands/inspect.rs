@@ -9,7 +9,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::args::Inspect;
-use crate::failure::Failure;
+use crate::failure::{BAD_MODEL, Failure};
 use crate::{output, progress};
 
 #[derive(Serialize)]
@@ -36,7 +36,7 @@ struct Tensor {
     bytes: u64,
 }
 
-/// Prints the contents.
+/// Prints the contents. The exit code is [`BAD_MODEL`] if the file does not run.
 pub fn execute(args: &Inspect) -> Result<u8, Failure> {
     let path = args.path.as_deref().or(args.model.as_deref());
     let path = path.ok_or_else(|| Failure::usage("inspect: no file; give its path"))?;
@@ -56,7 +56,7 @@ pub fn execute(args: &Inspect) -> Result<u8, Failure> {
     } else {
         output::text(&listing(&file, &document))?;
     }
-    Ok(0)
+    Ok(if document.problems.is_empty() { 0 } else { BAD_MODEL })
 }
 
 fn tensor(tensor: &bilayer_gguf::Tensor) -> Tensor {
@@ -70,25 +70,10 @@ fn tensor(tensor: &bilayer_gguf::Tensor) -> Tensor {
     }
 }
 
-/// The text output; names and texts come from the file, so line breaks in them are escaped.
+/// The text output: a summary, then metadata and tensors. Names and texts come from the file, so line breaks in them are
+/// escaped.
 fn listing(file: &File, document: &Document) -> String {
-    let architecture = document.architecture.as_deref().unwrap_or("none given").escape_debug();
-    let mut lines = vec![
-        format!("architecture  {architecture}"),
-        format!("GGUF version  {}", document.version),
-        format!("parameters    {}", document.parameters),
-        format!("bytes         {}", document.bytes),
-    ];
-    lines.extend(document.sha256.iter().map(|hash| format!("sha256        {hash}")));
-    let mut types: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
-    for tensor in &document.tensors {
-        let (count, bytes) = types.entry(tensor.r#type).or_default();
-        *count += 1;
-        *bytes += tensor.bytes;
-    }
-    lines.extend(
-        types.iter().map(|(ty, (count, bytes))| format!("{ty:<13} {count} tensors, {bytes} bytes")),
-    );
+    let mut lines = summary(file, document);
     lines.push(format!("\nmetadata ({} keys)", file.metadata().len()));
     let entries = file.metadata().iter();
     lines.extend(entries.map(|(key, value)| format!("  {} = {value}", key.escape_debug())));
@@ -98,10 +83,42 @@ fn listing(file: &File, document: &Document) -> String {
         let name = tensor.name.escape_debug().to_string();
         format!("  {name:<28} {:<7} {shape:<16} {} bytes", tensor.r#type, tensor.bytes)
     }));
-    let runs = if document.problems.is_empty() { "yes" } else { "no" };
-    lines.push(format!("\nruns: {runs}"));
-    lines.extend(document.problems.iter().map(|p| format!("  {}", p.escape_debug())));
     lines.join("\n") + "\n"
+}
+
+/// What it is, how large, and whether it runs.
+fn summary(file: &File, document: &Document) -> Vec<String> {
+    let metadata = file.metadata();
+    let architecture = document.architecture.as_deref().unwrap_or("none given");
+    let context = metadata.get(&format!("{architecture}.context_length"));
+    let context = context.map_or("not given".to_owned(), |tokens| format!("{tokens} tokens"));
+    let template = match metadata.str("tokenizer.chat_template") {
+        Ok(template) => format!("yes, {} characters", template.chars().count()),
+        Err(_) => "none".to_owned(),
+    };
+    let licence = metadata.str("general.license").unwrap_or("not given");
+    let mut types: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
+    for tensor in &document.tensors {
+        let (count, bytes) = types.entry(tensor.r#type).or_default();
+        *count += 1;
+        *bytes += tensor.bytes;
+    }
+    let types = types.iter().map(|(ty, (count, bytes))| format!("{ty} {count} ({bytes} bytes)"));
+    let types = types.collect::<Vec<_>>().join(", ");
+    let mut lines = vec![
+        format!("architecture  {}", architecture.escape_debug()),
+        format!("size          {} bytes, {} parameters", document.bytes, document.parameters),
+        format!("tensors       {types}"),
+        format!("context       {context}"),
+        format!("chat template {template}"),
+        format!("licence       {}", licence.escape_debug()),
+    ];
+    lines.extend(document.sha256.iter().map(|hash| format!("sha256        {hash}")));
+    lines.push(format!("GGUF version  {}", document.version));
+    let runs = if document.problems.is_empty() { "yes" } else { "no" };
+    lines.push(format!("runs: {runs}"));
+    lines.extend(document.problems.iter().map(|p| format!("  {}", p.escape_debug())));
+    lines
 }
 
 /// A value as JSON, in full. Numbers that are not finite are null.

@@ -3,17 +3,17 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_mangen::Man;
 
-use crate::args::Cli;
+use crate::args;
 use crate::failure::Failure;
 use crate::new_file::NewFile;
 use crate::output;
 
 /// Prints the main page, or writes one page per command into a folder.
 pub fn execute(out: Option<&Path>) -> Result<u8, Failure> {
-    let mut cli = Cli::command();
+    let mut cli = args::command();
     cli.build();
     let Some(folder) = out else {
         let mut page = Vec::new();

@@ -152,6 +152,7 @@ pub(super) fn session(model: &Model, settings: Settings<'_>) -> Result<Session, 
         output::note(&format!("note: {note}"));
     }
     run::warn(&mut session);
+    run::details(&session);
     output::note(&format!("placement: {}", session.plan().map));
     Ok(session)
 }

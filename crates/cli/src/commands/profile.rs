@@ -24,6 +24,7 @@ pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
         return super::devices::list();
     }
     interrupt::catch();
+    trace::check(args.trace.as_deref())?;
     let model = demo::open(&args.model.source())?;
     let mut asked = settings::model(&args.model)?;
     // Only the context that is actually used is needed.
@@ -53,7 +54,7 @@ pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
         return Err(Failure::Line(INTERRUPTED, "interrupted; nothing was written".to_owned()));
     };
     for warning in taken.session.take_warnings() {
-        output::note(&format!("bilayer: warning: {warning}"));
+        output::warning(&warning);
     }
     if args.json {
         output::json(&serde_json::to_value(&taken.profile).map_err(|error| {

@@ -18,8 +18,12 @@ mod budget;
 
 /// Writes the file and reports on it.
 pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
+    let args = &named(args)?;
     let mut quantize = asked(args)?;
     let file = open(&args.input)?;
+    if args.leave_output_tensor {
+        quantize.output = file.tensor("output.weight").map(|head| head.layout().ty());
+    }
     let imatrix = args.imatrix.as_deref().map(importance).transpose()?;
     let in_file = |error| of_input(error, &args.input);
     let mut measured = None;
@@ -52,6 +56,38 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
         Err(error @ Error::Weight { .. }) => Err(in_file(error)),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The arguments with OUT and TYPE told apart: as in llama-quantize, OUT may be left out.
+fn named(args: &args::Quantize) -> Result<args::Quantize, Failure> {
+    let out = args.out.to_str().unwrap_or_default();
+    let is_number = out.parse::<u32>().is_ok();
+    let is_type = !is_number && (quantize::mix(out).is_ok() || is_copy(out));
+    let mut args = args.clone();
+    if is_type {
+        if let Some(threads) = args.r#type.take() {
+            let number = threads.parse().map_err(|_| {
+                Failure::usage(format!("OUT is {out}, which is a type; give IN OUT TYPE"))
+            })?;
+            args.threads = Some(number);
+        }
+        args.r#type = Some(out.to_owned());
+        let name = format!("ggml-model-{}.gguf", out.to_uppercase());
+        args.out = args.input.with_file_name(name);
+    }
+    match &args.r#type {
+        None if args.target_bpw.is_none() => {
+            Err(Failure::usage("no type; give IN OUT TYPE, such as Q4_K_M"))
+        }
+        Some(name) if is_copy(name) => Err(Failure::usage(
+            "COPY keeps the type of every tensor; copy the file, as with `cp IN OUT`",
+        )),
+        _ => Ok(args),
+    }
+}
+
+fn is_copy(name: &str) -> bool {
+    name.eq_ignore_ascii_case("copy")
 }
 
 fn asked(args: &args::Quantize) -> Result<Quantize, Failure> {

@@ -59,6 +59,7 @@ pub fn execute(args: &RunArgs) -> Result<u8, Failure> {
         return super::devices::list();
     }
     interrupt::catch();
+    trace::check(args.trace.as_deref())?;
     let began = Instant::now();
     match chat::wanted(args) {
         Some(wanted) => chat::execute(args, wanted, began),
@@ -102,6 +103,9 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
     let mut session = settings::session(args, &model, &asked)?;
     let load = began.elapsed() - waited;
     begin(&model, &mut session, question.prompt.len())?;
+    if args.verbose_prompt {
+        report::prompt(&model, &question.prompt);
+    }
     if let Some((path, file)) = logits_file.take() {
         logits(&mut session, &question.prompt, file, path)?;
     }
@@ -113,6 +117,7 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
     if let Some(mut session) = draft_source.as_ref().and_then(DraftSource::session) {
         warn(&mut session);
     }
+    let code = if answer.stop == Stop::Interrupted { INTERRUPTED } else { 0 };
     if args.json {
         let report = report::Report {
             model: &model,
@@ -124,15 +129,44 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
     } else {
         output::text("\n")?;
     }
-    output::note(&report::placement(&session));
-    output::note(&report::statistics(&answer.statistics));
-    if let Some(line) = report::prediction(&session, &answer.statistics) {
-        output::note(&line);
+    if answer.stop == Stop::Context {
+        let context = session.context();
+        output::note(&format!(
+            "note: the context of {context} tokens is full; -c sets a larger one"
+        ));
+    }
+    if !args.no_perf {
+        times(&session, &answer.statistics);
     }
     if let Some(path) = &args.trace {
         trace::write(&session, path)?;
     }
-    Ok(if answer.stop == Stop::Interrupted { INTERRUPTED } else { 0 })
+    Ok(code)
+}
+
+/// Prints the model, its devices, and what is unusual about them.
+fn introduce(model: &Model, session: &mut Session) {
+    output::note(&report::opening(model, session));
+    for note in &session.plan().notes {
+        output::note(&format!("note: {note}"));
+    }
+    let (context, trained) = (session.context(), model.config().context);
+    if context > trained {
+        output::note(&format!(
+            "note: -c is {context}, but the model was trained for {trained} tokens; answers get worse beyond them"
+        ));
+    }
+    warn(session);
+    report::details(session);
+}
+
+/// Prints the closing lines.
+fn times(session: &Session, statistics: &Statistics) {
+    output::note(&report::placement(session));
+    output::note(&report::statistics(statistics));
+    if let Some(line) = report::prediction(session, statistics) {
+        output::note(&line);
+    }
 }
 
 /// Prints the placement, once it is known that the prompt fits.
@@ -141,21 +175,17 @@ fn begin(model: &Model, session: &mut Session, needed: usize) -> Result<(), Fail
     if needed > context {
         return Err(Error::from(CacheError::Context { needed, context }).into());
     }
-    output::note(&report::opening(model, session));
-    for note in &session.plan().notes {
-        output::note(&format!("note: {note}"));
-    }
-    warn(session);
+    introduce(model, session);
     interrupt::answering();
     Ok(())
 }
 
-pub use report::{devices, placement};
+pub use report::{details, devices, placement};
 
 /// Prints the session's warnings.
 pub fn warn(session: &mut Session) {
     for warning in session.take_warnings() {
-        output::note(&format!("bilayer: warning: {warning}"));
+        output::warning(&warning);
     }
 }
 

@@ -25,6 +25,7 @@ pub fn execute(args: &Tokenize) -> Result<u8, Failure> {
         return lines(&tokenizer, options, path);
     }
     let tokens = encode(&tokenizer, &text(args)?, options)?;
+    let count = tokens.len();
     let pieces = tokens.iter().map(|&id| tokenizer.piece(id).unwrap_or_default());
     if args.json {
         let pieces = pieces.map(|piece| String::from_utf8_lossy(piece).into_owned()).collect();
@@ -36,6 +37,9 @@ pub fn execute(args: &Tokenize) -> Result<u8, Failure> {
         let table: String =
             rows.map(|(id, piece)| format!("{id:>7}  \"{}\"\n", shown(piece))).collect();
         output::text(&table)?;
+    }
+    if args.show_count {
+        output::line(&format!("Total number of tokens: {count}"))?;
     }
     Ok(0)
 }

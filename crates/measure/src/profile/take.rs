@@ -7,7 +7,7 @@ use bilayer_scheduler::{Budget, Machine, Offload, Plan};
 
 use super::{Point, Profile, Span, SpanKind, knee, recommend};
 use crate::timing::{self, POSITION};
-use crate::trace::{Timeline, Totals};
+use crate::trace::{Names, Timeline, Totals};
 use bilayer_engine::Model;
 use bilayer_engine::placement::Placing;
 use bilayer_engine::session::SequenceId;
@@ -278,6 +278,7 @@ fn timeline(session: &Session) -> Vec<Span> {
     let Some(step) = events.iter().rfind(|event| event.what == What::Step).copied() else {
         return Vec::new();
     };
+    let names = Names::of(session);
     let inside = |event: &&Event| event.end_ns() > step.start_ns && event.start_ns < step.end_ns();
     let mine: Vec<&Event> = events.iter().filter(inside).collect();
     let has_ops = |lane| mine.iter().any(|event| event.lane == lane && event.what == What::Op);
@@ -294,7 +295,7 @@ fn timeline(session: &Session) -> Vec<Span> {
         };
         Some(Span {
             lane: trace.lanes()[event.lane].clone(),
-            name: recorded.name(event, &|node| session.label(node)),
+            name: recorded.name(event, &|node| names.get(node)),
             kind,
             start_us: (from - step.start_ns) as f64 / 1e3,
             us: to.saturating_sub(from) as f64 / 1e3,

@@ -7,17 +7,6 @@ use bilayer_engine::Model;
 use bilayer_gguf::Value;
 use bilayer_quant::Type;
 
-/// The commit of the program's sources, if set at build time.
-pub const BUILD_COMMIT: &str = match option_env!("BILAYER_BUILD_COMMIT") {
-    Some(commit) => commit,
-    None => "unknown",
-};
-
-/// The build number, if set at build time; otherwise 0, as in llama-bench.
-pub fn build_number() -> u64 {
-    option_env!("BILAYER_BUILD_NUMBER").and_then(|number| number.parse().ok()).unwrap_or(0)
-}
-
 /// Architecture, size and type of the weights: `llama 1.24B Q4_K - Medium`.
 pub fn model_type(model: &Model) -> String {
     let metadata = model.file().metadata();

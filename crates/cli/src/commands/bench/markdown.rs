@@ -4,10 +4,10 @@
 use bilayer_engine::placement::SplitMode;
 use serde_json::Value;
 
-use super::describe;
 use super::printer::plain;
 use super::record::Record;
 use crate::args::{Bench as Args, FlashAttn};
+use crate::version;
 
 /// Fields with a column only if they vary: field, heading, width and alignment.
 const OPTIONAL: &[(&str, &str, usize, Side)] = &[
@@ -180,7 +180,7 @@ impl Footer {
 
     /// The lines.
     pub fn text(&self) -> String {
-        let (build, number) = (describe::BUILD_COMMIT, describe::build_number());
+        let (build, number) = (version::COMMIT, version::build_number());
         let (lines, kernels) = (self.lines.join("\n"), self.kernels.join(", "));
         format!("\nbuild: {build} ({number})\n{lines}\nkernels: {kernels}\n")
     }

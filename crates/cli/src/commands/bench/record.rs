@@ -18,6 +18,7 @@ use super::work::Variant;
 use crate::args::{Bench as Args, FlashAttn};
 use crate::commands::run;
 use crate::demo::{self, Source};
+use crate::version;
 
 /// A model as llama-bench describes it.
 pub struct Described {
@@ -129,8 +130,8 @@ impl Record<'_> {
         let (ns, ts) = (self.ns(), Summary::of(&measured.samples_ts()));
         let interface = placed.gpus.first().map_or("CPU", |(_, interface)| interface);
         let mut fields: Vec<Field> = vec![
-            ("build_commit", json!(describe::BUILD_COMMIT)),
-            ("build_number", json!(describe::build_number())),
+            ("build_commit", json!(version::COMMIT)),
+            ("build_number", json!(version::build_number())),
             ("cpu_info", json!(placed.cpu)),
             ("gpu_info", json!(placed.gpu_names())),
             ("backends", json!(interface)),

@@ -12,7 +12,7 @@ use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::{Template, Templates};
 
 use super::drafting::DraftSource;
-use super::{Answer, Question, constraint, report, settings, streamed, warn};
+use super::{Answer, Question, constraint, introduce, prompt, report, settings, streamed, warn};
 use crate::args::RunArgs;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt;
@@ -119,12 +119,8 @@ pub fn execute(args: &RunArgs, wanted: Wanted, began: Instant) -> Result<u8, Fai
     let mut conversation = Conversation::new(&mut session, template, variables)?;
     conversation.set_system(system.unwrap_or_default());
     let load = began.elapsed();
-    output::note(&report::opening(&model, &session));
-    for note in &session.plan().notes {
-        output::note(&format!("note: {note}"));
-    }
+    introduce(&model, &mut session);
     output::note(&format!("chat template: {}", conversation.template().name()));
-    warn(&mut session);
     let (args, last) = (args.clone(), None);
     let mut chat =
         Chat { args, model, session, draft_source, conversation, constraint, load, begun: 0, last };
@@ -138,7 +134,7 @@ fn first(args: &RunArgs) -> Result<Option<String>, Failure> {
     match (&args.prompt, &args.file) {
         (Some(text), _) if args.answer.no_escape => Ok(Some(text.clone())),
         (Some(text), _) => escapes::resolve(text).map(Some),
-        (None, Some(path)) => output::file(path).map(Some),
+        (None, Some(path)) => output::file(path).map(prompt::without_end).map(Some),
         (None, None) => Ok(None),
     }
 }
@@ -229,8 +225,16 @@ impl Chat {
                 Some(system) => output::note(system),
                 None => output::note("no system prompt; /system TEXT sets one"),
             },
-            Command::System(Some(text)) => self.conversation.set_system(text),
-            Command::Clear => self.conversation.clear(),
+            Command::System(Some(text)) => {
+                self.conversation.set_system(text);
+                output::note("the system prompt is set");
+            }
+            Command::Clear => {
+                self.conversation.clear();
+                output::note("the conversation is empty");
+            }
+            Command::Read(path) => return self.ask(prompt::without_end(output::file(&path)?)),
+            Command::Show => self.show(),
             Command::Undo => {
                 if !self.conversation.undo() {
                     return Err(Failure::usage("there is no message to undo; type one"));
@@ -242,7 +246,11 @@ impl Chat {
                 }
                 return self.answer();
             }
-            Command::Save(path) => saved::save(&path, &self.model, &self.conversation)?,
+            Command::Save(path) => {
+                saved::save(&path, &self.model, &self.conversation)?;
+                let count = self.conversation.messages().len();
+                output::note(&format!("{count} messages written to {}", path.display()));
+            }
             Command::Load(path) => {
                 let messages = saved::load(&path)?;
                 output::note(&format!("{} messages", messages.len()));
@@ -253,11 +261,21 @@ impl Chat {
                 let changed = set::changed(&self.args, &name, &value)?;
                 settings::sampling(&changed.sampling, &self.model)?;
                 self.args = changed;
+                output::note(&format!("{} is {value}", name.trim_start_matches('-')));
             }
             Command::Stats => self.statistics(),
             Command::Exit => return Ok(Next::Leave),
         }
         Ok(Next::Listen)
+    }
+
+    /// Prints the model, where it runs, and the form of the chat.
+    fn show(&self) {
+        output::note(&report::opening(&self.model, &self.session));
+        output::note(&report::placement(&self.session));
+        output::note(&format!("chat template: {}", self.conversation.template().name()));
+        output::note(&format!("context: {} tokens", self.session.context()));
+        output::note(&format!("system prompt: {}", self.conversation.system().unwrap_or("none")));
     }
 
     /// Sends a message and lets the model answer. After an error the message is removed.
@@ -277,6 +295,9 @@ impl Chat {
         let is_stopped = answer.stop == Stop::Interrupted;
         if !self.args.json {
             output::text("\n")?;
+        }
+        if io::stderr().is_terminal() && !self.args.no_perf {
+            output::note(&report::rate(&answer.statistics));
         }
         if answer.stop == Stop::Context {
             output::note("the context is full; /undo or /clear frees some, -c sets a larger one");

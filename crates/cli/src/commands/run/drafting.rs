@@ -34,7 +34,7 @@ impl DraftSource {
         answers: usize,
     ) -> Result<Option<DraftSource>, Error> {
         let bounds = flags.bounds();
-        if flags.lookup {
+        if flags.looks_up() {
             return Ok(Some(DraftSource::Lookup(Lookup::new(bounds))));
         }
         let Some(path) = &flags.model_draft else { return Ok(None) };

@@ -8,7 +8,7 @@ use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::{demo, escapes, output};
 
-/// How long the demo waits for a pipe before it uses its own prompt.
+/// How long a pipe is waited for if there is a prompt without it: an open one may never be written to.
 const PATIENCE: Duration = Duration::from_millis(400);
 
 /// A prompt before tokenization.
@@ -26,14 +26,14 @@ pub fn given(args: &RunArgs) -> Result<Given, Failure> {
     }
     if let Some(text) = &args.prompt {
         let text = if args.answer.no_escape { text.clone() } else { escapes::resolve(text)? };
-        return Ok(Given::Text(text));
+        return Ok(Given::Text(text + &appended()?));
     }
     if let Some(path) = &args.file {
-        return Ok(Given::Text(output::file(path)?));
+        return Ok(Given::Text(without_end(output::file(path)?)));
     }
     let is_demo = args.model.model.is_none();
     match output::piped(is_demo.then_some(PATIENCE))? {
-        Some(text) if !(is_demo && text.is_empty()) => Ok(Given::Text(text)),
+        Some(text) if !(is_demo && text.is_empty()) => Ok(Given::Text(without_end(text))),
         _ if is_demo => {
             output::note(&format!(
                 "prompt: {:?}, the demo's own; give another with -p",
@@ -43,6 +43,28 @@ pub fn given(args: &RunArgs) -> Result<Given, Failure> {
         }
         _ => Err(Failure::usage("no prompt; give -p TEXT, -f FILE or --tokens IDS, or pipe it in")),
     }
+}
+
+/// What a pipe adds to the prompt of -p: a line break and its text.
+fn appended() -> Result<String, Failure> {
+    let text = output::piped(Some(PATIENCE))?.map(without_end).unwrap_or_default();
+    if text.is_empty() {
+        return Ok(text);
+    }
+    let bytes = text.len();
+    output::note(&format!("note: {bytes} bytes from standard input follow the prompt of -p"));
+    Ok(format!("\n{text}"))
+}
+
+/// A text less one line break at its end, which editors and `echo` write; llama.cpp does the same.
+pub fn without_end(mut text: String) -> String {
+    if text.ends_with('\n') {
+        text.pop();
+    }
+    if text.ends_with('\r') {
+        text.pop();
+    }
+    text
 }
 
 /// The prompt's ids, at least one.

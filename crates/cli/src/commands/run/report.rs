@@ -1,15 +1,17 @@
 //! What `run` prints besides the text: opening line, placement, statistics, the JSON document.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bilayer_engine::Model;
 use bilayer_engine::generate::{Statistics, Token};
 use bilayer_engine::sampling::TokenLogprob;
 use bilayer_engine::session::{Session, Spent};
-use bilayer_scheduler::Plan;
+use bilayer_scheduler::{Bytes, Plan};
 use serde_json::{Value, json};
 
 use super::{Answer, Question};
+use crate::output;
 
 /// The model and its devices.
 pub fn opening(model: &Model, session: &Session) -> String {
@@ -26,6 +28,38 @@ pub fn opening(model: &Model, session: &Session) -> String {
 /// One line: the device of every layer.
 pub fn placement(session: &Session) -> String {
     format!("placement: {}", session.plan().map)
+}
+
+/// With --verbose: the memory of each device, and the kernels.
+pub fn details(session: &Session) {
+    for device in &session.plan().devices {
+        output::detail(&format!(
+            "{}: {} of {}: weights {}, KV cache {}, activations {}, transfers {}",
+            device.name,
+            Bytes(device.used_bytes),
+            Bytes(device.budget_bytes),
+            Bytes(device.weight_bytes),
+            Bytes(device.kv_bytes),
+            Bytes(device.activation_bytes),
+            Bytes(device.staging_bytes)
+        ));
+    }
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for kernel in session.kernels() {
+        *counts.entry(kernel.name).or_default() += 1;
+    }
+    for (name, count) in counts {
+        output::detail(&format!("kernel {name}: {count} calls per step"));
+    }
+}
+
+/// The tokens of the prompt, one per line, on stderr.
+pub fn prompt(model: &Model, tokens: &[u32]) {
+    output::note(&format!("prompt of {} tokens:", tokens.len()));
+    for &id in tokens {
+        let piece = String::from_utf8_lossy(model.tokenizer().piece(id).unwrap_or_default());
+        output::note(&format!("{id:>7}  {piece:?}"));
+    }
 }
 
 /// For each device of a plan, the time in which it had work in the steps, and the share of their time; then for lost
@@ -67,6 +101,11 @@ pub fn statistics(s: &Statistics) -> String {
         100.0 * s.accepted as f64 / s.drafted as f64,
         tokens_per_step(s),
     )
+}
+
+/// The tokens and the speed of an answer, in short.
+pub fn rate(s: &Statistics) -> String {
+    format!("({} tokens, {:.1} tok/s)", s.generated, per_second(decoded(s), s.generate))
 }
 
 /// Predicted and measured time per token, and a note if they differ much.

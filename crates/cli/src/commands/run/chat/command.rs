@@ -14,6 +14,9 @@ pub enum Command {
     Regen,
     Undo,
     Save(PathBuf),
+    /// Say what is in a file.
+    Read(PathBuf),
+    Show,
     Load(PathBuf),
     /// Set a flag, or list those that can be set.
     Set(Option<(String, String)>),
@@ -30,6 +33,8 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("/undo", "", "remove the last message and its answer"),
     ("/save", "FILE", "write the messages to a JSON file"),
     ("/load", "FILE", "continue from such a file"),
+    ("/read", "FILE", "send the text of a file as a message"),
+    ("/show", "", "show the model, its placement, the chat template and the system prompt"),
     ("/set", "[FLAG VALUE]", "change a sampling or answer flag of `run`, or list them"),
     ("/stats", "", "show the context in use and the speed of the last answer"),
     ("/exit", "", "exit; so do /quit, /bye and Ctrl-D"),
@@ -58,6 +63,8 @@ pub fn parse(line: &str) -> Result<Command, Failure> {
         "/regen" => alone(Command::Regen),
         "/undo" => alone(Command::Undo),
         "/save" => file().map(Command::Save),
+        "/read" => file().map(Command::Read),
+        "/show" => alone(Command::Show),
         "/load" => file().map(Command::Load),
         "/set" => match rest.split_once([' ', '=', '\t']) {
             Some((flag, value)) => {
@@ -124,7 +131,7 @@ mod tests {
         assert!(parse("/usr/bin").is_err() && parse("/save").is_err() && parse("/set x").is_err());
         assert_eq!(
             beginning_with("/s").collect::<Vec<_>>(),
-            ["/system", "/save", "/set", "/stats"]
+            ["/system", "/save", "/show", "/set", "/stats"]
         );
         assert!(beginning_with("s").next().is_none());
         assert!(takes_a_file("/save a") && !takes_a_file("/save") && !takes_a_file("/set a"));

@@ -28,7 +28,7 @@ pub fn changed(args: &RunArgs, name: &str, value: &str) -> Result<RunArgs, Failu
         let line = format!("no setting `{name}`; /set lists the settings");
         return Err(Failure::usage(line));
     }
-    let failed = |error| Failure::parsing(error, "bilayer run");
+    let failed = |error| Failure::parsing(error, "/set");
     let matches = command.try_get_matches_from([format!("--{name}={value}")]).map_err(failed)?;
     let mut flags = Flags { answer: args.answer.clone(), sampling: args.sampling.clone() };
     flags.update_from_arg_matches(&matches).map_err(failed)?;

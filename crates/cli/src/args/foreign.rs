@@ -1,0 +1,336 @@
+//! Flags of llama.cpp that a command does not have: accepted where they ask for what is done anyway or change nothing, else
+//! refused with advice.
+
+use Means::{Accept, Note, OnlyFor, Refuse};
+use Takes::{Maybe, Nothing, Value};
+
+/// What follows a flag.
+#[derive(Clone, Copy, Debug)]
+enum Takes {
+    /// Nothing.
+    Nothing,
+    /// A value.
+    Value,
+    /// One of these values, or nothing.
+    Maybe(&'static [&'static str]),
+}
+
+/// What a flag comes to.
+#[derive(Clone, Copy, Debug)]
+enum Means {
+    /// It asks for what is done anyway.
+    Accept,
+    /// It changes nothing, for this reason.
+    Note(&'static str),
+    /// It is an error; what to do instead.
+    Refuse(&'static str),
+    /// Accepted for these values, otherwise as given.
+    OnlyFor(&'static [&'static str], &'static Means),
+}
+
+/// Flags of one meaning.
+type Flags = (&'static [&'static str], Takes, Means);
+
+const ONE_ANSWER: &str =
+    "one prompt is answered at a time; `serve -np N` answers several, `bench -np N` measures it";
+const POLLING: &str = "idle threads spin briefly, then sleep";
+const PRIORITY: &str = "start the program with `nice` to change its priority";
+const PINNING: &str = "start the program with `taskset` to choose its CPUs";
+const BATCH_THREADS: &str = "prefill uses the threads of -t";
+const FITS: &str = "-ngl auto, the default, fits the model to memory; -c sets the context";
+const IN_PLACE: &str = "ops run on the device of their layer";
+const BATCHED: &str = "requests always run together in one batch";
+const PREFIXES: &str = "prefixes stay in the KV cache until their memory is needed";
+const TEXT_ONLY: &str = "models read text alone; remove the flags for images and audio";
+const CHATS: &str = "use -cnv to chat; a line that ends in \\ is continued";
+const ROPE: &str = "RoPE scaling is read from the model file; remove the flag";
+const AS_MODEL: &str =
+    "the draft model has the same settings as the model, except -ngld; remove the flag";
+const MERGE: &str =
+    "adapters are not applied at run time; merge it into the checkpoint and `bilayer convert` that";
+const DOWNLOAD: &str =
+    "give -hf ORG/REPO and --hf-file FILE, or download the file and give its path with -m";
+const ORDER: &str = "samplers run in a fixed order; set each with its own flag";
+const METADATA: &str = "metadata is read from the model file; remove the flag";
+const TASKS: &str = "tasks are not scored; give -f FILE to measure the perplexity of a text";
+const SPECULATION: &str = "--draft-max, --draft-min and --draft-p-min bound the draft tokens";
+const AS_IS: &str = "the answer is printed as the model writes it; `serve` separates reasoning";
+const THINKING: &str =
+    "where a template knows it, --chat-template-kwargs '{\"enable_thinking\": false}' turns it off";
+
+const ON: &[&str] = &["on", "1", "true", "enabled", "auto", "-1"];
+const SWITCH: &[&str] = &["on", "off", "auto", "always", "never"];
+
+/// Names and meanings; a command's own flags win over these.
+const FLAGS: &[Flags] = &[
+    // What is done anyway.
+    (
+        &["--no-display-prompt", "--no-warmup", "--no-context-shift", "--no-ppl", "-e", "--escape"],
+        Nothing,
+        Accept,
+    ),
+    (&["--deterministic", "--jinja", "--progress", "--show-timings", "--perf"], Nothing, Accept),
+    (&["--mmap", "-kvo", "--kv-offload", "--warmup", "--slots", "--props"], Nothing, Accept),
+    (&["--webui", "--ui", "--cache-prompt", "--repack", "--simple-io"], Nothing, Accept),
+    (&["--no-mmproj", "--no-mmproj-offload", "--no-host", "-nopo"], Nothing, Accept),
+    (&["--no-op-offload", "--parse-special", "--no-direct-io", "-ndio"], Nothing, Accept),
+    (&["--offline"], Nothing, Accept),
+    (
+        &["-co", "--color"],
+        Maybe(SWITCH),
+        OnlyFor(&["auto", "off", "never"], &Note("answers are printed without colours")),
+    ),
+    (&["-fit", "--fit"], Value, OnlyFor(ON, &Note(FITS))),
+    (&["-fitc", "--fit-ctx"], Value, Note(FITS)),
+    (&["-fitp", "--fit-print"], Maybe(SWITCH), Refuse("`bilayer plan` shows what fits")),
+    (&["-np", "--parallel"], Value, OnlyFor(&["1"], &Refuse(ONE_ANSWER))),
+    (&["-ns", "--sequences"], Value, OnlyFor(&["1"], &Refuse(ONE_ANSWER))),
+    (&["--log-colors"], Maybe(SWITCH), Accept),
+    (&["--reasoning-format"], Value, OnlyFor(&["none", "auto"], &Refuse(AS_IS))),
+    (&["-rea", "--reasoning"], Value, OnlyFor(&["auto"], &Refuse(THINKING))),
+    (&["--reasoning-budget"], Value, OnlyFor(&["-1"], &Refuse(THINKING))),
+    (&["--reasoning-budget-message"], Value, Refuse(THINKING)),
+    // Without effect.
+    (&["-tb", "--threads-batch", "-tbd", "--threads-batch-draft"], Value, Note(BATCH_THREADS)),
+    (&["--threads-http"], Value, Note("requests are read by as many threads as they need")),
+    (&["--poll", "--poll-batch", "--poll-draft"], Value, Note(POLLING)),
+    (&["--prio", "--prio-batch", "--prio-draft"], Value, OnlyFor(&["0"], &Note(PRIORITY))),
+    (&["-C", "--cpu-mask", "-Cb", "--cpu-mask-batch", "-Cr", "--cpu-range"], Value, Note(PINNING)),
+    (&["-Crb", "--cpu-range-batch", "--cpu-strict", "--cpu-strict-batch"], Value, Note(PINNING)),
+    (&["--numa"], Value, Note("start the program with `numactl` to place its memory")),
+    (&["--op-offload", "-opo"], Nothing, Note(IN_PLACE)),
+    (&["-cb", "--cont-batching", "-nocb", "--no-cont-batching"], Nothing, Note(BATCHED)),
+    (&["--no-jinja"], Nothing, Note("the model's chat template is always used")),
+    (&["-cram", "--cache-ram", "--cache-reuse", "-ctxcp"], Value, Note(PREFIXES)),
+    (&["--ctx-checkpoints", "--swa-checkpoints"], Value, Note(PREFIXES)),
+    (&["-sps", "--slot-prompt-similarity", "-dt", "--defrag-thold"], Value, Note(PREFIXES)),
+    (&["--cache-idle-slots", "--no-cache-idle-slots", "--swa-full"], Nothing, Note(PREFIXES)),
+    (&["--check-tensors"], Nothing, Note("files are always checked when they are opened")),
+    (
+        &["-lv", "--verbosity", "--log-verbosity"],
+        Value,
+        Note("-v shows more messages, -q only errors"),
+    ),
+    (&["--log-prefix", "--log-timestamps"], Nothing, Note("messages have no prefix and no time")),
+    (&["--no-log-prefix", "--no-log-timestamps"], Nothing, Accept),
+    (
+        &["-nr", "--no-repack"],
+        Nothing,
+        Note("weights are repacked where the CPU's kernels gain from it"),
+    ),
+    (&["-dio", "--direct-io"], Nothing, Note("--no-mmap reads the file into memory")),
+    (&["-ptc", "--print-token-count"], Value, Note("the last line counts the tokens")),
+    (&["-dkvc", "--dump-kv-cache"], Nothing, Note("the KV cache is not printed")),
+    (
+        &["-ofreq", "--output-frequency", "--save-frequency"],
+        Value,
+        Note("the file is written once, at the end"),
+    ),
+    (&["--ppl-output-type"], Value, OnlyFor(&["0"], &Note("--json prints one document"))),
+    (&["--use-temp-file", "--no-lazy"], Nothing, Note("tensors are converted one at a time")),
+    // Refused.
+    (&["-i", "--interactive", "-if", "--interactive-first"], Nothing, Refuse(CHATS)),
+    (&["-mli", "--multiline-input", "--in-prefix-bos"], Nothing, Refuse(CHATS)),
+    (&["--in-prefix", "--in-suffix"], Value, Refuse(CHATS)),
+    (&["-mu", "--model-url", "-dr", "--docker-repo"], Value, Refuse(DOWNLOAD)),
+    (&["-hfd", "-hfrd", "--hf-repo-draft"], Value, Refuse("give -md hf:ORG/REPO:QUANT")),
+    (
+        &["-hfv", "-hfrv", "--hf-repo-v", "-hffv", "-mv", "--model-vocoder"],
+        Value,
+        Refuse(TEXT_ONLY),
+    ),
+    (&["--samplers", "--sampling-seq", "--sampler-seq"], Value, Refuse(ORDER)),
+    (
+        &["--top-nsigma", "--top-n-sigma", "--adaptive-target", "--adaptive-decay"],
+        Value,
+        Refuse("this sampler is not available; --min-p also cuts unlikely tokens"),
+    ),
+    (&["-bs", "--backend-sampling"], Nothing, Note("a GPU already picks the candidates")),
+    (
+        &["--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"],
+        Value,
+        Refuse(ROPE),
+    ),
+    (&["--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"], Value, Refuse(ROPE)),
+    (&["--yarn-beta-slow", "--yarn-beta-fast"], Value, Refuse(ROPE)),
+    (
+        &["-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"],
+        Value,
+        Refuse("self-extend is not available; use a model trained for the context"),
+    ),
+    (&["--lora", "--lora-scaled", "--lora-base"], Value, Refuse(MERGE)),
+    (
+        &["--control-vector", "--control-vector-scaled", "--control-vector-layer-range"],
+        Value,
+        Refuse("control vectors are not available; remove the flag"),
+    ),
+    (&["--override-kv"], Value, Refuse(METADATA)),
+    (&["-mm", "--mmproj", "-mmu", "--mmproj-url", "--image", "--audio"], Value, Refuse(TEXT_ONLY)),
+    (&["--image-min-tokens", "--image-max-tokens"], Value, Refuse(TEXT_ONLY)),
+    (
+        &["--rpc"],
+        Value,
+        Refuse("only devices of this machine are used; `bilayer devices` lists them"),
+    ),
+    (
+        &["--prompt-cache"],
+        Value,
+        Refuse("in a chat, /save and /load keep a conversation; `serve --slot-save-path` keeps KV"),
+    ),
+    (&["--prompt-cache-all", "--prompt-cache-ro"], Nothing, Refuse("it belongs to --prompt-cache")),
+    (&["--context-shift"], Nothing, Refuse("give a larger -c, or use `serve --context-shift`")),
+    (
+        &["--keep"],
+        Value,
+        OnlyFor(&["0"], &Refuse("the context does not shift here; give a larger -c")),
+    ),
+    (
+        &["-ncffn", "--n-cpu-ffn"],
+        Value,
+        Refuse("place tensors by name, such as -ot 'blk\\.[0-3]\\.ffn_=cpu'"),
+    ),
+    (&["-devd", "--device-draft", "-td", "--threads-draft", "-cd"], Value, Refuse(AS_MODEL)),
+    (&["--ctx-size-draft", "-ctkd", "--cache-type-k-draft"], Value, Refuse(AS_MODEL)),
+    (&["-ctvd", "--cache-type-v-draft", "-otd", "-ncmoed"], Value, Refuse(AS_MODEL)),
+    (&["-cmoed", "--cpu-moe-draft"], Nothing, Refuse(AS_MODEL)),
+    (&["--draft-p-split", "--spec-ngram-size-n", "--spec-ngram-size-m"], Value, Note(SPECULATION)),
+    (&["--spec-ngram-min-hits", "--spec-ngram-check-rate"], Value, Note(SPECULATION)),
+    (
+        &["-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"],
+        Value,
+        Refuse("--lookup searches only the prompt and the answer; remove the flag"),
+    ),
+    (&["--ppl-stride"], Value, OnlyFor(&["0"], &Refuse("windows do not overlap; remove the flag"))),
+    (&["--hellaswag", "--winogrande", "--multiple-choice"], Nothing, Refuse(TASKS)),
+    (&["--hellaswag-tasks", "--winogrande-tasks", "--multiple-choice-tasks"], Value, Refuse(TASKS)),
+    (
+        &["--show-statistics"],
+        Nothing,
+        Refuse("`bilayer inspect FILE` lists the tensors of an importance matrix"),
+    ),
+    (
+        &["--output-format"],
+        Value,
+        OnlyFor(&["gguf"], &Refuse("importance matrices are written as GGUF")),
+    ),
+    (
+        &["--prune-layers"],
+        Value,
+        Refuse("layers cannot be removed; a smaller TYPE makes a smaller file"),
+    ),
+    (
+        &["--include-weights", "--exclude-weights"],
+        Value,
+        Refuse("the importance matrix is used whole; remove the flag"),
+    ),
+    (&["--keep-split"], Nothing, Refuse("the output is one file; remove the flag")),
+    (
+        &["--vocab-only"],
+        Nothing,
+        Refuse("a tokenizer is not written alone; `tokenize` also reads it from the whole file"),
+    ),
+    (&["--bigendian"], Nothing, Refuse("only little-endian files are written; remove the flag")),
+    (&["--split-max-tensors", "--split-max-size"], Value, Refuse("the output is one file")),
+    (&["--print-supported-models"], Nothing, Refuse("docs/models.md lists the architectures")),
+    (&["--remote"], Nothing, Refuse("download the checkpoint and give its folder")),
+    (&["--binary-file", "-bf"], Value, Refuse("prompts are UTF-8 text; give -f FILE")),
+    (&["--attention"], Value, Refuse("attention is as the model was trained; remove the flag")),
+    (&["--cls-separator"], Value, Refuse("give pairs of texts by --jsonl, as text and text_pair")),
+];
+
+/// What is to be done about a flag that the command does not have.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is left out.
+    Accepted,
+    /// It is left out, with a note.
+    Noted(String),
+    /// It is an error.
+    Refused(String),
+}
+
+/// A flag found, and whether the next argument is its value.
+pub struct Found {
+    /// What is to be done.
+    pub outcome: Outcome,
+    /// Whether the next argument belongs to it.
+    pub takes_next: bool,
+}
+
+/// The meaning of the flag `name` with its `own` value (`--flag=value`) or before the argument `next`.
+pub fn find(name: &str, own: Option<&str>, next: Option<&str>) -> Option<Found> {
+    let Some((_, takes, means)) = FLAGS.iter().find(|(names, ..)| names.contains(&name)) else {
+        return is_preset(name).then(|| Found {
+            outcome: Outcome::Refused(refused(name, "name the model with -hf ORG/REPO")),
+            takes_next: false,
+        });
+    };
+    let next = own.is_none().then_some(next).flatten();
+    let next = match takes {
+        Nothing => None,
+        Value => next,
+        Maybe(values) => next.filter(|next| values.contains(next)),
+    };
+    let outcome = outcome(name, own.or(next), means);
+    Some(Found { outcome, takes_next: next.is_some() })
+}
+
+fn outcome(name: &str, value: Option<&str>, means: &Means) -> Outcome {
+    match means {
+        Accept => Outcome::Accepted,
+        Note(why) => Outcome::Noted(format!("note: {name} has no effect: {why}")),
+        Refuse(advice) => Outcome::Refused(refused(name, advice)),
+        OnlyFor(values, _) if value.is_some_and(|value| values.contains(&value)) => {
+            Outcome::Accepted
+        }
+        OnlyFor(_, otherwise) => outcome(name, value, otherwise),
+    }
+}
+
+fn refused(name: &str, advice: &str) -> String {
+    format!("{name} is not supported; {advice}")
+}
+
+/// Whether it names a model and its settings, as `--gpt-oss-20b-default` does.
+fn is_preset(name: &str) -> bool {
+    name.starts_with("--") && (name.ends_with("-default") || name.ends_with("-spec"))
+}
+
+/// All names that are refused whatever their value.
+#[cfg(test)]
+pub fn names() -> impl Iterator<Item = &'static str> {
+    FLAGS.iter().flat_map(|(names, ..)| *names).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_take_their_values_and_nothing_else() {
+        let cases = [
+            ("--color", None, Some("on"), "Noted", true),
+            ("--color", None, Some("-n"), "Noted", false),
+            ("--color", Some("auto"), Some("x"), "Accepted", false),
+            ("-fit", None, Some("on"), "Accepted", true),
+            ("-fit", None, Some("off"), "Noted", true),
+            ("-np", None, Some("1"), "Accepted", true),
+            ("-np", None, Some("2"), "Refused", true),
+            ("--mmap", None, Some("x"), "Accepted", false),
+            ("--gpt-oss-20b-default", None, None, "Refused", false),
+        ];
+        for (name, own, next, outcome, takes_next) in cases {
+            let found = find(name, own, next).expect(name);
+            assert!(format!("{:?}", found.outcome).starts_with(outcome), "{name} {next:?}");
+            assert_eq!(found.takes_next, takes_next, "{name} {next:?}");
+        }
+        assert!(find("--temp", None, None).is_none());
+    }
+
+    #[test]
+    fn no_flag_has_two_meanings() {
+        let mut all: Vec<&str> = names().collect();
+        all.sort_unstable();
+        assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "{all:?}");
+    }
+}

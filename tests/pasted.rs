@@ -1,0 +1,228 @@
+//! The promise to users of llama.cpp: a pasted command line works, or is refused with advice about the flag that stops it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use bilayer_quant::Type;
+
+mod support {
+    pub mod data;
+    pub mod model;
+    pub mod program;
+    pub mod words;
+}
+
+use support::data::shared;
+use support::program::{Place, ran};
+use support::words;
+
+/// Our command for each of llama.cpp's programs.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("llama-cli", "run"),
+    ("llama-bench", "bench"),
+    ("llama-quantize", "quantize"),
+    ("llama-perplexity", "perplexity"),
+    ("llama-imatrix", "imatrix"),
+    ("llama-tokenize", "tokenize"),
+    ("llama-server", "serve"),
+    ("llama-embedding", "embed"),
+    ("convert_hf_to_gguf.py", "convert"),
+];
+
+/// The flags that are refused, by the beginning of the advice. Every other line works.
+const REFUSED: &[(&str, &str)] = &[
+    (" -i ", "use -cnv to chat"),
+    (" -mli ", "use -cnv to chat"),
+    (" -if ", "use -cnv to chat"),
+    (" --lora-scaled ", "adapters are not applied"),
+    (" --control-vector ", "control vectors are not"),
+    (" --rope-freq-base ", "RoPE scaling is read"),
+    (" --prompt-cache ", "in a chat, /save"),
+    (" --reasoning-budget ", "where a template knows it"),
+    (" --samplers ", "samplers run in a fixed order"),
+    (" --top-nsigma ", "this sampler is not"),
+    (" --top-n-sigma ", "this sampler is not"),
+    (" --rpc ", "only devices of this machine"),
+    (" --mmproj ", "models read text alone"),
+    (" --override-kv ", "metadata is read"),
+    (" -gan ", "self-extend is not"),
+    (" -np 2 ", "one prompt is answered at a time"),
+    (" -ncffn ", "place tensors by name"),
+    (" -ctkd ", "the draft model has the same"),
+    (" --gpt-oss-20b-default", "name the model with -hf"),
+    ("gemma-3-1b-it-GGUF", "downloads are off"),
+    (
+        " -ctk q8_0 ",
+        "cache-type-k is q8_0; it must be f16 or f32 for the model's attention heads of 8",
+    ),
+    (" COPY", "copy the file"),
+    (" --prune-layers ", "layers cannot be removed"),
+    (" --include-weights ", "the importance matrix is used whole"),
+    (" --ppl-stride ", "windows do not overlap"),
+    (" --show-statistics", "`bilayer inspect FILE`"),
+    (" --vocab-only", "a tokenizer is not written alone"),
+    (" --outtype tq1_0", "`bilayer quantize` makes other types"),
+];
+
+/// A line as its words, with a shell's quotes.
+fn words_of(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    for c in line.chars() {
+        match (quote, c) {
+            (Some(open), _) if c == open => quote = None,
+            (None, '"' | '\'') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, ' ') => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// A place with the files that the lines name.
+fn place() -> Option<Place> {
+    let stories = shared("stories260k")?;
+    let place = Place::new();
+    let copy = |from: &str, to: &str| {
+        let to = place.path().join(to);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::copy(stories.join(from), to).unwrap();
+    };
+    copy("stories260k-q4_0.gguf", "model.gguf");
+    copy("stories260k-q4_0.gguf", "draft.gguf");
+    copy("stories260k-f16.gguf", "models/7B/ggml-model-f16.gguf");
+    for file in std::fs::read_dir(stories.join("hf")).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        copy(&format!("hf/{name}"), &format!("checkpoints/stories260k/hf/{name}"));
+    }
+    for folder in ["prompts", "grammars"] {
+        std::fs::create_dir(place.path().join(folder)).unwrap();
+    }
+    let text = "Once upon a time there was a little girl who loved to play in the park.\n";
+    for name in ["prompts/chat-with-bob.txt", "prompt.txt"] {
+        place.file(name, text);
+    }
+    for name in ["wiki.test.raw", "calib.txt"] {
+        place.file(name, text.repeat(40));
+    }
+    place.file("grammars/json.gbnf", "root ::= \"a\" | \"b\"+\n");
+    place.file("tmpl.jinja", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
+    place.file("minilm-f16.gguf", words::scorer("bert", &["good", "bad"]));
+    place
+        .run("perplexity -m model.gguf -f wiki.test.raw -c 128 --chunks 2 --kl-base base.kld")
+        .good();
+    Some(place)
+}
+
+#[test]
+fn pasted_command_lines_work_or_get_advice() {
+    let Some(place) = place() else { return };
+    let lines = std::fs::read_to_string(shared("cli/llama-command-lines.txt").unwrap()).unwrap();
+    let (mut worked, mut advised, mut broken) = (0, 0, Vec::new());
+    for line in lines.lines() {
+        let mut given = words_of(&line.replace("../minilm", "minilm").replace("8080", "0"));
+        let (_, command) = PROGRAMS.iter().find(|(program, _)| *program == given[0]).unwrap();
+        given[0] = (*command).to_owned();
+        let mut program = place.command("");
+        program.args(&given).env("HF_HUB_OFFLINE", "1");
+        if *command == "serve" && !line.contains("-hf") {
+            worked += usize::from(serves(&mut program));
+            continue;
+        }
+        let ran = ran(&mut program);
+        let last = ran.err.lines().last().unwrap_or_default();
+        let advice =
+            REFUSED.iter().find(|(flag, _)| line.contains(flag)).map(|(_, advice)| *advice);
+        match (ran.code, advice) {
+            (Some(0), None) => worked += 1,
+            (Some(2 | 66), Some(advice)) if last.contains(advice) => advised += 1,
+            _ => broken.push(format!("{line}\n    {:?}: {last}", ran.code)),
+        }
+    }
+    assert!(broken.is_empty(), "{} lines:\n{}", broken.len(), broken.join("\n"));
+    let all = lines.lines().count();
+    assert_eq!((worked + advised, all), (all, 114), "{worked} worked, {advised} refused");
+}
+
+/// Whether a server starts; it is ended at once.
+fn serves(program: &mut std::process::Command) -> bool {
+    let mut server = program.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    line.starts_with("listening on http://")
+}
+
+#[test]
+fn flags_are_read_as_llama_cpp_reads_them() {
+    let place = Place::new();
+    place.file("model.gguf", words::tiny(Type::F32, 1));
+    place.file("text.txt", "abc\n");
+    let tokens = |line: &str| {
+        let document = place.run(&format!("run -m model.gguf -n 2 --temp 0 --json {line}")).json();
+        serde_json::from_value::<Vec<u32>>(document["prompt_tokens"].clone()).unwrap()
+    };
+    let plain = tokens("-p abc");
+    // One line break at the end of a file or a pipe is not part of the prompt.
+    assert_eq!(tokens("-f text.txt"), plain);
+    assert_eq!(tokens("-p abc --ctx_size 64 --top_k=-1 -ngl -1"), plain);
+    assert_eq!(tokens("-p x -p abc -n -2 -n 2"), plain);
+    let piped = |line: &str, input: &str| {
+        let ran = place.run_with_input(&format!("run -m model.gguf -n 2 --json {line}"), input);
+        let document = ran.json();
+        serde_json::from_value::<Vec<u32>>(document["prompt_tokens"].clone()).unwrap()
+    };
+    assert_eq!(piped("", "abc\n"), plain);
+    // A pipe follows the prompt of -p.
+    let both = piped("-p abc", "def\n");
+    assert!(both.starts_with(&plain) && both.len() == plain.len() + 4, "{both:?}");
+    // The model and the prompt may come without flags.
+    let quick = place.run("model.gguf abc -n 2 --json").json();
+    assert_eq!(quick["prompt_tokens"], serde_json::json!(plain));
+}
+
+#[test]
+fn messages_are_as_many_as_asked_for() {
+    let place = Place::new();
+    place.file("model.gguf", words::tiny(Type::F32, 1));
+    let run = |more: &str| place.run(&format!("run -m model.gguf -p abc -n 2 {more}")).good();
+    assert_eq!(run("-q").err, "");
+    let verbose = run("-v --verbose-prompt --no-perf --log-file all.log").err;
+    for part in ["weights ", "kernel ", "prompt of 5 tokens:", "     68  \"a\""] {
+        assert!(verbose.contains(part), "{part}: {verbose}");
+    }
+    assert!(!verbose.contains("tok/s"), "{verbose}");
+    let log = std::fs::read_to_string(place.path().join("all.log")).unwrap();
+    assert_eq!(log, verbose);
+    let failed = place.run("run -m model.gguf -p abc --log-file no/folder.log");
+    assert_eq!(failed.code, Some(73), "{failed:?}");
+    let failed = place.run("run -m model.gguf -p abc -n 9 --trace no/folder.json");
+    assert_eq!((failed.code, failed.out.as_str()), (Some(73), ""), "{failed:?}");
+}
+
+#[test]
+fn models_are_named_with_advice_where_they_cannot_run() {
+    let place = Place::new();
+    std::fs::create_dir(place.path().join("checkpoint")).unwrap();
+    place.file("checkpoint/config.json", "{}");
+    let cases = [
+        ("run checkpoint hello", 65, "`bilayer convert checkpoint`"),
+        ("run -m https://huggingface.co/org/repo -p a", 66, "give -hf org/repo"),
+        ("org/repo", 66, "a model on Hugging Face is -hf org/repo"),
+        ("run absent.gguf", 66, "absent.gguf"),
+        ("run hello there world", 2, "give the prompt in quotes"),
+    ];
+    for (line, code, part) in cases {
+        let ran = place.run(line);
+        assert!(ran.code == Some(code) && ran.err.contains(part), "{line}: {ran:?}");
+    }
+    let help = place.run("help bench").good();
+    assert!(help.out.contains("llama-bench"), "{help:?}");
+    assert!(place.run("version").good().out.starts_with("bilayer "));
+}
