@@ -2,9 +2,10 @@
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, State, Value, filters, tests};
-use minijinja_contrib::pycompat;
 
 use super::budget::{self, ENTRY, deep, deep_all, entries, made, shallow, spend};
+use super::methods;
+use super::python;
 
 /// Computes the units of a call from its arguments, the filtered value first.
 type Cost = fn(&[Value]) -> Result<u64, Error>;
@@ -87,7 +88,13 @@ fn all(arguments: Rest<Value>, named: Kwargs) -> Vec<Value> {
     arguments.0.into_iter().chain(is_named.then(|| Value::from(named))).collect()
 }
 
-fn test(environment: &mut Environment<'static>, name: &'static str, function: Value, cost: Cost) {
+/// Adds a test that pays before it runs.
+pub fn test(
+    environment: &mut Environment<'static>,
+    name: &'static str,
+    function: Value,
+    cost: Cost,
+) {
     environment.add_test(
         name,
         move |state: &mut State, arguments: Rest<Value>, named: Kwargs| -> Result<bool, Error> {
@@ -109,7 +116,7 @@ pub fn method(
     spend(match (value.kind(), method) {
         (ValueKind::String, "replace") => replacing(&all)?,
         (ValueKind::String, "format") => formatting(&all)?,
-        (ValueKind::String, "split") => splitting(&all)?,
+        (ValueKind::String, "split" | "rsplit") => splitting(&all)?,
         (ValueKind::String, "splitlines") => entries(value),
         // The separator is the value, and the list the argument.
         (ValueKind::String, "join") if all.len() == 2 => {
@@ -119,7 +126,7 @@ pub fn method(
         (ValueKind::Map, "get") => read(&all)?,
         _ => entries(value),
     })?;
-    made(pycompat::unknown_method_callback(state, value, method, arguments)?)
+    made(methods::call(state, value, method, arguments)?)
 }
 
 /// Reads texts and looks at no entry of a list.
@@ -128,7 +135,7 @@ pub fn read(arguments: &[Value]) -> Result<u64, Error> {
 }
 
 /// Visits the entries of the value and what is inside the other arguments.
-fn listing(arguments: &[Value]) -> Result<u64, Error> {
+pub fn listing(arguments: &[Value]) -> Result<u64, Error> {
     let Some((value, others)) = arguments.split_first() else { return Ok(1) };
     Ok(entries(value).saturating_add(deep_all(others)?))
 }
@@ -150,7 +157,7 @@ fn filling(arguments: &[Value]) -> Result<u64, Error> {
 }
 
 /// Writes the third text for every occurrence of the second in the first.
-fn replacing(arguments: &[Value]) -> Result<u64, Error> {
+pub fn replacing(arguments: &[Value]) -> Result<u64, Error> {
     let [value, from, to, ..] = arguments else { return Ok(1) };
     let found = match (value.as_str(), from.as_str()) {
         (Some(value), Some(from)) => value.matches(from).count() as u64,
@@ -267,6 +274,15 @@ pub fn add_charges(environment: &mut Environment<'static>) {
         values.first().map_or(Ok(()), budget::check_plain)?;
         Ok(1)
     });
+    environment.add_function(
+        super::program::PERCENT,
+        |left: Value, right: Value| -> Result<Value, Error> {
+            // Only a text costs more than a number.
+            let operands = [left, right];
+            spend(formatting(&operands)?)?;
+            python::percent(&operands[0], &operands[1])
+        },
+    );
     environment.add_function(super::program::KEEP, |value: Value| -> Result<Value, Error> {
         budget::check_depth(&value)?;
         Ok(value)

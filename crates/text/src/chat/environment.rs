@@ -7,7 +7,7 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value, functions};
 
 use super::budget::{Spent, deep, spend};
-use super::{cost, json};
+use super::{cost, json, python};
 
 /// Limit on the call depth.
 const DEPTH: usize = 100;
@@ -44,6 +44,7 @@ fn environment() -> Environment<'static> {
     environment.add_function("namespace", namespace);
     cost::add_filters(&mut environment);
     cost::add_tests(&mut environment);
+    python::add(&mut environment);
     cost::add_charges(&mut environment);
     cost::filter(&mut environment, "tojson", Value::from_function(tojson), cost::written);
     cost::filter(&mut environment, "length", Value::from_function(length), cost::read);

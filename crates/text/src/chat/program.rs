@@ -24,6 +24,8 @@ pub const COMPARE: &str = " compare";
 pub const ADD: &str = " add";
 /// Charges for a product.
 pub const TIMES: &str = " times";
+/// Computes `%`, of texts as well, in place of the instruction.
+pub const PERCENT: &str = " percent";
 /// Checks an assignment to an attribute.
 pub const ASSIGN: &str = " assign";
 /// Checks the nesting of a value and returns it.
@@ -141,6 +143,7 @@ fn with_charge<'s>(instruction: &Instruction<'s>) -> Result<Vec<Instruction<'s>>
         I::StoreLocal(_) => {
             return Ok(vec![I::CallFunction(KEEP, Some(1)), instruction.clone()]);
         }
+        I::Rem => return Ok(vec![I::CallFunction(PERCENT, Some(2))]),
         I::SetAttr(_) => (ASSIGN, 2),
         I::GetItem => (ADD, 2),
         I::Slice => (READ, 4),

@@ -1,0 +1,196 @@
+//! Methods of Python's values that minijinja's own compatibility does not have.
+
+use minijinja::value::{Tuple, ValueKind, from_args};
+use minijinja::{Error, ErrorKind, State, Value};
+use minijinja_contrib::pycompat;
+
+use super::python::limited;
+
+/// Calls a method that the value itself does not have.
+pub fn call(
+    state: &mut State,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    let found = match (value.as_str(), value.kind()) {
+        (Some(text), _) => of_text(text, method, args),
+        (None, ValueKind::Seq) => of_list(value, method, args),
+        (None, ValueKind::Map) => of_map(value, method, args),
+        _ => None,
+    };
+    found.unwrap_or_else(|| pycompat::unknown_method_callback(state, value, method, args))
+}
+
+type Found = Option<Result<Value, Error>>;
+
+/// A method of `str`.
+fn of_text(text: &str, method: &str, args: &[Value]) -> Found {
+    Some(match method {
+        "center" | "ljust" | "rjust" | "zfill" => padded(text, method, args),
+        "rsplit" => rsplit(text, args),
+        "partition" | "rpartition" => partition(text, method, args),
+        "removeprefix" => one(args).map(|prefix| text.strip_prefix(prefix).unwrap_or(text).into()),
+        "removesuffix" => one(args).map(|suffix| text.strip_suffix(suffix).unwrap_or(text).into()),
+        "index" | "rindex" => one(args).and_then(|part| index(text, part, method)),
+        "swapcase" => {
+            none(args).map(|()| text.chars().flat_map(swapped).collect::<String>().into())
+        }
+        "casefold" => none(args).map(|()| text.to_lowercase().replace('ß', "ss").into()),
+        "istitle" => none(args).map(|()| is_title(text).into()),
+        "expandtabs" => {
+            from_args::<(Option<usize>,)>(args).and_then(|(size,)| expanded(text, size))
+        }
+        "startswith" | "endswith" if args.len() > 1 => within(text, method, args),
+        _ => return None,
+    })
+}
+
+/// A method of `list` that changes nothing.
+fn of_list(list: &Value, method: &str, args: &[Value]) -> Found {
+    let items = || list.try_iter();
+    Some(match method {
+        "copy" => none(args).and_then(|()| Ok(items()?.collect())),
+        "index" => from_args::<(Value,)>(args).and_then(|(wanted,)| {
+            let at = items()?.position(|item| item == wanted);
+            at.map(Value::from).ok_or_else(|| failed("index: the value is not in the list"))
+        }),
+        _ => return None,
+    })
+}
+
+/// A method of `dict` that changes nothing.
+fn of_map(map: &Value, method: &str, args: &[Value]) -> Found {
+    (method == "copy").then(|| none(args).map(|()| map.clone()))
+}
+
+fn none(args: &[Value]) -> Result<(), Error> {
+    from_args::<()>(args)
+}
+
+fn one(args: &[Value]) -> Result<&str, Error> {
+    from_args::<(&str,)>(args).map(|(text,)| text)
+}
+
+fn failed(reason: &str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, reason.to_owned())
+}
+
+fn padded(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let (width, fill) = from_args::<(usize, Option<char>)>(args)?;
+    let width = limited(width)?;
+    let missing = width.saturating_sub(text.chars().count());
+    let fill = |count: usize| fill.unwrap_or(' ').to_string().repeat(count);
+    Ok(Value::from(match method {
+        "ljust" => format!("{text}{}", fill(missing)),
+        "rjust" => format!("{}{text}", fill(missing)),
+        "zfill" => {
+            let digits = text.trim_start_matches(['+', '-']);
+            let sign = &text[..text.len() - digits.len()];
+            format!("{sign}{}{digits}", "0".repeat(missing))
+        }
+        _ => {
+            // Python puts the odd one on the left if the width is odd.
+            let left = missing / 2 + (missing & width & 1);
+            format!("{}{text}{}", fill(left), fill(missing - left))
+        }
+    }))
+}
+
+fn rsplit(text: &str, args: &[Value]) -> Result<Value, Error> {
+    let (separator, most) = from_args::<(Option<&str>, Option<i64>)>(args)?;
+    let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX - 1);
+    let mut parts: Vec<&str> = match separator {
+        Some("") => return Err(failed("rsplit: the separator is empty")),
+        Some(separator) => text.rsplitn(most + 1, separator).collect(),
+        None => {
+            let mut rest = text.trim_end();
+            let mut parts = Vec::new();
+            while parts.len() < most
+                && let Some((before, word)) = rest.rsplit_once(char::is_whitespace)
+            {
+                parts.push(word);
+                rest = before.trim_end();
+            }
+            parts.extend(Some(rest).filter(|rest| !rest.is_empty()));
+            parts
+        }
+    };
+    parts.reverse();
+    Ok(parts.into_iter().map(Value::from).collect())
+}
+
+fn partition(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let separator = one(args)?;
+    if separator.is_empty() {
+        return Err(failed("partition: the separator is empty"));
+    }
+    let is_first = method == "partition";
+    let found = if is_first { text.split_once(separator) } else { text.rsplit_once(separator) };
+    let parts = match (found, is_first) {
+        (Some((before, after)), _) => [before, separator, after],
+        (None, true) => [text, "", ""],
+        (None, false) => ["", "", text],
+    };
+    Ok(Tuple::from(parts.map(Value::from)).into())
+}
+
+/// The position in characters.
+fn index(text: &str, part: &str, method: &str) -> Result<Value, Error> {
+    let at = if method == "index" { text.find(part) } else { text.rfind(part) };
+    let at = at.ok_or_else(|| failed("index: the text does not occur"))?;
+    Ok(text[..at].chars().count().into())
+}
+
+fn swapped(c: char) -> impl Iterator<Item = char> {
+    let text: String =
+        if c.is_lowercase() { c.to_uppercase().collect() } else { c.to_lowercase().collect() };
+    text.chars().collect::<Vec<_>>().into_iter()
+}
+
+/// Whether upper case begins every word and occurs nowhere else.
+fn is_title(text: &str) -> bool {
+    let (mut follows, mut has_letters) = (false, false);
+    for c in text.chars() {
+        if c.is_uppercase() && follows || c.is_lowercase() && !follows {
+            return false;
+        }
+        follows = c.is_uppercase() || c.is_lowercase();
+        has_letters |= follows;
+    }
+    has_letters
+}
+
+fn expanded(text: &str, size: Option<usize>) -> Result<Value, Error> {
+    let size = limited(size.unwrap_or(8))?;
+    let (mut out, mut column) = (String::new(), 0);
+    for c in text.chars() {
+        match c {
+            '\t' if size > 0 => {
+                let spaces = size - column % size;
+                out.push_str(&" ".repeat(spaces));
+                column += spaces;
+            }
+            '\t' => {}
+            '\n' | '\r' => {
+                out.push(c);
+                column = 0;
+            }
+            _ => {
+                out.push(c);
+                column += 1;
+            }
+        }
+    }
+    Ok(out.into())
+}
+
+/// `startswith` and `endswith` with positions in characters.
+fn within(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let (part, start, end) = from_args::<(&str, Option<i64>, Option<i64>)>(args)?;
+    let len = text.chars().count() as i64;
+    let place = |at: i64| if at < 0 { (at + len).max(0) } else { at.min(len) } as usize;
+    let (start, end) = (place(start.unwrap_or(0)), place(end.unwrap_or(len)));
+    let text: String = text.chars().skip(start).take(end.saturating_sub(start)).collect();
+    Ok((if method == "startswith" { text.starts_with(part) } else { text.ends_with(part) }).into())
+}
