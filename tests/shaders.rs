@@ -3,85 +3,25 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::thread;
 
-use bilayer_gpu::caps::{Api, Caps, Vendor};
+use bilayer_gpu::caps::Caps;
 use bilayer_gpu::kernel::{Access, Source};
 use bilayer_gpu::kernels;
 use bilayer_gpu::kernels::weights::Numbers;
+use bilayer_gpu::profiles::{self, CARD, Profile};
 use bilayer_graph::OpKind;
-use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Module, StorageAccess};
+use translate::{to_hlsl, to_msl, to_spirv, valid};
 
-/// A kind of adapter.
-struct Profile {
-    name: &'static str,
-    caps: Caps,
-}
+#[path = "../crates/gpu/examples/offline/translate.rs"]
+mod translate;
 
 /// Workgroup memory that every adapter has, bytes (WebGPU's minimum).
 const WORKGROUP_BYTES_MAX: u32 = 16 << 10;
 
 /// Storage bindings that every adapter has in a stage (WebGPU's minimum).
 const BINDINGS_MAX: usize = 8;
-
-const OF_A_CARD: Caps = Caps {
-    api: Api::Vulkan,
-    vendor: Vendor::Nvidia,
-    subgroup: Some(32),
-    subgroup_varies: false,
-    dot4: true,
-    f16: true,
-    software: false,
-    unified: false,
-    timestamps: true,
-    max_binding: 1 << 30,
-    workgroup_bytes: 32 << 10,
-    offset_alignment: 32,
-};
-
-fn profiles() -> Vec<Profile> {
-    let profile = |name, caps| Profile { name, caps };
-    let amd = Caps { vendor: Vendor::Amd, subgroup: Some(64), ..OF_A_CARD };
-    let rdna = Caps { vendor: Vendor::Amd, subgroup_varies: true, ..OF_A_CARD };
-    let intel = Caps { vendor: Vendor::Intel, subgroup: None, unified: true, ..OF_A_CARD };
-    let apple =
-        Caps { api: Api::Metal, vendor: Vendor::Apple, dot4: false, unified: true, ..OF_A_CARD };
-    let software = Caps { vendor: Vendor::Other, subgroup: Some(8), software: true, ..OF_A_CARD };
-    vec![
-        profile("nvidia", OF_A_CARD),
-        profile("amd", amd.clone()),
-        profile("vega", Caps { dot4: false, ..amd }),
-        profile("rdna", rdna.clone()),
-        profile("rdna without dot4", Caps { dot4: false, ..rdna }),
-        profile("intel", intel),
-        profile("apple", apple),
-        profile("dx12", Caps { api: Api::Dx12, dot4: false, ..OF_A_CARD }),
-        profile("software", software),
-        profile("no subgroups", Caps { subgroup: None, dot4: false, f16: false, ..OF_A_CARD }),
-    ]
-}
-
-/// Parses and validates with no more than the profile has.
-fn valid(source: &Source, caps: &Caps) -> Result<(Module, ModuleInfo), String> {
-    let module = naga::front::wgsl::parse_str(&source.wgsl)
-        .map_err(|error| error.emit_to_string(&source.wgsl))?;
-    // Halves unpacked into floats need no 16-bit arithmetic; every driver of these interfaces has them.
-    let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
-    if caps.subgroup.is_some() {
-        capabilities |= Capabilities::SUBGROUP;
-    }
-    let mut validator = Validator::new(ValidationFlags::all(), capabilities);
-    if caps.subgroup.is_some() {
-        validator
-            .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
-            .subgroup_operations(naga::valid::SubgroupOperationSet::all());
-    }
-    let info = validator.validate(&module);
-    let info = info.map_err(|error| error.emit_to_string(&source.wgsl))?;
-    Ok((module, info))
-}
 
 /// The bindings as the text declares them must be those that the backend will bind.
 fn check_bindings(source: &Source, module: &Module) -> Result<(), String> {
@@ -122,58 +62,6 @@ fn check_workgroup(module: &Module) -> Result<(), String> {
     }
 }
 
-fn to_spirv(module: &Module, info: &ModuleInfo) -> Result<Vec<u32>, String> {
-    let options = naga::back::spv::Options {
-        lang_version: (1, 4),
-        fake_missing_bindings: true,
-        bounds_check_policies: unchecked(),
-        zero_initialize_workgroup_memory: naga::back::spv::ZeroInitializeWorkgroupMemoryMode::None,
-        force_loop_bounding: false,
-        ..Default::default()
-    };
-    naga::back::spv::write_vec(module, info, &options, None).map_err(|error| error.to_string())
-}
-
-fn unchecked() -> naga::proc::BoundsCheckPolicies {
-    let none = naga::proc::BoundsCheckPolicy::Unchecked;
-    naga::proc::BoundsCheckPolicies {
-        index: none,
-        buffer: none,
-        image_load: none,
-        binding_array: none,
-    }
-}
-
-fn to_msl(module: &Module, info: &ModuleInfo) -> Result<String, String> {
-    let options = naga::back::msl::Options {
-        lang_version: (2, 4),
-        fake_missing_bindings: true,
-        bounds_check_policies: unchecked(),
-        zero_initialize_workgroup_memory: false,
-        force_loop_bounding: false,
-        ..Default::default()
-    };
-    let pipeline = naga::back::msl::PipelineOptions::default();
-    let written = naga::back::msl::write_string(module, info, &options, &pipeline);
-    written.map(|(text, _)| text).map_err(|error| error.to_string())
-}
-
-fn to_hlsl(module: &Module, info: &ModuleInfo) -> Result<String, String> {
-    let options = naga::back::hlsl::Options {
-        shader_model: naga::back::hlsl::ShaderModel::V6_5,
-        fake_missing_bindings: true,
-        restrict_indexing: false,
-        force_loop_bounding: false,
-        zero_initialize_workgroup_memory: false,
-        ..Default::default()
-    };
-    let pipeline = naga::back::hlsl::PipelineOptions::default();
-    let mut text = String::new();
-    let mut writer = naga::back::hlsl::Writer::new(&mut text, &options, &pipeline);
-    writer.write(module, info, None).map_err(|error| error.to_string())?;
-    Ok(text)
-}
-
 /// SPIR-V's number of the signed dot product.
 const OP_S_DOT: u32 = 4450;
 
@@ -189,18 +77,6 @@ fn has(words: &[u32], number: u32) -> bool {
     false
 }
 
-/// Writes a kernel's translations to the folder in `BILAYER_SHADERS_OUT`, for `cargo xtask gpu-offline`.
-fn keep(source: &Source, profile: &Profile, words: &[u32], hlsl: &str) -> Result<(), String> {
-    let Some(out) = std::env::var_os("BILAYER_SHADERS_OUT") else { return Ok(()) };
-    let folder = Path::new(&out).join(profile.name);
-    let path = folder.join(source.name.replace(['/', ' '], "_"));
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    std::fs::create_dir_all(&folder)
-        .and_then(|()| std::fs::write(path.with_added_extension("spv"), bytes))
-        .and_then(|()| std::fs::write(path.with_added_extension("hlsl"), hlsl))
-        .map_err(|error| format!("{}: {error}", path.display()))
-}
-
 /// Checks a kernel of a profile.
 fn check(source: &Source, profile: &Profile) -> Result<(), String> {
     let caps = &profile.caps;
@@ -214,7 +90,6 @@ fn check(source: &Source, profile: &Profile) -> Result<(), String> {
     let words = to_spirv(&module, &info)?;
     let msl = to_msl(&module, &info)?;
     let hlsl = to_hlsl(&module, &info)?;
-    keep(source, profile, &words, &hlsl)?;
     if msl.contains("loop_bound") {
         return Err("bounds its loops on Metal".to_owned());
     }
@@ -232,21 +107,9 @@ fn check(source: &Source, profile: &Profile) -> Result<(), String> {
     Ok(())
 }
 
-/// Name, weights and bytes of a block of each type, for `cargo xtask gpu-offline`.
-fn keep_types() -> std::io::Result<()> {
-    let Some(out) = std::env::var_os("BILAYER_SHADERS_OUT") else { return Ok(()) };
-    let line = |ty: &bilayer_quant::Type| {
-        format!("{}\t{}\t{}\n", ty.name.to_lowercase(), ty.block_weights, ty.block_bytes)
-    };
-    let lines: String = bilayer_quant::all().iter().map(line).collect();
-    std::fs::create_dir_all(&out)?;
-    std::fs::write(Path::new(&out).join("types.tsv"), lines)
-}
-
 #[test]
 fn every_kernel_of_every_adapter_translates() {
-    keep_types().unwrap();
-    let profiles = profiles();
+    let profiles = profiles::all();
     let mut wrong: Vec<String> = Vec::new();
     let mut checked = 0;
     for profile in &profiles {
@@ -286,9 +149,9 @@ fn every_op_has_kernels_or_is_listed_as_cpu_only() {
     for op in OpKind::ALL {
         let has_kernels = kernels::ops().contains(&op);
         assert_eq!(has_kernels, !ONLY_ON_CPU.contains(&op), "{op:?}");
-        let variants = kernels::variants_of(op, &OF_A_CARD);
+        let variants = kernels::variants_of(op, &CARD);
         assert_eq!(variants.is_empty(), !has_kernels, "{op:?} has {} variants", variants.len());
-        let all = kernels::all(&OF_A_CARD);
+        let all = kernels::all(&CARD);
         assert!(variants.iter().all(|source| all.contains(source)), "{op:?} is not checked");
     }
 }
@@ -338,7 +201,7 @@ fn facts_of_loaders_are_declared() {
 
 #[test]
 fn a_kernel_name_has_one_source() {
-    for profile in profiles() {
+    for profile in profiles::all() {
         let (first, second) = (kernels::all(&profile.caps), kernels::all(&profile.caps));
         assert_eq!(first, second, "{}", profile.name);
         let mut texts: BTreeMap<&str, &Source> = BTreeMap::new();
@@ -351,7 +214,7 @@ fn a_kernel_name_has_one_source() {
 
 #[test]
 fn byte_products_are_used_if_available() {
-    for profile in profiles() {
+    for profile in profiles::all() {
         let uses = kernels::all(&profile.caps).iter().any(|s| s.wgsl.contains("dot4I8Packed"));
         assert_eq!(uses, profile.caps.dot4, "{}", profile.name);
     }
@@ -359,7 +222,7 @@ fn byte_products_are_used_if_available() {
 
 #[test]
 fn broken_kernels_are_detected() {
-    let profile = Profile { name: "nvidia", caps: OF_A_CARD };
+    let profile = Profile { name: "nvidia", caps: CARD };
     let caps = &profile.caps;
     let good = kernels::all(caps).into_iter().find(|s| s.name.starts_with("matmul q4_k")).unwrap();
     assert_eq!(check(&good, &profile), Ok(()));
@@ -373,7 +236,7 @@ fn broken_kernels_are_detected() {
     broken("@binding(1)", "@binding(9)");
     let many = "var<workgroup> room: array<f32, 8192>;\nfn place(";
     assert!(broken("fn place(", many).contains("workgroup memory"));
-    let caps = Caps { subgroup: None, ..OF_A_CARD };
+    let caps = Caps { subgroup: None, ..CARD };
     let without = Profile { name: "no subgroups", caps };
     assert!(check(&good, &without).is_err(), "subgroup operations need subgroups");
 }

@@ -19,6 +19,7 @@ mod memory;
 mod patience;
 mod pipeline_cache;
 mod probe;
+pub mod profiles;
 mod program;
 mod rate;
 pub mod render;

@@ -1,10 +1,11 @@
-//! `cargo xtask gpu-offline`: compiles every kernel for GPUs that are not here, and tables what the compiler made of it.
+//! `cargo xtask gpu-offline`: compiles every kernel for GPUs that are not here, and tables what the compilers made of it.
 //!
 //! Mesa's RADV compiles for any AMD GPU named by `RADV_FORCE_FAMILY`, without the GPU. It tells registers, spills and
-//! occupancy, and shows the machine code, from which instructions in the main loop are counted. What it needs is
-//! unpacked below `target/gpu-offline`; nothing is installed.
+//! occupancy, and shows the machine code, from which instructions in the main loop are counted. Microsoft's DXC compiles
+//! the HLSL. Addresses follow from executing the kernels' index arithmetic. What it needs is unpacked below
+//! `target/gpu-offline`; nothing is installed.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,16 +14,18 @@ use anyhow::{Context, Result, bail};
 
 use crate::status;
 use packages::Packages;
-use report::Compiled;
+use report::{Found, Kernels};
 
 mod assembly;
+mod bounds;
 mod packages;
 mod report;
 
 pub const USAGE: &str = "\
 cargo xtask gpu-offline [--write] [--families A,B]
-                              compile every kernel for AMD GPUs that are not here (Mesa's RADV), check spills, packed
-                              dot products and load widths; --write puts the table into docs/internals/gpu-offline.md";
+                              compile every kernel for AMD GPUs that are not here (Mesa's RADV) and for DX12 (DXC), check
+                              spills, packed dot products, load widths, addresses and budgets; the whole table goes to
+                              target/gpu-offline/table.md, --write puts its main rows into docs/internals/gpu-offline.md";
 
 /// Where the table is written to.
 const PAGE: &str = "docs/internals/gpu-offline.md";
@@ -33,7 +36,7 @@ pub struct Family {
     pub name: &'static str,
     /// A product that has it.
     pub card: &'static str,
-    /// The folder of kernels that this GPU gets: a profile of `tests/shaders.rs`.
+    /// The folder of kernels that this GPU gets: a profile of `crates/gpu/src/profiles.rs`.
     pub profile: &'static str,
     /// Compute units.
     pub units: f64,
@@ -45,7 +48,7 @@ pub struct Family {
     pub gbps: f64,
 }
 
-/// RDNA issues two instructions of 32 lanes in a clock, Vega one of 64.
+/// RDNA issues two instructions of 32 lanes in a clock, Vega one of 64. Each unit has a first cache and workgroup memory.
 pub const FAMILIES: &[Family] = &[
     Family {
         name: "navi31",
@@ -94,6 +97,10 @@ pub const FAMILIES: &[Family] = &[
     },
 ];
 
+/// The profiles whose HLSL is compiled. Kernels of the first must all compile; of the second those with packed dot
+/// products may be refused, which the backend finds out at start.
+const DX12: [&str; 2] = ["dx12 without dot4", "dx12"];
+
 /// Runs the task.
 pub fn run(args: &[String]) -> Result<()> {
     let mut write = false;
@@ -110,7 +117,8 @@ pub fn run(args: &[String]) -> Result<()> {
         bail!("--write takes the whole table, so it does not go with --families");
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    let folder = std::path::absolute(Path::new(&target).join("gpu-offline"))?;
+    let target = std::path::absolute(Path::new(&target))?;
+    let folder = target.join("gpu-offline");
     let packages = match Packages::ready(&folder)? {
         Ok(packages) => packages,
         Err(reason) => {
@@ -118,16 +126,15 @@ pub fn run(args: &[String]) -> Result<()> {
         }
     };
     let kernels = folder.join("kernels");
-    write_kernels(&kernels)?;
-    let types = report::types(&kernels)?;
-    let mut found = Vec::new();
-    for family in wanted {
-        let compiled = compile(family, &packages, &kernels, &folder)?;
-        found.push((family, compiled));
-    }
-    let table = report::table(&found, &types);
+    let offline = Offline::build(&target)?;
+    write_kernels(&offline, &kernels, &wanted)?;
+    let task = Task { offline, packages, folder };
+    let (found, dxc) = task.compile(&wanted)?;
+    let mut broken = found.broken();
+    broken.extend(dxc.broken);
+    std::fs::write(task.folder.join("table.md"), found.table(|_| true))?;
+    let table = format!("{}\n{}\n", found.table(report::is_shown), dxc.said);
     write!(std::io::stdout(), "{table}")?;
-    let broken = report::broken(&found);
     if !broken.is_empty() {
         bail!("{} kernels break a rule:\n  {}", broken.len(), broken.join("\n  "));
     }
@@ -146,44 +153,117 @@ fn families(names: &str) -> Result<Vec<&'static Family>> {
     names.split(',').map(find).collect()
 }
 
-/// Has the test of all shaders write what drivers get.
-fn write_kernels(folder: &Path) -> Result<()> {
+/// The backend's example `offline`.
+struct Offline {
+    program: PathBuf,
+}
+
+impl Offline {
+    /// Builds it. The root package is named too, so that dependencies have the features that they have in the tests, and
+    /// are not compiled once more.
+    fn build(target: &Path) -> Result<Offline> {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(["build", "--quiet", "--package", "bilayer", "--package", "bilayer-gpu"]);
+        status(command.args(["--example", "offline"]))?;
+        Ok(Offline { program: target.join("debug/examples/offline") })
+    }
+
+    /// Runs a part of it; returns what it printed.
+    fn run(&self, args: &[&str], prepare: impl Fn(&mut Command)) -> Result<String> {
+        let mut command = Command::new(&self.program);
+        prepare(command.args(args));
+        let said = command.output().with_context(|| self.program.display().to_string())?;
+        if !said.status.success() {
+            bail!("offline {}: {}", args[0], String::from_utf8_lossy(&said.stderr));
+        }
+        Ok(String::from_utf8_lossy(&said.stdout).into_owned())
+    }
+}
+
+/// Writes what drivers get.
+fn write_kernels(offline: &Offline, folder: &Path, wanted: &[&Family]) -> Result<()> {
     if folder.exists() {
         std::fs::remove_dir_all(folder)?;
     }
-    let mut command = cargo();
-    command.args(["test", "--quiet", "--package", "bilayer", "--test", "shaders"]);
-    command.args(["--", "every_kernel_of_every_adapter_translates"]);
-    status(command.env("BILAYER_SHADERS_OUT", folder))
+    let profiles: BTreeSet<&str> = wanted.iter().map(|family| family.profile).chain(DX12).collect();
+    let folder = folder.display().to_string();
+    let mut args = vec!["kernels", folder.as_str()];
+    args.extend(profiles);
+    offline.run(&args, |_| {}).map(|_| ())
 }
 
-/// Every kernel of the family's profile, by name.
-fn compile(
-    family: &Family,
-    packages: &Packages,
-    kernels: &Path,
-    folder: &Path,
-) -> Result<BTreeMap<String, Compiled>> {
-    eprintln!("xtask: compiling for {} ({})", family.name, family.card);
-    let mut files: Vec<PathBuf> = std::fs::read_dir(kernels.join(family.profile))
-        .with_context(|| format!("no kernels of the profile `{}`", family.profile))?
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<_>>()?;
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "spv"));
-    files.sort();
-    let out = folder.join(family.name);
-    let mut command = cargo();
-    command.args(["run", "--quiet", "--package", "bilayer-gpu", "--example", "offline", "--"]);
-    command.arg(&out).args(&files);
-    packages.environment(&mut command);
-    command.env("RADV_FORCE_FAMILY", family.name);
-    let said = command.output().context("cargo could not be started")?;
-    if !said.status.success() {
-        bail!("offline failed: {}", String::from_utf8_lossy(&said.stderr));
+/// What DXC made of the HLSL.
+struct Dxc {
+    /// A sentence for the page.
+    said: String,
+    /// Kernels that must compile and do not.
+    broken: Vec<String>,
+}
+
+/// What the compilers are run with.
+struct Task {
+    offline: Offline,
+    packages: Packages,
+    folder: PathBuf,
+}
+
+impl Task {
+    /// Runs all compilers at once, each of them a process of one thread.
+    fn compile(&self, wanted: &[&'static Family]) -> Result<(Found<'static>, Dxc)> {
+        std::thread::scope(|scope| {
+            let dxc = scope.spawn(|| self.dxc());
+            let radv: Vec<_> =
+                wanted.iter().map(|&family| scope.spawn(move || self.radv(family))).collect();
+            let mut args = vec!["addresses"];
+            args.extend(wanted.iter().map(|family| family.profile));
+            let addresses = report::sections(&self.offline.run(&args, |_| {})?);
+            let join = "a thread that does not panic";
+            let families = radv.into_iter().map(|one| one.join().expect(join));
+            let families = families.collect::<Result<Vec<_>>>()?;
+            Ok((Found { addresses, families }, dxc.join().expect(join)?))
+        })
     }
-    report::read(&String::from_utf8_lossy(&said.stdout), &out)
-}
 
-fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    /// Every kernel of the family's profile, by name.
+    fn radv(&self, family: &'static Family) -> Result<(&'static Family, Kernels)> {
+        eprintln!("xtask: compiling for {} ({})", family.name, family.card);
+        let from = self.folder.join("kernels").join(family.profile).display().to_string();
+        let out = self.folder.join(family.name);
+        let said = self.offline.run(&["radv", &from, &out.display().to_string()], |command| {
+            self.packages.environment(command);
+            command.env("RADV_FORCE_FAMILY", family.name);
+        })?;
+        Ok((family, report::read(&said, &out)))
+    }
+
+    /// The HLSL of both profiles.
+    fn dxc(&self) -> Result<Dxc> {
+        let library = match packages::dxc(&self.folder.join("dxc")) {
+            Ok(library) => library.display().to_string(),
+            Err(error) => {
+                let said = format!("DXC: skipped ({error:#}).");
+                return Ok(Dxc { said, broken: Vec::new() });
+            }
+        };
+        let compile = |profile: &str| {
+            eprintln!("xtask: compiling HLSL of the profile `{profile}`");
+            let from = self.folder.join("kernels").join(profile).display().to_string();
+            let said = self.offline.run(&["dxc", &library, &from], |_| {})?;
+            let said = report::sections(&said);
+            let failed = said.iter().filter_map(|(name, values)| {
+                Some(format!("DXC: {name}: {}", values.get("failed")?))
+            });
+            Ok::<_, anyhow::Error>((said.len(), failed.collect::<Vec<String>>()))
+        };
+        let (plain, broken) = compile(DX12[0])?;
+        let (packed, refused) = compile(DX12[1])?;
+        let said = format!(
+            "{} compiles {} of the {plain} kernels without packed dot products for shader model 6.5, and {} of the \
+             {packed} of a device that has them.",
+            packages::DXC,
+            plain - broken.len(),
+            packed - refused.len()
+        );
+        Ok(Dxc { said, broken })
+    }
 }

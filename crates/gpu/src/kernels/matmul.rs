@@ -260,14 +260,16 @@ pub fn takes_ints(caps: &Caps, ty: Type) -> bool {
 const ROWS_MANY: u32 = 1024;
 
 /// Rows per workgroup: enough loads in flight, few enough accumulators. A software adapter pays for every load of
-/// every lane, so many rows and columns share loads; spilled accumulators cost less.
+/// every lane, so many rows and columns share loads; spilled accumulators cost less. Without packed dot products AMD's
+/// registers do not hold four rows and two columns of floats.
 pub fn rows_of(caps: &Caps, columns: u32, epilogue: Epilogue, matrix_rows: u32) -> u32 {
     let rows = match (caps.software, columns) {
         (_, COLUMNS_TILED) => ROWS_TILED,
         (true, _) if matrix_rows < ROWS_MANY => 2,
         (true, 2..=4) => 4,
         (true, _) => 8,
-        (false, 1..=2) if caps.vendor == Vendor::Amd => 4,
+        (false, 1) if caps.vendor == Vendor::Amd => 4,
+        (false, 2) if caps.vendor == Vendor::Amd && caps.dot4 => 4,
         (false, 1..=4) => 2,
         (false, _) => 1,
     };

@@ -166,7 +166,13 @@ pub(super) fn products(caps: &Caps) -> Vec<Source> {
                     GemvKey { rows: (rows / 2).max(1), matrices: 2, epilogue: gate, ..plain };
                 let residual = GemvKey { epilogue: Epilogue::Residual, bias: true, ..plain };
                 let three = GemvKey { matrices: 3, ..plain };
-                sources.extend([plain, gated, residual, three].map(|key| key.source(caps)));
+                let keys = [plain, gated, residual, three];
+                sources.extend(keys.map(|key| key.source(caps)));
+                // A single row may take floats where several take integers.
+                if columns == 1 && plain.ints {
+                    let floats = keys.map(|key| GemvKey { ints: false, ..key });
+                    sources.extend(floats.map(|key| key.source(caps)));
+                }
                 // Products of experts: single, or in groups of all sizes with a kernel.
                 let chosen = match columns {
                     1 => Chosen::Pair,

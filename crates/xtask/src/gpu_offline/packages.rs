@@ -1,4 +1,4 @@
-//! Debian packages, unpacked below `target/` and not installed: RADV and Vulkan's loader.
+//! What is fetched, unpacked below `target/` and not installed: RADV and Vulkan's loader from Debian, DXC from PyPI.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +10,35 @@ const LIBRARIES: &str = "root/usr/lib/x86_64-linux-gnu";
 
 /// A Mesa new enough to count instructions is in the backports of Debian 12.
 const SUITE: &str = "backports";
+
+/// DXC's version, for the page.
+pub const DXC: &str = "DXC 1.7";
+
+/// A source package of PyPI with DXC's library for Linux in it.
+const DXC_PACKAGE: &str = "compushady==0.17.5";
+
+/// The library's path in the package.
+const DXC_LIBRARY: &str = "compushady-0.17.5/compushady/backends/libdxcompiler_x86_64.so.3.7";
+
+/// DXC's library, downloaded and unpacked unless it is there.
+///
+/// # Errors
+/// There is no Python, or PyPI cannot be reached.
+pub fn dxc(folder: &Path) -> Result<PathBuf> {
+    let library = folder.join(DXC_LIBRARY);
+    if !library.exists() {
+        let python = crate::venv::ready(&folder.join("venv"), &[])?;
+        let mut pip = Command::new(python);
+        pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]);
+        crate::output(pip.arg("--dest").arg(folder).arg(DXC_PACKAGE))?;
+        let archive = folder.join(DXC_PACKAGE.replace("==", "-") + ".tar.gz");
+        crate::status(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(folder))?;
+    }
+    if !library.exists() {
+        bail!("{} is not in {DXC_PACKAGE}", library.display());
+    }
+    Ok(library)
+}
 
 /// What was unpacked.
 pub struct Packages {

@@ -1,29 +1,40 @@
 //! What the compiler said of each kernel: reading it, the rules it must keep, and the table.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::Path;
-
-use anyhow::{Context, Result};
 
 use super::Family;
 use super::assembly::{Counts, main_loop, whole};
-
-/// Weights that a lane unpacks at once (`shaders/matmul/gemv.wgsl`).
-const UNIT: f64 = 64.0;
+use super::bounds::{Addresses, Bounds, Product};
 
 /// What is known of one compiled kernel.
 #[derive(Clone, Debug, Default)]
 pub struct Compiled {
+    /// Numbers that the driver tells.
     statistics: BTreeMap<String, f64>,
     error: Option<String>,
-    main: Counts,
-    dot4: u32,
+    /// What the disassembly has; nothing where the driver cannot disassemble for the GPU.
+    code: Option<Code>,
+}
+
+/// Counts of a disassembly.
+#[derive(Clone, Debug, Default)]
+pub struct Code {
+    /// Of the main loop.
+    pub main: Counts,
+    /// Packed dot products in the whole kernel.
+    pub dot4: u32,
 }
 
 impl Compiled {
-    fn of(&self, name: &str) -> f64 {
+    /// A statistic of the driver; not a number where it does not tell it.
+    pub fn of(&self, name: &str) -> f64 {
         self.statistics.get(name).copied().unwrap_or(f64::NAN)
+    }
+
+    /// What the disassembly has.
+    pub fn code(&self) -> Option<&Code> {
+        self.code.as_ref()
     }
 
     /// Registers that did not fit and go through memory.
@@ -32,174 +43,267 @@ impl Compiled {
     }
 }
 
-/// Bytes of a weight, by the type's name in lower case.
-pub type Types = BTreeMap<String, f64>;
+/// Compiled kernels by name.
+pub type Kernels = BTreeMap<String, Compiled>;
 
-/// Reads the list of types that the test of all shaders wrote.
-pub fn types(kernels: &Path) -> Result<Types> {
-    let path = kernels.join("types.tsv");
-    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let line = |line: &str| {
-        let mut fields = line.split('\t');
-        let name = fields.next().context("no name")?.to_owned();
-        let mut number = || Ok::<f64, anyhow::Error>(fields.next().context("no number")?.parse()?);
-        let (weights, bytes) = (number()?, number()?);
-        Ok((name, bytes / weights))
-    };
-    text.lines().map(line).collect()
-}
+/// What `offline` printed, by name: values by key.
+pub type Sections = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Reads what `offline` printed, and the disassemblies in `folder`.
-pub fn read(said: &str, folder: &Path) -> Result<BTreeMap<String, Compiled>> {
-    let mut found: BTreeMap<String, Compiled> = BTreeMap::new();
-    let mut current: Option<&mut Compiled> = None;
+/// Reads what `offline` printed: `@ name`, then lines `key=value`. Names are those of files.
+pub fn sections(said: &str) -> Sections {
+    let mut found = Sections::new();
+    let mut current = None;
     for line in said.lines() {
         if let Some(name) = line.strip_prefix("@ ") {
-            let entry = found.entry(name.to_owned()).or_default();
-            let path = folder.join(format!("{name}.asm"));
-            if let Ok(bytes) = std::fs::read(path) {
-                let text = String::from_utf8_lossy(&bytes);
-                (entry.main, entry.dot4) = (main_loop(&text), whole(&text).dot4);
-            }
-            current = Some(entry);
+            current = Some(found.entry(name.replace(['/', ' '], "_")).or_default());
         } else if let (Some((key, value)), Some(entry)) = (line.split_once('='), &mut current) {
+            entry.insert(key.to_owned(), value.to_owned());
+        }
+    }
+    found
+}
+
+/// Reads what `offline radv` printed, and the disassemblies in `folder`.
+pub fn read(said: &str, folder: &Path) -> Kernels {
+    let compiled = |name: &str, values: BTreeMap<String, String>| {
+        let mut one = Compiled::default();
+        if let Ok(bytes) = std::fs::read(folder.join(format!("{name}.asm"))) {
+            let text = String::from_utf8_lossy(&bytes);
+            let code = Code { main: main_loop(&text), dot4: whole(&text).dot4 };
+            one.code = is_code(&text).then_some(code);
+        }
+        for (key, value) in values {
             match value.parse() {
-                Ok(number) => _ = entry.statistics.insert(key.to_owned(), number),
-                Err(_) => entry.error = Some(value.to_owned()),
+                Ok(number) => _ = one.statistics.insert(key, number),
+                Err(_) => one.error = Some(value),
             }
         }
-    }
-    Ok(found)
+        one
+    };
+    let all = sections(said).into_iter();
+    all.map(|(name, values)| (name.clone(), compiled(&name, values))).collect()
 }
 
-/// The rules that kernels break, a line each: they compile, nothing spills, packed dot products are one instruction where
-/// a kernel has them, and the main loop of a matrix product loads 16 bytes at once at least somewhere.
-pub fn broken(found: &[(&Family, BTreeMap<String, Compiled>)]) -> Vec<String> {
-    let mut broken = Vec::new();
-    for (family, kernels) in found {
-        for (name, compiled) in kernels {
-            let mut rule = |holds: bool, what: &str| {
-                if !holds {
-                    broken.push(format!("{}: {name}: {what}", family.name));
-                }
+/// What was found out of all kernels.
+pub struct Found<'a> {
+    /// What `offline addresses` printed.
+    pub addresses: Sections,
+    /// Kernels of each family, by name.
+    pub families: Vec<(&'a Family, Kernels)>,
+}
+
+/// Of what memory gives, products of one column over quantized activations must allow as much by arithmetic and cache on
+/// cards of these families.
+const DECODE_BUDGET: f64 = 2.0;
+const DECODE_FAMILIES: &[&str] = &["navi31", "navi21"];
+
+/// Types whose weights are looked up in a table of sixteen, which is done by arithmetic, and what they must allow.
+const TABLE_TYPES: &[&str] = &["_iq4_nl_", "_iq4_xs_", "_mxfp4_"];
+const TABLE_BUDGET: f64 = 0.75;
+
+/// Clocks of workgroup memory may be so many times those without conflicts of its banks.
+const CONFLICTS_MAX: f64 = 1.1;
+
+impl Found<'_> {
+    /// The rules that kernels break, a line each.
+    pub fn broken(&self) -> Vec<String> {
+        let mut broken = Vec::new();
+        for (family, kernels) in &self.families {
+            for (name, compiled) in kernels {
+                let rules = self.rules(family, name, compiled);
+                broken.extend(rules.iter().map(|rule| format!("{}: {name}: {rule}", family.name)));
+            }
+        }
+        broken
+    }
+
+    /// The rules that a kernel breaks: it compiles, nothing spills, packed dot products are one instruction where it has
+    /// them, the main loop of a product loads 16 bytes at once at least somewhere, workgroup memory has hardly any
+    /// conflicts of banks, and decode keeps its budget.
+    fn rules(&self, family: &Family, name: &str, compiled: &Compiled) -> Vec<String> {
+        if let Some(error) = &compiled.error {
+            return vec![format!("does not compile ({error})")];
+        }
+        let mut broken = Vec::new();
+        let mut rule = |holds: bool, what: String| {
+            if !holds {
+                broken.push(what);
+            }
+        };
+        rule(compiled.spills() == 0.0, "spills registers".to_owned());
+        let is_product = ["matmul_", "experts_pair_", "experts_group_"];
+        let is_product = is_product.iter().any(|stem| name.starts_with(stem));
+        if let Some(code) = compiled.code().filter(|_| is_product) {
+            let packed = name.contains("_q8_") && !name.contains("_f32_");
+            rule(!packed || code.dot4 > 0, "has no packed dot product".to_owned());
+            let wide = code.main.loads.contains_key(&128);
+            rule(wide, "loads no 16 bytes at once".to_owned());
+        }
+        if let Some(addresses) = self.addresses_of(name) {
+            let (clocks, least) = (addresses.bank_clocks, addresses.bank_clocks_least);
+            let what = format!("{clocks} clocks of workgroup memory where {least} would do");
+            rule(clocks <= CONFLICTS_MAX * least, what);
+        }
+        if let Some(bounds) = self.bounds(family, name, compiled)
+            && DECODE_FAMILIES.contains(&family.name)
+            && !bounds.tiled
+            && compiled.code().is_some_and(|code| code.dot4 > 0)
+        {
+            let is_table = TABLE_TYPES.iter().any(|ty| name.contains(ty));
+            let budget = if is_table { TABLE_BUDGET } else { DECODE_BUDGET };
+            let (least, by) = (bounds.least() / family.gbps, bounds.by());
+            let what = format!("{by} allows {least:.1} of the memory's rate, not {budget}");
+            rule(least >= budget, what);
+        }
+        broken
+    }
+
+    fn addresses_of(&self, name: &str) -> Option<Addresses> {
+        Addresses::of(self.addresses.get(name)?)
+    }
+
+    /// Rates that the GPU's units allow a product.
+    fn bounds(&self, family: &Family, name: &str, one: &Compiled) -> Option<Bounds> {
+        Bounds::of(family, name, one, &self.addresses_of(name)?)
+    }
+
+    /// A Markdown table of each family, of the kernels that `is_shown`.
+    pub fn table(&self, is_shown: fn(&str) -> bool) -> String {
+        let mut text = String::new();
+        for (family, kernels) in &self.families {
+            let Family { name, card, gbps, .. } = family;
+            text += &format!("**{name}** ({card}, {gbps} GB/s)\n\n");
+            text += "| kernel | VGPRs | waves | spills | LDS bytes | VALU | dot4 | matrix | loads | lines a load | LDS \
+                     clocks (least) | ALU | cache | LDS | bound |\n\
+                     |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+            for (name, one) in kernels.iter().filter(|(name, _)| is_shown(name)) {
+                text += &self.row(family, name, one);
+            }
+            text += "\n";
+        }
+        text
+    }
+
+    fn row(&self, family: &Family, name: &str, one: &Compiled) -> String {
+        let counted = one.code().map_or([const { String::new() }; 4], |code| {
+            let main = &code.main;
+            let loads = main.loads.iter().rev().map(|(bits, count)| format!("{count} x {bits}"));
+            let loads = loads.collect::<Vec<String>>().join(", ");
+            [main.valu.to_string(), main.dot4.to_string(), main.matrix.to_string(), loads]
+        });
+        let addresses = self.addresses_of(name);
+        let lines = addresses.map_or(String::new(), |found| format!("{:.1}", found.lines));
+        let clocks =
+            addresses.filter(|found| found.bank_clocks > 0.0).map_or(String::new(), |found| {
+                format!("{} ({})", found.bank_clocks, found.bank_clocks_least)
+            });
+        let bounds = self.bounds(family, name, one);
+        let rates = bounds.map_or([const { String::new() }; 4], |bounds| {
+            let rate = |rate: f64| match rate.is_finite() {
+                true => format!("{rate:.0}"),
+                false => String::new(),
             };
-            if let Some(error) = &compiled.error {
-                rule(false, &format!("does not compile ({error})"));
-                continue;
-            }
-            rule(compiled.spills() == 0.0, "spills registers");
-            let product = name.starts_with("matmul") || name.starts_with("experts_");
-            if product && name.contains("_q8_") {
-                rule(compiled.dot4 > 0, "has no packed dot product");
-            }
-            if product {
-                rule(compiled.main.loads.contains_key(&128), "loads no 16 bytes at once");
-            }
-        }
+            let share = match bounds.tiled {
+                true => format!("{:.0} Top/s by {}", bounds.least(), bounds.by()),
+                false => format!("{:.1}x by {}", bounds.least() / family.gbps, bounds.by()),
+            };
+            [rate(bounds.alu), rate(bounds.cache), rate(bounds.banks), share]
+        });
+        let [alu, cache, banks, bound] = rates;
+        format!(
+            "| {} | {} | {} | {} | {} | {} | {lines} | {clocks} | {alu} | {cache} | {banks} | {bound} |\n",
+            shown_name(name),
+            one.of("VGPRs"),
+            one.of("Subgroups per SIMD"),
+            one.spills(),
+            one.of("LDS size"),
+            counted.join(" | "),
+        )
     }
-    broken
 }
 
-/// Whether a kernel is in the table: products as decode and prefill use them most, and attention.
-fn is_shown(name: &str) -> bool {
-    let types = ["q4_k", "q5_k", "q6_k", "q8_0", "q4_0", "f16"];
-    let of_type = |rest: &str| types.iter().any(|ty| rest.starts_with(&format!("{ty}_")));
-    let plain = name.contains("_m1_t");
-    if let Some(rest) = name.strip_prefix("matmul_tile_") {
-        return of_type(rest) && plain;
-    }
-    if let Some(rest) = name.strip_prefix("matmul_") {
-        return of_type(rest) && plain && rest.contains("x1_m1");
-    }
-    name.starts_with("attend_split") && name.contains("128")
+/// Whether a text is a disassembly, and not the compiler's own form with a message that there is none.
+fn is_code(text: &str) -> bool {
+    !text.contains("disassembly is not supported")
 }
 
-/// One Markdown table over all families.
-pub fn table(found: &[(&Family, BTreeMap<String, Compiled>)], types: &Types) -> String {
-    let mut text = String::from(
-        "| GPU | kernel | VGPRs | subgroups a SIMD | spills | LDS bytes | loop: VALU | dot4 | loads (bits x count) | \
-         LDS | waits | ALU bound, GB/s (by memory) |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n",
-    );
-    for (family, kernels) in found {
-        for (name, one) in kernels.iter().filter(|(name, _)| is_shown(name)) {
-            let main = &one.main;
-            let loads: Vec<String> =
-                main.loads.iter().rev().map(|(bits, count)| format!("{bits}x{count}")).collect();
-            let bound = alu_gbps(family, name, one, types).map_or_else(
-                || "-".to_owned(),
-                |gbps| format!("{gbps:.0} ({:.1}x)", gbps / family.gbps),
-            );
-            writeln!(
-                text,
-                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {bound} |",
-                family.name,
-                name.replace('_', " ")
-                    .replace("q4 ", "q4_")
-                    .replace("q5 ", "q5_")
-                    .replace("q6 ", "q6_"),
-                one.of("VGPRs"),
-                one.of("Subgroups per SIMD"),
-                one.spills(),
-                one.of("LDS size"),
-                main.valu,
-                main.dot4,
-                loads.join(" "),
-                main.lds,
-                main.waits,
-            )
-            .expect("a string takes everything");
-        }
-    }
-    text
+/// A kernel's name with spaces, but for those in names of types.
+fn shown_name(name: &str) -> String {
+    let words = name.replace('_', " ");
+    [
+        "q4 0", "q5 0", "q8 0", "q4 1", "q5 1", "q2 k", "q3 k", "q4 k", "q5 k", "q6 k", "iq4 nl",
+        "iq4 xs",
+    ]
+    .iter()
+    .fold(words, |words, ty| words.replace(ty, &ty.replace(' ', "_")))
 }
 
-/// 10^9 bytes of weights a second that a product with one column could read if vector arithmetic alone took time.
-/// `None` of other kernels.
-fn alu_gbps(family: &Family, name: &str, one: &Compiled, types: &Types) -> Option<f64> {
-    let rest = name.strip_prefix("matmul_").filter(|rest| !rest.starts_with("tile"))?;
-    let (_, bytes) = types
-        .iter()
-        .filter(|(ty, _)| rest.starts_with(&format!("{ty}_")))
-        .max_by_key(|(ty, _)| ty.len())?;
-    let rows: f64 = rest.split('_').find_map(|word| word.strip_suffix("x1"))?.parse().ok()?;
-    let threads = rest.rsplit('_').next()?.strip_prefix('t')?;
-    let threads: f64 = threads.split('s').next()?.parse().ok()?;
-    let subgroup = one.of("Subgroup Size").min(threads);
-    // RDNA runs a subgroup of 64 as two halves, for two issues.
-    let passes = if family.issue > 1.0 { (one.of("Subgroup Size") / 32.0).max(1.0) } else { 1.0 };
-    let issued = family.units * family.issue * family.clock_ghz;
-    Some(issued * rows * subgroup * UNIT * bytes / (f64::from(one.main.valu) * passes))
+/// Whether a kernel is in the table of the page: products of one matrix as decode and prefill use them most, attention of
+/// heads of 128, and a norm.
+pub fn is_shown(name: &str) -> bool {
+    let types = ["q4_k", "q6_k", "q8_0", "q4_0", "f16"];
+    if Product::of(name).is_some() {
+        let rest = name.trim_start_matches("matmul_").trim_start_matches("tile_");
+        return types.iter().any(|ty| rest.starts_with(&format!("{ty}_")));
+    }
+    let attention = name.starts_with("attend_split_d128_") && name.contains("_f16_f16");
+    attention && !name.contains("both") || name.starts_with("rms_norm_sum_gain_f32_t")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Compiled, alu_gbps, broken, read};
+    use std::path::Path;
+
+    use super::{Found, Sections, is_shown, read, shown_name};
     use crate::gpu_offline::FAMILIES;
 
-    fn kernels(text: &str) -> std::collections::BTreeMap<String, Compiled> {
-        read(text, std::path::Path::new("/nowhere")).expect("text")
+    fn found(said: &str, folder: &Path, addresses: Sections) -> Found<'static> {
+        let kernels = read(said, folder);
+        Found { addresses, families: vec![(&FAMILIES[0], kernels)] }
     }
 
     #[test]
     fn rules_are_kept_or_named() {
         let said = "device=x\n@ gate_silu\nSpilled VGPRs=0\nSpilled SGPRs=0\n@ rope\nSpilled VGPRs=2\nSpilled \
                     SGPRs=0\n@ add\nfailed=no memory\n";
-        let found = broken(&[(&FAMILIES[0], kernels(said))]);
         assert_eq!(
-            found,
+            found(said, "/nowhere".as_ref(), Sections::new()).broken(),
             ["navi31: add: does not compile (no memory)", "navi31: rope: spills registers"]
         );
     }
 
     #[test]
-    fn a_bound_follows_from_bytes_and_instructions() {
-        let name = "matmul_q8_0_q8_4x1_m1_t32s32";
-        let mut found = kernels(&format!("@ {name}\nSubgroup Size=32\n"));
-        let one = found.get_mut(name).expect("read");
-        one.main.valu = 100;
-        let types = [("q8_0".to_owned(), 34.0 / 32.0)].into();
-        let gbps = alu_gbps(&FAMILIES[0], name, one, &types).expect("a product");
-        // 4 rows of 32 lanes of 64 weights in 100 instructions, 2 x 96 x 2.4e9 instructions a second.
-        assert!((gbps - 460.8 * 4.0 * 32.0 * 68.0 / 100.0).abs() < 1e-6, "{gbps}");
+    fn conflicts_and_missing_instructions_are_named() {
+        let name = "matmul_tile_q8_0_q8_64x64_m1_t256";
+        let said = format!("@ {name}\nSubgroup Size=32\nSpilled VGPRs=0\nSpilled SGPRs=0\n");
+        let values = [
+            ("weight bytes", "4352"),
+            ("loads", "8"),
+            ("lines", "16"),
+            ("cache clocks", "32"),
+            ("bank clocks", "64"),
+            ("bank clocks without conflicts", "32"),
+        ];
+        let values = values.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let addresses = [(name.to_owned(), values.into())].into();
+        let folder = std::env::temp_dir().join(format!("xtask-report-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::write(folder.join(format!("{name}.asm")), "BB0:\n\ts_endpgm\n").expect("a file");
+        let found = found(&said, &folder, addresses);
+        std::fs::remove_dir_all(&folder).expect("the folder");
+        assert_eq!(
+            found.broken(),
+            [
+                format!("navi31: {name}: has no packed dot product"),
+                format!("navi31: {name}: loads no 16 bytes at once"),
+                format!("navi31: {name}: 64 clocks of workgroup memory where 32 would do"),
+            ]
+        );
+        assert!(found.table(is_shown).contains("| matmul tile q8_0 q8 64x64 m1 t256 |"));
+    }
+
+    #[test]
+    fn names_keep_those_of_types() {
+        assert_eq!(shown_name("matmul_q4_k_q8_4x1_m1_t32s32"), "matmul q4_k q8 4x1 m1 t32s32");
     }
 }
