@@ -1,5 +1,6 @@
 //! A compiled segment: its dispatches with bind groups, and the buffers for a step's input and output.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,6 +20,10 @@ use timer::Timer;
 
 /// Duration of the work of one submit at the device's speed, short enough for watchdogs and the desktop.
 const SUBMIT_SECONDS: f64 = 0.05;
+
+/// Stages of a step's first submit; each further one has twice as many. So the device begins after little has been
+/// recorded, and is never out of work while the rest is.
+const FIRST_STAGES: usize = 20;
 
 /// One dispatch of a kernel.
 pub struct Dispatch {
@@ -145,10 +150,11 @@ impl Program {
         let counts = self.words.fill(step, &self.limits)?;
         self.device.queue.write_buffer(&self.step, 0, bytemuck::cast_slice(self.words.words()));
         let mut encoder = self.device.device.create_command_encoder(&Default::default());
-        let mut stage = 0;
-        while stage < self.stages.len() {
-            stage = self.encode(&mut encoder, stage, &counts);
-            if stage < self.stages.len() {
+        let (mut stage, mut most, all) = (0, FIRST_STAGES, self.stages.len());
+        while stage < all {
+            stage = self.encode(&mut encoder, stage..all.min(stage + most), &counts);
+            most *= 2;
+            if stage < all {
                 let next = self.device.device.create_command_encoder(&Default::default());
                 self.device.submit(Some(std::mem::replace(&mut encoder, next).finish()));
             }
@@ -163,12 +169,17 @@ impl Program {
         Ok(())
     }
 
-    /// Records stages from `first` on, as many as one submit may run; returns the next.
-    fn encode(&self, encoder: &mut wgpu::CommandEncoder, first: usize, counts: &Counts) -> usize {
-        let (mut done, mut stage) = (0, first);
+    /// Records as many stages of a range as one submit may run; returns the next.
+    fn encode(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        stages: Range<usize>,
+        counts: &Counts,
+    ) -> usize {
+        let (mut done, mut stage) = (0, stages.start);
         let timer = self.timer.as_ref();
         let splits = timer.is_some_and(Timer::splits);
-        while stage < self.stages.len() && done < self.slice {
+        while stage < stages.end && done < self.slice {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
                 label: None,
                 timestamp_writes: timer.and_then(|timer| timer.of_pass(stage)),
@@ -178,7 +189,7 @@ impl Program {
                 done += self.stages[stage].encode(&mut pass, counts);
                 timer.inspect(|timer| timer.stamp(&mut pass, stage, 1));
                 stage += 1;
-                if splits || stage == self.stages.len() || done >= self.slice {
+                if splits || stage == stages.end || done >= self.slice {
                     break;
                 }
             }
