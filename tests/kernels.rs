@@ -1088,6 +1088,16 @@ fn a_small_model_computes_what_the_reference_does() {
     compare_variants("llama", &llama(), limits(), &conversation(), MODEL_BOUND);
 }
 
+/// Opening a device tries packed dot products; where the driver has them, they are right.
+#[test]
+fn packed_dot_products_are_found_to_work() {
+    for (variant, opened) in support::gpu::opened().take(1) {
+        let gpu = opened.backend();
+        let adapter = bilayer_gpu::find(Some(gpu.device().name())).unwrap();
+        assert_eq!(gpu.device().caps().dot4, adapter.caps().dot4, "{variant}");
+    }
+}
+
 #[test]
 fn fusion_gives_the_same_bits() {
     let graph = llama();

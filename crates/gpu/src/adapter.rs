@@ -170,9 +170,14 @@ impl Adapter {
             },
             subgroup: None,
             subgroup_varies: false,
-            // Metal has no such instruction, naga emits four multiplications. On DX12 it depends on the version of the
-            // HLSL compiler that a user has; the f32 kernels work with all. Software adapters have a path of their own.
-            dot4: api == Api::Vulkan && (software || crate::vulkan::has_dot4(&self.raw)),
+            // Metal has no such instruction, naga emits four multiplications. On DX12 every device with subgroups has it,
+            // but not every version of the HLSL compiler that a user may have takes it: it is tried once the device is
+            // open. Software adapters have a path of their own.
+            dot4: match api {
+                Api::Vulkan => software || crate::vulkan::has_dot4(&self.raw),
+                Api::Dx12 => features.contains(wgpu::Features::SUBGROUP),
+                Api::Metal => false,
+            },
             f16: features.contains(wgpu::Features::SHADER_F16),
             software,
             unified: self.facts.unified,

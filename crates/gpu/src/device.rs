@@ -155,6 +155,13 @@ impl Device {
         self
     }
 
+    /// Does without packed dot products.
+    #[must_use]
+    pub(crate) fn without_dot4(mut self) -> Device {
+        self.caps.dot4 = false;
+        self
+    }
+
     /// Capabilities for kernels.
     pub fn caps(&self) -> &Caps {
         &self.caps

@@ -52,6 +52,10 @@ pub fn open_adapter(
     keeper: Option<std::sync::Arc<dyn Keep>>,
 ) -> Result<device::Device, Error> {
     let device = device::Device::open(adapter, options, keeper)?;
+    let device = match device.caps().dot4 && !probe::has_dot4(&device) {
+        true => device.without_dot4(),
+        false => device,
+    };
     let subgroup = match options.subgroups {
         true => probe::subgroup(adapter, &device),
         false => Ok(None),

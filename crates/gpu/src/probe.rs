@@ -70,6 +70,27 @@ fn sizes(device: &Device, threads: u32) -> Result<[u32; 3], GraphError> {
     Ok([words[0], words[1], words[2]])
 }
 
+/// Bytes to multiply by others, and the sum of the products.
+const BYTES: [[i8; 4]; 2] = [[1, 127, -1, -128], [3, -2, -128, 127]];
+const BYTES_PRODUCT: i32 = 3 - 254 + 128 - 16_256;
+
+/// Whether the driver's compiler takes packed dot products and they are right. On DX12 it is one that the user has, and
+/// DXC up to early 2025 refuses what naga writes.
+pub fn has_dot4(device: &Device) -> bool {
+    let source = Source {
+        name: "probe dot4".to_owned(),
+        wgsl: render("parts/probe_dot4", context! {}),
+        bindings: vec![Access::Write],
+        workgroup: [1; 3],
+    };
+    let mut params = [0; 16];
+    for (to, bytes) in params.chunks_exact_mut(4).zip(BYTES) {
+        to.copy_from_slice(&bytes.map(i8::cast_unsigned));
+    }
+    let read = device.run(&source, &params, &[&[0; 16]], [1, 1, 1]);
+    read.is_ok_and(|read| read[0].starts_with(&BYTES_PRODUCT.to_le_bytes()))
+}
+
 /// Operations per second assumed of any device until measured.
 pub const RATE_MIN: f64 = 1e10;
 
