@@ -34,14 +34,20 @@ fn vulkan(adapter: &wgpu::Adapter) -> Option<Memory> {
 
     // SAFETY: the handles are used only while the guard is alive, and nothing is destroyed.
     let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
-    let budget =
-        hal.physical_device_capabilities().supports_extension(ash::ext::memory_budget::NAME);
+    let instance = hal.shared_instance().raw_instance();
+    // The driver is asked itself: wgpu hides the extension of Mesa's RADV.
+    // SAFETY: the physical device belongs to this instance.
+    let known =
+        unsafe { instance.enumerate_device_extension_properties(hal.raw_physical_device()) };
+    let is_budget = |one: &vk::ExtensionProperties| {
+        one.extension_name_as_c_str().is_ok_and(|name| name == ash::ext::memory_budget::NAME)
+    };
+    let budget = known.is_ok_and(|known| known.iter().any(is_budget));
     let mut budgets = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
     let mut asked = vk::PhysicalDeviceMemoryProperties2::default();
     if budget {
         asked = asked.push_next(&mut budgets);
     }
-    let instance = hal.shared_instance().raw_instance();
     // SAFETY: the physical device belongs to this instance; the chain contains only structures that it supports.
     unsafe {
         instance.get_physical_device_memory_properties2(hal.raw_physical_device(), &mut asked);
