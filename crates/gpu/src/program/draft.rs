@@ -156,6 +156,9 @@ pub struct DraftBuffer {
     pub class: usize,
 }
 
+/// A condition of a choice, and its bound.
+pub type Condition = (fn(&Counts, u32) -> bool, u32);
+
 /// Always applies.
 pub fn always(_: &Counts, _: u32) -> bool {
     true
@@ -169,6 +172,11 @@ pub fn tokens_to(counts: &Counts, bound: u32) -> bool {
 /// Applies up to `bound` outputs.
 pub fn outputs_to(counts: &Counts, bound: u32) -> bool {
     counts.outputs <= bound
+}
+
+/// Applies where attention merges parts of the keys.
+pub fn is_split(counts: &Counts, _: u32) -> bool {
+    counts.splits > 1
 }
 
 /// Applies up to `bound` rows of a kind.

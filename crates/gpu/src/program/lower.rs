@@ -87,6 +87,8 @@ pub struct Lowering<'a> {
     outputs: BTreeSet<Value>,
     /// Values that are quantized by a separate stage, except in steps of one row.
     late: BTreeSet<Value>,
+    /// Values that the merge of attention's parts quantizes, where there are parts.
+    merged: BTreeSet<Value>,
     /// Whether every stage's name says what it is part of.
     checked: bool,
 }
@@ -131,6 +133,7 @@ pub fn lower(
         groups: HashMap::new(),
         outputs: segment.outputs.iter().copied().collect(),
         late: BTreeSet::new(),
+        merged: BTreeSet::new(),
         checked: limits.check,
     };
     for &input in &segment.inputs {

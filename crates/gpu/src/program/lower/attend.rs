@@ -268,17 +268,32 @@ impl Lowering<'_> {
             });
             dispatch(key.source(lowering.caps), &params, operands.clone(), grid)
         };
+        let wanted = self.wanted(attend.out);
+        let merge = MergeKey {
+            head_dim: attend.head_dim as u32,
+            sinks: attend.sinks.is_some(),
+            floats: wanted.floats,
+            quantized: wanted.quantized,
+        };
+        let mut merged = vec![Operand::Step, Operand::Buffer(parts)];
+        merged.extend(attend.sinks.map(|_| Operand::Vectors));
+        merged.extend(wanted.floats.then_some(Operand::Buffer(out.buffer)));
+        if wanted.quantized {
+            let quantized = self.quantized(attend.out);
+            merged.extend([quantized.q, quantized.s].map(Operand::Buffer));
+            self.merged.insert(attend.out);
+        }
         let single = base.tiled(self.caps, group, 1);
         let many = base.tiled(self.caps, group, TILE_ROWS);
         let mut choices = vec![DraftChoice {
             when: untiled,
             bound: 0,
-            dispatches: vec![split(self, single), self.merge(attend, out, parts)],
+            dispatches: vec![split(self, single), self.merge(merge, out, (sinks, &merged))],
         }];
         choices.push(DraftChoice {
             when: always,
             bound: 0,
-            dispatches: vec![split(self, many), self.merge(attend, out, parts)],
+            dispatches: vec![split(self, many), self.merge(merge, out, (sinks, &merged))],
         });
         let name = single.source(self.caps).name;
         self.push(&[node], name, Some(attend.out), choices);
@@ -290,22 +305,18 @@ impl Lowering<'_> {
         (self.limits.pages * bilayer_graph::PAGE_TOKENS / (2 * self.limits.sequences).max(1)) as u64
     }
 
-    fn merge(&self, attend: &Attend, out: View, parts: usize) -> DraftDispatch {
-        let key = MergeKey {
-            head_dim: attend.head_dim as u32,
-            sinks: attend.sinks.is_some(),
-            floats: true,
-            quantized: false,
-        };
-        let sinks = attend.sinks.map_or(0, |id| 4 * self.places.get(&id).copied().unwrap_or(0));
+    /// Merges parts of the keys, if there are several, with the sinks at that place.
+    fn merge(
+        &self,
+        key: MergeKey,
+        out: View,
+        (sinks, operands): (u32, &[Operand]),
+    ) -> DraftDispatch {
         let params = MergeParams { out: out.of(), width: out.width, sinks };
-        let mut operands = vec![Operand::Step, Operand::Buffer(parts)];
-        operands.extend(attend.sinks.map(|_| Operand::Vectors));
-        operands.push(Operand::Buffer(out.buffer));
         let width = out.width as usize;
         let grid = Grid::new(Rows::Tokens, 4 * width as u64, move |counts, rows| {
             if counts.splits > 1 { MergeKey::grid(rows, width) } else { [0; 3] }
         });
-        dispatch(key.source(self.caps), &params, operands, grid)
+        dispatch(key.source(self.caps), &params, operands.to_vec(), grid)
     }
 }

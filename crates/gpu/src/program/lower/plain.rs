@@ -3,7 +3,7 @@
 use bilayer_graph::{Activation, Error as GraphError, Op, OpKind, Value};
 use bytemuck::Pod;
 
-use super::super::draft::{Counts, DraftChoice, Grid, Operand, always};
+use super::super::draft::{Condition, DraftChoice, Grid, Operand, always};
 use super::{Lowering, View, dispatch};
 use crate::kernel::Source;
 use crate::kernels::add::{AddKey, AddParams};
@@ -345,8 +345,8 @@ impl Lowering<'_> {
         self.stage(nodes, makes, dispatch(key.source(self.caps), &params, operands, grid));
     }
 
-    /// Quantizes a value whose kernel did not; skipped in steps that are `few`, with one row.
-    pub(super) fn quantize(&mut self, value: Value, few: Option<fn(&Counts, u32) -> bool>) {
+    /// Quantizes a value whose kernel did not; skipped in steps to which the condition and its bound apply.
+    pub(super) fn quantize(&mut self, value: Value, skipped: Option<Condition>) {
         let x = self.view(value);
         let quantized = self.quantized(value);
         let params = QuantizeParams { x: x.of(), width: x.width, ..QuantizeParams::default() };
@@ -355,7 +355,7 @@ impl Lowering<'_> {
         let source = QuantizeKey.source(self.caps);
         let name = source.name.clone();
         let dispatches = vec![dispatch(source, &params, operands, grid)];
-        let none = few.map(|when| DraftChoice { when, bound: 1, dispatches: Vec::new() });
+        let none = skipped.map(|(when, bound)| DraftChoice { when, bound, dispatches: Vec::new() });
         let every = DraftChoice { when: always, bound: 0, dispatches };
         self.push(&[], name, None, none.into_iter().chain([every]).collect());
     }
