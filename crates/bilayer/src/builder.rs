@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup};
-use bilayer_engine::placement::{self, Placing};
+use bilayer_engine::placement::{self, Placing, Simulation};
 use bilayer_engine::session::{Progress, Purpose, Session, Settings};
 use bilayer_engine::{Cancel, Error as Engine, Model as Opened, OpenOptions};
 use bilayer_measure::{profile, timing};
@@ -132,6 +132,13 @@ impl<'p> Builder<'p> {
     /// the split follows measured times and free memory.
     pub fn tensor_split(mut self, shares: impl Into<Vec<f64>>) -> Self {
         self.placing.tensor_split = shares.into();
+        self
+    }
+
+    /// Runs on a simulated machine in place of this one: answers are right unless it only goes through the schedule, and
+    /// times are those of the described hardware.
+    pub fn simulate(mut self, simulation: Simulation) -> Self {
+        self.placing.simulated = Some(simulation);
         self
     }
 

@@ -190,6 +190,8 @@ pub use bilayer_engine::conversation::{Message, Role};
 #[doc(inline)]
 pub use bilayer_engine::generate::{Statistics, Stop, Token};
 #[doc(inline)]
+pub use bilayer_engine::placement::{Execution, Simulation, SimulationError};
+#[doc(inline)]
 pub use bilayer_engine::sampling::{Dry, Mirostat, Options as Sampling, TokenLogprob, Xtc};
 #[doc(inline)]
 pub use bilayer_engine::session::{Progress, Stage, Warning};

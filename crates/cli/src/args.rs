@@ -213,7 +213,7 @@ pub struct AnswerArgs {
 #[derive(Args, Debug)]
 pub struct Plan {
     /// Plan for the machine described in a TOML file instead of this one
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "simulate")]
     pub machine: Option<PathBuf>,
     /// Print one JSON document
     #[arg(long)]

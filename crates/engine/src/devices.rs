@@ -3,10 +3,9 @@
 //! A new backend is a crate that implements [`Backend`] and one row of the table `BACKENDS`; the capabilities of its
 //! devices are data in their [`Facts`].
 
-use std::path::Path;
-
 use bilayer_cpu::Cpu;
 use bilayer_graph::{Backend, Facts};
+use bilayer_simulate::{Execution, Simulation};
 
 use crate::Error;
 use crate::placement::{Placing, SplitMode};
@@ -15,24 +14,27 @@ use crate::placement::{Placing, SplitMode};
 struct Row {
     /// Label of its devices in a plan's map.
     name: &'static str,
+    /// Whether the machine on which a model is placed has its devices.
+    is_there: fn(&Placing) -> bool,
     /// Opens a device.
     open: fn(&Wanted<'_>) -> Result<Box<dyn Backend>, Error>,
     /// Describes a device without opening it.
     facts: fn(&Wanted<'_>) -> Result<Facts, Error>,
     /// Lists its adapters, the best first.
-    adapters: fn() -> Vec<Adapter>,
+    adapters: fn(&Placing) -> Vec<Adapter>,
     /// Opens an adapter and measures the bandwidth at which kernels read its memory, GB/s.
     read_gbps: fn(&str) -> Option<f64>,
 }
 
 /// The device of a backend to open.
-#[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "no row of the table reads them"))]
 struct Wanted<'a> {
     /// An adapter: its number among the backend's, `software`, or a part of its name. `None` is the best one that is
     /// not a software adapter.
     name: Option<&'a str>,
-    /// Folder for compiled pipelines.
-    kept: Option<&'a Path>,
+    /// The placement for which it is opened.
+    placing: &'a Placing,
+    /// The options of the host, with which simulated devices compute.
+    host: bilayer_cpu::Options,
 }
 
 /// All backends except the host's.
@@ -64,14 +66,16 @@ const BACKENDS: &[Row] = &[
 
         Row {
             name: "gpu",
+            is_there: |placing| placing.simulated.is_none(),
             open: |wanted| {
-                let keeper = wanted.kept.map(|folder| Arc::new(Keeper(Kept::new(folder))) as _);
+                let kept = wanted.placing.kept.as_deref();
+                let keeper = kept.map(|folder| Arc::new(Keeper(Kept::new(folder))) as _);
                 let device = wanted.name.map(str::to_owned);
                 let options = Options { device, keeper, ..Options::default() };
                 Ok(Box::new(Gpu::open(&options).map_err(|error| unavailable(&error))?))
             },
             facts: |wanted| bilayer_gpu::facts(wanted.name).map_err(|error| unavailable(&error)),
-            adapters: || {
+            adapters: |_| {
                 let known = bilayer_gpu::adapters().into_iter().map(|a| Adapter {
                     name: a.name,
                     backend: a.api.to_owned(),
@@ -88,7 +92,71 @@ const BACKENDS: &[Row] = &[
             read_gbps: |name| bilayer_gpu::read_gbps(Some(name)).ok(),
         }
     },
+    Row {
+        name: "simulated",
+        is_there: |placing| placing.simulated.is_some(),
+        open: |wanted| {
+            let (simulation, number) = simulated(wanted)?;
+            Ok(Box::new(simulation.device(number, computing(simulation, wanted.host)?)))
+        },
+        facts: |wanted| {
+            simulated(wanted).map(|(simulation, number)| simulation.devices()[number].clone())
+        },
+        adapters: |placing| {
+            let devices = placing.simulated.iter().flat_map(|of| &of.devices()[1..]);
+            let listed = |facts: &Facts| Adapter {
+                name: facts.name.clone(),
+                backend: "simulated".to_owned(),
+                kind: "discrete".to_owned(),
+                driver: facts.level.clone(),
+                bus: String::new(),
+                memory_bytes: facts.memory_bytes,
+                free_bytes: None,
+                unified: false,
+                features: Vec::new(),
+            };
+            devices.map(listed).collect()
+        },
+        // A simulation is asked for by its placement.
+        read_gbps: |_| None,
+    },
 ];
+
+/// The simulated device that is wanted: its number in the simulation, where 0 is the host.
+fn simulated<'a>(wanted: &Wanted<'a>) -> Result<(&'a Simulation, usize), Error> {
+    let unavailable = |reason: String| Error::Unavailable { reason };
+    let none = || unavailable("the machine is not simulated".to_owned());
+    let simulation = wanted.placing.simulated.as_ref().ok_or_else(none)?;
+    let cards = &simulation.devices()[1..];
+    let place = match wanted.name {
+        None => Some(0),
+        Some(name) => match name.parse() {
+            Ok(number) => Some(number),
+            Err(_) => cards.iter().position(|facts| facts.name.contains(name)),
+        },
+    };
+    let found = place.filter(|&place| place < cards.len()).ok_or_else(|| {
+        let name = wanted.name.map_or(String::new(), |name| format!(" `{name}`"));
+        unavailable(format!("the simulated machine has no GPU{name}"))
+    })?;
+    Ok((simulation, found + 1))
+}
+
+/// What a simulated device computes with, if it does.
+fn computing(
+    simulation: &Simulation,
+    options: bilayer_cpu::Options,
+) -> Result<Option<Box<dyn Backend>>, Error> {
+    Ok(match simulation.execution() {
+        Execution::Compute => Some(Box::new(Cpu::new(options)?)),
+        Execution::ScheduleOnly => None,
+    })
+}
+
+/// The backends whose devices a placement may use.
+fn backends(placing: &Placing) -> impl Iterator<Item = &'static Row> {
+    BACKENDS.iter().filter(|row| (row.is_there)(placing))
+}
 
 /// A GPU as one of its drivers presents it: wgpu's adapter. A GPU with two drivers has two.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,25 +181,34 @@ pub struct Adapter {
     pub features: Vec<String>,
 }
 
-/// The adapters of all backends in one list, each backend's best first; empty in a build without backends.
+/// The adapters of this machine in one list, each backend's best first; empty in a build without backends.
 pub fn adapters() -> Vec<Adapter> {
-    BACKENDS.iter().flat_map(|row| (row.adapters)()).collect()
+    adapters_for(&Placing::default())
+}
+
+/// The adapters that a placement may use.
+fn adapters_for(placing: &Placing) -> Vec<Adapter> {
+    backends(placing).flat_map(|row| (row.adapters)(placing)).collect()
 }
 
 /// Measures the bandwidth at which kernels read memory on an adapter, given by its number in [`adapters`], GB/s (10^9
 /// bytes per second). Opens the adapter, which takes a second or two; `None` if that fails.
 pub fn read_gbps(number: usize) -> Option<f64> {
-    let (row, name) =
-        BACKENDS.iter().find_map(|row| Some((row, local(row, &number.to_string())?)))?;
+    let placing = Placing::default();
+    let (row, name) = backends(&placing)
+        .find_map(|row| Some((row, local(row, &number.to_string(), &placing)?)))?;
     (row.read_gbps)(&name)
 }
 
-/// Starts the host's threads.
+/// Starts the host's threads. The host of a simulated machine computes with them, if it computes.
 ///
 /// # Errors
 /// The CPU lacks the instruction level, the number of threads is out of range, or threads cannot be started.
-pub fn host(options: bilayer_cpu::Options) -> Result<Box<dyn Backend>, Error> {
-    Ok(Box::new(Cpu::new(options)?))
+pub fn host(placing: &Placing, options: bilayer_cpu::Options) -> Result<Box<dyn Backend>, Error> {
+    Ok(match &placing.simulated {
+        None => Box::new(Cpu::new(options)?),
+        Some(simulation) => Box::new(simulation.device(0, computing(simulation, options)?)),
+    })
 }
 
 /// Devices other than the host, opened or described, and why others are missing.
@@ -142,12 +219,15 @@ pub struct Offloads<T> {
     pub notes: Vec<String>,
 }
 
-/// Opens the requested devices; none if everything stays on the host.
+/// Opens the requested devices beside a host with these options; none if everything stays on the host.
 ///
 /// # Errors
 /// A named device is unavailable; `main-gpu` is out of range.
-pub fn open(placing: &Placing) -> Result<Offloads<Box<dyn Backend>>, Error> {
-    all(placing, |row, wanted| (row.open)(wanted))
+pub fn open(
+    placing: &Placing,
+    host: bilayer_cpu::Options,
+) -> Result<Offloads<Box<dyn Backend>>, Error> {
+    all(placing, host, |row, wanted| (row.open)(wanted))
 }
 
 /// Describes the devices that [`open`] would open.
@@ -155,12 +235,13 @@ pub fn open(placing: &Placing) -> Result<Offloads<Box<dyn Backend>>, Error> {
 /// # Errors
 /// Those of [`open`].
 pub fn facts(placing: &Placing) -> Result<Offloads<Facts>, Error> {
-    all(placing, |row, wanted| (row.facts)(wanted))
+    all(placing, bilayer_cpu::Options::default(), |row, wanted| (row.facts)(wanted))
 }
 
 /// Applies `of` to each requested device.
 fn all<T>(
     placing: &Placing,
+    host: bilayer_cpu::Options,
     of: impl Fn(&Row, &Wanted<'_>) -> Result<T, Error>,
 ) -> Result<Offloads<T>, Error> {
     let mut found = Offloads { devices: Vec::new(), notes: Vec::new() };
@@ -171,11 +252,10 @@ fn all<T>(
     for name in chosen(placing)? {
         let first = |name: Option<&str>| {
             let mut refused = Error::NoGpuSupport;
-            for row in BACKENDS {
-                let Some(name) = name.map_or(Some(None), |name| local(row, name).map(Some)) else {
-                    continue;
-                };
-                let wanted = Wanted { name: name.as_deref(), kept: placing.kept.as_deref() };
+            for row in backends(placing) {
+                let local = |name| local(row, name, placing).map(Some);
+                let Some(name) = name.map_or(Some(None), local) else { continue };
+                let wanted = Wanted { name: name.as_deref(), placing, host };
                 match of(row, &wanted) {
                     Ok(device) => return Ok(device),
                     Err(error) if matches!(refused, Error::NoGpuSupport) => refused = error,
@@ -200,7 +280,7 @@ fn all<T>(
 fn chosen(placing: &Placing) -> Result<Vec<Option<String>>, Error> {
     let mut names: Vec<Option<String>> = placing.devices.iter().cloned().map(Some).collect();
     if names.is_empty() {
-        let usual = usual(&adapters());
+        let usual = usual(&adapters_for(placing));
         names = match &usual[..] {
             [] | [_] => vec![None],
             several => several.iter().map(|number| Some(number.to_string())).collect(),
@@ -240,10 +320,10 @@ fn usual(adapters: &[Adapter]) -> Vec<usize> {
 
 /// Converts a number in the list of all backends' adapters to the backend's own; names are unchanged. `None` if the
 /// number belongs to an earlier backend.
-fn local(row: &Row, name: &str) -> Option<String> {
+fn local(row: &Row, name: &str, placing: &Placing) -> Option<String> {
     let Ok(number) = name.parse::<usize>() else { return Some(name.to_owned()) };
-    let before = BACKENDS.iter().take_while(|other| other.name != row.name);
-    let before: usize = before.map(|other| (other.adapters)().len()).sum();
+    let before = backends(placing).take_while(|other| other.name != row.name);
+    let before: usize = before.map(|other| (other.adapters)(placing).len()).sum();
     Some(number.checked_sub(before)?.to_string())
 }
 

@@ -156,6 +156,7 @@ impl<'s> Generation<'s> {
         if needed > context {
             return Err(CacheError::Context { needed, context }.into());
         }
+        let began = session.clock().now();
         Ok(Generation {
             rows: rows(session, &sampler, &request, 1),
             reply: Reply::new(model, sampler, request),
@@ -168,7 +169,7 @@ impl<'s> Generation<'s> {
             sequence,
             pending: None,
             statistics: Statistics::default(),
-            began: Instant::now(),
+            began,
         })
     }
 
@@ -192,7 +193,7 @@ impl<'s> Generation<'s> {
     pub fn prefill(&mut self, each: &mut dyn FnMut(usize)) -> Result<(), Error> {
         let Generation { session, sequence, reply, rows, .. } = self;
         let Reply { request, sampler, stop, .. } = reply;
-        self.began = Instant::now();
+        self.began = session.clock().now();
         session.take_spent();
         for &token in session.tokens(*sequence) {
             sampler.accept(token);
@@ -212,7 +213,7 @@ impl<'s> Generation<'s> {
         self.held = session.len(*sequence);
         // Fewer than asked for after an interruption.
         self.statistics.prompt_tokens = self.held - before;
-        self.statistics.prompt = self.began.elapsed();
+        self.statistics.prompt = self.session.clock().since(self.began);
         Ok(())
     }
 
@@ -279,10 +280,10 @@ impl<'s> Generation<'s> {
         session.truncate(*sequence, *held);
         draft.clear();
         if let Some(drafter) = drafter.as_mut().filter(|_| most > 0) {
-            let began = Instant::now();
+            let began = session.clock().now();
             let text = Text { held: session.tokens(*sequence), last: token };
             drafter.draft(text, most, draft)?;
-            self.statistics.drafting += began.elapsed();
+            self.statistics.drafting += session.clock().since(began);
             self.statistics.drafted += draft.tokens().len();
             drafter.move_spent(&mut self.statistics.spent);
         }
@@ -314,7 +315,7 @@ impl<'s> Generation<'s> {
     }
 
     fn count(&mut self) {
-        let elapsed = self.began.elapsed();
+        let elapsed = self.session.clock().since(self.began);
         if self.statistics.generated == 0 {
             self.statistics.first_token = elapsed;
         }

@@ -13,6 +13,7 @@ use crate::times::Subject;
 use crate::{Error, Model, devices};
 
 pub use crate::devices::{Adapter, Offloads, adapters, host, open, read_gbps};
+pub use bilayer_simulate::{Error as SimulationError, Execution, Simulation, machine};
 
 /// Default memory left free on each GPU, for the desktop and the driver.
 const MARGIN_BYTES: u64 = 1 << 30;
@@ -64,6 +65,8 @@ pub struct Placing {
     pub kept: Option<PathBuf>,
     /// Whether stored times are measured again.
     pub remeasure: bool,
+    /// The machine on which the model runs instead of this one.
+    pub simulated: Option<Simulation>,
 }
 
 /// The entry for a GPU in a list by GPU; a single value applies to all.
@@ -227,7 +230,7 @@ pub fn plan(
 fn this_machine(settings: &Settings<'_>) -> Result<(Machine, Vec<String>), Error> {
     let options = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
     let placing = &settings.placing;
-    let mut devices = vec![devices::host(options)?.facts().clone()];
+    let mut devices = vec![devices::host(placing, options)?.facts().clone()];
     let devices::Offloads { devices: mut gpus, mut notes } = devices::facts(placing)?;
     if gpus.is_empty() && placing.offloads() && !placing.vram_bytes.is_empty() {
         let described = |&bytes| Facts::offload("gpu", "a GPU described by --vram", bytes);
@@ -236,7 +239,8 @@ fn this_machine(settings: &Settings<'_>) -> Result<(Machine, Vec<String>), Error
     }
     devices.append(&mut gpus);
     if let [cpu] = &mut devices[..] {
-        cpu.read_gbps = Some(bilayer_cpu::probe::read_gbps_of(cpu.threads, PROBE_BYTES));
+        let threads = cpu.threads;
+        cpu.read_gbps.get_or_insert_with(|| bilayer_cpu::probe::read_gbps_of(threads, PROBE_BYTES));
     }
     Ok((Machine::new(devices), notes))
 }

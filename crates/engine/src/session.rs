@@ -1,9 +1,9 @@
 //! A session: a model placed on devices, with its KV cache. `step` only executes what was prepared.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bilayer_graph::{Backend, Kernel, Limits, PageCopy, Value};
-use bilayer_scheduler::{Plan, Times};
+use bilayer_graph::{Backend, Clock, Kernel, Limits, PageCopy, Value};
+use bilayer_scheduler::{Plan, Times, overlaps};
 
 use crate::times::{self, Decoding};
 use crate::{Error, Model};
@@ -152,7 +152,8 @@ impl Session {
         mut settings: Settings<'_>,
     ) -> Result<Session, Error> {
         settings.check(model)?;
-        prepare::measured(model, backends, planner, &mut settings, Instant::now())
+        let began = prepare::clock(&backends).now();
+        prepare::measured(model, backends, planner, &mut settings, began)
     }
 
     /// Opens an empty sequence.
@@ -234,6 +235,11 @@ impl Session {
     /// The devices, in the plan's order.
     pub fn backends(&self) -> impl Iterator<Item = &dyn Backend> {
         self.pipeline.backends.iter().map(Box::as_ref)
+    }
+
+    /// The clock by which its times are measured: that of its devices.
+    pub fn clock(&self) -> &Clock {
+        &self.pipeline.clock
     }
 
     /// Bytes of weights that a step of `tokens` tokens reads, per device.
@@ -437,7 +443,7 @@ impl Session {
         micro_rows: usize,
         each: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Ran, Error> {
-        let began = Instant::now();
+        let began = self.clock().now();
         let ran = loop {
             if let Some((device, error)) = self.lost.take()
                 && let Err(error) = self.move_from(device, error)
@@ -456,7 +462,7 @@ impl Session {
                 ran => break ran.map_err(Error::from),
             }
         };
-        let took = began.elapsed();
+        let took = self.clock().since(began);
         self.pipeline.spent.total += took;
         if let [Run { tokens: [_], .. }] = runs {
             self.decoding.add(took);
@@ -466,7 +472,7 @@ impl Session {
 
     /// Whether devices of a plan can work at the same time.
     fn divides(&self, plan: &Plan) -> bool {
-        self.read.watched.is_empty() && pipeline::overlaps(&self.graph, plan)
+        self.read.watched.is_empty() && overlaps(&self.graph, &plan.segments)
     }
 
     /// When devices of a plan work at the same time.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bilayer_quant::Type;
 
-use crate::{CacheId, Error, Graph, OpKind, SharedBytes, Step, Value, Weight};
+use crate::{CacheId, Clock, Error, Graph, OpKind, SharedBytes, Step, Value, Weight};
 
 /// A part of the graph that runs on one device without a transfer inside.
 #[derive(Clone, Debug)]
@@ -91,6 +91,35 @@ pub struct Facts {
     pub read_gbps: Option<f64>,
     /// Matrix multiplication speed, 10^12 operations per second, if known.
     pub tops: Option<f64>,
+    /// What its use costs besides its kernels, as far as that is known.
+    pub link: Link,
+}
+
+/// What the use of a device costs besides its kernels; what is not known costs nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Link {
+    /// Bandwidth from the host's memory to the device's, 10^9 bytes per second.
+    pub upload_gbps: Option<f64>,
+    /// Bandwidth from the device's memory to the host's, 10^9 bytes per second.
+    pub download_gbps: Option<f64>,
+    /// Time of the host for each submit, microseconds.
+    pub submit_us: f64,
+    /// Time between kernels, microseconds.
+    pub kernel_us: f64,
+    /// Time from the end of the work that the host waits for until it goes on, microseconds.
+    pub wait_us: f64,
+}
+
+impl Link {
+    /// Seconds that a transfer to the device takes.
+    pub fn upload_seconds(&self, bytes: f64) -> f64 {
+        self.upload_gbps.map_or(0.0, |gbps| bytes / (gbps * 1e9))
+    }
+
+    /// Seconds that a transfer to the host takes.
+    pub fn download_seconds(&self, bytes: f64) -> f64 {
+        self.download_gbps.map_or(0.0, |gbps| bytes / (gbps * 1e9))
+    }
 }
 
 impl Facts {
@@ -115,6 +144,7 @@ impl Facts {
             quantized: Vec::new(),
             read_gbps: None,
             tops: None,
+            link: Link::default(),
         }
     }
 
@@ -201,6 +231,11 @@ pub struct Kernel {
 pub trait Backend: Send {
     /// What the device is and can do.
     fn facts(&self) -> &Facts;
+
+    /// The clock by which its work is timed. All devices of a session have the same one.
+    fn clock(&self) -> Clock {
+        Clock::system()
+    }
 
     /// Announces everything that the device will hold, so that it can lay out its memory and refuse early. Loaded
     /// weights and caches that are named again are preserved (loading such a weight again has no effect); everything

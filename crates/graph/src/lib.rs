@@ -28,6 +28,7 @@
 //! ```
 
 mod backend;
+mod clock;
 mod error;
 pub mod fuse;
 mod graph;
@@ -39,8 +40,9 @@ mod step;
 mod weight;
 
 pub use backend::{
-    Backend, CachePages, Facts, Holding, Kernel, Limits, OpTime, Segment, SegmentId,
+    Backend, CachePages, Facts, Holding, Kernel, Limits, Link, OpTime, Segment, SegmentId,
 };
+pub use clock::Clock;
 pub use error::Error;
 pub use graph::{CacheInfo, Graph, Node, ValueInfo};
 pub use op::{

@@ -8,7 +8,6 @@
 //! (a ChaCha8 stream with a fixed key), so every repetition, placement and cache type does the same work.
 
 use std::fmt;
-use std::time::Instant;
 
 use bilayer_cpu::level::Level;
 use bilayer_cpu::{host, probe};
@@ -130,10 +129,12 @@ impl Setup {
     /// The host and, if any placement uses them, the GPUs.
     fn devices(&self) -> Result<Devices, Error> {
         let (threads, level) = (self.threads, self.cpu_level);
-        let host = placement::host(bilayer_cpu::Options { threads, level })?;
+        let options = bilayer_cpu::Options { threads, level };
+        let first = self.placings.first().cloned().unwrap_or_default();
+        let host = placement::host(&first, options)?;
         let mut all = Devices { backends: vec![host], without: None };
         for placing in &self.placings {
-            let placement::Offloads { devices, notes } = placement::open(placing)?;
+            let placement::Offloads { devices, notes } = placement::open(placing, options)?;
             let is_asked = !(devices.is_empty() && notes.is_empty());
             all.backends.extend(devices);
             all.without = notes.into_iter().next();
@@ -374,12 +375,12 @@ impl Running<'_> {
         for repetition in 0..self.method.repetitions {
             self.begin()?;
             told(Phase::Repetition(repetition));
-            let began = Instant::now();
+            let began = self.live.session.clock().now();
             let done = match self.prompts(prompt)? {
                 Ok(()) => self.generate(generate)?,
                 interrupted => interrupted,
             };
-            let took = began.elapsed();
+            let took = self.live.session.clock().since(began);
             if done.is_err() {
                 return Ok(Err(Interrupted));
             }
@@ -482,8 +483,9 @@ impl Running<'_> {
             return None;
         }
         told(Phase::Probe);
-        let threads = self.live.session.backends().next()?.facts().threads;
-        Some(probe::stream_gbps(threads, self.weights)).filter(|&gbps| gbps > 0.0)
+        let facts = self.live.session.backends().next()?.facts();
+        let measured = || probe::stream_gbps(facts.threads, self.weights);
+        Some(facts.read_gbps.unwrap_or_else(measured)).filter(|&gbps| gbps > 0.0)
     }
 }
 

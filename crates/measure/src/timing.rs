@@ -5,7 +5,7 @@
 //! weighted by their bytes. Times are wall-clock times, as in a session: clocks between kernels would delay them.
 
 use std::collections::{BTreeMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bilayer_engine::Error;
 use bilayer_engine::session::Subject;
@@ -13,7 +13,9 @@ use bilayer_graph::{
     Backend, Exactness, Facts, Graph, Holding, Limits, PAGE_TOKENS, Rows, SegmentId, Span, Step,
     Weight,
 };
-use bilayer_scheduler::{BATCH_TOKENS, Cost, DeviceTimes, Placement, PlannedSegment, cut};
+use bilayer_scheduler::{
+    BATCH_TOKENS, Cost, DeviceTimes, PROMPT_TOKENS, Placement, PlannedSegment, cut,
+};
 
 /// Bytes of weights in the stretch of layers: more than caches hold. A device that copies them is given fewer, since
 /// every byte is loaded first.
@@ -41,12 +43,11 @@ const REPEATS: std::ops::Range<usize> = 4..40;
 pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<DeviceTimes, Error> {
     let graph = subject.graph;
     let end = End::of(backend.facts());
-    let bytes = layer_bytes(graph, 1, |_| true);
-    // Most of a prompt's last layer is computed for the requested row only.
-    let prompt_bytes = layer_bytes(graph, 1, |rows| rows == Rows::Tokens);
-    let layers = stretch(&bytes, &layer_bytes(graph, usize::MAX, |_| true), end);
+    let bytes = sums(graph, |node| graph.matrix_bytes(node, 1));
+    let held = sums(graph, |node| graph.matrix_bytes(node, usize::MAX));
+    let layers = stretch(&bytes, &held, end);
     let parts = [&[][..], &layers[..1], &layers].map(|part| segments(graph, part, end));
-    let most = subject.limits.tokens.min(PIECE_TOKENS);
+    let most = subject.limits.tokens.min(PROMPT_TOKENS);
     let pages = (POSITION + most.max(BATCH_TOKENS)).div_ceil(PAGE_TOKENS) + 1;
     let limits = Limits {
         tokens: most.max(BATCH_TOKENS),
@@ -62,43 +63,50 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
     let mut bench = Bench { graph, backend, parts, values: BTreeMap::new() };
     let before = bench.repeat(1, 1, TIME)?;
     let batch = low(bench.repeat(BATCH_TOKENS, BATCH_TOKENS, TIME / 2)?);
-    // A piece that takes a few tenths of a second.
-    let first = low(bench.repeat(most.min(32), 1, Duration::ZERO)?);
-    let each = first.iter().sum::<f64>() / most.min(32) as f64;
-    let fits = |tokens: &usize| each * *tokens as f64 <= TIME.as_secs_f64() * 1e3;
-    let piece = [64, PIECE_TOKENS].into_iter().filter(|t| *t <= most).rfind(fits);
-    let (prefill, piece) = match piece {
-        Some(piece) => (low(bench.repeat(piece, 1, TIME)?), piece),
-        None => (first, most.min(32)),
-    };
+    let (piece, prompt) = bench.prompts(most)?;
     // Repeated, since the load on the machine may have changed.
     let mut decode = bench.repeat(1, 1, TIME)?;
     decode.iter_mut().zip(before).for_each(|(all, before)| all.extend(before));
     let decode = low(decode);
     bench.backend.reserve(&Holding { weights: &[], caches: &[] })?;
-    let apart = |walls, bytes: &[f64]| {
-        let shares: Vec<f64> = layers.iter().map(|&layer| bytes[layer]).collect();
+    // A prompt is bound by compute, and most of its last layer is computed for the requested row only.
+    let weights = sums(graph, |node| prompt_weights(graph, node));
+    let apart = |walls, all: &[f64]| {
+        let shares: Vec<f64> = layers.iter().map(|&layer| all[layer]).collect();
         Walls { walls, shares: &shares }.apart()
     };
     let (decode, batch) = (apart(decode, &bytes), apart(batch, &bytes));
-    let prefill = apart(prefill, &prompt_bytes);
-    let cost = |of: &dyn Fn(&Apart) -> f64| Cost {
+    let apart_prompt = |of: Prompt| Prompt { tokens: of.tokens, walls: apart(of.walls, &weights) };
+    let (piece, prompt) = (apart_prompt(piece), apart_prompt(prompt));
+    let per_token = |of: &Prompt<Apart>, ms: f64| Some(ms / of.tokens as f64);
+    let cost = |of: &dyn Fn(&Apart) -> f64, of_prompt: &dyn Fn(&Apart) -> f64| Cost {
         decode_ms: of(&decode),
         batch_ms: Some(of(&batch)),
-        prefill_ms: Some(of(&prefill) / piece as f64),
+        prefill_ms: per_token(&piece, of_prompt(&piece.walls)),
+        prompt_ms: per_token(&prompt, of_prompt(&prompt.walls)),
+    };
+    let layer = |(bytes, weights): (&f64, &f64)| {
+        cost(&|apart| apart.of_unit * bytes, &|apart| apart.of_unit * weights)
     };
     Ok(DeviceTimes {
         // Looking up table rows is negligible next to submitting the first segment.
-        embedding: cost(&|_| 0.0),
-        layers: std::iter::zip(&bytes, &prompt_bytes)
-            .map(|(bytes, prompt_bytes)| Cost {
-                prefill_ms: Some(prefill.of_byte * prompt_bytes / piece as f64),
-                ..cost(&|apart| apart.of_byte * bytes)
-            })
-            .collect(),
-        output: cost(&|apart| apart.output),
-        segment: cost(&|apart| apart.segment),
+        embedding: cost(&|_| 0.0, &|_| 0.0),
+        layers: std::iter::zip(&bytes, &weights).map(layer).collect(),
+        output: Cost {
+            // Only the last token of a prompt needs it.
+            prefill_ms: Some(piece.walls.output / PROMPT_TOKENS as f64),
+            prompt_ms: Some(prompt.walls.output / PROMPT_TOKENS as f64),
+            ..cost(&|apart| apart.output, &|_| 0.0)
+        },
+        segment: cost(&|apart| apart.segment, &|apart| apart.segment),
     })
+}
+
+/// Times of a piece of a prompt.
+#[derive(Clone, Copy, Debug)]
+struct Prompt<T = [f64; 3]> {
+    tokens: usize,
+    walls: T,
 }
 
 /// Segments of some layers on a device; without layers, of the head.
@@ -187,7 +195,7 @@ fn stretch(bytes: &[f64], held: &[f64], end: End) -> Vec<usize> {
 /// Times of the head, one layer and a stretch of layers, milliseconds.
 struct Walls<'a> {
     walls: [f64; 3],
-    /// Bytes of the layers of the stretch, the single layer first.
+    /// Bytes, or other measures of their work, of the layers of the stretch, the single layer first.
     shares: &'a [f64],
 }
 
@@ -195,7 +203,7 @@ struct Walls<'a> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Apart {
     output: f64,
-    of_byte: f64,
+    of_unit: f64,
     segment: f64,
 }
 
@@ -204,23 +212,34 @@ impl Walls<'_> {
         let [head, one, all] = self.walls;
         let (first, more) = (self.shares[0].max(1.0), self.shares[1..].iter().sum::<f64>());
         // With a single layer, its time cannot be separated from submission.
-        let of_byte = if more > 0.0 { (all - one) / more } else { one / first };
+        let of_unit = if more > 0.0 { (all - one) / more } else { one / first };
         // A layer's time is at most the total, and not negative.
-        let of_byte = of_byte.clamp(0.25 * all / (first + more), all / (first + more));
-        let segment = (one - of_byte * first).max(0.0);
-        Apart { output: (head - segment).max(0.0), of_byte, segment: segment.min(head) }
+        let of_unit = of_unit.clamp(0.25 * all / (first + more), all / (first + more));
+        let segment = (one - of_unit * first).max(0.0);
+        Apart { output: (head - segment).max(0.0), of_unit, segment: segment.min(head) }
     }
 }
 
-/// Bytes of each layer's matrices that compute values with a kind of rows and are read by `tokens` tokens.
-fn layer_bytes(graph: &Graph, tokens: usize, counts: impl Fn(Rows) -> bool) -> Vec<f64> {
-    let mut bytes = vec![0.0; graph.layers() as usize];
+/// The sum of a figure over the nodes of each layer.
+fn sums(graph: &Graph, of: impl Fn(usize) -> f64) -> Vec<f64> {
+    let mut sums = vec![0.0; graph.layers() as usize];
     for (number, node) in graph.nodes.iter().enumerate() {
-        if let Some(layer) = node.layer.filter(|_| counts(graph.rows(node.op.out()))) {
-            bytes[layer as usize] += graph.matrix_bytes(number, tokens);
+        if let Some(layer) = node.layer {
+            sums[layer as usize] += of(number);
         }
     }
-    bytes
+    sums
+}
+
+/// Weights of a node's matrices that a token of a prompt uses, the last one excepted.
+fn prompt_weights(graph: &Graph, node: usize) -> f64 {
+    let op = &graph.nodes[node].op;
+    if graph.rows(op.out()) == Rows::Outputs {
+        return 0.0;
+    }
+    let sizes = op.matrices().iter().map(|&id| graph.weight(id));
+    let weights: f64 = sizes.map(|weight| weight.rows as f64 * weight.cols as f64).sum();
+    weights * graph.share(node, 1)
 }
 
 /// The time of each part on an otherwise idle machine: the first quartile of its runs.
@@ -242,6 +261,27 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    /// Times of a micro-batch of a prompt, and of as many of up to `most` tokens in one step as do not take too long.
+    fn prompts(&mut self, most: usize) -> Result<(Prompt, Prompt), Error> {
+        let tokens = most.min(32);
+        let first = Prompt { tokens, walls: low(self.repeat(tokens, 1, Duration::ZERO)?) };
+        let fits = |tokens: usize, of: &Prompt| {
+            let each = of.walls.iter().sum::<f64>() / of.tokens as f64;
+            tokens <= most && each * tokens as f64 <= TIME.as_secs_f64() * 1e3
+        };
+        let piece = match [PIECE_TOKENS, 64].into_iter().find(|&tokens| fits(tokens, &first)) {
+            Some(tokens) => Prompt { tokens, walls: low(self.repeat(tokens, 1, TIME)?) },
+            None => first,
+        };
+        let prompt = match most {
+            tokens if tokens > piece.tokens && fits(tokens, &piece) => {
+                Prompt { tokens, walls: low(self.repeat(tokens, 1, TIME / 2)?) }
+            }
+            _ => piece,
+        };
+        Ok((piece, prompt))
+    }
+
     /// Repeats steps of `tokens` tokens, the last `outputs` of which are requested, through each part in turn:
     /// milliseconds of each part without the first.
     fn repeat(
@@ -251,11 +291,12 @@ impl Bench<'_> {
         time: Duration,
     ) -> Result<[Vec<f64>; 3], Error> {
         (0..3).try_for_each(|part| self.step(part, tokens, outputs).map(|_| ()))?;
-        let began = Instant::now();
+        let clock = self.backend.clock();
+        let began = clock.now();
         let mut walls = [const { Vec::new() }; 3];
         while walls[0].is_empty()
-            || (walls[0].len() < REPEATS.end && began.elapsed() < time)
-            || (walls[0].len() < REPEATS.start && began.elapsed() < 4 * time)
+            || (walls[0].len() < REPEATS.end && clock.since(began) < time)
+            || (walls[0].len() < REPEATS.start && clock.since(began) < 4 * time)
         {
             for (part, walls) in walls.iter_mut().enumerate() {
                 walls.push(self.step(part, tokens, outputs)?);
@@ -282,7 +323,8 @@ impl Bench<'_> {
             exactness: Exactness::Fastest,
         };
         let segments = std::mem::take(&mut self.parts[part]);
-        let began = Instant::now();
+        let clock = self.backend.clock();
+        let began = clock.now();
         for (segment, id) in &segments {
             for &input in &segment.inputs {
                 let len = self.len(input, tokens, outputs.len());
@@ -298,7 +340,7 @@ impl Bench<'_> {
                 self.backend.read(output, values)?;
             }
         }
-        let wall = began.elapsed().as_secs_f64() * 1e3;
+        let wall = clock.since(began).as_secs_f64() * 1e3;
         self.parts[part] = segments;
         Ok(wall)
     }
@@ -329,12 +371,12 @@ mod tests {
         // Submission takes 1, every 10 bytes of a layer 2, the head 5.
         let apart = |walls, shares: &[f64]| Walls { walls, shares }.apart();
         let found = apart([6.0, 3.0, 9.0], &[10.0, 20.0, 10.0]);
-        assert_eq!(found, Apart { output: 5.0, of_byte: 0.2, segment: 1.0 });
+        assert_eq!(found, Apart { output: 5.0, of_unit: 0.2, segment: 1.0 });
         // A single layer; and noise that must not make times negative.
         let one = apart([6.0, 3.0, 3.0], &[10.0]);
-        assert_eq!(one, Apart { output: 6.0, of_byte: 0.3, segment: 0.0 });
+        assert_eq!(one, Apart { output: 6.0, of_unit: 0.3, segment: 0.0 });
         let odd = apart([6.0, 3.0, 2.0], &[10.0, 10.0]);
-        assert!(odd.of_byte > 0.0 && odd.segment >= 0.0 && odd.output >= 0.0, "{odd:?}");
+        assert!(odd.of_unit > 0.0 && odd.segment >= 0.0 && odd.output >= 0.0, "{odd:?}");
     }
 
     #[test]

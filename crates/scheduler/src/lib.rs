@@ -48,10 +48,11 @@ pub use cut::{PlannedSegment, cut};
 pub use displace::{Loss, displaced};
 pub use error::{Error, Excess};
 pub use machine::{Budget, Machine};
-pub use memory::Bytes;
+pub use memory::{Bytes, working_bytes};
 pub use offload::{Offload, Request, offload};
 pub use placement::Placement;
 pub use plan::{DevicePlan, LayerPlan, Plan, place, plan};
 pub use times::{
     ANSWER_TOKENS, BATCH_TOKENS, Basis, Cost, DeviceTimes, PROMPT_TOKENS, Predicted, Times,
+    overlaps,
 };

@@ -14,6 +14,32 @@ use crate::{Budget, PlannedSegment};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
+impl Bytes {
+    /// Parses a size such as `24GiB`; a number without a unit is multiplied by two to the power of `bare`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(given: &str, bare: u32) -> Result<Bytes, String> {
+        let end = given.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(given.len());
+        let (number, unit) = given.split_at(end);
+        let power = match unit.trim().to_ascii_lowercase().as_str() {
+            "" => bare,
+            "b" => 0,
+            "k" | "kb" | "kib" => 10,
+            "m" | "mb" | "mib" => 20,
+            "g" | "gb" | "gib" => 30,
+            "t" | "tb" | "tib" => 40,
+            _ => {
+                return Err(
+                    "it must be a size such as 24GiB, 512MiB or a number of bytes".to_owned()
+                );
+            }
+        };
+        let number: f64 = number.parse().map_err(|_| "it must begin with a number".to_owned())?;
+        Ok(Bytes((number * f64::from(power).exp2()) as u64))
+    }
+}
+
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -232,6 +258,17 @@ fn together(graph: &Graph, parts: &[FusedProduct]) -> Vec<Vec<Value>> {
         }
     }
     groups.into_values().collect()
+}
+
+/// Bytes that a device needs for a segment besides weights and caches: for activations and values in transfer.
+pub fn working_bytes(
+    graph: &Graph,
+    segment: &PlannedSegment,
+    budget: &Budget,
+    facts: &Facts,
+) -> u64 {
+    let activations = activation_bytes(graph, segment, budget, facts);
+    sum([activations, staging_bytes(graph, segment, budget, facts)])
 }
 
 /// Bytes of values in transfer to and from a segment, in the largest step.

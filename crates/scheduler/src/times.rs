@@ -1,12 +1,14 @@
 //! Times of a model's parts on each device, measured or estimated, and the predictions of a plan.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
-use bilayer_graph::Graph;
+use bilayer_graph::{Graph, Op};
 use serde::{Deserialize, Serialize};
 
-use crate::memory::weight_bytes;
 use crate::{Machine, Placement, PlannedSegment};
+
+mod estimate;
 
 /// Prompt length for judging prefill.
 pub const PROMPT_TOKENS: usize = 512;
@@ -34,8 +36,10 @@ pub struct Cost {
     pub decode_ms: f64,
     /// In a step of [`BATCH_TOKENS`]; `None` if unknown.
     pub batch_ms: Option<f64>,
-    /// In prefill, per token; `None` if unknown.
+    /// In prefill by micro-batches, as devices that share a prompt run it, per token; `None` if unknown.
     pub prefill_ms: Option<f64>,
+    /// In prefill of [`PROMPT_TOKENS`] in one step, as a device alone runs it, per token; `None` if unknown.
+    pub prompt_ms: Option<f64>,
 }
 
 /// The times of a model's parts on one device.
@@ -84,6 +88,7 @@ impl Cost {
             decode_ms: self.decode_ms * by,
             batch_ms: self.batch_ms.map(|ms| ms * by),
             prefill_ms: self.prefill_ms.map(|ms| ms * by),
+            prompt_ms: self.prompt_ms.map(|ms| ms * by),
         }
     }
 
@@ -93,11 +98,13 @@ impl Cost {
             decode_ms: self.decode_ms + other.decode_ms,
             batch_ms: both(self.batch_ms, other.batch_ms),
             prefill_ms: both(self.prefill_ms, other.prefill_ms),
+            prompt_ms: both(self.prompt_ms, other.prompt_ms),
         }
     }
 
     /// Zero time.
-    const ZERO: Cost = Cost { decode_ms: 0.0, batch_ms: Some(0.0), prefill_ms: Some(0.0) };
+    const ZERO: Cost =
+        Cost { decode_ms: 0.0, batch_ms: Some(0.0), prefill_ms: Some(0.0), prompt_ms: Some(0.0) };
 }
 
 /// The part of the model that contains a node.
@@ -120,43 +127,18 @@ fn parts(graph: &Graph) -> Vec<ModelPart> {
 }
 
 impl Times {
-    /// Estimates times: every weight is read once per token or batch, experts only if used, and a prompt takes two
-    /// operations per weight that a token uses. `None` if a device's bandwidth is unknown.
+    /// Estimates times by the longer of reading and computing: every weight is read once per step, experts only if
+    /// used, and takes two operations per row. Kernels, submits and transfers add what the devices' links say. `None` if
+    /// a device's bandwidth is unknown.
     pub fn estimated(graph: &Graph, machine: &Machine) -> Option<Times> {
-        let parts = parts(graph);
-        let mut devices = Vec::with_capacity(machine.devices.len());
-        for facts in &machine.devices {
-            let gbps = facts.read_gbps?;
-            let of = |part: ModelPart| {
-                let nodes = (0..parts.len()).filter(|&node| parts[node] == part);
-                let (mut one, mut batch, mut weights) = (0.0, 0.0, 0.0);
-                for node in nodes {
-                    let ids: BTreeSet<_> =
-                        graph.nodes[node].op.matrices().iter().copied().collect();
-                    let bytes = weight_bytes(graph, &ids, facts) as f64;
-                    one += bytes * graph.share(node, 1);
-                    batch += bytes * graph.share(node, BATCH_TOKENS);
-                    let size = |id| graph.weight(id).rows as f64 * graph.weight(id).cols as f64;
-                    weights += ids.into_iter().map(size).sum::<f64>() * graph.share(node, 1);
-                }
-                let read = |bytes: f64| bytes / (gbps * 1e6);
-                let prefill_ms = facts.tops.map(|tops| 2.0 * weights / (tops * 1e9));
-                Cost { decode_ms: read(one), batch_ms: Some(read(batch)), prefill_ms }
-            };
-            devices.push(DeviceTimes {
-                embedding: Cost::ZERO,
-                layers: (0..graph.layers()).map(|layer| of(ModelPart::Layer(layer))).collect(),
-                output: of(ModelPart::Output),
-                segment: Cost::ZERO,
-            });
-        }
-        Some(Times { basis: Basis::Estimated, devices })
+        let devices = machine.devices.iter().map(|facts| estimate::device(graph, facts));
+        Some(Times { basis: Basis::Estimated, devices: devices.collect::<Option<_>>()? })
     }
 
     /// Whether these times match the number of layers and devices, and are all valid.
     pub fn fit(&self, layers: usize, devices: usize) -> bool {
         let good = |cost: &Cost| {
-            let all = [Some(cost.decode_ms), cost.batch_ms, cost.prefill_ms];
+            let all = [Some(cost.decode_ms), cost.batch_ms, cost.prefill_ms, cost.prompt_ms];
             all.into_iter().flatten().all(|ms| ms.is_finite() && ms >= 0.0)
         };
         self.devices.len() == devices
@@ -174,7 +156,7 @@ impl Times {
     }
 
     /// Predicts step times of a placement cut into `segments`. The time of a part with nodes on several devices is
-    /// divided by the weights they read. Prompts run in `micro_batches`, so that devices work at the same time.
+    /// divided by the weights they read. Devices that can work at the same time share a prompt by micro-batches.
     pub(crate) fn predict(
         &self,
         graph: &Graph,
@@ -217,12 +199,32 @@ impl Times {
         Some(Predicted {
             decode_ms: total.decode_ms,
             batch_ms: total.batch_ms,
-            prefill_ms_per_token: overlapped(&costs),
+            prefill_ms_per_token: match overlaps(graph, segments) {
+                true => overlapped(&costs),
+                false => total.prompt_ms,
+            },
             basis: self.basis,
             overlap_bound: if longest > 0.0 { total.decode_ms / longest } else { 1.0 },
             devices_ms,
         })
     }
+}
+
+/// Whether two devices of a plan can work at the same time: both multiply matrices (an embedding lookup takes no time),
+/// and no device has a value as the input of two segments, since writing it for one micro-batch would change what the
+/// other segment still reads.
+pub fn overlaps(graph: &Graph, segments: &[PlannedSegment]) -> bool {
+    let multiplies = |nodes: &Range<usize>| {
+        graph.nodes[nodes.clone()].iter().any(|node| matches!(node.op, Op::MatMul { .. }))
+    };
+    let busy = segments.iter().filter(|segment| multiplies(&segment.nodes));
+    let devices: BTreeSet<usize> = busy.map(|segment| segment.device).collect();
+    let mut inputs = BTreeSet::new();
+    let once = segments
+        .iter()
+        .flat_map(|segment| segment.inputs.iter().map(|&value| (segment.device, value)))
+        .all(|input| inputs.insert(input));
+    devices.len() > 1 && once
 }
 
 /// Number of micro-batches of a prompt of [`PROMPT_TOKENS`] if devices share the work (the engine's rule).

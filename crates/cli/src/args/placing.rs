@@ -1,8 +1,8 @@
 //! Placement flags: what runs on which device.
 
-use bilayer_engine::placement::{Placing, SplitMode};
+use bilayer_engine::placement::{Execution, Placing, Simulation, SplitMode};
 use bilayer_engine::session::Overlap;
-use bilayer_scheduler::{Offload, Plan};
+use bilayer_scheduler::{Bytes, Offload, Plan};
 use clap::Args;
 
 use super::switch;
@@ -65,6 +65,12 @@ pub struct AdapterArgs {
     /// Time the model's layers on each device again instead of using stored times
     #[arg(long)]
     pub remeasure: bool,
+    /// Run on the machine described in a TOML file: with simulated devices, whose times are those of its hardware
+    #[arg(long, value_name = "FILE", value_parser = simulation)]
+    pub simulate: Option<Simulation>,
+    /// With --simulate, only go through the schedule: nothing is computed, and every logit is 0
+    #[arg(long, requires = "simulate")]
+    pub no_compute: bool,
     /// List the GPUs and exit
     #[arg(long)]
     pub list_devices: bool,
@@ -112,7 +118,16 @@ impl AdapterArgs {
             taken_bytes: Vec::new(),
             kept: folders::kept(),
             remeasure: self.remeasure,
+            simulated: self.simulated(),
         }
+    }
+}
+
+impl AdapterArgs {
+    /// The simulated machine: one for all placements of a command.
+    fn simulated(&self) -> Option<Simulation> {
+        let execution = if self.no_compute { Execution::ScheduleOnly } else { Execution::Compute };
+        self.simulate.clone().map(|simulation| simulation.with(execution))
     }
 }
 
@@ -137,6 +152,11 @@ impl PlacingArgs {
         };
         flags + if self.no_kv_offload { " -nkvo" } else { "" }
     }
+}
+
+fn simulation(given: &str) -> Result<Simulation, String> {
+    let text = std::fs::read_to_string(given).map_err(|error| error.to_string())?;
+    Simulation::described(&text, Execution::Compute).map_err(|error| error.to_string())
 }
 
 fn overlap(given: &str) -> Result<Overlap, String> {
@@ -246,7 +266,7 @@ fn pin(given: &str) -> Result<(String, usize), String> {
 
 /// Parses `24GiB`, `512MiB`, `1.5G` or `800000` to bytes.
 pub(crate) fn size(given: &str) -> Result<u64, String> {
-    sized(given, 0)
+    Ok(Bytes::parse(given, 0)?.0)
 }
 
 fn sizes(given: &str) -> Result<List<u64>, String> {
@@ -255,24 +275,7 @@ fn sizes(given: &str) -> Result<List<u64>, String> {
 
 /// Parses sizes; a bare number is MiB.
 fn margins(given: &str) -> Result<List<u64>, String> {
-    List::parse(given, &[','], |text| sized(text, 20))
-}
-
-/// Parses a number with a unit; a bare number is multiplied by two to the power of `bare`.
-fn sized(given: &str, bare: u32) -> Result<u64, String> {
-    let end = given.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(given.len());
-    let (number, unit) = given.split_at(end);
-    let power = match unit.trim().to_ascii_lowercase().as_str() {
-        "" => bare,
-        "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        _ => return Err("it must be a size such as 24GiB, 512MiB or a number of bytes".to_owned()),
-    };
-    let number: f64 = number.parse().map_err(|_| "it must begin with a number".to_owned())?;
-    Ok((number * f64::from(power).exp2()) as u64)
+    List::parse(given, &[','], |text| Ok(Bytes::parse(text, 20)?.0))
 }
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! `bilayer plan`: prints the placement and memory use of a model without loading it.
 
+use std::path::Path;
+
 use bilayer_engine::placement;
+use bilayer_scheduler::Machine;
 use serde_json::json;
 
 use crate::args::Plan;
 use crate::commands::{devices, run};
 use crate::failure::Failure;
 use crate::{demo, output};
-
-mod machine;
 
 /// Prints the plan.
 pub fn execute(args: &Plan) -> Result<u8, Failure> {
@@ -17,7 +18,7 @@ pub fn execute(args: &Plan) -> Result<u8, Failure> {
     }
     let model = demo::open(&args.model.source())?;
     let settings = run::settings::model(&args.model)?;
-    let machine = args.machine.as_deref().map(machine::read).transpose()?;
+    let machine = args.machine.as_deref().map(described).transpose()?;
     let plan = placement::plan(&model, &settings, machine)?;
     let context = settings.ctx_size.map_or(String::new(), |tokens| format!(" -c {tokens}"));
     let flags = format!(
@@ -50,4 +51,10 @@ pub fn execute(args: &Plan) -> Result<u8, Failure> {
     text += &format!("\n{count} layers on GPUs; {most} would fit\nflags: {flags}\n");
     output::text(&text)?;
     Ok(0)
+}
+
+/// Reads the description of a machine.
+fn described(path: &Path) -> Result<Machine, Failure> {
+    let text = output::file(path)?;
+    placement::machine(&text).map_err(|error| Failure::usage(error.to_string()).in_file(path))
 }

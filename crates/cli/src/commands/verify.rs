@@ -35,7 +35,7 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
     let mut first = backend(&args.a, &placing, args)?;
     let (mut second, name) = match &args.b {
         Some(name) => (backend(name, &placing, args)?, name.clone()),
-        None => match gpu(&placing)? {
+        None => match gpu(&placing, host(args))? {
             Ok(gpu) => (gpu, "gpu".to_owned()),
             Err(reason) => {
                 if !reason.is_empty() {
@@ -86,9 +86,8 @@ fn backend(name: &str, placing: &Placing, args: &Verify) -> Result<Box<dyn Backe
     match name.split_once(':') {
         None if name == "cpu" => cpu(args.model.cpu_level.as_deref()),
         None if name == "reference" => Ok(Box::new(Reference::new())),
-        None if name == "gpu" => {
-            gpu(placing)?.map_err(|reason| Failure::Line(crate::failure::NO_DEVICE, reason))
-        }
+        None if name == "gpu" => gpu(placing, host(args))?
+            .map_err(|reason| Failure::Line(crate::failure::NO_DEVICE, reason)),
         Some(("cpu", level)) => cpu(Some(level)),
         _ => Err(Failure::usage(format!(
             "`{name}` is not a backend; it must be cpu, cpu:LEVEL, gpu or reference"
@@ -96,9 +95,14 @@ fn backend(name: &str, placing: &Placing, args: &Verify) -> Result<Box<dyn Backe
     }
 }
 
+/// The options of the CPU, with which a simulated GPU computes.
+fn host(args: &Verify) -> Options {
+    Options { threads: crate::args::threads(args.model.threads), level: None }
+}
+
 /// The first GPU asked for, or the reason why there is none.
-fn gpu(placing: &Placing) -> Result<Result<Box<dyn Backend>, String>, Failure> {
-    let placement::Offloads { devices, notes } = placement::open(placing)?;
+fn gpu(placing: &Placing, options: Options) -> Result<Result<Box<dyn Backend>, String>, Failure> {
+    let placement::Offloads { devices, notes } = placement::open(placing, options)?;
     let reason = notes.into_iter().next().unwrap_or_default();
     let reason = reason.replace("; all runs on the CPU", "");
     Ok(devices.into_iter().next().ok_or(reason))

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use bilayer_graph::Clock;
+
 use super::executor::{PositionLogprobs, Served, Shift};
 use super::request::{Item, Progress};
 use crate::Error;
@@ -21,6 +23,8 @@ pub(super) struct Answer {
     pub drafter: Option<Box<dyn Drafter>>,
     pub draft: Draft,
     pub served: Served,
+    /// The session's clock.
+    pub clock: Clock,
     pub arrived: Instant,
     pub started: Option<Instant>,
     pub first: Option<Instant>,
@@ -172,7 +176,7 @@ impl Answer {
 
     /// Notes the time of the token that was just selected.
     fn time(&mut self) {
-        let now = Instant::now();
+        let now = self.clock.now();
         let started = self.started.unwrap_or(now);
         self.served.queued = started - self.arrived;
         self.served.generated = self.reply.generated;

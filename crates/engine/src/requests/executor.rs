@@ -211,13 +211,14 @@ impl Executor {
             step: settings.step,
             deterministic: settings.deterministic.then_some(fixed),
         };
+        let began = session.clock().now();
         Executor {
             row_bytes: session.crossing_bytes(),
             session,
             scheduler: Scheduler::new(policy),
             drafters: None,
             answers: BTreeMap::new(),
-            began: Instant::now(),
+            began,
             best: Vec::with_capacity(BEST_MAX),
             report: StepReport::default(),
         }
@@ -256,7 +257,7 @@ impl Executor {
             after: submission.after,
             slot: submission.slot,
         };
-        let id = self.scheduler.submit(self.began.elapsed(), arrival)?;
+        let id = self.scheduler.submit(self.session.clock().since(self.began), arrival)?;
         let answer = Answer {
             served: Served { prompt: needed, ..Served::default() },
             reply: Reply::new(self.session.model(), sampler, request),
@@ -264,7 +265,8 @@ impl Executor {
             shift: submission.shift,
             drafter: None,
             draft: Draft::default(),
-            arrived: Instant::now(),
+            arrived: self.session.clock().now(),
+            clock: self.session.clock().clone(),
             started: None,
             first: None,
             last: None,
@@ -288,11 +290,12 @@ impl Executor {
             self.end(id, Stop::Interrupted, events);
         }
         self.draft(events);
-        let items = self.scheduler.next_step(self.began.elapsed(), &mut self.session);
+        let since = self.session.clock().since(self.began);
+        let items = self.scheduler.next_step(since, &mut self.session);
         if items.is_empty() {
             return false;
         }
-        let now = Instant::now();
+        let now = self.session.clock().now();
         for item in &items {
             let answer = self.answers.get_mut(&item.request).expect("each request has an answer");
             if answer.started.is_none() {
@@ -347,9 +350,10 @@ impl Executor {
         let needs: Option<usize> = needs.try_fold(0, |most: usize, needs| Some(most.max(needs?)));
         let device = session.best().filter(|(k, _)| needs.is_some_and(|needs| needs <= *k));
         let reading = device.map_or(session.logits(), |(_, reading)| reading);
-        let began = Instant::now();
+        let clock = session.clock().clone();
+        let began = clock.now();
         let mut rest = session.step_reading(&runs, reading)?;
-        let took = began.elapsed();
+        let took = clock.since(began);
         let mut outcomes = Vec::with_capacity(items.len());
         for item in items {
             let (rows, after) = rest.split_at(item.outputs() * reading.width);

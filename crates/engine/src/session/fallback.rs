@@ -5,7 +5,7 @@
 //! fit, the rest to the host. The session stores the tokens of every sequence, so the KV cache is recomputed from them,
 //! in the same pages.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bilayer_graph::{Backend, Limits, PAGE_TOKENS};
 use bilayer_scheduler::{Loss, Machine, Placement, Plan, Times, displaced, place};
@@ -16,6 +16,7 @@ use super::lanes::Lanes;
 use super::load::Change;
 use super::pipeline::{self, Pipeline};
 use super::{Failed, Overlap, Run, Session, Spent, Wanted, prepare};
+use crate::placement::Placing;
 use crate::times::Decoding;
 use crate::{Error, devices};
 
@@ -91,7 +92,7 @@ pub fn host(
     if let Some(place) = known {
         return Ok(place);
     }
-    backends.push(devices::host(options)?);
+    backends.push(devices::host(&Placing::cpu(), options)?);
     Ok(backends.len() - 1)
 }
 
@@ -145,7 +146,7 @@ impl Session {
         device: usize,
         mut error: bilayer_graph::Error,
     ) -> Result<(), Error> {
-        let began = Instant::now();
+        let began = self.clock().now();
         let from = self.plan.map.clone();
         let mut lost = vec![device];
         loop {
@@ -155,7 +156,7 @@ impl Session {
                         1 => Relocated::Host,
                         _ => Relocated::Others(self.plan.map.clone()),
                     };
-                    let took = began.elapsed();
+                    let took = self.clock().since(began);
                     self.warnings.push(Warning::Moved { error, from, to, tokens, took });
                     return Ok(());
                 }
@@ -259,6 +260,7 @@ impl Session {
             spent: Spent::of(backends.len()),
             overlap: self.overlap_of(plan) != Overlap::Off,
             results: vec![0.0; old.results.len()],
+            clock: old.clock.clone(),
             backends: std::mem::take(backends),
             segments: parts.segments,
             carried: parts.carried,

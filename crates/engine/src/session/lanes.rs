@@ -99,22 +99,33 @@ impl Lanes {
         lane.number
     }
 
-    /// Records that all but the last `outstanding` submits of a device are finished. Returns the busy time of those
+    /// Records that all but the last `outstanding` submits of a device are finished by `now`. Returns the busy time of those
     /// not known to be finished before.
-    pub(super) fn outstanding(&mut self, device: usize, outstanding: usize) -> Duration {
+    pub(super) fn outstanding(
+        &mut self,
+        device: usize,
+        outstanding: usize,
+        now: Instant,
+    ) -> Duration {
         let finished = self.devices[device].records.len().saturating_sub(outstanding);
-        self.finish(device, finished)
+        self.finish(device, finished, now)
     }
 
-    /// Records that submit `number` and all before it are finished. Returns the busy time of those not known to be
+    /// Records that submit `number` and all before it are finished by `now`. Returns the busy time of those not known to be
     /// finished before.
-    pub(super) fn finished_through(&mut self, device: usize, number: u64) -> Duration {
+    pub(super) fn finished_through(
+        &mut self,
+        device: usize,
+        number: u64,
+        now: Instant,
+    ) -> Duration {
         let records = &self.devices[device].records;
-        self.finish(device, records.iter().take_while(|&&record| record <= number).count())
+        let finished = records.iter().take_while(|&&record| record <= number).count();
+        self.finish(device, finished, now)
     }
 
-    fn finish(&mut self, device: usize, records: usize) -> Duration {
-        let now = self.ns(Instant::now());
+    fn finish(&mut self, device: usize, records: usize, now: Instant) -> Duration {
+        let now = self.ns(now);
         let mut busy_ns = 0;
         let open = &mut self.devices[device];
         for number in open.records.drain(..records) {
@@ -160,7 +171,7 @@ mod tests {
         for i in 0..KEPT + 10 {
             assert_eq!(lanes.iter().count(), i.min(KEPT));
             let number = lanes.submitted(&on(i % 2));
-            lanes.finished_through(i % 2, number);
+            lanes.finished_through(i % 2, number, Instant::now());
         }
         let numbers: Vec<u64> = lanes.iter().map(|lane| lane.number).collect();
         assert_eq!(numbers, (10..KEPT as u64 + 10).collect::<Vec<_>>());
@@ -174,10 +185,10 @@ mod tests {
         lanes.submitted(&on(0));
         lanes.submitted(&on(0));
         std::thread::sleep(Duration::from_millis(5));
-        let first = lanes.outstanding(0, 1);
-        let second = lanes.outstanding(0, 0);
+        let first = lanes.outstanding(0, 1, Instant::now());
+        let second = lanes.outstanding(0, 0, Instant::now());
         assert!(first >= Duration::from_millis(5) && second < first, "{first:?} {second:?}");
-        assert!(lanes.outstanding(0, 0).is_zero());
+        assert!(lanes.outstanding(0, 0, Instant::now()).is_zero());
     }
 
     #[test]
@@ -186,7 +197,7 @@ mod tests {
         for _ in 0..3 * KEPT {
             lanes.submitted(&on(0));
         }
-        lanes.outstanding(0, 0);
+        lanes.outstanding(0, 0, Instant::now());
         assert!(lanes.iter().all(|lane| lane.done_ns > 0));
     }
 }

@@ -13,11 +13,10 @@
 //! With overlap off, every segment is waited for at once, the last one of a wave first, so that no input is
 //! overwritten before it is read: identical bits, one device at a time.
 
-use std::collections::{BTreeSet, HashSet};
-use std::ops::Range;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use bilayer_graph::{Backend, Graph, Limits, Op, Rows, SegmentId, Value};
+use bilayer_graph::{Backend, Clock, Graph, Limits, Rows, SegmentId, Value};
 use bilayer_scheduler::Plan;
 
 use super::batch::{Batch, Work};
@@ -82,6 +81,8 @@ impl Carried {
 /// The devices with their compiled segments, and the buffers of a step.
 pub struct Pipeline {
     pub backends: Vec<Box<dyn Backend>>,
+    /// The clock of the devices.
+    pub clock: Clock,
     pub segments: Vec<Compiled>,
     pub carried: Vec<Carried>,
     /// Segments in the order of a wave.
@@ -125,7 +126,7 @@ impl Pipeline {
         work: &Work<'_>,
         each: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Ran, Failed> {
-        let began = Instant::now();
+        let began = self.clock.now();
         self.filled = 0;
         self.segments.iter_mut().for_each(|segment| segment.pending = None);
         let last = self.segments.len() - 1;
@@ -148,7 +149,7 @@ impl Pipeline {
         }
         self.collect(last, wave)?;
         if let Some(trace) = &mut self.trace {
-            let (start_ns, end_ns) = (trace.ns(began), trace.ns(Instant::now()));
+            let (start_ns, end_ns) = (trace.ns(began), trace.ns(self.clock.now()));
             let tokens = work.rows_of(count) as u32;
             let (what, ns) = (What::Step, end_ns - start_ns);
             trace.push(Event { lane: 0, what, id: 0, tokens, start_ns, ns });
@@ -171,18 +172,18 @@ impl Pipeline {
         let segment = &mut self.segments[number];
         let device = segment.device;
         let backend = &mut self.backends[device];
-        let began = Instant::now();
+        let began = self.clock.now();
         for &input in &segment.inputs {
             let carried = &mut self.carried[input];
             let value = carried.value;
             backend.write(value, carried.slot(micro_batch, batch)).map_err(Failed::on(device))?;
         }
-        let written = Instant::now();
+        let written = self.clock.now();
         self.spent.crossing += written - began;
         backend.submit(segment.id, &batch.step()).map_err(Failed::on(device))?;
         if let Some(trace) = &mut self.trace {
             trace.call(What::Write, device, began, written);
-            trace.call(What::Submit, device, written, Instant::now());
+            trace.call(What::Submit, device, written, self.clock.now());
         }
         let lane = self.lanes.submitted(&At {
             device,
@@ -221,13 +222,14 @@ impl Pipeline {
         let rows = if is_last { batch.rows(Rows::Outputs) } else { 0 };
         let device = segment.device;
         let backend = &mut self.backends[device];
-        let began = Instant::now();
+        let clock = &self.clock;
+        let began = clock.now();
         let mut waited = None;
         for &output in &segment.outputs {
             let carried = &mut self.carried[output];
             let value = carried.value;
             backend.read(value, carried.slot(micro_batch, batch)).map_err(Failed::on(device))?;
-            waited.get_or_insert_with(Instant::now);
+            waited.get_or_insert_with(|| clock.now());
         }
         if is_last {
             let Reading { value, width } = self.reading;
@@ -235,10 +237,10 @@ impl Pipeline {
             backend.read(value, results).map_err(Failed::on(device))?;
             self.filled += rows;
         }
-        let ended = Instant::now();
+        let ended = clock.now();
         let waited = waited.unwrap_or(ended);
         self.spent.crossing += ended - waited;
-        self.count(device, |lanes| lanes.finished_through(device, lane));
+        self.count(device, |lanes, now| lanes.finished_through(device, lane, now));
         if let (Some(trace), Some(lane)) = (&mut self.trace, self.lanes.get(lane)) {
             trace.call(What::Wait, device, began, waited);
             trace.call(What::Read, device, waited, ended);
@@ -276,33 +278,15 @@ impl Pipeline {
     fn look(&mut self) {
         for device in 0..self.backends.len() {
             if let Some(outstanding) = self.backends[device].outstanding() {
-                self.count(device, |lanes| lanes.outstanding(device, outstanding));
+                self.count(device, |lanes, now| lanes.outstanding(device, outstanding, now));
             }
         }
     }
 
     /// Adds a device's busy time, as recorded, to the time spent.
-    fn count(&mut self, device: usize, busy: impl FnOnce(&mut Lanes) -> Duration) {
-        self.spent.devices[device] += busy(&mut self.lanes);
+    fn count(&mut self, device: usize, busy: impl FnOnce(&mut Lanes, Instant) -> Duration) {
+        self.spent.devices[device] += busy(&mut self.lanes, self.clock.now());
     }
-}
-
-/// Whether two devices of a plan could work at the same time: both multiply matrices (an embedding lookup takes no
-/// time), and no device has a value as the input of two segments, since writing it for one micro-batch would change
-/// what the other segment still reads.
-pub fn overlaps(graph: &Graph, plan: &Plan) -> bool {
-    let multiplies = |nodes: &Range<usize>| {
-        graph.nodes[nodes.clone()].iter().any(|node| matches!(node.op, Op::MatMul { .. }))
-    };
-    let busy = plan.segments.iter().filter(|segment| multiplies(&segment.nodes));
-    let devices: HashSet<usize> = busy.map(|segment| segment.device).collect();
-    let mut inputs = HashSet::new();
-    let once = plan
-        .segments
-        .iter()
-        .flat_map(|segment| segment.inputs.iter().map(|&value| (segment.device, value)))
-        .all(|input| inputs.insert(input));
-    devices.len() > 1 && once
 }
 
 /// The values transferred between segments or stored for the caller, with their buffers.

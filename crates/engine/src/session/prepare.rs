@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use bilayer_graph::{Backend, Graph, Limits, OpKind, PAGE_TOKENS, Value};
+use bilayer_graph::{Backend, Clock, Graph, Limits, OpKind, PAGE_TOKENS, Value};
 use bilayer_models::Pooling;
-use bilayer_scheduler::{Budget, Machine, Plan, Times, displaced};
+use bilayer_scheduler::{Budget, Machine, Plan, Times, displaced, overlaps};
 
 use super::batch::Batch;
 use super::cache::Pages;
@@ -21,10 +21,11 @@ use crate::{Error, Model, devices};
 
 /// Prepares a session on the devices requested by the settings.
 pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Error> {
-    let began = Instant::now();
     let (threads, level) = (settings.threads, settings.cpu_level);
-    let mut backends = vec![devices::host(bilayer_cpu::Options { threads, level })?];
-    let devices::Offloads { devices, notes } = devices::open(&settings.placing)?;
+    let options = bilayer_cpu::Options { threads, level };
+    let mut backends = vec![devices::host(&settings.placing, options)?];
+    let began = backends[0].clock().now();
+    let devices::Offloads { devices, notes } = devices::open(&settings.placing, options)?;
     backends.extend(devices);
     let placing = settings.placing.clone();
     let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
@@ -146,12 +147,14 @@ fn on(
         warnings.push(Warning::Reduced { error, from, to: plan.map.clone() });
     };
     let logits = Reading { value: graph.logits, width: graph.width(graph.logits) };
-    let divides = read.watched.is_empty() && pipeline::overlaps(&graph, &plan);
+    let clock = clock(&backends);
+    let divides = read.watched.is_empty() && overlaps(&graph, &plan.segments);
     let pipeline = Pipeline {
         order: pipeline::order(&parts.segments),
         batches: (0..=plan.segments.len()).map(|_| Batch::reserved(&limits)).collect(),
         lanes: Lanes::new(backends.len(), began),
         trace: trace(settings, &plan, began),
+        clock: clock.clone(),
         spent: Spent::of(backends.len()),
         overlap: divides && settings.overlap != Overlap::Off,
         results: vec![0.0; limits.outputs * logits.width.max(2 * best.map_or(0, |best| best.k))],
@@ -170,7 +173,7 @@ fn on(
         overlap: if divides { settings.overlap } else { Overlap::Off },
         overlap_wanted: settings.overlap,
         divides,
-        load: began.elapsed(),
+        load: clock.since(began),
         graph,
         plan,
         pipeline,
@@ -183,6 +186,11 @@ fn on(
         decoding: Decoding::default(),
         lost: None,
     })
+}
+
+/// The clock of a session on these devices.
+pub fn clock(backends: &[Box<dyn Backend>]) -> Clock {
+    backends.first().map_or_else(Clock::system, |backend| backend.clock())
 }
 
 /// The trace requested by the settings.

@@ -1,7 +1,5 @@
 //! Takes a profile: one session whose layers move from N to N, visiting every N in every round, back and forth.
 
-use std::time::Instant;
-
 use bilayer_graph::Graph;
 use bilayer_scheduler::{Budget, Machine, Offload, Plan};
 
@@ -119,7 +117,9 @@ pub fn take(
         recommended,
         why,
         timeline,
-        read_gbps: bilayer_cpu::probe::read_gbps(cpu.map_or(1, |facts| facts.threads)),
+        read_gbps: cpu
+            .and_then(|facts| facts.read_gbps)
+            .unwrap_or_else(|| bilayer_cpu::probe::read_gbps(cpu.map_or(1, |facts| facts.threads))),
         points,
     };
     Ok(Some(Taken { profile, session }))
@@ -192,9 +192,9 @@ impl Bench {
         let few = &self.prompt[..self.prompt.len().min(8)];
         session.prefill(sequence, few, &mut |_| true)?;
         session.truncate(sequence, 0);
-        let began = Instant::now();
+        let began = session.clock().now();
         session.prefill(sequence, &self.prompt, &mut |_| true)?;
-        let prefill_tps = self.prompt.len() as f64 / began.elapsed().as_secs_f64();
+        let prefill_tps = self.prompt.len() as f64 / session.clock().since(began).as_secs_f64();
         let step = |session: &mut Session, token: u32| {
             let run = Run { sequence, tokens: &[token], wanted: Wanted::Last };
             session.step(&[run]).map(|_| ())
@@ -210,9 +210,9 @@ impl Bench {
         // No evaluation between steps: idle threads would go to sleep.
         session.trace_mut().expect("asked for").clear();
         for i in 0..self.decode as u32 {
-            let began = Instant::now();
+            let began = session.clock().now();
             step(session, (i * 31 + 7) % vocab)?;
-            each.push(began.elapsed().as_secs_f64() * 1e3);
+            each.push(session.clock().since(began).as_secs_f64() * 1e3);
         }
         let totals = Timeline::new(session.trace().expect("asked for")).step_totals(&is_async);
         let of = |part: &dyn Fn(&Totals) -> f64| median(totals.iter().map(part).collect());

@@ -1,0 +1,160 @@
+//! Descriptions of machines in TOML.
+//!
+//! ```toml
+//! [cpu]
+//! name = "16 cores, two channels of DDR5-5600"
+//! memory = "64GiB"
+//! read_gbps = 65        # memory read bandwidth, 10^9 bytes per second
+//! tops = 0.5            # compute, 10^12 operations per second; a plan can do without
+//!
+//! [gpu]                 # optional; for several, use [[gpu]] tables
+//! name = "RTX 4090"
+//! memory = "24GiB"
+//! read_gbps = 800
+//! tops = 80
+//! upload_gbps = 25      # from the host's memory, 10^9 bytes per second; all that follow are optional
+//! download_gbps = 25    # to the host's memory
+//! submit_us = 20        # microseconds of the host for each submit
+//! kernel_us = 4         # microseconds between kernels
+//! wait_us = 20          # microseconds from the end of the work until the host goes on
+//! ```
+
+use bilayer_graph::{Facts, Link};
+use bilayer_scheduler::{Bytes, Machine};
+use serde::Deserialize;
+
+use crate::Error;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tables {
+    cpu: Table,
+    /// One table, or one per GPU.
+    gpu: Option<toml::Value>,
+}
+
+/// A device.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    name: String,
+    memory: String,
+    read_gbps: f64,
+    tops: Option<f64>,
+    upload_gbps: Option<f64>,
+    download_gbps: Option<f64>,
+    #[serde(default)]
+    submit_us: f64,
+    #[serde(default)]
+    kernel_us: f64,
+    #[serde(default)]
+    wait_us: f64,
+}
+
+/// Reads the description of a machine: the host, then its GPUs.
+///
+/// # Errors
+/// [`Error::Description`], which names the key.
+pub fn machine(text: &str) -> Result<Machine, Error> {
+    let tables: Tables =
+        toml::from_str(text).map_err(|error| Error::Description(error.to_string()))?;
+    let gpus = match tables.gpu {
+        None => Vec::new(),
+        Some(toml::Value::Array(gpus)) => gpus,
+        Some(gpu) => vec![gpu],
+    };
+    let mut devices = vec![device("cpu", tables.cpu, Facts::host)?];
+    for gpu in gpus {
+        let gpu = gpu.try_into().map_err(|error| Error::Description(format!("gpu: {error}")))?;
+        devices.push(device("gpu", gpu, |name, bytes| Facts::offload("gpu", name, bytes))?);
+    }
+    Ok(Machine::new(devices))
+}
+
+fn device(
+    key: &str,
+    table: Table,
+    described: impl Fn(String, u64) -> Facts,
+) -> Result<Facts, Error> {
+    let wrong = |what: String| Error::Description(format!("{key}.{what}"));
+    let rates = [
+        ("read_gbps", Some(table.read_gbps)),
+        ("tops", table.tops),
+        ("upload_gbps", table.upload_gbps),
+        ("download_gbps", table.download_gbps),
+    ];
+    for (name, value) in rates {
+        if value.is_some_and(|value| !(value.is_finite() && value > 0.0)) {
+            return Err(wrong(format!("{name} must be more than 0")));
+        }
+    }
+    let times = [
+        ("submit_us", table.submit_us),
+        ("kernel_us", table.kernel_us),
+        ("wait_us", table.wait_us),
+    ];
+    for (name, value) in times {
+        if !(0.0..=1e6).contains(&value) {
+            return Err(wrong(format!("{name} must be between 0 and 1000000")));
+        }
+    }
+    let memory_bytes =
+        Bytes::parse(&table.memory, 0).map_err(|error| wrong(format!("memory: {error}")))?.0;
+    let link = Link {
+        upload_gbps: table.upload_gbps,
+        download_gbps: table.download_gbps,
+        submit_us: table.submit_us,
+        kernel_us: table.kernel_us,
+        wait_us: table.wait_us,
+    };
+    let (read_gbps, tops) = (Some(table.read_gbps), table.tops);
+    let facts = described(table.name, memory_bytes);
+    // Times that are kept under it depend on all its figures.
+    let identity = format!("{} {read_gbps:?} {tops:?} {link:?}", facts.name);
+    Ok(Facts { read_gbps, tops, link, identity, level: "described".to_owned(), ..facts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::machine;
+
+    const CPU: &str = "[cpu]\nname = \"c\"\nmemory = \"64GiB\"\nread_gbps = 65\n";
+
+    #[test]
+    fn a_machine_is_read() {
+        let gpu = "[gpu]\nname = \"g\"\nmemory = \"24GiB\"\nread_gbps = 800\ntops = 80\n";
+        let found = machine(&format!("{CPU}{gpu}upload_gbps = 25\nwait_us = 3\n")).unwrap();
+        let [cpu, gpu] = &found.devices[..] else { panic!() };
+        assert_eq!((cpu.family, cpu.memory_bytes, cpu.read_gbps), ("cpu", 64 << 30, Some(65.0)));
+        assert_eq!((gpu.family, gpu.name.as_str(), gpu.tops), ("gpu", "g", Some(80.0)));
+        assert_eq!((gpu.link.upload_gbps, gpu.link.wait_us), (Some(25.0), 3.0));
+        assert_eq!((gpu.link.download_gbps, gpu.link.submit_us), (None, 0.0));
+        assert_eq!(machine(CPU).unwrap().devices.len(), 1);
+        let gpu = |name| format!("[[gpu]]\nname = \"{name}\"\nmemory = \"1GiB\"\nread_gbps = 9\n");
+        let found = machine(&format!("{CPU}{}{}", gpu("a"), gpu("b"))).unwrap();
+        assert_eq!(found.labels(), ["cpu", "gpu0", "gpu1"]);
+        // Times that are kept for one machine are not those of another.
+        let slower = machine(&CPU.replace("65", "60")).unwrap();
+        assert_ne!(slower.devices[0].identity, machine(CPU).unwrap().devices[0].identity);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let device = "name = \"c\"\nmemory = \"1GiB\"\nread_gbps = 1\n";
+        let cases = [
+            (String::new(), "cpu"),
+            ("[cpu]\nname = \"c\"\nmemory = \"64GiB\"\n".to_owned(), "read_gbps"),
+            (format!("[cpu]\n{}", device.replace("1GiB", "lots")), "cpu.memory"),
+            (format!("[cpu]\n{}", device.replace("1GiB", "-1GiB")), "cpu.memory"),
+            (format!("[cpu]\n{}", device.replace("read_gbps = 1", "read_gbps = 0")), "read_gbps"),
+            (format!("[cpu]\n{device}speed = 2\n"), "speed"),
+            (format!("[cpu]\n{device}wait_us = -1\n"), "cpu.wait_us"),
+            (format!("[cpu]\n{device}[gpu]\n{device}upload_gbps = 0\n"), "gpu.upload_gbps"),
+            (format!("[cpu]\n{device}[[gpu]]\n{device}speed = 2\n"), "gpu: unknown"),
+        ];
+        for (text, names) in cases {
+            let error = machine(&text).unwrap_err().to_string();
+            assert!(error.contains(names), "{text:?}: {error}");
+        }
+    }
+}

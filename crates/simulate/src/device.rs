@@ -1,0 +1,306 @@
+//! A simulated device: a backend that passes every call on, and charges what it would take to the simulated clock.
+//!
+//! A device has two timelines: kernels run in the order of their submits, one after the other; uploads run in the order
+//! of their writes, beside the kernels. A segment starts when it is submitted, the kernels before it are done and its
+//! inputs have arrived. The host, which is the thread that calls, goes on at once, except that a submit takes
+//! [`Link::submit_us`], that a read waits for its segment, [`Link::wait_us`] and the download, and that loading waits
+//! for the upload.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use bilayer_graph::{
+    Backend, CacheId, CachePages, Clock, Error, Facts, Holding, Kernel, Limits, Link, Op, OpTime,
+    PAGE_TOKENS, Segment, SegmentId, SharedBytes, Step, Value, Weight,
+};
+use bilayer_scheduler::{Budget, PlannedSegment, working_bytes};
+
+use crate::costs::{self, Speed};
+use crate::simulation::Port;
+
+/// Maximum number of submits whose ends are remembered.
+const OPEN_MAX: usize = 1024;
+
+/// A simulated device.
+pub struct Device {
+    port: Port,
+    facts: Facts,
+    speed: Speed,
+    inner: Box<dyn Backend>,
+    held: Held,
+    /// By the inner backend's number.
+    segments: HashMap<SegmentId, Scheduled>,
+    /// Number of submits.
+    submits: u64,
+    /// When the inputs written since the last submit will have arrived.
+    inputs_end: Instant,
+    /// Ends of submits that the clock has not passed.
+    open: VecDeque<Instant>,
+}
+
+/// Bytes of its memory that the device counts as its own use.
+#[derive(Default)]
+struct Held {
+    weights: u64,
+    /// The bytes of each cache, and the elements of a token's keys.
+    caches: HashMap<CacheId, (u64, usize)>,
+    segments: u64,
+}
+
+impl Held {
+    fn bytes(&self) -> u64 {
+        let caches = self.caches.values().map(|(bytes, _)| *bytes);
+        caches.fold(self.weights.saturating_add(self.segments), u64::saturating_add)
+    }
+}
+
+/// A compiled segment.
+struct Scheduled {
+    kernels: Vec<costs::Kernel>,
+    /// The values that it makes.
+    makes: HashSet<Value>,
+    /// The number of its last submit; 0 before the first.
+    submit: u64,
+    /// When its last run ends, and whether the host has waited for that.
+    end: Instant,
+    is_awaited: bool,
+    times_kernels: bool,
+    times: Vec<OpTime>,
+}
+
+impl Device {
+    pub(crate) fn new(port: Port, facts: Facts, inner: Box<dyn Backend>) -> Device {
+        let now = port.clock().now();
+        let per_second = |figure: Option<f64>, unit: f64| figure.map_or(f64::MAX, |of| of * unit);
+        let speed = Speed {
+            read: per_second(facts.read_gbps, 1e9),
+            ops: per_second(facts.tops, 1e12),
+            kernel: facts.link.kernel_us / 1e6,
+        };
+        Device {
+            port,
+            facts,
+            speed,
+            inner,
+            held: Held::default(),
+            segments: HashMap::new(),
+            submits: 0,
+            inputs_end: now,
+            open: VecDeque::with_capacity(OPEN_MAX),
+        }
+    }
+
+    /// Lets the host spend time.
+    fn spend(&self, seconds: f64) {
+        let clock = self.port.clock();
+        clock.advance_to(clock.now() + Duration::from_secs_f64(seconds));
+    }
+
+    /// Uploads bytes after all uploads before; returns when they have arrived.
+    fn upload(&self, bytes: f64) -> Instant {
+        let took = Duration::from_secs_f64(self.facts.link.upload_seconds(bytes));
+        let mut occupancy = self.port.occupancy();
+        occupancy.upload_end = occupancy.upload_end.max(self.port.clock().now()) + took;
+        occupancy.upload_end
+    }
+
+    /// Lets the host wait for all work.
+    fn finish(&self) {
+        let end = self.port.occupancy().work_end;
+        if end > self.port.clock().now() {
+            self.port.clock().advance_to(end);
+            self.spend(self.facts.link.wait_us / 1e6);
+        }
+    }
+
+    /// Changes what the device holds, unless that exceeds its memory. Weights read in the file's map are not limited.
+    fn hold(&mut self, held: Held, what: &str) -> Result<(), Error> {
+        let mut occupancy = self.port.occupancy();
+        let (before, after) = (self.held.bytes(), held.bytes());
+        let all = (occupancy.used_bytes - before).saturating_add(after);
+        if self.facts.copies_weights && all > self.facts.memory_bytes {
+            return Err(Error::OutOfMemory {
+                device: self.facts.name.clone(),
+                what: what.to_owned(),
+                bytes: usize::try_from(after.saturating_sub(before)).unwrap_or(usize::MAX),
+            });
+        }
+        occupancy.used_bytes = all;
+        drop(occupancy);
+        self.held = held;
+        Ok(())
+    }
+
+    /// Bytes of a cache's pages in f32, as they are moved.
+    fn pages_bytes(&self, cache: CacheId, pages: &[u32]) -> f64 {
+        let width = self.held.caches.get(&cache).map_or(0, |(_, width)| *width);
+        (pages.len() * PAGE_TOKENS * 2 * width * size_of::<f32>()) as f64
+    }
+}
+
+/// The memory requirements of a session with these limits.
+fn budget(limits: &Limits) -> Budget {
+    Budget {
+        context: limits.pages * PAGE_TOKENS,
+        tokens: limits.tokens,
+        outputs: limits.outputs,
+        key_type: limits.key_type,
+        value_type: limits.value_type,
+        margin_bytes: 0,
+    }
+}
+
+impl Backend for Device {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn clock(&self) -> Clock {
+        self.port.clock().clone()
+    }
+
+    fn share(&mut self, map: &SharedBytes) {
+        self.inner.share(map);
+    }
+
+    fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), Error> {
+        self.finish();
+        self.segments.clear();
+        self.open.clear();
+        let weight =
+            |weight: &&Weight| (weight.rows as u64).saturating_mul(self.facts.row_bytes(weight));
+        let weights = holding.weights.iter().map(weight).fold(0, u64::saturating_add);
+        let caches = self.held.caches.iter().filter(|(id, _)| holding.caches.contains(id));
+        let caches = caches.map(|(id, held)| (*id, *held)).collect();
+        self.hold(Held { weights, caches, segments: 0 }, "weights")?;
+        self.inner.reserve(holding)
+    }
+
+    fn ready(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<(), Error> {
+        self.inner.ready(segment, limits)
+    }
+
+    fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), Error> {
+        if self.facts.copies_weights {
+            let end = self.upload(bytes.len() as f64);
+            self.port.clock().advance_to(end);
+        }
+        self.inner.load(weight, bytes)
+    }
+
+    fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, Error> {
+        let (graph, budget) = (segment.graph, budget(&limits));
+        let planned = PlannedSegment {
+            device: 0,
+            nodes: segment.nodes.clone(),
+            inputs: segment.inputs.clone(),
+            outputs: segment.outputs.clone(),
+        };
+        let working = working_bytes(graph, &planned, &budget, &self.facts);
+        let Held { weights, segments, .. } = self.held;
+        let mut caches = self.held.caches.clone();
+        for node in &graph.nodes[segment.nodes.clone()] {
+            if let Op::Attend(attend) = &node.op
+                && let Some(id) = attend.cache
+            {
+                let cache = graph.cache(id);
+                caches.insert(id, (budget.kv_bytes(cache), cache.width()));
+            }
+        }
+        let segments = segments.saturating_add(working);
+        self.hold(Held { weights, caches, segments }, "caches and activations")?;
+        let id = self.inner.compile(segment, limits)?;
+        let kernels = costs::kernels(segment, &self.facts, &limits);
+        let makes = graph.nodes[segment.nodes.clone()].iter().map(|node| node.op.out()).collect();
+        let times = Vec::with_capacity(kernels.len());
+        let (end, times_kernels) = (self.port.clock().now(), limits.timings);
+        self.segments.insert(
+            id,
+            Scheduled { kernels, makes, submit: 0, end, is_awaited: true, times_kernels, times },
+        );
+        Ok(id)
+    }
+
+    fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), Error> {
+        self.inner.submit(segment, step)?;
+        self.spend(self.facts.link.submit_us / 1e6);
+        let scheduled = self.segments.get_mut(&segment).expect("the inner backend knows it");
+        let seconds = costs::run(&scheduled.kernels, step, self.speed, &mut scheduled.times);
+        let mut occupancy = self.port.occupancy();
+        let start = self.port.clock().now().max(occupancy.work_end).max(self.inputs_end);
+        occupancy.work_end = start + Duration::from_secs_f64(seconds);
+        (scheduled.end, scheduled.is_awaited) = (occupancy.work_end, false);
+        self.submits += 1;
+        scheduled.submit = self.submits;
+        if self.open.len() == OPEN_MAX {
+            self.open.pop_front();
+        }
+        self.open.push_back(scheduled.end);
+        Ok(())
+    }
+
+    fn write(&mut self, value: Value, data: &[f32]) -> Result<(), Error> {
+        self.inner.write(value, data)?;
+        self.inputs_end = self.inputs_end.max(self.upload(size_of_val(data) as f64));
+        Ok(())
+    }
+
+    fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error> {
+        self.inner.read(value, data)?;
+        let Link { wait_us, .. } = self.facts.link;
+        // Several segments may make a value: the last one submitted has.
+        let makers = self.segments.values_mut().filter(|of| of.makes.contains(&value));
+        if let Some(scheduled) = makers.max_by_key(|of| of.submit)
+            && !std::mem::replace(&mut scheduled.is_awaited, true)
+        {
+            self.port.clock().advance_to(scheduled.end);
+            self.spend(wait_us / 1e6);
+        }
+        self.spend(self.facts.link.download_seconds(size_of_val(data) as f64));
+        Ok(())
+    }
+
+    fn timings(&self, segment: SegmentId) -> &[OpTime] {
+        let timed = self.segments.get(&segment).filter(|scheduled| scheduled.times_kernels);
+        timed.map_or(&[], |scheduled| &scheduled.times)
+    }
+
+    fn held_bytes(&self) -> Option<u64> {
+        Some(self.held.bytes())
+    }
+
+    fn kernels(&self, segment: SegmentId) -> Vec<Kernel> {
+        let kernels = self.segments.get(&segment).into_iter().flat_map(|of| &of.kernels);
+        let named = |kernel: &costs::Kernel| Kernel {
+            nodes: kernel.nodes.clone(),
+            name: "simulated".to_owned(),
+        };
+        kernels.map(named).collect()
+    }
+
+    fn save(&mut self, cache: CacheId, pages: &[u32]) -> Result<CachePages, Error> {
+        self.finish();
+        self.spend(self.facts.link.download_seconds(self.pages_bytes(cache, pages)));
+        self.inner.save(cache, pages)
+    }
+
+    fn restore(&mut self, cache: CacheId, pages: &[u32], data: &CachePages) -> Result<(), Error> {
+        let end = self.upload(self.pages_bytes(cache, pages));
+        self.port.clock().advance_to(end);
+        self.inner.restore(cache, pages, data)
+    }
+
+    fn outstanding(&mut self) -> Option<usize> {
+        let now = self.port.clock().now();
+        while self.open.front().is_some_and(|end| *end <= now) {
+            self.open.pop_front();
+        }
+        Some(self.open.len())
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.port.occupancy().used_bytes -= self.held.bytes();
+    }
+}

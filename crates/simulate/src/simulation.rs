@@ -1,0 +1,131 @@
+//! A machine being simulated: its devices' facts, their common clock, and what each is doing.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bilayer_graph::{Backend, Clock, Facts};
+use bilayer_scheduler::Machine;
+
+use crate::idle::Idle;
+use crate::{Device, Error};
+
+/// What is done besides keeping time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Execution {
+    /// Everything is computed, so results are right.
+    #[default]
+    Compute,
+    /// Nothing is computed or stored, and all results are 0: for models that this machine cannot hold.
+    ScheduleOnly,
+}
+
+/// A simulated machine. Clones share clock, devices and memory, so models that run on it side by side share them too.
+#[derive(Clone, Debug)]
+pub struct Simulation {
+    execution: Execution,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    facts: Vec<Facts>,
+    clock: Clock,
+    occupancies: Vec<Mutex<Occupancy>>,
+}
+
+/// What a device is doing, for all sessions on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Occupancy {
+    /// When all work submitted so far will be done.
+    pub work_end: Instant,
+    /// When all transfers to it begun so far will be done. Transfers run beside kernels.
+    pub upload_end: Instant,
+    /// Bytes of its memory in use.
+    pub used_bytes: u64,
+}
+
+impl PartialEq for Simulation {
+    /// Whether both are the same machine, with the same execution.
+    fn eq(&self, other: &Simulation) -> bool {
+        self.execution == other.execution && Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+impl Simulation {
+    /// A simulation of a machine whose first device is the host; the time is 0.
+    ///
+    /// # Errors
+    /// [`Error::Missing`]: bandwidth or compute of a device is not described.
+    pub fn new(machine: Machine, execution: Execution) -> Result<Simulation, Error> {
+        for (facts, device) in machine.devices.iter().zip(machine.labels()) {
+            let figures = [("read_gbps", facts.read_gbps), ("tops", facts.tops)];
+            if let Some((key, _)) = figures.into_iter().find(|(_, figure)| figure.is_none()) {
+                return Err(Error::Missing { device, key });
+            }
+        }
+        let clock = Clock::simulated();
+        let now = clock.now();
+        let idle = || Mutex::new(Occupancy { work_end: now, upload_end: now, used_bytes: 0 });
+        let occupancies = machine.devices.iter().map(|_| idle()).collect();
+        let shared = Arc::new(Shared { facts: machine.devices, clock, occupancies });
+        Ok(Simulation { execution, shared })
+    }
+
+    /// A simulation of the machine that a TOML text describes.
+    ///
+    /// # Errors
+    /// Not a valid description, or one that lacks bandwidth or compute of a device.
+    pub fn described(text: &str, execution: Execution) -> Result<Simulation, Error> {
+        Simulation::new(crate::machine(text)?, execution)
+    }
+
+    /// The same simulation with another execution.
+    #[must_use]
+    pub fn with(self, execution: Execution) -> Simulation {
+        Simulation { execution, ..self }
+    }
+
+    /// Whether it computes.
+    pub fn execution(&self) -> Execution {
+        self.execution
+    }
+
+    /// The devices, the host first.
+    pub fn devices(&self) -> &[Facts] {
+        &self.shared.facts
+    }
+
+    /// The clock of all devices.
+    pub fn clock(&self) -> &Clock {
+        &self.shared.clock
+    }
+
+    /// Opens a device. It computes with `inner`; without it, it computes nothing.
+    ///
+    /// # Panics
+    /// If there is no device of that number.
+    pub fn device(&self, number: usize, inner: Option<Box<dyn Backend>>) -> Device {
+        let facts = self.shared.facts[number].clone();
+        let inner = inner.unwrap_or_else(|| Box::new(Idle::new(facts.clone())));
+        Device::new(Port { simulation: self.clone(), number }, facts, inner)
+    }
+}
+
+/// A device's access to what all its users share.
+pub struct Port {
+    simulation: Simulation,
+    number: usize,
+}
+
+impl Port {
+    /// The clock.
+    pub fn clock(&self) -> &Clock {
+        self.simulation.clock()
+    }
+
+    /// What the device is doing.
+    pub fn occupancy(&self) -> MutexGuard<'_, Occupancy> {
+        let occupancy = &self.simulation.shared.occupancies[self.number];
+        occupancy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

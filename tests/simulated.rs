@@ -1,0 +1,328 @@
+//! The promise of simulated machines: results are those of the CPU, memory is limited as on a card, times are exact, and
+//! plans predict them.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bilayer_convert::mix::Mix;
+use bilayer_convert::synth::{Shape, Sizes, Synth};
+use bilayer_cpu::{Cpu, Options};
+use bilayer_engine::placement::{self, Execution, Placing, Simulation};
+use bilayer_engine::session::{Overlap, Run, Session, Settings, Wanted, Warning};
+use bilayer_engine::{Model, OpenOptions};
+use bilayer_graph::{Backend, Graph};
+use bilayer_scheduler::{Basis, Budget, Machine, Offload, PROMPT_TOKENS, Plan};
+use tempfile::TempDir;
+
+mod support {
+    pub mod program;
+}
+
+use support::program::Place;
+
+/// The described machine of the examples.
+const DESKTOP: &str = include_str!("../examples/machines/rtx-4090.toml");
+
+/// A machine of a CPU and GPUs, given as (GiB, GB/s, 10^12 operations a second, GB/s of uploads).
+fn described(cpu: (f64, f64), gpus: &[(f64, f64, f64, f64)]) -> String {
+    let (read, tops) = cpu;
+    let mut text = format!(
+        "[cpu]\nname = \"c\"\nmemory = \"128GiB\"\nread_gbps = {read}\ntops = {tops}\n\
+         submit_us = 5\nkernel_us = 2\n"
+    );
+    for (memory, read, tops, link) in gpus {
+        text += &format!(
+            "[[gpu]]\nname = \"g\"\nmemory = \"{memory}GiB\"\nread_gbps = {read}\ntops = {tops}\n\
+             upload_gbps = {link}\ndownload_gbps = {link}\nsubmit_us = 20\nkernel_us = 4\n\
+             wait_us = 20\n"
+        );
+    }
+    text
+}
+
+fn simulation(text: &str, execution: Execution) -> Simulation {
+    Simulation::described(text, execution).unwrap()
+}
+
+/// A model of a few layers with weights.
+fn small() -> Model {
+    let sizes = Sizes { layers: Some(4), vocab: Some(1000), ..Sizes::default() };
+    let shape = Shape::find("tiny").unwrap().with(sizes).unwrap();
+    let synth = Synth::new(shape, Mix::find("Q4_K_M").unwrap());
+    Model::from_bytes("small", synth.to_bytes().unwrap()).unwrap()
+}
+
+fn settings(placing: Placing) -> Settings<'static> {
+    Settings { threads: Some(1), ctx_size: Some(512), sequences: 2, placing, ..Settings::default() }
+}
+
+/// The logits after a prompt and after each of a few tokens, and the times of prompt and tokens on the session's clock.
+fn run(session: &mut Session, prompt: usize) -> (Vec<Vec<f32>>, [Duration; 2]) {
+    let sequence = session.open().unwrap();
+    let vocab = session.vocab() as u32;
+    let prompt: Vec<u32> = (0..prompt as u32).map(|i| (i * 7 + 3) % vocab).collect();
+    let began = session.clock().now();
+    let mut logits =
+        vec![session.prefill(sequence, &prompt, &mut |_| true).unwrap().unwrap().to_vec()];
+    let prefill = session.clock().since(began);
+    let began = session.clock().now();
+    for token in [5, 17, 300] {
+        let run = Run { sequence, tokens: &[token], wanted: Wanted::Last };
+        logits.push(session.step(&[run]).unwrap().to_vec());
+    }
+    let decode = session.clock().since(began);
+    session.close(sequence);
+    (logits, [prefill, decode])
+}
+
+#[test]
+fn results_are_those_of_the_cpu_and_times_those_of_the_schedule() {
+    let model = small();
+    let split = Placing {
+        gpu_layers: Offload::Count(4),
+        tensor_split: vec![1.0, 1.0],
+        ..Placing::default()
+    };
+    // The same split over three CPU backends, since the last bits depend on the rows of micro-batches.
+    let cpu = || Box::new(Cpu::new(Options { threads: Some(1), level: None }).unwrap()) as _;
+    let backends: Vec<Box<dyn Backend>> = vec![cpu(), cpu(), cpu()];
+    let planner =
+        |graph: &Graph, machine: &Machine, budget: &Budget| split.plan(graph, machine, budget);
+    let mut cpus = Session::on(&model, backends, &planner, settings(Placing::cpu())).unwrap();
+    let (expected, _) = run(&mut cpus, 200);
+    let machine = described((20.0, 0.1), &[(1.0, 300.0, 5.0, 10.0), (1.0, 200.0, 4.0, 10.0)]);
+    let on = |execution, overlap| {
+        let simulated = Some(simulation(&machine, execution));
+        let placing = Placing { simulated, ..split.clone() };
+        let mut session = Session::new(&model, Settings { overlap, ..settings(placing) }).unwrap();
+        assert_eq!(session.plan().map, "out:gpu1 3:gpu1 2-1:gpu0 0:cpu");
+        run(&mut session, 200)
+    };
+    let (logits, times) = on(Execution::Compute, Overlap::Auto);
+    assert!(logits == expected, "bits differ from those of the CPU");
+    assert!(times.iter().all(|time| *time > Duration::ZERO));
+    // Exact: the times do not depend on this machine, nor on whether anything is computed.
+    let (logits, idle) = on(Execution::ScheduleOnly, Overlap::Auto);
+    assert_eq!(idle, times);
+    assert!(logits.iter().flatten().all(|logit| *logit == 0.0));
+    let (logits, apart) = on(Execution::Compute, Overlap::Off);
+    assert!(logits == expected);
+    assert!(apart[0] > times[0], "devices do not overlap: {apart:?} {times:?}");
+}
+
+#[test]
+fn a_card_without_room_refuses_as_a_real_one() {
+    let model = small();
+    let machine = described((20.0, 0.1), &[(1.0, 300.0, 5.0, 10.0)]);
+    let placing = |simulated, gib: u64| Placing {
+        gpu_layers: Offload::All,
+        vram_bytes: vec![gib << 30],
+        margin_bytes: vec![0],
+        simulated: Some(simulated),
+        ..Placing::default()
+    };
+    let roomy = simulation(&machine, Execution::Compute);
+    let mut session = Session::new(&model, settings(placing(roomy.clone(), 1))).unwrap();
+    assert!(session.take_warnings().is_empty());
+    let planned = session.plan().devices[1].used_bytes;
+    let held = session.backends().nth(1).unwrap().held_bytes().unwrap();
+    assert_eq!(held, planned);
+    let (expected, _) = run(&mut session, 40);
+    // The planner is told that there is room, but the card has half of what is needed.
+    let mib = (planned / 2) as f64 / f64::from(1 << 30);
+    let small_card = described((20.0, 0.1), &[(mib, 300.0, 5.0, 10.0)]);
+    let full = simulation(&small_card, Execution::Compute);
+    let mut less = Session::new(&model, settings(placing(full, 1))).unwrap();
+    let warnings = less.take_warnings();
+    let is_full = |warning: &Warning| {
+        matches!(warning, Warning::Reduced { error: bilayer_graph::Error::OutOfMemory { .. }, .. })
+    };
+    assert!(!warnings.is_empty() && warnings.iter().all(is_full), "{warnings:?}");
+    assert!(less.backends().nth(1).unwrap().held_bytes().unwrap() <= planned / 2);
+    assert!(run(&mut less, 40).0 == expected);
+    // Two sessions share a card's memory, until one of them ends.
+    let room = (3 * planned / 2) as f64 / f64::from(1 << 30);
+    let shared = described((20.0, 0.1), &[(room, 300.0, 5.0, 10.0)]);
+    let shared = simulation(&shared, Execution::Compute);
+    let first = Session::new(&model, settings(placing(shared.clone(), 1))).unwrap();
+    let mut second = Session::new(&model, settings(placing(shared.clone(), 1))).unwrap();
+    assert!(!second.take_warnings().is_empty());
+    drop((first, second));
+    let mut third = Session::new(&model, settings(placing(shared, 1))).unwrap();
+    assert!(third.take_warnings().is_empty());
+}
+
+/// Writes the header of a well-known shape.
+fn hollow(folder: &TempDir, name: &str) -> PathBuf {
+    let shape = Shape::find(name).unwrap();
+    let synth = Synth { hollow: true, ..Synth::new(shape, Mix::find("Q4_K_M").unwrap()) };
+    let path = folder.path().join(format!("{name}.gguf"));
+    synth.write(&path, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    path
+}
+
+/// The machines of the grid, from a laptop to a workstation with two cards.
+fn machines() -> Vec<(&'static str, String)> {
+    let card = |gib, read, tops, link| vec![(gib, read, tops, link)];
+    let machines = [
+        ("desktop without a card", (65.0, 2.0), vec![]),
+        ("laptop, 8 GB", (50.0, 0.6), card(8.0, 220.0, 40.0, 8.0)),
+        ("old desktop, 6 GB", (25.0, 0.3), card(6.0, 170.0, 10.0, 6.0)),
+        ("desktop, 12 GB", (60.0, 1.0), card(12.0, 330.0, 50.0, 12.0)),
+        ("desktop, 24 GB", (65.0, 2.0), card(24.0, 800.0, 160.0, 25.0)),
+        ("narrow link, 24 GB", (65.0, 2.0), card(24.0, 800.0, 160.0, 8.0)),
+        ("workstation, 48 GB", (200.0, 6.0), card(48.0, 800.0, 150.0, 25.0)),
+        ("server, 80 GB", (300.0, 8.0), card(80.0, 2800.0, 600.0, 50.0)),
+        (
+            "two cards of 24 GB",
+            (65.0, 2.0),
+            vec![(24.0, 800.0, 120.0, 25.0), (24.0, 800.0, 120.0, 25.0)],
+        ),
+        (
+            "cards of 24 GB and 12 GB",
+            (80.0, 1.5),
+            vec![(24.0, 900.0, 140.0, 25.0), (12.0, 330.0, 50.0, 12.0)],
+        ),
+    ];
+    machines.into_iter().map(|(name, cpu, gpus)| (name, described(cpu, &gpus))).collect()
+}
+
+/// Milliseconds per token on the session's clock: of a prompt, and of decode at the depth that predictions are for.
+fn simulated(session: &mut Session) -> [f64; 2] {
+    let sequence = session.open().unwrap();
+    let prompt = vec![1; PROMPT_TOKENS];
+    let began = session.clock().now();
+    session.prefill(sequence, &prompt, &mut |_| true).unwrap();
+    let prefill = session.clock().since(began).as_secs_f64() * 1e3 / PROMPT_TOKENS as f64;
+    session.truncate(sequence, 90);
+    let steps = 12;
+    let began = session.clock().now();
+    for _ in 0..steps {
+        let run = Run { sequence, tokens: &[1], wanted: Wanted::Last };
+        session.step(&[run]).unwrap();
+    }
+    let decode = session.clock().since(began).as_secs_f64() * 1e3 / f64::from(steps);
+    session.close(sequence);
+    [prefill, decode]
+}
+
+/// The ratios of prediction and simulation that are off by more than 10 %.
+fn misses(name: &str, plan: &Plan, found: [f64; 2]) -> Vec<String> {
+    let predicted = plan.predicted.as_ref().unwrap();
+    let expected = [predicted.prefill_ms_per_token.unwrap(), predicted.decode_ms];
+    let kinds = ["prefill", "decode"].into_iter().zip(expected).zip(found);
+    let off = kinds.filter(|((_, expected), found)| (expected / found - 1.0).abs() > 0.1);
+    off.map(|((kind, expected), found)| {
+        let Plan { map, .. } = plan;
+        format!("{name}, {map}, {:?}: {kind} {expected:.3} for {found:.3} ms", predicted.basis)
+    })
+    .collect()
+}
+
+#[test]
+fn plans_predict_simulated_runs_within_a_tenth() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut cases, mut off) = (0, Vec::new());
+    for shape in ["llama-1b", "llama-8b", "llama-70b"] {
+        let model = Model::open(&hollow(&folder, shape), OpenOptions::default()).unwrap();
+        for (machine, text) in machines() {
+            let name = format!("{shape} on {machine}");
+            let kept = tempfile::tempdir().unwrap();
+            let placing = Placing {
+                simulated: Some(simulation(&text, Execution::ScheduleOnly)),
+                kept: Some(kept.path().to_owned()),
+                ..Placing::default()
+            };
+            let settings = || Settings {
+                ctx_size: Some(1024),
+                time_device: Some(bilayer_measure::timing::device),
+                placing: placing.clone(),
+                ..Settings::default()
+            };
+            // What `plan` tells before anything was measured.
+            let estimated = placement::plan(&model, &settings(), None).unwrap();
+            assert_eq!(estimated.predicted.as_ref().unwrap().basis, Basis::Estimated);
+            let mut session = Session::new(&model, settings()).unwrap();
+            let measured = session.plan().clone();
+            assert_eq!(measured.predicted.as_ref().unwrap().basis, Basis::Measured, "{name}");
+            off.extend(misses(&name, &measured, simulated(&mut session)));
+            let layers = estimated.gpu_layers;
+            let placing = Placing { gpu_layers: Offload::Count(layers), ..placing.clone() };
+            session
+                .place(&|graph: &Graph, machine: &Machine, budget: &Budget| {
+                    placing.plan(graph, machine, budget)
+                })
+                .unwrap();
+            assert!(session.take_warnings().is_empty(), "{name}: the plan does not fit");
+            if session.plan().map == estimated.map {
+                off.extend(misses(&name, &estimated, simulated(&mut session)));
+            }
+            cases += 1;
+        }
+    }
+    assert_eq!(cases, 30);
+    assert!(off.is_empty(), "{} are off:\n{}", off.len(), off.join("\n"));
+}
+
+#[test]
+fn seventy_billion_weights_on_a_card_of_24_gib() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Model::open(&hollow(&folder, "llama-70b"), OpenOptions::default()).unwrap();
+    let simulated_on = Some(simulation(DESKTOP, Execution::ScheduleOnly));
+    let placing = Placing { simulated: simulated_on, ..Placing::default() };
+    let settings = Settings { ctx_size: Some(2048), sequences: 2, placing, ..Settings::default() };
+    let mut session = Session::new(&model, settings).unwrap();
+    let layers = session.plan().gpu_layers;
+    assert!((42..=48).contains(&layers), "{}", session.plan().map);
+    // Every weight is read once, at the bandwidth of its device.
+    let bytes = session.step_bytes(1);
+    let roofline = bytes[0] as f64 / 65e6 + bytes[1] as f64 / 800e6;
+    let [_, one] = simulated(&mut session);
+    assert!((1.0..1.15).contains(&(one / roofline)), "{one} ms of at least {roofline} ms");
+    let sequences = [session.open().unwrap(), session.open().unwrap()];
+    let both = sequences.map(|sequence| Run { sequence, tokens: &[1], wanted: Wanted::Last });
+    let began = session.clock().now();
+    (0..8).for_each(|_| session.step(&both).map(|_| ()).unwrap());
+    let two = session.clock().since(began).as_secs_f64() * 1e3 / 8.0;
+    assert!(2.0 * one / two > 1.8, "two sequences take {two} ms a step, one {one} ms");
+}
+
+#[test]
+fn commands_run_on_a_simulated_machine() {
+    let place = Place::new();
+    place.file("m.toml", DESKTOP);
+    place.run("synth --layers 3 --type Q4_K_M m.gguf").good();
+    let answer = |flags: &str| {
+        place.run(&format!("run -m m.gguf -p ab -n 6 --temp 0 --ignore-eos {flags}")).good()
+    };
+    let (cpu, gpu) = (answer("-ngl 0"), answer("--simulate m.toml -ngl all"));
+    assert_eq!(cpu.out, gpu.out);
+    assert!(gpu.err.contains("placement: out:gpu 2-0:gpu"), "{gpu:?}");
+    // 70B on a card of 24 GiB: predicted, and gone through.
+    place.run("synth --shape llama-70b --hollow 70b.gguf").good();
+    let plan = place.run("plan -m 70b.gguf --simulate m.toml -c 4096 --json").json();
+    let machine = place.run("plan -m 70b.gguf --machine m.toml -c 4096 --json").json();
+    assert_eq!(plan["map"], machine["map"]);
+    let layers = &plan["gpu_layers"];
+    let line = format!(
+        "bench -m 70b.gguf --simulate m.toml --no-compute -ngl {layers} -p 0 -n 8 -r 1 -o json"
+    );
+    let benched = place.run(&line).json();
+    let (ms, predicted) = (
+        1e3 / benched[0]["avg_ts"].as_f64().unwrap(),
+        plan["predicted"]["decode_ms"].as_f64().unwrap(),
+    );
+    assert!((ms / predicted - 1.0).abs() < 0.05, "{ms} for {predicted} ms");
+    for (flags, names) in [
+        ("--no-compute", "--simulate"),
+        ("--simulate none.toml", "none.toml"),
+        ("--simulate m.gguf", "m.gguf"),
+        ("--simulate m.toml -dev 3", "3"),
+    ] {
+        let wrong = place.run(&format!("run -m m.gguf -p ab -n 1 {flags}"));
+        assert!(wrong.code != Some(0) && wrong.err.contains(names), "{flags}: {wrong:?}");
+    }
+}
