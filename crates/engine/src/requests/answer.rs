@@ -170,7 +170,7 @@ impl Answer {
 
     /// Time since the token before, of a token that is reported now.
     pub fn gap(&mut self) -> Option<Duration> {
-        let now = Instant::now();
+        let now = self.clock.now();
         self.last.replace(now).map(|last| now - last)
     }
 
