@@ -276,6 +276,13 @@ fn every_format_has_the_same_values() {
     }
 
     let csv = place.run(&format!("{line} -o csv")).good().out;
+    // SQL has the fields of CSV, and -oe another form on stderr.
+    let both = place.run(&format!("{line} -o sql -oe csv")).good();
+    let fields = csv.lines().next().unwrap();
+    assert!(both.err.contains(fields), "{}", both.err);
+    let inserted = format!("INSERT INTO llama_bench ({}) VALUES (", fields.replace(',', ", "));
+    assert_eq!(both.out.matches(&inserted).count(), csv.lines().count() - 1, "{}", both.out);
+    assert!(both.out.starts_with("CREATE TABLE IF NOT EXISTS llama_bench (\n  build_commit TEXT,"));
     let lines: Vec<&str> = csv.lines().collect();
     let head: Vec<&str> = lines[0].split(',').collect();
     let is_json_only = |name: &&str| name.starts_with("samples_") || *name == "device_busy";
@@ -376,7 +383,7 @@ fn errors_name_the_flag() {
         ("-ub 0", 2, "'--ubatch-size <LIST>': it must be at least 1"),
         ("-ctk q4_k", 2, "'--cache-type-k <LIST>'"),
         ("-r 0", 2, "'--repetitions <N>'"),
-        ("-o sql", 2, "'--output <FORM>'"),
+        ("-o xml", 2, "'--output <FORM>'"),
         ("-o md --json", 2, "--json"),
         ("-p 0 -n 0", 2, "nothing to measure: -p, -n and -pg are 0"),
         ("-p 1-1000 -n 1-1000 -d 1-9", 2, "18000 results"),

@@ -12,13 +12,13 @@ pub struct Kernel {
     /// The nodes it covers, ascending.
     pub nodes: Vec<u32>,
     /// What each node costs besides the values it reads and writes.
-    parts: Vec<Part>,
+    parts: Vec<NodeCost>,
     /// Bytes of the values that the item reads and writes, per row.
     values: Vec<(Rows, f64)>,
 }
 
 /// The cost of a node.
-struct Part {
+struct NodeCost {
     rows: Rows,
     /// Bytes of its matrices, of which a step reads a share that depends on its tokens.
     matrix_bytes: f64,
@@ -73,13 +73,13 @@ pub fn kernels(segment: &Segment<'_>, facts: &Facts, limits: &Limits) -> Vec<Ker
     items.map(kernel).collect()
 }
 
-fn part(graph: &Graph, node: usize, facts: &Facts, limits: &Limits) -> Part {
+fn part(graph: &Graph, node: usize, facts: &Facts, limits: &Limits) -> NodeCost {
     let op = &graph.nodes[node].op;
     let matrices = || op.matrices().iter().map(|&id| graph.weight(id));
     let used = graph.share(node, 1);
     let weights: f64 = matrices().map(|weight| weight.rows as f64 * weight.cols as f64).sum();
     let bytes = matrices().map(|weight| weight.rows as f64 * facts.row_bytes(weight) as f64);
-    Part {
+    NodeCost {
         rows: graph.rows(op.out()),
         matrix_bytes: bytes.sum(),
         used,

@@ -79,7 +79,7 @@ impl Simulation {
         Simulation::new(crate::machine(text)?, execution)
     }
 
-    /// The same simulation with another execution.
+    /// Changes the execution; clock, devices and memory stay shared.
     #[must_use]
     pub fn with(self, execution: Execution) -> Simulation {
         Simulation { execution, ..self }

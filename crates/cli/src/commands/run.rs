@@ -113,10 +113,7 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
         output::text(&model.tokenizer().decode(&question.prompt))?;
     }
     let answer = answer(args, &model, (&mut session, draft_source.as_mut()), &question)?;
-    warn(&mut session);
-    if let Some(mut session) = draft_source.as_ref().and_then(DraftSource::session) {
-        warn(&mut session);
-    }
+    warn_of(&mut session, draft_source.as_ref());
     let code = if answer.stop == Stop::Interrupted { INTERRUPTED } else { 0 };
     if args.json {
         let report = report::Report {
@@ -142,6 +139,14 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
         trace::write(&session, path)?;
     }
     Ok(code)
+}
+
+/// Prints the warnings of a session and of its draft model's.
+fn warn_of(session: &mut Session, draft_source: Option<&DraftSource>) {
+    warn(session);
+    if let Some(mut session) = draft_source.and_then(DraftSource::session) {
+        warn(&mut session);
+    }
 }
 
 /// Prints the model, its devices, and what is unusual about them.

@@ -116,11 +116,8 @@ fn on(
 ) -> Result<Session, Error> {
     let mut graph = settings.graph(model)?;
     let limits = limits_of(settings, model);
-    let host = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
-    let best = settings.top_k.and_then(|k| best(&mut graph, &mut plan, k, &backends));
-    let read = Read { best, watched: std::mem::take(&mut settings.watched) };
-    read.add(&graph, &mut plan);
+    let read = read(settings, &mut graph, &mut plan, &backends);
     let (mut warnings, mut refused) = (Vec::new(), Vec::new());
     let parts = loop {
         let progress = &mut |p| settings.progress.iter_mut().for_each(|told| told(p));
@@ -135,7 +132,7 @@ fn on(
             Err(failed) => return Err(failed.into()),
         };
         refused.push(device);
-        let place = fallback::host(&mut backends, host)?;
+        let place = fallback::host(&mut backends, host(settings))?;
         let refusal = Refusal { device, host: place, refused: &refused, error: &error };
         let less = fallback::reduced(&plan, &refusal, |placement, loss| {
             let machine = fallback::machine(&backends, &plan, place);
@@ -147,6 +144,7 @@ fn on(
         warnings.push(Warning::Reduced { error, from, to: plan.map.clone() });
     };
     let logits = Reading { value: graph.logits, width: graph.width(graph.logits) };
+    let width = logits.width.max(read.best.map_or(0, |best| 2 * best.k));
     let clock = clock(&backends);
     let divides = read.watched.is_empty() && overlaps(&graph, &plan.segments);
     let pipeline = Pipeline {
@@ -157,7 +155,7 @@ fn on(
         clock: clock.clone(),
         spent: Spent::of(backends.len()),
         overlap: divides && settings.overlap != Overlap::Off,
-        results: vec![0.0; limits.outputs * logits.width.max(2 * best.map_or(0, |best| best.k))],
+        results: vec![0.0; limits.outputs * width],
         reading: logits,
         backends,
         segments: parts.segments,
@@ -180,12 +178,30 @@ fn on(
         logits,
         read,
         limits,
-        host,
+        host: host(settings),
         warnings,
         timing: None,
         decoding: Decoding::default(),
         lost: None,
     })
+}
+
+/// The options of the CPU backend, should it be needed.
+fn host(settings: &Settings<'_>) -> bilayer_cpu::Options {
+    bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level }
+}
+
+/// What the settings read besides logits, added to graph and plan.
+fn read(
+    settings: &mut Settings<'_>,
+    graph: &mut Graph,
+    plan: &mut Plan,
+    backends: &[Box<dyn Backend>],
+) -> Read {
+    let best = settings.top_k.and_then(|k| best(graph, plan, k, backends));
+    let read = Read { best, watched: std::mem::take(&mut settings.watched) };
+    read.add(graph, plan);
+    read
 }
 
 /// The clock of a session on these devices.
