@@ -153,7 +153,8 @@ fn endless_templates_are_stopped() {
         let error = template.render(&Inputs::new(&messages)).unwrap_err();
         let took = began.elapsed();
         assert!(ends(&error), "{source}: {error}");
-        assert!(took < Duration::from_secs(5), "{source}: {took:?}");
+        // About a second on a CPU that does nothing else.
+        assert!(took < Duration::from_secs(20), "{source}: {took:?}");
     }
 }
 
