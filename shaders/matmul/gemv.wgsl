@@ -2,8 +2,9 @@
    residual, gate (the name of an activation, or none), experts (none; "pair": a column is a row and a slot in its route;
    "group": the columns of a workgroup belong to one expert), ragged (x ends within the last unit), threads, subgroup. #}
 // GEMV: products of a matrix (or several with one input) with {{ columns }} columns. A workgroup computes {{ rows }}
-// rows. A thread handles units of 64 weights, so that adjacent threads read adjacent bytes; each unit is unpacked
-// once for all columns. All sums are kept in registers and reduced at the end; a single subgroup needs no barrier.
+// rows. A thread handles units of 64 weights, or of floats pieces of sixteen, four at once, so that adjacent threads read
+// adjacent bytes; each is unpacked once for all columns. All sums are kept in registers and reduced at the end; a single
+// subgroup needs no barrier.
 {% include "parts/product" %}
 {% include "parts/reduce" %}
 {% if ints and ints_x and pairs %}
@@ -131,6 +132,13 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
     var sum{{ s }}_{{ c }} = 0.0;
 {% endfor %}
 {% endfor %}
+{% if not ints %}
+    let pieces = 4u * params.units;
+    for (var first = lane; first < pieces; first += {{ 4 * threads }}u) {
+{% for p in range(4) %}
+        let piece{{ p }} = min(first + {{ p * threads }}u, pieces - 1u);
+{% endfor %}
+{% else %}
     for (var unit = lane; unit < params.units; unit += {{ threads }}u) {
 {% if strided %}
         let piece = 8u * (unit / 2u) + unit % 2u;
@@ -138,6 +146,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
 {% else %}
         let piece = 4u * unit;
 {% set step_of = 1 %}
+{% endif %}
 {% endif %}
 {% if ints %}
 {% for s in range(slots) %}
@@ -170,12 +179,12 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
 {% else %}
 {% for p in range(4) %}
 {% for s in range(slots) %}
-        let w{{ s }}_{{ p }} = load_piece(at{{ s }}, piece + {{ p }}u);
+        let w{{ s }}_{{ p }} = load_piece(at{{ s }}, piece{{ p }});
 {% endfor %}
 {% for c in range(columns) %}
-        let a{{ c }}_{{ p }} = column_of(x{{ c }}, 4u * (piece + {{ p }}u));
+        let a{{ c }}_{{ p }} = column_of(x{{ c }}, 4u * piece{{ p }});
 {% for s in range(slots) %}
-        sum{{ s }}_{{ c }} += product(w{{ s }}_{{ p }}, a{{ c }}_{{ p }});
+        sum{{ s }}_{{ c }} += select(0.0, product(w{{ s }}_{{ p }}, a{{ c }}_{{ p }}), first + {{ p * threads }}u < pieces);
 {% endfor %}
 {% endfor %}
 {% endfor %}
