@@ -1,4 +1,4 @@
-// RMS norm of one head of one row per workgroup; the heads share the gain.
+// RMS norm of one head of one row per workgroup; the heads share the gain, if there is one.
 
 struct Params {
     x: vec2<u32>,
@@ -10,7 +10,9 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
+{% if gain %}
 @group(0) @binding({{ at.vectors }}) var<storage, read> vectors: array<vec4<f32>>;
+{% endif %}
 @group(0) @binding({{ at.x }}) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding({{ at.out }}) var<storage, read_write> out: array<vec4<f32>>;
 {% include "parts/view" %}
@@ -28,6 +30,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let total = reduce_add(squares, lane);
     let factor = inverse_root(total / f32(4u * params.quads) + params.eps);
     for (var quad = lane; quad < params.quads; quad += {{ threads }}u) {
-        out[to + quad] = vectors[params.gain + quad] * (x[source + quad] * factor);
+        let y = x[source + quad] * factor;
+        out[to + quad] = {% if gain %}vectors[params.gain + quad] * y{% else %}y{% endif %};
     }
 }

@@ -1,4 +1,4 @@
-{# Variant: score (softmax, sigmoid), bias, threads, subgroup. #}
+{# Variant: score (softmax, sigmoid), bias, factors, threads, subgroup. #}
 // Selects the experts of a row, one workgroup per row: each pass finds the best expert after the previous one. Logits
 // decide, or with a bias the biased scores; the weights are the scores of the chosen.
 struct Params {
@@ -10,11 +10,12 @@ struct Params {
     normalise: u32,
     scale: f32,
     no_number: u32, // the bits of a NaN: a constant would be folded away
-    zero: vec2<u32>,
+    factors: u32, // offset in `vectors`, in floats
+    zero: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-{% if bias %}
+{% if bias or factors %}
 @group(0) @binding({{ at.vectors }}) var<storage, read> vectors: array<f32>;
 {% endif %}
 @group(0) @binding({{ at.x }}) var<storage, read> x: array<f32>;
@@ -93,7 +94,11 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
     if lane == 0u {
         let factor = params.scale / select(1.0, sum, params.normalise != 0u);
         for (var n = 0u; n < params.used; n++) {
+{% if factors %}
+            out[place + n] *= factor * vectors[params.factors + u32(out[place + params.used + n])];
+{% else %}
             out[place + n] *= factor;
+{% endif %}
         }
     }
 }

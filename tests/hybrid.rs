@@ -599,7 +599,7 @@ fn layers_move_with_their_caches() {
     for cache in [Type::F32, Type::F16, Type::Q8_0] {
         let model = tiny();
         let settings = || Settings { cache_type_k: cache, cache_type_v: cache, ..settings() };
-        if !model.config().head_dim.is_multiple_of(cache.block_weights) {
+        if !model.config().layers[0].head_dim.is_multiple_of(cache.block_weights) {
             continue;
         }
         let layers = model.graph().layers();

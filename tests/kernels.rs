@@ -9,7 +9,7 @@ use bilayer_graph::reference::Reference;
 use bilayer_graph::{
     Activation, Attend, Backend, Catalog, Entry, Error, Exactness, Experts, Graph, Limits, OpKind,
     PAGE_TOKENS, PageCopy, Pairs, Precision, Recorder, Rope, Route, Score, Segment, SegmentId,
-    SharedBytes, Span, Step, Value, WeightId,
+    SharedBytes, Span, Step, Temperature, Value, WeightId, Window,
 };
 use bilayer_quant::Type;
 
@@ -297,6 +297,7 @@ fn smallest(kind: OpKind) -> Graph {
         OpKind::Add => elementwise(|r, a, b| r.add("x", a, b)),
         OpKind::Scale => elementwise(|r, a, _| r.scale("x", a, 3.0)),
         OpKind::SoftCap => elementwise(|r, a, _| r.soft_cap("x", a, 1.3)),
+        OpKind::Part => elementwise(|r, a, _| r.part("x", a, 32, 5..12)),
         OpKind::Rows => elementwise(|r, a, _| r.rows_wanted("x", a)),
         OpKind::Pool => elementwise(|r, a, _| r.pool("x", a)),
         OpKind::TopK => {
@@ -356,6 +357,12 @@ fn elementwise_ops_and_norms() {
             (
                 "exact gelu alone",
                 over(width, Tensors::default(), |r, a, _| r.gate("x", a, None, Activation::Gelu)),
+            ),
+            (
+                "sigmoid",
+                over(width, Tensors::default(), |r, a, b| {
+                    r.gate("x", a, Some(b), Activation::Sigmoid)
+                }),
             ),
             (
                 "clamped swiglu",
@@ -490,6 +497,36 @@ fn positions_past_their_table_are_refused() {
 }
 
 #[test]
+fn parts_and_learned_factors() {
+    for (stride, range) in [(24, 0..8), (24, 16..24), (96, 1..95), (5, 3..4), (480, 0..480)] {
+        let graph = over(480, Tensors::default(), |r, a, _| r.part("x", a, stride, range.clone()));
+        compare("part", &graph, limits(), &[1, 13].map(Owned::tokens), FLOAT_BOUND);
+    }
+    let tensors = Tensors::default().with("s", Type::F32, &[1]);
+    let graph = over(96, tensors, |r, a, _| {
+        let by = r.vector("s", 1).unwrap();
+        r.scale_by("x", a, by)
+    });
+    compare("scale by a weight", &graph, limits(), &[Owned::tokens(5)], FLOAT_BOUND);
+}
+
+#[test]
+fn temperatures_follow_the_position() {
+    for width in [24, 257, 2048] {
+        for temperature in [
+            Temperature { scale: 0.1, length: 8192, offset: 1 },
+            Temperature { scale: 0.5, length: 7, offset: 0 },
+        ] {
+            let graph = over(width, Tensors::default(), |r, a, _| r.temper("x", a, temperature));
+            let pages = vec![0; 3200];
+            let far = Owned::of(3, &[(7, 98_300, &pages), (5, 6, &pages)]);
+            let limits = Limits { page_entries: 6400, ..limits() };
+            compare("temper", &graph, limits, &[Owned::tokens(40), far], FLOAT_BOUND);
+        }
+    }
+}
+
+#[test]
 fn head_norms_and_rotations() {
     for (heads, head_dim, dims) in [(4, 64, 64), (3, 80, 80), (2, 128, 32), (5, 8, 8)] {
         let width = heads * head_dim;
@@ -501,6 +538,8 @@ fn head_norms_and_rotations() {
             r.head_norm("x", a, gain, 1e-6)
         });
         compare("head_norm", &norm, limits(), &[Owned::tokens(9)], FLOAT_BOUND);
+        let unit = over(width, tensors(), |r, a, _| r.head_unit("x", a, head_dim, 1e-6));
+        compare("head_norm without a gain", &unit, limits(), &[Owned::tokens(9)], FLOAT_BOUND);
         for pairs in [Pairs::Interleaved, Pairs::Halves] {
             for factored in [false, true] {
                 let graph = over(width, tensors(), |r, a, _| {
@@ -617,6 +656,7 @@ const TWO: Route = Route {
     score: Score::Softmax,
     normalise: true,
     scale: 1.0,
+    factors: None,
     out: Value(0),
 };
 
@@ -630,9 +670,12 @@ fn routes() {
             (Score::Sigmoid, true, true),
         ] {
             let tensors = Tensors::default().with("b", Type::F32, &[experts]);
+            let tensors = tensors.with("f", Type::F32, &[experts]);
             let graph = over(experts, tensors, |r, logits, _| {
                 let bias = biased.then(|| r.vector("b", experts).unwrap());
-                r.route("x", Route { logits, bias, used, score, normalise, scale: 1.5, ..TWO })
+                let factors = normalise.then(|| r.vector("f", experts).unwrap());
+                let rule = Route { bias, used, score, normalise, scale: 1.5, factors, ..TWO };
+                r.route("x", Route { logits, ..rule })
             });
             let name = format!("{used} of {experts} {score:?}");
             let compared = if used == 8 { compare_variants } else { compare };
@@ -825,7 +868,7 @@ struct Heads {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
-    window: Option<u32>,
+    window: Option<Window>,
     softcap: Option<f32>,
     sinks: bool,
     both_ways: bool,
@@ -906,12 +949,15 @@ fn attention_of_every_shape() {
         Heads { heads: 32, kv_heads: 1, head_dim: 8, ..HEADS },
         Heads { heads: 6, kv_heads: 2, head_dim: 96, ..HEADS },
         Heads { heads: 4, kv_heads: 2, head_dim: 256, ..HEADS },
-        Heads { window: Some(1), ..HEADS },
-        Heads { window: Some(32), ..HEADS },
-        Heads { window: Some(45), ..HEADS },
+        Heads { window: Some(Window::Last(1)), ..HEADS },
+        Heads { window: Some(Window::Last(32)), ..HEADS },
+        Heads { window: Some(Window::Last(45)), ..HEADS },
+        Heads { window: Some(Window::Chunk(1)), ..HEADS },
+        Heads { window: Some(Window::Chunk(24)), ..HEADS },
+        Heads { window: Some(Window::Chunk(64)), ..HEADS },
         Heads { softcap: Some(2.0), ..HEADS },
         Heads { sinks: true, ..HEADS },
-        Heads { window: Some(40), softcap: Some(3.0), sinks: true, ..HEADS },
+        Heads { window: Some(Window::Last(40)), softcap: Some(3.0), sinks: true, ..HEADS },
     ];
     for shape in shapes {
         let name = format!("{shape:?}");
@@ -929,10 +975,10 @@ fn attention_both_ways_of_every_shape() {
         both,
         Heads { heads: 12, kv_heads: 12, head_dim: 32, ..both },
         Heads { heads: 6, kv_heads: 2, head_dim: 96, ..both },
-        Heads { window: Some(1), ..both },
-        Heads { window: Some(9), ..both },
-        Heads { window: Some(65), ..both },
-        Heads { window: Some(40), softcap: Some(3.0), sinks: true, ..both },
+        Heads { window: Some(Window::Last(1)), ..both },
+        Heads { window: Some(Window::Last(9)), ..both },
+        Heads { window: Some(Window::Last(65)), ..both },
+        Heads { window: Some(Window::Last(40)), softcap: Some(3.0), sinks: true, ..both },
     ];
     let (one, two, three, four) = ([9, 4, 6, 30, 11], [1], [20, 21], [3, 5, 8]);
     let steps = [
@@ -972,7 +1018,7 @@ fn caches_of_every_type() {
 
 #[test]
 fn attention_far_into_sequences_is_cut_by_pages() {
-    for window in [None, Some(700)] {
+    for window in [None, Some(Window::Last(700)), Some(Window::Chunk(600))] {
         let graph = attention(Heads { window, ..HEADS });
         let one: Vec<u32> = (0..60).rev().collect();
         let two: Vec<u32> = (60..128).collect();
@@ -1040,7 +1086,7 @@ fn llama() -> Graph {
         r.layer(Some(layer));
         let second = layer == 1;
         let name = |part: &str| format!("{layer}.{part}");
-        let window = second.then_some(24);
+        let window = second.then_some(Window::Last(24));
         let h = Heads { window, ..h };
         let cache = r.cache(h.kv_heads, h.head_dim, window);
         let gain = r.vector(&name("attn_norm"), width).unwrap();

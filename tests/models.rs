@@ -13,7 +13,8 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Activation, Backend, Error, Limits, PageCopy, Pairs};
 use bilayer_models::{
-    Architecture, Config, Norm, NormAt, Outline, Scaling, Settings, of_checkpoint,
+    Architecture, Config, FfnInput, Layer, Norm, NormAt, Outline, QkNorm, Scaling, Settings,
+    of_checkpoint,
 };
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Offload, Placement, offload};
@@ -316,13 +317,21 @@ fn switches_that_are_not_supported_are_refused_by_name() {
         "vocab_size": 16, "intermediate_size": 48, "rms_norm_eps": 1e-5, "layer_norm_eps": 1e-5, "sliding_window": 8,
         "final_logit_softcapping": 30.0, "num_experts": 4, "num_experts_per_tok": 2,
         "num_local_experts": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "local_attention": 8,
-        "classifier_pooling": "mean",
+        "classifier_pooling": "mean", "logit_scale": 0.25, "intermediate_size_mlp": 48, "interleave_moe_layer_step": 1,
+        "output_multiplier": 1.0,
     });
     for (class, field, value) in refused_switches() {
         let mut config = sizes.clone();
         config["architectures"] = json!([class]);
         if class == "Gemma2ForCausalLM" {
             config["attn_logit_softcapping"] = json!(50.0);
+        }
+        if class == "Mistral3ForConditionalGeneration" {
+            config["sliding_window"] = json!(null);
+        }
+        if class == "Gemma4ForCausalLM" {
+            config["layer_types"] = json!(["sliding_attention", "full_attention"]);
+            config["rope_parameters"] = json!({"full_attention": {}, "sliding_attention": {}});
         }
         let draft = |config: &serde_json::Value| {
             let settings = Settings(config);
@@ -348,7 +357,8 @@ const LESS: &[Less] = &[
     ("rotation", |config| config.layers.iter_mut().for_each(|layer| layer.rope = None)),
     ("rotation of its own", |config| {
         let last = config.layers.last().unwrap().rope;
-        config.layers.iter_mut().for_each(|layer| layer.rope = last);
+        let fits = |layer: &Layer| last.filter(|rope| rope.dims <= layer.head_dim);
+        config.layers.iter_mut().for_each(|layer| layer.rope = fits(layer));
     }),
     ("halves", |config| {
         let ropes = config.layers.iter_mut().filter_map(|layer| layer.rope.as_mut());
@@ -360,7 +370,11 @@ const LESS: &[Less] = &[
             config.norm_at = NormAt::Before;
         }
     }),
-    ("norms of queries and keys", |config| config.qk_norm = None),
+    ("norms of queries and keys", |config| {
+        if config.qk_norm != Some(QkNorm::HeadIfAny) {
+            config.qk_norm = None;
+        }
+    }),
     ("means", |config| config.norm = Norm::Rms),
     ("activation", |config| config.activation = Activation::Silu),
     ("scale of scores", |config| config.attention_scale *= 0.5),
@@ -380,6 +394,26 @@ const LESS: &[Less] = &[
     ("cap of logits", |config| config.logit_softcap = None),
     ("second expert", |config| {
         config.experts.iter_mut().for_each(|experts| experts.used = 1);
+    }),
+    ("parallel parts", |config| {
+        if config.ffn_input == FfnInput::AttentionNorm {
+            config.ffn_input = FfnInput::Attended;
+            config.ffn_norm = "attn_norm";
+        }
+    }),
+    ("gate of attention", |config| config.attention_gate = false),
+    // Where some layers have no projection of values, the keys' is normalized in its place.
+    ("norm of values", |config| config.value_norm &= config.layer_embedding.is_none()),
+    ("norm of the embedding", |config| config.embedding_norm = false),
+    ("embedding of layers", |config| config.layer_embedding = None),
+    ("growth of queries", |config| {
+        config.layers.iter_mut().for_each(|layer| layer.temperature = None);
+    }),
+    ("shared expert", |config| {
+        config.experts.iter_mut().for_each(|experts| experts.shared = None);
+    }),
+    ("weight at the input", |config| {
+        config.experts.iter_mut().for_each(|experts| experts.weighed_input = false);
     }),
     ("normal weights", |config| {
         config.experts.iter_mut().for_each(|experts| experts.normalise = false);
@@ -920,7 +954,7 @@ fn narrow_caches_change_the_logits_slightly() {
 #[test]
 fn a_cache_type_that_does_not_fit_the_heads_is_refused_at_load() {
     let model = random(bilayer_models::all()[0], &SMALLEST);
-    assert_eq!(model.config.head_dim, 16);
+    assert_eq!(model.config.layers[0].head_dim, 16);
     for backend in backends() {
         let limits = Limits { key_type: Type::Q8_0, ..LIMITS };
         let refused = Runner::single(&model, (backend.make)(), limits);

@@ -24,6 +24,10 @@ struct Params {
     sinks: u32, // offset in `vectors`, in floats
     scale: f32,
     softcap: f32,
+    chunk: u32, // positions of a chunk, to which attention is confined
+    zero0: u32,
+    zero1: u32,
+    zero2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -72,6 +76,14 @@ fn write(place: u32, chunk: u32, k: u32, sum: vec4<f32>, whole: bool) {
     }
 }
 
+{% if not both_ways %}
+// The first position that the token at `position` attends to.
+fn first_seen(position: u32) -> u32 {
+    let window = position + 1u - min(params.window, position + 1u);
+    return max(window, position - position % params.chunk);
+}
+
+{% endif %}
 @compute @workgroup_size({{ threads }})
 fn main(
     @builtin(workgroup_id) id: vec3<u32>,
@@ -96,7 +108,7 @@ fn main(
     let begin = max(first_position + 1u - min(params.window, first_position + 1u), span_begin);
 {% else %}
     let end = first_position + rows;
-    let begin = first_position + 1u - min(params.window, first_position + 1u);
+    let begin = first_seen(first_position);
 {% endif %}
     let pages = (end + 31u) / 32u - begin / 32u;
     let splits = step[4];
@@ -113,7 +125,7 @@ fn main(
     let first{{ r }} = max(own{{ r }} + 1u - min(params.window, own{{ r }} + 1u), span_begin);
 {% else %}
     let last{{ r }} = own{{ r }};
-    let first{{ r }} = own{{ r }} + 1u - min(params.window, own{{ r }} + 1u);
+    let first{{ r }} = first_seen(own{{ r }});
 {% endif %}
     let q_row{{ r }} = row_at(params.q, first_row + row{{ r }});
 {% for h in range(heads_tile) %}

@@ -77,7 +77,7 @@ fn check(model: &Model, name: &str) {
     let prompts: Vec<Vec<u32>> =
         [37, 20, 5].map(|len| Random(len as u64).tokens(len, vocab)).to_vec();
     for cache in [Type::F16, Type::Q8_0] {
-        if !model.config.head_dim.is_multiple_of(cache.block_weights) {
+        if !model.config.layers[0].head_dim.is_multiple_of(cache.block_weights) {
             continue;
         }
         let limits = Limits { key_type: cache, value_type: cache, ..LIMITS };

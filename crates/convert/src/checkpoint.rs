@@ -38,6 +38,20 @@ pub(crate) struct Checkpoint {
     pub shards: Shards,
 }
 
+/// The settings of a multimodal checkpoint, with those of its text model in their place.
+fn of_text(mut config: Value) -> Value {
+    let Some(Value::Object(text)) = config.get_mut("text_config").map(Value::take) else {
+        return config;
+    };
+    let own = ["architectures", "model_type"];
+    for (field, value) in text {
+        if !own.contains(&field.as_str()) && !value.is_null() {
+            config[field] = value;
+        }
+    }
+    config
+}
+
 impl Checkpoint {
     /// Reads `config.json` and the headers of the weights.
     ///
@@ -55,7 +69,8 @@ impl Checkpoint {
             shards: Shards::default(),
         };
         let config = checkpoint.json("config.json")?;
-        checkpoint.config = config.ok_or_else(|| checkpoint.wrong("config.json", "is missing"))?;
+        let config = config.ok_or_else(|| checkpoint.wrong("config.json", "is missing"))?;
+        checkpoint.config = of_text(config);
         checkpoint.shards = Shards::open(&checkpoint)?;
         Ok(checkpoint)
     }

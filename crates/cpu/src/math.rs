@@ -54,6 +54,13 @@ pub(crate) fn silu<L: Lanes>(l: L, v: L::F) -> L::F {
     logistic_part(l, v, 1.0)
 }
 
+/// `1 / (1 + exp(-v))`.
+#[inline(always)]
+pub(crate) fn sigmoid<L: Lanes>(l: L, v: L::F) -> L::F {
+    let e = exp(l, l.sub(l.splat(0.0), v));
+    l.div(l.splat(1.0), l.add(l.splat(1.0), e))
+}
+
 /// `v / (1 + exp(-slope v))`.
 #[inline(always)]
 pub(crate) fn logistic_part<L: Lanes>(l: L, v: L::F, slope: f32) -> L::F {

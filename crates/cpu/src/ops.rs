@@ -14,6 +14,7 @@ pub(crate) mod head_norm;
 pub(crate) mod layer_norm;
 pub(crate) mod matmul;
 pub(crate) mod mix;
+pub(crate) mod part;
 pub(crate) mod pool;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
@@ -45,6 +46,7 @@ const TABLE: &[(OpKind, Lower)] = &[
     (OpKind::Add, Lower::Alone(add::stage)),
     (OpKind::Scale, Lower::Alone(scale::stage)),
     (OpKind::SoftCap, Lower::Alone(soft_cap::stage)),
+    (OpKind::Part, Lower::Alone(part::stage)),
     (OpKind::Rows, Lower::Alone(rows::stage)),
     (OpKind::Pool, Lower::Alone(pool::stage)),
     (OpKind::TopK, Lower::Alone(top_k::stage)),

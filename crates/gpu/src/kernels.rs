@@ -11,6 +11,7 @@ pub mod head_norm;
 pub mod layer_norm;
 pub mod matmul;
 pub mod mix;
+pub mod part;
 pub mod pool;
 pub mod quantize;
 pub mod rms_norm;
@@ -62,7 +63,7 @@ const TABLE: &[OpKernels] = &[
     row(OpKind::LayerNorm, variants::layer_norm, Lower::Alone(|to, node| to.layer_norm(node))),
     row(
         OpKind::HeadNorm,
-        |caps| vec![head_norm::HeadNormKey.source(caps)],
+        |caps| [false, true].map(|gain| head_norm::HeadNormKey { gain }.source(caps)).to_vec(),
         Lower::Alone(|to, node| to.head_norm(node)),
     ),
     row(OpKind::MatMul, variants::products, Lower::Fused),
@@ -72,13 +73,20 @@ const TABLE: &[OpKernels] = &[
     row(OpKind::Add, |caps| vec![add::AddKey.source(caps)], Lower::Alone(|to, node| to.add(node))),
     row(
         OpKind::Scale,
-        |caps| vec![scale::ScaleKey.source(caps)],
+        |caps| {
+            [false, true].map(|temperature| scale::ScaleKey { temperature }.source(caps)).to_vec()
+        },
         Lower::Alone(|to, node| to.scale(node)),
     ),
     row(
         OpKind::SoftCap,
         |caps| vec![soft_cap::SoftCapKey.source(caps)],
         Lower::Alone(|to, node| to.soft_cap(node)),
+    ),
+    row(
+        OpKind::Part,
+        |caps| vec![part::PartKey.source(caps)],
+        Lower::Alone(|to, node| to.part(node)),
     ),
     row(
         OpKind::Rows,

@@ -9,7 +9,7 @@
 //! - the RMS or layer norm that computes this input, with the first of them;
 //! - `activation(gate) * up` with the two products that compute gate and up;
 //! - a residual `Add` with the product that computes one operand, if the other one exists before;
-//! - head norm and RoPE of queries and keys, with the attention that reads them.
+//! - head norm with a gain and RoPE of queries and keys, with the attention that reads them.
 //!
 //! Fused products move up to the first of them, which is sound: nothing in between reads them, and their inputs
 //! exist.
@@ -236,6 +236,11 @@ impl<'g> Fuser<'g> {
     fn attend(&mut self, node: usize, attend: &Attend) -> Item {
         let q = self.turn(attend.q, attend.head_dim);
         let k = self.turn(attend.k, attend.head_dim);
+        // Keys that others read too are rotated before; then so are queries, as kernels rotate both or neither.
+        let (q, k) = match q.rope.is_some() == k.rope.is_some() {
+            true => (q, k),
+            false => (QkInput::plain(attend.q), QkInput::plain(attend.k)),
+        };
         let turns = [q.norm, q.rope, k.norm, k.rope];
         let nodes = turns.into_iter().flatten().chain([node]).collect();
         self.take(nodes, FusedOp::Attend { node, q, k })
@@ -251,7 +256,7 @@ impl<'g> Fuser<'g> {
             turn = QkInput { input: *input, norm: None, rope: Some(node) };
         }
         if let Some(node) = self.sole(turn.input)
-            && let Op::HeadNorm { input, head_dim, .. } = self.op(node)
+            && let Op::HeadNorm { input, gain: Some(_), head_dim, .. } = self.op(node)
             && *head_dim == head
         {
             turn = QkInput { input: *input, norm: Some(node), ..turn };

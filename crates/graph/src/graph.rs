@@ -1,6 +1,6 @@
 //! The recorded graph: nodes in execution order, values, weights and caches.
 
-use crate::{CacheId, Experts, Op, Rows, Value, Weight, WeightId};
+use crate::{CacheId, Experts, Op, Rows, Value, Weight, WeightId, Window};
 
 /// The static properties of a value.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +21,7 @@ pub struct CacheInfo {
     /// Elements of one head.
     pub head_dim: usize,
     /// The widest window that reads it; `None` if all positions are read.
-    pub window: Option<u32>,
+    pub window: Option<Window>,
 }
 
 impl CacheInfo {

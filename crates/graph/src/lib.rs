@@ -47,7 +47,7 @@ pub use error::Error;
 pub use graph::{CacheInfo, Graph, Node, ValueInfo};
 pub use op::{
     Activation, Attend, CacheId, Experts, Ids, Op, OpKind, Pairs, Precision, Rope, Route, Rows,
-    Score, Stack, Value,
+    Score, Stack, Temperature, Value, Window,
 };
 pub use recorder::{Catalog, Entry, Recorder};
 pub use step::{EXACT_ROWS_MAX, Exactness, PAGE_TOKENS, PageCopy, Span, Step};

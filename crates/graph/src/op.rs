@@ -1,4 +1,4 @@
-//! The ops: seventeen LLM-sized kinds, plain data over value and weight ids.
+//! The ops: eighteen LLM-sized kinds, plain data over value and weight ids.
 //!
 //! Every op computes exactly one value. Shapes are written `[rows, width]`, row-major, f32. `T` is the number of
 //! tokens in the step, `R` the number of rows whose logits are requested.
@@ -52,12 +52,19 @@ pub enum Activation {
     /// `y / (1 + exp(-1.702 y))` of `y = min(x, 7)`, with the factor `clamp(up, -7, 7) + 1`: gpt-oss's `swiglu`
     /// (OpenAI 2025).
     ClampedSwiglu,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
 }
 
 impl Activation {
     /// All activation functions.
-    pub const ALL: [Activation; 4] =
-        [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::ClampedSwiglu];
+    pub const ALL: [Activation; 5] = [
+        Activation::Silu,
+        Activation::GeluTanh,
+        Activation::Gelu,
+        Activation::ClampedSwiglu,
+        Activation::Sigmoid,
+    ];
     /// The clamp limit of [`Activation::ClampedSwiglu`].
     pub const SWIGLU_LIMIT: f32 = 7.0;
     /// The slope of its sigmoid.
@@ -95,6 +102,44 @@ pub struct Rope {
     pub factors: Option<WeightId>,
 }
 
+/// A factor that grows with a token's position: `1 + scale * ln(1 + floor((position + offset) / length))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperature {
+    /// Factor on the logarithm.
+    pub scale: f32,
+    /// Positions after which the factor grows; at least 1.
+    pub length: u32,
+    /// Added to the position.
+    pub offset: u32,
+}
+
+impl Temperature {
+    /// The factor at `position`, computed in f64.
+    pub fn at(&self, position: u32) -> f32 {
+        let times = (u64::from(position) + u64::from(self.offset)) / u64::from(self.length);
+        (1.0 + f64::from(self.scale) * (times as f64).ln_1p()) as f32
+    }
+}
+
+/// The earlier tokens that a token attends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// Sliding window: itself and the `n - 1` tokens before it, and as many after it if attention is bidirectional.
+    Last(u32),
+    /// Those of its own chunk, which begins at a multiple of `n`; causal attention only.
+    Chunk(u32),
+}
+
+impl Window {
+    /// The first position that the token at `position` attends to.
+    pub fn first(self, position: u32) -> u32 {
+        match self {
+            Window::Last(n) => (position + 1).saturating_sub(n),
+            Window::Chunk(n) => position / n * n,
+        }
+    }
+}
+
 /// Attention of the step's tokens over keys and values of their sequences.
 ///
 /// With a cache it is causal: new keys and values are appended to those of earlier steps, and a token attends to
@@ -120,9 +165,8 @@ pub struct Attend {
     pub head_dim: usize,
     /// Factor on the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Sliding window: a token attends to itself and the `window - 1` tokens before it, and as many after it if
-    /// attention is bidirectional. `None` means all.
-    pub window: Option<u32>,
+    /// Which of the earlier tokens a token attends to; `None` means all.
+    pub window: Option<Window>,
     /// Scores become `softcap * tanh(score / softcap)` before the mask.
     pub softcap: Option<f32>,
     /// `[1, heads]` F32: one extra logit per head in the softmax's denominator, without a value.
@@ -153,6 +197,8 @@ pub struct Route {
     pub normalise: bool,
     /// Factor on the weights.
     pub scale: f32,
+    /// `[1, experts]` F32: a further factor for each expert.
+    pub factors: Option<WeightId>,
     /// `[rows, 2 used]`: weights, best expert first, lower index first on ties; then the experts' indices as
     /// integers. A row's experts are distinct. For a row with NaN or infinity the weights are NaN and the experts are
     /// the first ones.
@@ -181,14 +227,18 @@ pub struct Experts {
 impl Attend {
     /// Positions that the token at `position` of `span` attends to.
     pub fn sees(&self, span: &Span, position: u32) -> Range<u32> {
-        let window = self.window.unwrap_or(u32::MAX);
-        assert!(window > 0, "a window of 0 sees nothing");
-        let first = (position + 1).saturating_sub(window);
-        match self.cache {
-            Some(_) => first..position + 1,
-            None => {
+        let first = self.window.map_or(0, |window| window.first(position));
+        assert!(first <= position, "a window of 0 sees nothing");
+        match (self.cache, self.window) {
+            (Some(_), _) => first..position + 1,
+            (None, window) => {
                 let end = span.first_position + span.rows;
-                first.max(span.first_position)..position.saturating_add(window).min(end)
+                let ahead = match window {
+                    Some(Window::Last(n)) => n,
+                    Some(Window::Chunk(_)) => 1,
+                    None => u32::MAX,
+                };
+                first.max(span.first_position)..position.saturating_add(ahead).min(end)
             }
         }
     }
@@ -212,7 +262,7 @@ pub enum Op {
     /// `out[r, i] = gain[i] * (x[r, i] - mean) / sqrt(variance + eps) + bias[i]` (biased variance).
     LayerNorm { input: Value, gain: WeightId, bias: Option<WeightId>, eps: f32, out: Value },
     /// [`Op::RmsNorm`] over every `head_dim` elements; `gain [1, head_dim]` is shared by the heads.
-    HeadNorm { input: Value, gain: WeightId, head_dim: usize, eps: f32, out: Value },
+    HeadNorm { input: Value, gain: Option<WeightId>, head_dim: usize, eps: f32, out: Value },
     /// `out [rows, weight.rows] = input [rows, weight.cols] x transpose(weight) + bias`.
     MatMul {
         input: Value,
@@ -230,10 +280,19 @@ pub enum Op {
     Gate { gate: Value, up: Option<Value>, activation: Activation, out: Value },
     /// `out = a + b`, elementwise.
     Add { a: Value, b: Value, out: Value },
-    /// `out = factor * input`.
-    Scale { input: Value, factor: f32, out: Value },
+    /// `out = factor * input`, times the temperature at the row's position, if there is one (rows are then tokens), and
+    /// times the weight `by [1, 1]`, if there is one.
+    Scale {
+        input: Value,
+        factor: f32,
+        temperature: Option<Temperature>,
+        by: Option<WeightId>,
+        out: Value,
+    },
     /// `out = cap * tanh(input / cap)`.
     SoftCap { input: Value, cap: f32, out: Value },
+    /// Of every `stride` elements of a row the `width` from `first` on.
+    Part { input: Value, stride: usize, first: usize, width: usize, out: Value },
     /// `out[i] = input[outputs[i]]`: from `[T, width]` to `[R, width]`.
     Rows { input: Value, out: Value },
     /// `out[i]` is the mean of the rows of `input` from the first row of the span that contains row `outputs[i]` up
@@ -307,18 +366,19 @@ ops! {
     Embed "embed" { table, out, .. }: out, [], [Some(*table)];
     RmsNorm "rms_norm" { input, gain, out, .. }: out, [Some(*input)], [*gain];
     LayerNorm "layer_norm" { input, gain, bias, out, .. }: out, [Some(*input)], [Some(*gain), *bias];
-    HeadNorm "head_norm" { input, gain, out, .. }: out, [Some(*input)], [Some(*gain)];
+    HeadNorm "head_norm" { input, gain, out, .. }: out, [Some(*input)], [*gain];
     MatMul "matmul" { input, bias, out, .. }: out, [Some(*input)], [*bias];
     Rope "rope" { input, rope, out, .. }: out, [Some(*input)], [rope.factors];
     Attend "attend" (op): &op.out, [Some(op.q), Some(op.k), Some(op.v)], [op.sinks];
     Gate "gate" { gate, up, out, .. }: out, [Some(*gate), *up], [];
     Add "add" { a, b, out }: out, [Some(*a), Some(*b)], [];
-    Scale "scale" { input, out, .. }: out, [Some(*input)], [];
+    Scale "scale" { input, by, out, .. }: out, [Some(*input)], [*by];
     SoftCap "soft_cap" { input, out, .. }: out, [Some(*input)], [];
+    Part "part" { input, out, .. }: out, [Some(*input)], [];
     Rows "rows" { input, out }: out, [Some(*input)], [];
     Pool "pool" { input, out }: out, [Some(*input)], [];
     TopK "top_k" { input, out, .. }: out, [Some(*input)], [];
-    Route "route" (op): &op.out, [Some(op.logits)], [op.bias];
+    Route "route" (op): &op.out, [Some(op.logits)], [op.bias, op.factors];
     Experts "experts" (op): &op.out, [Some(op.input), Some(op.route)], [op.bias];
     Mix "mix" { input, route, out }: out, [Some(*input), Some(*route)], [];
 }

@@ -4,7 +4,7 @@ use bilayer_quant::Type;
 
 use crate::{
     Activation, Attend, CacheId, CacheInfo, Error, Experts, Graph, Ids, Node, Op, Precision, Rope,
-    Route, Rows, Stack, Value, ValueInfo, Weight, WeightId,
+    Route, Rows, Stack, Temperature, Value, ValueInfo, Weight, WeightId, Window,
 };
 
 /// A tensor directory's entry for a name.
@@ -206,7 +206,7 @@ impl<'c> Recorder<'c> {
     }
 
     /// Adds a cache of the current layer.
-    pub fn cache(&mut self, kv_heads: usize, head_dim: usize, window: Option<u32>) -> CacheId {
+    pub fn cache(&mut self, kv_heads: usize, head_dim: usize, window: Option<Window>) -> CacheId {
         let layer = self.layer.expect("a cache belongs to a layer");
         self.caches.push(CacheInfo { layer, kv_heads, head_dim, window });
         CacheId(self.caches.len() as u32 - 1)
@@ -271,7 +271,20 @@ impl<'c> Recorder<'c> {
         let head_dim = self.weight_of(gain).cols;
         assert_eq!(self.width(input) % head_dim, 0, "{name}");
         let out = self.like(input);
-        self.push(name, Op::HeadNorm { input, gain, head_dim, eps, out })
+        self.push(name, Op::HeadNorm { input, gain: Some(gain), head_dim, eps, out })
+    }
+
+    /// RMS norm over each head of `head_dim` elements, without a gain.
+    pub fn head_unit(
+        &mut self,
+        name: &'static str,
+        input: Value,
+        head_dim: usize,
+        eps: f32,
+    ) -> Value {
+        assert_eq!(self.width(input) % head_dim, 0, "{name}");
+        let out = self.like(input);
+        self.push(name, Op::HeadNorm { input, gain: None, head_dim, eps, out })
     }
 
     /// `input x transpose(weight) + bias`: `[rows, weight.rows]`.
@@ -348,7 +361,38 @@ impl<'c> Recorder<'c> {
     /// `factor * input`.
     pub fn scale(&mut self, name: &'static str, input: Value, factor: f32) -> Value {
         let out = self.like(input);
-        self.push(name, Op::Scale { input, factor, out })
+        self.push(name, Op::Scale { input, factor, temperature: None, by: None, out })
+    }
+
+    /// `input` times the temperature at each row's position.
+    pub fn temper(&mut self, name: &'static str, input: Value, by: Temperature) -> Value {
+        assert_eq!(self.rows(input), Rows::Tokens, "{name}: positions belong to tokens");
+        assert!(by.length > 0, "{name}");
+        let out = self.like(input);
+        self.push(name, Op::Scale { input, factor: 1.0, temperature: Some(by), by: None, out })
+    }
+
+    /// `input` times a weight of one element.
+    pub fn scale_by(&mut self, name: &'static str, input: Value, by: WeightId) -> Value {
+        assert_eq!(self.weight_of(by).cols, 1, "{name}");
+        let out = self.like(input);
+        self.push(name, Op::Scale { input, factor: 1.0, temperature: None, by: Some(by), out })
+    }
+
+    /// Of every `stride` elements of a row those of `range`.
+    pub fn part(
+        &mut self,
+        name: &'static str,
+        input: Value,
+        stride: usize,
+        range: std::ops::Range<usize>,
+    ) -> Value {
+        let groups = self.width(input) / stride;
+        assert_eq!(groups * stride, self.width(input), "{name}");
+        assert!(!range.is_empty() && range.end <= stride, "{name}: {range:?} of {stride}");
+        let (first, width) = (range.start, range.len());
+        let out = self.value(groups * width, self.rows(input));
+        self.push(name, Op::Part { input, stride, first, width, out })
     }
 
     /// `cap * tanh(input / cap)`.
@@ -369,7 +413,9 @@ impl<'c> Recorder<'c> {
         let experts = self.width(route.logits);
         assert!((1..=experts).contains(&route.used), "{name}: {} of {experts}", route.used);
         assert!(experts <= 1 << f32::MANTISSA_DIGITS, "{name}: numbers are exact in f32");
-        route.bias.inspect(|&bias| assert_eq!(self.weight_of(bias).cols, experts, "{name}"));
+        for of_experts in [route.bias, route.factors].into_iter().flatten() {
+            assert_eq!(self.weight_of(of_experts).cols, experts, "{name}");
+        }
         route.out = self.value(2 * route.used, self.rows(route.logits));
         self.push(name, Op::Route(route))
     }

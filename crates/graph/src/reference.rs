@@ -14,6 +14,7 @@ mod head_norm;
 mod layer_norm;
 mod matmul;
 mod mix;
+mod part;
 mod pool;
 mod rms_norm;
 mod rope;
@@ -29,8 +30,8 @@ use std::time::{Duration, Instant};
 
 use crate::{
     Attend, Backend, CacheId, CachePages, Error, Facts, Holding, Ids, Kernel, Limits, Node, Op,
-    OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Value, ValueInfo, Weight,
-    WeightId,
+    OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Temperature, Value,
+    ValueInfo, Weight, WeightId,
 };
 use cache::Cache;
 
@@ -137,8 +138,9 @@ impl Reference {
                 let norm = layer_norm::LayerNorm { gain: weight(gain), bias, eps: *eps };
                 layer_norm::layer_norm(&norm, self.rows(*input), out);
             }
-            Op::HeadNorm { input, gain, eps, .. } => {
-                head_norm::head_norm(self.rows(*input), weight(gain), *eps, out);
+            Op::HeadNorm { input, gain, head_dim, eps, .. } => {
+                let gain = gain.as_ref().map(weight);
+                head_norm::head_norm(self.rows(*input), gain, *head_dim, *eps, out);
             }
             Op::MatMul { input, weight: matrix, bias, .. } => {
                 let cols = self.values[input].info.width;
@@ -167,8 +169,20 @@ impl Reference {
                 gate::gate(*activation, self.rows(*gate), up, out);
             }
             Op::Add { a, b, .. } => add::add(self.rows(*a), self.rows(*b), out),
-            Op::Scale { input, factor, .. } => scale::scale(self.rows(*input), *factor, out),
+            Op::Scale { input, factor, temperature, by, .. } => {
+                let factor = &(factor * by.as_ref().map_or(1.0, |by| weight(by)[0]));
+                let factors = |by: &Temperature| -> Vec<f32> {
+                    step.positions().map(|position| factor * by.at(position)).collect()
+                };
+                match temperature {
+                    None => scale::scale(self.rows(*input), *factor, out),
+                    Some(by) => scale::scale_rows(self.rows(*input), &factors(by), out),
+                }
+            }
             Op::SoftCap { input, cap, .. } => soft_cap::soft_cap(self.rows(*input), *cap, out),
+            Op::Part { input, stride, first, width, .. } => {
+                part::part(self.rows(*input), *stride, *first..first + width, out);
+            }
             Op::Rows { input, .. } => {
                 rows::rows(self.rows(*input), step.outputs, buffer.info.width, out);
             }
@@ -211,8 +225,8 @@ impl Reference {
         match op {
             Op::Route(op) => {
                 let experts = self.values[&op.logits].info.width;
-                let bias = op.bias.as_ref().map(weight);
-                route::route(op, self.rows(op.logits), bias, experts, out);
+                let of_experts = [op.bias, op.factors].map(|id| id.as_ref().map(weight));
+                route::route(op, self.rows(op.logits), of_experts, experts, out);
             }
             Op::Experts(op) => {
                 let used = self.values[&op.route].info.width / 2;

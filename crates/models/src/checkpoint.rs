@@ -100,10 +100,19 @@ pub(crate) const WINDOW: &[Field] =
 
 /// Routed experts.
 pub(crate) const EXPERTS: &[Field] = &[
-    Field::size("expert_count", &["num_experts", "num_local_experts"]),
+    Field::size("expert_count", &["num_experts", "num_local_experts", "n_routed_experts"]),
     Field::size("expert_used_count", &["num_experts_per_tok"]),
     Field::size("expert_feed_forward_length", &["moe_intermediate_size"]),
     Field::flag("expert_weights_norm", &["norm_topk_prob"]),
+];
+
+/// Leading dense layers, shared experts, groups, and the factor on the experts' weights.
+pub(crate) const ROUTED: &[Field] = &[
+    Field::maybe_size("leading_dense_block_count", &["first_k_dense_replace"]),
+    Field::maybe_size("expert_shared_count", &["n_shared_experts"]),
+    Field::maybe_size("expert_group_count", &["n_group"]),
+    Field::maybe_size("expert_group_used_count", &["topk_group"]),
+    Field::maybe_number("expert_weights_scale", &["routed_scaling_factor"]),
 ];
 
 /// Names of the activation field; the first one present is used.
@@ -185,7 +194,7 @@ fn unexpected(field: &str, expected: &str, found: &Json) -> Error {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Made {
     /// GGUF's name.
-    pub name: &'static str,
+    pub name: String,
     /// Its values, a vector.
     pub values: Vec<f32>,
 }
@@ -206,6 +215,11 @@ impl Draft<'_> {
     /// Sets the architecture's own key `name`.
     pub fn set(&mut self, name: &str, value: impl Into<Value>) {
         self.metadata.set(&format!("{}.{name}", self.architecture), value);
+    }
+
+    /// Adds a tensor that no checkpoint contains.
+    pub(crate) fn make(&mut self, name: impl Into<String>, values: Vec<f32>) {
+        self.made.push(Made { name: name.into(), values });
     }
 
     /// The head dimension: its own field, or the width divided by the number of heads.
@@ -277,7 +291,8 @@ impl Draft<'_> {
     }
 }
 
-fn missing(names: &[&'static str]) -> Error {
+/// The error for a field that is absent under all its names.
+pub(crate) fn missing(names: &[&'static str]) -> Error {
     Error::MissingField { names: names.join("` or `") }
 }
 
@@ -366,7 +381,19 @@ pub(crate) fn layer_kinds(
     draft: &mut Draft<'_>,
     usual: impl Fn(usize) -> bool,
 ) -> Result<(), Error> {
-    let Some((field, kinds)) = draft.settings.get(&["layer_types"]) else { return Ok(()) };
+    let Some(local) = local_layers(draft.settings)? else { return Ok(()) };
+    if local.iter().enumerate().any(|(layer, &local)| local != usual(layer)) {
+        draft.set("attention.sliding_window_pattern", local);
+    }
+    Ok(())
+}
+
+/// Which layers have a sliding window; `None` if the checkpoint does not list the layers' types.
+///
+/// # Errors
+/// [`Error::Field`] if a layer is of another type.
+pub(crate) fn local_layers(settings: Settings<'_>) -> Result<Option<Vec<bool>>, Error> {
+    let Some((field, kinds)) = settings.get(&["layer_types"]) else { return Ok(None) };
     let local = |kind: &Json| match kind.as_str() {
         Some("sliding_attention") => Some(true),
         Some("full_attention") => Some(false),
@@ -374,11 +401,7 @@ pub(crate) fn layer_kinds(
     };
     let local = kinds.as_array().and_then(|kinds| kinds.iter().map(local).collect());
     let expected = "a list of sliding_attention and full_attention";
-    let local: Vec<bool> = local.ok_or_else(|| unexpected(field, expected, kinds))?;
-    if local.iter().enumerate().any(|(layer, &local)| local != usual(layer)) {
-        draft.set("attention.sliding_window_pattern", local);
-    }
-    Ok(())
+    local.map(Some).ok_or_else(|| unexpected(field, expected, kinds))
 }
 
 #[cfg(test)]

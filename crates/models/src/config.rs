@@ -1,6 +1,6 @@
 //! The typed model configuration, read from metadata, complete and validated before any tensor is touched.
 
-use bilayer_graph::{Activation, Pairs};
+use bilayer_graph::{Activation, Pairs, Temperature, Window};
 
 use crate::keys::Keys;
 use crate::{Encoder, Error, Experts, Rotary};
@@ -31,8 +31,6 @@ pub struct Config {
     pub vocab: usize,
     /// Elements of the hidden state.
     pub width: usize,
-    /// Elements of one head.
-    pub head_dim: usize,
     /// Maximum tokens of a sequence: the model's trained context, unless a session overrides it before the
     /// model is recorded.
     pub context: usize,
@@ -41,10 +39,14 @@ pub struct Config {
     pub positions: Option<usize>,
     /// Kind of every norm over a whole row of the residual stream.
     pub norm: Norm,
-    /// Epsilon of every norm.
+    /// Epsilon of every norm, unless one is named below.
     pub norm_eps: f32,
+    /// Epsilon of the norms of attention's and feed-forward's outputs.
+    pub output_norm_eps: f32,
     /// Where these norms are applied.
     pub norm_at: NormAt,
+    /// What the feed-forward reads.
+    pub ffn_input: FfnInput,
     /// Tensor stem of the norm before the feed-forward, if there is one.
     pub ffn_norm: &'static str,
     /// Norm of queries and keys before RoPE.
@@ -65,8 +67,17 @@ pub struct Config {
     pub attention_scale: f32,
     /// Soft cap on attention scores.
     pub attention_softcap: Option<f32>,
+    /// Values are normalized, each head by itself without a gain; in a layer without a projection of values they are
+    /// the keys before norm and rotation.
+    pub value_norm: bool,
+    /// Attention's result is multiplied by the sigmoid of a projection of its input (`attn_gate`).
+    pub attention_gate: bool,
     /// Attention sinks: each head has an extra logit in its softmax that belongs to no value.
     pub attention_sinks: bool,
+    /// The embedded tokens are normalized, without a gain, after the factor.
+    pub embedding_norm: bool,
+    /// Width of the further embedding that each layer adds to its output.
+    pub layer_embedding: Option<usize>,
     /// Factor on the embedded tokens.
     pub embedding_scale: Option<f32>,
     /// Factor on the outputs of attention and feed-forward before they are added to the residual.
@@ -113,11 +124,26 @@ pub enum NormAt {
     Sum,
 }
 
+/// What the feed-forward of a layer reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FfnInput {
+    /// The sum of the layer's input and the attention's output.
+    Attended,
+    /// The layer's input, with a norm of its own: attention and feed-forward are parallel.
+    Layer,
+    /// The normed input of the attention: parallel, with one norm for both.
+    AttentionNorm,
+}
+
 /// Extent of the norm of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
     /// Each head by itself; all heads share the gain.
     Head,
+    /// As `Head`, in files that have the gains.
+    HeadIfAny,
+    /// Each head by itself without a gain, in layers with RoPE.
+    Unit,
     /// All heads together.
     Row,
 }
@@ -140,14 +166,20 @@ pub struct Layer {
     pub heads: usize,
     /// Key-value heads.
     pub kv_heads: usize,
+    /// Elements of one head.
+    pub head_dim: usize,
+    /// The layer whose keys and values this one reads; `None` for its own.
+    pub kv_of: Option<usize>,
     /// Width of the feed-forward's hidden state.
     pub feed_forward: usize,
     /// Whether the layer uses [`Config::experts`] instead of a single feed-forward.
     pub experts: bool,
-    /// Sliding window: a token sees itself and the `window - 1` tokens before it.
-    pub window: Option<u32>,
+    /// Which of the earlier tokens a token sees; `None` means all.
+    pub window: Option<Window>,
     /// RoPE of queries and keys; `None` leaves them unrotated.
     pub rope: Option<Rotary>,
+    /// Factor on queries by position.
+    pub temperature: Option<Temperature>,
 }
 
 impl Config {
@@ -159,8 +191,8 @@ impl Config {
     /// A key is absent, of another kind or out of bounds.
     pub(crate) fn read(keys: &Keys<'_>, norm: Norm, pairs: Option<Pairs>) -> Result<Self, Error> {
         let width = keys.size("embedding_length", 1..=limits::WIDTH)?;
-        let mut layers = layers(keys)?;
-        let head_dim = head_dim(keys, width, layers[0].heads)?;
+        let mut layers = layers(keys, width)?;
+        let head_dim = layers[0].head_dim;
         if let Some(pairs) = pairs {
             let rope = Rotary::read(keys, head_dim, pairs)?;
             layers.iter_mut().for_each(|layer| layer.rope = Some(rope));
@@ -169,12 +201,13 @@ impl Config {
             architecture: keys.architecture,
             vocab: vocab(keys)?,
             width,
-            head_dim,
             context: keys.size("context_length", 1..=limits::CONTEXT)?,
             positions: None,
             norm,
             norm_eps: keys.eps(norm.eps_key())?,
+            output_norm_eps: keys.eps(norm.eps_key())?,
             norm_at: NormAt::Before,
+            ffn_input: FfnInput::Attended,
             ffn_norm: "ffn_norm",
             qk_norm: None,
             qkv_in_one: false,
@@ -187,7 +220,11 @@ impl Config {
                 .positive_or_zero("attention.scale")?
                 .unwrap_or(1.0 / (head_dim as f32).sqrt()),
             attention_softcap: keys.positive_or_zero("attn_logit_softcapping")?,
+            value_norm: false,
+            attention_gate: false,
             attention_sinks: false,
+            embedding_norm: false,
+            layer_embedding: None,
             embedding_scale: keys.positive_or_zero("embedding_scale")?,
             residual_scale: keys.positive_or_zero("residual_scale")?,
             logit_scale: None,
@@ -244,25 +281,38 @@ fn vocab(keys: &Keys<'_>) -> Result<usize, Error> {
     }
 }
 
-fn layers(keys: &Keys<'_>) -> Result<Vec<Layer>, Error> {
+fn layers(keys: &Keys<'_>, width: usize) -> Result<Vec<Layer>, Error> {
     let count = keys.size("block_count", 1..=limits::LAYERS)?;
     let heads = keys.each("attention.head_count", count, 1..=limits::HEADS)?;
+    let head_dim = head_dim(keys, width, heads[0])?;
     let kv_heads = keys
         .opt_each("attention.head_count_kv", count, 1..=limits::HEADS)?
         .unwrap_or_else(|| heads.clone());
     let feed_forward = keys.each("feed_forward_length", count, 1..=limits::WIDTH)?;
     // Converters write 0 for "no window".
     let window = keys.opt_size("attention.sliding_window", 0..=limits::CONTEXT)?;
-    let window = window.filter(|&window| window > 0).map(|window| window as u32);
+    let window = window.filter(|&window| window > 0).map(|window| Window::Last(window as u32));
+    // Blocks that predict further tokens follow the model's own layers.
+    let drafting = keys.opt_size("nextn_predict_layers", 0..=count - 1)?.unwrap_or(0);
     let mut layers = Vec::with_capacity(count);
-    for i in 0..count {
+    for i in 0..count - drafting {
         let (heads, kv_heads) = (heads[i], kv_heads[i]);
         if !heads.is_multiple_of(kv_heads) {
             let expected = format!("a divisor of the {heads} query heads of layer {i}");
             return Err(keys.value("attention.head_count_kv", expected, kv_heads));
         }
         let feed_forward = feed_forward[i];
-        layers.push(Layer { heads, kv_heads, feed_forward, experts: false, window, rope: None });
+        layers.push(Layer {
+            heads,
+            kv_heads,
+            head_dim,
+            kv_of: None,
+            feed_forward,
+            experts: false,
+            window,
+            rope: None,
+            temperature: None,
+        });
     }
     Ok(layers)
 }

@@ -4,11 +4,13 @@
 //! Every difference is a field of [`Config`] or the presence of a tensor. Each line notes its output shape; `T`
 //! is the number of tokens in the step, `R` the number of rows whose logits are requested.
 
-use bilayer_graph::{Attend, Error, Precision, Recorder, Value, WeightId};
+use bilayer_graph::{Activation, Attend, Error, Precision, Recorder, Value, WeightId};
 
 mod experts;
 
-use crate::{Config, Encoder, FeedForward, Layer, Norm, NormAt, QkNorm, Rotary, Scaling};
+use crate::{
+    Config, Encoder, Experts, FeedForward, FfnInput, Layer, Norm, NormAt, QkNorm, Rotary, Scaling,
+};
 
 /// Suffixes of tensor names that a file may contain and the recorded model does not read: RoPE frequencies that
 /// early converters wrote although they follow from the metadata, and the LongRoPE factors of the other context
@@ -25,17 +27,44 @@ pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Err
     let table = r.matrix("token_embd.weight", config.vocab, config.width)?;
     let mut hidden = r.embed("token_embd", table); // [T, width]
     hidden = scaled(r, "embd_scaled", hidden, config.embedding_scale);
+    if config.embedding_norm {
+        hidden = r.rms_norm("embd_norm", hidden, None, config.norm_eps);
+    }
     if let Some(positions) = config.positions {
         let places = r.matrix("position_embd.weight", positions, config.width)?;
         let place = r.embed_positions("position_embd", places);
         hidden = r.add("embd_placed", hidden, place); // [T, width]
     }
+    let mut carried = Carried::default();
+    if let Some(width) = config.layer_embedding {
+        carried.embedded = Some(layer_embedding(config, r, width, hidden)?);
+    }
     for (index, layer) in config.layers.iter().enumerate() {
         r.layer(Some(index as u32));
-        hidden = Block { config, layer, index }.record(hidden, r)?;
+        hidden = Block { config, layer, index }.record(hidden, &mut carried, r)?;
     }
     r.layer(None);
     head(config, r, hidden, table)
+}
+
+/// The further embeddings of all layers, of the token and of its embedding: `[T, layers * width]`.
+fn layer_embedding(
+    config: &Config,
+    r: &mut Recorder<'_>,
+    width: usize,
+    hidden: Value,
+) -> Result<Value, Error> {
+    let all = width * config.layers.len();
+    let table = r.matrix("per_layer_token_embd.weight", config.vocab, all)?;
+    let of_token = r.embed("layer_embd", table); // [T, layers * width]
+    let of_token = r.scale("layer_embd_scaled", of_token, (width as f32).sqrt());
+    let matrix = r.matrix("per_layer_model_proj.weight", all, config.width)?;
+    let mut projected = r.matmul("layer_proj", hidden, matrix, None); // [T, layers * width]
+    projected = r.scale("layer_proj_scaled", projected, 1.0 / (config.width as f32).sqrt());
+    let gain = r.vector("per_layer_proj_norm.weight", width)?;
+    projected = r.head_norm("layer_proj_norm", projected, gain, config.norm_eps);
+    let sum = r.add("layer_inp", projected, of_token);
+    Ok(r.scale("layer_inp_scaled", sum, std::f32::consts::FRAC_1_SQRT_2))
 }
 
 /// Final norm and output projection: `[R, width]` to `[R, vocab]`.
@@ -66,6 +95,15 @@ const AFTER: &[NormAt] = &[NormAt::After, NormAt::Both];
 
 /// Placements that normalize the residual stream itself.
 const SUM: &[NormAt] = &[NormAt::Sum];
+
+/// What layers hand on beside the residual stream.
+#[derive(Default)]
+pub(crate) struct Carried {
+    /// Keys and values of each layer so far.
+    kv: Vec<[Value; 2]>,
+    /// The further embeddings of all layers, `[T, layers * width]`.
+    embedded: Option<Value>,
+}
 
 /// One layer of the model.
 pub(crate) struct Block<'a> {
@@ -107,54 +145,68 @@ impl<'s> Projection<'s> {
 impl Block<'_> {
     /// `[T, width]` to `[T, width]`, or to `[R, width]` in the last layer: nothing after its attention reads
     /// the other rows, so the rest of the model skips them, unless they are pooled.
-    pub fn record(&self, mut hidden: Value, r: &mut Recorder<'_>) -> Result<Value, Error> {
+    pub fn record(
+        &self,
+        mut hidden: Value,
+        carried: &mut Carried,
+        r: &mut Recorder<'_>,
+    ) -> Result<Value, Error> {
         let Config { width, residual_scale, .. } = *self.config;
-        let mut attn = self.attention(hidden, r)?; // [T, heads * head_dim]
+        let mut normed = self.before(r, ["attn_norm"; 2], hidden)?; // [T, width]
+        let second = self.tensor("attn_norm_2");
+        let input = match r.has(&format!("{second}.weight")) {
+            true => norm(self.config, r, "attn_norm_2", &second, hidden)?,
+            false => normed,
+        };
+        let mut attn = self.attention(input, carried, r)?; // [T, heads * head_dim]
+        let mut embedded = self.own_embedding(carried, r); // [T, layer_embedding]
         let pools = self.config.encoder.as_ref().is_some_and(Encoder::pools);
         if self.index + 1 == self.config.layers.len() && !pools {
             attn = r.rows_wanted("attn_wanted", attn); // [R, heads * head_dim]
             hidden = r.rows_wanted("inp_wanted", hidden); // [R, width]
+            embedded = embedded.map(|value| r.rows_wanted("layer_inp_wanted", value));
+            if self.config.ffn_input == FfnInput::AttentionNorm {
+                normed = r.rows_wanted("attn_norm_wanted", normed); // [R, width]
+            }
         }
         let mut out = self.linear(r, "attn_out", attn, &Projection::whole("attn_output", width))?;
         out = self.normed(r, AFTER, ["attn_post_norm", "post_attention_norm"], out)?;
         out = scaled(r, "attn_out_scaled", out, residual_scale);
         let mut middle = r.add("ffn_inp", out, hidden); // [.., width]
         middle = self.normed(r, SUM, ["ffn_inp_norm", "attn_output_norm"], middle)?;
-        out = self.feed_forward(middle, r)?; // [.., width]
+        let ffn_norm = ["ffn_norm", self.config.ffn_norm];
+        let input = match self.config.ffn_input {
+            FfnInput::Attended => self.before(r, ffn_norm, middle)?,
+            FfnInput::Layer => self.before(r, ffn_norm, hidden)?,
+            FfnInput::AttentionNorm => normed,
+        }; // [.., width]
+        out = match self.config.experts.as_ref().filter(|e| self.layer.experts && e.beside) {
+            Some(experts) => self.beside(r, input, middle, experts)?,
+            None => self.feed_forward(input, r)?,
+        }; // [.., width]
         out = self.normed(r, AFTER, ["ffn_post_norm", "post_ffw_norm"], out)?;
         out = scaled(r, "ffn_out_scaled", out, residual_scale);
         out = r.add("l_out", out, middle); // [.., width]
+        if let Some(embedded) = embedded {
+            out = self.add_embedded(r, out, embedded)?;
+        }
+        let scale = self.tensor("layer_output_scale.weight");
+        if r.has(&scale) {
+            let scale = r.vector(&scale, 1)?;
+            out = r.scale_by("l_out_scaled", out, scale);
+        }
         self.normed(r, SUM, ["l_out_norm", "layer_output_norm"], out)
     }
 
-    /// Norm, projections, rotation and attention: `[T, width]` to `[T, heads * head_dim]`.
-    fn attention(&self, hidden: Value, r: &mut Recorder<'_>) -> Result<Value, Error> {
-        let head_dim = self.config.head_dim;
-        let Layer { heads, kv_heads, window, .. } = *self.layer;
-        let (query, key) = (heads * head_dim, kv_heads * head_dim);
-        let mut by = match self.config.qkv_in_one {
-            true => Projection::in_one("attn_qkv", [query, key, key]),
-            false => [("attn_q", query), ("attn_k", key), ("attn_v", key)]
-                .map(|(stem, rows)| Projection::whole(stem, rows)),
-        };
-        if self.config.norm_at == NormAt::Sum {
-            // The input is the residual stream itself, whose few large elements persist through all layers.
-            // Quantized to eight bits beside them, the small elements that distinguish short texts would be
-            // lost.
-            by = by.map(|by| Projection { precision: Precision::Fine, ..by });
-        }
-        let [q, k, v] = by;
-        let normed = self.before(r, ["attn_norm"; 2], hidden)?; // [T, width]
-        let mut q = self.linear(r, "attn_q", normed, &q)?; // [T, heads * head_dim]
-        let mut k = self.linear(r, "attn_k", normed, &k)?; // [T, kv_heads * head_dim]
-        let v = self.linear(r, "attn_v", normed, &v)?; // [T, kv_heads * head_dim]
-        q = self.qk_norm(r, "attn_q_norm", q)?;
-        k = self.qk_norm(r, "attn_k_norm", k)?;
-        if let Some(rotary) = &self.layer.rope {
-            let rope = rotary.rope(factors(self.config, rotary, r)?);
-            q = r.rope("attn_q_rope", q, head_dim, &rope);
-            k = r.rope("attn_k_rope", k, head_dim, &rope);
-        }
+    /// Projections, rotation and attention of the normed input: `[T, width]` to `[T, heads * head_dim]`.
+    fn attention(
+        &self,
+        normed: Value,
+        carried: &mut Carried,
+        r: &mut Recorder<'_>,
+    ) -> Result<Value, Error> {
+        let Layer { heads, kv_heads, head_dim, window, .. } = *self.layer;
+        let [q, k, v] = self.queries_keys_values(normed, carried, r)?;
         let sinks = match self.config.attention_sinks {
             true => Some(r.vector(&self.tensor("attn_sinks.weight"), heads)?),
             false => None,
@@ -173,17 +225,120 @@ impl Block<'_> {
             softcap: self.config.attention_softcap,
             sinks,
         };
-        Ok(r.attend("attn", attend)) // [T, heads * head_dim]
+        let attn = r.attend("attn", attend); // [T, heads * head_dim]
+        if !self.config.attention_gate {
+            return Ok(attn);
+        }
+        let gate =
+            self.linear(r, "attn_gate", normed, &Projection::whole("attn_gate", heads * head_dim))?;
+        Ok(r.gate("attn_gated", gate, Some(attn), Activation::Sigmoid))
     }
 
-    /// Norm and feed-forward: `[.., width]` to `[.., width]`.
-    fn feed_forward(&self, hidden: Value, r: &mut Recorder<'_>) -> Result<Value, Error> {
+    /// Queries, keys and values, normed and rotated: `[T, heads * head_dim]`, and `[T, kv_heads * head_dim]` twice.
+    fn queries_keys_values(
+        &self,
+        normed: Value,
+        carried: &mut Carried,
+        r: &mut Recorder<'_>,
+    ) -> Result<[Value; 3], Error> {
+        let Layer { heads, kv_heads, head_dim, .. } = *self.layer;
+        let (query, key) = (heads * head_dim, kv_heads * head_dim);
+        let mut by = match self.config.qkv_in_one {
+            true => Projection::in_one("attn_qkv", [query, key, key]),
+            false => [("attn_q", query), ("attn_k", key), ("attn_v", key)]
+                .map(|(stem, rows)| Projection::whole(stem, rows)),
+        };
+        if self.config.norm_at == NormAt::Sum {
+            // The input is the residual stream itself, whose few large elements persist through all layers.
+            // Quantized to eight bits beside them, the small elements that distinguish short texts would be
+            // lost.
+            by = by.map(|by| Projection { precision: Precision::Fine, ..by });
+        }
+        let [q, k, v] = by;
+        let mut q = self.linear(r, "attn_q", normed, &q)?; // [T, heads * head_dim]
+        let own = match self.layer.kv_of {
+            Some(_) => None,
+            None => Some(self.keys_and_values(r, normed, [&k, &v])?),
+        }; // [T, kv_heads * head_dim] each
+        q = self.qk_norm(r, "attn_q_norm", q)?;
+        let own = own.map(|[k, v]| Ok::<_, Error>([self.qk_norm(r, "attn_k_norm", k)?, v]));
+        let own = own.transpose()?;
+        if let Some(temperature) = self.layer.temperature {
+            q = r.temper("attn_q_tempered", q, temperature);
+        }
+        q = self.rotated(r, "attn_q_rope", q)?;
+        let [k, v] = match (own, self.layer.kv_of) {
+            (Some([k, v]), _) => [self.rotated(r, "attn_k_rope", k)?, v],
+            (None, Some(other)) => carried.kv[other],
+            (None, None) => unreachable!("a layer has its own keys or those of another"),
+        };
+        carried.kv.push([k, v]);
+        Ok([q, k, v])
+    }
+
+    /// Projections of keys and values; the latter normalized if the model's are.
+    fn keys_and_values(
+        &self,
+        r: &mut Recorder<'_>,
+        normed: Value,
+        [k, v]: [&Projection<'_>; 2],
+    ) -> Result<[Value; 2], Error> {
+        let value_norm = self.config.value_norm;
+        let projected = self.linear(r, "attn_k", normed, k)?;
+        let mut values = match value_norm && !r.has(&self.tensor("attn_v.weight")) {
+            true => projected,
+            false => self.linear(r, "attn_v", normed, v)?,
+        };
+        if value_norm {
+            let (head_dim, eps) = (self.layer.head_dim, self.config.norm_eps);
+            values = r.head_unit("attn_v_norm", values, head_dim, eps);
+        }
+        Ok([projected, values])
+    }
+
+    /// Queries or keys, rotated if the layer has RoPE.
+    fn rotated(
+        &self,
+        r: &mut Recorder<'_>,
+        name: &'static str,
+        input: Value,
+    ) -> Result<Value, Error> {
+        let Some(rotary) = &self.layer.rope else { return Ok(input) };
+        let rope = rotary.rope(factors(self.config, rotary, r)?);
+        Ok(r.rope(name, input, self.layer.head_dim, &rope))
+    }
+
+    /// The layer's part of the further embeddings: `[T, layer_embedding]`.
+    fn own_embedding(&self, carried: &Carried, r: &mut Recorder<'_>) -> Option<Value> {
+        let (all, width) = (carried.embedded?, self.config.layer_embedding?);
+        let first = self.index * width;
+        Some(r.part("layer_inp_own", all, width * self.config.layers.len(), first..first + width))
+    }
+
+    /// `input` plus the norm of `proj(activation(inp_gate(input)) * embedded)`: `[.., width]`.
+    fn add_embedded(
+        &self,
+        r: &mut Recorder<'_>,
+        input: Value,
+        embedded: Value,
+    ) -> Result<Value, Error> {
+        let by = Projection::whole("inp_gate", r.width(embedded));
+        let gate = self.linear(r, "layer_inp_gate", input, &by)?;
+        let act = r.gate("layer_inp_act", gate, Some(embedded), self.config.activation);
+        let by = Projection::whole("proj", self.config.width);
+        let out = self.linear(r, "layer_inp_out", act, &by)?; // [.., width]
+        let out = norm(self.config, r, "layer_inp_norm", &self.tensor("post_norm"), out)?;
+        Ok(r.add("l_out_embedded", input, out))
+    }
+
+    /// Feed-forward of the normed input: `[.., width]` to `[.., width]`.
+    fn feed_forward(&self, normed: Value, r: &mut Recorder<'_>) -> Result<Value, Error> {
         let Config { width, activation, feed_forward, .. } = *self.config;
         let inner = self.layer.feed_forward;
         let whole = |stem| Projection::whole(stem, inner);
-        let normed = self.before(r, ["ffn_norm", self.config.ffn_norm], hidden)?; // [.., width]
-        if let Some(experts) = self.config.experts.as_ref().filter(|_| self.layer.experts) {
-            return self.mixture(r, normed, experts);
+        let is_sparse = |experts: &&Experts| self.layer.experts && !experts.beside;
+        if let Some(experts) = self.config.experts.as_ref().filter(is_sparse) {
+            return self.mixture(r, normed, normed, experts);
         }
         let act = match feed_forward {
             FeedForward::Gated => self.gated(r, normed, [whole("ffn_gate"), whole("ffn_up")])?,
@@ -233,8 +388,12 @@ impl Block<'_> {
         [name, stem]: [&'static str; 2],
         input: Value,
     ) -> Result<Value, Error> {
+        let eps = match places == AFTER {
+            true => self.config.output_norm_eps,
+            false => self.config.norm_eps,
+        };
         match places.contains(&self.config.norm_at) {
-            true => norm(self.config, r, name, &self.tensor(stem), input),
+            true => norm_of(self.config.norm, eps, r, (name, &self.tensor(stem)), input),
             false => Ok(input),
         }
     }
@@ -246,11 +405,15 @@ impl Block<'_> {
         stem: &'static str,
         input: Value,
     ) -> Result<Value, Error> {
-        let Config { head_dim, norm_eps, .. } = *self.config;
+        let (norm_eps, head_dim) = (self.config.norm_eps, self.layer.head_dim);
         let name = self.tensor(&format!("{stem}.weight"));
         match self.config.qk_norm {
-            None => Ok(input),
-            Some(QkNorm::Head) => {
+            Some(QkNorm::Unit) if self.layer.rope.is_some() => {
+                Ok(r.head_unit(stem, input, head_dim, norm_eps))
+            }
+            Some(QkNorm::HeadIfAny) if !r.has(&name) => Ok(input),
+            None | Some(QkNorm::Unit) => Ok(input),
+            Some(QkNorm::Head | QkNorm::HeadIfAny) => {
                 let gain = r.vector(&name, head_dim)?;
                 Ok(r.head_norm(stem, input, gain, norm_eps))
             }
@@ -294,15 +457,26 @@ pub(crate) fn norm(
     stem: &str,
     input: Value,
 ) -> Result<Value, Error> {
+    norm_of(config.norm, config.norm_eps, r, (name, stem), input)
+}
+
+/// A norm of that kind and epsilon.
+fn norm_of(
+    kind: Norm,
+    eps: f32,
+    r: &mut Recorder<'_>,
+    (name, stem): (&'static str, &str),
+    input: Value,
+) -> Result<Value, Error> {
     let width = r.width(input);
     let gain = r.vector(&format!("{stem}.weight"), width)?;
-    Ok(match config.norm {
-        Norm::Rms => r.rms_norm(name, input, Some(gain), config.norm_eps),
+    Ok(match kind {
+        Norm::Rms => r.rms_norm(name, input, Some(gain), eps),
         Norm::Layer => {
             let bias = r.vector(&format!("{stem}.bias"), width)?;
-            r.layer_norm(name, input, gain, Some(bias), config.norm_eps)
+            r.layer_norm(name, input, gain, Some(bias), eps)
         }
-        Norm::LayerGain => r.layer_norm(name, input, gain, None, config.norm_eps),
+        Norm::LayerGain => r.layer_norm(name, input, gain, None, eps),
     })
 }
 
@@ -315,6 +489,7 @@ fn factors(
     let list = match rotary.scaling {
         Scaling::Long { original_context } if config.context > original_context => "long",
         Scaling::Long { .. } => "short",
+        _ if !rotary.factors => return Ok(None),
         _ => return r.optional_vector("rope_freqs.weight", rotary.dims / 2),
     };
     r.vector(&format!("rope_factors_{list}.weight"), rotary.dims / 2).map(Some)

@@ -6,7 +6,7 @@
 use bilayer_gguf::Strings;
 use bilayer_graph::{Activation, Error, Recorder, Value};
 
-use crate::decoder::{Block, norm};
+use crate::decoder::{Block, Carried, norm};
 use crate::keys::Keys;
 use crate::{Config, Draft, NormAt, Settings, limits};
 
@@ -186,9 +186,10 @@ fn separator(keys: &Keys<'_>) -> Result<u32, crate::Error> {
 pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Error> {
     let encoder = config.encoder.as_ref().expect("an encoder's configuration");
     let mut hidden = embedding(config, encoder, r)?; // [T, width]
+    let mut carried = Carried::default();
     for (index, layer) in config.layers.iter().enumerate() {
         r.layer(Some(index as u32));
-        hidden = Block { config, layer, index }.record(hidden, r)?;
+        hidden = Block { config, layer, index }.record(hidden, &mut carried, r)?;
     }
     r.layer(None);
     if config.norm_at == NormAt::Before {

@@ -20,6 +20,11 @@ pub struct Experts {
     pub normalise: bool,
     /// Factor on the weights.
     pub scale: f32,
+    /// Whether a token's only expert is weighted at its input instead of its output.
+    pub weighed_input: bool,
+    /// Whether they run beside the layer's own feed-forward, each with norms of its own, and the router reads the
+    /// residual stream.
+    pub beside: bool,
     /// The shared expert, which every token passes through.
     pub shared: Option<Shared>,
 }
@@ -73,8 +78,30 @@ impl Experts {
             score,
             normalise: of_chosen || normalise.unwrap_or(usual == Weights::Shares),
             scale: keys.positive_or_zero("expert_weights_scale")?.unwrap_or(1.0),
+            weighed_input: false,
+            beside: false,
             shared: None,
         }))
+    }
+
+    /// Scores of kind `usual`, unless the file says which.
+    pub(crate) fn scored(self, keys: &Keys<'_>, usual: Score) -> Experts {
+        match keys.metadata.opt_usize(&keys.key("expert_gating_func")) {
+            Ok(Some(1..)) => self,
+            _ => Experts { score: usual, ..self },
+        }
+    }
+
+    /// Adds the shared expert, by its width or by the number of experts that it stands for.
+    ///
+    /// # Errors
+    /// A key is of another kind or out of bounds.
+    pub(crate) fn with_shared(self, keys: &Keys<'_>) -> Result<Experts, Error> {
+        let count = keys.opt_size("expert_shared_count", 0..=limits::EXPERTS)?.unwrap_or(0);
+        let width = keys.opt_size("expert_shared_feed_forward_length", 0..=limits::WIDTH)?;
+        let feed_forward = width.unwrap_or(count.saturating_mul(self.feed_forward));
+        let shared = (feed_forward > 0).then_some(Shared { feed_forward, weighed: false });
+        Ok(Experts { shared, ..self })
     }
 }
 
@@ -117,6 +144,8 @@ mod tests {
             score: Score::Softmax,
             normalise: true,
             scale: 1.0,
+            weighed_input: false,
+            beside: false,
             shared: None,
         };
         assert_eq!(experts, expected);

@@ -73,12 +73,14 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 #[cfg(test)]
 mod tests {
     use super::{ARCHITECTURE, tiny::changed};
+    use bilayer_graph::Window;
 
     #[test]
     fn every_other_layer_has_the_window() {
         let config = changed(&ARCHITECTURE, &[]).unwrap();
         let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
-        assert_eq!(windows, [Some(5), None, Some(5)]);
+        let local = Some(Window::Last(5));
+        assert_eq!(windows, [local, None, local]);
         assert_eq!(config.embedding_scale, Some(8.0));
     }
 

@@ -92,6 +92,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 #[cfg(test)]
 mod tests {
     use super::{ARCHITECTURE, Scaling, tiny::changed};
+    use bilayer_graph::Window;
 
     #[test]
     fn local_layers_turn_by_a_base_of_their_own() {
@@ -101,7 +102,7 @@ mod tests {
             let rope = layer.rope.unwrap();
             let (window, base, scaling) = match i {
                 5 => (None, 1e6, Scaling::Linear { factor: 8.0 }),
-                _ => (Some(5), 10_000.0, Scaling::None),
+                _ => (Some(Window::Last(5)), 10_000.0, Scaling::None),
             };
             assert_eq!((layer.window, rope.base, rope.scaling), (window, base, scaling), "{i}");
         }

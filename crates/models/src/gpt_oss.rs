@@ -128,12 +128,14 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 #[cfg(test)]
 mod tests {
     use super::{ARCHITECTURE, Scaling, tiny::changed};
+    use bilayer_graph::Window;
 
     #[test]
     fn every_other_layer_has_the_window_and_all_turn_by_a_ramp_between_pairs() {
         let config = changed(&ARCHITECTURE, &[]).unwrap();
         let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
-        assert_eq!(windows, [Some(5), None, Some(5)]);
+        let local = Some(Window::Last(5));
+        assert_eq!(windows, [local, None, local]);
         for layer in &config.layers {
             let scaling = layer.rope.unwrap().scaling;
             assert!(matches!(scaling, Scaling::Yarn { whole_pairs: false, .. }), "{scaling:?}");

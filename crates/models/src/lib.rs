@@ -59,11 +59,14 @@ use bilayer_graph::{Catalog, Graph, Recorder, Value};
 
 pub use catalog::{Directory, Listing, Outline};
 pub use checkpoint::{Checkpoint, Draft, Field, Made, Settings, draft, of_checkpoint};
-pub use config::{Config, FeedForward, Layer, Norm, NormAt, QkNorm, limits};
+pub use config::{Config, FeedForward, FfnInput, Layer, Norm, NormAt, QkNorm, limits};
 pub use encoder::{Encoder, Head, Pooling};
 pub use error::Error;
 pub use experts::{Experts, Shared};
-pub use names::{Change, Name, Translated, interleaved_source, translate};
+pub use names::{
+    Change, Name, Translated, interleaved_source, layer_of, of_another_tower, regrouped_source,
+    translate,
+};
 pub use rope::{Llama3, Rotary, Scaling};
 
 /// Everything the program knows about an architecture.
@@ -166,7 +169,21 @@ pub fn read_parts<'n>(
     let architecture = find(config.architecture)?;
     let used: HashSet<&str> = graph.weights.iter().map(|weight| weight.name.as_str()).collect();
     let ignored = |name: &str| architecture.ignored.iter().any(|end| name.ends_with(end));
-    let unused = |name: &&str| !used.contains(name) && !ignored(name);
+    // Blocks that predict further tokens follow the model's layers; nothing runs them.
+    let blocks = metadata.opt_usize(&format!("{}.block_count", config.architecture))?;
+    let drafting = config.layers.len()..blocks.unwrap_or(0);
+    let has_no_use = |name: &str| {
+        let Some((number, stem)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'))
+        else {
+            return false;
+        };
+        let number = number.parse::<usize>().unwrap_or(usize::MAX);
+        // Checkpoints may hold keys and values for layers that read those of another.
+        let shares = config.layers.get(number).is_some_and(|layer| layer.kv_of.is_some());
+        let of_keys = stem.starts_with("attn_k") || stem.starts_with("attn_v.");
+        drafting.contains(&number) || shares && of_keys
+    };
+    let unused = |name: &&str| !used.contains(name) && !ignored(name) && !has_no_use(name);
     match names.find(unused) {
         None => Ok((config, graph)),
         Some(name) => {

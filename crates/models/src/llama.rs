@@ -59,11 +59,11 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 #[cfg(test)]
 mod tests {
     use bilayer_gguf::Value;
-    use bilayer_graph::{Activation, OpKind, Rows};
+    use bilayer_graph::{Activation, OpKind, Rows, Window};
     use bilayer_quant::Type;
 
     use super::{ARCHITECTURE, Norm, Pairs, config, tiny};
-    use crate::{Config, FeedForward, Layer, NormAt, Outline, Rotary, Scaling, record};
+    use crate::{Config, FeedForward, FfnInput, Layer, NormAt, Outline, Rotary, Scaling, record};
 
     fn changed(changes: &[(&str, Value)]) -> Result<Config, crate::Error> {
         tiny::changed(&ARCHITECTURE, changes)
@@ -77,20 +77,34 @@ mod tests {
             pairs: Pairs::Interleaved,
             scaling: Scaling::None,
             attn_factor: 1.0,
+            factors: true,
         };
         let (feed_forward, window, rope) = (96, None, Some(rope));
         let (heads, kv_heads, experts) = (4, 2, false);
-        let layer = Layer { heads, kv_heads, feed_forward, experts, window, rope };
+        let temperature = None;
+        let (head_dim, kv_of) = (16, None);
+        let layer = Layer {
+            heads,
+            kv_heads,
+            head_dim,
+            kv_of,
+            feed_forward,
+            experts,
+            window,
+            rope,
+            temperature,
+        };
         let expected = Config {
             architecture: "llama",
             vocab: 128,
             width: 64,
-            head_dim: 16,
             context: 256,
             positions: None,
             norm: Norm::Rms,
             norm_eps: 1e-5,
+            output_norm_eps: 1e-5,
             norm_at: NormAt::Before,
+            ffn_input: FfnInput::Attended,
             ffn_norm: "ffn_norm",
             qk_norm: None,
             qkv_in_one: false,
@@ -101,7 +115,11 @@ mod tests {
             layers: vec![layer; 3],
             attention_scale: 0.25,
             attention_softcap: None,
+            value_norm: false,
+            attention_gate: false,
             attention_sinks: false,
+            embedding_norm: false,
+            layer_embedding: None,
             embedding_scale: None,
             residual_scale: None,
             logit_scale: None,
@@ -170,7 +188,7 @@ mod tests {
         ];
         let config = changed(&yarn).unwrap();
         let rope = config.layers[2].rope.unwrap();
-        assert_eq!((config.head_dim, rope.dims, rope.base), (32, 8, 500_000.0));
+        assert_eq!((config.layers[2].head_dim, rope.dims, rope.base), (32, 8, 500_000.0));
         assert_eq!((rope.attn_factor, config.attention_scale), (2.0, 0.5));
         assert_eq!(config.residual_scale, Some(0.1));
         let scaling = Scaling::Yarn {
@@ -183,7 +201,8 @@ mod tests {
         };
         assert_eq!(rope.scaling, scaling);
         let each: Vec<_> = config.layers.iter().map(|l| (l.kv_heads, l.window)).collect();
-        assert_eq!(each, [(4, Some(8)), (2, Some(8)), (1, Some(8))]);
+        let window = Some(Window::Last(8));
+        assert_eq!(each, [(4, window), (2, window), (1, window)]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! RoPE base.
 
 use bilayer_gguf::{Array, Metadata, Value};
-use bilayer_graph::{Activation, Pairs};
+use bilayer_graph::{Activation, Pairs, Window};
 
 use crate::keys::Keys;
 use crate::{
@@ -93,7 +93,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     let local = |rope| Rotary { base, scaling: Scaling::None, attn_factor: 1.0, ..rope };
     let is_local = local_layers(&keys, config.layers.len())?;
     for (layer, is_local) in config.layers.iter_mut().zip(is_local) {
-        layer.window = is_local.then_some(window as u32);
+        layer.window = is_local.then_some(Window::Last(window as u32));
         if is_local {
             layer.rope = layer.rope.map(local);
         }
@@ -119,6 +119,8 @@ fn local_layers(keys: &Keys<'_>, layers: usize) -> Result<Vec<bool>, Error> {
 
 #[cfg(test)]
 mod tests {
+    use bilayer_graph::Window;
+
     use super::{ARCHITECTURE, tiny::changed};
 
     #[test]
@@ -129,11 +131,12 @@ mod tests {
         metadata.set("modern-bert.attention.sliding_window", 128u32);
         let config = (ARCHITECTURE.config)(&metadata).unwrap();
         let layers = config.layers.iter().map(|l| (l.window, l.rope.unwrap().base));
-        let (all, near) = ((None, 160_000.0), (Some(65), 10_000.0));
+        let (all, near) = ((None, 160_000.0), (Some(Window::Last(65)), 10_000.0));
         assert_eq!(layers.collect::<Vec<_>>(), [all, near, near, all]);
         let flags = [("attention.sliding_window_pattern", vec![true, false, true].into())];
         let config = changed(&ARCHITECTURE, &flags).unwrap();
         let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
-        assert_eq!(windows, [Some(5), None, Some(5)]);
+        let local = Some(Window::Last(5));
+        assert_eq!(windows, [local, None, local]);
     }
 }

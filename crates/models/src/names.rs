@@ -1,7 +1,7 @@
 //! Tensor names in GGUF and in checkpoints, in groups that architectures combine, for conversion.
 
 /// One kind of tensor under both names. `.weight` or `.bias` is appended to both, unless the GGUF name already
-/// ends with it: then both names are complete.
+/// ends with it, or with `.scale`: then both names are complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
     /// GGUF's stem; `{}` stands for the layer.
@@ -33,6 +33,19 @@ pub enum Change {
         /// The distance to the next selected row.
         step: usize,
     },
+    /// The experts' matrices `[experts, cols, parts * rows]` are transposed, and of their rows those of one part are
+    /// selected.
+    PartTransposed {
+        /// The part.
+        part: usize,
+        /// The number of parts.
+        parts: usize,
+    },
+    /// Queries, keys and values lie side by side in each group of heads; GGUF has all queries, then all keys, then all
+    /// values ([`regrouped_source`]).
+    Regrouped,
+    /// The last rows, as many as the model has positions; those before belong to none.
+    Positions,
     /// The experts' matrices are MXFP4, two consecutive weights per byte, `[experts, rows, cols / 32, 16]`. The
     /// exponents `[experts, rows, cols / 32]` are in the tensor named `_scales` instead of `_blocks`. Every
     /// `step`-th row is selected from `first` on.
@@ -85,6 +98,26 @@ impl Name {
         step: usize,
     ) -> Self {
         Name { gguf, checkpoint, change: Change::EachTransposed { first, step } }
+    }
+
+    /// Part `part` of `parts` of the experts' matrices that the checkpoint stores as `[experts, cols, parts * rows]`.
+    pub const fn part_transposed(
+        gguf: &'static str,
+        checkpoint: &'static str,
+        part: usize,
+        parts: usize,
+    ) -> Self {
+        Name { gguf, checkpoint, change: Change::PartTransposed { part, parts } }
+    }
+
+    /// Queries, keys and values in one matrix, which the checkpoint stores by groups of heads.
+    pub const fn regrouped(gguf: &'static str, checkpoint: &'static str) -> Self {
+        Name { gguf, checkpoint, change: Change::Regrouped }
+    }
+
+    /// Position embeddings whose first rows may belong to no position.
+    pub const fn positions(gguf: &'static str, checkpoint: &'static str) -> Self {
+        Name { gguf, checkpoint, change: Change::Positions }
     }
 
     /// Experts' matrices that the checkpoint stores as MXFP4. `step` matrices are interleaved row by row;
@@ -145,6 +178,17 @@ pub(crate) const EXPERTS: &[Name] = &[
     Name::stacked("blk.{}.ffn_down_exps", "model.layers.{}.mlp.experts.{}.down_proj"),
 ];
 
+/// Gated experts that every token passes through.
+pub(crate) const SHARED_EXPERTS: &[Name] = &[
+    Name::kept("blk.{}.ffn_gate_shexp", "model.layers.{}.mlp.shared_experts.gate_proj"),
+    Name::kept("blk.{}.ffn_up_shexp", "model.layers.{}.mlp.shared_experts.up_proj"),
+    Name::kept("blk.{}.ffn_down_shexp", "model.layers.{}.mlp.shared_experts.down_proj"),
+];
+
+/// What is added to the router's scores for the choice of experts.
+pub(crate) const SELECTION_BIAS: Name =
+    Name::kept("blk.{}.exp_probs_b.bias", "model.layers.{}.mlp.gate.e_score_correction_bias");
+
 /// Norms before attention, feed-forward and head.
 pub(crate) const NORMS: &[Name] = &[
     Name::kept("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),
@@ -162,7 +206,8 @@ pub(crate) const NORMS_AROUND: &[Name] = &[
 ];
 
 /// The GGUF tensors that a checkpoint's tensor is converted to; empty if no group has its name. Checkpoints of
-/// a model without its head lack the first component (`model.`) of each name.
+/// a model without its head lack the first component (`model.`) of each name; those of a model inside a larger one
+/// have a component more, which is left out.
 ///
 /// ```
 /// use bilayer_models::{find, translate};
@@ -173,10 +218,12 @@ pub(crate) const NORMS_AROUND: &[Name] = &[
 /// # Ok::<(), bilayer_models::Error>(())
 /// ```
 pub fn translate<'n>(groups: &[&'n [Name]], checkpoint: &str) -> Vec<Translated<'n>> {
+    let checkpoint = &checkpoint.replacen("language_model.", "", 1);
+    let checkpoint = checkpoint.strip_prefix("roberta.").unwrap_or(checkpoint);
     let ended =
         SUFFIXES.iter().find_map(|suffix| Some((checkpoint.strip_suffix(suffix)?, *suffix)));
     let translated = |by: &'n Name| {
-        let is_whole = SUFFIXES.iter().any(|suffix| by.gguf.ends_with(suffix));
+        let is_whole = [".weight", ".bias", ".scale"].iter().any(|end| by.gguf.ends_with(end));
         let (stem, suffix) = if is_whole { (checkpoint, "") } else { ended? };
         let short = by.checkpoint.split_once('.').map(|(_, rest)| rest);
         let patterns = [Some(by.checkpoint), short];
@@ -186,6 +233,20 @@ pub fn translate<'n>(groups: &[&'n [Name]], checkpoint: &str) -> Vec<Translated<
         Some(Translated { name, expert: numbers.get(1).copied(), by })
     };
     groups.iter().copied().flatten().filter_map(translated).collect()
+}
+
+/// Whether a checkpoint's tensor belongs to a tower beside the text model: for images or sound.
+pub fn of_another_tower(checkpoint: &str) -> bool {
+    const TOWERS: [&str; 5] =
+        ["vision", "visual", "audio", "multi_modal_projector", "embed_vision"];
+    let inner = checkpoint.strip_prefix("model.").unwrap_or(checkpoint);
+    TOWERS.iter().any(|tower| inner.starts_with(tower)) || inner.starts_with("embed_audio")
+}
+
+/// The number of a checkpoint's layer that a tensor belongs to.
+pub fn layer_of(checkpoint: &str) -> Option<usize> {
+    let (_, rest) = checkpoint.split_once("layers.")?;
+    rest.split('.').next()?.parse().ok()
 }
 
 const SUFFIXES: [&str; 2] = [".weight", ".bias"];
@@ -214,9 +275,51 @@ pub fn interleaved_source(row: usize, head_dim: usize, dims: usize) -> usize {
     head * head_dim + place % 2 * (dims / 2) + place / 2
 }
 
+/// The checkpoint's row that becomes row `row` of all queries, then all keys, then all values, where it has groups of
+/// `heads / kv_heads` query heads, one key head and one value head.
+pub fn regrouped_source(row: usize, head_dim: usize, heads: usize, kv_heads: usize) -> usize {
+    let (head, place) = (row / head_dim, row % head_dim);
+    let queries = heads / kv_heads;
+    let head = match head {
+        query if query < heads => query / queries * (queries + 2) + query % queries,
+        other => {
+            let (kind, group) = ((other - heads) / kv_heads, (other - heads) % kv_heads);
+            group * (queries + 2) + queries + kind
+        }
+    };
+    head * head_dim + place
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Name, interleaved_source, translate};
+    use super::{
+        Name, interleaved_source, layer_of, of_another_tower, regrouped_source, translate,
+    };
+
+    #[test]
+    fn names_inside_a_larger_model_lose_its_component() {
+        let groups: [&[Name]; 2] =
+            [&[Name::kept("blk.{}.a", "model.layers.{}.x")], &[Name::kept("output", "lm_head")]];
+        let found = |checkpoint| translate(&groups, checkpoint).pop().map(|known| known.name);
+        for name in
+            ["model.language_model.layers.3.x.weight", "language_model.model.layers.3.x.weight"]
+        {
+            assert_eq!(found(name).as_deref(), Some("blk.3.a.weight"), "{name}");
+            assert_eq!(layer_of(name), Some(3));
+        }
+        assert_eq!(found("language_model.lm_head.weight").as_deref(), Some("output.weight"));
+        assert!(of_another_tower("model.vision_tower.x") && of_another_tower("visual.blocks.0.y"));
+        assert!(!of_another_tower("model.language_model.layers.0.x"));
+    }
+
+    #[test]
+    fn queries_keys_and_values_leave_their_groups() {
+        // Two groups of two queries, one key and one value, of heads of one row.
+        let of = |row| regrouped_source(row, 1, 4, 2);
+        assert_eq!((0..8).map(of).collect::<Vec<_>>(), [0, 1, 4, 5, 2, 6, 3, 7]);
+        // One group is in order.
+        assert!((0..12).all(|row| regrouped_source(row, 2, 4, 1) == row));
+    }
 
     #[test]
     fn layers_are_numbers_and_suffixes_are_kept() {

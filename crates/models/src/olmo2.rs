@@ -66,6 +66,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 #[cfg(test)]
 mod tests {
     use super::{ARCHITECTURE, Scaling, tiny::changed};
+    use bilayer_graph::Window;
 
     #[test]
     fn a_window_leaves_every_fourth_layer_its_view_and_its_stretched_context() {
@@ -78,7 +79,8 @@ mod tests {
         ];
         let config = changed(&ARCHITECTURE, &yarn).unwrap();
         let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
-        assert_eq!(windows, [Some(5), Some(5), Some(5), None]);
+        let local = Some(Window::Last(5));
+        assert_eq!(windows, [local, local, local, None]);
         let rope = |layer: usize| config.layers[layer].rope.unwrap();
         assert_eq!((rope(2).scaling, rope(2).attn_factor), (Scaling::None, 1.0));
         assert!(matches!(rope(3).scaling, Scaling::Yarn { .. }), "{:?}", rope(3));

@@ -21,6 +21,8 @@ pub struct Rotary {
     pub scaling: Scaling,
     /// Factor on cosine and sine, in addition to the scaling's own.
     pub attn_factor: f32,
+    /// Whether the divisors in the file (`rope_freqs.weight`) apply.
+    pub factors: bool,
 }
 
 /// How the context is extended beyond the first training's. Llama 3's rule needs no variant: GGUF files store
@@ -69,16 +71,37 @@ impl Rotary {
         if !dims.is_multiple_of(2) {
             return Err(keys.value(name, "an even number (by default the head's length)", dims));
         }
-        keys.refuse("rope.scaling.yarn_log_multiplier", "YaRN's logarithmic multiplier")?;
         let yarn_factor = keys.positive_or_zero("rope.scaling.yarn_attn_factor")?.unwrap_or(1.0);
         let attn_factor = keys.positive_or_zero("rope.scaling.attn_factor")?.unwrap_or(1.0);
+        let scaling = Scaling::read(keys)?;
+        let multiplier = keys.positive_or_zero("rope.scaling.yarn_log_multiplier")?;
         Ok(Rotary {
             dims,
             base: keys.positive("rope.freq_base")?.unwrap_or(10_000.0),
             pairs,
-            scaling: Scaling::read(keys)?,
-            attn_factor: attn_factor * yarn_factor,
+            scaling,
+            attn_factor: attn_factor * yarn_factor / scaling.amplitude(multiplier.unwrap_or(0.0)),
+            factors: true,
         })
+    }
+
+    /// Reads `rope.*_swa`: the rotation of layers with a window, whose context is not extended.
+    ///
+    /// # Errors
+    /// Those of [`Rotary::read`].
+    pub(crate) fn read_local(
+        keys: &Keys<'_>,
+        head_dim: usize,
+        pairs: Pairs,
+    ) -> Result<Self, Error> {
+        let name = "rope.dimension_count_swa";
+        let dims = keys.opt_size(name, 2..=head_dim)?.unwrap_or(head_dim);
+        if !dims.is_multiple_of(2) {
+            return Err(keys.value(name, "an even number (by default the head's length)", dims));
+        }
+        let base = keys.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
+        let (scaling, attn_factor, factors) = (Scaling::None, 1.0, false);
+        Ok(Rotary { dims, base, pairs, scaling, attn_factor, factors })
     }
 
     /// Radians per position of each pair, `[dims / 2]`; computed in f64.
@@ -163,6 +186,14 @@ impl Scaling {
         }
     }
 
+    /// `0.1 multiplier ln(factor) + 1` of YaRN; 1 of anything else.
+    pub(crate) fn amplitude(self, multiplier: f32) -> f32 {
+        match self {
+            Scaling::Yarn { factor, .. } => 0.1 * multiplier * factor.max(1.0).ln() + 1.0,
+            _ => 1.0,
+        }
+    }
+
     fn yarn(keys: &Keys<'_>, factor: f32) -> Result<Self, Error> {
         let name = "rope.scaling.original_context_length";
         let original_context = match keys.opt_size(name, 1..=limits::CONTEXT)? {
@@ -221,7 +252,8 @@ mod tests {
     use super::{Llama3, Rotary, Scaling};
 
     fn rotary(scaling: Scaling) -> Rotary {
-        Rotary { dims: 8, base: 10_000.0, pairs: Pairs::Interleaved, scaling, attn_factor: 1.0 }
+        let pairs = Pairs::Interleaved;
+        Rotary { dims: 8, base: 10_000.0, pairs, scaling, attn_factor: 1.0, factors: true }
     }
 
     fn assert_near(found: &[f32], expected: &[f32]) {

@@ -1,7 +1,7 @@
 //! One tensor on its way from the shards to the file, in pieces of whole rows.
 
 use bilayer_gguf::SourceError;
-use bilayer_models::interleaved_source;
+use bilayer_models::{interleaved_source, regrouped_source};
 use bilayer_quant::{Type, mxfp4};
 
 use super::tensors::{Done, From, Planned, SourceTensor};
@@ -28,9 +28,10 @@ pub(super) enum Bad {
     TooLarge { name: String, index: u64, value: f32, ty: Type },
 }
 
-/// Matrices of `rows` rows that were every `step`-th column from number `of` on.
+/// Matrices of `rows` rows that were every `step`-th of `width` columns from number `of` on.
 struct Turned {
     rows: usize,
+    width: usize,
     of: usize,
     step: usize,
 }
@@ -90,8 +91,8 @@ impl<'p> RowReader<'p> {
         };
         let mut source = vec![0; rows * self.cols * float.bytes()];
         match change {
-            Done::Transposed { rows, first: of, step } => {
-                let turned = Turned { rows, of, step };
+            Done::Transposed { rows, width, first: of, step } => {
+                let turned = Turned { rows, width, of, step };
                 self.columns(&parts[0], float, turned, first, &mut source)?
             }
             Done::Picked { first: of, step } => {
@@ -124,6 +125,10 @@ impl<'p> RowReader<'p> {
         let part_rows = self.rows / parts.len();
         let source = |row: usize| match change {
             Done::Interleaved { head_dim, dims } => interleaved_source(row, head_dim, dims),
+            Done::Regrouped { head_dim, heads, kv_heads } => {
+                regrouped_source(row, head_dim, heads, kv_heads)
+            }
+            Done::After(unused) => row + unused,
             _ => row,
         };
         let mut row = first;
@@ -141,13 +146,12 @@ impl<'p> RowReader<'p> {
         Ok(())
     }
 
-    /// Reads rows that the checkpoint has as columns, `[.., cols, step * rows]`: of each of its rows the part that is
-    /// wanted.
+    /// Reads rows that the checkpoint has as columns, `[.., cols, width]`: of each of its rows the part that is wanted.
     fn columns(
         &self,
         part: &SourceTensor,
         float: Float,
-        Turned { rows, of, step }: Turned,
+        Turned { rows, width, of, step }: Turned,
         first: usize,
         bytes: &mut [u8],
     ) -> std::io::Result<()> {
@@ -160,7 +164,7 @@ impl<'p> RowReader<'p> {
             let (now, later) = rest.split_at_mut(count * row_bytes);
             column.resize((step * (count - 1) + 1) * size, 0);
             for col in 0..self.cols {
-                let start = (matrix * self.cols + col) * step * rows + of + step * from;
+                let start = (matrix * self.cols + col) * width + of + step * from;
                 self.shards.read(&part.stored, (start * size) as u64, &mut column)?;
                 for (place, weight) in column.chunks_exact(size).step_by(step).enumerate() {
                     now[(place * self.cols + col) * size..][..size].copy_from_slice(weight);

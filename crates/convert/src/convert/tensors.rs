@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use bilayer_gguf::Metadata;
-use bilayer_models::{Architecture, Change, Config, Listing, Made, translate};
+use bilayer_models::{
+    Architecture, Change, Config, Listing, Made, layer_of, of_another_tower, translate,
+};
 use bilayer_quant::Type;
 
 use crate::Error;
@@ -45,8 +47,12 @@ pub(super) enum Done {
     Nothing,
     /// The first `dims` rows of each head of `head_dim` go from halves to pairs.
     Interleaved { head_dim: usize, dims: usize },
-    /// Those of each matrix of the stack, `rows`, were every `step`-th of its columns from `first` on.
-    Transposed { rows: usize, first: usize, step: usize },
+    /// Those of each matrix of the stack, `rows`, were every `step`-th of its `width` columns from `first` on.
+    Transposed { rows: usize, width: usize, first: usize, step: usize },
+    /// They leave the groups of heads ([`bilayer_models::regrouped_source`]).
+    Regrouped { head_dim: usize, heads: usize, kv_heads: usize },
+    /// So many rows before them are left out.
+    After(usize),
     /// They were every `step`-th element of a row from `first` on.
     Picked { first: usize, step: usize },
     /// Each element gets 1 more.
@@ -63,9 +69,11 @@ impl Planned {
 
     /// Whether it is a bias whose elements move as the rows of its matrix do.
     pub fn permutes_elements(&self) -> bool {
-        let is_interleaved =
-            matches!(self.from, From::Stored { change: Done::Interleaved { .. }, .. });
-        self.shape.len() == 1 && is_interleaved
+        let moves = matches!(
+            self.from,
+            From::Stored { change: Done::Interleaved { .. } | Done::Regrouped { .. }, .. }
+        );
+        self.shape.len() == 1 && moves
     }
 
     /// Bytes it takes.
@@ -87,11 +95,17 @@ impl Tensors {
         config: &Config,
         made: Vec<Made>,
     ) -> Result<Tensors, Error> {
+        // Blocks that predict further tokens follow the model's layers; nothing runs them.
+        let drafting = checkpoint.settings().size(&["num_nextn_predict_layers"]).ok().flatten();
+        let layers = config.layers.len();
+        let drafting = layers..layers.saturating_add(drafting.unwrap_or(0) as usize);
+        let drafts = |name: &str| layer_of(name).is_some_and(|layer| drafting.contains(&layer));
         let tied = checkpoint.settings().flag(&["tie_word_embeddings"]).ok().flatten();
         let mut found = BTreeMap::new();
         let mut stacks: BTreeMap<String, BTreeMap<usize, SourceTensor>> = BTreeMap::new();
         for (name, stored) in checkpoint.shards.tensors() {
-            if architecture.ignored.iter().any(|end| name.ends_with(end)) {
+            let is_ignored = architecture.ignored.iter().any(|end| name.ends_with(end));
+            if is_ignored || of_another_tower(name) || drafts(name) {
                 continue;
             }
             let part = SourceTensor { name: name.clone(), stored: stored.clone() };
@@ -133,7 +147,7 @@ impl Tensors {
             return Err(checkpoint.wrong("config.json", reason));
         }
         for Made { name, values } in made {
-            let (name, shape) = (name.to_owned(), vec![values.len() as u64]);
+            let shape = vec![values.len() as u64];
             let planned =
                 Planned { name: name.clone(), shape, ty: Type::F32, from: From::Made(values) };
             found.insert(name, planned);
@@ -239,7 +253,32 @@ fn one(
     let change = match change {
         Change::Transposed if shape.len() == 2 => {
             shape.reverse();
-            Done::Transposed { rows: shape[0] as usize, first: 0, step: 1 }
+            let rows = shape[0] as usize;
+            Done::Transposed { rows, width: rows, first: 0, step: 1 }
+        }
+        Change::PartTransposed { part: place, parts } => {
+            if shape.len() != 3 || !shape[2].is_multiple_of(parts as u64) {
+                return Err(part.wrong(&format!("it is no stack of matrices of {parts} parts")));
+            }
+            let width = shape[2] as usize;
+            shape = vec![shape[0], shape[2] / parts as u64, shape[1]];
+            let rows = shape[1] as usize;
+            Done::Transposed { rows, width, first: place * rows, step: 1 }
+        }
+        Change::Regrouped => {
+            let layer = config.layers[0];
+            let head_dim = layer.head_dim;
+            let expected = (layer.heads + 2 * layer.kv_heads) * head_dim;
+            if shape[0] != expected as u64 {
+                return Err(part.wrong(&format!("it has {} rows, not {expected}", shape[0])));
+            }
+            Done::Regrouped { head_dim, heads: layer.heads, kv_heads: layer.kv_heads }
+        }
+        Change::Positions => {
+            let positions = config.positions.unwrap_or(0) as u64;
+            let unused = shape[0].saturating_sub(positions);
+            shape[0] -= unused;
+            Done::After(unused as usize)
         }
         Change::EachTransposed { first, step } => {
             let last = shape.len() - 1;
@@ -252,13 +291,14 @@ fn one(
             // Biases have no columns to turn.
             if shape.len() == 3 {
                 shape.swap(1, 2);
-                Done::Transposed { rows: shape[1] as usize, first, step }
+                let rows = shape[1] as usize;
+                Done::Transposed { rows, width: step * rows, first, step }
             } else {
                 Done::Picked { first, step }
             }
         }
         Change::Interleaved => {
-            let head_dim = config.head_dim;
+            let head_dim = config.layers[0].head_dim;
             let rope = config.layers.iter().find_map(|layer| layer.rope);
             let dims = rope.map_or(head_dim, |rope| rope.dims);
             if !shape[0].is_multiple_of(head_dim as u64) {

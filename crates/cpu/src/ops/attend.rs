@@ -215,7 +215,7 @@ impl Stage for Sweep {
             end_page: tile.end_page,
             position: tile.position,
             group,
-            back: shape.reach.back(),
+            window: shape.reach.window,
             ahead: shape.reach.ahead(),
             begin: tile.begin,
             end: tile.end,

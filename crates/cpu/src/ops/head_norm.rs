@@ -9,9 +9,10 @@ use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;
 
-/// [`rms_norm`] of each run of `gain.len()` elements.
+/// [`rms_norm`] of each run of `head_dim` elements.
 pub(crate) struct HeadNorm {
-    pub(crate) gain: Arc<[f32]>,
+    pub(crate) gain: Option<Arc<[f32]>>,
+    pub(crate) head_dim: usize,
     pub(crate) eps: f32,
     pub(crate) input: Buffer,
     pub(crate) out: Buffer,
@@ -19,12 +20,13 @@ pub(crate) struct HeadNorm {
 
 /// The stage of an [`Op::HeadNorm`].
 pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
-    let Op::HeadNorm { input, gain, eps, out, .. } = lowering.op(node) else {
+    let Op::HeadNorm { input, gain, head_dim, eps, out } = lowering.op(node) else {
         unreachable!("the table of ops")
     };
-    let gain = lowering.vector(*gain);
+    let gain = gain.map(|gain| lowering.vector(gain));
     Box::new(HeadNorm {
         gain,
+        head_dim: *head_dim,
         eps: *eps,
         input: lowering.buffer(*input),
         out: lowering.buffer(*out),
@@ -42,9 +44,9 @@ impl Stage for HeadNorm {
         let (input, out) = unsafe {
             (self.input.get(context.arena, rows.clone()), self.out.get_mut(context.arena, rows))
         };
-        let dim = self.gain.len();
+        let dim = self.head_dim;
         for (x, out) in input.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {
-            rms_norm(context.level, Some(&self.gain), self.eps, x, out);
+            rms_norm(context.level, self.gain.as_deref(), self.eps, x, out);
         }
     }
 }

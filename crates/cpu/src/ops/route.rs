@@ -22,6 +22,8 @@ pub(crate) struct Rule {
     pub(crate) normalise: bool,
     /// Factor on the weights.
     pub(crate) scale: f32,
+    /// A further factor for each expert.
+    pub(crate) factors: Option<std::sync::Arc<[f32]>>,
 }
 
 /// The stage of an [`Op::Route`].
@@ -32,6 +34,7 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
         score: op.score,
         normalise: op.normalise,
         scale: op.scale,
+        factors: op.factors.map(|factors| lowering.vector(factors)),
     };
     Box::new(Route { logits: lowering.buffer(op.logits), rule, out: lowering.buffer(op.out) })
 }
@@ -100,5 +103,9 @@ impl Rule {
         }
         let sum = if self.normalise { weights.iter().sum() } else { 1.0 };
         weights.iter_mut().for_each(|weight| *weight *= self.scale / sum);
+        if let Some(factors) = &self.factors {
+            let each = weights.iter_mut().zip(numbers);
+            each.for_each(|(weight, number)| *weight *= factors[*number as usize]);
+        }
     }
 }

@@ -444,8 +444,8 @@ impl<'a> Lowering<'a> {
 
     fn turn(&mut self, turn: &fuse::QkInput) -> attend::QkTransform {
         let norm = turn.norm.map(|node| match self.graph.nodes[node].op {
-            Op::HeadNorm { gain, eps, .. } => (self.vector(gain), eps),
-            _ => unreachable!("a head norm"),
+            Op::HeadNorm { gain: Some(gain), eps, .. } => (self.vector(gain), eps),
+            _ => unreachable!("a head norm with a gain"),
         });
         let rope = turn.rope.map(|node| match &self.graph.nodes[node].op {
             Op::Rope { rope, .. } => (rope.pairs, self.table(rope)),

@@ -76,6 +76,10 @@ pub struct SplitParams {
     pub scale: f32,
     /// Bound of the scores, if capped.
     pub softcap: f32,
+    /// Positions of a chunk, to which causal attention is confined; `u32::MAX` for no chunks.
+    pub chunk: u32,
+    /// Padding to a multiple of sixteen bytes.
+    pub zero: [u32; 3],
 }
 
 impl SplitKey {

@@ -74,6 +74,7 @@ pub(crate) fn activation_name(activation: Activation) -> &'static str {
         Activation::Silu => "silu",
         Activation::GeluTanh => "gelu_tanh",
         Activation::Gelu => "gelu",
+        Activation::Sigmoid => "sigmoid",
         Activation::ClampedSwiglu => "clamped_swiglu",
     }
 }

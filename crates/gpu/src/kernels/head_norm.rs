@@ -9,9 +9,12 @@ use super::view::View;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// The only variant. Bindings, in order: `vectors`, `x`, `out` (written).
+/// Which text of head_norm. Bindings, in order: `vectors` if there is a gain, `x`, `out` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HeadNormKey;
+pub struct HeadNormKey {
+    /// There is a gain.
+    pub gain: bool,
+}
 
 /// The uniform.
 #[repr(C)]
@@ -35,9 +38,15 @@ impl HeadNormKey {
     /// The kernel.
     pub fn source(&self, caps: &Caps) -> Source {
         let team = Team::small(caps);
-        let at = numbered(&[("vectors", true), ("x", true), ("out", true)]);
-        let name = format!("head_norm {}", team.name());
-        kernel(name, "head_norm", context! { at, ..team.context() }, team.threads)
+        let at = numbered(&[("vectors", self.gain), ("x", true), ("out", true)]);
+        let gain = if self.gain { "" } else { " no gain" };
+        let name = format!("head_norm{gain} {}", team.name());
+        kernel(
+            name,
+            "head_norm",
+            context! { at, gain => self.gain, ..team.context() },
+            team.threads,
+        )
     }
 
     /// One workgroup per head of a row.

@@ -9,13 +9,15 @@ use super::team::Team;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// The variant. Bindings, in order: `vectors` with a bias, `x`, `out` (written).
+/// The variant. Bindings, in order: `vectors` with a bias or factors, `x`, `out` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RouteKey {
     /// Conversion of logits to scores.
     pub score: Score,
     /// Whether a bias is added to the scores for selection.
     pub bias: bool,
+    /// Whether each expert has a further factor.
+    pub factors: bool,
 }
 
 /// The uniform.
@@ -38,22 +40,26 @@ pub struct RouteParams {
     pub scale: f32,
     /// The bits of a NaN.
     pub no_number: u32,
+    /// Offset of the experts' factors in `vectors`, in floats.
+    pub factors: u32,
     /// Padding to a multiple of sixteen bytes.
-    pub zero: [u32; 2],
+    pub zero: u32,
 }
 
 impl RouteKey {
     /// The kernel.
     pub fn source(&self, caps: &Caps) -> Source {
         let team = Team::small(caps);
-        let at = numbered(&[("vectors", self.bias), ("x", true), ("out", true)]);
+        let at = numbered(&[("vectors", self.bias || self.factors), ("x", true), ("out", true)]);
         let score = match self.score {
             Score::Softmax => "softmax",
             Score::Sigmoid => "sigmoid",
         };
         let bias = if self.bias { " bias" } else { "" };
-        let name = format!("route {score}{bias} {}", team.name());
-        let context = context! { at, score, bias => self.bias, ..team.context() };
+        let factors = if self.factors { " factors" } else { "" };
+        let name = format!("route {score}{bias}{factors} {}", team.name());
+        let (bias, factors) = (self.bias, self.factors);
+        let context = context! { at, score, bias, factors, ..team.context() };
         kernel(name, "route", context, team.threads)
     }
 

@@ -9,9 +9,12 @@ use super::view::View;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// The only variant. Bindings, in order: `x`, `out` (written).
+/// Which text of scale. Bindings, in order: `step` if there is a temperature, `x`, `out` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ScaleKey;
+pub struct ScaleKey {
+    /// The factor also depends on the row's position.
+    pub temperature: bool,
+}
 
 /// The uniform.
 #[repr(C)]
@@ -25,6 +28,14 @@ pub struct ScaleParams {
     pub quads: u32,
     /// The factor.
     pub factor: f32,
+    /// Offset of `rows` in the step buffer.
+    pub rows_at: u32,
+    /// [`Temperature::length`](bilayer_graph::Temperature::length).
+    pub length: u32,
+    /// [`Temperature::offset`](bilayer_graph::Temperature::offset).
+    pub offset: u32,
+    /// [`Temperature::scale`](bilayer_graph::Temperature::scale).
+    pub scale: f32,
     /// Padding to a multiple of sixteen bytes.
     pub zero: [u32; 2],
 }
@@ -33,8 +44,10 @@ impl ScaleKey {
     /// The kernel.
     pub fn source(&self, caps: &Caps) -> Source {
         let _ = caps;
-        let at = numbered(&[("x", true), ("out", true)]);
-        kernel("scale".to_owned(), "scale", context! { at, threads => APART }, APART)
+        let temperature = self.temperature;
+        let at = numbered(&[("step", temperature), ("x", true), ("out", true)]);
+        let name = if temperature { "scale by position" } else { "scale" };
+        kernel(name.to_owned(), "scale", context! { at, temperature, threads => APART }, APART)
     }
 
     /// One thread per quad.

@@ -21,10 +21,13 @@ const BOTH: [bool; 2] = [false, true];
 /// Output as floats, as quantized activations, or both.
 const WANTED: [(bool, bool); 3] = [(true, false), (false, true), (true, true)];
 
-/// With and without a bias, of either score.
+/// With and without a bias or factors, of either score.
 pub(super) fn route(caps: &Caps) -> Vec<Source> {
     let scores = [Score::Softmax, Score::Sigmoid].into_iter();
-    let keys = scores.flat_map(|score| BOTH.map(|bias| RouteKey { score, bias }));
+    let options = BOTH.into_iter().flat_map(|bias| BOTH.map(|factors| (bias, factors)));
+    let keys = scores.flat_map(|score| {
+        options.clone().map(move |(bias, factors)| RouteKey { score, bias, factors })
+    });
     keys.map(|key| key.source(caps)).collect()
 }
 

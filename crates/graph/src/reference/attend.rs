@@ -96,7 +96,7 @@ mod tests {
     use super::{Inputs, attend};
     use crate::reference::cache::Cache;
     use crate::reference::tests::{assert_near, limits};
-    use crate::{Attend, CacheId, CacheInfo, Exactness, Limits, Span, Step, Value};
+    use crate::{Attend, CacheId, CacheInfo, Exactness, Limits, Span, Step, Value, Window};
 
     /// One head of one element, scale 1.
     fn op() -> Attend {
@@ -164,9 +164,16 @@ mod tests {
 
     #[test]
     fn a_window_counts_the_token_itself() {
-        let op = Attend { window: Some(2), ..op() };
+        let op = Attend { window: Some(Window::Last(2)), ..op() };
         let out = run(&op, &[0.0; 4], &[0.0; 4], &[1.0, 3.0, 5.0, 9.0], None);
         assert_near(&out, &[1.0, 2.0, 4.0, 7.0], 1e-6);
+    }
+
+    #[test]
+    fn a_chunk_begins_anew_at_its_first_token() {
+        let op = Attend { window: Some(Window::Chunk(3)), ..op() };
+        let out = run(&op, &[0.0; 5], &[0.0; 5], &[1.0, 3.0, 5.0, 9.0, 11.0], None);
+        assert_near(&out, &[1.0, 2.0, 3.0, 9.0, 10.0], 1e-6);
     }
 
     #[test]
@@ -174,7 +181,7 @@ mod tests {
         let op = Attend { cache: None, ..op() };
         let out = run(&op, &[0.0; 4], &[0.0; 4], &[1.0, 3.0, 5.0, 9.0], None);
         assert_near(&out, &[4.5; 4], 1e-6);
-        let op = Attend { window: Some(2), ..op };
+        let op = Attend { window: Some(Window::Last(2)), ..op };
         let out = run(&op, &[0.0; 4], &[0.0; 4], &[1.0, 3.0, 5.0, 9.0], None);
         assert_near(&out, &[2.0, 3.0, 17.0 / 3.0, 7.0], 1e-6);
     }

@@ -13,6 +13,7 @@ pub(super) fn gate(activation: Activation, gate: &[f32], up: Option<&[f32]>, out
                 0.5 * x * (1.0 + inner.tanh())
             }
             Activation::Gelu => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
+            Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
             Activation::ClampedSwiglu => {
                 // Written to preserve NaN.
                 let limit = f64::from(Activation::SWIGLU_LIMIT);
@@ -29,7 +30,9 @@ fn factor(activation: Activation, up: f32) -> f64 {
     let limit = Activation::SWIGLU_LIMIT;
     match activation {
         Activation::ClampedSwiglu => f64::from(up.clamp(-limit, limit)) + 1.0,
-        Activation::Silu | Activation::GeluTanh | Activation::Gelu => f64::from(up),
+        Activation::Silu | Activation::GeluTanh | Activation::Gelu | Activation::Sigmoid => {
+            f64::from(up)
+        }
     }
 }
 
@@ -62,6 +65,19 @@ mod tests {
         assert_near(&out, &[0.0, 1.5 * ln3, -ln3, 50.0], 1e-6);
         gate(Activation::Silu, &[-1000.0; 4], None, &mut out);
         assert_eq!(out, [0.0; 4], "a large negative gate must not become NaN");
+    }
+
+    #[test]
+    fn the_sigmoid_weighs_the_other_branch() {
+        let ln3 = 3f32.ln();
+        let mut out = [0.0; 4];
+        gate(
+            Activation::Sigmoid,
+            &[0.0, ln3, -ln3, -1000.0],
+            Some(&[5.0, 2.0, 4.0, 9.0]),
+            &mut out,
+        );
+        assert_near(&out, &[2.5, 1.5, 1.0, 0.0], 1e-6);
     }
 
     #[test]

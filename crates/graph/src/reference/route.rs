@@ -2,11 +2,11 @@
 
 use crate::{Route, Score};
 
-/// `logits [rows, experts]` and `bias [experts]` to `out [rows, 2 used]`: weights, then indices of experts. In f64.
+/// `logits [rows, experts]`, `bias [experts]` and `factors [experts]` to `out [rows, 2 used]`: weights, then indices of experts. In f64.
 pub(super) fn route(
     op: &Route,
     logits: &[f32],
-    bias: Option<&[f32]>,
+    [bias, factors]: [Option<&[f32]>; 2],
     experts: usize,
     out: &mut [f32],
 ) {
@@ -30,7 +30,8 @@ pub(super) fn route(
         let sum: f64 = chosen.iter().map(|&expert| scores[expert]).sum();
         let factor = f64::from(op.scale) / if op.normalise { sum } else { 1.0 };
         for (i, &expert) in chosen.iter().enumerate() {
-            weights[i] = (scores[expert] * factor) as f32;
+            let own = factors.map_or(1.0, |factors| f64::from(factors[expert]));
+            weights[i] = (scores[expert] * factor * own) as f32;
             numbers[i] = expert as f32;
         }
     }
@@ -62,13 +63,24 @@ mod tests {
         score: Score::Softmax,
         normalise: false,
         scale: 1.0,
+        factors: None,
         out: Value(1),
     };
 
     fn of(op: &Route, logits: &[f32], bias: Option<&[f32]>) -> [f32; 4] {
         let mut out = [0.0; 4];
-        route(op, logits, bias, logits.len(), &mut out);
+        route(op, logits, [bias, None], logits.len(), &mut out);
         out
+    }
+
+    #[test]
+    fn an_expert_may_have_a_factor_of_its_own() {
+        // Powers 1, 4, 2, 1: shares of the chosen are 2/3 and 1/3.
+        let logits = [0.0, 4f32.ln(), 2f32.ln(), 0.0];
+        let normal = Route { normalise: true, ..OP };
+        let mut out = [0.0; 4];
+        route(&normal, &logits, [None, Some(&[9.0, 3.0, -6.0, 9.0])], 4, &mut out);
+        assert_near(&out, &[2.0, -2.0, 1.0, 2.0], 1e-6);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 
-use super::{Draft, Made, Settings, missing, unexpected};
+use super::{Draft, Settings, missing, unexpected};
 use crate::{Error, Llama3};
 
 /// Names of the base frequency of global layers, by family and age.
@@ -52,7 +52,7 @@ pub(crate) fn rope_by(draft: &mut Draft<'_>, ramp: Ramp) -> Result<(), Error> {
     if let Some(base) = local_base {
         draft.set("rope.freq_base_swa", base);
     }
-    let partial = ["partial_rotary_factor", "rotary_emb_fraction"];
+    let partial = ["partial_rotary_factor", "rotary_emb_fraction", "rotary_pct"];
     let part = match full.map(|full| full.number(&partial)).transpose()?.flatten() {
         Some(part) => part,
         None => all.number(&partial)?.unwrap_or(1.0),
@@ -123,7 +123,7 @@ fn scaled(draft: &mut Draft<'_>, scaling: Settings<'_>, base: f32, dims: u32) ->
                 original_context: needed(original)? as usize,
             };
             let values = rule.factors(base, dims as usize);
-            draft.made.push(Made { name: "rope_freqs.weight", values });
+            draft.make("rope_freqs.weight", values);
         }
         "longrope" | "su" => return long(draft, scaling),
         other => {
@@ -141,7 +141,7 @@ fn long(draft: &mut Draft<'_>, scaling: Settings<'_>) -> Result<(), Error> {
         [("rope_factors_long.weight", "long_factor"), ("rope_factors_short.weight", "short_factor")]
     {
         let values = scaling.numbers(field)?.ok_or_else(|| missing(&[field]))?;
-        draft.made.push(Made { name, values });
+        draft.make(name, values);
     }
     if let Some(factor) = scaling.number(&["attention_factor"])? {
         draft.set("rope.scaling.attn_factor", factor);

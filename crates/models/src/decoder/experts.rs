@@ -2,22 +2,24 @@
 
 use bilayer_graph::{Error, Recorder, Route, Score, Value};
 
-use super::{Block, Projection};
+use super::{Block, Projection, norm};
 use crate::{Experts, Shared};
 
 impl Block<'_> {
     /// `sum over the chosen experts of weight * down(activation(gate(x)) * up(x))`, plus the shared expert:
-    /// `[.., width]` to `[.., width]`.
+    /// `[.., width]` to `[.., width]`. The router reads `routed_by`.
     pub(super) fn mixture(
         &self,
         r: &mut Recorder<'_>,
         input: Value,
+        routed_by: Value,
         experts: &Experts,
     ) -> Result<Value, Error> {
         let Experts { count, feed_forward: inner, .. } = *experts;
         let width = self.config.width;
         let router = Projection::whole("ffn_gate_inp", count);
-        let logits = self.linear(r, "ffn_moe_logits", input, &router)?; // [.., experts]
+        let logits = self.linear(r, "ffn_moe_logits", routed_by, &router)?; // [.., experts]
+        let factors = r.optional_vector(&self.tensor("ffn_down_exps.scale"), count)?;
         let bias = r.optional_vector(&self.tensor("exp_probs_b.bias"), count)?;
         let route = Route {
             logits,
@@ -26,6 +28,7 @@ impl Block<'_> {
             score: experts.score,
             normalise: experts.normalise,
             scale: experts.scale,
+            factors,
             out: logits, // replaced by the recorder
         };
         let route = r.route("ffn_moe_topk", route); // [.., 2 used]
@@ -33,12 +36,29 @@ impl Block<'_> {
             self.experts(r, name, stem, (input, route), shape)
         };
         let shape = [count, inner, width];
-        let gate = product(r, "ffn_moe_gate", "ffn_gate", input, shape)?; // [.., used * inner]
-        let up = product(r, "ffn_moe_up", "ffn_up", input, shape)?; // [.., used * inner]
+        let routed = match experts.weighed_input {
+            true => r.mix("ffn_moe_weighed", input, route), // [.., width]
+            false => input,
+        };
+        let fused = [count, 2 * inner, width];
+        let [gate, up] = match r.has(&self.tensor("ffn_gate_up_exps.weight")) {
+            true => {
+                let both = product(r, "ffn_moe_gate_up", "ffn_gate_up", routed, fused)?;
+                let half = |r: &mut Recorder<'_>, name, range| r.part(name, both, 2 * inner, range);
+                [half(r, "ffn_moe_gate", 0..inner), half(r, "ffn_moe_up", inner..2 * inner)]
+            }
+            false => [
+                product(r, "ffn_moe_gate", "ffn_gate", routed, shape)?,
+                product(r, "ffn_moe_up", "ffn_up", routed, shape)?,
+            ],
+        }; // [.., used * inner] each
         let act = r.gate("ffn_moe_act", gate, Some(up), self.config.activation);
         let shape = [count, width, inner];
         let down = product(r, "ffn_moe_down", "ffn_down", act, shape)?; // [.., used * width]
-        let out = r.mix("ffn_moe_out", down, route); // [.., width]
+        let out = match experts.weighed_input {
+            true => down,
+            false => r.mix("ffn_moe_out", down, route), // [.., width]
+        };
         match &experts.shared {
             None => Ok(out),
             Some(shared) => {
@@ -46,6 +66,30 @@ impl Block<'_> {
                 Ok(r.add("ffn_out", out, shared)) // [.., width]
             }
         }
+    }
+
+    /// The feed-forward of the normed input plus the experts on the residual stream, each with norms of its own:
+    /// `[.., width]`.
+    pub(super) fn beside(
+        &self,
+        r: &mut Recorder<'_>,
+        input: Value,
+        residual: Value,
+        experts: &Experts,
+    ) -> Result<Value, Error> {
+        let normed = |r: &mut Recorder<'_>, name, stem: &str, value| {
+            norm(self.config, r, name, &self.tensor(stem), value)
+        };
+        let dense = self.feed_forward(input, r)?;
+        let dense = normed(r, "ffn_norm_1", "post_ffw_norm_1", dense)?;
+        let gain = r.vector(&self.tensor("ffn_gate_inp.scale"), self.config.width)?;
+        let routed_by = r.rms_norm("ffn_moe_inp", residual, Some(gain), self.config.norm_eps);
+        let root = (self.config.width as f32).sqrt();
+        let routed_by = r.scale("ffn_moe_inp_scaled", routed_by, 1.0 / root);
+        let input = normed(r, "ffn_moe_norm", "pre_ffw_norm_2", residual)?;
+        let sparse = self.mixture(r, input, routed_by, experts)?;
+        let sparse = normed(r, "ffn_norm_2", "post_ffw_norm_2", sparse)?;
+        Ok(r.add("ffn_out", dense, sparse))
     }
 
     /// Products with the matrices `[rows, cols]` of the chosen experts: `[.., cols]`, or `[.., used * cols]`, to
@@ -92,6 +136,7 @@ impl Block<'_> {
             score: Score::Sigmoid,
             normalise: false,
             scale: 1.0,
+            factors: None,
             out: logits, // replaced by the recorder
         };
         let route = r.route("ffn_shexp_weight", route); // [.., 2]

@@ -2,7 +2,7 @@
 //!
 //! The split depends on the step alone, never on the number of threads, so the order of every sum is fixed.
 
-use bilayer_graph::{PAGE_TOKENS, Span};
+use bilayer_graph::{PAGE_TOKENS, Span, Window};
 
 /// Minimum number of pages per tile before a sequence's pages are split: 512 positions.
 const CUT_PAGES: usize = 16;
@@ -49,7 +49,7 @@ pub(crate) struct Merge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reach {
     /// The op's window.
-    pub(crate) window: Option<u32>,
+    pub(crate) window: Option<Window>,
     /// Whether tokens also attend to later ones, and to nothing of earlier steps.
     pub(crate) both_ways: bool,
     /// Maximum tokens per tile.
@@ -57,15 +57,19 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// Number of earlier positions that a token attends to.
-    pub(crate) fn back(&self) -> usize {
-        self.window.map_or(usize::MAX, |window| window as usize - 1)
-    }
-
     /// Number of later positions that a token attends to.
     pub(crate) fn ahead(&self) -> usize {
-        if self.both_ways { self.back() } else { 0 }
+        match (self.both_ways, self.window) {
+            (true, None) => usize::MAX,
+            (true, Some(Window::Last(window))) => window as usize - 1,
+            (true, Some(Window::Chunk(_))) | (false, _) => 0,
+        }
     }
+}
+
+/// The first position that the token at `position` attends to.
+pub(crate) fn first_seen(window: Option<Window>, position: usize) -> usize {
+    window.map_or(0, |window| window.first(position as u32) as usize)
 }
 
 /// The tiles of one kind of attention.
@@ -135,7 +139,7 @@ impl Plan {
 
     /// The tile with the pages that its rows attend to.
     fn paged(&self, tile: Tile) -> Tile {
-        let first = tile.position.saturating_sub(self.reach.back()).max(tile.begin);
+        let first = first_seen(self.reach.window, tile.position).max(tile.begin);
         let end = (tile.position + tile.rows).saturating_add(self.reach.ahead()).min(tile.end);
         Tile { first_page: first / PAGE_TOKENS, end_page: end.div_ceil(PAGE_TOKENS), ..tile }
     }
@@ -217,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_window_leaves_out_the_pages_before_it() {
-        let mut plan = Plan::new(Reach { window: Some(33), ..CAUSAL }, 64);
+        let mut plan = Plan::new(Reach { window: Some(Window::Last(33)), ..CAUSAL }, 64);
         plan.lay(&[span(0, 1, 1000)]);
         assert_eq!((plan.tiles[0].first_page, plan.tiles[0].end_page), (30, 32));
         assert_eq!(plan.tiles[0].part, None);
@@ -234,7 +238,7 @@ mod tests {
         let whole = pages(reach);
         assert_eq!((whole[0], whole[12], whole[14]), ((0, 0, 7), (192, 0, 7), (216, 0, 1)));
         // Position 96 attends to 65 to 127, position 111 up to 142.
-        assert_eq!(pages(Reach { window: Some(32), ..reach })[6], (96, 2, 5));
+        assert_eq!(pages(Reach { window: Some(Window::Last(32)), ..reach })[6], (96, 2, 5));
     }
 
     #[test]

@@ -14,11 +14,12 @@
 //!
 //! **Price.** Levels differ in the last bits, because they sum in different orders. Sums are f32.
 
-use bilayer_graph::PAGE_TOKENS;
+use bilayer_graph::{PAGE_TOKENS, Window};
 
 use crate::cache::{Panel, Stored};
 use crate::lanes::{Kernel, Lanes};
 use crate::math;
+use crate::ops::attend::plan::first_seen;
 use micro::{Ahead, F16, F32, Mix, Product, Q8Keys, Q8Values, Score, Source};
 
 mod micro;
@@ -36,8 +37,8 @@ pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> {
     pub(crate) position: usize,
     /// Rows per token: query heads of this key-value head.
     pub(crate) group: usize,
-    /// Number of positions before and after its own that a token attends to, within `begin..end`.
-    pub(crate) back: usize,
+    /// Which earlier positions a token attends to, and how many later ones, within `begin..end`.
+    pub(crate) window: Option<Window>,
     pub(crate) ahead: usize,
     pub(crate) begin: usize,
     pub(crate) end: usize,
@@ -169,7 +170,7 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
         let tokens = self.scores.chunks_mut(self.group * PAGE_TOKENS).enumerate();
         for (token, scores) in tokens {
             let position = self.position + token;
-            let begin = position.saturating_sub(self.back).max(self.begin);
+            let begin = first_seen(self.window, position).max(self.begin);
             let end = (position + 1).saturating_add(self.ahead).min(self.end);
             let to = end.saturating_sub(first).min(PAGE_TOKENS);
             let from = begin.saturating_sub(first).min(to);

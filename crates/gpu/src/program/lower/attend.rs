@@ -1,7 +1,7 @@
 //! Attention: RoPE and append in one dispatch, then the keys in parts, then the merge of the parts.
 
 use bilayer_graph::fuse::QkInput;
-use bilayer_graph::{Attend, Error as GraphError, Limits, Op, OpKind, Rows, Segment};
+use bilayer_graph::{Attend, Error as GraphError, Limits, Op, OpKind, Rows, Segment, Window};
 use bilayer_quant::Type;
 
 use super::super::draft::{
@@ -219,7 +219,7 @@ impl Lowering<'_> {
     /// Offset of a head norm's gain, and its epsilon.
     fn gain(&mut self, norm: Option<usize>) -> (u32, f32) {
         match norm.map(|node| self.op(node)) {
-            Some(Op::HeadNorm { gain, eps, .. }) => (self.vector(*gain), *eps),
+            Some(Op::HeadNorm { gain: Some(gain), eps, .. }) => (self.vector(*gain), *eps),
             _ => (0, 0.0),
         }
     }
@@ -249,12 +249,20 @@ impl Lowering<'_> {
             heads: attend.heads as u32,
             kv_heads: attend.kv_heads as u32,
             group,
-            window: attend.window.unwrap_or(u32::MAX),
+            window: match attend.window {
+                Some(Window::Last(tokens)) => tokens,
+                Some(Window::Chunk(_)) | None => u32::MAX,
+            },
             key_scales: pages.key.scales_at(),
             value_scales: pages.value.scales_at(),
             sinks,
             scale: attend.scale,
             softcap: attend.softcap.unwrap_or(0.0),
+            chunk: match attend.window {
+                Some(Window::Chunk(tokens)) => tokens,
+                Some(Window::Last(_)) | None => u32::MAX,
+            },
+            zero: [0; 3],
         };
         let mut operands =
             vec![Operand::Step, Operand::Buffer(queries.buffer), pages.keys, pages.values];

@@ -86,13 +86,16 @@ impl Lowering<'_> {
             normalise: u32::from(route.normalise),
             scale: route.scale,
             no_number: f32::NAN.to_bits(),
-            zero: [0; 2],
+            factors: route.factors.map_or(0, |factors| 4 * self.vector(factors)),
+            zero: 0,
         };
-        let mut operands: Vec<Operand> = route.bias.map(|_| Operand::Vectors).into_iter().collect();
+        let vectors = route.bias.or(route.factors).map(|_| Operand::Vectors);
+        let mut operands: Vec<Operand> = vectors.into_iter().collect();
         operands.extend([x, y].map(|view| Operand::Buffer(view.buffer)));
         let operations = u64::from(x.width) * route.used as u64;
         let grid = Grid::new(y.rows, operations, |_, rows| RouteKey::grid(rows));
-        let key = RouteKey { score: route.score, bias: route.bias.is_some() };
+        let (score, bias) = (route.score, route.bias.is_some());
+        let key = RouteKey { score, bias, factors: route.factors.is_some() };
         let routed = dispatch(key.source(self.caps), &params, operands, grid);
         self.stage(&[node], Some(route.out), routed);
         Ok(())

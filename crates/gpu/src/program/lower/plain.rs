@@ -1,6 +1,6 @@
 //! The ops that run as a single kernel.
 
-use bilayer_graph::{Activation, Error as GraphError, Op, OpKind, Value};
+use bilayer_graph::{Activation, Error as GraphError, Op, OpKind, Temperature, Value};
 use bytemuck::Pod;
 
 use super::super::draft::{Condition, DraftChoice, Grid, Operand, always};
@@ -10,6 +10,7 @@ use crate::kernels::add::{AddKey, AddParams};
 use crate::kernels::gate::{GateKey, GateParams};
 use crate::kernels::head_norm::{HeadNormKey, HeadNormParams};
 use crate::kernels::layer_norm::{LayerNormKey, LayerNormParams};
+use crate::kernels::part::{PartKey, PartParams};
 use crate::kernels::pool::{PoolKey, PoolParams};
 use crate::kernels::quantize::{QuantizeKey, QuantizeParams};
 use crate::kernels::rms_norm::{RmsNormKey, RmsNormParams};
@@ -17,7 +18,7 @@ use crate::kernels::rope::{RopeKey, RopeParams, turns};
 use crate::kernels::rows::{RowsKey, RowsParams};
 use crate::kernels::scale::{ScaleKey, ScaleParams};
 use crate::kernels::soft_cap::{SoftCapKey, SoftCapParams};
-use crate::kernels::top_k::{JoinKey, JoinParams, PartKey, PartParams, stretches};
+use crate::kernels::top_k::{self, JoinKey, JoinParams, stretches};
 use crate::kernels::view::View as Quads;
 use crate::kernels::{self, Lower};
 
@@ -72,12 +73,23 @@ impl Lowering<'_> {
 
     /// Lowers an [`Op::Scale`].
     pub(crate) fn scale(&mut self, node: usize) -> Result<(), GraphError> {
-        let Op::Scale { input, factor, out } = self.op(node) else { unreachable!("the table") };
-        let (x, y) = (self.view(*input), self.view(*out));
-        let (quads, factor) = (y.row_quads(), *factor);
-        let params = ScaleParams { x: x.of(), out: y.of(), quads, factor, zero: [0; 2] };
-        let source = ScaleKey.source(self.caps);
-        self.elementwise(node, source, &params, [x, y], ScaleKey::grid);
+        let Op::Scale { input, factor, temperature, by, out } = *self.op(node) else {
+            unreachable!("the table")
+        };
+        let by = by.and_then(|by| self.holdings.weights.vector(by)?.first().copied());
+        let factor = factor * by.unwrap_or(1.0);
+        let (x, y) = (self.view(input), self.view(out));
+        let mut params = ScaleParams { x: x.of(), out: y.of(), factor, ..ScaleParams::default() };
+        params.quads = y.row_quads();
+        if let Some(Temperature { scale, length, offset }) = temperature {
+            params = ScaleParams { scale, length, offset, ..params };
+            params.rows_at = self.words.layout().rows;
+        }
+        let mut operands: Vec<Operand> = temperature.map(|_| Operand::Step).into_iter().collect();
+        operands.extend([Operand::Buffer(x.buffer), Operand::Buffer(y.buffer)]);
+        let source = ScaleKey { temperature: temperature.is_some() }.source(self.caps);
+        let grid = elements(&y, ScaleKey::grid);
+        self.stage(&[node], Some(out), dispatch(source, &params, operands, grid));
         Ok(())
     }
 
@@ -97,22 +109,23 @@ impl Lowering<'_> {
         let Op::HeadNorm { input, gain, head_dim, eps, out } = self.op(node) else {
             unreachable!("a head norm")
         };
-        let gain = self.vector(*gain);
+        let key = HeadNormKey { gain: gain.is_some() };
         let (x, y) = (self.view(*input), self.view(*out));
         let params = HeadNormParams {
             x: x.of(),
             out: y.of(),
-            gain,
+            gain: gain.map_or(0, |gain| self.vector(gain)),
             quads: (*head_dim / 4) as u32,
             eps: *eps,
             zero: 0,
         };
-        let operands = vec![Operand::Vectors, Operand::Buffer(x.buffer), Operand::Buffer(y.buffer)];
+        let mut operands: Vec<Operand> = gain.map(|_| Operand::Vectors).into_iter().collect();
+        operands.extend([Operand::Buffer(x.buffer), Operand::Buffer(y.buffer)]);
         let heads = y.width / *head_dim as u32;
         let grid = Grid::new(y.rows, u64::from(4 * y.width), move |_, rows| {
             HeadNormKey::grid(rows, heads)
         });
-        let source = HeadNormKey.source(self.caps);
+        let source = key.source(self.caps);
         self.stage(&[node], Some(*out), dispatch(source, &params, operands, grid));
         Ok(())
     }
@@ -167,6 +180,27 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// Lowers an [`Op::Part`].
+    pub(crate) fn part(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Part { input, stride, first, width, out } = *self.op(node) else {
+            unreachable!("the table")
+        };
+        let (x, y) = (self.view(input), self.view(out));
+        let params = PartParams {
+            x: [x.offset, x.stride],
+            out: [y.offset, y.stride],
+            width: width as u32,
+            first: first as u32,
+            stride: stride as u32,
+            all: y.width,
+        };
+        let operands = [x, y].map(|view| Operand::Buffer(view.buffer)).to_vec();
+        let source = PartKey.source(self.caps);
+        let grid = elements(&y, PartKey::grid);
+        self.stage(&[node], Some(out), dispatch(source, &params, operands, grid));
+        Ok(())
+    }
+
     /// Lowers an [`Op::Rows`].
     pub(crate) fn rows(&mut self, node: usize) -> Result<(), GraphError> {
         let Op::Rows { input, out } = *self.op(node) else { unreachable!("the table") };
@@ -217,12 +251,12 @@ impl Lowering<'_> {
         let (width, k) = (x.width as usize, k as u32);
         let rows = self.rows_max(x.rows) as u64;
         let parts = self.buffer(rows * u64::from(stretches(width)) * u64::from(k) * 8);
-        let params = PartParams { x: [x.offset, x.stride], width: x.width, k };
+        let params = top_k::PartParams { x: [x.offset, x.stride], width: x.width, k };
         let operands = vec![Operand::Buffer(x.buffer), Operand::Buffer(parts)];
         let grid = Grid::new(x.rows, width as u64 * u64::from(k), move |_, rows| {
-            PartKey::grid(rows, width)
+            top_k::PartKey::grid(rows, width)
         });
-        let found = dispatch(PartKey.source(self.caps), &params, operands, grid);
+        let found = dispatch(top_k::PartKey.source(self.caps), &params, operands, grid);
         self.stage(&[node], None, found);
         let params = JoinParams {
             out: [y.offset, y.stride],
