@@ -319,6 +319,51 @@ fn small_checkpoints_give_the_rows_and_scores_of_the_original_code() {
     }
 }
 
+#[derive(Deserialize)]
+struct Scored {
+    cases: Vec<ScoredCase>,
+}
+
+#[derive(Deserialize)]
+struct ScoredCase {
+    ids: Vec<u32>,
+    scores: Vec<f32>,
+    cls_normalised: Vec<f32>,
+    hidden_first: Vec<f32>,
+    hidden_last: Vec<f32>,
+}
+
+/// XLM-RoBERTa, whose positions begin after the padding token's number: first and last row and score of each text, one of
+/// them as long as the model takes.
+#[test]
+fn xlm_roberta_gives_the_rows_and_scores_of_the_original_code() {
+    let Some(folder) = shared("arch-tiny/xlm-roberta") else { return };
+    let text = std::fs::read_to_string(folder.join("reference.json")).unwrap();
+    let Scored { cases } = serde_json::from_str(&text).unwrap();
+    let whole = support::model::Model::new(checkpoint::gguf(&folder));
+    assert_eq!((whole.config.architecture, whole.config.context), ("bert", 128));
+    let each = support::model::Model::new(checkpoint::gguf(&folder)).changed(|config| {
+        let encoder = config.encoder.as_mut().unwrap();
+        (encoder.scores, encoder.pooling) = (false, Pooling::None);
+    });
+    for (at, case) in cases.iter().enumerate() {
+        for (device, backend) in devices().into_iter().chain([("reference", oracle())]) {
+            let what = format!("text {at} on {device}");
+            let ends = |span: std::ops::Range<u32>| vec![span.start, span.end - 1];
+            let mut rows = packed(&each, backend, &[&case.ids], &ends);
+            let last = rows.split_off(whole.config.width);
+            assert_near(&rows, &case.hidden_first, &what);
+            assert_near(&last, &case.hidden_last, &what);
+            normalize(&mut rows);
+            assert_near(&rows, &case.cls_normalised, &what);
+        }
+        for (device, backend) in devices().into_iter().chain([("reference", oracle())]) {
+            let score = packed(&whole, backend, &[&case.ids], &|span| vec![span.start]);
+            assert_near(&score, &case.scores, &format!("score of text {at} on {device}"));
+        }
+    }
+}
+
 fn oracle() -> Box<dyn Backend> {
     Box::new(Reference::new())
 }

@@ -1,11 +1,11 @@
-//! BERT and the models distilled from it: learned positions, token types, post-norm, exact GELU.
+//! BERT, XLM-RoBERTa and the models distilled from them: learned positions, token types, post-norm, exact GELU.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Activation;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Encoder, Error, FeedForward, Head, Name, Norm, NormAt,
+    Architecture, Checkpoint, Config, Draft, Encoder, Error, FeedForward, Head, Name, Norm, NormAt,
     checkpoint, encoder, tiny,
 };
 
@@ -20,7 +20,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     names: &[&[
         Name::kept("token_embd", "bert.embeddings.word_embeddings"),
         Name::kept("token_types", "bert.embeddings.token_type_embeddings"),
-        Name::kept("position_embd", "bert.embeddings.position_embeddings"),
+        Name::positions("position_embd", "bert.embeddings.position_embeddings"),
         Name::kept("token_embd_norm", "bert.embeddings.LayerNorm"),
         Name::kept("blk.{}.attn_q", "bert.encoder.layer.{}.attention.self.query"),
         Name::kept("blk.{}.attn_k", "bert.encoder.layer.{}.attention.self.key"),
@@ -32,10 +32,18 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         Name::kept("blk.{}.layer_output_norm", "bert.encoder.layer.{}.output.LayerNorm"),
         Name::kept("cls", "bert.pooler.dense"),
         Name::kept("cls.output", "classifier"),
+        Name::kept("cls", "classifier.dense"),
+        Name::kept("cls.output", "classifier.out_proj"),
     ]],
     ignored: encoder::IGNORED,
     checkpoint: Checkpoint {
-        classes: &["BertModel", "BertForMaskedLM", "BertForSequenceClassification"],
+        classes: &[
+            "BertModel",
+            "BertForMaskedLM",
+            "BertForSequenceClassification",
+            "XLMRobertaModel",
+            "XLMRobertaForSequenceClassification",
+        ],
         activations: &["gelu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::LAYER_NORM],
         more: |draft| {
@@ -44,10 +52,23 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
                 ("add_cross_attention", "attention to another text"),
             ];
             draft.refuse_all(&switches)?;
+            padded(draft)?;
             encoder::draft(draft)
         },
     },
 };
+
+/// Positions of RoBERTa begin after the number of the padding token.
+fn padded(draft: &mut Draft<'_>) -> Result<(), Error> {
+    let class = draft.settings.0["architectures"][0].as_str();
+    if !class.is_some_and(|class| class.starts_with("XLMRoberta")) {
+        return Ok(());
+    }
+    let positions = draft.needed_size(&["max_position_embeddings"])?;
+    let unused = draft.settings.size(&["pad_token_id"])?.unwrap_or(1).saturating_add(1);
+    draft.set("context_length", positions.saturating_sub(unused));
+    Ok(())
+}
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
