@@ -180,6 +180,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("llama-256", "llama"),
     ("llama3-rope", "llama"),
     ("mistral-swa", "llama"),
+    ("cohere2", "cohere2"),
     ("gemma2", "gemma2"),
     ("gemma3", "gemma3"),
     ("gpt2", "gpt2"),

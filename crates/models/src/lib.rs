@@ -25,6 +25,7 @@
 mod bert;
 mod catalog;
 mod checkpoint;
+mod cohere2;
 mod config;
 mod decoder;
 mod encoder;
@@ -89,8 +90,9 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 18] = [
+static ARCHITECTURES: [&Architecture; 19] = [
     &llama::ARCHITECTURE,
+    &cohere2::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
