@@ -26,6 +26,7 @@ mod bert;
 mod catalog;
 mod checkpoint;
 mod cohere2;
+mod command_r;
 mod config;
 mod decoder;
 mod encoder;
@@ -90,9 +91,10 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 19] = [
+static ARCHITECTURES: [&Architecture; 20] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
+    &command_r::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
