@@ -185,6 +185,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("gemma3", "gemma3"),
     ("gpt2", "gpt2"),
     ("granite", "granite"),
+    ("ministral3", "mistral3"),
     ("olmo2", "olmo2"),
     ("phi3", "phi3"),
     ("qwen2", "qwen2"),

@@ -40,6 +40,7 @@ mod gpt_oss;
 mod granite;
 mod keys;
 mod llama;
+mod mistral3;
 mod modern_bert;
 mod names;
 mod nomic_bert;
@@ -91,7 +92,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 20] = [
+static ARCHITECTURES: [&Architecture; 21] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -101,6 +102,7 @@ static ARCHITECTURES: [&Architecture; 20] = [
     &gpt2::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
     &granite::ARCHITECTURE,
+    &mistral3::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
