@@ -35,6 +35,7 @@ mod experts;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod glm4;
 mod gpt2;
 mod gpt_oss;
 mod granite;
@@ -92,13 +93,14 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 21] = [
+static ARCHITECTURES: [&Architecture; 22] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
+    &glm4::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
     &granite::ARCHITECTURE,
