@@ -184,6 +184,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("gemma2", "gemma2"),
     ("gemma3", "gemma3"),
     ("gpt2", "gpt2"),
+    ("glm4-moe", "glm4moe"),
     ("granite", "granite"),
     ("ministral3", "mistral3"),
     ("olmo2", "olmo2"),

@@ -36,6 +36,7 @@ mod gemma;
 mod gemma2;
 mod gemma3;
 mod glm4;
+mod glm4moe;
 mod gpt2;
 mod gpt_oss;
 mod granite;
@@ -93,7 +94,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 22] = [
+static ARCHITECTURES: [&Architecture; 23] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -101,6 +102,7 @@ static ARCHITECTURES: [&Architecture; 22] = [
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
     &glm4::ARCHITECTURE,
+    &glm4moe::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
     &granite::ARCHITECTURE,
