@@ -186,6 +186,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("gpt2", "gpt2"),
     ("glm4-moe", "glm4moe"),
     ("granite", "granite"),
+    ("llama4", "llama4"),
     ("ministral3", "mistral3"),
     ("olmo2", "olmo2"),
     ("phi3", "phi3"),

@@ -42,6 +42,7 @@ mod gpt_oss;
 mod granite;
 mod keys;
 mod llama;
+mod llama4;
 mod mistral3;
 mod modern_bert;
 mod names;
@@ -94,7 +95,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 23] = [
+static ARCHITECTURES: [&Architecture; 24] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -106,6 +107,7 @@ static ARCHITECTURES: [&Architecture; 23] = [
     &gpt2::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
     &granite::ARCHITECTURE,
+    &llama4::ARCHITECTURE,
     &mistral3::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
