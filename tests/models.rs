@@ -188,6 +188,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("granite", "granite"),
     ("llama4", "llama4"),
     ("ministral3", "mistral3"),
+    ("muse-glimmer", "muse-glimmer"),
     ("olmo2", "olmo2"),
     ("phi3", "phi3"),
     ("qwen2", "qwen2"),

@@ -45,6 +45,7 @@ mod llama;
 mod llama4;
 mod mistral3;
 mod modern_bert;
+mod muse_glimmer;
 mod names;
 mod nomic_bert;
 mod olmo2;
@@ -95,7 +96,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 24] = [
+static ARCHITECTURES: [&Architecture; 25] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -109,6 +110,7 @@ static ARCHITECTURES: [&Architecture; 24] = [
     &granite::ARCHITECTURE,
     &llama4::ARCHITECTURE,
     &mistral3::ARCHITECTURE,
+    &muse_glimmer::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
