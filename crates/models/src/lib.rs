@@ -39,6 +39,7 @@ mod glm4;
 mod glm4moe;
 mod gpt2;
 mod gpt_oss;
+mod gptneox;
 mod granite;
 mod keys;
 mod llama;
@@ -96,7 +97,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 25] = [
+static ARCHITECTURES: [&Architecture; 26] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -107,6 +108,7 @@ static ARCHITECTURES: [&Architecture; 25] = [
     &glm4moe::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
+    &gptneox::ARCHITECTURE,
     &granite::ARCHITECTURE,
     &llama4::ARCHITECTURE,
     &mistral3::ARCHITECTURE,
