@@ -57,6 +57,7 @@ mod qwen3;
 mod qwen3moe;
 mod rope;
 mod smollm3;
+mod stablelm;
 mod starcoder2;
 mod tiny;
 
@@ -97,7 +98,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 26] = [
+static ARCHITECTURES: [&Architecture; 27] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -120,6 +121,7 @@ static ARCHITECTURES: [&Architecture; 26] = [
     &qwen3::ARCHITECTURE,
     &qwen3moe::ARCHITECTURE,
     &smollm3::ARCHITECTURE,
+    &stablelm::ARCHITECTURE,
     &starcoder2::ARCHITECTURE,
     &bert::ARCHITECTURE,
     &modern_bert::ARCHITECTURE,
