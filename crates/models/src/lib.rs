@@ -32,6 +32,7 @@ mod decoder;
 mod encoder;
 mod error;
 mod experts;
+mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -98,10 +99,11 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 27] = [
+static ARCHITECTURES: [&Architecture; 28] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
+    &falcon::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
