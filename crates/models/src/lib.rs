@@ -57,6 +57,7 @@ mod qwen2moe;
 mod qwen3;
 mod qwen3moe;
 mod rope;
+mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
@@ -99,7 +100,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 28] = [
+static ARCHITECTURES: [&Architecture; 29] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -122,6 +123,7 @@ static ARCHITECTURES: [&Architecture; 28] = [
     &qwen2moe::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
     &qwen3moe::ARCHITECTURE,
+    &seed_oss::ARCHITECTURE,
     &smollm3::ARCHITECTURE,
     &stablelm::ARCHITECTURE,
     &starcoder2::ARCHITECTURE,
