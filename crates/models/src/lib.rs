@@ -31,6 +31,7 @@ mod config;
 mod decoder;
 mod encoder;
 mod error;
+mod exaone4;
 mod experts;
 mod falcon;
 mod gemma;
@@ -100,10 +101,11 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 29] = [
+static ARCHITECTURES: [&Architecture; 30] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
+    &exaone4::ARCHITECTURE,
     &falcon::ARCHITECTURE,
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
