@@ -30,6 +30,7 @@ mod command_r;
 mod config;
 mod decoder;
 mod encoder;
+mod ernie4_5;
 mod error;
 mod exaone4;
 mod experts;
@@ -101,10 +102,11 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 30] = [
+static ARCHITECTURES: [&Architecture; 31] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
+    &ernie4_5::ARCHITECTURE,
     &exaone4::ARCHITECTURE,
     &falcon::ARCHITECTURE,
     &gemma::ARCHITECTURE,
