@@ -47,6 +47,7 @@ mod granite;
 mod keys;
 mod llama;
 mod llama4;
+mod minimax_m2;
 mod mistral3;
 mod modern_bert;
 mod muse_glimmer;
@@ -102,7 +103,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 31] = [
+static ARCHITECTURES: [&Architecture; 32] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -119,6 +120,7 @@ static ARCHITECTURES: [&Architecture; 31] = [
     &gptneox::ARCHITECTURE,
     &granite::ARCHITECTURE,
     &llama4::ARCHITECTURE,
+    &minimax_m2::ARCHITECTURE,
     &mistral3::ARCHITECTURE,
     &muse_glimmer::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
