@@ -184,6 +184,8 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("gemma2", "gemma2"),
     ("gemma3", "gemma3"),
     ("gpt2", "gpt2"),
+    ("gemma4", "gemma4"),
+    ("gemma4-moe", "gemma4"),
     ("glm4-moe", "glm4moe"),
     ("granite", "granite"),
     ("llama4", "llama4"),

@@ -38,6 +38,7 @@ mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm4;
 mod glm4moe;
 mod gpt2;
@@ -103,7 +104,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 32] = [
+static ARCHITECTURES: [&Architecture; 33] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -113,6 +114,7 @@ static ARCHITECTURES: [&Architecture; 32] = [
     &gemma::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
+    &gemma4::ARCHITECTURE,
     &glm4::ARCHITECTURE,
     &glm4moe::ARCHITECTURE,
     &gpt2::ARCHITECTURE,

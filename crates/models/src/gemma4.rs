@@ -1,0 +1,247 @@
+//! Gemma 4: two sizes of heads, keys and values shared by the last layers, an embedding for each layer, and in some
+//! models experts beside the feed-forward.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::{Activation, Pairs};
+
+use crate::experts::Weights;
+use crate::keys::Keys;
+use crate::{
+    Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Name, Norm, NormAt, QkNorm,
+    Rotary, Settings, checkpoint, decoder, limits, names, tiny,
+};
+
+const NAME: &str = "gemma4";
+
+/// The last layer of so many is global, where a file does not say.
+const PERIOD: usize = 6;
+
+/// Entry in the table of architectures.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    tiny: || {
+        let more = [
+            ("block_count", 4u32.into()),
+            ("attention.key_length", 32u32.into()),
+            ("attention.value_length", 32u32.into()),
+            ("attention.key_length_swa", 16u32.into()),
+            ("attention.value_length_swa", 16u32.into()),
+            ("attention.sliding_window", 5u32.into()),
+            ("attention.sliding_window_pattern", vec![true, false, true, false].into()),
+            ("attention.shared_kv_layers", 2u32.into()),
+            ("embedding_length_per_layer_input", 8u32.into()),
+            ("rope.freq_base", 1e6f32.into()),
+            ("expert_count", 4u32.into()),
+            ("expert_used_count", 2u32.into()),
+            ("expert_feed_forward_length", 32u32.into()),
+        ];
+        tiny::decoder(NAME, Norm::Rms, &more)
+    },
+    names: &[
+        names::ENDS,
+        names::ATTENTION,
+        names::QK_NORMS,
+        names::GATED,
+        &[
+            Name::kept("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),
+            Name::kept("blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"),
+            Name::kept("blk.{}.ffn_norm", "model.layers.{}.pre_feedforward_layernorm"),
+            Name::kept("blk.{}.post_ffw_norm", "model.layers.{}.post_feedforward_layernorm"),
+            Name::kept("output_norm", "model.norm"),
+            Name::kept("blk.{}.layer_output_scale.weight", "model.layers.{}.layer_scalar"),
+        ],
+        LAYER_EMBEDDING,
+        MIXTURE,
+    ],
+    ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["Gemma4ForConditionalGeneration", "Gemma4ForCausalLM"],
+        activations: &["gelu_pytorch_tanh"],
+        fields: &[
+            checkpoint::SIZES,
+            checkpoint::RMS,
+            checkpoint::WINDOW,
+            &[
+                Field::maybe_number("final_logit_softcapping", &["final_logit_softcapping"]),
+                Field::maybe_size("attention.shared_kv_layers", &["num_kv_shared_layers"]),
+                Field::maybe_size("expert_count", &["num_experts"]),
+                Field::maybe_size("expert_used_count", &["top_k_experts"]),
+                Field::maybe_size("expert_feed_forward_length", &["moe_intermediate_size"]),
+            ],
+        ],
+        more,
+    },
+};
+
+/// The embedding for each layer.
+const LAYER_EMBEDDING: &[Name] = &[
+    Name::kept("per_layer_token_embd", "model.embed_tokens_per_layer"),
+    Name::kept("per_layer_model_proj", "model.per_layer_model_projection"),
+    Name::kept("per_layer_proj_norm", "model.per_layer_projection_norm"),
+    Name::kept("blk.{}.inp_gate", "model.layers.{}.per_layer_input_gate"),
+    Name::kept("blk.{}.proj", "model.layers.{}.per_layer_projection"),
+    Name::kept("blk.{}.post_norm", "model.layers.{}.post_per_layer_input_norm"),
+];
+
+/// Experts beside the feed-forward. A file has gate and up in one tensor; the others are those of random models.
+const MIXTURE: &[Name] = &[
+    Name::kept("blk.{}.ffn_gate_inp", "model.layers.{}.router.proj"),
+    Name::kept("blk.{}.ffn_gate_inp.scale", "model.layers.{}.router.scale"),
+    Name::kept("blk.{}.ffn_down_exps.scale", "model.layers.{}.router.per_expert_scale"),
+    Name::kept("blk.{}.ffn_gate_up_exps.weight", "model.layers.{}.experts.gate_up_proj"),
+    Name::kept("blk.{}.ffn_down_exps.weight", "model.layers.{}.experts.down_proj"),
+    Name::stacked("blk.{}.ffn_gate_exps", "model.layers.{}.experts.{}.gate_proj"),
+    Name::stacked("blk.{}.ffn_up_exps", "model.layers.{}.experts.{}.up_proj"),
+    Name::kept("blk.{}.pre_ffw_norm_2", "model.layers.{}.pre_feedforward_layernorm_2"),
+    Name::kept("blk.{}.post_ffw_norm_1", "model.layers.{}.post_feedforward_layernorm_1"),
+    Name::kept("blk.{}.post_ffw_norm_2", "model.layers.{}.post_feedforward_layernorm_2"),
+];
+
+/// The kinds of layers, and what depends on them.
+fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
+    draft.refuse("use_bidirectional_attention", &[false.into()], "bidirectional attention")?;
+    let all = draft.settings;
+    let local =
+        checkpoint::local_layers(all)?.ok_or_else(|| checkpoint::missing(&["layer_types"]))?;
+    draft.set("attention.sliding_window_pattern", local.clone());
+    let head_dim = draft.head_dim()?;
+    let global_dim = all.size(&["global_head_dim"])?.unwrap_or(head_dim);
+    for (kind, length) in [("", global_dim), ("_swa", head_dim)] {
+        draft.set(&format!("attention.key_length{kind}"), length);
+        draft.set(&format!("attention.value_length{kind}"), length);
+        draft.set(&format!("rope.dimension_count{kind}"), length);
+    }
+    let heads = draft.needed_size(&["num_attention_heads"])?;
+    let kv_heads = all.size(&["num_key_value_heads"])?.unwrap_or(heads);
+    let global_heads = match all.flag(&["attention_k_eq_v"])?.unwrap_or(false) {
+        true => all.size(&["num_global_key_value_heads"])?.unwrap_or(kv_heads),
+        false => kv_heads,
+    };
+    let each = local.iter().map(|&local| if local { kv_heads } else { global_heads });
+    draft.set("attention.head_count_kv", each.collect::<Vec<u32>>());
+    let inner = draft.needed_size(&["intermediate_size"])?;
+    let is_wide = all.flag(&["use_double_wide_mlp"])?.unwrap_or(false);
+    let shared = all.size(&["num_kv_shared_layers"])?.unwrap_or(0) as usize;
+    let first = if is_wide { local.len().saturating_sub(shared) } else { local.len() };
+    let inner = |layer| if layer < first { inner } else { inner.saturating_mul(2) };
+    draft.set("feed_forward_length", (0..local.len()).map(inner).collect::<Vec<u32>>());
+    let own = all.size(&["hidden_size_per_layer_input"])?.unwrap_or(0);
+    draft.set("embedding_length_per_layer_input", own);
+    if all.flag(&["enable_moe_block"])? != Some(true) {
+        draft.set("expert_count", 0u32);
+    }
+    if all.number(&["final_logit_softcapping"])?.is_none() {
+        // llama.cpp has a cap unless the file denies it.
+        draft.set("final_logit_softcapping", 0f32);
+    }
+    rotation(draft, all, global_dim)
+}
+
+/// The bases of both kinds of layers, and the divisors of global ones: pairs beyond a part of the head do not rotate.
+fn rotation(draft: &mut Draft<'_>, all: Settings<'_>, global_dim: u32) -> Result<(), Error> {
+    let rope =
+        all.part("rope_parameters").ok_or_else(|| checkpoint::missing(&["rope_parameters"]))?;
+    let part = |name| rope.part(name).ok_or_else(|| checkpoint::missing(&[name]));
+    let (global, local) = (part("full_attention")?, part("sliding_attention")?);
+    draft.set("rope.freq_base", global.number(&["rope_theta"])?.unwrap_or(1e6));
+    draft.set("rope.freq_base_swa", local.number(&["rope_theta"])?.unwrap_or(10_000.0));
+    for (rope, kind) in [(global, "proportional"), (local, "default")] {
+        let found = rope.text(&["rope_type"])?.unwrap_or(kind);
+        if found != kind {
+            let (field, found) = ("rope_type".to_owned(), found.to_owned());
+            let feature = "another rotation than the architecture's";
+            return Err(Error::UnsupportedField { field, found, feature });
+        }
+    }
+    let share = global.number(&["partial_rotary_factor"])?.unwrap_or(1.0);
+    let pairs = global_dim as usize / 2;
+    let rotated = ((share * global_dim as f32) as usize / 2).min(pairs);
+    let divisors = (0..pairs).map(|pair| if pair < rotated { 1.0 } else { 1e30 });
+    draft.make("rope_freqs.weight", divisors.collect());
+    Ok(())
+}
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    keys.size("attention.key_length", 1..=limits::WIDTH)?;
+    let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
+    let own = keys.opt_size("embedding_length_per_layer_input", 0..=limits::WIDTH)?;
+    let mut config = Config {
+        embedding_scale: Some((config.width as f32).sqrt()),
+        layer_embedding: own.filter(|&width| width > 0),
+        activation: Activation::GeluTanh,
+        norm_at: NormAt::Both,
+        qk_norm: Some(QkNorm::Head),
+        value_norm: true,
+        attention_scale: 1.0,
+        ..config
+    };
+    keys.size("attention.sliding_window", 1..=limits::CONTEXT)?;
+    let head_dim = keys.size("attention.key_length_swa", 1..=limits::WIDTH)?;
+    keys.size("attention.value_length_swa", head_dim..=head_dim)?;
+    let local = Rotary::read_local(&keys, head_dim, Pairs::Halves)?;
+    config.alternate(&keys, PERIOD, Some(local))?;
+    let locals = config.layers.iter_mut().filter(|layer| layer.window.is_some());
+    locals.for_each(|layer| layer.head_dim = head_dim);
+    share(&keys, &mut config)?;
+    let experts = Experts::read(&keys, Weights::Shares)?;
+    config.with_experts(&keys, experts.map(|experts| Experts { beside: true, ..experts }))
+}
+
+/// The last layers read the keys and values of the last layer of their kind before them.
+fn share(keys: &Keys<'_>, config: &mut Config) -> Result<(), Error> {
+    let (name, count) = ("attention.shared_kv_layers", config.layers.len());
+    let first = count - keys.opt_size(name, 0..=count - 1)?.unwrap_or(0);
+    for i in first..count {
+        let is_local = config.layers[i].window.is_some();
+        let found = config.layers[..first].iter().rposition(|l| l.window.is_some() == is_local);
+        let Some(other) = found else {
+            let expected = "fewer, so that a layer of each kind has keys and values";
+            return Err(keys.value(name, expected, count - first));
+        };
+        config.layers[i].kv_of = Some(other);
+        config.layers[i].kv_heads = config.layers[other].kv_heads;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_graph::Window;
+
+    use super::{ARCHITECTURE, tiny::changed};
+
+    #[test]
+    fn the_last_layers_read_the_last_of_their_kind() {
+        let config = changed(&ARCHITECTURE, &[]).unwrap();
+        let of: Vec<_> = config.layers.iter().map(|layer| layer.kv_of).collect();
+        assert_eq!(of, [None, None, Some(0), Some(1)]);
+        for (i, layer) in config.layers.iter().enumerate() {
+            let (window, head_dim, base, factors) = match i % 2 {
+                0 => (Some(Window::Last(5)), 16, 10_000.0, false),
+                _ => (None, 32, 1e6, true),
+            };
+            let rope = layer.rope.unwrap();
+            assert_eq!((layer.window, layer.head_dim, rope.dims), (window, head_dim, head_dim));
+            assert_eq!((rope.base, rope.factors), (base, factors), "{i}");
+        }
+    }
+
+    #[test]
+    fn odd_kinds_and_lengths_are_refused_by_key() {
+        let cases = [
+            ("attention.shared_kv_layers", 3u32.into()),
+            ("attention.shared_kv_layers", 4u32.into()),
+            ("attention.value_length_swa", 8u32.into()),
+            ("attention.sliding_window", 0u32.into()),
+            ("attention.sliding_window_pattern", vec![true, false].into()),
+            ("rope.dimension_count_swa", 7u32.into()),
+        ];
+        for (name, value) in cases {
+            let error = changed(&ARCHITECTURE, &[(name, value)]).unwrap_err().to_string();
+            assert!(error.contains(&format!("gemma4.{name}")), "{name}: {error}");
+        }
+    }
+}
