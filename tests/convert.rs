@@ -505,6 +505,25 @@ const OTHERS: &[(&str, &str, &[&str])] = &[
             "shared_expert_intermediate_size": 40, "decoder_sparse_step": 1, "mlp_only_layers": []}"#,
         &["output.weight"],
     ),
+    ("CohereForCausalLM", r#"{"layer_norm_eps": 1e-5, "logit_scale": 0.0625}"#, &[]),
+    (
+        "Glm4ForCausalLM",
+        r#"{"partial_rotary_factor": 0.5}"#,
+        &["output.weight", "blk.0.attn_q.bias"],
+    ),
+    ("SeedOssForCausalLM", r#"{"head_dim": 8}"#, &["output.weight", "blk.1.attn_k.bias"]),
+    ("Ernie4_5ForCausalLM", r#"{"head_dim": 8}"#, &[]),
+    ("Exaone4ForCausalLM", r#"{"sliding_window": 16}"#, &["output.weight"]),
+    (
+        "StableLmForCausalLM",
+        r#"{"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25}"#,
+        &["output.weight"],
+    ),
+    (
+        "MiniMaxM2ForCausalLM",
+        r#"{"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 4}"#,
+        &["output.weight"],
+    ),
 ];
 
 #[test]
@@ -525,7 +544,8 @@ fn architectures_without_a_checkpoint_here_become_whole_models() {
         assert_eq!(config.layers.len(), 4, "{class}");
         if let Some(experts) = &config.experts {
             let each = ["block_sparse_moe.experts.{}.w1", "mlp.experts.{}.gate_proj"];
-            let stem = each[usize::from(config.architecture != "llama")];
+            let is_block = ["llama", "minimax-m2"].contains(&config.architecture);
+            let stem = each[usize::from(!is_block)];
             let parts = (0..experts.count).flat_map(|expert| {
                 let stem = stem.replace("{}", &expert.to_string());
                 folder.values(&format!("model.layers.2.{stem}.weight"))

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use bilayer_cpu::{Cpu, Options};
 use bilayer_graph::{Backend, Limits};
+use bilayer_models::Layer;
 use bilayer_quant::Type;
 use bilayer_scheduler::Placement;
 
@@ -16,8 +17,19 @@ use super::{argmax, error};
 /// Greedy tokens after each prompt.
 const TOKENS: usize = 64;
 
-/// The checkpoints of Llamas in the shared data.
-const LLAMAS: [&str; 3] = ["llama", "llama-256", "llama3-rope"];
+/// Checkpoints in the shared data: Llamas, and one of each mechanism that others have.
+const CHECKPOINTS: [&str; 10] = [
+    "llama",
+    "llama-256",
+    "llama3-rope",
+    "cohere2",
+    "gemma4",
+    "gemma4-moe",
+    "glm4-moe",
+    "llama4",
+    "ministral3",
+    "muse-glimmer",
+];
 
 fn cpu() -> Box<dyn Backend> {
     Box::new(Cpu::new(Options { threads: Some(2), level: None }).unwrap())
@@ -77,7 +89,8 @@ fn check(model: &Model, name: &str) {
     let prompts: Vec<Vec<u32>> =
         [37, 20, 5].map(|len| Random(len as u64).tokens(len, vocab)).to_vec();
     for cache in [Type::F16, Type::Q8_0] {
-        if !model.config.layers[0].head_dim.is_multiple_of(cache.block_weights) {
+        let fits = |layer: &Layer| layer.head_dim.is_multiple_of(cache.block_weights);
+        if !model.config.layers.iter().all(fits) {
             continue;
         }
         let limits = Limits { key_type: cache, value_type: cache, ..LIMITS };
@@ -123,7 +136,7 @@ fn real_models_give_the_same_answers_at_every_split() {
     for path in files {
         check(&Model::open(&path), &path.display().to_string());
     }
-    for name in LLAMAS {
+    for name in CHECKPOINTS {
         let Some(folder) = shared(&format!("arch-tiny/{name}")) else { continue };
         check(&Model::new(checkpoint::gguf(&folder)), name);
     }
