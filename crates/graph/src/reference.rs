@@ -129,18 +129,8 @@ impl Reference {
                 let ids = ids_of(*ids, step, rows);
                 embed::embed(weight(table), &ids, buffer.info.width, out);
             }
-            Op::RmsNorm { input, gain, eps, .. } => {
-                let gain = gain.as_ref().map(weight);
-                rms_norm::rms_norm(self.rows(*input), gain, buffer.info.width, *eps, out);
-            }
-            Op::LayerNorm { input, gain, bias, eps, .. } => {
-                let bias = bias.as_ref().map(weight);
-                let norm = layer_norm::LayerNorm { gain: weight(gain), bias, eps: *eps };
-                layer_norm::layer_norm(&norm, self.rows(*input), out);
-            }
-            Op::HeadNorm { input, gain, head_dim, eps, .. } => {
-                let gain = gain.as_ref().map(weight);
-                head_norm::head_norm(self.rows(*input), gain, *head_dim, *eps, out);
+            Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::HeadNorm { .. } => {
+                self.normalize(op, buffer.info.width, out);
             }
             Op::MatMul { input, weight: matrix, bias, .. } => {
                 let cols = self.values[input].info.width;
@@ -169,16 +159,7 @@ impl Reference {
                 gate::gate(*activation, self.rows(*gate), up, out);
             }
             Op::Add { a, b, .. } => add::add(self.rows(*a), self.rows(*b), out),
-            Op::Scale { input, factor, temperature, by, .. } => {
-                let factor = &(factor * by.as_ref().map_or(1.0, |by| weight(by)[0]));
-                let factors = |by: &Temperature| -> Vec<f32> {
-                    step.positions().map(|position| factor * by.at(position)).collect()
-                };
-                match temperature {
-                    None => scale::scale(self.rows(*input), *factor, out),
-                    Some(by) => scale::scale_rows(self.rows(*input), &factors(by), out),
-                }
-            }
+            Op::Scale { .. } => self.scale(op, step, out),
             Op::SoftCap { input, cap, .. } => soft_cap::soft_cap(self.rows(*input), *cap, out),
             Op::Part { input, stride, first, width, .. } => {
                 part::part(self.rows(*input), *stride, *first..first + width, out);
@@ -198,6 +179,45 @@ impl Reference {
             }
         }
         self.values.insert(op.out(), buffer);
+    }
+
+    /// Runs a norm.
+    fn normalize(&self, op: &Op, width: usize, out: &mut [f32]) {
+        let weight = |id: &WeightId| self.weights[id].as_slice();
+        match op {
+            Op::RmsNorm { input, gain, eps, .. } => {
+                let gain = gain.as_ref().map(weight);
+                rms_norm::rms_norm(self.rows(*input), gain, width, *eps, out);
+            }
+            Op::LayerNorm { input, gain, bias, eps, .. } => {
+                let bias = bias.as_ref().map(weight);
+                let norm = layer_norm::LayerNorm { gain: weight(gain), bias, eps: *eps };
+                layer_norm::layer_norm(&norm, self.rows(*input), out);
+            }
+            Op::HeadNorm { input, gain, head_dim, eps, .. } => {
+                let gain = gain.as_ref().map(weight);
+                head_norm::head_norm(self.rows(*input), gain, *head_dim, *eps, out);
+            }
+            _ => unreachable!("not a norm"),
+        }
+    }
+
+    /// Runs an [`Op::Scale`].
+    fn scale(&self, op: &Op, step: &Step<'_>, out: &mut [f32]) {
+        let weight = |id: &WeightId| self.weights[id].as_slice();
+        match op {
+            Op::Scale { input, factor, temperature, by, .. } => {
+                let factor = &(factor * by.as_ref().map_or(1.0, |by| weight(by)[0]));
+                let factors = |by: &Temperature| -> Vec<f32> {
+                    step.positions().map(|position| factor * by.at(position)).collect()
+                };
+                match temperature {
+                    None => scale::scale(self.rows(*input), *factor, out),
+                    Some(by) => scale::scale_rows(self.rows(*input), &factors(by), out),
+                }
+            }
+            _ => unreachable!("not a scale"),
+        }
     }
 
     /// Runs an [`Op::Rope`].
