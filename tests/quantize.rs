@@ -272,7 +272,7 @@ fn errors_are_reported_and_leave_no_file() {
         ("in.gguf x.gguf Q4_K_X", 2, "`Q4_K_X` is no type; known are F32"),
         ("in.gguf x.gguf I32", 2, "weights are never stored as I32"),
         ("in.gguf x.gguf IQ2_XS", 2, "can be read but not made"),
-        ("in.gguf x.gguf", 2, "<TYPE>"),
+        ("in.gguf x.gguf", 2, "no type; give IN OUT TYPE"),
         ("in.gguf x.gguf Q8_0 100000", 2, "threads is 100000; it must be at most 512"),
         ("in.gguf x.gguf Q8_0 --tensor-type attn_k", 2, "--tensor-type attn_k: it is to be like"),
         ("in.gguf x.gguf Q8_0 --tensor-type (=Q8_0", 2, "--tensor-type (=Q8_0: "),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use bilayer_graph::fuse;
-use bilayer_graph::{Facts, Graph, Op, Rows, Segment};
+use bilayer_graph::{Facts, Graph, Op, Rows, Segment, Window};
 
 use super::{BATCH_TOKENS, Cost, DeviceTimes, MICRO_BATCHES, ModelPart, PROMPT_TOKENS, parts};
 use crate::memory::weight_bytes;
@@ -101,7 +101,12 @@ fn work(graph: &Graph, facts: &Facts) -> HashMap<ModelPart, Work> {
         if let Op::Attend(attend) = &node.op {
             // A token of a prompt sees half of it on average, and each element takes two operations, with keys and with
             // values.
-            let seen = attend.window.unwrap_or(u32::MAX).min(PROMPT_TOKENS as u32 / 2);
+            let window = match attend.window {
+                None => u32::MAX,
+                Some(Window::Last(tokens)) => tokens,
+                Some(Window::Chunk(tokens)) => tokens / 2,
+            };
+            let seen = window.min(PROMPT_TOKENS as u32 / 2);
             work.prompt_ops += 4.0 * (attend.heads * attend.head_dim) as f64 * f64::from(seen);
         }
     }

@@ -224,6 +224,26 @@ impl Lowering<'_> {
         }
     }
 
+    /// The kernel that merges the parts of attention, and what it reads and writes.
+    fn merging(&mut self, attend: &Attend, parts: usize) -> (MergeKey, Vec<Operand>) {
+        let wanted = self.wanted(attend.out);
+        let key = MergeKey {
+            head_dim: attend.head_dim as u32,
+            sinks: attend.sinks.is_some(),
+            floats: wanted.floats,
+            quantized: wanted.quantized,
+        };
+        let mut merged = vec![Operand::Step, Operand::Buffer(parts)];
+        merged.extend(attend.sinks.map(|_| Operand::Vectors));
+        merged.extend(wanted.floats.then_some(Operand::Buffer(self.view(attend.out).buffer)));
+        if wanted.quantized {
+            let quantized = self.quantized(attend.out);
+            merged.extend([quantized.q, quantized.s].map(Operand::Buffer));
+            self.merged.insert(attend.out);
+        }
+        (key, merged)
+    }
+
     /// Scores, weights and sums over the cache.
     fn go_through(
         &mut self,
@@ -276,21 +296,7 @@ impl Lowering<'_> {
             });
             dispatch(key.source(lowering.caps), &params, operands.clone(), grid)
         };
-        let wanted = self.wanted(attend.out);
-        let merge = MergeKey {
-            head_dim: attend.head_dim as u32,
-            sinks: attend.sinks.is_some(),
-            floats: wanted.floats,
-            quantized: wanted.quantized,
-        };
-        let mut merged = vec![Operand::Step, Operand::Buffer(parts)];
-        merged.extend(attend.sinks.map(|_| Operand::Vectors));
-        merged.extend(wanted.floats.then_some(Operand::Buffer(out.buffer)));
-        if wanted.quantized {
-            let quantized = self.quantized(attend.out);
-            merged.extend([quantized.q, quantized.s].map(Operand::Buffer));
-            self.merged.insert(attend.out);
-        }
+        let (merge, merged) = self.merging(attend, parts);
         let single = base.tiled(self.caps, group, 1);
         let many = base.tiled(self.caps, group, TILE_ROWS);
         let mut choices = vec![DraftChoice {
