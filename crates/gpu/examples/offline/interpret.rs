@@ -27,7 +27,7 @@ pub enum Place {
 /// One access of one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The same for all threads at one place in the text, called from one place, at one count of it.
+    /// Equal in all threads for one place in the text, reached by the same calls, at the same count of it.
     pub site: u64,
     pub place: Place,
     pub byte: u64,
@@ -325,9 +325,9 @@ impl<'a> Machine<'a> {
     ) -> Result<Vec<u32>, String> {
         Ok(match &frame.function.expressions[at] {
             Expression::Unary { op, expr } => {
-                let float = self.kind(frame, *expr) == Some(ScalarKind::Float);
+                let kind = self.kind(frame, *expr);
                 let from = self.words(frame, *expr)?;
-                from.into_iter().map(|word| unary(*op, word, float)).collect()
+                from.into_iter().map(|word| unary(*op, word, kind)).collect()
             }
             Expression::Binary { op, left, right } => {
                 let kind = self.kind(frame, *left);

@@ -13,10 +13,12 @@ pub fn word_of(literal: &Literal) -> Result<u32, String> {
     }
 }
 
-/// An operation on one scalar.
-pub fn unary(op: UnaryOperator, word: u32, float: bool) -> u32 {
+/// An operation on one scalar of a kind.
+pub fn unary(op: UnaryOperator, word: u32, kind: Option<ScalarKind>) -> u32 {
     match op {
-        UnaryOperator::Negate if float => (-f32::from_bits(word)).to_bits(),
+        UnaryOperator::Negate if kind == Some(ScalarKind::Float) => {
+            (-f32::from_bits(word)).to_bits()
+        }
         UnaryOperator::Negate => word.wrapping_neg(),
         UnaryOperator::LogicalNot => u32::from(word == 0),
         UnaryOperator::BitwiseNot => !word,
