@@ -175,14 +175,18 @@ impl Settings<'_> {
             }
         }
         let types = [("cache-type-k", self.cache_type_k), ("cache-type-v", self.cache_type_v)];
-        let head_dim = model.config().head_dim;
-        let stores = |ty: &Type| head_dim.is_multiple_of(ty.block_weights);
+        let mut heads: Vec<usize> = model.config().layers.iter().map(|l| l.head_dim).collect();
+        heads.sort_unstable();
+        heads.dedup();
+        let stores = |ty: &Type| heads.iter().all(|dim| dim.is_multiple_of(ty.block_weights));
         for (name, ty) in types {
             let is_known = kv_types().contains(&ty);
             if !is_known || model.config().encoder.is_none() && !stores(&ty) {
                 let names = kv_types().into_iter().filter(stores).map(|ty| ty.name.to_lowercase());
                 let names = names.collect::<Vec<_>>().join(" or ");
-                let expected = format!("{names} for the model's attention heads of {head_dim}");
+                let heads: Vec<String> = heads.iter().map(usize::to_string).collect();
+                let heads = heads.join(" and ");
+                let expected = format!("{names} for the model's attention heads of {heads}");
                 return Err(Error::Setting { name, found: ty.name.to_lowercase(), expected });
             }
         }
