@@ -331,40 +331,6 @@ fn elementwise_ops_and_norms() {
             ("scale", over(width, Tensors::default(), |r, a, _| r.scale("x", a, -2.5))),
             ("soft_cap", over(width, Tensors::default(), |r, a, _| r.soft_cap("x", a, 1.3))),
             (
-                "silu",
-                over(width, Tensors::default(), |r, a, b| {
-                    r.gate("x", a, Some(b), Activation::Silu)
-                }),
-            ),
-            (
-                "gelu",
-                over(width, Tensors::default(), |r, a, b| {
-                    r.gate("x", a, Some(b), Activation::GeluTanh)
-                }),
-            ),
-            (
-                "gelu alone",
-                over(width, Tensors::default(), |r, a, _| {
-                    r.gate("x", a, None, Activation::GeluTanh)
-                }),
-            ),
-            (
-                "exact gelu",
-                over(width, Tensors::default(), |r, a, b| {
-                    r.gate("x", a, Some(b), Activation::Gelu)
-                }),
-            ),
-            (
-                "exact gelu alone",
-                over(width, Tensors::default(), |r, a, _| r.gate("x", a, None, Activation::Gelu)),
-            ),
-            (
-                "sigmoid",
-                over(width, Tensors::default(), |r, a, b| {
-                    r.gate("x", a, Some(b), Activation::Sigmoid)
-                }),
-            ),
-            (
                 "clamped swiglu",
                 over(width, Tensors::default(), |r, a, b| {
                     // Values beyond the clamp on both sides.
@@ -383,8 +349,15 @@ fn elementwise_ops_and_norms() {
             ("rms_norm", over(width, Tensors::default(), |r, a, _| r.rms_norm("x", a, None, 1e-5))),
             ("rows", over(width, Tensors::default(), |r, a, _| r.rows_wanted("x", a))),
         ];
-        for (name, graph) in &graphs {
-            compare(name, graph, limits(), &[Owned::tokens(1), Owned::tokens(13)], FLOAT_BOUND);
+        let gates = [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::Sigmoid];
+        let gates = gates.iter().flat_map(|&activation| {
+            let gated =
+                over(width, Tensors::default(), |r, a, b| r.gate("x", a, Some(b), activation));
+            let alone = over(width, Tensors::default(), |r, a, _| r.gate("x", a, None, activation));
+            [("gate", gated), ("activation alone", alone)]
+        });
+        for (name, graph) in graphs.into_iter().chain(gates) {
+            compare(name, &graph, limits(), &[Owned::tokens(1), Owned::tokens(13)], FLOAT_BOUND);
         }
         for ty in [Type::F32, Type::F16, Type::BF16] {
             let tensors = || Tensors::default().with("g", ty, &[width]).with("b", ty, &[width]);

@@ -7,8 +7,11 @@ use bilayer_text::chat::{Inputs, Template};
 use bilayer_text::{Encode, Tokenizer, Vocabulary};
 use serde_json::json;
 
+/// A target: its name, and what runs an input.
+pub type Target = (&'static str, fn(&[u8]));
+
 /// The functions by name.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+pub const TARGETS: &[Target] = &[
     ("gguf", gguf),
     ("gguf_edits", gguf_edits),
     ("template", template),
