@@ -295,8 +295,9 @@ fn top_tokens_from_the_device_give_the_same_answer() {
         ("fewer", Options { top_k: 5, temperature: 2.0, ..usual() }, Some(5)),
         ("more", Options { top_k: 41, ..usual() }, Some(41)),
         ("no top-k", Options { top_k: 0, ..usual() }, None),
-        ("penalties", Options { repeat_penalty: 1.3, ..usual() }, None),
+        ("penalties", Options { repeat_penalty: 1.3, ..usual() }, Some(104)),
         ("bias", Options { logit_bias: vec![(9, 3.0)], ..greedy() }, None),
+        ("forbidden", Options { logit_bias: vec![(9, f32::NEG_INFINITY)], ..greedy() }, Some(2)),
         ("typical", Options { typical: 0.7, ..usual() }, Some(40)),
     ];
     for (name, options, needs) in cases {

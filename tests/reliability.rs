@@ -130,7 +130,9 @@ fn small_files_cannot_ask_for_much_memory_or_time() {
         names_the_reason(&limited(&place, gibibyte, line), 65, part);
         assert!(began.elapsed() < Duration::from_secs(10), "{line}: {:?}", began.elapsed());
     }
-    limited(&place, gibibyte, "inspect ids.gguf").good();
+    let shown = limited(&place, gibibyte, "inspect ids.gguf");
+    assert_eq!(shown.code, Some(65), "{shown:?}");
+    assert!(shown.out.contains("llama.vocab_size: expected at most 262304"), "{shown:?}");
 }
 
 #[test]

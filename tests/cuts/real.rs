@@ -14,8 +14,10 @@ use super::support::model::{Model, Random};
 use super::support::runner::{Chunk, IN_ORDER, LIMITS, Runner};
 use super::{argmax, error};
 
-/// Greedy tokens after each prompt.
+/// Greedy tokens after each prompt: of whole models, and of checkpoints with random weights, whose windows and chunks the
+/// longest prompt fills.
 const TOKENS: usize = 64;
+const CHECKPOINT_TOKENS: usize = 8;
 
 /// Checkpoints in the shared data: Llamas, and one of each mechanism that others have.
 const CHECKPOINTS: [&str; 10] = [
@@ -48,13 +50,18 @@ struct Said {
     tokens: Vec<Vec<u32>>,
 }
 
-/// Runs prompts in one step, then one token of each per step. Each sequence has five pages.
-fn say(runner: &mut Runner<'_>, prompts: &[Vec<u32>], told: Option<&Said>) -> Said {
+/// Runs prompts in one step, then one token of each per step, `steps` in all, which follow `told` if there is one. Each
+/// sequence has five pages.
+fn say(
+    runner: &mut Runner<'_>,
+    prompts: &[Vec<u32>],
+    (steps, told): (usize, Option<&Said>),
+) -> Said {
     let vocab = runner.vocab();
     let mut said = Said { logits: Vec::new(), tokens: Vec::new() };
     let mut next: Vec<Vec<u32>> = prompts.to_vec();
     let mut lengths = vec![0; prompts.len()];
-    for step in 0..TOKENS {
+    for step in 0..steps {
         let runs: Vec<Chunk<'_>> = next
             .iter()
             .enumerate()
@@ -79,8 +86,8 @@ fn say(runner: &mut Runner<'_>, prompts: &[Vec<u32>], told: Option<&Said>) -> Sa
     said
 }
 
-/// Every split of one model, with every cache type its heads support.
-fn check(model: &Model, name: &str) {
+/// Every split of one model, with every cache type its heads support, for `steps` steps.
+fn check(model: &Model, name: &str, steps: usize) {
     if super::support::gpu::gpu().is_none() {
         return;
     }
@@ -96,14 +103,14 @@ fn check(model: &Model, name: &str) {
         let limits = Limits { key_type: cache, value_type: cache, ..LIMITS };
         let mut alone = Runner::single(model, cpu(), limits).unwrap();
         let expected: Vec<Said> =
-            [1, 3].map(|count| say(&mut alone, &prompts[..count], None)).into();
+            [1, 3].map(|count| say(&mut alone, &prompts[..count], (steps, None))).into();
         for count in 0..=layers + 1 {
             let gpu: Box<dyn Backend> = Box::new(super::support::gpu::gpu().unwrap());
             let placement = Placement::offload(layers, count, 0, 1);
             let mut cut = Runner::placed(model, vec![cpu(), gpu], &placement, limits).unwrap();
             for expected in &expected {
                 let sequences = expected.tokens[0].len();
-                let found = say(&mut cut, &prompts[..sequences], Some(expected));
+                let found = say(&mut cut, &prompts[..sequences], (steps, Some(expected)));
                 for (step, (found, expected)) in
                     found.logits.iter().zip(&expected.logits).enumerate()
                 {
@@ -134,10 +141,10 @@ fn real_models_give_the_same_answers_at_every_split() {
     files.sort();
     files.push(PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/crates/cli/assets/demo.gguf")));
     for path in files {
-        check(&Model::open(&path), &path.display().to_string());
+        check(&Model::open(&path), &path.display().to_string(), TOKENS);
     }
     for name in CHECKPOINTS {
         let Some(folder) = shared(&format!("arch-tiny/{name}")) else { continue };
-        check(&Model::new(checkpoint::gguf(&folder)), name);
+        check(&Model::new(checkpoint::gguf(&folder)), name, CHECKPOINT_TOKENS);
     }
 }

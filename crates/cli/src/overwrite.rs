@@ -11,6 +11,9 @@ use crate::failure::Failure;
 const OUTPUTS: &[&str] =
     &["kl_base", "log_file", "logits", "out", "outfile", "output", "tensor_types_out", "trace"];
 
+/// Names files that are read whole and then continued, such as sums of importance: they may be replaced.
+const CONTINUED: &str = "in_file";
+
 /// Refuses a file to be written that another argument names too, be it by a link of either kind, or a part of the same
 /// model. Nothing has been read yet.
 ///
@@ -30,7 +33,7 @@ pub fn check(matches: &ArgMatches, cli: &Command) -> Result<(), Failure> {
         .flat_map(|(id, values)| values.map(move |value| (id, value)))
         .collect();
     for &(output, path) in given.iter().filter(|(id, _)| is_output(id)) {
-        let others = given.iter().filter(|(id, _)| *id != output);
+        let others = given.iter().filter(|(id, _)| *id != output && *id != CONTINUED);
         for &(_, other) in others {
             let written = Path::new(path);
             if inputs(Path::new(other)).iter().any(|read| is_same(written, read)) {

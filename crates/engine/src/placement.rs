@@ -197,7 +197,8 @@ pub fn gpu_bytes(placing: &Placing) -> Vec<u64> {
 }
 
 /// The plan that a session with these settings would have on this machine, or on the `described` one. Nothing is
-/// opened or loaded. Predicted speeds are based on stored times, or else estimated from bandwidths if these are known.
+/// opened or loaded. Predicted speeds are based on stored times of this machine, or else estimated from bandwidths if these
+/// are known.
 ///
 /// # Errors
 /// A setting out of range, a named GPU that is unavailable, a plan that does not fit.
@@ -208,11 +209,12 @@ pub fn plan(
 ) -> Result<Plan, Error> {
     let budget = budget_of(model, settings)?;
     let graph = settings.graph(model)?;
+    let folder = settings.placing.kept.as_deref().filter(|_| described.is_none());
+    let kept = folder.map(Kept::new);
     let (mut machine, notes) = match described {
         Some(machine) => (machine, Vec::new()),
         None => this_machine(settings)?,
     };
-    let kept = settings.placing.kept.as_deref().map(Kept::new);
     let subject = Subject { model, graph: &graph, limits: limits_of(settings, model) };
     let name = subject.name(machine.devices.iter());
     machine.times = kept

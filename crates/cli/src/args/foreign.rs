@@ -231,7 +231,7 @@ const FLAGS: &[Flags] = &[
     ),
     (&["--bigendian"], Nothing, Refuse("only little-endian files are written; remove the flag")),
     (&["--split-max-tensors", "--split-max-size"], Value, Refuse("the output is one file")),
-    (&["--print-supported-models"], Nothing, Refuse("docs/models.md lists the architectures")),
+    (&["--print-supported-models"], Nothing, Refuse("docs/running.md lists the architectures")),
     (&["--remote"], Nothing, Refuse("download the checkpoint and give its folder")),
     (&["--binary-file", "-bf"], Value, Refuse("prompts are UTF-8 text; give -f FILE")),
     (&["--attention"], Value, Refuse("attention is as the model was trained; remove the flag")),
