@@ -231,7 +231,9 @@ fn q4_k_m(name: &str) -> Option<Type> {
     let more = layer.is_some_and(more);
     Some(match name {
         _ if name.contains("_norm.") => Type::F32,
-        _ if name.contains("bias") || name.contains("rope_freqs") => return None,
+        _ if ["bias", "rope_freqs", "_norm_2."].iter().any(|part| name.contains(part)) => {
+            return None;
+        }
         "output.weight" => Type::Q6_K,
         _ if name.contains("ffn_down") && more => Type::Q6_K,
         _ if name.contains("attn_v") && more => Type::Q6_K,

@@ -79,7 +79,7 @@ fn classify_gives_every_label_as_the_library_does() {
         }
         assert_eq!(entry["label"], expected[0].name);
     }
-    // What an encoder cannot do is refused, not guessed.
+    // What an encoder cannot do is refused.
     let refused = server.post("/v1/completions", &json!({ "prompt": "a" }));
     assert_eq!(refused.status, 501, "{}", refused.body);
     let refused = server.post("/v1/rerank", &json!({ "query": "a", "documents": ["b"] }));

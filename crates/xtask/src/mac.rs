@@ -48,9 +48,9 @@ struct Machine {
 }
 
 /// A part of the report.
-type Part = (&'static str, fn(&Machine) -> Result<Section>);
+type MacCheck = (&'static str, fn(&Machine) -> Result<Section>);
 
-const PARTS: [Part; 5] = [
+const PARTS: [MacCheck; 5] = [
     ("adapter", adapter),
     ("results", results),
     ("memory", memory),
