@@ -63,7 +63,6 @@ fn outputs_never_replace_inputs() {
         "run -m part-00001-of-00002.gguf -p a -n 1 --logits part-00002-of-00002.gguf".to_owned(),
         "perplexity -m in.gguf -f text.txt --kl-base text.txt".to_owned(),
         "imatrix -m in.gguf -f text.txt -o text.txt".to_owned(),
-        "imatrix --in-file text.txt in.gguf -o in.gguf".to_owned(),
         "quantize in.gguf text.txt Q8_0 --imatrix text.txt".to_owned(),
         "quantize in.gguf new.gguf --tensor-type-file text.txt --tensor-types-out text.txt \
          --target-bpw 5 --calibration text.txt"

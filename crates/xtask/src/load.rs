@@ -199,7 +199,9 @@ fn with_more_descriptors(args: &[String]) -> Result<()> {
 
 /// The heading of a record: when, what and where.
 fn heading(setting: &Setting, args: &[String]) -> Result<String> {
-    let line = |command: &mut Command| output(command).map(|text| text.trim().to_owned());
+    let line = |command: &mut Command| {
+        output(command).map(|text| text.lines().next().unwrap_or_default().trim().to_owned())
+    };
     let date = line(Command::new("date").args(["-u", "+%F %H:%M"]))?;
     let version = line(Command::new(&setting.bilayer).arg("--version"))?;
     // A given program may be of another commit.

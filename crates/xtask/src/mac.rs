@@ -113,7 +113,7 @@ impl Machine {
         command
     }
 
-    /// The same with the model.
+    /// The program with a subcommand, on the chosen adapter and model.
     fn with_model(&self, words: &str) -> Command {
         let mut command = self.command(words);
         if let Some(model) = &self.model {
@@ -137,7 +137,7 @@ impl Machine {
 fn heading(machine: &Machine) -> String {
     let line = |command: &str, args: &[&str]| {
         let text = output(Command::new(command).args(args)).unwrap_or_default();
-        text.trim().to_owned()
+        text.lines().next().unwrap_or_default().trim().to_owned()
     };
     let is_mac = cfg!(target_os = "macos");
     let system = match is_mac {

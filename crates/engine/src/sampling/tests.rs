@@ -264,7 +264,7 @@ fn biases_forbid_and_prefer() {
     assert_eq!(sampler(all, 3).sample(&[0.0, 9.0, 1.0]), Err(Error::NothingLeft));
 }
 
-/// The same text from the best `needs()` tokens as from all logits, with samplers that lower some of the best.
+/// The best `needs()` tokens give the text that all logits give, with samplers that lower some of the best.
 #[test]
 fn the_best_tokens_suffice() {
     let forbidden = (0..5).map(|i| (i * 7, f32::NEG_INFINITY)).collect::<Vec<_>>();
