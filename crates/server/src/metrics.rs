@@ -11,6 +11,9 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, Prometheu
 const TIMES: [f64; 14] =
     [0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0, 20.0, 60.0];
 
+/// Steps after which samples are added to their histograms.
+const STEPS_OF_SAMPLES: usize = 256;
+
 const METADATA: Metadata<'static> = Metadata::new("bilayer", Level::INFO, None);
 
 /// The metrics of one server.
@@ -41,6 +44,8 @@ pub struct Metrics {
     drafted: Counter,
     accepted: Counter,
     drafts: Counter,
+    /// Steps since samples were last added to their histograms.
+    steps: AtomicUsize,
     /// When the process started, seconds since 1970.
     pub started: u64,
 }
@@ -111,6 +116,7 @@ impl Metrics {
             drafted: drafts("draft_tokens", "Draft tokens that were verified"),
             accepted: drafts("accepted_tokens", "Draft tokens that were accepted"),
             drafts: drafts("drafts", "Steps that verified draft tokens of a request"),
+            steps: AtomicUsize::new(0),
             started: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             recorder,
         }
@@ -118,13 +124,23 @@ impl Metrics {
 
     /// Counts a step.
     pub fn step(&self, _: &StepReport) {
-        self.decodes.increment(1);
+        self.computed();
     }
 
     /// Counts tokens that an encoder has run.
     pub fn encoded(&self, tokens: usize) {
         self.prompt_tokens.increment(tokens as u64);
+        self.computed();
+    }
+
+    /// Counts a step of any model. A histogram keeps each sample until it is read or asked to add them up: without the
+    /// latter, memory would grow for as long as nobody reads the metrics.
+    fn computed(&self) {
         self.decodes.increment(1);
+        if self.steps.fetch_add(1, Ordering::Relaxed) == STEPS_OF_SAMPLES {
+            self.steps.store(0, Ordering::Relaxed);
+            self.handle.run_upkeep();
+        }
     }
 
     /// Counts what happened to a request.
