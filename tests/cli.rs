@@ -581,7 +581,7 @@ fn invalid_command_lines_give_one_line_and_code_2() {
         ("synth --layers 0 x.gguf", "layers is 0; it must be"),
         ("synth -t 100000 x.gguf", "threads is 100000; it must be at most 512"),
         ("synth --seed x x.gguf", "'x' for '--seed <N>'"),
-        ("batch", "the command `batch` is not available yet; "),
+        ("prune", "the command `prune` is not available yet; "),
         ("rum", "a similar subcommand exists: 'run'"),
     ];
     for (line, part) in cases {

@@ -109,6 +109,12 @@ fn place() -> Place {
     place.file("reranker.gguf", words::scorer("bert", &["relevant"]));
     place.file("prompt.txt", "Once upon a time");
     place.file("text.txt", "Once upon a time there was a king. ".repeat(12));
+    let request = |url: &str, body: &str| {
+        format!("{{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"{url}\",\"body\":{body}}}\n")
+    };
+    let prompt = "{\"prompt\":\"Once\",\"max_tokens\":4}";
+    place.file("requests.jsonl", request("/v1/completions", prompt));
+    place.file("texts.jsonl", request("/v1/classify", "{\"input\":\"Once\"}"));
     place.file("sentences.txt", "A cat.\nA dog.\n");
     place.file("questions.txt", "Hello\nWhy?\n");
     for folder in ["examples/machines", "examples/train_demo/checkpoint"] {

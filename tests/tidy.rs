@@ -36,7 +36,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ),
     ("measure", &["cpu", "engine", "graph", "models", "quant", "scheduler", "text"]),
     ("convert", &["engine", "gguf", "measure", "models", "quant", "text"]),
-    ("server", &["engine", "text"]),
+    ("server", &["engine", "gguf", "text"]),
     (
         "cli",
         &[

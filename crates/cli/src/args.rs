@@ -7,6 +7,7 @@ use clap::{Arg, Args, CommandFactory, Parser, Subcommand};
 
 use crate::messages;
 
+mod batch;
 mod bench;
 mod chat;
 mod convert;
@@ -26,6 +27,7 @@ mod serve;
 mod synth;
 pub mod typed;
 
+pub use batch::{Audit, Batch};
 pub use bench::{Bench, Form, Numbers};
 pub use chat::{ChatArgs, TemplateArgs};
 pub use convert::{Convert, Outtype};
@@ -40,7 +42,7 @@ pub use placing::{AdapterArgs, PlacingArgs};
 pub use profile::Profile;
 pub use quantize::Quantize;
 pub use sampling::SamplingArgs;
-pub use serve::{LogFormat, Serve};
+pub use serve::{LogFormat, Serve, Serving};
 pub use synth::Synth;
 
 const AFTER: &str = "\
@@ -86,6 +88,10 @@ pub enum Command {
     /// Serve models over HTTP, compatible with OpenAI's API and llama-server
     #[command(visible_alias = "server")]
     Serve(Box<Serve>),
+    /// Answer a file of requests in OpenAI's batch format; run again after an interruption, it goes on
+    Batch(Box<Batch>),
+    /// Check the log that `batch --audit` writes
+    Audit(Audit),
     /// Show placement and memory use without loading the model
     Plan(Box<Plan>),
     /// Measure speed, with llama-bench's tests and names

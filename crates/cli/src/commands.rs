@@ -4,6 +4,8 @@ use crate::args::{self, Command};
 use crate::failure::Failure;
 use crate::locate;
 
+mod audit;
+mod batch;
 mod bench;
 mod classify;
 mod convert;
@@ -32,6 +34,8 @@ pub fn execute(mut command: Command) -> Result<u8, Failure> {
     match command {
         Command::Run(args) => run::execute(&args),
         Command::Serve(args) => serve::execute(&args),
+        Command::Batch(args) => batch::execute(&args),
+        Command::Audit(args) => audit::execute(&args),
         Command::Plan(args) => plan::execute(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Profile(args) => profile::execute(&args),

@@ -69,6 +69,7 @@ pub fn models(command: &mut Command) -> Result<(), Failure> {
 fn lists_devices(command: &Command) -> bool {
     match command {
         Command::Run(args) => args.model.placing.adapter.list_devices,
+        Command::Batch(args) => args.serving.model.placing.adapter.list_devices,
         Command::Plan(args) => args.model.placing.adapter.list_devices,
         Command::Profile(args) => args.model.placing.adapter.list_devices,
         Command::Verify(args) => args.model.placing.adapter.list_devices,
@@ -89,7 +90,8 @@ type Change<'c> = dyn FnMut(&mut Vec<PathBuf>, &mut HubArgs) -> Result<(), Failu
 fn each(command: &mut Command, change: &mut Change<'_>) -> Result<(), Failure> {
     let (model, hub) = match command {
         Command::Run(args) => (&mut args.model.model, &mut args.model.hub),
-        Command::Serve(args) => (&mut args.model.model, &mut args.model.hub),
+        Command::Serve(args) => (&mut args.serving.model.model, &mut args.serving.model.hub),
+        Command::Batch(args) => (&mut args.serving.model.model, &mut args.serving.model.hub),
         Command::Plan(args) => (&mut args.model.model, &mut args.model.hub),
         Command::Profile(args) => (&mut args.model.model, &mut args.model.hub),
         Command::Verify(args) => (&mut args.model.model, &mut args.model.hub),

@@ -8,8 +8,17 @@ use clap::{Arg, ArgMatches, Command};
 use crate::failure::Failure;
 
 /// The arguments of all commands that name a file to be written. `convert`, `quantize` and `synth` write `out`.
-const OUTPUTS: &[&str] =
-    &["kl_base", "log_file", "logits", "out", "outfile", "output", "tensor_types_out", "trace"];
+const OUTPUTS: &[&str] = &[
+    "audit",
+    "kl_base",
+    "log_file",
+    "logits",
+    "out",
+    "outfile",
+    "output",
+    "tensor_types_out",
+    "trace",
+];
 
 /// Names files that are read whole and then continued, such as sums of importance: they may be replaced.
 const CONTINUED: &str = "in_file";

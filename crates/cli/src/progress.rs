@@ -26,6 +26,11 @@ pub fn tokens(verb: &'static str, total: usize) -> ProgressBar {
     bar
 }
 
+/// A bar over the bytes of requests; its message counts them.
+pub fn requests() -> ProgressBar {
+    styled("", "answering {bar:32} {msg} {eta}")
+}
+
 /// A bar over measurements.
 pub fn steps(verb: &'static str) -> ProgressBar {
     styled(verb, "{msg} {bar:32} {pos}/{len} {eta}")

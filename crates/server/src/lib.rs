@@ -26,6 +26,7 @@ mod admission;
 mod answers;
 mod api;
 mod app;
+pub mod batch;
 mod blocking;
 mod body;
 pub mod config;

@@ -12,9 +12,18 @@ pub struct Serve {
     #[command(flatten)]
     pub listen: ListenArgs,
     #[command(flatten)]
-    pub requests: RequestArgs,
+    pub steps: StepArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
+    #[command(flatten)]
+    pub serving: Serving,
+}
+
+/// What answers requests, be they of clients or of a file.
+#[derive(Args, Clone, Debug)]
+pub struct Serving {
+    #[command(flatten)]
+    pub requests: RequestArgs,
     #[command(flatten)]
     pub offer: OfferArgs,
     #[command(flatten)]
@@ -90,6 +99,22 @@ pub enum LogFormat {
     Json,
 }
 
+/// What clients wait for, and what they share.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Requests")]
+pub struct StepArgs {
+    /// Longest step while answers are running, in milliseconds: prompts are computed in parts that keep it
+    #[arg(long, value_name = "MS", default_value_t = 250)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_step_ms: u32,
+    /// Share cached prefixes only among requests of one API key
+    #[arg(long)]
+    pub cache_per_key: bool,
+    /// Folder in which POST /slots/N?action=save keeps the KV cache of a slot
+    #[arg(long, value_name = "DIR", env = "LLAMA_ARG_SLOT_SAVE_PATH")]
+    pub slot_save_path: Option<PathBuf>,
+}
+
 /// How requests are scheduled.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Requests")]
@@ -107,25 +132,15 @@ pub struct RequestArgs {
     #[arg(allow_negative_numbers = true, env = "LLAMA_ARG_N_PREDICT")]
     #[arg(value_parser = clap::value_parser!(i64).range(-1..))]
     pub n_predict: i64,
-    /// Longest step while answers are running, in milliseconds: prompts are computed in parts that keep it
-    #[arg(long, value_name = "MS", default_value_t = 250)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_step_ms: u32,
     /// Give a request the same result whatever else runs: prompts and answers are computed in separate steps
     #[arg(long)]
     pub deterministic: bool,
-    /// Share cached prefixes only among requests of one API key
-    #[arg(long)]
-    pub cache_per_key: bool,
     /// Compute every prompt anew, unless its request sets cache_prompt
     #[arg(long, env = "LLAMA_ARG_NO_CACHE_PROMPT", value_parser = switch())]
     pub no_cache_prompt: bool,
     /// Continue answers whose context is full without the earlier part of their text
     #[arg(long, env = "LLAMA_ARG_CONTEXT_SHIFT", value_parser = switch())]
     pub context_shift: bool,
-    /// Folder in which POST /slots/N?action=save keeps the KV cache of a slot
-    #[arg(long, value_name = "DIR", env = "LLAMA_ARG_SLOT_SAVE_PATH")]
-    pub slot_save_path: Option<PathBuf>,
 }
 
 /// What one client may take.

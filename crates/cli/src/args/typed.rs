@@ -48,7 +48,7 @@ const SPELLED: &[(&str, &str)] = &[
 ];
 
 /// Names reserved for future commands.
-const LATER: &str = "batch prune";
+const LATER: &str = "prune";
 
 /// The command line rewritten for `cli` (built): with a command in second place, and long forms of the short flags that
 /// clap cannot parse. Flags without effect are left out, each with a note.
@@ -386,7 +386,7 @@ mod tests {
             ("run --tep 1", "has no flag --tep; --temp is similar"),
             ("run --pure", "has no flag --pure; it is a flag of `bilayer quantize`"),
             ("run --no-seed 1", "`bilayer run --help` lists the flags"),
-            ("batch", "not available yet"),
+            ("prune", "not available yet"),
         ];
         for (line, part) in cases {
             let error = prepared(&format!("bilayer {line}")).expect_err(line);

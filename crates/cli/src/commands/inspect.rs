@@ -158,7 +158,7 @@ fn elements(array: &Array) -> serde_json::Value {
 }
 
 /// SHA-256 over the bytes of all shards, in their order.
-fn hash(file: &File) -> Result<String, Failure> {
+pub fn hash(file: &File) -> Result<String, Failure> {
     let bar = progress::bytes("hashing");
     let mut hasher = Sha256::new();
     let mut done = 0;

@@ -12,7 +12,7 @@ use bilayer_server::{Defaults, Notice, Stopper, log};
 use serde_json::{Map, Value, json};
 
 use super::run::{DraftSource, settings};
-use crate::args::{LogFormat, Serve};
+use crate::args::{LogFormat, Serve, Serving};
 use crate::demo::{self, Source};
 use crate::failure::{Failure, IO, USAGE};
 use crate::{output, trace};
@@ -26,15 +26,18 @@ const TEXTS: usize = 64;
 /// Best tokens of each row that the head's device looks for: enough for top-k and penalties by default.
 const BEST_TOKENS: usize = 128;
 
+/// Longest step where nobody waits for the next token.
+const LONG_STEP: Duration = Duration::from_secs(2);
+
 /// Output rows of a step beside those of running answers: log-probabilities of prompts.
 const PROMPT_ROWS: usize = 32;
 
 /// Serves until the process is told to stop.
 pub fn execute(args: &Serve) -> Result<u8, Failure> {
-    if args.model.placing.adapter.list_devices {
+    if args.serving.model.placing.adapter.list_devices {
         return super::devices::list();
     }
-    let config = config(args)?;
+    let config = listening(args)?;
     let is_open = config.keys.is_empty() && config.key_file.is_none();
     let is_exposed = args.listen.host.split(',').any(|host| {
         let local = ["127.0.0.1", "localhost", "::1", "[::1]"];
@@ -63,7 +66,7 @@ pub fn execute(args: &Serve) -> Result<u8, Failure> {
 }
 
 /// The exit code and the line of a server that did not start.
-fn failure(error: bilayer_server::Error) -> Failure {
+pub fn failure(error: bilayer_server::Error) -> Failure {
     use bilayer_server::Error;
     let line = error.to_string();
     match error {
@@ -77,41 +80,29 @@ fn failure(error: bilayer_server::Error) -> Failure {
     }
 }
 
-fn config(args: &Serve) -> Result<Config, Failure> {
-    if let Some(path) = &args.listen.log_file {
+/// The configuration of a server that listens.
+fn listening(args: &Serve) -> Result<Config, Failure> {
+    let (listen, limits, steps) = (&args.listen, &args.limits, &args.steps);
+    if let Some(path) = &listen.log_file {
         log::open(path).map_err(|error| Failure::output(path, &error))?;
     }
-    log::set(match args.listen.log_format {
-        _ if args.listen.log_jsonl => log::Log::Json,
+    log::set(match listen.log_format {
+        _ if listen.log_jsonl => log::Log::Json,
         LogFormat::Off => log::Log::Quiet,
         LogFormat::Text => log::Log::Text,
         LogFormat::Json => log::Log::Json,
     });
-    let parallel = args.requests.parallel.map_or(PARALLEL, usize::from);
-    settings::model(&args.model)?;
-    let offers = offers(args, parallel)?;
-    let (listen, limits) = (&args.listen, &args.limits);
-    let sampling = settings::options(&args.sampling)?;
     let addresses = bilayer_server::addresses(&listen.host, listen.port)
         .map_err(|problem| Failure::usage(format!("--host is `{}`: {problem}", listen.host)))?;
     let keys = listen.api_key.iter().flat_map(|keys| keys.split(','));
+    let base = config(&args.serving, listen.trace.as_ref())?;
     Ok(Config {
         addresses,
-        models: offers,
-        models_max: args.offer.models_max,
-        models_bytes: args.offer.models_memory.unwrap_or(u64::MAX),
-        defaults: Defaults {
-            seed: u64::try_from(args.sampling.seed).ok(),
-            predict: usize::try_from(args.requests.n_predict).ok(),
-            reuse: !args.requests.no_cache_prompt,
-            sampling,
-        },
-        slots: parallel,
         executor: ExecutorSettings {
             waiting: limits.max_queue,
             waiting_per_key: limits.max_queue_per_key,
-            step: Duration::from_millis(u64::from(args.requests.max_step_ms)),
-            deterministic: args.requests.deterministic,
+            step: Duration::from_millis(u64::from(steps.max_step_ms)),
+            ..base.executor
         },
         limits: Limits {
             body_bytes: usize::from(limits.max_body) << 20,
@@ -120,7 +111,7 @@ fn config(args: &Serve) -> Result<Config, Failure> {
             request: Duration::from_secs(limits.timeout),
             drain: Duration::from_secs(limits.drain_timeout),
             ping: Duration::from_secs(limits.sse_ping_interval),
-            ..Limits::default()
+            ..base.limits
         },
         keys: keys.map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned).collect(),
         key_file: listen.api_key_file.clone(),
@@ -131,10 +122,45 @@ fn config(args: &Serve) -> Result<Config, Failure> {
             slots: !listen.no_slots,
             page: !listen.no_ui,
             verbose: listen.verbose,
-            cache_per_key: args.requests.cache_per_key,
-            context_shift: args.requests.context_shift,
+            cache_per_key: steps.cache_per_key,
+            ..base.switches
         },
-        slot_folder: args.requests.slot_save_path.clone(),
+        slot_folder: steps.slot_save_path.clone(),
+        ..base
+    })
+}
+
+/// The configuration of what answers requests, with nothing to listen on.
+pub fn config(args: &Serving, trace: Option<&PathBuf>) -> Result<Config, Failure> {
+    let parallel = args.requests.parallel.map_or(PARALLEL, usize::from);
+    settings::model(&args.model)?;
+    let sampling = settings::options(&args.sampling)?;
+    let waiting = 4 * parallel;
+    Ok(Config {
+        addresses: Vec::new(),
+        models: offers(args, trace, parallel)?,
+        models_max: args.offer.models_max,
+        models_bytes: args.offer.models_memory.unwrap_or(u64::MAX),
+        defaults: Defaults {
+            seed: u64::try_from(args.sampling.seed).ok(),
+            predict: usize::try_from(args.requests.n_predict).ok(),
+            reuse: !args.requests.no_cache_prompt,
+            sampling,
+        },
+        slots: parallel,
+        executor: ExecutorSettings {
+            waiting,
+            waiting_per_key: waiting,
+            step: LONG_STEP,
+            deterministic: args.requests.deterministic,
+        },
+        limits: Limits::default(),
+        keys: Vec::new(),
+        key_file: None,
+        tls: None,
+        origins: Origins::Closed,
+        switches: Switches { context_shift: args.requests.context_shift, ..Switches::default() },
+        slot_folder: None,
         template_variables: variables(args)?,
         splits_reasoning: args.reasoning.reasoning_format != "none",
         build: format!("b{}", env!("CARGO_PKG_VERSION")),
@@ -150,7 +176,7 @@ fn origins(given: &str) -> Origins {
     }
 }
 
-fn variables(args: &Serve) -> Result<Map<String, Value>, Failure> {
+fn variables(args: &Serving) -> Result<Map<String, Value>, Failure> {
     let mut variables = args.template.variables()?;
     match args.reasoning.reasoning.as_str() {
         _ if args.reasoning.reasoning_budget == Some(0) => {
@@ -163,32 +189,38 @@ fn variables(args: &Serve) -> Result<Map<String, Value>, Failure> {
     Ok(variables)
 }
 
-/// The models: that of -m, or the demo model where nothing else is offered, then the others.
-fn offers(args: &Serve, parallel: usize) -> Result<Vec<Offer>, Failure> {
-    let mut paths: Vec<(Option<String>, PathBuf)> = Vec::new();
+/// The models that are offered, by the names given to them or that of their file; `None` is the demo model.
+pub fn models(args: &Serving) -> Result<Vec<(String, Option<PathBuf>)>, Failure> {
+    let mut paths: Vec<(String, Option<PathBuf>)> = Vec::new();
     for given in &args.offer.add_model {
         let wrong = || Failure::usage(format!("--add-model is `{given}`; it must be NAME=PATH"));
         let (name, path) = given.split_once('=').ok_or_else(wrong)?;
-        paths.push((Some(name.to_owned()), PathBuf::from(path)));
+        paths.push((name.to_owned(), Some(PathBuf::from(path))));
     }
     if let Some(folder) = &args.offer.models_dir {
-        paths.extend(files(folder)?.into_iter().map(|path| (None, path)));
+        paths.extend(files(folder)?.into_iter().map(|path| (stem(&path), Some(path))));
     }
+    if args.model.model.is_some() || paths.is_empty() {
+        let path = args.model.model.clone();
+        paths.insert(0, (path.as_deref().map_or(demo::NAME.to_owned(), stem), path));
+    }
+    Ok(paths)
+}
+
+/// The models: that of -m, or the demo model where nothing else is offered, then the others.
+fn offers(args: &Serving, trace: Option<&PathBuf>, parallel: usize) -> Result<Vec<Offer>, Failure> {
+    let opener = Opener { args: Arc::new(args.clone()), trace: trace.cloned(), parallel };
     let template = match &args.template.chat_template_file {
         Some(path) => Some(output::file(path)?),
         None => args.template.chat_template.clone(),
     };
+    let own = args.model.model.is_some()
+        || (args.offer.add_model.is_empty() && args.offer.models_dir.is_none());
     let mut offers = Vec::new();
-    if args.model.model.is_some() || paths.is_empty() {
-        let path = args.model.model.clone();
-        let names = args.offer.alias.as_deref().map(list);
-        let names =
-            names.unwrap_or_else(|| vec![path.as_deref().map_or(demo::NAME.to_owned(), stem)]);
-        offers.push(offer(args, path, names, parallel));
-    }
-    for (name, path) in paths {
-        let names = vec![name.unwrap_or_else(|| stem(&path))];
-        offers.push(offer(args, Some(path), names, parallel));
+    for (number, (name, path)) in models(args)?.into_iter().enumerate() {
+        let given = args.offer.alias.as_deref().filter(|_| own && number == 0);
+        let names = given.map_or_else(|| vec![name], list);
+        offers.push(opener.offer(path, names));
     }
     for offer in &mut offers {
         offer.chat_template.clone_from(&template);
@@ -233,91 +265,107 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(found)
 }
 
-fn offer(args: &Serve, path: Option<PathBuf>, names: Vec<String>, parallel: usize) -> Offer {
-    let bytes = match path.as_deref() {
-        Some(path) => std::fs::metadata(path).map_or(0, |found| found.len()),
-        None => demo::len_bytes(),
-    };
-    let shown = path.as_deref().map_or("demo.gguf".to_owned(), |path| path.display().to_string());
-    let args = Arc::new(args.clone());
-    Offer {
-        names,
-        tags: Vec::new(),
-        path: shown,
-        bytes,
-        chat_template: None,
-        open: Arc::new(move || {
-            let source = Source { path: path.as_deref(), map: !args.model.no_mmap, runs: false };
-            let model = demo::model(&source)?;
-            opened(&args, &model, parallel)
-        }),
-    }
+/// How models are opened.
+#[derive(Clone)]
+struct Opener {
+    args: Arc<Serving>,
+    /// Where a timeline is written at the end.
+    trace: Option<PathBuf>,
+    parallel: usize,
 }
 
-/// A session for a server: a decoder's sequences share the KV cache, an encoder takes many texts at once. A decoder's
-/// answers may be drafted.
-fn opened(args: &Serve, model: &Model, parallel: usize) -> Result<Opened, Error> {
-    let is_decoder = model.config().encoder.is_none();
-    let drafts = match is_decoder {
-        true => DraftSource::open(&args.draft, &args.model, model, parallel)?,
-        false => None,
-    };
-    let mut settings = settings::checked(&args.model)?;
-    settings.trace_events = args.listen.trace.as_ref().map(|_| trace::EVENTS);
-    if let Some(drafts) = &drafts {
-        settings.placing = drafts.beside(settings.placing);
+impl Opener {
+    fn offer(&self, path: Option<PathBuf>, names: Vec<String>) -> Offer {
+        let bytes = match path.as_deref() {
+            Some(path) => std::fs::metadata(path).map_or(0, |found| found.len()),
+            None => demo::len_bytes(),
+        };
+        let shown =
+            path.as_deref().map_or("demo.gguf".to_owned(), |path| path.display().to_string());
+        let opener = self.clone();
+        Offer {
+            names,
+            tags: Vec::new(),
+            path: shown,
+            bytes,
+            chat_template: None,
+            open: Arc::new(move || {
+                let source =
+                    Source { path: path.as_deref(), map: !opener.args.model.no_mmap, runs: false };
+                let model = demo::model(&source)?;
+                opener.opened(&model)
+            }),
+        }
     }
-    if args.model.mlock {
-        model.file().lock().map_err(Error::File)?;
-    }
-    let bar = crate::progress::bytes("loading");
-    let mut tell = |p| crate::progress::prepare(&bar, p);
-    let wanted = match model.config().encoder.as_ref() {
-        Some(encoder) => {
-            let embeds = args.offer.embedding || args.offer.pooling.is_some() || !encoder.scores;
-            let purpose = match args.offer.reranking {
-                true => Purpose::Score,
-                false if embeds => {
-                    let pooling = args.offer.pooling.map(crate::args::PoolingArg::pooling);
-                    Purpose::Embed(pooling)
+
+    /// A session for a server: a decoder's sequences share the KV cache, an encoder takes many texts at once. A decoder's
+    /// answers may be drafted.
+    fn opened(&self, model: &Model) -> Result<Opened, Error> {
+        let Opener { args, trace, parallel } = self;
+        let parallel = *parallel;
+        let is_decoder = model.config().encoder.is_none();
+        let drafts = match is_decoder {
+            true => DraftSource::open(&args.draft, &args.model, model, parallel)?,
+            false => None,
+        };
+        let mut settings = settings::checked(&args.model)?;
+        settings.trace_events = trace.as_ref().map(|_| trace::EVENTS);
+        if let Some(drafts) = &drafts {
+            settings.placing = drafts.beside(settings.placing);
+        }
+        if args.model.mlock {
+            model.file().lock().map_err(Error::File)?;
+        }
+        let bar = crate::progress::bytes("loading");
+        let mut tell = |p| crate::progress::prepare(&bar, p);
+        let wanted = match model.config().encoder.as_ref() {
+            Some(encoder) => {
+                let embeds =
+                    args.offer.embedding || args.offer.pooling.is_some() || !encoder.scores;
+                let purpose = match args.offer.reranking {
+                    true => Purpose::Score,
+                    false if embeds => {
+                        let pooling = args.offer.pooling.map(crate::args::PoolingArg::pooling);
+                        Purpose::Embed(pooling)
+                    }
+                    false => Purpose::Own,
+                };
+                // A text cannot be longer than the positions that the model has learned.
+                let most = model.config().positions.unwrap_or(usize::MAX);
+                let ctx_size = settings.ctx_size.map(|tokens| tokens.min(most));
+                Settings { purpose, sequences: TEXTS, ctx_size, ..settings }
+            }
+            None => {
+                let all = settings.ctx_size.filter(|&tokens| tokens > 0);
+                let all = all.unwrap_or_else(|| own_context(args, model));
+                let is_unified = args.requests.kv_unified || args.requests.parallel.is_none();
+                settings.ctx_size = Some(if is_unified { all } else { (all / parallel).max(1) });
+                Settings {
+                    kv_tokens: Some(all),
+                    sequences: parallel,
+                    cached_sequences: 2 * parallel + 8,
+                    outputs: Some(parallel.max(PROMPT_ROWS)),
+                    top_k: Some(BEST_TOKENS),
+                    ..settings
                 }
-                false => Purpose::Own,
-            };
-            // A text cannot be longer than the positions that the model has learned.
-            let most = model.config().positions.unwrap_or(usize::MAX);
-            let ctx_size = settings.ctx_size.map(|tokens| tokens.min(most));
-            Settings { purpose, sequences: TEXTS, ctx_size, ..settings }
-        }
-        None => {
-            let all = settings.ctx_size.filter(|&tokens| tokens > 0);
-            let all = all.unwrap_or_else(|| own_context(args, model));
-            let is_unified = args.requests.kv_unified || args.requests.parallel.is_none();
-            settings.ctx_size = Some(if is_unified { all } else { (all / parallel).max(1) });
-            Settings {
-                kv_tokens: Some(all),
-                sequences: parallel,
-                cached_sequences: 2 * parallel + 8,
-                outputs: Some(parallel.max(PROMPT_ROWS)),
-                top_k: Some(BEST_TOKENS),
-                ..settings
             }
-        }
-    };
-    let session = Session::new(model, Settings { progress: Some(&mut tell), ..wanted });
-    bar.finish_and_clear();
-    let session = session?;
-    let at_end = args.listen.trace.clone().map(|path| -> AtEnd {
-        Box::new(move |session| {
-            if let Err(Failure::Line(_, line)) = trace::write(session, &path) {
-                output::note(&format!("bilayer: {line}"));
-            }
-        })
-    });
-    Ok(Opened { session, drafters: drafts.map(DraftSource::into_drafters), at_end })
+        };
+        let session = Session::new(model, Settings { progress: Some(&mut tell), ..wanted });
+        bar.finish_and_clear();
+        let session = session?;
+        let at_end = trace.clone().map(|path| -> AtEnd {
+            Box::new(move |session| {
+                if let Err(Failure::Line(_, line)) = trace::write(session, &path) {
+                    output::note(&format!("bilayer: {line}"));
+                }
+            })
+        });
+        Ok(Opened { session, drafters: drafts.map(DraftSource::into_drafters), at_end })
+    }
 }
 
 /// Tokens of the whole KV cache where -c does not say.
-fn own_context(args: &Serve, model: &Model) -> usize {
+fn own_context(args: &Serving, model: &Model) -> usize {
     match args.model.ctx_size {
         Some(0) => model.config().context,
         _ => model.config().context.min(8192),

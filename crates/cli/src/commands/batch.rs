@@ -1,0 +1,106 @@
+//! `bilayer batch`: answers a file of requests.
+
+use std::ops::ControlFlow;
+
+use bilayer_engine::open_file;
+use bilayer_server::batch::{self, Audit, Batch, Error, Progress};
+use indicatif::ProgressBar;
+use serde_json::{Map, Value, json};
+
+use super::{inspect, serve};
+use crate::args;
+use crate::demo;
+use crate::failure::{BAD_MODEL, DIFFERENT, Failure, INTERRUPTED, IO, NO_FILE, NO_OUTPUT, USAGE};
+use crate::{interrupt, output, progress, version};
+
+/// Answers the requests that have no answer yet.
+pub fn execute(args: &args::Batch) -> Result<u8, Failure> {
+    if args.serving.model.placing.adapter.list_devices {
+        return super::devices::list();
+    }
+    let audit = match &args.audit {
+        Some(path) => Some(Audit { path: path.clone(), facts: facts(args)? }),
+        None => None,
+    };
+    let batch = Batch {
+        input: args.input.clone(),
+        output: args.output.clone(),
+        overwrite: args.overwrite,
+        audit,
+    };
+    let config = serve::config(&args.serving, None)?;
+    let bar = progress::requests();
+    interrupt::catch();
+    interrupt::answering();
+    let result = batch::run(config, &batch, &mut |at| {
+        show(&bar, at);
+        if interrupt::is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    bar.finish_and_clear();
+    let summary = result.map_err(failure)?;
+    let Progress { done, earlier, failed, requests, tokens, .. } = summary.progress;
+    if let Some(head) = &summary.head {
+        output::note(&format!("last line of the log: {head}"));
+    }
+    if !summary.is_complete {
+        let line =
+            format!("{done} of {requests} requests are answered; run the same command to go on");
+        return Err(Failure::Line(INTERRUPTED, line));
+    }
+    let before = if earlier > 0 { format!(", {earlier} of them before") } else { String::new() };
+    output::note(&format!(
+        "{requests} requests answered{before}: {tokens} tokens, {failed} failed"
+    ));
+    Ok(if failed > 0 { DIFFERENT } else { 0 })
+}
+
+/// Shows the progress; the time left follows from bytes, because the longest requests come first.
+fn show(bar: &ProgressBar, at: Progress) {
+    progress::set(bar, at.done_bytes, at.bytes);
+    let rate = at.tokens as f64 / bar.elapsed().as_secs_f64().max(1e-3);
+    bar.set_message(format!("{}/{} requests, {rate:.0} tok/s", at.done, at.requests));
+}
+
+/// What the log says about a run: the program, and each model with its hash.
+fn facts(args: &args::Batch) -> Result<Map<String, Value>, Failure> {
+    let mut models = Vec::new();
+    for (name, path) in serve::models(&args.serving)? {
+        let sha256 = match &path {
+            Some(path) => Some(inspect::hash(&open_file(path)?)?),
+            None => None,
+        };
+        models.push(json!({ "name": name, "bytes": size(path.as_deref()), "sha256": sha256 }));
+    }
+    let program = version::text();
+    Ok(Map::from_iter([
+        ("program".to_owned(), json!(program.lines().next())),
+        ("models".to_owned(), Value::Array(models)),
+    ]))
+}
+
+fn size(path: Option<&std::path::Path>) -> u64 {
+    let found = path.and_then(|path| std::fs::metadata(path).ok());
+    found.map_or_else(demo::len_bytes, |found| found.len())
+}
+
+/// The exit code and the line of an error.
+pub fn failure(error: Error) -> Failure {
+    use std::io::ErrorKind;
+    let code = match &error {
+        Error::Server(_) => {
+            let Error::Server(error) = error else { unreachable!("just matched") };
+            return serve::failure(error);
+        }
+        Error::Input { .. } => BAD_MODEL,
+        Error::Exists { .. } => NO_OUTPUT,
+        Error::Record { .. } => USAGE,
+        Error::Io { source, .. } if source.kind() == ErrorKind::NotFound => NO_FILE,
+        Error::Io { action: "be written", source, .. }
+            if source.kind() != ErrorKind::StorageFull =>
+        {
+            NO_OUTPUT
+        }
+        Error::Io { .. } => IO,
+    };
+    Failure::Line(code, error.to_string())
+}

@@ -1,0 +1,236 @@
+//! A log of answers whose lines are chained: each holds the SHA-256 of the line before it.
+//!
+//! Lines are JSON objects. One with `event: begin` tells of a run of a batch, `answer` of an answer with the hashes of its
+//! request and its text, `end` of a complete output. A changed, added or missing line breaks the chain; a missing end shows
+//! by the hash of the last line, which is to be kept elsewhere.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{Audit, Error, hex};
+
+/// What the first line has as the hash of the line before it.
+const NONE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// A log that is written.
+pub struct Log {
+    file: File,
+    path: PathBuf,
+    head: String,
+    /// Lines of the requests whose answers it has, by earlier runs of the same batch.
+    answered: HashMap<u64, Hashes>,
+}
+
+/// Hashes of a request and its answer.
+type Hashes = (String, String);
+
+/// What a log that holds has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Its lines.
+    pub lines: usize,
+    /// The hash of the last line.
+    pub head: String,
+    /// Hash of the requests of the last batch.
+    pub requests: String,
+    /// Its answers, by the line of the request: hashes of request and answer.
+    pub answers: HashMap<u64, (String, String)>,
+    /// Hash of its output, if it is complete.
+    pub output: Option<String>,
+}
+
+impl Log {
+    /// Opens a log or begins one, and appends that a run of a batch begins. A line that was cut off in writing is removed.
+    ///
+    /// # Errors
+    /// Its chain is broken, or it cannot be read or written.
+    pub fn open(audit: &Audit, requests: &str) -> Result<Log, Error> {
+        let path = audit.path.as_path();
+        let written = Error::io(path, "be written");
+        let mut options = OpenOptions::new();
+        options.read(true).create(true).append(true);
+        let mut file = options.open(path).map_err(&written)?;
+        // Where locks are unsupported, nobody is kept out.
+        if let Err(std::fs::TryLockError::WouldBlock) = file.try_lock() {
+            let problem = "is in use by another process".to_owned();
+            return Err(Error::Record { path: path.display().to_string(), problem });
+        }
+        let (known, whole) = read(path, &mut file)?;
+        file.set_len(whole).map_err(&written)?;
+        let goes_on = known.requests == requests && known.output.is_none();
+        let answered = if goes_on { known.answers } else { HashMap::new() };
+        let mut log = Log { file, path: path.to_owned(), head: known.head, answered };
+        let mut fields = Map::from_iter([("requests".to_owned(), json!(requests))]);
+        fields.extend(audit.facts.clone());
+        log.append("begin", fields)?;
+        Ok(log)
+    }
+
+    /// Whether it has the answer to the request in a line, of an earlier run.
+    pub fn has(&self, line: usize) -> bool {
+        self.answered.contains_key(&(line as u64))
+    }
+
+    /// Appends an answer.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn answered(&mut self, line: usize, request: &[u8], answer: &str) -> Result<(), Error> {
+        let parsed: Value = serde_json::from_str(answer).unwrap_or_default();
+        self.append(
+            "answer",
+            Map::from_iter([
+                ("line".to_owned(), json!(line)),
+                ("custom_id".to_owned(), parsed["custom_id"].clone()),
+                ("request".to_owned(), json!(hex(Sha256::digest(request)))),
+                ("answer".to_owned(), json!(hex(Sha256::digest(answer)))),
+            ]),
+        )
+    }
+
+    /// Appends that the output is complete.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn ended(&mut self, output: &str) -> Result<(), Error> {
+        self.append("end", Map::from_iter([("output".to_owned(), json!(output))]))
+    }
+
+    /// Asks the disk to keep it. Returns the hash of the last line.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn close(self) -> Result<String, Error> {
+        self.file.sync_all().map_err(Error::io(&self.path, "be written"))?;
+        Ok(self.head)
+    }
+
+    fn append(&mut self, event: &str, fields: Map<String, Value>) -> Result<(), Error> {
+        let time = jiff::Timestamp::now().to_string();
+        let mut line =
+            Map::from_iter([("event".to_owned(), json!(event)), ("time".to_owned(), json!(time))]);
+        line.extend(fields);
+        line.insert("before".to_owned(), json!(self.head));
+        let line = Value::Object(line).to_string();
+        let written = self.file.write_all(format!("{line}\n").as_bytes());
+        written.map_err(Error::io(&self.path, "be written"))?;
+        self.head = hex(Sha256::digest(&line));
+        Ok(())
+    }
+}
+
+/// Checks the chain of a log.
+///
+/// # Errors
+/// A line does not follow the one before it, the last line is cut off, or the log cannot be read.
+pub fn verify(path: &Path) -> Result<Verified, Error> {
+    let mut file = File::open(path).map_err(Error::io(path, "be read"))?;
+    let len = file.metadata().map_err(Error::io(path, "be read"))?.len();
+    let (found, whole) = read(path, &mut file)?;
+    if whole < len {
+        let problem = format!("line {} is cut off", found.lines + 1);
+        return Err(Error::Record { path: path.display().to_string(), problem });
+    }
+    Ok(found)
+}
+
+/// Reads a log: what it has, and the bytes of its whole lines.
+fn read(path: &Path, file: &mut File) -> Result<(Verified, u64), Error> {
+    let mut found = Verified { head: NONE.to_owned(), ..Verified::default() };
+    let (mut reader, mut line, mut whole) = (BufReader::new(file), Vec::new(), 0);
+    loop {
+        line.clear();
+        let len = (&mut reader).take(1 << 20).read_until(b'\n', &mut line);
+        let len = len.map_err(Error::io(path, "be read"))?;
+        if line.pop() != Some(b'\n') {
+            return Ok((found, whole));
+        }
+        let number = found.lines + 1;
+        let broken = |problem: &str| Error::Record {
+            path: path.display().to_string(),
+            problem: format!("line {number} {problem}"),
+        };
+        let record: Value =
+            serde_json::from_slice(&line).map_err(|_| broken("is no line of such a log"))?;
+        if record["before"] != found.head.as_str() {
+            return Err(broken("does not follow the one before it: the log was changed"));
+        }
+        let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
+        match text("event").as_str() {
+            "begin" => {
+                let requests = text("requests");
+                if requests != found.requests || found.output.is_some() {
+                    found.answers.clear();
+                    found.output = None;
+                }
+                found.requests = requests;
+            }
+            "answer" => {
+                let line = record["line"].as_u64().unwrap_or(0);
+                found.answers.insert(line, (text("request"), text("answer")));
+            }
+            "end" => found.output = Some(text("output")),
+            _ => return Err(broken("has an unknown event")),
+        }
+        found.lines = number;
+        found.head = hex(Sha256::digest(&line));
+        whole += len as u64;
+    }
+}
+
+impl Verified {
+    /// Checks that requests and answers are those of the last batch.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is not the recorded one.
+    pub fn matches(&self, requests: Option<&Path>, answers: Option<&Path>) -> Result<(), Error> {
+        let other = |path: &Path, problem: String| Error::Record {
+            path: path.display().to_string(),
+            problem,
+        };
+        if let Some(path) = requests {
+            let found = hash(path)?;
+            if found != self.requests {
+                let problem = format!("is not the recorded file of requests: its hash is {found}");
+                return Err(other(path, problem));
+            }
+        }
+        let Some(path) = answers else { return Ok(()) };
+        let Some(output) = &self.output else {
+            return Err(other(path, "the log does not say that the batch is complete".to_owned()));
+        };
+        let file = File::open(path).map_err(Error::io(path, "be read"))?;
+        let mut lines: Vec<u64> = self.answers.keys().copied().collect();
+        lines.sort_unstable();
+        for (number, text) in BufReader::new(file).split(b'\n').enumerate() {
+            let text = text.map_err(Error::io(path, "be read"))?;
+            let recorded = lines.get(number).and_then(|line| self.answers.get(line));
+            if recorded.is_none_or(|(_, answer)| *answer != hex(Sha256::digest(&text))) {
+                let problem = format!("line {} is not the recorded answer", number + 1);
+                return Err(other(path, problem));
+            }
+        }
+        let found = hash(path)?;
+        match found == *output {
+            true => Ok(()),
+            false => Err(other(path, format!("is not the recorded output: its hash is {found}"))),
+        }
+    }
+}
+
+/// The hash of a file.
+fn hash(path: &Path) -> Result<String, Error> {
+    let mut file = File::open(path).map_err(Error::io(path, "be read"))?;
+    let (mut hasher, mut bytes) = (Sha256::new(), vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut bytes).map_err(Error::io(path, "be read"))? {
+            0 => return Ok(hex(hasher.finalize())),
+            len => hasher.update(&bytes[..len]),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The file of requests: where its lines lie.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use super::{Error, hex};
+
+/// Longest line, bytes.
+const LINE_MAX: u64 = 64 << 20;
+
+/// The requests of a batch.
+pub struct Input {
+    file: File,
+    path: PathBuf,
+    lines: Vec<Line>,
+    sha256: String,
+}
+
+/// A line with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Its number in the file, from 1.
+    pub number: usize,
+    /// Offset of its first byte.
+    pub first: u64,
+    /// Bytes without the line break.
+    pub len: u64,
+    /// The line that has the same `custom_id` before it.
+    pub same_id: Option<usize>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    custom_id: String,
+}
+
+impl Input {
+    /// Reads a file once.
+    ///
+    /// # Errors
+    /// It cannot be read or is no regular file, a line is too long, or there is no line.
+    pub fn open(path: &Path) -> Result<Input, Error> {
+        let read = Error::io(path, "be read");
+        let wrong = |problem| Error::Input { path: path.display().to_string(), problem };
+        // Opening a pipe would wait for its writer.
+        if !std::fs::metadata(path).map_err(&read)?.is_file() {
+            let problem = "is no regular file; a batch reads its requests more than once";
+            return Err(wrong(problem.to_owned()));
+        }
+        let file = File::open(path).map_err(&read)?;
+        let mut reader = BufReader::with_capacity(1 << 20, &file);
+        let (mut lines, mut ids) = (Vec::new(), HashMap::new());
+        let (mut hasher, mut bytes) = (Sha256::new(), Vec::new());
+        let (mut first, mut number) = (0, 0);
+        loop {
+            bytes.clear();
+            let len = (&mut reader).take(LINE_MAX + 1).read_until(b'\n', &mut bytes);
+            let len = len.map_err(&read)? as u64;
+            if len == 0 {
+                break;
+            }
+            number += 1;
+            if len > LINE_MAX {
+                return Err(wrong(format!("line {number} is longer than {LINE_MAX} bytes")));
+            }
+            hasher.update(&bytes);
+            let text = bytes.trim_ascii();
+            if !text.is_empty() {
+                let named: Option<Named> = serde_json::from_slice(text).ok();
+                let id = named.map(|named| Sha256::digest(named.custom_id));
+                let before = id.map(|id| *ids.entry(id).or_insert(number));
+                let same_id = before.filter(|&before| before != number);
+                let skipped = bytes.len() - bytes.trim_ascii_start().len();
+                let (first, len) = (first + skipped as u64, text.len() as u64);
+                lines.push(Line { number, first, len, same_id });
+            }
+            first += len;
+        }
+        if lines.is_empty() {
+            return Err(wrong("has no requests".to_owned()));
+        }
+        let sha256 = hex(hasher.finalize());
+        Ok(Input { file, path: path.to_owned(), lines, sha256 })
+    }
+
+    /// The lines with requests.
+    pub fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    /// The hash of the whole file.
+    pub fn sha256(&self) -> &str {
+        &self.sha256
+    }
+
+    /// The request at an index of [`Input::lines`].
+    ///
+    /// # Errors
+    /// The file cannot be read, or is shorter than it was.
+    pub fn read(&mut self, at: usize) -> Result<Vec<u8>, Error> {
+        let Line { first, len, .. } = self.lines[at];
+        let mut bytes = vec![0; len as usize];
+        let read = self.file.seek(SeekFrom::Start(first));
+        let read = read.and_then(|_| self.file.read_exact(&mut bytes));
+        read.map_err(Error::io(&self.path, "be read again"))?;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,257 @@
+//! The journal of a batch: answers in the order in which they come.
+//!
+//! The first line says what the journal is of; each further line is the index of a request, a tab, and the answer. A line
+//! counts once its line break is there. Lines are given to the system as they come, so a process that is killed loses none;
+//! the disk is asked to keep them once a second, so a machine that loses power loses a second's answers, which are then
+//! computed again.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bilayer_gguf::temporary::{self, Access};
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{Error, hex};
+
+/// Time after which the disk is asked to keep what was written.
+const SYNC: Duration = Duration::from_secs(1);
+
+/// The answers of a batch so far.
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+    /// Offset and bytes of each answer.
+    answers: Vec<Option<(u64, u64)>>,
+    end: u64,
+    synced: Instant,
+}
+
+/// The journal of an output.
+pub fn place(output: &Path) -> PathBuf {
+    let mut name = output.as_os_str().to_owned();
+    name.push(".journal");
+    PathBuf::from(name)
+}
+
+impl Journal {
+    /// Opens the journal of a batch of so many requests, or begins it. What an interrupted write left is cut off.
+    ///
+    /// # Errors
+    /// It is the journal of another batch, another process uses it, or it cannot be read or written.
+    pub fn open(path: &Path, header: &Value, requests: usize) -> Result<Journal, Error> {
+        let (written, read) = (Error::io(path, "be written"), Error::io(path, "be read"));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(path).map_err(&written)?;
+        let wrong = |problem: String| Error::Record { path: path.display().to_string(), problem };
+        // Where locks are unsupported, nobody is kept out.
+        if let Err(std::fs::TryLockError::WouldBlock) = file.try_lock() {
+            return Err(wrong("is in use: the batch is being answered by another process".into()));
+        }
+        let mut journal = Journal {
+            file,
+            path: path.to_owned(),
+            answers: vec![None; requests],
+            end: 0,
+            synced: Instant::now(),
+        };
+        let header = json!({ "journal": 1, "of": header });
+        match journal.load(&header).map_err(&read)? {
+            Found::Nothing => {
+                journal.file.set_len(0).map_err(&written)?;
+                journal.write(format!("{header}\n").as_bytes()).map_err(&written)?;
+            }
+            Found::Answers => {
+                journal.file.set_len(journal.end).map_err(&written)?;
+            }
+            Found::Another(what) => {
+                return Err(wrong(format!(
+                    "is the journal of another batch ({what}); finish that one, or remove the journal"
+                )));
+            }
+        }
+        Ok(journal)
+    }
+
+    fn load(&mut self, header: &Value) -> std::io::Result<Found> {
+        let mut reader = BufReader::with_capacity(1 << 20, &self.file);
+        let (mut line, mut end) = (Vec::new(), 0);
+        reader.read_until(b'\n', &mut line)?;
+        if line.pop() != Some(b'\n') {
+            return Ok(Found::Nothing);
+        }
+        let Ok(found) = serde_json::from_slice::<Value>(&line) else {
+            return Ok(Found::Another("it does not begin as a journal does".to_owned()));
+        };
+        if found != *header {
+            let differs = |key| found["of"][key] != header["of"][key];
+            let what = match (found.get("journal").is_none(), differs("requests")) {
+                (true, _) => "it does not begin as a journal does",
+                (_, true) => "of other requests",
+                _ => "of another model",
+            };
+            return Ok(Found::Another(what.to_owned()));
+        }
+        end += line.len() as u64 + 1;
+        loop {
+            line.clear();
+            reader.read_until(b'\n', &mut line)?;
+            let Some((at, skipped)) = entry(&line).filter(|&(at, _)| at < self.answers.len())
+            else {
+                break;
+            };
+            let len = line.len() - skipped - 1;
+            self.answers[at] = Some((end + skipped as u64, len as u64));
+            end += line.len() as u64;
+        }
+        self.end = end;
+        Ok(Found::Answers)
+    }
+
+    /// The indices of requests that have an answer.
+    pub fn answered(&self) -> Vec<usize> {
+        (0..self.answers.len()).filter(|&at| self.has_answer(at)).collect()
+    }
+
+    /// Whether a request has an answer.
+    pub fn has_answer(&self, at: usize) -> bool {
+        self.answers[at].is_some()
+    }
+
+    /// The answer of a request that has one.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn answer(&mut self, at: usize) -> Result<String, Error> {
+        let (first, len) = self.answers[at].unwrap_or_default();
+        let mut text = String::with_capacity(len as usize);
+        let read = self.file.seek(SeekFrom::Start(first));
+        let read = read.and_then(|_| (&self.file).take(len).read_to_string(&mut text));
+        read.map_err(Error::io(&self.path, "be read"))?;
+        Ok(text)
+    }
+
+    /// Adds an answer.
+    ///
+    /// # Errors
+    /// It cannot be written: the disk is full.
+    pub fn append(&mut self, at: usize, answer: &str) -> Result<(), Error> {
+        let key = format!("{at}\t");
+        let first = self.end + key.len() as u64;
+        let written = self.write(format!("{key}{answer}\n").as_bytes());
+        written.map_err(Error::io(&self.path, "be written"))?;
+        self.answers[at] = Some((first, answer.len() as u64));
+        if self.synced.elapsed() > SYNC {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.file.seek(SeekFrom::Start(self.end))?;
+        self.file.write_all(bytes)?;
+        self.end += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Asks the disk to keep what was written.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn sync(&mut self) -> Result<(), Error> {
+        self.synced = Instant::now();
+        self.file.sync_data().map_err(Error::io(&self.path, "be written"))
+    }
+
+    /// Writes all answers in the order of the requests, atomically. Returns the output's hash.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_output(&mut self, path: &Path) -> Result<String, Error> {
+        let failed = Error::io(path, "be written");
+        let target = temporary::create(path, Access::Usual).map_err(&failed)?;
+        let mut out = BufWriter::with_capacity(1 << 20, target);
+        let mut hasher = Sha256::new();
+        for at in 0..self.answers.len() {
+            let line = self.answer(at)? + "\n";
+            hasher.update(&line);
+            out.write_all(line.as_bytes()).map_err(&failed)?;
+        }
+        let target = out.into_inner().map_err(|error| failed(error.into_error()))?;
+        target.as_file().sync_all().map_err(&failed)?;
+        target.persist(path).map_err(|error| failed(error.error))?;
+        Ok(hex(hasher.finalize()))
+    }
+
+    /// Removes the journal, once the output is written.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(self) -> Result<(), Error> {
+        std::fs::remove_file(&self.path).map_err(Error::io(&self.path, "be removed"))
+    }
+}
+
+/// What a journal's file holds.
+enum Found {
+    Nothing,
+    Answers,
+    Another(String),
+}
+
+/// The index of a whole line's request, and the bytes before its answer.
+fn entry(line: &[u8]) -> Option<(usize, usize)> {
+    let text = std::str::from_utf8(line).ok()?.strip_suffix('\n')?;
+    let (at, answer) = text.split_once('\t')?;
+    // After a power failure the system may find a line's length but not its bytes.
+    serde_json::from_str::<IgnoredAny>(answer).ok()?;
+    Some((at.parse().ok()?, at.len() + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Journal, entry};
+
+    #[test]
+    fn only_whole_lines_count() {
+        assert_eq!(entry(b"12\t{\"a\":1}\n"), Some((12, 3)));
+        for torn in [&b"12\t{\"a\":1}"[..], b"12\t{\"a\":\n", b"12\n", b"\0\0\t\0\n", b""] {
+            assert_eq!(entry(torn), None, "{torn:?}");
+        }
+    }
+
+    #[test]
+    fn a_journal_goes_on_after_a_cut_at_any_byte() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("out.journal");
+        let header = json!({ "requests": "x", "models": [] });
+        let mut journal = Journal::open(&path, &header, 3).unwrap();
+        journal.append(2, "{\"b\":2}").unwrap();
+        journal.append(0, "{\"a\":1}").unwrap();
+        drop(journal);
+        let whole = std::fs::read(&path).unwrap();
+        for cut in 0..=whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            let mut journal = Journal::open(&path, &header, 3).unwrap();
+            let kept = journal.answered();
+            assert!([vec![], vec![2], vec![0, 2]].contains(&kept), "{cut}: {kept:?}");
+            if journal.has_answer(2) {
+                assert_eq!(journal.answer(2).unwrap(), "{\"b\":2}");
+            }
+            journal.append(1, "{\"c\":3}").unwrap();
+            drop(journal);
+            let mut journal = Journal::open(&path, &header, 3).unwrap();
+            assert_eq!(journal.answered().len(), kept.len() + 1, "{cut}");
+            assert_eq!(journal.answer(1).unwrap(), "{\"c\":3}");
+        }
+        let other = json!({ "requests": "y", "models": [] });
+        let error = Journal::open(&path, &other, 3).err().unwrap().to_string();
+        assert!(error.contains("other requests"), "{error}");
+    }
+}

@@ -1,0 +1,219 @@
+//! The promise of `bilayer batch`: every request of a file is answered once, whatever happens in between.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::DEMO;
+use super::support::program::{Place, Ran};
+
+fn request(id: &str, url: &str, body: &Value) -> String {
+    json!({ "custom_id": id, "method": "POST", "url": url, "body": body }).to_string()
+}
+
+/// Greedy completions of texts of several lengths.
+fn completions(count: usize) -> String {
+    let words = "ROMEO: But soft what light through yonder window breaks It is the east".split(' ');
+    let words: Vec<&str> = words.collect();
+    let line = |at: usize| {
+        let prompt = words[..1 + at * 5 % words.len()].join(" ");
+        let body = json!({ "prompt": prompt, "max_tokens": 3 + at % 7, "temperature": 0.0 });
+        request(&format!("request-{at}"), "/v1/completions", &body) + "\n"
+    };
+    (0..count).map(line).collect()
+}
+
+/// The answers of an output, each its `custom_id` and text.
+fn texts(place: &Place, name: &str) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(place.path().join(name)).unwrap();
+    let line = |line: &str| {
+        let answer: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(answer["response"]["status_code"], 200, "{line}");
+        let text = answer["response"]["body"]["choices"][0]["text"].as_str().unwrap().to_owned();
+        (answer["custom_id"].as_str().unwrap().to_owned(), text)
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn answers_are_those_of_the_library_in_the_order_of_the_requests() {
+    let place = Place::new();
+    let input = completions(12);
+    place.file("in.jsonl", &input);
+    let ran = place.run("batch -ngl 0 -np 4 -c 512 in.jsonl out.jsonl").good();
+    assert!(ran.err.contains("12 requests answered"), "{ran:?}");
+    assert_eq!(place.names(), ["in.jsonl", "out.jsonl"]);
+    let found = texts(&place, "out.jsonl");
+    let mut model = bilayer::Model::builder(DEMO).gpu_layers(0).open().unwrap();
+    for (line, (id, text)) in input.lines().zip(&found) {
+        let asked: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(asked["custom_id"], json!(id));
+        let most = asked["body"]["max_tokens"].as_u64().unwrap() as usize;
+        let prompt = asked["body"]["prompt"].as_str().unwrap();
+        let request = bilayer::Request::new(prompt).max_tokens(most).greedy();
+        assert_eq!(*text, model.generate(request).unwrap().text().unwrap(), "{prompt}");
+    }
+    assert_eq!(found.len(), 12);
+    // The output is kept unless asked for.
+    let again = place.run("batch -ngl 0 in.jsonl out.jsonl");
+    assert_eq!(again.code, Some(73), "{again:?}");
+    assert!(again.err.contains("--overwrite"), "{again:?}");
+    place.run("batch -ngl 0 --overwrite -np 3 -c 512 in.jsonl out.jsonl").good();
+    assert_eq!(texts(&place, "out.jsonl"), found);
+}
+
+#[test]
+fn wrong_requests_are_answered_with_what_is_wrong() {
+    let place = Place::new();
+    let good = json!({ "prompt": "ROMEO:", "max_tokens": 2 });
+    let cases = [
+        (request("a", "/v1/completions", &good), ""),
+        ("{".to_owned(), "is no JSON"),
+        ("[1]".to_owned(), "is no JSON object"),
+        (json!({ "url": "/v1/completions", "body": good }).to_string(), "custom_id"),
+        (request("a", "/v1/completions", &good), "as in line 1"),
+        (request("b", "/v1/files", &good), "/v1/chat/completions, "),
+        (
+            json!({ "custom_id": "c", "method": "GET", "url": "/v1/completions" }).to_string(),
+            "POST",
+        ),
+        (request("d", "/v1/completions", &json!({ "prompt": "x", "stream": true })), "stream"),
+        (request("e", "/v1/completions", &json!({ "max_tokens": 2 })), "prompt"),
+        (request("f", "/v1/embeddings", &json!({ "input": "x" })), "encoder"),
+        (request("g", "/v1/completions", &json!({ "prompt": "x ".repeat(2000) })), "context"),
+    ];
+    let lines: Vec<&str> = cases.iter().map(|(line, _)| line.as_str()).collect();
+    // A blank line is no request, and the last needs no line break.
+    place.file("in.jsonl", lines.join("\n").replacen("\n", "\r\n\n", 1));
+    let ran = place.run("batch -ngl 0 -c 256 in.jsonl out.jsonl");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.err.contains("11 requests answered") && ran.err.contains("10 failed"), "{ran:?}");
+    let out = std::fs::read_to_string(place.path().join("out.jsonl")).unwrap();
+    assert_eq!(out.lines().count(), cases.len());
+    for (line, (asked, problem)) in out.lines().zip(&cases) {
+        let answer: Value = serde_json::from_str(line).unwrap();
+        let status = &answer["response"]["status_code"];
+        if problem.is_empty() {
+            assert_eq!((status, &answer["error"]), (&json!(200), &Value::Null), "{line}");
+            continue;
+        }
+        let found = match answer["error"].is_null() {
+            true => answer["response"]["body"]["error"]["message"].as_str(),
+            false => answer["error"]["message"].as_str(),
+        };
+        assert!(*status != 200 && found.unwrap().contains(problem), "{asked}: {line}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_used_are_refused_and_kept() {
+    let place = Place::new();
+    place.file("in.jsonl", completions(3));
+    place.file("other.jsonl", completions(2));
+    place.file("empty.jsonl", "\n \n");
+    let refused = |arguments: &str, code: i32, problem: &str| {
+        let ran = place.run(&format!("batch -ngl 0 {arguments}"));
+        assert_eq!(ran.code, Some(code), "{arguments}: {ran:?}");
+        assert!(ran.err.contains(problem), "{arguments}: {ran:?}");
+    };
+    refused("none.jsonl out.jsonl", 66, "none.jsonl");
+    refused("empty.jsonl out.jsonl", 65, "empty.jsonl: has no requests");
+    refused("in.jsonl in.jsonl", 2, "same file");
+    refused("in.jsonl none/out.jsonl", 66, "none/out.jsonl.journal");
+    refused("/dev/null out.jsonl", 65, "no regular file");
+    refused("-m none.gguf in.jsonl out.jsonl", 66, "none.gguf");
+    // A journal of other requests, or of another model.
+    let kept = "{\"journal\":1,\"of\":{\"requests\":\"x\",\"models\":[]}}\n";
+    place.file("out.jsonl.journal", kept);
+    refused("in.jsonl out.jsonl", 2, "out.jsonl.journal: is the journal of another batch");
+    place.file("out.jsonl.journal", "notes\n");
+    refused("in.jsonl out.jsonl", 2, "does not begin as a journal does");
+    let journal = std::fs::read_to_string(place.path().join("out.jsonl.journal")).unwrap();
+    assert_eq!(journal, "notes\n");
+}
+
+/// Runs a command and kills it after a time; its end, if it came first.
+fn killed(place: &Place, arguments: &str, after: Duration) -> Option<Ran> {
+    let mut command = place.command(arguments);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let began = Instant::now();
+    while began.elapsed() < after {
+        if child.try_wait().unwrap().is_some() {
+            return Some(Ran::new(&child.wait_with_output().unwrap()));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    None
+}
+
+#[test]
+fn killed_at_thirty_random_moments_every_request_is_answered_once() {
+    let place = Place::new();
+    place.file("in.jsonl", completions(60));
+    let whole = Instant::now();
+    place.run("batch -ngl 0 -np 4 -c 512 in.jsonl undisturbed.jsonl").good();
+    let whole = whole.elapsed();
+    let expected = texts(&place, "undisturbed.jsonl");
+    let arguments = "batch -ngl 0 -np 4 -c 512 --audit log in.jsonl out.jsonl";
+    let (mut kills, mut ends, mut state) = (0, 0, 7_u64);
+    while kills < 30 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let share = (state >> 40) as f64 / f64::from(1 << 24);
+        let ended = killed(&place, arguments, whole.mul_f64(share));
+        kills += usize::from(ended.is_none());
+        ended.map(Ran::good);
+        let exists = |name: &str| place.path().join(name).exists();
+        // Without a journal the batch is complete, even if the process was killed then.
+        if exists("out.jsonl") && !exists("out.jsonl.journal") {
+            ends += 1;
+            assert_eq!(texts(&place, "out.jsonl"), expected);
+            place.run("audit verify --requests in.jsonl --answers out.jsonl log").good();
+            std::fs::remove_file(place.path().join("out.jsonl")).unwrap();
+        }
+    }
+    place.run(arguments).good();
+    assert_eq!(texts(&place, "out.jsonl"), expected, "after {kills} kills and {ends} ends");
+    place.run("audit verify --requests in.jsonl --answers out.jsonl log").good();
+    assert_eq!(place.names(), ["in.jsonl", "log", "out.jsonl", "undisturbed.jsonl"]);
+}
+
+#[test]
+fn a_changed_log_is_found() {
+    let place = Place::new();
+    place.file("in.jsonl", completions(4));
+    let ran = place.run("batch -ngl 0 --audit log in.jsonl out.jsonl").good();
+    let head = ran.err.lines().find_map(|line| line.strip_prefix("last line of the log: "));
+    let head = head.unwrap();
+    let good = place.run(&format!("audit verify --head {head} --answers out.jsonl log")).good();
+    assert!(good.out.contains("6 lines, unchanged") && good.out.contains("4 answers, complete"));
+    let log = std::fs::read_to_string(place.path().join("log")).unwrap();
+    let lines: Vec<&str> = log.lines().collect();
+    let first: Value = serde_json::from_str(lines[0]).unwrap();
+    assert!(first["program"].as_str().unwrap().starts_with("bilayer "), "{first}");
+    let changed = |lines: &[&str], problem: &str| {
+        place.file("log", lines.iter().map(|line| format!("{line}\n")).collect::<String>());
+        let ran = place.run(&format!("audit verify --head {head} log"));
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!(ran.err.contains(problem), "{problem}: {ran:?}");
+    };
+    for missing in 0..lines.len() - 1 {
+        let mut rest = lines.clone();
+        rest.remove(missing);
+        changed(&rest, "does not follow the one before it");
+    }
+    changed(&lines[..5], "lines are missing");
+    let edited = lines[2].replace("\"line\":", "\"line\": ");
+    changed(&[lines[0], lines[1], &edited, lines[3]], "line 4 does not follow");
+    changed(&[lines[0], "notes"], "line 2 is no line of such a log");
+    // A batch does not append to it.
+    let ran = place.run("batch -ngl 0 --audit log --overwrite in.jsonl out.jsonl");
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    place.file("log", &log);
+    let out = std::fs::read_to_string(place.path().join("out.jsonl")).unwrap();
+    place.file("out.jsonl", out.replacen("\"id\"", "\"ID\"", 1));
+    let ran = place.run("audit verify --answers out.jsonl log");
+    assert!(ran.code == Some(1) && ran.err.contains("line 1 is not the recorded"), "{ran:?}");
+}
