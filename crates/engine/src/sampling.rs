@@ -135,7 +135,7 @@ impl Chain<'_> {
     }
 }
 
-/// A sampler chain with its state. All memory is allocated by [`Sampler::new`].
+/// A sampler chain with its state. Memory for the logits is taken when the first token is selected.
 #[derive(Debug)]
 pub struct Sampler {
     options: Options,
@@ -143,6 +143,8 @@ pub struct Sampler {
     candidates: Vec<Candidate>,
     /// Tokens accepted so far, oldest first.
     history: Vec<u32>,
+    /// Tokens that the history keeps.
+    context: usize,
     dry: dry::State,
     mirostat_mu: f32,
     constraint: Option<Constraint>,
@@ -165,9 +167,11 @@ impl Sampler {
         key[..8].copy_from_slice(&options.seed.to_le_bytes());
         Ok(Sampler {
             rng: ChaCha8Rng::from_seed(key),
-            candidates: Vec::with_capacity(vocab),
-            history: Vec::with_capacity(context),
-            dry: dry::State::new(vocab, context, breakers),
+            // A waiting request has a sampler too: memory is taken with the first token.
+            candidates: Vec::new(),
+            history: Vec::new(),
+            context,
+            dry: dry::State::new(breakers),
             mirostat_mu: options.mirostat.map_or(0.0, |m| 2.0 * m.tau),
             constraint: None,
             options,
@@ -198,7 +202,7 @@ impl Sampler {
 
     /// Adds a token of the prompt or answer to the history used by penalties.
     pub fn accept(&mut self, token: u32) {
-        if self.history.len() == self.history.capacity() {
+        if self.history.len() == self.context.max(1) {
             self.history.remove(0);
         }
         self.history.push(token);
@@ -237,7 +241,9 @@ impl Sampler {
     /// # Errors
     /// [`Error::NothingLeft`], [`Error::Constraint`].
     pub(crate) fn distribute(&mut self, row: Row<'_>) -> Result<&[Candidate], Error> {
-        let Sampler { options, rng, candidates, history, dry, mirostat_mu, constraint } = self;
+        let Sampler { options, rng, candidates, history, dry, mirostat_mu, constraint, context } =
+            self;
+        history.reserve_exact(context.saturating_sub(history.len()));
         candidates.clear();
         let candidate = |(id, logit)| Candidate { id, logit, p: 0.0 };
         match row {

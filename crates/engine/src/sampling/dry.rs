@@ -70,9 +70,9 @@ pub struct State {
 }
 
 impl State {
-    /// Buffers for a vocabulary of `vocab` tokens and a history of `context`.
-    pub fn new(vocab: usize, context: usize, breakers: Vec<bool>) -> State {
-        State { breakers, z: Vec::with_capacity(context), lengths: vec![0; vocab] }
+    /// Buffers that grow when they are first used.
+    pub fn new(breakers: Vec<bool>) -> State {
+        State { breakers, z: Vec::new(), lengths: Vec::new() }
     }
 }
 
@@ -86,6 +86,7 @@ pub fn apply(candidates: &mut [Candidate], history: &[u32], options: &Dry, state
         return;
     }
     z_reversed(recent, &mut state.z);
+    state.lengths.resize(candidates.len(), 0);
     for i in 1..recent.len() {
         // A match of `z[i]` tokens ends at `end`; the token after it is the one to avoid.
         let end = recent.len() - 1 - i;
