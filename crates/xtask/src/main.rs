@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 mod arm;
 mod clients;
 mod compare;
+mod fuzz;
 mod gpu_offline;
 mod load;
 mod mac;
@@ -31,6 +32,7 @@ const TASKS: &[Task] = &[
     ("test", USAGE, test),
     ("test-arm", arm::USAGE, arm::run),
     ("compare-peer", compare::USAGE, compare::run),
+    ("fuzz", fuzz::USAGE, fuzz::run),
     ("gpu-offline", gpu_offline::USAGE, gpu_offline::run),
     ("quality-table", quality::USAGE, quality::run),
     ("picture", picture::USAGE, picture::run),

@@ -1,0 +1,125 @@
+//! `cargo xtask fuzz`: runs every fuzz target of `tests/fuzz` in turn, with AddressSanitizer.
+//!
+//! Needs a nightly compiler. The corpus grows in the target folder; what ends a run is copied to
+//! `tests/fuzz/findings/TARGET`, where `tests/reliability.rs` replays it from then on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+pub const USAGE: &str = "\
+cargo xtask fuzz [--minutes N] [TARGET]       fuzz every target of tests/fuzz, or one, for N minutes each (1)";
+
+/// The folder of the targets, a workspace of its own.
+const FOLDER: &str = "tests/fuzz";
+
+/// The machine for which sanitizers exist and which is built apart from build scripts.
+const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+
+/// Coverage for libFuzzer, and AddressSanitizer.
+const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address --cfg fuzzing";
+
+/// Limits on one execution: seconds, and MiB of memory.
+const LIMITS: [&str; 2] = ["-timeout=20", "-rss_limit_mb=2048"];
+
+/// Builds the targets and runs them.
+pub fn run(args: &[String]) -> Result<()> {
+    let (mut minutes, mut only) = (1.0, None);
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--minutes" => {
+                let given = args.next().context("--minutes needs a number")?;
+                minutes = given.parse::<f64>().context("--minutes needs a number")?;
+            }
+            target if !target.starts_with('-') && only.is_none() => only = Some(target.to_owned()),
+            other => bail!("what is `{other}`?\n{USAGE}"),
+        }
+    }
+    let target_dir = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into()));
+    let target_dir = std::path::absolute(target_dir.join("fuzz"))?;
+    build(&target_dir)?;
+    let targets: Vec<String> = targets()?
+        .into_iter()
+        .filter(|name| only.as_ref().is_none_or(|only| only == name))
+        .collect();
+    if targets.is_empty() {
+        bail!("no target has this name; there are {}", self::targets()?.join(", "));
+    }
+    let mut failed = Vec::new();
+    for name in &targets {
+        let program = target_dir.join(TRIPLE).join("release").join(name);
+        if !fuzz(&program, name, &target_dir, minutes)? {
+            failed.push(name.as_str());
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{} ended early; the inputs are in {FOLDER}/findings", failed.join(", "));
+    }
+    Ok(())
+}
+
+/// The names of the targets: the files of their folder.
+fn targets() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(Path::new(FOLDER).join("targets"))? {
+        let path = entry?.path();
+        names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn build(target_dir: &Path) -> Result<()> {
+    let mut cargo = Command::new("cargo");
+    // This task's own cargo sets variables that choose the compiler.
+    for name in ["RUSTUP_TOOLCHAIN", "RUSTC", "RUSTDOC", "CARGO"] {
+        cargo.env_remove(name);
+    }
+    cargo.arg("+nightly").args(["build", "--release", "--bins", "--locked", "--target", TRIPLE]);
+    cargo.current_dir(FOLDER).env("CARGO_TARGET_DIR", target_dir).env("RUSTFLAGS", FLAGS);
+    super::status(&mut cargo).context("the targets need a nightly compiler: rustup install nightly")
+}
+
+/// Runs one target and prints how often it ran. Returns whether it found nothing.
+fn fuzz(program: &Path, name: &str, target_dir: &Path, minutes: f64) -> Result<bool> {
+    let corpus = target_dir.join("corpus").join(name);
+    let findings = Path::new(FOLDER).join("findings").join(name);
+    fs::create_dir_all(&corpus)?;
+    let seeds = Path::new(FOLDER).join("seeds").join(name);
+    let crashes = target_dir.join("crashes").join(name);
+    fs::create_dir_all(&crashes)?;
+    let mut command = Command::new(program);
+    command.arg(&corpus).args([&seeds, &findings].into_iter().filter(|folder| folder.is_dir()));
+    command.args(LIMITS).arg(format!("-max_total_time={}", (60.0 * minutes).ceil()));
+    command.arg(format!("-artifact_prefix={}/", crashes.display()));
+    command.args(["-print_final_stats=1", "-max_len=4096"]).stderr(Stdio::piped());
+    let began = Instant::now();
+    let ran = command.output().with_context(|| format!("{} cannot be run", program.display()))?;
+    let log = String::from_utf8_lossy(&ran.stderr);
+    let count = log.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units: "));
+    println!(
+        "{name}: {} executions in {:.0} s{}",
+        count.unwrap_or("an unknown number of"),
+        began.elapsed().as_secs_f64(),
+        if ran.status.success() { "" } else { ", and a finding" }
+    );
+    if ran.status.success() {
+        return Ok(true);
+    }
+    let last: Vec<&str> = log.lines().rev().take(40).collect();
+    eprintln!("{}", last.into_iter().rev().collect::<Vec<_>>().join("\n"));
+    fs::create_dir_all(&findings)?;
+    for entry in fs::read_dir(&crashes)? {
+        let path = entry?.path();
+        if let Some(file) = path.file_name() {
+            fs::copy(&path, findings.join(file))?;
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,3 @@
+//! What is fuzzed, as functions of bytes.
+
+pub mod targets;
