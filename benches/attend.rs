@@ -103,6 +103,7 @@ impl Bench {
             sequences: 1,
             pages,
             page_entries: pages,
+            states: 0,
             key_type: ty,
             value_type: ty,
             fuse: true,
@@ -135,6 +136,7 @@ impl Bench {
             spans: &[span],
             pages,
             outputs: &[],
+            states: &[],
             copies: &[],
             exactness: Exactness::Fastest,
         };

@@ -1191,7 +1191,8 @@ fn plan_prints_the_placement_and_its_flags() {
     assert_eq!(document["map"], "out:gpu 2-0:gpu");
     assert_eq!(document["flags"], "-ngl 4 -c 64 -ctk f16 -ctv f16 -ub 512");
     let used = |device: &Value| {
-        let parts = ["weight_bytes", "kv_bytes", "activation_bytes", "staging_bytes"];
+        let parts =
+            ["weight_bytes", "kv_bytes", "state_bytes", "activation_bytes", "staging_bytes"];
         parts.iter().map(|part| device[part].as_u64().unwrap()).sum::<u64>()
     };
     for device in document["devices"].as_array().unwrap() {

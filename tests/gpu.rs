@@ -30,6 +30,7 @@ const LIMITS: Limits = Limits {
     sequences: 2,
     pages: 4,
     page_entries: 8,
+    states: 0,
     key_type: Type::F16,
     value_type: Type::F16,
     fuse: true,
@@ -42,7 +43,7 @@ fn load(gpu: &mut Gpu, model: &Model) -> bilayer_graph::SegmentId {
     let graph = model.graph();
     let weights: Vec<_> = graph.weights.iter().collect();
     model.file().maps().for_each(|map| gpu.share(map));
-    gpu.reserve(&Holding { weights: &weights, caches: &[] }).unwrap();
+    gpu.reserve(&Holding { weights: &weights, caches: &[], states: &[] }).unwrap();
     for weight in weights {
         let tensor = model.file().tensor(&weight.name).unwrap();
         let bytes = model.file().bytes(tensor).slice(weight.range_in_tensor());
@@ -71,6 +72,7 @@ fn logits(
             spans: &[span],
             pages: &[2, 1],
             outputs: &[0],
+            states: &[],
             copies: &[],
             exactness: Exactness::Fastest,
         };

@@ -9,7 +9,7 @@ use bilayer_graph::reference::Reference;
 use bilayer_graph::{
     Activation, Attend, Backend, Catalog, Entry, Error, Exactness, Experts, Graph, Limits, OpKind,
     PAGE_TOKENS, PageCopy, Pairs, Precision, Recorder, Rope, Route, Score, Segment, SegmentId,
-    SharedBytes, Span, Step, Temperature, Value, WeightId, Window,
+    SharedBytes, Span, StateSpan, Step, Temperature, Value, WeightId, Window,
 };
 use bilayer_quant::Type;
 
@@ -100,6 +100,7 @@ struct Owned {
     spans: Vec<Span>,
     pages: Vec<u32>,
     outputs: Vec<u32>,
+    states: Vec<StateSpan>,
     copies: Vec<PageCopy>,
 }
 
@@ -110,6 +111,7 @@ impl Owned {
             spans: &self.spans,
             pages: &self.pages,
             outputs: &self.outputs,
+            states: &self.states,
             copies: &self.copies,
             exactness: Exactness::Fastest,
         }
@@ -124,6 +126,9 @@ impl Owned {
             let first_page = owned.pages.len() as u32;
             owned.tokens.extend((0..rows).map(|_| random.below(VOCAB) as u32));
             owned.spans.push(Span { first_row, rows, first_position, first_page });
+            // The sequence's first page gives its state a slot.
+            let from = (first_position > 0).then_some(pages[0]);
+            owned.states.push(StateSpan { first_row, rows, from, to: pages[0] });
             owned.pages.extend(pages);
             owned.outputs.push(first_row + rows - 1);
         }
@@ -144,6 +149,7 @@ fn limits() -> Limits {
         sequences: 8,
         pages: 128,
         page_entries: 400,
+        states: 128,
         key_type: Type::F16,
         value_type: Type::F16,
         fuse: true,
@@ -293,6 +299,7 @@ fn smallest(kind: OpKind) -> Graph {
         }),
         OpKind::Rope => elementwise(|r, a, _| r.rope("x", a, 32, &rope(32, Pairs::Halves, None))),
         OpKind::Attend => attention(HEADS),
+        OpKind::Conv => convolution(WIDTH, 3, false),
         OpKind::Gate => elementwise(|r, a, b| r.gate("x", a, Some(b), Activation::Silu)),
         OpKind::Add => elementwise(|r, a, b| r.add("x", a, b)),
         OpKind::Scale => elementwise(|r, a, _| r.scale("x", a, 3.0)),
@@ -307,6 +314,32 @@ fn smallest(kind: OpKind) -> Graph {
         }
         OpKind::Route => elementwise(|r, a, _| r.route("x", Route { logits: a, ..TWO })),
         OpKind::Experts | OpKind::Mix => STORED.graph(),
+    }
+}
+
+/// A convolution over time.
+fn convolution(width: usize, taps: usize, bias: bool) -> Graph {
+    let tensors =
+        Tensors::default().with("taps", Type::F32, &[width, taps]).with("b", Type::F32, &[width]);
+    over(width, tensors, |r, a, _| {
+        let weight = r.stack_vector("taps", [width, taps]).unwrap();
+        let bias = bias.then(|| r.vector("b", width).unwrap());
+        r.conv("x", a, weight, bias)
+    })
+}
+
+#[test]
+fn convolution_over_time() {
+    for (width, taps) in [(8, 2), (96, 3), (257, 4), (2048, 3), (64, 7)] {
+        let graph = convolution(width, taps, width != 96);
+        // Two sequences, one of which goes on; then both.
+        let steps = [
+            Owned::of(1, &[(1, 0, &[3])]),
+            Owned::of(2, &[(33, 0, &[5, 6]), (2, 1, &[3])]),
+            Owned::of(3, &[(1, 3, &[3]), (1, 33, &[5, 6]), (40, 0, &[1, 2])]),
+            Owned::of(4, &[(2, 40, &[1, 2]), (3, 4, &[3])]),
+        ];
+        compare(&format!("conv {taps} of {width}"), &graph, limits(), &steps, FLOAT_BOUND);
     }
 }
 
@@ -349,7 +382,8 @@ fn elementwise_ops_and_norms() {
             ("rms_norm", over(width, Tensors::default(), |r, a, _| r.rms_norm("x", a, None, 1e-5))),
             ("rows", over(width, Tensors::default(), |r, a, _| r.rows_wanted("x", a))),
         ];
-        let gates = [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::Sigmoid];
+        let mut gates = Activation::ALL.to_vec();
+        gates.retain(|activation| *activation != Activation::ClampedSwiglu);
         let gates = gates.iter().flat_map(|&activation| {
             let gated =
                 over(width, Tensors::default(), |r, a, b| r.gate("x", a, Some(b), activation));

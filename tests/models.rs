@@ -609,6 +609,7 @@ const VARIANTS: &[Variant] = &[
 
 const BUDGET: Budget = Budget {
     context: 64,
+    states: 2,
     tokens: 64,
     outputs: 64,
     key_type: Type::F32,
@@ -816,6 +817,10 @@ fn it_does_not_matter_which_pages_a_sequence_has() {
 #[test]
 fn a_copied_page_carries_a_shared_prefix() {
     for_each_decoder(|Setting { backend, model, tokens, what, same_max, .. }| {
+        // A state has no pages.
+        if !model.graph.states.is_empty() {
+            return;
+        }
         let vocab = model.config.vocab;
         let mut other = tokens.to_vec();
         other[40..].reverse();

@@ -58,6 +58,7 @@ fn eight_billion() -> Graph {
 
 const BUDGET: Budget = Budget {
     context: 8192,
+    states: 2,
     tokens: 512,
     outputs: 1,
     key_type: Type::F16,
@@ -191,7 +192,7 @@ fn a_plan_has_its_documented_keys_as_json() {
     let json = serde_json::to_value(&plan).unwrap();
     assert_eq!(json["map"], "out:cpu 2-0:cpu");
     assert_eq!(json["output"], "cpu");
-    let keys = ["index", "device", "weight_bytes", "kv_bytes"];
+    let keys = ["index", "device", "weight_bytes", "kv_bytes", "state_bytes"];
     assert!(keys.iter().all(|key| !json["layers"][2][key].is_null()), "{json}");
     let keys = [
         "name",
@@ -199,6 +200,7 @@ fn a_plan_has_its_documented_keys_as_json() {
         "used_bytes",
         "weight_bytes",
         "kv_bytes",
+        "state_bytes",
         "activation_bytes",
         "staging_bytes",
     ];

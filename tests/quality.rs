@@ -12,7 +12,7 @@ use bilayer_engine::session::{Session, Settings};
 use bilayer_gguf::{Array, File, Value};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{
-    Backend, Exactness, Graph, Limits, Op, PAGE_TOKENS, Segment, SharedBytes, Span, Step,
+    Backend, Exactness, Graph, Limits, Op, PAGE_TOKENS, Segment, SharedBytes, Span, StateSpan, Step,
 };
 use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_measure::perplexity::{Logits, Windows, score, settings};
@@ -57,6 +57,7 @@ impl Values {
             sequences: 1,
             pages,
             page_entries: pages,
+            states: 1,
             key_type: Type::F32,
             value_type: Type::F32,
             fuse: false,
@@ -77,6 +78,7 @@ impl Values {
             spans: &[span],
             pages: &(0..pages as u32).collect::<Vec<_>>(),
             outputs: &(0..rows as u32).collect::<Vec<_>>(),
+            states: &[StateSpan { first_row: 0, rows: rows as u32, from: None, to: 0 }],
             copies: &[],
             exactness: Exactness::Fastest,
         };

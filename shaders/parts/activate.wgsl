@@ -19,6 +19,8 @@ fn activate(x: vec4<f32>) -> vec4<f32> {
     return y / (1.0 + exp(min(-1.702 * y, vec4<f32>(88.0))));
 {% elif activation == "sigmoid" %}
     return 1.0 / (1.0 + exp(min(-x, vec4<f32>(88.0))));
+{% elif activation == "identity" %}
+    return x;
 {% else %}
     let inner = 0.7978845608 * (x + 0.044715 * x * x * x); // sqrt(2 / pi)
     return 0.5 * x * (1.0 + tanh(clamp(inner, vec4<f32>(-15.0), vec4<f32>(15.0))));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bilayer_graph::{
     Backend, CacheId, CachePages, Error, Exactness, Facts, Graph, Holding, Kernel, Limits, OpTime,
-    PageCopy, Segment, SegmentId, SharedBytes, Span, Step, Value, Weight,
+    PageCopy, Segment, SegmentId, SharedBytes, Span, StateId, StateSpan, Step, Value, Weight,
 };
 
 type Job = Box<dyn FnOnce(&mut dyn Backend) + Send>;
@@ -79,10 +79,10 @@ impl Backend for Queued {
 
     fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), Error> {
         let weights: Vec<Weight> = holding.weights.iter().map(|&weight| weight.clone()).collect();
-        let caches = holding.caches.to_vec();
+        let (caches, states) = (holding.caches.to_vec(), holding.states.to_vec());
         self.wait(move |inner| {
             let weights: Vec<&Weight> = weights.iter().collect();
-            inner.reserve(&Holding { weights: &weights, caches: &caches })
+            inner.reserve(&Holding { weights: &weights, caches: &caches, states: &states })
         })
     }
 
@@ -154,6 +154,16 @@ impl Backend for Queued {
         let (pages, data) = (pages.to_vec(), data.clone());
         self.wait(move |inner| inner.restore(cache, &pages, &data))
     }
+
+    fn save_state(&mut self, state: StateId, slots: &[u32]) -> Result<Vec<f32>, Error> {
+        let slots = slots.to_vec();
+        self.wait(move |inner| inner.save_state(state, &slots))
+    }
+
+    fn restore_state(&mut self, state: StateId, slots: &[u32], data: &[f32]) -> Result<(), Error> {
+        let (slots, data) = (slots.to_vec(), data.to_vec());
+        self.wait(move |inner| inner.restore_state(state, &slots, &data))
+    }
 }
 
 /// A step that can wait in a queue.
@@ -162,6 +172,7 @@ struct Owned {
     spans: Vec<Span>,
     pages: Vec<u32>,
     outputs: Vec<u32>,
+    states: Vec<StateSpan>,
     copies: Vec<PageCopy>,
     exactness: Exactness,
 }
@@ -173,6 +184,7 @@ impl Owned {
             spans: step.spans.to_vec(),
             pages: step.pages.to_vec(),
             outputs: step.outputs.to_vec(),
+            states: step.states.to_vec(),
             copies: step.copies.to_vec(),
             exactness: step.exactness,
         }
@@ -184,6 +196,7 @@ impl Owned {
             spans: &self.spans,
             pages: &self.pages,
             outputs: &self.outputs,
+            states: &self.states,
             copies: &self.copies,
             exactness: self.exactness,
         }
@@ -320,5 +333,15 @@ impl Backend for Failing {
     fn restore(&mut self, cache: CacheId, pages: &[u32], data: &CachePages) -> Result<(), Error> {
         self.check(Call::Restore)?;
         self.inner.restore(cache, pages, data)
+    }
+
+    fn save_state(&mut self, state: StateId, slots: &[u32]) -> Result<Vec<f32>, Error> {
+        self.check(Call::Save)?;
+        self.inner.save_state(state, slots)
+    }
+
+    fn restore_state(&mut self, state: StateId, slots: &[u32], data: &[f32]) -> Result<(), Error> {
+        self.check(Call::Restore)?;
+        self.inner.restore_state(state, slots, data)
     }
 }

@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 
 use bilayer_graph::{
-    Backend, Error, Exactness, Limits, PAGE_TOKENS, PageCopy, Rows, SegmentId, Span, Step, Value,
+    Backend, Error, Exactness, Limits, PAGE_TOKENS, PageCopy, Rows, SegmentId, Span, StateId,
+    StateSpan, Step, Value,
 };
 use bilayer_quant::Type;
 use bilayer_scheduler::{Placement, PlannedSegment, cut};
@@ -14,11 +15,12 @@ use super::model::Model;
 
 /// Limits large enough for all tests; keys and values in f32.
 pub const LIMITS: Limits = Limits {
-    tokens: 128,
-    outputs: 128,
+    tokens: 192,
+    outputs: 192,
     sequences: 4,
     pages: 16,
     page_entries: 32,
+    states: 16,
     key_type: Type::F32,
     value_type: Type::F32,
     fuse: true,
@@ -104,12 +106,20 @@ impl<'m> Runner<'m> {
         copies: &[PageCopy],
     ) -> Result<Vec<f32>, Error> {
         let (mut tokens, mut spans, mut pages) = (Vec::new(), Vec::new(), Vec::new());
+        let mut states = Vec::new();
         for run in runs {
             spans.push(Span {
                 first_row: tokens.len() as u32,
                 rows: run.tokens.len() as u32,
                 first_position: run.first_position as u32,
                 first_page: pages.len() as u32,
+            });
+            // The sequence's first page gives its state a slot.
+            states.push(StateSpan {
+                first_row: tokens.len() as u32,
+                rows: run.tokens.len() as u32,
+                from: (run.first_position > 0).then_some(run.pages[0]),
+                to: run.pages[0],
             });
             tokens.extend_from_slice(run.tokens);
             let needed = (run.first_position + run.tokens.len()).div_ceil(PAGE_TOKENS);
@@ -120,6 +130,7 @@ impl<'m> Runner<'m> {
             spans: &spans,
             pages: &pages,
             outputs,
+            states: &states,
             copies,
             exactness: Exactness::Fastest,
         };
@@ -141,6 +152,22 @@ impl<'m> Runner<'m> {
             }
         }
         Ok(self.carried[&self.model.graph.logits].clone())
+    }
+
+    /// Logits of the tokens from `first` on of a sequence that has those before.
+    pub fn go_on(&mut self, tokens: &[u32], first: usize) -> Result<Vec<f32>, Error> {
+        let run = Chunk { tokens: &tokens[first..], first_position: first, pages: &IN_ORDER };
+        self.step(&[run], &all(tokens.len() - first), &[])
+    }
+
+    /// A slot of a state on its device.
+    pub fn state(&mut self, state: StateId, slot: u32) -> Vec<f32> {
+        let has = |planned: &PlannedSegment| {
+            let nodes = &self.model.graph.nodes[planned.nodes.clone()];
+            nodes.iter().any(|node| node.op.state() == Some(state))
+        };
+        let (planned, _) = self.segments.iter().find(|(planned, _)| has(planned)).unwrap();
+        self.backends[planned.device].save_state(state, &[slot]).unwrap()
     }
 
     /// Logits `[T, vocab]` of one sequence from its start, all tokens in one step.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bilayer_graph::{
     Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Limits, Op,
-    OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight, WeightId,
+    OpTime, Segment, SegmentId, SharedBytes, StateId, StateInfo, Step, Value, Weight, WeightId,
 };
 
 use crate::cache::{Cache, Layout};
@@ -15,6 +15,7 @@ use crate::ops;
 use crate::pool::{Job, Pool};
 use crate::program::lower::{Holdings, lower};
 use crate::program::{Buffer, Program, ProgramRun};
+use crate::slots::Slots;
 
 /// Name in messages.
 const NAME: &str = "cpu";
@@ -62,6 +63,7 @@ pub struct Cpu {
     level: Level,
     weights: HashMap<WeightId, SharedBytes>,
     caches: HashMap<CacheId, Arc<Cache>>,
+    states: HashMap<StateId, Arc<Slots>>,
     segments: Vec<Compiled>,
     /// The last submitted segment, unless finished.
     running: Option<usize>,
@@ -125,6 +127,7 @@ impl Cpu {
             level,
             weights: HashMap::new(),
             caches: HashMap::new(),
+            states: HashMap::new(),
             segments: Vec::new(),
             running: None,
             submits: 0,
@@ -166,9 +169,12 @@ impl Cpu {
         }
     }
 
-    /// Allocates the caches of a segment that do not exist yet.
+    /// Allocates the caches and states of a segment that do not exist yet.
     fn reserve(&mut self, segment: &Segment<'_>, limits: &Limits) -> Result<(), GraphError> {
         for node in &segment.graph.nodes[segment.nodes.clone()] {
+            if let Some(id) = node.op.state() {
+                self.reserve_state(id, segment.graph.state(id), limits)?;
+            }
             let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
             let info = segment.graph.cache(*id);
             if let Some(cache) = self.caches.get(id) {
@@ -182,6 +188,28 @@ impl Cpu {
                 continue;
             }
             self.caches.insert(*id, Arc::new(Cache::new(info, limits)?));
+        }
+        Ok(())
+    }
+
+    fn reserve_state(
+        &mut self,
+        id: StateId,
+        info: &StateInfo,
+        limits: &Limits,
+    ) -> Result<(), GraphError> {
+        match self.states.get(&id) {
+            Some(slots) if slots.len() == limits.states => {}
+            Some(slots) => {
+                return Err(GraphError::Limit {
+                    what: "slots of a state that another segment has reserved",
+                    limit: slots.len(),
+                    found: limits.states,
+                });
+            }
+            None => {
+                self.states.insert(id, Arc::new(Slots::new(info, limits)?));
+            }
         }
         Ok(())
     }
@@ -204,6 +232,9 @@ fn scratch(segment: &Segment<'_>, limits: &Limits) -> Result<Vec<Arc<Cache>>, Gr
 /// The error text for an unknown cache.
 const CACHE: &str = "as a cache's number";
 
+/// The error text for an unknown state.
+const STATE: &str = "as a state's number";
+
 /// The error for a segment or value that was never compiled.
 fn unknown(what: &'static str, found: u32, limit: usize) -> GraphError {
     GraphError::Limit { what, limit, found: found as usize }
@@ -220,6 +251,7 @@ impl Backend for Cpu {
         let _ = self.finish();
         self.segments.clear();
         self.caches.retain(|id, _| holding.caches.contains(id));
+        self.states.retain(|id, _| holding.states.contains(id));
         let wanted: HashSet<WeightId> = holding.weights.iter().map(|weight| weight.id).collect();
         self.weights.retain(|id, _| wanted.contains(id));
         Ok(())
@@ -246,10 +278,10 @@ impl Backend for Cpu {
             }
         }
         self.reserve(segment, &limits)?;
-        let (weights, caches) = (&self.weights, &self.caches);
+        let (weights, caches, states) = (&self.weights, &self.caches, &self.states);
         let scratch = &scratch(segment, &limits)?;
         let (level, threads) = (self.level, self.pool.threads());
-        let holdings = Holdings { weights, caches, scratch, level, threads };
+        let holdings = Holdings { weights, caches, states, scratch, level, threads };
         let parts = lower(segment, limits, &holdings);
         let program = Arc::new(Program::new(parts, self.level, self.pool.threads())?);
         let run = Box::new(ProgramRun(program.clone()));
@@ -348,8 +380,9 @@ impl Backend for Cpu {
     fn held_bytes(&self) -> Option<u64> {
         let weights: usize = self.weights.values().map(|bytes| bytes.len()).sum();
         let caches: usize = self.caches.values().map(|cache| cache.bytes()).sum();
+        let states: usize = self.states.values().map(|slots| slots.bytes()).sum();
         let programs: usize = self.segments.iter().map(|compiled| compiled.program.bytes()).sum();
-        Some((weights + caches + programs) as u64)
+        Some((weights + caches + states + programs) as u64)
     }
 
     fn timings(&self, segment: SegmentId) -> &[OpTime] {
@@ -380,6 +413,25 @@ impl Backend for Cpu {
         // SAFETY: nothing runs after `finish`.
         unsafe { known.restore(self.level, pages, data) };
         Ok(())
+    }
+
+    fn save_state(&mut self, state: StateId, slots: &[u32]) -> Result<Vec<f32>, GraphError> {
+        self.finish()?;
+        let known = self.states.get(&state).ok_or_else(|| unknown(STATE, state.0, 0))?;
+        // SAFETY: nothing runs after `finish`.
+        unsafe { known.save(slots) }
+    }
+
+    fn restore_state(
+        &mut self,
+        state: StateId,
+        slots: &[u32],
+        data: &[f32],
+    ) -> Result<(), GraphError> {
+        self.finish()?;
+        let known = self.states.get(&state).ok_or_else(|| unknown(STATE, state.0, 0))?;
+        // SAFETY: nothing runs after `finish`.
+        unsafe { known.restore(slots, data) }
     }
 
     fn outstanding(&mut self) -> Option<usize> {

@@ -34,6 +34,7 @@ mod pieces;
 mod pool;
 pub mod probe;
 mod program;
+mod slots;
 mod state;
 mod tile;
 #[cfg(target_arch = "x86_64")]

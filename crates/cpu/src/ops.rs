@@ -7,6 +7,7 @@ use crate::program::lower::Lowering;
 
 pub(crate) mod add;
 pub(crate) mod attend;
+pub(crate) mod conv;
 pub(crate) mod embed;
 pub(crate) mod experts;
 pub(crate) mod gate;
@@ -42,6 +43,7 @@ const TABLE: &[(OpKind, Lower)] = &[
     (OpKind::MatMul, Lower::Fused),
     (OpKind::Rope, Lower::Alone(rope::stage)),
     (OpKind::Attend, Lower::Fused),
+    (OpKind::Conv, Lower::Alone(conv::stage)),
     (OpKind::Gate, Lower::Alone(gate::stage)),
     (OpKind::Add, Lower::Alone(add::stage)),
     (OpKind::Scale, Lower::Alone(scale::stage)),

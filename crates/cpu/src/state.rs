@@ -1,6 +1,6 @@
 //! The step that a program runs: its own validated copy, and data derived once for all layers.
 
-use bilayer_graph::{Error, Exactness, Limits, PAGE_TOKENS, PageCopy, Rows, Span, Step};
+use bilayer_graph::{Error, Exactness, Limits, PAGE_TOKENS, PageCopy, Rows, Span, StateSpan, Step};
 
 use crate::ops::attend::plan::Plan;
 
@@ -26,6 +26,8 @@ pub(crate) struct Tables {
     pub(crate) positions: usize,
     /// The token that ends a text and the last row of the table, if the program distinguishes texts of a sequence.
     pub(crate) segments: Option<(u32, u32)>,
+    /// Whether the program has states of sequences.
+    pub(crate) has_states: bool,
 }
 
 /// A step's data, in buffers allocated for the limits.
@@ -41,6 +43,7 @@ pub(crate) struct State {
     pub(crate) spans: Vec<Span>,
     pub(crate) pages: Vec<u32>,
     pub(crate) outputs: Vec<u32>,
+    pub(crate) states: Vec<StateSpan>,
     pub(crate) copies: Vec<PageCopy>,
     pub(crate) exactness: Exactness,
     pub(crate) runs: Vec<PageRun>,
@@ -60,6 +63,7 @@ impl State {
             spans: Vec::with_capacity(limits.sequences),
             pages: Vec::with_capacity(limits.page_entries),
             outputs: Vec::with_capacity(limits.outputs),
+            states: Vec::with_capacity(limits.states + limits.sequences),
             copies: Vec::with_capacity(limits.pages),
             exactness: Exactness::Fastest,
             runs: Vec::with_capacity(limits.tokens),
@@ -104,6 +108,7 @@ impl State {
         refill(&mut self.spans, step.spans);
         refill(&mut self.pages, step.pages);
         refill(&mut self.outputs, step.outputs);
+        refill(&mut self.states, step.states);
         refill(&mut self.copies, step.copies);
         self.exactness = step.exactness;
         self.positions.clear();
@@ -149,6 +154,7 @@ impl State {
                 below("as a page", limits.pages, page)?;
             }
         }
+        self.check_states(step)?;
         let mut covered = 0;
         for span in step.spans {
             if span.first_row as usize != covered || span.rows == 0 {
@@ -173,6 +179,29 @@ impl State {
         }
         for &row in step.outputs {
             below("as an output row", step.tokens.len(), row)?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn check_states(&self, step: &Step<'_>) -> Result<(), Error> {
+        let slots = self.limits.states;
+        at_most("spans of state", slots + self.limits.sequences, step.states.len())?;
+        let mut covered = 0;
+        for span in step.states {
+            if span.first_row as usize != covered || span.rows == 0 {
+                let (what, found) =
+                    ("as the first row of a span of state", span.first_row as usize);
+                return Err(Error::Limit { what, limit: covered, found });
+            }
+            covered += span.rows as usize;
+            span.from.map_or(Ok(()), |slot| below("as a slot of state", slots, slot))?;
+            below("as a slot of state", slots, span.to)?;
+        }
+        if self.tables.has_states && covered != step.tokens.len() {
+            let (what, limit) = ("rows in its spans of state", step.tokens.len());
+            return Err(Error::Limit { what, limit, found: covered });
         }
         Ok(())
     }
@@ -222,6 +251,7 @@ mod tests {
             sequences: 3,
             pages: 8,
             page_entries: 8,
+            states: 2,
             key_type: Type::F16,
             value_type: Type::F16,
             fuse: true,
@@ -230,11 +260,15 @@ mod tests {
         }
     }
 
-    const TABLES: Tables = Tables { vocab: 100, positions: 96, segments: None };
+    const TABLES: Tables = Tables { vocab: 100, positions: 96, segments: None, has_states: true };
     const CAUSAL: Reach = Reach { window: None, both_ways: false, tile_tokens: 4 };
 
     fn span(first_row: u32, rows: u32, first_position: u32, first_page: u32) -> Span {
         Span { first_row, rows, first_position, first_page }
+    }
+
+    fn state_span(first_row: u32, rows: u32, from: Option<u32>, to: u32) -> StateSpan {
+        StateSpan { first_row, rows, from, to }
     }
 
     #[test]
@@ -245,6 +279,7 @@ mod tests {
             spans: &[span(0, 36, 30, 0), span(36, 2, 0, 3)],
             pages: &[5, 6, 7, 2],
             outputs: &[37],
+            states: &[state_span(0, 38, None, 1)],
             copies: &[],
             exactness: Exactness::Fastest,
         };
@@ -265,6 +300,7 @@ mod tests {
             spans: &[span(0, 2, 0, 0)],
             pages: &[0],
             outputs: &[1],
+            states: &[state_span(0, 1, None, 0), state_span(1, 1, Some(0), 1)],
             copies: &[],
             exactness: Exactness::Fastest,
         };
@@ -285,6 +321,11 @@ mod tests {
             Step { pages: &[8], ..good },
             Step { outputs: &[2], ..good },
             Step { outputs: &[0; 5], ..good },
+            Step { states: &[], ..good },
+            Step { states: &[state_span(0, 1, None, 0)], ..good },
+            Step { states: &[state_span(0, 2, None, 2)], ..good },
+            Step { states: &[state_span(0, 2, Some(2), 0)], ..good },
+            Step { states: &[state_span(1, 2, None, 0)], ..good },
             Step { copies: &copies, ..good },
         ];
         for step in bad {

@@ -166,7 +166,7 @@ impl Conversation {
         let common = tokens.iter().zip(held).take_while(|(a, b)| a == b).count();
         // The last token is always run: its logits begin the answer.
         let kept = common.min(tokens.len().saturating_sub(1));
-        session.truncate(self.sequence, kept);
+        let kept = session.truncate(self.sequence, kept);
         Ok(Turn { tokens, kept })
     }
 }

@@ -136,7 +136,9 @@ impl Encoder {
             return Ok(());
         }
         let Encoder { session, sequences, wanted, .. } = self;
-        sequences.iter().for_each(|&sequence| session.truncate(sequence, 0));
+        for &sequence in sequences.iter() {
+            session.truncate(sequence, 0);
+        }
         let runs = sequences.iter().zip(batch);
         let runs: Vec<Run<'_>> =
             runs.map(|(&sequence, tokens)| Run { sequence, tokens, wanted: *wanted }).collect();

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
+use bilayer_graph::EXACT_ROWS_MAX;
+
 use crate::sampling::{Sampler, TokenLogprob};
 use crate::session::{CacheError, OutputRows, Run, SequenceId, Session, Spent, Wanted};
 use crate::{Cancel, Error, Model};
@@ -275,9 +277,9 @@ impl<'s> Generation<'s> {
 
     /// Runs the token, and draft tokens after it.
     fn step(&mut self, token: u32) -> Result<(), Error> {
+        self.go_back()?;
         let most = self.most_drafted();
         let Generation { session, sequence, drafter, run, draft, rows, held, .. } = self;
-        session.truncate(*sequence, *held);
         draft.clear();
         if let Some(drafter) = drafter.as_mut().filter(|_| most > 0) {
             let began = session.clock().now();
@@ -295,6 +297,22 @@ impl<'s> Generation<'s> {
         *held += 1;
         self.at = 0;
         self.statistics.steps += 1;
+        Ok(())
+    }
+
+    /// Removes the rejected draft tokens of the last step from the sequence. What lies behind the last usable checkpoint
+    /// is run again, each token as if alone, since that is how it was run before.
+    fn go_back(&mut self) -> Result<(), Error> {
+        let most = self.most_rows().min(EXACT_ROWS_MAX);
+        let Generation { session, sequence, run, rows, held, .. } = self;
+        let there = session.resumable(*sequence, *held);
+        run.clear();
+        run.extend_from_slice(&session.tokens(*sequence)[there..*held]);
+        session.truncate(*sequence, *held);
+        for tokens in run.chunks(most) {
+            let again = Run { sequence: *sequence, tokens, wanted: Wanted::Verified };
+            session.step_reading(&[again], rows.reading)?;
+        }
         Ok(())
     }
 

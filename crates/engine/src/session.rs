@@ -7,14 +7,17 @@ use bilayer_scheduler::{Plan, Times, overlaps};
 
 use crate::times::{self, Decoding};
 use crate::{Error, Model};
+use append::within;
 use batch::{Cut, Work};
 pub(crate) use pipeline::Reading;
 use pipeline::{Pipeline, Ran};
 use prepare::{Best, Read, Timing};
 
+mod append;
 mod batch;
 mod bytes;
 mod cache;
+mod checkpoints;
 mod fallback;
 mod lanes;
 mod load;
@@ -30,6 +33,7 @@ mod trace;
 
 pub use crate::times::{Subject, TimeDevice};
 pub use cache::{Error as CacheError, Pages, SequenceId};
+pub use checkpoints::Checkpoint;
 pub use fallback::Warning;
 pub use lanes::{Lane, Lanes};
 pub(crate) use prepare::limits_of;
@@ -172,9 +176,16 @@ impl Session {
         Ok(self.cache.fork(from)?)
     }
 
-    /// Truncates a sequence to its first `tokens` tokens.
-    pub fn truncate(&mut self, sequence: SequenceId, tokens: usize) {
-        self.cache.truncate(sequence, tokens);
+    /// The longest length, at most `tokens`, that a sequence can return to; `tokens` itself, unless the model has
+    /// states of which only some are kept.
+    pub fn resumable(&self, sequence: SequenceId, tokens: usize) -> usize {
+        self.cache.resumable(sequence, tokens)
+    }
+
+    /// Truncates a sequence to its first `tokens` tokens, or to as many fewer as [`Session::resumable`] says. Returns
+    /// its length.
+    pub fn truncate(&mut self, sequence: SequenceId, tokens: usize) -> usize {
+        self.cache.truncate(sequence, tokens)
     }
 
     /// Closes a sequence.
@@ -518,39 +529,6 @@ impl Session {
         Cut { rows: micro_rows.max(1), whole_runs: self.graph.takes_whole_sequences() }
     }
 
-    /// Appends the runs' tokens to their sequences and allocates cache pages.
-    fn append(&mut self, runs: &[Run<'_>]) -> Result<(), Error> {
-        let vocab = self.vocab();
-        let Session { cache, limits, starts, copies, .. } = self;
-        starts.clear();
-        within("sequences", runs.len(), limits.sequences)?;
-        let outputs = runs.iter().map(|run| match run.wanted {
-            Wanted::None => 0,
-            Wanted::First | Wanted::Last => run.tokens.len().min(1),
-            Wanted::All | Wanted::Verified => run.tokens.len(),
-        });
-        within("outputs", outputs.sum(), limits.outputs)?;
-        for run in runs {
-            if let Some(&token) = run.tokens.iter().find(|&&token| token as usize >= vocab) {
-                return Err(Error::Token { token, vocab });
-            }
-            starts.push(cache.append(run.sequence, run.tokens, copies)?);
-        }
-        Ok(())
-    }
-
-    /// Removes what was appended after the first `rows` rows of the step.
-    fn keep(&mut self, runs: &[Run<'_>], rows: usize) {
-        let mut end: usize = batch::rows(&runs[..self.starts.len()]);
-        // In reverse order, since a sequence may occur twice.
-        for (run, &start) in runs.iter().zip(&self.starts).rev() {
-            let first = end - run.tokens.len();
-            let kept = rows.clamp(first, end) - first;
-            self.cache.truncate(run.sequence, start + kept);
-            end = first;
-        }
-    }
-
     /// Recompiles every segment with checks after each op and repeats the step: the first op with a result that is
     /// not finite is reported. Slow, and used only on the way to an error.
     fn name_the_culprit(&mut self, runs: &[Run<'_>], micro_rows: usize) -> Error {
@@ -576,10 +554,3 @@ impl Session {
 
 /// Why [`Session::best`] is `Some` in [`Session::step_top`]: the message if a caller breaks that promise.
 const BEST_ASKED: &str = "asked for in the settings, and found to be there";
-
-fn within(what: &'static str, found: usize, limit: usize) -> Result<(), Error> {
-    if found > limit {
-        return Err(bilayer_graph::Error::Limit { what, limit, found }.into());
-    }
-    Ok(())
-}

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bilayer_graph::{
     Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Limits, Op,
-    OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight,
+    OpKind, OpTime, Segment, SegmentId, SharedBytes, StateId, StateInfo, Step, Value, Weight,
 };
 use bilayer_quant::Type;
 use rayon::prelude::*;
@@ -22,6 +22,7 @@ use crate::pipeline_cache::Keep;
 use crate::program::Program;
 use crate::program::build::{Draft, Site, build, sources};
 use crate::program::lower::{Holdings, lower};
+use crate::slots::Slots;
 use crate::weights::Weights;
 
 /// Options for opening a GPU backend.
@@ -44,6 +45,7 @@ pub struct Gpu {
     device: Arc<Device>,
     weights: Weights,
     caches: HashMap<CacheId, Cache>,
+    states: HashMap<StateId, Slots>,
     segments: Vec<Compiled>,
     submits: u64,
     /// The number of the last finished submit.
@@ -105,6 +107,7 @@ impl Opened {
             weights: Weights::new(device.clone()),
             device,
             caches: HashMap::new(),
+            states: HashMap::new(),
             segments: Vec::new(),
             submits: 0,
             finished: Arc::default(),
@@ -140,13 +143,17 @@ impl Gpu {
     /// Bytes of device memory in use: weights, caches, activations and staging.
     pub fn bytes(&self) -> u64 {
         let caches: u64 = self.caches.values().map(|cache| cache.bytes).sum();
+        let states: u64 = self.states.values().map(Slots::bytes).sum();
         let programs: u64 = self.segments.iter().map(|compiled| compiled.program.bytes).sum();
-        self.weights.bytes() + caches + programs
+        self.weights.bytes() + caches + states + programs
     }
 
-    /// Allocates the caches of a segment that do not exist yet.
+    /// Allocates the caches and states of a segment that do not exist yet.
     fn reserve_caches(&mut self, segment: &Segment<'_>, limits: &Limits) -> Result<(), GraphError> {
         for node in &segment.graph.nodes[segment.nodes.clone()] {
+            if let Some(id) = node.op.state() {
+                self.reserve_state(id, (segment.graph.state(id), node.op.kind()), limits)?;
+            }
             let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
             let info = segment.graph.cache(*id);
             match self.caches.get(id) {
@@ -166,18 +173,46 @@ impl Gpu {
         }
         Ok(())
     }
+
+    fn reserve_state(
+        &mut self,
+        id: StateId,
+        info: (&StateInfo, OpKind),
+        limits: &Limits,
+    ) -> Result<(), GraphError> {
+        match self.states.get(&id) {
+            Some(slots) if slots.len() == limits.states => {}
+            Some(slots) => {
+                return Err(GraphError::Limit {
+                    what: "slots of a state that another segment has reserved",
+                    limit: slots.len(),
+                    found: limits.states,
+                });
+            }
+            None => {
+                let slots = Slots::new(&self.device, info, limits)?;
+                self.states.insert(id, slots);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Gpu {
     /// Selects the kernels of a segment.
     fn draft(&self, segment: &Segment<'_>, limits: &Limits) -> Result<Draft, GraphError> {
-        let (caps, weights, caches) = (self.device.caps(), &self.weights, &self.caches);
-        lower(segment, limits, &Holdings { caps, weights, caches, rate: self.rate })
+        let Gpu { weights, caches, states, rate, .. } = self;
+        let caps = self.device.caps();
+        lower(segment, limits, &Holdings { caps, weights, caches, states, rate: *rate })
     }
 
     /// Waits for a submit and all earlier ones.
     fn finish(&self, submit: u64) -> Result<(), GraphError> {
         self.device.wait_until(|| self.finished.load(Ordering::Acquire) >= submit)
+    }
+
+    fn state(&self, id: StateId) -> Result<&Slots, GraphError> {
+        self.states.get(&id).ok_or_else(|| unknown("as a state's number", id.0, 0))
     }
 
     fn cache(&self, id: CacheId) -> Result<&Cache, GraphError> {
@@ -227,6 +262,7 @@ impl Backend for Gpu {
     fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), GraphError> {
         self.segments.clear();
         self.caches.retain(|id, _| holding.caches.contains(id));
+        self.states.retain(|id, _| holding.states.contains(id));
         self.weights.reserve(holding.weights)
     }
 
@@ -265,8 +301,8 @@ impl Backend for Gpu {
         }
         self.reserve_caches(segment, &limits)?;
         let draft = self.draft(segment, &limits)?;
-        let (weights, caches) = (&self.weights, &self.caches);
-        let site = Site { device: &self.device, weights, caches, rate: self.rate };
+        let Gpu { device, weights, caches, states, rate, .. } = self;
+        let site = Site { device, weights, caches, states, rate: *rate };
         let program = build(draft, limits, &site)?;
         let labels = limits.check.then(|| {
             let nodes = graph.nodes[segment.nodes.clone()].iter();
@@ -342,6 +378,19 @@ impl Backend for Gpu {
         data: &CachePages,
     ) -> Result<(), GraphError> {
         self.cache(cache)?.restore(&self.device, pages, data)
+    }
+
+    fn save_state(&mut self, state: StateId, slots: &[u32]) -> Result<Vec<f32>, GraphError> {
+        self.state(state)?.save(&self.device, slots)
+    }
+
+    fn restore_state(
+        &mut self,
+        state: StateId,
+        slots: &[u32],
+        data: &[f32],
+    ) -> Result<(), GraphError> {
+        self.state(state)?.restore(&self.device, slots, data)
     }
 
     fn outstanding(&mut self) -> Option<usize> {

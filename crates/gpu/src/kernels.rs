@@ -4,6 +4,7 @@ pub mod add;
 pub mod attend;
 mod bindings;
 pub mod cache;
+pub mod conv;
 pub mod embed;
 pub mod experts;
 pub mod gate;
@@ -69,6 +70,7 @@ const TABLE: &[OpKernels] = &[
     row(OpKind::MatMul, variants::products, Lower::Fused),
     row(OpKind::Rope, variants::rope, Lower::Alone(|to, node| to.rope(node))),
     row(OpKind::Attend, variants::attend, Lower::Fused),
+    row(OpKind::Conv, variants::conv, Lower::Alone(|to, node| to.conv(node))),
     row(OpKind::Gate, variants::gate, Lower::Alone(|to, node| to.gate(node))),
     row(OpKind::Add, |caps| vec![add::AddKey.source(caps)], Lower::Alone(|to, node| to.add(node))),
     row(

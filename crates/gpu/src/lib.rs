@@ -23,6 +23,7 @@ pub mod profiles;
 mod program;
 mod rate;
 pub mod render;
+mod slots;
 mod unified;
 mod vulkan;
 mod weights;

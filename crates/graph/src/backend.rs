@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bilayer_quant::Type;
 
-use crate::{CacheId, Clock, Error, Graph, OpKind, SharedBytes, Step, Value, Weight};
+use crate::{CacheId, Clock, Error, Graph, OpKind, SharedBytes, StateId, Step, Value, Weight};
 
 /// A part of the graph that runs on one device without a transfer inside.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ pub struct Limits {
     pub pages: usize,
     /// Maximum entries of [`Step::pages`].
     pub page_entries: usize,
+    /// Slots for states of sequences in each layer that has one.
+    pub states: usize,
     /// Type of stored keys: F16, F32 or Q8_0.
     pub key_type: Type,
     /// Type of stored values: F16, F32 or Q8_0.
@@ -190,6 +192,8 @@ pub struct Holding<'a> {
     pub weights: &'a [&'a Weight],
     /// Caches to preserve if they exist.
     pub caches: &'a [CacheId],
+    /// States to preserve if they exist.
+    pub states: &'a [StateId],
 }
 
 /// Keys and values of some pages of a cache, `[pages, PAGE_TOKENS, kv_heads * head_dim]` each. f32 represents every
@@ -215,8 +219,8 @@ pub struct Kernel {
 ///
 /// Order of calls: `reserve`, optionally `ready` for each segment, `load` for each weight, `compile` for each
 /// segment, then per step `write` the inputs, `submit`, `read` the outputs. Nothing is allocated after `compile`.
-/// When layers move to another device, it starts over at `reserve` with what stays; caches that move are transferred
-/// by `save` and `restore`.
+/// When layers move to another device, it starts over at `reserve` with what stays; caches and states that move are
+/// transferred by `save` and `restore`, `save_state` and `restore_state`.
 ///
 /// **Several micro-batches at once.** `submit` is asynchronous: while one device runs a segment, another may run
 /// another segment of the step before or after. So after `submit` of a segment the caller may, before any `read`,
@@ -267,8 +271,8 @@ pub trait Backend: Send {
     /// Wrong length, unsupported type, out of memory.
     fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), Error>;
 
-    /// Prepares a segment: selects kernels, allocates buffers and the caches of its `Attend` ops. A cache already
-    /// allocated by an earlier segment is shared.
+    /// Prepares a segment: selects kernels, allocates buffers, the caches of its `Attend` ops and the states of its
+    /// ops. A cache or state already allocated by an earlier segment is shared.
     ///
     /// # Errors
     /// A weight is not loaded, an op is unsupported, out of memory.
@@ -318,9 +322,32 @@ pub trait Backend: Send {
     /// No such cache or page, another shape, or the device was lost.
     fn restore(&mut self, cache: CacheId, pages: &[u32], data: &CachePages) -> Result<(), Error>;
 
+    /// Copies slots of a state, `[slots, elements]`, for transfer to another device. Waits for all submitted work.
+    ///
+    /// # Errors
+    /// No such state or slot, or the device was lost.
+    fn save_state(&mut self, state: StateId, slots: &[u32]) -> Result<Vec<f32>, Error> {
+        let _ = slots;
+        Err(no_state(state))
+    }
+
+    /// Fills slots of a compiled segment's state with slots saved by another device.
+    ///
+    /// # Errors
+    /// No such state or slot, another number of elements, or the device was lost.
+    fn restore_state(&mut self, state: StateId, slots: &[u32], data: &[f32]) -> Result<(), Error> {
+        let _ = (slots, data);
+        Err(no_state(state))
+    }
+
     /// Number of submits not yet known to be finished, without waiting; `None` if the backend cannot tell. Only
     /// recorded times depend on it.
     fn outstanding(&mut self) -> Option<usize> {
         None
     }
+}
+
+/// The error for a state that no segment has.
+pub(crate) fn no_state(state: StateId) -> Error {
+    Error::Limit { what: "as a state's number", limit: 0, found: state.0 as usize }
 }

@@ -1,6 +1,6 @@
 //! The recorded graph: nodes in execution order, values, weights and caches.
 
-use crate::{CacheId, Experts, Op, Rows, Value, Weight, WeightId, Window};
+use crate::{CacheId, Experts, Op, Rows, StateId, Value, Weight, WeightId, Window};
 
 /// The static properties of a value.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +29,15 @@ impl CacheInfo {
     pub fn width(&self) -> usize {
         self.kv_heads * self.head_dim
     }
+}
+
+/// The size of one layer's state of a sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateInfo {
+    /// The layer it belongs to.
+    pub layer: u32,
+    /// Its elements, f32.
+    pub elements: usize,
 }
 
 /// One recorded op with its layer and name.
@@ -63,6 +72,8 @@ pub struct Graph {
     pub weights: Vec<Weight>,
     /// All caches; `CacheId(i)` is entry `i`.
     pub caches: Vec<CacheInfo>,
+    /// All states of sequences; `StateId(i)` is entry `i`.
+    pub states: Vec<StateInfo>,
     /// The model's result: logits `[R, vocab]` of a decoder; hidden states `[R, width]` or scores `[R, labels]` of an
     /// encoder.
     pub logits: Value,
@@ -106,6 +117,11 @@ impl Graph {
     /// A cache by id.
     pub fn cache(&self, id: CacheId) -> &CacheInfo {
         &self.caches[id.0 as usize]
+    }
+
+    /// A state by id.
+    pub fn state(&self, id: StateId) -> &StateInfo {
+        &self.states[id.0 as usize]
     }
 
     /// The fraction of a node's matrices that a step of `tokens` tokens reads: for experts the expected fraction with

@@ -44,13 +44,13 @@ pub use backend::{
 };
 pub use clock::Clock;
 pub use error::Error;
-pub use graph::{CacheInfo, Graph, Node, ValueInfo};
+pub use graph::{CacheInfo, Graph, Node, StateInfo, ValueInfo};
 pub use op::{
     Activation, Attend, CacheId, Experts, Ids, Op, OpKind, Pairs, Precision, Rope, Route, Rows,
-    Score, Stack, Temperature, Value, Window,
+    Score, Stack, StateId, Temperature, Value, Window,
 };
 pub use recorder::{Catalog, Entry, Recorder};
-pub use step::{EXACT_ROWS_MAX, Exactness, PAGE_TOKENS, PageCopy, Span, Step};
+pub use step::{EXACT_ROWS_MAX, Exactness, PAGE_TOKENS, PageCopy, Span, StateSpan, Step};
 pub use weight::{Weight, WeightId};
 
 /// Reference-counted bytes: a slice of a file map, of an embedded file, or of owned memory.

@@ -1,4 +1,4 @@
-//! The ops: eighteen LLM-sized kinds, plain data over value and weight ids.
+//! The ops: nineteen LLM-sized kinds, plain data over value and weight ids.
 //!
 //! Every op computes exactly one value. Shapes are written `[rows, width]`, row-major, f32. `T` is the number of
 //! tokens in the step, `R` the number of rows whose logits are requested.
@@ -15,6 +15,10 @@ pub struct Value(pub u32);
 /// One layer's key and value cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheId(pub u32);
+
+/// One layer's state of each sequence: a fixed number of elements that sum up all its tokens so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StateId(pub u32);
 
 /// The symbolic number of rows of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,16 +58,19 @@ pub enum Activation {
     ClampedSwiglu,
     /// `1 / (1 + exp(-x))`.
     Sigmoid,
+    /// `x`.
+    Identity,
 }
 
 impl Activation {
     /// All activation functions.
-    pub const ALL: [Activation; 5] = [
+    pub const ALL: [Activation; 6] = [
         Activation::Silu,
         Activation::GeluTanh,
         Activation::Gelu,
         Activation::ClampedSwiglu,
         Activation::Sigmoid,
+        Activation::Identity,
     ];
     /// The clamp limit of [`Activation::ClampedSwiglu`].
     pub const SWIGLU_LIMIT: f32 = 7.0;
@@ -275,6 +282,10 @@ pub enum Op {
     Rope { input: Value, head_dim: usize, rope: Rope, out: Value },
     /// Cache append, mask, softmax and weighted sum.
     Attend(Attend),
+    /// Causal convolution over time, each channel by itself: `out[t, c] = bias[c] + sum_j weight[c, j] * x[t - taps +
+    /// 1 + j, c]` of `x = input [T, channels]`, preceded by the last `taps - 1` rows of the sequence, which are its
+    /// state `[taps - 1, channels]` (zeros at first); `weight [1, channels * taps]`, `bias [1, channels]`.
+    Conv { input: Value, weight: WeightId, bias: Option<WeightId>, state: StateId, out: Value },
     /// `out = activation(gate) * up`, elementwise, or [`Activation`]'s factor of `up`; without `up`,
     /// `activation(gate)`.
     Gate { gate: Value, up: Option<Value>, activation: Activation, out: Value },
@@ -370,6 +381,7 @@ ops! {
     MatMul "matmul" { input, bias, out, .. }: out, [Some(*input)], [*bias];
     Rope "rope" { input, rope, out, .. }: out, [Some(*input)], [rope.factors];
     Attend "attend" (op): &op.out, [Some(op.q), Some(op.k), Some(op.v)], [op.sinks];
+    Conv "conv" { input, weight, bias, out, .. }: out, [Some(*input)], [Some(*weight), *bias];
     Gate "gate" { gate, up, out, .. }: out, [Some(*gate), *up], [];
     Add "add" { a, b, out }: out, [Some(*a), Some(*b)], [];
     Scale "scale" { input, by, out, .. }: out, [Some(*input)], [*by];
@@ -398,6 +410,14 @@ impl Op {
     /// The values the op reads, in the order of its fields.
     pub fn inputs(&self) -> impl Iterator<Item = Value> + use<> {
         self.operands().inputs.into_iter().flatten()
+    }
+
+    /// The state that the op advances.
+    pub fn state(&self) -> Option<StateId> {
+        match self {
+            Op::Conv { state, .. } => Some(*state),
+            _ => None,
+        }
     }
 
     /// The matrices that the op reads: completely in every step, or for experts the fraction given by

@@ -4,7 +4,8 @@ use bilayer_quant::Type;
 
 use crate::{
     Activation, Attend, CacheId, CacheInfo, Error, Experts, Graph, Ids, Node, Op, Precision, Rope,
-    Route, Rows, Stack, Temperature, Value, ValueInfo, Weight, WeightId, Window,
+    Route, Rows, Stack, StateId, StateInfo, Temperature, Value, ValueInfo, Weight, WeightId,
+    Window,
 };
 
 /// A tensor directory's entry for a name.
@@ -38,6 +39,7 @@ pub struct Recorder<'c> {
     values: Vec<ValueInfo>,
     weights: Vec<Weight>,
     caches: Vec<CacheInfo>,
+    states: Vec<StateInfo>,
 }
 
 impl<'c> Recorder<'c> {
@@ -50,6 +52,7 @@ impl<'c> Recorder<'c> {
             values: Vec::new(),
             weights: Vec::new(),
             caches: Vec::new(),
+            states: Vec::new(),
         }
     }
 
@@ -212,6 +215,13 @@ impl<'c> Recorder<'c> {
         CacheId(self.caches.len() as u32 - 1)
     }
 
+    /// Adds a state of the current layer: so many elements a sequence.
+    pub fn state(&mut self, elements: usize) -> StateId {
+        let layer = self.layer.expect("a state belongs to a layer");
+        self.states.push(StateInfo { layer, elements });
+        StateId(self.states.len() as u32 - 1)
+    }
+
     /// Embedding rows of the step's tokens: `[T, table.cols]`.
     pub fn embed(&mut self, name: &'static str, table: WeightId) -> Value {
         self.embed_by(name, table, Ids::Tokens)
@@ -338,6 +348,23 @@ impl<'c> Recorder<'c> {
         self.push(name, Op::Attend(attend))
     }
 
+    /// Convolution of each channel over time, with `weight [1, channels * taps]`; adds its state.
+    pub fn conv(
+        &mut self,
+        name: &'static str,
+        input: Value,
+        weight: WeightId,
+        bias: Option<WeightId>,
+    ) -> Value {
+        let (channels, weights) = (self.width(input), self.weight_of(weight).cols);
+        assert!(weights > channels && weights.is_multiple_of(channels), "{name}: two taps or more");
+        assert_eq!(self.rows(input), Rows::Tokens, "{name}: time belongs to tokens");
+        bias.inspect(|&b| assert_eq!(self.weight_of(b).cols, channels, "{name}"));
+        let state = self.state(weights - channels);
+        let out = self.like(input);
+        self.push(name, Op::Conv { input, weight, bias, state, out })
+    }
+
     /// `activation(gate)`, times [`Activation`]'s factor of `up` if present.
     pub fn gate(
         &mut self,
@@ -456,8 +483,8 @@ impl<'c> Recorder<'c> {
 
     /// Finishes the recording; `logits` is the model's result.
     pub fn finish(self, logits: Value) -> Graph {
-        let Recorder { nodes, values, weights, caches, .. } = self;
-        Graph { nodes, values, weights, caches, logits }
+        let Recorder { nodes, values, weights, caches, states, .. } = self;
+        Graph { nodes, values, weights, caches, states, logits }
     }
 
     fn rows(&self, value: Value) -> Rows {

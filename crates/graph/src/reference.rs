@@ -7,6 +7,7 @@
 mod add;
 mod attend;
 mod cache;
+mod conv;
 mod embed;
 mod experts;
 mod gate;
@@ -22,18 +23,21 @@ mod route;
 mod rows;
 mod scale;
 mod soft_cap;
+mod state;
 mod top_k;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::backend::no_state;
 use crate::{
     Attend, Backend, CacheId, CachePages, Error, Facts, Holding, Ids, Kernel, Limits, Node, Op,
-    OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, Step, Temperature, Value,
+    OpTime, PAGE_TOKENS, Rows, Segment, SegmentId, SharedBytes, StateId, Step, Temperature, Value,
     ValueInfo, Weight, WeightId,
 };
 use cache::Cache;
+use state::States;
 
 const NAME: &str = "reference";
 
@@ -46,6 +50,7 @@ pub struct Reference {
     cols: BTreeMap<WeightId, usize>,
     values: BTreeMap<Value, Buffer>,
     caches: BTreeMap<CacheId, Cache>,
+    states: BTreeMap<StateId, States>,
     segments: Vec<Arc<Compiled>>,
     /// Timings of each segment.
     timings: Vec<Vec<OpTime>>,
@@ -91,6 +96,7 @@ impl Reference {
             cols: BTreeMap::new(),
             values: BTreeMap::new(),
             caches: BTreeMap::new(),
+            states: BTreeMap::new(),
             segments: Vec::new(),
             timings: Vec::new(),
             failure: None,
@@ -153,6 +159,15 @@ impl Reference {
                     None => scratch.insert(Cache::scratch(op, step)),
                 };
                 attend::attend(op, &inputs, cache, step, out);
+            }
+            Op::Conv { input, weight: taps, bias, state, .. } => {
+                let inputs = conv::Inputs {
+                    rows: rows_in(&self.values, *input),
+                    weight: weight(taps),
+                    bias: bias.as_ref().map(weight),
+                };
+                let states = self.states.get_mut(state).expect("compile reserved the state");
+                conv::conv(&inputs, states, step, out);
             }
             Op::Gate { gate, up, activation, .. } => {
                 let up = up.map(|up| self.rows(up));
@@ -273,6 +288,7 @@ impl Backend for Reference {
     fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), Error> {
         self.weights.retain(|id, _| holding.weights.iter().any(|weight| weight.id == *id));
         self.caches.retain(|id, _| holding.caches.contains(id));
+        self.states.retain(|id, _| holding.states.contains(id));
         self.values.clear();
         self.segments.clear();
         self.timings.clear();
@@ -307,6 +323,11 @@ impl Backend for Reference {
                 assert!(self.values.contains_key(&input), "{}: not an input", node.label());
             }
             self.reserve(node.op.out(), &graph.values[node.op.out().0 as usize], &limits);
+            if let Some(id) = node.op.state() {
+                let fresh = || States::new(graph.state(id).elements, limits.states);
+                let slots = self.states.entry(id).or_insert_with(fresh).slots();
+                assert_eq!(slots, limits.states, "segments share a state of one size");
+            }
             let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
             if let Some(cache) = self.caches.get(id) {
                 assert_eq!(cache.pages(), limits.pages, "segments share a cache of one size");
@@ -396,6 +417,21 @@ impl Backend for Reference {
         }
         Ok(())
     }
+
+    fn save_state(&mut self, state: StateId, slots: &[u32]) -> Result<Vec<f32>, Error> {
+        match self.states.get(&state) {
+            Some(states) => Ok(states.save(slots)),
+            None => Err(no_state(state)),
+        }
+    }
+
+    fn restore_state(&mut self, state: StateId, slots: &[u32], data: &[f32]) -> Result<(), Error> {
+        match self.states.get_mut(&state) {
+            Some(states) => states.restore(slots, data),
+            None => return Err(no_state(state)),
+        }
+        Ok(())
+    }
 }
 
 fn no_cache(cache: CacheId) -> Error {
@@ -447,6 +483,11 @@ fn check_limits(limits: &Limits, step: &Step<'_>) -> Result<(), Error> {
         && page as usize >= limits.pages
     {
         return Err(Error::Limit { what: "pages", limit: limits.pages, found: page as usize + 1 });
+    }
+    let slots = step.states.iter().flat_map(|span| span.from.into_iter().chain([span.to]));
+    if let Some(slot) = slots.max().filter(|&slot| slot as usize >= limits.states) {
+        let (what, found) = ("slots of state", slot as usize + 1);
+        return Err(Error::Limit { what, limit: limits.states, found });
     }
     let mut rows = 0;
     for span in step.spans {

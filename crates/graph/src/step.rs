@@ -26,6 +26,20 @@ pub struct PageCopy {
     pub to: u32,
 }
 
+/// A run of consecutive rows through which recurrent layers carry a sequence's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSpan {
+    /// The first row of the step that belongs to this span.
+    pub first_row: u32,
+    /// Number of rows; at least 1.
+    pub rows: u32,
+    /// The slot that holds the state before the first row, possibly stored by an earlier span of the step; `None` at
+    /// the beginning of a sequence, where the state is zero.
+    pub from: Option<u32>,
+    /// The slot that receives the state after the last row. It may equal `from`.
+    pub to: u32,
+}
+
 /// How closely the results of a row depend on the rows beside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exactness {
@@ -52,6 +66,8 @@ pub struct Step<'a> {
     pub pages: &'a [u32],
     /// Rows whose logits are requested `[R]`, ascending.
     pub outputs: &'a [u32],
+    /// Spans of state that cover rows `0..T` in order, without gaps; empty if the graph has no state.
+    pub states: &'a [StateSpan],
     /// Page copies performed first.
     pub copies: &'a [PageCopy],
     /// Whether a row's bits may depend on the rows beside it.

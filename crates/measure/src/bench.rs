@@ -293,10 +293,11 @@ impl Live {
         Ok(self.session.place(&planner(placing))?)
     }
 
-    /// Closes all but the first sequence, truncated to `tokens` tokens.
-    fn cut(&mut self, tokens: usize) {
+    /// Closes all but the first sequence, truncated to `tokens` tokens or as near to them as it can return to. Returns its
+    /// length.
+    fn cut(&mut self, tokens: usize) -> usize {
         self.sequences.drain(1..).for_each(|other| self.session.close(other));
-        self.session.truncate(self.sequences[0], tokens);
+        self.session.truncate(self.sequences[0], tokens)
     }
 
     /// Refuses a session that differs from its setup.
@@ -410,14 +411,17 @@ impl Running<'_> {
     fn reach(&mut self, depth: usize) -> Result<Result<(), Interrupted>, Error> {
         let first = self.live.sequences[0];
         let len = self.live.session.len(first);
-        self.live.cut(len.min(depth));
+        let len = self.live.cut(len.min(depth));
         self.prompt(first, depth.saturating_sub(len))
     }
 
     /// Extends all sequences to the depth, the others as forks of the first.
     fn begin(&mut self) -> Result<(), Error> {
-        self.live.cut(self.test.depth);
-        let Live { session, sequences, .. } = self.live;
+        let (len, depth) = (self.live.cut(self.test.depth), self.test.depth);
+        let Live { session, sequences, tokens, .. } = self.live;
+        if len < depth {
+            session.prefill(sequences[0], &tokens[len..depth], &mut |_| true)?;
+        }
         for _ in 1..self.test.parallel {
             sequences.push(session.fork(sequences[0])?);
         }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use bilayer_engine::Error;
 use bilayer_engine::session::Subject;
 use bilayer_graph::{
-    Backend, Exactness, Facts, Graph, Holding, Limits, PAGE_TOKENS, Rows, SegmentId, Span, Step,
-    Weight,
+    Backend, Exactness, Facts, Graph, Holding, Limits, PAGE_TOKENS, Rows, SegmentId, Span,
+    StateSpan, Step, Weight,
 };
 use bilayer_scheduler::{
     BATCH_TOKENS, Cost, DeviceTimes, PROMPT_TOKENS, Placement, PlannedSegment, cut,
@@ -55,6 +55,7 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
         sequences: 1,
         pages,
         page_entries: pages,
+        states: 1,
         timings: false,
         check: false,
         ..subject.limits
@@ -68,7 +69,7 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
     let mut decode = bench.repeat(1, 1, TIME)?;
     decode.iter_mut().zip(before).for_each(|(all, before)| all.extend(before));
     let decode = low(decode);
-    bench.backend.reserve(&Holding { weights: &[], caches: &[] })?;
+    bench.backend.reserve(&Holding { weights: &[], caches: &[], states: &[] })?;
     // A prompt is bound by compute, and most of its last layer is computed for the requested row only.
     let weights = sums(graph, |node| prompt_weights(graph, node));
     let apart = |walls, all: &[f64]| {
@@ -132,7 +133,7 @@ fn load(
         graph.weights.iter().filter(|weight| ids.contains(&weight.id)).collect();
     let file = subject.model.file();
     file.maps().for_each(|map| backend.share(map));
-    backend.reserve(&Holding { weights: &weights, caches: &[] })?;
+    backend.reserve(&Holding { weights: &weights, caches: &[], states: &[] })?;
     for segment in parts.iter().flatten() {
         backend.ready(&segment.segment(graph), limits)?;
     }
@@ -319,6 +320,7 @@ impl Bench<'_> {
             spans: &spans,
             pages: &pages,
             outputs: &outputs,
+            states: &[StateSpan { first_row: 0, rows, from: None, to: 0 }],
             copies: &[],
             exactness: Exactness::Fastest,
         };

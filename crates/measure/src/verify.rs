@@ -6,7 +6,7 @@
 
 use bilayer_graph::{
     Backend, Exactness, Graph, Holding, Limits, Op, PAGE_TOKENS, Precision, Rows, Segment, Span,
-    Step, Value, WeightId,
+    StateSpan, Step, Value, WeightId,
 };
 
 use bilayer_engine::Model;
@@ -135,6 +135,7 @@ struct Case<'m> {
     outputs: Vec<u32>,
     pages: Vec<u32>,
     spans: [Span; 1],
+    states: [StateSpan; 1],
     limits: Limits,
 }
 
@@ -149,12 +150,14 @@ impl<'m> Case<'m> {
             outputs: (0..rows as u32).collect(),
             pages: (0..pages as u32).collect(),
             spans: [Span { first_row: 0, rows: rows as u32, first_position: 0, first_page: 0 }],
+            states: [StateSpan { first_row: 0, rows: rows as u32, from: None, to: 0 }],
             limits: Limits {
                 tokens: rows,
                 outputs: rows,
                 sequences: 1,
                 pages,
                 page_entries: pages,
+                states: 1,
                 key_type: bilayer_quant::Type::F16,
                 value_type: bilayer_quant::Type::F16,
                 fuse: false,
@@ -170,6 +173,7 @@ impl<'m> Case<'m> {
             spans: &self.spans,
             pages: &self.pages,
             outputs: &self.outputs,
+            states: &self.states,
             copies: &[],
             exactness: Exactness::Fastest,
         }
@@ -186,7 +190,7 @@ impl<'m> Case<'m> {
     fn load(&self, backend: &mut dyn Backend) -> Result<(), Error> {
         let graph = &self.graph;
         let weights: Vec<_> = graph.weights.iter().collect();
-        backend.reserve(&Holding { weights: &weights, caches: &[] })?;
+        backend.reserve(&Holding { weights: &weights, caches: &[], states: &[] })?;
         for weight in weights {
             let missing = || bilayer_graph::Error::MissingTensor { name: weight.name.clone() };
             let file = self.model.file();

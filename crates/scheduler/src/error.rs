@@ -31,9 +31,10 @@ pub enum Error {
 /// Memory required and available on one device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{device} has room for {} but would hold {}: {} too much (weights {}, cache {}, activations {})",
+    "{device} has room for {} but would hold {}: {} too much (weights {}, cache {}, {}activations {})",
     Bytes(*.budget_bytes), Bytes(*.used_bytes), Bytes(.used_bytes - .budget_bytes),
-    Bytes(*.weight_bytes), Bytes(*.kv_bytes), Bytes(*.activation_bytes)
+    Bytes(*.weight_bytes), Bytes(*.kv_bytes), of_states(*.state_bytes),
+    Bytes(*.activation_bytes)
 )]
 pub struct Excess {
     /// The device's label in the map.
@@ -46,8 +47,18 @@ pub struct Excess {
     pub weight_bytes: u64,
     /// Its caches.
     pub kv_bytes: u64,
+    /// Its states of sequences.
+    pub state_bytes: u64,
     /// Its activations and staging.
     pub activation_bytes: u64,
+}
+
+/// The size of states, if there are any.
+fn of_states(bytes: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        bytes => format!("states {}, ", Bytes(bytes)),
+    }
 }
 
 fn advice(largest: &Option<u32>) -> String {

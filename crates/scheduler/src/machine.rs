@@ -1,6 +1,6 @@
 //! The input of planning: the devices, and a session's requirements.
 
-use bilayer_graph::{CacheInfo, Facts, PAGE_TOKENS, Rows, ValueInfo};
+use bilayer_graph::{CacheInfo, Facts, PAGE_TOKENS, Rows, StateInfo, ValueInfo};
 use bilayer_quant::Type;
 
 use crate::Times;
@@ -38,6 +38,8 @@ impl Machine {
 pub struct Budget {
     /// Total tokens of context of all sequences.
     pub context: usize,
+    /// Slots for states of sequences and their checkpoints, in each layer that has one.
+    pub states: usize,
     /// Maximum tokens per step.
     pub tokens: usize,
     /// Maximum output rows per step.
@@ -51,10 +53,11 @@ pub struct Budget {
 }
 
 impl Default for Budget {
-    /// One sequence of 4096 tokens in F16, steps of 512, no margin.
+    /// One sequence of 4096 tokens in F16 with two slots of state, steps of 512, no margin.
     fn default() -> Self {
         Budget {
             context: 4096,
+            states: 2,
             tokens: 512,
             outputs: 1,
             key_type: Type::F16,
@@ -75,6 +78,12 @@ impl Budget {
         let row = |ty: Type| (cache.width().div_ceil(ty.block_weights) * ty.block_bytes) as u64;
         let token = row(self.key_type).saturating_add(row(self.value_type));
         token.saturating_mul((self.pages() * PAGE_TOKENS) as u64)
+    }
+
+    /// Bytes of one state's slots, f32.
+    pub fn state_bytes(&self, state: &StateInfo) -> u64 {
+        let slot = (state.elements as u64).saturating_mul(size_of::<f32>() as u64);
+        slot.saturating_mul(self.states as u64)
     }
 
     /// Bytes of a value in the largest step, f32.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use bilayer_graph::{CacheId, Facts, Graph, Op, Value};
+use bilayer_graph::{CacheId, Facts, Graph, Op, StateId, Value};
 use serde::Serialize;
 
 use crate::memory::{activation_bytes, staging_bytes, sum, weight_bytes, weights};
@@ -53,6 +53,8 @@ pub struct LayerPlan {
     pub weight_bytes: u64,
     /// Its cache at the budgeted context.
     pub kv_bytes: u64,
+    /// Its states of sequences.
+    pub state_bytes: u64,
     /// Predicted time in a step of one token, milliseconds.
     pub ms: Option<f64>,
 }
@@ -74,6 +76,8 @@ pub struct DevicePlan {
     pub weight_bytes: u64,
     /// Caches at the budgeted context.
     pub kv_bytes: u64,
+    /// States of sequences and their checkpoints.
+    pub state_bytes: u64,
     /// Activations alive at the same time in each segment, in the largest step; summed over segments.
     pub activation_bytes: u64,
     /// Values transferred to and from the device, f32.
@@ -193,8 +197,11 @@ fn device<'s>(
     let nodes = segments.clone().flat_map(|segment| segment.nodes.clone());
     let caches: BTreeSet<CacheId> =
         nodes.clone().filter_map(|node| cache(&graph.nodes[node].op)).collect();
-    let weight_bytes = weight_bytes(graph, &weights(graph, nodes), facts);
+    let weight_bytes = weight_bytes(graph, &weights(graph, nodes.clone()), facts);
     let kv_bytes = sum(caches.iter().map(|&id| budget.kv_bytes(graph.cache(id))));
+    let states: BTreeSet<StateId> =
+        nodes.clone().filter_map(|node| graph.nodes[node].op.state()).collect();
+    let state_bytes = sum(states.iter().map(|&id| budget.state_bytes(graph.state(id))));
     let activations =
         segments.clone().map(|segment| activation_bytes(graph, segment, budget, facts));
     let activation_bytes = sum(activations);
@@ -204,9 +211,10 @@ fn device<'s>(
         name: facts.name.clone(),
         parts: 0,
         budget_bytes: facts.memory_bytes.saturating_sub(budget.margin_bytes),
-        used_bytes: sum([weight_bytes, kv_bytes, activation_bytes, staging_bytes]),
+        used_bytes: sum([weight_bytes, kv_bytes, state_bytes, activation_bytes, staging_bytes]),
         weight_bytes,
         kv_bytes,
+        state_bytes,
         activation_bytes,
         staging_bytes,
     }
@@ -217,6 +225,13 @@ impl Plan {
     /// not known.
     pub(crate) fn answer_ms(&self) -> f64 {
         self.predicted.as_ref().map_or(f64::MAX, Predicted::answer_ms)
+    }
+}
+
+impl LayerPlan {
+    /// Bytes of cache and states.
+    fn kept_bytes(&self) -> u64 {
+        sum([self.kv_bytes, self.state_bytes])
     }
 }
 
@@ -232,6 +247,7 @@ impl DevicePlan {
             used_bytes: self.used_bytes,
             weight_bytes: self.weight_bytes,
             kv_bytes: self.kv_bytes,
+            state_bytes: self.state_bytes,
             activation_bytes: self.activation_bytes.saturating_add(self.staging_bytes),
         })
     }
@@ -255,12 +271,14 @@ fn layer(
     let labels = machine.labels();
     let nodes = (0..graph.nodes.len()).filter(|&node| graph.nodes[node].layer == Some(index));
     let caches = graph.caches.iter().filter(|cache| cache.layer == index);
+    let states = graph.states.iter().filter(|state| state.layer == index);
     let device = placement.layers[index as usize];
     LayerPlan {
         index,
         device: labels[device].clone(),
         weight_bytes: weight_bytes(graph, &weights(graph, nodes), &machine.devices[device]),
         kv_bytes: sum(caches.map(|cache| budget.kv_bytes(cache))),
+        state_bytes: sum(states.map(|state| budget.state_bytes(state))),
         ms: machine
             .times
             .as_ref()
@@ -274,10 +292,12 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.map)?;
         writeln!(f)?;
-        let heads = ["device", "budget", "used", "weights", "cache", "activations", "staging"];
-        let [first, rest @ ..] = heads;
-        write!(f, "{first:<10}")?;
-        rest.iter().try_for_each(|head| write!(f, " {head:>11}"))?;
+        // States have a column where there are any.
+        let has_states = self.devices.iter().any(|device| device.state_bytes > 0);
+        let heads = ["budget", "used", "weights", "cache", "states", "activations", "staging"];
+        let shown = |head: &&&str| has_states || **head != "states";
+        write!(f, "{:<10}", "device")?;
+        heads.iter().filter(shown).try_for_each(|head| write!(f, " {head:>11}"))?;
         writeln!(f)?;
         for device in self.devices.iter().filter(|device| device.used_bytes > 0) {
             let sizes = [
@@ -285,11 +305,12 @@ impl fmt::Display for Plan {
                 device.used_bytes,
                 device.weight_bytes,
                 device.kv_bytes,
+                device.state_bytes,
                 device.activation_bytes,
                 device.staging_bytes,
             ];
             write!(f, "{:<10}", device.label)?;
-            for size in sizes {
+            for (_, size) in heads.iter().zip(sizes).filter(|(head, _)| shown(head)) {
                 match size {
                     u64::MAX => write!(f, " {:>11}", "unlimited")?,
                     size => write!(f, " {:>11}", Bytes(size))?,
@@ -298,9 +319,11 @@ impl fmt::Display for Plan {
             writeln!(f)?;
         }
         writeln!(f)?;
-        writeln!(f, "{:<10} {:<10} {:>11} {:>11}", "layers", "device", "weights", "cache")?;
+        let kept = if has_states { "cache, state" } else { "cache" };
+        writeln!(f, "{:<10} {:<10} {:>11} {kept:>11}", "layers", "device", "weights")?;
         let alike = |a: &LayerPlan, b: &LayerPlan| {
-            (&a.device, a.weight_bytes, a.kv_bytes) == (&b.device, b.weight_bytes, b.kv_bytes)
+            (&a.device, a.weight_bytes, a.kept_bytes())
+                == (&b.device, b.weight_bytes, b.kept_bytes())
         };
         for run in self.layers.chunk_by(alike) {
             let (first, last) = (&run[0], &run[run.len() - 1]);
@@ -308,7 +331,7 @@ impl fmt::Display for Plan {
                 1 => format!("{}", first.index),
                 _ => format!("{}-{} each", first.index, last.index),
             };
-            let (weights, cache) = (Bytes(first.weight_bytes), Bytes(first.kv_bytes));
+            let (weights, cache) = (Bytes(first.weight_bytes), Bytes(first.kept_bytes()));
             write!(f, "{range:<10} {:<10} {weights:>11} {cache:>11}", first.device)?;
             match mean(run.iter().filter_map(|layer| layer.ms)) {
                 Some(ms) => writeln!(f, " {ms:>8.3} ms")?,

@@ -147,10 +147,11 @@ fn part_bytes(work: &Work<'_>) -> Vec<u64> {
         layers[node.layer.unwrap_or(head) as usize].push(number);
     }
     let kv = graph.caches.iter().map(|cache| budget.kv_bytes(cache)).max().unwrap_or(0);
+    let state = graph.states.iter().map(|state| budget.state_bytes(state)).max().unwrap_or(0);
     let ids: Vec<BTreeSet<_>> = layers.into_iter().map(|nodes| weights(graph, nodes)).collect();
     let largest = |facts| ids.iter().map(|ids| weight_bytes(graph, ids, facts)).max();
     let devices = machine.devices[HOST + 1..].iter();
-    devices.map(|facts| sum([largest(facts).unwrap_or(0), kv])).collect()
+    devices.map(|facts| sum([largest(facts).unwrap_or(0), kv.max(state)])).collect()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bilayer_graph::{
     Backend, CacheId, CachePages, Clock, Error, Facts, Holding, Kernel, Limits, Link, Op, OpTime,
-    PAGE_TOKENS, Segment, SegmentId, SharedBytes, Step, Value, Weight,
+    PAGE_TOKENS, Segment, SegmentId, SharedBytes, StateId, Step, Value, Weight,
 };
 use bilayer_scheduler::{Budget, PlannedSegment, working_bytes};
 
@@ -44,12 +44,14 @@ struct Held {
     weights: u64,
     /// The bytes of each cache, and the elements of a token's keys.
     caches: HashMap<CacheId, (u64, usize)>,
+    /// The bytes of each state's slots, and the elements of one.
+    states: HashMap<StateId, (u64, usize)>,
     segments: u64,
 }
 
 impl Held {
     fn bytes(&self) -> u64 {
-        let caches = self.caches.values().map(|(bytes, _)| *bytes);
+        let caches = self.caches.values().chain(self.states.values()).map(|(bytes, _)| *bytes);
         caches.fold(self.weights.saturating_add(self.segments), u64::saturating_add)
     }
 }
@@ -138,10 +140,19 @@ impl Device {
     }
 }
 
+impl Device {
+    /// Bytes of a state's slots, as they are moved.
+    fn slots_bytes(&self, state: StateId, slots: &[u32]) -> f64 {
+        let elements = self.held.states.get(&state).map_or(0, |(_, elements)| *elements);
+        (slots.len() * elements * size_of::<f32>()) as f64
+    }
+}
+
 /// The memory requirements of a session with these limits.
 fn budget(limits: &Limits) -> Budget {
     Budget {
         context: limits.pages * PAGE_TOKENS,
+        states: limits.states,
         tokens: limits.tokens,
         outputs: limits.outputs,
         key_type: limits.key_type,
@@ -172,7 +183,9 @@ impl Backend for Device {
         let weights = holding.weights.iter().map(weight).fold(0, u64::saturating_add);
         let caches = self.held.caches.iter().filter(|(id, _)| holding.caches.contains(id));
         let caches = caches.map(|(id, held)| (*id, *held)).collect();
-        self.hold(Held { weights, caches, segments: 0 }, "weights")?;
+        let states = self.held.states.iter().filter(|(id, _)| holding.states.contains(id));
+        let states = states.map(|(id, held)| (*id, *held)).collect();
+        self.hold(Held { weights, caches, states, segments: 0 }, "weights")?;
         self.inner.reserve(holding)
     }
 
@@ -198,8 +211,12 @@ impl Backend for Device {
         };
         let working = working_bytes(graph, &planned, &budget, &self.facts);
         let Held { weights, segments, .. } = self.held;
-        let mut caches = self.held.caches.clone();
+        let (mut caches, mut states) = (self.held.caches.clone(), self.held.states.clone());
         for node in &graph.nodes[segment.nodes.clone()] {
+            if let Some(id) = node.op.state() {
+                let state = graph.state(id);
+                states.insert(id, (budget.state_bytes(state), state.elements));
+            }
             if let Op::Attend(attend) = &node.op
                 && let Some(id) = attend.cache
             {
@@ -208,7 +225,7 @@ impl Backend for Device {
             }
         }
         let segments = segments.saturating_add(working);
-        self.hold(Held { weights, caches, segments }, "caches and activations")?;
+        self.hold(Held { weights, caches, states, segments }, "caches and activations")?;
         let id = self.inner.compile(segment, limits)?;
         let kernels = costs::kernels(segment, &self.facts, &limits);
         let makes = graph.nodes[segment.nodes.clone()].iter().map(|node| node.op.out()).collect();
@@ -288,6 +305,18 @@ impl Backend for Device {
         let end = self.upload(self.pages_bytes(cache, pages));
         self.port.clock().advance_to(end);
         self.inner.restore(cache, pages, data)
+    }
+
+    fn save_state(&mut self, state: StateId, slots: &[u32]) -> Result<Vec<f32>, Error> {
+        self.finish();
+        self.spend(self.facts.link.download_seconds(self.slots_bytes(state, slots)));
+        self.inner.save_state(state, slots)
+    }
+
+    fn restore_state(&mut self, state: StateId, slots: &[u32], data: &[f32]) -> Result<(), Error> {
+        let end = self.upload(self.slots_bytes(state, slots));
+        self.port.clock().advance_to(end);
+        self.inner.restore_state(state, slots, data)
     }
 
     fn outstanding(&mut self) -> Option<usize> {

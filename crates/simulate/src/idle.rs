@@ -2,7 +2,7 @@
 
 use bilayer_graph::{
     Backend, CacheId, CachePages, Error, Facts, Holding, Kernel, Limits, OpTime, Segment,
-    SegmentId, SharedBytes, Step, Value, Weight,
+    SegmentId, SharedBytes, StateId, Step, Value, Weight,
 };
 
 /// A device that takes every call and does nothing.
@@ -63,6 +63,14 @@ impl Backend for Idle {
     }
 
     fn restore(&mut self, _: CacheId, _: &[u32], _: &CachePages) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn save_state(&mut self, _: StateId, _: &[u32]) -> Result<Vec<f32>, Error> {
+        Ok(Vec::new())
+    }
+
+    fn restore_state(&mut self, _: StateId, _: &[u32], _: &[f32]) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -102,6 +102,7 @@ fn apply<L: Lanes>(l: L, activation: Activation, gate: L::F, up: Option<L::F>) -
         Activation::GeluTanh => math::gelu_tanh(l, gate),
         Activation::Gelu => math::gelu(l, gate),
         Activation::Sigmoid => math::sigmoid(l, gate),
+        Activation::Identity => gate,
         Activation::ClampedSwiglu => {
             let limited = l.min(l.splat(Activation::SWIGLU_LIMIT), gate);
             math::logistic_part(l, limited, Activation::SWIGLU_SLOPE)

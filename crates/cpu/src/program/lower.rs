@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bilayer_graph::{
     Activation, Attend, CacheId, Graph, Ids, Kernel, Limits, Op, Precision, Rope, Rows, Segment,
-    SharedBytes, Value, Weight, WeightId,
+    SharedBytes, StateId, Value, Weight, WeightId,
 };
 
 use super::check::{Check, Verdict};
@@ -21,6 +21,7 @@ use crate::ops::layer_norm::Norm;
 use crate::ops::matmul::{self, Group, Linear};
 use crate::ops::rope::{MakeTable, Table};
 use crate::ops::{self, Lower, experts};
+use crate::slots::Slots;
 use crate::state::{State, Tables};
 use bilayer_graph::fuse::{self, FusedOp, FusedProduct, Item};
 
@@ -28,6 +29,7 @@ use bilayer_graph::fuse::{self, FusedOp, FusedProduct, Item};
 pub(crate) struct Holdings<'a> {
     pub(crate) weights: &'a HashMap<WeightId, SharedBytes>,
     pub(crate) caches: &'a HashMap<CacheId, Arc<Cache>>,
+    pub(crate) states: &'a HashMap<StateId, Arc<Slots>>,
     /// Temporary caches of attention without a cache, one per shape.
     pub(crate) scratch: &'a [Arc<Cache>],
     pub(crate) level: Level,
@@ -430,6 +432,11 @@ impl<'a> Lowering<'a> {
         self.buffers[&value]
     }
 
+    /// The slots of a state.
+    pub(crate) fn slots(&self, state: StateId) -> Arc<Slots> {
+        self.holdings.states[&state].clone()
+    }
+
     /// The table of a RoPE; its first use also adds the stage that fills it.
     pub(crate) fn table(&mut self, rope: &Rope) -> Table {
         let index = self.table_index(rope).expect("placing has met every rotation");
@@ -525,6 +532,7 @@ impl<'a> Lowering<'a> {
             vocab: rows(Ids::Tokens),
             positions: rows(Ids::Positions),
             segments: separators.into_iter().next(),
+            has_states: ops().any(|op| op.state().is_some()),
         };
         let buffer = |&value: &Value| (value, self.buffers[&value]);
         Parts {

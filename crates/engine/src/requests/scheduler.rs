@@ -314,11 +314,15 @@ impl Scheduler {
             let common = held.iter().zip(&job.tokens).take_while(|(a, b)| a == b).count();
             // The last token is always run, since its logits select the next one.
             let common = common.min(job.tokens.len() - 1);
-            let common = match self.policy.deterministic {
+            let usable = |common: usize| match self.policy.deterministic {
                 // Other positions were not computed in the chunks of this request.
                 Some(fixed) => common.min(prompt).min(job.prompt - 1) / fixed.chunk * fixed.chunk,
                 None => common,
             };
+            let mut common = usable(common);
+            while cache.pages().resumable(sequence, common) < common {
+                common = usable(cache.pages().resumable(sequence, common));
+            }
             Prefix { idle, sequence, common, is_whole: common == held.len() }
         });
         found.filter(|found| found.common > 0).max_by_key(|found| (found.common, found.is_whole))

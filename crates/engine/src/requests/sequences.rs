@@ -14,7 +14,7 @@ pub trait Sequences {
     /// Opens a sequence that shares all pages of another; `None` if all are in use.
     fn fork(&mut self, from: SequenceId) -> Option<SequenceId>;
 
-    /// Truncates a sequence to its first `tokens` tokens.
+    /// Truncates a sequence to its first `tokens` tokens, or to as many fewer as [`Pages::resumable`] says.
     fn truncate(&mut self, sequence: SequenceId, tokens: usize);
 
     /// Closes a sequence.

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use bilayer_graph::{Exactness, Limits, PageCopy, Rows, Span, Step};
+use bilayer_graph::{Exactness, Limits, PageCopy, Rows, Span, StateSpan, Step};
 
 use super::cache::Pages;
+use super::checkpoints::Checkpoint;
 use super::{Run, Wanted};
 
 /// Minimum rows per micro-batch of a prompt: below, unpacking weights costs more than overlap saves.
@@ -25,6 +26,7 @@ pub struct Batch {
     spans: Vec<Span>,
     pages: Vec<u32>,
     outputs: Vec<u32>,
+    states: Vec<StateSpan>,
     copies: Vec<PageCopy>,
     exactness: Exactness,
 }
@@ -37,6 +39,7 @@ impl Batch {
             spans: Vec::with_capacity(limits.sequences),
             pages: Vec::with_capacity(limits.page_entries),
             outputs: Vec::with_capacity(limits.outputs),
+            states: Vec::with_capacity(limits.states + limits.sequences),
             copies: Vec::with_capacity(2 * limits.sequences),
             exactness: Exactness::Fastest,
         }
@@ -49,6 +52,7 @@ impl Batch {
             spans: &self.spans,
             pages: &self.pages,
             outputs: &self.outputs,
+            states: &self.states,
             copies: &self.copies,
             exactness: self.exactness,
         }
@@ -67,8 +71,31 @@ impl Batch {
         self.spans.clear();
         self.pages.clear();
         self.outputs.clear();
+        self.states.clear();
         self.copies.clear();
         self.exactness = Exactness::Fastest;
+    }
+
+    /// Adds the spans of state of the tokens `part` of a run that begins at position `start`: each ends at the next
+    /// checkpoint, or continues in the same slot in the next micro-batch.
+    fn carry(&mut self, start: usize, part: Range<usize>, checkpoints: &[Checkpoint]) {
+        let mut first_row = self.tokens.len() as u32;
+        let (mut position, end) = (start + part.start, start + part.end);
+        while position < end {
+            let next = checkpoints.partition_point(|at| at.position <= position);
+            let Checkpoint { position: until, slot: to } = checkpoints[next];
+            let before = next.checked_sub(1).map(|before| checkpoints[before]);
+            let from = match (position, before) {
+                (0, _) => None,
+                (_, Some(at)) if at.position == position => Some(at.slot),
+                // An earlier micro-batch of this run has brought the slot up to here.
+                _ => Some(to),
+            };
+            let rows = (until.min(end) - position) as u32;
+            self.states.push(StateSpan { first_row, rows, from, to });
+            first_row += rows;
+            position += rows as usize;
+        }
     }
 
     /// Adds the tokens `part` of a run that begins at position `start`.
@@ -168,6 +195,11 @@ impl Work<'_> {
             let part = stretch.start.clamp(first, end)..stretch.end.clamp(first, end);
             if !part.is_empty() {
                 let table = self.cache.table(run.sequence);
+                let checkpoints = self.cache.checkpoints(run.sequence);
+                if !checkpoints.is_empty() {
+                    let part = part.start - first..part.end - first;
+                    batch.carry(start, part, checkpoints);
+                }
                 batch.push(run, start, part.start - first..part.end - first, table);
             }
             first = end;

@@ -1,9 +1,12 @@
-//! Ownership of KV pages: page tables, prefix sharing, copy on write.
+//! Ownership of KV pages and of states: page tables, prefix sharing, copy on write, checkpoints.
 //!
 //! A page holds [`PAGE_TOKENS`] positions of every layer; the bytes belong to the backends, this is the book-keeping.
+//! If the model has states, a sequence can return only to lengths with a checkpoint: see [`Pages::resumable`].
 //! Invariants: a page is either free or referenced; a page about to be written has exactly one reference.
 
 use bilayer_graph::{PAGE_TOKENS, PageCopy};
+
+use super::checkpoints::{Checkpoint, Checkpoints, Slots};
 
 /// One sequence of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,6 +42,13 @@ struct Sequence {
     open: bool,
     tokens: Vec<u32>,
     pages: Vec<u32>,
+    checkpoints: Checkpoints,
+}
+
+impl Sequence {
+    fn checkpoints(&mut self) -> &mut Checkpoints {
+        &mut self.checkpoints
+    }
 }
 
 /// The book-keeping. All memory is allocated by [`Pages::new`].
@@ -50,6 +60,8 @@ pub struct Pages {
     references: Vec<u32>,
     sequences: Vec<Sequence>,
     context: usize,
+    /// Those of states; none if the model has no states.
+    slots: Slots,
 }
 
 impl Pages {
@@ -60,13 +72,24 @@ impl Pages {
             open: false,
             tokens: Vec::with_capacity(context),
             pages: Vec::with_capacity(table),
+            checkpoints: Checkpoints::default(),
         };
         Pages {
             free: (0..pages as u32).rev().collect(),
             references: vec![0; pages],
             sequences: (0..sequences).map(|_| slot()).collect(),
             context,
+            slots: Slots::default(),
         }
+    }
+
+    /// Adds slots for states: one for each sequence, one for each in a step, and more for further checkpoints.
+    pub fn with_states(mut self, slots: usize) -> Pages {
+        self.slots = Slots::new(slots);
+        for sequence in &mut self.sequences {
+            sequence.checkpoints = Checkpoints::reserved(slots);
+        }
+        self
     }
 
     /// Opens an empty sequence.
@@ -94,6 +117,7 @@ impl Pages {
         for &page in &new.pages {
             self.references[page as usize] += 1;
         }
+        self.slots.fork(&from.checkpoints, &mut new.checkpoints);
         Ok(to)
     }
 
@@ -103,10 +127,22 @@ impl Pages {
         self.sequences[sequence.0 as usize].open = false;
     }
 
-    /// Truncates a sequence to its first `tokens` tokens.
-    pub fn truncate(&mut self, sequence: SequenceId, tokens: usize) {
+    /// The longest length, at most `tokens`, that a sequence can be truncated to: `tokens` itself, unless states are
+    /// known only after fewer tokens.
+    pub fn resumable(&self, sequence: SequenceId, tokens: usize) -> usize {
+        match self.slots.len() {
+            0 => tokens,
+            _ => self.slot(sequence).checkpoints.resumable(tokens),
+        }
+    }
+
+    /// Truncates a sequence to its first `tokens` tokens, or to as many fewer as [`Pages::resumable`] says. Returns its
+    /// length.
+    pub fn truncate(&mut self, sequence: SequenceId, tokens: usize) -> usize {
         assert!(tokens <= self.len(sequence), "truncate cannot lengthen a sequence");
+        let tokens = self.resumable(sequence, tokens);
         let slot = &mut self.sequences[sequence.0 as usize];
+        self.slots.truncate(&mut slot.checkpoints, tokens);
         slot.tokens.truncate(tokens);
         while slot.pages.len() > tokens.div_ceil(PAGE_TOKENS) {
             let page = slot.pages.pop().expect("the table is longer than needed");
@@ -115,6 +151,46 @@ impl Pages {
                 self.free.push(page);
             }
         }
+        tokens
+    }
+
+    /// Truncates a sequence whose step ended early, after the sequence's first `tokens` tokens.
+    pub fn stop(&mut self, sequence: SequenceId, tokens: usize) {
+        if self.slots.len() > 0 && tokens > 0 {
+            let slot = &mut self.sequences[sequence.0 as usize];
+            self.slots.stop(&mut slot.checkpoints, tokens);
+        }
+        let kept = self.truncate(sequence, tokens);
+        debug_assert_eq!(kept, tokens, "the state at the end of a step is known");
+    }
+
+    /// Begins a step: the states at the ends of all sequences remain until the next one.
+    pub fn begin(&mut self) {
+        let Pages { slots, sequences, .. } = self;
+        slots.begin(sequences.iter_mut().map(|sequence| &mut sequence.checkpoints));
+    }
+
+    /// Adds a checkpoint within the tokens appended since [`Pages::begin`], if the model has states and a slot can be
+    /// had for one.
+    pub fn mark(&mut self, sequence: SequenceId, position: usize) {
+        self.add_checkpoint(sequence, position);
+    }
+
+    /// Whether there is a checkpoint at that position afterwards; true if the model has no states.
+    fn add_checkpoint(&mut self, sequence: SequenceId, position: usize) -> bool {
+        let Pages { slots, sequences, .. } = self;
+        let place = sequence.0 as usize;
+        slots.len() == 0 || slots.add(sequences, Sequence::checkpoints, place, position)
+    }
+
+    /// The checkpoints of a sequence, ascending; the last one is at its end. None if the model has no states.
+    pub fn checkpoints(&self, sequence: SequenceId) -> &[Checkpoint] {
+        self.slot(sequence).checkpoints.all()
+    }
+
+    /// Slots with a state, ascending.
+    pub fn slots_in_use(&self) -> Vec<u32> {
+        self.slots.in_use()
     }
 
     /// Appends tokens, allocates pages for them and returns the position of the first. Shared pages that are about to
@@ -151,6 +227,10 @@ impl Pages {
             self.sequences[sequence.0 as usize].pages.push(page);
         }
         self.sequences[sequence.0 as usize].tokens.extend_from_slice(tokens);
+        if needed > first {
+            let added = self.add_checkpoint(sequence, needed);
+            assert!(added, "there is a slot for every sequence before and after a step");
+        }
         Ok(first)
     }
 

@@ -312,18 +312,23 @@ impl Split {
     }
 }
 
-/// Recomputes the keys and values of all open sequences in their pages. Shared pages are computed once. Returns the
+/// Recomputes the keys and values of all open sequences in their pages, and their states. Shared pages are computed once. Returns the
 /// number of tokens run.
 fn replay(pipeline: &mut Pipeline, cache: &Pages, limits: &Limits) -> Result<usize, Failed> {
-    // Number of valid positions of each page.
-    let mut whole = vec![0; limits.pages];
+    // Number of valid positions of each page, and whether each slot has its state.
+    let (mut whole, mut has_state) = (vec![0; limits.pages], vec![false; limits.states]);
     let mut count = 0;
     for sequence in cache.sequences() {
         let (tokens, table) = (cache.tokens(sequence), cache.table(sequence));
         let is_missing = |position: &usize| {
             whole[table[position / PAGE_TOKENS] as usize] <= position % PAGE_TOKENS
         };
-        let start = (0..tokens.len()).find(is_missing).unwrap_or(tokens.len());
+        let mut start = (0..tokens.len()).find(is_missing).unwrap_or(tokens.len());
+        let checkpoints = cache.checkpoints(sequence);
+        if !checkpoints.is_empty() {
+            let there = checkpoints.iter().take_while(|at| has_state[at.slot as usize]);
+            start = there.map(|at| at.position).take_while(|&at| at <= start).last().unwrap_or(0);
+        }
         if start == tokens.len() {
             continue;
         }
@@ -332,6 +337,7 @@ fn replay(pipeline: &mut Pipeline, cache: &Pages, limits: &Limits) -> Result<usi
         let (runs, starts) = (&[run], &[start]);
         pipeline.run(&Work { runs, starts, cache, copies: &[], cut }, &mut |_| true)?;
         count += run.tokens.len();
+        checkpoints.iter().for_each(|at| has_state[at.slot as usize] = true);
         for (place, &page) in table.iter().enumerate() {
             let held = (tokens.len() - place * PAGE_TOKENS).min(PAGE_TOKENS);
             whole[page as usize] = held.max(whole[page as usize]);

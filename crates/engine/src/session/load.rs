@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use bilayer_graph::{Backend, CacheId, Graph, Holding, Op, Value, Weight, WeightId};
+use bilayer_graph::{Backend, CacheId, Graph, Holding, Op, StateId, Value, Weight, WeightId};
 use bilayer_scheduler::Plan;
 
 use super::settings::Stage;
@@ -23,35 +23,51 @@ pub struct Change<'a> {
 
 /// The device of each cache under a plan.
 pub fn caches(graph: &Graph, plan: &Plan) -> BTreeMap<CacheId, usize> {
+    devices(graph, plan, |op| match op {
+        Op::Attend(attend) => attend.cache,
+        _ => None,
+    })
+}
+
+/// The device of each state under a plan.
+pub fn states(graph: &Graph, plan: &Plan) -> BTreeMap<StateId, usize> {
+    devices(graph, plan, Op::state)
+}
+
+/// The device under a plan of each thing that an op has.
+fn devices<T: Ord>(
+    graph: &Graph,
+    plan: &Plan,
+    of: impl Fn(&Op) -> Option<T>,
+) -> BTreeMap<T, usize> {
+    let on = |device| move |thing| (thing, device);
     let nodes = plan.segments.iter().flat_map(|segment| {
         segment.nodes.clone().map(|node| (&graph.nodes[node].op, segment.device))
     });
-    let cache = |(op, device): (&Op, usize)| match op {
-        Op::Attend(attend) => Some((attend.cache?, device)),
-        _ => None,
-    };
-    nodes.filter_map(cache).collect()
+    nodes.filter_map(|(op, device)| of(op).map(on(device))).collect()
 }
 
-impl Change<'_> {
-    fn caches(&self, plan: &Plan) -> BTreeMap<CacheId, usize> {
-        caches(self.graph, plan)
-    }
+/// The device of each thing under a plan: [`caches`] or [`states`].
+type Devices<T> = fn(&Graph, &Plan) -> BTreeMap<T, usize>;
 
-    /// Caches that move, with their old and new device.
-    pub fn moved_caches(&self) -> Vec<(CacheId, usize, usize)> {
-        let to = self.caches(self.to);
-        let from = self.from.map(|plan| self.caches(plan)).unwrap_or_default();
-        let both = from.into_iter().map(|(cache, device)| (cache, device, to[&cache]));
+impl Change<'_> {
+    /// Caches or states that move, with their old and new device.
+    pub fn moved<T: Ord>(&self, devices: Devices<T>) -> Vec<(T, usize, usize)> {
+        let to = devices(self.graph, self.to);
+        let from = self.from.map(|plan| devices(self.graph, plan)).unwrap_or_default();
+        let both = from.into_iter().map(|(thing, device)| {
+            let to = to[&thing];
+            (thing, device, to)
+        });
         both.filter(|(_, from, to)| from != to).collect()
     }
 
-    /// Caches that stay on a device.
-    fn kept_caches(&self, device: usize) -> Vec<CacheId> {
-        let to = self.caches(self.to);
-        let from = self.from.map(|plan| self.caches(plan)).unwrap_or_default();
-        let stays = |&(cache, on): &(CacheId, usize)| on == device && to[&cache] == device;
-        from.into_iter().filter(stays).map(|(cache, _)| cache).collect()
+    /// Caches or states that stay on a device.
+    fn kept<T: Ord>(&self, devices: Devices<T>, device: usize) -> Vec<T> {
+        let to = devices(self.graph, self.to);
+        let from = self.from.map(|plan| devices(self.graph, plan)).unwrap_or_default();
+        let stays = |(thing, on): &(T, usize)| *on == device && to[thing] == device;
+        from.into_iter().filter(stays).map(|(thing, _)| thing).collect()
     }
 }
 
@@ -63,9 +79,10 @@ pub fn reserve(change: &Change<'_>, backends: &mut [Box<dyn Backend>]) -> Result
         let weights: Vec<&Weight> = mine.map(|&(_, id)| change.graph.weight(id)).collect();
         let holds = |plan: &Plan| plan.segments.iter().any(|segment| segment.device == device);
         if !weights.is_empty() || change.from.is_some_and(holds) {
-            let caches = change.kept_caches(device);
+            let caches = change.kept(caches, device);
+            let states = change.kept(states, device);
             change.model.file().maps().for_each(|map| backend.share(map));
-            let holding = Holding { weights: &weights, caches: &caches };
+            let holding = Holding { weights: &weights, caches: &caches, states: &states };
             backend.reserve(&holding).map_err(Failed::on(device))?;
         }
     }

@@ -103,7 +103,12 @@ pub type Planner<'p> = dyn Fn(&Graph, &Machine, &Budget) -> Result<Plan, Error> 
 /// The book-keeping of the KV cache.
 fn pages(settings: &Settings<'_>, limits: &Limits, model: &Model) -> Pages {
     let context = settings.context(model.config().context);
-    Pages::new(limits.pages, limits.sequences + settings.cached_sequences, context)
+    Pages::new(limits.pages, open_sequences(settings), context).with_states(limits.states)
+}
+
+/// Number of sequences that may be open.
+fn open_sequences(settings: &Settings<'_>) -> usize {
+    settings.sequences + settings.cached_sequences
 }
 
 /// Prepares a session on open devices. If a device runs out of memory or is lost, less is placed on it, with a warning.
@@ -326,6 +331,11 @@ pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
         pages,
         // Sequences with a common prefix share its pages, but each has them in its table.
         page_entries: pages.max(if is_decoder { table * sequences } else { 0 }),
+        states: match model.graph().states.is_empty() {
+            true => 0,
+            // The states before and after a step remain until it is done.
+            false => open_sequences(settings) + sequences + settings.checkpoints,
+        },
         key_type: settings.cache_type_k,
         value_type: settings.cache_type_v,
         fuse: settings.fuse,
@@ -338,6 +348,7 @@ pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
 pub fn budget(limits: &Limits) -> Budget {
     Budget {
         context: limits.pages * PAGE_TOKENS,
+        states: limits.states,
         tokens: limits.tokens,
         outputs: limits.outputs,
         key_type: limits.key_type,

@@ -1,10 +1,10 @@
 //! Moves layers between devices during a session: unchanged weights are not loaded again, caches are transferred.
 
-use bilayer_graph::{CacheId, CachePages};
+use bilayer_graph::{CacheId, CachePages, StateId};
 use bilayer_scheduler::{Machine, Plan};
 
 use super::batch::Batch;
-use super::load::Change;
+use super::load::{self, Change};
 use super::pipeline::{self, Pipeline};
 use super::prepare::{self, Planner};
 use super::{Failed, Overlap, Session, fallback};
@@ -16,6 +16,13 @@ struct Cargo {
     cache: CacheId,
     to: usize,
     data: CachePages,
+}
+
+/// The slots of a state in transfer.
+struct StateCargo {
+    state: StateId,
+    to: usize,
+    data: Vec<f32>,
 }
 
 /// What is timed.
@@ -94,13 +101,22 @@ impl Session {
         pages.dedup();
         let backends = &mut self.pipeline.backends;
         let mut cargo = Vec::new();
-        for (cache, from, to) in change.moved_caches() {
+        for (cache, from, to) in change.moved(load::caches) {
             let data = backends[from].save(cache, &pages).map_err(Failed::on(from))?;
             cargo.push(Cargo { cache, to, data });
+        }
+        let slots = self.cache.slots_in_use();
+        let mut states = Vec::new();
+        for (state, from, to) in change.moved(load::states) {
+            let data = backends[from].save_state(state, &slots).map_err(Failed::on(from))?;
+            states.push(StateCargo { state, to, data });
         }
         let parts = prepare::equip(&change, backends, self.limits, &mut |_| ())?;
         for Cargo { cache, to, data } in cargo {
             backends[to].restore(cache, &pages, &data).map_err(Failed::on(to))?;
+        }
+        for StateCargo { state, to, data } in states {
+            backends[to].restore_state(state, &slots, &data).map_err(Failed::on(to))?;
         }
         self.divides = self.divides(plan);
         self.overlap = self.overlap_of(plan);

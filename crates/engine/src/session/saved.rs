@@ -1,23 +1,23 @@
-//! Sequences in files: their tokens, and their keys and values, to continue them in another process.
+//! Sequences in files: their tokens, their keys and values, and their states, to continue them in another process.
 //!
 //! A file is [`MAGIC`], the model's digest and the number of tokens, the tokens, then for each cache of the graph the
-//! type of its numbers (2 bytes each if all are exact as f16, else 4), how many, keys and values, and at the end the
-//! FNV-1a hash of all before it; integers are little-endian.
+//! type of its numbers (2 bytes each if all are exact as f16, else 4), how many, keys and values, then in the same form
+//! each state at the end of the sequence, and at the end the FNV-1a hash of all before it; integers are little-endian.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 use bilayer_gguf::temporary::{self, Access};
-use bilayer_graph::{CacheId, CachePages, PAGE_TOKENS};
+use bilayer_graph::{CacheId, CachePages, PAGE_TOKENS, StateId};
 use half::f16;
 
-use super::{SequenceId, Session};
+use super::{Checkpoint, SequenceId, Session};
 use crate::kept::{FNV_START, fnv_from};
 use crate::{Error, Model};
 
 /// The first bytes of a file.
-const MAGIC: &[u8; 8] = b"BLYRSEQ1";
+const MAGIC: &[u8; 8] = b"BLYRSEQ2";
 
 /// A sequence outside a session.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +26,8 @@ pub struct SavedSequence {
     tokens: Vec<u32>,
     /// Keys and values of the tokens, without the rest of their last page.
     caches: BTreeMap<CacheId, CachePages>,
+    /// States after the last token.
+    states: BTreeMap<StateId, Vec<f32>>,
 }
 
 impl SavedSequence {
@@ -65,6 +67,11 @@ impl SavedSequence {
             out.write_all(&u64::from(cache.0).to_le_bytes())?;
             write_numbers(out, &pages.keys)?;
             write_numbers(out, &pages.values)?;
+        }
+        out.write_all(&(self.states.len() as u64).to_le_bytes())?;
+        for (state, numbers) in &self.states {
+            out.write_all(&u64::from(state.0).to_le_bytes())?;
+            write_numbers(out, numbers)?;
         }
         Ok(())
     }
@@ -114,7 +121,14 @@ impl Session {
             }
             caches.insert(cache, data);
         }
-        Ok(SavedSequence { model: digest(&self.model), tokens, caches })
+        let mut states = BTreeMap::new();
+        if let Some(Checkpoint { slot, .. }) = self.cache.checkpoints(sequence).last().copied() {
+            for (state, device) in self.states() {
+                let data = self.pipeline.backends[device].save_state(state, &[slot])?;
+                states.insert(state, data);
+            }
+        }
+        Ok(SavedSequence { model: digest(&self.model), tokens, caches, states })
     }
 
     /// Opens a sequence with saved contents.
@@ -140,6 +154,12 @@ impl Session {
         if !caches.keys().eq(saved.caches.keys()) {
             return Err(wrong("it has not the caches of this model"));
         }
+        let states = self.states();
+        let sizes = states.keys().map(|&state| (state, self.graph.state(state).elements));
+        if !sizes.eq(saved.states.iter().map(|(state, numbers)| (*state, numbers.len()))) {
+            return Err(wrong("it has not the states of this model"));
+        }
+        self.cache.begin();
         self.cache.append(sequence, &saved.tokens, &mut self.copies)?;
         let pages = self.cache.table(sequence).to_vec();
         let tokens = saved.tokens.len().max(1);
@@ -153,7 +173,18 @@ impl Session {
             let data = CachePages { keys: whole(&data.keys), values: whole(&data.values) };
             self.pipeline.backends[device].restore(cache, &pages, &data)?;
         }
+        if let Some(Checkpoint { slot, .. }) = self.cache.checkpoints(sequence).last().copied() {
+            for (state, device) in states {
+                let data = &saved.states[&state];
+                self.pipeline.backends[device].restore_state(state, &[slot], data)?;
+            }
+        }
         Ok(())
+    }
+
+    /// The states with their devices.
+    fn states(&self) -> BTreeMap<StateId, usize> {
+        super::load::states(&self.graph, &self.plan)
     }
 
     /// The caches with their devices.
@@ -201,10 +232,15 @@ impl<R: Read> Reading<'_, R> {
             let pages = CachePages { keys: self.numbers(count)?, values: self.numbers(count)? };
             caches.insert(cache, pages);
         }
-        Ok(SavedSequence { model: found, tokens, caches })
+        let mut states = BTreeMap::new();
+        for _ in 0..self.count(8)? {
+            let state = StateId(u32::try_from(self.integer()?).map_err(|e| e.to_string())?);
+            states.insert(state, self.numbers(1)?);
+        }
+        Ok(SavedSequence { model: found, tokens, caches, states })
     }
 
-    /// Numbers of `tokens` tokens.
+    /// Numbers, as many for each of `tokens` tokens.
     fn numbers(&mut self, tokens: usize) -> Result<Vec<f32>, String> {
         let bytes = self.integer()?;
         let count = self.count(2)?;

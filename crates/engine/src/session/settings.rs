@@ -12,6 +12,9 @@ use crate::{Error, Model};
 /// Default context, unless the model's own is shorter.
 pub const CONTEXT: usize = 8192;
 
+/// Default number of checkpoints: those of a few answers, and of as many draft tokens as are verified at once.
+pub const CHECKPOINTS: usize = 16;
+
 /// Stages of preparing a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -84,6 +87,9 @@ pub struct Settings<'a> {
     /// Tokens that the KV cache of a decoder has room for, over all sequences; `None` is the context of each of
     /// `sequences`. At least one context.
     pub kv_tokens: Option<usize>,
+    /// Slots for checkpoints of the states of sequences, over all sequences, if the model has states: a sequence can
+    /// return to the length of any of its checkpoints, and what lies behind the last usable one is computed again.
+    pub checkpoints: usize,
     /// Maximum tokens per step (the physical batch); an encoder's is at least its context.
     pub ubatch_size: usize,
     /// Maximum output rows per step; `None` is one per sequence.
@@ -125,6 +131,7 @@ impl Default for Settings<'_> {
             sequences: 1,
             cached_sequences: 0,
             kv_tokens: None,
+            checkpoints: CHECKPOINTS,
             ubatch_size: 512,
             outputs: None,
             cache_type_k: Type::F16,
@@ -167,6 +174,7 @@ impl Settings<'_> {
             ("ctx-size", self.ctx_size.unwrap_or(0), 0, 1 << 24),
             ("parallel", self.sequences, 1, 256),
             ("ubatch-size", self.ubatch_size, 1, 1 << 16),
+            ("ctx-checkpoints", self.checkpoints, 0, 1 << 12),
         ];
         for (name, found, low, high) in bounds {
             if !(low..=high).contains(&found) {

@@ -75,6 +75,7 @@ pub(crate) fn activation_name(activation: Activation) -> &'static str {
         Activation::GeluTanh => "gelu_tanh",
         Activation::Gelu => "gelu",
         Activation::Sigmoid => "sigmoid",
+        Activation::Identity => "identity",
         Activation::ClampedSwiglu => "clamped_swiglu",
     }
 }

@@ -5,6 +5,7 @@ use bilayer_quant::Type;
 
 use super::attend::{MergeKey, SplitKey};
 use super::cache::CacheType;
+use super::conv::ConvKey;
 use super::embed::EmbedKey;
 use super::gate::GateKey;
 use super::layer_norm::LayerNormKey;
@@ -28,6 +29,12 @@ pub(super) fn route(caps: &Caps) -> Vec<Source> {
     let keys = scores.flat_map(|score| {
         options.clone().map(move |(bias, factors)| RouteKey { score, bias, factors })
     });
+    keys.map(|key| key.source(caps)).collect()
+}
+
+/// Of two to four taps, with and without a bias.
+pub(super) fn conv(caps: &Caps) -> Vec<Source> {
+    let keys = (2..=4).flat_map(|taps| BOTH.map(|bias| ConvKey { taps, bias }));
     keys.map(|key| key.source(caps)).collect()
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use bilayer_graph::slots::{self, Life};
-use bilayer_graph::{CacheId, Error as GraphError, Kernel, Limits, Rows};
+use bilayer_graph::{CacheId, Error as GraphError, Kernel, Limits, Rows, StateId};
 use rayon::prelude::*;
 
 use super::draft::{DraftBuffer, DraftStage, Operand, View};
@@ -15,6 +15,7 @@ use super::{Access, Choice, Dispatch, Output, Program, Stage};
 use crate::cache::Cache;
 use crate::device::{Device, Pipeline};
 use crate::kernel::Source;
+use crate::slots::Slots;
 use crate::weights::Weights;
 
 /// Alignment of a uniform slice in bytes, the maximum required by any GPU.
@@ -46,6 +47,8 @@ pub struct Site<'a> {
     pub weights: &'a Weights,
     /// Its caches.
     pub caches: &'a HashMap<CacheId, Cache>,
+    /// Its states of sequences.
+    pub states: &'a HashMap<StateId, Slots>,
     /// Its speed, operations per second.
     pub rate: f64,
 }
@@ -208,6 +211,7 @@ impl Wiring<'_> {
             Operand::Weights(home) => self.site.weights.buffer(*home),
             Operand::Keys(cache) => &self.site.caches[cache].keys,
             Operand::Values(cache) => &self.site.caches[cache].values,
+            Operand::States(state) => &self.site.states[state].buffer,
         }
         .as_entire_binding()
     }

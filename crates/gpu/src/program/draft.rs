@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bilayer_graph::{CacheId, Rows, Value};
+use bilayer_graph::{CacheId, Rows, StateId, Value};
 
 use crate::kernel::Source;
 use crate::weights::Home;
@@ -94,6 +94,8 @@ pub enum Operand {
     Keys(CacheId),
     /// A layer's values.
     Values(CacheId),
+    /// A layer's states of sequences.
+    States(StateId),
 }
 
 /// One dispatch.

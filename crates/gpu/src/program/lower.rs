@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bilayer_graph::fuse::{self, FusedOp, Item};
 use bilayer_graph::{
-    CacheId, Error as GraphError, Graph, Ids, Limits, Op, Rows, Segment, Value, WeightId,
+    CacheId, Error as GraphError, Graph, Ids, Limits, Op, Rows, Segment, StateId, Value, WeightId,
 };
 use bytemuck::Pod;
 
@@ -17,6 +17,7 @@ use crate::cache::Cache;
 use crate::caps::Caps;
 use crate::kernel::Source;
 use crate::kernels;
+use crate::slots::Slots;
 use crate::weights::{ROW_MULTIPLE, Weights};
 
 mod attend;
@@ -47,6 +48,8 @@ pub struct Holdings<'a> {
     pub weights: &'a Weights,
     /// Its caches.
     pub caches: &'a HashMap<CacheId, Cache>,
+    /// Its states of sequences.
+    pub states: &'a HashMap<StateId, Slots>,
     /// Operations per second.
     pub rate: f64,
 }

@@ -27,6 +27,8 @@ pub struct Layout {
     pub copies: u32,
     /// Number of texts that end before each row, if texts of a sequence are distinguished.
     pub segments: u32,
+    /// Spans of state: first row, rows, the slots from and to which they carry.
+    pub states: u32,
     /// Page tables.
     pub pages: u32,
     /// Total words.
@@ -43,9 +45,10 @@ impl Layout {
         let tile_words = if kind.whole { 6 } else { 4 };
         let copies = tiles + tile_words * limits.tokens as u32;
         let segments = copies + 2 * copies_max(limits) as u32;
-        let pages = segments + if kind.segments.is_some() { limits.tokens as u32 } else { 0 };
+        let states = segments + if kind.segments.is_some() { limits.tokens as u32 } else { 0 };
+        let pages = states + 4 * spans_max(limits) as u32;
         let len = (pages + limits.page_entries as u32).next_multiple_of(4);
-        Layout { tokens, rows, outputs, tiles, tile_words, copies, segments, pages, len }
+        Layout { tokens, rows, outputs, tiles, tile_words, copies, segments, states, pages, len }
     }
 }
 
@@ -62,6 +65,14 @@ pub struct StepKind {
 fn copies_max(limits: &Limits) -> usize {
     (2 * limits.sequences).max(limits.pages)
 }
+
+/// Maximum spans of state per step.
+fn spans_max(limits: &Limits) -> usize {
+    if limits.states == 0 { 0 } else { limits.states + limits.sequences }
+}
+
+/// Instead of a slot at the beginning of a sequence.
+const NO_SLOT: u32 = u32::MAX;
 
 /// The words of the current step.
 pub struct Words {
@@ -127,7 +138,7 @@ impl Words {
     /// It exceeds the limits.
     pub fn fill(&mut self, step: &Step<'_>, limits: &Limits) -> Result<Counts, GraphError> {
         self.check(step, limits)?;
-        let Layout { tokens, rows, outputs, copies, pages, .. } = self.layout;
+        let Layout { tokens, rows, outputs, copies, states, pages, .. } = self.layout;
         self.lay_segments(step);
         let words = &mut self.words;
         words[tokens as usize..][..step.tokens.len()].copy_from_slice(step.tokens);
@@ -135,6 +146,10 @@ impl Words {
         words[pages as usize..][..step.pages.len()].copy_from_slice(step.pages);
         for (to, copy) in words[copies as usize..].chunks_exact_mut(2).zip(step.copies) {
             to.copy_from_slice(&[copy.from, copy.to]);
+        }
+        for (to, span) in words[states as usize..].chunks_exact_mut(4).zip(step.states) {
+            let from = span.from.unwrap_or(NO_SLOT);
+            to.copy_from_slice(&[span.first_row, span.rows, from, span.to]);
         }
         let mut row = rows as usize;
         for span in step.spans {
@@ -166,7 +181,7 @@ impl Words {
             counts.tiles,
             counts.copies,
             counts.splits,
-            0,
+            step.states.len() as u32,
             0,
             0,
         ]);
@@ -210,6 +225,9 @@ impl Words {
         within("sequences", step.spans.len(), limits.sequences)?;
         within("page entries", step.pages.len(), limits.page_entries)?;
         within("page copies", step.copies.len(), copies_max(limits))?;
+        within("spans of state", step.states.len(), spans_max(limits))?;
+        let slots = step.states.iter().flat_map(|span| span.from.into_iter().chain([span.to]));
+        within("slots of state", slots.max().map_or(0, |slot| slot as usize + 1), limits.states)?;
         for span in step.spans {
             let end = span.first_position as usize + span.rows as usize;
             within("positions in its table", end, self.positions)?;

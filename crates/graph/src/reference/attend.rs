@@ -133,6 +133,7 @@ mod tests {
             spans: &spans,
             pages: &pages,
             outputs: &[],
+            states: &[],
             copies: &[],
             exactness: Exactness::Fastest,
         };
@@ -219,6 +220,7 @@ mod tests {
             spans: &spans,
             pages: &pages,
             outputs: &[],
+            states: &[],
             copies: &[],
             exactness: Exactness::Fastest,
         };
@@ -238,6 +240,7 @@ mod tests {
             spans: &spans,
             pages: &pages,
             outputs: &[],
+            states: &[],
             copies: &[],
             exactness: Exactness::Fastest,
         };

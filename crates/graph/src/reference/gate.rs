@@ -14,6 +14,7 @@ pub(super) fn gate(activation: Activation, gate: &[f32], up: Option<&[f32]>, out
             }
             Activation::Gelu => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
             Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            Activation::Identity => x,
             Activation::ClampedSwiglu => {
                 // Written to preserve NaN.
                 let limit = f64::from(Activation::SWIGLU_LIMIT);
@@ -30,9 +31,11 @@ fn factor(activation: Activation, up: f32) -> f64 {
     let limit = Activation::SWIGLU_LIMIT;
     match activation {
         Activation::ClampedSwiglu => f64::from(up.clamp(-limit, limit)) + 1.0,
-        Activation::Silu | Activation::GeluTanh | Activation::Gelu | Activation::Sigmoid => {
-            f64::from(up)
-        }
+        Activation::Silu
+        | Activation::GeluTanh
+        | Activation::Gelu
+        | Activation::Sigmoid
+        | Activation::Identity => f64::from(up),
     }
 }
 

@@ -30,6 +30,7 @@ mod tests {
             spans: &[span(0, 2), span(2, 3)],
             pages: &[0],
             outputs: &[1, 3, 4],
+            states: &[],
             copies: &[],
             exactness: Exactness::Fastest,
         };

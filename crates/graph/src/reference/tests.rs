@@ -16,6 +16,7 @@ pub(crate) fn limits() -> Limits {
         sequences: 2,
         pages: 2,
         page_entries: 2,
+        states: 4,
         key_type: Type::F32,
         value_type: Type::F32,
         fuse: false,
@@ -91,7 +92,15 @@ fn ready(graph: &Graph, table: &[f32], limits: Limits) -> (Reference, SegmentId)
 const TABLE: [f32; 6] = [2.0, 4.0, 6.0, 0.0, 10.0, 20.0];
 
 fn step<'a>(tokens: &'a [u32], spans: &'a [Span], pages: &'a [u32]) -> Step<'a> {
-    Step { tokens, spans, pages, outputs: &[1], copies: &[], exactness: Exactness::Fastest }
+    Step {
+        tokens,
+        spans,
+        pages,
+        outputs: &[1],
+        states: &[],
+        copies: &[],
+        exactness: Exactness::Fastest,
+    }
 }
 
 const TWO: [Span; 1] = [Span { first_row: 0, rows: 2, first_position: 0, first_page: 0 }];

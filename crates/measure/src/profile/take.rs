@@ -201,7 +201,10 @@ impl Bench {
         };
         // At the depth at which the times for predictions were measured.
         let behind = POSITION.saturating_sub(self.decode / 2).min(self.prompt.len());
-        session.truncate(sequence, behind);
+        let there = session.truncate(sequence, behind);
+        if there < behind {
+            session.prefill(sequence, &self.prompt[there..behind], &mut |_| true)?;
+        }
         step(session, 1)?;
         let vocab = session.vocab() as u32;
         let is_async: Vec<bool> =

@@ -34,12 +34,13 @@ pub fn placement(session: &Session) -> String {
 pub fn details(session: &Session) {
     for device in &session.plan().devices {
         output::detail(&format!(
-            "{}: {} of {}: weights {}, KV cache {}, activations {}, transfers {}",
+            "{}: {} of {}: weights {}, KV cache {}, states {}, activations {}, transfers {}",
             device.name,
             Bytes(device.used_bytes),
             Bytes(device.budget_bytes),
             Bytes(device.weight_bytes),
             Bytes(device.kv_bytes),
+            Bytes(device.state_bytes),
             Bytes(device.activation_bytes),
             Bytes(device.staging_bytes)
         ));

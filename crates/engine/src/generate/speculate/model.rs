@@ -68,7 +68,7 @@ impl DraftModel {
         let common = held.iter().zip(text.from(0)).take_while(|(a, b)| **a == *b).count();
         // The last token is always run: its logits begin the draft.
         let common = common.min(text.len() - 1);
-        session.truncate(*sequence, common);
+        let common = session.truncate(*sequence, common);
         rest.clear();
         rest.extend(text.from(common));
         if rest.iter().any(|&token| token as usize >= session.vocab()) {

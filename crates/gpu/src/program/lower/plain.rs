@@ -7,6 +7,7 @@ use super::super::draft::{Condition, DraftChoice, Grid, Operand, always};
 use super::{Lowering, View, dispatch};
 use crate::kernel::Source;
 use crate::kernels::add::{AddKey, AddParams};
+use crate::kernels::conv::{ConvKey, ConvParams};
 use crate::kernels::gate::{GateKey, GateParams};
 use crate::kernels::head_norm::{HeadNormKey, HeadNormParams};
 use crate::kernels::layer_norm::{LayerNormKey, LayerNormParams};
@@ -177,6 +178,38 @@ impl Lowering<'_> {
         let operands = [a, b, y].map(|view| Operand::Buffer(view.buffer)).to_vec();
         let grid = elements(&y, AddKey::grid);
         self.stage(&[node], Some(out), dispatch(AddKey.source(self.caps), &params, operands, grid));
+        Ok(())
+    }
+
+    /// Lowers an [`Op::Conv`].
+    pub(crate) fn conv(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Conv { input, weight, bias, state, out } = *self.op(node) else {
+            unreachable!("the table")
+        };
+        let (x, y) = (self.view(input), self.view(out));
+        let channels = y.width as usize;
+        let taps = self.graph.weight(weight).cols / channels;
+        let params = ConvParams {
+            x: [x.offset, x.stride],
+            out: [y.offset, y.stride],
+            channels: y.width,
+            weight: 4 * self.vector(weight),
+            bias: bias.map_or(0, |bias| 4 * self.vector(bias)),
+            states_at: self.words.layout().states,
+            slot: self.holdings.states[&state].stride(),
+            zero: 0,
+        };
+        let operands = vec![
+            Operand::Step,
+            Operand::Vectors,
+            Operand::Buffer(x.buffer),
+            Operand::States(state),
+            Operand::Buffer(y.buffer),
+        ];
+        let source = ConvKey { taps, bias: bias.is_some() }.source(self.caps);
+        let operations = (taps * channels) as u64;
+        let grid = Grid::new(y.rows, operations, move |_, _| ConvKey::grid(channels));
+        self.stage(&[node], Some(out), dispatch(source, &params, operands, grid));
         Ok(())
     }
 

@@ -1,0 +1,72 @@
+//! The tokens of a step in the cache's book-keeping: appended before it runs, removed as far as it did not.
+
+use bilayer_graph::PAGE_TOKENS;
+
+use super::cache::Pages;
+use super::{Run, Session, Wanted, batch};
+use crate::Error;
+
+impl Session {
+    /// Appends the runs' tokens to their sequences and allocates cache pages.
+    pub(super) fn append(&mut self, runs: &[Run<'_>]) -> Result<(), Error> {
+        let vocab = self.vocab();
+        let Session { cache, limits, starts, copies, .. } = self;
+        starts.clear();
+        cache.begin();
+        within("sequences", runs.len(), limits.sequences)?;
+        let outputs = runs.iter().map(|run| match run.wanted {
+            Wanted::None => 0,
+            Wanted::First | Wanted::Last => run.tokens.len().min(1),
+            Wanted::All | Wanted::Verified => run.tokens.len(),
+        });
+        within("outputs", outputs.sum(), limits.outputs)?;
+        for run in runs {
+            if let Some(&token) = run.tokens.iter().find(|&&token| token as usize >= vocab) {
+                return Err(Error::Token { token, vocab });
+            }
+            starts.push(cache.append(run.sequence, run.tokens, copies)?);
+        }
+        for (run, &start) in runs.iter().zip(&*starts) {
+            mark(cache, run, start);
+        }
+        Ok(())
+    }
+
+    /// Removes what was appended after the first `rows` rows of the step.
+    pub(super) fn keep(&mut self, runs: &[Run<'_>], rows: usize) {
+        let mut end: usize = batch::rows(&runs[..self.starts.len()]);
+        // In reverse order, since a sequence may occur twice.
+        for (run, &start) in runs.iter().zip(&self.starts).rev() {
+            let first = end - run.tokens.len();
+            let kept = rows.clamp(first, end) - first;
+            self.cache.stop(run.sequence, start + kept);
+            end = first;
+        }
+    }
+}
+
+/// Adds the checkpoints of a run besides the one at its end: after each draft token; or at the last page boundary, and at
+/// others before it at growing distances.
+fn mark(cache: &mut Pages, run: &Run<'_>, start: usize) {
+    let end = start + run.tokens.len();
+    match run.wanted {
+        Wanted::Verified => (start + 1..end).for_each(|at| cache.mark(run.sequence, at)),
+        _ => {
+            let mut boundary = end.saturating_sub(1) / PAGE_TOKENS * PAGE_TOKENS;
+            let mut distance = PAGE_TOKENS;
+            while boundary > start {
+                cache.mark(run.sequence, boundary);
+                boundary = boundary.saturating_sub(distance);
+                distance *= 2;
+            }
+        }
+    }
+}
+
+/// Refuses more than a limit.
+pub(super) fn within(what: &'static str, found: usize, limit: usize) -> Result<(), Error> {
+    if found > limit {
+        return Err(bilayer_graph::Error::Limit { what, limit, found }.into());
+    }
+    Ok(())
+}

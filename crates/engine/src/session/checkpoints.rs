@@ -1,0 +1,239 @@
+//! Ownership of state slots: after how many tokens of a sequence its state is in which slot.
+//!
+//! A slot is written only by the step that takes it from the free ones, so the states before a step remain: after an
+//! error, and for draft tokens that are rejected. A fork shares its parent's checkpoints. When no slot is free, the
+//! checkpoint that is least worth keeping is dropped: one between close neighbours and far from the end of its
+//! sequence. Those at page boundaries are worth more.
+
+use bilayer_graph::PAGE_TOKENS;
+
+/// How much more a checkpoint at a page boundary is worth than another.
+const BOUNDARY_WORTH: f64 = 8.0;
+
+/// The state of a sequence after its first `position` tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Number of tokens; at least 1.
+    pub position: usize,
+    /// The slot of the state.
+    pub slot: u32,
+}
+
+/// The checkpoints of a sequence, ascending by position. The last one is at its end, unless it is empty.
+#[derive(Clone, Debug, Default)]
+pub struct Checkpoints {
+    list: Vec<Checkpoint>,
+    /// The sequence's length before the current step, whose state must remain.
+    base: usize,
+}
+
+impl Checkpoints {
+    /// None, with room for `slots`.
+    pub fn reserved(slots: usize) -> Checkpoints {
+        Checkpoints { list: Vec::with_capacity(slots), base: 0 }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[Checkpoint] {
+        &self.list
+    }
+
+    /// The length of the longest prefix of at most `tokens` tokens whose state is known.
+    pub fn resumable(&self, tokens: usize) -> usize {
+        self.list[..self.upto(tokens)].last().map_or(0, |last| last.position)
+    }
+
+    /// Number of checkpoints within the first `tokens` tokens.
+    fn upto(&self, tokens: usize) -> usize {
+        self.list.partition_point(|at| at.position <= tokens)
+    }
+
+    /// The slots that a step must not take: those of the states before and after it.
+    fn needed(&self) -> impl Iterator<Item = u32> + '_ {
+        let base = self.list.iter().filter(|at| at.position == self.base);
+        base.chain(self.list.last()).map(|at| at.slot)
+    }
+}
+
+/// The slots of all sequences' states; none if the model has no state.
+#[derive(Debug, Default)]
+pub struct Slots {
+    /// Unreferenced slots; the last is used first.
+    free: Vec<u32>,
+    /// Number of sequences with a checkpoint in each slot.
+    references: Vec<u32>,
+    /// Slots that must not be taken, while one is sought.
+    needed: Vec<bool>,
+}
+
+impl Slots {
+    /// So many free slots.
+    pub fn new(slots: usize) -> Slots {
+        Slots {
+            free: (0..slots as u32).rev().collect(),
+            references: vec![0; slots],
+            needed: vec![false; slots],
+        }
+    }
+
+    /// Number of slots.
+    pub fn len(&self) -> usize {
+        self.references.len()
+    }
+
+    /// Referenced slots, ascending.
+    pub fn in_use(&self) -> Vec<u32> {
+        let used = self.references.iter().zip(0..).filter(|(count, _)| **count > 0);
+        used.map(|(_, slot)| slot).collect()
+    }
+
+    /// Shares the checkpoints of a sequence with an empty one.
+    pub fn fork(&mut self, from: &Checkpoints, to: &mut Checkpoints) {
+        to.list.extend_from_slice(&from.list);
+        to.base = from.base;
+        from.list.iter().for_each(|at| self.references[at.slot as usize] += 1);
+    }
+
+    /// Drops the checkpoints after the first `tokens` tokens.
+    pub fn truncate(&mut self, of: &mut Checkpoints, tokens: usize) {
+        for at in of.list.drain(of.upto(tokens)..) {
+            release(&mut self.references, &mut self.free, at.slot);
+        }
+    }
+
+    /// Corrects the checkpoints of a sequence whose step ended early, after its first `tokens` tokens: the first slot
+    /// that the step had not filled completely has the state at that point.
+    pub fn stop(&mut self, of: &mut Checkpoints, tokens: usize) {
+        let filled = of.upto(tokens.saturating_sub(1));
+        if let Some(at) = of.list.get_mut(filled) {
+            at.position = tokens;
+        }
+        self.truncate(of, tokens);
+    }
+
+    /// Marks the end of each sequence as the beginning of a step.
+    pub fn begin<'c>(&self, all: impl Iterator<Item = &'c mut Checkpoints>) {
+        all.for_each(|of| of.base = of.list.last().map_or(0, |last| last.position));
+    }
+
+    /// Adds a checkpoint to sequence `index` of `all` at a position that the current step reaches, if a slot can be
+    /// had. It can for the end of each run of a step: there are enough slots for every sequence before and after it.
+    pub fn add<S>(
+        &mut self,
+        all: &mut [S],
+        of: impl Fn(&mut S) -> &mut Checkpoints,
+        index: usize,
+        position: usize,
+    ) -> bool {
+        if of(&mut all[index]).resumable(position) == position {
+            return true;
+        }
+        if self.free.is_empty() {
+            self.drop_one(all, &of);
+        }
+        let Some(slot) = self.free.pop() else { return false };
+        self.references[slot as usize] = 1;
+        let of = of(&mut all[index]);
+        let place = of.upto(position);
+        of.list.insert(place, Checkpoint { position, slot });
+        true
+    }
+
+    /// Drops the checkpoint that is least worth keeping, in all sequences that share it.
+    fn drop_one<S>(&mut self, all: &mut [S], of: impl Fn(&mut S) -> &mut Checkpoints) {
+        self.needed.fill(false);
+        for one in &mut *all {
+            of(one).needed().for_each(|slot| self.needed[slot as usize] = true);
+        }
+        let mut least: Option<(f64, u32)> = None;
+        for one in &mut *all {
+            let list = &of(one).list;
+            let Some(end) = list.last().map(|last| last.position) else { continue };
+            for (place, at) in list.iter().enumerate() {
+                if self.needed[at.slot as usize] {
+                    continue;
+                }
+                let before = place.checked_sub(1).map_or(0, |place| list[place].position);
+                let gap = (list[place + 1].position - before) as f64;
+                let is_boundary = at.position.is_multiple_of(PAGE_TOKENS);
+                let worth = gap / (end - at.position) as f64;
+                let worth = if is_boundary { BOUNDARY_WORTH * worth } else { worth };
+                if least.is_none_or(|(known, _)| worth < known) {
+                    least = Some((worth, at.slot));
+                }
+            }
+        }
+        let Some((_, slot)) = least else { return };
+        for one in &mut *all {
+            let list = &mut of(one).list;
+            if let Some(place) = list.iter().position(|at| at.slot == slot) {
+                list.remove(place);
+                release(&mut self.references, &mut self.free, slot);
+            }
+        }
+    }
+}
+
+fn release(references: &mut [u32], free: &mut Vec<u32>, slot: u32) {
+    references[slot as usize] -= 1;
+    if references[slot as usize] == 0 {
+        free.push(slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn same(of: &mut Checkpoints) -> &mut Checkpoints {
+        of
+    }
+
+    fn positions(of: &Checkpoints) -> Vec<usize> {
+        of.all().iter().map(|at| at.position).collect()
+    }
+
+    /// Runs a step of one sequence.
+    fn step(slots: &mut Slots, all: &mut [Checkpoints], index: usize, to: usize) {
+        slots.begin(all.iter_mut());
+        assert!(slots.add(all, same, index, to));
+    }
+
+    #[test]
+    fn old_checkpoints_thin_out_and_boundaries_stay_longer() {
+        let mut slots = Slots::new(8);
+        let mut all = [Checkpoints::reserved(8)];
+        for token in 1..=500 {
+            step(&mut slots, &mut all, 0, token);
+        }
+        let found = positions(&all[0]);
+        assert_eq!((found.len(), found.last()), (8, Some(&500)));
+        assert!(found.contains(&499), "the state before the last step: {found:?}");
+        let boundaries = found.iter().filter(|at| at.is_multiple_of(PAGE_TOKENS)).count();
+        assert!(boundaries >= 3 && found[0] < 256, "{found:?}");
+        assert_eq!(all[0].resumable(498), found[5]);
+        slots.truncate(&mut all[0], 0);
+        assert_eq!(slots.in_use(), [0; 0]);
+    }
+
+    #[test]
+    fn forks_share_slots_and_a_step_leaves_the_states_before_it() {
+        let mut slots = Slots::new(4);
+        let mut all = [Checkpoints::reserved(4), Checkpoints::reserved(4)];
+        step(&mut slots, &mut all, 0, 5);
+        let [from, to] = &mut all;
+        slots.fork(from, to);
+        assert_eq!(slots.in_use(), [0]);
+        slots.begin(all.iter_mut());
+        assert!(slots.add(&mut all, same, 0, 9) && slots.add(&mut all, same, 1, 7));
+        // A third, between the states of one step, takes the last slot; there is no fifth.
+        assert!(slots.add(&mut all, same, 0, 6) && slots.add(&mut all, same, 0, 7));
+        assert_eq!(positions(&all[0]), [5, 7, 9]);
+        assert_eq!(positions(&all[1]), [5, 7]);
+        // The step of the first sequence ends early: its next slot has the state after 6 tokens.
+        slots.stop(&mut all[0], 6);
+        assert_eq!(positions(&all[0]), [5, 6]);
+        all.iter_mut().for_each(|of| slots.truncate(of, 4));
+        assert_eq!((slots.in_use(), all[0].resumable(4)), (vec![], 0));
+    }
+}

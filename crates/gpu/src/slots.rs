@@ -1,0 +1,111 @@
+//! The states of one layer on the device, one slot of f32 elements for each sequence or checkpoint.
+
+use std::ops::Range;
+
+use bilayer_graph::{Error as GraphError, Limits, OpKind, StateInfo};
+
+use crate::device::Device;
+
+/// `[slots, elements]`.
+pub struct Slots {
+    /// The elements.
+    pub buffer: wgpu::Buffer,
+    elements: usize,
+    slots: usize,
+}
+
+impl Slots {
+    /// Slots without contents, for the states of an op of that kind.
+    ///
+    /// # Errors
+    /// They exceed what a kernel can bind, or out of memory.
+    pub fn new(
+        device: &Device,
+        (info, kind): (&StateInfo, OpKind),
+        limits: &Limits,
+    ) -> Result<Slots, GraphError> {
+        let (elements, slots) = (info.elements, limits.states);
+        let bytes = bytes(elements).saturating_mul(slots as u64);
+        if bytes > device.caps().max_binding {
+            let most = device.caps().max_binding;
+            return Err(GraphError::Unsupported {
+                device: device.name().to_owned(),
+                op: kind,
+                what: format!(
+                    "{bytes} bytes of states in a layer (it binds {most} at once; fewer sequences or checkpoints fit)"
+                ),
+            });
+        }
+        let copied = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let buffer = device.buffer("states", bytes, wgpu::BufferUsages::STORAGE | copied)?;
+        Ok(Slots { buffer, elements, slots })
+    }
+
+    /// Floats from one slot to the next.
+    pub fn stride(&self) -> u32 {
+        self.elements as u32
+    }
+
+    /// Number of slots.
+    pub fn len(&self) -> usize {
+        self.slots
+    }
+
+    /// Bytes of all slots.
+    pub fn bytes(&self) -> u64 {
+        bytes(self.elements) * self.slots as u64
+    }
+
+    /// Copies slots to the host; waits for all submitted work.
+    ///
+    /// # Errors
+    /// No such slot, out of memory, or the device was lost.
+    pub fn save(&self, device: &Device, slots: &[u32]) -> Result<Vec<f32>, GraphError> {
+        self.check(slots)?;
+        if slots.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ranges: Vec<_> = slots.iter().map(|&slot| self.range(slot)).collect();
+        let bytes = device.download_ranges(&self.buffer, &ranges)?;
+        Ok(bytemuck::pod_collect_to_vec(&bytes))
+    }
+
+    /// Fills slots with data saved by another device, in order with submitted work.
+    ///
+    /// # Errors
+    /// No such slot, or another number of elements.
+    pub fn restore(&self, device: &Device, slots: &[u32], data: &[f32]) -> Result<(), GraphError> {
+        self.check(slots)?;
+        let limit = slots.len() * self.elements;
+        if data.len() != limit {
+            let (what, found) = ("elements of a state", data.len());
+            return Err(GraphError::Limit { what, limit, found });
+        }
+        for (&slot, data) in slots.iter().zip(data.chunks_exact(self.elements)) {
+            let start = self.range(slot).start;
+            device.queue.write_buffer(&self.buffer, start, bytemuck::cast_slice(data));
+        }
+        Ok(())
+    }
+
+    fn range(&self, slot: u32) -> Range<u64> {
+        let bytes = bytes(self.elements);
+        u64::from(slot) * bytes..u64::from(slot + 1) * bytes
+    }
+
+    fn check(&self, slots: &[u32]) -> Result<(), GraphError> {
+        match slots.iter().max() {
+            Some(&slot) if slot as usize >= self.slots => Err(GraphError::Limit {
+                what: "slots of state",
+                limit: self.slots,
+                found: slot as usize + 1,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Bytes of a slot.
+fn bytes(elements: usize) -> u64 {
+    (elements as u64).saturating_mul(size_of::<f32>() as u64)
+}
