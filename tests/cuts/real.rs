@@ -20,7 +20,7 @@ const TOKENS: usize = 32;
 const RANDOM_TOKENS: usize = 8;
 
 /// Checkpoints in the shared data: Llamas, and one of each mechanism that others have.
-const CHECKPOINTS: [&str; 10] = [
+const CHECKPOINTS: [&str; 11] = [
     "llama",
     "llama-256",
     "llama3-rope",
@@ -28,6 +28,7 @@ const CHECKPOINTS: [&str; 10] = [
     "gemma4",
     "gemma4-moe",
     "glm4-moe",
+    "lfm2-moe",
     "llama4",
     "ministral3",
     "muse-glimmer",

@@ -42,7 +42,9 @@ impl Model {
 
     /// The type of most of its weights.
     pub fn matrix_type(&self) -> Type {
-        self.file.tensor("blk.0.attn_output.weight").unwrap().layout().ty()
+        let names = ["blk.0.attn_output.weight", "blk.0.ffn_down.weight"];
+        let found = names.iter().find_map(|name| self.file.tensor(name));
+        found.unwrap().layout().ty()
     }
 
     /// The bytes of a weight within its tensor.

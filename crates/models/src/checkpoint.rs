@@ -393,15 +393,20 @@ pub(crate) fn layer_kinds(
 /// # Errors
 /// [`Error::Field`] if a layer is of another type.
 pub(crate) fn local_layers(settings: Settings<'_>) -> Result<Option<Vec<bool>>, Error> {
-    let Some((field, kinds)) = settings.get(&["layer_types"]) else { return Ok(None) };
-    let local = |kind: &Json| match kind.as_str() {
-        Some("sliding_attention") => Some(true),
-        Some("full_attention") => Some(false),
-        _ => None,
-    };
-    let local = kinds.as_array().and_then(|kinds| kinds.iter().map(local).collect());
-    let expected = "a list of sliding_attention and full_attention";
-    local.map(Some).ok_or_else(|| unexpected(field, expected, kinds))
+    let kinds = kinds(settings, &["full_attention", "sliding_attention"])?;
+    Ok(kinds.map(|kinds| kinds.into_iter().map(|kind| kind == 1).collect()))
+}
+
+/// The kind of each layer, as its index in `known`; `None` if the checkpoint does not list the layers' types.
+///
+/// # Errors
+/// [`Error::Field`] if a layer is of another type.
+pub(crate) fn kinds(settings: Settings<'_>, known: &[&str]) -> Result<Option<Vec<usize>>, Error> {
+    let Some((field, listed)) = settings.get(&["layer_types"]) else { return Ok(None) };
+    let kind = |kind: &Json| known.iter().position(|known| kind.as_str() == Some(known));
+    let kinds = listed.as_array().and_then(|kinds| kinds.iter().map(kind).collect());
+    let expected = format!("a list of {}", known.join(" and "));
+    kinds.map(Some).ok_or_else(|| unexpected(field, &expected, listed))
 }
 
 #[cfg(test)]

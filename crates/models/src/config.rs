@@ -49,6 +49,8 @@ pub struct Config {
     pub ffn_input: FfnInput,
     /// Tensor stem of the norm before the feed-forward, if there is one.
     pub ffn_norm: &'static str,
+    /// Tensor stem of the norm before the head.
+    pub output_norm: &'static str,
     /// Norm of queries and keys before RoPE.
     pub qk_norm: Option<QkNorm>,
     /// Queries, keys and values are the rows of one matrix, in this order.
@@ -162,9 +164,11 @@ pub enum FeedForward {
 /// The settings that may differ between layers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Layer {
+    /// What mixes the rows of a sequence.
+    pub mixer: Mixer,
     /// Query heads; a multiple of `kv_heads`.
     pub heads: usize,
-    /// Key-value heads.
+    /// Key-value heads; 0 without attention.
     pub kv_heads: usize,
     /// Elements of one head.
     pub head_dim: usize,
@@ -182,6 +186,18 @@ pub struct Layer {
     pub temperature: Option<Temperature>,
 }
 
+/// What mixes the rows of a sequence in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mixer {
+    /// Attention.
+    Attention,
+    /// A gated convolution over a few tokens: `out(c * conv(b * z))` of a projection `(b, c, z)`.
+    ShortConv {
+        /// Rows that a result is the sum of; at least 2.
+        taps: usize,
+    },
+}
+
 impl Config {
     /// Reads the keys that all decoders share and sets the common defaults: pre-norm, gated feed-forward with
     /// SiLU, separate matrices. `pairs` selects the RoPE pairing, `None` disables RoPE. The architecture's own
@@ -190,8 +206,21 @@ impl Config {
     /// # Errors
     /// A key is absent, of another kind or out of bounds.
     pub(crate) fn read(keys: &Keys<'_>, norm: Norm, pairs: Option<Pairs>) -> Result<Self, Error> {
+        Config::read_mixed(keys, norm, pairs, Mixer::Attention)
+    }
+
+    /// [`Config::read`], where layers without key-value heads have the mixer `other`.
+    ///
+    /// # Errors
+    /// Those of [`Config::read`].
+    pub(crate) fn read_mixed(
+        keys: &Keys<'_>,
+        norm: Norm,
+        pairs: Option<Pairs>,
+        other: Mixer,
+    ) -> Result<Self, Error> {
         let width = keys.size("embedding_length", 1..=limits::WIDTH)?;
-        let mut layers = layers(keys, width)?;
+        let mut layers = layers(keys, width, other)?;
         let head_dim = layers[0].head_dim;
         if let Some(pairs) = pairs {
             let rope = Rotary::read(keys, head_dim, pairs)?;
@@ -209,6 +238,7 @@ impl Config {
             norm_at: NormAt::Before,
             ffn_input: FfnInput::Attended,
             ffn_norm: "ffn_norm",
+            output_norm: "output_norm",
             qk_norm: None,
             qkv_in_one: false,
             feed_forward: FeedForward::Gated,
@@ -281,12 +311,13 @@ fn vocab(keys: &Keys<'_>) -> Result<usize, Error> {
     }
 }
 
-fn layers(keys: &Keys<'_>, width: usize) -> Result<Vec<Layer>, Error> {
+fn layers(keys: &Keys<'_>, width: usize, other: Mixer) -> Result<Vec<Layer>, Error> {
     let count = keys.size("block_count", 1..=limits::LAYERS)?;
     let heads = keys.each("attention.head_count", count, 1..=limits::HEADS)?;
     let head_dim = head_dim(keys, width, heads[0])?;
+    let least = usize::from(other == Mixer::Attention);
     let kv_heads = keys
-        .opt_each("attention.head_count_kv", count, 1..=limits::HEADS)?
+        .opt_each("attention.head_count_kv", count, least..=limits::HEADS)?
         .unwrap_or_else(|| heads.clone());
     let feed_forward = keys.each("feed_forward_length", count, 1..=limits::WIDTH)?;
     // Converters write 0 for "no window".
@@ -297,12 +328,14 @@ fn layers(keys: &Keys<'_>, width: usize) -> Result<Vec<Layer>, Error> {
     let mut layers = Vec::with_capacity(count);
     for i in 0..count - drafting {
         let (heads, kv_heads) = (heads[i], kv_heads[i]);
-        if !heads.is_multiple_of(kv_heads) {
+        let mixer = if kv_heads == 0 { other } else { Mixer::Attention };
+        if kv_heads > 0 && !heads.is_multiple_of(kv_heads) {
             let expected = format!("a divisor of the {heads} query heads of layer {i}");
             return Err(keys.value("attention.head_count_kv", expected, kv_heads));
         }
         let feed_forward = feed_forward[i];
         layers.push(Layer {
+            mixer,
             heads,
             kv_heads,
             head_dim,

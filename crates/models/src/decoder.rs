@@ -7,6 +7,7 @@
 use bilayer_graph::{Activation, Attend, Error, Precision, Recorder, Value, WeightId};
 
 mod experts;
+mod mixers;
 
 use crate::{
     Config, Encoder, Experts, FeedForward, FfnInput, Layer, Norm, NormAt, QkNorm, Rotary, Scaling,
@@ -74,7 +75,7 @@ fn head(
     hidden: Value,
     table: WeightId,
 ) -> Result<Value, Error> {
-    let normed = norm(config, r, "result_norm", "output_norm", hidden)?; // [R, width]
+    let normed = norm(config, r, "result_norm", config.output_norm, hidden)?; // [R, width]
     let tied = !r.has("output.weight");
     let output = if tied { table } else { r.matrix("output.weight", config.vocab, config.width)? };
     let bias = r.optional_vector("output.bias", config.vocab)?;
@@ -99,8 +100,8 @@ const SUM: &[NormAt] = &[NormAt::Sum];
 /// What layers hand on beside the residual stream.
 #[derive(Default)]
 pub(crate) struct Carried {
-    /// Keys and values of each layer so far.
-    kv: Vec<[Value; 2]>,
+    /// Keys and values of each layer so far, if it has any.
+    kv: Vec<Option<[Value; 2]>>,
     /// The further embeddings of all layers, `[T, layers * width]`.
     embedded: Option<Value>,
 }
@@ -158,7 +159,7 @@ impl Block<'_> {
             true => norm(self.config, r, "attn_norm_2", &second, hidden)?,
             false => normed,
         };
-        let mut attn = self.attention(input, carried, r)?; // [T, heads * head_dim]
+        let (mut attn, by) = self.mixed(input, carried, r)?; // [T, heads * head_dim]
         let mut embedded = self.own_embedding(carried, r); // [T, layer_embedding]
         let pools = self.config.encoder.as_ref().is_some_and(Encoder::pools);
         if self.index + 1 == self.config.layers.len() && !pools {
@@ -169,7 +170,7 @@ impl Block<'_> {
                 normed = r.rows_wanted("attn_norm_wanted", normed); // [R, width]
             }
         }
-        let mut out = self.linear(r, "attn_out", attn, &Projection::whole("attn_output", width))?;
+        let mut out = self.linear(r, "attn_out", attn, &Projection::whole(by, width))?;
         out = self.normed(r, AFTER, ["attn_post_norm", "post_attention_norm"], out)?;
         out = scaled(r, "attn_out_scaled", out, residual_scale);
         let mut middle = r.add("ffn_inp", out, hidden); // [.., width]
@@ -269,10 +270,12 @@ impl Block<'_> {
         q = self.rotated(r, "attn_q_rope", q)?;
         let [k, v] = match (own, self.layer.kv_of) {
             (Some([k, v]), _) => [self.rotated(r, "attn_k_rope", k)?, v],
-            (None, Some(other)) => carried.kv[other],
-            (None, None) => unreachable!("a layer has its own keys or those of another"),
+            (None, other) => {
+                let shared = other.and_then(|other| carried.kv[other]);
+                shared.expect("a layer has its own keys or those of another")
+            }
         };
-        carried.kv.push([k, v]);
+        carried.kv.push(Some([k, v]));
         Ok([q, k, v])
     }
 

@@ -46,6 +46,8 @@ mod gpt_oss;
 mod gptneox;
 mod granite;
 mod keys;
+mod lfm2;
+mod lfm2moe;
 mod llama;
 mod llama4;
 mod minimax_m2;
@@ -74,7 +76,7 @@ use bilayer_graph::{Catalog, Graph, Recorder, Value};
 
 pub use catalog::{Directory, Listing, Outline};
 pub use checkpoint::{Checkpoint, Draft, Field, Made, Settings, draft, of_checkpoint};
-pub use config::{Config, FeedForward, FfnInput, Layer, Norm, NormAt, QkNorm, limits};
+pub use config::{Config, FeedForward, FfnInput, Layer, Mixer, Norm, NormAt, QkNorm, limits};
 pub use encoder::{Encoder, Head, Pooling};
 pub use error::Error;
 pub use experts::{Experts, Shared};
@@ -104,7 +106,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 33] = [
+static ARCHITECTURES: [&Architecture; 35] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -121,6 +123,8 @@ static ARCHITECTURES: [&Architecture; 33] = [
     &gpt_oss::ARCHITECTURE,
     &gptneox::ARCHITECTURE,
     &granite::ARCHITECTURE,
+    &lfm2::ARCHITECTURE,
+    &lfm2moe::ARCHITECTURE,
     &llama4::ARCHITECTURE,
     &minimax_m2::ARCHITECTURE,
     &mistral3::ARCHITECTURE,

@@ -63,7 +63,9 @@ mod tests {
     use bilayer_quant::Type;
 
     use super::{ARCHITECTURE, Norm, Pairs, config, tiny};
-    use crate::{Config, FeedForward, FfnInput, Layer, NormAt, Outline, Rotary, Scaling, record};
+    use crate::{
+        Config, FeedForward, FfnInput, Layer, Mixer, NormAt, Outline, Rotary, Scaling, record,
+    };
 
     fn changed(changes: &[(&str, Value)]) -> Result<Config, crate::Error> {
         tiny::changed(&ARCHITECTURE, changes)
@@ -84,6 +86,7 @@ mod tests {
         let temperature = None;
         let (head_dim, kv_of) = (16, None);
         let layer = Layer {
+            mixer: Mixer::Attention,
             heads,
             kv_heads,
             head_dim,
@@ -106,6 +109,7 @@ mod tests {
             norm_at: NormAt::Before,
             ffn_input: FfnInput::Attended,
             ffn_norm: "ffn_norm",
+            output_norm: "output_norm",
             qk_norm: None,
             qkv_in_one: false,
             feed_forward: FeedForward::Gated,

@@ -44,6 +44,8 @@ pub enum Change {
     /// Queries, keys and values lie side by side in each group of heads; GGUF has all queries, then all keys, then all
     /// values ([`regrouped_source`]).
     Regrouped,
+    /// Dimensions of one element are left out.
+    Squeezed,
     /// The last rows, as many as the model has positions; those before belong to none.
     Positions,
     /// The experts' matrices are MXFP4, two consecutive weights per byte, `[experts, rows, cols / 32, 16]`. The
@@ -113,6 +115,11 @@ impl Name {
     /// Queries, keys and values in one matrix, which the checkpoint stores by groups of heads.
     pub const fn regrouped(gguf: &'static str, checkpoint: &'static str) -> Self {
         Name { gguf, checkpoint, change: Change::Regrouped }
+    }
+
+    /// A tensor with dimensions of one element.
+    pub const fn squeezed(gguf: &'static str, checkpoint: &'static str) -> Self {
+        Name { gguf, checkpoint, change: Change::Squeezed }
     }
 
     /// Position embeddings whose first rows may belong to no position.

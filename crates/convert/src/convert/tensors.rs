@@ -100,7 +100,8 @@ impl Tensors {
         let layers = config.layers.len();
         let drafting = layers..layers.saturating_add(drafting.unwrap_or(0) as usize);
         let drafts = |name: &str| layer_of(name).is_some_and(|layer| drafting.contains(&layer));
-        let tied = checkpoint.settings().flag(&["tie_word_embeddings"]).ok().flatten();
+        let tied =
+            checkpoint.settings().flag(&["tie_word_embeddings", "tie_embedding"]).ok().flatten();
         let mut found = BTreeMap::new();
         let mut stacks: BTreeMap<String, BTreeMap<usize, SourceTensor>> = BTreeMap::new();
         for (name, stored) in checkpoint.shards.tensors() {
@@ -273,6 +274,10 @@ fn one(
                 return Err(part.wrong(&format!("it has {} rows, not {expected}", shape[0])));
             }
             Done::Regrouped { head_dim, heads: layer.heads, kv_heads: layer.kv_heads }
+        }
+        Change::Squeezed => {
+            shape.retain(|&size| size > 1);
+            Done::Nothing
         }
         Change::Positions => {
             let positions = config.positions.unwrap_or(0) as u64;
