@@ -32,6 +32,8 @@ pub struct Shape {
     pub tied: bool,
     /// Experts in place of the feed-forward.
     pub experts: Option<Experts>,
+    /// Convolutions in place of attention in some layers.
+    pub convolutions: Option<Convolutions>,
     pub(super) family: Family,
     norm_eps: f32,
 }
@@ -45,6 +47,15 @@ pub struct Experts {
     pub used: u32,
     /// Width of an expert's hidden state.
     pub ffn: u32,
+}
+
+/// Short convolutions in place of attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Convolutions {
+    /// Rows that a result is the sum of.
+    pub taps: u32,
+    /// The layers that have attention nevertheless.
+    pub attention: &'static [u32],
 }
 
 /// Settings that depend on the model family.
@@ -82,12 +93,13 @@ const LLAMA_8B: Shape = Shape {
     context: 131_072,
     tied: false,
     experts: None,
+    convolutions: None,
     family: rotary(500_000.0, Some(8.0)),
     norm_eps: 1e-5,
 };
 
 /// Sources: the publishers' `config.json` files.
-static SHAPES: [Shape; 7] = [
+static SHAPES: [Shape; 8] = [
     // A small Llama, meant for overrides by flags.
     Shape {
         name: "tiny",
@@ -142,6 +154,26 @@ static SHAPES: [Shape; 7] = [
             pre: "qwen2",
         },
         norm_eps: 1e-6,
+        ..LLAMA_8B
+    },
+    // LFM2 and LFM2.5 1.2B.
+    Shape {
+        name: "lfm2-1b",
+        architecture: "lfm2",
+        layers: 16,
+        width: 2048,
+        head_dim: 64,
+        ffn: 8192,
+        vocab: 65_536,
+        context: 128_000,
+        tied: true,
+        convolutions: Some(Convolutions { taps: 3, attention: &[2, 5, 8, 10, 12, 14] }),
+        family: Family::Decoder {
+            rope_base: 1_000_000.0,
+            longer: None,
+            head_norms: true,
+            pre: "lfm2",
+        },
         ..LLAMA_8B
     },
     // all-MiniLM-L6-v2.
@@ -275,6 +307,11 @@ impl Shape {
         Ok(())
     }
 
+    /// Whether a layer has attention.
+    pub(super) fn attends(&self, layer: u32) -> bool {
+        self.convolutions.is_none_or(|convolutions| convolutions.attention.contains(&layer))
+    }
+
     /// Divisors of the RoPE frequencies by Llama 3's rule, `[head_dim / 2]`.
     pub(super) fn rope_factors(&self) -> Option<Vec<f32>> {
         let Family::Decoder { rope_base, longer: Some(factor), .. } = self.family else {
@@ -308,7 +345,15 @@ impl Shape {
                 set("pooling_type", 1u32.into());
             }
             Family::Decoder { rope_base, .. } => {
-                set("attention.head_count_kv", self.kv_heads.into());
+                match self.convolutions {
+                    None => set("attention.head_count_kv", self.kv_heads.into()),
+                    Some(Convolutions { taps, .. }) => {
+                        let heads = |layer| self.kv_heads * u32::from(self.attends(layer));
+                        let heads: Vec<u32> = (0..self.layers).map(heads).collect();
+                        set("attention.head_count_kv", heads.into());
+                        set("shortconv.l_cache", taps.into());
+                    }
+                }
                 set("attention.key_length", self.head_dim.into());
                 set("attention.value_length", self.head_dim.into());
                 set("attention.layer_norm_rms_epsilon", self.norm_eps.into());

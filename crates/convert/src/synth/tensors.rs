@@ -3,7 +3,7 @@
 use bilayer_models::Outline;
 use bilayer_quant::Type;
 
-use super::shapes::{Experts, Family, Shape};
+use super::shapes::{Convolutions, Experts, Family, Shape};
 use crate::Error;
 
 /// A tensor that a model needs.
@@ -51,7 +51,9 @@ pub(super) fn spread(tensor: &Tensor, shape: &Shape) -> Spread {
     let name = tensor.name.as_str();
     let vector = tensor.shape.len() == 1;
     let cols = tensor.shape.last().copied().unwrap_or(1) as f32;
-    let residual = ["attn_output.weight", "ffn_down"].into_iter().any(|part| name.contains(part));
+    let residual = ["attn_output.weight", "shortconv.out_proj", "ffn_down"]
+        .into_iter()
+        .any(|part| name.contains(part));
     let (centre, deviation) = match (vector, residual) {
         (true, _) if name.ends_with("norm.weight") => (1.0, 0.05),
         (true, _) => (0.0, 0.02),
@@ -81,11 +83,12 @@ pub(crate) fn listed(shape: &Shape) -> Vec<Tensor> {
     for layer in 0..shape.layers {
         match shape.family {
             Family::Encoder => encoder_layer(&mut list, shape, &format!("blk.{layer}.")),
-            Family::Decoder { .. } => decoder_layer(&mut list, shape, &format!("blk.{layer}.")),
+            Family::Decoder { .. } => decoder_layer(&mut list, shape, layer),
         }
     }
     if matches!(shape.family, Family::Decoder { .. }) {
-        list.add("output_norm.weight", &[width]);
+        let norm = if shape.convolutions.is_some() { "token_embd_norm" } else { "output_norm" };
+        list.add(&format!("{norm}.weight"), &[width]);
         if !shape.tied {
             list.add("output.weight", &[shape.vocab.into(), width]);
         }
@@ -93,19 +96,29 @@ pub(crate) fn listed(shape: &Shape) -> Vec<Tensor> {
     list.tensors
 }
 
-fn decoder_layer(list: &mut List, shape: &Shape, layer: &str) {
+fn decoder_layer(list: &mut List, shape: &Shape, layer: u32) {
     let (width, head_dim) = (u64::from(shape.width), u64::from(shape.head_dim));
     let (rows, kv_rows) = (u64::from(shape.heads) * head_dim, u64::from(shape.kv_heads) * head_dim);
-    let mut add = |stem: &str, sizes: &[u64]| list.add(&format!("{layer}{stem}.weight"), sizes);
+    let mut add =
+        |stem: &str, sizes: &[u64]| list.add(&format!("blk.{layer}.{stem}.weight"), sizes);
     add("attn_norm", &[width]);
-    add("attn_q", &[rows, width]);
-    add("attn_k", &[kv_rows, width]);
-    add("attn_v", &[kv_rows, width]);
-    if matches!(shape.family, Family::Decoder { head_norms: true, .. }) {
-        add("attn_q_norm", &[head_dim]);
-        add("attn_k_norm", &[head_dim]);
+    match shape.convolutions.filter(|_| !shape.attends(layer)) {
+        Some(Convolutions { taps, .. }) => {
+            add("shortconv.in_proj", &[3 * width, width]);
+            add("shortconv.conv", &[width, taps.into()]);
+            add("shortconv.out_proj", &[width, width]);
+        }
+        None => {
+            add("attn_q", &[rows, width]);
+            add("attn_k", &[kv_rows, width]);
+            add("attn_v", &[kv_rows, width]);
+            if matches!(shape.family, Family::Decoder { head_norms: true, .. }) {
+                add("attn_q_norm", &[head_dim]);
+                add("attn_k_norm", &[head_dim]);
+            }
+            add("attn_output", &[width, rows]);
+        }
     }
-    add("attn_output", &[width, rows]);
     add("ffn_norm", &[width]);
     match shape.experts {
         None => {
