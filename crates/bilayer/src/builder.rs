@@ -83,6 +83,7 @@ pub struct Builder<'p> {
     path: PathBuf,
     placing: Placing,
     context: Option<usize>,
+    checkpoints: Option<usize>,
     threads: Option<usize>,
     cache_type: CacheType,
     parallel: usize,
@@ -99,6 +100,7 @@ impl<'p> Builder<'p> {
             path,
             placing: Placing::default(),
             context: None,
+            checkpoints: None,
             threads: None,
             cache_type: CacheType::F16,
             parallel: 1,
@@ -164,6 +166,13 @@ impl<'p> Builder<'p> {
     /// Tokens that a prompt and its answer may have together; by default the model's own context, but at most 8192.
     pub fn context(mut self, tokens: usize) -> Self {
         self.context = Some(tokens);
+        self
+    }
+
+    /// Checkpoints of the states of recurrent layers, 16 by default: lengths to which a text can be cut back without
+    /// computing all of it again. Each takes the memory of one state.
+    pub fn checkpoints(mut self, checkpoints: usize) -> Self {
+        self.checkpoints = Some(checkpoints);
         self
     }
 
@@ -310,9 +319,11 @@ impl<'p> Builder<'p> {
         let is_encoder = model.config().encoder.is_some();
         let progress = self.progress.as_deref_mut();
         let parallel = self.parallel.max(1);
+        let usual = Settings::default();
         Settings {
             threads: self.threads,
             ctx_size: self.context,
+            checkpoints: self.checkpoints.unwrap_or(usual.checkpoints),
             purpose: if self.embeddings && is_encoder {
                 Purpose::Embed(None)
             } else {

@@ -304,6 +304,15 @@ impl Models {
         };
         let Opened { session, drafters, at_end } = (offer.open)().map_err(failed)?;
         let model = session.model().clone();
+        if self.config.switches.context_shift && !model.graph().states.is_empty() {
+            return Err(failed(Error::Setting {
+                name: "context-shift",
+                found: "on".to_owned(),
+                expected:
+                    "off for a model with recurrent layers, whose states hold all earlier tokens"
+                        .to_owned(),
+            }));
+        }
         let templates = chat_templates(model.file().metadata()).map_err(Error::File);
         let templates = templates.map_err(failed)?;
         let template = templates.find(offer.chat_template.as_deref());

@@ -102,7 +102,7 @@ const FLAGS: &[Flags] = &[
     (&["-cb", "--cont-batching", "-nocb", "--no-cont-batching"], Nothing, Note(BATCHED)),
     (&["--no-jinja"], Nothing, Note("the model's chat template is always used")),
     (&["-cram", "--cache-ram", "--cache-reuse", "-ctxcp"], Value, Note(PREFIXES)),
-    (&["--ctx-checkpoints", "--swa-checkpoints"], Value, Note(PREFIXES)),
+    (&["--swa-checkpoints"], Value, Note(PREFIXES)),
     (&["-sps", "--slot-prompt-similarity", "-dt", "--defrag-thold"], Value, Note(PREFIXES)),
     (&["--cache-idle-slots", "--no-cache-idle-slots", "--swa-full"], Nothing, Note(PREFIXES)),
     (&["--check-tensors"], Nothing, Note("files are always checked when they are opened")),

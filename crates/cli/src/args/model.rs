@@ -20,6 +20,9 @@ pub struct ModelArgs {
     /// Context size in tokens; 0 takes the model's own [default: the model's own, at most 8192]
     #[arg(short, long, value_name = "N", env = "LLAMA_ARG_CTX_SIZE")]
     pub ctx_size: Option<usize>,
+    /// Checkpoints of the states of recurrent layers, over all sequences: lengths that a sequence can return to
+    #[arg(long, value_name = "N", default_value_t = 16, env = "LLAMA_ARG_CTX_CHECKPOINTS")]
+    pub ctx_checkpoints: usize,
     /// Worker threads; 0 or less is the default [default: the available physical cores]
     #[arg(short, long, value_name = "N", env = "LLAMA_ARG_THREADS", allow_negative_numbers = true)]
     pub threads: Option<i64>,

@@ -92,6 +92,7 @@ pub fn checked(flags: &ModelArgs) -> Result<Settings<'static>, Error> {
         threads: crate::args::threads(flags.threads),
         cpu_level: level.map_err(|error| Error::Cpu(error.into()))?,
         ctx_size: flags.ctx_size,
+        checkpoints: flags.ctx_checkpoints,
         ubatch_size: flags.ubatch_size.min(flags.batch_size),
         cache_type_k: flags.cache_type_k,
         cache_type_v: flags.cache_type_v,
