@@ -299,7 +299,7 @@ fn smallest(kind: OpKind) -> Graph {
         }),
         OpKind::Rope => elementwise(|r, a, _| r.rope("x", a, 32, &rope(32, Pairs::Halves, None))),
         OpKind::Attend => attention(HEADS),
-        OpKind::Conv => convolution(WIDTH, 3, false),
+        OpKind::Conv => convolution(WIDTH, 3, None),
         OpKind::Gate => elementwise(|r, a, b| r.gate("x", a, Some(b), Activation::Silu)),
         OpKind::Add => elementwise(|r, a, b| r.add("x", a, b)),
         OpKind::Scale => elementwise(|r, a, _| r.scale("x", a, 3.0)),
@@ -317,13 +317,13 @@ fn smallest(kind: OpKind) -> Graph {
     }
 }
 
-/// A convolution over time.
-fn convolution(width: usize, taps: usize, bias: bool) -> Graph {
+/// A convolution over time, with the bias of this name or none.
+fn convolution(width: usize, taps: usize, bias: Option<&str>) -> Graph {
     let tensors =
         Tensors::default().with("taps", Type::F32, &[width, taps]).with("b", Type::F32, &[width]);
     over(width, tensors, |r, a, _| {
         let weight = r.stack_vector("taps", [width, taps]).unwrap();
-        let bias = bias.then(|| r.vector("b", width).unwrap());
+        let bias = bias.map(|name| r.vector(name, width).unwrap());
         r.conv("x", a, weight, bias)
     })
 }
@@ -331,7 +331,7 @@ fn convolution(width: usize, taps: usize, bias: bool) -> Graph {
 #[test]
 fn convolution_over_time() {
     for (width, taps) in [(8, 2), (96, 3), (257, 4), (2048, 3), (64, 7)] {
-        let graph = convolution(width, taps, width != 96);
+        let graph = convolution(width, taps, (width != 96).then_some("b"));
         // Two sequences, one of which goes on; then both.
         let steps = [
             Owned::of(1, &[(1, 0, &[3])]),

@@ -24,8 +24,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             ("expert_used_count", 2u32.into()),
             ("expert_feed_forward_length", 32u32.into()),
         ];
-        let mixed = lfm2::MIXED.map(|(name, value)| (name, value()));
-        tiny::decoder(NAME, Norm::Rms, &[&experts[..], &mixed].concat())
+        tiny::decoder(NAME, Norm::Rms, &[&experts[..], &lfm2::mixed()].concat())
     },
     names: &[names::ENDS, lfm2::NAMES, lfm2::FEED_FORWARD, EXPERTS],
     ignored: decoder::IGNORED,

@@ -103,8 +103,8 @@ fn fuzz(program: &Path, name: &str, target_dir: &Path, minutes: f64) -> Result<b
     let ran = command.output().with_context(|| format!("{} cannot be run", program.display()))?;
     let log = String::from_utf8_lossy(&ran.stderr);
     let count = log.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units: "));
-    println!(
-        "{name}: {} executions in {:.0} s{}",
+    eprintln!(
+        "xtask: {name}: {} executions in {:.0} s{}",
         count.unwrap_or("an unknown number of"),
         began.elapsed().as_secs_f64(),
         if ran.status.success() { "" } else { ", and a finding" }

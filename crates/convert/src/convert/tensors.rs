@@ -285,23 +285,7 @@ fn one(
             shape[0] -= unused;
             Done::After(unused as usize)
         }
-        Change::EachTransposed { first, step } => {
-            let last = shape.len() - 1;
-            if !(2..=3).contains(&shape.len()) || !shape[last].is_multiple_of(step as u64) {
-                return Err(part.wrong(&format!(
-                    "it is no stack of matrices whose rows come from {step} in turn"
-                )));
-            }
-            shape[last] /= step as u64;
-            // Biases have no columns to turn.
-            if shape.len() == 3 {
-                shape.swap(1, 2);
-                let rows = shape[1] as usize;
-                Done::Transposed { rows, width: step * rows, first, step }
-            } else {
-                Done::Picked { first, step }
-            }
-        }
+        Change::EachTransposed { first, step } => each(&part, &mut shape, first, step)?,
         Change::Interleaved => {
             let head_dim = config.layers[0].head_dim;
             let rope = config.layers.iter().find_map(|layer| layer.rope);
@@ -322,6 +306,23 @@ fn one(
     let float = part.float()?;
     let from = From::Stored { parts: vec![part], float, change };
     Ok(Planned { name, shape, ty: Type::F32, from })
+}
+
+/// Every `step`-th row from `first` on of each matrix of a stack, turned, or of each of its biases.
+fn each(part: &SourceTensor, shape: &mut [u64], first: usize, step: usize) -> Result<Done, Error> {
+    let last = shape.len() - 1;
+    if !(2..=3).contains(&shape.len()) || !shape[last].is_multiple_of(step as u64) {
+        let what = format!("it is no stack of matrices whose rows come from {step} in turn");
+        return Err(part.wrong(&what));
+    }
+    shape[last] /= step as u64;
+    // Biases have no columns to turn.
+    if shape.len() == 2 {
+        return Ok(Done::Picked { first, step });
+    }
+    shape.swap(1, 2);
+    let rows = shape[1] as usize;
+    Ok(Done::Transposed { rows, width: step * rows, first, step })
 }
 
 /// A tensor of packed matrices and their exponents.

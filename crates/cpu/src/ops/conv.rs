@@ -70,6 +70,7 @@ impl Conv {
         let input = |row: usize| unsafe {
             self.input.elements(context.arena, row * channels + first..row * channels + first + len)
         };
+        // SAFETY: as above; other chunks access other channels of the slot.
         let kept =
             |slot: u32, at: usize| unsafe { self.slots.get(slot, at * channels + first, len) };
         static ZEROS: [f32; CHUNK_ELEMENTS + CHANNELS_MIN] = [0.0; CHUNK_ELEMENTS + CHANNELS_MIN];
