@@ -210,7 +210,7 @@ mod tests {
         assert_eq!((found.len(), found.last()), (8, Some(&500)));
         assert!(found.contains(&499), "the state before the last step: {found:?}");
         let boundaries = found.iter().filter(|at| at.is_multiple_of(PAGE_TOKENS)).count();
-        assert!(boundaries >= 3 && found[0] < 256, "{found:?}");
+        assert!(boundaries >= 4 && found[0] <= 256, "{found:?}");
         assert_eq!(all[0].resumable(498), found[5]);
         slots.truncate(&mut all[0], 0);
         assert_eq!(slots.in_use(), [0; 0]);
