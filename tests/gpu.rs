@@ -43,7 +43,7 @@ fn load(gpu: &mut Gpu, model: &Model) -> bilayer_graph::SegmentId {
     let graph = model.graph();
     let weights: Vec<_> = graph.weights.iter().collect();
     model.file().maps().for_each(|map| gpu.share(map));
-    gpu.reserve(&Holding { weights: &weights, caches: &[], states: &[] }).unwrap();
+    gpu.reserve(&Holding { weights: &weights, ..Holding::default() }).unwrap();
     for weight in weights {
         let tensor = model.file().tensor(&weight.name).unwrap();
         let bytes = model.file().bytes(tensor).slice(weight.range_in_tensor());

@@ -11,10 +11,10 @@ use bilayer_convert::mix::Mix;
 use bilayer_convert::synth::{Shape, Sizes, Synth};
 use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::placement::{self, Execution, Placing, Simulation};
-use bilayer_engine::session::{Overlap, Run, Session, Settings, Wanted, Warning};
+use bilayer_engine::session::{Overlap, Run, Session, Settings, TimeDevice, Wanted, Warning};
 use bilayer_engine::{Model, OpenOptions};
 use bilayer_graph::{Backend, Graph};
-use bilayer_scheduler::{Basis, Budget, Machine, Offload, PROMPT_TOKENS, Plan};
+use bilayer_scheduler::{Basis, Budget, Machine, Offload, OpOffload, PROMPT_TOKENS, Plan};
 use tempfile::TempDir;
 
 mod support {
@@ -288,6 +288,60 @@ fn seventy_billion_weights_on_a_card_of_24_gib() {
     (0..8).for_each(|_| session.step(&both).map(|_| ()).unwrap());
     let two = session.clock().since(began).as_secs_f64() * 1e3 / 8.0;
     assert!(2.0 * one / two > 1.8, "two sequences take {two} ms a step, one {one} ms");
+}
+
+/// A session of the 70B model on the described machine, with measured times.
+fn desktop_of_70b(model: &Model, folder: &TempDir, op_offload: OpOffload) -> Session {
+    let placing = Placing {
+        simulated: Some(simulation(DESKTOP, Execution::ScheduleOnly)),
+        kept: Some(folder.path().to_owned()),
+        op_offload,
+        ..Placing::default()
+    };
+    let time_device: Option<TimeDevice> = Some(bilayer_measure::timing::device);
+    let settings = Settings { ctx_size: Some(2560), placing, time_device, ..Settings::default() };
+    Session::new(model, settings).unwrap()
+}
+
+/// Milliseconds of a prompt.
+fn prompt_ms(session: &mut Session, tokens: usize) -> f64 {
+    let sequence = session.open().unwrap();
+    let began = session.clock().now();
+    session.prefill(sequence, &vec![1; tokens], &mut |_| true).unwrap();
+    let ms = session.clock().since(began).as_secs_f64() * 1e3;
+    session.close(sequence);
+    ms
+}
+
+#[test]
+fn streaming_makes_prompts_of_70_billion_weights_fast() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Model::open(&hollow(&folder, "llama-70b"), OpenOptions::default()).unwrap();
+    let on = |op_offload| desktop_of_70b(&model, &folder, op_offload);
+    let (mut streamed, mut plain) = (on(OpOffload::Auto), on(OpOffload::Never));
+    let streaming = streamed.plan().streaming.clone().unwrap();
+    assert!(plain.plan().streaming.is_none() && streamed.take_warnings().is_empty());
+    let held = streamed.backends().nth(1).unwrap().held_bytes().unwrap();
+    let planned = &streamed.plan().devices[1];
+    assert_eq!(held, planned.used_bytes);
+    assert!(held <= planned.budget_bytes);
+    let (with, without) = (prompt_ms(&mut streamed, 2048), prompt_ms(&mut plain, 2048));
+    assert!(without > 8.0 * with, "{with} ms with streaming, {without} ms without");
+    for predicted in &streaming.prompts {
+        let found = prompt_ms(&mut streamed, predicted.tokens);
+        let ratio = predicted.streamed_ms / found;
+        assert!((0.9..1.1).contains(&ratio), "{predicted:?}: {found} ms");
+    }
+    // Copies and kernels overlap: one after the other they would take longer.
+    let copies = streaming.upload_bytes as f64 / 25e6;
+    let step: f64 = streamed.step_bytes(1).iter().map(|&bytes| bytes as f64).sum();
+    let kernels = step / 0.5625 * 2.0 * 2048.0 / 160e9;
+    assert!(with < 0.9 * (copies + kernels), "{with} ms, {copies} and {kernels} ms apart");
+    // The crossover is where it is predicted.
+    let mut always = on(OpOffload::From(1));
+    let (low, high) = (streaming.tokens_min / 2, streaming.tokens_min * 3 / 2);
+    assert!(prompt_ms(&mut always, low) > prompt_ms(&mut plain, low), "{low} tokens");
+    assert!(prompt_ms(&mut always, high) < prompt_ms(&mut plain, high), "{high} tokens");
 }
 
 #[test]

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use bilayer_graph::{
     Backend, CacheId, CachePages, Error, Exactness, Facts, Graph, Holding, Kernel, Limits, OpTime,
-    PageCopy, Segment, SegmentId, SharedBytes, Span, StateId, StateSpan, Step, Value, Weight,
+    PageCopy, Segment, SegmentId, SharedBytes, Span, StateId, StateSpan, Step, StreamedLayer,
+    Value, Weight, WeightId,
 };
 
 type Job = Box<dyn FnOnce(&mut dyn Backend) + Send>;
@@ -54,6 +55,20 @@ impl Queued {
         self.jobs.as_ref().unwrap().send(Box::new(job)).unwrap();
     }
 
+    /// Queues a call; its error is that of the next read.
+    fn attempt(
+        &self,
+        call: impl FnOnce(&mut dyn Backend) -> Result<(), Error> + Send + 'static,
+    ) -> Result<(), Error> {
+        let failure = self.failure.clone();
+        self.queue(move |inner| {
+            if let Err(error) = call(inner) {
+                *failure.lock().unwrap() = Some(error);
+            }
+        });
+        Ok(())
+    }
+
     /// Runs `job` after all queued work, and waits.
     fn wait<T: Send + 'static>(
         &self,
@@ -80,9 +95,22 @@ impl Backend for Queued {
     fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), Error> {
         let weights: Vec<Weight> = holding.weights.iter().map(|&weight| weight.clone()).collect();
         let (caches, states) = (holding.caches.to_vec(), holding.states.to_vec());
+        let owned = |layer: &StreamedLayer<'_>| {
+            let weights = layer.weights.iter().map(|(weight, of)| ((*weight).clone(), of.clone()));
+            (layer.slot, weights.collect::<Vec<_>>())
+        };
+        let streamed: Vec<_> = holding.streamed.iter().map(owned).collect();
         self.wait(move |inner| {
             let weights: Vec<&Weight> = weights.iter().collect();
-            inner.reserve(&Holding { weights: &weights, caches: &caches, states: &states })
+            let streamed: Vec<StreamedLayer<'_>> = streamed
+                .iter()
+                .map(|(slot, weights)| StreamedLayer {
+                    slot: *slot,
+                    weights: weights.iter().map(|(weight, of)| (weight, of.clone())).collect(),
+                })
+                .collect();
+            let (caches, states, streamed) = (&caches[..], &states[..], &streamed[..]);
+            inner.reserve(&Holding { weights: &weights, caches, states, streamed })
         })
     }
 
@@ -115,13 +143,17 @@ impl Backend for Queued {
     }
 
     fn write(&mut self, value: Value, data: &[f32]) -> Result<(), Error> {
-        let (data, failure) = (data.to_vec(), self.failure.clone());
-        self.queue(move |inner| {
-            if let Err(error) = inner.write(value, &data) {
-                *failure.lock().unwrap() = Some(error);
-            }
-        });
-        Ok(())
+        let data = data.to_vec();
+        self.attempt(move |inner| inner.write(value, &data))
+    }
+
+    fn write_to(&mut self, segment: SegmentId, value: Value, data: &[f32]) -> Result<(), Error> {
+        let data = data.to_vec();
+        self.attempt(move |inner| inner.write_to(segment, value, &data))
+    }
+
+    fn stream(&mut self, weight: WeightId) -> Result<(), Error> {
+        self.attempt(move |inner| inner.stream(weight))
     }
 
     fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error> {
@@ -214,6 +246,7 @@ pub enum Call {
     Read,
     Save,
     Restore,
+    Stream,
 }
 
 /// The calls that every session makes; the others occur when layers move.
@@ -306,6 +339,16 @@ impl Backend for Failing {
     fn write(&mut self, value: Value, data: &[f32]) -> Result<(), Error> {
         self.check(Call::Write)?;
         self.inner.write(value, data)
+    }
+
+    fn write_to(&mut self, segment: SegmentId, value: Value, data: &[f32]) -> Result<(), Error> {
+        self.check(Call::Write)?;
+        self.inner.write_to(segment, value, data)
+    }
+
+    fn stream(&mut self, weight: WeightId) -> Result<(), Error> {
+        self.check(Call::Stream)?;
+        self.inner.stream(weight)
     }
 
     fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error> {

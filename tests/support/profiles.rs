@@ -136,6 +136,7 @@ fn point(shape: &Shape, n: u32, before: &[Point]) -> Point {
         decode_ms,
         predicted_decode_ms: shape.predicted.then_some(predicted * 0.98),
         prefill_tps: or_nan(20_000.0 / (cpu_ms + 0.2 * gpu_ms)),
+        streamed_prefill_tps: None,
         predicted_prefill_tps: shape.predicted.then_some(21_000.0 / (cpu_ms + 0.2 * gpu_ms)),
         speedup: alone / decode_ms,
         marginal,

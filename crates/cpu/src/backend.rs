@@ -254,7 +254,8 @@ impl Backend for Cpu {
         self.states.retain(|id, _| holding.states.contains(id));
         let wanted: HashSet<WeightId> = holding.weights.iter().map(|weight| weight.id).collect();
         self.weights.retain(|id, _| wanted.contains(id));
-        Ok(())
+        let mut streamed = holding.streamed.iter().flat_map(|layer| &layer.weights);
+        streamed.try_for_each(|(weight, bytes)| self.load(weight, bytes.clone()))
     }
 
     fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), GraphError> {

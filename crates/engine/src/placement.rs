@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use bilayer_graph::{Facts, Graph, Op, WeightId};
-use bilayer_scheduler::{Budget, Machine, Offload, Plan, Request, Times, offload};
+use bilayer_scheduler::{Budget, Machine, Offload, OpOffload, Plan, Request, Times, offload};
 use regex::Regex;
 
 use crate::kept::Kept;
@@ -52,6 +52,8 @@ pub struct Placing {
     pub cpu_moe_layers: u32,
     /// The KV cache and attention stay on the CPU.
     pub cache_on_cpu: bool,
+    /// When weights of layers on the CPU are streamed to a GPU for prefill.
+    pub op_offload: OpOffload,
     /// The GPUs to use: numbers of adapters, `software`, or parts of names; one named twice is opened twice. By default
     /// all discrete GPUs; if there are none, the best adapter that is not a software adapter.
     pub devices: Vec<String>,
@@ -159,6 +161,7 @@ impl Placing {
             shares: self.tensor_split.clone(),
             pins: pins.collect(),
             cache_on_host: self.cache_on_cpu,
+            op_offload: self.op_offload,
         })
     }
 

@@ -28,6 +28,7 @@ mod rows;
 mod saved;
 mod settings;
 mod spent;
+mod stream;
 mod top;
 mod trace;
 
@@ -43,6 +44,7 @@ pub(crate) use rows::OutputRows;
 pub use saved::SavedSequence;
 pub use settings::{Overlap, Progress, Purpose, Settings, Stage, kv_types};
 pub use spent::Spent;
+pub use stream::Prefill;
 pub use top::Top;
 pub use trace::{Event, Trace, What};
 
@@ -117,6 +119,8 @@ pub struct Session {
     starts: Vec<usize>,
     /// Page copies not performed yet: those of a failed step are kept for the next one.
     copies: Vec<PageCopy>,
+    /// How prompts run.
+    prefill: Prefill,
     /// Whether two of the plan's devices can work at the same time.
     divides: bool,
     overlap: Overlap,
@@ -468,7 +472,7 @@ impl Session {
                         &error,
                     ) =>
                 {
-                    self.lost = Some((device, error));
+                    self.failed(runs, device, error);
                 }
                 ran => break ran.map_err(Error::from),
             }
@@ -498,10 +502,18 @@ impl Session {
         micro_rows: usize,
         each: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Ran, Failed> {
-        let cut = self.cut(micro_rows);
+        let streams = self.streams(runs);
+        let cut = match streams {
+            true => self.cut(batch::even(batch::rows(runs), self.limits.tokens)),
+            false => self.cut(micro_rows),
+        };
         let ran = self.append(runs).map_err(Failed::Other).and_then(|()| {
             let Session { pipeline, starts, cache, copies, .. } = self;
-            let ran = pipeline.run(&Work { runs, starts, cache, copies, cut }, each);
+            let work = Work { runs, starts, cache, copies, cut };
+            let ran = match streams {
+                true => pipeline.run_streamed(&work, each),
+                false => pipeline.run(&work, each),
+            };
             self.check_file()?;
             let ran = ran?;
             self.copies.clear();

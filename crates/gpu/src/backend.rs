@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bilayer_graph::{
     Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Limits, Op,
     OpKind, OpTime, Segment, SegmentId, SharedBytes, StateId, StateInfo, Step, Value, Weight,
+    WeightId,
 };
 use bilayer_quant::Type;
 use rayon::prelude::*;
@@ -20,7 +21,7 @@ use crate::kernels::weights::is_native;
 use crate::kernels::{self, matmul::takes_ints};
 use crate::pipeline_cache::Keep;
 use crate::program::Program;
-use crate::program::build::{Draft, Site, build, sources};
+use crate::program::build::{Draft, Pool, Site, build, sources};
 use crate::program::lower::{Holdings, lower};
 use crate::slots::Slots;
 use crate::weights::Weights;
@@ -46,6 +47,10 @@ pub struct Gpu {
     weights: Weights,
     caches: HashMap<CacheId, Cache>,
     states: HashMap<StateId, Slots>,
+    /// Memory of the caches of streamed layers, by slot.
+    slot_caches: HashMap<usize, Vec<Cache>>,
+    /// Memory of the activations of streamed layers.
+    pool: Pool,
     segments: Vec<Compiled>,
     submits: u64,
     /// The number of the last finished submit.
@@ -108,6 +113,8 @@ impl Opened {
             device,
             caches: HashMap::new(),
             states: HashMap::new(),
+            slot_caches: HashMap::new(),
+            pool: Pool::default(),
             segments: Vec::new(),
             submits: 0,
             finished: Arc::default(),
@@ -142,7 +149,8 @@ impl Gpu {
 
     /// Bytes of device memory in use: weights, caches, activations and staging.
     pub fn bytes(&self) -> u64 {
-        let caches: u64 = self.caches.values().map(|cache| cache.bytes).sum();
+        let shared = self.slot_caches.values().flatten();
+        let caches: u64 = self.caches.values().chain(shared).map(|cache| cache.bytes).sum();
         let states: u64 = self.states.values().map(Slots::bytes).sum();
         let programs: u64 = self.segments.iter().map(|compiled| compiled.program.bytes).sum();
         self.weights.bytes() + caches + states + programs
@@ -150,12 +158,28 @@ impl Gpu {
 
     /// Allocates the caches and states of a segment that do not exist yet.
     fn reserve_caches(&mut self, segment: &Segment<'_>, limits: &Limits) -> Result<(), GraphError> {
+        let slot = self.slot(segment);
+        let mut taken = Vec::new();
         for node in &segment.graph.nodes[segment.nodes.clone()] {
             if let Some(id) = node.op.state() {
                 self.reserve_state(id, (segment.graph.state(id), node.op.kind()), limits)?;
             }
             let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
             let info = segment.graph.cache(*id);
+            if let Some(slot) = slot {
+                let caches = self.slot_caches.entry(slot).or_default();
+                let free = |&at: &usize| !taken.contains(&at) && caches[at].fits(info, limits);
+                let at = match (0..caches.len()).find(free) {
+                    Some(at) => at,
+                    None => {
+                        caches.push(Cache::new(&self.device, info, limits)?);
+                        caches.len() - 1
+                    }
+                };
+                taken.push(at);
+                self.caches.insert(*id, Cache { bytes: 0, ..caches[at].clone() });
+                continue;
+            }
             match self.caches.get(id) {
                 Some(cache) if cache.fits(info, limits) => {}
                 Some(cache) => {
@@ -204,6 +228,12 @@ impl Gpu {
         let Gpu { weights, caches, states, rate, .. } = self;
         let caps = self.device.caps();
         lower(segment, limits, &Holdings { caps, weights, caches, states, rate: *rate })
+    }
+
+    /// The slot of the weights that a segment reads, if they are streamed.
+    fn slot(&self, segment: &Segment<'_>) -> Option<usize> {
+        let nodes = segment.graph.nodes[segment.nodes.clone()].iter();
+        nodes.flat_map(|node| node.op.weights()).find_map(|id| self.weights.slot(id))
     }
 
     /// Waits for a submit and all earlier ones.
@@ -263,7 +293,9 @@ impl Backend for Gpu {
         self.segments.clear();
         self.caches.retain(|id, _| holding.caches.contains(id));
         self.states.retain(|id, _| holding.states.contains(id));
-        self.weights.reserve(holding.weights)
+        self.slot_caches.clear();
+        self.pool = Pool::default();
+        self.weights.reserve(holding.weights, holding.streamed)
     }
 
     fn ready(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<(), GraphError> {
@@ -291,6 +323,10 @@ impl Backend for Gpu {
         self.weights.load(weight, &bytes)
     }
 
+    fn stream(&mut self, weight: WeightId) -> Result<(), GraphError> {
+        self.weights.stream(weight)
+    }
+
     fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, GraphError> {
         let graph = segment.graph;
         for node in &graph.nodes[segment.nodes.clone()] {
@@ -301,9 +337,10 @@ impl Backend for Gpu {
         }
         self.reserve_caches(segment, &limits)?;
         let draft = self.draft(segment, &limits)?;
-        let Gpu { device, weights, caches, states, rate, .. } = self;
+        let is_streamed = self.slot(segment).is_some();
+        let Gpu { device, weights, caches, states, rate, pool, .. } = self;
         let site = Site { device, weights, caches, states, rate: *rate };
-        let program = build(draft, limits, &site)?;
+        let program = build(draft, limits, &site, is_streamed.then_some(pool))?;
         let labels = limits.check.then(|| {
             let nodes = graph.nodes[segment.nodes.clone()].iter();
             nodes.map(|n| (n.op.out(), (n.label(), n.op.kind().stem()))).collect()
@@ -315,6 +352,10 @@ impl Backend for Gpu {
 
     fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), GraphError> {
         let count = self.segments.len();
+        if self.segments.get(segment.0 as usize).is_some_and(|of| of.program.is_pooled) {
+            let pooled = self.segments.iter_mut().filter(|of| of.program.is_pooled);
+            pooled.map(|of| &mut of.program).try_for_each(Program::release)?;
+        }
         let Some(compiled) = self.segments.get_mut(segment.0 as usize) else {
             return Err(unknown("as a segment's number", segment.0, count));
         };
@@ -347,10 +388,25 @@ impl Backend for Gpu {
     fn write(&mut self, value: Value, data: &[f32]) -> Result<(), GraphError> {
         self.device.check()?;
         let mut known = false;
-        for compiled in &mut self.segments {
+        for compiled in self.segments.iter_mut().filter(|of| !of.program.is_pooled) {
             known |= compiled.program.write(value, data)?;
         }
         if known { Ok(()) } else { Err(unknown("as the number of an input", value.0, 0)) }
+    }
+
+    fn write_to(
+        &mut self,
+        segment: SegmentId,
+        value: Value,
+        data: &[f32],
+    ) -> Result<(), GraphError> {
+        self.device.check()?;
+        let compiled = self.segments.get_mut(segment.0 as usize);
+        let program = compiled.map(|compiled| &mut compiled.program);
+        match program.map(|program| program.write(value, data)).transpose()? {
+            Some(true) => Ok(()),
+            _ => Err(unknown("as the number of an input", value.0, 0)),
+        }
     }
 
     fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), GraphError> {

@@ -10,6 +10,7 @@ use crate::kernels::cache::{CacheLayout, CacheType, Half};
 const PAGES_AT_ONCE: usize = 64;
 
 /// One layer's KV cache.
+#[derive(Clone)]
 pub struct Cache {
     /// Keys.
     pub keys: wgpu::Buffer,

@@ -103,6 +103,8 @@ pub struct Program {
     /// Maximum operations per submit.
     slice: u64,
     timer: Option<Timer>,
+    /// Whether its buffers are those of other programs, too.
+    pub(crate) is_pooled: bool,
     pub(crate) bytes: u64,
 }
 
@@ -242,7 +244,7 @@ impl Program {
     }
 
     /// Unmaps staging buffers that were not read.
-    fn release(&mut self) -> Result<(), GraphError> {
+    pub(crate) fn release(&mut self) -> Result<(), GraphError> {
         for output in &mut self.outputs {
             if output.rows > 0 {
                 self.device.wait(&output.state)?;
@@ -284,6 +286,11 @@ impl Program {
             for (to, from) in data.chunks_exact_mut(width).zip(floats.chunks(stride)) {
                 to.copy_from_slice(&from[..width]);
             }
+        }
+        if self.is_pooled {
+            // Other programs copy to this buffer.
+            output.mapped.unmap();
+            output.rows = 0;
         }
         Ok(true)
     }

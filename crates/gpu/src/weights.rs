@@ -1,9 +1,9 @@
 //! Device memory of weights: a few large blocks that contain each matrix in the layout of its loader.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use bilayer_graph::{Error as GraphError, SharedBytes, Weight, WeightId};
+use bilayer_graph::{Error as GraphError, SharedBytes, StreamedLayer, Weight, WeightId};
 use bilayer_quant::Type;
 use half::f16;
 use rayon::prelude::*;
@@ -85,6 +85,8 @@ pub struct Weights {
     placed: HashMap<WeightId, Placed>,
     /// Whether each weight has been uploaded.
     loaded: HashMap<WeightId, bool>,
+    /// Weights that take turns in slots.
+    streamed: HashMap<WeightId, Streamed>,
     /// Vectors also as host floats: RoPE tables are computed from some.
     vectors: HashMap<WeightId, Vec<f32>>,
     /// Bytes uploaded since the last wait for the device.
@@ -93,6 +95,23 @@ pub struct Weights {
     windows: Vec<Window>,
     /// The window and layer of the last weight found.
     last_window: Option<(Option<u32>, usize)>,
+}
+
+/// A weight that is copied to its slot when it is needed.
+#[derive(Clone)]
+struct Streamed {
+    weight: Weight,
+    bytes: SharedBytes,
+    slot: usize,
+}
+
+/// Whether uploads wait for the device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// Earlier uploads finish before more are queued, which bounds the driver's staging memory.
+    Bounded,
+    /// They are queued behind the work submitted before.
+    Queued,
 }
 
 /// The container of weights.
@@ -112,6 +131,7 @@ impl Weights {
             blocks: Vec::new(),
             placed: HashMap::new(),
             loaded: HashMap::new(),
+            streamed: HashMap::new(),
             vectors: HashMap::new(),
             unsent: 0,
             windows: Vec::new(),
@@ -130,12 +150,17 @@ impl Weights {
         self.windows.extend(windows.into_iter().flatten());
     }
 
-    /// Allocates memory for weights, adjacent in list order. Existing weights that are named keep their place; all
-    /// others are dropped.
+    /// Allocates memory for weights, adjacent in list order, and for slots. Existing weights that are named keep their
+    /// place; all others are dropped, and so are all slots.
     ///
     /// # Errors
     /// Out of memory; then nothing new is allocated.
-    pub fn reserve(&mut self, weights: &[&Weight]) -> Result<(), GraphError> {
+    pub fn reserve(
+        &mut self,
+        weights: &[&Weight],
+        streamed: &[StreamedLayer<'_>],
+    ) -> Result<(), GraphError> {
+        self.streamed.clear();
         let wanted: HashSet<WeightId> = weights.iter().map(|weight| weight.id).collect();
         let loaded = &self.loaded;
         self.placed.retain(|id, _| wanted.contains(id) && loaded.get(id) == Some(&true));
@@ -153,15 +178,56 @@ impl Weights {
         let waits = |w: &Weight| !self.windows.is_empty() && is_read_in_place(w);
         let new = weights.iter().copied().filter(|w| !self.placed.contains_key(&w.id));
         let new: Vec<&Weight> = new.filter(|w| !waits(w)).collect();
-        self.lay_out(&new)
+        self.lay_out(&new)?;
+        self.lay_out_slots(streamed)
     }
 
-    /// Allocates blocks for weights. No block contains weights of two layers, so that a layer can be released
-    /// separately.
+    /// Allocates blocks for weights.
     fn lay_out(&mut self, new: &[&Weight]) -> Result<(), GraphError> {
+        let first = self.blocks.len();
+        let sizes = self.pack(new, first);
+        let made = self.make_blocks(&sizes);
+        if made.is_err() {
+            self.blocks.truncate(first);
+            for weight in new {
+                self.placed.remove(&weight.id);
+                self.loaded.remove(&weight.id);
+            }
+        }
+        made
+    }
+
+    /// Allocates the blocks of each slot, which all its layers use.
+    fn lay_out_slots(&mut self, layers: &[StreamedLayer<'_>]) -> Result<(), GraphError> {
+        let slots: BTreeSet<usize> = layers.iter().map(|layer| layer.slot).collect();
+        for slot in slots {
+            let first = self.blocks.len();
+            let mut sizes: Vec<u64> = Vec::new();
+            for layer in layers.iter().filter(|layer| layer.slot == slot) {
+                let weights: Vec<&Weight> = layer.weights.iter().map(|(of, _)| *of).collect();
+                let needed = self.pack(&weights, first);
+                sizes.resize(sizes.len().max(needed.len()), 0);
+                sizes.iter_mut().zip(needed).for_each(|(size, needed)| *size = needed.max(*size));
+                let streamed = layer.weights.iter().map(|(weight, bytes)| {
+                    let (weight, bytes) = ((*weight).clone(), bytes.clone());
+                    (weight.id, Streamed { weight, bytes, slot })
+                });
+                self.streamed.extend(streamed);
+            }
+            if let Err(error) = self.make_blocks(&sizes) {
+                self.blocks.truncate(first);
+                self.streamed.drain().for_each(|(id, _)| drop(self.placed.remove(&id)));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Places weights in blocks from number `first` on, and returns the sizes of these blocks. None contains weights of
+    /// two layers, so that a layer can be released separately.
+    fn pack(&mut self, new: &[&Weight], first: usize) -> Vec<u64> {
         let block_bytes = self.block_bytes();
         // The contents of each new block are known before it is allocated, so that none is larger than needed.
-        let first = self.blocks.len();
         let mut sizes: Vec<u64> = Vec::new();
         let mut layer = None;
         for weight in new {
@@ -192,15 +258,7 @@ impl Weights {
             self.placed.insert(weight.id, placed);
             self.loaded.insert(weight.id, false);
         }
-        let made = self.make_blocks(&sizes);
-        if made.is_err() {
-            self.blocks.truncate(first);
-            for weight in new {
-                self.placed.remove(&weight.id);
-                self.loaded.remove(&weight.id);
-            }
-        }
-        made
+        sizes
     }
 
     fn make_blocks(&mut self, sizes: &[u64]) -> Result<(), GraphError> {
@@ -247,16 +305,35 @@ impl Weights {
             self.vectors.insert(weight.id, values);
         }
         let placed = self.placed[&weight.id].clone();
-        for part in &placed.parts {
-            self.upload(weight, &placed, part, bytes)?;
-        }
+        self.upload(weight, &placed, bytes, Pace::Bounded)?;
         self.loaded.insert(weight.id, true);
         self.device.check()
     }
 
-    /// A loaded weight.
+    /// Copies a weight to its slot, behind the work submitted before.
+    ///
+    /// # Errors
+    /// It is in no slot; a lost device.
+    pub fn stream(&mut self, id: WeightId) -> Result<(), GraphError> {
+        let Some(Streamed { weight, bytes, .. }) = self.streamed.get(&id).cloned() else {
+            let (found, what) = (id.0 as usize, "as the number of a streamed weight");
+            return Err(GraphError::Limit { what, limit: 0, found });
+        };
+        let placed = self.placed[&id].clone();
+        self.upload(&weight, &placed, &bytes, Pace::Queued)?;
+        self.device.submit(None);
+        self.device.check()
+    }
+
+    /// The slot of a weight that is streamed.
+    pub fn slot(&self, id: WeightId) -> Option<usize> {
+        self.streamed.get(&id).map(|streamed| streamed.slot)
+    }
+
+    /// A loaded weight, or one that is streamed.
     pub fn get(&self, id: WeightId) -> Option<&Placed> {
-        if self.loaded.get(&id) == Some(&true) { self.placed.get(&id) } else { None }
+        let is_there = self.loaded.get(&id) == Some(&true) || self.streamed.contains_key(&id);
+        if is_there { self.placed.get(&id) } else { None }
     }
 
     /// A placed weight, whose bytes may not be loaded yet.
@@ -322,31 +399,29 @@ impl Weights {
         BLOCK_BYTES.min(self.device.block_bytes()) / ALIGNMENT * ALIGNMENT
     }
 
-    /// Uploads the rows of a range, some at a time.
+    /// Uploads a weight.
     fn upload(
         &mut self,
         weight: &Weight,
         placed: &Placed,
-        part: &RowRange,
         bytes: &[u8],
+        pace: Pace,
     ) -> Result<(), GraphError> {
-        let row_bytes = weight.row_bytes();
-        let rows_at_once = (STAGING_BYTES / row_bytes.max(1)).max(1).next_multiple_of(4);
-        let mut row = 0;
-        while row < part.rows as usize {
-            let rows = rows_at_once.min(part.rows as usize - row);
-            let first = (part.first_row as usize + row) * row_bytes;
-            let source = &bytes[first..first + rows * row_bytes];
-            let converted;
-            let source = if placed.ty == weight.ty {
-                source
-            } else {
-                converted = convert(weight, placed.ty, source);
-                &converted
-            };
-            self.send(placed, part, row, rows, source);
-            self.flush(source.len())?;
-            row += rows;
+        for part in &placed.parts {
+            let first = part.first_row as usize * weight.row_bytes();
+            let source = &bytes[first..first + part.rows as usize * weight.row_bytes()];
+            for (at, row, rows) in rows_at_once(weight, part) {
+                let source = &source[at..at + rows * weight.row_bytes()];
+                let converted;
+                let source = if placed.ty == weight.ty {
+                    source
+                } else {
+                    converted = convert(weight, placed.ty, source);
+                    &converted
+                };
+                self.send(placed, part, row, rows, source);
+                self.flush(source.len(), pace)?;
+            }
         }
         Ok(())
     }
@@ -377,16 +452,23 @@ impl Weights {
         }
     }
 
-    /// Bounds the driver's staging memory: earlier uploads finish before more are queued.
-    fn flush(&mut self, bytes: usize) -> Result<(), GraphError> {
+    /// Passes uploads on to the device, some at a time.
+    fn flush(&mut self, bytes: usize, pace: Pace) -> Result<(), GraphError> {
         self.unsent += bytes;
-        if self.unsent >= 2 * STAGING_BYTES {
-            self.unsent = 0;
-            self.device.submit(None);
-            self.device.finish()?;
+        if self.unsent < 2 * STAGING_BYTES {
+            return Ok(());
         }
-        Ok(())
+        self.unsent = 0;
+        self.device.submit(None);
+        if pace == Pace::Bounded { self.device.finish() } else { Ok(()) }
     }
+}
+
+/// The rows of a range that are uploaded at once: the first byte, the first row and their number.
+fn rows_at_once(weight: &Weight, part: &RowRange) -> impl Iterator<Item = (usize, usize, usize)> {
+    let (all, row_bytes) = (part.rows as usize, weight.row_bytes());
+    let most = (STAGING_BYTES / row_bytes.max(1)).max(1).next_multiple_of(4);
+    (0..all).step_by(most).map(move |row| (row * row_bytes, row, most.min(all - row)))
 }
 
 /// A weight's layout on the device, without a location.

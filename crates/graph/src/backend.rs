@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use bilayer_quant::Type;
 
-use crate::{CacheId, Clock, Error, Graph, OpKind, SharedBytes, StateId, Step, Value, Weight};
+use crate::{
+    CacheId, Clock, Error, Graph, OpKind, SharedBytes, StateId, Step, Value, Weight, WeightId,
+};
 
 /// A part of the graph that runs on one device without a transfer inside.
 #[derive(Clone, Debug)]
@@ -194,6 +196,17 @@ pub struct Holding<'a> {
     pub caches: &'a [CacheId],
     /// States to preserve if they exist.
     pub states: &'a [StateId],
+    /// Weights that it holds only while they are needed ([`Backend::stream`]).
+    pub streamed: &'a [StreamedLayer<'a>],
+}
+
+/// Weights that are in a slot of device memory together. All that share a slot take turns in it.
+#[derive(Clone, Debug)]
+pub struct StreamedLayer<'a> {
+    /// The slot.
+    pub slot: usize,
+    /// The weights with their bytes, in loading order; none of them is in [`Holding::weights`] or in another slot.
+    pub weights: Vec<(&'a Weight, SharedBytes)>,
 }
 
 /// Keys and values of some pages of a cache, `[pages, PAGE_TOKENS, kv_heads * head_dim]` each. f32 represents every
@@ -229,6 +242,13 @@ pub struct Kernel {
 /// before it writes that segment's inputs again or submits it again, and before it writes one of these values as
 /// the input of another segment. Outputs that nobody wants need not be read; the segment may then be written and
 /// submitted again at once.
+///
+/// **Streaming.** A device with memory of its own can run more layers than it has room for: the weights of a
+/// [`StreamedLayer`] are copied to its slot by [`Backend::stream`] and stay until another one of that slot is streamed.
+/// Segments that read such weights are compiled as others, before any is streamed; they share one set of activations,
+/// and those of one slot share the memory of their caches. So each of them takes its inputs by [`Backend::write_to`]
+/// directly before its submit, its outputs are read before another one is submitted, and its caches are filled by
+/// `restore` before it runs and fetched by `save` before another one of its slot does.
 ///
 /// **Failure.** [`Error::OutOfMemory`] and [`Error::DeviceLost`] of any call mean that the caller moves what was
 /// placed here elsewhere and goes on. A device that does not answer in time reports itself as lost.
@@ -271,6 +291,16 @@ pub trait Backend: Send {
     /// Wrong length, unsupported type, out of memory.
     fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), Error>;
 
+    /// Copies a weight of a [`StreamedLayer`] to its slot. Segments submitted before read what the slot held before;
+    /// the call does not wait for them. A backend that reads weights in the file's map has nothing to do.
+    ///
+    /// # Errors
+    /// Out of memory for staging, or the device was lost.
+    fn stream(&mut self, weight: WeightId) -> Result<(), Error> {
+        let _ = weight;
+        Ok(())
+    }
+
     /// Prepares a segment: selects kernels, allocates buffers, the caches of its `Attend` ops and the states of its
     /// ops. A cache or state already allocated by an earlier segment is shared.
     ///
@@ -289,6 +319,15 @@ pub trait Backend: Send {
     /// # Errors
     /// The device was lost.
     fn write(&mut self, value: Value, data: &[f32]) -> Result<(), Error>;
+
+    /// Like [`Backend::write`], for the inputs of one segment only.
+    ///
+    /// # Errors
+    /// The device was lost.
+    fn write_to(&mut self, segment: SegmentId, value: Value, data: &[f32]) -> Result<(), Error> {
+        let _ = segment;
+        self.write(value, data)
+    }
 
     /// Waits for the segment that computes `value` and copies `[rows, width]` f32, row-major. A value without rows
     /// (no requested outputs) is waited for as well.

@@ -41,6 +41,7 @@ mod weight;
 
 pub use backend::{
     Backend, CachePages, Facts, Holding, Kernel, Limits, Link, OpTime, Segment, SegmentId,
+    StreamedLayer,
 };
 pub use clock::Clock;
 pub use error::Error;

@@ -292,7 +292,8 @@ impl Backend for Reference {
         self.values.clear();
         self.segments.clear();
         self.timings.clear();
-        Ok(())
+        let mut streamed = holding.streamed.iter().flat_map(|layer| &layer.weights);
+        streamed.try_for_each(|(weight, bytes)| self.load(weight, bytes.clone()))
     }
 
     fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), Error> {

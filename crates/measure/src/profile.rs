@@ -67,6 +67,9 @@ pub struct Point {
     pub prefill_tps: f64,
     /// The scheduler's prediction.
     pub predicted_prefill_tps: Option<f64>,
+    /// Prefill tokens per second of a prompt that is long enough for streamed weights; `None` where none are.
+    #[serde(default)]
+    pub streamed_prefill_tps: Option<f64>,
     /// Speedup: milliseconds per token at N = 0 over those here; NaN (null in JSON) if not measured.
     #[serde(deserialize_with = "number_or_nan")]
     pub speedup: f64,
@@ -264,6 +267,7 @@ mod tests {
             predicted_decode_ms: Some(decode_ms * 1.1),
             prefill_tps: 100.0 + n as f64,
             predicted_prefill_tps: None,
+            streamed_prefill_tps: None,
             speedup: times[0] / decode_ms,
             marginal: n.checked_sub(1).map(|before| times[before] - decode_ms),
             cpu_ms: decode_ms,

@@ -10,12 +10,14 @@ use std::time::Duration;
 use bilayer_engine::Error;
 use bilayer_engine::session::Subject;
 use bilayer_graph::{
-    Backend, Exactness, Facts, Graph, Holding, Limits, PAGE_TOKENS, Rows, SegmentId, Span,
-    StateSpan, Step, Weight,
+    Backend, Exactness, Facts, Graph, Holding, Limits, PAGE_TOKENS, Rows, SegmentId, SharedBytes,
+    Span, StateSpan, Step, Weight,
 };
 use bilayer_scheduler::{
     BATCH_TOKENS, Cost, DeviceTimes, PROMPT_TOKENS, Placement, PlannedSegment, cut,
 };
+
+mod upload;
 
 /// Bytes of weights in the stretch of layers: more than caches hold. A device that copies them is given fewer, since
 /// every byte is loaded first.
@@ -69,7 +71,6 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
     let mut decode = bench.repeat(1, 1, TIME)?;
     decode.iter_mut().zip(before).for_each(|(all, before)| all.extend(before));
     let decode = low(decode);
-    bench.backend.reserve(&Holding { weights: &[], caches: &[], states: &[] })?;
     // A prompt is bound by compute, and most of its last layer is computed for the requested row only.
     let weights = sums(graph, |node| prompt_weights(graph, node));
     let apart = |walls, all: &[f64]| {
@@ -79,6 +80,8 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
     let (decode, batch) = (apart(decode, &bytes), apart(batch, &bytes));
     let apart_prompt = |of: Prompt| Prompt { tokens: of.tokens, walls: apart(of.walls, &weights) };
     let (piece, prompt) = (apart_prompt(piece), apart_prompt(prompt));
+    let upload = upload::measured(subject, bench.backend, &layers, prompt, limits)?;
+    bench.backend.reserve(&Holding::default())?;
     let per_token = |of: &Prompt<Apart>, ms: f64| Some(ms / of.tokens as f64);
     let cost = |of: &dyn Fn(&Apart) -> f64, of_prompt: &dyn Fn(&Apart) -> f64| Cost {
         decode_ms: of(&decode),
@@ -100,6 +103,7 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
             ..cost(&|apart| apart.output, &|_| 0.0)
         },
         segment: cost(&|apart| apart.segment, &|apart| apart.segment),
+        upload,
     })
 }
 
@@ -133,14 +137,12 @@ fn load(
         graph.weights.iter().filter(|weight| ids.contains(&weight.id)).collect();
     let file = subject.model.file();
     file.maps().for_each(|map| backend.share(map));
-    backend.reserve(&Holding { weights: &weights, caches: &[], states: &[] })?;
+    backend.reserve(&Holding { weights: &weights, ..Holding::default() })?;
     for segment in parts.iter().flatten() {
         backend.ready(&segment.segment(graph), limits)?;
     }
     for weight in weights {
-        let missing = || bilayer_graph::Error::MissingTensor { name: weight.name.clone() };
-        let tensor = file.tensor(&weight.name).ok_or_else(missing)?;
-        backend.load(weight, file.bytes(tensor).slice(weight.range_in_tensor()))?;
+        backend.load(weight, bytes_of(subject, weight)?)?;
     }
     let mut compiled = [const { Vec::new() }; 3];
     for (part, compiled) in parts.into_iter().zip(&mut compiled) {
@@ -150,6 +152,14 @@ fn load(
         }
     }
     Ok(compiled)
+}
+
+/// A weight's bytes in the file.
+fn bytes_of(subject: &Subject<'_>, weight: &Weight) -> Result<SharedBytes, Error> {
+    let file = subject.model.file();
+    let missing = || bilayer_graph::Error::MissingTensor { name: weight.name.clone() };
+    let tensor = file.tensor(&weight.name).ok_or_else(missing)?;
+    Ok(file.bytes(tensor).slice(weight.range_in_tensor()))
 }
 
 /// Which layers a device is timed with: one that reads the file's map is the host and holds the first ones, after the
@@ -308,6 +318,17 @@ impl Bench<'_> {
 
     /// One step through the segments of a part, milliseconds.
     fn step(&mut self, part: usize, tokens: usize, outputs: usize) -> Result<f64, Error> {
+        self.step_with(part, tokens, outputs, &|_| Ok(()))
+    }
+
+    /// Like [`Bench::step`]; `between` is called after each submit.
+    fn step_with(
+        &mut self,
+        part: usize,
+        tokens: usize,
+        outputs: usize,
+        between: Between<'_>,
+    ) -> Result<f64, Error> {
         let ids: Vec<u32> = (0..tokens as u32).collect();
         let rows = tokens as u32;
         let first_position = if tokens == 1 { POSITION as u32 } else { 0 };
@@ -332,9 +353,10 @@ impl Bench<'_> {
                 let len = self.len(input, tokens, outputs.len());
                 let values = self.values.entry(input.0).or_default();
                 noise(values, len);
-                self.backend.write(input, values)?;
+                self.backend.write_to(*id, input, values)?;
             }
             self.backend.submit(*id, &step)?;
+            between(self.backend)?;
             for &output in &segment.outputs {
                 let len = self.len(output, tokens, outputs.len());
                 let values = self.values.entry(output.0).or_default();
@@ -355,6 +377,9 @@ impl Bench<'_> {
         rows * self.graph.width(value)
     }
 }
+
+/// What is done while a step runs.
+type Between<'a> = &'a dyn Fn(&mut dyn Backend) -> Result<(), bilayer_graph::Error>;
 
 /// Reproducible values between -1 and 1. Existing ones are unchanged.
 fn noise(values: &mut Vec<f32>, len: usize) {

@@ -56,6 +56,7 @@ impl<'t> Timeline<'t> {
             What::Op => node(event.id),
             What::Segment => format!("segment {}", event.id),
             What::Write => format!("write to {device}"),
+            What::Stream => format!("stream weights to {device}"),
             What::Submit => format!("submit to {device}"),
             What::Wait => format!("wait for {device}"),
             What::Read => format!("read from {device}"),

@@ -190,7 +190,7 @@ impl<'m> Case<'m> {
     fn load(&self, backend: &mut dyn Backend) -> Result<(), Error> {
         let graph = &self.graph;
         let weights: Vec<_> = graph.weights.iter().collect();
-        backend.reserve(&Holding { weights: &weights, caches: &[], states: &[] })?;
+        backend.reserve(&Holding { weights: &weights, ..Holding::default() })?;
         for weight in weights {
             let missing = || bilayer_graph::Error::MissingTensor { name: weight.name.clone() };
             let file = self.model.file();

@@ -33,11 +33,16 @@ impl PlannedSegment {
 /// The segments of `graph` under a placement, in execution order. Values that return to a device also pass through
 /// the host: a segment's inputs are all values that it did not compute itself.
 pub fn cut(graph: &Graph, placement: &Placement) -> Vec<PlannedSegment> {
-    let devices = placement.devices(graph);
+    let devices = placement.devices(graph).into_iter();
+    cut_apart(graph, &devices.map(|device| (device, None)).collect::<Vec<_>>())
+}
+
+/// The segments of `graph` with nodes on given devices, also cut wherever the second figure differs.
+pub(crate) fn cut_apart(graph: &Graph, places: &[(usize, Option<u32>)]) -> Vec<PlannedSegment> {
     let mut segments: Vec<PlannedSegment> = Vec::new();
-    for (node, &device) in devices.iter().enumerate() {
+    for (node, &(device, _)) in places.iter().enumerate() {
         match segments.last_mut() {
-            Some(last) if last.device == device => last.nodes.end = node + 1,
+            Some(last) if places[last.nodes.start] == places[node] => last.nodes.end = node + 1,
             _ => {
                 let (inputs, outputs) = (Vec::new(), Vec::new());
                 segments.push(PlannedSegment { device, nodes: node..node + 1, inputs, outputs });

@@ -42,6 +42,7 @@ mod offload;
 mod placement;
 mod plan;
 mod split;
+mod stream;
 mod times;
 
 pub use cut::{PlannedSegment, cut};
@@ -52,7 +53,11 @@ pub use memory::{Bytes, working_bytes};
 pub use offload::{Offload, Request, offload};
 pub use placement::Placement;
 pub use plan::{DevicePlan, LayerPlan, Plan, place, plan};
+pub use stream::{
+    OpOffload, PromptTimes, STREAM_BATCHES, STREAM_SLOTS, STREAM_TOKENS, StreamBuffers,
+    StreamStage, Streaming, stream_batches,
+};
 pub use times::{
-    ANSWER_TOKENS, BATCH_TOKENS, Basis, Cost, DeviceTimes, PROMPT_TOKENS, Predicted, Times,
+    ANSWER_TOKENS, BATCH_TOKENS, Basis, Cost, DeviceTimes, PROMPT_TOKENS, Predicted, Times, Upload,
     overlaps,
 };

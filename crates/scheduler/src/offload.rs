@@ -7,7 +7,7 @@ use bilayer_graph::{Facts, Graph, Op, WeightId};
 
 use crate::plan::{Strictness, placed};
 use crate::split::Splitter;
-use crate::{Budget, Error, Machine, Placement, Plan, Predicted};
+use crate::{Budget, Error, Machine, OpOffload, Placement, Plan, Predicted};
 
 /// How much is offloaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub struct Request {
     pub pins: Vec<(WeightId, usize)>,
     /// Caches and the attention over them stay with the host.
     pub cache_on_host: bool,
+    /// When weights that the host holds are streamed.
+    pub op_offload: OpOffload,
 }
 
 /// The machine's places: the host is always the first device.
@@ -204,7 +206,7 @@ impl Work<'_> {
         placement.exceptions = moved.map(|number| (number, places[number])).collect();
         let mut plan = placed(graph, machine, budget, &placement, Strictness::MappedHost)?;
         plan.notes.extend(notes);
-        Ok(plan)
+        self.streamed(plan)
     }
 }
 
@@ -231,7 +233,7 @@ fn nearest(graph: &Graph, number: usize, places: &[usize]) -> usize {
 }
 
 /// What of a node a device cannot run.
-fn lacks(graph: &Graph, node: usize, facts: &Facts) -> Option<String> {
+pub(crate) fn lacks(graph: &Graph, node: usize, facts: &Facts) -> Option<String> {
     let op = &graph.nodes[node].op;
     let stem = op.kind().stem();
     if !facts.ops.contains(&op.kind()) {

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::memory::{activation_bytes, staging_bytes, sum, weight_bytes, weights};
 use crate::{
-    Basis, Budget, Bytes, Error, Excess, Machine, Placement, PlannedSegment, Predicted, cut,
+    Basis, Budget, Bytes, Error, Excess, Machine, Placement, PlannedSegment, Predicted, Streaming,
+    cut,
 };
 
 /// A placed model that fits.
@@ -34,6 +35,9 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// Predicted step times, if known.
     pub predicted: Option<Predicted>,
+    /// Prefill with streamed weights, if planned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streaming: Option<Streaming>,
     /// The input of the plan.
     #[serde(skip)]
     pub placement: Placement,
@@ -82,6 +86,14 @@ pub struct DevicePlan {
     pub activation_bytes: u64,
     /// Values transferred to and from the device, f32.
     pub staging_bytes: u64,
+    /// What streaming takes ([`Plan::streaming`]).
+    #[serde(skip_serializing_if = "is_zero")]
+    pub stream_bytes: u64,
+}
+
+/// Whether nothing is to be told.
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// Places all of `graph` on the machine's first device.
@@ -159,6 +171,7 @@ pub(crate) fn placed(
         max_gpu_layers: 0,
         notes,
         predicted,
+        streaming: None,
         placement: placement.clone(),
         logits: graph.logits,
     })
@@ -217,10 +230,24 @@ fn device<'s>(
         state_bytes,
         activation_bytes,
         staging_bytes,
+        stream_bytes: 0,
     }
 }
 
 impl Plan {
+    /// Takes streaming out of the plan.
+    pub fn without_streaming(&mut self) {
+        let Some(streaming) = self.streaming.take() else { return };
+        for device in &mut self.devices {
+            device.used_bytes -= std::mem::take(&mut device.stream_bytes);
+        }
+        if let Some(predicted) = &mut self.predicted
+            && streaming.without_ms_per_token.is_some()
+        {
+            predicted.prefill_ms_per_token = streaming.without_ms_per_token;
+        }
+    }
+
     /// Milliseconds of a usual question with its answer, as [`Predicted::answer_ms`]; the largest number where times are
     /// not known.
     pub(crate) fn answer_ms(&self) -> f64 {
@@ -338,7 +365,14 @@ impl fmt::Display for Plan {
                 None => writeln!(f)?,
             }
         }
-        self.predicted.as_ref().map_or(Ok(()), |predicted| write!(f, "\n{predicted}"))
+        if let Some(predicted) = &self.predicted {
+            write!(f, "\n{predicted}")?;
+        }
+        if let Some(streaming) = &self.streaming {
+            let label = &self.devices[streaming.device].label;
+            write!(f, "\n{}", streaming.text(label))?;
+        }
+        Ok(())
     }
 }
 

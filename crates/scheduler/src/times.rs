@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Machine, Placement, PlannedSegment};
 
 mod estimate;
+mod stream;
 
 /// Prompt length for judging prefill.
 pub const PROMPT_TOKENS: usize = 512;
@@ -53,6 +54,19 @@ pub struct DeviceTimes {
     pub output: Cost,
     /// The overhead of each segment besides its kernels: submission, transfers, waiting.
     pub segment: Cost,
+    /// How weights are copied to the device for streaming; `None` if unknown.
+    #[serde(default)]
+    pub upload: Option<Upload>,
+}
+
+/// How weights are copied to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Upload {
+    /// Speed, 10^9 bytes of the file per second.
+    pub gbps: f64,
+    /// How much of the shorter of copy and kernels passes beside the longer one: 1 if both run at their own speed, 0 if
+    /// one waits for the other.
+    pub overlap: f64,
 }
 
 /// Times on every device of a machine, in order.

@@ -3,15 +3,15 @@
 //! A device has two timelines: kernels run in the order of their submits, one after the other; uploads run in the order
 //! of their writes, beside the kernels. A segment starts when it is submitted, the kernels before it are done and its
 //! inputs have arrived. The host, which is the thread that calls, goes on at once, except that a submit takes
-//! [`Link::submit_us`], that a read waits for its segment, [`Link::wait_us`] and the download, and that loading waits
-//! for the upload.
+//! [`Link::submit_us`], that a read waits for its segment, [`Link::wait_us`] and the download, and that loading and
+//! streaming wait for the upload.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use bilayer_graph::{
     Backend, CacheId, CachePages, Clock, Error, Facts, Holding, Kernel, Limits, Link, Op, OpTime,
-    PAGE_TOKENS, Segment, SegmentId, SharedBytes, StateId, Step, Value, Weight,
+    PAGE_TOKENS, Segment, SegmentId, SharedBytes, StateId, Step, Value, Weight, WeightId,
 };
 use bilayer_scheduler::{Budget, PlannedSegment, working_bytes};
 
@@ -28,6 +28,7 @@ pub struct Device {
     speed: Speed,
     inner: Box<dyn Backend>,
     held: Held,
+    streamed: HashMap<WeightId, Streamed>,
     /// By the inner backend's number.
     segments: HashMap<SegmentId, Scheduled>,
     /// Number of submits.
@@ -39,7 +40,7 @@ pub struct Device {
 }
 
 /// Bytes of its memory that the device counts as its own use.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Held {
     weights: u64,
     /// The bytes of each cache, and the elements of a token's keys.
@@ -47,12 +48,24 @@ struct Held {
     /// The bytes of each state's slots, and the elements of one.
     states: HashMap<StateId, (u64, usize)>,
     segments: u64,
+    /// What passes through slots: the bytes of the largest weights and caches of each, and of the largest segment.
+    slots: BTreeMap<usize, [u64; 2]>,
+    slot_segments: u64,
+}
+
+/// A weight that is streamed.
+#[derive(Clone, Copy)]
+struct Streamed {
+    slot: usize,
+    bytes: f64,
 }
 
 impl Held {
     fn bytes(&self) -> u64 {
         let caches = self.caches.values().chain(self.states.values()).map(|(bytes, _)| *bytes);
-        caches.fold(self.weights.saturating_add(self.segments), u64::saturating_add)
+        let slots = self.slots.values().flatten().copied();
+        let more = caches.chain(slots).chain([self.slot_segments, self.segments]);
+        more.fold(self.weights, u64::saturating_add)
     }
 }
 
@@ -85,6 +98,7 @@ impl Device {
             speed,
             inner,
             held: Held::default(),
+            streamed: HashMap::new(),
             segments: HashMap::new(),
             submits: 0,
             inputs_end: now,
@@ -185,7 +199,17 @@ impl Backend for Device {
         let caches = caches.map(|(id, held)| (*id, *held)).collect();
         let states = self.held.states.iter().filter(|(id, _)| holding.states.contains(id));
         let states = states.map(|(id, held)| (*id, *held)).collect();
-        self.hold(Held { weights, caches, states, segments: 0 }, "weights")?;
+        let (mut slots, mut streamed) = (BTreeMap::<usize, [u64; 2]>::new(), HashMap::new());
+        for layer in holding.streamed {
+            let bytes = layer.weights.iter().map(|(of, _)| weight(of)).fold(0, u64::saturating_add);
+            let slot = slots.entry(layer.slot).or_default();
+            slot[0] = slot[0].max(bytes);
+            streamed.extend(layer.weights.iter().map(|(weight, bytes)| {
+                (weight.id, Streamed { slot: layer.slot, bytes: bytes.len() as f64 })
+            }));
+        }
+        self.hold(Held { weights, caches, states, slots, ..Held::default() }, "weights")?;
+        self.streamed = streamed;
         self.inner.reserve(holding)
     }
 
@@ -210,22 +234,35 @@ impl Backend for Device {
             outputs: segment.outputs.clone(),
         };
         let working = working_bytes(graph, &planned, &budget, &self.facts);
-        let Held { weights, segments, .. } = self.held;
-        let (mut caches, mut states) = (self.held.caches.clone(), self.held.states.clone());
-        for node in &graph.nodes[segment.nodes.clone()] {
-            if let Some(id) = node.op.state() {
-                let state = graph.state(id);
-                states.insert(id, (budget.state_bytes(state), state.elements));
-            }
-            if let Op::Attend(attend) = &node.op
-                && let Some(id) = attend.cache
-            {
-                let cache = graph.cache(id);
-                caches.insert(id, (budget.kv_bytes(cache), cache.width()));
-            }
+        let mut held = self.held.clone();
+        let nodes = &graph.nodes[segment.nodes.clone()];
+        let mut weights = nodes.iter().flat_map(|node| node.op.weights());
+        let slot = weights.find_map(|id| self.streamed.get(&id)).map(|streamed| streamed.slot);
+        let caches = nodes.iter().filter_map(|node| match &node.op {
+            Op::Attend(attend) => attend.cache,
+            _ => None,
+        });
+        for id in nodes.iter().filter_map(|node| node.op.state()) {
+            let state = graph.state(id);
+            held.states.insert(id, (budget.state_bytes(state), state.elements));
         }
-        let segments = segments.saturating_add(working);
-        self.hold(Held { weights, caches, states, segments }, "caches and activations")?;
+        let mut shared = 0;
+        for id in caches {
+            let cache = graph.cache(id);
+            let bytes = budget.kv_bytes(cache);
+            shared += bytes;
+            // Caches of a slot share its memory.
+            let own = if slot.is_some() { 0 } else { bytes };
+            held.caches.insert(id, (own, cache.width()));
+        }
+        match slot.and_then(|slot| held.slots.get_mut(&slot)) {
+            Some(slot) => {
+                slot[1] = slot[1].max(shared);
+                held.slot_segments = held.slot_segments.max(working);
+            }
+            None => held.segments = held.segments.saturating_add(working),
+        }
+        self.hold(held, "caches and activations")?;
         let id = self.inner.compile(segment, limits)?;
         let kernels = costs::kernels(segment, &self.facts, &limits);
         let makes = graph.nodes[segment.nodes.clone()].iter().map(|node| node.op.out()).collect();
@@ -256,8 +293,22 @@ impl Backend for Device {
         Ok(())
     }
 
+    fn stream(&mut self, weight: WeightId) -> Result<(), Error> {
+        self.inner.stream(weight)?;
+        let bytes = self.streamed.get(&weight).map_or(0.0, |streamed| streamed.bytes);
+        let end = self.upload(bytes);
+        self.port.clock().advance_to(end);
+        Ok(())
+    }
+
     fn write(&mut self, value: Value, data: &[f32]) -> Result<(), Error> {
         self.inner.write(value, data)?;
+        self.inputs_end = self.inputs_end.max(self.upload(size_of_val(data) as f64));
+        Ok(())
+    }
+
+    fn write_to(&mut self, segment: SegmentId, value: Value, data: &[f32]) -> Result<(), Error> {
+        self.inner.write_to(segment, value, data)?;
         self.inputs_end = self.inputs_end.max(self.upload(size_of_val(data) as f64));
         Ok(())
     }

@@ -38,7 +38,6 @@ const PRIORITY: &str = "start the program with `nice` to change its priority";
 const PINNING: &str = "start the program with `taskset` to choose its CPUs";
 const BATCH_THREADS: &str = "prefill uses the threads of -t";
 const FITS: &str = "-ngl auto, the default, fits the model to memory; -c sets the context";
-const IN_PLACE: &str = "ops run on the device of their layer";
 const BATCHED: &str = "requests always run together in one batch";
 const PREFIXES: &str = "prefixes stay in the KV cache until their memory is needed";
 const TEXT_ONLY: &str = "models read text alone; remove the flags for images and audio";
@@ -72,8 +71,8 @@ const FLAGS: &[Flags] = &[
     (&["--deterministic", "--jinja", "--progress", "--show-timings", "--perf"], Nothing, Accept),
     (&["--mmap", "-kvo", "--kv-offload", "--warmup", "--slots", "--props"], Nothing, Accept),
     (&["--webui", "--ui", "--cache-prompt", "--repack", "--simple-io"], Nothing, Accept),
-    (&["--no-mmproj", "--no-mmproj-offload", "--no-host", "-nopo"], Nothing, Accept),
-    (&["--no-op-offload", "--parse-special", "--no-direct-io", "-ndio"], Nothing, Accept),
+    (&["--no-mmproj", "--no-mmproj-offload", "--no-host"], Nothing, Accept),
+    (&["--parse-special", "--no-direct-io", "-ndio"], Nothing, Accept),
     (&["--offline"], Nothing, Accept),
     (
         &["-co", "--color"],
@@ -98,7 +97,6 @@ const FLAGS: &[Flags] = &[
     (&["-C", "--cpu-mask", "-Cb", "--cpu-mask-batch", "-Cr", "--cpu-range"], Value, Note(PINNING)),
     (&["-Crb", "--cpu-range-batch", "--cpu-strict", "--cpu-strict-batch"], Value, Note(PINNING)),
     (&["--numa"], Value, Note("start the program with `numactl` to place its memory")),
-    (&["--op-offload", "-opo"], Nothing, Note(IN_PLACE)),
     (&["-cb", "--cont-batching", "-nocb", "--no-cont-batching"], Nothing, Note(BATCHED)),
     (&["--no-jinja"], Nothing, Note("the model's chat template is always used")),
     (&["-cram", "--cache-ram", "--cache-reuse", "-ctxcp"], Value, Note(PREFIXES)),

@@ -2,7 +2,7 @@
 
 use bilayer_engine::placement::{Execution, Placing, Simulation, SplitMode};
 use bilayer_engine::session::Overlap;
-use bilayer_scheduler::{Bytes, Offload, Plan};
+use bilayer_scheduler::{Bytes, Offload, OpOffload, Plan, STREAM_TOKENS};
 use clap::Args;
 
 use super::switch;
@@ -62,6 +62,16 @@ pub struct AdapterArgs {
     /// Run devices at the same time: on, off, auto (in prefill and with many sequences)
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = overlap)]
     pub overlap: Overlap,
+    /// Stream weights that are on the CPU to a GPU for prompts of 32 tokens or more [default: from the number of tokens that
+    /// is predicted to be faster]
+    #[arg(long, conflicts_with = "no_op_offload")]
+    pub op_offload: bool,
+    /// Never stream weights to a GPU; short form -nopo
+    #[arg(long)]
+    pub no_op_offload: bool,
+    /// Tokens of a prompt from which weights are streamed, instead of the predicted number
+    #[arg(long, value_name = "N", env = "GGML_OP_OFFLOAD_MIN_BATCH")]
+    pub op_offload_min_batch: Option<usize>,
     /// Time the model's layers on each device again instead of using stored times
     #[arg(long)]
     pub remeasure: bool,
@@ -112,6 +122,7 @@ impl AdapterArgs {
             overrides: self.override_tensor.clone(),
             cpu_moe_layers: if self.cpu_moe { u32::MAX } else { n_cpu_moe },
             cache_on_cpu: caches == Caches::OnCpu,
+            op_offload: self.op_offload(),
             devices: if none { Vec::new() } else { devices },
             vram_bytes: List::values(&self.vram),
             margin_bytes: List::values(&self.fit_target),
@@ -124,6 +135,25 @@ impl AdapterArgs {
 }
 
 impl AdapterArgs {
+    /// When weights are streamed.
+    fn op_offload(&self) -> OpOffload {
+        match (self.no_op_offload, self.op_offload, self.op_offload_min_batch) {
+            (true, ..) => OpOffload::Never,
+            (false, _, Some(tokens)) => OpOffload::From(tokens),
+            (false, true, None) => OpOffload::From(STREAM_TOKENS),
+            (false, false, None) => OpOffload::Auto,
+        }
+    }
+
+    /// The flag for that, with a space before it; nothing for the default.
+    fn explicit_op_offload(&self) -> String {
+        match self.op_offload() {
+            OpOffload::Auto => String::new(),
+            OpOffload::Never => " -nopo".to_owned(),
+            OpOffload::From(tokens) => format!(" --op-offload-min-batch {tokens}"),
+        }
+    }
+
     /// The simulated machine: one for all placements of a command.
     fn simulated(&self) -> Option<Simulation> {
         let execution = if self.no_compute { Execution::ScheduleOnly } else { Execution::Compute };
@@ -150,7 +180,8 @@ impl PlacingArgs {
             (false, 0) => String::new(),
             (false, layers) => format!(" -ncmoe {layers}"),
         };
-        flags + if self.no_kv_offload { " -nkvo" } else { "" }
+        flags += if self.no_kv_offload { " -nkvo" } else { "" };
+        flags + &self.adapter.explicit_op_offload()
     }
 }
 

@@ -32,6 +32,8 @@ const SPELLED: &[(&str, &str)] = &[
     ("-ncmoe", "--n-cpu-moe"),
     ("-cmoe", "--cpu-moe"),
     ("-nkvo", "--no-kv-offload"),
+    ("-opo", "--op-offload"),
+    ("-nopo", "--no-op-offload"),
     ("-dev", "--device"),
     ("-ts", "--tensor-split"),
     ("-sm", "--split-mode"),

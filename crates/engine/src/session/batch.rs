@@ -6,7 +6,7 @@ use bilayer_graph::{Exactness, Limits, PageCopy, Rows, Span, StateSpan, Step};
 
 use super::cache::Pages;
 use super::checkpoints::Checkpoint;
-use super::{Run, Wanted};
+use super::{Run, SequenceId, Wanted};
 
 /// Minimum rows per micro-batch of a prompt: below, unpacking weights costs more than overlap saves.
 const PROMPT_ROWS: usize = 32;
@@ -182,6 +182,22 @@ impl Work<'_> {
         })
     }
 
+    /// The sequences with tokens in some micro-batches, and the positions of these tokens.
+    pub fn spans(
+        &self,
+        micro_batches: Range<usize>,
+    ) -> impl Iterator<Item = (SequenceId, Range<usize>)> + '_ {
+        let stretch = self.rows_of(micro_batches.start)..self.rows_of(micro_batches.end);
+        let mut first = 0;
+        self.runs.iter().zip(self.starts).filter_map(move |(run, &start)| {
+            let end = first + run.tokens.len();
+            let part = stretch.start.clamp(first, end)..stretch.end.clamp(first, end);
+            let positions = start + part.start - first..start + part.end - first;
+            first = end;
+            (!part.is_empty()).then_some((run.sequence, positions))
+        })
+    }
+
     /// Fills `batch` with the rows of a micro-batch: a contiguous range of all runs' rows.
     pub fn fill(&self, micro_batch: usize, batch: &mut Batch) {
         batch.clear();
@@ -212,6 +228,11 @@ pub fn rows(runs: &[Run<'_>]) -> usize {
     runs.iter().map(|run| run.tokens.len()).sum()
 }
 
+/// Rows per micro-batch if as few as possible of at most `most` rows are made, of equal size.
+pub fn even(rows: usize, most: usize) -> usize {
+    rows.div_ceil(rows.div_ceil(most).max(1))
+}
+
 /// Rows per micro-batch for one sequence's `rows`: at least two micro-batches unless too small.
 pub fn of_prompt(rows: usize) -> usize {
     let parts = if rows < 2 * PROMPT_ROWS { 1 } else { (rows / WIDE_ROWS).clamp(2, WIDE_PARTS) };
@@ -226,7 +247,6 @@ pub fn of_sequences(rows: usize, least: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::SequenceId;
 
     #[test]
     fn whole_runs_are_packed_and_never_cut() {

@@ -32,6 +32,11 @@ pub enum Warning {
         /// The placement tried instead.
         to: String,
     },
+    /// A device had no memory for streamed weights, so prompts run where the layers are placed.
+    NotStreamed {
+        /// Its error.
+        error: bilayer_graph::Error,
+    },
     /// A device failed while the session ran, so its layers moved to other devices.
     Moved {
         /// Its error.
@@ -45,6 +50,16 @@ pub enum Warning {
         /// Duration of the move.
         took: Duration,
     },
+}
+
+/// Takes streaming out of a plan whose device has no memory for it; returns the warning. `None` if that is not the reason.
+pub fn unstreamed(plan: &mut Plan, device: usize, error: &bilayer_graph::Error) -> Option<Warning> {
+    let is_full = matches!(error, bilayer_graph::Error::OutOfMemory { .. });
+    let streams_there = plan.streaming.as_ref().is_some_and(|of| of.device == device);
+    (is_full && streams_there).then(|| {
+        plan.without_streaming();
+        Warning::NotStreamed { error: error.clone() }
+    })
 }
 
 /// Where a session continues after it lost a device.
@@ -61,6 +76,9 @@ impl std::fmt::Display for Warning {
         match self {
             Warning::Reduced { error, from, to } => {
                 write!(f, "{error}; instead of {from} the placement is {to}")
+            }
+            Warning::NotStreamed { error } => {
+                write!(f, "{error}; weights are not streamed to it, so prompts take longer")
             }
             Warning::Moved { error, from, to, tokens, took } => {
                 let now = match to {
@@ -264,6 +282,7 @@ impl Session {
             backends: std::mem::take(backends),
             segments: parts.segments,
             carried: parts.carried,
+            stream: parts.stream,
             filled: 0,
             ..*old
         };

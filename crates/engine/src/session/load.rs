@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use bilayer_graph::{Backend, CacheId, Graph, Holding, Op, StateId, Value, Weight, WeightId};
+use bilayer_graph::{
+    Backend, CacheId, Graph, Holding, Op, SharedBytes, StateId, StreamedLayer, Value, Weight,
+    WeightId,
+};
 use bilayer_scheduler::Plan;
 
 use super::settings::Stage;
@@ -81,12 +84,41 @@ pub fn reserve(change: &Change<'_>, backends: &mut [Box<dyn Backend>]) -> Result
         if !weights.is_empty() || change.from.is_some_and(holds) {
             let caches = change.kept(caches, device);
             let states = change.kept(states, device);
+            let streamed = &streamed(change, device).map_err(Failed::on(device))?;
             change.model.file().maps().for_each(|map| backend.share(map));
-            let holding = Holding { weights: &weights, caches: &caches, states: &states };
+            let holding = Holding { weights: &weights, caches: &caches, states: &states, streamed };
             backend.reserve(&holding).map_err(Failed::on(device))?;
         }
     }
     Ok(())
+}
+
+/// The weights that are streamed to a device, stage by stage.
+fn streamed<'a>(
+    change: &Change<'a>,
+    device: usize,
+) -> Result<Vec<StreamedLayer<'a>>, bilayer_graph::Error> {
+    let Change { graph, to: plan, .. } = *change;
+    let streaming = plan.streaming.iter().filter(|streaming| streaming.device == device);
+    let mut layers = Vec::new();
+    for stage in streaming.flat_map(|streaming| &streaming.stages) {
+        let Some(slot) = stage.slot else { continue };
+        let with_bytes = |&id: &WeightId| {
+            let weight = graph.weight(id);
+            Ok((weight, bytes_of(change, weight)?))
+        };
+        let weights = stage.weights.iter().map(with_bytes).collect::<Result<_, _>>()?;
+        layers.push(StreamedLayer { slot, weights });
+    }
+    Ok(layers)
+}
+
+/// A weight's bytes in the file.
+fn bytes_of(change: &Change<'_>, weight: &Weight) -> Result<SharedBytes, bilayer_graph::Error> {
+    let file = change.model.file();
+    let missing = || bilayer_graph::Error::MissingTensor { name: weight.name.clone() };
+    let tensor = file.tensor(&weight.name).ok_or_else(missing)?;
+    Ok(file.bytes(tensor).slice(weight.range_in_tensor()))
 }
 
 /// Loads each device's weights, device by device in graph order. File pages of weights copied to a GPU are released,
@@ -129,6 +161,12 @@ fn wanted(graph: &Graph, plan: &Plan) -> Vec<(usize, WeightId)> {
         for node in &graph.nodes[segment.nodes.clone()] {
             wanted.extend(node.op.weights().map(|weight| (segment.device, weight)));
         }
+    }
+    for stage in plan.streaming.iter().flat_map(|streaming| &streaming.stages) {
+        let nodes = graph.nodes[stage.segment.nodes.clone()].iter();
+        let held = nodes.flat_map(|node| node.op.weights());
+        let held = held.filter(|weight| !stage.weights.contains(weight));
+        wanted.extend(held.map(|weight| (stage.segment.device, weight)));
     }
     wanted.into_iter().collect()
 }

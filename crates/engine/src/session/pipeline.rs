@@ -21,6 +21,7 @@ use bilayer_scheduler::Plan;
 
 use super::batch::{Batch, Work};
 use super::lanes::{At, Lanes};
+use super::stream::Stream;
 use super::trace::{Event, Trace, What};
 use super::{Failed, Spent};
 
@@ -101,6 +102,8 @@ pub struct Pipeline {
     pub reading: Reading,
     /// Rows of `results` computed so far.
     pub filled: usize,
+    /// What runs steps with streamed weights, if planned.
+    pub stream: Option<Stream>,
 }
 
 /// A value of the last segment `[R, width]`, the result of a step.
@@ -275,7 +278,7 @@ impl Pipeline {
     }
 
     /// Records finished work on devices that report it.
-    fn look(&mut self) {
+    pub fn look(&mut self) {
         for device in 0..self.backends.len() {
             if let Some(outstanding) = self.backends[device].outstanding() {
                 self.count(device, |lanes, now| lanes.outstanding(device, outstanding, now));
@@ -284,7 +287,7 @@ impl Pipeline {
     }
 
     /// Adds a device's busy time, as recorded, to the time spent.
-    fn count(&mut self, device: usize, busy: impl FnOnce(&mut Lanes, Instant) -> Duration) {
+    pub fn count(&mut self, device: usize, busy: impl FnOnce(&mut Lanes, Instant) -> Duration) {
         self.spent.devices[device] += busy(&mut self.lanes, self.clock.now());
     }
 }

@@ -13,8 +13,9 @@ use super::lanes::Lanes;
 use super::load::Change;
 use super::pipeline::{self, Carried, Compiled, Pipeline, Reading};
 use super::settings::Stage;
+use super::stream::{self, Stream};
 use super::trace::Trace;
-use super::{Failed, Overlap, Progress, Session, Settings, Spent, load};
+use super::{Failed, Overlap, Prefill, Progress, Session, Settings, Spent, load};
 use crate::kept::Kept;
 use crate::times::{Decoding, Subject};
 use crate::{Error, Model, devices};
@@ -136,6 +137,10 @@ fn on(
             }
             Err(failed) => return Err(failed.into()),
         };
+        if let Some(streaming) = fallback::unstreamed(&mut plan, device, &error) {
+            warnings.push(streaming);
+            continue;
+        }
         refused.push(device);
         let place = fallback::host(&mut backends, host(settings))?;
         let refusal = Refusal { device, host: place, refused: &refused, error: &error };
@@ -165,6 +170,7 @@ fn on(
         backends,
         segments: parts.segments,
         carried: parts.carried,
+        stream: parts.stream,
         filled: 0,
     };
     Ok(Session {
@@ -176,6 +182,7 @@ fn on(
         overlap: if divides { settings.overlap } else { Overlap::Off },
         overlap_wanted: settings.overlap,
         divides,
+        prefill: Prefill::default(),
         load: clock.since(began),
         graph,
         plan,
@@ -205,6 +212,9 @@ fn read(
 ) -> Read {
     let best = settings.top_k.and_then(|k| best(graph, plan, k, backends));
     let read = Read { best, watched: std::mem::take(&mut settings.watched) };
+    if !read.watched.is_empty() {
+        plan.without_streaming();
+    }
     read.add(graph, plan);
     read
 }
@@ -243,6 +253,8 @@ fn best(
     }
     let value = graph.top_k(k);
     last.nodes.end = graph.nodes.len();
+    let streamed = plan.streaming.as_mut().and_then(|streaming| streaming.stages.last_mut());
+    streamed.into_iter().for_each(|stage| stage.segment.nodes.end = graph.nodes.len());
     Some(Best { value, k })
 }
 
@@ -260,7 +272,9 @@ impl Read {
     pub fn add(&self, graph: &Graph, plan: &mut Plan) {
         let watched = self.watched.iter().copied();
         for value in watched.chain(self.best.map(|best| best.value)) {
-            for segment in &mut plan.segments {
+            let streamed = plan.streaming.iter_mut().flat_map(|streaming| &mut streaming.stages);
+            let streamed = streamed.map(|stage| &mut stage.segment);
+            for segment in plan.segments.iter_mut().chain(streamed) {
                 let mut made = graph.nodes[segment.nodes.clone()].iter().map(|n| n.op.out());
                 if made.any(|out| out == value)
                     && let Err(place) = segment.outputs.binary_search(&value)
@@ -280,6 +294,7 @@ pub fn machine(backends: &[Box<dyn Backend>]) -> Machine {
 pub struct Parts {
     pub segments: Vec<Compiled>,
     pub carried: Vec<Carried>,
+    pub stream: Option<Stream>,
 }
 
 /// Loads a plan's weights and compiles its segments.
@@ -299,7 +314,8 @@ pub fn equip(
     load::weights(change, backends, progress)?;
     let carried = pipeline::carried(graph, plan, &limits, watched);
     let segments = pipeline::compile(graph, plan, backends, &carried, limits)?;
-    Ok(Parts { segments, carried })
+    let stream = stream::compile(graph, plan, backends, &segments, limits)?;
+    Ok(Parts { segments, carried, stream })
 }
 
 /// The limits of every step, from the settings.

@@ -51,7 +51,7 @@ impl Session {
         let budget = prepare::budget(&self.limits);
         let mut plan = planner(&self.graph, &machine, &budget)?;
         self.read.add(&self.graph, &mut plan);
-        if plan.placement == self.plan.placement {
+        if plan.placement == self.plan.placement && plan.streaming == self.plan.streaming {
             self.plan = plan;
             self.decoding = Decoding::default();
             return Ok(());
@@ -120,11 +120,12 @@ impl Session {
         }
         self.divides = self.divides(plan);
         self.overlap = self.overlap_of(plan);
-        let Pipeline { segments, carried, order, batches, overlap, .. } = &mut self.pipeline;
+        let Pipeline { segments, carried, order, batches, overlap, stream, .. } =
+            &mut self.pipeline;
         *order = pipeline::order(&parts.segments);
         *batches = (0..=plan.segments.len()).map(|_| Batch::reserved(&self.limits)).collect();
         *overlap = self.overlap != Overlap::Off;
-        (*segments, *carried) = (parts.segments, parts.carried);
+        (*segments, *carried, *stream) = (parts.segments, parts.carried, parts.stream);
         Ok(())
     }
 }

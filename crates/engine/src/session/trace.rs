@@ -24,6 +24,8 @@ pub enum What {
     Op,
     /// Writing values to a device.
     Write,
+    /// Copying weights to a device's slot.
+    Stream,
     /// Submitting commands to a device.
     Submit,
     /// Waiting for a device. If it is a CPU, this thread works in its pool.

@@ -53,23 +53,52 @@ pub struct Site<'a> {
     pub rate: f64,
 }
 
-/// Builds the program.
+/// Buffers that programs share of which only one runs at a time.
+#[derive(Default)]
+pub struct Pool {
+    activations: Vec<wgpu::Buffer>,
+    readbacks: Vec<wgpu::Buffer>,
+}
+
+/// A buffer of at least so many bytes: the first in a list that `taken` does not name, or a new one at its end.
+fn pooled(
+    list: &mut Vec<wgpu::Buffer>,
+    taken: &mut Vec<usize>,
+    bytes: u64,
+    make: impl FnOnce(u64) -> Result<wgpu::Buffer, GraphError>,
+) -> Result<(wgpu::Buffer, u64), GraphError> {
+    let fits = |&at: &usize| list[at].size() >= bytes && !taken.contains(&at);
+    let (at, new_bytes) = match (0..list.len()).find(fits) {
+        Some(at) => (at, 0),
+        None => {
+            list.push(make(bytes)?);
+            (list.len() - 1, bytes)
+        }
+    };
+    taken.push(at);
+    Ok((list[at].clone(), new_bytes))
+}
+
+/// Builds the program; its buffers are those of a pool, if there is one.
 ///
 /// # Errors
 /// Out of memory, or a rejected kernel.
-pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, GraphError> {
+pub fn build(
+    draft: Draft,
+    limits: Limits,
+    site: &Site<'_>,
+    pool: Option<&mut Pool>,
+) -> Result<Program, GraphError> {
     let device = site.device;
     let (slots, sizes) = place(&draft);
-    let storage =
-        wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
-    let shown = mappable(&draft, &slots, device);
-    let mut buffers = Vec::with_capacity(sizes.len());
-    for (slot, &bytes) in sizes.iter().enumerate() {
-        let read = if shown.contains(&slot) { wgpu::BufferUsages::MAP_READ } else { NOTHING };
-        buffers.push(device.buffer("activations", bytes, storage | read)?);
-    }
+    let is_pooled = pool.is_some();
+    let shown = if is_pooled { BTreeSet::new() } else { mappable(&draft, &slots, device) };
+    let mut own = Pool::default();
+    let pool = pool.unwrap_or(&mut own);
+    let is_first = pool.activations.is_empty();
+    let (buffers, mut bytes) = activations(&sizes, &shown, device, pool)?;
     let step_bytes = u64::from(draft.words.layout().len) * 4;
-    let step = device.buffer("step", step_bytes, storage)?;
+    let step = device.buffer("step", step_bytes, STORAGE)?;
     let stages = Wiring { draft: &draft, slots: &slots, buffers: &buffers, step: &step, site };
     let stages = stages.stages()?;
     device.check()?;
@@ -81,15 +110,18 @@ pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, G
     let inputs: Vec<Access> =
         draft.inputs.iter().map(|&value| access(&draft, &slots, value)).collect();
     let mut outputs = Vec::with_capacity(draft.outputs.len());
-    let mut bytes = sizes.iter().sum::<u64>() + step_bytes;
+    bytes += step_bytes;
+    let mut taken = Vec::new();
     for &value in &draft.outputs {
         let access = access(&draft, &slots, value);
         let is_copy = !shown.contains(&access.buffer);
         let (mapped, at) = if is_copy {
             let usage = wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
             let size = access.span(most(access.rows)) * 4;
-            bytes += size;
-            (device.buffer("readback", size, usage)?, 0)
+            let make = |size| device.buffer("readback", size, usage);
+            let (buffer, new_bytes) = pooled(&mut pool.readbacks, &mut taken, size, make)?;
+            bytes += new_bytes;
+            (buffer, 0)
         } else {
             (buffers[access.buffer].clone(), u64::from(access.offset) * 4)
         };
@@ -97,7 +129,9 @@ pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, G
         outputs.push(Output { access, mapped, at, is_copy, state, rows: 0 });
     }
     // Written data passes through memory of the queue of equal size.
-    bytes += inputs.iter().map(|access| access.span(most(access.rows)) * 4).sum::<u64>();
+    if is_first {
+        bytes += inputs.iter().map(|access| access.span(most(access.rows)) * 4).sum::<u64>();
+    }
     let timer = if limits.timings {
         let nodes = draft.stages.iter().map(|stage| stage.nodes.first().copied());
         Timer::new(device, nodes.collect())?
@@ -120,10 +154,34 @@ pub fn build(draft: Draft, limits: Limits, site: &Site<'_>) -> Result<Program, G
         padded: vec![0.0; padded],
         limits,
         timer,
+        is_pooled,
         slice: (site.rate * super::SUBMIT_SECONDS) as u64,
         bytes,
     })
 }
+
+/// The buffers of a program's slots, and the bytes of those that are new.
+fn activations(
+    sizes: &[u64],
+    shown: &BTreeSet<usize>,
+    device: &Device,
+    pool: &mut Pool,
+) -> Result<(Vec<wgpu::Buffer>, u64), GraphError> {
+    let (mut buffers, mut taken, mut new_bytes) = (Vec::new(), Vec::new(), 0);
+    for (slot, &bytes) in sizes.iter().enumerate() {
+        let read = if shown.contains(&slot) { wgpu::BufferUsages::MAP_READ } else { NOTHING };
+        let make = |bytes| device.buffer("activations", bytes, STORAGE | read);
+        let (buffer, bytes) = pooled(&mut pool.activations, &mut taken, bytes, make)?;
+        buffers.push(buffer);
+        new_bytes += bytes;
+    }
+    Ok((buffers, new_bytes))
+}
+
+/// Usage of activations and of the step's words.
+const STORAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
+    .union(wgpu::BufferUsages::COPY_DST)
+    .union(wgpu::BufferUsages::COPY_SRC);
 
 /// No usage.
 const NOTHING: wgpu::BufferUsages = wgpu::BufferUsages::empty();

@@ -9,7 +9,7 @@ use crate::trace::{Names, Timeline, Totals};
 use bilayer_engine::Model;
 use bilayer_engine::placement::Placing;
 use bilayer_engine::session::SequenceId;
-use bilayer_engine::session::{Event, Run, Session, Settings, Timed, Wanted, What};
+use bilayer_engine::session::{Event, Prefill, Run, Session, Settings, Timed, Wanted, What};
 
 use crate::Error;
 
@@ -130,6 +130,7 @@ pub fn take(
 struct Sample {
     decode_ms: f64,
     prefill_tps: f64,
+    streamed_prefill_tps: Option<f64>,
     totals: Totals,
     /// What the GPUs hold, bytes.
     held: Option<u64>,
@@ -184,6 +185,25 @@ impl Bench {
         })?)
     }
 
+    /// Tokens per second of a prompt.
+    fn prefill(&self, session: &mut Session, prompt: &[u32]) -> Result<f64, Error> {
+        session.truncate(self.sequence, 0);
+        let began = session.clock().now();
+        session.prefill(self.sequence, prompt, &mut |_| true)?;
+        Ok(prompt.len() as f64 / session.clock().since(began).as_secs_f64())
+    }
+
+    /// Tokens per second of a prompt that is long enough for streamed weights, if the plan has these.
+    fn streamed(&self, session: &mut Session) -> Result<Option<f64>, Error> {
+        let Some(streaming) = &session.plan().streaming else { return Ok(None) };
+        let tokens = streaming.tokens_min.max(self.prompt.len());
+        if tokens > session.context() {
+            return Ok(None);
+        }
+        let prompt: Vec<u32> = self.prompt.iter().copied().cycle().take(tokens).collect();
+        self.prefill(session, &prompt).map(Some)
+    }
+
     /// A prompt, then tokens one by one.
     fn sample(&self, session: &mut Session) -> Result<Sample, Error> {
         let sequence = self.sequence;
@@ -191,10 +211,10 @@ impl Bench {
         session.truncate(sequence, 0);
         let few = &self.prompt[..self.prompt.len().min(8)];
         session.prefill(sequence, few, &mut |_| true)?;
-        session.truncate(sequence, 0);
-        let began = session.clock().now();
-        session.prefill(sequence, &self.prompt, &mut |_| true)?;
-        let prefill_tps = self.prompt.len() as f64 / session.clock().since(began).as_secs_f64();
+        let streamed_prefill_tps = self.streamed(session)?;
+        session.set_prefill(Prefill::InPlace);
+        let prefill_tps = self.prefill(session, &self.prompt)?;
+        session.set_prefill(Prefill::Planned);
         let step = |session: &mut Session, token: u32| {
             let run = Run { sequence, tokens: &[token], wanted: Wanted::Last };
             session.step(&[run]).map(|_| ())
@@ -224,6 +244,7 @@ impl Bench {
             held: held.peek().is_some().then(|| held.sum()).flatten(),
             decode_ms: median(each),
             prefill_tps,
+            streamed_prefill_tps,
             totals: Totals {
                 wall: of(&|totals| totals.wall),
                 cpu: of(&|totals| totals.cpu),
@@ -256,9 +277,15 @@ fn points(samples: &[Vec<Sample>], plans: &[Option<Plan>], parts: u32) -> Vec<Po
             decode_ms,
             predicted_decode_ms: predicted.map(|predicted| predicted.decode_ms),
             prefill_tps: of(count, &|sample| sample.prefill_tps),
-            predicted_prefill_tps: predicted
-                .and_then(|p| p.prefill_ms_per_token)
-                .map(|ms| 1e3 / ms),
+            predicted_prefill_tps: match plan.and_then(|plan| plan.streaming.as_ref()) {
+                Some(streaming) => streaming.without_ms_per_token,
+                None => predicted.and_then(|p| p.prefill_ms_per_token),
+            }
+            .map(|ms| 1e3 / ms),
+            streamed_prefill_tps: plan
+                .and_then(|plan| plan.streaming.as_ref())
+                .map(|_| of(count, &|sample| sample.streamed_prefill_tps.unwrap_or(f64::NAN)))
+                .filter(|tps| tps.is_finite()),
             speedup: first / decode_ms,
             marginal: before.map(|before| before - decode_ms).filter(|ms| ms.is_finite()),
             cpu_ms: of(count, &|sample| sample.totals.cpu),
@@ -290,7 +317,7 @@ fn timeline(session: &Session) -> Vec<Span> {
         let kind = match event.what {
             What::Op => SpanKind::Op,
             What::Segment if !has_ops(event.lane) => SpanKind::Op,
-            What::Write | What::Read => SpanKind::Transfer,
+            What::Write | What::Stream | What::Read => SpanKind::Transfer,
             What::Submit => SpanKind::Submit,
             What::Wait => SpanKind::Wait,
             What::Idle => SpanKind::Idle,

@@ -5,7 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 use bilayer_graph::fuse;
 use bilayer_graph::{Facts, Graph, Op, Rows, Segment, Window};
 
-use super::{BATCH_TOKENS, Cost, DeviceTimes, MICRO_BATCHES, ModelPart, PROMPT_TOKENS, parts};
+use super::{
+    BATCH_TOKENS, Cost, DeviceTimes, MICRO_BATCHES, ModelPart, PROMPT_TOKENS, Upload, parts,
+};
 use crate::memory::weight_bytes;
 
 /// Bytes of an element of an activation, f32.
@@ -68,6 +70,7 @@ pub fn device(graph: &Graph, facts: &Facts) -> Option<DeviceTimes> {
             prefill_ms: Some(fixed / micro_batch() + crossing(hidden, 1.0)),
             prompt_ms: Some(fixed / PROMPT_TOKENS as f64 + crossing(hidden, 1.0)),
         },
+        upload: link.upload_gbps.map(|gbps| Upload { gbps, overlap: 1.0 }),
     })
 }
 

@@ -1,8 +1,7 @@
 //! One result: llama-bench's fields in its order, then ours.
 //!
-//! Fields with llama-bench's names have llama-bench's meaning. Settings that this program does not have are constant: ops
-//! run where their weights are (`no_op_offload` 1), threads are not pinned (`cpu_mask` 0x0), and they spin before they
-//! park (`poll` 50). `n_gpu_layers` is the number placed, also after `auto`.
+//! Fields with llama-bench's names have llama-bench's meaning. Settings that this program does not have are constant:
+//! threads are not pinned (`cpu_mask` 0x0), and they spin before they park (`poll` 50). `n_gpu_layers` is the number placed, also after `auto`.
 
 use std::path::Path;
 
@@ -10,7 +9,7 @@ use bilayer_engine::Model;
 use bilayer_engine::placement::{Placing, SplitMode};
 use bilayer_engine::session::Session;
 use bilayer_measure::bench::{Measured, Summary};
-use bilayer_scheduler::Plan;
+use bilayer_scheduler::{OpOffload, Plan};
 use serde_json::{Value, json};
 
 use super::describe;
@@ -153,7 +152,7 @@ impl Record<'_> {
             ("use_mmap", json!(described.is_mapped)),
             ("use_direct_io", json!(false)),
             ("embeddings", json!(false)),
-            ("no_op_offload", json!(1)),
+            ("no_op_offload", json!(u8::from(placed.placing().op_offload == OpOffload::Never))),
             ("no_host", json!(false)),
             ("fit_target", json!(placed.placing().margin_bytes.first().unwrap_or(&0) >> 20)),
             ("fit_min_ctx", json!(0)),

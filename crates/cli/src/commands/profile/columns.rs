@@ -39,7 +39,7 @@ const COLUMN: Column = Column {
     counted: false,
 };
 
-const COLUMNS: [Column; 14] = [
+const COLUMNS: [Column; 15] = [
     Column {
         title: "N",
         key: Some("gpu_layers"),
@@ -112,6 +112,13 @@ const COLUMNS: [Column; 14] = [
         unit: "tok/s",
         key: Some("predicted_prefill_tps"),
         value: |p| p.predicted_prefill_tps,
+        ..COLUMN
+    },
+    Column {
+        title: "streamed",
+        unit: "tok/s",
+        key: Some("streamed_prefill_tps"),
+        value: |p| p.streamed_prefill_tps,
         ..COLUMN
     },
     Column {

@@ -41,6 +41,7 @@ mod tests {
             predicted_decode_ms: None,
             prefill_tps: 100.5,
             predicted_prefill_tps: None,
+            streamed_prefill_tps: None,
             speedup: 12.5 / decode_ms,
             marginal: (n > 0).then_some(12.5 - decode_ms),
             cpu_ms: 4.0,

@@ -1,0 +1,434 @@
+//! Executes a step with streamed weights: layer by layer instead of micro-batch by micro-batch, so that all tokens use
+//! a copy of a layer's weights while it is in its slot.
+//!
+//! **Order.** A pass runs up to [`STREAM_BATCHES`] micro-batches through each stage in turn. While a stage runs, weights
+//! are copied to the slot that is free: after each submit the part that falls to it, so that the device always has work.
+//! A slot is free when all results of the stage that used it have been read.
+//!
+//! **Caches.** The caches of streamed layers belong to the host, which decodes. Before a stage runs, pages that its tokens
+//! refer to are copied to the device; the pages that it has filled are copied back while the next stage runs.
+//!
+//! After an error the page tables are reset by the caller, as for any step, and nothing that the host holds has changed
+//! before their end.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use bilayer_graph::{
+    Backend, CacheId, Graph, Limits, PAGE_TOKENS, Rows, SegmentId, Step, Value, WeightId,
+};
+use bilayer_scheduler::{Plan, STREAM_BATCHES, STREAM_SLOTS, StreamBuffers};
+
+use super::batch::{self, Batch, Work};
+use super::lanes::At;
+use super::pipeline::{Compiled, Pipeline, Ran, Reading};
+use super::trace::{Event, What};
+use super::{Failed, Run, Session, Wanted, fallback};
+
+/// The index of the host.
+const HOST: usize = 0;
+
+/// How prompts run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prefill {
+    /// With streamed weights, where the plan has that and a prompt is long enough.
+    #[default]
+    Planned,
+    /// Where the layers are placed.
+    InPlace,
+}
+
+impl Session {
+    /// Selects how prompts run from now on, for comparison.
+    pub fn set_prefill(&mut self, prefill: Prefill) {
+        self.prefill = prefill;
+    }
+
+    /// Whether weights are streamed for a step.
+    pub(super) fn streams(&self, runs: &[Run<'_>]) -> bool {
+        let streaming = self.plan.streaming.as_ref().filter(|_| self.pipeline.stream.is_some());
+        let exact = runs.iter().any(|run| run.wanted == Wanted::Verified);
+        let wanted = self.prefill == Prefill::Planned && !exact;
+        wanted && streaming.is_some_and(|streaming| streaming.takes(batch::rows(runs)))
+    }
+
+    /// Notes that a device failed in a step: streaming ends if it lacked memory for that, otherwise it is lost.
+    pub(super) fn failed(&mut self, runs: &[Run<'_>], device: usize, error: bilayer_graph::Error) {
+        let streamed = self.streams(runs).then_some(&mut self.plan);
+        match streamed.and_then(|plan| fallback::unstreamed(plan, device, &error)) {
+            Some(warning) => {
+                self.pipeline.stream = None;
+                self.warnings.push(warning);
+            }
+            None => self.lost = Some((device, error)),
+        }
+    }
+}
+
+/// What is compiled for streamed steps.
+pub struct Stream {
+    stages: Vec<Stage>,
+    /// `[rows, width]` f32 of the values that cross between stages; values share buffers.
+    buffers: Vec<Vec<f32>>,
+    batches: Vec<Batch>,
+    /// Pages that the tokens of a pass refer to, and pages that they fill.
+    before: Vec<u32>,
+    filled: Vec<u32>,
+}
+
+/// A compiled segment of a streamed step.
+struct Stage {
+    device: usize,
+    id: SegmentId,
+    inputs: Vec<Crossing>,
+    outputs: Vec<Crossing>,
+    /// Weights to be copied before it runs, with their bytes.
+    weights: Vec<(WeightId, u64)>,
+    /// Caches of the host that it fills.
+    caches: Vec<CacheId>,
+    is_streamed: bool,
+}
+
+/// A value in a buffer.
+#[derive(Clone, Copy)]
+struct Crossing {
+    value: Value,
+    buffer: usize,
+    width: usize,
+    rows: Rows,
+}
+
+/// The weights to be copied next.
+struct Upload {
+    /// Stages with streamed weights, in order.
+    stages: Vec<usize>,
+    /// Index in it of the stage whose weights are copied.
+    next: usize,
+    /// Number of its weights copied, and their bytes.
+    weight: usize,
+    done_bytes: u64,
+}
+
+/// Compiles the stages of a plan's streamed steps, if it has any. Segments that the plan has anyway are shared.
+pub fn compile(
+    graph: &Graph,
+    plan: &Plan,
+    backends: &mut [Box<dyn Backend>],
+    compiled: &[Compiled],
+    limits: Limits,
+) -> Result<Option<Stream>, Failed> {
+    let Some(streaming) = &plan.streaming else { return Ok(None) };
+    let StreamBuffers { of, lens } = streaming.buffers(graph, limits.outputs);
+    let crossing = |value: &Value| {
+        let buffer = *of.get(value)?;
+        let (width, rows) = (graph.width(*value), graph.rows(*value));
+        Some(Crossing { value: *value, buffer, width, rows })
+    };
+    let mut stages = Vec::with_capacity(streaming.stages.len());
+    for stage in &streaming.stages {
+        let segment = &stage.segment;
+        let device = segment.device;
+        let id = match plan.segments.iter().position(|known| known == segment) {
+            Some(number) => compiled[number].id,
+            None => {
+                let id = backends[device].compile(&segment.segment(graph), limits);
+                id.map_err(Failed::on(device))?
+            }
+        };
+        let bytes = |&id: &WeightId| (id, graph.weight(id).bytes() as u64);
+        stages.push(Stage {
+            device,
+            id,
+            inputs: segment.inputs.iter().filter_map(crossing).collect(),
+            outputs: segment.outputs.iter().filter_map(crossing).collect(),
+            weights: stage.weights.iter().map(bytes).collect(),
+            caches: stage.caches.clone(),
+            is_streamed: stage.slot.is_some(),
+        });
+    }
+    Ok(Some(Stream {
+        stages,
+        buffers: lens.into_iter().map(|len| vec![0.0; len]).collect(),
+        batches: (0..STREAM_BATCHES).map(|_| Batch::reserved(&limits)).collect(),
+        before: Vec::with_capacity(limits.pages),
+        filled: Vec::with_capacity(limits.pages),
+    }))
+}
+
+impl Upload {
+    fn new(stages: &[Stage]) -> Upload {
+        let streamed = (0..stages.len()).filter(|&number| !stages[number].weights.is_empty());
+        Upload { stages: streamed.collect(), next: 0, weight: 0, done_bytes: 0 }
+    }
+
+    /// The stage whose weights come next, if their slot is free while stage `running` runs.
+    fn free(&self, running: usize) -> Option<usize> {
+        let stage = *self.stages.get(self.next)?;
+        let before = self.next.checked_sub(STREAM_SLOTS).map(|at| self.stages[at]);
+        before.is_none_or(|user| user < running).then_some(stage)
+    }
+}
+
+impl Pipeline {
+    /// Like [`Pipeline::run`], with streamed weights. `each` is asked before each stage, too.
+    pub fn run_streamed(
+        &mut self,
+        work: &Work<'_>,
+        each: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Ran, Failed> {
+        let Some(mut stream) = self.stream.take() else { return self.run(work, each) };
+        let ran = Streamed { pipeline: self, stream: &mut stream, work }.run(each);
+        self.stream = Some(stream);
+        ran
+    }
+}
+
+/// A streamed step in progress.
+struct Streamed<'a> {
+    pipeline: &'a mut Pipeline,
+    stream: &'a mut Stream,
+    work: &'a Work<'a>,
+}
+
+impl Streamed<'_> {
+    fn run(&mut self, each: &mut dyn FnMut(usize) -> bool) -> Result<Ran, Failed> {
+        let began = self.pipeline.clock.now();
+        self.pipeline.filled = 0;
+        self.pipeline.segments.iter_mut().for_each(|segment| segment.pending = None);
+        let count = self.work.count();
+        let at_once = count.div_ceil(count.div_ceil(STREAM_BATCHES).max(1));
+        let mut done = 0;
+        while done < count {
+            let end = count.min(done + at_once);
+            if !self.pass(done..end, each)? {
+                break;
+            }
+            done = end;
+            if !each(self.work.rows_of(done)) {
+                break;
+            }
+        }
+        let rows = self.work.rows_of(done);
+        let Pipeline { trace, clock, filled, reading, .. } = &mut *self.pipeline;
+        if let Some(trace) = trace {
+            let (start_ns, end_ns) = (trace.ns(began), trace.ns(clock.now()));
+            let (what, ns, tokens) = (What::Step, end_ns - start_ns, rows as u32);
+            trace.push(Event { lane: 0, what, id: 0, tokens, start_ns, ns });
+        }
+        Ok(Ran { made: *filled * reading.width, rows })
+    }
+
+    /// Runs some micro-batches through all stages; false if `each` has stopped it.
+    fn pass(
+        &mut self,
+        micro_batches: Range<usize>,
+        each: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<bool, Failed> {
+        let (first, count) = (micro_batches.start, micro_batches.len());
+        let batches = self.stream.batches.iter_mut();
+        batches.zip(micro_batches.clone()).for_each(|(batch, at)| self.work.fill(at, batch));
+        self.find_pages(micro_batches);
+        let mut upload = Upload::new(&self.stream.stages);
+        let mut ended = None;
+        for number in 0..self.stream.stages.len() {
+            // Page copies are done in all caches or in none.
+            let stops = first > 0 || self.work.copies.is_empty();
+            if stops && !each(self.work.rows_of(first)) {
+                return Ok(false);
+            }
+            while upload.stages.get(upload.next).is_some_and(|&stage| stage <= number) {
+                self.upload(&mut upload, number, 1.0)?;
+            }
+            self.bring(number, first == 0)?;
+            for at in 0..count {
+                let lane = self.submit(number, first, at)?;
+                self.upload(&mut upload, number, (at + 1) as f64 / count as f64)?;
+                if let Some(before) = ended.take() {
+                    self.hand_back(before)?;
+                }
+                self.read(number, at, lane)?;
+            }
+            if self.stream.stages[number].is_streamed {
+                ended = Some(number);
+            }
+        }
+        ended.map_or(Ok(()), |last| self.hand_back(last))?;
+        Ok(true)
+    }
+
+    /// Finds the pages that the tokens of micro-batches refer to and fill, each once.
+    fn find_pages(&mut self, micro_batches: Range<usize>) {
+        let Stream { before, filled, .. } = &mut *self.stream;
+        before.clear();
+        filled.clear();
+        for (sequence, positions) in self.work.spans(micro_batches) {
+            let table = self.work.cache.table(sequence);
+            before.extend_from_slice(&table[..positions.start.div_ceil(PAGE_TOKENS)]);
+            let pages = positions.start / PAGE_TOKENS..positions.end.div_ceil(PAGE_TOKENS);
+            filled.extend_from_slice(&table[pages]);
+        }
+        for pages in [before, filled] {
+            pages.sort_unstable();
+            pages.dedup();
+        }
+    }
+
+    /// Copies a share of the weights that come next, if their slot is free while a stage runs.
+    fn upload(&mut self, upload: &mut Upload, running: usize, share: f64) -> Result<(), Failed> {
+        let Some(number) = upload.free(running) else { return Ok(()) };
+        let stage = &self.stream.stages[number];
+        let whole: u64 = stage.weights.iter().map(|(_, bytes)| bytes).sum();
+        let wanted = (whole as f64 * share) as u64;
+        let Pipeline { backends, clock, trace, spent, .. } = &mut *self.pipeline;
+        let began = clock.now();
+        while upload.done_bytes < wanted
+            && let Some(&(weight, bytes)) = stage.weights.get(upload.weight)
+        {
+            let from = clock.now();
+            backends[stage.device].stream(weight).map_err(Failed::on(stage.device))?;
+            if let Some(trace) = trace {
+                trace.call(What::Stream, stage.device, from, clock.now());
+            }
+            upload.weight += 1;
+            upload.done_bytes += bytes;
+        }
+        spent.crossing += clock.since(began);
+        if upload.weight == stage.weights.len() {
+            *upload = Upload {
+                stages: std::mem::take(&mut upload.stages),
+                next: upload.next + 1,
+                weight: 0,
+                done_bytes: 0,
+            };
+        }
+        self.pipeline.look();
+        Ok(())
+    }
+
+    /// Copies pages that a stage's tokens refer to from the host to its device.
+    fn bring(&mut self, number: usize, is_first: bool) -> Result<(), Failed> {
+        let Stream { stages, before, .. } = &*self.stream;
+        let stage = &stages[number];
+        let began = self.pipeline.clock.now();
+        for &cache in &stage.caches {
+            let host = &mut self.pipeline.backends[HOST];
+            if is_first {
+                for copy in self.work.copies {
+                    let page = host.save(cache, &[copy.from]).map_err(Failed::on(HOST))?;
+                    host.restore(cache, &[copy.to], &page).map_err(Failed::on(HOST))?;
+                }
+            }
+            if !before.is_empty() {
+                let pages = host.save(cache, before).map_err(Failed::on(HOST))?;
+                let backend = &mut self.pipeline.backends[stage.device];
+                backend.restore(cache, before, &pages).map_err(Failed::on(stage.device))?;
+            }
+        }
+        self.crossed(What::Write, number, began);
+        Ok(())
+    }
+
+    /// Copies the pages that a stage has filled to the host.
+    fn hand_back(&mut self, number: usize) -> Result<(), Failed> {
+        let Stream { stages, filled, .. } = &*self.stream;
+        let stage = &stages[number];
+        let began = self.pipeline.clock.now();
+        for &cache in &stage.caches {
+            let backends = &mut self.pipeline.backends;
+            let pages = backends[stage.device].save(cache, filled);
+            let pages = pages.map_err(Failed::on(stage.device))?;
+            backends[HOST].restore(cache, filled, &pages).map_err(Failed::on(HOST))?;
+        }
+        self.crossed(What::Read, number, began);
+        Ok(())
+    }
+
+    /// Adds what a transfer took.
+    fn crossed(&mut self, what: What, number: usize, began: Instant) {
+        let Pipeline { clock, trace, spent, .. } = &mut *self.pipeline;
+        let ended = clock.now();
+        spent.crossing += ended - began;
+        if let Some(trace) = trace {
+            trace.call(what, self.stream.stages[number].device, began, ended);
+        }
+    }
+
+    /// Submits a micro-batch of the pass that begins with micro-batch `first`; returns the number of its record.
+    fn submit(&mut self, number: usize, first: usize, at: usize) -> Result<u64, Failed> {
+        let Stream { stages, buffers, batches, .. } = &mut *self.stream;
+        let stage = &stages[number];
+        let device = stage.device;
+        let began = self.pipeline.clock.now();
+        for input in &stage.inputs {
+            let range = input.range(batches, at);
+            let data = &buffers[input.buffer][range];
+            let backend = &mut self.pipeline.backends[device];
+            backend.write_to(stage.id, input.value, data).map_err(Failed::on(device))?;
+        }
+        let (batch, id) = (&batches[at], stage.id);
+        // The host has copied the pages of caches that it hands out.
+        let copies = if stage.is_streamed { &[] } else { batch.step().copies };
+        let step = Step { copies, ..batch.step() };
+        let written = self.pipeline.clock.now();
+        self.pipeline.backends[device].submit(id, &step).map_err(Failed::on(device))?;
+        let Pipeline { clock, trace, spent, lanes, .. } = &mut *self.pipeline;
+        spent.crossing += written - began;
+        if let Some(trace) = trace {
+            trace.call(What::Write, device, began, written);
+            trace.call(What::Submit, device, written, clock.now());
+        }
+        let tokens = batch.rows(Rows::Tokens);
+        let lane = At { device, segment: number, micro_batch: first + at, tokens, at: written };
+        let lane = lanes.submitted(&lane);
+        self.pipeline.look();
+        Ok(lane)
+    }
+
+    /// Waits for a micro-batch and reads its outputs; of the last stage also the requested rows.
+    fn read(&mut self, number: usize, at: usize, lane: u64) -> Result<(), Failed> {
+        let Stream { stages, buffers, batches, .. } = &mut *self.stream;
+        let is_last = number + 1 == stages.len();
+        let stage = &stages[number];
+        let device = stage.device;
+        let began = self.pipeline.clock.now();
+        for output in &stage.outputs {
+            let range = output.range(batches, at);
+            let data = &mut buffers[output.buffer][range];
+            let backend = &mut self.pipeline.backends[device];
+            backend.read(output.value, data).map_err(Failed::on(device))?;
+        }
+        if is_last {
+            let rows = batches[at].rows(Rows::Outputs);
+            let Pipeline { backends, results, filled, reading, .. } = &mut *self.pipeline;
+            let Reading { value, width } = *reading;
+            let results = &mut results[*filled * width..][..rows * width];
+            backends[device].read(value, results).map_err(Failed::on(device))?;
+            *filled += rows;
+        }
+        self.pipeline.count(device, |lanes, now| lanes.finished_through(device, lane, now));
+        let Pipeline { backends, clock, trace, lanes, .. } = &mut *self.pipeline;
+        if let (Some(trace), Some(lane)) = (trace, lanes.get(lane)) {
+            trace.call(What::Wait, device, began, clock.now());
+            let event = Event {
+                lane: device + 1,
+                what: What::Segment,
+                id: number as u32,
+                tokens: lane.tokens as u32,
+                start_ns: lane.began_ns,
+                ns: lane.done_ns.saturating_sub(lane.began_ns),
+            };
+            trace.segment(event, backends[device].timings(stage.id));
+        }
+        self.pipeline.look();
+        Ok(())
+    }
+}
+
+impl Crossing {
+    /// The elements of a micro-batch in its buffer.
+    fn range(&self, batches: &[Batch], at: usize) -> Range<usize> {
+        let before: usize = batches[..at].iter().map(|batch| batch.rows(self.rows)).sum();
+        let start = before * self.width;
+        start..start + batches[at].rows(self.rows) * self.width
+    }
+}
