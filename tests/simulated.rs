@@ -10,6 +10,7 @@ use std::time::Duration;
 use bilayer_convert::mix::Mix;
 use bilayer_convert::synth::{Shape, Sizes, Synth};
 use bilayer_cpu::{Cpu, Options};
+use bilayer_engine::generate::speculate::{Acceptance, weigh};
 use bilayer_engine::placement::{self, Execution, Placing, Simulation};
 use bilayer_engine::session::{Overlap, Run, Session, Settings, TimeDevice, Wanted, Warning};
 use bilayer_engine::{Model, OpenOptions};
@@ -342,6 +343,36 @@ fn streaming_makes_prompts_of_70_billion_weights_fast() {
     let (low, high) = (streaming.tokens_min / 2, streaming.tokens_min * 3 / 2);
     assert!(prompt_ms(&mut always, low) > prompt_ms(&mut plain, low), "{low} tokens");
     assert!(prompt_ms(&mut always, high) < prompt_ms(&mut plain, high), "{high} tokens");
+}
+
+#[test]
+fn a_draft_model_is_weighed_against_layers() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |name| Model::open(&hollow(&folder, name), OpenOptions::default()).unwrap();
+    let (draft, model) = (open("llama-1b"), open("llama-70b"));
+    let weighed = |counted: Acceptance| {
+        let kept = tempfile::tempdir().unwrap();
+        counted.record(kept.path(), &draft, &model);
+        assert_eq!(Acceptance::known(kept.path(), &draft, &model), counted);
+        let placing = Placing {
+            simulated: Some(simulation(DESKTOP, Execution::ScheduleOnly)),
+            kept: Some(kept.path().to_owned()),
+            ..Placing::default()
+        };
+        let settings =
+            || Settings { ctx_size: Some(2048), placing: placing.clone(), ..Settings::default() };
+        weigh((&draft, &settings()), (&model, &settings())).unwrap()
+    };
+    let counted = |drafted, accepted| Acceptance { drafts: 100, drafted, accepted };
+    // Drafts of four tokens cost more on the CPU than the layers that the draft model displaces.
+    let good = weighed(counted(400, 320)).unwrap();
+    assert_eq!(good.gpu_layers, Offload::Auto, "{}", good.why);
+    assert!(good.why.contains("3.2 draft tokens accepted per step"), "{}", good.why);
+    // One token in ten steps does not.
+    let poor = weighed(counted(10, 1)).unwrap();
+    assert_eq!(poor.gpu_layers, Offload::Count(0), "{}", poor.why);
+    // Too few drafts say nothing.
+    assert_eq!(weighed(Acceptance { drafts: 9, drafted: 9, accepted: 9 }), None);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup};
+use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup, weigh};
 use bilayer_engine::placement::{self, Placing, Simulation};
 use bilayer_engine::session::{Progress, Purpose, Session, Settings};
 use bilayer_engine::{Cancel, Error as Engine, Model as Opened, OpenOptions};
@@ -271,8 +271,8 @@ impl<'p> Builder<'p> {
         Model::new(model, session, drafter, (self.chat_template, self.cancel))
     }
 
-    /// Opens the source of drafts. A draft model is placed first: a small one gains more on a GPU than the few layers that it
-    /// displaces.
+    /// Opens the source of drafts. A draft model is placed first: a small one usually gains more on a GPU than the few layers that it
+    /// displaces. If earlier answers have shown that it does not, it runs on the CPU.
     fn drafter(&mut self, model: &Opened) -> Result<Option<Box<dyn Drafter>>, Error> {
         let Some(source) = self.drafts.take() else { return Ok(None) };
         if model.config().encoder.is_some() {
@@ -284,9 +284,17 @@ impl<'p> Builder<'p> {
         };
         let draft = Opened::open(&path, OpenOptions::default())?;
         let memory_bytes = placement::gpu_bytes(&self.placing);
+        let (own, parallel) = (self.placing.clone(), self.parallel.max(1));
         let settings = self.settings(&draft);
         let placing = Placing { cpu_moe_layers: 0, ..settings.placing.clone() };
-        let settings = Settings { placing, sequences: 1, outputs: None, ..settings };
+        let mut settings = Settings { placing, sequences: 1, outputs: None, ..settings };
+        if own.gpu_layers == Offload::Auto {
+            let (sequences, watched) = (parallel, Vec::new());
+            let own = Settings { placing: own, sequences, watched, progress: None, ..settings };
+            if let Some(weighed) = weigh((&draft, &settings), (model, &own))? {
+                settings.placing.gpu_layers = weighed.gpu_layers;
+            }
+        }
         let drafter = DraftModel::new(&draft, model, settings, Bounds::default())?;
         let placing = std::mem::take(&mut self.placing);
         self.placing = placing.beside(drafter.session().plan(), memory_bytes);

@@ -19,9 +19,11 @@ use crate::session::Spent;
 
 mod lookup;
 mod model;
+mod weigh;
 
 pub use lookup::Lookup;
 pub use model::DraftModel;
+pub use weigh::{Acceptance, Weighed, weigh};
 
 /// Maximum tokens of a step for which the CPU computes each row with the bits that it would have alone: the answer's
 /// last token and the draft tokens after it.

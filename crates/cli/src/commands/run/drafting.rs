@@ -2,10 +2,13 @@
 
 use std::sync::MutexGuard;
 
-use bilayer_engine::generate::speculate::{DraftModel, Drafter, DrafterSource, Lookup};
+use bilayer_engine::generate::speculate::{
+    DraftModel, Drafter, DrafterSource, Lookup, Weighed, weigh,
+};
 use bilayer_engine::placement::Placing;
 use bilayer_engine::session::{Progress, Session, Settings};
 use bilayer_engine::{Error, Model, placement};
+use bilayer_scheduler::Offload;
 
 use super::{report, settings};
 use crate::args::{DraftArgs, ModelArgs};
@@ -26,7 +29,8 @@ pub enum DraftSource {
 
 impl DraftSource {
     /// Reads the flags, for `answers` answers at once. A draft model is loaded and placed before `model`, which gets the
-    /// remaining GPU memory: a small draft model on the GPU gains more than the few layers it displaces.
+    /// remaining GPU memory: a small draft model on the GPU usually gains more than the few layers it displaces. If earlier
+    /// answers have shown that it does not, it runs on the CPU.
     pub fn open(
         flags: &DraftArgs,
         shared: &ModelArgs,
@@ -59,7 +63,16 @@ impl DraftSource {
         let progress: Option<&mut dyn FnMut(Progress)> = Some(&mut tell);
         // Besides its answers' drafters there is the one that makes them.
         let sequences = if answers > 1 { answers + 1 } else { 1 };
-        let settings = Settings { placing, ctx_size, progress, sequences, ..settings };
+        let mut settings =
+            Settings { placing: placing.clone(), ctx_size, progress: None, sequences, ..settings };
+        if flags.gpu_layers_draft == Offload::Auto {
+            let own = settings::checked(shared)?;
+            if let Some(Weighed { gpu_layers, why }) = weigh((&draft, &settings), (model, &own))? {
+                output::note(&format!("draft: note: {why}"));
+                settings.placing.gpu_layers = gpu_layers;
+            }
+        }
+        let settings = Settings { progress, ..settings };
         let drafter = DraftModel::new(&draft, model, settings, bounds);
         bar.finish_and_clear();
         let drafter = Box::new(drafter?);

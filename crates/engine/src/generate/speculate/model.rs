@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::weigh::Record;
 use super::{Bounds, Draft, Drafter, DrafterSource, Text};
 use crate::sampling::{Options, Row, Sampler};
 use crate::session::SequenceId;
@@ -30,6 +31,7 @@ pub struct DraftModel {
     rest: Vec<u32>,
     /// Number of tokens that both models share.
     shared: usize,
+    record: Record,
 }
 
 impl DraftModel {
@@ -45,6 +47,7 @@ impl DraftModel {
         bounds: Bounds,
     ) -> Result<DraftModel, Error> {
         let shared = shared(draft, model)?;
+        let record = Record::new(settings.placing.kept.as_deref(), draft, model);
         let top_k = Some(settings.top_k.map_or(BEST, |k| k.max(BEST)));
         let mut session = Session::new(draft, Settings { top_k, ..settings })?;
         let sequence = session.open()?;
@@ -52,7 +55,8 @@ impl DraftModel {
         let rows = OutputRows::new(&session, options.needs(), 1);
         let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new())?;
         let session = Arc::new(Mutex::new(session));
-        Ok(DraftModel { session, sequence, bounds, sampler, rows, rest: Vec::new(), shared })
+        let rest = Vec::new();
+        Ok(DraftModel { session, sequence, bounds, sampler, rows, rest, shared, record })
     }
 
     /// The session, for its placement and its warnings.
@@ -90,6 +94,7 @@ impl Drafter for DraftModel {
             logit_bias: logit_bias.copied().collect(),
             ..options.clone()
         };
+        self.record.begin();
         let session = locked(&self.session);
         self.rows = OutputRows::new(&session, options.needs(), 1);
         let (vocab, context) = (session.vocab(), session.context());
@@ -98,6 +103,7 @@ impl Drafter for DraftModel {
     }
 
     fn draft(&mut self, text: Text<'_>, most: usize, draft: &mut Draft) -> Result<(), Error> {
+        self.record.look(text);
         let room = self.session().context().saturating_sub(text.len());
         let most = most.min(room).min(self.bounds.draft_max);
         if most == 0 || !self.catch_up(text)? {
@@ -122,6 +128,7 @@ impl Drafter for DraftModel {
                 rows.fill(locked(session).step_reading(&[run], reading)?);
             }
         }
+        self.record.drafted(text, draft.tokens());
         Ok(())
     }
 
@@ -139,13 +146,23 @@ impl DrafterSource for DraftModel {
         let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new())?;
         drop(session);
         let (session, bounds, shared) = (self.session.clone(), self.bounds, self.shared);
-        let rest = Vec::new();
-        Ok(Some(Box::new(DraftModel { session, sequence, bounds, sampler, rows, rest, shared })))
+        let (rest, record) = (Vec::new(), self.record.another());
+        Ok(Some(Box::new(DraftModel {
+            session,
+            sequence,
+            bounds,
+            sampler,
+            rows,
+            rest,
+            shared,
+            record,
+        })))
     }
 }
 
 impl Drop for DraftModel {
     fn drop(&mut self) {
+        self.record.store();
         locked(&self.session).close(self.sequence);
     }
 }
