@@ -60,7 +60,7 @@ fn beside(model: &Model, device: Box<dyn Backend>, settings: Settings<'_>) -> Se
         model,
         device,
         settings,
-        Placing { gpu_layers, op_offload: STREAMED, ..Placing::default() },
+        &Placing { gpu_layers, op_offload: STREAMED, ..Placing::default() },
     )
 }
 
@@ -68,7 +68,7 @@ fn placed(
     model: &Model,
     device: Box<dyn Backend>,
     settings: Settings<'_>,
-    placing: Placing,
+    placing: &Placing,
 ) -> Session {
     let planner =
         |graph: &Graph, machine: &Machine, budget: &Budget| placing.plan(graph, machine, budget);
@@ -239,7 +239,7 @@ fn gpus_stream_beside_their_kernels() {
     let expected = conversation(&mut alone(&model), 2);
     for (name, opened) in support::gpu::opened().filter(|(name, _)| PROVED.contains(name)) {
         let all = Placing { gpu_layers: Offload::All, ..Placing::default() };
-        let mut whole = placed(&model, Box::new(opened.backend()), settings(), all);
+        let mut whole = placed(&model, Box::new(opened.backend()), settings(), &all);
         let whole = conversation(&mut whole, 2);
         let settings = Settings { trace_events: Some(1 << 16), ..settings() };
         let mut session = beside(&model, Box::new(opened.backend()), settings);

@@ -124,35 +124,9 @@ fn on(
     let limits = limits_of(settings, model);
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
     let read = read(settings, &mut graph, &mut plan, &backends);
-    let (mut warnings, mut refused) = (Vec::new(), Vec::new());
-    let parts = loop {
-        let progress = &mut |p| settings.progress.iter_mut().for_each(|told| told(p));
-        let change = Change { model, graph: &graph, from: None, to: &plan, watched: &read.watched };
-        let (device, error) = match equip(&change, &mut backends, limits, progress) {
-            Ok(parts) => break parts,
-            Err(Failed::Device { device, error })
-                if fallback::is_recoverable(backends[device].as_ref(), &error) =>
-            {
-                (device, error)
-            }
-            Err(failed) => return Err(failed.into()),
-        };
-        if let Some(streaming) = fallback::unstreamed(&mut plan, device, &error) {
-            warnings.push(streaming);
-            continue;
-        }
-        refused.push(device);
-        let place = fallback::host(&mut backends, host(settings))?;
-        let refusal = Refusal { device, host: place, refused: &refused, error: &error };
-        let less = fallback::reduced(&plan, &refusal, |placement, loss| {
-            let machine = fallback::machine(&backends, &plan, place);
-            displaced(&graph, &machine, &budget(&limits), placement, loss)
-        });
-        let mut less = less?.ok_or_else(|| error.clone())?;
-        read.add(&graph, &mut less);
-        let from = std::mem::replace(&mut plan, less).map;
-        warnings.push(Warning::Reduced { error, from, to: plan.map.clone() });
-    };
+    let mut warnings = Vec::new();
+    let parts =
+        equipped(model, &graph, &mut backends, (&mut plan, &read), (settings, &mut warnings))?;
     let logits = Reading { value: graph.logits, width: graph.width(graph.logits) };
     let width = logits.width.max(read.best.map_or(0, |best| 2 * best.k));
     let clock = clock(&backends);
@@ -196,6 +170,46 @@ fn on(
         decoding: Decoding::default(),
         lost: None,
     })
+}
+
+/// Compiles a plan. If a device runs out of memory or is lost, less is placed on it.
+fn equipped(
+    model: &Model,
+    graph: &Graph,
+    backends: &mut Vec<Box<dyn Backend>>,
+    (plan, read): (&mut Plan, &Read),
+    (settings, warnings): (&mut Settings<'_>, &mut Vec<Warning>),
+) -> Result<Parts, Error> {
+    let limits = limits_of(settings, model);
+    let mut refused = Vec::new();
+    loop {
+        let progress = &mut |p| settings.progress.iter_mut().for_each(|told| told(p));
+        let change = Change { model, graph, from: None, to: plan, watched: &read.watched };
+        let (device, error) = match equip(&change, backends, limits, progress) {
+            Ok(parts) => return Ok(parts),
+            Err(Failed::Device { device, error })
+                if fallback::is_recoverable(backends[device].as_ref(), &error) =>
+            {
+                (device, error)
+            }
+            Err(failed) => return Err(failed.into()),
+        };
+        if let Some(streaming) = fallback::unstreamed(plan, device, &error) {
+            warnings.push(streaming);
+            continue;
+        }
+        refused.push(device);
+        let place = fallback::host(backends, host(settings))?;
+        let refusal = Refusal { device, host: place, refused: &refused, error: &error };
+        let less = fallback::reduced(plan, &refusal, |placement, loss| {
+            let machine = fallback::machine(backends, plan, place);
+            displaced(graph, &machine, &budget(&limits), placement, loss)
+        });
+        let mut less = less?.ok_or_else(|| error.clone())?;
+        read.add(graph, &mut less);
+        let from = std::mem::replace(plan, less).map;
+        warnings.push(Warning::Reduced { error, from, to: plan.map.clone() });
+    }
 }
 
 /// The options of the CPU backend, should it be needed.

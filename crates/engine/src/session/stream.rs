@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use bilayer_graph::{
-    Backend, CacheId, Graph, Limits, PAGE_TOKENS, Rows, SegmentId, Step, Value, WeightId,
+    Backend, CacheId, Graph, Limits, PAGE_TOKENS, PageCopy, Rows, SegmentId, Step, Value, WeightId,
 };
 use bilayer_scheduler::{Plan, STREAM_BATCHES, STREAM_SLOTS, StreamBuffers};
 
@@ -239,7 +239,8 @@ impl Streamed<'_> {
             while upload.stages.get(upload.next).is_some_and(|&stage| stage <= number) {
                 self.upload(&mut upload, number, 1.0)?;
             }
-            self.bring(number, first == 0)?;
+            let copies = if first == 0 { self.work.copies } else { &[] };
+            self.bring(number, copies)?;
             for at in 0..count {
                 let lane = self.submit(number, first, at)?;
                 self.upload(&mut upload, number, (at + 1) as f64 / count as f64)?;
@@ -305,18 +306,16 @@ impl Streamed<'_> {
         Ok(())
     }
 
-    /// Copies pages that a stage's tokens refer to from the host to its device.
-    fn bring(&mut self, number: usize, is_first: bool) -> Result<(), Failed> {
+    /// Copies pages on the host, then those that a stage's tokens refer to from there to its device.
+    fn bring(&mut self, number: usize, copies: &[PageCopy]) -> Result<(), Failed> {
         let Stream { stages, before, .. } = &*self.stream;
         let stage = &stages[number];
         let began = self.pipeline.clock.now();
         for &cache in &stage.caches {
             let host = &mut self.pipeline.backends[HOST];
-            if is_first {
-                for copy in self.work.copies {
-                    let page = host.save(cache, &[copy.from]).map_err(Failed::on(HOST))?;
-                    host.restore(cache, &[copy.to], &page).map_err(Failed::on(HOST))?;
-                }
+            for copy in copies {
+                let page = host.save(cache, &[copy.from]).map_err(Failed::on(HOST))?;
+                host.restore(cache, &[copy.to], &page).map_err(Failed::on(HOST))?;
             }
             if !before.is_empty() {
                 let pages = host.save(cache, before).map_err(Failed::on(HOST))?;
