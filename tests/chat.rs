@@ -657,6 +657,16 @@ mod terminal {
         spawn_with_options(command, options).unwrap()
     }
 
+    /// A chat at a terminal of 40 columns.
+    fn narrow_chat(place: &Place, arguments: &str) -> PtySession {
+        let mut command = place.bare("sh");
+        command.args(["-c", "stty cols 40 rows 24; exec \"$0\" \"$@\""]);
+        command.arg(env!("CARGO_BIN_EXE_bilayer")).args(arguments.split(' '));
+        command.env("TERM", "xterm").env_remove("NO_COLOR").stdin(Stdio::inherit());
+        let options = Options::new().timeout_ms(Some(20_000)).strip_ansi_escape_codes(false);
+        spawn_with_options(command, options).unwrap()
+    }
+
     fn left(chat: &mut PtySession) -> i32 {
         chat.exp_eof().unwrap();
         match chat.process().wait().unwrap() {
@@ -691,7 +701,10 @@ mod terminal {
         chat.exp_string("again").unwrap();
         stop(&mut chat);
         // Tab completes a command.
-        chat.send("/reg\t").unwrap();
+        chat.send("/reg").unwrap();
+        chat.flush().unwrap();
+        chat.exp_string("/reg").unwrap();
+        chat.send("\t").unwrap();
         chat.flush().unwrap();
         chat.exp_string("/regen ").unwrap();
         chat.send_line("").unwrap();
@@ -755,4 +768,242 @@ mod terminal {
         chat.send_control('d').unwrap();
         assert_eq!(left(&mut chat), 0);
     }
+
+    /// Keys as a person presses them, one after the other.
+    fn press(chat: &mut PtySession, keys: &[&str]) {
+        for key in keys {
+            chat.send(key).unwrap();
+            chat.flush().unwrap();
+            std::thread::sleep(Duration::from_millis(80));
+        }
+    }
+
+    /// Waits for a part of an answer, stops it and returns what was printed until the next prompt.
+    fn stopped(chat: &mut PtySession) -> String {
+        chat.exp_regex("[!-=?-~]{3}").unwrap();
+        chat.send_control('c').unwrap();
+        chat.exp_string("> ").unwrap()
+    }
+
+    /// The first user message of the conversation.
+    fn first_said(chat: &mut PtySession, place: &Place) -> String {
+        press(chat, &["/save said.json", "\r"]);
+        chat.exp_string("messages written to").unwrap();
+        chat.exp_string("> ").unwrap();
+        saved(place, "said.json")[0].1.clone()
+    }
+
+    #[test]
+    fn pasted_lines_are_one_message() {
+        let place = place(Some(LETTERS));
+        let mut chat = chat(&place, ENDLESS);
+        chat.exp_string("> ").unwrap();
+        // A terminal without bracketed paste sends the line breaks as Enter.
+        press(&mut chat, &["the first line\rthe second\r\rthe last\r"]);
+        chat.exp_string("the last").unwrap();
+        stopped(&mut chat);
+        assert_eq!(first_said(&mut chat, &place), "the first line\nthe second\n\nthe last");
+
+        // Pasted into a line that was begun by typing; Enter sends it.
+        press(&mut chat, &["/clear", "\r"]);
+        chat.exp_string("the conversation is empty").unwrap();
+        press(&mut chat, &["t", "y", "p", "ed one\rtwo", "\r"]);
+        stopped(&mut chat);
+        assert_eq!(first_said(&mut chat, &place), "typed one\ntwo");
+
+        // A terminal with brackets, and Alt-Enter.
+        press(&mut chat, &["/clear", "\r"]);
+        chat.exp_string("the conversation is empty").unwrap();
+        press(&mut chat, &["\x1b[200~one\rtwo\x1b[201~", "\x1b\r", "three", "\r"]);
+        stopped(&mut chat);
+        assert_eq!(first_said(&mut chat, &place), "one\ntwo\nthree");
+        press(&mut chat, &["/exit", "\r"]);
+        assert_eq!(left(&mut chat), 0);
+    }
+
+    #[test]
+    fn what_is_typed_during_an_answer_is_not_echoed_into_it_and_not_lost() {
+        let place = place(Some(LETTERS));
+        let mut chat = chat(&place, &format!("{ENDLESS} -n 5000"));
+        chat.exp_string("> ").unwrap();
+        press(&mut chat, &["hello", "\r"]);
+        chat.exp_regex("[!-=?-~]{3}").unwrap();
+        press(&mut chat, &["/sta", "ts\r/set\r", "and m"]);
+        let (answer, rate) = chat.exp_regex(r"\(\d+ tokens, \d+\.\d tok/s\)").unwrap();
+        assert!(!answer.contains("/stats") && !answer.contains("/set"), "{answer}");
+        assert!(rate.starts_with("(5000 tokens"), "{rate}");
+        chat.exp_string("> /stats").unwrap();
+        chat.exp_string("2 messages, ").unwrap();
+        chat.exp_string("> /set").unwrap();
+        chat.exp_string("top-k 40").unwrap();
+        chat.exp_string("> and m").unwrap();
+        press(&mut chat, &["ore", "\r"]);
+        chat.exp_string("> and more").unwrap();
+        let answer = stopped(&mut chat);
+        assert!(!answer.contains("^C") && answer.contains(" tok/s)"), "{answer}");
+    }
+
+    #[test]
+    fn commands_say_what_they_did() {
+        let place = place(Some(LETTERS));
+        std::fs::copy(place.path().join("model.gguf"), place.path().join("other.gguf")).unwrap();
+        place.file("text.txt", "from a file\n");
+        let mut chat = chat(&place, &format!("{ENDLESS} -n 20"));
+        chat.exp_string("> ").unwrap();
+        let cases = [
+            ("/read text.txt", " tok/s)"),
+            ("/set temp 0.5", "temp is 0.5"),
+            ("/set heat 1", "no setting `heat`; /set lists the settings"),
+            ("/set temp x", "; /set lists the settings"),
+            ("/save a.json", "2 messages written to a.json"),
+            ("/system be kind", "the system prompt is set"),
+            ("/show", "system prompt: be kind"),
+            ("/model", "/model NAME continues with another"),
+            ("/model absent.gguf", "absent.gguf"),
+            ("/model other.gguf", "chat template: the model's"),
+            ("/stats", "3 messages, "),
+            ("/undo", "the last message is removed; 1 messages are left"),
+            ("/load a.json", "2 messages"),
+            ("/clear", "the conversation is empty"),
+        ];
+        for (command, told) in cases {
+            press(&mut chat, &[command, "\r"]);
+            let before = chat.exp_string(told).unwrap_or_else(|e| panic!("{command}: {e}"));
+            let after = chat.exp_string("> ").unwrap();
+            let all = before + &after;
+            assert!(!all.contains("--help"), "{command}: {all}");
+        }
+        assert_eq!(saved(&place, "a.json")[0].1, "from a file");
+    }
+
+    #[test]
+    fn answers_wrap_between_words() {
+        let place = place(Some(LETTERS));
+        place.file(
+            "g.gbnf",
+            "root ::= (word \" \"){80}\nword ::= [a-z] [a-z]? [a-z]? [a-z]? [a-z]? [a-z]?\n",
+        );
+        let line = "run -m model.gguf -c 4000 -s 5 --grammar-file g.gbnf";
+        let mut chat = narrow_chat(&place, line);
+        chat.exp_string("> ").unwrap();
+        press(&mut chat, &["hello", "\r"]);
+        let (answer, _) = chat.exp_regex(r"\(\d+ tokens, ").unwrap();
+        chat.exp_string("> ").unwrap();
+        press(&mut chat, &["/save a.json", "\r"]);
+        chat.exp_string("written").unwrap();
+        let said = saved(&place, "a.json").remove(1).1;
+        // What follows the message, as the terminal shows it.
+        let lines = shown(answer.rsplit("hello").next().unwrap());
+        assert!(lines.iter().all(|line| line.chars().count() < 40), "{lines:#?}");
+        let words: Vec<&str> = said.split_whitespace().collect();
+        let all = |lines: &[&str]| lines.concat();
+        let shown: Vec<&str> = lines.iter().flat_map(|line| line.split_whitespace()).collect();
+        assert_eq!(all(&shown), all(&words));
+        let short = words.iter().filter(|word| word.chars().count() < 40);
+        assert!(short.clone().count() > 20, "{said}");
+        for word in short {
+            assert!(shown.contains(word), "{word} is broken: {lines:#?}");
+        }
+    }
+
+    /// The lines that a terminal shows of `written`.
+    fn shown(written: &str) -> Vec<String> {
+        let (mut lines, mut column) = (vec![Vec::new()], 0);
+        let mut rest = written.chars();
+        while let Some(c) = rest.next() {
+            let line: &mut Vec<char> = lines.last_mut().unwrap();
+            match c {
+                '\r' => column = 0,
+                '\n' => lines.push(Vec::new()),
+                '\x1b' => {
+                    let mut sequence = String::new();
+                    while !sequence.ends_with(|c: char| c.is_ascii_alphabetic()) {
+                        sequence.push(rest.next().unwrap());
+                    }
+                    match sequence.strip_prefix('[').and_then(|s| s.strip_suffix('D')) {
+                        Some(back) => column -= back.parse::<usize>().unwrap(),
+                        None if sequence == "[K" => line.truncate(column),
+                        None => {}
+                    }
+                }
+                c => {
+                    line.truncate(column);
+                    line.push(c);
+                    column += 1;
+                }
+            }
+        }
+        lines.iter().map(|line| line.iter().collect()).collect()
+    }
+
+    #[test]
+    fn a_full_context_goes_on() {
+        let place = place(Some(LETTERS));
+        let endless = ENDLESS.replace("200000", "160");
+        let mut chat = chat(&place, &format!("{endless} -n 300 -sys be"));
+        chat.exp_string("> ").unwrap();
+        press(&mut chat, &["hello", "\r"]);
+        chat.exp_string("(300 tokens, ").unwrap();
+        chat.exp_string("the answer went on without the oldest tokens; -c sets").unwrap();
+        chat.exp_string("> ").unwrap();
+        press(&mut chat, &["and again", "\r"]);
+        chat.exp_string("the model does not see the 2 oldest messages; -c sets").unwrap();
+        chat.exp_string("(300 tokens, ").unwrap();
+        chat.exp_string("> ").unwrap();
+        press(&mut chat, &["/save a.json", "\r"]);
+        chat.exp_string("5 messages written").unwrap();
+        press(&mut chat, &["/set keep 0", "\r"]);
+        chat.exp_string("keep is 0").unwrap();
+    }
+
+    /// Reasoning is one dimmed line that is folded when the answer begins; `/think` shows it.
+    #[test]
+    fn reasoning_is_folded() {
+        let place = place(Some(THINKING));
+        // The grammar makes the model of random weights close its reasoning and answer.
+        place.file("g.gbnf", "root ::= \"because of this\" \"</think>\" \"so it is\"");
+        let args = "run -m model.gguf -c 4000 --temp 0 --grammar-file g.gbnf";
+        let mut chat = narrow_chat(&place, args);
+        chat.exp_string("> ").unwrap();
+        press(&mut chat, &["why", "\r"]);
+        chat.exp_regex(r"\(reasoned for \d+\.\d s, 3 words; /think shows it\)").unwrap();
+        let shown = chat.exp_string("tok/s)").unwrap();
+        assert!(shown.contains("so it is") && !shown.contains("because"), "{shown}");
+        chat.exp_string("> ").unwrap();
+        press(&mut chat, &["/think", "\r"]);
+        chat.exp_string("because of this").unwrap();
+        chat.exp_string("> ").unwrap();
+        press(&mut chat, &["/image a.png", "\r"]);
+        chat.exp_string("needs its vision or audio encoder (mmproj)").unwrap();
+    }
+}
+
+/// A template whose answers begin within a block of reasoning.
+const THINKING: &str = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}assistant:{% if \
+                        enable_thinking is undefined or enable_thinking %}<think>{% endif %}";
+
+#[test]
+fn reasoning_is_separated_where_asked() {
+    let place = place(Some(THINKING));
+    place.file("g.gbnf", "root ::= \"because of this\" \"</think>\" \"so it is\"");
+    let run = "run -m model.gguf -cnv -st -p why -c 4000 --temp 0 --grammar-file g.gbnf";
+    let plain = place.run(run).good();
+    assert_eq!(plain.out, "because of this</think>so it is\n", "a pipe gets all of it");
+    let split = place.run(&format!("{run} --reasoning-format deepseek")).good();
+    assert_eq!(split.out, "so it is\n");
+    assert!(split.err.contains("(reasoned for "), "{split:?}");
+    let document = place.run(&format!("{run} --json")).json();
+    assert_eq!(document["text"], "because of this</think>so it is");
+    assert_eq!(document["content"], "so it is");
+    assert_eq!(document["reasoning_content"], "because of this");
+    // Without reasoning, the prompt does not open a block.
+    let tokens = |document: &Value| document["prompt_tokens"].as_array().unwrap().len();
+    for flags in ["--reasoning-budget 0", "-rea off", "--reasoning off"] {
+        let off = place.run(&format!("{run} --json {flags}")).json();
+        assert!(tokens(&off) < tokens(&document), "{flags}");
+    }
+    let refused = place.run(&format!("{run} --image a.png"));
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.err.contains("--image is not supported; "), "{refused:?}");
+    assert!(refused.err.contains("mmproj"), "{refused:?}");
 }

@@ -10,6 +10,7 @@ use std::time::Instant;
 use bilayer_engine::placement::Placing;
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
 use bilayer_engine::{Model, OpenOptions};
+use bilayer_measure::trace::{Names, Timeline};
 use bilayer_scheduler::Offload;
 use serde_json::Value;
 
@@ -187,14 +188,15 @@ fn a_profile_moves_layers_one_by_one_and_counts_their_memory() {
 }
 
 /// A document of the Chrome trace event format: an object with `traceEvents`, each with a phase `ph`; complete events
-/// (`X`) have name, process, thread, start and duration in microseconds; metadata (`M`) names a thread or the process. On each thread
-/// events nest, and the outer ones leave no gap. Returns the threads' names.
+/// (`X`) have name, process, thread, start and duration in microseconds; metadata (`M`) names a thread or the process; an
+/// arrow begins (`s`) and ends (`f`) on two threads. On each thread events nest, and the outer ones leave no gap. Returns the threads' names.
 #[track_caller]
 fn check_trace(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap();
     let document: Value = serde_json::from_str(&text).unwrap();
     let mut names = BTreeMap::new();
     let mut lanes: BTreeMap<u64, Vec<(f64, f64)>> = BTreeMap::new();
+    let mut arrows: BTreeMap<u64, Vec<(String, u64, f64)>> = BTreeMap::new();
     for event in document["traceEvents"].as_array().unwrap() {
         assert!(event["name"].is_string() && event["pid"].is_u64(), "{event}");
         let lane = event["tid"].as_u64().unwrap();
@@ -212,8 +214,19 @@ fn check_trace(path: &Path) -> Vec<String> {
                 assert!(at >= 0.0 && long >= 0.0 && event["cat"].is_string(), "{event}");
                 lanes.entry(lane).or_default().push((at, at + long));
             }
+            phase @ ("s" | "f") => {
+                let arrow = arrows.entry(event["id"].as_u64().unwrap()).or_default();
+                arrow.push((phase.to_owned(), lane, event["ts"].as_f64().unwrap()));
+            }
             other => panic!("phase {other}"),
         }
+    }
+    for arrow in arrows.values() {
+        let [(from, from_lane, begin), (to, to_lane, end)] = &arrow[..] else {
+            panic!("{arrow:?}")
+        };
+        assert_eq!((from.as_str(), to.as_str()), ("s", "f"));
+        assert!(from_lane != to_lane && *end + 1.0 >= *begin, "{arrow:?}");
     }
     let all = || lanes.values().flatten();
     let start = all().map(|(from, _)| *from).fold(f64::INFINITY, f64::min);
@@ -268,8 +281,35 @@ fn a_trace_is_complete_on_every_lane() {
     for part in ["write to gpu", "read from cpu", "wait for gpu", "submit to gpu", "idle"] {
         assert!(text.contains(part), "{part}");
     }
+    // Hidden states of 256 values go to the GPU in each of six steps, with an arrow.
+    let width = 256 * 4;
+    assert!(text.matches("\"ph\":\"f\"").count() >= 6, "arrows");
+    assert!(text.contains(&format!("\"bytes\":{width},\"gbps\":")), "bytes of a transfer");
     let refused = place.run(&format!("{line}/in/no/folder"));
     assert_eq!(refused.code, Some(73), "{refused:?}");
+}
+
+#[test]
+fn the_bytes_of_a_trace_are_those_that_a_step_reads() {
+    let place = Place::new();
+    let path = model(&place);
+    let model = Model::open(&path, OpenOptions::default()).unwrap();
+    let settings =
+        Settings { placing: Placing::cpu(), trace_events: Some(1 << 12), ..Settings::default() };
+    let mut session = Session::new(&model, settings).unwrap();
+    let sequence = session.open().unwrap();
+    for tokens in [1, 5] {
+        session.trace_mut().unwrap().clear();
+        let tokens = vec![7; tokens];
+        let run = Run { sequence, tokens: &tokens, wanted: Wanted::Last };
+        session.step(&[run]).unwrap();
+        let timeline = Timeline::new(session.trace().unwrap());
+        let names = Names::of(&session);
+        let read: u64 = timeline.events().iter().map(|event| timeline.bytes(event, &names)).sum();
+        assert_eq!(read, session.step_bytes(tokens.len())[0]);
+        let file = std::fs::metadata(&path).unwrap().len();
+        assert!(read > file / 2, "{read} of {file}");
+    }
 }
 
 /// The median ratio of steps with a trace to adjacent steps without one.

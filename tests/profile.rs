@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use bilayer_cli::profile::{text, write};
-use bilayer_measure::profile::Profile;
+use bilayer_measure::profile::{Profile, Step};
 use roxmltree::{Document, Node};
 use serde_json::Value;
 
@@ -216,6 +216,24 @@ fn little_or_nothing_measured_is_drawn_too() {
             assert!(text(&little).contains("recommended"));
         }
     }
+}
+
+/// The page has the step of each of some numbers of layers, of which one is shown, and says what its spans read.
+#[test]
+fn steps_at_other_numbers_of_layers_can_be_chosen() {
+    let mut profile = profile(&SHAPES[0]);
+    let step = |gpu_layers| Step { gpu_layers, ms: 12.5, of: 31, spans: profile.timeline.clone() };
+    profile.steps = [0, profile.recommended].map(step).to_vec();
+    let place = Place::new();
+    write(&profile, place.path()).unwrap();
+    let page = read(place.path(), "profile.html");
+    let chosen = format!("<option value=\"{}\" selected>", profile.recommended);
+    assert!(page.contains(&chosen) && page.contains("<option value=\"0\">"), "{chosen}");
+    assert_eq!(page.matches("class=\"chart step\"").count(), 2);
+    assert_eq!(page.matches("data-step=\"0\" tabindex=\"0\" hidden>").count(), 1);
+    assert!(page.contains("median duration, 12.5\u{a0}ms, of 31 that"));
+    let svg = read(place.path(), "timeline.svg");
+    assert!(svg.contains(" GB/s") && svg.contains("19.1 MiB, "), "no rate: {svg}");
 }
 
 /// Thousands of ops are drawn as some hundred distinguishable spans, and no time is lost.

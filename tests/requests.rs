@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use bilayer_engine::generate::speculate::{Bounds, DraftModel, DrafterSource, Lookup};
+use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, DrafterSource, Lookup};
 use bilayer_engine::generate::{Generation, Request, Stop};
 use bilayer_engine::requests::{
     Event, Executor, ExecutorSettings, RequestId, Served, Shift, Submission,
@@ -74,7 +74,6 @@ fn submitted(request: Request<'static>, sampler: Sampler) -> Submission {
         prompt_logprobs: None,
         after: None,
         slot: None,
-        shift: None,
     }
 }
 
@@ -307,8 +306,8 @@ fn a_shifted_context_goes_on_as_the_shortened_text_would() {
     let shift = Shift { keep: prompt.len(), discard: Some(100) };
     let mut executor = executor(&model, 2);
     let request =
-        Submission { shift: Some(shift), ..greedy(&model, "ROMEO:\nBut, soft! what light", 500) };
-    let id = executor.submit(request).unwrap();
+        Request { predict: Some(500), shift: Some(shift), ..Request::new(prompt.clone()) };
+    let id = executor.submit(submitted(request.clone(), sampler(&model, 1, 0.0))).unwrap();
     let (found, counts) = served(&mut executor).remove(&id).unwrap();
     assert_eq!(counts.generated, 500);
     assert!(counts.shifted >= 2, "{counts:?}");
@@ -332,6 +331,26 @@ fn a_shifted_context_goes_on_as_the_shortened_text_would() {
         tokens.drain(shift.keep..shift.keep + 100);
     }
     assert_eq!(found, text);
+    // One answer alone, with and without draft tokens.
+    for drafter in [None, Some(&mut Lookup::new(Bounds::default()) as &mut dyn Drafter)] {
+        let sequence = session.open().unwrap();
+        let sampler = sampler(&model, 1, 0.0);
+        let mut alone =
+            Generation::new(&model, &mut session, sequence, sampler, request.clone()).unwrap();
+        if let Some(drafter) = drafter {
+            alone = alone.with_drafter(drafter).unwrap();
+        }
+        let mut text = String::new();
+        while let Some(token) = alone.next().unwrap() {
+            text += &token.text;
+        }
+        let counts = alone.statistics();
+        assert_eq!((counts.generated, alone.stop()), (500, Some(Stop::Length)));
+        assert!(counts.shifted >= 2, "{counts:?}");
+        assert_eq!(text, found);
+        drop(alone);
+        session.close(sequence);
+    }
 }
 
 #[test]

@@ -97,6 +97,7 @@ pub fn profile(shape: &Shape) -> Profile {
         recommended,
         why,
         timeline: if shape.timeline { timeline(shape, recommended) } else { Vec::new() },
+        steps: Vec::new(),
         read_gbps: 41.7,
         points,
     }
@@ -155,7 +156,8 @@ fn timeline(shape: &Shape, n: u32) -> Vec<Span> {
     let mut spans = Vec::new();
     let mut now = 0.0;
     let mut add = |lane: &str, name: String, kind: SpanKind, start_us: f64, us: f64| {
-        spans.push(Span { lane: lane.to_owned(), name, kind, start_us, us });
+        let bytes = if kind == SpanKind::Op { 20_000_000 } else { 0 };
+        spans.push(Span { lane: lane.to_owned(), name, kind, start_us, us, bytes });
         start_us + us
     };
     let kept = shape.layers - n.saturating_sub(1).min(shape.layers);

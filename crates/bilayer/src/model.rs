@@ -353,6 +353,7 @@ fn asked(
         stops: request.stops.into_iter().chain(stops).collect(),
         logprobs: request.logprobs,
         cancel,
+        shift: request.shift,
         ..generate::Request::new(tokens)
     }
 }

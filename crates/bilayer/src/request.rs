@@ -2,6 +2,7 @@
 
 use bilayer_engine::constrain::Grammar;
 use bilayer_engine::conversation::Message;
+use bilayer_engine::generate::Shift;
 
 use crate::Sampling;
 
@@ -67,6 +68,7 @@ pub struct Request {
     pub(crate) sampling: Sampling,
     pub(crate) logprobs: Option<usize>,
     pub(crate) grammar: Option<Grammar>,
+    pub(crate) shift: Option<Shift>,
 }
 
 impl Request {
@@ -79,6 +81,7 @@ impl Request {
             sampling: Sampling::default(),
             logprobs: None,
             grammar: None,
+            shift: None,
         }
     }
 
@@ -167,6 +170,13 @@ impl Request {
     /// Of several grammars the last one counts.
     fn constrained(self, grammar: Grammar) -> Request {
         Request { grammar: Some(grammar), ..self }
+    }
+
+    /// Goes on when the context is full: the first `keep` tokens stay, half of the others leave, and the rest is computed again
+    /// at its new place. Without, the answer ends there. In a [`batch`](crate::Model::batch) it ends in either case.
+    #[must_use]
+    pub fn context_shift(self, keep: usize) -> Request {
+        Request { shift: Some(Shift { keep, discard: None }), ..self }
     }
 
     /// Reports the log-probabilities of each token and of the `top` most likely ones in its place

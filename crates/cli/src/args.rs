@@ -29,7 +29,7 @@ pub mod typed;
 
 pub use batch::{Audit, Batch};
 pub use bench::{Bench, Form, Numbers};
-pub use chat::{ChatArgs, TemplateArgs};
+pub use chat::{ChatArgs, ReasoningArgs, TemplateArgs};
 pub use convert::{Convert, Outtype};
 pub use draft::DraftArgs;
 pub use encode::{Classify, Embed, PoolingArg, Rerank, TextArgs};
@@ -200,6 +200,17 @@ pub struct AnswerArgs {
     #[arg(short = 'r', long, visible_alias = "reverse-prompt", value_name = "TEXT")]
     #[arg(allow_hyphen_values = true)]
     pub stop: Vec<String>,
+    /// When the context is full, drop the older half of it and go on; a chat always does
+    #[arg(long, env = "LLAMA_ARG_CONTEXT_SHIFT", value_parser = switch())]
+    #[arg(conflicts_with = "no_context_shift")]
+    pub context_shift: bool,
+    /// End an answer when the context is full, in a chat too
+    #[arg(long, env = "LLAMA_ARG_NO_CONTEXT_SHIFT", value_parser = switch())]
+    pub no_context_shift: bool,
+    /// First tokens of the prompt that stay when others leave the full context; -1 keeps all of it [default: 0; in a chat,
+    /// the system prompt]
+    #[arg(long, value_name = "N", env = "LLAMA_ARG_KEEP")]
+    pub keep: Option<i64>,
     /// Continue past end-of-text tokens
     #[arg(long)]
     pub ignore_eos: bool,

@@ -1,6 +1,6 @@
 //! The commands, one file each.
 
-use crate::args::{self, Command};
+use crate::args::Command;
 use crate::failure::Failure;
 use crate::locate;
 
@@ -8,6 +8,7 @@ mod audit;
 mod batch;
 mod bench;
 mod classify;
+mod completions;
 mod convert;
 mod detokenize;
 mod devices;
@@ -53,12 +54,7 @@ pub fn execute(mut command: Command) -> Result<u8, Failure> {
         Command::Convert(args) => convert::execute(&args),
         Command::Quantize(args) => quantize::execute(&args),
         Command::Synth(args) => synth::execute(&args),
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut args::command(), "bilayer", &mut script);
-            crate::output::bytes(&script)?;
-            Ok(0)
-        }
+        Command::Completions { shell } => completions::execute(shell),
         Command::Man { out } => man::execute(out.as_deref()),
     }
 }

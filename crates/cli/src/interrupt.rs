@@ -1,23 +1,18 @@
 //! Ctrl-C: the first one ends the answer, the second one, or one before the answer begins, ends the process.
 //! SIGTERM and SIGHUP end the answer and then the process, with their own exit codes, and restore the terminal.
 
-#[cfg(unix)]
-use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+#[cfg(unix)]
+use std::sync::mpsc;
 use std::sync::{LazyLock, Once};
-#[cfg(unix)]
-use std::sync::{Mutex, mpsc};
 
-#[cfg(unix)]
-use rustix::termios::{self, OptionalActions, Termios};
 #[cfg(unix)]
 use tokio::signal::unix::{SignalKind, signal};
 
 use bilayer_engine::Cancel;
 
 use crate::failure::INTERRUPTED;
-#[cfg(unix)]
-use crate::output;
+use crate::{output, terminal};
 
 /// After SIGTERM.
 #[cfg(unix)]
@@ -28,10 +23,6 @@ const HUNG_UP: u8 = 129;
 
 static ANSWER: LazyLock<Cancel> = LazyLock::new(Cancel::new);
 static ANSWERING: AtomicBool = AtomicBool::new(false);
-
-/// The terminal's original settings, which line editing changes.
-#[cfg(unix)]
-static TERMINAL: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// The exit code of the last signal.
 static CODE: AtomicU8 = AtomicU8::new(INTERRUPTED);
@@ -86,35 +77,17 @@ fn caught(code: u8) {
 }
 
 fn leave() -> ! {
-    restore_terminal();
+    if terminal::is_kept() {
+        terminal::restore();
+        // The line that is being edited ends.
+        let _ = output::text("\n");
+    }
     std::process::exit(i32::from(code()));
 }
 
 /// The exit code of an interrupted command: that of the signal, 128 and its number.
 pub fn code() -> u8 {
     CODE.load(Ordering::Relaxed)
-}
-
-/// Saves the terminal's settings, to be restored if the process ends during line editing. Call before the first line.
-pub fn keep_terminal() {
-    #[cfg(unix)]
-    if let (Ok(settings), Ok(mut kept)) = (termios::tcgetattr(io::stdin()), TERMINAL.lock()) {
-        *kept = Some(settings);
-    }
-}
-
-/// Also ends the current line.
-fn restore_terminal() {
-    #[cfg(unix)]
-    if let Ok(kept) = TERMINAL.lock()
-        && let Some(settings) = &*kept
-    {
-        // A closed terminal needs nothing.
-        let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, settings);
-        // Disables bracketed paste.
-        let end = if io::stdout().is_terminal() { "\x1b[?2004l\n" } else { "\n" };
-        let _ = output::text(end);
-    }
 }
 
 /// From now on the first Ctrl-C only ends the answer.

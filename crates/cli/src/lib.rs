@@ -21,6 +21,7 @@ mod drivers;
 mod escapes;
 mod failure;
 mod folders;
+mod help;
 mod interrupt;
 mod locate;
 mod messages;
@@ -30,6 +31,7 @@ mod output;
 mod overwrite;
 mod progress;
 mod settings_file;
+mod terminal;
 mod trace;
 mod version;
 
@@ -46,8 +48,8 @@ pub fn main() -> ExitCode {
     drivers::silence();
     let typed = std::env::args_os().collect();
     let run = AssertUnwindSafe(|| match parse(typed)? {
-        Some(cli) => commands::execute(cli.command),
-        None => output::text(&version::text()).map(|()| 0),
+        Asked::Command(cli) => commands::execute(cli.command),
+        Asked::Text(text) => output::text(&text).map(|()| 0),
     });
     match panic::catch_unwind(run) {
         Ok(Ok(INTERRUPTED)) => ExitCode::from(interrupt::code()),
@@ -57,8 +59,16 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Parses flags and environment, then takes what neither gave from the settings file. `None` if the version is asked for.
-fn parse(typed: Vec<OsString>) -> Result<Option<args::Cli>, Failure> {
+/// What a command line asks for.
+enum Asked {
+    /// A command.
+    Command(Box<args::Cli>),
+    /// Help, or the version.
+    Text(String),
+}
+
+/// Parses flags and environment, then takes what neither gave from the settings file.
+fn parse(typed: Vec<OsString>) -> Result<Asked, Failure> {
     let mut cli = args::command();
     cli.build();
     let mut notes = Vec::new();
@@ -67,7 +77,14 @@ fn parse(typed: Vec<OsString>) -> Result<Option<args::Cli>, Failure> {
     let command = format!("bilayer {}", name.unwrap_or_default());
     let failed = |error| Failure::parsing(error, command.trim_end());
     let mut matches = match cli.clone().try_get_matches_from(&typed) {
-        Err(error) if error.kind() == ErrorKind::DisplayVersion => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => {
+            return Ok(Asked::Text(version::text()));
+        }
+        Err(error) if error.kind() == ErrorKind::DisplayHelp && name.is_some() => {
+            let is_full = typed.iter().any(|arg| arg == "--help");
+            let form = if is_full { help::Form::Full } else { help::Form::Brief };
+            return Ok(Asked::Text(help::page(&cli, name.unwrap_or_default(), form)));
+        }
         matches => matches.map_err(failed)?,
     };
     if let Some(completed) = settings_file::complete(&typed, &matches, &cli)? {
@@ -84,5 +101,5 @@ fn parse(typed: Vec<OsString>) -> Result<Option<args::Cli>, Failure> {
     overwrite::check(&matches, &cli)?;
     let mut cli = args::Cli::from_arg_matches(&matches).map_err(failed)?;
     locate::settle(&mut cli.command, &matches)?;
-    Ok(Some(cli))
+    Ok(Asked::Command(Box::new(cli)))
 }

@@ -119,7 +119,10 @@ fn each(command: &mut Command, change: &mut Change<'_>) -> Result<(), Failure> {
 }
 
 /// The path that `given` is or stands for.
-fn path(given: &Path, hub: &HubArgs) -> Result<PathBuf, Failure> {
+///
+/// # Errors
+/// It is a folder, or names nothing; a download failed.
+pub fn path(given: &Path, hub: &HubArgs) -> Result<PathBuf, Failure> {
     let name = given.to_str().unwrap_or_default();
     if let Some(advice) = folder(given) {
         return Err(Failure::Line(BAD_MODEL, format!("{name}: found a folder; {advice}")));

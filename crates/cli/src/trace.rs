@@ -33,7 +33,7 @@ pub fn write(session: &Session, path: &Path) -> Result<(), Failure> {
         ("placement", session.plan().map.clone()),
         ("devices", devices.join(", ")),
     ];
-    let document = Timeline::new(trace).chrome(&|node| names.get(node), &about);
+    let document = Timeline::new(trace).chrome(&names, &about);
     let text = serde_json::to_vec(&document).map_err(|error| {
         Failure::Line(INTERNAL, format!("the trace cannot be written as JSON: {error}"))
     })?;

@@ -57,6 +57,8 @@ pub struct Conversation {
     /// Further variables of the template, such as `enable_thinking`.
     variables: Map<String, Value>,
     messages: Vec<Message>,
+    /// Oldest messages after the system prompt that are left out of the prompt, for lack of room.
+    left_out: usize,
     sequence: SequenceId,
 }
 
@@ -80,12 +82,13 @@ impl Conversation {
         variables: Map<String, Value>,
     ) -> Result<Conversation, Error> {
         let sequence = session.open()?;
-        Ok(Conversation { template, variables, messages: Vec::new(), sequence })
+        Ok(Conversation { template, variables, messages: Vec::new(), left_out: 0, sequence })
     }
 
     /// An empty conversation in an open sequence. Its contents are reused as far as they match.
     pub fn over(sequence: SequenceId, template: Template) -> Conversation {
-        Conversation { template, variables: Map::new(), messages: Vec::new(), sequence }
+        let (variables, messages) = (Map::new(), Vec::new());
+        Conversation { template, variables, messages, left_out: 0, sequence }
     }
 
     /// All messages.
@@ -96,6 +99,7 @@ impl Conversation {
     /// Replaces all messages.
     pub fn replace(&mut self, messages: Vec<Message>) {
         self.messages = messages;
+        self.left_out = 0;
     }
 
     /// The system prompt.
@@ -122,11 +126,13 @@ impl Conversation {
     /// Removes all messages but the system prompt.
     pub fn clear(&mut self) {
         self.messages.truncate(usize::from(self.system().is_some()));
+        self.left_out = 0;
     }
 
     /// Removes the last user message and everything after it. False if there is none.
     pub fn undo(&mut self) -> bool {
         let last = self.messages.iter().rposition(|message| message.role == Role::User);
+        self.left_out = 0;
         last.inspect(|&last| self.messages.truncate(last)).is_some()
     }
 
@@ -146,17 +152,49 @@ impl Conversation {
         self.sequence
     }
 
+    /// Leaves the oldest messages out of the prompt until `room` tokens of context are left for the answer, as far as more
+    /// than the last message remains: a user message and its answers at a time. If any leave, a quarter of the context
+    /// becomes free, so that not every turn computes all that stays again. Returns how many left.
+    ///
+    /// # Errors
+    /// Those of [`Template::prompt`].
+    pub fn make_room(
+        &mut self,
+        model: &Model,
+        session: &Session,
+        room: usize,
+    ) -> Result<usize, Error> {
+        let context = session.context();
+        let before = self.left_out;
+        let mut most = context.saturating_sub(room.clamp(1, context / 4 + 1));
+        while self.tokens(model, &self.prompted())?.len() > most {
+            most = context - context / 4;
+            let from = usize::from(self.system().is_some()) + self.left_out;
+            let next = self.messages.iter().skip(from + 1).position(|m| m.role == Role::User);
+            let Some(next) = next else { break };
+            self.left_out += next + 1;
+        }
+        Ok(self.left_out - before)
+    }
+
+    /// The number of tokens at the beginning of a prompt that precede the first user message.
+    ///
+    /// # Errors
+    /// Those of [`Template::prompt`].
+    pub fn opening(&self, model: &Model, turn: &Turn) -> Result<usize, Error> {
+        let system = self.messages.iter().filter(|message| message.role == Role::System).take(1);
+        let empty = Message::user("");
+        let messages: Vec<&Message> = system.chain([&empty]).collect();
+        let tokens = self.tokens(model, &messages)?;
+        Ok(tokens.iter().zip(&turn.tokens).take_while(|(a, b)| a == b).count())
+    }
+
     /// Builds the prompt for the next answer and truncates the sequence to the common prefix.
     ///
     /// # Errors
     /// Those of [`Template::prompt`]; the context is too short.
     pub fn turn(&self, model: &Model, session: &mut Session) -> Result<Turn, Error> {
-        let tokenizer = model.tokenizer();
-        let messages: Vec<Value> =
-            self.messages.iter().map(|m| json!({ "role": m.role, "content": m.content })).collect();
-        let inputs = Inputs { extra: self.variables.clone(), ..Inputs::new(&messages) };
-        let prompt = self.template.prompt(&inputs.with_tokens_of(tokenizer), tokenizer);
-        let tokens = tokenizer.encode_prompt(&prompt.map_err(Error::Text)?).map_err(Error::Text)?;
+        let tokens = self.tokens(model, &self.prompted())?;
         let context = session.context();
         // One more, since an answer needs at least one token.
         if tokens.len() >= context {
@@ -168,5 +206,22 @@ impl Conversation {
         let kept = common.min(tokens.len().saturating_sub(1));
         let kept = session.truncate(self.sequence, kept);
         Ok(Turn { tokens, kept })
+    }
+
+    /// The messages that are part of the prompt.
+    fn prompted(&self) -> Vec<&Message> {
+        let system = usize::from(self.system().is_some());
+        let (system, rest) = self.messages.split_at(system);
+        system.iter().chain(rest.iter().skip(self.left_out)).collect()
+    }
+
+    /// The prompt of some messages.
+    fn tokens(&self, model: &Model, messages: &[&Message]) -> Result<Vec<u32>, Error> {
+        let tokenizer = model.tokenizer();
+        let messages: Vec<Value> =
+            messages.iter().map(|m| json!({ "role": m.role, "content": m.content })).collect();
+        let inputs = Inputs { extra: self.variables.clone(), ..Inputs::new(&messages) };
+        let prompt = self.template.prompt(&inputs.with_tokens_of(tokenizer), tokenizer);
+        tokenizer.encode_prompt(&prompt.map_err(Error::Text)?).map_err(Error::Text)
     }
 }

@@ -34,6 +34,26 @@ pub struct Request<'a> {
     pub logprobs: Option<usize>,
     /// Cancels the answer.
     pub cancel: Cancel,
+    /// How the answer goes on when the context is full; without, it ends there. A [`Batch`] ends it in either case.
+    pub shift: Option<Shift>,
+}
+
+/// Which tokens leave a full context. Those that stay are computed again at their new positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shift {
+    /// Number of first tokens that stay.
+    pub keep: usize,
+    /// Number of tokens after them that leave; `None` is half of them.
+    pub discard: Option<usize>,
+}
+
+impl Shift {
+    /// Of `held` tokens, how many stay at the beginning and how many leave after them.
+    pub(crate) fn of(self, held: usize) -> (usize, usize) {
+        let keep = self.keep.min(held.saturating_sub(4));
+        let discard = self.discard.filter(|&discard| discard > 0).unwrap_or((held - keep) / 2);
+        (keep, discard.clamp(1, (held - keep).max(1)))
+    }
 }
 
 impl<'a> Request<'a> {
@@ -47,6 +67,7 @@ impl<'a> Request<'a> {
             show_control: false,
             logprobs: None,
             cancel: Cancel::new(),
+            shift: None,
         }
     }
 }
@@ -113,6 +134,8 @@ pub struct Statistics {
     pub accepted: usize,
     /// Time spent on drafting.
     pub drafting: Duration,
+    /// How often tokens left the full context.
+    pub shifted: usize,
 }
 
 /// An answer in progress. Call [`Generation::next`] until it returns `None`.
@@ -238,11 +261,20 @@ impl<'s> Generation<'s> {
         if let Some(token) = self.pending.take()
             && !self.was_drafted(token)
         {
-            self.step(token)?;
+            match self.reply.request.shift {
+                Some(shift) if self.held + 1 >= self.session.context() => {
+                    self.shift(shift, token)?;
+                }
+                _ => self.step(token)?,
+            }
+            if self.reply.stop.is_some() {
+                return Ok(None);
+            }
         }
         let draft = self.draft.get(self.at);
         let logits = self.reply.request.logprobs.map(|_| self.rows.logits(self.at));
         let room = self.session.context().saturating_sub(self.held);
+        let room = room.max(usize::from(self.reply.request.shift.is_some()));
         let choice = Choice { row: self.rows.row(self.at), logits, draft, room };
         let token = self.reply.choose(&choice)?;
         self.statistics.accepted += usize::from(draft.is_some_and(|draft| draft.token == token.id));
@@ -316,6 +348,28 @@ impl<'s> Generation<'s> {
         Ok(())
     }
 
+    /// Runs the token in a context that tokens have left.
+    fn shift(&mut self, shift: Shift, token: u32) -> Result<(), Error> {
+        let Generation { session, sequence, reply, rows, draft, held, .. } = self;
+        draft.clear();
+        let (keep, discard) = shift.of(*held);
+        let tokens = session.tokens(*sequence)[..*held].to_vec();
+        // With states, a sequence may have to go back further than to what is kept.
+        let there = session.truncate(*sequence, keep);
+        let again = [&tokens[there..keep], &tokens[keep + discard..], &[token]].concat();
+        let cancel = &reply.request.cancel;
+        let going = &mut |_| !cancel.is_cancelled();
+        match session.prefill_reading(*sequence, &again, going, rows.reading)? {
+            Some(row) => rows.fill(row),
+            None => reply.stop = Some(Stop::Interrupted),
+        }
+        *held = session.len(*sequence);
+        self.at = 0;
+        self.statistics.steps += 1;
+        self.statistics.shifted += 1;
+        Ok(())
+    }
+
     /// Maximum output rows of a step.
     fn most_rows(&self) -> usize {
         let limits = self.session.limits();
@@ -324,7 +378,9 @@ impl<'s> Generation<'s> {
 
     /// Number of useful draft tokens after the next step's token.
     fn most_drafted(&self) -> usize {
-        let of_context = self.session.context().saturating_sub(self.held);
+        // A context that shifts does so at the same token as without drafts.
+        let spare = usize::from(self.reply.request.shift.is_some());
+        let of_context = self.session.context().saturating_sub(self.held + spare);
         let of_answer = match self.reply.request.predict {
             Some(most) => most.saturating_sub(self.reply.generated),
             None => usize::MAX,

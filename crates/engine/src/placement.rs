@@ -135,15 +135,7 @@ impl Placing {
     /// # Errors
     /// An invalid regular expression.
     pub fn request(&self, graph: &Graph) -> Result<Request, Error> {
-        let mut rules = Vec::new();
-        for (pattern, device) in &self.overrides {
-            let regex = Regex::new(pattern).map_err(|error| Error::Setting {
-                name: "override-tensor",
-                found: pattern.clone(),
-                expected: format!("a regular expression ({})", last_line(&error.to_string())),
-            })?;
-            rules.push((regex, *device));
-        }
+        let rules = self.rules()?;
         let experts: HashSet<WeightId> = graph
             .nodes
             .iter()
@@ -163,6 +155,40 @@ impl Placing {
             cache_on_host: self.cache_on_cpu,
             op_offload: self.op_offload,
         })
+    }
+
+    /// The overrides as regular expressions and devices.
+    fn rules(&self) -> Result<Vec<(Regex, usize)>, Error> {
+        let rule = |(pattern, device): &(String, usize)| match Regex::new(pattern) {
+            Ok(regex) => Ok((regex, *device)),
+            Err(error) => Err(Error::Setting {
+                name: "override-tensor",
+                found: pattern.clone(),
+                expected: format!("a regular expression ({})", last_line(&error.to_string())),
+            }),
+        };
+        self.overrides.iter().map(rule).collect()
+    }
+
+    /// The options that have no effect on a graph, and why.
+    fn idle(&self, graph: &Graph, gpus: usize) -> Result<Vec<String>, Error> {
+        let mut notes = Vec::new();
+        for (regex, device) in self.rules()? {
+            if !graph.weights.iter().any(|weight| regex.is_match(&weight.name)) {
+                notes.push(format!(
+                    "override-tensor: no tensor of the model matches `{regex}`; `bilayer inspect` lists their names"
+                ));
+            } else if device > 0 && gpus == 0 {
+                notes.push(format!(
+                    "override-tensor: no GPU is in use, so tensors that match `{regex}` stay on the CPU"
+                ));
+            }
+        }
+        let has_experts = graph.nodes.iter().any(|node| matches!(node.op, Op::Experts(_)));
+        if self.cpu_moe_layers > 0 && !has_experts {
+            notes.push("cpu-moe has no effect: the model has no experts".to_owned());
+        }
+        Ok(notes)
     }
 
     /// The plan of a graph on devices, the first of which is the CPU.
@@ -186,6 +212,7 @@ impl Placing {
             device.memory_bytes = device.memory_bytes.saturating_sub(less);
         }
         let mut plan = offload(graph, &machine, budget, &self.request(graph)?)?;
+        plan.notes.extend(self.idle(graph, gpus)?);
         if self.main_gpu.is_some() && self.split_mode == SplitMode::Layer && gpus > 1 {
             plan.notes.push("main-gpu has an effect only with split-mode none".to_owned());
         }

@@ -13,8 +13,9 @@ mod scheduler;
 mod sequences;
 mod slots;
 
+pub use crate::generate::Shift;
 pub use executor::{
-    Delta, Event, Executor, ExecutorSettings, PositionLogprobs, Served, Shift, Slot, StepReport,
+    Delta, Event, Executor, ExecutorSettings, PositionLogprobs, Served, Slot, StepReport,
     Submission, SubmitError,
 };
 pub use fairness::KeyId;

@@ -263,6 +263,17 @@ impl Session {
         bytes::step_bytes(&self.graph, &self.plan, &facts, tokens)
     }
 
+    /// Bytes of weights that some graph nodes read in a step of `tokens` tokens.
+    pub fn read_bytes(&self, nodes: &[u32], tokens: usize) -> u64 {
+        let bytes = |&node: &u32| {
+            let node = node as usize;
+            let segment = self.plan.segments.iter().find(|s| s.nodes.contains(&node))?;
+            let facts = self.pipeline.backends[segment.device].facts();
+            Some(bytes::node_bytes(&self.graph, facts, node, tokens))
+        };
+        nodes.iter().filter_map(bytes).sum()
+    }
+
     /// Bytes of hidden states that are copied from and to devices for each row of a step.
     pub fn crossing_bytes(&self) -> u64 {
         let Pipeline { segments, carried, .. } = &self.pipeline;

@@ -45,6 +45,9 @@ pub struct Profile {
     pub why: String,
     /// One decode step at the recommended number; empty if no times were taken.
     pub timeline: Vec<Span>,
+    /// One decode step at each of some numbers of offloaded layers, rising, the recommended one among them.
+    #[serde(default)]
+    pub steps: Vec<Step>,
     /// Memory read bandwidth of the CPU, measured next to the run, GB/s; NaN (null in JSON) if not measured.
     #[serde(deserialize_with = "number_or_nan")]
     pub read_gbps: f64,
@@ -109,6 +112,19 @@ impl Point {
     }
 }
 
+/// What ran in one decode step.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Step {
+    /// Its number of offloaded layers.
+    pub gpu_layers: u32,
+    /// Its duration, milliseconds: the median of all steps that were timed op by op.
+    pub ms: f64,
+    /// Number of those steps.
+    pub of: usize,
+    /// What ran when.
+    pub spans: Vec<Span>,
+}
+
 /// A span of time in one step.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Span {
@@ -122,6 +138,9 @@ pub struct Span {
     pub start_us: f64,
     /// Duration, microseconds.
     pub us: f64,
+    /// Bytes of weights that were read, or of hidden states that crossed; 0 if unknown.
+    #[serde(default)]
+    pub bytes: u64,
 }
 
 /// The activity of a lane.

@@ -33,7 +33,15 @@ impl<'t> Timeline<'t> {
             let what = if lane == 0 { What::Between } else { What::Idle };
             let gap = |from: u64, to: u64| {
                 let ns = to.saturating_sub(from);
-                (ns > 0).then_some(Event { lane, what, id: 0, tokens: 0, start_ns: from, ns })
+                (ns > 0).then_some(Event {
+                    lane,
+                    what,
+                    id: 0,
+                    tokens: 0,
+                    start_ns: from,
+                    ns,
+                    bytes: 0,
+                })
             };
             let mut at = start;
             for event in events.iter().filter(|event| event.lane == lane) {
@@ -66,18 +74,20 @@ impl<'t> Timeline<'t> {
         }
     }
 
-    /// The events in the Chrome trace event format, which Perfetto opens. `name` names nodes, and `about` has what is to be
-    /// known about the whole: names and values, the first of which is the process's name.
-    pub fn chrome(&self, name: &dyn Fn(u32) -> String, about: &[(&str, String)]) -> Chrome {
-        let meta = |what: &'static str, lane: usize, value: &str| ChromeEvent {
-            name: what.to_owned(),
-            ph: "M",
-            pid: 1,
-            tid: lane,
-            cat: None,
-            ts: None,
-            dur: None,
+    /// Bytes that an event moved or read.
+    pub fn bytes(&self, event: &Event, names: &Names<'_>) -> u64 {
+        match event.what {
+            What::Op => names.bytes(event.id, event.tokens as usize),
+            _ => event.bytes,
+        }
+    }
+
+    /// The events in the Chrome trace event format, which Perfetto opens. `about` has what is to be known about the whole:
+    /// names and values, the first of which is the process's name.
+    pub fn chrome(&self, names: &Names<'_>, about: &[(&str, String)]) -> Chrome {
+        let meta = |what: &str, lane: usize, value: &str| ChromeEvent {
             args: ChromeArgs { name: Some(value.to_owned()), ..ChromeArgs::default() },
+            ..ChromeEvent::new(what.to_owned(), "M", lane)
         };
         let process = about.first().map(|(_, process)| meta("process_name", 0, process));
         let lanes = self.trace.lanes().iter().enumerate();
@@ -85,19 +95,35 @@ impl<'t> Timeline<'t> {
             .into_iter()
             .chain(lanes.map(|(lane, label)| meta("thread_name", lane, label)))
             .collect();
-        events.extend(self.events().into_iter().map(|event| ChromeEvent {
-            name: self.name(&event, name),
-            ph: "X",
-            pid: 1,
-            tid: event.lane,
-            cat: Some(event.what),
-            ts: Some(event.start_ns as f64 / 1e3),
-            dur: Some(event.ns as f64 / 1e3),
-            args: ChromeArgs {
-                tokens: (event.tokens > 0).then_some(event.tokens),
-                ..ChromeArgs::default()
-            },
+        let all = self.events();
+        events.extend(all.iter().map(|event| {
+            let bytes = Some(self.bytes(event, names)).filter(|&bytes| bytes > 0);
+            ChromeEvent {
+                cat: Some(event.what),
+                ts: Some(event.start_ns as f64 / 1e3),
+                dur: Some(event.ns as f64 / 1e3),
+                args: ChromeArgs {
+                    tokens: (event.tokens > 0).then_some(event.tokens),
+                    bytes,
+                    gbps: bytes.and_then(|bytes| gbps(bytes, event.ns)),
+                    ..ChromeArgs::default()
+                },
+                ..ChromeEvent::new(self.name(event, &|node| names.get(node)), "X", event.lane)
+            }
         }));
+        for (id, crossing) in crossings(&all).into_iter().enumerate() {
+            // An arrow binds to the span in which its end lies.
+            let end = |ph: &'static str, event: &Event, ns: u64| ChromeEvent {
+                cat: Some(What::Write),
+                ts: Some(ns as f64 / 1e3),
+                id: Some(id),
+                bp: (ph == "f").then_some("e"),
+                ..ChromeEvent::new("hidden states".to_owned(), ph, event.lane)
+            };
+            let Crossing { from, to } = crossing;
+            events.push(end("s", &from, from.end_ns().saturating_sub(1).max(from.start_ns)));
+            events.push(end("f", &to, to.start_ns));
+        }
         let about = about.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         Chrome { display_time_unit: "ms", other_data: about.collect(), trace_events: events }
     }
@@ -126,7 +152,67 @@ struct ChromeEvent {
     ts: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dur: Option<f64>,
+    /// Of the arrow that it begins or ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<usize>,
+    /// Where an arrow ends: `e` is at the enclosing span.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bp: Option<&'static str>,
     args: ChromeArgs,
+}
+
+impl ChromeEvent {
+    fn new(name: String, ph: &'static str, tid: usize) -> ChromeEvent {
+        let args = ChromeArgs::default();
+        ChromeEvent {
+            name,
+            ph,
+            pid: 1,
+            tid,
+            cat: None,
+            ts: None,
+            dur: None,
+            id: None,
+            bp: None,
+            args,
+        }
+    }
+}
+
+/// Hidden states that go from a segment of one device to one of another.
+struct Crossing {
+    from: Event,
+    to: Event,
+}
+
+/// The crossings of a trace, by its writes to devices: from the last segment of another device that had ended to the first
+/// one that begins after it.
+fn crossings(events: &[Event]) -> Vec<Crossing> {
+    let of = |what: What| {
+        let mut found: Vec<&Event> = events.iter().filter(|event| event.what == what).collect();
+        found.sort_by_key(|event| event.start_ns);
+        found
+    };
+    let (steps, segments) = (of(What::Step), of(What::Segment));
+    let before = |list: &[&Event], ns: u64| list.partition_point(|event| event.start_ns < ns);
+    let crossing = |write: &Event| {
+        let lane = write.id as usize + 1;
+        let step = steps[..before(&steps, write.start_ns + 1)].last()?;
+        let earlier = segments[..before(&segments, write.end_ns())].iter().rev();
+        let from = earlier
+            .take_while(|event| event.start_ns >= step.start_ns)
+            .filter(|event| event.lane != lane && event.end_ns() <= write.end_ns())
+            .max_by_key(|event| event.end_ns())?;
+        let later = &segments[before(&segments, write.start_ns)..];
+        let to = later.iter().find(|event| event.lane == lane)?;
+        Some(Crossing { from: **from, to: **to })
+    };
+    of(What::Write).into_iter().filter(|event| event.bytes > 0).filter_map(crossing).collect()
+}
+
+/// A rate in GB/s: bytes per nanosecond.
+fn gbps(bytes: u64, ns: u64) -> Option<f64> {
+    (ns > 0).then(|| (10.0 * bytes as f64 / ns as f64).round() / 10.0)
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -135,6 +221,11 @@ struct ChromeArgs {
     name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tokens: Option<u32>,
+    /// Weights read by a kernel, or hidden states moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gbps: Option<f64>,
 }
 
 /// Breakdown of the time of some steps, milliseconds.
@@ -215,7 +306,7 @@ mod tests {
     use super::{Event, Timeline, Trace, What, covered};
 
     fn event(lane: usize, what: What, start_ns: u64, ns: u64) -> Event {
-        Event { lane, what, id: 0, tokens: 1, start_ns, ns }
+        Event { lane, what, id: 0, tokens: 1, start_ns, ns, bytes: 0 }
     }
 
     fn trace(capacity: usize) -> Trace {

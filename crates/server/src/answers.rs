@@ -85,7 +85,14 @@ impl Answers {
             for sample in 0..params.n {
                 let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
                 let submission = Submission {
-                    request: question.request(prompt),
+                    request: Request {
+                        shift: app
+                            .config
+                            .switches
+                            .context_shift
+                            .then(|| params.shift(prompt.len())),
+                        ..question.request(prompt)
+                    },
                     sampler: question.sampler(sample as u64)?,
                     key: caller.key,
                     namespace: caller.namespace(&app.config),
@@ -93,7 +100,6 @@ impl Answers {
                     prompt_logprobs: question.prompt_logprobs,
                     after: None,
                     slot: params.slot,
-                    shift: app.config.switches.context_shift.then(|| params.shift(prompt.len())),
                 };
                 let ask = Ask {
                     ticket,

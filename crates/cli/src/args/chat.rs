@@ -27,6 +27,55 @@ pub struct ChatArgs {
     pub single_turn: bool,
     #[command(flatten)]
     pub template: TemplateArgs,
+    #[command(flatten)]
+    pub reasoning: ReasoningArgs,
+}
+
+/// Whether the model reasons, and where that goes.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Chat")]
+pub struct ReasoningArgs {
+    /// Where reasoning goes: none leaves it in the answer, deepseek separates it, auto does so in `serve` and at a terminal
+    #[arg(long, value_name = "FORMAT", default_value = "auto", env = "LLAMA_ARG_THINK")]
+    #[arg(value_parser = ["none", "auto", "deepseek", "deepseek-legacy"])]
+    pub reasoning_format: String,
+    /// Whether the model reasons: on, off, or as its template decides; short form -rea
+    #[arg(long, value_name = "WHEN", default_value = "auto", env = "LLAMA_ARG_REASONING")]
+    #[arg(value_parser = ["on", "off", "auto"])]
+    pub reasoning: String,
+    /// 0 as --reasoning off; -1, the default, lets the model decide
+    #[arg(long, value_name = "N", env = "LLAMA_ARG_THINK_BUDGET", allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(i64).range(-1..=0))]
+    pub reasoning_budget: Option<i64>,
+}
+
+impl ReasoningArgs {
+    /// Whether any flag asks for something else than the default.
+    pub fn is_chosen(&self) -> bool {
+        let budget = self.reasoning_budget.unwrap_or(-1);
+        !["none", "auto"].contains(&self.reasoning_format.as_str())
+            || self.reasoning != "auto"
+            || budget != -1
+    }
+
+    /// Whether reasoning is separated from the answer where `usual` says whether it usually is.
+    pub fn splits(&self, usual: bool) -> bool {
+        match self.reasoning_format.as_str() {
+            "none" => false,
+            "auto" => usual,
+            _ => true,
+        }
+    }
+
+    /// Adds the template's variable that turns reasoning on or off.
+    pub fn add_to(&self, variables: &mut Map<String, Value>) {
+        let is_on = match (self.reasoning.as_str(), self.reasoning_budget) {
+            (_, Some(0)) | ("off", _) => false,
+            ("on", _) => true,
+            _ => return,
+        };
+        variables.insert("enable_thinking".to_owned(), is_on.into());
+    }
 }
 
 /// The chat template and its variables.

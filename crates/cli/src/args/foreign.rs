@@ -40,7 +40,7 @@ const BATCH_THREADS: &str = "prefill uses the threads of -t";
 const FITS: &str = "-ngl auto, the default, fits the model to memory; -c sets the context";
 const BATCHED: &str = "requests always run together in one batch";
 const PREFIXES: &str = "prefixes stay in the KV cache until their memory is needed";
-const TEXT_ONLY: &str = "models read text alone; remove the flags for images and audio";
+const TEXT_ONLY: &str = "images and audio need the model's encoder for them (mmproj), and only text models run; remove the flag";
 const CHATS: &str = "use -cnv to chat; a line that ends in \\ is continued";
 const ROPE: &str = "RoPE scaling is read from the model file; remove the flag";
 const AS_MODEL: &str =
@@ -176,12 +176,8 @@ const FLAGS: &[Flags] = &[
         Refuse("in a chat, /save and /load keep a conversation; `serve --slot-save-path` keeps KV"),
     ),
     (&["--prompt-cache-all", "--prompt-cache-ro"], Nothing, Refuse("it belongs to --prompt-cache")),
-    (&["--context-shift"], Nothing, Refuse("give a larger -c, or use `serve --context-shift`")),
-    (
-        &["--keep"],
-        Value,
-        OnlyFor(&["0"], &Refuse("the context does not shift here; give a larger -c")),
-    ),
+    (&["--context-shift"], Nothing, Refuse("the context does not fill here; remove the flag")),
+    (&["--keep"], Value, OnlyFor(&["0"], &Refuse("the context does not fill here"))),
     (
         &["-ncffn", "--n-cpu-ffn"],
         Value,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{DraftArgs, ModelArgs, PoolingArg, SamplingArgs, TemplateArgs, switch};
+use super::{DraftArgs, ModelArgs, PoolingArg, ReasoningArgs, SamplingArgs, TemplateArgs, switch};
 
 /// `bilayer serve`.
 #[derive(Args, Clone, Debug)]
@@ -207,22 +207,4 @@ pub struct OfferArgs {
     /// How an encoder's rows become one vector [default: the model's own]
     #[arg(long, value_name = "HOW", env = "LLAMA_ARG_POOLING", value_enum)]
     pub pooling: Option<PoolingArg>,
-}
-
-/// Whether the model reasons, and where that goes.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Chat")]
-pub struct ReasoningArgs {
-    /// Where reasoning goes: none leaves it in the content, deepseek puts it into reasoning_content, auto the same
-    #[arg(long, value_name = "FORMAT", default_value = "auto", env = "LLAMA_ARG_THINK")]
-    #[arg(value_parser = ["none", "auto", "deepseek", "deepseek-legacy"])]
-    pub reasoning_format: String,
-    /// Whether the model reasons: on, off, or as its template decides
-    #[arg(long, value_name = "WHEN", default_value = "auto", env = "LLAMA_ARG_REASONING")]
-    #[arg(value_parser = ["on", "off", "auto"])]
-    pub reasoning: String,
-    /// 0 as --reasoning off; -1, the default, lets the model decide
-    #[arg(long, value_name = "N", env = "LLAMA_ARG_THINK_BUDGET", allow_negative_numbers = true)]
-    #[arg(value_parser = clap::value_parser!(i64).range(-1..=0))]
-    pub reasoning_budget: Option<i64>,
 }

@@ -26,6 +26,7 @@ const SPELLED: &[(&str, &str)] = &[
     ("-sys", "--system-prompt"),
     ("-sysf", "--system-prompt-file"),
     ("-st", "--single-turn"),
+    ("-rea", "--reasoning"),
     ("-jf", "--json-schema-file"),
     ("-ngl", "--gpu-layers"),
     ("-ot", "--override-tensor"),
@@ -48,6 +49,12 @@ const SPELLED: &[(&str, &str)] = &[
     ("-md", "--model-draft"),
     ("-ngld", "--gpu-layers-draft"),
 ];
+
+/// The short form of several letters of a long flag without its dashes.
+pub fn short_form(long: &str) -> Option<&'static str> {
+    let is = |spelled: &&(&str, &str)| spelled.1.strip_prefix("--") == Some(long);
+    SPELLED.iter().find(is).map(|(short, _)| *short)
+}
 
 /// Names reserved for future commands.
 const LATER: &str = "prune";

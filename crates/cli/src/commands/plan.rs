@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bilayer_engine::placement;
-use bilayer_scheduler::Machine;
+use bilayer_scheduler::{Basis, Machine, Plan as Placed};
 use serde_json::json;
 
 use crate::args::Plan;
@@ -43,14 +43,34 @@ pub fn execute(args: &Plan) -> Result<u8, Failure> {
         output::json(&document)?;
         return Ok(0);
     }
-    let mut text = plan.to_string();
+    let mut text = format!("{}\nflags: {flags}\n\n{}", answer(&plan), plan.to_string().trim_end());
+    text += "\n";
     for note in &plan.notes {
         text += &format!("\nnote: {note}");
     }
-    let (count, most) = (plan.gpu_layers, plan.max_gpu_layers);
-    text += &format!("\n{count} layers on GPUs; {most} would fit\nflags: {flags}\n");
-    output::text(&text)?;
+    output::text(&(text.trim_end().to_owned() + "\n"))?;
     Ok(0)
+}
+
+/// What most want to know of a plan: whether the model fits, where, and how fast it runs.
+fn answer(plan: &Placed) -> String {
+    let (count, most) = (plan.gpu_layers, plan.max_gpu_layers);
+    let fits = match plan.devices.len() {
+        0 | 1 => "fits: all layers on the CPU".to_owned(),
+        _ => format!("fits: {count} layers on GPUs; {most} would fit"),
+    };
+    let Some(predicted) = &plan.predicted else {
+        return format!("{fits}\nspeed: not known yet; the first run measures it");
+    };
+    let decode = predicted.decode_ms;
+    let prefill = predicted.prefill_ms_per_token;
+    let prefill = prefill.map(|ms| format!(", prefill {:.0} tok/s", 1e3 / ms)).unwrap_or_default();
+    let basis = match predicted.basis {
+        Basis::Measured => "measured",
+        Basis::Estimated => "estimated",
+    };
+    let rate = 1e3 / decode;
+    format!("{fits}\nspeed: {rate:.1} tok/s ({decode:.2} ms per token){prefill} ({basis})")
 }
 
 /// Reads the description of a machine.

@@ -72,6 +72,11 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
     if args.chat.template.is_chosen() {
         output::note("note: the chat template is ignored in a plain completion; -cnv chats");
     }
+    if args.chat.reasoning.is_chosen() {
+        output::note(
+            "note: flags about reasoning have no effect in a plain completion; -cnv chats",
+        );
+    }
     let given = prompt::given(args)?;
     let waited = began.elapsed();
     let model = demo::open(&demo::Source { runs: true, ..args.model.source() })?;
@@ -129,8 +134,11 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
     if answer.stop == Stop::Context {
         let context = session.context();
         output::note(&format!(
-            "note: the context of {context} tokens is full; -c sets a larger one"
+            "note: the context of {context} tokens is full; -c sets a larger one, --context-shift goes on"
         ));
+    }
+    if answer.statistics.shifted > 0 {
+        output::note(&format!("note: {}", report::shifted(answer.statistics.shifted)));
     }
     if !args.no_perf {
         times(&session, &answer.statistics);
@@ -243,6 +251,7 @@ fn answer(
         show_control: args.answer.special,
         logprobs: args.logprobs,
         cancel: interrupt::handle().clone(),
+        shift: settings::shift(&args.answer, &question.prompt, model),
         ..Request::new(&question.prompt)
     };
     let sequence = session.open()?;
@@ -250,15 +259,16 @@ fn answer(
     if let Some(draft_source) = draft_source {
         generation = generation.with_drafter(draft_source.drafter())?;
     }
-    streamed(args, generation, question.prompt.len())
+    streamed(args, generation, question.prompt.len(), &mut output::text)
 }
 
-/// Runs a prompt of `prompt` tokens and generates the answer, which is streamed to stdout unless the output is one
+/// Runs a prompt of `prompt` tokens and generates the answer, which is printed piece by piece unless the output is one
 /// document.
 fn streamed(
     args: &RunArgs,
     mut generation: Generation<'_>,
     prompt: usize,
+    print: &mut dyn FnMut(&str) -> Result<(), Failure>,
 ) -> Result<Answer, Failure> {
     let bar = progress::tokens("prompt", prompt);
     generation.prefill(&mut |done| bar.set_position(done as u64))?;
@@ -266,7 +276,7 @@ fn streamed(
     let (mut text, mut tokens) = (String::new(), Vec::new());
     let mut show = |piece: &str| {
         text.push_str(piece);
-        if args.json || piece.is_empty() { Ok(()) } else { output::text(piece) }
+        if args.json || piece.is_empty() { Ok(()) } else { print(piece) }
     };
     while let Some(token) = generation.next()? {
         show(&token.text)?;

@@ -9,7 +9,7 @@ use bilayer_engine::session::{Purpose, Session, Settings};
 use bilayer_engine::{Error, Model};
 use bilayer_server::config::{AtEnd, Config, Limits, Offer, Opened, Origins, Switches};
 use bilayer_server::{Defaults, Notice, Stopper, log};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::run::{DraftSource, settings};
 use crate::args::{LogFormat, Serve, Serving};
@@ -162,7 +162,7 @@ pub fn config(args: &Serving, trace: Option<&PathBuf>) -> Result<Config, Failure
         switches: Switches { context_shift: args.requests.context_shift, ..Switches::default() },
         slot_folder: None,
         template_variables: variables(args)?,
-        splits_reasoning: args.reasoning.reasoning_format != "none",
+        splits_reasoning: args.reasoning.splits(true),
         build: format!("b{}", env!("CARGO_PKG_VERSION")),
     })
 }
@@ -178,14 +178,7 @@ fn origins(given: &str) -> Origins {
 
 fn variables(args: &Serving) -> Result<Map<String, Value>, Failure> {
     let mut variables = args.template.variables()?;
-    match args.reasoning.reasoning.as_str() {
-        _ if args.reasoning.reasoning_budget == Some(0) => {
-            drop(variables.insert("enable_thinking".to_owned(), json!(false)));
-        }
-        "on" => drop(variables.insert("enable_thinking".to_owned(), json!(true))),
-        "off" => drop(variables.insert("enable_thinking".to_owned(), json!(false))),
-        _ => {}
-    }
+    args.reasoning.add_to(&mut variables);
     Ok(variables)
 }
 

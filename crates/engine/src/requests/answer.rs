@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bilayer_graph::Clock;
 
-use super::executor::{PositionLogprobs, Served, Shift};
+use super::executor::{PositionLogprobs, Served};
 use super::request::{Item, Progress};
 use crate::Error;
 use crate::generate::speculate::{Draft, Drafter, DrafterSource, Text};
@@ -19,7 +19,6 @@ pub(super) const BEST_MAX: usize = 256;
 pub(super) struct Answer {
     pub reply: Reply<'static>,
     pub prompt_logprobs: Option<(usize, Vec<PositionLogprobs>)>,
-    pub shift: Option<Shift>,
     pub drafter: Option<Box<dyn Drafter>>,
     pub draft: Draft,
     pub served: Served,

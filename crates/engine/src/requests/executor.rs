@@ -60,17 +60,6 @@ pub struct Submission {
     pub after: Option<RequestId>,
     /// The slot whose sequence it continues; without one it may continue any.
     pub slot: Option<u32>,
-    /// How it goes on when its context is full; without, it ends there.
-    pub shift: Option<Shift>,
-}
-
-/// Which tokens leave a full context. Those that stay are computed again at their new positions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shift {
-    /// Number of first tokens that stay.
-    pub keep: usize,
-    /// Number of tokens after them that leave; `None` is half of them.
-    pub discard: Option<usize>,
 }
 
 /// Log-probabilities at one position: of the token that is there, and of the most likely ones.
@@ -262,7 +251,6 @@ impl Executor {
             served: Served { prompt: needed, ..Served::default() },
             reply: Reply::new(self.session.model(), sampler, request),
             prompt_logprobs: submission.prompt_logprobs.map(|top| (top, Vec::new())),
-            shift: submission.shift,
             drafter: None,
             draft: Draft::default(),
             arrived: self.session.clock().now(),
@@ -433,13 +421,11 @@ impl Executor {
         }
         // The last token still takes a position.
         let is_full = item.selects && held + 1 >= room;
-        match (answer.reply.stop, answer.shift) {
+        match (answer.reply.stop, answer.reply.request.shift) {
             (Some(stop), _) => self.end(id, stop, events),
             (None, Some(shift)) if is_full => {
                 answer.served.shifted += 1;
-                let keep = shift.keep.min(held.saturating_sub(4));
-                let discard = shift.discard.filter(|&discard| discard > 0);
-                let discard = discard.unwrap_or((held - keep) / 2).clamp(1, held - keep);
+                let (keep, discard) = shift.of(held);
                 self.scheduler.shift(id, keep, discard, &mut self.session);
             }
             (None, None) if is_full => self.end(id, Stop::Context, events),

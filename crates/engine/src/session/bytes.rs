@@ -10,18 +10,23 @@ pub fn step_bytes(graph: &Graph, plan: &Plan, devices: &[&Facts], tokens: usize)
     let mut bytes = vec![0; devices.len()];
     for segment in &plan.segments {
         let facts = devices[segment.device];
-        for node in segment.nodes.clone() {
-            let op = &graph.nodes[node].op;
-            let rows = |weight: &Weight| match op {
-                Op::Embed { .. } => tokens as u64,
-                _ => weight.rows as u64,
-            };
-            let weights = op.weights().map(|id| graph.weight(id));
-            let all: u64 = weights.map(|w| rows(w) * facts.row_bytes(w)).sum();
-            bytes[segment.device] += (all as f64 * graph.share(node, tokens)) as u64;
-        }
+        let nodes = segment.nodes.clone();
+        bytes[segment.device] +=
+            nodes.map(|node| node_bytes(graph, facts, node, tokens)).sum::<u64>();
     }
     bytes
+}
+
+/// Bytes of weights that one node reads in such a step, as stored by its device.
+pub fn node_bytes(graph: &Graph, facts: &Facts, node: usize, tokens: usize) -> u64 {
+    let op = &graph.nodes[node].op;
+    let rows = |weight: &Weight| match op {
+        Op::Embed { .. } => tokens as u64,
+        _ => weight.rows as u64,
+    };
+    let weights = op.weights().map(|id| graph.weight(id));
+    let all: u64 = weights.map(|w| rows(w) * facts.row_bytes(w)).sum();
+    (all as f64 * graph.share(node, tokens)) as u64
 }
 
 #[cfg(test)]

@@ -155,7 +155,7 @@ impl Pipeline {
             let (start_ns, end_ns) = (trace.ns(began), trace.ns(self.clock.now()));
             let tokens = work.rows_of(count) as u32;
             let (what, ns) = (What::Step, end_ns - start_ns);
-            trace.push(Event { lane: 0, what, id: 0, tokens, start_ns, ns });
+            trace.push(Event { lane: 0, what, id: 0, tokens, start_ns, ns, bytes: 0 });
         }
         Ok(Ran { made: self.filled * self.reading.width, rows: work.rows_of(count) })
     }
@@ -176,17 +176,20 @@ impl Pipeline {
         let device = segment.device;
         let backend = &mut self.backends[device];
         let began = self.clock.now();
+        let mut bytes = 0;
         for &input in &segment.inputs {
             let carried = &mut self.carried[input];
             let value = carried.value;
-            backend.write(value, carried.slot(micro_batch, batch)).map_err(Failed::on(device))?;
+            let rows = carried.slot(micro_batch, batch);
+            bytes += size_of_val(&*rows) as u64;
+            backend.write(value, rows).map_err(Failed::on(device))?;
         }
         let written = self.clock.now();
         self.spent.crossing += written - began;
         backend.submit(segment.id, &batch.step()).map_err(Failed::on(device))?;
         if let Some(trace) = &mut self.trace {
-            trace.call(What::Write, device, began, written);
-            trace.call(What::Submit, device, written, self.clock.now());
+            trace.call(What::Write, device, bytes, began..written);
+            trace.call(What::Submit, device, 0, written..self.clock.now());
         }
         let lane = self.lanes.submitted(&At {
             device,
@@ -227,11 +230,13 @@ impl Pipeline {
         let backend = &mut self.backends[device];
         let clock = &self.clock;
         let began = clock.now();
-        let mut waited = None;
+        let (mut waited, mut bytes) = (None, 0);
         for &output in &segment.outputs {
             let carried = &mut self.carried[output];
             let value = carried.value;
-            backend.read(value, carried.slot(micro_batch, batch)).map_err(Failed::on(device))?;
+            let read = carried.slot(micro_batch, batch);
+            bytes += size_of_val(&*read) as u64;
+            backend.read(value, read).map_err(Failed::on(device))?;
             waited.get_or_insert_with(|| clock.now());
         }
         if is_last {
@@ -245,8 +250,8 @@ impl Pipeline {
         self.spent.crossing += ended - waited;
         self.count(device, |lanes, now| lanes.finished_through(device, lane, now));
         if let (Some(trace), Some(lane)) = (&mut self.trace, self.lanes.get(lane)) {
-            trace.call(What::Wait, device, began, waited);
-            trace.call(What::Read, device, waited, ended);
+            trace.call(What::Wait, device, 0, began..waited);
+            trace.call(What::Read, device, bytes, waited..ended);
             let event = Event {
                 lane: device + 1,
                 what: What::Segment,
@@ -254,6 +259,7 @@ impl Pipeline {
                 tokens: lane.tokens as u32,
                 start_ns: lane.began_ns,
                 ns: lane.done_ns.saturating_sub(lane.began_ns),
+                bytes: 0,
             };
             trace.segment(event, self.backends[device].timings(self.segments[number].id));
         }

@@ -7,6 +7,7 @@
 //! Kernels are timed by their device, whose clock differs from the host's: the kernels of a segment are aligned so
 //! that the last ends when the host observed the end of the segment.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use bilayer_graph::OpTime;
@@ -53,6 +54,8 @@ pub struct Event {
     pub start_ns: u64,
     /// Duration, nanoseconds.
     pub ns: u64,
+    /// Bytes that a transfer moved; 0 for other events.
+    pub bytes: u64,
 }
 
 impl Event {
@@ -128,11 +131,11 @@ impl Trace {
     }
 
     /// Records a call of the host to a device.
-    pub(crate) fn call(&mut self, what: What, device: usize, from: Instant, to: Instant) {
-        let (start_ns, end) = (self.ns(from), self.ns(to));
+    pub(crate) fn call(&mut self, what: What, device: usize, bytes: u64, during: Range<Instant>) {
+        let (start_ns, end) = (self.ns(during.start), self.ns(during.end));
         if end > start_ns {
             let (id, ns) = (device as u32, end - start_ns);
-            self.push(Event { lane: 0, what, id, tokens: 0, start_ns, ns });
+            self.push(Event { lane: 0, what, id, tokens: 0, start_ns, ns, bytes });
         }
     }
 
@@ -158,7 +161,7 @@ mod tests {
     use super::{Event, Trace, What};
 
     fn event(lane: usize, what: What, start_ns: u64, ns: u64) -> Event {
-        Event { lane, what, id: 0, tokens: 1, start_ns, ns }
+        Event { lane, what, id: 0, tokens: 1, start_ns, ns, bytes: 0 }
     }
 
     fn trace(capacity: usize) -> Trace {
@@ -189,12 +192,12 @@ mod tests {
     fn calls_of_no_time_are_left_out() {
         let mut trace = trace(10);
         let now = trace.epoch() + Duration::from_micros(3);
-        trace.call(What::Write, 1, now, now);
-        trace.call(What::Write, 1, now, now + Duration::from_micros(2));
+        trace.call(What::Write, 1, 4, now..now);
+        trace.call(What::Write, 1, 4, now..now + Duration::from_micros(2));
         let written = trace.recorded();
         assert_eq!(
-            (written.len(), written[0].start_ns, written[0].ns, written[0].id),
-            (1, 3000, 2000, 1)
+            (written.len(), written[0].start_ns, written[0].ns, written[0].id, written[0].bytes),
+            (1, 3000, 2000, 1, 4)
         );
     }
 }

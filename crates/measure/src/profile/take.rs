@@ -1,9 +1,11 @@
 //! Takes a profile: one session whose layers move from N to N, visiting every N in every round, back and forth.
 
+use std::collections::BTreeSet;
+
 use bilayer_graph::Graph;
 use bilayer_scheduler::{Budget, Machine, Offload, Plan};
 
-use super::{Point, Profile, Span, SpanKind, knee, recommend};
+use super::{Point, Profile, Span, SpanKind, Step, knee, recommend};
 use crate::timing::{self, POSITION};
 use crate::trace::{Names, Timeline, Totals};
 use bilayer_engine::Model;
@@ -15,6 +17,9 @@ use crate::Error;
 
 /// Capacity for the trace of a step or two.
 const EVENTS: usize = 1 << 16;
+
+/// Numbers of offloaded layers whose steps are shown, besides the recommended one and the knee.
+const STEPS: u32 = 6;
 
 /// Default duration of a prompt at the slowest N, in seconds.
 const PROMPT_SECONDS: f64 = 1.5;
@@ -97,9 +102,15 @@ pub fn take(
     let points = points(&samples, &plans, layers + 1);
     let (recommended, why) = recommend(&points);
     session.time_each(Timed::Op)?;
-    bench.place(&mut session, recommended)?;
-    bench.sample(&mut session)?;
-    let timeline = timeline(&session);
+    let mut steps = Vec::new();
+    // The session stays as recommended.
+    for count in shown(most, &points, recommended).into_iter().chain([recommended]) {
+        bench.place(&mut session, count)?;
+        bench.sample(&mut session)?;
+        steps.extend(median_step(&session, count));
+    }
+    let timeline = steps.last().map_or(Vec::new(), |step| step.spans.clone());
+    steps.sort_by_key(|step| step.gpu_layers);
     let mut facts = session.backends().map(|backend| backend.facts());
     let cpu = facts.next();
     let gpus: Vec<&str> = facts.map(|facts| facts.name.as_str()).collect();
@@ -117,6 +128,7 @@ pub fn take(
         recommended,
         why,
         timeline,
+        steps,
         read_gbps: cpu
             .and_then(|facts| facts.read_gbps)
             .unwrap_or_else(|| bilayer_cpu::probe::read_gbps(cpu.map_or(1, |facts| facts.threads))),
@@ -300,14 +312,29 @@ fn points(samples: &[Vec<Sample>], plans: &[Option<Plan>], parts: u32) -> Vec<Po
     (0..=parts).map(point).collect()
 }
 
-/// The last step of the session's trace.
-fn timeline(session: &Session) -> Vec<Span> {
+/// The numbers of offloaded layers, besides the recommended one, whose steps are shown: the ends, the knee, and some
+/// between them.
+fn shown(most: u32, points: &[Point], recommended: u32) -> BTreeSet<u32> {
+    let spaced = (0..=STEPS).map(|i| most * i / STEPS);
+    let all = spaced.chain([knee(points)]);
+    all.filter(|&count| count != recommended && count <= most).collect()
+}
+
+/// The step of median duration in the session's trace.
+fn median_step(session: &Session, gpu_layers: u32) -> Option<Step> {
+    let recorded = Timeline::new(session.trace()?);
+    let events = recorded.events();
+    let mut steps: Vec<&Event> = events.iter().filter(|event| event.what == What::Step).collect();
+    steps.sort_by_key(|event| event.ns);
+    let step = **steps.get(steps.len() / 2)?;
+    let spans = spans(session, &events, &step);
+    Some(Step { gpu_layers, ms: step.ns as f64 / 1e6, of: steps.len(), spans })
+}
+
+/// What ran in a step.
+fn spans(session: &Session, events: &[Event], step: &Event) -> Vec<Span> {
     let Some(trace) = session.trace() else { return Vec::new() };
     let recorded = Timeline::new(trace);
-    let events = recorded.events();
-    let Some(step) = events.iter().rfind(|event| event.what == What::Step).copied() else {
-        return Vec::new();
-    };
     let names = Names::of(session);
     let inside = |event: &&Event| event.end_ns() > step.start_ns && event.start_ns < step.end_ns();
     let mine: Vec<&Event> = events.iter().filter(inside).collect();
@@ -329,6 +356,7 @@ fn timeline(session: &Session) -> Vec<Span> {
             kind,
             start_us: (from - step.start_ns) as f64 / 1e3,
             us: to.saturating_sub(from) as f64 / 1e3,
+            bytes: recorded.bytes(event, &names),
         })
     };
     mine.iter().filter_map(span).collect()

@@ -7,25 +7,40 @@ use bilayer_engine::session::Session;
 /// Ops that take nearly all of the time; a kernel that has one is named by those alone.
 const HEAVY: [&str; 3] = ["matmul", "attend", "experts"];
 
-/// The name of the kernel that runs each graph node.
-pub struct Names(HashMap<u32, String>);
+/// The name and the work of the kernel that runs each graph node.
+pub struct Names<'s> {
+    session: &'s Session,
+    /// Name and nodes of each kernel.
+    kernels: Vec<(String, Vec<u32>)>,
+    /// The kernel of a node.
+    of_node: HashMap<u32, usize>,
+}
 
-impl Names {
-    /// The names of the session's kernels with their current placement.
-    pub fn of(session: &Session) -> Names {
-        let mut names = HashMap::new();
+impl<'s> Names<'s> {
+    /// The session's kernels with their current placement.
+    pub fn of(session: &'s Session) -> Names<'s> {
+        let (mut kernels, mut of_node) = (Vec::new(), HashMap::new());
         for kernel in session.kernels() {
             let labels: Vec<String> =
                 kernel.nodes.iter().map(|&node| session.label(node)).collect();
             let name = format!("{} ({})", work(&labels), kernel.name);
-            names.extend(kernel.nodes.iter().map(|&node| (node, name.clone())));
+            let nodes: Vec<u32> = kernel.nodes.iter().copied().collect();
+            of_node.extend(nodes.iter().map(|&node| (node, kernels.len())));
+            kernels.push((name, nodes));
         }
-        Names(names)
+        Names { session, kernels, of_node }
     }
 
     /// The name of the kernel that runs a node.
     pub fn get(&self, node: u32) -> String {
-        self.0.get(&node).cloned().unwrap_or_else(|| format!("node {node}"))
+        let kernel = self.of_node.get(&node).map(|&kernel| self.kernels[kernel].0.clone());
+        kernel.unwrap_or_else(|| format!("node {node}"))
+    }
+
+    /// Bytes of weights that the kernel of a node reads in a step of `tokens` tokens.
+    pub fn bytes(&self, node: u32, tokens: usize) -> u64 {
+        let kernel = self.of_node.get(&node).map(|&kernel| &self.kernels[kernel].1);
+        kernel.map_or(0, |nodes| self.session.read_bytes(nodes, tokens))
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Charts {
     pub time: String,
     /// A timeline of one step.
     pub timeline: String,
+    /// Timelines of one step at other numbers of layers too.
+    pub steps: Vec<(u32, String)>,
 }
 
 impl Charts {
@@ -42,7 +44,12 @@ impl Charts {
             speedup: speedup::draw(profile)?,
             layers: layers::draw(profile)?,
             time: time::draw(profile)?,
-            timeline: timeline::draw(profile)?,
+            timeline: timeline::draw(&profile.timeline)?,
+            steps: profile
+                .steps
+                .iter()
+                .map(|step| Ok((step.gpu_layers, timeline::draw(&step.spans)?)))
+                .collect::<Result<_, Error>>()?,
         })
     }
 

@@ -37,6 +37,8 @@ pub fn html(profile: &Profile, charts: &Charts) -> Result<String, Error> {
         layers => safe(&charts.layers),
         time => safe(&charts.time),
         timeline => if profile.timeline.is_empty() { Value::from("") } else { safe(&charts.timeline) },
+        step => step(profile),
+        steps => steps(profile, charts),
         head => head(profile),
         rows => rows(profile),
         made => made(profile),
@@ -184,6 +186,27 @@ fn cells(map: &str) -> Vec<Value> {
     }
     let cells = cells.into_iter().rev().take(CELLS_MAX as usize);
     cells.map(|(name, whose)| context! { name, whose }).collect()
+}
+
+/// Which step is shown.
+fn step(profile: &Profile) -> String {
+    let chosen = profile.steps.iter().find(|step| step.gpu_layers == profile.recommended);
+    chosen.map_or(String::new(), |step| {
+        unbroken(&format!(
+            "The step of median duration, {} ms, of {} that were timed op by op, which makes them slower.",
+            short(step.ms),
+            step.of
+        ))
+    })
+}
+
+/// The timelines by number of layers.
+fn steps(profile: &Profile, charts: &Charts) -> Vec<Value> {
+    let step = |(gpu_layers, chart): &(u32, String)| {
+        let is_chosen = *gpu_layers == profile.recommended;
+        context! { n => gpu_layers, is_chosen, chart => Value::from_safe_string(chart.clone()) }
+    };
+    charts.steps.iter().map(step).collect()
 }
 
 fn head(profile: &Profile) -> Vec<Value> {

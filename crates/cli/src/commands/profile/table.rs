@@ -67,6 +67,7 @@ mod tests {
             recommended: 1,
             why: "because".to_owned(),
             timeline: Vec::new(),
+            steps: Vec::new(),
             read_gbps: 1.0,
         };
         let expected = "\

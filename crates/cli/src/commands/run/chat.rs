@@ -1,7 +1,7 @@
 //! `bilayer run -cnv`: a chat at a terminal or from a pipe.
 
 use std::io::{self, IsTerminal};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bilayer_engine::constrain::Constraint;
@@ -9,22 +9,29 @@ use bilayer_engine::conversation::{Conversation, Role};
 use bilayer_engine::generate::{Generation, Request, Statistics, Stop};
 use bilayer_engine::session::Session;
 use bilayer_engine::{Error, Model, chat_templates};
+use bilayer_text::chat::reply::{self, Delta, Format, Parser};
 use bilayer_text::chat::{Template, Templates};
+use serde_json::Value;
 
 use super::drafting::DraftSource;
 use super::{Answer, Question, constraint, introduce, prompt, report, settings, streamed, warn};
 use crate::args::RunArgs;
 use crate::failure::{Failure, INTERRUPTED};
-use crate::interrupt;
-use crate::{demo, escapes, output, trace};
+use crate::{demo, escapes, interrupt, locate, output, terminal, trace};
 use command::Command;
 use lines::{Line, Lines};
+use shown::Shown;
 
+#[cfg(unix)]
+mod ahead;
 mod command;
 mod lines;
 mod message;
+mod pace;
 mod saved;
 mod set;
+mod shown;
+mod wrap;
 
 /// Why `run` chats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +79,8 @@ struct Chat {
     load: Duration,
     /// Number of answers begun; it varies the seed.
     begun: u64,
+    /// Of the last answer, as far as it was folded.
+    reasoning: String,
     last: Option<Last>,
 }
 
@@ -83,22 +92,28 @@ struct Last {
 }
 
 /// How the chat continues.
-#[derive(PartialEq, Eq)]
 enum Next {
     Listen,
     /// The answer was interrupted.
     Stopped,
+    /// With another model.
+    Switch(Box<(RunArgs, Model)>),
     Leave,
+}
+
+/// Why the chat with a model ended.
+enum Ended {
+    /// The user left; the exit code.
+    Left(u8),
+    /// Another model was chosen.
+    Switch(Box<(RunArgs, Model)>),
 }
 
 /// Loads the model and chats.
 pub fn execute(args: &RunArgs, wanted: Wanted, began: Instant) -> Result<u8, Failure> {
-    let first = first(args)?;
+    let mut first = first(args)?;
     let system = system(args)?;
-    let model = demo::open(&demo::Source { runs: true, ..args.model.source() })?;
-    if args.model.mlock {
-        model.file().lock().map_err(Error::File)?;
-    }
+    let model = opened(args)?;
     let templates = chat_templates(model.file().metadata()).map_err(Error::File)?;
     if wanted == Wanted::Offered
         && templates == Templates::default()
@@ -108,25 +123,31 @@ pub fn execute(args: &RunArgs, wanted: Wanted, began: Instant) -> Result<u8, Fai
             "no prompt; give -p TEXT, -f FILE or --tokens IDS, pipe it in, or chat with -cnv",
         ));
     }
-    let template = template(args, &templates)?;
-    let variables = args.chat.template.variables()?;
-    let options = settings::sampling(&args.sampling, &model)?;
-    let constraint = constraint::asked(args, &model)?;
-    let draft_source = DraftSource::open(&args.draft, &args.model, &model, 1)?;
-    let asked =
-        settings::Asked { options: &options, prompt: 1, draft_source: draft_source.as_ref() };
-    let mut session = settings::session(args, &model, &asked)?;
-    let mut conversation = Conversation::new(&mut session, template, variables)?;
-    conversation.set_system(system.unwrap_or_default());
-    let load = began.elapsed();
-    introduce(&model, &mut session);
-    output::note(&format!("chat template: {}", conversation.template().name()));
-    let (args, last) = (args.clone(), None);
-    let mut chat =
-        Chat { args, model, session, draft_source, conversation, constraint, load, begun: 0, last };
-    let code = chat.run(first)?;
-    chat.farewell()?;
-    Ok(code)
+    let mut chat = Chat::new(args.clone(), model, began)?;
+    chat.conversation.set_system(system.unwrap_or_default());
+    let mut lines = Lines::new(args)?;
+    if lines.is_terminal() {
+        output::note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D exits");
+    }
+    loop {
+        match chat.run(&mut lines, first.take())? {
+            Ended::Left(code) => {
+                chat.farewell()?;
+                return Ok(code);
+            }
+            Ended::Switch(to) => chat = chat.switched(*to, &lines)?,
+        }
+    }
+}
+
+/// Opens the model that the flags name.
+fn opened(args: &RunArgs) -> Result<Model, Failure> {
+    // The mapping of a file may stay until the process ends; its bytes in memory may not.
+    let model = demo::open(&demo::Source { runs: !args.model.no_mmap, ..args.model.source() })?;
+    if args.model.mlock {
+        model.file().lock().map_err(Error::File)?;
+    }
+    Ok(model)
 }
 
 /// The first message, from -p or -f.
@@ -158,33 +179,116 @@ fn template(args: &RunArgs, templates: &Templates) -> Result<Template, Failure> 
     Ok(found.map_err(Error::Text)?)
 }
 
-impl Chat {
-    /// Answers messages until the user exits. Returns the exit code.
-    fn run(&mut self, first: Option<String>) -> Result<u8, Failure> {
-        let mut lines = Lines::new(&self.args)?;
-        let is_terminal = lines.is_terminal();
-        if is_terminal {
-            output::note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D exits");
+/// The format of a template's answers, and whether they may have marks of reasoning.
+fn format(template: &str) -> (Format, bool) {
+    let format = Format::of(template);
+    (format, format.may_think(template) || template.contains("<|channel|>"))
+}
+
+/// The text of the last tokens of a prompt, control tokens included.
+fn end(model: &Model, tokens: &[u32]) -> String {
+    let last = &tokens[tokens.len().saturating_sub(16)..];
+    let pieces = last.iter().filter_map(|&id| model.tokenizer().piece(id));
+    String::from_utf8_lossy(&pieces.collect::<Vec<_>>().concat()).into_owned()
+}
+
+/// Takes the reasoning out of an answer to `prompt`.
+fn parser(format: &Format, prompt: &str) -> Parser {
+    let thinking_is_open = format.opens_thinking(prompt);
+    format.parser(reply::Options { thinking_is_open, ..reply::Options::default() })
+}
+
+/// Adds the content and the reasoning of an answer to its document, if it has any reasoning.
+fn take_apart(document: &mut Value, mut parser: Parser, text: &str) {
+    let mut deltas = parser.push(text);
+    deltas.extend(parser.finish());
+    let (mut content, mut reasoning) = (String::new(), String::new());
+    for delta in deltas {
+        match delta {
+            Delta::Reasoning(text) => reasoning += &text,
+            Delta::Content(text) | Delta::Arguments { text, .. } => content += &text,
+            Delta::Call { .. } => {}
         }
+    }
+    if !reasoning.is_empty() {
+        document["content"] = content.into();
+        document["reasoning_content"] = reasoning.into();
+    }
+}
+
+impl Chat {
+    /// An empty chat with a model.
+    fn new(args: RunArgs, model: Model, began: Instant) -> Result<Chat, Failure> {
+        let templates = chat_templates(model.file().metadata()).map_err(Error::File)?;
+        let template = template(&args, &templates)?;
+        let mut variables = args.chat.template.variables()?;
+        args.chat.reasoning.add_to(&mut variables);
+        let options = settings::sampling(&args.sampling, &model)?;
+        let constraint = constraint::asked(&args, &model)?;
+        let draft_source = DraftSource::open(&args.draft, &args.model, &model, 1)?;
+        let asked =
+            settings::Asked { options: &options, prompt: 1, draft_source: draft_source.as_ref() };
+        let mut session = settings::session(&args, &model, &asked)?;
+        let conversation = Conversation::new(&mut session, template, variables)?;
+        let load = began.elapsed();
+        introduce(&model, &mut session);
+        output::note(&format!("chat template: {}", conversation.template().name()));
+        let (begun, last, reasoning) = (0, None, String::new());
+        Ok(Chat {
+            args,
+            model,
+            session,
+            draft_source,
+            conversation,
+            constraint,
+            load,
+            begun,
+            reasoning,
+            last,
+        })
+    }
+
+    /// The conversation with another model; with this one again if the other cannot be loaded.
+    fn switched(self, (args, model): (RunArgs, Model), lines: &Lines) -> Result<Chat, Failure> {
+        let Chat { args: own_args, model: own, conversation, begun, .. } = self;
+        let messages = conversation.messages().to_vec();
+        let made = Chat::new(args, model, Instant::now());
+        let mut chat = match made {
+            Err(failure @ Failure::Line(..)) if lines.is_terminal() => {
+                failure.report();
+                Chat::new(own_args, own, Instant::now())?
+            }
+            made => made?,
+        };
+        chat.begun = begun;
+        chat.conversation.replace(messages);
+        Ok(chat)
+    }
+
+    /// Answers messages until the user exits or chooses another model.
+    fn run(&mut self, lines: &mut Lines, first: Option<String>) -> Result<Ended, Failure> {
+        let is_terminal = lines.is_terminal();
         let mut next = match first {
-            Some(text) => self.guarded(&lines, |chat| chat.ask(text))?,
+            Some(text) => self.guarded(lines, |chat| chat.ask(text))?,
             None => Next::Listen,
         };
         loop {
             // A second Ctrl-C, after one that stopped an answer or on an empty line, exits.
-            let was_stopped = next == Next::Stopped;
-            if next == Next::Leave {
-                return Ok(0);
+            let was_stopped = matches!(next, Next::Stopped);
+            match next {
+                Next::Leave => return Ok(Ended::Left(0)),
+                Next::Switch(to) => return Ok(Ended::Switch(to)),
+                Next::Listen | Next::Stopped => {}
             }
             if was_stopped && !is_terminal {
-                return Ok(INTERRUPTED);
+                return Ok(Ended::Left(INTERRUPTED));
             }
             if self.args.chat.single_turn && self.begun > 0 {
-                return Ok(if was_stopped { INTERRUPTED } else { 0 });
+                return Ok(Ended::Left(if was_stopped { INTERRUPTED } else { 0 }));
             }
             next = match lines.next()? {
-                Line::Text(text) => self.guarded(&lines, |chat| chat.take(&text))?,
-                Line::Interrupted if was_stopped => return Ok(INTERRUPTED),
+                Line::Text(text) => self.guarded(lines, |chat| chat.take(&text))?,
+                Line::Interrupted if was_stopped => return Ok(Ended::Left(INTERRUPTED)),
                 Line::Interrupted => {
                     output::note("Ctrl-C again, Ctrl-D or /exit exits");
                     Next::Stopped
@@ -235,10 +339,21 @@ impl Chat {
             }
             Command::Read(path) => return self.ask(prompt::without_end(output::file(&path)?)),
             Command::Show => self.show(),
+            Command::Think if self.reasoning.is_empty() => {
+                output::note("the last answer has no reasoning");
+            }
+            Command::Think => output::note(&terminal::dimmed(self.reasoning.trim())),
+            Command::Model(None) => {
+                output::note(&report::opening(&self.model, &self.session));
+                output::note("/model NAME continues with another; `bilayer models` lists them");
+            }
+            Command::Model(Some(name)) => return self.model(&name),
             Command::Undo => {
                 if !self.conversation.undo() {
                     return Err(Failure::usage("there is no message to undo; type one"));
                 }
+                let count = self.conversation.messages().len();
+                output::note(&format!("the last message is removed; {count} messages are left"));
             }
             Command::Regen => {
                 if !self.conversation.take_answer() {
@@ -269,6 +384,17 @@ impl Chat {
         Ok(Next::Listen)
     }
 
+    /// Opens another model to continue with.
+    fn model(&self, name: &Path) -> Result<Next, Failure> {
+        let mut args = self.args.clone();
+        let path: PathBuf = locate::path(name, &args.model.hub)?;
+        args.model.model = Some(path);
+        let model = opened(&args)?;
+        let templates = chat_templates(model.file().metadata()).map_err(Error::File)?;
+        template(&args, &templates)?;
+        Ok(Next::Switch(Box::new((args, model))))
+    }
+
     /// Prints the model, where it runs, and the form of the chat.
     fn show(&self) {
         output::note(&report::opening(&self.model, &self.session));
@@ -288,6 +414,13 @@ impl Chat {
 
     /// Lets the model answer.
     fn answer(&mut self) -> Result<Next, Failure> {
+        let predict = settings::predict(&self.args).unwrap_or(usize::MAX);
+        let left = self.conversation.make_room(&self.model, &self.session, predict)?;
+        if left > 0 {
+            output::note(&format!(
+                "the context is full: the model does not see the {left} oldest messages; -c sets a larger one"
+            ));
+        }
         interrupt::answering();
         let answered = self.answer_interruptibly();
         interrupt::answered();
@@ -302,6 +435,10 @@ impl Chat {
         if answer.stop == Stop::Context {
             output::note("the context is full; /undo or /clear frees some, -c sets a larger one");
         }
+        if answer.statistics.shifted > 0 {
+            let times = answer.statistics.shifted;
+            output::note(&format!("{}; -c sets a larger one", report::shifted(times)));
+        }
         self.conversation.say(Role::Assistant, answer.text);
         warn(&mut self.session);
         if let Some(mut session) = self.draft_source.as_ref().and_then(DraftSource::session) {
@@ -313,20 +450,28 @@ impl Chat {
     fn answer_interruptibly(&mut self) -> Result<Answer, Failure> {
         let Chat { args, model, session, draft_source, conversation, constraint, .. } = self;
         let turn = conversation.turn(model, session)?;
+        let opening = conversation.opening(model, &turn).unwrap_or_default();
+        let shift = settings::chat_shift(&args.answer, &turn.tokens, opening);
         let mut options = settings::sampling(&args.sampling, model)?;
         options.seed = options.seed.wrapping_add(self.begun);
         let mut stops = settings::texts(args, &args.answer.stop)?;
         stops.extend(conversation.template().stops(model.tokenizer()));
         let breakers = settings::breakers(args, model)?;
         let constraint = constraint.clone();
-        let question = Question { prompt: turn.tokens, options, breakers, stops, constraint };
+        let end = end(model, &turn.tokens);
+        let (format, marks) = format(conversation.template().source());
+        let splits = marks && args.chat.reasoning.splits(terminal::columns().is_some());
+        let question =
+            Question { prompt: turn.tokens.clone(), options, breakers, stops, constraint };
         let sampler = question.sampler(session)?;
         let request = Request {
             predict: settings::predict(args),
             stops: question.stops.clone(),
             ignore_eos: args.answer.ignore_eos,
-            show_control: args.answer.special,
+            // The marks of reasoning and calls may be control tokens.
+            show_control: args.answer.special || marks,
             cancel: interrupt::handle().clone(),
+            shift,
             ..Request::new(&question.prompt[turn.kept..])
         };
         let sequence = conversation.sequence();
@@ -336,7 +481,9 @@ impl Chat {
             generation = generation.with_drafter(draft_source.drafter())?;
         }
         self.begun += 1;
-        let answer = streamed(args, generation, new)?;
+        let mut shown = Shown::new(splits.then(|| parser(&format, &end)));
+        let answer = streamed(args, generation, new, &mut |piece| shown.push(piece))?;
+        self.reasoning = shown.finish()?;
         self.last = Some(Last { statistics: answer.statistics.clone(), kept: turn.kept });
         if args.json {
             let report = report::Report {
@@ -347,6 +494,7 @@ impl Chat {
             };
             let mut document = report.document(&question, &answer);
             document["reused_tokens"] = turn.kept.into();
+            take_apart(&mut document, parser(&format, &end), &answer.text);
             output::json(&document)?;
         }
         Ok(answer)

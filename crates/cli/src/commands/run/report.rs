@@ -104,6 +104,12 @@ pub fn statistics(s: &Statistics) -> String {
     )
 }
 
+/// That tokens left the full context, `times` times.
+pub fn shifted(times: usize) -> String {
+    let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
+    format!("the context was full {times}: the answer went on without the oldest tokens")
+}
+
 /// The tokens and the speed of an answer, in short.
 pub fn rate(s: &Statistics) -> String {
     format!("({} tokens, {:.1} tok/s)", s.generated, per_second(decoded(s), s.generate))

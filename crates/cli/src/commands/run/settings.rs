@@ -3,12 +3,13 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bilayer_cpu::level::Level;
+use bilayer_engine::generate::Shift;
 use bilayer_engine::sampling::{BREAKERS, Options};
 use bilayer_engine::session::{Progress, Session, Settings};
 use bilayer_engine::{Error, Model};
 
 use super::drafting::DraftSource;
-use crate::args::{FlashAttn, ModelArgs, RunArgs, SamplingArgs};
+use crate::args::{AnswerArgs, FlashAttn, ModelArgs, RunArgs, SamplingArgs};
 use crate::failure::Failure;
 use crate::{demo, escapes, progress};
 
@@ -19,6 +20,30 @@ pub fn predict(args: &RunArgs) -> Option<usize> {
         Some(tokens) => usize::try_from(tokens).ok(),
         None => unasked.then_some(demo::PREDICT),
     }
+}
+
+/// How a completion goes on when the context is full, as in llama.cpp: a token that begins the text stays beside those of
+/// --keep.
+pub fn shift(args: &AnswerArgs, prompt: &[u32], model: &Model) -> Option<Shift> {
+    if !args.context_shift {
+        return None;
+    }
+    let begins = model.tokenizer().bos().is_some_and(|bos| prompt.first() == Some(&bos));
+    let keep = args.keep.unwrap_or(0);
+    let keep = usize::try_from(keep).ok().filter(|&keep| keep <= prompt.len());
+    Some(Shift {
+        keep: keep.map_or(prompt.len(), |keep| keep + usize::from(begins)),
+        discard: None,
+    })
+}
+
+/// How an answer in a chat goes on when the context is full: the `opening` tokens, with the system prompt, stay unless
+/// --keep says otherwise.
+pub fn chat_shift(args: &AnswerArgs, prompt: &[u32], opening: usize) -> Option<Shift> {
+    let keep = args.keep.map_or(opening, |keep| {
+        usize::try_from(keep).map_or(prompt.len(), |keep| keep.min(prompt.len()))
+    });
+    (!args.no_context_shift).then_some(Shift { keep, discard: None })
 }
 
 /// The samplers' options, checked for a model's vocabulary.

@@ -1,6 +1,7 @@
 //! The timeline of one step, with a lane per device.
 
-use bilayer_measure::profile::{Profile, Span, SpanKind};
+use bilayer_measure::profile::{Span, SpanKind};
+use bilayer_scheduler::Bytes;
 use plotters::style::text_anchor::HPos;
 
 use super::ink::{Ink, Note};
@@ -17,14 +18,16 @@ const NARROW: f64 = 1.2;
 struct Piece<'a> {
     first: &'a Span,
     count: usize,
+    /// Bytes read or moved by all of them.
+    bytes: u64,
     /// Microseconds after the beginning of the step.
     end: f64,
 }
 
 /// Draws the chart.
-pub fn draw(profile: &Profile) -> Result<String, Error> {
+pub fn draw(step: &[Span]) -> Result<String, Error> {
     let spans: Vec<&Span> =
-        profile.timeline.iter().filter(|s| s.start_us.is_finite() && s.us.is_finite()).collect();
+        step.iter().filter(|s| s.start_us.is_finite() && s.us.is_finite()).collect();
     let mut lanes: Vec<&str> = Vec::new();
     for name in ["cpu", "gpu", "host"].into_iter().chain(spans.iter().map(|s| s.lane.as_str())) {
         if !lanes.contains(&name) && spans.iter().any(|s| s.lane == name) {
@@ -162,9 +165,10 @@ fn pieces<'a>(spans: &[&'a Span], us_per_pixel: f64) -> Vec<Piece<'a>> {
                     && span.start_us - last.end < narrow =>
             {
                 last.count += 1;
+                last.bytes += span.bytes;
                 last.end = last.end.max(end);
             }
-            _ => pieces.push(Piece { first: span, count: 1, end }),
+            _ => pieces.push(Piece { first: span, count: 1, bytes: span.bytes, end }),
         }
     }
     pieces
@@ -173,12 +177,17 @@ fn pieces<'a>(spans: &[&'a Span], us_per_pixel: f64) -> Vec<Piece<'a>> {
 fn caption(piece: &Piece) -> String {
     let us = piece.end - piece.first.start_us;
     let start = piece.first.start_us;
-    match piece.count {
-        1 => format!("{}: {us:.1} \u{b5}s from {start:.1} \u{b5}s", piece.first.name),
-        count => format!(
-            "{} and {} more: {us:.1} \u{b5}s from {start:.1} \u{b5}s",
-            piece.first.name,
-            count - 1
-        ),
-    }
+    let more = match piece.count {
+        1 => String::new(),
+        count => format!(" and {} more", count - 1),
+    };
+    let work = match piece.bytes {
+        0 => String::new(),
+        bytes if us > 0.0 => {
+            let gbps = bytes as f64 / us / 1e3;
+            format!(", {}, {gbps:.1} GB/s", Bytes(bytes))
+        }
+        bytes => format!(", {}", Bytes(bytes)),
+    };
+    format!("{}{more}: {us:.1} \u{b5}s from {start:.1} \u{b5}s{work}", piece.first.name)
 }

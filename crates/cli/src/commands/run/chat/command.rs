@@ -17,6 +17,10 @@ pub enum Command {
     /// Say what is in a file.
     Read(PathBuf),
     Show,
+    /// Show the reasoning of the last answer.
+    Think,
+    /// Continue with another model, or show which it is.
+    Model(Option<PathBuf>),
     Load(PathBuf),
     /// Set a flag, or list those that can be set.
     Set(Option<(String, String)>),
@@ -35,6 +39,8 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("/load", "FILE", "continue from such a file"),
     ("/read", "FILE", "send the text of a file as a message"),
     ("/show", "", "show the model, its placement, the chat template and the system prompt"),
+    ("/think", "", "show the reasoning of the last answer"),
+    ("/model", "[NAME]", "continue with another model: a file or a name of `bilayer models`"),
     ("/set", "[FLAG VALUE]", "change a sampling or answer flag of `run`, or list them"),
     ("/stats", "", "show the context in use and the speed of the last answer"),
     ("/exit", "", "exit; so do /quit, /bye and Ctrl-D"),
@@ -65,6 +71,12 @@ pub fn parse(line: &str) -> Result<Command, Failure> {
         "/save" => file().map(Command::Save),
         "/read" => file().map(Command::Read),
         "/show" => alone(Command::Show),
+        "/think" => alone(Command::Think),
+        "/image" | "/audio" => Err(Failure::usage(format!(
+            "{name} is not supported: a model needs its vision or audio encoder (mmproj) for that, and only text \
+             models run; describe it in words"
+        ))),
+        "/model" => Ok(Command::Model(text.map(PathBuf::from))),
         "/load" => file().map(Command::Load),
         "/set" => match rest.split_once([' ', '=', '\t']) {
             Some((flag, value)) => {
@@ -90,7 +102,8 @@ pub fn help() -> String {
         .map(|(name, takes, does)| format!("  {:width$}  {does}", format!("{name} {takes}")))
         .collect();
     lines.push(
-        "A line that ends in \\ is continued; \"\"\" begins and ends a message of several lines."
+        "Alt-Enter, or \\ at the end of a line, begins a new line; \"\"\" begins and ends a message \
+         of several lines."
             .into(),
     );
     lines.push("Ctrl-C stops an answer; a second one exits.".into());
@@ -106,7 +119,7 @@ pub fn beginning_with(typed: &str) -> impl Iterator<Item = &'static str> {
 
 /// Whether a file name is being typed.
 pub fn takes_a_file(typed: &str) -> bool {
-    let files = COMMANDS.iter().filter(|(_, takes, _)| *takes == "FILE");
+    let files = COMMANDS.iter().filter(|(name, takes, _)| *takes == "FILE" || *name == "/model");
     files.map(|(name, ..)| name).any(|name| {
         typed.strip_prefix(name).is_some_and(|rest| rest.starts_with(char::is_whitespace))
     })

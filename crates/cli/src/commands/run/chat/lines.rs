@@ -12,11 +12,14 @@ use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Behavior, Config, Context, Editor, Helper};
 
+#[cfg(unix)]
+use super::ahead::{Ahead, Arrived};
+use super::pace::Pace;
 use super::{command, message};
 use crate::args::RunArgs;
 use crate::failure::{Failure, IO};
-use crate::folders;
-use crate::interrupt;
+use crate::terminal::{self, CtrlC};
+use crate::{folders, output};
 
 /// Messages in the history.
 const HISTORY: usize = 1000;
@@ -34,9 +37,19 @@ pub enum Line {
 /// A source of messages.
 pub enum Lines {
     /// A terminal.
-    Terminal { editor: Box<Editor<Assistance, FileHistory>>, history: Option<PathBuf> },
+    Terminal(Box<Terminal>),
     /// A pipe.
     Pipe,
+}
+
+/// A terminal with line editing.
+pub struct Terminal {
+    editor: Editor<Assistance, FileHistory>,
+    history: Option<PathBuf>,
+    pace: Pace,
+    /// Unless the terminal only delivers whole lines.
+    #[cfg(unix)]
+    ahead: Option<Ahead>,
 }
 
 impl Lines {
@@ -45,7 +58,7 @@ impl Lines {
         if !io::stdin().is_terminal() {
             return Ok(Lines::Pipe);
         }
-        interrupt::keep_terminal();
+        terminal::keep();
         let behavior =
             if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
         let config = Config::builder().max_history_size(HISTORY).map(|config| {
@@ -53,34 +66,108 @@ impl Lines {
         });
         let mut editor = config.and_then(Editor::with_config).map_err(|error| failed(&error))?;
         editor.set_helper(Some(Assistance { files: FilenameCompleter::new() }));
+        let pace = Pace::default();
+        pace.watch(&mut editor);
         let folder = folders::state().filter(|_| !args.chat.single_turn);
         let history = folder.map(|folder| folder.join("chat_history"));
         if let Some(path) = &history {
             // A missing or unreadable history is an empty one.
             let _ = editor.load_history(path);
         }
-        Ok(Lines::Terminal { editor: Box::new(editor), history })
+        let terminal = Terminal {
+            editor,
+            history,
+            pace,
+            #[cfg(unix)]
+            ahead: terminal::moves_cursor().then(Ahead::default),
+        };
+        terminal.silence(CtrlC::Signal);
+        Ok(Lines::Terminal(Box::new(terminal)))
     }
 
     /// Whether it is a terminal.
     pub fn is_terminal(&self) -> bool {
-        matches!(self, Lines::Terminal { .. })
+        matches!(self, Lines::Terminal(_))
     }
 
     /// Waits for the next message.
     pub fn next(&mut self) -> Result<Line, Failure> {
-        let Lines::Terminal { editor, history } = self else { return piped() };
-        match editor.readline("> ") {
-            Ok(text) => {
-                if let Some(path) = history {
-                    keep(editor, path);
-                }
-                Ok(Line::Text(message::said(&text)))
+        match self {
+            Lines::Terminal(terminal) => terminal.next(),
+            Lines::Pipe => piped(),
+        }
+    }
+}
+
+impl Terminal {
+    #[cfg(unix)]
+    fn next(&mut self) -> Result<Line, Failure> {
+        self.silence(CtrlC::Character);
+        // The editor may hold more of what came at once with its last line.
+        let arrived = match &mut self.ahead {
+            Some(ahead) if !self.pace.is_hasty() => {
+                // A terminal that can marks pasted text from here on.
+                output::text("\x1b[?2004h> ")?;
+                ahead.next().map_err(|error| failed(&error.into()))?
             }
+            _ => Arrived::Key,
+        };
+        let line = match arrived {
+            Arrived::Key => self.edit(""),
+            Arrived::Begun(text) => self.edit(&text),
+            Arrived::Line(text) => {
+                output::text(&format!("{text}\n\x1b[?2004l"))?;
+                // A message that is not kept is still a message.
+                let _ = self.editor.add_history_entry(&text);
+                Ok(self.said(&text))
+            }
+            Arrived::Interrupted => {
+                output::text("\n")?;
+                Ok(Line::Interrupted)
+            }
+            Arrived::End => Ok(Line::End),
+        };
+        self.silence(CtrlC::Signal);
+        line
+    }
+
+    #[cfg(not(unix))]
+    fn next(&mut self) -> Result<Line, Failure> {
+        self.edit("")
+    }
+
+    /// Lets the user edit a line that begins with `text`.
+    fn edit(&mut self, text: &str) -> Result<Line, Failure> {
+        self.pace.begin();
+        match self.editor.readline_with_initial("> ", (text, "")) {
+            Ok(text) => Ok(self.said(&text)),
             Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
             Err(ReadlineError::Eof) => Ok(Line::End),
             Err(error) => Err(failed(&error)),
         }
+    }
+
+    fn said(&mut self, text: &str) -> Line {
+        if let Some(path) = &self.history {
+            keep(&mut self.editor, path);
+        }
+        Line::Text(message::said(text))
+    }
+
+    /// Keeps what is typed during an answer out of it.
+    fn silence(&self, ctrl_c: CtrlC) {
+        #[cfg(unix)]
+        if self.ahead.is_some() {
+            terminal::silence(ctrl_c);
+        }
+        #[cfg(not(unix))]
+        let _ = ctrl_c;
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        terminal::restore();
     }
 }
 
