@@ -58,12 +58,12 @@ impl ReasoningArgs {
             || budget != -1
     }
 
-    /// Whether reasoning is separated from the answer where `usual` says whether it usually is.
-    pub fn splits(&self, usual: bool) -> bool {
+    /// Whether reasoning is separated from the answer; `None` leaves it to the command.
+    pub fn splits(&self) -> Option<bool> {
         match self.reasoning_format.as_str() {
-            "none" => false,
-            "auto" => usual,
-            _ => true,
+            "none" => Some(false),
+            "auto" => None,
+            _ => Some(true),
         }
     }
 

@@ -69,14 +69,7 @@ pub fn execute(args: &RunArgs) -> Result<u8, Failure> {
 
 /// Completes a text.
 fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
-    if args.chat.template.is_chosen() {
-        output::note("note: the chat template is ignored in a plain completion; -cnv chats");
-    }
-    if args.chat.reasoning.is_chosen() {
-        output::note(
-            "note: flags about reasoning have no effect in a plain completion; -cnv chats",
-        );
-    }
+    note_chat_flags(args);
     let given = prompt::given(args)?;
     let waited = began.elapsed();
     let model = demo::open(&demo::Source { runs: true, ..args.model.source() })?;
@@ -131,6 +124,30 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
     } else {
         output::text("\n")?;
     }
+    note_full_context(&session, &answer);
+    if !args.no_perf {
+        times(&session, &answer.statistics);
+    }
+    if let Some(path) = &args.trace {
+        trace::write(&session, path)?;
+    }
+    Ok(code)
+}
+
+/// Says which flags have no effect, since nothing is chatted.
+fn note_chat_flags(args: &RunArgs) {
+    if args.chat.template.is_chosen() {
+        output::note("note: the chat template is ignored in a plain completion; -cnv chats");
+    }
+    if args.chat.reasoning.is_chosen() {
+        output::note(
+            "note: flags about reasoning have no effect in a plain completion; -cnv chats",
+        );
+    }
+}
+
+/// Says that the context was full, and what was done about it.
+fn note_full_context(session: &Session, answer: &Answer) {
     if answer.stop == Stop::Context {
         let context = session.context();
         output::note(&format!(
@@ -140,13 +157,6 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
     if answer.statistics.shifted > 0 {
         output::note(&format!("note: {}", report::shifted(answer.statistics.shifted)));
     }
-    if !args.no_perf {
-        times(&session, &answer.statistics);
-    }
-    if let Some(path) = &args.trace {
-        trace::write(&session, path)?;
-    }
-    Ok(code)
 }
 
 /// Prints the warnings of a session and of its draft model's.

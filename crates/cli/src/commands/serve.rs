@@ -162,7 +162,7 @@ pub fn config(args: &Serving, trace: Option<&PathBuf>) -> Result<Config, Failure
         switches: Switches { context_shift: args.requests.context_shift, ..Switches::default() },
         slot_folder: None,
         template_variables: variables(args)?,
-        splits_reasoning: args.reasoning.splits(true),
+        splits_reasoning: args.reasoning.splits().unwrap_or(true),
         build: format!("b{}", env!("CARGO_PKG_VERSION")),
     })
 }

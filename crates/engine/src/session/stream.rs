@@ -15,7 +15,8 @@ use std::ops::Range;
 use std::time::Instant;
 
 use bilayer_graph::{
-    Backend, CacheId, Graph, Limits, PAGE_TOKENS, PageCopy, Rows, SegmentId, Step, Value, WeightId,
+    Backend, CacheId, CachePages, Graph, Limits, PAGE_TOKENS, PageCopy, Rows, SegmentId, Step,
+    Value, WeightId,
 };
 use bilayer_scheduler::{Plan, STREAM_BATCHES, STREAM_SLOTS, StreamBuffers};
 
@@ -213,7 +214,7 @@ impl Streamed<'_> {
         if let Some(trace) = trace {
             let (start_ns, end_ns) = (trace.ns(began), trace.ns(clock.now()));
             let (what, ns, tokens) = (What::Step, end_ns - start_ns, rows as u32);
-            trace.push(Event { lane: 0, what, id: 0, tokens, start_ns, ns });
+            trace.push(Event { lane: 0, what, id: 0, tokens, start_ns, ns, bytes: 0 });
         }
         Ok(Ran { made: *filled * reading.width, rows })
     }
@@ -288,7 +289,7 @@ impl Streamed<'_> {
             let from = clock.now();
             backends[stage.device].stream(weight).map_err(Failed::on(stage.device))?;
             if let Some(trace) = trace {
-                trace.call(What::Stream, stage.device, from, clock.now());
+                trace.call(What::Stream, stage.device, bytes, from..clock.now());
             }
             upload.weight += 1;
             upload.done_bytes += bytes;
@@ -310,7 +311,7 @@ impl Streamed<'_> {
     fn bring(&mut self, number: usize, copies: &[PageCopy]) -> Result<(), Failed> {
         let Stream { stages, before, .. } = &*self.stream;
         let stage = &stages[number];
-        let began = self.pipeline.clock.now();
+        let (began, mut bytes) = (self.pipeline.clock.now(), 0);
         for &cache in &stage.caches {
             let host = &mut self.pipeline.backends[HOST];
             for copy in copies {
@@ -319,11 +320,12 @@ impl Streamed<'_> {
             }
             if !before.is_empty() {
                 let pages = host.save(cache, before).map_err(Failed::on(HOST))?;
+                bytes += page_bytes(&pages);
                 let backend = &mut self.pipeline.backends[stage.device];
                 backend.restore(cache, before, &pages).map_err(Failed::on(stage.device))?;
             }
         }
-        self.crossed(What::Write, number, began);
+        self.crossed(What::Write, number, bytes, began);
         Ok(())
     }
 
@@ -331,24 +333,25 @@ impl Streamed<'_> {
     fn hand_back(&mut self, number: usize) -> Result<(), Failed> {
         let Stream { stages, filled, .. } = &*self.stream;
         let stage = &stages[number];
-        let began = self.pipeline.clock.now();
+        let (began, mut bytes) = (self.pipeline.clock.now(), 0);
         for &cache in &stage.caches {
             let backends = &mut self.pipeline.backends;
             let pages = backends[stage.device].save(cache, filled);
             let pages = pages.map_err(Failed::on(stage.device))?;
+            bytes += page_bytes(&pages);
             backends[HOST].restore(cache, filled, &pages).map_err(Failed::on(HOST))?;
         }
-        self.crossed(What::Read, number, began);
+        self.crossed(What::Read, number, bytes, began);
         Ok(())
     }
 
     /// Adds what a transfer took.
-    fn crossed(&mut self, what: What, number: usize, began: Instant) {
+    fn crossed(&mut self, what: What, number: usize, bytes: u64, began: Instant) {
         let Pipeline { clock, trace, spent, .. } = &mut *self.pipeline;
         let ended = clock.now();
         spent.crossing += ended - began;
         if let Some(trace) = trace {
-            trace.call(what, self.stream.stages[number].device, began, ended);
+            trace.call(what, self.stream.stages[number].device, bytes, began..ended);
         }
     }
 
@@ -358,9 +361,11 @@ impl Streamed<'_> {
         let stage = &stages[number];
         let device = stage.device;
         let began = self.pipeline.clock.now();
+        let mut bytes = 0;
         for input in &stage.inputs {
             let range = input.range(batches, at);
             let data = &buffers[input.buffer][range];
+            bytes += size_of_val(data) as u64;
             let backend = &mut self.pipeline.backends[device];
             backend.write_to(stage.id, input.value, data).map_err(Failed::on(device))?;
         }
@@ -373,8 +378,8 @@ impl Streamed<'_> {
         let Pipeline { clock, trace, spent, lanes, .. } = &mut *self.pipeline;
         spent.crossing += written - began;
         if let Some(trace) = trace {
-            trace.call(What::Write, device, began, written);
-            trace.call(What::Submit, device, written, clock.now());
+            trace.call(What::Write, device, bytes, began..written);
+            trace.call(What::Submit, device, 0, written..clock.now());
         }
         let tokens = batch.rows(Rows::Tokens);
         let lane = At { device, segment: number, micro_batch: first + at, tokens, at: written };
@@ -407,7 +412,7 @@ impl Streamed<'_> {
         self.pipeline.count(device, |lanes, now| lanes.finished_through(device, lane, now));
         let Pipeline { backends, clock, trace, lanes, .. } = &mut *self.pipeline;
         if let (Some(trace), Some(lane)) = (trace, lanes.get(lane)) {
-            trace.call(What::Wait, device, began, clock.now());
+            trace.call(What::Wait, device, 0, began..clock.now());
             let event = Event {
                 lane: device + 1,
                 what: What::Segment,
@@ -415,6 +420,7 @@ impl Streamed<'_> {
                 tokens: lane.tokens as u32,
                 start_ns: lane.began_ns,
                 ns: lane.done_ns.saturating_sub(lane.began_ns),
+                bytes: 0,
             };
             trace.segment(event, backends[device].timings(stage.id));
         }
@@ -430,4 +436,9 @@ impl Crossing {
         let start = before * self.width;
         start..start + batches[at].rows(self.rows) * self.width
     }
+}
+
+/// Bytes of pages as they are handed over.
+fn page_bytes(pages: &CachePages) -> u64 {
+    (size_of_val(&*pages.keys) + size_of_val(&*pages.values)) as u64
 }

@@ -24,7 +24,7 @@ impl<'s> Names<'s> {
             let labels: Vec<String> =
                 kernel.nodes.iter().map(|&node| session.label(node)).collect();
             let name = format!("{} ({})", work(&labels), kernel.name);
-            let nodes: Vec<u32> = kernel.nodes.iter().copied().collect();
+            let nodes: Vec<u32> = kernel.nodes.to_vec();
             of_node.extend(nodes.iter().map(|&node| (node, kernels.len())));
             kernels.push((name, nodes));
         }

@@ -460,7 +460,7 @@ impl Chat {
         let constraint = constraint.clone();
         let end = end(model, &turn.tokens);
         let (format, marks) = format(conversation.template().source());
-        let splits = marks && args.chat.reasoning.splits(terminal::columns().is_some());
+        let splits = marks && args.chat.reasoning.splits().unwrap_or(terminal::columns().is_some());
         let question =
             Question { prompt: turn.tokens.clone(), options, breakers, stops, constraint };
         let sampler = question.sampler(session)?;

@@ -60,7 +60,7 @@ impl ConditionalEventHandler for Pace {
         let mut keys = self.0.lock().ok()?;
         let is_at_once = keys.last.replace(now).is_some_and(|last| now - last < AT_ONCE);
         let begun = *keys.begun.get_or_insert(now);
-        let Some(key) = event.get(0) else { return None };
+        let key = event.get(0)?;
         let is_enter = [KeyEvent(KeyCode::Enter, Modifiers::NONE), KeyEvent::ctrl('J')];
         match key {
             KeyEvent(KeyCode::Enter, Modifiers::ALT) => return Some(Cmd::Newline),
