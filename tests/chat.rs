@@ -838,9 +838,11 @@ mod terminal {
         chat.exp_string("top-k 40").unwrap();
         chat.exp_string("> and m").unwrap();
         press(&mut chat, &["ore", "\r"]);
-        chat.exp_string("> and more").unwrap();
         let answer = stopped(&mut chat);
         assert!(!answer.contains("^C") && answer.contains(" tok/s)"), "{answer}");
+        press(&mut chat, &["/save a.json", "\r"]);
+        chat.exp_string("messages written").unwrap();
+        assert_eq!(saved(&place, "a.json")[2].1, "and more");
     }
 
     #[test]

@@ -97,7 +97,22 @@ pub fn page(cli: &Command, name: &str, form: Form) -> String {
     let more = format!("`{program} --help` lists all flags, by topic.");
     let listed = listed(shown.get_name());
     let mut brief = shown.mut_args(|arg| brief(arg, listed)).after_help(more);
-    aligned(&brief.render_help().to_string())
+    one_line_each(&aligned(&brief.render_help().to_string()))
+}
+
+/// Puts each flag and its help on one line.
+fn one_line_each(page: &str) -> String {
+    let mut out = String::with_capacity(page.len());
+    let mut lines = page.lines().peekable();
+    while let Some(line) = lines.next() {
+        let is_flag = line.starts_with("  -") || line.starts_with("      --");
+        let help = lines.next_if(|next| is_flag && next.starts_with("          "));
+        match help {
+            Some(help) => out += &format!("{:36} {}\n", line.trim_end(), help.trim()),
+            None => out += &format!("{line}\n"),
+        }
+    }
+    out
 }
 
 /// The flags that are listed for a command.

@@ -37,7 +37,7 @@ pub enum Arrived {
 enum Came {
     /// Before it was waited for.
     Before,
-    /// Since then.
+    /// While it was waited for.
     Now,
 }
 
