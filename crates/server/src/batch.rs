@@ -2,7 +2,7 @@
 //! interruption.
 //!
 //! Requests are given to the model longest first, so that those that run together have similar lengths and the end is not
-//! spent waiting for one long answer. Answers go to a [`journal`] as they come; the output is written once, in the order of
+//! spent waiting for one long answer. Answers go to a journal as they come; the output is written once, in the order of
 //! the requests, when all are there.
 
 use std::io;
