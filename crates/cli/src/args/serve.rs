@@ -85,7 +85,7 @@ pub struct ListenArgs {
     /// Short for --log-format json
     #[arg(long, conflicts_with = "log_format")]
     pub log_jsonl: bool,
-    /// Add the prompt and the settings to every answer, for debugging; short form -v
+    /// Add the prompt and the settings to every answer, for debugging
     #[arg(short, long)]
     pub verbose: bool,
 }
@@ -180,7 +180,7 @@ pub struct LimitArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Models")]
 pub struct OfferArgs {
-    /// Names of the model, separated by commas [default: the file's name]; short form -a
+    /// Names of the model, separated by commas [default: the file's name]
     #[arg(short, long, value_name = "NAMES", env = "LLAMA_ARG_ALIAS")]
     pub alias: Option<String>,
     /// Tags of the model, separated by commas
