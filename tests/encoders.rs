@@ -15,6 +15,7 @@ use bilayer_models::Pooling;
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Placement, place};
 use serde::Deserialize;
+use serde_json::Value;
 
 mod support {
     pub mod checkpoint;
@@ -22,6 +23,7 @@ mod support {
     pub mod devices;
     pub mod gpu;
     pub mod model;
+    pub mod program;
     pub mod runner;
     pub mod words;
 }
@@ -29,6 +31,7 @@ mod support {
 use support::checkpoint;
 use support::data::shared;
 use support::devices::{Call, Failing, Fault, Script};
+use support::program::Place;
 use support::runner::{Chunk, IN_ORDER, LIMITS, Runner};
 use support::words;
 
@@ -161,6 +164,52 @@ fn sentences_get_the_vectors_of_the_original_code() {
                 worst = worst.min(found);
             }
             eprintln!("{ty} on {name}: {worst} at least");
+        }
+    }
+}
+
+/// The longest text and the scaling are those of the Sentence Transformers folder.
+#[test]
+fn embed_follows_the_modules_of_the_checkpoint() {
+    let Some((folder, cases)) = minilm() else { return };
+    let place = Place::new();
+    place.run(&format!("convert {} --outtype f16 --outfile own.gguf", folder.display())).good();
+    let bare = place.path().join("bare");
+    copy(&folder, &bare);
+    let modules = std::fs::read_to_string(folder.join("modules.json")).unwrap();
+    let mut modules: Vec<Value> = serde_json::from_str(&modules).unwrap();
+    assert!(modules.pop().unwrap()["type"].as_str().unwrap().ends_with(".Normalize"));
+    std::fs::write(bare.join("modules.json"), serde_json::to_vec(&modules).unwrap()).unwrap();
+    place.run("convert bare --outtype f16 --outfile bare.gguf").good();
+
+    // The reference has 256 tokens of a longer text.
+    let long = cases.last().unwrap();
+    assert_eq!(long.ids.len(), 256);
+    place.file("long.txt", long.text.replace('\n', " "));
+    let embed = |model: &str, more: &str| -> Vec<f32> {
+        let line = format!("embed -m {model} -f long.txt --truncate -ngl 0 {more}");
+        let document: Value = place.run(&line).json();
+        serde_json::from_value(document["embedding"].clone()).unwrap()
+    };
+    let length = |row: &[f32]| row.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let own = embed("own.gguf", "");
+    assert!(cosine(&own, &long.embedding_f16w) > 0.9999 && (length(&own) - 1.0).abs() < 1e-4);
+    let bare = embed("bare.gguf", "");
+    assert!(cosine(&bare, &own) > 0.9999 && (length(&bare) - 1.0).abs() > 1e-2);
+    assert!((length(&embed("bare.gguf", "--embd-normalize 2")) - 1.0).abs() < 1e-4);
+    let refused = place.run("embed -m own.gguf -f long.txt -ngl 0");
+    assert!(refused.code != Some(0) && refused.err.contains("256"), "{refused:?}");
+}
+
+/// Copies a folder of files and folders.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
         }
     }
 }

@@ -38,14 +38,11 @@ const REFUSED: &[(&str, &str)] = &[
     (" -if ", "use -cnv to chat"),
     (" --lora-scaled ", "adapters are not applied"),
     (" --control-vector ", "control vectors are not"),
-    (" --rope-freq-base ", "RoPE scaling is read"),
-    (" --prompt-cache ", "in a chat, /save"),
     (" --samplers ", "samplers run in a fixed order"),
     (" --top-nsigma ", "this sampler is not"),
     (" --top-n-sigma ", "this sampler is not"),
     (" --rpc ", "only devices of this machine"),
     (" --mmproj ", "images and audio need"),
-    (" --override-kv ", "metadata is read"),
     (" -gan ", "self-extend is not"),
     (" -np 2 ", "one prompt is answered at a time"),
     (" -ncffn ", "place tensors by name"),
@@ -224,4 +221,87 @@ fn models_are_named_with_advice_where_they_cannot_run() {
     let help = place.run("help bench").good();
     assert!(help.out.contains("llama-bench"), "{help:?}");
     assert!(place.run("version").good().out.starts_with("bilayer "));
+}
+
+/// The logits of a prompt, as bytes.
+fn logits_of(place: &Place, more: &str) -> Vec<u8> {
+    place.run(&format!("run -m model.gguf -p abcdef -n 0 -ngl 0 --logits l.npy {more}")).good();
+    std::fs::read(place.path().join("l.npy")).unwrap()
+}
+
+#[test]
+fn metadata_is_replaced_by_flags() {
+    let place = Place::new();
+    place.file("model.gguf", words::tiny(Type::F32, 1));
+    let before = std::fs::read(place.path().join("model.gguf")).unwrap();
+    let logits = |more: &str| logits_of(&place, more);
+    let own = logits("");
+    assert_eq!(logits("--rope-freq-base 10000"), own);
+    let base = logits("--rope-freq-base 50");
+    assert_ne!(base, own);
+    assert_eq!(logits("--override-kv llama.rope.freq_base=float:50"), base);
+    assert_eq!(logits("--override-kv general.name=str:x,llama.rope.freq_base=float:50"), base);
+    let scaled = logits("--rope-scale 4");
+    assert_ne!(scaled, own);
+    assert_eq!(logits("--rope-freq-scale 0.25"), scaled);
+    assert_eq!(logits("--rope-scaling linear --rope-scale 4"), scaled);
+    assert_eq!(logits("--rope-scaling none --rope-scale 4"), own);
+    let yarn = logits("--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 16");
+    assert_ne!(yarn, scaled);
+    assert_ne!(
+        logits("--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 16 --yarn-attn-factor 2"),
+        yarn
+    );
+    assert_eq!(std::fs::read(place.path().join("model.gguf")).unwrap(), before);
+    for (flags, code, part) in [
+        ("--override-kv llama.block_count=str:2", 65, "key llama.block_count cannot become"),
+        ("--override-kv llama.block_count=int:-2", 65, "an integer of 32 bits"),
+        ("--override-kv llama.block_count", 2, "expected KEY=TYPE:VALUE"),
+        ("--rope-scale 0", 2, "a number above 0"),
+        ("--rope-scaling yarn", 65, "rope.scaling.factor"),
+        ("--rope-scale 2 --rope-freq-scale 2", 2, "--rope-freq-scale"),
+    ] {
+        let ran = place.run(&format!("run -m model.gguf -p a -ngl 0 {flags}"));
+        assert!(ran.code == Some(code) && ran.err.contains(part), "{flags}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_prompt_cache_spares_the_prompt() {
+    let place = Place::new();
+    place.file("model.gguf", words::tiny(Type::F32, 1));
+    place.file("other.gguf", words::tiny(Type::F32, 2));
+    let run = |prompt: &str, more: &str| {
+        let line = format!("run -m model.gguf -p {prompt} -n 4 --temp 0 -ngl 0 {more}");
+        place.run(&line).good()
+    };
+    let held = |ran: &support::program::Ran| {
+        let line = ran.err.lines().find(|line| line.contains("tokens of the prompt are in"));
+        line.map(|line| line.split(' ').nth(1).unwrap().parse::<usize>().unwrap())
+    };
+    let plain = run("abcdef", "");
+    let first = run("abcdef", "--prompt-cache p.kv");
+    assert_eq!((&first.out, held(&first)), (&plain.out, None));
+    let bytes = || std::fs::read(place.path().join("p.kv")).unwrap();
+    let prompt_only = bytes();
+    // A begin-of-text token, a space and six letters, the last of which runs again.
+    let again = run("abcdef", "--prompt-cache p.kv --prompt-cache-ro");
+    assert_eq!((&again.out, held(&again)), (&plain.out, Some(7)));
+    assert!(bytes() == prompt_only, "the file has changed");
+    let longer = run("abcdefgh", "--prompt-cache p.kv --prompt-cache-all");
+    assert_eq!((&longer.out, held(&longer)), (&run("abcdefgh", "").out, Some(8)));
+    assert!(bytes().len() > prompt_only.len());
+    let other = run("xyz", "--prompt-cache p.kv");
+    assert_eq!((&other.out, held(&other)), (&run("xyz", "").out, Some(2)));
+    let wrong = place.run("run -m other.gguf -p abc -n 1 -ngl 0 --prompt-cache p.kv");
+    assert!(wrong.code == Some(74) && wrong.err.contains("p.kv"), "{wrong:?}");
+    let mut damaged = bytes();
+    damaged[40] ^= 1;
+    place.file("p.kv", damaged);
+    let wrong = place.run("run -m model.gguf -p abc -n 1 -ngl 0 --prompt-cache p.kv");
+    assert!(wrong.code == Some(74) && wrong.err.contains("p.kv"), "{wrong:?}");
+    let wrong = place.run("run -m model.gguf -p abc --prompt-cache model.gguf");
+    assert!(wrong.code == Some(2) && wrong.err.contains("model.gguf"), "{wrong:?}");
+    let wrong = place.run("run -m model.gguf -p abc --prompt-cache-all");
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use bilayer_cli::profile::{text, write};
-use bilayer_measure::profile::{Profile, Step};
+use bilayer_measure::profile::{AtSequences, AtThreads, Curves, Profile, Step};
 use roxmltree::{Document, Node};
 use serde_json::Value;
 
@@ -21,7 +21,10 @@ use support::browser::{self, Theme};
 use support::profiles::{SHAPES, profile};
 use support::program::Place;
 
-const CHARTS: [&str; 4] = ["speedup", "layers", "time", "timeline"];
+const CHARTS: [&str; 6] = ["speedup", "layers", "time", "prefill", "memory", "timeline"];
+
+/// Those of a profile without a GPU.
+const CHARTS_OF_CPU: [&str; 5] = ["threads", "prompts", "bandwidth", "sequences", "timeline"];
 
 /// A script that queries the page after hovering over the second number of layers.
 const QUESTIONS: &str = r#"
@@ -169,6 +172,7 @@ fn charts_are_well_formed_and_every_point_is_in_them() {
                 }
                 "layers" => assert_eq!(of("rect", "mark") - of("rect", "f-hidden"), saved),
                 "time" => assert!(of("rect", "f-cpu") + of("rect", "f-gpu") >= measured),
+                "prefill" | "memory" => assert!(of("circle", "mark") >= measured, "{chart}"),
                 _ => assert_eq!(of("rect", "mark") > 0, shape.timeline),
             }
             // Marks have captions.
@@ -312,7 +316,7 @@ fn a_browser_shows_every_number_in_both_themes() {
             ran.err.lines().filter(|line| line.contains("CONSOLE")).collect();
         assert_eq!(complaints, Vec::<&str>::new());
         let found = answer(&ran.out);
-        assert_charts(&found, if shape.timeline { 4 } else { 3 });
+        assert_charts(&found, CHARTS.len() - usize::from(!shape.timeline));
         assert_cells(&found, &profile);
         assert!(is_same(&found["document"], &serde_json::to_value(&profile).unwrap()));
         assert_eq!(found["model"], shape.name);
@@ -337,6 +341,81 @@ fn a_browser_shows_every_number_in_both_themes() {
         assert_ne!(dark[what], light[what], "{what} does not follow the theme");
     }
     assert_eq!(light["chart"], "rgb(255, 255, 255)");
+}
+
+/// A profile of a machine without a GPU.
+fn on_cpu() -> Profile {
+    let mut profile = profile(&SHAPES[3]);
+    profile.points.truncate(1);
+    profile.gpu = "no GPU".to_owned();
+    profile.recommended = 0;
+    let threads = |threads: usize, decode_tps: f64| AtThreads {
+        threads,
+        decode_tps,
+        prefill_tps: 30.0 * threads as f64,
+        weight_gbps: 2.0 * decode_tps,
+        read_gbps: if threads == 1 { f64::NAN } else { 30.0 },
+    };
+    let sequences = |sequences: usize, decode_tps: f64| AtSequences { sequences, decode_tps };
+    let curves = Curves {
+        threads: vec![threads(1, 4.0), threads(2, 7.5), threads(4, 9.5), threads(6, 9.6)],
+        sequences: vec![sequences(1, 9.6), sequences(2, 15.25), sequences(16, 31.5)],
+    };
+    profile.why = curves.why();
+    profile.curves = Some(curves);
+    profile
+}
+
+#[test]
+fn without_a_gpu_the_cpu_is_drawn() {
+    let profile = on_cpu();
+    let place = Place::new();
+    let written = write(&profile, place.path()).unwrap();
+    assert_eq!(written.len(), 2 + CHARTS_OF_CPU.len());
+    let back: Profile = serde_json::from_str(&read(place.path(), "profile.json")).unwrap();
+    let is_kept = |of: &Profile| serde_json::to_value(of.curves.as_ref()).unwrap();
+    assert_eq!(is_kept(&back), is_kept(&profile));
+    for chart in CHARTS_OF_CPU {
+        let svg = read(place.path(), &format!("{chart}.svg"));
+        let document = Document::parse(&svg).unwrap();
+        let titles = document.descendants().filter(|node| node.has_tag_name("title")).count();
+        let points = match chart {
+            "threads" | "prompts" => 4,
+            "bandwidth" => 7,
+            "sequences" => 3,
+            _ => 1,
+        };
+        assert!(titles >= points, "{chart}: {titles}");
+    }
+    let expected = "\
+threads  decode  prefill  weights  file read
+          tok/s    tok/s     GB/s       GB/s
+      1    4.00    30.00     8.00          -
+      2    7.50    60.00    15.00      30.00
+      4    9.50      120    19.00      30.00
+      6    9.60      180    19.20      30.00
+
+sequences  decode   each  step
+            tok/s  tok/s    ms
+        1    9.60   9.60   104
+        2   15.25   7.62   131
+       16   31.50   1.97   508
+
+recommended: -t 4
+4 threads decode 9.50 tok/s, 2.4 times as many as one thread; 16 sequences together 31.5 tok/s
+";
+    assert_eq!(text(&profile), expected);
+    let Some(chromium) = browser::chromium() else { return };
+    let html = read(place.path(), "profile.html").replace("</body>", QUESTIONS);
+    let html = html.replace("document.querySelector('.f-hidden[data-n=\"1\"]')", "document.body");
+    let html = html.replace("'.chart .s-gpu'", "'.chart .s-cpu'");
+    let page = place.file("asked.html", html);
+    let ran = browser::load(&chromium, &page, &place.path().join("browser"), Theme::Dark).good();
+    assert!(!ran.err.contains("CONSOLE"), "{}", ran.err);
+    let found = answer(&ran.out);
+    assert_charts(&found, CHARTS_OF_CPU.len());
+    assert_eq!(found["heading"], "Run on 4 threads");
+    assert_eq!(found["wide"], 0, "wider than the window");
 }
 
 /// The results of the script in the page.

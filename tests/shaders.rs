@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::thread;
 
-use bilayer_gpu::caps::Caps;
+use bilayer_gpu::caps::{Api, Caps};
 use bilayer_gpu::kernel::{Access, Source};
 use bilayer_gpu::kernels;
 use bilayer_gpu::kernels::weights::Numbers;
@@ -16,6 +16,9 @@ use translate::{to_hlsl, to_msl, to_spirv, valid};
 
 #[path = "../crates/gpu/examples/offline/translate.rs"]
 mod translate;
+
+#[path = "shaders/msl.rs"]
+mod msl;
 
 /// Workgroup memory that every adapter has, bytes (WebGPU's minimum).
 const WORKGROUP_BYTES_MAX: u32 = 16 << 10;
@@ -92,6 +95,9 @@ fn check(source: &Source, profile: &Profile) -> Result<(), String> {
     let hlsl = to_hlsl(&module, &info)?;
     if msl.contains("loop_bound") {
         return Err("bounds its loops on Metal".to_owned());
+    }
+    if caps.api == Api::Metal {
+        msl::check(&msl, source).map_err(|error| format!("on Metal: {error}"))?;
     }
     if source.wgsl.contains("dot4I8Packed") {
         if !has(&words, OP_S_DOT) {
@@ -239,4 +245,31 @@ fn broken_kernels_are_detected() {
     let caps = Caps { subgroup: None, ..CARD };
     let without = Profile { name: "no subgroups", caps };
     assert!(check(&good, &without).is_err(), "subgroup operations need subgroups");
+}
+
+#[test]
+fn rules_of_metal_are_checked() {
+    let profiles = profiles::all();
+    let apple = profiles.iter().find(|profile| profile.caps.api == Api::Metal).unwrap();
+    let sources = kernels::all(&apple.caps);
+    let source = sources.into_iter().find(|s| s.name.starts_with("matmul q4_k")).unwrap();
+    let (module, info) = valid(&source, &apple.caps).unwrap();
+    let good = to_msl(&module, &info).unwrap();
+    assert_eq!(msl::check(&good, &source), Ok(()));
+    assert!(good.contains("simd_") && good.contains("device "), "{good}");
+    for (from, to, error) in [
+        ("device ", "", "no address space"),
+        ("float ", "double ", "uses double"),
+        ("[[buffer(1)]]", "[[buffer(0)]]", "used twice"),
+        ("[[buffer(1)]]", "[[buffer(31)]]", "out of range"),
+        ("simd_sum", "simd_product", "calls simd_product"),
+    ] {
+        assert!(good.contains(from), "{from}");
+        let found = msl::check(&good.replace(from, to), &source).unwrap_err();
+        assert!(found.contains(error), "{from}: {found}");
+    }
+    for (workgroup, error) in [([2048, 1, 1], "2048 threads"), ([48, 1, 1], "incomplete")] {
+        let found = msl::check(&good, &Source { workgroup, ..source.clone() }).unwrap_err();
+        assert!(found.contains(error), "{found}");
+    }
 }

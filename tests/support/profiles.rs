@@ -99,6 +99,7 @@ pub fn profile(shape: &Shape) -> Profile {
         timeline: if shape.timeline { timeline(shape, recommended) } else { Vec::new() },
         steps: Vec::new(),
         read_gbps: 41.7,
+        curves: None,
         points,
     }
 }

@@ -1,7 +1,7 @@
 //! What encoders compute: embeddings, relevance scores and labels of texts.
 
 use bilayer_engine::Error as Engine;
-use bilayer_engine::encode::{Encoder, Excess, Input, normalize, probabilities};
+use bilayer_engine::encode::{Encoder, Excess, Input, probabilities};
 
 use crate::model::Running;
 use crate::{Error, Model};
@@ -32,9 +32,10 @@ impl Model {
             return Err(Engine::Setting { name, found, expected }.into());
         }
         let inputs = texts.iter().map(|text| Input { text: text.as_ref(), pair: None });
+        let norm = encoder.norm();
         rows(encoder, inputs, |row| {
             let mut vector = row.to_vec();
-            normalize(&mut vector);
+            norm.apply(&mut vector);
             vector
         })
     }

@@ -17,10 +17,12 @@ mod foreign;
 mod grammar;
 mod hub;
 mod lists;
+mod metadata;
 mod model;
 mod perplexity;
 mod placing;
 mod profile;
+mod prompt_cache;
 mod quantize;
 mod sampling;
 mod serve;
@@ -35,11 +37,13 @@ pub use draft::DraftArgs;
 pub use encode::{Classify, Embed, PoolingArg, Rerank, TextArgs};
 pub use grammar::GrammarArgs;
 pub use hub::{HubArgs, Models};
+pub use metadata::MetadataArgs;
 pub use model::{FlashAttn, ModelArgs};
 pub use perplexity::{Imatrix, Perplexity};
 pub(crate) use placing::size;
 pub use placing::{AdapterArgs, PlacingArgs};
 pub use profile::Profile;
+pub use prompt_cache::PromptCacheArgs;
 pub use quantize::Quantize;
 pub use sampling::SamplingArgs;
 pub use serve::{LogFormat, Serve, Serving};
@@ -186,6 +190,8 @@ pub struct RunArgs {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub draft: DraftArgs,
+    #[command(flatten)]
+    pub prompt_cache: PromptCacheArgs,
 }
 
 /// Where an answer ends and how it is printed.

@@ -4,8 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bilayer_engine::{Model, SharedBytes};
+use bilayer_gguf::{File, MetadataOverride};
 use bilayer_text::Tokenizer;
 
+use crate::args::MetadataArgs;
 use crate::failure::Failure;
 use crate::progress;
 
@@ -30,7 +32,7 @@ pub fn len_bytes() -> u64 {
 }
 
 /// The source of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     /// Its file, or the first of its shards; `None` for the demo model.
     pub path: Option<&'a Path>,
@@ -38,6 +40,8 @@ pub struct Source<'a> {
     pub map: bool,
     /// Whether all of it is used until the process ends.
     pub runs: bool,
+    /// Metadata that replaces the file's.
+    pub metadata: Option<&'a MetadataArgs>,
 }
 
 /// Opens the file, or the demo model.
@@ -47,7 +51,8 @@ pub fn open(source: &Source<'_>) -> Result<Model, Failure> {
 
 /// As [`open`], with the engine's error.
 pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
-    let Some(path) = source.path else { return embedded() };
+    let overrides = source.metadata.map_or(Vec::new(), MetadataArgs::overrides);
+    let Some(path) = source.path else { return embedded(&overrides) };
     let bar = progress::bytes("reading");
     let mut tell = |p: bilayer_gguf::Progress<'_>| progress::set(&bar, p.done_bytes, p.total_bytes);
     let options = bilayer_engine::OpenOptions {
@@ -55,9 +60,9 @@ pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
         ahead: source.runs,
         progress: Some(&mut tell),
     };
-    let model = Model::open(path, options);
+    let file = bilayer_engine::open_with(path, options);
     bar.finish_and_clear();
-    let model = model?;
+    let model = overridden(file?, &overrides)?;
     if source.runs {
         // The last handle is leaked: freeing tables and unmapping the file would only delay the end of the process,
         // which does both.
@@ -70,12 +75,17 @@ pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
 pub fn tokenizer(path: Option<&Path>) -> Result<Arc<Tokenizer>, Failure> {
     match path {
         Some(path) => Ok(bilayer_engine::tokenizer(path)?),
-        None => Ok(embedded()?.tokenizer().clone()),
+        None => Ok(embedded(&[])?.tokenizer().clone()),
     }
 }
 
-fn embedded() -> Result<Model, bilayer_engine::Error> {
-    Model::from_bytes(NAME, SharedBytes::from_static(&DEMO.0))
+fn embedded(overrides: &[MetadataOverride]) -> Result<Model, bilayer_engine::Error> {
+    let file = File::from_bytes(NAME, SharedBytes::from_static(&DEMO.0));
+    overridden(file.map_err(bilayer_engine::Error::File)?, overrides)
+}
+
+fn overridden(file: File, overrides: &[MetadataOverride]) -> Result<Model, bilayer_engine::Error> {
+    Model::new(file.overridden(overrides).map_err(bilayer_engine::Error::File)?)
 }
 
 #[cfg(test)]
@@ -85,6 +95,6 @@ mod tests {
     #[test]
     fn the_embedded_bytes_are_aligned_and_a_model() {
         assert!(DEMO.0.as_ptr().addr().is_multiple_of(64));
-        assert!(embedded().is_ok());
+        assert!(embedded(&[]).is_ok());
     }
 }

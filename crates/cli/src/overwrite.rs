@@ -16,6 +16,7 @@ const OUTPUTS: &[&str] = &[
     "out",
     "outfile",
     "output",
+    "prompt_cache",
     "tensor_types_out",
     "trace",
 ];

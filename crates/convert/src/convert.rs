@@ -92,7 +92,7 @@ impl Convert {
         metadata::templates(templates(&checkpoint, &tokenizer_config)?, &mut metadata);
         let config = bilayer_models::config(&metadata).map_err(in_config)?;
         if config.encoder.is_some() {
-            metadata::pooling(&checkpoint, architecture.name, &mut metadata)?;
+            metadata::sentence_transformer(&checkpoint, architecture.name, &mut metadata)?;
         }
         let tensors = Tensors::plan(&checkpoint, architecture, &config, draft.made)?;
         let outtype = self.outtype.unwrap_or_else(|| tensors.usual());

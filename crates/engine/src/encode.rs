@@ -19,6 +19,9 @@ pub struct Encoder {
     sequences: Vec<SequenceId>,
     wanted: Wanted,
     labels: Vec<String>,
+    /// Most tokens of a text.
+    longest: usize,
+    norm: Norm,
 }
 
 /// A text or a pair of them.
@@ -66,7 +69,13 @@ impl Encoder {
         let rows = config.pooling_recorded();
         let most = session.limits().sequences;
         let sequences = (0..most).map(|_| session.open()).collect::<Result<_, _>>()?;
+        let metadata = model.file().metadata();
+        let key = |name: &str| format!("{}.{name}", model.config().architecture);
+        let longest = metadata.opt_count(&key("max_seq_length")).map_err(Error::File)?;
+        let scales = metadata.opt_bool(&key("normalize_embeddings")).map_err(Error::File)?;
         Ok(Encoder {
+            longest: longest.map_or(session.context(), |longest| longest.min(session.context())),
+            norm: if scales == Some(false) { Norm::None } else { Norm::P(2) },
             session,
             tokenizer: model.tokenizer().clone(),
             sequences,
@@ -84,10 +93,10 @@ impl Encoder {
     /// # Errors
     /// The vocabulary cannot express the text; [`Error::TooLong`].
     pub fn tokens(&self, input: Input<'_>, excess: Excess) -> Result<Vec<u32>, Error> {
-        let Encoder { tokenizer, session, .. } = self;
+        let Encoder { tokenizer, .. } = self;
         let mut ids = self::tokens(tokenizer, input)?;
         let last = ids.last().copied().filter(|_| tokenizer.adds_eos());
-        let (tokens, context) = (ids.len(), session.context());
+        let (tokens, context) = (ids.len(), self.longest);
         if tokens > context {
             if excess == Excess::Refuse {
                 return Err(Error::TooLong { tokens, context });
@@ -158,6 +167,16 @@ impl Encoder {
         self.wanted != Wanted::All
     }
 
+    /// How the model's own code scales embeddings: to length 1, unless the file says otherwise.
+    pub fn norm(&self) -> Norm {
+        self.norm
+    }
+
+    /// Most tokens of a text.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
     /// Names of the scores; empty if rows are not scores.
     pub fn labels(&self) -> &[String] {
         &self.labels
@@ -212,6 +231,15 @@ pub enum Norm {
 }
 
 impl Norm {
+    /// The norm with a number: -1 is none, 0 the largest value, any other that P-norm.
+    pub fn numbered(number: i64) -> Norm {
+        match number {
+            ..0 => Norm::None,
+            0 => Norm::Max,
+            p => Norm::P(u32::try_from(p).unwrap_or(u32::MAX)),
+        }
+    }
+
     /// Scales a row; a row of zeros is unchanged. Sums are f64.
     pub fn apply(self, row: &mut [f32]) {
         let absolute = row.iter().map(|&x| f64::from(x).abs());

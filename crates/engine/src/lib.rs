@@ -53,5 +53,5 @@ pub use bilayer_gguf::OpenOptions;
 pub use bilayer_graph::SharedBytes;
 pub use cancel::Cancel;
 pub use error::{Error, Exit};
-pub use model::{Model, open_file, problems, tokenizer};
+pub use model::{Model, open_file, open_with, problems, tokenizer};
 pub use vocabulary::{FillInMiddle, chat_templates, vocabulary};

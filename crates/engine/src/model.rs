@@ -216,7 +216,11 @@ pub fn problems(file: &File) -> Vec<String> {
     model.into_iter().chain(words).collect()
 }
 
-fn open_with(path: &Path, options: OpenOptions<'_>) -> Result<File, Error> {
+/// [`open_file`] with options.
+///
+/// # Errors
+/// The file is missing, unreadable or damaged.
+pub fn open_with(path: &Path, options: OpenOptions<'_>) -> Result<File, Error> {
     if !path.exists() {
         return Err(Error::NoSuchFile { path: path.display().to_string() });
     }

@@ -192,6 +192,19 @@ pub enum Error {
         expected: &'static str,
     },
 
+    /// An [`MetadataOverride`](crate::MetadataOverride) does not fit the file's value.
+    #[error("{file}: key {key} cannot become {given}: expected {expected}")]
+    Override {
+        /// The file's path.
+        file: String,
+        /// The key.
+        key: String,
+        /// The given value.
+        given: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+
     /// A key's value has another type or is out of range.
     #[error("{file}: key {key}: expected {expected}, found {found}; convert the model again")]
     WrongType {

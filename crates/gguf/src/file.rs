@@ -12,7 +12,7 @@ use bytes::Bytes;
 use crate::cursor::Cursor;
 use crate::map::Region;
 use crate::parse::{Parsed, parse};
-use crate::{Error, Metadata, TensorLayout, limits, shards};
+use crate::{Error, Metadata, MetadataOverride, TensorLayout, limits, shards};
 
 /// An open GGUF model.
 ///
@@ -235,6 +235,16 @@ impl File {
     /// The keys and values (of the first shard).
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
+    }
+
+    /// The file with other values of some keys; the bytes on disk stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::Override`].
+    pub fn overridden(mut self, overrides: &[MetadataOverride]) -> Result<Self, Error> {
+        let name = self.name().to_owned();
+        overrides.iter().try_for_each(|one| one.apply(&name, &mut self.metadata))?;
+        Ok(self)
     }
 
     /// Removes a key and frees its value, such as a long list that has been read.

@@ -41,6 +41,7 @@ mod layout;
 mod map;
 mod metadata;
 mod names;
+mod overrides;
 mod parse;
 mod shards;
 pub mod temporary;
@@ -51,6 +52,7 @@ pub use error::Error;
 pub use file::{File, OpenOptions, Progress, Tensor};
 pub use layout::TensorLayout;
 pub use metadata::Metadata;
+pub use overrides::MetadataOverride;
 pub use value::{Array, Strings, Value};
 pub use writer::{NewTensor, SourceError, to_bytes, write};
 

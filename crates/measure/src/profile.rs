@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+mod curves;
 mod take;
 
+pub use curves::{AtSequences, AtThreads, Curves};
 pub use take::{Options, Taken, take};
 
 /// Relative slack within which a decode time counts as equal to the best: below it two medians on one machine cannot
@@ -51,6 +53,19 @@ pub struct Profile {
     /// Memory read bandwidth of the CPU, measured next to the run, GB/s; NaN (null in JSON) if not measured.
     #[serde(deserialize_with = "number_or_nan")]
     pub read_gbps: f64,
+    /// The CPU alone by threads and sequences, if there is no GPU.
+    #[serde(default)]
+    pub curves: Option<Curves>,
+}
+
+impl Profile {
+    /// The flag of the recommendation: how many layers go to the GPU; without one, how many threads run.
+    pub fn flag(&self) -> String {
+        match &self.curves {
+            Some(curves) => format!("-t {}", curves.recommended()),
+            None => format!("-ngl {}", self.recommended),
+        }
+    }
 }
 
 /// One number of offloaded layers.

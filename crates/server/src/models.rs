@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use bilayer_engine::encode::Encoder;
+use bilayer_engine::encode::{Encoder, Norm};
 use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::Template;
 use tokio::sync::Mutex as AsyncMutex;
@@ -53,6 +53,8 @@ pub struct EncoderHandle {
     pub is_pooled: bool,
     /// Elements of a row.
     pub width: usize,
+    /// How rows are scaled unless a request says otherwise.
+    pub norm: Norm,
     /// Names of the scores; empty if rows are embeddings.
     pub labels: Vec<String>,
     /// Whether rows are scores.
@@ -329,7 +331,7 @@ impl Models {
                 (templates.find(Some("chatml")).ok(), None)
             }
         };
-        let (context, map) = (session.context(), session.plan().map.clone());
+        let (mut context, map) = (session.context(), session.plan().map.clone());
         let is_speculative = drafters.is_some();
         let no_thread = |error| ApiError::server(format!("no thread can be started: {error}"));
         let kind = if model.config().encoder.is_some() {
@@ -338,8 +340,17 @@ impl Models {
             let width = session.width();
             let encoder = Encoder::over(session).map_err(failed)?;
             let (is_pooled, labels) = (encoder.is_pooled(), encoder.labels().to_vec());
+            let norm = encoder.norm();
+            context = encoder.longest();
             let worker = EncoderWorker::start(encoder, self.metrics.clone()).map_err(no_thread)?;
-            Kind::Encoder(Box::new(EncoderHandle { worker, is_pooled, width, labels, scores }))
+            Kind::Encoder(Box::new(EncoderHandle {
+                worker,
+                is_pooled,
+                width,
+                norm,
+                labels,
+                scores,
+            }))
         } else {
             let opened = Opened { session, drafters, at_end };
             let (opener, settings) = (offer.open.clone(), self.config.executor);

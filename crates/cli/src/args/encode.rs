@@ -14,11 +14,11 @@ pub struct Embed {
     #[arg(long, value_name = "HOW", value_enum)]
     pub pooling: Option<PoolingArg>,
     /// Scale every vector: 2 to length 1, 1 to a sum of absolute values of 1, 0 to a largest of 32760, any other P to a
-    /// P-norm of 1, -1 not at all
-    #[arg(long, value_name = "P", default_value_t = 2, env = "LLAMA_ARG_EMBD_NORMALIZE")]
+    /// P-norm of 1, -1 not at all [default: 2, or -1 if the checkpoint had no module for it]
+    #[arg(long, value_name = "P", env = "LLAMA_ARG_EMBD_NORMALIZE")]
     #[arg(value_parser = clap::value_parser!(i32).range(-1..=64))]
-    pub embd_normalize: i32,
-    /// Short for --embd-normalize 2, the default
+    pub embd_normalize: Option<i32>,
+    /// Short for --embd-normalize 2
     #[arg(long, hide = true, conflicts_with = "embd_normalize")]
     pub normalize: bool,
     /// Print one object per line (jsonl), or one document: array of vectors, json as OpenAI's, json+ with cosine similarities

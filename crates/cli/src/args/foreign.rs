@@ -42,7 +42,6 @@ const BATCHED: &str = "requests always run together in one batch";
 const PREFIXES: &str = "prefixes stay in the KV cache until their memory is needed";
 const TEXT_ONLY: &str = "images and audio need the model's encoder for them (mmproj), and only text models run; remove the flag";
 const CHATS: &str = "use -cnv to chat; a line that ends in \\ is continued";
-const ROPE: &str = "RoPE scaling is read from the model file; remove the flag";
 const AS_MODEL: &str =
     "the draft model has the same settings as the model, except -ngld; remove the flag";
 const MERGE: &str =
@@ -50,7 +49,8 @@ const MERGE: &str =
 const DOWNLOAD: &str =
     "give -hf ORG/REPO and --hf-file FILE, or download the file and give its path with -m";
 const ORDER: &str = "samplers run in a fixed order; set each with its own flag";
-const METADATA: &str = "metadata is read from the model file; remove the flag";
+const METADATA: &str =
+    "this command reads metadata from the model file; `run` and `serve` can replace it";
 const TASKS: &str = "tasks are not scored; give -f FILE to measure the perplexity of a text";
 const SPECULATION: &str = "--draft-max, --draft-min and --draft-p-min bound the draft tokens";
 const AS_IS: &str = "the answer is printed as the model writes it; `serve` separates reasoning";
@@ -147,10 +147,10 @@ const FLAGS: &[Flags] = &[
     (
         &["--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"],
         Value,
-        Refuse(ROPE),
+        Refuse(METADATA),
     ),
-    (&["--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"], Value, Refuse(ROPE)),
-    (&["--yarn-beta-slow", "--yarn-beta-fast"], Value, Refuse(ROPE)),
+    (&["--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"], Value, Refuse(METADATA)),
+    (&["--yarn-beta-slow", "--yarn-beta-fast"], Value, Refuse(METADATA)),
     (
         &["-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"],
         Value,
@@ -173,7 +173,7 @@ const FLAGS: &[Flags] = &[
     (
         &["--prompt-cache"],
         Value,
-        Refuse("in a chat, /save and /load keep a conversation; `serve --slot-save-path` keeps KV"),
+        Refuse("it belongs to `run`; `serve --slot-save-path` keeps the KV cache of a request"),
     ),
     (&["--prompt-cache-all", "--prompt-cache-ro"], Nothing, Refuse("it belongs to --prompt-cache")),
     (&["--context-shift"], Nothing, Refuse("the context does not fill here; remove the flag")),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bilayer_quant::Type;
 use clap::{Args, ValueEnum};
 
-use super::{HubArgs, PlacingArgs, switch};
+use super::{HubArgs, MetadataArgs, PlacingArgs, switch};
 use crate::demo::Source;
 
 /// Model, threads and KV cache.
@@ -55,13 +55,16 @@ pub struct ModelArgs {
     #[arg(long, value_name = "NAME")]
     pub cpu_level: Option<String>,
     #[command(flatten)]
+    pub metadata: MetadataArgs,
+    #[command(flatten)]
     pub placing: PlacingArgs,
 }
 
 impl ModelArgs {
     /// The source of the model.
     pub fn source(&self) -> Source<'_> {
-        Source { path: self.model.as_deref(), map: !self.no_mmap, runs: false }
+        let path = self.model.as_deref();
+        Source { path, map: !self.no_mmap, runs: false, metadata: Some(&self.metadata) }
     }
 }
 

@@ -36,6 +36,10 @@ pub struct Quantize {
     /// File with more --tensor-type values, separated by spaces or newlines; the command line takes precedence
     #[arg(long, value_name = "FILE")]
     pub tensor_type_file: Option<PathBuf>,
+    /// Replace a value of the metadata in the new file; TYPE is int, float, bool or str. Repeatable; commas separate several
+    #[arg(long, value_name = "KEY=TYPE:VALUE", value_delimiter = ',')]
+    #[arg(value_parser = bilayer_gguf::MetadataOverride::parse)]
+    pub override_kv: Vec<bilayer_gguf::MetadataOverride>,
     /// Instead of TYPE: choose the types of all tensors without --tensor-type so that predictions on the --calibration text
     /// change least within X bits per weight
     #[arg(long, value_name = "X", requires = "calibration", conflicts_with_all = ["type", "pure"])]

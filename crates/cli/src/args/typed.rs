@@ -388,7 +388,7 @@ mod tests {
     fn unsupported_flags_are_refused_by_name() {
         let cases = [
             ("run --lora x", "--lora is not supported; adapters"),
-            ("run --override_kv=row", "--override-kv is not supported; "),
+            ("bench --override_kv=row", "--override-kv is not supported; "),
             ("-mli", "-mli is not supported; use -cnv"),
             ("run -m x -fa on -td none", "-td is not supported; the draft model"),
             ("run -nkv", "`bilayer run` has no flag -nkv; `bilayer run --help` lists"),

@@ -39,9 +39,9 @@ pub fn execute(args: &Embed) -> Result<u8, Failure> {
     let is_pooled = encoder.is_pooled();
     let job = Job { texts: &texts, query: None, truncate: args.texts.truncate };
     let norm = match args.embd_normalize {
-        -1 => Norm::None,
-        0 => Norm::Max,
-        p => Norm::P(p.unsigned_abs()),
+        None if args.normalize => Norm::P(2),
+        None => encoder.norm(),
+        Some(number) => Norm::numbered(number.into()),
     };
     let form = args.embd_output_format.as_str();
     let (mut vectors, mut all) = (Vec::new(), Vec::new());

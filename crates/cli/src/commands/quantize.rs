@@ -20,7 +20,7 @@ mod budget;
 pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
     let args = &named(args)?;
     let mut quantize = asked(args)?;
-    let file = open(&args.input)?;
+    let file = open(args)?;
     if args.leave_output_tensor {
         quantize.output = file.tensor("output.weight").map(|head| head.layout().ty());
     }
@@ -112,8 +112,9 @@ fn asked(args: &args::Quantize) -> Result<Quantize, Failure> {
 }
 
 /// Opens an input; its errors are not those of the output.
-fn open(path: &Path) -> Result<File, Failure> {
-    File::open(path).map_err(|error| bilayer_engine::Error::File(error).into())
+fn open(args: &args::Quantize) -> Result<File, Failure> {
+    let file = File::open(&args.input).and_then(|file| file.overridden(&args.override_kv));
+    file.map_err(|error| bilayer_engine::Error::File(error).into())
 }
 
 fn importance(path: &Path) -> Result<Imatrix, Failure> {

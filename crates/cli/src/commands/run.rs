@@ -20,6 +20,7 @@ mod chat;
 mod constraint;
 mod drafting;
 pub mod prompt;
+mod prompt_cache;
 mod report;
 pub mod settings;
 
@@ -254,6 +255,8 @@ fn answer(
     question: &Question,
 ) -> Result<Answer, Failure> {
     let sampler = question.sampler(session)?;
+    let (sequence, held) =
+        prompt_cache::open(&args.prompt_cache, model, session, &question.prompt)?;
     let request = Request {
         predict: settings::predict(args),
         stops: question.stops.clone(),
@@ -262,14 +265,18 @@ fn answer(
         logprobs: args.logprobs,
         cancel: interrupt::handle().clone(),
         shift: settings::shift(&args.answer, &question.prompt, model),
-        ..Request::new(&question.prompt)
+        ..Request::new(&question.prompt[held..])
     };
-    let sequence = session.open()?;
     let mut generation = Generation::new(model, session, sequence, sampler, request)?;
     if let Some(draft_source) = draft_source {
         generation = generation.with_drafter(draft_source.drafter())?;
     }
-    streamed(args, generation, question.prompt.len(), &mut output::text)
+    let answer = streamed(args, generation, question.prompt.len() - held, &mut output::text)?;
+    // After a shift the sequence does not begin with the prompt.
+    if answer.statistics.shifted == 0 {
+        prompt_cache::keep(&args.prompt_cache, session, sequence, question.prompt.len())?;
+    }
+    Ok(answer)
 }
 
 /// Runs a prompt of `prompt` tokens and generates the answer, which is printed piece by piece unless the output is one

@@ -283,8 +283,7 @@ impl Opener {
             bytes,
             chat_template: None,
             open: Arc::new(move || {
-                let source =
-                    Source { path: path.as_deref(), map: !opener.args.model.no_mmap, runs: false };
+                let source = Source { path: path.as_deref(), ..opener.args.model.source() };
                 let model = demo::model(&source)?;
                 opener.opened(&model)
             }),

@@ -170,8 +170,8 @@ pub(super) fn templates(templates: Vec<(Option<String>, String)>, metadata: &mut
     }
 }
 
-/// The pooling of an encoder, if the folder is a Sentence Transformers model.
-pub(super) fn pooling(
+/// Pooling, scaling and longest text of an encoder, if the folder is a Sentence Transformers model.
+pub(super) fn sentence_transformer(
     checkpoint: &Checkpoint,
     architecture: &str,
     metadata: &mut Metadata,
@@ -193,6 +193,15 @@ pub(super) fn pooling(
     match modes.iter().find(|(mode, _)| config[*mode] == true) {
         Some((_, number)) => metadata.set(&format!("{architecture}.pooling_type"), *number),
         None => return Err(checkpoint.wrong(&file, "asks for a pooling that is not supported")),
+    }
+    let is_scaling =
+        |module: &Value| module["type"].as_str().is_some_and(|kind| kind.ends_with(".Normalize"));
+    let scales = modules.as_array().is_some_and(|list| list.iter().any(is_scaling));
+    metadata.set(&format!("{architecture}.normalize_embeddings"), scales);
+    let limits = checkpoint.json("sentence_bert_config.json")?.unwrap_or_default();
+    let longest = limits["max_seq_length"].as_u64().and_then(|length| u32::try_from(length).ok());
+    if let Some(longest) = longest.filter(|&length| length > 0) {
+        metadata.set(&format!("{architecture}.max_seq_length"), longest);
     }
     Ok(())
 }

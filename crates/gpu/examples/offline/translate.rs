@@ -48,11 +48,29 @@ fn unchecked() -> naga::proc::BoundsCheckPolicies {
     }
 }
 
+/// Slots of buffers on Metal: those of the group in order, then the sizes of buffers.
+fn slots(module: &Module) -> naga::back::msl::EntryPointResources {
+    let bound = module.global_variables.iter().filter_map(|(_, variable)| variable.binding);
+    let mut bound: Vec<_> = bound.collect();
+    bound.sort();
+    let slot = |(slot, binding): (usize, naga::ResourceBinding)| {
+        let buffer = u8::try_from(slot).ok();
+        (binding, naga::back::msl::BindTarget { buffer, mutable: true, ..Default::default() })
+    };
+    naga::back::msl::EntryPointResources {
+        sizes_buffer: u8::try_from(bound.len()).ok(),
+        resources: bound.into_iter().enumerate().map(slot).collect(),
+        ..Default::default()
+    }
+}
+
 /// Metal's language.
 pub fn to_msl(module: &Module, info: &ModuleInfo) -> Result<String, String> {
+    let entries = module.entry_points.iter();
     let options = naga::back::msl::Options {
         lang_version: (2, 4),
-        fake_missing_bindings: true,
+        per_entry_point_map: entries.map(|e| (e.name.clone(), slots(module))).collect(),
+        fake_missing_bindings: false,
         bounds_check_policies: unchecked(),
         zero_initialize_workgroup_memory: false,
         force_loop_bounding: false,

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use bilayer_graph::Graph;
 use bilayer_scheduler::{Budget, Machine, Offload, Plan};
 
+use super::curves::{self, Curves, Work};
 use super::{Point, Profile, Span, SpanKind, Step, knee, recommend};
+use crate::bench::Setup;
 use crate::timing::{self, POSITION};
 use crate::trace::{Names, Timeline, Totals};
 use bilayer_engine::Model;
@@ -66,6 +68,7 @@ pub fn take(
     let placing = Placing { remeasure: true, ..settings.placing.clone() };
     let all = Placing { gpu_layers: Offload::Auto, ..placing.clone() };
     let context = settings.ctx_size;
+    let setup = alone(&settings);
     let mut session = Session::new(
         model,
         Settings {
@@ -82,25 +85,32 @@ pub fn take(
     // Timing every op delays the device between ops: only the last steps do so.
     session.time_each(Timed::Segment)?;
     let bench = Bench::new(&mut session, placing, options)?;
-    let total = options.rounds.max(1) * (most as usize + 1);
-    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); most as usize + 1];
-    let mut plans: Vec<Option<Plan>> = vec![None; most as usize + 1];
+    let rounds = options.rounds.max(1);
+    let threads = session.backends().next().map_or(1, |backend| backend.facts().threads);
+    let is_alone = session.backends().count() == 1;
+    let of_curves = if is_alone { curves::points(threads) } else { 0 };
+    let total = rounds * (most as usize + 1) + of_curves;
     let mut done = 0;
-    for round in 0..options.rounds.max(1) {
-        for step in 0..=most {
-            let count = if round % 2 == 0 { step } else { most - step };
-            bench.place(&mut session, count)?;
-            plans[count as usize].get_or_insert_with(|| session.plan().clone());
-            samples[count as usize].push(bench.sample(&mut session)?);
-            done += 1;
-            if !progress(done, total) {
-                return Ok(None);
-            }
-        }
+    let mut tell = || {
+        done += 1;
+        progress(done, total)
+    };
+    let Some(Visits { samples, plans }) = bench.visits(&mut session, rounds, &mut tell)? else {
+        return Ok(None);
+    };
+    let setup = Setup { threads: Some(threads), context: bench.context(), ..setup };
+    let curves = match is_alone {
+        true => curves::measured(model, &setup, bench.work(rounds), &mut tell)?,
+        false => None,
+    };
+    if is_alone && curves.is_none() {
+        return Ok(None);
     }
-    let layers = session.plan().layers.len() as u32;
-    let points = points(&samples, &plans, layers + 1);
+    // Without a GPU there is nothing to offload to.
+    let parts = if is_alone { 0 } else { session.plan().layers.len() as u32 + 1 };
+    let points = points(&samples, &plans, parts);
     let (recommended, why) = recommend(&points);
+    let why = curves.as_ref().map_or(why, Curves::why);
     session.time_each(Timed::Op)?;
     let mut steps = Vec::new();
     // The session stays as recommended.
@@ -111,30 +121,74 @@ pub fn take(
     }
     let timeline = steps.last().map_or(Vec::new(), |step| step.spans.clone());
     steps.sort_by_key(|step| step.gpu_layers);
+    let knee = knee(&points);
+    let blank = blank(&session, rounds);
+    let profile = Profile {
+        context: context.unwrap_or(session.context()),
+        prompt_tokens: bench.prompt.len(),
+        curves,
+        knee,
+        recommended,
+        why,
+        timeline,
+        steps,
+        points,
+        ..blank
+    };
+    Ok(Some(Taken { profile, session }))
+}
+
+/// The setup of curves of the CPU alone.
+fn alone(settings: &Settings<'_>) -> Setup {
+    Setup {
+        threads: None,
+        cpu_level: settings.cpu_level,
+        context: 0,
+        parallel: 1,
+        ubatch_size: settings.ubatch_size,
+        cache_type_k: settings.cache_type_k,
+        cache_type_v: settings.cache_type_v,
+        fuse: settings.fuse,
+        overlap: settings.overlap,
+        trace_events: None,
+        placings: vec![Placing::cpu()],
+    }
+}
+
+/// A profile with what is known of model and machine, and without figures.
+fn blank(session: &Session, rounds: usize) -> Profile {
+    let model = session.model();
     let mut facts = session.backends().map(|backend| backend.facts());
     let cpu = facts.next();
     let gpus: Vec<&str> = facts.map(|facts| facts.name.as_str()).collect();
-    let profile = Profile {
+    let threads = cpu.map_or(1, |facts| facts.threads);
+    Profile {
         model: model.name(),
         parameters: model.graph().parameters() as u64,
         bytes: model.graph().weights.iter().map(|weight| weight.bytes() as u64).sum(),
         gpu: if gpus.is_empty() { "no GPU".to_owned() } else { gpus.join(", ") },
         cpu: cpu.map_or(String::new(), |facts| facts.identity.clone()),
-        threads: cpu.map_or(0, |facts| facts.threads),
-        context: context.unwrap_or(session.context()),
-        prompt_tokens: bench.prompt.len(),
-        rounds: options.rounds.max(1),
-        knee: knee(&points),
-        recommended,
-        why,
-        timeline,
-        steps,
+        threads,
         read_gbps: cpu
             .and_then(|facts| facts.read_gbps)
-            .unwrap_or_else(|| bilayer_cpu::probe::read_gbps(cpu.map_or(1, |facts| facts.threads))),
-        points,
-    };
-    Ok(Some(Taken { profile, session }))
+            .unwrap_or_else(|| bilayer_cpu::probe::read_gbps(threads)),
+        context: 0,
+        prompt_tokens: 0,
+        rounds,
+        points: Vec::new(),
+        knee: 0,
+        recommended: 0,
+        why: String::new(),
+        timeline: Vec::new(),
+        steps: Vec::new(),
+        curves: None,
+    }
+}
+
+/// What was measured at each number of offloaded layers, and how these were placed.
+struct Visits {
+    samples: Vec<Vec<Sample>>,
+    plans: Vec<Option<Plan>>,
 }
 
 /// The result of one visit to an N: milliseconds per token, and their breakdown.
@@ -189,12 +243,46 @@ impl Bench {
         })
     }
 
+    /// Tokens of the longest test.
+    fn context(&self) -> usize {
+        self.prompt.len().max(self.decode)
+    }
+
+    /// The work of each point of the curves.
+    fn work(&self, rounds: usize) -> Work {
+        Work { prompt: self.prompt.len(), decode: self.decode, rounds }
+    }
+
     /// Places `count` parts on the GPU.
     fn place(&self, session: &mut Session, count: u32) -> Result<(), Error> {
         let placing = Placing { gpu_layers: Offload::Count(count), ..self.placing.clone() };
         Ok(session.place(&|graph: &Graph, machine: &Machine, budget: &Budget| {
             placing.plan(graph, machine, budget)
         })?)
+    }
+
+    /// Visits every number of layers in every round, back and forth. `None` once `tell` returns false.
+    fn visits(
+        &self,
+        session: &mut Session,
+        rounds: usize,
+        tell: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Visits>, Error> {
+        let most = session.plan().max_gpu_layers;
+        let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); most as usize + 1];
+        let mut plans: Vec<Option<Plan>> = vec![None; most as usize + 1];
+        for round in 0..rounds {
+            for step in 0..=most {
+                let count = if round % 2 == 0 { step } else { most - step };
+                self.place(session, count)?;
+                plans[count as usize].get_or_insert_with(|| session.plan().clone());
+                samples[count as usize].push(self.sample(session)?);
+                if !tell() {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(Visits { samples, plans }))
     }
 
     /// Tokens per second of a prompt.
@@ -363,7 +451,7 @@ fn spans(session: &Session, events: &[Event], step: &Event) -> Vec<Span> {
 }
 
 /// The median of the values; NaN if empty.
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match (values.len(), values.get(values.len() / 2)) {
         (0, _) | (_, None) => f64::NAN,

@@ -6,7 +6,7 @@ use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bilayer_engine::Error as Engine;
-use bilayer_engine::encode::normalize;
+use bilayer_engine::encode::Norm;
 use serde_json::{Value, json};
 
 use crate::api::json;
@@ -35,7 +35,7 @@ pub const FIELDS: &[Field] = &[
     Field::new(
         "embd_normalize",
         Accepts::Integer(-1, 1 << 16),
-        "-1 keeps the vectors as computed; 2 (default) makes their length 1.",
+        "P-norm of 1; 0 makes the largest value 32760, -1 keeps vectors as computed. 2 by default, or as the model says.",
     ),
     Field::new(
         "truncate",
@@ -61,7 +61,7 @@ pub async fn embed(State(app): Shared, body: HttpBody) -> Result<Response, ApiEr
     let rows = encoder.worker.run(inputs).await?;
     let as_base64 = body.text("encoding_format") == Some("base64");
     let data = rows.into_iter().enumerate().map(|(index, row)| {
-        let row = finished(&body, row);
+        let row = finished(&body, encoder, row);
         let embedding = if as_base64 {
             let bytes: Vec<u8> = row.iter().flat_map(|x| x.to_le_bytes()).collect();
             json!(STANDARD.encode(bytes))
@@ -86,7 +86,7 @@ pub async fn native(State(app): Shared, body: HttpBody) -> Result<Response, ApiE
     let rows = encoder.worker.run(inputs).await?;
     let results = rows.into_iter().enumerate().map(|(index, rows)| {
         let rows = rows.chunks(width).map(|row| match is_pooled {
-            true => finished(&body, row.to_vec()),
+            true => finished(&body, encoder, row.to_vec()),
             false => row.to_vec(),
         });
         json!({ "index": index, "embedding": rows.collect::<Vec<_>>() })
@@ -149,14 +149,12 @@ fn vectors_of(loaded: &Loaded) -> Result<&EncoderHandle, ApiError> {
     Ok(encoder)
 }
 
-/// Shortens and normalizes a row as the request asks.
-fn finished(body: &Body, mut row: Vec<f32>) -> Vec<f32> {
+/// Shortens and scales a row as the request asks.
+fn finished(body: &Body, encoder: &EncoderHandle, mut row: Vec<f32>) -> Vec<f32> {
     if let Some(dimensions) = body.count("dimensions") {
         row.truncate(dimensions);
     }
-    if body.integer("embd_normalize") != Some(-1) {
-        normalize(&mut row);
-    }
+    body.integer("embd_normalize").map_or(encoder.norm, Norm::numbered).apply(&mut row);
     row
 }
 

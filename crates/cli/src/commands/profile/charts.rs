@@ -1,5 +1,6 @@
-//! The four charts of a profile, as SVG elements.
+//! The charts of a profile, as SVG elements.
 
+mod curves;
 mod ink;
 mod layers;
 mod sheet;
@@ -9,8 +10,9 @@ mod timeline;
 
 use std::ops::Range;
 
-use bilayer_measure::profile::{Point, Profile};
+use bilayer_measure::profile::{AtThreads, Curves, Point, Profile};
 
+use curves::Curve;
 use ink::Ink;
 use sheet::Sheet;
 
@@ -21,18 +23,13 @@ pub use sheet::Error;
 const WIDTH: u32 = 960;
 
 /// Left and right margins of the charts over the number of layers: equal, so that the charts align.
-const SIDES: (u32, u32) = (66, 16);
+const SIDES: (u32, u32) = (66, 64);
 
 /// The charts of one profile, each an `svg` element.
 pub struct Charts {
-    /// Speedup over N = 0, measured and predicted.
-    pub speedup: String,
-    /// Time saved by each layer.
-    pub layers: String,
-    /// Breakdown of the time per token.
-    pub time: String,
-    /// A timeline of one step.
-    pub timeline: String,
+    /// By name. Those over the number of layers are `speedup`, `layers`, `time`, `prefill` and `memory`; those of the CPU
+    /// alone `threads`, `prompts`, `bandwidth` and `sequences`; `timeline` is one step.
+    pub named: Vec<(&'static str, String)>,
     /// Timelines of one step at other numbers of layers too.
     pub steps: Vec<(u32, String)>,
 }
@@ -40,11 +37,19 @@ pub struct Charts {
 impl Charts {
     /// Draws them.
     pub fn draw(profile: &Profile) -> Result<Charts, Error> {
+        let mut named = match &profile.curves {
+            Some(curves) => alone_on_cpu(curves)?,
+            None => vec![
+                ("speedup", speedup::draw(profile)?),
+                ("layers", layers::draw(profile)?),
+                ("time", time::draw(profile)?),
+                ("prefill", prefill(profile)?),
+                ("memory", memory(profile)?),
+            ],
+        };
+        named.push(("timeline", timeline::draw(&profile.timeline)?));
         Ok(Charts {
-            speedup: speedup::draw(profile)?,
-            layers: layers::draw(profile)?,
-            time: time::draw(profile)?,
-            timeline: timeline::draw(&profile.timeline)?,
+            named,
             steps: profile
                 .steps
                 .iter()
@@ -52,16 +57,98 @@ impl Charts {
                 .collect::<Result<_, Error>>()?,
         })
     }
+}
 
-    /// The charts with their file names, which end in `.svg`.
-    pub fn named(&self) -> [(&'static str, &str); 4] {
-        [
-            ("speedup", &self.speedup),
-            ("layers", &self.layers),
-            ("time", &self.time),
-            ("timeline", &self.timeline),
-        ]
-    }
+/// A line: its name, its ink, and its value at a point.
+type Line<P, V> = (&'static str, Ink, fn(&P) -> V);
+
+/// A chart over the number of layers.
+fn by_layers(
+    profile: &Profile,
+    unit: &'static str,
+    lines: &[Line<Point, Option<f64>>],
+) -> Result<String, Error> {
+    let line = |&(name, ink, value): &Line<Point, Option<f64>>| {
+        let values: Vec<f64> =
+            profile.points.iter().map(|point| value(point).unwrap_or(f64::NAN)).collect();
+        let is_known = values.iter().any(|value| value.is_finite());
+        is_known.then_some((name, ink, values))
+    };
+    curves::draw(&Curve {
+        counted: curves::LAYERS,
+        counts: profile.points.iter().map(|point| point.gpu_layers as usize).collect(),
+        unit,
+        lines: lines.iter().filter_map(line).collect(),
+    })
+}
+
+/// Speed of prompts.
+fn prefill(profile: &Profile) -> Result<String, Error> {
+    by_layers(
+        profile,
+        "tok/s",
+        &[
+            ("predicted", Ink::Predicted, |point| point.predicted_prefill_tps),
+            ("measured", Ink::Gpu, |point| drawable(point.prefill_tps)),
+            ("with streamed weights", Ink::Crossing, |point| point.streamed_prefill_tps),
+        ],
+    )
+}
+
+/// Memory on the GPU.
+fn memory(profile: &Profile) -> Result<String, Error> {
+    by_layers(
+        profile,
+        "MiB",
+        &[
+            ("planned", Ink::Predicted, |point| point.fits.then(|| mib(point.gpu_bytes))),
+            ("held", Ink::Gpu, |point| point.gpu_held_bytes.map(mib)),
+        ],
+    )
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// The charts of the CPU alone.
+fn alone_on_cpu(of: &Curves) -> Result<Vec<(&'static str, String)>, Error> {
+    let by_threads = |unit, lines: &[Line<AtThreads, f64>]| {
+        let line = |&(name, ink, value): &Line<AtThreads, f64>| {
+            (name, ink, of.threads.iter().map(value).collect())
+        };
+        curves::draw(&Curve {
+            counted: "threads",
+            counts: of.threads.iter().map(|at| at.threads).collect(),
+            unit,
+            lines: lines.iter().map(line).collect(),
+        })
+    };
+    let together = curves::draw(&Curve {
+        counted: "sequences",
+        counts: of.sequences.iter().map(|at| at.sequences).collect(),
+        unit: "tok/s",
+        lines: vec![(
+            "decode, all",
+            Ink::Cpu,
+            of.sequences.iter().map(|at| at.decode_tps).collect(),
+        )],
+    })?;
+    Ok(vec![
+        ("threads", by_threads("tok/s", &[("decode", Ink::Cpu, |at| at.decode_tps)])?),
+        ("prompts", by_threads("tok/s", &[("prefill", Ink::Cpu, |at| at.prefill_tps)])?),
+        (
+            "bandwidth",
+            by_threads(
+                "GB/s",
+                &[
+                    ("weights read in decode", Ink::Cpu, |at| at.weight_gbps),
+                    ("reading the file", Ink::Muted, |at| at.read_gbps),
+                ],
+            )?,
+        ),
+        ("sequences", together),
+    ])
 }
 
 /// The numbers of layers, with space for half a bar at both ends.

@@ -10,8 +10,8 @@ use super::page;
 use crate::failure::{Failure, INTERNAL};
 use crate::new_file::NewFile;
 
-/// Writes `profile.json`, `speedup.svg`, `layers.svg`, `time.svg`, `timeline.svg` and `profile.html` to `folder`,
-/// which is created if necessary, and returns their paths. Each file is written atomically.
+/// Writes `profile.json`, the charts as SVG (see [`Charts`])
+/// and `profile.html` to `folder`, which is created if necessary, and returns their paths. Each file is written atomically.
 ///
 /// # Errors
 /// The folder cannot be created or written to.
@@ -22,7 +22,8 @@ pub fn write(profile: &Profile, folder: &Path) -> Result<Vec<PathBuf>, Failure> 
         serde_json::to_string_pretty(profile).map_err(|error| fault("the document", &error))?;
     let page = page::html(profile, &charts).map_err(|error| fault("the page", &error))?;
     let mut files = vec![("profile.json".to_owned(), document + "\n")];
-    files.extend(charts.named().map(|(name, svg)| (format!("{name}.svg"), charts::alone(svg))));
+    let svg = |(name, svg): &(&str, String)| (format!("{name}.svg"), charts::alone(svg));
+    files.extend(charts.named.iter().map(svg));
     files.push(("profile.html".to_owned(), page));
     let mut written = Vec::new();
     for (name, text) in files {

@@ -1,12 +1,15 @@
 //! The HTML page of a profile: one self-contained file.
 
-use bilayer_measure::profile::{Point, Profile};
+use bilayer_measure::profile::{Curves, Point, Profile};
 use minijinja::{AutoEscape, Environment, Error, Value, context};
 
 use super::charts::{self, Charts};
-use super::columns;
+use super::{columns, table};
 
 const TEMPLATE: &str = include_str!("page.html");
+
+/// Relative error beyond which a prediction is explained.
+const FAR: f64 = 0.25;
 
 /// Most layers of a placement that are drawn as cells.
 const CELLS_MAX: u32 = 512;
@@ -27,20 +30,25 @@ pub fn html(profile: &Profile, charts: &Charts) -> Result<String, Error> {
         adapter => &profile.gpu,
         headline => headline(profile),
         why => sentence(&profile.why),
+        flag => profile.flag(),
         recommended => profile.recommended,
         figures => figures(profile),
-        map => chosen(profile).map_or("", |point| point.map.as_str()),
-        cells => chosen(profile).map(|point| cells(&point.map)).unwrap_or_default(),
-        speedup => safe(&charts.speedup),
+        map => words(chosen(profile).map_or("", |point| point.map.as_str())),
+        cells => match &profile.curves {
+            Some(_) => Vec::new(),
+            None => chosen(profile).map(|point| cells(&point.map)).unwrap_or_default(),
+        },
         accuracy => unbroken(&accuracy(profile)),
         knee => unbroken(&knee(profile)),
-        layers => safe(&charts.layers),
-        time => safe(&charts.time),
-        timeline => if profile.timeline.is_empty() { Value::from("") } else { safe(&charts.timeline) },
+        is_offloaded => profile.curves.is_none(),
+        charts => Value::from_pairs(charts.named.iter().map(|(name, svg)| (*name, safe(svg)))),
+        prompt_tokens => profile.prompt_tokens,
+        has_timeline => !profile.timeline.is_empty(),
         step => step(profile),
         steps => steps(profile, charts),
         head => head(profile),
         rows => rows(profile),
+        tables => tables(profile),
         made => made(profile),
         json => safe(&document(profile)),
     })
@@ -59,6 +67,11 @@ fn parts(profile: &Profile) -> u32 {
 }
 
 fn headline(profile: &Profile) -> String {
+    match profile.curves.as_ref().map(Curves::recommended) {
+        Some(1) => return "Run on one thread".to_owned(),
+        Some(threads) => return format!("Run on {threads} threads"),
+        None => {}
+    }
     match (profile.recommended, parts(profile)) {
         (0, _) => "Keep every layer on the CPU".to_owned(),
         (n, all) if n == all => format!("Offload all {all} layers"),
@@ -81,6 +94,9 @@ fn unbroken(text: &str) -> String {
 
 /// The key figures at the recommended N: name, number, unit and comparison.
 fn figures(profile: &Profile) -> Vec<Value> {
+    if let Some(curves) = &profile.curves {
+        return figures_of(curves);
+    }
     let Some(point) = chosen(profile) else { return Vec::new() };
     let alone = at(profile, 0).filter(|_| profile.recommended != 0);
     let rate = |ms: f64| 1000.0 / ms;
@@ -112,6 +128,25 @@ fn figures(profile: &Profile) -> Vec<Value> {
     };
     add("On the GPU", number, unit, format!("{} layers", point.gpu_layers));
     figures
+}
+
+/// The key figures of a profile without a GPU.
+fn figures_of(curves: &Curves) -> Vec<Value> {
+    let best = curves.recommended();
+    let chosen = curves.threads.iter().find(|at| at.threads == best);
+    let chosen = chosen.into_iter().flat_map(|at| {
+        let ms = format!("{} ms per token", short(1000.0 / at.decode_tps));
+        let beside = if best == 1 { "one thread".to_owned() } else { format!("{best} threads") };
+        [("Decode", at.decode_tps, ms), ("Prefill", at.prefill_tps, beside)]
+    });
+    let together = curves.sequences.last().map(|at| {
+        let beside = format!("{} sequences together", at.sequences);
+        ("Decode, all", at.decode_tps, beside)
+    });
+    let figure = |(name, number, beside): (&str, f64, String)| {
+        context! { name, number => short(number), unit => "tok/s", beside }
+    };
+    chosen.chain(together).map(figure).collect()
 }
 
 /// Three significant digits.
@@ -156,12 +191,64 @@ fn accuracy(profile: &Profile) -> String {
     errors.sort_by(|a, b| a.0.total_cmp(&b.0));
     match (errors.get(errors.len() / 2), errors.last()) {
         (Some((median, _)), Some((worst, n))) => format!(
-            "The median error of the predictions is {:.1} %, the largest {:.1} % at N = {n}.",
+            "The median error of the predictions is {:.1} %, the largest {:.1} % at N = {n}.{}",
             100.0 * median,
-            100.0 * worst
+            100.0 * worst,
+            if *worst > FAR { cause(profile) } else { String::new() }
         ),
         _ => "Nothing was predicted.".to_owned(),
     }
+}
+
+/// What makes predictions wrong that are far off: a device that runs slower or faster than when its layers were
+/// timed, or else what lies between the devices.
+fn cause(profile: &Profile) -> String {
+    let measured = || profile.points.iter().filter(|p| p.error().is_some());
+    let ends = [("CPU", measured().next()), ("GPU", measured().next_back())];
+    let alone = |device: &str, point: &Point| match device {
+        "CPU" => point.gpu_layers == 0,
+        _ => point.gpu_layers == parts(profile),
+    };
+    let mut causes = Vec::new();
+    for (device, point) in ends {
+        let Some((point, error)) = point.and_then(|point| Some((point, point.error()?))) else {
+            continue;
+        };
+        if alone(device, point) && error.abs() > FAR {
+            let times = (1.0 + error).max(1.0 / (1.0 + error));
+            let how = if error < 0.0 { "slower" } else { "faster" };
+            causes.push(format!(
+                "the {device} was {times:.1} times {how} than when its layers were timed"
+            ));
+        }
+    }
+    match causes.is_empty() {
+        true => {
+            " Each device alone is predicted well: what is off is the time between them.".to_owned()
+        }
+        false => format!(" The reason: {}.", causes.join(", and ")),
+    }
+}
+
+/// A placement map in words.
+fn words(map: &str) -> String {
+    let part = |run: &str| {
+        let (names, device) = run.split_once(':')?;
+        let device = match (device.contains("gpu"), device.contains("cpu")) {
+            (true, true) => "on both",
+            (true, false) => "on the GPU",
+            (false, true) => "on the CPU",
+            (false, false) => return None,
+        };
+        let names = match names.split_once('-') {
+            Some((high, low)) => format!("layers {low} to {high}"),
+            None if names == "out" => "output head".to_owned(),
+            None => format!("layer {names}"),
+        };
+        Some(format!("{names} {device}"))
+    };
+    let parts: Option<Vec<String>> = map.split_whitespace().rev().map(part).collect();
+    parts.map_or_else(|| map.to_owned(), |parts| parts.join(", "))
 }
 
 /// The layers of a placement map such as `out:gpu 3-2:gpu 1-0:cpu` in the order of execution, each with its name and
@@ -243,6 +330,15 @@ fn rows(profile: &Profile) -> Vec<Value> {
     profile.points.iter().enumerate().map(row).collect()
 }
 
+/// The tables of a profile without a GPU.
+fn tables(profile: &Profile) -> Vec<Value> {
+    let table = |table: &table::Table| {
+        let head = table.head.iter().map(|&(title, unit)| vec![title, unit]);
+        context! { head => head.collect::<Vec<_>>(), columns => table.columns.clone() }
+    };
+    table::of_curves(profile.curves.as_ref()).iter().map(table).collect()
+}
+
 /// The conditions of the measurement: names and values.
 fn made(profile: &Profile) -> Vec<Value> {
     let gib = profile.bytes as f64 / f64::from(1 << 30);
@@ -274,6 +370,20 @@ fn document(profile: &Profile) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn maps_become_words() {
+        let cases = [
+            (
+                "out:gpu 3-2:gpu 1:gpu+cpu 0:cpu",
+                "layer 0 on the CPU, layer 1 on both, layers 2 to 3 on the GPU, output head on the GPU",
+            ),
+            ("out:reference", "out:reference"),
+        ];
+        for (map, expected) in cases {
+            assert_eq!(words(map), expected);
+        }
+    }
 
     #[test]
     fn maps_become_cells_in_the_order_of_a_token() {

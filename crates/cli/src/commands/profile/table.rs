@@ -1,30 +1,106 @@
-//! A profile as an aligned table for the terminal.
+//! A profile as aligned tables for the terminal.
 
-use bilayer_measure::profile::Profile;
+use bilayer_measure::profile::{AtSequences, AtThreads, Curves, Profile};
 
 use super::columns;
 
-/// The table, the recommendation and its reason; ends with a line break.
+/// The tables, the recommendation and its reason; ends with a line break.
 pub fn text(profile: &Profile) -> String {
+    let tables = match &profile.curves {
+        Some(curves) => of_curves(Some(curves)).iter().map(Table::text).collect(),
+        None => vec![by_layers(profile)],
+    };
+    let flag = profile.flag();
+    format!("{}\n\nrecommended: {flag}\n{}\n", tables.join("\n\n"), profile.why)
+}
+
+/// The table over the number of layers.
+fn by_layers(profile: &Profile) -> String {
     let columns = columns::filled(profile);
-    let mut rows = vec![String::new(); profile.points.len() + 2];
-    for (column, cells) in &columns {
-        let texts = cells.iter().map(|cell| cell.as_ref().map_or("-", |cell| cell.text.as_str()));
-        let texts: Vec<&str> = [column.title, column.unit].into_iter().chain(texts).collect();
-        let width = texts.iter().map(|text| text.chars().count()).max().unwrap_or(0);
-        for (row, text) in rows.iter_mut().zip(texts) {
-            let gap = if row.is_empty() { "" } else { "  " };
-            *row += &format!("{gap}{text:>width$}");
-        }
-    }
-    for (row, point) in rows[2..].iter_mut().zip(&profile.points) {
+    let cells = |cells: &[Option<columns::Cell>]| {
+        cells.iter().map(|cell| cell.as_ref().map_or("-".to_owned(), |c| c.text.clone())).collect()
+    };
+    let head = columns.iter().map(|(column, _)| (column.title, column.unit)).collect();
+    let table =
+        Table { head, columns: columns.iter().map(|(_, column)| cells(column)).collect() }.text();
+    let mut rows: Vec<String> = table.lines().map(str::to_owned).collect();
+    for (row, point) in rows.iter_mut().skip(2).zip(&profile.points) {
         let remarks = columns::remarks(profile, point).join(", ");
         if !remarks.is_empty() {
             *row += &format!("  {remarks}");
         }
     }
-    let table: Vec<&str> = rows.iter().map(|row| row.trim_end()).collect();
-    format!("{}\n\nrecommended: -ngl {}\n{}\n", table.join("\n"), profile.recommended, profile.why)
+    rows.join("\n")
+}
+
+/// A table of texts.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Title and unit of each column.
+    pub head: Vec<(&'static str, &'static str)>,
+    /// The cells of each column.
+    pub columns: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Aligned at the right, without a line break at the end.
+    fn text(&self) -> String {
+        let rows = self.columns.first().map_or(0, Vec::len) + 2;
+        let mut lines = vec![String::new(); rows];
+        for ((title, unit), cells) in self.head.iter().zip(&self.columns) {
+            let texts = [*title, *unit].into_iter().chain(cells.iter().map(String::as_str));
+            let texts: Vec<&str> = texts.collect();
+            let width = texts.iter().map(|text| text.chars().count()).max().unwrap_or(0);
+            for (line, text) in lines.iter_mut().zip(texts) {
+                let gap = if line.is_empty() { "" } else { "  " };
+                *line += &format!("{gap}{text:>width$}");
+            }
+        }
+        lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The tables of a profile without a GPU: by threads and by sequences.
+pub fn of_curves(curves: Option<&Curves>) -> Vec<Table> {
+    let Some(curves) = curves else { return Vec::new() };
+    let cell = |value: f64| match value {
+        value if !value.is_finite() => "-".to_owned(),
+        value if value >= 100.0 => format!("{value:.0}"),
+        value => format!("{value:.2}"),
+    };
+    let of_threads = |value: fn(&AtThreads) -> f64| {
+        curves.threads.iter().map(|at| cell(value(at))).collect::<Vec<_>>()
+    };
+    let of_sequences = |value: fn(&AtSequences) -> f64| {
+        curves.sequences.iter().map(|at| cell(value(at))).collect::<Vec<_>>()
+    };
+    vec![
+        Table {
+            head: vec![
+                ("threads", ""),
+                ("decode", "tok/s"),
+                ("prefill", "tok/s"),
+                ("weights", "GB/s"),
+                ("file read", "GB/s"),
+            ],
+            columns: vec![
+                curves.threads.iter().map(|at| at.threads.to_string()).collect(),
+                of_threads(|at| at.decode_tps),
+                of_threads(|at| at.prefill_tps),
+                of_threads(|at| at.weight_gbps),
+                of_threads(|at| at.read_gbps),
+            ],
+        },
+        Table {
+            head: vec![("sequences", ""), ("decode", "tok/s"), ("each", "tok/s"), ("step", "ms")],
+            columns: vec![
+                curves.sequences.iter().map(|at| at.sequences.to_string()).collect(),
+                of_sequences(|at| at.decode_tps),
+                of_sequences(|at| at.decode_tps / at.sequences as f64),
+                of_sequences(|at| 1e3 * at.sequences as f64 / at.decode_tps),
+            ],
+        },
+    ]
 }
 
 #[cfg(test)]
@@ -69,6 +145,7 @@ mod tests {
             timeline: Vec::new(),
             steps: Vec::new(),
             read_gbps: 1.0,
+            curves: None,
         };
         let expected = "\
 N  decode  speedup  saved   cpu   gpu  crossing  prefill  memory

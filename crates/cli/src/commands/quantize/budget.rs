@@ -37,7 +37,7 @@ pub fn measure(
     let path = args.calibration.as_deref();
     let text =
         output::file(path.ok_or_else(|| Failure::usage("no text; give --calibration FILE"))?)?;
-    let model = Model::new(super::open(&args.input)?)?;
+    let model = Model::new(super::open(args)?)?;
     let (window_len, windows) = (args.ctx_size, args.chunks as usize);
     let calibration = Calibration { text: &text, window_len, windows };
     let bar = progress::steps("measuring");

@@ -111,6 +111,11 @@ enum Ended {
 
 /// Loads the model and chats.
 pub fn execute(args: &RunArgs, wanted: Wanted, began: Instant) -> Result<u8, Failure> {
+    if args.prompt_cache.prompt_cache.is_some() {
+        output::note(
+            "note: --prompt-cache has no effect in a chat; /save and /load keep a conversation",
+        );
+    }
     let mut first = first(args)?;
     let system = system(args)?;
     let model = opened(args)?;

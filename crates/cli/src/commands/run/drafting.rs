@@ -45,7 +45,12 @@ impl DraftSource {
         let settings = settings::checked(shared)?;
         let placing = shared.placing.clone();
         let memory_bytes = placement::gpu_bytes(&settings.placing);
-        let draft = demo::model(&Source { path: Some(path), map: !shared.no_mmap, runs: true })?;
+        let draft = demo::model(&Source {
+            path: Some(path),
+            map: !shared.no_mmap,
+            runs: true,
+            metadata: None,
+        })?;
         let placing = Placing {
             // Rules for tensors and experts apply to the other model.
             overrides: Vec::new(),

@@ -204,9 +204,23 @@ impl Sheet<'_> {
 
     /// Axis values beside the plot with grid lines; `format` formats them, `title` is the axis label.
     pub fn values(&self, title: &str, format: impl Fn(f64) -> String) -> Result<(), Error> {
+        self.values_at(&self.ticks(), title, format)
+    }
+
+    /// Round values along the vertical axis.
+    pub fn ticks(&self) -> Vec<f64> {
+        RangedCoordf64::from(self.frame.y.clone()).key_points(6usize)
+    }
+
+    /// [`Sheet::values`] at given places.
+    pub fn values_at(
+        &self,
+        ticks: &[f64],
+        title: &str,
+        format: impl Fn(f64) -> String,
+    ) -> Result<(), Error> {
         let [left, top, right, bottom] = self.edges();
-        let ticks = RangedCoordf64::from(self.frame.y.clone()).key_points(6usize);
-        for tick in ticks {
+        for &tick in ticks {
             let (_, y) = self.at(self.frame.x.start, tick);
             self.line(&[(left, y), (right, y)], Ink::Grid, 1.0)?;
             let style = Style { anchor: HPos::Right, ..Style::QUIET };
@@ -216,17 +230,40 @@ impl Sheet<'_> {
         self.text((14.0, (top + bottom) / 2.0), title, style)
     }
 
+    /// A second scale of the same values, at the right.
+    pub fn values_right(
+        &self,
+        ticks: &[f64],
+        title: &str,
+        format: impl Fn(f64) -> String,
+    ) -> Result<(), Error> {
+        let [_, top, right, bottom] = self.edges();
+        for &tick in ticks {
+            let (_, y) = self.at(self.frame.x.start, tick);
+            self.text((right + 8.0, y), &format(tick), Style::QUIET)?;
+        }
+        let style = Style { anchor: HPos::Center, turned: true, ..Style::QUIET };
+        let edge = f64::from(self.frame.size.0) - 8.0;
+        self.text((edge, (top + bottom) / 2.0), title, style)
+    }
+
     /// Numbers of offloaded layers below the plot.
     pub fn counts(&self, title: &str) -> Result<(), Error> {
-        let [left, _, right, bottom] = self.edges();
         let all = self.frame.x.end.floor() as u32;
+        let labels = (0..=all).map(|n| (f64::from(n), n.to_string())).collect();
+        self.labels(labels, title)
+    }
+
+    /// Labels below the plot, as many of them as there is room for, and the axis label.
+    pub fn labels(&self, labels: Vec<(f64, String)>, title: &str) -> Result<(), Error> {
+        let [left, _, right, bottom] = self.edges();
         let most = (right - left) / 44.0;
         let steps = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
-        let step = steps.into_iter().find(|&step| f64::from(all / step) <= most).unwrap_or(all);
-        for n in (0..=all).step_by(step.max(1) as usize) {
-            let (x, _) = self.at(f64::from(n), self.frame.y.start);
+        let step = steps.into_iter().find(|&step| (labels.len() / step) as f64 <= most);
+        for (x, label) in labels.into_iter().step_by(step.unwrap_or(1000)) {
+            let (x, _) = self.at(x, self.frame.y.start);
             let style = Style { anchor: HPos::Center, ..Style::QUIET };
-            self.text((x, bottom + 16.0), &n.to_string(), style)?;
+            self.text((x, bottom + 16.0), &label, style)?;
         }
         let style = Style { anchor: HPos::Center, ..Style::QUIET };
         self.text(((left + right) / 2.0, bottom + 38.0), title, style)

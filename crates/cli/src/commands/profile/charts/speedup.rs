@@ -10,12 +10,12 @@ use super::{SIDES, WIDTH, counts, drawable, ms, top};
 
 /// Draws the chart.
 pub fn draw(profile: &Profile) -> Result<String, Error> {
-    let curve = Curve::new(profile);
+    let curve = Speedups::new(profile);
     let frame = Frame {
         size: (WIDTH, 420),
         margins: [SIDES.0, 88, SIDES.1, 56],
         x: counts(&profile.points),
-        y: 0.0..top(curve.measured().chain(curve.predicted()).map(|(_, y)| y).chain([1.0])),
+        y: curve.range(),
         label: format!(
             "Speedup over the number of offloaded layers. Recommended: {}. {}",
             profile.recommended, profile.why
@@ -26,10 +26,17 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
         for point in &profile.points {
             sheet.column(point.gpu_layers, caption(point))?;
         }
-        sheet.values("times as fast as N = 0", |value| format!("{}\u{d7}", super::tick(value)))?;
+        let ticks = curve.ticks(sheet);
+        let value = |tick| curve.value(tick);
+        sheet.values_at(&ticks, "times as fast as N = 0", |tick| {
+            format!("{}\u{d7}", super::tick(value(tick)))
+        })?;
+        if let Some(alone_ms) = curve.alone_ms {
+            sheet.values_right(&ticks, "tok/s", |tick| rate(1e3 / alone_ms * value(tick)))?;
+        }
         sheet.counts("N, layers on the GPU")?;
         let [left, _, right, _] = sheet.edges();
-        let (_, one) = sheet.at(0.0, 1.0);
+        let (_, one) = sheet.at(0.0, curve.place(1.0));
         sheet.line(&[(left, one), (right, one)], Ink::Muted, 1.0)?;
         curve.lines(sheet)?;
         curve.flags(sheet)?;
@@ -38,17 +45,59 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
 }
 
 /// The chart's data in the units of its scales.
-struct Curve<'a> {
+struct Speedups<'a> {
     profile: &'a Profile,
     /// Milliseconds per token that predictions are compared with.
     alone_ms: Option<f64>,
+    /// Whether the scale is logarithmic: most points would lie at its lower end otherwise.
+    is_logarithmic: bool,
 }
 
-impl<'a> Curve<'a> {
-    fn new(profile: &'a Profile) -> Curve<'a> {
+/// Speedup below which points lie at the lower end of a linear scale.
+const LOW: f64 = 0.1;
+
+impl<'a> Speedups<'a> {
+    fn new(profile: &'a Profile) -> Speedups<'a> {
         let first = profile.points.first();
         let alone_ms = first.and_then(|p| drawable(p.decode_ms).or(p.predicted_decode_ms));
-        Curve { profile, alone_ms }
+        let speedups = || profile.points.iter().filter_map(|point| drawable(point.speedup));
+        let low = speedups().filter(|&speedup| speedup < LOW).count();
+        Speedups { profile, alone_ms, is_logarithmic: 2 * low > speedups().count() }
+    }
+
+    /// Where a speedup lies on the scale.
+    fn place(&self, speedup: f64) -> f64 {
+        if self.is_logarithmic { speedup.max(1e-9).log10() } else { speedup }
+    }
+
+    /// The speedup at a place.
+    fn value(&self, place: f64) -> f64 {
+        if self.is_logarithmic { 10f64.powf(place) } else { place }
+    }
+
+    /// The scale.
+    fn range(&self) -> std::ops::Range<f64> {
+        let all = || self.measured().chain(self.predicted()).map(|(_, y)| y).chain([1.0]);
+        if !self.is_logarithmic {
+            return 0.0..top(all());
+        }
+        let (least, most) = all()
+            .map(|y| self.place(y))
+            .fold((0.0, 0.0), |(a, b): (f64, f64), y| (a.min(y), b.max(y)));
+        least - 0.1..most + 0.1
+    }
+
+    /// Round values of the scale.
+    fn ticks(&self, sheet: &Sheet) -> Vec<f64> {
+        if !self.is_logarithmic {
+            return sheet.ticks();
+        }
+        let range = self.range();
+        let decades = range.start.floor() as i32..=range.end.ceil() as i32;
+        let steps: &[f64] = if range.end - range.start < 2.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let all = decades
+            .flat_map(|decade| steps.iter().map(move |step| f64::from(decade) + step.log10()));
+        all.filter(|tick| range.contains(tick)).collect()
     }
 
     fn measured(&self) -> impl Iterator<Item = (f64, f64)> {
@@ -67,7 +116,7 @@ impl<'a> Curve<'a> {
 
     fn lines(&self, sheet: &Sheet) -> Result<(), Error> {
         let path = |points: &mut dyn Iterator<Item = (f64, f64)>| -> Vec<Pixel> {
-            points.map(|(x, y)| sheet.at(x, y)).collect()
+            points.map(|(x, y)| sheet.at(x, self.place(y))).collect()
         };
         let (measured, predicted) = (path(&mut self.measured()), path(&mut self.predicted()));
         let mut legend = vec![(Sample::Line(Ink::Gpu), "measured")];
@@ -83,7 +132,7 @@ impl<'a> Curve<'a> {
         let radius = if self.profile.points.len() > 40 { 2.4 } else { 3.6 };
         for point in &self.profile.points {
             let Some(speedup) = drawable(point.speedup) else { continue };
-            let at = sheet.at(f64::from(point.gpu_layers), speedup);
+            let at = sheet.at(f64::from(point.gpu_layers), self.place(speedup));
             let note = Note { gpu_layers: Some(point.gpu_layers), text: caption(point) };
             let chosen = point.gpu_layers == self.profile.recommended;
             sheet.dot(at, if chosen { 6.5 } else { radius }, Ink::Gpu, note)?;
@@ -114,7 +163,8 @@ impl<'a> Curve<'a> {
         }
         let [left, top, right, _] = sheet.edges();
         for (row, (n, text, style)) in flags.iter().enumerate() {
-            let (x, y) = sheet.at(f64::from(*n), speedup(*n).unwrap_or(0.0));
+            let lowest = self.value(self.range().start);
+            let (x, y) = sheet.at(f64::from(*n), self.place(speedup(*n).unwrap_or(lowest)));
             let middle = 42.0 + 20.0 * row as f64;
             sheet.line(&[(x, middle + 9.0), (x, y)], Ink::Idle, 1.0)?;
             let wide = sheet::width(text, style.size);
@@ -146,6 +196,17 @@ impl<'a> Curve<'a> {
     }
 }
 
+/// Tokens per second with three significant digits at most.
+fn rate(value: f64) -> String {
+    let places = match value {
+        value if value >= 100.0 => 0,
+        value if value >= 10.0 => 1,
+        value if value >= 1.0 => 2,
+        _ => 3,
+    };
+    super::tick(format!("{value:.places$}").parse().unwrap_or(value))
+}
+
 fn caption(point: &Point) -> String {
     let predicted = match (point.predicted_decode_ms, point.error()) {
         (Some(time), Some(error)) => format!("; predicted {} ({:+.1} %)", ms(time), 100.0 * error),
@@ -153,9 +214,10 @@ fn caption(point: &Point) -> String {
     };
     let fits = if point.fits { "" } else { "; does not fit" };
     format!(
-        "N = {}: {} per token, {:.2} times as fast as N = 0{predicted}{fits}",
+        "N = {}: {} per token, {} tok/s, {:.2} times as fast as N = 0{predicted}{fits}",
         point.gpu_layers,
         ms(point.decode_ms),
+        rate(1e3 / point.decode_ms),
         point.speedup
     )
 }
