@@ -534,7 +534,6 @@ fn invalid_command_lines_give_one_line_and_code_2() {
     let place = place();
     let cases = [
         ("run --tep 1", "has no flag --tep; --temp is similar"),
-        ("run --lora x", "--lora is not supported; "),
         ("run -sm row", "use layer, or none with -mg"),
         ("run -ts 0,0", "it must be shares such as 3,1"),
         ("run -ngl most", "it must be auto, all, a number of layers or a percentage"),

@@ -117,8 +117,14 @@ fn place() -> Place {
     place.file("texts.jsonl", request("/v1/classify", "{\"input\":\"Once\"}"));
     place.file("sentences.txt", "A cat.\nA dog.\n");
     place.file("questions.txt", "Hello\nWhy?\n");
-    for folder in ["examples/machines", "examples/train_demo/checkpoint"] {
-        let to = place.path().join(folder);
+    place.file("adapter.gguf", words::adapter(&place.path().join("model.gguf"), 4));
+    for (folder, to) in [
+        ("examples/machines", "examples/machines"),
+        ("examples/train_demo/checkpoint", "examples/train_demo/checkpoint"),
+        ("tests/checkpoints/options-llama", "base"),
+        ("tests/checkpoints/lora", "adapter"),
+    ] {
+        let to = place.path().join(to);
         std::fs::create_dir_all(&to).unwrap();
         for entry in std::fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();

@@ -36,7 +36,6 @@ const REFUSED: &[(&str, &str)] = &[
     (" -i ", "use -cnv to chat"),
     (" -mli ", "use -cnv to chat"),
     (" -if ", "use -cnv to chat"),
-    (" --lora-scaled ", "adapters are not applied"),
     (" --control-vector ", "control vectors are not"),
     (" --samplers ", "samplers run in a fixed order"),
     (" --top-nsigma ", "this sampler is not"),
@@ -108,6 +107,7 @@ fn place() -> Option<Place> {
     }
     place.file("grammars/json.gbnf", "root ::= \"a\" | \"b\"+\n");
     place.file("tmpl.jinja", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
+    place.file("adapter.gguf", words::adapter(&stories.join("stories260k-q4_0.gguf"), 4));
     place.file("minilm-f16.gguf", words::scorer("bert", &["good", "bad"]));
     place
         .run("perplexity -m model.gguf -f wiki.test.raw -c 128 --chunks 2 --kl-base base.kld")
@@ -304,4 +304,71 @@ fn a_prompt_cache_spares_the_prompt() {
     assert!(wrong.code == Some(2) && wrong.err.contains("model.gguf"), "{wrong:?}");
     let wrong = place.run("run -m model.gguf -p abc --prompt-cache-all");
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
+}
+
+/// A NumPy file of rows of floats.
+fn rows(path: &std::path::Path, width: usize) -> Vec<Vec<f32>> {
+    let bytes = std::fs::read(path).unwrap();
+    let start = 10 + usize::from(bytes[8]) + 256 * usize::from(bytes[9]);
+    let numbers = bytes[start..].chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+    numbers.collect::<Vec<f32>>().chunks_exact(width).map(<[f32]>::to_vec).collect()
+}
+
+/// Logits with adapters are those of PEFT, on the CPU and on a GPU.
+#[test]
+fn adapters_give_the_logits_of_peft() {
+    let own = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints"));
+    let place = Place::new();
+    let base = own.join("options-llama").display().to_string();
+    place.run(&format!("convert {base} --outtype f32 --no-vocab --outfile base.gguf")).good();
+    for name in ["lora", "lora-root"] {
+        let adapter = own.join(name).display().to_string();
+        place.run(&format!("convert {base} --lora {adapter} --outfile {name}.gguf")).good();
+    }
+    let reference = std::fs::read_to_string(own.join("lora/reference.json")).unwrap();
+    let reference: serde_json::Value = serde_json::from_str(&reference).unwrap();
+    let floats = |value: &serde_json::Value| -> Vec<f32> {
+        value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
+    };
+    for device in ["-ngl 0", "-dev software -ngl all", "-dev software -ngl 2"] {
+        for case in reference["cases"].as_array().unwrap() {
+            let ids: Vec<String> = floats(&case["ids"]).iter().map(f32::to_string).collect();
+            let line = format!(
+                "run -m base.gguf --tokens {} -n 0 --logits l.npy {device} -ctk f32 -ctv f32",
+                ids.join(",")
+            );
+            let ran =
+                place.run(&format!("{line} --lora lora.gguf --lora-scaled lora-root.gguf:0.5"));
+            if ran.code == Some(69) && std::env::var_os("BILAYER_REQUIRE_GPU").is_none() {
+                eprintln!("skipped: no adapter for {device}");
+                continue;
+            }
+            ran.good();
+            let logits = rows(&place.path().join("l.npy"), 64);
+            for (found, key) in
+                [(&logits[0], "logits_first"), (&logits[ids.len() - 1], "logits_last")]
+            {
+                let expected = floats(&case[key]);
+                let most = expected.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+                let error =
+                    found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(error < 2e-4 * most, "{device} {key}: {error} of {most}");
+            }
+            if device == "-ngl 0" {
+                place.run(&line).good();
+                assert_ne!(rows(&place.path().join("l.npy"), 64), logits);
+            }
+        }
+    }
+    place.file("other.gguf", words::tiny_of("gpt2"));
+    for (line, code, part) in [
+        ("run -m other.gguf --tokens 1 --lora lora.gguf", 65, "it adapts llama"),
+        ("run -m base.gguf --tokens 1 --lora base.gguf", 65, "general.type is"),
+        ("run -m base.gguf --tokens 1 --lora absent.gguf", 66, "absent.gguf"),
+        ("run -m base.gguf --tokens 1 --lora-scaled lora.gguf:x", 2, "FILE:SCALE"),
+        ("run -m base.gguf --tokens 1 --lora lora.gguf,lora.gguf", 65, "tensor blk.0"),
+    ] {
+        let ran = place.run(line);
+        assert!(ran.code == Some(code) && ran.err.contains(part), "{line}: {ran:?}");
+    }
 }

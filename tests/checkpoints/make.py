@@ -1,6 +1,6 @@
 """Makes the small random models beside it, with what transformers gives for them.
 
-    python make.py [NAME ...]        # torch 2.15, transformers 5.23, on a CPU, F32; all without a name
+    python make.py [NAME ...]        # torch 2.15, transformers 5.23, peft 0.21, on a CPU, F32; all without a name
 
 Each folder has config.json and model.safetensors as a checkpoint has them, and reference.json: token ids, with their token
 types where a pair is two texts, the last hidden state's rows, and scores where the model has a head. A decoder's has the
@@ -8,6 +8,9 @@ best token after each, the logits of the first and the last, and the tokens of a
 
 Those whose names begin with `options-` have every switch of their architecture's configuration the other way round, as far
 as that can be converted, and weights that BF16 holds.
+
+`lora` and `lora-root` are adapters of options-llama, as PEFT writes them; lora/reference.json is of that model with both,
+lora-root at half of its strength.
 """
 
 import json
@@ -253,6 +256,40 @@ def main():
             types = [0] * 9 + [1] * 20 if "modern" not in name else None
             cases = [case(model, text(rng, 40), None), case(model, text(rng, 5), None), case(model, pair, types)]
         save(here / name, model, cases)
+    if not sys.argv[1:] or "lora" in sys.argv[1:]:
+        adapters(here)
+
+
+def adapters(here):
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(12)
+    model = LlamaForCausalLM.from_pretrained(here / "options-llama", dtype=torch.float32).eval()
+    every = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    configs = {
+        "lora": LoraConfig(r=4, lora_alpha=8, target_modules=every),
+        "lora-root": LoraConfig(r=2, lora_alpha=3, use_rslora=True, target_modules=["q_proj", "v_proj", "lm_head"]),
+    }
+    model = get_peft_model(model, configs["lora"], adapter_name="lora")
+    model.add_adapter("lora-root", configs["lora-root"])
+    model.eval()
+    with torch.no_grad():
+        for key, value in model.named_parameters():
+            if "lora_" in key:
+                value.copy_(0.3 * torch.randn_like(value))
+        for name in configs:
+            model.save_pretrained(here, selected_adapters=[name])
+            (here / name / "README.md").unlink(missing_ok=True)
+            config = here / name / "adapter_config.json"
+            config.write_text(config.read_text().replace(f"{here}/", ""))
+        for module in model.modules():
+            scaling = getattr(module, "scaling", None)
+            if isinstance(scaling, dict) and "lora-root" in scaling:
+                scaling["lora-root"] *= 0.5
+        model.base_model.set_adapter(["lora", "lora-root"])
+        rng = random.Random(6)
+        cases = [continued(model, text(rng, length)) for length in (16, 40)]
+    write(here / "lora", cases)
 
 
 def save(folder, model, cases):
@@ -261,6 +298,10 @@ def save(folder, model, cases):
         model = model.to(torch.bfloat16)
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
+    write(folder, cases)
+
+
+def write(folder, cases):
     rounded = lambda list: [round(x, 6) for x in list]
     cases = [{key: rounded(value) for key, value in c.items()} for c in cases]
     (folder / "reference.json").write_text(json.dumps({"cases": cases}))

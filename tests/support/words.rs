@@ -81,3 +81,27 @@ fn add(metadata: &mut Metadata, vocab: usize) {
     metadata.set("tokenizer.ggml.eos_token_id", 2u32);
     metadata.set("tokenizer.ggml.unknown_token_id", 0u32);
 }
+
+/// An adapter of random values for the queries and values of the first layer of a model.
+pub fn adapter(model: &std::path::Path, rank: u64) -> SharedBytes {
+    let model = bilayer_gguf::File::open(model).unwrap();
+    let mut metadata = Metadata::new();
+    metadata.set("general.architecture", model.metadata().str("general.architecture").unwrap());
+    metadata.set("general.type", "adapter");
+    metadata.set("adapter.type", "lora");
+    metadata.set("adapter.lora.alpha", 2.0f32);
+    let mut tensors = Vec::new();
+    for name in ["blk.0.attn_q.weight", "blk.0.attn_v.weight"] {
+        let shape = model.tensor(name).unwrap().layout().shape();
+        let (rows, cols) = (shape[0], shape[1]);
+        for (part, shape) in [("a", [rank, cols]), ("b", [rows, rank])] {
+            let values = (0..shape[0] * shape[1]).map(|i| ((i * 37 % 19) as f32 - 9.0) * 0.02);
+            let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
+            tensors.push((format!("{name}.lora_{part}"), shape, bytes));
+        }
+    }
+    let tensors = tensors.iter().map(|(name, shape, bytes)| {
+        bilayer_gguf::NewTensor::bytes(name, Type::F32, shape, bytes.clone())
+    });
+    bilayer_gguf::to_bytes(&metadata, tensors).unwrap()
+}

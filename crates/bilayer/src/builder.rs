@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup, weigh};
 use bilayer_engine::placement::{self, Placing, Simulation};
 use bilayer_engine::session::{Progress, Purpose, Session, Settings};
-use bilayer_engine::{Cancel, Error as Engine, Model as Opened, OpenOptions};
+use bilayer_engine::{
+    Cancel, Error as Engine, LoraFile, MetadataOverride, Model as Opened, OpenOptions, open_with,
+};
 use bilayer_measure::{profile, timing};
 use bilayer_quant::Type;
 use bilayer_scheduler::{Offload, Plan};
@@ -87,6 +89,8 @@ pub struct Builder<'p> {
     threads: Option<usize>,
     cache_type: CacheType,
     parallel: usize,
+    loras: Vec<(PathBuf, f32)>,
+    metadata: Vec<MetadataOverride>,
     embeddings: bool,
     drafts: Option<DraftSource>,
     chat_template: Option<String>,
@@ -104,6 +108,8 @@ impl<'p> Builder<'p> {
             threads: None,
             cache_type: CacheType::F16,
             parallel: 1,
+            loras: Vec::new(),
+            metadata: Vec::new(),
             embeddings: false,
             drafts: None,
             chat_template: None,
@@ -253,6 +259,27 @@ impl<'p> Builder<'p> {
         self
     }
 
+    /// Applies a LoRA adapter in GGUF format while the model runs, with a strength of 1 as it was trained. Called again it
+    /// adds another one.
+    pub fn lora(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
+        self.loras.push((path.into(), scale));
+        self
+    }
+
+    /// Replaces a value of the file's metadata. A key may begin with `{arch}`, the file's architecture.
+    pub fn metadata(mut self, replaced: MetadataOverride) -> Self {
+        self.metadata.push(replaced);
+        self
+    }
+
+    /// Opens the model's file with its adapters.
+    fn opened(&self) -> Result<Opened, Error> {
+        let file = open_with(&self.path, OpenOptions::default())?;
+        let file = file.overridden(&self.metadata).map_err(Engine::File)?;
+        let loras = self.loras.iter().map(|(path, scale)| LoraFile::open(path, *scale));
+        Ok(Opened::adapted(file, loras.collect::<Result<_, _>>()?)?)
+    }
+
     /// Is told how loading proceeds.
     pub fn progress(mut self, progress: impl FnMut(Progress) + 'p) -> Self {
         self.progress = Some(Box::new(progress));
@@ -265,7 +292,7 @@ impl<'p> Builder<'p> {
     /// The file is missing, damaged or not supported; a setting is out of range; a device that was named is not there; the
     /// model does not fit.
     pub fn open(mut self) -> Result<Model, Error> {
-        let model = Opened::open(&self.path, OpenOptions::default())?;
+        let model = self.opened()?;
         let drafter = self.drafter(&model)?;
         let session = Session::new(&model, self.settings(&model))?;
         Model::new(model, session, drafter, (self.chat_template, self.cancel))
@@ -307,7 +334,7 @@ impl<'p> Builder<'p> {
     /// # Errors
     /// As [`Builder::open`].
     pub fn plan(mut self) -> Result<Plan, Error> {
-        let model = Opened::open(&self.path, OpenOptions::default())?;
+        let model = self.opened()?;
         Ok(placement::plan(&model, &self.settings(&model), None)?)
     }
 
@@ -316,7 +343,7 @@ impl<'p> Builder<'p> {
     /// # Errors
     /// As [`Builder::open`]; a device that fails.
     pub fn profile(mut self, options: ProfileOptions) -> Result<Option<Profile>, Error> {
-        let model = Opened::open(&self.path, OpenOptions::default())?;
+        let model = self.opened()?;
         let cancel = self.cancel.clone();
         let goes_on = &mut |_, _| !cancel.is_cancelled();
         let taken = profile::take(&model, self.settings(&model), options, goes_on)?;

@@ -196,7 +196,7 @@ pub use bilayer_engine::sampling::{Dry, Mirostat, Options as Sampling, TokenLogp
 #[doc(inline)]
 pub use bilayer_engine::session::{Progress, Stage, Warning};
 #[doc(inline)]
-pub use bilayer_engine::{Cancel, Exit};
+pub use bilayer_engine::{Cancel, Exit, MetadataOverride};
 #[doc(inline)]
 pub use bilayer_measure::Error;
 #[doc(inline)]

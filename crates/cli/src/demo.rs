@@ -1,13 +1,13 @@
 //! The embedded demo model, which is used if no file is given.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bilayer_engine::{Model, SharedBytes};
+use bilayer_engine::{LoraFile, Model, SharedBytes};
 use bilayer_gguf::{File, MetadataOverride};
 use bilayer_text::Tokenizer;
 
-use crate::args::MetadataArgs;
+use crate::args::{LoraArgs, MetadataArgs};
 use crate::failure::Failure;
 use crate::progress;
 
@@ -42,6 +42,8 @@ pub struct Source<'a> {
     pub runs: bool,
     /// Metadata that replaces the file's.
     pub metadata: Option<&'a MetadataArgs>,
+    /// Adapters.
+    pub lora: Option<&'a LoraArgs>,
 }
 
 /// Opens the file, or the demo model.
@@ -52,7 +54,9 @@ pub fn open(source: &Source<'_>) -> Result<Model, Failure> {
 /// As [`open`], with the engine's error.
 pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
     let overrides = source.metadata.map_or(Vec::new(), MetadataArgs::overrides);
-    let Some(path) = source.path else { return embedded(&overrides) };
+    let open = |(path, scale): (&PathBuf, f32)| LoraFile::open(path, scale);
+    let loras = source.lora.map_or(Ok(Vec::new()), |lora| lora.all().map(open).collect())?;
+    let Some(path) = source.path else { return embedded(&overrides, loras) };
     let bar = progress::bytes("reading");
     let mut tell = |p: bilayer_gguf::Progress<'_>| progress::set(&bar, p.done_bytes, p.total_bytes);
     let options = bilayer_engine::OpenOptions {
@@ -62,7 +66,7 @@ pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
     };
     let file = bilayer_engine::open_with(path, options);
     bar.finish_and_clear();
-    let model = overridden(file?, &overrides)?;
+    let model = adapted(file?, &overrides, loras)?;
     if source.runs {
         // The last handle is leaked: freeing tables and unmapping the file would only delay the end of the process,
         // which does both.
@@ -75,17 +79,25 @@ pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
 pub fn tokenizer(path: Option<&Path>) -> Result<Arc<Tokenizer>, Failure> {
     match path {
         Some(path) => Ok(bilayer_engine::tokenizer(path)?),
-        None => Ok(embedded(&[])?.tokenizer().clone()),
+        None => Ok(embedded(&[], Vec::new())?.tokenizer().clone()),
     }
 }
 
-fn embedded(overrides: &[MetadataOverride]) -> Result<Model, bilayer_engine::Error> {
+fn embedded(
+    overrides: &[MetadataOverride],
+    loras: Vec<LoraFile>,
+) -> Result<Model, bilayer_engine::Error> {
     let file = File::from_bytes(NAME, SharedBytes::from_static(&DEMO.0));
-    overridden(file.map_err(bilayer_engine::Error::File)?, overrides)
+    adapted(file.map_err(bilayer_engine::Error::File)?, overrides, loras)
 }
 
-fn overridden(file: File, overrides: &[MetadataOverride]) -> Result<Model, bilayer_engine::Error> {
-    Model::new(file.overridden(overrides).map_err(bilayer_engine::Error::File)?)
+fn adapted(
+    file: File,
+    overrides: &[MetadataOverride],
+    loras: Vec<LoraFile>,
+) -> Result<Model, bilayer_engine::Error> {
+    let file = file.overridden(overrides).map_err(bilayer_engine::Error::File)?;
+    Model::adapted(file, loras)
 }
 
 #[cfg(test)]
@@ -95,6 +107,6 @@ mod tests {
     #[test]
     fn the_embedded_bytes_are_aligned_and_a_model() {
         assert!(DEMO.0.as_ptr().addr().is_multiple_of(64));
-        assert!(embedded(&[]).is_ok());
+        assert!(embedded(&[], Vec::new()).is_ok());
     }
 }

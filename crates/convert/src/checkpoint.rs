@@ -58,6 +58,16 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Checkpoint`] names the file and the problem.
     pub fn open(folder: &Path) -> Result<Checkpoint, Error> {
+        let mut checkpoint = Checkpoint::described(folder, "config.json")?;
+        checkpoint.shards = Shards::open(&checkpoint)?;
+        Ok(checkpoint)
+    }
+
+    /// Reads the configuration `config` of a folder, without weights.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::open`].
+    pub fn described(folder: &Path, config: &str) -> Result<Checkpoint, Error> {
         if !folder.is_dir() {
             let reason = "it is no folder; give the folder of a checkpoint".to_owned();
             return Err(Error::Checkpoint { file: folder.display().to_string(), reason });
@@ -68,10 +78,9 @@ impl Checkpoint {
             read: RefCell::default(),
             shards: Shards::default(),
         };
-        let config = checkpoint.json("config.json")?;
-        let config = config.ok_or_else(|| checkpoint.wrong("config.json", "is missing"))?;
-        checkpoint.config = of_text(config);
-        checkpoint.shards = Shards::open(&checkpoint)?;
+        let found = checkpoint.json(config)?;
+        let found = found.ok_or_else(|| checkpoint.wrong(config, "is missing"))?;
+        checkpoint.config = of_text(found);
         Ok(checkpoint)
     }
 

@@ -18,6 +18,7 @@ use crate::mix::Mix;
 use crate::overwrite;
 use crate::stream::{self, Progress, Reporter};
 
+mod lora;
 mod metadata;
 mod rows;
 mod tensors;

@@ -137,6 +137,14 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// An adapter cannot be applied.
+    #[error("{file}: {problem}")]
+    Adapter {
+        /// The adapter's file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// A draft model has a different vocabulary.
     #[error("{draft} cannot draft for {model}: {what}; a draft model needs the same vocabulary")]
     Vocabularies {

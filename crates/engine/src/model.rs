@@ -5,11 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use bilayer_constrain::{Constraint, Grammar, Limits, Token, Tokens};
 use bilayer_gguf::{File, OpenOptions};
-use bilayer_graph::Graph;
-use bilayer_models::{Config, Directory};
+use bilayer_graph::{Graph, Lora};
+use bilayer_models::{Adapted, Config};
 use bilayer_quant::Type;
 use bilayer_text::{Encode, Tokenizer};
 
+use crate::lora::LoraFile;
 use crate::session::Purpose;
 use crate::vocabulary::{self, vocabulary};
 use crate::{Error, SharedBytes};
@@ -22,6 +23,7 @@ struct Parts {
     file: File,
     config: Config,
     graph: Graph,
+    loras: Vec<Lora>,
     tokenizer: Arc<Tokenizer>,
     /// The vocabulary prepared for grammars, once one was asked for.
     grammar_tokens: OnceLock<Tokens>,
@@ -48,17 +50,31 @@ impl Model {
     ///
     /// # Errors
     /// Not a supported model.
-    pub fn new(mut file: File) -> Result<Model, Error> {
+    pub fn new(file: File) -> Result<Model, Error> {
+        Model::adapted(file, Vec::new())
+    }
+
+    /// Uses an open file with adapters, which are applied while the model runs.
+    ///
+    /// # Errors
+    /// Not a supported model, or an adapter does not fit it.
+    pub fn adapted(mut file: File, adapters: Vec<LoraFile>) -> Result<Model, Error> {
+        let mut loras = Vec::with_capacity(adapters.len());
+        for adapter in adapters {
+            file = adapter.join(file, &mut loras)?;
+        }
         let name = || file.name().to_owned();
-        let (config, graph) = bilayer_models::read(&file).map_err(|source| match source {
-            // This error already names the file.
-            bilayer_models::Error::Metadata(source) => Error::File(source),
-            source => Error::Model { file: name(), source },
-        })?;
+        let adapted = Adapted { file: &file, loras: &loras };
+        let (config, graph) =
+            bilayer_models::read_adapted(&adapted).map_err(|source| match source {
+                // This error already names the file.
+                bilayer_models::Error::Metadata(source) => Error::File(source),
+                source => Error::Model { file: name(), source },
+            })?;
         let tokenizer = words(&file)?;
         vocabulary::LISTS.iter().for_each(|list| file.forget(&vocabulary::key(list)));
         let grammar_tokens = OnceLock::new();
-        Ok(Model(Arc::new(Parts { config, graph, tokenizer, grammar_tokens, file })))
+        Ok(Model(Arc::new(Parts { config, graph, tokenizer, grammar_tokens, loras, file })))
     }
 
     /// A copy of the model with other weights in the tensor `name`: `bytes` of type `ty`, in the tensor's shape.
@@ -68,10 +84,11 @@ impl Model {
     pub fn with_tensor(&self, name: &str, ty: Type, bytes: SharedBytes) -> Result<Model, Error> {
         let file = self.file().with_tensor(name, ty, bytes).map_err(Error::File)?;
         let config = self.config().clone();
-        let graph = bilayer_models::record(&config, &Directory(&file))
+        let loras = self.0.loras.clone();
+        let graph = bilayer_models::record(&config, &Adapted { file: &file, loras: &loras })
             .map_err(|source| Error::Model { file: file.name().to_owned(), source })?;
         let (tokenizer, grammar_tokens) = (self.tokenizer().clone(), self.0.grammar_tokens.clone());
-        Ok(Model(Arc::new(Parts { config, graph, tokenizer, grammar_tokens, file })))
+        Ok(Model(Arc::new(Parts { config, graph, tokenizer, grammar_tokens, loras, file })))
     }
 
     /// The model's name in the file, or the file name.
@@ -84,6 +101,15 @@ impl Model {
     /// owns.
     pub fn file(&self) -> &File {
         &self.0.file
+    }
+
+    fn directory(&self) -> Adapted<'_> {
+        Adapted { file: self.file(), loras: &self.0.loras }
+    }
+
+    /// The adapters, in the order in which they were given.
+    pub fn loras(&self) -> &[Lora] {
+        &self.0.loras
     }
 
     /// The typed configuration.
@@ -116,7 +142,7 @@ impl Model {
             }
             (_, Some(encoder)) => purpose.apply(encoder),
         }
-        bilayer_models::record(&config, &Directory(self.file()))
+        bilayer_models::record(&config, &self.directory())
             .map_err(|source| Error::Model { file: self.file().name().to_owned(), source })
     }
 

@@ -26,7 +26,7 @@ pub struct File {
     metadata: Metadata,
     tensors: Vec<Tensor>,
     places: HashMap<String, usize>,
-    shards: Arc<[Shard]>,
+    shards: Vec<Arc<Shard>>,
 }
 
 /// A tensor of an open model: name, layout and (shared) bytes.
@@ -181,7 +181,8 @@ impl File {
                 });
             }
         }
-        let (name, shards) = (shards[0].name.clone(), shards.into());
+        let name = shards[0].name.clone();
+        let shards = shards.into_iter().map(Arc::new).collect();
         Ok(Self { name, version, metadata, tensors, places, shards })
     }
 
@@ -215,6 +216,27 @@ impl File {
             places: self.places.clone(),
             shards: self.shards.clone(),
         })
+    }
+
+    /// The model with the tensors of another file besides its own, under their names behind `prefix`.
+    ///
+    /// # Errors
+    /// [`Error::Duplicate`]: it has a tensor of that name.
+    pub fn joined(mut self, other: File, prefix: &str) -> Result<Self, Error> {
+        let first = self.shards.len();
+        self.shards.extend(other.shards);
+        for tensor in other.tensors {
+            let name = format!("{prefix}{}", tensor.name);
+            if self.places.insert(name.clone(), self.tensors.len()).is_some() {
+                return Err(Error::Duplicate {
+                    file: other.name,
+                    field: format!("tensor {}", tensor.name),
+                    place: format!(" ({} has it)", self.name),
+                });
+            }
+            self.tensors.push(Tensor { name, shard: first + tensor.shard, ..tensor });
+        }
+        Ok(self)
     }
 
     /// The path of the (first) file, or the name passed in, for messages.
@@ -297,7 +319,8 @@ impl File {
     /// All bytes of each mapped file, page-aligned; tensors are slices of them. A device that shares the host's
     /// memory may read them in place.
     pub fn maps(&self) -> impl Iterator<Item = &Bytes> {
-        let mapped = |shard: &&Shard| shard.region.as_ref().is_some_and(|region| region.is_map());
+        let mapped =
+            |shard: &&Arc<Shard>| shard.region.as_ref().is_some_and(|region| region.is_map());
         self.shards.iter().filter(mapped).map(|shard| &shard.bytes)
     }
 

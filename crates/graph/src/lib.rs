@@ -32,6 +32,7 @@ mod clock;
 mod error;
 pub mod fuse;
 mod graph;
+mod lora;
 mod op;
 mod recorder;
 pub mod reference;
@@ -46,6 +47,7 @@ pub use backend::{
 pub use clock::Clock;
 pub use error::Error;
 pub use graph::{CacheInfo, Graph, Node, StateInfo, ValueInfo};
+pub use lora::Lora;
 pub use op::{
     Activation, Attend, CacheId, Experts, Ids, Op, OpKind, Pairs, Precision, Rope, Route, Rows,
     Score, Stack, StateId, Temperature, Value, Window,

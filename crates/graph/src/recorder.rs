@@ -1,10 +1,13 @@
 //! The recorder: one method per op that appends a node and returns its value.
 
+use std::collections::HashMap;
+
 use bilayer_quant::Type;
 
+use crate::lora::LowRank;
 use crate::{
-    Activation, Attend, CacheId, CacheInfo, Error, Experts, Graph, Ids, Node, Op, Precision, Rope,
-    Route, Rows, Stack, StateId, StateInfo, Temperature, Value, ValueInfo, Weight, WeightId,
+    Activation, Attend, CacheId, CacheInfo, Error, Experts, Graph, Ids, Lora, Node, Op, Precision,
+    Rope, Route, Rows, Stack, StateId, StateInfo, Temperature, Value, ValueInfo, Weight, WeightId,
     Window,
 };
 
@@ -28,6 +31,11 @@ pub trait Catalog {
         let _ = expected;
         self.find(name)
     }
+
+    /// Low-rank adapters, whose tensors are in the directory.
+    fn loras(&self) -> &[Lora] {
+        &[]
+    }
 }
 
 /// Records a model. Shapes of outside tensors are checked and give errors; widths between ops are our own and are
@@ -40,6 +48,8 @@ pub struct Recorder<'c> {
     weights: Vec<Weight>,
     caches: Vec<CacheInfo>,
     states: Vec<StateInfo>,
+    /// What adapters add to the products with a matrix.
+    low_ranks: HashMap<WeightId, Vec<LowRank>>,
 }
 
 impl<'c> Recorder<'c> {
@@ -53,6 +63,7 @@ impl<'c> Recorder<'c> {
             weights: Vec::new(),
             caches: Vec::new(),
             states: Vec::new(),
+            low_ranks: HashMap::new(),
         }
     }
 
@@ -89,7 +100,8 @@ impl<'c> Recorder<'c> {
         assert!(first_row + rows <= tensor_rows, "{name}: rows outside the tensor");
         let expected = [tensor_rows as u64, cols as u64];
         let ty = self.check(name, &expected)?;
-        Ok(self.weight(Weight {
+        let known = self.weights.len();
+        let id = self.weight(Weight {
             id: WeightId(0),
             name: name.to_owned(),
             ty,
@@ -98,7 +110,29 @@ impl<'c> Recorder<'c> {
             first_row,
             stacked: 1,
             layer: self.layer,
-        }))
+        });
+        if id.0 as usize == known {
+            for lora in self.catalog.loras() {
+                self.adapt(id, lora, tensor_rows)?;
+            }
+        }
+        Ok(id)
+    }
+
+    /// Adds an adapter's matrices for a matrix of a tensor of `tensor_rows`, if it has them.
+    fn adapt(&mut self, id: WeightId, lora: &Lora, tensor_rows: usize) -> Result<(), Error> {
+        let Weight { name, first_row, rows, cols, .. } = self.weight_of(id).clone();
+        let [down, up] = lora.tensors(&name);
+        let Some(entry) = self.catalog.find(&down) else { return Ok(()) };
+        let rank = match *entry.shape {
+            [.., rank, _] => rank as usize,
+            _ => 1,
+        };
+        let down = self.matrix(&down, rank, cols)?;
+        let up = self.matrix_rows(&up, tensor_rows, first_row, rows, rank)?;
+        let factor = lora.factor(rank);
+        self.low_ranks.entry(id).or_default().push(LowRank { down, up, factor });
+        Ok(())
     }
 
     /// The matrices of `experts` experts, `[rows, cols]` each: the tensor `name`, `[experts, rows, cols]`; or, as
@@ -320,7 +354,15 @@ impl<'c> Recorder<'c> {
         assert_eq!(self.weight_of(weight).cols, self.width(input), "{name}");
         bias.inspect(|&b| assert_eq!(self.weight_of(b).cols, self.weight_of(weight).rows));
         let out = self.value(self.weight_of(weight).rows, self.rows(input));
-        self.push(name, Op::MatMul { input, weight, bias, precision, out })
+        let mut sum = self.push(name, Op::MatMul { input, weight, bias, precision, out });
+        for LowRank { down, up, factor } in self.low_ranks.get(&weight).cloned().unwrap_or_default()
+        {
+            let narrow = self.matmul("lora_a", input, down, None);
+            let narrow = self.scale("lora_scale", narrow, factor);
+            let wide = self.matmul("lora_b", narrow, up, None);
+            sum = self.add("lora", sum, wide);
+        }
+        sum
     }
 
     /// Rotates each head by its token's position.

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use bilayer_gguf::File;
-use bilayer_graph::{Catalog, Entry};
+use bilayer_graph::{Catalog, Entry, Lora};
 use bilayer_quant::Type;
 
 /// The tensor directory of a GGUF file.
@@ -15,6 +15,24 @@ impl Catalog for Directory<'_> {
     fn find(&self, name: &str) -> Option<Entry> {
         let layout = self.0.tensor(name)?.layout();
         Some(Entry { ty: layout.ty(), shape: layout.shape().to_vec() })
+    }
+}
+
+/// The tensor directory of a GGUF file with adapters, whose tensors the file has besides its own.
+pub struct Adapted<'f> {
+    /// The file.
+    pub file: &'f File,
+    /// The adapters.
+    pub loras: &'f [Lora],
+}
+
+impl Catalog for Adapted<'_> {
+    fn find(&self, name: &str) -> Option<Entry> {
+        Directory(self.file).find(name)
+    }
+
+    fn loras(&self) -> &[Lora] {
+        self.loras
     }
 }
 

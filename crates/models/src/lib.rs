@@ -74,7 +74,7 @@ use std::collections::HashSet;
 use bilayer_gguf::{File, Metadata};
 use bilayer_graph::{Catalog, Graph, Recorder, Value};
 
-pub use catalog::{Directory, Listing, Outline};
+pub use catalog::{Adapted, Directory, Listing, Outline};
 pub use checkpoint::{Checkpoint, Draft, Field, Made, Settings, draft, of_checkpoint};
 pub use config::{Config, FeedForward, FfnInput, Layer, Mixer, Norm, NormAt, QkNorm, limits};
 pub use encoder::{Encoder, Head, Pooling};
@@ -182,8 +182,16 @@ pub fn record(config: &Config, catalog: &dyn Catalog) -> Result<Graph, Error> {
 /// Those of [`config`] and [`record`]; [`Error::UnusedTensor`] if the file contains tensors that the graph does
 /// not read.
 pub fn read(file: &File) -> Result<(Config, Graph), Error> {
-    let names = file.tensors().iter().map(|tensor| tensor.name());
-    read_parts(file.metadata(), &Directory(file), names)
+    read_adapted(&Adapted { file, loras: &[] })
+}
+
+/// [`read`] with adapters.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn read_adapted(adapted: &Adapted<'_>) -> Result<(Config, Graph), Error> {
+    let names = adapted.file.tensors().iter().map(|tensor| tensor.name());
+    read_parts(adapted.file.metadata(), adapted, names)
 }
 
 /// [`read`] for a file that may not be written yet, from its metadata and its tensors' names.

@@ -25,6 +25,9 @@ pub struct Convert {
     /// Name of the model [default: derived from the folder's name]
     #[arg(long, value_name = "NAME")]
     pub model_name: Option<String>,
+    /// Convert the LoRA adapter in this folder, as PEFT writes it, for the model in DIR, of which only config.json is read
+    #[arg(long, value_name = "ADAPTER_DIR")]
+    pub lora: Option<PathBuf>,
     /// Write no tokenizer; the model then works with token ids only
     #[arg(long)]
     pub no_vocab: bool,

@@ -44,8 +44,7 @@ const TEXT_ONLY: &str = "images and audio need the model's encoder for them (mmp
 const CHATS: &str = "use -cnv to chat; a line that ends in \\ is continued";
 const AS_MODEL: &str =
     "the draft model has the same settings as the model, except -ngld; remove the flag";
-const MERGE: &str =
-    "adapters are not applied at run time; merge it into the checkpoint and `bilayer convert` that";
+const MERGE: &str = "`run` and `serve` apply adapters";
 const DOWNLOAD: &str =
     "give -hf ORG/REPO and --hf-file FILE, or download the file and give its path with -m";
 const ORDER: &str = "samplers run in a fixed order; set each with its own flag";
@@ -156,7 +155,12 @@ const FLAGS: &[Flags] = &[
         Value,
         Refuse("self-extend is not available; use a model trained for the context"),
     ),
-    (&["--lora", "--lora-scaled", "--lora-base"], Value, Refuse(MERGE)),
+    (&["--lora", "--lora-scaled"], Value, Refuse(MERGE)),
+    (
+        &["--lora-base"],
+        Value,
+        Refuse("adapters are applied to the weights as the file has them; remove the flag"),
+    ),
     (
         &["--control-vector", "--control-vector-scaled", "--control-vector-layer-range"],
         Value,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bilayer_quant::Type;
 use clap::{Args, ValueEnum};
 
-use super::{HubArgs, MetadataArgs, PlacingArgs, switch};
+use super::{HubArgs, LoraArgs, MetadataArgs, PlacingArgs, switch};
 use crate::demo::Source;
 
 /// Model, threads and KV cache.
@@ -57,6 +57,8 @@ pub struct ModelArgs {
     #[command(flatten)]
     pub metadata: MetadataArgs,
     #[command(flatten)]
+    pub lora: LoraArgs,
+    #[command(flatten)]
     pub placing: PlacingArgs,
 }
 
@@ -64,7 +66,13 @@ impl ModelArgs {
     /// The source of the model.
     pub fn source(&self) -> Source<'_> {
         let path = self.model.as_deref();
-        Source { path, map: !self.no_mmap, runs: false, metadata: Some(&self.metadata) }
+        Source {
+            path,
+            map: !self.no_mmap,
+            runs: false,
+            metadata: Some(&self.metadata),
+            lora: Some(&self.lora),
+        }
     }
 }
 

@@ -96,6 +96,7 @@ pub fn ready(
     if command.is_some_and(|command| command.get_name() == "serve") {
         name_models(&mut rest);
     }
+    join_scales(&mut rest);
     let reader = Reader { cli, command };
     let mut verbatim = false;
     let mut expecting: Option<&Arg> = None;
@@ -126,6 +127,20 @@ pub fn ready(
     }
     place(loose, &mut ready)?;
     Ok(ready)
+}
+
+/// Joins a scale that follows the file of --lora-scaled, as llama.cpp's earlier versions take it.
+fn join_scales(rest: &mut Vec<OsString>) {
+    let flags = rest.iter().enumerate().filter(|(_, arg)| *arg == "--lora-scaled");
+    let flags: Vec<usize> = flags.map(|(at, _)| at).collect();
+    for at in flags.into_iter().rev() {
+        let is_number = |arg: &OsString| arg.to_string_lossy().parse::<f32>().is_ok();
+        if rest.get(at + 2).is_some_and(is_number) {
+            let scale = rest.remove(at + 2);
+            rest[at + 1].push(":");
+            rest[at + 1].push(scale);
+        }
+    }
 }
 
 /// Writes the arguments of `run` that belong to no flag with the flags they stand for: the model, then the prompt.
@@ -387,7 +402,7 @@ mod tests {
     #[test]
     fn unsupported_flags_are_refused_by_name() {
         let cases = [
-            ("run --lora x", "--lora is not supported; adapters"),
+            ("bench --lora x", "--lora is not supported; `run`"),
             ("bench --override_kv=row", "--override-kv is not supported; "),
             ("-mli", "-mli is not supported; use -cnv"),
             ("run -m x -fa on -td none", "-td is not supported; the draft model"),

@@ -26,8 +26,12 @@ pub fn execute(args: &args::Convert) -> Result<u8, Failure> {
         no_vocab: args.no_vocab,
         threads: args::threads(args.threads),
     };
-    let plan = convert.plan(&args.folder)?;
-    let out = args.outfile.clone().unwrap_or_else(|| usual(&args.folder, plan.outtype()));
+    let plan = match &args.lora {
+        Some(adapter) => convert.plan_lora(&args.folder, adapter)?,
+        None => convert.plan(&args.folder)?,
+    };
+    let named_after = args.lora.as_ref().unwrap_or(&args.folder);
+    let out = args.outfile.clone().unwrap_or_else(|| usual(named_after, plan.outtype()));
     plan.check_output(&out)?;
     notes(&plan);
     if args.dry_run {

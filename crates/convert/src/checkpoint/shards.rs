@@ -77,6 +77,13 @@ impl Stored {
 }
 
 impl Shards {
+    /// Opens one file of the folder.
+    pub fn one(checkpoint: &Checkpoint, name: &str) -> Result<Shards, Error> {
+        let mut shards = Shards::default();
+        shards.add(checkpoint, name)?;
+        Ok(shards)
+    }
+
     /// Opens `model.safetensors`, or all files listed in `model.safetensors.index.json`.
     pub fn open(checkpoint: &Checkpoint) -> Result<Shards, Error> {
         const ONE: &str = "model.safetensors";
@@ -87,8 +94,7 @@ impl Shards {
                 let reason = format!("is missing, and so is {INDEX}; only safetensors can be read");
                 return Err(checkpoint.wrong(ONE, &reason));
             }
-            shards.add(checkpoint, ONE)?;
-            return Ok(shards);
+            return Shards::one(checkpoint, ONE);
         };
         let places = index["weight_map"].as_object();
         let places = places.ok_or_else(|| checkpoint.wrong(INDEX, "has no `weight_map`"))?;

@@ -208,6 +208,11 @@ impl Tensors {
         Ok(Tensors(order.into_iter().filter_map(|name| left.remove(&name)).collect()))
     }
 
+    /// Tensors in the given order, which make no model.
+    pub fn parts(tensors: Vec<Planned>) -> Tensors {
+        Tensors(tensors)
+    }
+
     /// The tensors.
     pub fn iter(&self) -> std::slice::Iter<'_, Planned> {
         self.0.iter()
@@ -229,7 +234,7 @@ impl Tensors {
 }
 
 impl SourceTensor {
-    fn wrong(&self, reason: &str) -> Error {
+    pub fn wrong(&self, reason: &str) -> Error {
         Error::Tensor { tensor: self.name.clone(), reason: reason.to_owned() }
     }
 
@@ -241,7 +246,7 @@ impl SourceTensor {
 }
 
 /// A tensor of one of the checkpoint's.
-fn one(
+pub(super) fn one(
     name: String,
     part: SourceTensor,
     change: Change,

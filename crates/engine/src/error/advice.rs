@@ -32,7 +32,8 @@ fn exit_code(error: &Error) -> Exit {
         Error::File(bilayer_gguf::Error::Lost { .. } | bilayer_gguf::Error::Changed { .. }) => {
             Exit::Io
         }
-        Error::File(_) | Error::Model { .. } | Error::Vocabulary { .. } => Exit::BadModel,
+        Error::File(_) | Error::Model { .. } | Error::Adapter { .. } => Exit::BadModel,
+        Error::Vocabulary { .. } => Exit::BadModel,
         Error::LogitsNotFinite | Error::Device(Device::NotFinite { .. }) => Exit::BadModel,
         Error::Setting { .. } | Error::SamplingOptions(_) | Error::Token { .. } => Exit::Usage,
         Error::Vocabularies { .. } => Exit::Usage,

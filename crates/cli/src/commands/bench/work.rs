@@ -107,10 +107,11 @@ fn sources(args: &Args) -> Vec<Source<'_>> {
     let paths = &args.model.model;
     if paths.is_empty() {
         // The demo model is not a file that can be mapped.
-        return vec![Source { path: None, map: false, runs: false, metadata: None }];
+        return vec![Source { path: None, map: false, runs: false, metadata: None, lora: None }];
     }
     let each = |path| {
-        let of = move |&map| Source { path: Some(path), map, runs: false, metadata: None };
+        let of =
+            move |&map| Source { path: Some(path), map, runs: false, metadata: None, lora: None };
         maps.iter().map(of)
     };
     paths.iter().flat_map(|path| each(path.as_path())).collect()

@@ -50,6 +50,7 @@ impl DraftSource {
             map: !shared.no_mmap,
             runs: true,
             metadata: None,
+            lora: None,
         })?;
         let placing = Placing {
             // Rules for tensors and experts apply to the other model.

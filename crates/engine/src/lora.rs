@@ -1,0 +1,88 @@
+//! Adapters (LoRA) in GGUF files, as llama.cpp's converter writes them.
+
+use std::path::Path;
+
+use bilayer_gguf::File;
+use bilayer_graph::Lora;
+
+use crate::Error;
+use crate::model::open_file;
+
+/// An opened adapter and its strength.
+#[derive(Debug)]
+pub struct LoraFile {
+    file: File,
+    scale: f32,
+}
+
+impl LoraFile {
+    /// Opens an adapter; `scale` is its strength, 1 as it was trained.
+    ///
+    /// # Errors
+    /// The file is missing or damaged, or not an adapter that can be applied.
+    pub fn open(path: &Path, scale: f32) -> Result<LoraFile, Error> {
+        let file = open_file(path)?;
+        let wrong = |problem: String| Error::Adapter { file: file.name().to_owned(), problem };
+        let metadata = file.metadata();
+        let is = |key: &str, expected: &str| {
+            let found = metadata.opt_str(key).map_err(Error::File)?.unwrap_or("nothing");
+            match found == expected {
+                true => Ok(()),
+                false => Err(wrong(format!("{key} is {found}, expected {expected}"))),
+            }
+        };
+        is("general.type", "adapter")?;
+        is("adapter.type", "lora")?;
+        if metadata.get("adapter.alora.invocation_tokens").is_some() {
+            return Err(wrong(
+                "adapters that begin at certain tokens (aLoRA) are not applied".to_owned(),
+            ));
+        }
+        if !scale.is_finite() {
+            return Err(wrong(format!("its scale is {scale}, expected a finite number")));
+        }
+        for tensor in file.tensors() {
+            let name = tensor.name();
+            let of = name.strip_suffix(".lora_a").or_else(|| name.strip_suffix(".lora_b"));
+            match of {
+                Some(of) if of.starts_with("token_embd") => {
+                    return Err(wrong(format!("tensor {name}: embeddings are not adapted")));
+                }
+                Some(_) => {}
+                None => {
+                    return Err(wrong(format!(
+                        "tensor {name}: expected a name in .lora_a or .lora_b"
+                    )));
+                }
+            }
+        }
+        Ok(LoraFile { file, scale })
+    }
+
+    /// Puts its tensors beside those of the model `base`.
+    pub(crate) fn join(self, base: File, loras: &mut Vec<Lora>) -> Result<File, Error> {
+        let LoraFile { file, scale } = self;
+        let name = file.name().to_owned();
+        let wrong = |problem: String| Error::Adapter { file: name.clone(), problem };
+        let key = "general.architecture";
+        let [own, its] = [&file, &base].map(|file| file.metadata().str(key).map(str::to_owned));
+        let (own, its) = (own.map_err(Error::File)?, its.map_err(Error::File)?);
+        if own != its {
+            return Err(wrong(format!("it adapts {own}, and {} is {its}", base.name())));
+        }
+        for tensor in file.tensors() {
+            let of = tensor.name().rsplit_once('.').map_or("", |(of, _)| of);
+            if base.tensor(of).is_none() {
+                return Err(wrong(format!("tensor {of} is not in {}", base.name())));
+            }
+        }
+        let alpha = file.metadata().opt_f32("adapter.lora.alpha").map_err(Error::File)?;
+        let prefix = format!("{name}: ");
+        loras.push(Lora {
+            prefix: prefix.clone(),
+            scale,
+            alpha: alpha.filter(|&alpha| alpha != 0.0),
+        });
+        base.joined(file, &prefix).map_err(Error::File)
+    }
+}
