@@ -304,7 +304,6 @@ fn refused_switches() -> Vec<Switch> {
         ("FalconForCausalLM", "alibi", on.clone()),
         ("FalconForCausalLM", "bias", on.clone()),
         ("FalconForCausalLM", "parallel_attn", off.clone()),
-        ("Glm4MoeForCausalLM", "n_group", json!(4)),
         ("MiniMaxM2ForCausalLM", "use_qk_norm", off.clone()),
         ("Mistral3ForConditionalGeneration", "sliding_window", json!(8)),
         ("Llama4ForCausalLM", "no_rope_layers", json!([1, 0, 1, 0])),
