@@ -7,6 +7,7 @@
 use bilayer_graph::{Activation, Attend, Error, Precision, Recorder, Value, Values, WeightId};
 
 mod experts;
+mod latent;
 mod mixers;
 
 use crate::{
