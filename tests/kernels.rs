@@ -1066,6 +1066,39 @@ fn attention_whose_values_are_in_its_keys() {
     compare("copies of values in keys", &attention(latent), limits(), &steps, FLOAT_BOUND);
 }
 
+/// Pages whose values are in their keys, from each backend to each.
+#[test]
+fn pages_with_values_in_keys_move_between_backends() {
+    let latent = Heads { heads: 6, kv_heads: 1, head_dim: 96, in_keys: Some(64), ..HEADS };
+    let (graph, pages) = (attention(latent), [9, 4, 6]);
+    let [before, after] = [Owned::of(1, &[(70, 0, &pages)]), Owned::of(2, &[(1, 70, &pages)])];
+    for key_type in [Type::F16, Type::Q8_0] {
+        let limits = Limits { key_type, ..limits() };
+        let mut backends: Vec<Box<dyn Backend>> = vec![Box::new(Reference::new())];
+        backends.push(Box::new(cpu(Level::detect(), 2)));
+        backends.extend(support::gpu::gpu().map(|gpu| Box::new(gpu) as Box<dyn Backend>));
+        let cache = bilayer_graph::CacheId(0);
+        let mut saved = Vec::new();
+        let mut segments = Vec::new();
+        for backend in &mut backends {
+            let segment = prepare(backend.as_mut(), &graph, limits);
+            run(backend.as_mut(), segment, &graph, &before);
+            saved.push(backend.save(cache, &pages).unwrap());
+            segments.push(segment);
+        }
+        let expected = run(backends[0].as_mut(), segments[0], &graph, &after);
+        for pages_of in &saved {
+            assert!(pages_of.values.is_empty(), "{key_type}");
+            for (backend, segment) in backends.iter_mut().zip(&segments) {
+                backend.restore(cache, &pages, pages_of).unwrap();
+                let found = run(backend.as_mut(), *segment, &graph, &after);
+                let error = error(&expected, &found);
+                assert!(error < FLOAT_BOUND, "{key_type} on {}: {error}", backend.facts().name);
+            }
+        }
+    }
+}
+
 /// Whole sequences of unequal lengths in one step, without a cache: each token sees all of its own.
 #[test]
 fn attention_both_ways_of_every_shape() {
